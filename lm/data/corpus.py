@@ -41,6 +41,11 @@ def expand_user(path: str) -> Path:
         return Path(path)
 
 
+def read_unzipped(path: Path) -> bytes:
+    """Read a file, and decompress it if its name ends in .gz."""
+    return gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+
+
 def split_documents(documents: Sequence[str], fractions: Sequence[float]) -> Splits:
     """Split documents into train, validation and test, in that order, without cutting a document.
 
@@ -195,8 +200,7 @@ class LocalText(Corpus):
             yield from self._parquet(path)
             return
         try:
-            data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-            text = data.decode("utf-8")
+            text = read_unzipped(path).decode("utf-8")
         except UnicodeDecodeError as error:
             raise InputError(f"data.corpus.path: {path} is not UTF-8 text (byte {error.start})") from None
         except (OSError, EOFError, zlib.error) as error:
@@ -233,8 +237,7 @@ class LocalText(Corpus):
         import pandas  # slow to import, and only this format needs it
 
         try:
-            data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-            frame = pandas.read_parquet(io.BytesIO(data))
+            frame = pandas.read_parquet(io.BytesIO(read_unzipped(path)))
         except Exception as error:  # pyarrow has a family of its own; all mean an unreadable file
             raise InputError(f"data.corpus.path: {path} is not a readable parquet file ({error})") from None
         if self.field not in frame:

@@ -5,12 +5,11 @@ CACHE/pairs/<fingerprint of both sides and tokenizer hash>/
     tokenizer.json, bytes.npy, facts.json, sums.json
 """
 
-import gzip
 import hashlib
 import os
 import zlib
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -32,12 +31,11 @@ from lm.data.cache import (
     stored_tokenizer,
     write_array,
 )
-from lm.data.corpus import SPLITS, expand_user, fingerprint
+from lm.data.corpus import SPLITS, expand_user, fingerprint, read_unzipped
 from lm.data.order import permutation, rank_slice
 from lm.data.public import download_hint
 from lm.data.tokenizer import SPECIALS, UNKNOWN, Tokenizer, bytes_per_token
-from lm.data.tokens import NOT_STORED, TextStats, row_counts, train_tokenizer, unigram_nll
-from lm.store.files import to_json
+from lm.data.tokens import TextStats, check_tokenizer, row_counts, train_tokenizer, unigram_nll, write_stats
 
 SIDES = ("source", "target")
 
@@ -110,8 +108,7 @@ def read_lines(path: str, name: str) -> list[str]:
     file = expand_user(path)
     try:
         require_regular(file)
-        data = file.read_bytes()
-        text = (gzip.decompress(data) if file.suffix == ".gz" else data).decode("utf-8")
+        text = read_unzipped(file).decode("utf-8")
     except UnicodeDecodeError as error:
         raise InputError(f"{name}: {path} is not UTF-8 text (byte {error.start})") from None
     except (OSError, EOFError, zlib.error) as error:
@@ -191,9 +188,7 @@ def check_pairs(folder: Path, facts: TextStats) -> None:
     for key, value in expected.items():
         if stored.get(key) != value:
             raise DamageError(f"facts.json has {key}: {stored.get(key)!r}, expected {value!r}")
-    trained = stored_tokenizer(folder / "tokenizer.json", facts.tokenizer)
-    if not np.array_equal(stored_array(folder / "bytes.npy", mapped=False), bytes_per_token(trained)):
-        raise DamageError("bytes.npy is not that of the tokenizer")
+    check_tokenizer(folder, facts)
     for split in SPLITS:
         for side in SIDES:
             ids = stored_array(folder / f"{split}.{side}.npy")
@@ -226,8 +221,7 @@ def _write(folder: Path, pairs: Pairs, tokenizer: tokenizers.Tokenizer, facts: T
         counted["tokens"][split] = len(ids) + len(of_split)  # the side written last is the target
     write_array(folder / "bytes.npy", bytes_per_token(tokenizer))
     tokenizer.save(str(folder / "tokenizer.json"))
-    stored = {key: value for key, value in {**asdict(facts), **counted}.items() if key not in NOT_STORED}
-    (folder / "facts.json").write_text(to_json(stored), encoding="utf-8")
+    write_stats(folder, facts, counted)
 
 
 def encode_lines(tokenizer: tokenizers.Tokenizer, lines: Sequence[str]) -> list[np.ndarray]:
@@ -253,7 +247,8 @@ def bucket_rows(order: np.ndarray, source: np.ndarray, target: np.ndarray, budge
 
     Args:
         order: row numbers.
-        source, target: tokens of each row's two sides.
+        source: tokens of each row's source.
+        target: tokens of each row's target.
         budget: tokens of a batch.
     """
     start, longest_source, longest_target = 0, 0, 0

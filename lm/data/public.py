@@ -18,7 +18,7 @@ from lm import __version__
 from lm.config.tree import InputError, nearest, require_place, require_regular
 from lm.store.files import write_atomic
 
-SECONDS, LONGEST = 30.0, 600.0
+SILENCE_SECONDS, DOWNLOAD_SECONDS = 30.0, 600.0
 """Seconds that a server may be silent, and that a file may take."""
 
 BLOCK = 1 << 16
@@ -245,7 +245,7 @@ def download(file: File) -> bytes:
     _require_scheme(file.address)
     offline = "without a network, take the files from a folder with --from DIR"
     try:
-        with _opener().open(file.address, timeout=SECONDS) as answer:
+        with _opener().open(file.address, timeout=SILENCE_SECONDS) as answer:
             content = _read(answer, file)
     except urllib.error.HTTPError as error:
         raise InputError(f"{file.address}: the server answers {error.code} {error.reason}; {offline}") from None
@@ -264,12 +264,12 @@ def download(file: File) -> bytes:
 
 def _read(answer: http.client.HTTPResponse, file: File) -> bytes:
     """Read a server's answer, no more than the file's size."""
-    parts, length, end = [], 0, time.monotonic() + LONGEST
+    parts, length, end = [], 0, time.monotonic() + DOWNLOAD_SECONDS
     while part := answer.read(BLOCK):
         parts.append(part)
         length += len(part)
         if length > file.size:
             raise InputError(f"{file.address}: sends more than the {file.size:,} bytes expected; nothing is written")
         if time.monotonic() > end:
-            raise InputError(f"{file.address}: takes over {LONGEST:z.0f} s; nothing is written")
+            raise InputError(f"{file.address}: takes over {DOWNLOAD_SECONDS:z.0f} s; nothing is written")
     return b"".join(parts)

@@ -275,7 +275,7 @@ class BracketText(Source):
         after_t = np.cumsum(1 - 2 * closes_t)
         before_t = after_t - 1 + 2 * closes_t
         self._check(text, letters_t, closes_t, before_t)
-        with np.errstate(divide="ignore"):  # at the two ends one of them is impossible, and never asked for
+        with np.errstate(divide="ignore"):  # log 0 at the smallest and largest depth, never selected
             opened_d = np.log(self.opening_d) - np.log(self.kinds)
             closed_d = np.log1p(-self.opening_d)
         return np.where(closes_t, closed_d[before_t], opened_d[before_t])

@@ -215,7 +215,7 @@ class PaddedRows(RowData):
             return
         self.facts = prepare(self.corpus, self.tokenizer, self.split)
         if self.facts.end_of_text is None:
-            return  # `setup` says so
+            return  # `setup` raises InputError
         self.table = self._tables(Tokens(self.facts))
         targets = (self._all_targets(name) for name in ("train", self.evaluate_on))
         training_v, validation_v = (token_counts(targets_n, self.facts.vocabulary) for targets_n in targets)

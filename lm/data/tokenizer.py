@@ -10,7 +10,7 @@ import os
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import tokenizers
@@ -93,15 +93,7 @@ class BPE(Tokenizer):
         self.size = size
 
     def learn(self, documents: Sequence[str]) -> tokenizers.Tokenizer:
-        _check_size(self.size, documents)
-        _check_runs(documents)
-        trainer = trainers.BpeTrainer(
-            vocab_size=self.size,
-            initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
-            special_tokens=[END_OF_TEXT],
-            show_progress=False,
-        )
-        return _trained(_byte_level(models.BPE()), documents, trainer)
+        return _train_on_bytes(models.BPE(), trainers.BpeTrainer, self.size, documents)
 
 
 class Unigram(Tokenizer):
@@ -119,15 +111,8 @@ class Unigram(Tokenizer):
         self.size = size
 
     def learn(self, documents: Sequence[str]) -> tokenizers.Tokenizer:
-        _check_size(self.size, documents)
-        _check_runs(documents)
-        trainer = trainers.UnigramTrainer(
-            vocab_size=self.size,
-            initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
-            special_tokens=[END_OF_TEXT],
-            show_progress=False,
-        )
-        trained = json.loads(_trained(_byte_level(models.Unigram()), documents, trainer).to_str())
+        tokenizer = _train_on_bytes(models.Unigram(), trainers.UnigramTrainer, self.size, documents)
+        trained = json.loads(tokenizer.to_str())
         # The library reads 17 digits a last bit off, but 9 decimals as written. Without any text it writes null.
         trained["model"]["vocab"] = [[token, round(score or 0.0, 9)] for token, score in trained["model"]["vocab"]]
         return tokenizers.Tokenizer.from_str(json.dumps(trained))
@@ -163,13 +148,13 @@ class WordPiece(Tokenizer):
             continuing_subword_prefix=CONTINUED,
             show_progress=False,
         )
-        trained = _trained(tokenizer, documents, trainer)
-        if trained.get_vocab_size() > self.size:
+        tokenizer.train_from_iterator(documents, trainer)
+        if tokenizer.get_vocab_size() > self.size:
             raise InputError(
                 f"data.tokenizer.size: the bytes of this text at the start of words and inside them need "
-                f"{trained.get_vocab_size()} tokens, more than {self.size}"
+                f"{tokenizer.get_vocab_size()} tokens, more than {self.size}"
             )
-        return trained
+        return tokenizer
 
 
 class GPT2(Tokenizer):
@@ -219,10 +204,14 @@ def _check_runs(documents: Sequence[str]) -> None:
         )
 
 
-def _trained(
-    tokenizer: tokenizers.Tokenizer, documents: Sequence[str], trainer: trainers.Trainer
-) -> tokenizers.Tokenizer:
-    tokenizer.train_from_iterator(documents, trainer)
+def _train_on_bytes(model: models.Model, trainer: Any, size: int, documents: Sequence[str]) -> tokenizers.Tokenizer:
+    """Train a byte-level model of `size` tokens by a class of trainers. Raises InputError for unsuitable text."""
+    _check_size(size, documents)
+    _check_runs(documents)
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    settings = {"vocab_size": size, "initial_alphabet": alphabet, "special_tokens": [END_OF_TEXT]}
+    tokenizer = _byte_level(model)
+    tokenizer.train_from_iterator(documents, trainer(**settings, show_progress=False))
     return tokenizer
 
 

@@ -8,7 +8,7 @@ CACHE/tokens/<corpus fingerprint and tokenizer hash>/  train.npy, validation.npy
 
 import contextlib
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -123,9 +123,7 @@ def check_entry(folder: Path, facts: TextStats) -> None:
     for key, value in asdict(facts).items():
         if key not in NOT_STORED and value != {} and stored.get(key) != value:
             raise DamageError(f"facts.json has {key}: {stored.get(key)!r}, expected {value!r}")
-    trained = stored_tokenizer(folder / "tokenizer.json", facts.tokenizer)
-    if not np.array_equal(stored_array(folder / "bytes.npy", mapped=False), bytes_per_token(trained)):
-        raise DamageError("bytes.npy is not that of the tokenizer")
+    trained = check_tokenizer(folder, facts)
     for name in SPLITS:
         ids = stored_array(folder / f"{name}.npy")
         check_ids(ids, f"{name}.npy", facts.vocabulary)
@@ -138,6 +136,20 @@ def _check_count(stored: dict[str, Any], key: str, name: str, expected: int) -> 
     stored_count = counts.get(name) if isinstance(counts, dict) else None
     if stored_count != expected:
         raise DamageError(f"facts.json has {key} of {name}: {stored_count!r}, found {expected}")
+
+
+def check_tokenizer(folder: Path, facts: TextStats) -> tokenizers.Tokenizer:
+    """Read the tokenizer of an entry. Raises DamageError for another one, or where the bytes of its tokens differ."""
+    trained = stored_tokenizer(folder / "tokenizer.json", facts.tokenizer)
+    if not np.array_equal(stored_array(folder / "bytes.npy", mapped=False), bytes_per_token(trained)):
+        raise DamageError("bytes.npy is not that of the tokenizer")
+    return trained
+
+
+def write_stats(folder: Path, facts: TextStats, counted: Mapping[str, Any]) -> None:
+    """Write the statistics of an entry, with those that were counted as it was written."""
+    stored = {key: value for key, value in {**asdict(facts), **counted}.items() if key not in NOT_STORED}
+    (folder / "facts.json").write_text(to_json(stored), encoding="utf-8")
 
 
 def entry_unigram_nll(facts: TextStats) -> float | None:
@@ -184,7 +196,12 @@ def train_tokenizer(tokenizer: Tokenizer, documents: Sequence[str], text: str) -
             except DamageError as damage:
                 if path.is_file():
                     warn_rebuilt(path, str(damage))
-            return _write_tokenizer(path, tokenizer.train(documents).to_str())
+            trained = tokenizer.train(documents).to_str()
+            checksum = path.with_suffix(".sha256")
+            checksum.unlink(missing_ok=True)  # a tokenizer without one is believed if it can be read
+            write_atomic(path, trained)
+            write_atomic(checksum, hashlib.sha256(trained.encode()).hexdigest() + "\n")
+            return tokenizers.Tokenizer.from_str(trained)
 
 
 def _read_tokenizer(path: Path) -> tokenizers.Tokenizer:
@@ -204,32 +221,20 @@ def _read_tokenizer(path: Path) -> tokenizers.Tokenizer:
         raise DamageError(" ".join(str(error).split())) from None
 
 
-def _write_tokenizer(path: Path, trained: str) -> tokenizers.Tokenizer:
-    beside = path.with_suffix(".sha256")
-    beside.unlink(missing_ok=True)  # one without is believed if it can be read
-    write_atomic(path, trained)
-    write_atomic(beside, hashlib.sha256(trained.encode()).hexdigest() + "\n")
-    return tokenizers.Tokenizer.from_str(trained)
-
-
 def _write_entry(folder: Path, splits: dict[str, list[str]], tokenizer: tokenizers.Tokenizer, facts: TextStats) -> None:
     kind = np.uint16 if facts.vocabulary <= 2**16 else np.uint32
     counted: dict[str, dict[str, int]] = {"tokens": {}, "unknown": {}}
     arrays: dict[str, np.ndarray] = {}
     for name in SPLITS:
-        arrays[name] = ids = np.concatenate([np.zeros(0, np.int64), *_encoded(tokenizer, splits[name])]).astype(kind)
+        starts = range(0, len(splits[name]), DOCUMENTS_AT_ONCE)
+        encoded = (encode(tokenizer, splits[name][start : start + DOCUMENTS_AT_ONCE]) for start in starts)
+        arrays[name] = ids = np.concatenate([np.zeros(0, np.int64), *encoded]).astype(kind)
         write_array(folder / f"{name}.npy", ids)
         counted["tokens"][name], counted["unknown"][name] = len(ids), _count_unknown(ids, tokenizer)
     (folder / UNIGRAM).write_text(to_json({"nll": _unigram_nll(arrays, facts.vocabulary)}), encoding="utf-8")
     write_array(folder / "bytes.npy", bytes_per_token(tokenizer))
     write_atomic(folder / "tokenizer.json", tokenizer.to_str())
-    stored = {key: value for key, value in {**asdict(facts), **counted}.items() if key not in NOT_STORED}
-    (folder / "facts.json").write_text(to_json(stored), encoding="utf-8")
-
-
-def _encoded(tokenizer: tokenizers.Tokenizer, documents: Sequence[str]) -> Iterator[np.ndarray]:
-    for start in range(0, len(documents), DOCUMENTS_AT_ONCE):
-        yield encode(tokenizer, documents[start : start + DOCUMENTS_AT_ONCE])
+    write_stats(folder, facts, counted)
 
 
 def token_counts(ids: np.ndarray, vocabulary: int) -> np.ndarray:

@@ -209,7 +209,7 @@ class TokenStatistics(Metric):
                 "accuracy": (correct_m / filled_m).tolist(),
             },
         }
-        if self.nll_d.numel() and int(self.tokens_d.sum()) == tokens:  # all tokens were told apart
+        if self.nll_d.numel() and int(self.tokens_d.sum()) == tokens:  # every token has a cluster
             measured["clusters"] = (self.nll_d.cpu().numpy(), self.tokens_d.cpu().numpy())
         if self.classes_k.numel():
             measured["ece_classwise"] = classwise_calibration_error(self.excess_km, tokens)

@@ -248,7 +248,8 @@ def beam_search(
 
     Args:
         model: in evaluation mode.
-        source_bs, hidden_bs: token ids, and True for padding.
+        source_bs: token ids.
+        hidden_bs: True for padding.
         ends: how a target begins and ends.
         width: of the beam.
         alpha: of the length penalty; 0 is none.

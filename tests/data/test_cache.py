@@ -203,7 +203,7 @@ def test_pairs_whose_files_can_be_read_and_disagree_are_made_again(
     check_pairs(folder, facts)
 
 
-def test_an_entry_damaged_once_a_run_has_begun_is_a_failure_of_the_disk(tmp_path: Path) -> None:
+def test_entry_damaged_during_run_is_os_error(tmp_path: Path) -> None:
     facts = prepare(Listed(TEXTS), Bytes(), FRACTIONS)
     change(Path(facts.folder) / "train.npy", lambda data: data[:-7])
     with pytest.raises(OSError, match="damaged") as caught:
@@ -271,7 +271,7 @@ def test_a_disk_that_fills_up_leaves_no_half_of_an_entry(
     check_entry(Path(facts.folder), facts)
 
 
-def test_what_a_kill_left_of_an_entry_goes_with_the_next_one(cache: Path) -> None:
+def test_leftovers_of_killed_build_are_removed_by_next(cache: Path) -> None:
     made = Path(prepare(Listed(TEXTS), Bytes(), FRACTIONS).folder)
     shutil.rmtree(made)
     (made.parent / f".{made.name}.abcdefgh").mkdir()
@@ -338,7 +338,7 @@ def test_compiled_code_lies_where_the_user_says(monkeypatch: pytest.MonkeyPatch,
     assert [os.environ[name] for name in KEPT] == ["elsewhere", "0"]
 
 
-def test_compiled_code_is_not_kept_in_a_cache_that_is_a_file(
+def test_compiled_code_is_not_kept_in_file_as_cache(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unsaid: None
 ) -> None:
     (tmp_path / "file").write_text("")

@@ -45,7 +45,7 @@ def test_documents_beyond_the_most_are_pooled_with_their_neighbours(monkeypatch:
 
 
 @pytest.mark.parametrize("end", [None, END])
-def test_a_text_of_few_documents_is_cut_into_equal_stretches_of_whole_blocks(end: int | None) -> None:
+def test_text_of_few_documents_is_cut_into_equal_segments(end: int | None) -> None:
     ids = np.ones(1000, dtype=np.int64)
     ids[::100] = END
     found = clusters_from_documents(ids, end, 3)

@@ -95,7 +95,7 @@ def test_the_fingerprint_tells_texts_boundaries_and_splits_apart() -> None:
     assert fingerprint(splits[0]) == fingerprint(json.loads(json.dumps(splits[0])))
 
 
-def test_empty_documents_are_left_out_and_a_corpus_of_them_is_refused() -> None:
+def test_empty_documents_are_dropped_and_empty_corpus_is_refused() -> None:
     class Listed(Corpus):
         def __init__(self, texts: list[str]) -> None:
             self.texts = texts
@@ -172,9 +172,7 @@ def test_a_gzipped_parquet_file_reads_as_the_plain_one(tmp_path: Path) -> None:
     assert documents(path) == ["a", "b"]
 
 
-def test_a_glob_that_can_match_nothing_or_far_too_much_is_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_glob_with_no_or_too_many_matches_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "a" in refusal(f"{tmp_path}/a\0*.txt")
     for n in range(3):
         written(tmp_path / f"{n}.txt", TEXT)
@@ -182,7 +180,7 @@ def test_a_glob_that_can_match_nothing_or_far_too_much_is_one_line(
     assert "matches over 2 paths; name fewer" in refusal(f"{tmp_path}/*.txt")
 
 
-def test_the_folder_of_a_user_whom_nobody_knows_is_a_name_like_any_other() -> None:
+def test_home_folder_of_unknown_user_is_plain_name() -> None:
     assert expand_user("~nobody-has-this-name/a.txt") == Path("~nobody-has-this-name/a.txt")
     assert expand_user("~/a.txt") == Path.home() / "a.txt"
 
@@ -263,7 +261,7 @@ def test_an_empty_file_is_refused(tmp_path: Path) -> None:
 # the standard library
 
 
-def test_the_standard_library_gives_the_same_text_every_time_and_no_more_than_asked() -> None:
+def test_stdlib_text_is_reproducible_and_within_size() -> None:
     texts = list(StdlibText(20_000, 3_000).documents())
     assert texts == list(StdlibText(20_000, 3_000).documents())
     assert sum(map(len, texts)) == 20_000

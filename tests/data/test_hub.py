@@ -56,7 +56,7 @@ def loader(monkeypatch: Patch, copy: Any = None) -> list[tuple[bool, bool]]:
 
 
 @pytest.mark.parametrize("silent", [False, True], ids=["refuses", "never answers"])
-def test_a_hub_that_does_not_answer_is_one_line_and_is_not_asked_again(
+def test_silent_hub_is_one_line_without_retry(
     hub_that: Callable[..., list[str]], monkeypatch: Patch, silent: bool
 ) -> None:
     over = threading.Event()

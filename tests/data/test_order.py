@@ -37,7 +37,7 @@ def test_passes_and_seeds_have_orders_of_their_own() -> None:
     assert len({tuple(order) for order in orders}) == len(orders)
 
 
-def test_the_order_is_what_numpys_frozen_generator_gives_for_a_hashed_seed() -> None:
+def test_order_is_numpys_frozen_stream_of_hashed_seed() -> None:
     for seed, epoch in ((0, 0), (5, 2)):
         digest = hashlib.sha256(f'["order",{seed},{epoch}]'.encode()).hexdigest()
         drawn = int(digest[:16], 16) // 2

@@ -49,7 +49,7 @@ def test_a_row_is_a_document_cut_or_padded_with_its_end() -> None:
     assert (found.table["train"][2] == end).sum() == CONTEXT + 1 - len("xy")
 
 
-def test_the_first_end_is_a_target_and_the_padding_behind_it_is_none() -> None:
+def test_first_end_is_target_and_padding_is_ignored() -> None:
     found, padded = begun(), begun(ignore_padding=False)
     rows_b = np.array([0, 1])
     targets_bt, whole_bt = found.gather("train", rows_b).targets_bt, padded.gather("train", rows_b).targets_bt
@@ -91,7 +91,7 @@ def test_a_table_past_all_memory_is_refused_before_anything_is_read() -> None:
         data(rows=10**9)
 
 
-def test_too_few_documents_and_a_tokenizer_without_an_end_are_one_line() -> None:
+def test_too_few_documents_or_no_end_token_is_one_line() -> None:
     with pytest.raises(InputError, match=r"data\.rows: expected 30 training rows and one or more for validation"):
         begun(rows=30)
     with pytest.raises(InputError, match=r"data\.tokenizer: rows are padded with .*, which this tokenizer"):

@@ -113,7 +113,7 @@ def test_what_is_fetched_is_what_the_checksums_say(server: str, tmp_path: Path, 
         ("to-ftp", "ftp://127.0.0.1/first: expected an address that begins with http://"),
     ],
 )
-def test_what_is_not_the_file_is_one_line_and_nothing_is_written(
+def test_wrong_file_is_one_line_and_not_written(
     server: str, path: str, words: str, tmp_path: Path, monkeypatch: Patch, capsys: Said
 ) -> None:
     play(monkeypatch, f"{server}/first", f"{server}/second")
@@ -232,7 +232,7 @@ def test_the_reference_data_is_what_the_checksums_say(name: str, shared: Path, t
 # what experiments name -----------------------------------------------------------------------------------------------
 
 
-def test_a_file_that_is_not_there_is_answered_with_the_command_that_fetches_it() -> None:
+def test_missing_file_is_answered_with_its_download_command() -> None:
     assert download_hint("data/gpt2/vocab.bpe") == " `lm data gpt2 --to data` fetches it"
     assert download_hint("my data/multi30k/val.en.gz") == " `lm data multi30k --to 'my data'` fetches it"
     assert download_hint("data/gpt2/other.txt") == download_hint("input.txt") == download_hint("") == ""
@@ -257,7 +257,7 @@ def test_no_page_names_a_file_that_a_visitor_lacks() -> None:
     assert not [page for page in pages if "../shared" in page.read_text(encoding="utf-8")]
 
 
-def test_the_id_of_a_cell_does_not_depend_on_where_its_text_lies(tmp_path: Path) -> None:
+def test_cell_id_does_not_depend_on_path_of_text(tmp_path: Path) -> None:
     found = set()
     for place in ("a.txt", "b/c.txt"):
         path = tmp_path / place

@@ -70,7 +70,7 @@ def test_the_probabilities_of_all_texts_add_to_one(make: Make) -> None:
 
 
 @every_source
-def test_the_mean_log_likelihood_of_a_long_text_is_the_entropy_rate(make: Make) -> None:
+def test_mean_log_likelihood_of_long_text_is_entropy_rate(make: Make) -> None:
     source = make(size=200_000, seed=2)
     found = -source.log_likelihood(text_of(source))
     # blocks of 1000 are nearly independent, which neighbouring characters are not
@@ -80,7 +80,7 @@ def test_the_mean_log_likelihood_of_a_long_text_is_the_entropy_rate(make: Make) 
 
 
 @pytest.mark.parametrize(("symbols", "order"), [(2, 1), (4, 1), (3, 2), (2, 4)])
-def test_the_entropy_rate_of_a_chain_is_the_difference_of_its_block_entropies(symbols: int, order: int) -> None:
+def test_chain_entropy_rate_is_difference_of_block_entropies(symbols: int, order: int) -> None:
     source = MarkovText(symbols, order, seed=3)
 
     def block_entropy(length: int) -> float:
@@ -111,9 +111,7 @@ def test_the_stationary_distribution_is_the_eigenvector_of_eigenvalue_one(
 
 
 @pytest.mark.parametrize(("kinds", "opening", "depth"), [(1, 0.5, 1), (2, 0.6, 3), (4, 0.3, 8), (3, 0.5, 2)])
-def test_the_entropy_rate_of_brackets_is_the_mean_over_the_depths_of_a_walk(
-    kinds: int, opening: float, depth: int
-) -> None:
+def test_bracket_entropy_rate_is_mean_over_depths_of_walk(kinds: int, opening: float, depth: int) -> None:
     source = BracketText(kinds, opening, depth)
     deepest = "(" * depth
     rows = [source.distribution(deepest[:level]) for level in range(depth + 1)]
@@ -163,7 +161,7 @@ def test_rows_have_the_moments_and_the_entropy_of_a_dirichlet_distribution(conce
 
 
 @pytest.mark.parametrize("history", ["", "a", "c", "ab", "ba", "cc"])
-def test_the_letters_that_follow_a_history_come_as_often_as_distribution_says(history: str) -> None:
+def test_letters_after_history_follow_distribution(history: str) -> None:
     source = MarkovText(3, 2, 0.5, size=400_000, seed=4)
     text = text_of(source)
     apart = 20  # so far apart that one place says nothing about the next
@@ -176,7 +174,7 @@ def test_the_letters_that_follow_a_history_come_as_often_as_distribution_says(hi
     assert (abs(counts / len(places) - expected) < allowed).all()
 
 
-def test_the_brackets_that_follow_a_depth_come_as_often_as_distribution_says() -> None:
+def test_brackets_after_depth_follow_distribution() -> None:
     source = BracketText(3, 0.4, 3, size=60_000, seed=4)
     counts: dict[str, np.ndarray] = {}
     unclosed = ""
@@ -232,7 +230,7 @@ def test_the_seed_draws_the_chain_too() -> None:
 
 
 @every_source
-def test_a_longer_text_begins_with_the_shorter_one_of_the_same_seed(make: Make) -> None:
+def test_longer_text_begins_with_shorter_of_same_seed(make: Make) -> None:
     assert text_of(make(size=300)) == text_of(make(size=400))[:300]
     assert make(size=300).entropy_rate() == make(size=400).entropy_rate()
 
@@ -349,7 +347,7 @@ def test_both_are_choices_of_a_corpus() -> None:
 
 
 @pytest.mark.parametrize("source", [MarkovText(5, size=3000), BracketText(size=3000)])
-def test_a_token_is_a_character_and_its_number_the_place_in_the_alphabet(source: Source) -> None:
+def test_token_id_is_index_of_character_in_alphabet(source: Source) -> None:
     data = data_of(source, Characters())
     assert data.facts is not None
     assert data.tokens is not None
@@ -360,7 +358,7 @@ def test_a_token_is_a_character_and_its_number_the_place_in_the_alphabet(source:
     assert data.entropy_per_token() == source.entropy_rate()
 
 
-def test_entropy_per_token_is_known_only_where_a_token_is_a_character_of_a_known_source(tmp_path: Path) -> None:
+def test_entropy_per_token_needs_character_tokens_of_known_source(tmp_path: Path) -> None:
     source = MarkovText(size=3000)
     assert data_of(source, Bytes()).entropy_per_token() == source.entropy_rate()
     assert data_of(source, BPE(260)).entropy_per_token() is None
@@ -370,7 +368,7 @@ def test_entropy_per_token_is_known_only_where_a_token_is_a_character_of_a_known
     assert data_of(local, Characters()).entropy_per_token() is None
 
 
-def test_entropy_per_token_is_unknown_where_a_letter_was_never_seen_in_training() -> None:
+def test_entropy_per_token_is_unknown_with_unseen_letters() -> None:
     class Late(MarkovText):
         def splits(self, fractions: Any) -> dict[str, list[str]]:
             return {"train": ["a" * 100], "validation": ["b" * 20], "test": ["a" * 20]}

@@ -98,7 +98,7 @@ def joined(parts: Sequence[Batch]) -> Batch:
 
 
 @pytest.mark.parametrize("start", [0, 1, 7, 20])
-def test_training_taken_up_at_a_step_sees_the_batches_it_would_have(data: TextData, start: int) -> None:
+def test_resumed_training_sees_same_batches(data: TextData, start: int) -> None:
     whole = list(data.training_batches(0, 20))
     assert same(list(data.training_batches(start, 20)), whole[start:])
 
@@ -146,7 +146,7 @@ def test_the_loader_starts_where_the_trainer_stands(data: TextData) -> None:
 # refusing
 
 
-def test_a_split_too_short_for_a_block_is_refused_with_the_numbers(corpus: LocalText) -> None:
+def test_split_shorter_than_block_is_refused_with_numbers(corpus: LocalText) -> None:
     data = TextData(0, corpus, Characters(), context=130, batch_size=1, split=(0.6, 0.2, 0.2))
     with pytest.raises(InputError) as caught:
         data.prepare_data()

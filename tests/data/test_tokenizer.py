@@ -92,14 +92,14 @@ def test_bytes_are_the_utf8_bytes() -> None:
     assert len(set(zip(ids.tolist(), found, strict=True))) == len(set(found)) == len(set(ids.tolist()))
 
 
-def test_bpe_has_no_more_tokens_than_asked_for_and_merges_what_is_frequent() -> None:
+def test_bpe_keeps_to_size_and_merges_frequent_pairs() -> None:
     tokenizer = BPE(260).train(["the then them " * 20])
     assert tokenizer.get_vocab_size() == 260
     assert len(encode(tokenizer, ["the"])) - 1 < 3
     assert tokenizer.token_to_id("th") is not None or tokenizer.token_to_id("he") is not None
 
 
-def test_bpe_without_a_merge_is_the_256_bytes_and_the_end_of_text() -> None:
+def test_bpe_without_merges_is_256_bytes_and_end_of_text() -> None:
     tokenizer = BPE(257).train([TEXT])
     assert tokenizer.get_vocab_size() == 257
     assert len(encode(tokenizer, [TEXT])) == len(TEXT.encode()) + 1
@@ -110,7 +110,7 @@ def test_bpe_smaller_than_the_bytes_is_refused() -> None:
         BPE(256)
 
 
-def test_each_document_ends_in_the_end_of_text_where_there_is_one() -> None:
+def test_each_document_ends_with_end_of_text_token() -> None:
     with_end, without = BPE(300).train(["ab"]), Characters().train(["ab"])
     end = with_end.token_to_id(END_OF_TEXT)
     documents = ["ab", "b", "aa"]
@@ -238,7 +238,7 @@ def test_marks_of_comments_are_text_to_wordpiece() -> None:
         assert bytes_per_token(tokenizer)[ids].sum() == len(part)
 
 
-def test_a_word_with_a_byte_wordpiece_never_saw_there_is_one_unknown_token_of_one_byte() -> None:
+def test_wordpiece_word_with_unseen_byte_is_one_unknown_token() -> None:
     tokenizer = WordPiece(50).train(["ab abc"])
     ids = encode(tokenizer, ["ab ab\u00e9z abc"])
     unknown = tokenizer.token_to_id(UNKNOWN)
@@ -246,7 +246,7 @@ def test_a_word_with_a_byte_wordpiece_never_saw_there_is_one_unknown_token_of_on
     assert bytes_per_token(tokenizer)[ids].sum() == len("ab") + 1 + len(" abc")
 
 
-def test_a_word_beyond_the_longest_is_cut_and_none_of_it_lost() -> None:
+def test_overlong_word_is_cut_without_loss() -> None:
     text = "x" * 1000 + " " * 300 + "-" * 65
     tokenizer = WordPiece(60).train([text])
     ids = encode(tokenizer, [text])
@@ -268,7 +268,7 @@ def test_wordpiece_without_room_for_the_bytes_of_the_text_is_refused() -> None:
 
 
 @pytest.mark.parametrize("kind", EVERY, ids=lambda kind: type(kind).__name__)
-def test_special_tokens_come_last_stand_for_no_bytes_and_are_in_the_file(kind: Tokenizer, tmp_path: Path) -> None:
+def test_special_tokens_come_last_without_bytes_and_are_saved(kind: Tokenizer, tmp_path: Path) -> None:
     plain, tokenizer = trained(kind), trained(kind.with_specials())
     size = tokenizer.get_vocab_size()
     assert [tokenizer.token_to_id(name) for name in SPECIALS] == [size - 3, size - 2, size - 1]

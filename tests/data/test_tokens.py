@@ -121,9 +121,7 @@ def test_text_split_and_tokenizer_each_have_a_place_of_their_own() -> None:
     assert len({json.dumps(facts.identity()) for facts in found}) == len(found)
 
 
-def test_the_identity_of_a_text_does_not_depend_on_where_it_lies(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_identity_of_text_does_not_depend_on_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     identities = []
     for place in ("here", "there"):
         (tmp_path / place).mkdir()

@@ -76,9 +76,7 @@ def targets(data: Data, split: str) -> list[int]:
 
 
 @pytest.mark.parametrize("kind", MAKERS)
-def test_it_is_the_loss_of_the_training_targets_frequencies_on_the_targets_of_validation(
-    kind: str, tmp_path: Path
-) -> None:
+def test_unigram_nll_is_loss_of_training_frequencies_on_validation(kind: str, tmp_path: Path) -> None:
     data = MAKERS[kind](tmp_path)
     data.prepare_data()
     assert data.facts is not None
@@ -102,12 +100,12 @@ def test_rows_that_are_left_out_do_not_count() -> None:
     assert row_counts(ids, lengths, np.array([0, 2, 3]), 4).tolist() == [1, 0, 3, 0]
 
 
-def test_a_token_of_validation_alone_has_a_finite_loss_and_no_text_has_none() -> None:
+def test_unigram_nll_is_finite_for_unseen_tokens_none_without_text() -> None:
     assert unigram_nll(np.array([3, 0]), np.array([0, 2])) == pytest.approx(math.log(5))
     assert unigram_nll(np.array([3, 0]), np.array([0, 0])) is None
 
 
-def test_of_packed_text_it_is_that_of_all_tokens_of_the_two_splits(tmp_path: Path) -> None:
+def test_unigram_nll_of_packed_text_uses_all_tokens(tmp_path: Path) -> None:
     data = text_data(tmp_path)
     data.prepare_data()
     assert data.facts is not None
@@ -123,7 +121,7 @@ def files_of(entry: Path) -> dict[str, tuple[bytes, int]]:
 
 @pytest.mark.parametrize("older", [False, True])
 @pytest.mark.parametrize("make", [text_data, pair_data])
-def test_an_entry_of_the_cache_is_used_again_as_it_is_whoever_made_it(
+def test_cache_entry_of_any_version_is_reused(
     make: Callable[[Path], Data], older: bool, cache: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Older versions store no such loss, and read a `facts.json` that has no more keys than they know."""
@@ -163,5 +161,5 @@ def test_an_entry_serves_facts_of_a_record_that_has_the_loss(tmp_path: Path) -> 
     assert is_usable(Path(data.facts.folder), TextStats(folder=data.facts.folder, **recorded))
 
 
-def test_who_prepares_text_by_itself_has_no_loss_of_targets_that_nobody_named(tmp_path: Path) -> None:
+def test_prepared_text_alone_has_no_unigram_nll(tmp_path: Path) -> None:
     assert prepare(corpus(tmp_path), Characters(), (0.6, 0.2, 0.2)).unigram_nll is None

@@ -74,7 +74,7 @@ def corrected(tokens: int, odds_ratio: float, samples: int = 400) -> tuple[float
 
 
 @pytest.mark.parametrize(("tokens", "left"), [(500, 0.015), (1500, 0.008), (10_000, 0.003)])
-def test_a_calibrated_model_keeps_a_quarter_of_its_floor_when_noise_is_taken_off(tokens: int, left: float) -> None:
+def test_calibrated_model_keeps_quarter_of_floor_after_correction(tokens: int, left: float) -> None:
     found, _, floor = corrected(tokens, 1.0)
     assert found == pytest.approx(left, abs=2e-3)
     assert 0.2 < found / floor < 0.34
@@ -82,12 +82,12 @@ def test_a_calibrated_model_keeps_a_quarter_of_its_floor_when_noise_is_taken_off
 
 @pytest.mark.parametrize("tokens", [500, 1500, 10_000])
 @pytest.mark.parametrize("odds_ratio", [0.5, 1.25])
-def test_little_bias_is_left_of_an_error_whose_noise_is_taken_off(tokens: int, odds_ratio: float) -> None:
+def test_corrected_error_has_little_bias(tokens: int, odds_ratio: float) -> None:
     found, true, floor = corrected(tokens, odds_ratio)
     assert -0.25 * floor < found - true < 0.15 * floor
 
 
-def test_where_the_error_is_below_the_floor_nothing_is_left_of_it() -> None:
+def test_error_below_floor_is_corrected_to_zero() -> None:
     assert corrected_calibration_error(0.02, 0.03) == 0.0
     assert corrected_calibration_error(0.05, 0.03) == pytest.approx(0.04, rel=1e-12)
     assert corrected_calibration_error(0.3, 0.003) == pytest.approx(0.3, rel=1e-4)
@@ -163,7 +163,7 @@ def test_equal_mass_bins_are_exact_where_no_fine_bin_is_shared() -> None:
     assert adaptive_calibration_error(*fine_sums(confidence_n, correct_n)) == pytest.approx(expected, rel=1e-12)
 
 
-def test_tokens_of_one_confidence_are_not_told_apart_by_equal_mass_bins() -> None:
+def test_equal_mass_bins_divide_equal_confidences_in_proportion() -> None:
     confidence_n = torch.full((1000,), 0.7, dtype=torch.float64)
     correct_n = (torch.arange(1000) % 5 > 0).double()
     assert adaptive_calibration_error(*fine_sums(confidence_n, correct_n)) == pytest.approx(0.1, rel=1e-12)

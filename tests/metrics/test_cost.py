@@ -116,9 +116,7 @@ def test_the_energy_of_a_gpu_is_its_counters(nvml: FakeNVML) -> None:
     assert energy.joules() is None
 
 
-def test_without_nvidias_library_or_a_device_that_it_knows_there_is_no_energy(
-    nvml: FakeNVML, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_energy_without_nvml_or_known_device(nvml: FakeNVML, monkeypatch: pytest.MonkeyPatch) -> None:
     nvml.known = False
     assert Energy(torch.device("cuda")).joules() is None
     monkeypatch.setitem(sys.modules, "pynvml", None)  # as where it is not installed

@@ -78,7 +78,7 @@ def test_a_gradient_that_is_not_finite_shows_in_the_norm() -> None:
     assert math.isnan(gradient_norm([parameter]))
 
 
-def test_parts_are_children_and_the_members_of_lists_with_shared_parameters_in_the_first() -> None:
+def test_parts_are_children_and_list_members_without_shared_duplicates() -> None:
     model = Parts()
     parts = parameters_by_part(model)
     assert list(parts) == ["embedding", "blocks.0", "blocks.1", "blocks.2", "head"]
@@ -136,7 +136,7 @@ def test_groups_are_sums_over_their_parameters(make: type[nn.Module]) -> None:
     assert everything == pytest.approx(float(gradient_norm(model.parameters())), rel=1e-12)
 
 
-def test_every_name_of_an_untied_model_is_the_norm_of_what_it_names() -> None:
+def test_norms_of_untied_model_match_named_parameters() -> None:
     """The part `embedding` holds the matrix of that name and the head."""
     model = with_gradients(decoder({"embedding": {"tied": False}, "position": "Learned"}).double())
     groups, named = ParameterGroups(model), dict(model.named_parameters())

@@ -151,7 +151,7 @@ def test_first_rows_cuts_every_part() -> None:
 @pytest.mark.parametrize(
     "block", ["PreNorm", "Sandwich", {"class_path": "ScaledResidual", "init_args": {"alpha": 0.3}}]
 )
-def test_the_share_of_a_block_is_what_it_adds_over_what_it_adds_to(block: Any) -> None:
+def test_block_share_is_added_norm_over_stream_norm(block: Any) -> None:
     """Without a norm of the stream itself, and with offsets at zero, that is output minus input."""
     model, given, shares = decoder({"block": block, "initializer": "Xavier"}).eval(), batch(), []
     for part in model.blocks:
@@ -165,7 +165,7 @@ def test_the_share_of_a_block_is_what_it_adds_over_what_it_adds_to(block: Any) -
     assert min(shares) > 0.01
 
 
-def test_after_a_norm_of_the_stream_the_share_is_against_the_norm_of_the_stream_alone() -> None:
+def test_block_share_of_post_norm_is_relative_to_normed_stream() -> None:
     model, given, shares = decoder({"block": "PostNorm", "initializer": "Xavier"}).double().eval(), batch(), []
 
     def seen(module: Block, inputs: tuple[Any, ...], x_btd: Tensor) -> None:
@@ -196,7 +196,7 @@ def test_blocks_that_add_next_to_nothing_have_no_share(arrangement: Any) -> None
     assert max(probe(model, batch()).block_share) < 1e-6
 
 
-def test_the_share_of_a_block_that_reads_an_encoder_counts_what_it_reads() -> None:
+def test_block_share_counts_cross_attention() -> None:
     """A decoder's first block whose other sublayers give zero, before and after its cross-attention gives zero too."""
     tree = override({"model": {**MODEL, "class_path": "EncoderDecoder"}}, {"model.initializer": "Xavier"})
     model: Any = build_and_initialize(build(resolve(tree, Translator), Translator).model, VOCABULARY, CONTEXT, 0)

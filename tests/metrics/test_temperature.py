@@ -45,7 +45,7 @@ def test_the_temperature_is_scipys(scale: float) -> None:
 
 
 @pytest.mark.parametrize("temperature", [0.2, 1.0, 3.0])
-def test_targets_that_are_as_frequent_as_their_probability_give_back_the_temperature(temperature: float) -> None:
+def test_temperature_is_recovered_from_calibrated_targets(temperature: float) -> None:
     counts_cv = torch.tensor([[70, 20, 9, 1], [40, 30, 20, 10], [97, 1, 1, 1]])
     logits_nv = temperature * counts_cv.double().log().repeat_interleave(100, 0)
     targets_n = torch.cat([torch.arange(4).repeat_interleave(counts_v) for counts_v in counts_cv])

@@ -123,7 +123,7 @@ def test_the_other_calibration_errors_are_those_of_the_confidences() -> None:
     assert found["ece_adaptive"] == pytest.approx(expected, abs=1e-4)
 
 
-def test_a_calibrated_model_shows_the_floor_and_a_corrected_error_below_it() -> None:
+def test_calibrated_model_has_floor_and_lower_corrected_error() -> None:
     random = torch.Generator().manual_seed(0)
     found = []
     for _ in range(30):
@@ -293,7 +293,7 @@ def test_sums_stay_exact_when_the_model_is_cast(cast: Any) -> None:
 # clusters ------------------------------------------------------------------------------------------------------------
 
 
-def test_sums_over_clusters_add_up_to_those_over_all_tokens_and_ignored_ones_count_for_nothing() -> None:
+def test_cluster_sums_add_up_to_totals_without_ignored_tokens() -> None:
     generator = torch.Generator().manual_seed(0)
     logits, targets = torch.randn(60, V, generator=generator), torch.randint(V, (60,), generator=generator)
     cluster = torch.arange(60) // 25

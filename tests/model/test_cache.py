@@ -82,7 +82,7 @@ def test_only_attention_that_says_so_goes_without_a_cache() -> None:
 @pytest.mark.parametrize("sizes", PIECES.values(), ids=PIECES)
 @pytest.mark.parametrize("change", CACHEABLE.values(), ids=CACHEABLE)
 @torch.no_grad()
-def test_logits_on_top_of_a_cache_are_those_of_the_whole_sequence(change: dict[str, Any], sizes: list[int]) -> None:
+def test_cached_logits_equal_those_of_whole_sequence(change: dict[str, Any], sizes: list[int]) -> None:
     model = lively(change)
     whole = model(tokens())
     torch.testing.assert_close(piecewise(model, tokens(), sizes), whole, rtol=0, atol=1e-10)
@@ -91,7 +91,7 @@ def test_logits_on_top_of_a_cache_are_those_of_the_whole_sequence(change: dict[s
 
 @pytest.mark.parametrize("change", CACHEABLE.values(), ids=CACHEABLE)
 @torch.no_grad()
-def test_a_cache_reaches_as_far_beyond_the_trained_context_as_the_encoding(change: dict[str, Any]) -> None:
+def test_cache_reaches_as_far_as_position_encoding(change: dict[str, Any]) -> None:
     longer, sizes = tokens(batch=2, time=3 * CONTEXT), [CONTEXT - 1, *[1] * 5, *[2] * ((2 * CONTEXT - 4) // 2)]
     if change.get("position") == "Learned":
         with pytest.raises(ValueError, match="context=13 is longer than the 12 learned positions"):
@@ -158,7 +158,7 @@ def test_what_was_added_comes_back_in_order_and_earlier_rows_stay(sizes: list[in
     assert seen[-1][0].shape[2] == cache.length == 40
 
 
-def test_what_the_caller_does_to_its_keys_does_not_reach_the_cache() -> None:
+def test_cache_is_independent_of_callers_keys() -> None:
     key = rows(3)
     cache, kept = Cache(), key.clone()
     cache.append(key, key)
@@ -182,7 +182,7 @@ def test_rows_are_copied_a_bounded_number_of_times() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
-def test_an_int8_row_comes_back_within_a_254th_of_its_largest_element(dtype: torch.dtype) -> None:
+def test_int8_row_is_within_254th_of_largest_element(dtype: torch.dtype) -> None:
     x = rows(500, dtype=dtype) if dtype != torch.float16 else (rows(500) / 100).to(dtype)
     code, scale = quantise(x)
     assert code.dtype == torch.int8
@@ -249,7 +249,7 @@ def open_branches(model: Decoder) -> Decoder:
 
 @pytest.mark.parametrize("change", CACHEABLE.values(), ids=CACHEABLE)
 @torch.no_grad()
-def test_logits_of_an_int8_cache_are_near_the_exact_ones_however_tokens_are_cut(change: dict[str, Any]) -> None:
+def test_int8_cache_logits_are_near_exact_for_any_chunks(change: dict[str, Any]) -> None:
     model = open_branches(decoder({"initializer.std": 0.3, **change}).double().eval())
     exact = model(tokens())
     found = [piecewise(model, tokens(), sizes, Int8Cache) for sizes in PIECES.values()]

@@ -98,7 +98,7 @@ def test_maps_into_the_residual_stream_are_scaled_by_depth() -> None:
             assert module.weight.std().item() == pytest.approx(0.02, rel=0.05)
 
 
-def test_a_context_longer_than_the_training_one_works_where_the_encoding_allows(change: dict[str, str]) -> None:
+def test_longer_context_works_where_encoding_extrapolates(change: dict[str, str]) -> None:
     model = decoder(change)
     longer = tokens(batch=1, time=3 * CONTEXT)
     if change.get("position") == "Learned":

@@ -165,7 +165,7 @@ def test_outputs_do_not_depend_on_what_is_hidden(softcap: float | None) -> None:
 
 @pytest.mark.parametrize("position", ["Rope", "T5Bias", "Sinusoidal"])
 @torch.no_grad()
-def test_logits_of_a_translation_do_not_depend_on_the_source_s_padding(position: str) -> None:
+def test_translation_logits_ignore_padding_of_source(position: str) -> None:
     plain = decoder({"position": position})
     model = noisy(
         EncoderDecoder(

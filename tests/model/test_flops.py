@@ -136,7 +136,7 @@ def test_flops_are_those_that_torch_counts(changes: dict[str, Any]) -> None:
         assert token.total == pytest.approx(3 * token.forward, rel=1e-15)
 
 
-def test_flops_of_an_encoder_and_a_decoder_are_those_that_torch_counts() -> None:
+def test_encoder_decoder_flops_equal_those_of_torch() -> None:
     model = translator()
     row = flops_per_row(model, TIME)
     assert (BATCH * row.forward, BATCH * row.backward) == torch_flops(model, TIME)
@@ -165,7 +165,7 @@ def test_pairs_are_those_that_a_mask_lets_through(causal: bool, window: int | No
         assert visible_pairs(time, causal, window) == (seen & (between.abs() < (window or 99))).sum()
 
 
-def test_useful_attention_is_about_half_where_causal_and_linear_in_a_window() -> None:
+def test_useful_attention_is_half_if_causal_linear_with_window() -> None:
     flops = flops_per_token(built({}), TIME)
     assert flops.attention == 3 * 4 * 32 * TIME
     assert flops.useful / flops.attention == pytest.approx((TIME + 1) / (2 * TIME))

@@ -206,7 +206,7 @@ def test_tokens_come_one_at_a_time() -> None:
     assert cached.given == [(1, 2), (1, 1), (1, 1)]
 
 
-def test_a_row_that_has_stopped_stays_so_and_all_stopped_is_the_end() -> None:
+def test_stopped_rows_stay_stopped_until_generation_ends() -> None:
     model = Scripted([[5, 9, 1, 1, 1, 1], [1, 2, 3, 9, 1, 1]]).eval()
     made = [token.tolist() for token in generate(model, tokens(batch=2, time=2), 6, greedy, stop=9)]
     assert made == [[5, 1], [9, 2], [9, 3], [9, 9]]
@@ -214,7 +214,7 @@ def test_a_row_that_has_stopped_stays_so_and_all_stopped_is_the_end() -> None:
     assert len(list(generate(never, tokens(batch=1, time=2), 3, greedy))) == 3
 
 
-def test_what_cannot_be_gone_on_from_is_refused_before_the_first_token() -> None:
+def test_unusable_prompt_is_refused_before_first_token() -> None:
     with pytest.raises(ValueError, match="at least one token"):
         generate(decoder().eval(), torch.zeros(2, 0, dtype=torch.long), 3, greedy)
     with pytest.raises(ValueError, match=r"model.eval\(\)"):

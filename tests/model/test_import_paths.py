@@ -102,7 +102,7 @@ def test_overridden_old_factors_of_a_model_are_used() -> None:
 
 
 @pytest.mark.parametrize("module", PUBLIC)
-def test_what_a_component_of_ones_own_imports_is_where_it_was(module: str) -> None:
+def test_public_names_are_importable(module: str) -> None:
     missing = [name for name in PUBLIC[module] if not hasattr(importlib.import_module(module), name)]
     assert missing == []
 

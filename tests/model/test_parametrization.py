@@ -60,9 +60,7 @@ def stepped(model: Model, optimizer: torch.optim.Optimizer, steps: int) -> Tenso
 @pytest.mark.parametrize("initializer", ["FanIn", "Normal", "Xavier"])
 @pytest.mark.parametrize("optimizer", ["AdamW", "MuonAdamW"])
 @pytest.mark.parametrize("tied", [False, True])
-def test_at_the_base_width_it_is_the_standard_model_to_the_last_bit(
-    initializer: str, optimizer: str, tied: bool
-) -> None:
+def test_mup_at_base_width_equals_standard_bit_for_bit(initializer: str, optimizer: str, tied: bool) -> None:
     changes = {"model.initializer": initializer, "optim.optimizer": optimizer, "model.embedding.tied": tied}
     plain, scaled = (made({**changes, "model.parametrization": one}) for one in (None, MUP))
     assert torch.equal(stepped(*plain, 3), stepped(*scaled, 3))
@@ -165,7 +163,7 @@ def test_muon_keeps_the_spectral_norm_of_updates() -> None:
 
 
 @pytest.mark.parametrize(("optimizer", "lr"), [("AdamW", 0.02), ("MuonAdamW", 0.1)])
-def test_activations_are_flat_in_the_width_with_it_and_grow_without(optimizer: str, lr: float) -> None:
+def test_mup_activations_are_flat_in_width(optimizer: str, lr: float) -> None:
     grown = {}
     for name, parametrization in (("standard", None), ("mup", {"class_path": "MuP", "init_args": {"base_width": 32}})):
         sizes: dict[str, list[float]] = {}
@@ -205,7 +203,7 @@ class Mixed(MLP):
         return x.relu()
 
 
-def test_a_users_own_matrix_is_a_map_unless_its_module_says_otherwise() -> None:
+def test_own_matrix_is_scaled_unless_in_table_parameters() -> None:
     model, optimizer = made({"model.mlp": f"{__name__}.Mixed", "model.width": 4 * BASE, "model.parametrization": MUP})
     rates = {id(p): group["lr"] for group in optimizer.param_groups for p in group["params"]}
     layer = model.blocks[0].mlp  # type: ignore[index, union-attr]

@@ -27,7 +27,7 @@ def test_layer_norm_of_the_worked_example() -> None:
     torch.testing.assert_close(norm(torch.tensor([4.0, 5, 6]).double()), expected, rtol=0, atol=5e-5)
 
 
-def test_rms_norm_is_its_formula_and_invariant_to_scale_but_not_to_shift() -> None:
+def test_rms_norm_follows_formula_and_is_scale_invariant_only() -> None:
     norm, x = RMSNorm(SHAPE, eps=1e-12).double(), example(4, 12)
     nn.init.uniform_(norm.weight)
     torch.testing.assert_close(norm(x), x / (x.square().mean(-1, keepdim=True) + 1e-12).sqrt() * norm.weight)
@@ -130,7 +130,7 @@ def test_scaled_embeddings_are_multiplied_by_the_root_of_the_width() -> None:
     torch.testing.assert_close(scaled.embedding(tokens()), 4 * plain.embedding(tokens()))
 
 
-def test_dropout_zeroes_a_share_and_scales_the_rest_in_training_only() -> None:
+def test_dropout_zeroes_share_and_rescales_in_training_only() -> None:
     model = decoder({"dropout": 0.25})
     x = torch.ones(20000)
     dropped = model.dropout(x)

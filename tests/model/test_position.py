@@ -31,7 +31,7 @@ def test_products_of_sinusoids_depend_on_the_distance_alone() -> None:
         torch.testing.assert_close(along, along[:1].expand_as(along), rtol=0, atol=1e-12)
 
 
-def test_rope_products_depend_on_the_distance_alone_and_norms_are_kept() -> None:
+def test_rope_products_depend_on_distance_and_norms_stay() -> None:
     rope = Rope(SHAPE)
     q, k = torch.randn(2, 8, dtype=torch.float64)
     turned_q = rope.apply_rotary(q.expand(1, 1, 30, 8))[0, 0]
@@ -54,7 +54,7 @@ def exact(rope: Rope, time: int) -> tuple[torch.Tensor, torch.Tensor]:
     return angle.cos(), angle.sin()
 
 
-def test_rope_tables_follow_the_formula_with_the_head_size_in_the_exponent() -> None:
+def test_rope_tables_follow_formula_with_head_size() -> None:
     rope = Rope(SHAPE, base=500.0)
     cosine, sine = exact(rope, 8)
     torch.testing.assert_close(rope.cosine_tk, cosine, rtol=0, atol=1e-14)

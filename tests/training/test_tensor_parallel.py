@@ -67,7 +67,7 @@ def test_what_cannot_be_shared_out_is_named(changes: dict[str, Any], among: int,
 def test_what_is_not_known_to_fit_is_refused(part: str) -> None:
     model = decoder()
     if part == "position":
-        model.position.__class__ = type("OwnWay", (type(model.position),), {"alike": False})
+        model.position.__class__ = type("OwnWay", (type(model.position),), {"head_independent": False})
     elif part == "mlp":
         mlp: Any = model.blocks[0].mlp
         mlp.__class__ = type("OwnWay", (type(mlp),), {"forward": lambda self, x: x})
