@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from helpers import RUN
+from small_runs import silent
 
 from lm.config.tree import override
 from lm.store.documents import read_documents
@@ -27,7 +28,7 @@ MARKED = {"data.corpus": LINES, "data.tokenizer": {"class_path": "BPE", "init_ar
 )
 def test_documents_add_up_to_the_recorded_loss(tmp_path: Path, changes: dict[str, Any], kind: str) -> None:
     cell, store = check(override(RUN, changes)), Store(tmp_path)
-    train(cell, store, lambda *_: None, Execution(threads=1))
+    train(cell, store, silent, Execution(threads=1))
     record = store.record(cell.id, needed=True)
     found = read_documents(store.documents(cell.id), record)
     evaluated, nll = record["evaluated"], record["metrics"]["nll"]

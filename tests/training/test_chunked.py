@@ -65,7 +65,7 @@ def test_one_factor_may_be_fixed() -> None:
     assert not chunked_cross_entropy(x_nd.detach(), weight_vd.detach(), targets_n).requires_grad
 
 
-def test_under_autocast_it_is_as_far_from_float32_as_the_plain_one() -> None:
+def test_under_autocast_the_error_is_that_of_the_plain_loss() -> None:
     x_nd, weight_vd, targets_n = problem(torch.float32)
     exact = CrossEntropy().loss(x_nd @ weight_vd.t(), targets_n)
     wanted = torch.autograd.grad(exact, (x_nd, weight_vd))
@@ -123,7 +123,7 @@ def test_logits_are_the_product_of_their_factors_or_have_none() -> None:
     assert model.factors(tokens()) is None
 
 
-def test_training_takes_the_loss_in_parts_where_there_are_many_logits(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_training_computes_the_loss_of_many_logits_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     built = check(override(RUN, {"model.dropout": 0.0})).open()
     found = []
     for many in (1, 10**12):

@@ -6,21 +6,15 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import RUN
+from small_runs import train_cell
 
-from lm.config.tree import override
-from lm.store.store import Store
-from lm.training.cell import check
 from lm.training.module import compile_blocks, preserve_buffers_and_rng
-from lm.training.train import Execution, train
 
-SHORT = override(RUN, {"trainer.max_steps": 6, "trainer.val_check_interval": 3, "trainer.log_every_n_steps": 1})
+SHORT = {"trainer.max_steps": 6, "trainer.val_check_interval": 3, "trainer.log_every_n_steps": 1}
 
 
 def trained(tmp_path: Path, **changes: Any) -> Any:
-    cell, store = check(override(SHORT, {f"trainer.{name}": value for name, value in changes.items()})), Store(tmp_path)
-    train(cell, store, lambda *_: None, Execution(threads=1))
-    return store.record(cell.id)
+    return train_cell(tmp_path, SHORT | {f"trainer.{name}": value for name, value in changes.items()})[1]
 
 
 def without_compiler(*_: Any, **__: Any) -> Any:
@@ -28,9 +22,7 @@ def without_compiler(*_: Any, **__: Any) -> Any:
 
 
 @pytest.mark.slow
-def test_without_a_compiler_the_cell_is_trained_as_written_and_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_compiler_the_cell_is_trained_uncompiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plain = trained(tmp_path)
     monkeypatch.setattr(torch, "compile", without_compiler)
     monkeypatch.setattr(

@@ -88,7 +88,7 @@ def test_two_processes_give_the_losses_weights_and_metrics_of_one(tmp_path: Path
 
 @pytest.mark.gpu
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
-def test_two_cuda_devices_with_shares_of_the_weights_give_the_losses_of_the_cpu(tmp_path: Path, of_one: Run) -> None:
+def test_two_cuda_devices_under_fsdp2_equal_the_cpu(tmp_path: Path, of_one: Run) -> None:
     cpu, *_ = of_one
     more = ("--trainer.accelerator", "cuda", "--trainer.devices", "2", "--trainer.strategy", "fsdp2")
     cuda, *_ = fit(tmp_path / "cuda", *more)

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import torch
 from helpers import RUN
+from small_runs import train_cell
 
-from lm.config.tree import override
 from lm.data.batch import Batch
 from lm.store.record import Record
 from lm.store.store import STACK, Store
@@ -16,12 +16,10 @@ from lm.training.module import LanguageModel, deferred_backward, halves, weighte
 from lm.training.train import (
     HALVED,
     HUNG,
-    Execution,
     add_flag,
     count_resumed,
     is_out_of_memory,
     read_previous_attempts,
-    train,
 )
 
 CPU = (
@@ -36,7 +34,7 @@ def batch(rows: int) -> Batch:
     return Batch((targets_bt, targets_bt + 1), targets_bt, torch.arange(rows))
 
 
-def test_what_says_that_memory_did_not_suffice() -> None:
+def test_errors_that_mean_out_of_memory() -> None:
     wrapped = ValueError("in a user's code")
     wrapped.__cause__ = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
     for error in (MemoryError(), torch.OutOfMemoryError("x"), RuntimeError(CPU), wrapped):
@@ -58,14 +56,14 @@ def test_halves_are_all_rows_in_their_order(rows: int, sizes: list[int]) -> None
         assert weights == [0.5, 0.5], "the first row predicts nothing"
 
 
-def test_a_loss_whose_gradients_come_later_is_scaled_as_any_other() -> None:
+def test_a_deferred_backward_is_scaled_as_any_other() -> None:
     weight = torch.ones((), requires_grad=True)
     loss = deferred_backward(lambda scale: (3 * weight * scale).backward(), torch.device("cpu"))
     (loss / 4).backward()
     assert weight.grad == 0.75
 
 
-def test_what_earlier_tries_came_to_is_kept_once_and_damage_counts_for_nothing(tmp_path: Path) -> None:
+def test_flags_of_attempts_are_kept_once_and_damage_is_ignored(tmp_path: Path) -> None:
     nothing = {"halved": False, "flags": [], "resumed": 0}
     assert read_previous_attempts(tmp_path) == nothing
     add_flag(tmp_path, HALVED, halved=True)
@@ -79,7 +77,7 @@ def test_what_earlier_tries_came_to_is_kept_once_and_damage_counts_for_nothing(t
     assert read_previous_attempts(tmp_path) == {"halved": True, "flags": ["x"], "resumed": 0}
 
 
-def test_a_run_counts_how_often_it_was_resumed_until_it_begins_anew(tmp_path: Path) -> None:
+def test_a_run_counts_its_resumptions(tmp_path: Path) -> None:
     assert [count_resumed(tmp_path, True) for _ in range(3)] == [1, 2, 3]
     add_flag(tmp_path, HUNG)
     assert read_previous_attempts(tmp_path)["resumed"] == 3
@@ -88,9 +86,7 @@ def test_a_run_counts_how_often_it_was_resumed_until_it_begins_anew(tmp_path: Pa
 
 
 def trained(out: Path, changes: dict[str, Any] | None = None, seconds: float = 20.0) -> Record:
-    cell, store = check(override(RUN, changes or {})), Store(out)
-    train(cell, store, lambda *_: None, Execution(threads=1, checkpoint_seconds=seconds))
-    return store.record(cell.id)
+    return train_cell(out, changes, checkpoint_seconds=seconds)[1]
 
 
 def scarce(monkeypatch: pytest.MonkeyPatch, error: Exception, rows: int, start: int = 0) -> None:
@@ -114,7 +110,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Record:
 @pytest.mark.parametrize(
     ("error", "start"), [(torch.OutOfMemoryError("CUDA out of memory."), 0), (RuntimeError(CPU), 7), (MemoryError(), 3)]
 )
-def test_a_cell_out_of_memory_is_trained_in_halves_to_the_same_numbers(
+def test_a_cell_out_of_memory_is_trained_in_halves(
     tmp_path: Path, whole: Record, monkeypatch: pytest.MonkeyPatch, error: Exception, start: int
 ) -> None:
     scarce(monkeypatch, error, 4, start)
@@ -143,7 +139,7 @@ def test_what_is_accumulated_over_several_batches_is_halved_too(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("rows", "batch_size"), [(2, 8), (0, 1)])
-def test_what_does_not_fit_in_halves_either_fails_with_what_was_raised(
+def test_a_cell_too_large_for_halves_fails_with_the_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int, batch_size: int
 ) -> None:
     scarce(monkeypatch, RuntimeError(CPU), rows)
@@ -154,7 +150,7 @@ def test_what_does_not_fit_in_halves_either_fails_with_what_was_raised(
 
 
 @pytest.mark.slow
-def test_where_a_try_hung_comes_into_the_log_and_the_record_of_the_next(tmp_path: Path) -> None:
+def test_the_stack_of_a_hang_is_logged_and_recorded(tmp_path: Path) -> None:
     cell, store = check(RUN), Store(tmp_path)
     store.work(cell.id).mkdir(parents=True)
     (store.work(cell.id) / STACK).write_text('File "model.py", line 7 in forward\n')

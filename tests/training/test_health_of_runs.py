@@ -4,14 +4,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers import RUN
+from small_runs import train_cell
 
 from lm.analysis.health import faults
-from lm.config.tree import load_yaml, override
+from lm.config.tree import load_yaml
 from lm.store.record import Record
-from lm.store.store import Store
-from lm.training.cell import check
-from lm.training.train import Execution, train
 
 pytestmark = pytest.mark.slow
 
@@ -31,11 +28,9 @@ FREQUENCIES = ["the loss is no better than that of token frequencies"]
 
 def trained(out: Path, changes: dict[str, Any]) -> tuple[Record, list[str]]:
     """A finished cell, and what its record and its configuration say of its health; its curve is another matter."""
-    cell, store = check(override(RUN, STEPS | changes)), Store(out)
-    train(cell, store, lambda *_: None, Execution(threads=1))
-    record = store.record(cell.id)
+    _, record, folder = train_cell(out, STEPS | changes)
     assert record["status"] == "ok", record["error"]
-    return record, faults(record, None, lambda: load_yaml(store.directory(cell.id) / "config.yaml"))
+    return record, faults(record, None, lambda: load_yaml(folder / "config.yaml"))
 
 
 def sources(text: dict[str, Any], **changes: Any) -> dict[str, Any]:
@@ -57,7 +52,7 @@ RUNS: dict[str, tuple[dict[str, Any], list[str]]] = {
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_a_run_has_the_faults_that_it_was_given_and_no_others(name: str, tmp_path: Path) -> None:
+def test_a_run_has_exactly_the_problems_built_into_it(name: str, tmp_path: Path) -> None:
     changes, expected = RUNS[name]
     record, found = trained(tmp_path, changes)
     assert found == expected, (record["metrics"]["nll"], record["data"].get("unigram_nll"), record["final"])
@@ -88,7 +83,7 @@ class Signed(torch.optim.SGD):
 
 
 @pytest.mark.parametrize(("declared", "said"), [("ignores_gradient_scale = True", False), ('"""Silent."""', True)])
-def test_an_optimiser_of_a_users_own_may_declare_that_it_ignores_the_scale(
+def test_a_users_optimiser_may_declare_that_it_ignores_the_scale(
     declared: str, said: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = f"signed_{said}".lower()

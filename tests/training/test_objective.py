@@ -74,7 +74,7 @@ def test_ignored_targets_count_for_nothing(smoothing: float, z: float) -> None:
 
 
 @pytest.mark.parametrize(("smoothing", "z"), [(0.0, 0.0), (0.1, 0.0), (0.0, 1e-2), (0.1, 1e-2)])
-def test_a_batch_with_nothing_to_predict_costs_nothing_and_teaches_nothing(smoothing: float, z: float) -> None:
+def test_a_batch_without_targets_has_no_loss_and_no_gradient(smoothing: float, z: float) -> None:
     logits_nv, targets_n = logits_and_targets()
     logits_nv.requires_grad_()
     found = CrossEntropy(smoothing, z).loss(logits_nv, torch.full_like(targets_n, IGNORED))
@@ -99,7 +99,7 @@ def test_the_z_loss_worked_by_hand() -> None:
     assert float(found) == pytest.approx(plain + 0.5 * (math.log(2) ** 2 + math.log(4) ** 2) / 2, rel=1e-14)
 
 
-def test_the_gradient_of_the_z_loss_is_twice_log_z_times_p() -> None:
+def test_the_z_loss_has_its_analytic_gradient() -> None:
     logits_nv, targets_n = logits_and_targets()
     logits_nv.requires_grad_()
     z = 0.01
@@ -109,7 +109,7 @@ def test_the_gradient_of_the_z_loss_is_twice_log_z_times_p() -> None:
     torch.testing.assert_close(logits_nv.grad, expected_nv, rtol=1e-12, atol=1e-16)
 
 
-def test_the_z_loss_of_half_precision_logits_is_summed_in_single() -> None:
+def test_the_z_loss_of_half_precision_is_summed_in_single() -> None:
     logits_nv, targets_n = logits_and_targets()
     half_nv = logits_nv.bfloat16()
     found = CrossEntropy(z_loss=1.0).loss(half_nv, targets_n) - CrossEntropy().loss(half_nv, targets_n).float()
@@ -127,6 +127,6 @@ def test_the_z_loss_of_half_precision_logits_is_summed_in_single() -> None:
         ({"z_loss": math.inf}, "z_loss=inf must be a finite number"),
     ],
 )
-def test_a_number_out_of_range_is_refused_by_name_and_value(options: dict[str, float], words: str) -> None:
+def test_numbers_out_of_range_are_refused_by_name(options: dict[str, float], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         CrossEntropy(**options)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from helpers import RUN, decoder
+from small_runs import Killed
 from torch import Tensor, nn
 
 from lm.config.components import build, resolve
@@ -23,7 +24,7 @@ from lm.training.train import Execution, train
 
 
 @pytest.mark.parametrize("schedule", [WarmupCosine(3, 0.2), Constant(2), Constant()])
-def test_update_t_is_made_at_the_rate_of_the_schedule_at_t(schedule: Schedule) -> None:
+def test_update_t_uses_the_rate_of_the_schedule_at_t(schedule: Schedule) -> None:
     total = 9
     parameter = nn.Parameter(torch.zeros(2, 2))
     optimizer, scheduler = Optim(0.5, torch.optim.SGD, schedule, CrossEntropy()).build([parameter], total)
@@ -122,7 +123,7 @@ def gradients(parameters: list[nn.Parameter], seed: int) -> None:
 
 
 @pytest.mark.parametrize("name", USABLE)
-def test_an_optimiser_found_by_name_steps_as_torchs_does_at_the_schedules_rate(name: str) -> None:
+def test_an_optimiser_named_in_a_configuration_steps_as_torchs_does(name: str) -> None:
     optim, total = configured(name, USABLE[name], {"optim.schedule": "WarmupLinear", "optim.schedule.warmup": 3}), 7
     values = [torch.randn(3, 2, dtype=torch.float64), torch.randn(4, dtype=torch.float64)]
     ours, torchs = ([nn.Parameter(value.clone()) for value in values] for _ in range(2))
@@ -173,7 +174,7 @@ def test_nesterov_without_momentum_is_refused_when_the_optimiser_is_built() -> N
 # Muon
 
 
-def test_the_tables_of_a_model_are_its_embeddings_and_its_map_to_logits() -> None:
+def test_tables_are_the_embeddings_and_the_output_projection() -> None:
     tied = decoder({"position": "Learned"})
     assert [name for name, p in tied.named_parameters() if any(p is table for table in tables(tied))] == [
         "embedding.tokens.weight",
@@ -183,7 +184,7 @@ def test_the_tables_of_a_model_are_its_embeddings_and_its_map_to_logits() -> Non
     assert len(tables(untied)) == 2
 
 
-def test_muon_has_the_hidden_matrices_and_adamw_the_rest_and_each_steps_as_torchs() -> None:
+def test_muon_updates_hidden_matrices_and_adamw_the_rest() -> None:
     ours, torchs = decoder(), decoder()
     optim = configured("MuonAdamW", {"weight_decay": 0.1, "betas": [0.8, 0.9]}, {"optim.schedule": "Constant"})
     optimizer, _ = optim.build(ours.parameters(), 5, tables(ours))
@@ -269,10 +270,6 @@ def test_an_optimiser_without_betas_has_no_beta2_to_warm_up() -> None:
 
 
 # resuming
-
-
-class Killed(BaseException):
-    """Ends a run as a signal would."""
 
 
 @pytest.mark.slow

@@ -62,7 +62,7 @@ def test_git_that_never_answers_is_not_waited_for(tmp_path: Path, monkeypatch: p
     assert git_state(tmp_path) == {"commit": None, "dirty": None}
 
 
-def test_source_is_what_the_files_of_the_rooms_that_compute_hold(tmp_path: Path) -> None:
+def test_the_source_hash_covers_the_packages_that_compute(tmp_path: Path) -> None:
     def write(name: str, text: str) -> str:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
@@ -115,14 +115,14 @@ def test_processors_that_round_otherwise_have_other_names(monkeypatch: pytest.Mo
     assert device_name() == f"{machine}, AVX2"
 
 
-def test_what_a_record_says_of_its_making_names_no_seconds_yet() -> None:
+def test_provenance_has_no_times() -> None:
     found = provenance()
     assert found["packages"]["torch"] == torch.__version__
     assert found["threads"] == torch.get_num_threads()
     assert not {"started", "finished", "resumed", "precision"} & set(found)
 
 
-def test_an_exit_that_an_interrupt_brought_about_is_told_from_one_in_the_code() -> None:
+def test_an_exit_by_an_interrupt_is_recognised() -> None:
     class SIGTERMException(SystemExit):
         pass
 
@@ -139,7 +139,7 @@ def test_an_exit_that_an_interrupt_brought_about_is_told_from_one_in_the_code() 
     assert not is_interrupt(SystemExit(0))
 
 
-def test_of_the_environment_only_names_on_a_list_are_written_down(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_listed_environment_variables_are_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MY_TOKEN", "secret")
     monkeypatch.setenv("OMP_NUM_THREADS", "3" * 1000)
     monkeypatch.delenv("MKL_NUM_THREADS", raising=False)

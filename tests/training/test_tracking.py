@@ -13,16 +13,16 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import RUN, known
+from helpers import known
+from small_runs import Killed, kill_at, train_cell
 
 from lm.cli import main
-from lm.config.tree import InputError, override
+from lm.config.tree import InputError
 from lm.store.record import Record
 from lm.store.store import LOGGED, Store
-from lm.training.cell import Cell, check
+from lm.training.cell import Cell
 from lm.training.loggers import KINDS, NEEDS, Logger, parse_loggers
 from lm.training.tracking import Tracker, tracked
-from lm.training.train import Execution, train
 
 NAME = "quickstart/pre_norm/0"
 Told = list[tuple[int, dict[str, float]]]
@@ -32,22 +32,20 @@ ROWS: dict[int, dict[str, float]] = {0: {"a": 1.5}, 3: {"a": 1.0, "b": 2.0}, 6: 
 # names ---------------------------------------------------------------------------------------------------------------
 
 
-def test_loggers_are_asked_for_by_name_several_at_once() -> None:
+def test_several_loggers_are_parsed_at_once() -> None:
     assert parse_loggers([]) == ()
     assert parse_loggers(["csv", "csv, csv"]) == ("csv",)
     assert KINDS.keys() == NEEDS.keys()
 
 
-def test_a_name_that_there_is_not_is_answered_with_the_nearest() -> None:
+def test_an_unknown_logger_names_the_nearest() -> None:
     words = "--logger: no logger 'tensorbord'. Did you mean tensorboard. Choose from tensorboard, wandb, mlflow, csv"
     with pytest.raises(InputError, match=words):
         parse_loggers(["csv,tensorbord"])
 
 
 @pytest.mark.parametrize(("name", "package"), [("wandb", "wandb"), ("mlflow", "alembic")])
-def test_a_package_that_is_missing_is_one_line_with_the_command(
-    name: str, package: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_package_names_the_install_command(name: str, package: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda asked: None if asked == package else asked)
     words = rf"--logger {name}: the package {package} is not installed; pip install 'lm-ablations\[track\]'"
     with pytest.raises(InputError, match=words):
@@ -55,7 +53,7 @@ def test_a_package_that_is_missing_is_one_line_with_the_command(
 
 
 @pytest.mark.parametrize("command", ["fit", "ablate", "sweep"])
-def test_commands_refuse_a_logger_before_they_look_at_anything_else(
+def test_commands_refuse_an_unknown_logger_first(
     command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -121,7 +119,7 @@ def begun(work: Path, *names: str, say: Callable[[str], None] = pytest.fail) -> 
     return tracker
 
 
-def test_a_row_is_told_once_a_later_one_has_begun_and_each_once(tmp_path: Path, made: list[Any]) -> None:
+def test_a_row_is_logged_once_after_a_later_one_began(tmp_path: Path, made: list[Any]) -> None:
     tracker = begun(tmp_path, "fake")
     tracker.log_rows(ROWS, 3)
     assert made[0].rows == [(0, ROWS[0])]
@@ -130,7 +128,7 @@ def test_a_row_is_told_once_a_later_one_has_begun_and_each_once(tmp_path: Path, 
     assert made[0].rows == list(ROWS.items())
 
 
-def test_a_run_taken_up_goes_on_in_its_log_or_begins_it_anew(tmp_path: Path, made: list[Any]) -> None:
+def test_a_resumed_run_continues_or_restarts_its_log(tmp_path: Path, made: list[Any]) -> None:
     begun(tmp_path, "fake", "anew").log_rows(ROWS, 6)
     begun(tmp_path, "fake", "anew").log_rows(ROWS)
     fake, anew = made[2:]
@@ -138,7 +136,7 @@ def test_a_run_taken_up_goes_on_in_its_log_or_begins_it_anew(tmp_path: Path, mad
     assert anew.rows == list(ROWS.items())
 
 
-def test_a_kill_while_a_row_is_told_does_not_double_it(tmp_path: Path, made: list[Any]) -> None:
+def test_a_kill_while_logging_does_not_double_a_row(tmp_path: Path, made: list[Any]) -> None:
     class KilledError(BaseException):
         pass
 
@@ -154,7 +152,7 @@ def test_a_kill_while_a_row_is_told_does_not_double_it(tmp_path: Path, made: lis
     assert [step for step, _ in made[1].rows] == [3, 6]
 
 
-def test_a_logger_that_fails_is_left_out_with_one_line(tmp_path: Path, made: list[Any]) -> None:
+def test_a_failing_logger_is_dropped_with_one_line(tmp_path: Path, made: list[Any]) -> None:
     said: list[str] = []
     tracker = begun(tmp_path, "failing", "fake", say=said.append)
     tracker.log_rows(ROWS)
@@ -164,14 +162,14 @@ def test_a_logger_that_fails_is_left_out_with_one_line(tmp_path: Path, made: lis
     assert (made[0].ended, made[1].ended) == ([], ["success"])
 
 
-def test_a_logger_draws_no_number_that_the_run_would_draw(tmp_path: Path, made: list[Any]) -> None:
+def test_a_logger_leaves_the_random_state_alone(tmp_path: Path, made: list[Any]) -> None:
     before = random.getstate(), torch.get_rng_state()
     begun(tmp_path, "fake").log_rows(ROWS)
     assert random.getstate() == before[0]
     assert torch.equal(torch.get_rng_state(), before[1])
 
 
-def test_a_note_that_is_damaged_begins_a_log_anew(tmp_path: Path, made: list[Any]) -> None:
+def test_damaged_tracking_state_restarts_the_log(tmp_path: Path, made: list[Any]) -> None:
     (tmp_path / LOGGED).write_text('{"fake": []}')
     begun(tmp_path, "fake").log_rows(ROWS)
     assert made[0].rows == list(ROWS.items())
@@ -180,7 +178,7 @@ def test_a_note_that_is_damaged_begins_a_log_anew(tmp_path: Path, made: list[Any
 @pytest.mark.parametrize(
     ("raised", "status"), [(None, "success"), (ValueError, "failed"), (KeyboardInterrupt, "interrupted")]
 )
-def test_the_last_rows_come_from_the_file_and_the_log_is_told_how_it_ended(
+def test_the_last_rows_and_the_status_are_logged(
     tmp_path: Path, made: list[Any], raised: type[BaseException] | None, status: str
 ) -> None:
     def follow() -> None:
@@ -198,7 +196,7 @@ def test_the_last_rows_come_from_the_file_and_the_log_is_told_how_it_ended(
     assert made[0].ended == [status]
 
 
-def test_another_try_in_the_same_process_begins_from_what_is_noted(tmp_path: Path, made: list[Any]) -> None:
+def test_another_attempt_in_the_process_continues_the_log(tmp_path: Path, made: list[Any]) -> None:
     """Memory did not suffice, and batches are taken in halves from the last checkpoint on."""
     with tracked(["fake", "anew"], tmp_path, tmp_path, NAME, {}, pytest.fail) as follow:
         trainer = SimpleNamespace(callbacks=[])
@@ -212,7 +210,7 @@ def test_another_try_in_the_same_process_begins_from_what_is_noted(tmp_path: Pat
     assert [one.ended for one in made] == [["interrupted"], ["interrupted"], ["success"], ["success"]]
 
 
-def test_no_logger_is_given_a_secret_and_no_line_tells_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loggers_and_messages_contain_no_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WANDB_API_KEY", "0123456789abcdef")
     hyperparameters: list[Any] = []
 
@@ -238,19 +236,9 @@ def test_no_logger_is_given_a_secret_and_no_line_tells_one(tmp_path: Path, monke
 # real runs -----------------------------------------------------------------------------------------------------------
 
 
-class Killed(BaseException):
-    """Ends a run as a signal would: not an Exception, so nothing is recorded."""
-
-
 def trained(out: Path, *loggers: str, killed_at: int | None = None) -> tuple[Cell, Record]:
-    cell, store = check(override(RUN, {"model.dropout": 0.1})), Store(out)
-
-    def report(step: int, steps: int, loss: float) -> None:
-        if step == killed_at:
-            raise Killed
-
-    train(cell, store, report, Execution(threads=1, checkpoint_seconds=0, loggers=loggers, run_name=NAME))
-    return cell, store.record(cell.id)
+    settings = {"checkpoint_seconds": 0, "loggers": loggers, "run_name": NAME}
+    return train_cell(out, {"model.dropout": 0.1}, kill_at(killed_at), **settings)[:2]
 
 
 def interrupted(out: Path, *loggers: str) -> tuple[Cell, Record]:
@@ -299,7 +287,7 @@ def measured(record: Record) -> Any:
 
 
 @pytest.mark.slow
-def test_a_logger_changes_no_number_and_holds_the_rows_of_the_record(tmp_path: Path) -> None:
+def test_a_logger_holds_the_rows_and_changes_no_number(tmp_path: Path) -> None:
     cell, plain = trained(tmp_path / "plain")
     _, record = trained(tmp_path / "logged", "csv")
     assert measured(record) == measured(plain)
@@ -318,14 +306,14 @@ def test_a_logger_changes_no_number_and_holds_the_rows_of_the_record(tmp_path: P
 
 
 @pytest.mark.slow
-def test_a_run_that_is_taken_up_goes_on_in_its_log_without_doubled_rows(tmp_path: Path) -> None:
+def test_a_resumed_run_logs_no_row_twice(tmp_path: Path) -> None:
     cell, _ = interrupted(tmp_path, "csv")
     assert told_by_csv(tmp_path) == history(tmp_path, cell)
     assert not (Store(tmp_path).directory(cell.id) / LOGGED).exists()
 
 
 @pytest.mark.slow
-def test_a_run_goes_on_without_a_logger_that_cannot_be_opened(tmp_path: Path, capsys: Any) -> None:
+def test_a_run_continues_without_an_unopenable_logger(tmp_path: Path, capsys: Any) -> None:
     (tmp_path / "logs").write_text("in the way")
     _, record = trained(tmp_path, "csv")
     assert record["status"] == "ok"
@@ -379,7 +367,7 @@ def test_mlflow_holds_the_rows_in_one_run(tmp_path: Path, monkeypatch: pytest.Mo
 
 @pytest.mark.slow
 @pytest.mark.extra
-def test_wandb_holds_the_rows_in_one_run_that_was_not_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wandb_holds_the_rows_in_one_offline_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("wandb", reason="needs wandb, of the extra track")
     monkeypatch.delenv("WANDB_MODE", raising=False)
     cell, _ = interrupted(tmp_path, "wandb")
@@ -412,7 +400,7 @@ def test_wandb_holds_the_rows_in_one_run_that_was_not_sent(tmp_path: Path, monke
 @pytest.mark.slow
 @pytest.mark.extra
 @pytest.mark.parametrize("name", ["wandb", "mlflow"])
-def test_a_run_goes_on_without_a_server_that_cannot_be_reached(
+def test_a_run_continues_without_an_unreachable_server(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     pytest.importorskip(name, reason=f"needs {name}, of the extra track")
