@@ -30,15 +30,15 @@ def test_documents_add_up_to_the_recorded_loss(tmp_path: Path, changes: dict[str
     cell, store = check(override(RUN, changes)), Store(tmp_path)
     train(cell, store, silent, Execution(threads=1))
     record = store.record(cell.id, needed=True)
-    found = read_documents(store.documents(cell.id), record)
+    documents = read_documents(store.documents(cell.id), record)
     evaluated, nll = record["evaluated"], record["metrics"]["nll"]
     assert evaluated is not None
     assert nll is not None
-    assert found.kind == kind
-    assert found.tokens_d.sum() == evaluated["tokens"]
-    assert found.nll_d.sum() / found.tokens_d.sum() == pytest.approx(nll, rel=1e-6)
+    assert documents.kind == kind
+    assert documents.tokens_d.sum() == evaluated["tokens"]
+    assert documents.nll_d.sum() / documents.tokens_d.sum() == pytest.approx(nll, rel=1e-6)
     if kind == "document":
-        assert abs(len(found.tokens_d) - cell.facts.documents["validation"]) <= 1
+        assert abs(len(documents.tokens_d) - cell.facts.documents["validation"]) <= 1
     test, test_nll = (
         read_documents(store.documents(cell.id, "test_nll"), record, "test_nll"),
         record["metrics"]["test_nll"],

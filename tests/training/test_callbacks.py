@@ -81,9 +81,9 @@ def test_a_callback_is_part_of_the_identity(own: str, tmp_path: Path) -> None:
 
 
 def test_the_identity_holds_a_callbacks_code_or_lightnings_version(own: str) -> None:
-    found = code_of(checked(f"{own}.Shrinks", "LambdaCallback").config)
-    assert found["lightning.pytorch.callbacks.lambda_function.LambdaCallback"].startswith("lightning ")
-    assert len(found[f"{own}.Shrinks"]) == 64
+    hashes = code_of(checked(f"{own}.Shrinks", "LambdaCallback").config)
+    assert hashes["lightning.pytorch.callbacks.lambda_function.LambdaCallback"].startswith("lightning ")
+    assert len(hashes[f"{own}.Shrinks"]) == 64
 
 
 def test_a_harmless_callback_is_no_part_of_the_identity(own: str) -> None:
@@ -96,7 +96,7 @@ def test_a_harmless_callback_is_no_part_of_the_identity(own: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "words"),
+    ("entry", "words"),
     [
         (
             "EarlyStopping",
@@ -122,13 +122,13 @@ def test_a_harmless_callback_is_no_part_of_the_identity(own: str) -> None:
     ],
     ids=str,
 )
-def test_an_unusable_callback_is_one_line_with_the_reason(given: Any, words: str, own: str) -> None:
-    if isinstance(given, str):
-        given = given.replace("OWN", own)
-    elif "class_path" in given:
-        given = {**given, "class_path": given["class_path"].replace("OWN", own)}
+def test_an_unusable_callback_is_one_line_with_the_reason(entry: Any, words: str, own: str) -> None:
+    if isinstance(entry, str):
+        entry = entry.replace("OWN", own)
+    elif "class_path" in entry:
+        entry = {**entry, "class_path": entry["class_path"].replace("OWN", own)}
     with pytest.raises(InputError, match=rf"trainer\.callbacks\[1\].*{words}") as caught:
-        checked(f"{own}.Looks", given)
+        checked(f"{own}.Looks", entry)
     assert "\n" not in str(caught.value)
 
 
@@ -137,10 +137,10 @@ def test_a_callback_is_given_once(own: str) -> None:
         checked(f"{own}.Looks", f"{own}.Looks")
 
 
-@pytest.mark.parametrize("given", [3, "x", [3], {"class_path": "a.B"}])
-def test_callbacks_are_a_list(given: Any) -> None:
+@pytest.mark.parametrize("entry", [3, "x", [3], {"class_path": "a.B"}])
+def test_callbacks_are_a_list(entry: Any) -> None:
     with pytest.raises(InputError, match=r"callbacks: expected a list \(items, each a mapping or text\)"):
-        check(override(RUN, {"trainer.callbacks": given}))
+        check(override(RUN, {"trainer.callbacks": entry}))
 
 
 def test_every_lightning_callback_is_refused_or_accepted() -> None:

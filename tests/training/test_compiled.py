@@ -28,12 +28,12 @@ def test_without_a_compiler_the_cell_is_trained_uncompiled(tmp_path: Path, monke
     monkeypatch.setattr(
         torch.nn.Module, "compile", lambda self, **_: setattr(self, "_compiled_call_impl", without_compiler)
     )
-    found = trained(tmp_path, compile=True)
-    assert found["id"] != plain["id"]
-    assert found["status"] == "ok"
-    assert found["flags"] == ["not compiled: RuntimeError: No working C++ compiler found"]
-    assert found["metrics"]["nll"] == plain["metrics"]["nll"]
-    assert found["curve"] == plain["curve"]
+    compiled = trained(tmp_path, compile=True)
+    assert compiled["id"] != plain["id"]
+    assert compiled["status"] == "ok"
+    assert compiled["flags"] == ["not compiled: RuntimeError: No working C++ compiler found"]
+    assert compiled["metrics"]["nll"] == plain["metrics"]["nll"]
+    assert compiled["curve"] == plain["curve"]
 
 
 def test_an_encoder_decoder_is_not_compiled() -> None:

@@ -75,8 +75,8 @@ def test_two_processes_give_the_losses_weights_and_metrics_of_one(tmp_path: Path
         assert two["cost"][name] == one["cost"][name]
     columns, others = columns_of(curve), columns_of(other_curve)
     assert columns.keys() - others.keys() == ({"noise_trace", "noise_signal"} if noise else set())
-    for name, found in others.items():
-        assert found == pytest.approx(columns[name], rel=1e-9), name
+    for name, values in others.items():
+        assert values == pytest.approx(columns[name], rel=1e-9), name
     assert other_weights.keys() == weights.keys()
     for name, value in weights.items():
         torch.testing.assert_close(other_weights[name], value, rtol=1e-9, atol=1e-12)

@@ -462,11 +462,11 @@ def test_the_text_is_prepared_again_where_the_cache_was_emptied(
 
 def test_lengths_asked_for_later_are_measured_without_training(tmp_path: Path) -> None:
     cell, folder = finished_run(tmp_path)
-    asked = check(override(RUN, {**LIVELY, "evaluate": {"lengths": [4, 8], "tokens": 64}}))
-    assert asked.id == cell.id
-    assert missing(record_in(folder), asked.config)
-    measure_lengths(asked, Store(tmp_path))
-    assert not missing(record_in(folder), asked.config)
+    with_lengths = check(override(RUN, {**LIVELY, "evaluate": {"lengths": [4, 8], "tokens": 64}}))
+    assert with_lengths.id == cell.id
+    assert missing(record_in(folder), with_lengths.config)
+    measure_lengths(with_lengths, Store(tmp_path))
+    assert not missing(record_in(folder), with_lengths.config)
     expected = Trained(cell, folder / "last.ckpt").lengths([4, 8], "validation", 64)
     assert record_in(folder)["evaluations"]["lengths"] == expected
 
@@ -601,8 +601,8 @@ def test_a_loss_that_differs_from_the_record_is_reported(
     for wrong, lines in ((right * 1.01, 1), (right * 1.0001, 0)):
         stored(folder, wrong, hashed=True)
         assert main(["evaluate", str(folder), "--split", "validation"]) == 0
-        said = [line for line in capsys.readouterr().err.splitlines() if "gives a validation NLL of" in line]
-        assert len(said) == lines
+        warnings = [line for line in capsys.readouterr().err.splitlines() if "gives a validation NLL of" in line]
+        assert len(warnings) == lines
 
 
 def test_a_length_beyond_the_positions_is_shown_as_an_error(tmp_path: Path, evaluated: Callable[..., str]) -> None:

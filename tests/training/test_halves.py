@@ -45,11 +45,11 @@ def test_errors_that_mean_out_of_memory() -> None:
 
 @pytest.mark.parametrize(("rows", "sizes"), [(1, [1]), (2, [1, 1]), (5, [3, 2]), (8, [4, 4])])
 def test_halves_are_all_rows_in_their_order(rows: int, sizes: list[int]) -> None:
-    whole, found = batch(rows), halves(batch(rows))
-    assert [len(half.rows_b) for half in found] == sizes
-    assert torch.equal(torch.cat([half.targets_bt for half in found]), whole.targets_bt)
+    whole, actual = batch(rows), halves(batch(rows))
+    assert [len(half.rows_b) for half in actual] == sizes
+    assert torch.equal(torch.cat([half.targets_bt for half in actual]), whole.targets_bt)
     for place in (0, 1):
-        assert torch.equal(torch.cat([half.inputs[place] for half in found]), whole.inputs[place])
+        assert torch.equal(torch.cat([half.inputs[place] for half in actual]), whole.inputs[place])
     weights = [float(share) for _, share in weighted_halves(whole)]
     assert sum(weights) == (1 if rows > 1 else 0)
     if rows == 5:
@@ -114,15 +114,15 @@ def test_a_cell_out_of_memory_is_trained_in_halves(
     tmp_path: Path, whole: Record, monkeypatch: pytest.MonkeyPatch, error: Exception, start: int
 ) -> None:
     scarce(monkeypatch, error, 4, start)
-    found = trained(tmp_path, seconds=0.0)
-    assert (found["id"], found["status"]) == (whole["id"], "ok")
-    assert found["flags"] == [*whole["flags"], HALVED]
-    assert found["pairing"] == whole["pairing"]
-    assert found["steps"] == whole["steps"]
-    assert found["cost"]["tokens"] == whole["cost"]["tokens"]
+    actual = trained(tmp_path, seconds=0.0)
+    assert (actual["id"], actual["status"]) == (whole["id"], "ok")
+    assert actual["flags"] == [*whole["flags"], HALVED]
+    assert actual["pairing"] == whole["pairing"]
+    assert actual["steps"] == whole["steps"]
+    assert actual["cost"]["tokens"] == whole["cost"]["tokens"]
     for name, value in whole["metrics"].items():
-        assert found["metrics"][name] == pytest.approx(value, rel=1e-9), name
-    assert not (Store(tmp_path).directory(found["id"]) / "tries.json").exists()
+        assert actual["metrics"][name] == pytest.approx(value, rel=1e-9), name
+    assert not (Store(tmp_path).directory(actual["id"]) / "tries.json").exists()
 
 
 @pytest.mark.slow
@@ -132,9 +132,9 @@ def test_what_is_accumulated_over_several_batches_is_halved_too(
     changes = {"trainer.accumulate_grad_batches": 2}
     before = trained(tmp_path / "whole", changes)
     scarce(monkeypatch, MemoryError(), 4)
-    found = trained(tmp_path / "halved", changes)
-    assert found["metrics"]["nll"] == pytest.approx(before["metrics"]["nll"], rel=1e-9)
-    assert found["metrics"]["gradient_norm"] == pytest.approx(before["metrics"]["gradient_norm"], rel=1e-9)
+    actual = trained(tmp_path / "halved", changes)
+    assert actual["metrics"]["nll"] == pytest.approx(before["metrics"]["nll"], rel=1e-9)
+    assert actual["metrics"]["gradient_norm"] == pytest.approx(before["metrics"]["gradient_norm"], rel=1e-9)
 
 
 @pytest.mark.slow
@@ -143,10 +143,10 @@ def test_a_cell_too_large_for_halves_fails_with_the_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int, batch_size: int
 ) -> None:
     scarce(monkeypatch, RuntimeError(CPU), rows)
-    found = trained(tmp_path, {"data.batch_size": batch_size})
-    assert found["status"] == "failed"
-    assert "can't allocate memory" in str(found["error"])
-    assert (HALVED in found["flags"]) is (batch_size > 1)
+    actual = trained(tmp_path, {"data.batch_size": batch_size})
+    assert actual["status"] == "failed"
+    assert "can't allocate memory" in str(actual["error"])
+    assert (HALVED in actual["flags"]) is (batch_size > 1)
 
 
 @pytest.mark.slow
@@ -154,7 +154,7 @@ def test_the_stack_of_a_hang_is_logged_and_recorded(tmp_path: Path) -> None:
     cell, store = check(RUN), Store(tmp_path)
     store.work(cell.id).mkdir(parents=True)
     (store.work(cell.id) / STACK).write_text('File "model.py", line 7 in forward\n')
-    found = trained(tmp_path)
-    assert found["flags"][-1] == HUNG
+    actual = trained(tmp_path)
+    assert actual["flags"][-1] == HUNG
     assert "line 7 in forward" in (store.directory(cell.id) / "log.txt").read_text()
     assert not (store.directory(cell.id) / STACK).exists()

@@ -126,20 +126,20 @@ def gradients(parameters: list[nn.Parameter], seed: int) -> None:
 def test_an_optimiser_named_in_a_configuration_steps_as_torchs_does(name: str) -> None:
     optim, total = configured(name, USABLE[name], {"optim.schedule": "WarmupLinear", "optim.schedule.warmup": 3}), 7
     values = [torch.randn(3, 2, dtype=torch.float64), torch.randn(4, dtype=torch.float64)]
-    ours, torchs = ([nn.Parameter(value.clone()) for value in values] for _ in range(2))
-    optimizer, scheduler = optim.build(ours, total)
+    own, torchs = ([nn.Parameter(value.clone()) for value in values] for _ in range(2))
+    optimizer, scheduler = optim.build(own, total)
     groups = [{"params": [torchs[0]]}, {"params": [torchs[1]], "weight_decay": 0.0}]
     expected = getattr(torch.optim, name)(groups, lr=0.05, **USABLE[name])
     for t in range(1, total + 1):
-        gradients(ours, t)
+        gradients(own, t)
         gradients(torchs, t)
         for group in expected.param_groups:
             group["lr"] = 0.05 * WarmupLinear(3).factor(t, total)
         optimizer.step()
         scheduler.step()
         expected.step()
-        for mine, other in zip(ours, torchs, strict=True):
-            torch.testing.assert_close(mine, other, rtol=1e-12, atol=1e-15)
+        for parameter, other in zip(own, torchs, strict=True):
+            torch.testing.assert_close(parameter, other, rtol=1e-12, atol=1e-15)
 
 
 def test_adams_decay_goes_through_the_moments_and_adamws_does_not() -> None:
@@ -185,9 +185,9 @@ def test_tables_are_the_embeddings_and_the_output_projection() -> None:
 
 
 def test_muon_updates_hidden_matrices_and_adamw_the_rest() -> None:
-    ours, torchs = decoder(), decoder()
+    own, torchs = decoder(), decoder()
     optim = configured("MuonAdamW", {"weight_decay": 0.1, "betas": [0.8, 0.9]}, {"optim.schedule": "Constant"})
-    optimizer, _ = optim.build(ours.parameters(), 5, tables(ours))
+    optimizer, _ = optim.build(own.parameters(), 5, tables(own))
     named = dict(torchs.named_parameters())
     hidden = [p for name, p in named.items() if p.ndim == 2 and not name.startswith("embedding")]
     vectors = [p for p in named.values() if p.ndim < 2]
@@ -199,16 +199,16 @@ def test_muon_updates_hidden_matrices_and_adamw_the_rest() -> None:
     adamw = torch.optim.AdamW(groups, 0.05, weight_decay=0.1, betas=(0.8, 0.9))
     assert len(hidden) + len(vectors) + 1 == len(named)
     for t in range(5):
-        gradients(list(ours.parameters()), t)
+        gradients(list(own.parameters()), t)
         gradients(list(torchs.parameters()), t)
         if t == 3:  # taken up from what was saved
             state = optimizer.state_dict()
-            optimizer, _ = optim.build(ours.parameters(), 5, tables(ours))
+            optimizer, _ = optim.build(own.parameters(), 5, tables(own))
             optimizer.load_state_dict(state)
         for each in (optimizer, muon, adamw):
             each.step()
-        for mine, other in zip(ours.parameters(), torchs.parameters(), strict=True):
-            assert torch.equal(mine, other)
+        for parameter, other in zip(own.parameters(), torchs.parameters(), strict=True):
+            assert torch.equal(parameter, other)
 
 
 def test_muon_evaluates_a_closure_once_with_gradients() -> None:
@@ -251,14 +251,14 @@ def test_squared_gradients_are_averaged_with_the_rising_beta2() -> None:
     optim = configured("Adam", {"betas": [0.9, 0.999]}, {"optim.beta2_warmup": True})
     parameter = nn.Parameter(torch.zeros(3, 2, dtype=torch.float64))
     optimizer, scheduler = optim.build([parameter], 20)
-    seen = []
+    squares = []
     for t in range(1, 21):
         gradients([parameter], t)
-        seen.append(parameter.grad.square())  # type: ignore[union-attr]
+        squares.append(parameter.grad.square())  # type: ignore[union-attr]
         optimizer.step()
         scheduler.step()
     average = torch.zeros_like(parameter)
-    for t, squared in enumerate(seen, 1):
+    for t, squared in enumerate(squares, 1):
         average = (1 - t**-0.8) * average + t**-0.8 * squared
     torch.testing.assert_close(optimizer.state[parameter]["exp_avg_sq"], average.detach(), rtol=1e-12, atol=0)
 

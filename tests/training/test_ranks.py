@@ -54,8 +54,8 @@ class Place:
         command = [sys.executable, "-m", "lm", "fit", "run.yaml", "--out", "out", "--checkpoint-seconds", "0", *more]
         path = os.pathsep.join([str(self.folder), *filter(None, sys.path)])
         environment = {**os.environ, "DIES": dies, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
-        with open(self.folder / "said.txt", "w") as said:
-            done = subprocess.run(command, cwd=self.folder, env=environment, stdout=said, stderr=said, timeout=300)
+        with open(self.folder / "said.txt", "w") as output:
+            done = subprocess.run(command, cwd=self.folder, env=environment, stdout=output, stderr=output, timeout=300)
         return done.returncode
 
     def found(self) -> tuple[dict[str, Any], list[str], dict[str, torch.Tensor]]:
@@ -200,8 +200,8 @@ def test_two_nodes_under_torchrun_train_one_cell(tmp_path: Path) -> None:
         )
         for node in range(2)
     ]  # fmt: skip
-    said = [process.communicate(timeout=300)[1] for process in running]
-    assert [process.returncode for process in running] == [0, 0], said
+    output = [process.communicate(timeout=300)[1] for process in running]
+    assert [process.returncode for process in running] == [0, 0], output
     found, expected = nodes.found()[0], one.found()[0]
     assert found["cost"]["world_size"] == 2
     assert found["id"] == expected["id"]
@@ -228,7 +228,7 @@ def test_errors_caused_by_a_dead_peer_are_recognised() -> None:
 
 
 def test_an_error_of_the_first_process_is_raised_unchanged(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="mine"), supervise_ranks(tmp_path, lambda said: None):
+    with pytest.raises(ValueError, match="mine"), supervise_ranks(tmp_path, lambda output: None):
         raise ValueError("mine")
 
 
@@ -249,7 +249,7 @@ import subprocess, sys, time
 from pathlib import Path
 from lm.training import ranks
 ranks.PATIENCE = 0.2
-with ranks.side_by_side(Path(sys.argv[1]), lambda said: Path(sys.argv[1], "said").write_text(said)):
+with ranks.supervise_ranks(Path(sys.argv[1]), lambda error: Path(sys.argv[1], "error").write_text(error)):
     lives = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(100)"])
     dies = subprocess.Popen([sys.executable, "-c", "raise SystemExit(3)"])
     from lightning.pytorch.strategies.launchers import subprocess_script
@@ -265,7 +265,7 @@ def test_a_first_process_that_hangs_gives_the_cell_up(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", HANGS, str(tmp_path)], capture_output=True, text=True, timeout=90)
     assert done.returncode == 1
     assert time.monotonic() - start < 80
-    assert (tmp_path / "said").read_text() == "RankError: rank 2 ended with exit code 3"
+    assert (tmp_path / "error").read_text() == "RankError: rank 2 ended with exit code 3"
     assert done.stderr.strip().endswith("rank 2 ended with exit code 3")
     with contextlib.suppress(ProcessLookupError):
         os.kill(int(done.stdout), 0)

@@ -98,8 +98,8 @@ def test_the_inverse_square_root_is_noam_over_its_peak(width: int) -> None:
 
 
 def test_warmup_stable_decay_worked_by_hand() -> None:
-    found = [warmup_stable_decay(t, 4, 12, 4, 0.2) for t in range(1, 13)]
-    assert found == pytest.approx([0.25, 0.5, 0.75, 1, 1, 1, 1, 1, 0.8, 0.6, 0.4, 0.2], rel=1e-14)
+    shares = [warmup_stable_decay(t, 4, 12, 4, 0.2) for t in range(1, 13)]
+    assert shares == pytest.approx([0.25, 0.5, 0.75, 1, 1, 1, 1, 1, 0.8, 0.6, 0.4, 0.2], rel=1e-14)
 
 
 @pytest.mark.parametrize(("decay", "steps"), [(0.25, 5), (5, 5), (0.001, 1), (1, 1)])

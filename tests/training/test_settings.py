@@ -40,10 +40,10 @@ OWN = frozenset(("attention", "compile"))
 def test_every_setting_of_lightning_has_a_declared_role() -> None:
     """A new one of a new Lightning is to be looked at before anybody uses it."""
     places = (COMPUTED, EXECUTION, frozenset(UNSOUND), FIXED)
-    found = set(inspect.signature(lightning.pytorch.Trainer.__init__).parameters) - {"self"}
-    assert found == frozenset().union(*places)
-    assert sum(map(len, places)) == len(found)
-    assert set(plain_options(Trainer, 1)) == found - FIXED | OWN
+    actual = set(inspect.signature(lightning.pytorch.Trainer.__init__).parameters) - {"self"}
+    assert actual == frozenset().union(*places)
+    assert sum(map(len, places)) == len(actual)
+    assert set(plain_options(Trainer, 1)) == actual - FIXED | OWN
 
 
 @pytest.mark.parametrize(
@@ -109,6 +109,6 @@ def test_a_stray_checkpoint_is_not_loaded(tmp_path: Path, monkeypatch: pytest.Mo
 def test_no_variable_of_the_environment_changes_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, text in {"MAX_TIME": "00:00:00:01", "ACCUMULATE_GRAD_BATCHES": "7", "MAX_STEPS": "3"}.items():
         monkeypatch.setenv(f"PL_TRAINER_{name}", text)
-    found = trainer(tmp_path)
-    assert (found.max_steps, found.accumulate_grad_batches) == (12, 1)
-    assert [type(callback) for callback in found.callbacks] == [Recorder]
+    actual = trainer(tmp_path)
+    assert (actual.max_steps, actual.accumulate_grad_batches) == (12, 1)
+    assert [type(callback) for callback in actual.callbacks] == [Recorder]

@@ -97,10 +97,10 @@ def folder(tmp_path: Path) -> Path:
 @pytest.mark.filterwarnings("ignore:torch.distributed")
 def test_a_sharded_checkpoint_becomes_one_file_of_tensors(folder: Path, tmp_path: Path) -> None:
     consolidate(folder, tmp_path / "one.ckpt")
-    found = torch.load(tmp_path / "one.ckpt", weights_only=True)
-    assert found["global_step"] == 7
-    assert found["state_dict"]["model.w"].tolist() == [1, 2]
-    (state,) = found["optimizer_states"]
+    checkpoint = torch.load(tmp_path / "one.ckpt", weights_only=True)
+    assert checkpoint["global_step"] == 7
+    assert checkpoint["state_dict"]["model.w"].tolist() == [1, 2]
+    (state,) = checkpoint["optimizer_states"]
     assert [(group["params"], group["lr"]) for group in state["param_groups"]] == [([0], 0.1), ([1], 0.2)]
     assert state["state"][0]["exp_avg"].tolist() == [1.5, 1.5], "of w, which the groups have first"
 

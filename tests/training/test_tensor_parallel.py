@@ -23,8 +23,8 @@ TWO = {"trainer.strategy": "tensor_parallel", "trainer.devices": 2, "trainer.acc
 
 
 def test_heads_and_hidden_units_are_split() -> None:
-    found = plan(decoder({"layers": 1, "mlp": "SwiGLU"}), 2)
-    assert found == {
+    splits = plan(decoder({"layers": 1, "mlp": "SwiGLU"}), 2)
+    assert splits == {
         "blocks.0.attention.query": "columns",
         "blocks.0.attention.key": "columns",
         "blocks.0.attention.value": "columns",
@@ -137,5 +137,5 @@ def test_split_layers_compute_the_same_as_the_whole(tmp_path: Path) -> None:
         )
         for rank in range(2)
     ]
-    said = [process.communicate(timeout=120)[1] for process in running]
-    assert [process.returncode for process in running] == [0, 0], said
+    errors = [process.communicate(timeout=120)[1] for process in running]
+    assert [process.returncode for process in running] == [0, 0], errors

@@ -46,7 +46,7 @@ def test_an_unknown_logger_names_the_nearest() -> None:
 
 @pytest.mark.parametrize(("name", "package"), [("wandb", "wandb"), ("mlflow", "alembic")])
 def test_a_missing_package_names_the_install_command(name: str, package: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda asked: None if asked == package else asked)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda module: None if module == package else module)
     words = rf"--logger {name}: the package {package} is not installed; pip install 'lm-ablations\[track\]'"
     with pytest.raises(InputError, match=words):
         parse_loggers(["csv", name])
@@ -93,23 +93,23 @@ class Failing(Fake):
 
 
 @pytest.fixture
-def made(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The loggers that were opened: `fake` goes on in a log, `anew` begins it again, `failing` fails when told."""
-    made: list[Any] = []
+    opened: list[Any] = []
 
     def kind(cls: type[Fake], restarts: bool) -> Callable[..., Fake]:
         class One(cls):  # type: ignore[valid-type, misc]
             restart_on_resume = restarts
 
-            def __init__(self, *given: Any) -> None:
-                super().__init__(*given)
-                made.append(self)
+            def __init__(self, *arguments: Any) -> None:
+                super().__init__(*arguments)
+                opened.append(self)
 
         return One
 
     for name, cls, again in (("fake", Fake, False), ("anew", Fake, True), ("failing", Failing, False)):
         monkeypatch.setitem(KINDS, name, kind(cls, again))
-    return made
+    return opened
 
 
 def begun(work: Path, *names: str, say: Callable[[str], None] = pytest.fail) -> Tracker:
@@ -119,24 +119,24 @@ def begun(work: Path, *names: str, say: Callable[[str], None] = pytest.fail) -> 
     return tracker
 
 
-def test_a_row_is_logged_once_after_a_later_one_began(tmp_path: Path, made: list[Any]) -> None:
+def test_a_row_is_logged_once_after_a_later_one_began(tmp_path: Path, opened: list[Any]) -> None:
     tracker = begun(tmp_path, "fake")
     tracker.log_rows(ROWS, 3)
-    assert made[0].rows == [(0, ROWS[0])]
+    assert opened[0].rows == [(0, ROWS[0])]
     tracker.log_rows(ROWS, 6)
     tracker.log_rows(ROWS)
-    assert made[0].rows == list(ROWS.items())
+    assert opened[0].rows == list(ROWS.items())
 
 
-def test_a_resumed_run_continues_or_restarts_its_log(tmp_path: Path, made: list[Any]) -> None:
+def test_a_resumed_run_continues_or_restarts_its_log(tmp_path: Path, opened: list[Any]) -> None:
     begun(tmp_path, "fake", "anew").log_rows(ROWS, 6)
     begun(tmp_path, "fake", "anew").log_rows(ROWS)
-    fake, anew = made[2:]
+    fake, anew = opened[2:]
     assert (fake.run, fake.rows) == ("first", [(6, ROWS[6])])
     assert anew.rows == list(ROWS.items())
 
 
-def test_a_kill_while_logging_does_not_double_a_row(tmp_path: Path, made: list[Any]) -> None:
+def test_a_kill_while_logging_does_not_double_a_row(tmp_path: Path, opened: list[Any]) -> None:
     class KilledError(BaseException):
         pass
 
@@ -145,41 +145,41 @@ def test_a_kill_while_logging_does_not_double_a_row(tmp_path: Path, made: list[A
     def row(step: int, row: Any) -> None:
         raise KilledError
 
-    made[0].row = row
+    opened[0].row = row
     with pytest.raises(KilledError):
         tracker.log_rows(ROWS, 3)
     begun(tmp_path, "fake").log_rows(ROWS)
-    assert [step for step, _ in made[1].rows] == [3, 6]
+    assert [step for step, _ in opened[1].rows] == [3, 6]
 
 
-def test_a_failing_logger_is_dropped_with_one_line(tmp_path: Path, made: list[Any]) -> None:
-    said: list[str] = []
-    tracker = begun(tmp_path, "failing", "fake", say=said.append)
+def test_a_failing_logger_is_dropped_with_one_line(tmp_path: Path, opened: list[Any]) -> None:
+    lines: list[str] = []
+    tracker = begun(tmp_path, "failing", "fake", say=lines.append)
     tracker.log_rows(ROWS)
     tracker.end("success")
-    assert said == ["--logger failing: no route to host; the run goes on without it"]
-    assert made[1].rows == list(ROWS.items())
-    assert (made[0].ended, made[1].ended) == ([], ["success"])
+    assert lines == ["--logger failing: no route to host; the run goes on without it"]
+    assert opened[1].rows == list(ROWS.items())
+    assert (opened[0].ended, opened[1].ended) == ([], ["success"])
 
 
-def test_a_logger_leaves_the_random_state_alone(tmp_path: Path, made: list[Any]) -> None:
+def test_a_logger_leaves_the_random_state_alone(tmp_path: Path, opened: list[Any]) -> None:
     before = random.getstate(), torch.get_rng_state()
     begun(tmp_path, "fake").log_rows(ROWS)
     assert random.getstate() == before[0]
     assert torch.equal(torch.get_rng_state(), before[1])
 
 
-def test_damaged_tracking_state_restarts_the_log(tmp_path: Path, made: list[Any]) -> None:
+def test_damaged_tracking_state_restarts_the_log(tmp_path: Path, opened: list[Any]) -> None:
     (tmp_path / LOGGED).write_text('{"fake": []}')
     begun(tmp_path, "fake").log_rows(ROWS)
-    assert made[0].rows == list(ROWS.items())
+    assert opened[0].rows == list(ROWS.items())
 
 
 @pytest.mark.parametrize(
     ("raised", "status"), [(None, "success"), (ValueError, "failed"), (KeyboardInterrupt, "interrupted")]
 )
 def test_the_last_rows_and_the_status_are_logged(
-    tmp_path: Path, made: list[Any], raised: type[BaseException] | None, status: str
+    tmp_path: Path, opened: list[Any], raised: type[BaseException] | None, status: str
 ) -> None:
     def follow() -> None:
         with tracked(["fake"], tmp_path, tmp_path, NAME, {}, pytest.fail):
@@ -192,11 +192,11 @@ def test_the_last_rows_and_the_status_are_logged(
     else:
         with pytest.raises(raised):
             follow()
-    assert made[0].rows == (list(ROWS.items()) if raised is None else [])
-    assert made[0].ended == [status]
+    assert opened[0].rows == (list(ROWS.items()) if raised is None else [])
+    assert opened[0].ended == [status]
 
 
-def test_another_attempt_in_the_process_continues_the_log(tmp_path: Path, made: list[Any]) -> None:
+def test_another_attempt_in_the_process_continues_the_log(tmp_path: Path, opened: list[Any]) -> None:
     """Memory did not suffice, and batches are taken in halves from the last checkpoint on."""
     with tracked(["fake", "anew"], tmp_path, tmp_path, NAME, {}, pytest.fail) as follow:
         trainer = SimpleNamespace(callbacks=[])
@@ -206,8 +206,8 @@ def test_another_attempt_in_the_process_continues_the_log(tmp_path: Path, made: 
         tracker.log_rows(ROWS, 6)
         follow(SimpleNamespace(callbacks=[]))
         tracker.log_rows(ROWS)
-    assert [[step for step, _ in one.rows] for one in made] == [[0, 3], [0, 3], [6], [0, 3, 6]]
-    assert [one.ended for one in made] == [["interrupted"], ["interrupted"], ["success"], ["success"]]
+    assert [[step for step, _ in one.rows] for one in opened] == [[0, 3], [0, 3], [6], [0, 3, 6]]
+    assert [one.ended for one in opened] == [["interrupted"], ["interrupted"], ["success"], ["success"]]
 
 
 def test_loggers_and_messages_contain_no_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -330,16 +330,16 @@ def test_tensorboard_holds_the_rows(tmp_path: Path) -> None:
     folder = tmp_path / "logs" / "tensorboard" / NAME
     assert len(list(folder.glob("events.out.*"))) == 1
     events = EventAccumulator(str(folder), size_guidance={"scalars": 0}).Reload()
-    told: dict[int, dict[str, float]] = {}
+    logged: dict[int, dict[str, float]] = {}
     for tag in events.Tags()["scalars"]:
         for one in events.Scalars(tag):
-            assert tag not in told.setdefault(one.step, {}), "a doubled row"
-            told[one.step][tag] = one.value
+            assert tag not in logged.setdefault(one.step, {}), "a doubled row"
+            logged[one.step][tag] = one.value
     expected = {
         step: {name: struct.unpack("f", struct.pack("f", value))[0] for name, value in row.items()}
         for step, row in history(tmp_path, cell).items()
     }
-    assert told == expected
+    assert logged == expected
     assert "_hparams_/session_start_info" in events.summary_metadata
     assert cell.id in (folder / "hparams.yaml").read_text()
 
@@ -357,12 +357,12 @@ def test_mlflow_holds_the_rows_in_one_run(tmp_path: Path, monkeypatch: pytest.Mo
     experiment = known(client.get_experiment_by_name("quickstart"))
     (run,) = client.search_runs([experiment.experiment_id])
     assert (run.info.run_name, run.info.status, run.data.params["cell"]) == (NAME, "FINISHED", cell.id)
-    told: dict[int, dict[str, float]] = {}
+    logged: dict[int, dict[str, float]] = {}
     for name in run.data.metrics:
         for one in client.get_metric_history(run.info.run_id, name):
-            assert name not in told.setdefault(one.step, {}), "a doubled row"
-            told[one.step][name] = one.value
-    assert told == history(tmp_path, cell)
+            assert name not in logged.setdefault(one.step, {}), "a doubled row"
+            logged[one.step][name] = one.value
+    assert logged == history(tmp_path, cell)
 
 
 @pytest.mark.slow
@@ -376,7 +376,7 @@ def test_wandb_holds_the_rows_in_one_offline_run(tmp_path: Path, monkeypatch: py
     parts = sorted((tmp_path / "logs" / "wandb").glob("offline-run-*/run-*.wandb"))
     assert len(parts) == 2
     assert len({part.name for part in parts}) == 1, "another run"
-    told: dict[int, dict[str, float]] = {}
+    logged: dict[int, dict[str, float]] = {}
     names = set()
     for part in parts:
         for data in records_of(part):
@@ -389,12 +389,12 @@ def test_wandb_holds_the_rows_in_one_offline_run(tmp_path: Path, monkeypatch: py
                     item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in found.history.item
                 }
                 step = int(items["trainer/global_step"])
-                assert step not in told, "a doubled row"
-                told[step] = {
+                assert step not in logged, "a doubled row"
+                logged[step] = {
                     key: value for key, value in items.items() if key[0] != "_" and key != "trainer/global_step"
                 }
     assert names == {NAME}
-    assert told == history(tmp_path, cell)
+    assert logged == history(tmp_path, cell)
 
 
 @pytest.mark.slow

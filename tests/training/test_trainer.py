@@ -561,15 +561,15 @@ def test_the_final_evaluation_reuses_the_last_validation(tmp_path: Path, monkeyp
         plain(self, batch, batch_idx)
 
     monkeypatch.setattr(LanguageModel, "validation_step", counted)
-    found = []
+    records = []
     for every in (3, 4):
         changes = {"trainer.max_steps": 6, "trainer.val_check_interval": every, "trainer.limit_val_batches": 2}
         cell, store = check(override(RUN, changes)), Store(tmp_path)
         train(cell, store, lambda *_: None, Execution(threads=1))
-        found.append(store.record(cell.id))
+        records.append(store.record(cell.id))
     blocks = len(cell.open().data.evaluation_batches("validation"))
     assert blocks > 2
     assert read == [3, 3, *[6] * blocks, 4, 4, *[6] * blocks]
-    assert {**found[0]["metrics"], "noise_scale": 0} == {**found[1]["metrics"], "noise_scale": 0}
-    assert found[0]["reliability"] == found[1]["reliability"]
-    assert found[0]["final"] == found[1]["final"]
+    assert {**records[0]["metrics"], "noise_scale": 0} == {**records[1]["metrics"], "noise_scale": 0}
+    assert records[0]["reliability"] == records[1]["reliability"]
+    assert records[0]["final"] == records[1]["final"]
