@@ -129,24 +129,6 @@ AUTO: dict[str, tuple[Any, ...]] = {
 }
 """Settings of the trainer that may be `auto` at the start of an experiment, and their choices, the plain one first."""
 
-COMPUTED = frozenset(
-    (
-        "attention",
-        "compile",
-        "callbacks",
-        "max_steps",
-        "precision",
-        "limit_val_batches",
-        "val_check_interval",
-        "accumulate_grad_batches",
-        "gradient_clip_val",
-        "gradient_clip_algorithm",
-        "deterministic",
-        "sync_batchnorm",
-    )
-)
-"""Settings of the trainer that determine a cell's numbers."""
-
 
 class Evaluation:
     """Evaluations of a finished model besides its splits; no part of a cell's identity.
@@ -201,15 +183,7 @@ SINGLE_PROCESS = {"devices": 1, "num_nodes": 1, "strategy": "auto"}
 """Settings of the trainer for a cell in one process, on one device."""
 
 EXECUTION = frozenset(
-    (
-        "accelerator",
-        "devices",
-        "num_nodes",
-        "strategy",
-        "log_every_n_steps",
-        "detect_anomaly",
-        "inference_mode",
-    )
+    ("accelerator", "devices", "num_nodes", "strategy", "log_every_n_steps", "detect_anomaly", "inference_mode")
 )
 """Settings of the trainer that do not change a cell's numbers."""
 

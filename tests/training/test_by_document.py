@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from helpers import RUN
+from small_runs import silent
 
 from lm.config.tree import override
 from lm.store.documents import read_documents
@@ -28,17 +29,17 @@ MARKED = {"data.corpus": LINES, "data.tokenizer": {"class_path": "BPE", "init_ar
 )
 def test_documents_add_up_to_the_recorded_loss(tmp_path: Path, changes: dict[str, Any], kind: str) -> None:
     cell, store = check(override(RUN, changes)), Store(tmp_path)
-    train(cell, store, lambda *_: None, Execution(threads=1))
+    train(cell, store, silent, Execution(threads=1))
     record = store.record(cell.id, needed=True)
-    found = read_documents(store.documents(cell.id), record)
+    documents = read_documents(store.documents(cell.id), record)
     evaluated, nll = record["evaluated"], record["metrics"]["nll"]
     assert evaluated is not None
     assert nll is not None
-    assert found.kind == kind
-    assert found.tokens_d.sum() == evaluated["tokens"]
-    assert found.nll_d.sum() / found.tokens_d.sum() == pytest.approx(nll, rel=1e-6)
+    assert documents.kind == kind
+    assert documents.tokens_d.sum() == evaluated["tokens"]
+    assert documents.nll_d.sum() / documents.tokens_d.sum() == pytest.approx(nll, rel=1e-6)
     if kind == "document":
-        assert abs(len(found.tokens_d) - cell.facts.documents["validation"]) <= 1
+        assert abs(len(documents.tokens_d) - cell.facts.documents["validation"]) <= 1
     test, test_nll = (
         read_documents(store.documents(cell.id, "test_nll"), record, "test_nll"),
         record["metrics"]["test_nll"],

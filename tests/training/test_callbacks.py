@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 from helpers import RUN
+from small_runs import Killed, kill_at
 
 from lm.config.fingerprint import code_of
 from lm.config.tree import InputError, Tree, override
@@ -68,7 +69,7 @@ def checked(*callbacks: Any, **changes: Any) -> Cell:
     return check(override(RUN, {"trainer.callbacks": list(callbacks), **changes}))
 
 
-def test_a_callback_is_part_of_the_identity_with_its_settings_and_its_code(own: str, tmp_path: Path) -> None:
+def test_a_callback_is_part_of_the_identity(own: str, tmp_path: Path) -> None:
     cell = checked(f"{own}.Shrinks")
     (node,) = cell.config["trainer"]["callbacks"]
     assert node == {"class_path": f"{own}.Shrinks", "init_args": {"by": 0.9}}
@@ -80,13 +81,13 @@ def test_a_callback_is_part_of_the_identity_with_its_settings_and_its_code(own: 
     assert len(ids) == 5
 
 
-def test_the_code_of_a_callback_is_known_and_of_lightnings_own_its_version(own: str) -> None:
-    found = code_of(checked(f"{own}.Shrinks", "LambdaCallback").config)
-    assert found["lightning.pytorch.callbacks.lambda_function.LambdaCallback"].startswith("lightning ")
-    assert len(found[f"{own}.Shrinks"]) == 64
+def test_the_identity_holds_a_callbacks_code_or_lightnings_version(own: str) -> None:
+    hashes = code_of(checked(f"{own}.Shrinks", "LambdaCallback").config)
+    assert hashes["lightning.pytorch.callbacks.lambda_function.LambdaCallback"].startswith("lightning ")
+    assert len(hashes[f"{own}.Shrinks"]) == 64
 
 
-def test_what_is_declared_harmless_is_recorded_and_no_part_of_the_identity(own: str) -> None:
+def test_a_harmless_callback_is_no_part_of_the_identity(own: str) -> None:
     harmless = {"class_path": f"{own}.Looks", "harmless": True}
     cell = checked(harmless)
     assert cell.id == check(RUN).id == check(override(RUN, {"trainer.callbacks": []})).id
@@ -96,7 +97,7 @@ def test_what_is_declared_harmless_is_recorded_and_no_part_of_the_identity(own: 
 
 
 @pytest.mark.parametrize(
-    ("given", "words"),
+    ("entry", "words"),
     [
         (
             "EarlyStopping",
@@ -122,13 +123,13 @@ def test_what_is_declared_harmless_is_recorded_and_no_part_of_the_identity(own: 
     ],
     ids=str,
 )
-def test_what_cannot_be_used_is_one_line_that_says_where_and_why(given: Any, words: str, own: str) -> None:
-    if isinstance(given, str):
-        given = given.replace("OWN", own)
-    elif "class_path" in given:
-        given = {**given, "class_path": given["class_path"].replace("OWN", own)}
+def test_an_unusable_callback_is_one_line_with_the_reason(entry: Any, words: str, own: str) -> None:
+    if isinstance(entry, str):
+        entry = entry.replace("OWN", own)
+    elif "class_path" in entry:
+        entry = {**entry, "class_path": entry["class_path"].replace("OWN", own)}
     with pytest.raises(InputError, match=rf"trainer\.callbacks\[1\].*{words}") as caught:
-        checked(f"{own}.Looks", given)
+        checked(f"{own}.Looks", entry)
     assert "\n" not in str(caught.value)
 
 
@@ -137,13 +138,13 @@ def test_a_callback_is_given_once(own: str) -> None:
         checked(f"{own}.Looks", f"{own}.Looks")
 
 
-@pytest.mark.parametrize("given", [3, "x", [3], {"class_path": "a.B"}])
-def test_callbacks_are_a_list(given: Any) -> None:
+@pytest.mark.parametrize("entry", [3, "x", [3], {"class_path": "a.B"}])
+def test_callbacks_are_a_list(entry: Any) -> None:
     with pytest.raises(InputError, match=r"callbacks: expected a list \(items, each a mapping or text\)"):
-        check(override(RUN, {"trainer.callbacks": given}))
+        check(override(RUN, {"trainer.callbacks": entry}))
 
 
-def test_every_callback_of_lightning_is_refused_with_a_reason_or_can_be_recorded() -> None:
+def test_every_lightning_callback_is_refused_or_accepted() -> None:
     """A new one of a new Lightning is to be looked at before anybody uses it."""
     import lightning.pytorch.callbacks as known
 
@@ -159,7 +160,7 @@ def test_settings_of_early_stopping_are_refused_with_the_reason(key: str) -> Non
         check(override(RUN, {key: 3}))
 
 
-def test_a_logger_and_callbacks_in_the_wrong_place_are_told_the_right_one() -> None:
+def test_misplaced_loggers_and_callbacks_name_the_right_place() -> None:
     with pytest.raises(InputError, match=r"trainer.logger: loggers are given to the command, as in lm fit"):
         check(override(RUN, {"trainer.logger": True}))
     with pytest.raises(InputError, match=r"callbacks: callbacks belong to the trainer: trainer.callbacks"):
@@ -169,18 +170,9 @@ def test_a_logger_and_callbacks_in_the_wrong_place_are_told_the_right_one() -> N
 # trained -------------------------------------------------------------------------------------------------------------
 
 
-class Killed(BaseException):
-    """Ends a run as a signal would: not an Exception, so nothing is recorded."""
-
-
 def trained(out: Path, tree: Tree, killed_at: int | None = None) -> tuple[Any, dict[str, torch.Tensor], Any]:
     cell, store = check(tree), Store(out)
-
-    def report(step: int, steps: int, loss: float) -> None:
-        if step == killed_at:
-            raise Killed
-
-    train(cell, store, report, Execution(threads=1, checkpoint_seconds=0))
+    train(cell, store, kill_at(killed_at), Execution(threads=1, checkpoint_seconds=0))
     record, folder = store.record(cell.id), store.directory(cell.id)
     if record["status"] != "ok":
         return record, {}, folder
@@ -188,7 +180,7 @@ def trained(out: Path, tree: Tree, killed_at: int | None = None) -> tuple[Any, d
 
 
 @pytest.mark.slow
-def test_a_run_taken_up_goes_on_with_what_its_callback_knew(own: str, tmp_path: Path) -> None:
+def test_a_resumed_run_restores_the_state_of_its_callback(own: str, tmp_path: Path) -> None:
     tree = override(RUN, {"trainer.callbacks": [f"{own}.Shrinks"], "optim.optimizer": "SGD"})
     _, whole, folder = trained(tmp_path / "whole", tree)
     with pytest.raises(Killed):
@@ -202,7 +194,7 @@ def test_a_run_taken_up_goes_on_with_what_its_callback_knew(own: str, tmp_path: 
 
 
 @pytest.mark.slow
-def test_a_run_that_a_callback_ends_has_failed_with_the_reason(own: str, tmp_path: Path) -> None:
+def test_a_run_that_a_callback_ends_fails(own: str, tmp_path: Path) -> None:
     record, _, folder = trained(tmp_path, override(RUN, {"trainer.callbacks": [f"{own}.EndsInSecret"]}))
     assert record["status"] == "failed"
     assert "a callback set trainer.should_stop, and would end a run by what it sees" in record["error"]

@@ -38,8 +38,8 @@ def test_value_and_gradients_are_those_of_the_plain_loss(parts: None, a: float, 
         chunked_cross_entropy(x_nd, weight_vd, targets_n, a, z),
     )
     torch.testing.assert_close(losses[1], losses[0], rtol=1e-12, atol=0)
-    wanted, found = (torch.autograd.grad(3 * loss, (x_nd, weight_vd)) for loss in losses)
-    for left, right in zip(found, wanted, strict=True):
+    wanted, actual = (torch.autograd.grad(3 * loss, (x_nd, weight_vd)) for loss in losses)
+    for left, right in zip(actual, wanted, strict=True):
         torch.testing.assert_close(left, right, rtol=1e-10, atol=1e-14)
 
 
@@ -60,21 +60,21 @@ def test_large_logits_and_nothing_to_predict_are_no_trouble() -> None:
 def test_one_factor_may_be_fixed() -> None:
     x_nd, weight_vd, targets_n = problem()
     (wanted,) = torch.autograd.grad(CrossEntropy().loss(x_nd @ weight_vd.t(), targets_n), x_nd)
-    (found,) = torch.autograd.grad(chunked_cross_entropy(x_nd, weight_vd.detach(), targets_n), x_nd)
-    torch.testing.assert_close(found, wanted, rtol=1e-10, atol=1e-14)
+    (actual,) = torch.autograd.grad(chunked_cross_entropy(x_nd, weight_vd.detach(), targets_n), x_nd)
+    torch.testing.assert_close(actual, wanted, rtol=1e-10, atol=1e-14)
     assert not chunked_cross_entropy(x_nd.detach(), weight_vd.detach(), targets_n).requires_grad
 
 
-def test_under_autocast_it_is_as_far_from_float32_as_the_plain_one() -> None:
+def test_under_autocast_the_error_is_that_of_the_plain_loss() -> None:
     x_nd, weight_vd, targets_n = problem(torch.float32)
     exact = CrossEntropy().loss(x_nd @ weight_vd.t(), targets_n)
     wanted = torch.autograd.grad(exact, (x_nd, weight_vd))
     with torch.autocast("cpu", torch.bfloat16):
         loss = chunked_cross_entropy(x_nd, weight_vd, targets_n)
-    found = torch.autograd.grad(loss, (x_nd, weight_vd))
+    actual = torch.autograd.grad(loss, (x_nd, weight_vd))
     assert loss.dtype == torch.float32
     assert abs(loss - exact) < 1e-2 * exact
-    for left, right in zip(found, wanted, strict=True):
+    for left, right in zip(actual, wanted, strict=True):
         assert left.dtype == torch.float32
         assert (left - right).norm() < 1e-2 * right.norm()
 
@@ -109,10 +109,10 @@ class Doubled(Decoder):
 @torch.no_grad()
 def test_logits_are_the_product_of_their_factors_or_have_none() -> None:
     model = decoder({})
-    found = model.hidden_and_weight(tokens())
-    assert found is not None
-    torch.testing.assert_close(found[0] @ found[1].t(), model(tokens()))
-    assert found[1].shape[0] == VOCABULARY
+    actual = model.hidden_and_weight(tokens())
+    assert actual is not None
+    torch.testing.assert_close(actual[0] @ actual[1].t(), model(tokens()))
+    assert actual[1].shape[0] == VOCABULARY
     model.__class__ = Doubled
     assert model.hidden_and_weight(tokens()) is None
     model = decoder({})
@@ -123,9 +123,9 @@ def test_logits_are_the_product_of_their_factors_or_have_none() -> None:
     assert model.hidden_and_weight(tokens()) is None
 
 
-def test_training_takes_the_loss_in_parts_where_there_are_many_logits(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_training_computes_the_loss_of_many_logits_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     built = check(override(RUN, {"model.dropout": 0.0})).open()
-    found = []
+    actual = []
     for many in (1, 10**12):
         monkeypatch.setattr(module, "CHUNKED_LOSS_MIN_LOGITS", many)
         monkeypatch.setattr(module, "has_full_parameters", lambda trainer: True)
@@ -133,9 +133,9 @@ def test_training_takes_the_loss_in_parts_where_there_are_many_logits(monkeypatc
         one._trainer = object()  # type: ignore[assignment]
         loss = one.loss(next(iter(built.data.training_batches(0, 1))))
         names = [type(node).__name__ for node in (loss.grad_fn,)]
-        found.append((names[0], loss.item(), torch.autograd.grad(loss, list(one.model.parameters()))))
-    assert (found[0][0], found[1][0] == found[0][0]) == ("_ChunkedBackward", False)
-    assert found[0][1] == pytest.approx(found[1][1], rel=1e-6)
-    for left, right in zip(found[0][2], found[1][2], strict=True):
+        actual.append((names[0], loss.item(), torch.autograd.grad(loss, list(one.model.parameters()))))
+    assert (actual[0][0], actual[1][0] == actual[0][0]) == ("_ChunkedBackward", False)
+    assert actual[0][1] == pytest.approx(actual[1][1], rel=1e-6)
+    for left, right in zip(actual[0][2], actual[1][2], strict=True):
         torch.testing.assert_close(left, right, rtol=1e-4, atol=1e-6)
     assert isinstance(one.model, nn.Module)

@@ -6,22 +6,15 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import RUN
+from small_runs import train_cell
 
-from lm.config.tree import override
-from lm.store.store import Store
-from lm.training.cell import check
 from lm.training.module import compile_blocks, preserve_buffers_and_rng
-from lm.training.process import Execution
-from lm.training.train import train
 
-SHORT = override(RUN, {"trainer.max_steps": 6, "trainer.val_check_interval": 3, "trainer.log_every_n_steps": 1})
+SHORT = {"trainer.max_steps": 6, "trainer.val_check_interval": 3, "trainer.log_every_n_steps": 1}
 
 
 def trained(tmp_path: Path, **changes: Any) -> Any:
-    cell, store = check(override(SHORT, {f"trainer.{name}": value for name, value in changes.items()})), Store(tmp_path)
-    train(cell, store, lambda *_: None, Execution(threads=1))
-    return store.record(cell.id)
+    return train_cell(tmp_path, SHORT | {f"trainer.{name}": value for name, value in changes.items()})[1]
 
 
 def without_compiler(*_: Any, **__: Any) -> Any:
@@ -29,20 +22,18 @@ def without_compiler(*_: Any, **__: Any) -> Any:
 
 
 @pytest.mark.slow
-def test_without_a_compiler_the_cell_is_trained_as_written_and_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_compiler_the_cell_is_trained_uncompiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plain = trained(tmp_path)
     monkeypatch.setattr(torch, "compile", without_compiler)
     monkeypatch.setattr(
         torch.nn.Module, "compile", lambda self, **_: setattr(self, "_compiled_call_impl", without_compiler)
     )
-    found = trained(tmp_path, compile=True)
-    assert found["id"] != plain["id"]
-    assert found["status"] == "ok"
-    assert found["flags"] == ["not compiled: RuntimeError: No working C++ compiler found"]
-    assert found["metrics"]["nll"] == plain["metrics"]["nll"]
-    assert found["curve"] == plain["curve"]
+    compiled = trained(tmp_path, compile=True)
+    assert compiled["id"] != plain["id"]
+    assert compiled["status"] == "ok"
+    assert compiled["flags"] == ["not compiled: RuntimeError: No working C++ compiler found"]
+    assert compiled["metrics"]["nll"] == plain["metrics"]["nll"]
+    assert compiled["curve"] == plain["curve"]
 
 
 def test_an_encoder_decoder_is_not_compiled() -> None:

@@ -75,8 +75,8 @@ def test_two_processes_give_the_losses_weights_and_metrics_of_one(tmp_path: Path
         assert two["cost"][name] == one["cost"][name]
     columns, others = columns_of(curve), columns_of(other_curve)
     assert columns.keys() - others.keys() == ({"noise_trace", "noise_signal"} if noise else set())
-    for name, found in others.items():
-        assert found == pytest.approx(columns[name], rel=1e-9), name
+    for name, values in others.items():
+        assert values == pytest.approx(columns[name], rel=1e-9), name
     assert other_weights.keys() == weights.keys()
     for name, value in weights.items():
         torch.testing.assert_close(other_weights[name], value, rtol=1e-9, atol=1e-12)
@@ -88,7 +88,7 @@ def test_two_processes_give_the_losses_weights_and_metrics_of_one(tmp_path: Path
 
 @pytest.mark.gpu
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
-def test_two_cuda_devices_with_shares_of_the_weights_give_the_losses_of_the_cpu(tmp_path: Path, of_one: Run) -> None:
+def test_two_cuda_devices_under_fsdp2_equal_the_cpu(tmp_path: Path, of_one: Run) -> None:
     cpu, *_ = of_one
     more = ("--trainer.accelerator", "cuda", "--trainer.devices", "2", "--trainer.strategy", "fsdp2")
     cuda, *_ = fit(tmp_path / "cuda", *more)

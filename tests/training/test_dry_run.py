@@ -38,7 +38,7 @@ def devices(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return called_on
 
 
-def test_a_small_model_runs_on_the_cpu_and_is_returned_on_meta(devices: list[str]) -> None:
+def test_a_small_model_runs_on_the_cpu(devices: list[str]) -> None:
     state = torch.get_rng_state()
     model = dry_run(lambda: decoder({"dropout": 0.5}), [tokens(batch=1)])
     assert devices == ["cpu"]

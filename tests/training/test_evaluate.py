@@ -15,6 +15,7 @@ import yaml
 from helpers import RUN, known
 from records import blank
 from scipy.optimize import minimize_scalar
+from small_runs import train_cell
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
@@ -104,7 +105,7 @@ def record_in(folder: Path) -> Record:
 # a split, and its temperature ----------------------------------------------------------------------------------------
 
 
-def test_the_test_split_and_its_temperature_are_what_plain_calculations_give(
+def test_the_test_split_and_its_temperature_equal_plain_calculations(
     shared_run: tuple[Cell, Path], trained: Trained
 ) -> None:
     found, (validation, their_targets) = trained.split("test"), plain_logits(shared_run[0], "validation")
@@ -249,7 +250,7 @@ def test_how_many_rows_at_once_changes_nothing(trained: Trained, monkeypatch: py
         assert one[length]["sliding_nll"] == pytest.approx(at["sliding_nll"], rel=1e-12)
 
 
-def test_positions_that_end_with_the_trained_length_are_an_error_of_that_length_alone(tmp_path: Path) -> None:
+def test_learned_positions_fail_only_beyond_the_trained_length(tmp_path: Path) -> None:
     cell, folder = finished_run(tmp_path, {"model.position": "Learned"})
     found = Trained(cell, folder / "last.ckpt").lengths([4, 16], "validation", 32)
     assert list(found["16"]) == ["error"]
@@ -325,7 +326,7 @@ TRANSLATOR = {"class_path": "EncoderDecoder", "init_args": RUN["model"]["init_ar
 
 
 @pytest.mark.parametrize("share", [0.2, 0.0])
-def test_rows_have_a_test_evaluation_where_they_have_a_test_split(tmp_path: Path, share: float) -> None:
+def test_rows_with_a_test_split_have_its_evaluation(tmp_path: Path, share: float) -> None:
     cell, folder = finished_run(tmp_path, {"data": rows(share), "data.corpus.size": 20000, "data.context": 12})
     found = dict(evaluations(cell, folder / "last.ckpt"))
     assert list(found) == (["test"] if share else [])
@@ -347,7 +348,7 @@ def test_rows_have_a_test_evaluation_where_they_have_a_test_split(tmp_path: Path
 
 
 @pytest.mark.parametrize("test", [True, False])
-def test_pairs_have_a_test_evaluation_where_they_have_a_test_split(tmp_path: Path, test: bool) -> None:
+def test_pairs_with_a_test_split_have_its_evaluation(tmp_path: Path, test: bool) -> None:
     tree = {key: value for key, value in RUN.items() if key not in ("data", "model")}
     cell, store = check({**tree, "data": pairs(tmp_path, test), "model": TRANSLATOR}), Store(tmp_path)
     state = {f"model.{name}": value for name, value in built(cell).double().state_dict().items()}
@@ -462,11 +463,11 @@ def test_the_text_is_prepared_again_where_the_cache_was_emptied(
 
 def test_lengths_asked_for_later_are_measured_without_training(tmp_path: Path) -> None:
     cell, folder = finished_run(tmp_path)
-    asked = check(override(RUN, {**LIVELY, "evaluate": {"lengths": [4, 8], "tokens": 64}}))
-    assert asked.id == cell.id
-    assert missing(record_in(folder), asked.config)
-    measure_lengths(asked, Store(tmp_path))
-    assert not missing(record_in(folder), asked.config)
+    with_lengths = check(override(RUN, {**LIVELY, "evaluate": {"lengths": [4, 8], "tokens": 64}}))
+    assert with_lengths.id == cell.id
+    assert missing(record_in(folder), with_lengths.config)
+    measure_lengths(with_lengths, Store(tmp_path))
+    assert not missing(record_in(folder), with_lengths.config)
     expected = Trained(cell, folder / "last.ckpt").lengths([4, 8], "validation", 64)
     assert record_in(folder)["evaluations"]["lengths"] == expected
 
@@ -575,7 +576,7 @@ def test_a_checkpoint_that_is_not_the_records_is_refused(tmp_path: Path, capsys:
 
 
 @pytest.mark.parametrize("more", [["--split", "validation"], [], ["--lengths", "4", "--tokens", "64"]])
-def test_weights_without_a_hash_must_give_the_loss_of_their_record(
+def test_weights_without_a_hash_must_reproduce_their_loss(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], trained: Trained, shared_run: tuple[Cell, Path], more: list[str]
 ) -> None:
     right = float(trained.split("validation")["nll"])
@@ -592,7 +593,7 @@ def test_weights_without_a_hash_must_give_the_loss_of_their_record(
     assert "last.ckpt" not in capsys.readouterr().err
 
 
-def test_a_loss_unlike_the_records_is_said_of_weights_that_are_its_own(
+def test_a_loss_that_differs_from_the_record_is_reported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], trained: Trained, shared_run: tuple[Cell, Path]
 ) -> None:
     folder = tmp_path / "cells" / shared_run[1].name
@@ -601,11 +602,11 @@ def test_a_loss_unlike_the_records_is_said_of_weights_that_are_its_own(
     for wrong, lines in ((right * 1.01, 1), (right * 1.0001, 0)):
         stored(folder, wrong, hashed=True)
         assert main(["evaluate", str(folder), "--split", "validation"]) == 0
-        said = [line for line in capsys.readouterr().err.splitlines() if "gives a validation NLL of" in line]
-        assert len(said) == lines
+        warnings = [line for line in capsys.readouterr().err.splitlines() if "gives a validation NLL of" in line]
+        assert len(warnings) == lines
 
 
-def test_a_length_past_the_positions_is_shown_as_the_error_it_is(tmp_path: Path, evaluated: Callable[..., str]) -> None:
+def test_a_length_beyond_the_positions_is_shown_as_an_error(tmp_path: Path, evaluated: Callable[..., str]) -> None:
     _, folder = finished_run(tmp_path, {"model.position": "Learned"})
     shown = " ".join(evaluated(folder, "--lengths", "4,16", "--tokens", 64).split())
     assert record_in(folder)["status"] == "ok"
@@ -618,7 +619,7 @@ def test_a_length_past_the_positions_is_shown_as_the_error_it_is(tmp_path: Path,
 
 
 @pytest.mark.slow
-def test_a_model_of_a_markov_chain_is_calibrated_until_its_logits_are_tripled(tmp_path: Path) -> None:
+def test_tripled_logits_of_a_markov_chain_are_miscalibrated(tmp_path: Path) -> None:
     cell, store = check(load_yaml(ROOT / "experiments" / "bases" / "markov.yaml")), Store(tmp_path)
     train(cell, store, lambda *_: None, Execution(threads=1))
     record = store.record(cell.id)
@@ -645,12 +646,10 @@ def test_a_model_of_a_markov_chain_is_calibrated_until_its_logits_are_tripled(tm
 
 @pytest.mark.slow
 @pytest.mark.parametrize("precision", ["64-true", "bf16-mixed"])
-def test_a_trained_run_holds_its_evaluations_and_measures_the_same_again(tmp_path: Path, precision: str) -> None:
+def test_a_trained_run_reproduces_its_evaluations(tmp_path: Path, precision: str) -> None:
     changes = {"trainer.precision": precision, "model.position": "Learned"}
     wanted = {"evaluate": {"lengths": [8, 16, 32], "tokens": 256}}
-    cell, store = check(override(RUN, {**changes, **wanted})), Store(tmp_path)
-    train(cell, store, lambda *_: None, Execution(threads=1))
-    record, folder = store.record(cell.id), store.directory(cell.id)
+    cell, record, folder = train_cell(tmp_path, {**changes, **wanted})
     assert (record["status"], record["flags"]) == ("ok", [])
     assert list(record["evaluations"]) == ["test", "lengths"]
     assert list(record["evaluations"]["lengths"]["32"]) == ["error"]

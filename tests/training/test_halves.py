@@ -6,15 +6,21 @@ from typing import Any
 import pytest
 import torch
 from helpers import RUN
+from small_runs import train_cell
 
-from lm.config.tree import override
 from lm.data.batch import Batch
 from lm.store.record import Record
 from lm.store.store import STACK, Store
 from lm.training.cell import check
 from lm.training.module import LanguageModel, deferred_backward, halves, weighted_halves
-from lm.training.process import Execution
-from lm.training.train import HALVED, HUNG, add_flag, count_resumed, is_out_of_memory, read_previous_attempts, train
+from lm.training.train import (
+    HALVED,
+    HUNG,
+    add_flag,
+    count_resumed,
+    is_out_of_memory,
+    read_previous_attempts,
+)
 
 CPU = (
     "[enforce fail at alloc_cpu.cpp:117] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to allocate "
@@ -28,7 +34,7 @@ def batch(rows: int) -> Batch:
     return Batch((targets_bt, targets_bt + 1), targets_bt, torch.arange(rows))
 
 
-def test_what_says_that_memory_did_not_suffice() -> None:
+def test_errors_that_mean_out_of_memory() -> None:
     wrapped = ValueError("in a user's code")
     wrapped.__cause__ = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
     for error in (MemoryError(), torch.OutOfMemoryError("x"), RuntimeError(CPU), wrapped):
@@ -39,25 +45,25 @@ def test_what_says_that_memory_did_not_suffice() -> None:
 
 @pytest.mark.parametrize(("rows", "sizes"), [(1, [1]), (2, [1, 1]), (5, [3, 2]), (8, [4, 4])])
 def test_halves_are_all_rows_in_their_order(rows: int, sizes: list[int]) -> None:
-    whole, found = batch(rows), halves(batch(rows))
-    assert [len(half.rows_b) for half in found] == sizes
-    assert torch.equal(torch.cat([half.targets_bt for half in found]), whole.targets_bt)
+    whole, actual = batch(rows), halves(batch(rows))
+    assert [len(half.rows_b) for half in actual] == sizes
+    assert torch.equal(torch.cat([half.targets_bt for half in actual]), whole.targets_bt)
     for place in (0, 1):
-        assert torch.equal(torch.cat([half.inputs[place] for half in found]), whole.inputs[place])
+        assert torch.equal(torch.cat([half.inputs[place] for half in actual]), whole.inputs[place])
     weights = [float(share) for _, share in weighted_halves(whole)]
     assert sum(weights) == (1 if rows > 1 else 0)
     if rows == 5:
         assert weights == [0.5, 0.5], "the first row predicts nothing"
 
 
-def test_a_loss_whose_gradients_come_later_is_scaled_as_any_other() -> None:
+def test_a_deferred_backward_is_scaled_as_any_other() -> None:
     weight = torch.ones((), requires_grad=True)
     loss = deferred_backward(lambda scale: (3 * weight * scale).backward(), torch.device("cpu"))
     (loss / 4).backward()
     assert weight.grad == 0.75
 
 
-def test_what_earlier_tries_came_to_is_kept_once_and_damage_counts_for_nothing(tmp_path: Path) -> None:
+def test_flags_of_attempts_are_kept_once_and_damage_is_ignored(tmp_path: Path) -> None:
     nothing = {"halved": False, "flags": [], "resumed": 0}
     assert read_previous_attempts(tmp_path) == nothing
     add_flag(tmp_path, HALVED, halved=True)
@@ -71,7 +77,7 @@ def test_what_earlier_tries_came_to_is_kept_once_and_damage_counts_for_nothing(t
     assert read_previous_attempts(tmp_path) == {"halved": True, "flags": ["x"], "resumed": 0}
 
 
-def test_a_run_counts_how_often_it_was_resumed_until_it_begins_anew(tmp_path: Path) -> None:
+def test_a_run_counts_its_resumptions(tmp_path: Path) -> None:
     assert [count_resumed(tmp_path, True) for _ in range(3)] == [1, 2, 3]
     add_flag(tmp_path, HUNG)
     assert read_previous_attempts(tmp_path)["resumed"] == 3
@@ -80,9 +86,7 @@ def test_a_run_counts_how_often_it_was_resumed_until_it_begins_anew(tmp_path: Pa
 
 
 def trained(out: Path, changes: dict[str, Any] | None = None, seconds: float = 20.0) -> Record:
-    cell, store = check(override(RUN, changes or {})), Store(out)
-    train(cell, store, lambda *_: None, Execution(threads=1, checkpoint_seconds=seconds))
-    return store.record(cell.id)
+    return train_cell(out, changes, checkpoint_seconds=seconds)[1]
 
 
 def scarce(monkeypatch: pytest.MonkeyPatch, error: Exception, rows: int, start: int = 0) -> None:
@@ -106,19 +110,19 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Record:
 @pytest.mark.parametrize(
     ("error", "start"), [(torch.OutOfMemoryError("CUDA out of memory."), 0), (RuntimeError(CPU), 7), (MemoryError(), 3)]
 )
-def test_a_cell_out_of_memory_is_trained_in_halves_to_the_same_numbers(
+def test_a_cell_out_of_memory_is_trained_in_halves(
     tmp_path: Path, whole: Record, monkeypatch: pytest.MonkeyPatch, error: Exception, start: int
 ) -> None:
     scarce(monkeypatch, error, 4, start)
-    found = trained(tmp_path, seconds=0.0)
-    assert (found["id"], found["status"]) == (whole["id"], "ok")
-    assert found["flags"] == [*whole["flags"], HALVED]
-    assert found["pairing"] == whole["pairing"]
-    assert found["steps"] == whole["steps"]
-    assert found["cost"]["tokens"] == whole["cost"]["tokens"]
+    actual = trained(tmp_path, seconds=0.0)
+    assert (actual["id"], actual["status"]) == (whole["id"], "ok")
+    assert actual["flags"] == [*whole["flags"], HALVED]
+    assert actual["pairing"] == whole["pairing"]
+    assert actual["steps"] == whole["steps"]
+    assert actual["cost"]["tokens"] == whole["cost"]["tokens"]
     for name, value in whole["metrics"].items():
-        assert found["metrics"][name] == pytest.approx(value, rel=1e-9), name
-    assert not (Store(tmp_path).directory(found["id"]) / "tries.json").exists()
+        assert actual["metrics"][name] == pytest.approx(value, rel=1e-9), name
+    assert not (Store(tmp_path).directory(actual["id"]) / "tries.json").exists()
 
 
 @pytest.mark.slow
@@ -128,29 +132,29 @@ def test_what_is_accumulated_over_several_batches_is_halved_too(
     changes = {"trainer.accumulate_grad_batches": 2}
     before = trained(tmp_path / "whole", changes)
     scarce(monkeypatch, MemoryError(), 4)
-    found = trained(tmp_path / "halved", changes)
-    assert found["metrics"]["nll"] == pytest.approx(before["metrics"]["nll"], rel=1e-9)
-    assert found["metrics"]["gradient_norm"] == pytest.approx(before["metrics"]["gradient_norm"], rel=1e-9)
+    actual = trained(tmp_path / "halved", changes)
+    assert actual["metrics"]["nll"] == pytest.approx(before["metrics"]["nll"], rel=1e-9)
+    assert actual["metrics"]["gradient_norm"] == pytest.approx(before["metrics"]["gradient_norm"], rel=1e-9)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("rows", "batch_size"), [(2, 8), (0, 1)])
-def test_what_does_not_fit_in_halves_either_fails_with_what_was_raised(
+def test_a_cell_too_large_for_halves_fails_with_the_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int, batch_size: int
 ) -> None:
     scarce(monkeypatch, RuntimeError(CPU), rows)
-    found = trained(tmp_path, {"data.batch_size": batch_size})
-    assert found["status"] == "failed"
-    assert "can't allocate memory" in str(found["error"])
-    assert (HALVED in found["flags"]) is (batch_size > 1)
+    actual = trained(tmp_path, {"data.batch_size": batch_size})
+    assert actual["status"] == "failed"
+    assert "can't allocate memory" in str(actual["error"])
+    assert (HALVED in actual["flags"]) is (batch_size > 1)
 
 
 @pytest.mark.slow
-def test_where_a_try_hung_comes_into_the_log_and_the_record_of_the_next(tmp_path: Path) -> None:
+def test_the_stack_of_a_hang_is_logged_and_recorded(tmp_path: Path) -> None:
     cell, store = check(RUN), Store(tmp_path)
     store.work(cell.id).mkdir(parents=True)
     (store.work(cell.id) / STACK).write_text('File "model.py", line 7 in forward\n')
-    found = trained(tmp_path)
-    assert found["flags"][-1] == HUNG
+    actual = trained(tmp_path)
+    assert actual["flags"][-1] == HUNG
     assert "line 7 in forward" in (store.directory(cell.id) / "log.txt").read_text()
     assert not (store.directory(cell.id) / STACK).exists()

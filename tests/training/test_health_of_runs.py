@@ -4,15 +4,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers import RUN
+from small_runs import train_cell
 
 from lm.analysis.health import faults
-from lm.config.tree import load_yaml, override
+from lm.config.tree import load_yaml
 from lm.store.record import Record
-from lm.store.store import Store
-from lm.training.cell import check
-from lm.training.process import Execution
-from lm.training.train import train
 
 pytestmark = pytest.mark.slow
 
@@ -32,11 +28,9 @@ FREQUENCIES = ["the loss is no better than that of token frequencies"]
 
 def trained(out: Path, changes: dict[str, Any]) -> tuple[Record, list[str]]:
     """A finished cell, and what its record and its configuration say of its health; its curve is another matter."""
-    cell, store = check(override(RUN, STEPS | changes)), Store(out)
-    train(cell, store, lambda *_: None, Execution(threads=1))
-    record = store.record(cell.id)
+    _, record, folder = train_cell(out, STEPS | changes)
     assert record["status"] == "ok", record["error"]
-    return record, faults(record, None, lambda: load_yaml(store.directory(cell.id) / "config.yaml"))
+    return record, faults(record, None, lambda: load_yaml(folder / "config.yaml"))
 
 
 def sources(text: dict[str, Any], **changes: Any) -> dict[str, Any]:
@@ -58,18 +52,18 @@ RUNS: dict[str, tuple[dict[str, Any], list[str]]] = {
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_a_run_has_the_faults_that_it_was_given_and_no_others(name: str, tmp_path: Path) -> None:
+def test_a_run_has_exactly_the_problems_built_into_it(name: str, tmp_path: Path) -> None:
     changes, expected = RUNS[name]
-    record, found = trained(tmp_path, changes)
-    assert found == expected, (record["metrics"]["nll"], record["data"].get("unigram_nll"), record["final"])
+    record, problems = trained(tmp_path, changes)
+    assert problems == expected, (record["metrics"]["nll"], record["data"].get("unigram_nll"), record["final"])
 
 
 def test_clipping_most_steps_is_a_fault_under_sgd(tmp_path: Path) -> None:
     sgd = {"class_path": "SGD", "init_args": {"momentum": 0.9}}
     changes = {"optim.optimizer": sgd, "optim.lr": 1.0, "trainer.gradient_clip_val": 0.1}
-    record, found = trained(tmp_path, changes)
+    record, problems = trained(tmp_path, changes)
     assert record["ignores_gradient_scale"] is False
-    assert "most steps are clipped" in found
+    assert "most steps are clipped" in problems
 
 
 OWN = """
@@ -88,14 +82,16 @@ class Signed(torch.optim.SGD):
 """
 
 
-@pytest.mark.parametrize(("declared", "said"), [("ignores_gradient_scale = True", False), ('"""Silent."""', True)])
-def test_an_optimiser_of_a_users_own_may_declare_that_it_ignores_the_scale(
-    declared: str, said: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("declared", "declaration"), [("ignores_gradient_scale = True", False), ('"""Silent."""', True)]
+)
+def test_a_users_optimiser_may_declare_that_it_ignores_the_scale(
+    declared: str, declaration: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    name = f"signed_{said}".lower()
+    name = f"signed_{declaration}".lower()
     (tmp_path / f"{name}.py").write_text(OWN.format(declared=declared))
     monkeypatch.syspath_prepend(tmp_path)
     changes = {"optim.optimizer": f"{name}.Signed", "optim.lr": 0.003, "trainer.gradient_clip_val": 1e-3}
-    record, found = trained(tmp_path / "out", changes)
-    assert record["ignores_gradient_scale"] is not said
-    assert ("most steps are clipped" in found) is said
+    record, problems = trained(tmp_path / "out", changes)
+    assert record["ignores_gradient_scale"] is not declaration
+    assert ("most steps are clipped" in problems) is declaration

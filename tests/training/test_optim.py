@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from helpers import RUN, decoder
+from small_runs import Killed
 from torch import Tensor, nn
 
 from lm.config.components import build, resolve
@@ -24,7 +25,7 @@ from lm.training.train import train
 
 
 @pytest.mark.parametrize("schedule", [WarmupCosine(3, 0.2), Constant(2), Constant()])
-def test_update_t_is_made_at_the_rate_of_the_schedule_at_t(schedule: Schedule) -> None:
+def test_update_t_uses_the_rate_of_the_schedule_at_t(schedule: Schedule) -> None:
     total = 9
     parameter = nn.Parameter(torch.zeros(2, 2))
     optimizer, scheduler = Optim(0.5, torch.optim.SGD, schedule, CrossEntropy()).build([parameter], total)
@@ -123,23 +124,23 @@ def gradients(parameters: list[nn.Parameter], seed: int) -> None:
 
 
 @pytest.mark.parametrize("name", USABLE)
-def test_an_optimiser_found_by_name_steps_as_torchs_does_at_the_schedules_rate(name: str) -> None:
+def test_an_optimiser_named_in_a_configuration_steps_as_torchs_does(name: str) -> None:
     optim, total = configured(name, USABLE[name], {"optim.schedule": "WarmupLinear", "optim.schedule.warmup": 3}), 7
     values = [torch.randn(3, 2, dtype=torch.float64), torch.randn(4, dtype=torch.float64)]
-    ours, torchs = ([nn.Parameter(value.clone()) for value in values] for _ in range(2))
-    optimizer, scheduler = optim.build(ours, total)
+    own, torchs = ([nn.Parameter(value.clone()) for value in values] for _ in range(2))
+    optimizer, scheduler = optim.build(own, total)
     groups = [{"params": [torchs[0]]}, {"params": [torchs[1]], "weight_decay": 0.0}]
     expected = getattr(torch.optim, name)(groups, lr=0.05, **USABLE[name])
     for t in range(1, total + 1):
-        gradients(ours, t)
+        gradients(own, t)
         gradients(torchs, t)
         for group in expected.param_groups:
             group["lr"] = 0.05 * WarmupLinear(3).factor(t, total)
         optimizer.step()
         scheduler.step()
         expected.step()
-        for mine, other in zip(ours, torchs, strict=True):
-            torch.testing.assert_close(mine, other, rtol=1e-12, atol=1e-15)
+        for parameter, other in zip(own, torchs, strict=True):
+            torch.testing.assert_close(parameter, other, rtol=1e-12, atol=1e-15)
 
 
 def test_adams_decay_goes_through_the_moments_and_adamws_does_not() -> None:
@@ -174,7 +175,7 @@ def test_nesterov_without_momentum_is_refused_when_the_optimiser_is_built() -> N
 # Muon
 
 
-def test_the_tables_of_a_model_are_its_embeddings_and_its_map_to_logits() -> None:
+def test_tables_are_the_embeddings_and_the_output_projection() -> None:
     tied = decoder({"position": "Learned"})
     assert [name for name, p in tied.named_parameters() if any(p is table for table in tables(tied))] == [
         "embedding.tokens.weight",
@@ -184,10 +185,10 @@ def test_the_tables_of_a_model_are_its_embeddings_and_its_map_to_logits() -> Non
     assert len(tables(untied)) == 2
 
 
-def test_muon_has_the_hidden_matrices_and_adamw_the_rest_and_each_steps_as_torchs() -> None:
-    ours, torchs = decoder(), decoder()
+def test_muon_updates_hidden_matrices_and_adamw_the_rest() -> None:
+    own, torchs = decoder(), decoder()
     optim = configured("MuonAdamW", {"weight_decay": 0.1, "betas": [0.8, 0.9]}, {"optim.schedule": "Constant"})
-    optimizer, _ = optim.build(ours.parameters(), 5, tables(ours))
+    optimizer, _ = optim.build(own.parameters(), 5, tables(own))
     named = dict(torchs.named_parameters())
     hidden = [p for name, p in named.items() if p.ndim == 2 and not name.startswith("embedding")]
     vectors = [p for p in named.values() if p.ndim < 2]
@@ -199,16 +200,16 @@ def test_muon_has_the_hidden_matrices_and_adamw_the_rest_and_each_steps_as_torch
     adamw = torch.optim.AdamW(groups, 0.05, weight_decay=0.1, betas=(0.8, 0.9))
     assert len(hidden) + len(vectors) + 1 == len(named)
     for t in range(5):
-        gradients(list(ours.parameters()), t)
+        gradients(list(own.parameters()), t)
         gradients(list(torchs.parameters()), t)
         if t == 3:  # taken up from what was saved
             state = optimizer.state_dict()
-            optimizer, _ = optim.build(ours.parameters(), 5, tables(ours))
+            optimizer, _ = optim.build(own.parameters(), 5, tables(own))
             optimizer.load_state_dict(state)
         for each in (optimizer, muon, adamw):
             each.step()
-        for mine, other in zip(ours.parameters(), torchs.parameters(), strict=True):
-            assert torch.equal(mine, other)
+        for parameter, other in zip(own.parameters(), torchs.parameters(), strict=True):
+            assert torch.equal(parameter, other)
 
 
 def test_muon_evaluates_a_closure_once_with_gradients() -> None:
@@ -251,14 +252,14 @@ def test_squared_gradients_are_averaged_with_the_rising_beta2() -> None:
     optim = configured("Adam", {"betas": [0.9, 0.999]}, {"optim.beta2_warmup": True})
     parameter = nn.Parameter(torch.zeros(3, 2, dtype=torch.float64))
     optimizer, scheduler = optim.build([parameter], 20)
-    seen = []
+    squares = []
     for t in range(1, 21):
         gradients([parameter], t)
-        seen.append(parameter.grad.square())  # type: ignore[union-attr]
+        squares.append(parameter.grad.square())  # type: ignore[union-attr]
         optimizer.step()
         scheduler.step()
     average = torch.zeros_like(parameter)
-    for t, squared in enumerate(seen, 1):
+    for t, squared in enumerate(squares, 1):
         average = (1 - t**-0.8) * average + t**-0.8 * squared
     torch.testing.assert_close(optimizer.state[parameter]["exp_avg_sq"], average.detach(), rtol=1e-12, atol=0)
 
@@ -270,10 +271,6 @@ def test_an_optimiser_without_betas_has_no_beta2_to_warm_up() -> None:
 
 
 # resuming
-
-
-class Killed(BaseException):
-    """Ends a run as a signal would."""
 
 
 @pytest.mark.slow

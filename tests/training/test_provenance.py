@@ -63,7 +63,7 @@ def test_git_that_never_answers_is_not_waited_for(tmp_path: Path, monkeypatch: p
     assert git_state(tmp_path) == {"commit": None, "dirty": None}
 
 
-def test_source_is_what_the_files_of_the_rooms_that_compute_hold(tmp_path: Path) -> None:
+def test_the_source_hash_covers_the_packages_that_compute(tmp_path: Path) -> None:
     def write(name: str, text: str) -> str:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
@@ -72,9 +72,9 @@ def test_source_is_what_the_files_of_the_rooms_that_compute_hold(tmp_path: Path)
     first = write("model/a.py", "x = 1\n")
     assert write("report/a.py", "x = 2\n") == first, "what only reports is no part of it"
     assert write("model/notes.txt", "more\n") == first
-    seen = [first, write("model/b/c.py", ""), write("data/a.py", "x = 1\n"), write("model/a.py", "x = 3\n")]
-    assert len(set(seen)) == 4
-    assert write("model/a.py", "x = 1\n") == seen[2], "nothing but what the files hold"
+    hashes = [first, write("model/b/c.py", ""), write("data/a.py", "x = 1\n"), write("model/a.py", "x = 3\n")]
+    assert len(set(hashes)) == 4
+    assert write("model/a.py", "x = 1\n") == hashes[2], "nothing but what the files hold"
 
 
 @pytest.mark.slow
@@ -84,8 +84,8 @@ def test_source_covers_every_room_that_a_process_which_trains_imports() -> None:
         "import sys, lm.execution.forkserver_preload; "
         "print(*{m.split('.')[1] for m in sys.modules if m.startswith('lm.')})"
     )
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=OWN.parent)
-    assert set(found.stdout.split()) == {*COMPUTING, "analysis", "execution", "store"}
+    actual = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=OWN.parent)
+    assert set(actual.stdout.split()) == {*COMPUTING, "analysis", "execution", "store"}
     assert provenance()["source"] == source_hash() == hash_sources(read_sources(OWN, COMPUTING))
 
 
@@ -116,14 +116,14 @@ def test_processors_that_round_otherwise_have_other_names(monkeypatch: pytest.Mo
     assert device_name() == f"{machine}, AVX2"
 
 
-def test_what_a_record_says_of_its_making_names_no_seconds_yet() -> None:
-    found = provenance()
-    assert found["packages"]["torch"] == torch.__version__
-    assert found["threads"] == torch.get_num_threads()
-    assert not {"started", "finished", "resumed", "precision"} & set(found)
+def test_provenance_has_no_times() -> None:
+    actual = provenance()
+    assert actual["packages"]["torch"] == torch.__version__
+    assert actual["threads"] == torch.get_num_threads()
+    assert not {"started", "finished", "resumed", "precision"} & set(actual)
 
 
-def test_an_exit_that_an_interrupt_brought_about_is_told_from_one_in_the_code() -> None:
+def test_an_exit_by_an_interrupt_is_recognised() -> None:
     class SIGTERMException(SystemExit):
         pass
 
@@ -140,14 +140,14 @@ def test_an_exit_that_an_interrupt_brought_about_is_told_from_one_in_the_code() 
     assert not is_interrupt(SystemExit(0))
 
 
-def test_of_the_environment_only_names_on_a_list_are_written_down(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_listed_environment_variables_are_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MY_TOKEN", "secret")
     monkeypatch.setenv("OMP_NUM_THREADS", "3" * 1000)
     monkeypatch.delenv("MKL_NUM_THREADS", raising=False)
-    found = provenance()["environment"]
-    assert found["OMP_NUM_THREADS"] == "3" * 100
-    assert set(found) <= set(ENVIRONMENT)
-    assert "MKL_NUM_THREADS" not in found
+    actual = provenance()["environment"]
+    assert actual["OMP_NUM_THREADS"] == "3" * 100
+    assert set(actual) <= set(ENVIRONMENT)
+    assert "MKL_NUM_THREADS" not in actual
     assert "secret" not in str(provenance())
 
 

@@ -54,8 +54,8 @@ class Place:
         command = [sys.executable, "-m", "lm", "fit", "run.yaml", "--out", "out", "--checkpoint-seconds", "0", *more]
         path = os.pathsep.join([str(self.folder), *filter(None, sys.path)])
         environment = {**os.environ, "DIES": dies, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
-        with open(self.folder / "said.txt", "w") as said:
-            done = subprocess.run(command, cwd=self.folder, env=environment, stdout=said, stderr=said, timeout=300)
+        with open(self.folder / "said.txt", "w") as output:
+            done = subprocess.run(command, cwd=self.folder, env=environment, stdout=output, stderr=output, timeout=300)
         return done.returncode
 
     def found(self) -> tuple[dict[str, Any], list[str], dict[str, torch.Tensor]]:
@@ -84,7 +84,7 @@ def assert_same(place: Place, whole: Place) -> None:
 
 @pytest.mark.slow
 @pytest.mark.extra
-def test_a_sharded_run_killed_and_resumed_is_the_run_never_stopped(tmp_path: Path) -> None:
+def test_a_sharded_run_resumed_after_a_kill_is_the_same(tmp_path: Path) -> None:
     """All of it: also the test split and other lengths, which are measured of the one file at the end."""
     changes = {"trainer.strategy": "fsdp2", "evaluate.lengths": [8, 16]}
     whole, killed = (Place(tmp_path / name, changes) for name in made(tmp_path, "whole", "killed"))
@@ -109,7 +109,7 @@ PLAIN = {
 
 @pytest.mark.slow
 @pytest.mark.extra
-def test_tensor_parallel_killed_and_resumed_gives_the_run_of_one_process(tmp_path: Path) -> None:
+def test_a_tensor_parallel_run_resumed_equals_one_process(tmp_path: Path) -> None:
     """Dropout draws the same numbers, as the processes read the same rows."""
     changes = {**PLAIN, "evaluate.lengths": [8, 16], "model.dropout": 0.1}
     names = made(tmp_path, "one", "shared")
@@ -144,7 +144,7 @@ def numbers_of(seen: Any, name: str = "") -> dict[str, float]:
 
 @pytest.mark.slow
 @pytest.mark.extra
-def test_one_process_takes_up_what_two_have_begun_in_shares(tmp_path: Path) -> None:
+def test_one_process_resumes_a_sharded_run_of_two(tmp_path: Path) -> None:
     place, alone = (Place(tmp_path / name, {"trainer.strategy": "fsdp2"}) for name in made(tmp_path, "two", "one"))
     assert place.fit("0:7:dies") == -signal.SIGKILL
     one = ("--trainer.devices", "1", "--trainer.strategy", "auto")
@@ -171,9 +171,7 @@ def made(folder: Path, *names: str) -> tuple[str, ...]:
     ("how", "words"),
     [("dies", "RankError: rank 1 was killed by SIGKILL"), ("raises", "RankError: rank 1: ValueError: a fault of rank")],
 )
-def test_a_rank_that_dies_takes_the_cell_to_failed_with_its_error(
-    tmp_path: Path, strategy: str, how: str, words: str
-) -> None:
+def test_a_rank_that_dies_fails_the_cell_with_its_error(tmp_path: Path, strategy: str, how: str, words: str) -> None:
     place = Place(tmp_path, {"trainer.strategy": strategy})
     assert place.fit(f"1:3:{how}") == 1
     record = place.record()
@@ -202,8 +200,8 @@ def test_two_nodes_under_torchrun_train_one_cell(tmp_path: Path) -> None:
         )
         for node in range(2)
     ]  # fmt: skip
-    said = [process.communicate(timeout=300)[1] for process in running]
-    assert [process.returncode for process in running] == [0, 0], said
+    output = [process.communicate(timeout=300)[1] for process in running]
+    assert [process.returncode for process in running] == [0, 0], output
     found, expected = nodes.found()[0], one.found()[0]
     assert found["cost"]["world_size"] == 2
     assert found["id"] == expected["id"]
@@ -222,19 +220,19 @@ def free_port() -> int:
 # without processes of a cell -----------------------------------------------------------------------------------------
 
 
-def test_errors_that_speak_of_another_process_are_told_from_a_process_own() -> None:
+def test_errors_caused_by_a_dead_peer_are_recognised() -> None:
     assert is_peer_failure(RuntimeError("[gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:12"))
     assert is_peer_failure(torch.distributed.DistBackendError("NCCL error"))
     assert not is_peer_failure(ValueError("connection is a word of mine"))
     assert not is_peer_failure(RuntimeError("shapes do not fit"))
 
 
-def test_an_error_of_the_first_process_stays_its_own(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="mine"), supervise_ranks(tmp_path, lambda said: None):
+def test_an_error_of_the_first_process_is_raised_unchanged(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="mine"), supervise_ranks(tmp_path, lambda output: None):
         raise ValueError("mine")
 
 
-def test_what_a_further_process_said_stands_for_the_lost_connection(tmp_path: Path) -> None:
+def test_the_error_of_a_rank_replaces_the_lost_connection(tmp_path: Path) -> None:
     def says() -> None:
         (tmp_path / "ranks").mkdir()
         (tmp_path / "ranks" / "2.json").write_text("{")
@@ -251,7 +249,7 @@ import subprocess, sys, time
 from pathlib import Path
 from lm.training import ranks
 ranks.PATIENCE = 0.2
-with ranks.side_by_side(Path(sys.argv[1]), lambda said: Path(sys.argv[1], "said").write_text(said)):
+with ranks.supervise_ranks(Path(sys.argv[1]), lambda error: Path(sys.argv[1], "error").write_text(error)):
     lives = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(100)"])
     dies = subprocess.Popen([sys.executable, "-c", "raise SystemExit(3)"])
     from lightning.pytorch.strategies.launchers import subprocess_script
@@ -262,19 +260,19 @@ with ranks.side_by_side(Path(sys.argv[1]), lambda said: Path(sys.argv[1], "said"
 
 
 @pytest.mark.slow
-def test_a_first_process_that_hangs_after_a_death_gives_the_cell_up(tmp_path: Path) -> None:
+def test_a_first_process_that_hangs_gives_the_cell_up(tmp_path: Path) -> None:
     start = time.monotonic()
     done = subprocess.run([sys.executable, "-c", HANGS, str(tmp_path)], capture_output=True, text=True, timeout=90)
     assert done.returncode == 1
     assert time.monotonic() - start < 80
-    assert (tmp_path / "said").read_text() == "RankError: rank 2 ended with exit code 3"
+    assert (tmp_path / "error").read_text() == "RankError: rank 2 ended with exit code 3"
     assert done.stderr.strip().endswith("rank 2 ended with exit code 3")
     with contextlib.suppress(ProcessLookupError):
         os.kill(int(done.stdout), 0)
         assert Path(f"/proc/{int(done.stdout)}/stat").read_text().split()[2] == "Z", "the other one was ended too"
 
 
-def test_a_watch_knows_who_died_and_how() -> None:
+def test_a_supervisor_reports_which_rank_died_and_how() -> None:
     class Ended:
         def __init__(self, code: int | None) -> None:
             self.code = code

@@ -32,7 +32,7 @@ def test_warmup_cosine_worked_by_hand(t: int, factor: float) -> None:
 
 
 @pytest.mark.parametrize(("warmup", "total", "final"), [(0, 10, 0.0), (3, 20, 0.1), (1, 7, 1.0), (19, 20, 0.3)])
-def test_the_schedule_peaks_after_warmup_and_ends_at_its_final_share(warmup: int, total: int, final: float) -> None:
+def test_the_schedule_peaks_after_warmup_and_ends_at_final(warmup: int, total: int, final: float) -> None:
     factors = [warmup_cosine(t, warmup, total, final) for t in range(warmup, total + 1)]
     assert factors[0] == 1.0
     assert factors[-1] == pytest.approx(final, abs=1e-15)
@@ -82,7 +82,7 @@ def test_noam_worked_by_hand(t: int, rate: float) -> None:
     assert noam(t, 512, 4000) == pytest.approx(rate, rel=1e-14)
 
 
-def test_noam_peaks_at_the_end_of_warmup_at_7e_4_for_the_papers_base_model() -> None:
+def test_noam_peaks_at_7e_4_for_the_papers_base_model() -> None:
     rates = [noam(t, 512, 4000) for t in range(1, 20001)]
     assert int(np.argmax(rates)) + 1 == 4000
     assert max(rates) == pytest.approx(6.9877e-4, abs=1e-8)
@@ -98,12 +98,12 @@ def test_the_inverse_square_root_is_noam_over_its_peak(width: int) -> None:
 
 
 def test_warmup_stable_decay_worked_by_hand() -> None:
-    found = [warmup_stable_decay(t, 4, 12, 4, 0.2) for t in range(1, 13)]
-    assert found == pytest.approx([0.25, 0.5, 0.75, 1, 1, 1, 1, 1, 0.8, 0.6, 0.4, 0.2], rel=1e-14)
+    shares = [warmup_stable_decay(t, 4, 12, 4, 0.2) for t in range(1, 13)]
+    assert shares == pytest.approx([0.25, 0.5, 0.75, 1, 1, 1, 1, 1, 0.8, 0.6, 0.4, 0.2], rel=1e-14)
 
 
 @pytest.mark.parametrize(("decay", "steps"), [(0.25, 5), (5, 5), (0.001, 1), (1, 1)])
-def test_the_decay_is_a_share_below_one_and_steps_from_one_on(decay: float, steps: int) -> None:
+def test_a_decay_below_one_is_a_fraction_of_the_steps(decay: float, steps: int) -> None:
     schedule = WarmupStableDecay(3, decay, 0.5)
     for t in range(1, 21):
         assert schedule.factor(t, 20) == warmup_stable_decay(t, 3, 20, steps, 0.5)
@@ -161,7 +161,7 @@ def test_every_schedule_rises_in_warmup_to_one_and_never_again(schedule: Schedul
         ),
     ],
 )
-def test_a_number_out_of_range_is_refused_by_name_and_value(make: Callable[[], object], words: str) -> None:
+def test_numbers_out_of_range_are_refused_by_name(make: Callable[[], object], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         make()
 
@@ -175,11 +175,11 @@ def test_a_warmup_below_one_is_a_share_of_the_steps(kind: type[Schedule]) -> Non
         kind(warmup=1.5)  # type: ignore[call-arg]
 
 
-def test_a_share_of_the_steps_is_rounded_and_one_step_at_least() -> None:
+def test_a_fraction_of_the_steps_is_at_least_one() -> None:
     assert [in_steps(warmup, 30) for warmup in (0, 0.001, 0.049, 0.1, 0.999, 1, 7.0)] == [0, 1, 1, 3, 30, 1, 7]
 
 
-def test_what_the_warmup_of_a_users_own_schedule_means_is_for_the_user_to_say() -> None:
+def test_the_warmup_of_a_users_own_schedule_is_left_alone() -> None:
     class Own(WarmupCosine):
         pass
 

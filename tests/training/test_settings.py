@@ -1,4 +1,4 @@
-"""Settings of Lightning's trainer: each says what is computed, or how it is run, or is refused or fixed."""
+"""Settings of Lightning's trainer: each determines numbers or execution, or is refused or fixed."""
 
 import inspect
 from pathlib import Path
@@ -13,45 +13,37 @@ from lm.config.components import build, plain_options
 from lm.config.tree import InputError, override
 from lm.training.cell import check
 from lm.training.recorder import Recorder
-from lm.training.run import COMPUTED, EXECUTION, UNSOUND, Run, Trainer
+from lm.training.run import EXECUTION, UNSOUND, Run, Trainer
+
+COMPUTED = frozenset(
+    (
+        "callbacks", "max_steps", "precision", "limit_val_batches", "val_check_interval", "accumulate_grad_batches",
+        "gradient_clip_val", "gradient_clip_algorithm", "deterministic", "sync_batchnorm",
+    )
+)  # fmt: skip
+"""Settings that determine a cell's numbers."""
 
 FIXED = frozenset(
     (
-        "max_epochs",
-        "min_epochs",
-        "min_steps",
-        "check_val_every_n_epoch",
-        "num_sanity_val_steps",
-        "limit_train_batches",
-        "overfit_batches",
-        "fast_dev_run",
-        "barebones",
-        "logger",
-        "plugins",
-        "profiler",
-        "enable_checkpointing",
-        "enable_progress_bar",
-        "enable_model_summary",
-        "enable_autolog_hparams",
-        "use_distributed_sampler",
-        "reload_dataloaders_every_n_epochs",
-        "default_root_dir",
-        "model_registry",
+        "max_epochs", "min_epochs", "min_steps", "check_val_every_n_epoch", "num_sanity_val_steps",
+        "limit_train_batches", "overfit_batches", "fast_dev_run", "barebones", "logger", "plugins", "profiler",
+        "enable_checkpointing", "enable_progress_bar", "enable_model_summary", "enable_autolog_hparams",
+        "use_distributed_sampler", "reload_dataloaders_every_n_epochs", "default_root_dir", "model_registry",
     )
-)
-"""What the trainer decides itself."""
+)  # fmt: skip
+"""Settings that the trainer fixes."""
 
 OWN = frozenset(("attention", "compile"))
-"""What Lightning's trainer does not have."""
+"""Settings that Lightning's trainer does not have."""
 
 
-def test_every_setting_of_lightning_has_its_place() -> None:
+def test_every_setting_of_lightning_has_a_declared_role() -> None:
     """A new one of a new Lightning is to be looked at before anybody uses it."""
-    places = (COMPUTED - OWN, EXECUTION, frozenset(UNSOUND), FIXED)
-    found = set(inspect.signature(lightning.pytorch.Trainer.__init__).parameters) - {"self"}
-    assert found == frozenset().union(*places)
-    assert sum(map(len, places)) == len(found)
-    assert set(plain_options(Trainer, 1)) == found - FIXED | OWN
+    places = (COMPUTED, EXECUTION, frozenset(UNSOUND), FIXED)
+    actual = set(inspect.signature(lightning.pytorch.Trainer.__init__).parameters) - {"self"}
+    assert actual == frozenset().union(*places)
+    assert sum(map(len, places)) == len(actual)
+    assert set(plain_options(Trainer, 1)) == actual - FIXED | OWN
 
 
 @pytest.mark.parametrize(
@@ -64,7 +56,7 @@ def test_every_setting_of_lightning_has_its_place() -> None:
         ("limit_predict_batches", 0.5, "has no effect"),
     ],
 )
-def test_a_setting_that_the_clock_would_decide_is_refused_by_the_plan(name: str, value: Any, words: str) -> None:
+def test_unsound_settings_are_refused_with_the_reason(name: str, value: Any, words: str) -> None:
     with pytest.raises(InputError, match=f"trainer: {name}=.*{words}"):
         check(override(RUN, {f"trainer.{name}": value}))
 
@@ -75,7 +67,7 @@ def test_validation_by_the_clock_is_refused_by_the_plan(every: Any) -> None:
         check(override(RUN, {"trainer.val_check_interval": every}))
 
 
-def test_what_is_refused_leaves_the_identity_alone_where_it_says_nothing() -> None:
+def test_a_refused_setting_that_is_off_keeps_the_identity() -> None:
     assert check(override(RUN, {"trainer.benchmark": False})).id == check(RUN).id
 
 
@@ -106,9 +98,7 @@ def test_a_callback_of_an_installed_package_is_refused(tmp_path: Path, monkeypat
         trainer(tmp_path)
 
 
-def test_a_checkpoint_that_lies_about_is_not_taken_for_the_runs_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stray_checkpoint_is_not_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Under SLURM Lightning takes up what it finds in its folder: that must be the cell's."""
     (tmp_path / "work").mkdir()
     (tmp_path / "hpc_ckpt_1.ckpt").touch()
@@ -119,6 +109,6 @@ def test_a_checkpoint_that_lies_about_is_not_taken_for_the_runs_own(
 def test_no_variable_of_the_environment_changes_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, text in {"MAX_TIME": "00:00:00:01", "ACCUMULATE_GRAD_BATCHES": "7", "MAX_STEPS": "3"}.items():
         monkeypatch.setenv(f"PL_TRAINER_{name}", text)
-    found = trainer(tmp_path)
-    assert (found.max_steps, found.accumulate_grad_batches) == (12, 1)
-    assert [type(callback) for callback in found.callbacks] == [Recorder]
+    actual = trainer(tmp_path)
+    assert (actual.max_steps, actual.accumulate_grad_batches) == (12, 1)
+    assert [type(callback) for callback in actual.callbacks] == [Recorder]

@@ -28,7 +28,7 @@ from lm.training.strategies import (
 SHARDED = {"trainer.strategy": "fsdp2", "trainer.devices": 2, "trainer.accelerator": "cpu"}
 
 
-def test_where_weights_lie_is_no_part_of_the_identity() -> None:
+def test_sharding_is_no_part_of_the_identity() -> None:
     assert check(override(RUN, SHARDED)).id == check(RUN).id
 
 
@@ -47,13 +47,13 @@ def test_where_weights_lie_is_no_part_of_the_identity() -> None:
         ({"trainer.strategy": "fsdp3"}, "such as ddp or fsdp2"),
     ],
 )
-def test_what_cannot_be_shared_out_is_refused_by_the_plan(changes: dict[str, Any], words: str) -> None:
+def test_settings_that_cannot_be_sharded_are_refused(changes: dict[str, Any], words: str) -> None:
     with pytest.raises(InputError, match=words):
         check(override(RUN, {**SHARDED, **changes}))
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
-def test_each_precision_that_is_carried_out_is_taken_by_the_trainer(precision: str) -> None:
+def test_each_supported_precision_is_accepted_by_the_trainer(precision: str) -> None:
     check(override(RUN, {**SHARDED, "trainer.precision": precision}))
 
 
@@ -67,7 +67,7 @@ class Share(torch.Tensor):
         return self.as_subclass(torch.Tensor)[:1]
 
 
-def test_what_a_process_holds_of_a_gradient_is_clipped_by_the_norm_of_all() -> None:
+def test_a_sharded_gradient_is_clipped_by_the_global_norm() -> None:
     parameter = nn.Parameter(torch.zeros(2, 2))
     parameter.grad = torch.tensor([[3.0, 4.0], [6.0, 8.0]]).as_subclass(Share)
     clip_by_norm([parameter], 1.0, torch.tensor(10.0))
@@ -95,12 +95,12 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.mark.filterwarnings("ignore:torch.distributed")
-def test_a_checkpoint_in_shares_becomes_one_file_of_nothing_but_tensors(folder: Path, tmp_path: Path) -> None:
+def test_a_sharded_checkpoint_becomes_one_file_of_tensors(folder: Path, tmp_path: Path) -> None:
     consolidate(folder, tmp_path / "one.ckpt")
-    found = torch.load(tmp_path / "one.ckpt", weights_only=True)
-    assert found["global_step"] == 7
-    assert found["state_dict"]["model.w"].tolist() == [1, 2]
-    (state,) = found["optimizer_states"]
+    checkpoint = torch.load(tmp_path / "one.ckpt", weights_only=True)
+    assert checkpoint["global_step"] == 7
+    assert checkpoint["state_dict"]["model.w"].tolist() == [1, 2]
+    (state,) = checkpoint["optimizer_states"]
     assert [(group["params"], group["lr"]) for group in state["param_groups"]] == [([0], 0.1), ([1], 0.2)]
     assert state["state"][0]["exp_avg"].tolist() == [1.5, 1.5], "of w, which the groups have first"
 
@@ -110,9 +110,7 @@ class Evil:
         return os.mkdir, ("evil",)
 
 
-def test_no_code_runs_out_of_the_description_of_a_checkpoint(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_checkpoint_metadata_cannot_run_code(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (folder / METADATA_FILE).write_bytes(pickle.dumps(Evil()))
     assert not is_intact(folder)
@@ -131,7 +129,7 @@ class Reaches:
         return getattr, (self.of, self.name)
 
 
-def test_a_member_of_an_enumeration_is_read_as_older_pythons_write_it_and_nothing_else_is_reached(folder: Path) -> None:
+def test_pickled_getattr_reaches_members_of_an_enumeration_only(folder: Path) -> None:
     member = _MEM_FORMAT_ENCODING.TORCH_CONTIGUOUS_FORMAT
     written = pickle.dumps(Metadata({}, planner_data=Reaches(type(member), member.name)))
     (folder / METADATA_FILE).write_bytes(written)
@@ -143,7 +141,7 @@ def test_a_member_of_an_enumeration_is_read_as_older_pythons_write_it_and_nothin
             read_checkpoint_metadata(folder)
 
 
-def test_nor_out_of_the_plain_values_in_a_share(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plain_values_in_a_shard_cannot_run_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     torch.save(Evil(), tmp_path / "value")
     described_ = tmp_path / "value"
@@ -153,7 +151,7 @@ def test_nor_out_of_the_plain_values_in_a_share(tmp_path: Path, monkeypatch: pyt
 
 
 @pytest.mark.parametrize("damage", ["none", "cut", "missing", "unmarked", "no-meta", "empty-mark"])
-def test_a_folder_that_is_not_what_was_written_is_known(folder: Path, damage: str) -> None:
+def test_a_damaged_sharded_checkpoint_is_recognised(folder: Path, damage: str) -> None:
     (share,) = folder.glob("*.distcp")
     if damage == "cut":
         share.write_bytes(share.read_bytes()[:-1])
@@ -170,7 +168,7 @@ def test_a_folder_that_is_not_what_was_written_is_known(folder: Path, damage: st
         assert read_checkpoint_metadata(folder).state_dict_metadata
 
 
-def test_the_checkpoint_before_is_there_until_a_folder_lies_in_its_place(tmp_path: Path) -> None:
+def test_the_old_checkpoint_stays_until_it_is_replaced(tmp_path: Path) -> None:
     path, new = tmp_path / "last.ckpt", tmp_path / "new"
     for old in ("file", "folder"):
         new.mkdir()

@@ -48,7 +48,7 @@ def test_a_class_of_strategies_is_refused() -> None:
         ({"num_nodes": 2}, "trainer.num_nodes: 2 machines train one cell in `lm fit` alone"),
     ],
 )
-def test_strategies_that_fork_or_span_machines_are_for_lm_fit_alone(changes: dict[str, Any], words: str) -> None:
+def test_strategies_that_fork_or_span_machines_are_refused(changes: dict[str, Any], words: str) -> None:
     check_strategy(SETTINGS)
     with pytest.raises(InputError, match=words):
         check_strategy({**SETTINGS, **changes})

@@ -22,9 +22,9 @@ from lm.training.tensor_parallel import check_optimizer, plan
 TWO = {"trainer.strategy": "tensor_parallel", "trainer.devices": 2, "trainer.accelerator": "cpu"}
 
 
-def test_heads_and_hidden_units_are_what_is_split() -> None:
-    found = plan(decoder({"layers": 1, "mlp": "SwiGLU"}), 2)
-    assert found == {
+def test_heads_and_hidden_units_are_split() -> None:
+    splits = plan(decoder({"layers": 1, "mlp": "SwiGLU"}), 2)
+    assert splits == {
         "blocks.0.attention.query": "columns",
         "blocks.0.attention.key": "columns",
         "blocks.0.attention.value": "columns",
@@ -56,7 +56,7 @@ def of(name: str, **options: Any) -> dict[str, Any]:
         ({"position": "T5Bias"}, 2, "position T5Bias, which has a bias that is learnt from all heads"),
     ],
 )
-def test_what_cannot_be_shared_out_is_named(changes: dict[str, Any], among: int, words: str) -> None:
+def test_parts_that_cannot_be_split_are_named(changes: dict[str, Any], among: int, words: str) -> None:
     with pytest.raises(InputError, match=words) as caught:
         plan(decoder(changes), among)
     assert "\n" not in str(caught.value)
@@ -64,7 +64,7 @@ def test_what_cannot_be_shared_out_is_named(changes: dict[str, Any], among: int,
 
 
 @pytest.mark.parametrize("part", ["position", "mlp", "output"])
-def test_what_is_not_known_to_fit_is_refused(part: str) -> None:
+def test_subclasses_of_known_parts_are_refused(part: str) -> None:
     model = decoder()
     if part == "position":
         model.position.__class__ = type("OwnWay", (type(model.position),), {"head_independent": False})
@@ -108,16 +108,16 @@ def test_optimisers_that_look_at_whole_matrices_are_refused() -> None:
         ({"trainer.precision": "16-mixed"}, "trainer.precision: strategy tensor_parallel does not support '16-mixed'"),
     ],
 )
-def test_the_plan_refuses_what_would_fail_in_training(changes: dict[str, Any], words: str) -> None:
+def test_settings_that_would_fail_in_training_are_refused(changes: dict[str, Any], words: str) -> None:
     with pytest.raises(InputError, match=words):
         check(override(RUN, {**TWO, **changes}))
 
 
-def test_who_computes_what_is_no_part_of_the_identity() -> None:
+def test_tensor_parallelism_is_no_part_of_the_identity() -> None:
     assert check(override(RUN, TWO)).id == check(RUN).id
 
 
-def test_several_processes_that_read_the_same_rows_need_no_batch_that_they_divide() -> None:
+def test_tensor_parallelism_does_not_divide_the_batch() -> None:
     one_row = {"data.batch_size": 1}
     check(override(RUN, {**TWO, **one_row}))
     with pytest.raises(InputError, match="devices"):
@@ -128,7 +128,7 @@ def test_several_processes_that_read_the_same_rows_need_no_batch_that_they_divid
 
 
 @pytest.mark.slow
-def test_shares_compute_what_the_whole_does(tmp_path: Path) -> None:
+def test_split_layers_compute_the_same_as_the_whole(tmp_path: Path) -> None:
     """Logits, gradients and what is seen inside, for every kind of part that fits; see tensor_world.py."""
     script = Path(__file__).parents[1] / "tensor_world.py"
     running = [
@@ -137,5 +137,5 @@ def test_shares_compute_what_the_whole_does(tmp_path: Path) -> None:
         )
         for rank in range(2)
     ]
-    said = [process.communicate(timeout=120)[1] for process in running]
-    assert [process.returncode for process in running] == [0, 0], said
+    errors = [process.communicate(timeout=120)[1] for process in running]
+    assert [process.returncode for process in running] == [0, 0], errors

@@ -13,17 +13,16 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import RUN, known
+from helpers import known
+from small_runs import Killed, kill_at, train_cell
 
 from lm.cli import main
-from lm.config.tree import InputError, override
+from lm.config.tree import InputError
 from lm.store.record import Record
 from lm.store.store import LOGGED, Store
-from lm.training.cell import Cell, check
+from lm.training.cell import Cell
 from lm.training.loggers import KINDS, NEEDS, Logger, parse_loggers
-from lm.training.process import Execution
 from lm.training.tracking import Tracker, tracked
-from lm.training.train import train
 
 NAME = "quickstart/pre_norm/0"
 Told = list[tuple[int, dict[str, float]]]
@@ -33,30 +32,28 @@ ROWS: dict[int, dict[str, float]] = {0: {"a": 1.5}, 3: {"a": 1.0, "b": 2.0}, 6: 
 # names ---------------------------------------------------------------------------------------------------------------
 
 
-def test_loggers_are_asked_for_by_name_several_at_once() -> None:
+def test_several_loggers_are_parsed_at_once() -> None:
     assert parse_loggers([]) == ()
     assert parse_loggers(["csv", "csv, csv"]) == ("csv",)
     assert KINDS.keys() == NEEDS.keys()
 
 
-def test_a_name_that_there_is_not_is_answered_with_the_nearest() -> None:
+def test_an_unknown_logger_names_the_nearest() -> None:
     words = "--logger: no logger 'tensorbord'. Did you mean tensorboard. Choose from tensorboard, wandb, mlflow, csv"
     with pytest.raises(InputError, match=words):
         parse_loggers(["csv,tensorbord"])
 
 
 @pytest.mark.parametrize(("name", "package"), [("wandb", "wandb"), ("mlflow", "alembic")])
-def test_a_package_that_is_missing_is_one_line_with_the_command(
-    name: str, package: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda asked: None if asked == package else asked)
+def test_a_missing_package_names_the_install_command(name: str, package: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda module: None if module == package else module)
     words = rf"--logger {name}: the package {package} is not installed; pip install 'lm-ablations\[track\]'"
     with pytest.raises(InputError, match=words):
         parse_loggers(["csv", name])
 
 
 @pytest.mark.parametrize("command", ["fit", "ablate", "sweep"])
-def test_commands_refuse_a_logger_before_they_look_at_anything_else(
+def test_commands_refuse_an_unknown_logger_first(
     command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -96,23 +93,23 @@ class Failing(Fake):
 
 
 @pytest.fixture
-def made(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The loggers that were opened: `fake` goes on in a log, `anew` begins it again, `failing` fails when told."""
-    made: list[Any] = []
+    opened: list[Any] = []
 
     def kind(cls: type[Fake], restarts: bool) -> Callable[..., Fake]:
         class One(cls):  # type: ignore[valid-type, misc]
             restart_on_resume = restarts
 
-            def __init__(self, *given: Any) -> None:
-                super().__init__(*given)
-                made.append(self)
+            def __init__(self, *arguments: Any) -> None:
+                super().__init__(*arguments)
+                opened.append(self)
 
         return One
 
     for name, cls, again in (("fake", Fake, False), ("anew", Fake, True), ("failing", Failing, False)):
         monkeypatch.setitem(KINDS, name, kind(cls, again))
-    return made
+    return opened
 
 
 def begun(work: Path, *names: str, say: Callable[[str], None] = pytest.fail) -> Tracker:
@@ -122,24 +119,24 @@ def begun(work: Path, *names: str, say: Callable[[str], None] = pytest.fail) -> 
     return tracker
 
 
-def test_a_row_is_told_once_a_later_one_has_begun_and_each_once(tmp_path: Path, made: list[Any]) -> None:
+def test_a_row_is_logged_once_after_a_later_one_began(tmp_path: Path, opened: list[Any]) -> None:
     tracker = begun(tmp_path, "fake")
     tracker.log_rows(ROWS, 3)
-    assert made[0].rows == [(0, ROWS[0])]
+    assert opened[0].rows == [(0, ROWS[0])]
     tracker.log_rows(ROWS, 6)
     tracker.log_rows(ROWS)
-    assert made[0].rows == list(ROWS.items())
+    assert opened[0].rows == list(ROWS.items())
 
 
-def test_a_run_taken_up_goes_on_in_its_log_or_begins_it_anew(tmp_path: Path, made: list[Any]) -> None:
+def test_a_resumed_run_continues_or_restarts_its_log(tmp_path: Path, opened: list[Any]) -> None:
     begun(tmp_path, "fake", "anew").log_rows(ROWS, 6)
     begun(tmp_path, "fake", "anew").log_rows(ROWS)
-    fake, anew = made[2:]
+    fake, anew = opened[2:]
     assert (fake.run, fake.rows) == ("first", [(6, ROWS[6])])
     assert anew.rows == list(ROWS.items())
 
 
-def test_a_kill_while_a_row_is_told_does_not_double_it(tmp_path: Path, made: list[Any]) -> None:
+def test_a_kill_while_logging_does_not_double_a_row(tmp_path: Path, opened: list[Any]) -> None:
     class KilledError(BaseException):
         pass
 
@@ -148,41 +145,41 @@ def test_a_kill_while_a_row_is_told_does_not_double_it(tmp_path: Path, made: lis
     def row(step: int, row: Any) -> None:
         raise KilledError
 
-    made[0].row = row
+    opened[0].row = row
     with pytest.raises(KilledError):
         tracker.log_rows(ROWS, 3)
     begun(tmp_path, "fake").log_rows(ROWS)
-    assert [step for step, _ in made[1].rows] == [3, 6]
+    assert [step for step, _ in opened[1].rows] == [3, 6]
 
 
-def test_a_logger_that_fails_is_left_out_with_one_line(tmp_path: Path, made: list[Any]) -> None:
-    said: list[str] = []
-    tracker = begun(tmp_path, "failing", "fake", say=said.append)
+def test_a_failing_logger_is_dropped_with_one_line(tmp_path: Path, opened: list[Any]) -> None:
+    lines: list[str] = []
+    tracker = begun(tmp_path, "failing", "fake", say=lines.append)
     tracker.log_rows(ROWS)
     tracker.end("success")
-    assert said == ["--logger failing: no route to host; the run goes on without it"]
-    assert made[1].rows == list(ROWS.items())
-    assert (made[0].ended, made[1].ended) == ([], ["success"])
+    assert lines == ["--logger failing: no route to host; the run goes on without it"]
+    assert opened[1].rows == list(ROWS.items())
+    assert (opened[0].ended, opened[1].ended) == ([], ["success"])
 
 
-def test_a_logger_draws_no_number_that_the_run_would_draw(tmp_path: Path, made: list[Any]) -> None:
+def test_a_logger_leaves_the_random_state_alone(tmp_path: Path, opened: list[Any]) -> None:
     before = random.getstate(), torch.get_rng_state()
     begun(tmp_path, "fake").log_rows(ROWS)
     assert random.getstate() == before[0]
     assert torch.equal(torch.get_rng_state(), before[1])
 
 
-def test_a_note_that_is_damaged_begins_a_log_anew(tmp_path: Path, made: list[Any]) -> None:
+def test_damaged_tracking_state_restarts_the_log(tmp_path: Path, opened: list[Any]) -> None:
     (tmp_path / LOGGED).write_text('{"fake": []}')
     begun(tmp_path, "fake").log_rows(ROWS)
-    assert made[0].rows == list(ROWS.items())
+    assert opened[0].rows == list(ROWS.items())
 
 
 @pytest.mark.parametrize(
     ("raised", "status"), [(None, "success"), (ValueError, "failed"), (KeyboardInterrupt, "interrupted")]
 )
-def test_the_last_rows_come_from_the_file_and_the_log_is_told_how_it_ended(
-    tmp_path: Path, made: list[Any], raised: type[BaseException] | None, status: str
+def test_the_last_rows_and_the_status_are_logged(
+    tmp_path: Path, opened: list[Any], raised: type[BaseException] | None, status: str
 ) -> None:
     def follow() -> None:
         with tracked(["fake"], tmp_path, tmp_path, NAME, {}, pytest.fail):
@@ -195,11 +192,11 @@ def test_the_last_rows_come_from_the_file_and_the_log_is_told_how_it_ended(
     else:
         with pytest.raises(raised):
             follow()
-    assert made[0].rows == (list(ROWS.items()) if raised is None else [])
-    assert made[0].ended == [status]
+    assert opened[0].rows == (list(ROWS.items()) if raised is None else [])
+    assert opened[0].ended == [status]
 
 
-def test_another_try_in_the_same_process_begins_from_what_is_noted(tmp_path: Path, made: list[Any]) -> None:
+def test_another_attempt_in_the_process_continues_the_log(tmp_path: Path, opened: list[Any]) -> None:
     """Memory did not suffice, and batches are taken in halves from the last checkpoint on."""
     with tracked(["fake", "anew"], tmp_path, tmp_path, NAME, {}, pytest.fail) as follow:
         trainer = SimpleNamespace(callbacks=[])
@@ -209,11 +206,11 @@ def test_another_try_in_the_same_process_begins_from_what_is_noted(tmp_path: Pat
         tracker.log_rows(ROWS, 6)
         follow(SimpleNamespace(callbacks=[]))
         tracker.log_rows(ROWS)
-    assert [[step for step, _ in one.rows] for one in made] == [[0, 3], [0, 3], [6], [0, 3, 6]]
-    assert [one.ended for one in made] == [["interrupted"], ["interrupted"], ["success"], ["success"]]
+    assert [[step for step, _ in one.rows] for one in opened] == [[0, 3], [0, 3], [6], [0, 3, 6]]
+    assert [one.ended for one in opened] == [["interrupted"], ["interrupted"], ["success"], ["success"]]
 
 
-def test_no_logger_is_given_a_secret_and_no_line_tells_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loggers_and_messages_contain_no_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WANDB_API_KEY", "0123456789abcdef")
     hyperparameters: list[Any] = []
 
@@ -239,19 +236,9 @@ def test_no_logger_is_given_a_secret_and_no_line_tells_one(tmp_path: Path, monke
 # real runs -----------------------------------------------------------------------------------------------------------
 
 
-class Killed(BaseException):
-    """Ends a run as a signal would: not an Exception, so nothing is recorded."""
-
-
 def trained(out: Path, *loggers: str, killed_at: int | None = None) -> tuple[Cell, Record]:
-    cell, store = check(override(RUN, {"model.dropout": 0.1})), Store(out)
-
-    def report(step: int, steps: int, loss: float) -> None:
-        if step == killed_at:
-            raise Killed
-
-    train(cell, store, report, Execution(threads=1, checkpoint_seconds=0, loggers=loggers, run_name=NAME))
-    return cell, store.record(cell.id)
+    settings = {"checkpoint_seconds": 0, "loggers": loggers, "run_name": NAME}
+    return train_cell(out, {"model.dropout": 0.1}, kill_at(killed_at), **settings)[:2]
 
 
 def interrupted(out: Path, *loggers: str) -> tuple[Cell, Record]:
@@ -300,7 +287,7 @@ def measured(record: Record) -> Any:
 
 
 @pytest.mark.slow
-def test_a_logger_changes_no_number_and_holds_the_rows_of_the_record(tmp_path: Path) -> None:
+def test_a_logger_holds_the_rows_and_changes_no_number(tmp_path: Path) -> None:
     cell, plain = trained(tmp_path / "plain")
     _, record = trained(tmp_path / "logged", "csv")
     assert measured(record) == measured(plain)
@@ -319,14 +306,14 @@ def test_a_logger_changes_no_number_and_holds_the_rows_of_the_record(tmp_path: P
 
 
 @pytest.mark.slow
-def test_a_run_that_is_taken_up_goes_on_in_its_log_without_doubled_rows(tmp_path: Path) -> None:
+def test_a_resumed_run_logs_no_row_twice(tmp_path: Path) -> None:
     cell, _ = interrupted(tmp_path, "csv")
     assert told_by_csv(tmp_path) == history(tmp_path, cell)
     assert not (Store(tmp_path).directory(cell.id) / LOGGED).exists()
 
 
 @pytest.mark.slow
-def test_a_run_goes_on_without_a_logger_that_cannot_be_opened(tmp_path: Path, capsys: Any) -> None:
+def test_a_run_continues_without_an_unopenable_logger(tmp_path: Path, capsys: Any) -> None:
     (tmp_path / "logs").write_text("in the way")
     _, record = trained(tmp_path, "csv")
     assert record["status"] == "ok"
@@ -343,16 +330,16 @@ def test_tensorboard_holds_the_rows(tmp_path: Path) -> None:
     folder = tmp_path / "logs" / "tensorboard" / NAME
     assert len(list(folder.glob("events.out.*"))) == 1
     events = EventAccumulator(str(folder), size_guidance={"scalars": 0}).Reload()
-    told: dict[int, dict[str, float]] = {}
+    logged: dict[int, dict[str, float]] = {}
     for tag in events.Tags()["scalars"]:
         for one in events.Scalars(tag):
-            assert tag not in told.setdefault(one.step, {}), "a doubled row"
-            told[one.step][tag] = one.value
+            assert tag not in logged.setdefault(one.step, {}), "a doubled row"
+            logged[one.step][tag] = one.value
     expected = {
         step: {name: struct.unpack("f", struct.pack("f", value))[0] for name, value in row.items()}
         for step, row in history(tmp_path, cell).items()
     }
-    assert told == expected
+    assert logged == expected
     assert "_hparams_/session_start_info" in events.summary_metadata
     assert cell.id in (folder / "hparams.yaml").read_text()
 
@@ -370,17 +357,17 @@ def test_mlflow_holds_the_rows_in_one_run(tmp_path: Path, monkeypatch: pytest.Mo
     experiment = known(client.get_experiment_by_name("quickstart"))
     (run,) = client.search_runs([experiment.experiment_id])
     assert (run.info.run_name, run.info.status, run.data.params["cell"]) == (NAME, "FINISHED", cell.id)
-    told: dict[int, dict[str, float]] = {}
+    logged: dict[int, dict[str, float]] = {}
     for name in run.data.metrics:
         for one in client.get_metric_history(run.info.run_id, name):
-            assert name not in told.setdefault(one.step, {}), "a doubled row"
-            told[one.step][name] = one.value
-    assert told == history(tmp_path, cell)
+            assert name not in logged.setdefault(one.step, {}), "a doubled row"
+            logged[one.step][name] = one.value
+    assert logged == history(tmp_path, cell)
 
 
 @pytest.mark.slow
 @pytest.mark.extra
-def test_wandb_holds_the_rows_in_one_run_that_was_not_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wandb_holds_the_rows_in_one_offline_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("wandb", reason="needs wandb, of the extra track")
     monkeypatch.delenv("WANDB_MODE", raising=False)
     cell, _ = interrupted(tmp_path, "wandb")
@@ -389,7 +376,7 @@ def test_wandb_holds_the_rows_in_one_run_that_was_not_sent(tmp_path: Path, monke
     parts = sorted((tmp_path / "logs" / "wandb").glob("offline-run-*/run-*.wandb"))
     assert len(parts) == 2
     assert len({part.name for part in parts}) == 1, "another run"
-    told: dict[int, dict[str, float]] = {}
+    logged: dict[int, dict[str, float]] = {}
     names = set()
     for part in parts:
         for data in records_of(part):
@@ -402,18 +389,18 @@ def test_wandb_holds_the_rows_in_one_run_that_was_not_sent(tmp_path: Path, monke
                     item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in found.history.item
                 }
                 step = int(items["trainer/global_step"])
-                assert step not in told, "a doubled row"
-                told[step] = {
+                assert step not in logged, "a doubled row"
+                logged[step] = {
                     key: value for key, value in items.items() if key[0] != "_" and key != "trainer/global_step"
                 }
     assert names == {NAME}
-    assert told == history(tmp_path, cell)
+    assert logged == history(tmp_path, cell)
 
 
 @pytest.mark.slow
 @pytest.mark.extra
 @pytest.mark.parametrize("name", ["wandb", "mlflow"])
-def test_a_run_goes_on_without_a_server_that_cannot_be_reached(
+def test_a_run_continues_without_an_unreachable_server(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     pytest.importorskip(name, reason=f"needs {name}, of the extra track")

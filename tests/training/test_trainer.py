@@ -15,12 +15,13 @@ from typing import Any
 import pytest
 import torch
 from helpers import RUN, known, order_hash
+from small_runs import Killed, silent
 
 from lm.config.components import build
 from lm.config.tree import InputError, override
 from lm.data.text import TextData
 from lm.metrics.tokens import TokenStatistics
-from lm.model.transformer import Decoder, build_and_initialize
+from lm.model.transformer import Decoder, build_and_initialize, load_weights
 from lm.store.leases import LostError
 from lm.store.record import Record
 from lm.store.store import Store
@@ -35,14 +36,6 @@ from lm.training.train import fail, train
 pytestmark = pytest.mark.slow
 QUIET = Execution(threads=1)
 ALWAYS = Execution(threads=1, checkpoint_seconds=0)
-
-
-class Killed(BaseException):
-    """Ends a run as a signal would: not an Exception, so nothing is recorded."""
-
-
-def silent(step: int, steps: int, loss: float) -> None:
-    pass
 
 
 def run(out: Path, changes: dict[str, Any] | None = None, execution: Execution = QUIET) -> tuple[Cell, Record]:
@@ -112,9 +105,7 @@ def test_training_is_the_bare_loop(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("algorithm", "limit"), [("norm", 1.22), ("value", 0.255)])
-def test_clipping_is_that_of_the_bare_loop_and_clipped_steps_are_counted(
-    tmp_path: Path, algorithm: str, limit: float
-) -> None:
+def test_clipping_equals_the_bare_loop_and_is_counted(tmp_path: Path, algorithm: str, limit: float) -> None:
     changes = {"trainer.gradient_clip_algorithm": algorithm, "trainer.gradient_clip_val": limit}
     cell, record = run(tmp_path, changes)
     expected, _, compared = bare_loop(cell)
@@ -125,7 +116,7 @@ def test_clipping_is_that_of_the_bare_loop_and_clipped_steps_are_counted(
         torch.testing.assert_close(value, expected[name], rtol=1e-9, atol=1e-12)
 
 
-def test_gradient_norms_of_the_parts_add_up_to_the_global_one(tmp_path: Path) -> None:
+def test_gradient_norms_of_parts_add_up_to_the_total(tmp_path: Path) -> None:
     cell, _ = run(tmp_path, {"trainer.log_every_n_steps": 1})
     parts = ("embedding.all", "blocks.0", "blocks.1", "final_norm")
     kinds = ("embedding", "query", "key", "value", "attention_output", "mlp_in", "mlp_out", "norm", "bias")
@@ -142,7 +133,7 @@ def test_the_record_holds_what_a_second_evaluation_finds(tmp_path: Path) -> None
         tmp_path, {"optim.objective": {"class_path": "CrossEntropy", "init_args": {"label_smoothing": 0.2}}}
     )
     _, data, model = prepared(cell)
-    model.load_state_dict(weights(tmp_path, cell))
+    model.load_state_dict(load_weights(tmp_path, cell))
     with torch.no_grad():
         batches = list(data.evaluation_batches("validation"))
         logits = torch.cat([model(*batch.inputs).flatten(0, 1) for batch in batches])
@@ -210,9 +201,7 @@ def comparable(record: Record) -> dict[str, Any]:
     ],
     ids=["plain", "dropout", "accumulation", "validation-off-beat", "every-step", "last-window-short"],
 )
-def test_a_run_killed_and_resumed_again_and_again_is_the_run_never_stopped(
-    tmp_path: Path, changes: dict[str, Any]
-) -> None:
+def test_a_run_killed_repeatedly_equals_the_run_never_stopped(tmp_path: Path, changes: dict[str, Any]) -> None:
     cell, whole = run(tmp_path / "whole", changes)
     store = Store(tmp_path / "killed")
     kills, last = 0, 0
@@ -243,7 +232,7 @@ def test_a_run_killed_and_resumed_again_and_again_is_the_run_never_stopped(
         assert torch.equal(value, expected[name]), name
 
 
-def test_a_clock_that_is_set_back_makes_no_run_shorter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_clock_set_back_changes_no_duration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     days = itertools.count(0, -86400)
     monkeypatch.setattr(
         "lm.training.train.time",
@@ -255,7 +244,7 @@ def test_a_clock_that_is_set_back_makes_no_run_shorter(tmp_path: Path, monkeypat
     assert 0 < origin["seconds"] < 3600
 
 
-def test_a_kill_between_outcome_and_record_costs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kill_between_outcome_and_record_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cell, whole = run(tmp_path / "whole")
     store = Store(tmp_path / "killed")
 
@@ -282,9 +271,7 @@ def test_a_kill_between_outcome_and_record_costs_nothing(tmp_path: Path, monkeyp
         "lm.store.store.write_atomic",
     ],
 )
-def test_a_disk_that_is_full_is_no_result_and_the_run_goes_on_once_there_is_room(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
-) -> None:
+def test_a_full_disk_is_no_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str) -> None:
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device", "somewhere")
 
@@ -300,7 +287,7 @@ def test_a_disk_that_is_full_is_no_result_and_the_run_goes_on_once_there_is_room
     assert history(tmp_path / "full", cell) == history(tmp_path / "whole", cell)
 
 
-def test_what_goes_wrong_once_a_lease_was_removed_is_no_failure_and_the_run_goes_on(tmp_path: Path) -> None:
+def test_an_error_after_a_lost_lease_is_no_failure(tmp_path: Path) -> None:
     cell, whole = run(tmp_path / "whole")
     store = Store(tmp_path / "removed")
 
@@ -319,9 +306,7 @@ def test_what_goes_wrong_once_a_lease_was_removed_is_no_failure_and_the_run_goes
     assert history(tmp_path / "removed", cell) == history(tmp_path / "whole", cell)
 
 
-def test_a_checkpoint_takes_no_room_among_temporary_files_where_a_kill_would_leave_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_checkpoint_uses_no_temporary_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
     cell, store = check(RUN), Store(tmp_path / "out")
 
@@ -334,15 +319,13 @@ def test_a_checkpoint_takes_no_room_among_temporary_files_where_a_kill_would_lea
     assert (store.work(cell.id) / "last.ckpt").is_file()
 
 
-def test_a_checkpoint_makes_no_folder_anew_that_another_process_has_taken_away(tmp_path: Path) -> None:
+def test_a_checkpoint_does_not_recreate_a_removed_folder(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         InPlace().save_checkpoint({"weights": torch.zeros(3)}, tmp_path / "gone" / "saving.ckpt")
     assert not any(tmp_path.iterdir())
 
 
-def test_a_checkpoint_that_the_disk_did_not_keep_costs_time_and_no_more(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_damaged_checkpoint_costs_only_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     cell, whole = run(tmp_path / "whole")
     store = Store(tmp_path / "cut")
 
@@ -361,7 +344,7 @@ def test_a_checkpoint_that_the_disk_did_not_keep_costs_time_and_no_more(
     assert not store.record(cell.id)["provenance"]["resumed"]
 
 
-def test_an_outcome_that_the_disk_did_not_keep_costs_time_and_no_more(
+def test_a_damaged_outcome_costs_only_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cell, whole = run(tmp_path / "whole")
@@ -406,7 +389,7 @@ def test_a_finished_cell_is_not_trained_again(tmp_path: Path, monkeypatch: pytes
     assert Store(tmp_path).record(cell.id) == first
 
 
-def test_a_loss_that_is_not_finite_ends_the_run_as_diverged(tmp_path: Path) -> None:
+def test_a_loss_that_is_not_finite_means_diverged(tmp_path: Path) -> None:
     # Adam's first step is as long as the rate: weights of 1e200 overflow when multiplied.
     cell, record = run(tmp_path, {"optim.lr": 1e200, "optim.schedule": "Constant", "trainer.log_every_n_steps": 5})
     assert record["status"] == "diverged"
@@ -488,7 +471,7 @@ def test_an_exception_is_a_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert cell.config["model"]["init_args"]["mlp"]["class_path"] == "user_broken.Broken"
 
 
-def test_identity_ignores_where_the_text_lies_and_how_the_cell_is_run(tmp_path: Path) -> None:
+def test_the_identity_ignores_paths_and_execution(tmp_path: Path) -> None:
     text = "".join(f"line {i} of a text\n" for i in range(2000))
     ids = set()
     for name in ("a.txt", "b.txt"):
@@ -530,13 +513,13 @@ def test_identity_changes_with_what_is_computed(changes: dict[str, Any]) -> None
         ({"seed": -1}, "seed=-1"),
     ],
 )
-def test_a_cell_that_could_not_be_trained_is_refused_when_it_is_built(changes: dict[str, Any], words: str) -> None:
+def test_a_cell_that_cannot_be_trained_is_refused(changes: dict[str, Any], words: str) -> None:
     with pytest.raises(InputError, match=words):
         check(override(RUN, changes))
 
 
 @pytest.mark.parametrize("seed", [0, 1])
-def test_arms_of_one_seed_see_the_same_batches_and_start_from_the_same_shared_values(tmp_path: Path, seed: int) -> None:
+def test_arms_share_batches_and_initial_parameters_by_seed(tmp_path: Path, seed: int) -> None:
     base, first = run(tmp_path, {"seed": seed})
     for changes in ({"model.norm": "RMSNorm"}, {"model.block": "PostNorm"}, {"model.position": "Alibi"}):
         arm, second = run(tmp_path, {"seed": seed, **changes})
@@ -568,9 +551,7 @@ def test_a_metric_that_no_table_knows_is_kept(tmp_path: Path, monkeypatch: pytes
     assert "my_list: not kept, expected a number, found [1]" in record["flags"]
 
 
-def test_the_end_reads_no_block_that_the_last_validation_has_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_final_evaluation_reuses_the_last_validation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """And measures what it would have measured without one."""
     read: list[int] = []
     plain = LanguageModel.validation_step
@@ -580,15 +561,15 @@ def test_the_end_reads_no_block_that_the_last_validation_has_read(
         plain(self, batch, batch_idx)
 
     monkeypatch.setattr(LanguageModel, "validation_step", counted)
-    found = []
+    records = []
     for every in (3, 4):
         changes = {"trainer.max_steps": 6, "trainer.val_check_interval": every, "trainer.limit_val_batches": 2}
         cell, store = check(override(RUN, changes)), Store(tmp_path)
         train(cell, store, lambda *_: None, Execution(threads=1))
-        found.append(store.record(cell.id))
+        records.append(store.record(cell.id))
     blocks = len(cell.open().data.evaluation_batches("validation"))
     assert blocks > 2
     assert read == [3, 3, *[6] * blocks, 4, 4, *[6] * blocks]
-    assert {**found[0]["metrics"], "noise_scale": 0} == {**found[1]["metrics"], "noise_scale": 0}
-    assert found[0]["reliability"] == found[1]["reliability"]
-    assert found[0]["final"] == found[1]["final"]
+    assert {**records[0]["metrics"], "noise_scale": 0} == {**records[1]["metrics"], "noise_scale": 0}
+    assert records[0]["reliability"] == records[1]["reliability"]
+    assert records[0]["final"] == records[1]["final"]
