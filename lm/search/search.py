@@ -191,9 +191,9 @@ def run_searches(
         source = Searches(searches, store)
         spent, total = sum(search.spent for search in searches), sum(job.spec.trials for job in jobs)
         open_trials = sum(search.unfinished for search in searches)
-        taken_up = f", {open_trials} taken up" if open_trials else ""
+        resumed = f", {open_trials} resumed" if open_trials else ""
         print(
-            f"{total} trials: {spent} done{taken_up}, {max(0, total - spent)} to come with {workers} cells at a time",
+            f"{total} trials: {spent} done{resumed}, {max(0, total - spent)} to come with {workers} cells at a time",
             file=sys.stderr,
         )
         execution = Execution(threads(executor, workers), False, checkpoint_seconds, hang_seconds, loggers)
@@ -343,6 +343,6 @@ def _estimate(spec: SweepSpec, workers: int, each: int) -> tuple[str, str | None
         except InputError:
             continue
         wall = wall_seconds([measured_seconds(cell, each)] * spec.trials * len(spec.seeds), workers)
-        line = f"; about {duration(wall)} with {workers} at a time, judged by a few steps of one drawn at random"
+        line = f"; about {duration(wall)} with {workers} at a time, estimated from a few steps of a random trial"
         return line, advice([cell], each)
-    return "; none of ten drawn at random can be built: see whether the values of the space go together", None
+    return "; none of ten random trials can be built: check that the values of the space fit each other", None

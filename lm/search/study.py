@@ -226,7 +226,7 @@ def _check_same_search(spec: SweepSpec, study: optuna.Study, path: Path | None) 
     before = study.user_attrs.get(DEFINITION)
     definition = json.loads(json.dumps(spec.definition()))
     damaged = InputError(
-        f"{describe_location(spec, path)}: is damaged: its study is described as none is; move it away to begin again"
+        f"{describe_location(spec, path)}: is damaged: it describes no valid study; move it away to start a new one"
     )
     if not isinstance(before, dict | None) or not isinstance(study.user_attrs.get(METHODS, []), list):
         raise damaged

@@ -73,16 +73,16 @@ class PeerWorkers:
                 )
         for token, holder in self.alive.items():
             if token not in self.reported:
-                self.say(self.spec.name, f"{holder} works on it too", 0)
+                self.say(self.spec.name, f"{holder} also works on it", 0)
         for token, holder in self.reported.items():
             if token not in self.alive:
-                self.say(self.spec.name, f"{format_process(holder)} works on it no more", 0)
+                self.say(self.spec.name, f"{format_process(holder)} no longer works on it", 0)
         self.reported = dict(self.alive)
 
     def waiting_lines(self) -> list[str]:
         """Return a line for each process that this one waits for."""
         return [
-            f"waiting for {count} trial{'s' * (count > 1)} of {self.spec.name}: carried out by {self.alive[token]}"
+            f"waiting for {count} trial{'s' * (count > 1)} of {self.spec.name}: run by {self.alive[token]}"
             for token, count in self.at_work.items()
         ]
 
@@ -163,7 +163,7 @@ class Search:
         return len(self.queue) + max(0, to_begin) * len(self.spec.seeds)
 
     def ask(self) -> Planned | None:
-        """Return a cell to train, None if none is due: before another ends, or for good."""
+        """Return a cell to train, None if none is due until another ends, or ever."""
         while not self.queue:
             if time.monotonic() < self.rest or not self._another():
                 return None
@@ -185,7 +185,7 @@ class Search:
         while self._due(self.refresh()):
             started = self.shared.retry(self._draw_trial)
             if isinstance(started, int):
-                self.say(f"{self.label}trial {started}", "given up: every process that took it up ended", 0)
+                self.say(f"{self.label}trial {started}", "failed: every process that ran it ended", 0)
             elif started is not None:
                 self._begin(*started)
                 return True
@@ -193,7 +193,7 @@ class Search:
         return False
 
     def _draw_trial(self) -> tuple[optuna.trial.Trial, dict[str, Any]] | int | None:
-        """Draw a trial and its changes with the mutex held; None if none is due.
+        """Draw a trial and its changes with the mutex held; return None if no trial is due.
 
         The number of a trial is returned if it has failed, as it was resumed too often. This may fail at any point and
         be repeated: it leaves a free trial then.
@@ -229,7 +229,7 @@ class Search:
         return not self.peers.owns(trial) and f"{self.label}trial {trial.number}" not in self.open
 
     def _register_again(self) -> None:
-        """Register anew and sign the running trials, if other processes took this one for dead."""
+        """Register anew and sign the running trials, if other processes have evicted this one."""
         if self.workers.is_evicted():
             self.workers.register()
             for open_trial in self.open.values():
@@ -257,7 +257,7 @@ class Search:
 
         try:
             open_trial.stopped = self.shared.retry(stopped)
-        except UpdateFinishedTrialError:  # ended by another process, which took this one for dead
+        except UpdateFinishedTrialError:  # ended by another process, which has taken it over
             return True
         if open_trial.stopped:
             self._drop(planned.arm)
@@ -317,7 +317,7 @@ class Search:
         dropped = [planned for planned in self.queue if planned.arm == name]
         self.queue = [planned for planned in self.queue if planned.arm != name]
         if dropped:
-            self.say(name, "its other seeds are left out", len(dropped))
+            self.say(name, "its other seeds are skipped", len(dropped))
 
     def _settle(self, name: str) -> None:
         """Tell the study the outcome of a trial: one failed seed fails it, one stopped seed prunes it."""
@@ -370,7 +370,7 @@ class Search:
             self.peers.ended_trials.add(open_trial.trial.number)
             self.changed()
         else:
-            self.say(name, "another process carries it out, which took this one for dead", 0)
+            self.say(name, "another process has taken it over, as this one missed its heartbeats", 0)
 
 
 def _num_finished(trials: list[FrozenTrial]) -> int:

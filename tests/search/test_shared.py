@@ -95,7 +95,7 @@ def test_each_says_what_the_other_does(tmp_path: Path, place: str | None) -> Non
             kept.append(planned)
         assert second.pop() is None
         assert [line.partition(" on host")[0] for line in second.blocked_on()] == [
-            f"waiting for 1 trial of s: carried out by process {first.searches[0].workers.slot.holder.pid}"  # type: ignore[union-attr]
+            f"waiting for 1 trial of s: run by process {first.searches[0].workers.slot.holder.pid}"  # type: ignore[union-attr]
         ]
         assert step(world, first, held)
         second.refresh()
@@ -104,7 +104,7 @@ def test_each_says_what_the_other_does(tmp_path: Path, place: str | None) -> Non
         ("s trial 0", "complete", 1)
     ]
     for said in (world.said, other.said):
-        assert any(outcome.endswith("works on it too") for _, outcome, _ in said)
+        assert any(outcome.endswith("also works on it") for _, outcome, _ in said)
 
 
 def test_what_one_leaves_the_other_takes_up_at_once(tmp_path: Path, place: str | None) -> None:
@@ -193,7 +193,7 @@ def test_who_was_taken_for_dead_finds_out_and_counts_no_trial_twice(tmp_path: Pa
         first.ended(more, world.answer(more.cell.config))
         assert not theirs
     assert [trial.state for trial in study_of(one, tmp_path)] == [TrialState.COMPLETE] * 2
-    assert any("took this one for dead" in outcome for _, outcome, _ in world.said)
+    assert any("another process has taken it over" in outcome for _, outcome, _ in world.said)
 
 
 # storages that fail --------------------------------------------------------------------------------------------------
@@ -255,7 +255,9 @@ def test_a_damaged_database_is_told_at_once_and_not_waited_for(monkeypatch: pyte
     monkeypatch.setattr(storage, "WAIT_SECONDS", 0.0)
     with pytest.raises(InputError) as caught:
         storage.RetryingStorage("sqlite:////x/study.db", print)(broken)
-    assert str(caught.value) == f"storage: sqlite:////x/study.db: is damaged: {words}; move it away to begin again"
+    assert (
+        str(caught.value) == f"storage: sqlite:////x/study.db: is damaged: {words}; move it away to start a new study"
+    )
     assert waits == []
 
 
@@ -272,7 +274,7 @@ def test_a_storage_that_stays_away_is_told_in_one_line_and_the_search_goes_on_la
         assert planned is not None
         flaky = Flaky(broken, optuna.storages.JournalStorage, ["get_all_trials"])
         flaky.left = itertools.repeat("before")
-        with pytest.raises(InputError, match=r"study\.journal: gave no answer .*the same command goes on") as error:
+        with pytest.raises(InputError, match=r"study\.journal: did not answer .*the same command resumes") as error:
             source.pop()
         assert "\n" not in str(error.value)
     assert len(told) == 1

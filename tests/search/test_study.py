@@ -142,11 +142,11 @@ def test_what_cannot_be_built_diverges_or_fails_is_a_failed_trial_with_its_reaso
     assert ("s trial 3", "failed: x: too large", 2) in world.said
 
 
-def test_the_other_seeds_of_a_failed_trial_are_left_out(tmp_path: Path) -> None:
+def test_the_other_seeds_of_a_failed_trial_are_skipped(tmp_path: Path) -> None:
     world = World(lambda tree: {**blank(status="failed"), "error": "no"})
     carry_out(tmp_path, world, spec(trials=2, seeds=[0, 1, 2]))
     assert [tree["seed"] for tree in world.trained] == [0, 0]
-    assert [cells for _, outcome, cells in world.said if "left out" in outcome] == [2, 2]
+    assert [cells for _, outcome, cells in world.said if "are skipped" in outcome] == [2, 2]
 
 
 # pruning -------------------------------------------------------------------------------------------------------------

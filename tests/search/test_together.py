@@ -130,7 +130,7 @@ def test_what_a_killed_command_left_is_taken_up_by_the_other(tmp_path: Path, sto
     gone.signal(signal.SIGSTOP)  # so that it has a trial when it is killed, however long the other takes to come
     left = [trial.number for trial in trials_of(spec) if trial.state == TrialState.RUNNING]
     stays = Sweep(spec, tmp_path / "stays")
-    until(lambda: "works on it too" in stays.said, stays)
+    until(lambda: "also works on it" in stays.said, stays)
     gone.kill()
     stays.wait()
     check(spec, 3, stays, gone)
