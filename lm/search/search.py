@@ -133,29 +133,25 @@ def check_space(space: Space, tree: Tree) -> None:
             hint = " (int: true draws whole numbers)" if "expected a whole number" in str(error) else ""
             raise InputError(f"space: {error}{hint}") from None
     for changes in examples:
-        if problem := _problem(space, tree, changes):
+        if problem := _find_problem(space, tree, changes):
             drawn = ", ".join(f"{path}={shown(value)}" for path, value in changes.items())
             raise InputError(f"space: {drawn} cannot be trained: {problem}")
 
 
-def _problem(space: Space, tree: Tree, changes: dict[str, Any]) -> str:
+def _find_problem(space: Space, tree: Tree, changes: dict[str, Any]) -> str:
     """Return why the changes cannot be built with any other values of the space; empty if they can."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     study, problem = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0)), ""
+    prefixes = tuple(f"{path}." for path in changes)
     for attempt in range(1 + NUM_DRAWS if len(space.dimensions) > 1 else 1):
         drawn = space.suggest(study.ask()) if attempt else {}
-        others = {path: value for path, value in drawn.items() if not any(_under(path, changed) for changed in changes)}
+        others = {path: value for path, value in drawn.items() if not f"{path}.".startswith(prefixes)}
         try:
             check(override(tree, {**others, **changes}))
             return ""
         except InputError as error:
             problem = problem or str(error)
     return problem
-
-
-def _under(path: str, start: str) -> bool:
-    """Return True if a dotted path is `start` or lies below it."""
-    return f"{path}.".startswith(f"{start}.")
 
 
 def run_searches(
@@ -275,12 +271,12 @@ def write_manifest(spec: SweepSpec, shared: SharedStudy, folder: Path) -> None:
         "trials": spec.trials,
         "seeds": spec.seeds,
         "methods": shared.retry(lambda: study.user_attrs[METHODS]),
-        "study": [_described(trial) for trial in trials if trial.state != TrialState.WAITING],
+        "study": [_trial_as_json(trial) for trial in trials if trial.state != TrialState.WAITING],
     }
     write_atomic(folder / "study.json", to_json(finite(SEARCH.stamped(manifest))))
 
 
-def _described(trial: FrozenTrial) -> dict[str, Any]:
+def _trial_as_json(trial: FrozenTrial) -> dict[str, Any]:
     """Return a trial as JSON."""
     return {
         "number": trial.number,
@@ -309,7 +305,7 @@ def show_plan(spec: SweepSpec, workers: int, each: int) -> None:
     for column in ("parameter", "drawn from"):
         table.add_column(column)
     for name, drawn in spec.space.described().items():
-        table.add_row(Text(name), Text(_drawn_from(drawn)))
+        table.add_row(Text(name), Text(_format_distribution(drawn)))
     console.print(table)
     seeds, objectives = len(spec.seeds), ", ".join(f"{name} ({better})" for name, better in spec.objectives.items())
     estimate, remark = _estimate(spec, workers, each)
@@ -322,7 +318,7 @@ def show_plan(spec: SweepSpec, workers: int, each: int) -> None:
         console.print(line, highlight=False, soft_wrap=True)
 
 
-def _drawn_from(described: dict[str, Any]) -> str:
+def _format_distribution(described: dict[str, Any]) -> str:
     """Format a distribution."""
     if "choices" in described:
         return ", ".join(described["choices"])

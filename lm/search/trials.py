@@ -153,7 +153,7 @@ class Search:
         self.rest = 0.0
         trials = shared.trials()
         self.spent = _num_finished(trials)
-        self.unfinished = sum(self._free(trial) for trial in trials)
+        self.unfinished = sum(self._is_free(trial) for trial in trials)
         self.peers.initialise(trials)
 
     @property
@@ -165,7 +165,7 @@ class Search:
     def ask(self) -> Planned | None:
         """Return a cell to train, None if none is due until another ends, or ever."""
         while not self.queue:
-            if time.monotonic() < self.rest or not self._another():
+            if time.monotonic() < self.rest or not self._start_trial():
                 return None
         planned = self.queue.pop(0)
         self.open[planned.arm].training.add(planned.seed)
@@ -176,18 +176,18 @@ class Search:
         trials = self.shared.trials()
         self.spent = _num_finished(trials)
         self.shared.retry(lambda: self.peers.refresh(trials))
-        if self._due(trials):
+        if self._may_start(trials):
             self.rest = 0.0
         return trials
 
-    def _another(self) -> bool:
+    def _start_trial(self) -> bool:
         """Start a free trial, or a new one; return False if there was none."""
-        while self._due(self.refresh()):
+        while self._may_start(self.refresh()):
             started = self.shared.retry(self._draw_trial)
             if isinstance(started, int):
                 self.say(f"{self.label}trial {started}", "failed: every process that ran it ended", 0)
             elif started is not None:
-                self._begin(*started)
+                self._create_cells(*started)
                 return True
         self.rest = time.monotonic() + REST_SECONDS
         return False
@@ -203,7 +203,7 @@ class Search:
             self.peers.alive = self.workers.peers()  # none registers or starts a trial meanwhile
             trials = self.study.get_trials(deepcopy=False)
             for candidate in trials:
-                if self._free(candidate):
+                if self._is_free(candidate):
                     trial = resume_trial(self.study, candidate, self.workers.signature(), self.workers.tokens)
                     if trial is None:
                         return candidate.number
@@ -211,18 +211,18 @@ class Search:
             else:
                 if _num_started(trials) >= self.spec.trials:
                     return None
-                trial = self._next(trials)
+                trial = self._ask_study(trials)
                 if _num_started(self.study.get_trials(deepcopy=False)) > self.spec.trials:  # drawn twice, or too late
                     self.study._storage.set_trial_state_values(trial._trial_id, TrialState.WAITING)
                     return None
                 trial.set_user_attr(HOLDER, self.workers.signature())
             return trial, self.spec.space.suggest(trial)
 
-    def _due(self, trials: list[FrozenTrial]) -> bool:
+    def _may_start(self, trials: list[FrozenTrial]) -> bool:
         """Return True if there may be a trial to start; only the mutex makes it certain."""
-        return _num_started(trials) < self.spec.trials or any(self._free(trial) for trial in trials)
+        return _num_started(trials) < self.spec.trials or any(self._is_free(trial) for trial in trials)
 
-    def _free(self, trial: FrozenTrial) -> bool:
+    def _is_free(self, trial: FrozenTrial) -> bool:
         """Return True for a running trial that no living process runs."""
         if trial.state != TrialState.RUNNING:
             return False
@@ -260,23 +260,23 @@ class Search:
         except UpdateFinishedTrialError:  # ended by another process, which has taken it over
             return True
         if open_trial.stopped:
-            self._drop(planned.arm)
+            self._skip_queued(planned.arm)
         return not open_trial.stopped
 
     def ended(self, planned: Planned, record: Ending | None) -> None:
         """Record the outcome of a cell; None leaves its trial open."""
         if record is None:
-            self._drop(planned.arm)
+            self._skip_queued(planned.arm)
             return
         open_trial = self.open[planned.arm]
         open_trial.training.discard(planned.seed)
         open_trial.records[planned.seed] = record
         if record["status"] != "ok":
-            self._drop(planned.arm)
-        if not open_trial.training and not self._queued(planned.arm):
+            self._skip_queued(planned.arm)
+        if not open_trial.training and not self._has_queued_cells(planned.arm):
             self._settle(planned.arm)
 
-    def _next(self, trials: list[FrozenTrial]) -> optuna.trial.Trial:
+    def _ask_study(self, trials: list[FrozenTrial]) -> optuna.trial.Trial:
         """Ask the study for a trial, of a grid for the next untried point."""
         if self.points is not None and not any(trial.state == TrialState.WAITING for trial in trials):
             tried = {canonical({**trial.system_attrs.get("fixed_params", {}), **trial.params}) for trial in trials}
@@ -284,7 +284,7 @@ class Search:
             self.study.enqueue_trial(untried[0])
         return self.study.ask()
 
-    def _begin(self, trial: optuna.trial.Trial, changes: dict[str, Any]) -> None:
+    def _create_cells(self, trial: optuna.trial.Trial, changes: dict[str, Any]) -> None:
         """Create the cells of a trial, and settle it at once if there is nothing to train."""
         name = f"{self.label}trial {trial.number}"
         open_trial = self.open[name] = OpenTrial(trial)
@@ -305,14 +305,14 @@ class Search:
             else:
                 self.queue.append(Planned(name, seed, cell, f"{self.called}{trial.number}/{seed}"))
         self.changed()
-        if not self._queued(name):
+        if not self._has_queued_cells(name):
             self._settle(name)
 
-    def _queued(self, name: str) -> bool:
+    def _has_queued_cells(self, name: str) -> bool:
         """Return True if a cell of the trial is in the queue."""
         return any(planned.arm == name for planned in self.queue)
 
-    def _drop(self, name: str) -> None:
+    def _skip_queued(self, name: str) -> None:
         """Remove the queued cells of a trial."""
         dropped = [planned for planned in self.queue if planned.arm == name]
         self.queue = [planned for planned in self.queue if planned.arm != name]
