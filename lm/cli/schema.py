@@ -210,7 +210,8 @@ def _paths(
     texts = _descriptions(cls)
     for name, default in plain_options(cls, supplied).items():
         option = {"description": texts[name]} if name in texts else {}
-        paths.setdefault(join(path, name), []).append({**option, **_without_default(_option(cls, name, default))})
+        option |= {key: value for key, value in _option(cls, name, default).items() if key != "default"}
+        paths.setdefault(join(path, name), []).append(option)
     for name, slot in slots(cls, supplied).items():
         full = join(path, name)
         if is_section(slot.base):
@@ -223,11 +224,6 @@ def _paths(
                 tops.append(full)
         for member in choices(slot.base).values():
             _paths(member, slot.supplied, full, nodes, paths, tops)
-
-
-def _without_default(option: Schema) -> Schema:
-    """Return an option without its default, which a change replaces."""
-    return {key: value for key, value in option.items() if key != "default"}
 
 
 def _method(methods: dict[str, tuple[str, ...]]) -> Schema:

@@ -13,9 +13,9 @@ class Distribution(TypedDict, total=False):
 
     low: Required[Annotated[float, "The smallest number, included."]]
     high: Required[Annotated[float, "The largest number, included."]]
-    log: Annotated[bool, "Whether numbers are drawn evenly in their logarithm.", Also(default=False)]
-    step: Annotated[float | None, "Between numbers, counted from low; every number in between where left out."]
-    int: Annotated[bool, "Whether they are whole numbers.", Also(default=False)]
+    log: Annotated[bool, "True to draw evenly in the logarithm.", Also(default=False)]
+    step: Annotated[float | None, "Distance of the numbers, counted from low; without it, any number."]
+    int: Annotated[bool, "True to draw whole numbers.", Also(default=False)]
 
 
 class ConditionalChoice(TypedDict, total=False):

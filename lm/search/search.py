@@ -131,29 +131,25 @@ def check_space(space: Space, tree: Tree) -> None:
             hint = " (int: true draws whole numbers)" if "expected a whole number" in str(error) else ""
             raise InputError(f"space: {error}{hint}") from None
     for changes in examples:
-        if problem := _problem(space, tree, changes):
+        if problem := _find_problem(space, tree, changes):
             drawn = ", ".join(f"{path}={shown(value)}" for path, value in changes.items())
             raise InputError(f"space: {drawn} cannot be trained: {problem}")
 
 
-def _problem(space: Space, tree: Tree, changes: dict[str, Any]) -> str:
+def _find_problem(space: Space, tree: Tree, changes: dict[str, Any]) -> str:
     """Return why the changes cannot be built with any other values of the space; empty if they can."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     study, problem = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0)), ""
+    prefixes = tuple(f"{path}." for path in changes)
     for attempt in range(1 + NUM_DRAWS if len(space.dimensions) > 1 else 1):
         drawn = space.suggest(study.ask()) if attempt else {}
-        others = {path: value for path, value in drawn.items() if not any(_under(path, changed) for changed in changes)}
+        others = {path: value for path, value in drawn.items() if not f"{path}.".startswith(prefixes)}
         try:
             check(override(tree, {**others, **changes}))
             return ""
         except InputError as error:
             problem = problem or str(error)
     return problem
-
-
-def _under(path: str, start: str) -> bool:
-    """Return True if a dotted path is `start` or lies below it."""
-    return f"{path}.".startswith(f"{start}.")
 
 
 def run_searches(
@@ -187,9 +183,9 @@ def run_searches(
         source = Searches(searches, store)
         spent, total = sum(search.spent for search in searches), sum(job.spec.trials for job in jobs)
         open_trials = sum(search.unfinished for search in searches)
-        taken_up = f", {open_trials} taken up" if open_trials else ""
+        resumed = f", {open_trials} resumed" if open_trials else ""
         print(
-            f"{total} trials: {spent} done{taken_up}, {max(0, total - spent)} to come with {workers} cells at a time",
+            f"{total} trials: {spent} done{resumed}, {max(0, total - spent)} to come with {workers} cells at a time",
             file=sys.stderr,
         )
         execution = replace(execution, threads=threads(executor, workers))
@@ -271,12 +267,12 @@ def write_manifest(spec: SweepSpec, shared: SharedStudy, folder: Path) -> None:
         "trials": spec.trials,
         "seeds": spec.seeds,
         "methods": shared.retry(lambda: study.user_attrs[METHODS]),
-        "study": [_described(trial) for trial in trials if trial.state != TrialState.WAITING],
+        "study": [_trial_as_json(trial) for trial in trials if trial.state != TrialState.WAITING],
     }
     write_atomic(folder / "study.json", to_json(finite(SEARCH.stamped(manifest))))
 
 
-def _described(trial: FrozenTrial) -> dict[str, Any]:
+def _trial_as_json(trial: FrozenTrial) -> dict[str, Any]:
     """Return a trial as JSON."""
     return {
         "number": trial.number,
@@ -305,7 +301,7 @@ def show_plan(spec: SweepSpec, workers: int, each: int) -> None:
     for column in ("parameter", "drawn from"):
         table.add_column(column)
     for name, drawn in spec.space.described().items():
-        table.add_row(Text(name), Text(_drawn_from(drawn)))
+        table.add_row(Text(name), Text(_format_distribution(drawn)))
     console.print(table)
     seeds, objectives = len(spec.seeds), ", ".join(f"{name} ({better})" for name, better in spec.objectives.items())
     estimate, remark = _estimate(spec, workers, each)
@@ -318,7 +314,7 @@ def show_plan(spec: SweepSpec, workers: int, each: int) -> None:
         console.print(line, highlight=False, soft_wrap=True)
 
 
-def _drawn_from(described: dict[str, Any]) -> str:
+def _format_distribution(described: dict[str, Any]) -> str:
     """Format a distribution."""
     if "choices" in described:
         return ", ".join(described["choices"])
@@ -339,6 +335,6 @@ def _estimate(spec: SweepSpec, workers: int, each: int) -> tuple[str, str | None
         except InputError:
             continue
         wall = wall_seconds([measured_seconds(cell, each)] * spec.trials * len(spec.seeds), workers)
-        line = f"; about {duration(wall)} with {workers} at a time, judged by a few steps of one drawn at random"
+        line = f"; about {duration(wall)} with {workers} at a time, estimated from a few steps of a random trial"
         return line, advice([cell], each)
-    return "; none of ten drawn at random can be built: see whether the values of the space go together", None
+    return "; none of ten random trials can be built: check that the values of the space fit each other", None

@@ -13,7 +13,7 @@ from lm.search.distributions import ConditionalChoice, Distribution
 
 RANGE_KEYS, CHOICE_KEYS = keys(Distribution), keys(ConditionalChoice)
 MOST_POINTS = 10_000
-"""Largest grid; more points are taken for a typo."""
+"""Largest grid; more points are refused as a typo."""
 
 LARGEST_WHOLE = 2**53
 """Largest whole number up to which each is a float too: samplers draw floats."""
@@ -193,7 +193,7 @@ def read_space(node: Any, where: str) -> Space:
         outer = [other for other in paths if path.startswith(f"{other}.")]
         if outer:
             raise InputError(
-                f"{where}.{path}: lies inside {outer[0]}, which is drawn whole; put it in a choice's space"
+                f"{where}.{path}: lies inside {outer[0]}, which is drawn as a whole; move it into a choice's space"
             )
     return space
 

@@ -47,7 +47,7 @@ OPTIONS: dict[str, tuple[Any, ...]] = {
 """Domains of options: both ends of a range of numbers, or the words."""
 
 MOST_CELLS = 100_000
-"""Largest number of cells of a search; more are taken for a typo."""
+"""Largest number of cells of a search; more are refused as a typo."""
 
 PRUNERS: dict[str, tuple[str, ...]] = {
     "median": ("n_startup_trials", "n_warmup_steps", "interval_steps", "n_min_trials"),
@@ -64,7 +64,7 @@ Pruner = Annotated[str | dict[str, Any], ref("Pruner")]
 class SweepFile(TypedDict, total=False):
     """A search over settings of a configuration."""
 
-    title: Annotated[Text, "What the report is headed with; the file's name where left out."]
+    title: Annotated[Text, "Title of the report; by default the file's name."]
     base: Required[Annotated[str, "The configuration that every trial starts from, relative to this file."]]
     common: Annotated[Changes, "Changes to the base, before anything is drawn."]
     space: Required[Annotated[SpacePaths, "What is searched."]]
@@ -73,11 +73,11 @@ class SweepFile(TypedDict, total=False):
         "Quantities of the table, each with lower or higher; its own direction where that is null.",
         Also(propertyNames={"enum": list(METRICS)}, minProperties=1, default={HEADLINE: None}),
     ]
-    trials: Annotated[int, "How many, whatever becomes of them; a grid needs none.", Also(minimum=1)]
+    trials: Annotated[int, "Number of trials, failed ones included; a grid needs none.", Also(minimum=1)]
     seeds: Annotated[Seeds, "Every trial is trained with each, and their mean counts.", Also(default=[0])]
     sampler: Annotated[Sampler, "How values are drawn."]
     pruner: Annotated[Pruner, "How trials are stopped early."]
-    storage: Annotated[Text, "An Optuna URL; a journal in the study's folder where left out."]
+    storage: Annotated[Text, "An Optuna URL; by default a journal in the study's folder."]
     notes: Annotated[Text, "Printed under the table."]
 
 

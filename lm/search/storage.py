@@ -116,7 +116,7 @@ def open_storage(spec: SweepSpec, path: Path | None) -> JournalStorage | RDBStor
         except Exception as error:  # Optuna checks little of what it reads: a damaged line may raise anything
             what = _one_line(error) or type(error).__name__
             raise InputError(
-                f"{path}: is damaged, or not the journal of a study: {what}; move the file away to begin again"
+                f"{path}: is damaged, or not the journal of a study: {what}; move the file away to start a new study"
             ) from None
     url = _url(str(spec.storage))
     try:
@@ -211,7 +211,7 @@ def repair(path: Path) -> int:
         elif good + len(line) < len(content):
             raise InputError(
                 f"{path}:{number}: not a line of a study's journal, and whole lines follow; "
-                "take that line out, or move the file away to begin again"
+                "delete that line, or move the file away to start a new study"
             )
     if good < len(content):
         os.truncate(path, good)
@@ -245,14 +245,14 @@ class RetryingStorage:
             except STORAGE_ERRORS as error:
                 if any(words in _one_line(error) for words in DAMAGED):
                     raise InputError(
-                        f"storage: {self.name}: is damaged: {_one_line(error)}; move it away to begin again"
+                        f"storage: {self.name}: is damaged: {_one_line(error)}; move it away to start a new study"
                     ) from None
                 elapsed = time.monotonic() - start
                 if self.given_up or elapsed > WAIT_SECONDS:
                     self.given_up = True
                     raise InputError(
-                        f"storage: {self.name}: gave no answer for {elapsed:z.0f} s: {_one_line(error)}; "
-                        "the same command goes on where it stopped"
+                        f"storage: {self.name}: did not answer for {elapsed:z.0f} s: {_one_line(error)}; "
+                        "the same command resumes where this one stopped"
                     ) from None
                 if not reported:
                     self.say(f"waiting up to {WAIT_SECONDS:z.0f} s for {self.name}: {_one_line(error)}")

@@ -158,7 +158,14 @@ def open_study(spec: SweepSpec, folder: Path, settings: dict[str, Any], parallel
         shared.say(line)
 
     retry = RetryingStorage(describe_location(spec, path), say)
-    workers = StudyWorkers(_leases(storage, spec, path, retry), say)
+    leases: FileLeases | DbLeases
+    if isinstance(storage, RDBStorage):
+        engine = storage.engine
+        leases = retry(lambda: DbLeases(engine, spec.name))
+    else:
+        assert path is not None
+        leases = FileLeases(path.with_name(f".{path.name}.leases") / spec.name)
+    workers = StudyWorkers(leases, say)
     shared = SharedStudy(None, workers, retry)  # type: ignore[arg-type]  # its study is made with the mutex held
 
     def join() -> optuna.Study:
@@ -189,16 +196,6 @@ def read_study(spec: SweepSpec, folder: Path) -> optuna.Study:
     return _load_or_create(spec, open_storage(spec, path), path, None)
 
 
-def _leases(
-    storage: JournalStorage | RDBStorage, spec: SweepSpec, path: Path | None, retry: RetryingStorage
-) -> FileLeases | DbLeases:
-    """Return the storage of the leases of a study."""
-    if isinstance(storage, RDBStorage):
-        return retry(lambda: DbLeases(storage.engine, spec.name))
-    assert path is not None
-    return FileLeases(path.with_name(f".{path.name}.leases") / spec.name)
-
-
 def _load_or_create(
     spec: SweepSpec, storage: JournalStorage | RDBStorage, path: Path | None, chosen: BasePruner | None
 ) -> optuna.Study:
@@ -226,7 +223,7 @@ def _check_same_search(spec: SweepSpec, study: optuna.Study, path: Path | None) 
     before = study.user_attrs.get(DEFINITION)
     definition = json.loads(json.dumps(spec.definition()))
     damaged = InputError(
-        f"{describe_location(spec, path)}: is damaged: its study is described as none is; move it away to begin again"
+        f"{describe_location(spec, path)}: is damaged: it describes no valid study; move it away to start a new one"
     )
     if not isinstance(before, dict | None) or not isinstance(study.user_attrs.get(METHODS, []), list):
         raise damaged

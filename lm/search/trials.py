@@ -73,16 +73,16 @@ class PeerWorkers:
                 )
         for token, holder in self.alive.items():
             if token not in self.reported:
-                self.say(self.spec.name, f"{holder} works on it too", 0)
+                self.say(self.spec.name, f"{holder} also works on it", 0)
         for token, holder in self.reported.items():
             if token not in self.alive:
-                self.say(self.spec.name, f"{format_process(holder)} works on it no more", 0)
+                self.say(self.spec.name, f"{format_process(holder)} no longer works on it", 0)
         self.reported = dict(self.alive)
 
     def waiting_lines(self) -> list[str]:
         """Return a line for each process that this one waits for."""
         return [
-            f"waiting for {count} trial{'s' * (count > 1)} of {self.spec.name}: carried out by {self.alive[token]}"
+            f"waiting for {count} trial{'s' * (count > 1)} of {self.spec.name}: run by {self.alive[token]}"
             for token, count in self.at_work.items()
         ]
 
@@ -153,7 +153,7 @@ class Search:
         self.rest = 0.0
         trials = shared.trials()
         self.spent = _num_finished(trials)
-        self.unfinished = sum(self._free(trial) for trial in trials)
+        self.unfinished = sum(self._is_free(trial) for trial in trials)
         self.peers.initialise(trials)
 
     @property
@@ -163,9 +163,9 @@ class Search:
         return len(self.queue) + max(0, to_begin) * len(self.spec.seeds)
 
     def ask(self) -> Planned | None:
-        """Return a cell to train, None if none is due: before another ends, or for good."""
+        """Return a cell to train, None if none is due until another ends, or ever."""
         while not self.queue:
-            if time.monotonic() < self.rest or not self._another():
+            if time.monotonic() < self.rest or not self._start_trial():
                 return None
         planned = self.queue.pop(0)
         self.open[planned.arm].training.add(planned.seed)
@@ -176,24 +176,24 @@ class Search:
         trials = self.shared.trials()
         self.spent = _num_finished(trials)
         self.shared.retry(lambda: self.peers.refresh(trials))
-        if self._due(trials):
+        if self._may_start(trials):
             self.rest = 0.0
         return trials
 
-    def _another(self) -> bool:
+    def _start_trial(self) -> bool:
         """Start a free trial, or a new one; return False if there was none."""
-        while self._due(self.refresh()):
+        while self._may_start(self.refresh()):
             started = self.shared.retry(self._draw_trial)
             if isinstance(started, int):
-                self.say(f"{self.label}trial {started}", "given up: every process that took it up ended", 0)
+                self.say(f"{self.label}trial {started}", "failed: every process that ran it ended", 0)
             elif started is not None:
-                self._begin(*started)
+                self._create_cells(*started)
                 return True
         self.rest = time.monotonic() + REST_SECONDS
         return False
 
     def _draw_trial(self) -> tuple[optuna.trial.Trial, dict[str, Any]] | int | None:
-        """Draw a trial and its changes with the mutex held; None if none is due.
+        """Draw a trial and its changes with the mutex held; return None if no trial is due.
 
         The number of a trial is returned if it has failed, as it was resumed too often. This may fail at any point and
         be repeated: it leaves a free trial then.
@@ -203,7 +203,7 @@ class Search:
             self.peers.alive = self.workers.peers()  # none registers or starts a trial meanwhile
             trials = self.study.get_trials(deepcopy=False)
             for candidate in trials:
-                if self._free(candidate):
+                if self._is_free(candidate):
                     trial = resume_trial(self.study, candidate, self.workers.signature(), self.workers.tokens)
                     if trial is None:
                         return candidate.number
@@ -211,25 +211,25 @@ class Search:
             else:
                 if _num_started(trials) >= self.spec.trials:
                     return None
-                trial = self._next(trials)
+                trial = self._ask_study(trials)
                 if _num_started(self.study.get_trials(deepcopy=False)) > self.spec.trials:  # drawn twice, or too late
                     self.study._storage.set_trial_state_values(trial._trial_id, TrialState.WAITING)
                     return None
                 trial.set_user_attr(HOLDER, self.workers.signature())
             return trial, self.spec.space.suggest(trial)
 
-    def _due(self, trials: list[FrozenTrial]) -> bool:
+    def _may_start(self, trials: list[FrozenTrial]) -> bool:
         """Return True if there may be a trial to start; only the mutex makes it certain."""
-        return _num_started(trials) < self.spec.trials or any(self._free(trial) for trial in trials)
+        return _num_started(trials) < self.spec.trials or any(self._is_free(trial) for trial in trials)
 
-    def _free(self, trial: FrozenTrial) -> bool:
+    def _is_free(self, trial: FrozenTrial) -> bool:
         """Return True for a running trial that no living process runs."""
         if trial.state != TrialState.RUNNING:
             return False
         return not self.peers.owns(trial) and f"{self.label}trial {trial.number}" not in self.open
 
     def _register_again(self) -> None:
-        """Register anew and sign the running trials, if other processes took this one for dead."""
+        """Register anew and sign the running trials, if other processes have evicted this one."""
         if self.workers.is_evicted():
             self.workers.register()
             for open_trial in self.open.values():
@@ -257,26 +257,26 @@ class Search:
 
         try:
             open_trial.stopped = self.shared.retry(stopped)
-        except UpdateFinishedTrialError:  # ended by another process, which took this one for dead
+        except UpdateFinishedTrialError:  # ended by another process, which has taken it over
             return True
         if open_trial.stopped:
-            self._drop(planned.arm)
+            self._skip_queued(planned.arm)
         return not open_trial.stopped
 
     def ended(self, planned: Planned, record: Ending | None) -> None:
         """Record the outcome of a cell; None leaves its trial open."""
         if record is None:
-            self._drop(planned.arm)
+            self._skip_queued(planned.arm)
             return
         open_trial = self.open[planned.arm]
         open_trial.training.discard(planned.seed)
         open_trial.records[planned.seed] = record
         if record["status"] != "ok":
-            self._drop(planned.arm)
-        if not open_trial.training and not self._queued(planned.arm):
+            self._skip_queued(planned.arm)
+        if not open_trial.training and not self._has_queued_cells(planned.arm):
             self._settle(planned.arm)
 
-    def _next(self, trials: list[FrozenTrial]) -> optuna.trial.Trial:
+    def _ask_study(self, trials: list[FrozenTrial]) -> optuna.trial.Trial:
         """Ask the study for a trial, of a grid for the next untried point."""
         if self.points is not None and not any(trial.state == TrialState.WAITING for trial in trials):
             tried = {canonical({**trial.system_attrs.get("fixed_params", {}), **trial.params}) for trial in trials}
@@ -284,7 +284,7 @@ class Search:
             self.study.enqueue_trial(untried[0])
         return self.study.ask()
 
-    def _begin(self, trial: optuna.trial.Trial, changes: dict[str, Any]) -> None:
+    def _create_cells(self, trial: optuna.trial.Trial, changes: dict[str, Any]) -> None:
         """Create the cells of a trial, and settle it at once if there is nothing to train."""
         name = f"{self.label}trial {trial.number}"
         open_trial = self.open[name] = OpenTrial(trial)
@@ -305,19 +305,19 @@ class Search:
             else:
                 self.queue.append(Planned(name, seed, cell, f"{self.called}{trial.number}/{seed}"))
         self.changed()
-        if not self._queued(name):
+        if not self._has_queued_cells(name):
             self._settle(name)
 
-    def _queued(self, name: str) -> bool:
+    def _has_queued_cells(self, name: str) -> bool:
         """Return True if a cell of the trial is in the queue."""
         return any(planned.arm == name for planned in self.queue)
 
-    def _drop(self, name: str) -> None:
+    def _skip_queued(self, name: str) -> None:
         """Remove the queued cells of a trial."""
         dropped = [planned for planned in self.queue if planned.arm == name]
         self.queue = [planned for planned in self.queue if planned.arm != name]
         if dropped:
-            self.say(name, "its other seeds are left out", len(dropped))
+            self.say(name, "its other seeds are skipped", len(dropped))
 
     def _settle(self, name: str) -> None:
         """Tell the study the outcome of a trial: one failed seed fails it, one stopped seed prunes it."""
@@ -370,7 +370,7 @@ class Search:
             self.peers.ended_trials.add(open_trial.trial.number)
             self.changed()
         else:
-            self.say(name, "another process carries it out, which took this one for dead", 0)
+            self.say(name, "another process has taken it over, as this one missed its heartbeats", 0)
 
 
 def _num_finished(trials: list[FrozenTrial]) -> int:

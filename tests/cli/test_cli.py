@@ -147,7 +147,7 @@ def test_a_text_that_cannot_be_used_is_one_line(
 
 
 @pytest.mark.parametrize("name", ["gpu", "cuda", "mps"])
-def test_a_gpu_where_there_is_none_is_answered_with_what_takes_one_where_there_is(
+def test_a_missing_gpu_is_one_line_with_a_remedy(
     base: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     import torch
@@ -157,7 +157,7 @@ def test_a_gpu_where_there_is_none_is_answered_with_what_takes_one_where_there_i
     refused(["fit", "run.yaml", "--trainer.accelerator", name], capsys, f"accelerator={name}", "accelerator: auto")
 
 
-def test_a_hub_without_a_network_is_answered_with_the_local_alternatives(
+def test_a_hub_without_a_network_suggests_local_alternatives(
     base: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import datasets
@@ -249,7 +249,7 @@ def lm(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.slow
-def test_a_misspelling_in_a_real_process_is_one_line_and_no_traceback(base: Path) -> None:
+def test_a_misspelling_in_a_process_prints_no_traceback(base: Path) -> None:
     done = lm("fit", "run.yaml", "--model.position", "Rpoe", cwd=base)
     assert done.returncode == 2
     assert done.stdout == ""
@@ -298,7 +298,7 @@ def test_output_that_nobody_reads_is_no_error(
 
 
 @pytest.mark.slow
-def test_training_that_stopped_because_nobody_heard_of_it_is_no_success(base: Path) -> None:
+def test_training_stopped_by_a_closed_pipe_fails(base: Path) -> None:
     spec = {"base": "run.yaml", "baseline": "a", "arms": {"a": {}, "b": {"model.norm": "RMSNorm"}}, "seeds": [0]}
     (base / "spec.yaml").write_text(yaml.safe_dump(spec))
     code, _ = unread("ablate", "spec.yaml", "--underpowered", cwd=base, errors=subprocess.STDOUT)
@@ -453,7 +453,7 @@ def test_a_disk_that_refuses_is_one_line(
     assert shown.err.count("\n") == 1
 
 
-def test_an_error_of_the_system_that_is_a_fault_of_ours_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unexpected_os_error_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*_: object) -> int:
         raise OSError(errno.EBADF, "Bad file descriptor")
 

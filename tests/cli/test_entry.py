@@ -42,7 +42,7 @@ def interrupted_by_lightning() -> NoReturn:
 
 
 @pytest.mark.parametrize("raises", [interrupt, interrupted_by_lightning])
-def test_an_interrupt_is_a_line_and_a_code_of_its_own(raising: Any, capsys: Said, raises: Any) -> None:
+def test_an_interrupt_prints_one_line_and_exits_130(raising: Any, capsys: Said, raises: Any) -> None:
     raising(raises)
     for command, then in (("report", "starts again"), ("ablate", "resumes where this one stopped")):
         assert main([command, "quickstart"]) == 130
@@ -54,7 +54,7 @@ def end_by_sigterm() -> NoReturn:
     raise AssertionError("went on")
 
 
-def test_a_signal_is_a_line_that_names_it_and_the_code_of_an_interrupt(raising: Any, capsys: Said) -> None:
+def test_a_signal_prints_its_name_and_exits_130(raising: Any, capsys: Said) -> None:
     raising(end_by_sigterm)
     with listening():
         assert main(["fit", "char_tiny"]) == 130
@@ -135,7 +135,7 @@ def test_an_exit_of_the_code_itself_is_left_alone(raising: Any) -> None:
 
 
 @pytest.mark.parametrize("debug", [False, True])
-def test_what_led_to_bad_input_is_shown_where_that_is_asked_for(raising: Any, capsys: Said, debug: bool) -> None:
+def test_debug_shows_the_traceback_of_bad_input(raising: Any, capsys: Said, debug: bool) -> None:
     def refuse() -> NoReturn:
         try:
             int("x")
@@ -161,7 +161,7 @@ def test_a_schema_is_written_for_each_kind_of_file(tmp_path: Path) -> None:
     assert {name: schema["title"] for name, schema in found.items()} == {kind: f"lm: {kind}" for kind in KINDS}
 
 
-def test_an_interrupt_that_is_swallowed_is_told_of_by_what_trains(
+def test_training_reports_an_interrupt_that_code_swallowed(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: Said
 ) -> None:
     def run(options: Any, overrides: Any) -> int:

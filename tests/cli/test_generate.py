@@ -105,7 +105,7 @@ def test_a_trained_run_says_what_its_checkpoint_says(tmp_path: Path, generated: 
     assert "tokens per second, full cache of 24 KiB" in said  # 2 layers x 2 x 48 rows x 16 numbers of 8 bytes
 
 
-def test_every_cache_and_a_folder_or_an_id_give_the_same_text(
+def test_every_cache_and_every_name_give_the_same_text(
     shared_run: Path, generated: Callable[..., tuple[str, str]]
 ) -> None:
     told = ["--prompt", "def f", "--tokens", 30]
@@ -174,7 +174,7 @@ STRANGE = "naïve café 日本 🙂 e\u0301\n\tdef f(x): return '…'\n"
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: type(kind).__name__)
-def test_streamed_text_is_the_decoded_text_and_never_half_a_character(kind: Tokenizer) -> None:
+def test_streamed_text_is_whole_characters_of_the_decoded_text(kind: Tokenizer) -> None:
     trained = kind.train([STRANGE * 3, *StdlibText(30000, 3000).documents()])
     ids = trained.encode(STRANGE).ids
     stream, seen = TextStream(trained), ""
@@ -252,7 +252,7 @@ def test_a_text_that_has_changed_since_is_refused(
     refused(capsys, [folder, "--prompt", "line"], "data.corpus", "text.txt")
 
 
-def test_the_text_itself_is_not_needed_while_the_cache_is_there(
+def test_a_cached_text_is_enough_to_generate(
     tmp_path: Path, make: MakeRun, generated: Callable[..., tuple[str, str]]
 ) -> None:
     text = tmp_path / "text.txt"

@@ -36,7 +36,7 @@ def shown(capsys: Said, *arguments: str) -> str:
     return capsys.readouterr().out
 
 
-def test_status_counts_cells_and_says_what_went_wrong_and_what_is_left(out: Path, capsys: Said) -> None:
+def test_status_counts_done_failed_and_missing_cells(out: Path, capsys: Said) -> None:
     text = shown(capsys, "status", "out")
     rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in text.splitlines() if line.startswith("│")]
     assert rows == [["demo", "6", "3", "1", "0", "2"]]
@@ -47,7 +47,7 @@ def test_status_counts_cells_and_says_what_went_wrong_and_what_is_left(out: Path
     assert found["training"] == []
 
 
-def test_a_name_stands_for_an_experiment_an_arm_or_a_run_in_results(out: Path, capsys: Said) -> None:
+def test_a_name_selects_an_experiment_an_arm_or_a_run(out: Path, capsys: Said) -> None:
     out.rename("results")
     assert shown(capsys, "status", "demo") == shown(capsys, "status", "results/demo")
     every = shown(capsys, "ls")
@@ -139,7 +139,7 @@ def test_diff_of_two_runs_shows_configuration_and_metrics(out: Path, capsys: Sai
     assert "-0.2" in text
 
 
-def test_diff_of_two_arms_compares_the_means_of_the_runs_that_went_well(out: Path, capsys: Said) -> None:
+def test_diff_of_two_arms_compares_means_of_complete_runs(out: Path, capsys: Said) -> None:
     found = json.loads(shown(capsys, "diff", "demo/base", "demo/better", "--out", "out", "--json"))
     assert found["seeds"] == [2, 1]
     assert found["metrics"]["nll"] == [pytest.approx(2.05), 1.8]
@@ -192,7 +192,7 @@ def test_diff_refuses_a_file_that_could_not_be_trained(
     assert len(said.err.splitlines()) == 1
 
 
-def test_diff_needs_neither_the_text_nor_the_devices_of_a_file(out: Path, capsys: Said) -> None:
+def test_diff_of_files_needs_no_text_and_no_devices(out: Path, capsys: Said) -> None:
     elsewhere = {"data.corpus": {"class_path": "LocalText", "init_args": {"path": "there.txt"}}}
     Path("a.yaml").write_text(yaml.safe_dump(RUN))
     Path("b.yaml").write_text(yaml.safe_dump(override(RUN, {**elsewhere, "trainer.accelerator": "tpu"})))

@@ -55,7 +55,7 @@ def test_every_command_that_builds_refuses_a_class_of_a_strangers(
     assert "AssertionError: this was run" in capsys.readouterr().err, "without it the module is imported"
 
 
-def test_a_class_of_another_package_is_refused_by_its_path_and_not_by_its_name(place: Path, capsys: Said) -> None:
+def test_a_class_of_another_package_is_refused_by_path(place: Path, capsys: Said) -> None:
     said = []
     for name in ("torch.optim.SGD", "SGD"):
         code = main(["count", "char_tiny", "--optim.optimizer", name, "--trusted-only"])
@@ -63,7 +63,7 @@ def test_a_class_of_another_package_is_refused_by_its_path_and_not_by_its_name(p
     assert said == [(2, True), (0, False)]
 
 
-def test_a_finished_run_of_a_strangers_is_refused_before_its_modules_are_looked_for(place: Path, capsys: Said) -> None:
+def test_a_run_with_foreign_classes_is_refused_before_import(place: Path, capsys: Said) -> None:
     before = list(sys.path)
     with trusted_only(), pytest.raises(Exception, match=r"'stranger\.Own' is not part of lm"):
         find_components({"model": {"class_path": "stranger.Own"}}, place)

@@ -53,7 +53,7 @@ def test_the_ends_of_every_range_are_built(space: dict[str, Any], words: list[st
         assert word in str(caught.value)
 
 
-def test_a_value_that_goes_with_others_than_the_base_has_may_be_searched() -> None:
+def test_a_value_that_fits_only_other_values_is_accepted() -> None:
     space = read_space({"model.width": {"choices": [16, 24]}, "model.heads": {"choices": [2, 3, 12]}}, "space")
     check_space(space, {**RUN})
 
@@ -119,7 +119,7 @@ def test_an_experiment_that_cannot_be_carried_out_is_refused(
         assert word in str(caught.value)
 
 
-def test_an_arm_by_a_number_and_by_its_text_are_the_same_arm(tmp_path: Path) -> None:
+def test_a_number_and_its_text_name_the_same_arm(tmp_path: Path) -> None:
     path = write(tmp_path, EXPERIMENT)
     path.write_text("base: base.yaml\nbaseline: 1\nseeds: 2\narms:\n  1: {}\n  '1': {}\n")
     with pytest.raises(InputError, match=r"spec\.yaml:6: .* key '1' given twice"):
@@ -135,7 +135,7 @@ def test_a_tier_leads_to_no_other_folder(tmp_path: Path, tier: str, capsys: pyte
 
 @pytest.mark.parametrize("tree", [EXPERIMENT, SWEEP], ids=["experiment", "sweep"])
 @pytest.mark.parametrize("name", ["cells.yaml", ".hidden.yaml", "a b.yaml", "x" * 230 + ".yaml"])
-def test_the_name_of_a_file_names_a_folder_of_its_own(tmp_path: Path, tree: dict[str, Any], name: str) -> None:
+def test_the_name_of_a_file_is_a_valid_folder(tmp_path: Path, tree: dict[str, Any], name: str) -> None:
     load = load_sweep if "space" in tree else load_experiment
     with pytest.raises(InputError, match=r"cannot name a file|is the folder of all cells|a name of"):
         load(write(tmp_path, tree, name), {})

@@ -121,7 +121,7 @@ def test_every_trial_ends_as_what_it_was(tmp_path: Path, sweep: Sweep) -> None:
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_killed_at_any_moment_and_run_again_spends_no_more_trials(tmp_path: Path, sweep: Sweep) -> None:
+def test_a_killed_search_keeps_its_budget_when_run_again(tmp_path: Path, sweep: Sweep) -> None:
     spec, out = write(tmp_path, sampler="random", trials=6), tmp_path / "out"
     for _ in range(3):
         process = subprocess.Popen(command(spec, out, "--workers", "2"), stderr=subprocess.DEVNULL)

@@ -66,7 +66,7 @@ def both(folder: Path, one: SweepSpec) -> Iterator[list[tuple[World, Searches, l
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("name", ["random", "grid", "tpe"])
-def test_two_share_a_study_without_a_trial_lost_or_twice_or_too_many(
+def test_two_processes_share_a_study_without_losing_or_repeating_trials(
     tmp_path: Path, place: str | None, name: str, seed: int
 ) -> None:
     one = spec(GRID, trials=7, sampler=Method(name), storage=place)
@@ -86,7 +86,7 @@ def test_two_share_a_study_without_a_trial_lost_or_twice_or_too_many(
         assert len({str(tree) for tree in done}) == 7
 
 
-def test_each_says_what_the_other_does(tmp_path: Path, place: str | None) -> None:
+def test_each_process_reports_what_the_other_does(tmp_path: Path, place: str | None) -> None:
     one = spec(trials=2, storage=place)
     with both(tmp_path, one) as ((world, first, held), (other, second, theirs)):
         for source, kept in ((first, held), (second, theirs)):
@@ -95,7 +95,7 @@ def test_each_says_what_the_other_does(tmp_path: Path, place: str | None) -> Non
             kept.append(planned)
         assert second.pop() is None
         assert [line.partition(" on host")[0] for line in second.blocked_on()] == [
-            f"waiting for 1 trial of s: carried out by process {first.searches[0].workers.slot.holder.pid}"  # type: ignore[union-attr]
+            f"waiting for 1 trial of s: run by process {first.searches[0].workers.slot.holder.pid}"  # type: ignore[union-attr]
         ]
         assert step(world, first, held)
         second.refresh()
@@ -104,10 +104,10 @@ def test_each_says_what_the_other_does(tmp_path: Path, place: str | None) -> Non
         ("s trial 0", "complete", 1)
     ]
     for said in (world.said, other.said):
-        assert any(outcome.endswith("works on it too") for _, outcome, _ in said)
+        assert any(outcome.endswith("also works on it") for _, outcome, _ in said)
 
 
-def test_what_one_leaves_the_other_takes_up_at_once(tmp_path: Path, place: str | None) -> None:
+def test_a_trial_that_one_process_leaves_is_resumed_at_once(tmp_path: Path, place: str | None) -> None:
     one = spec(trials=3, storage=place)
     world, other = World(workers=2), World()
     with searching(tmp_path, world, one) as first:
@@ -134,7 +134,7 @@ def test_what_one_leaves_the_other_takes_up_at_once(tmp_path: Path, place: str |
     ]
 
 
-def test_the_first_suggests_what_it_would_alone_and_the_second_something_else(tmp_path: Path) -> None:
+def test_concurrent_processes_suggest_different_values(tmp_path: Path) -> None:
     one = spec(trials=6, sampler=Method("random"))
     alone = [trial.params for trial in carry_out(tmp_path / "alone", World(), one)]
     with both(tmp_path / "shared", one) as (first, second):
@@ -146,9 +146,7 @@ def test_the_first_suggests_what_it_would_alone_and_the_second_something_else(tm
     assert len({tuple(params.values()) for params in shared}) == len(shared)
 
 
-def test_who_comes_while_another_is_about_to_ask_keeps_its_trial(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_process_that_joins_during_a_draw_keeps_its_trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one = spec(trials=2)
     theirs: list[Planned | None] = []
     with contextlib.ExitStack() as stack:
@@ -170,7 +168,7 @@ def test_who_comes_while_another_is_about_to_ask_keeps_its_trial(
         assert first.pop() is None
 
 
-def test_who_was_taken_for_dead_finds_out_and_counts_no_trial_twice(tmp_path: Path, place: str | None) -> None:
+def test_an_evicted_process_registers_again_and_counts_no_trial_twice(tmp_path: Path, place: str | None) -> None:
     one = spec(trials=2, storage=place)
     with both(tmp_path, one) as ((world, first, _), (_, second, theirs)):
         silent = first.pop()
@@ -193,7 +191,7 @@ def test_who_was_taken_for_dead_finds_out_and_counts_no_trial_twice(tmp_path: Pa
         first.ended(more, world.answer(more.cell.config))
         assert not theirs
     assert [trial.state for trial in study_of(one, tmp_path)] == [TrialState.COMPLETE] * 2
-    assert any("took this one for dead" in outcome for _, outcome, _ in world.said)
+    assert any("another process has taken it over" in outcome for _, outcome, _ in world.said)
 
 
 # storages that fail --------------------------------------------------------------------------------------------------
@@ -227,7 +225,7 @@ WRITES = ["create_new_trial", "set_trial_param", "set_trial_user_attr", "set_tri
 
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("name", ["random", "grid"])
-def test_a_storage_that_fails_at_any_write_costs_no_trial(
+def test_a_storage_that_fails_at_any_write_loses_no_trial(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str | None, when: str, name: str
 ) -> None:
     monkeypatch.setattr(storage, "TRY_SECONDS", 0.0)
@@ -246,7 +244,7 @@ def test_a_storage_that_fails_at_any_write_costs_no_trial(
 
 
 @pytest.mark.parametrize("words", storage.DAMAGED)
-def test_a_damaged_database_is_told_at_once_and_not_waited_for(monkeypatch: pytest.MonkeyPatch, words: str) -> None:
+def test_a_damaged_database_is_reported_without_waiting(monkeypatch: pytest.MonkeyPatch, words: str) -> None:
     def broken() -> None:
         raise StorageInternalError("An exception is raised during the commit.") from ValueError(words)
 
@@ -255,13 +253,13 @@ def test_a_damaged_database_is_told_at_once_and_not_waited_for(monkeypatch: pyte
     monkeypatch.setattr(storage, "WAIT_SECONDS", 0.0)
     with pytest.raises(InputError) as caught:
         storage.RetryingStorage("sqlite:////x/study.db", print)(broken)
-    assert str(caught.value) == f"storage: sqlite:////x/study.db: is damaged: {words}; move it away to begin again"
+    assert (
+        str(caught.value) == f"storage: sqlite:////x/study.db: is damaged: {words}; move it away to start a new study"
+    )
     assert waits == []
 
 
-def test_a_storage_that_stays_away_is_told_in_one_line_and_the_search_goes_on_later(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unreachable_storage_ends_with_one_line_and_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(storage, "TRY_SECONDS", 0.0)
     monkeypatch.setattr(storage, "WAIT_SECONDS", 0.05)
     one = spec(trials=3)
@@ -272,7 +270,7 @@ def test_a_storage_that_stays_away_is_told_in_one_line_and_the_search_goes_on_la
         assert planned is not None
         flaky = Flaky(broken, optuna.storages.JournalStorage, ["get_all_trials"])
         flaky.left = itertools.repeat("before")
-        with pytest.raises(InputError, match=r"study\.journal: gave no answer .*the same command goes on") as error:
+        with pytest.raises(InputError, match=r"study\.journal: did not answer .*the same command resumes") as error:
             source.pop()
         assert "\n" not in str(error.value)
     assert len(told) == 1
@@ -280,9 +278,7 @@ def test_a_storage_that_stays_away_is_told_in_one_line_and_the_search_goes_on_la
     assert len(carry_out(tmp_path, World(), one)) == 3
 
 
-def test_a_database_whose_tables_another_makes_at_the_same_time_is_opened(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tables_created_by_two_processes_at_once_are_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(storage, "PAUSE_SECONDS", 0.0)
     tries = iter(range(2))
 
@@ -296,9 +292,7 @@ def test_a_database_whose_tables_another_makes_at_the_same_time_is_opened(
     assert open_storage(spec(storage=f"sqlite:///{tmp_path}/a.db"), None) == "opened"  # type: ignore[comparison-overlap]
 
 
-def test_a_lease_whose_database_does_not_answer_is_not_held_for_ever(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_lease_taken_during_a_failure_can_be_released(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = sqlalchemy.create_engine(f"sqlite:///{tmp_path}/leases.db")
     mine, other = DbLeases(engine, "s"), DbLeases(engine, "s")
     real, answers = DbLeases.replace, iter(["taken, but not told"])
@@ -321,7 +315,7 @@ def test_a_lease_whose_database_does_not_answer_is_not_held_for_ever(
     after.release()
 
 
-def test_a_line_torn_by_another_while_a_search_goes_on_is_cut_off(tmp_path: Path) -> None:
+def test_a_line_torn_during_a_search_is_cut_off(tmp_path: Path) -> None:
     one = spec(trials=4)
     with searching(tmp_path, World(), one) as source:
         planned = source.pop()
@@ -333,9 +327,7 @@ def test_a_line_torn_by_another_while_a_search_goes_on_is_cut_off(tmp_path: Path
     assert len(carry_out(tmp_path, World(), one)) == 4
 
 
-def test_a_journal_left_locked_by_a_kill_can_be_told_from_one_in_use(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_lock_of_a_journal_has_an_age(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "out").mkdir()
     found = Backend(Path("out/study.journal"))
@@ -364,14 +356,14 @@ def test_a_password_is_never_shown(url: str, shown: str) -> None:
 @pytest.mark.parametrize(
     "url", ["postgresql+pg://me:secret@host/db", "mysql://me:secret@host:x/db", "mysql://m:secret@"]
 )
-def test_a_wrong_url_is_told_without_its_password(tmp_path: Path, url: str) -> None:
+def test_a_wrong_url_hides_its_password(tmp_path: Path, url: str) -> None:
     with pytest.raises(InputError) as error:
         check_storage(spec(storage=url), tmp_path)
     assert "secret" not in str(error.value)
     assert "\n" not in str(error.value)
 
 
-def test_a_database_that_cannot_be_opened_is_told_without_its_password(tmp_path: Path) -> None:
+def test_a_database_that_cannot_be_opened_hides_its_password(tmp_path: Path) -> None:
     pytest.importorskip("psycopg", reason="needs the extra postgres")
     url = "postgresql://me:secret@127.0.0.1:1/db"
     with (

@@ -205,7 +205,7 @@ def test_directions_are_the_quantities_own_unless_given(tmp_path: Path) -> None:
     assert spec.objectives == {"nll": "lower", "accuracy": "higher", "parameters": "lower"}
 
 
-def test_a_grid_has_as_many_trials_as_points_and_no_more(tmp_path: Path) -> None:
+def test_a_grid_has_one_trial_per_point(tmp_path: Path) -> None:
     path = write(tmp_path, space=GRID, sampler="grid", trials=None)
     assert load_sweep(path, {}).trials == 30
     assert load_sweep(path, {}, trials=99).trials == 30

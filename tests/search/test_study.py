@@ -40,7 +40,7 @@ SAMPLERS = [
 
 
 @pytest.mark.parametrize("name", SAMPLERS)
-def test_a_trial_is_worth_what_its_cell_measured_whatever_the_sampler(tmp_path: Path, name: str) -> None:
+def test_the_value_of_a_trial_is_measured_by_its_cell(tmp_path: Path, name: str) -> None:
     world = World(workers=2)
     done = carry_out(tmp_path, world, spec(trials=12, sampler=Method(name)))
     assert [trial.state for trial in done] == [TrialState.COMPLETE] * 12
@@ -121,7 +121,7 @@ def test_a_grid_is_walked_once_through_kills_and_in_parallel(tmp_path: Path) -> 
 # what goes wrong -----------------------------------------------------------------------------------------------------
 
 
-def test_what_cannot_be_built_diverges_or_fails_is_a_failed_trial_with_its_reason(tmp_path: Path) -> None:
+def test_a_cell_that_fails_or_diverges_fails_its_trial(tmp_path: Path) -> None:
     def answer(tree: Tree) -> Record:
         if tree["x"] == "diverges" and tree["seed"] == 1:
             return {**blank(status="diverged"), "error": "loss not finite at step 3"}
@@ -142,17 +142,17 @@ def test_what_cannot_be_built_diverges_or_fails_is_a_failed_trial_with_its_reaso
     assert ("s trial 3", "failed: x: too large", 2) in world.said
 
 
-def test_the_other_seeds_of_a_failed_trial_are_left_out(tmp_path: Path) -> None:
+def test_the_other_seeds_of_a_failed_trial_are_skipped(tmp_path: Path) -> None:
     world = World(lambda tree: {**blank(status="failed"), "error": "no"})
     carry_out(tmp_path, world, spec(trials=2, seeds=[0, 1, 2]))
     assert [tree["seed"] for tree in world.trained] == [0, 0]
-    assert [cells for _, outcome, cells in world.said if "left out" in outcome] == [2, 2]
+    assert [cells for _, outcome, cells in world.said if "are skipped" in outcome] == [2, 2]
 
 
 # pruning -------------------------------------------------------------------------------------------------------------
 
 
-def test_the_median_pruner_stops_who_is_behind_the_median_of_those_before(tmp_path: Path) -> None:
+def test_the_median_pruner_stops_trials_behind_the_median(tmp_path: Path) -> None:
     world = World(validations=4)
     pruner = Method("median", {"n_startup_trials": 3, "n_warmup_steps": 10})
     done = carry_out(tmp_path, world, spec(trials=20, sampler=Method("random"), pruner=pruner))
@@ -240,7 +240,7 @@ def test_a_cell_goes_on_while_anyone_wants_it(tmp_path: Path) -> None:
 # on disk -------------------------------------------------------------------------------------------------------------
 
 
-def test_an_interrupted_search_goes_on_with_the_trials_it_had_begun(tmp_path: Path) -> None:
+def test_an_interrupted_search_resumes_its_open_trials(tmp_path: Path) -> None:
     world = World(workers=2)
     with searching(tmp_path, world, spec(trials=10)) as source:
         world.run(source, limit=4)
@@ -263,7 +263,7 @@ def test_a_trial_that_kills_every_process_is_given_up(tmp_path: Path) -> None:
     assert [(t.state, t.user_attrs["reason"]) for t in done] == [(TrialState.FAIL, "left unfinished by 4 processes")]
 
 
-def test_a_journal_torn_anywhere_in_its_last_line_is_read_again(tmp_path: Path) -> None:
+def test_a_journal_with_a_torn_last_line_is_repaired(tmp_path: Path) -> None:
     carry_out(tmp_path, World(), spec(trials=2))
     path = tmp_path / "s/study.journal"
     whole = path.read_bytes()
@@ -277,7 +277,7 @@ def test_a_journal_torn_anywhere_in_its_last_line_is_read_again(tmp_path: Path) 
     assert repair(tmp_path / "none") == 0
 
 
-def test_a_line_torn_in_the_middle_is_told_and_nothing_thrown_away(tmp_path: Path) -> None:
+def test_a_torn_line_inside_a_journal_is_reported_and_kept(tmp_path: Path) -> None:
     carry_out(tmp_path, World(), spec(trials=2))
     path = tmp_path / "s/study.journal"
     lines = path.read_bytes().splitlines(keepends=True)
@@ -303,9 +303,7 @@ def test_a_line_torn_in_the_middle_is_told_and_nothing_thrown_away(tmp_path: Pat
     ],
     ids=str,
 )
-def test_a_line_of_a_journal_with_a_flipped_byte_is_told_by_the_name_of_its_file(
-    tmp_path: Path, number: int, old: bytes, new: bytes
-) -> None:
+def test_a_damaged_journal_is_reported_with_its_file(tmp_path: Path, number: int, old: bytes, new: bytes) -> None:
     carry_out(tmp_path, World(), spec(trials=1, sampler=Method("random")))
     path = tmp_path / "s/study.journal"
     lines = path.read_bytes().splitlines(keepends=True)

@@ -123,14 +123,14 @@ def test_two_commands_share_a_study(tmp_path: Path, storage: str) -> None:
         assert f"process {other.process.pid} on host" in sweep.said or not any(by(other, t) for t in trials_of(spec))
 
 
-def test_what_a_killed_command_left_is_taken_up_by_the_other(tmp_path: Path, storage: str) -> None:
+def test_a_trial_of_a_killed_command_is_resumed_by_another(tmp_path: Path, storage: str) -> None:
     spec = write(tmp_path, storage, trials=3)
     gone = Sweep(spec, tmp_path / "gone")
     until(lambda: any(by(gone, trial) and trial.state == TrialState.RUNNING for trial in trials_of(spec)), gone)
     gone.signal(signal.SIGSTOP)  # so that it has a trial when it is killed, however long the other takes to come
     left = [trial.number for trial in trials_of(spec) if trial.state == TrialState.RUNNING]
     stays = Sweep(spec, tmp_path / "stays")
-    until(lambda: "works on it too" in stays.said, stays)
+    until(lambda: "also works on it" in stays.said, stays)
     gone.kill()
     stays.wait()
     check(spec, 3, stays, gone)
