@@ -1,1 +1,1 @@
-"""The files of a results folder: what they hold, and how they are written, read and found to be damaged."""
+"""Files of a results folder: their types, and how they are written, read, checked and locked."""

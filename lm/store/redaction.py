@@ -1,8 +1,8 @@
-"""Secrets, which nothing that is written down or sent may hold: passwords, tokens, keys.
+"""Removal of secrets from everything that is written or sent: passwords, tokens, keys.
 
-A secret is the value of an environment variable whose name says so, the password of a URL, what is written beside a
-name such as `api_key`, and a text in the form of a well-known token. Configurations and the code of own classes stay as
-they are, since a cell is known by them: no secret belongs there.
+A secret is the value of an environment variable with a name such as `API_KEY`, the password of a URL, the value of a
+setting such as `api_key`, and a text in the form of a well-known token. Configurations and the code of own classes stay
+as they are, since they are part of a cell's id: no secret belongs there.
 """
 
 import os
@@ -14,7 +14,7 @@ from typing import Any
 REDACTED = "***"
 
 SHORTEST = 6
-"""Characters of a variable's value that is looked for; a shorter one may stand anywhere by chance."""
+"""Characters of the shortest value that is removed; a shorter one may occur anywhere by chance."""
 
 _WORDS = r"API_?KEY|TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|(?:ACCESS|SECRET|PRIVATE|AUTH|SIGNING|ENCRYPTION)_?KEY"
 _VARIABLE = re.compile(rf"(?:^|_)(?:{_WORDS})(?:_ID)?$", re.IGNORECASE)
@@ -82,7 +82,7 @@ def redacted_tree(value: Any, environment: Mapping[str, str] = os.environ) -> An
 
 
 def redact_file(path: Path) -> None:
-    """Take the secrets out of a file of text, in its place: who writes to its end goes on there. No file is none."""
+    """Remove the secrets from a text file in place, while a process may append to it; ignore a missing file."""
     try:
         with open(path, "r+", encoding="utf-8", errors="surrogateescape", newline="") as file:
             written = file.read()

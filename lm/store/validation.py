@@ -76,13 +76,13 @@ def _validator(declared: Any) -> Any:
     return TypeAdapter(declared)
 
 
-def _errors(value: Any, declared: Any, text: str | None = None) -> list[tuple[str, list[str | int], Any]]:
+def _errors(value: Any, declared: Any, text: bytes | None = None) -> list[tuple[str, list[str | int], Any]]:
     """List where a value is not of a declared type: the kind of error, the keys and what is there.
 
     Args:
         value: as it was read from JSON.
         declared: a type of lm/store/record.py.
-        text: the same value as JSON, in which a list stands for a tuple; None if no tuple is declared.
+        text: the same value as JSON, in which a list may be a tuple; None if no tuple is declared.
     """
     from pydantic import ValidationError
 
@@ -118,7 +118,7 @@ def check_shape(value: Any, declared: Any, path: Path, remedy: str) -> None:
         InputError: naming the file, the place in it and what is there.
     """
     try:
-        errors = _errors(value, declared, json.dumps(value))
+        errors = _errors(value, declared, json.dumps(value, ensure_ascii=False).encode(errors="replace"))
     except RecursionError:
         raise InputError(f"{path}: is nested too deeply; {remedy}") from None
     if not errors:

@@ -1,4 +1,4 @@
-"""Leases: one holder at any moment, who shows life or loses it, and writes nothing once it has."""
+"""Leases: one holder at a time, which loses the lease without heartbeats and then writes nothing."""
 
 import contextlib
 import itertools
@@ -49,12 +49,12 @@ class Clock:
 
 @pytest.fixture(autouse=True)
 def still(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody shows life but when a test says so."""
+    """Send no heartbeat but by a test."""
     monkeypatch.setattr(Lease, "_send_heartbeats", lambda self: None)
 
 
 def left(folder: Path, number: int = 1, **changes: Any) -> Holder:
-    """The lease of somebody on another machine."""
+    """Write the lease of a process on another machine."""
     holder = replace(Holder.this("f" * 16), **{"machine": "another", "host": "elsewhere", "pid": 4711, **changes})
     folder.mkdir(parents=True, exist_ok=True)
     (folder / str(number)).write_bytes(holder.written())
@@ -62,7 +62,7 @@ def left(folder: Path, number: int = 1, **changes: Any) -> Holder:
 
 
 def watched(folder: Path, clock: Clock, seconds: float, each: Callable[[], None] = lambda: None) -> LeaseMonitor:
-    """A watch over a lease that has been looked at every two seconds."""
+    """Return a monitor that has read a lease every two seconds."""
     watch = LeaseMonitor(clock)
     for _ in range(int(seconds / 2) + 1):
         watch.has_expired(read_lease(folder))
@@ -77,7 +77,7 @@ def got(folder: Path, watch: LeaseMonitor | None = None) -> Lease:
     return lease
 
 
-def test_one_holds_it_and_whoever_lets_go_leaves_it_free(tmp_path: Path) -> None:
+def test_a_lease_has_one_holder_until_it_is_released(tmp_path: Path) -> None:
     with try_lease(tmp_path / "x") as ours:
         assert ours is not None
         assert try_acquire(tmp_path / "x") is None
@@ -89,14 +89,14 @@ def test_one_holds_it_and_whoever_lets_go_leaves_it_free(tmp_path: Path) -> None
     assert lease_numbers(tmp_path / "x") == [2], "one file stays"
 
 
-def test_what_a_taker_that_was_killed_left_goes_with_the_next_one(tmp_path: Path) -> None:
+def test_the_next_holder_removes_files_of_a_killed_attempt(tmp_path: Path) -> None:
     (tmp_path / "x").mkdir()
     (tmp_path / "x" / ".0123456789abcdef").touch()
     got(tmp_path / "x").release()
     assert os.listdir(tmp_path / "x") == ["1"]
 
 
-def test_it_is_waited_for_and_who_holds_it_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_acquire_waits_and_reports_the_holder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(locks, "FIRST_SECONDS", 0.01)
     lines, first = [], got(tmp_path / "x")
 
@@ -111,7 +111,7 @@ def test_it_is_waited_for_and_who_holds_it_is_said(tmp_path: Path, monkeypatch: 
 
 
 @pytest.mark.skipif(not lease_holder.PROC.exists(), reason="nobody says when a process began")
-def test_what_a_dead_process_of_this_machine_held_is_free_at_once(tmp_path: Path) -> None:
+def test_a_local_process_that_exited_frees_its_lease_at_once(tmp_path: Path) -> None:
     process = subprocess.Popen(["true"])
     process.wait()
     mine = Holder.this("a" * 16)
@@ -125,7 +125,7 @@ def test_what_a_dead_process_of_this_machine_held_is_free_at_once(tmp_path: Path
     assert current_holder(tmp_path / "x") is not None, "and so it is where a host's name is used twice"
 
 
-def test_who_shows_no_life_loses_it_by_the_clock_of_who_watches(tmp_path: Path) -> None:
+def test_a_lease_expires_without_heartbeats_by_the_clock_of_the_monitor(tmp_path: Path) -> None:
     folder, clock, bound = tmp_path / "x", Clock(), lease_holder.MAX_MISSED_BEATS * lease_holder.BEAT_SECONDS
     holder = left(folder, since=1e12)  # the clock of that host is of no interest
     assert try_acquire(folder, (), watched(folder, clock, bound - 4)) is None
@@ -142,7 +142,7 @@ def test_who_shows_no_life_loses_it_by_the_clock_of_who_watches(tmp_path: Path) 
     lease.release()
 
 
-def test_who_watches_and_was_stopped_itself_has_seen_nothing_meanwhile(tmp_path: Path) -> None:
+def test_a_pause_of_the_monitor_does_not_expire_a_lease(tmp_path: Path) -> None:
     clock = Clock()
     left(tmp_path / "x")
     watch = watched(tmp_path / "x", clock, 4)
@@ -151,9 +151,7 @@ def test_who_watches_and_was_stopped_itself_has_seen_nothing_meanwhile(tmp_path:
 
 
 @pytest.mark.skipif(not lease_holder.PROC.exists(), reason="nobody says whether a process is stopped")
-def test_a_silent_process_of_this_machine_keeps_it_unless_it_is_stopped(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_silent_local_process_keeps_its_lease_unless_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock, mine = Clock(), Holder.this("a" * 16)
     left(tmp_path / "x", pid=mine.pid, start=mine.start, machine=mine.machine)
     watch = watched(tmp_path / "x", clock, 100)
@@ -164,7 +162,7 @@ def test_a_silent_process_of_this_machine_keeps_it_unless_it_is_stopped(
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[1]", b'{"pid": 1}', b"\x00" * 512, b'{"token": "../x", "pid": 1}'])
-def test_what_cannot_be_read_holds_it_for_a_while_and_not_for_good(tmp_path: Path, content: bytes) -> None:
+def test_a_damaged_lease_expires_like_any_other(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "x").mkdir()
     (tmp_path / "x" / "1").write_bytes(content)
     assert try_acquire(tmp_path / "x") is None
@@ -172,14 +170,14 @@ def test_what_cannot_be_read_holds_it_for_a_while_and_not_for_good(tmp_path: Pat
     got(tmp_path / "x", watched(tmp_path / "x", Clock(), 100)).release()
 
 
-def test_what_older_versions_left_is_in_nobodys_way(tmp_path: Path) -> None:
+def test_lock_files_of_older_versions_do_not_block(tmp_path: Path) -> None:
     for name in ("x.lock", ".hidden", "1.holder"):
         (tmp_path / name).touch()
     assert lease_numbers(tmp_path) == []
     got(tmp_path).release()
 
 
-def test_life_is_shown_in_place_and_a_lease_keeps_its_size(tmp_path: Path) -> None:
+def test_a_heartbeat_overwrites_the_file_and_keeps_its_size(tmp_path: Path) -> None:
     lease = got(tmp_path / "x")
     before = read_lease(tmp_path / "x")
     lease.beat()
@@ -192,7 +190,7 @@ def test_life_is_shown_in_place_and_a_lease_keeps_its_size(tmp_path: Path) -> No
     lease.release()
 
 
-def test_who_has_lost_it_writes_nothing_and_does_not_disturb_its_successor(tmp_path: Path) -> None:
+def test_a_process_that_lost_its_lease_writes_nothing(tmp_path: Path) -> None:
     folder, work = tmp_path / "x", tmp_path / "work"
     first = try_acquire(folder, (work,))
     assert first is not None
@@ -212,7 +210,7 @@ def test_who_has_lost_it_writes_nothing_and_does_not_disturb_its_successor(tmp_p
     assert (found.pid, found.released, lease_numbers(folder)) == (4711, False, [2])
 
 
-def test_a_lease_that_somebody_removed_is_missed_by_who_holds_it_and_free_for_the_next(tmp_path: Path) -> None:
+def test_a_removed_lease_is_lost_and_free(tmp_path: Path) -> None:
     folder, work = tmp_path / "x", tmp_path / "work"
     first = try_acquire(folder, (work,))
     assert first is not None
@@ -232,9 +230,7 @@ def test_a_lease_that_somebody_removed_is_missed_by_who_holds_it_and_free_for_th
     second.release()
 
 
-def test_a_lease_that_somebody_removes_as_it_is_made_is_held_by_nobody(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_lease_removed_while_acquired_has_no_holder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = leases._create_exclusively
 
     def made_and_removed(path: Path, content: bytes) -> bool:
@@ -249,9 +245,7 @@ def test_a_lease_that_somebody_removes_as_it_is_made_is_held_by_nobody(
     got(tmp_path / "x").release()
 
 
-def test_a_clock_that_jumps_back_neither_frees_a_lease_nor_keeps_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_clock_that_jumps_back_changes_no_lease(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder, clock, bound = tmp_path / "x", Clock(), lease_holder.MAX_MISSED_BEATS * lease_holder.BEAT_SECONDS
     first, now = got(folder), time.time()
     monkeypatch.setattr(time, "time", lambda: now - 86400)
@@ -268,7 +262,7 @@ def test_a_clock_that_jumps_back_neither_frees_a_lease_nor_keeps_it(
 
 
 @pytest.mark.parametrize("moment", ["before the file is there", "before the look", "between look and move"])
-def test_a_holder_that_is_stopped_in_the_middle_of_writing_moves_nothing_once_it_wakes(
+def test_a_writer_that_stalled_before_its_rename_commits_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
     folder, work = tmp_path / "x", tmp_path / "work"
@@ -356,7 +350,7 @@ class Actors:
 
 
 @pytest.mark.parametrize("seeds", [range(start, start + 15) for start in range(0, 60, 15)])
-def test_of_many_who_take_over_one_wins_whatever_the_order_of_their_steps(
+def test_one_of_many_processes_acquires_an_expired_lease(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seeds: range
 ) -> None:
     monkeypatch.setattr(Holder, "has_exited", lambda self: self.token == "f" * 16)
@@ -393,7 +387,7 @@ def test_of_many_who_take_over_one_wins_whatever_the_order_of_their_steps(
         assert not [name for name in real["listdir"](folder) if name.startswith(".")]
 
 
-def test_who_has_seen_what_is_long_past_withdraws(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_attempt_on_an_outdated_state_withdraws(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "x"
     left(folder, 3, released=True)
     past = read_lease(folder)
@@ -408,7 +402,7 @@ def test_who_has_seen_what_is_long_past_withdraws(tmp_path: Path, monkeypatch: p
     second.release()
 
 
-def test_a_file_system_without_links_has_leases_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_leases_work_without_hard_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def link(*_: Any) -> None:
         raise PermissionError
 
@@ -419,7 +413,7 @@ def test_a_file_system_without_links_has_leases_too(tmp_path: Path, monkeypatch:
     got(tmp_path / "x").release()
 
 
-def test_who_only_watches_frees_what_was_lost_and_leaves_the_rest(tmp_path: Path) -> None:
+def test_release_if_expired_releases_nothing_else(tmp_path: Path) -> None:
     clock = Clock()
     left(tmp_path / "x")
     watch = LeaseMonitor(clock)
@@ -428,7 +422,7 @@ def test_who_only_watches_frees_what_was_lost_and_leaves_the_rest(tmp_path: Path
     assert current_holder(tmp_path / "x") is None
 
 
-def test_the_holder_is_told_with_its_day(tmp_path: Path) -> None:
+def test_a_holder_is_described_with_its_date(tmp_path: Path) -> None:
     left(tmp_path / "x", since=time.mktime((2024, 3, 1, 12, 3, 0, 0, 0, -1)))
     assert describe_holder(tmp_path / "x") == "process 4711 on host elsewhere since 2024-03-01 12:03"
 
@@ -479,7 +473,7 @@ def written(folder: Path) -> str:
 
 
 @pytest.mark.slow
-def test_a_killed_process_leaves_it_to_the_next_at_once(tmp_path: Path) -> None:
+def test_a_killed_process_frees_its_lease_at_once(tmp_path: Path) -> None:
     with writer(tmp_path, "first") as first, writer(tmp_path, "second"):
         until(lambda: written(tmp_path))
         owner = json.loads(read_lease(tmp_path / "lease").content)["pid"]
@@ -493,7 +487,7 @@ def test_a_killed_process_leaves_it_to_the_next_at_once(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not lease_holder.PROC.exists(), reason="nobody says whether a process is stopped")
-def test_a_stopped_process_loses_it_and_writes_nothing_once_it_wakes(tmp_path: Path) -> None:
+def test_a_stopped_process_loses_its_lease_and_writes_nothing(tmp_path: Path) -> None:
     with writer(tmp_path, "first") as first:
         until(lambda: written(tmp_path) == "first")
         os.kill(first.pid, signal.SIGSTOP)

@@ -34,7 +34,7 @@ def held(path: Path) -> Iterator[contextlib.ExitStack]:
         yield stack
 
 
-def test_patience_speaks_after_ten_seconds_and_then_ever_more_rarely() -> None:
+def test_reports_are_due_at_tripling_intervals() -> None:
     clock = Clock()
     patience = BackoffReporter(10.0, clock)
     spoken = []
@@ -49,7 +49,7 @@ def test_patience_speaks_after_ten_seconds_and_then_ever_more_rarely() -> None:
     assert (patience.should_report(), patience.should_report()) == (True, False)
 
 
-def test_a_lock_is_waited_for_and_who_holds_it_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_locked_waits_and_reports_the_holder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(locks, "FIRST_SECONDS", 0.01)
     lines: list[str] = []
     with held(tmp_path / "lock") as stack:
@@ -64,14 +64,14 @@ def test_a_lock_is_waited_for_and_who_holds_it_is_said(tmp_path: Path, monkeypat
     assert lines[0].startswith(f"waiting for the thing: held by process {os.getpid()} on host {HERE} since ")
 
 
-def test_a_free_lock_is_taken_without_a_word(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_free_lock_is_acquired_without_a_message(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with locked(tmp_path / "lock", "the thing"):
         pass
     assert capsys.readouterr().err == ""
     assert os.listdir(tmp_path) == ["lock"], "whoever held it leaves no name behind"
 
 
-def test_the_name_beside_a_lock_is_advice_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_holder_file_of_a_lock_blocks_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, beside = tmp_path / "lock", tmp_path / "lock.holder"
     beside.write_text(json.dumps({"pid": 1, "host": "elsewhere", "since": 0}))
     with locked(path, "the thing"):  # a name that was left holds nothing
@@ -83,9 +83,7 @@ def test_the_name_beside_a_lock_is_advice_alone(tmp_path: Path, monkeypatch: pyt
         pass
 
 
-def test_the_holder_is_told_with_its_day_and_whether_it_is_stopped(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_lock_holder_is_described_with_date_and_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, since = tmp_path / "lock", time.mktime((2024, 3, 1, 12, 3, 0, 0, 0, -1))
     beside = tmp_path / "lock.holder"
     monkeypatch.setattr(locks, "process_status", lambda pid: "T")
@@ -95,7 +93,7 @@ def test_the_holder_is_told_with_its_day_and_whether_it_is_stopped(
     assert describe_lock_holder(path) == "process 4711 on host elsewhere since 2024-03-01 12:03"
 
 
-def test_what_the_machine_knows_of_a_process() -> None:
+def test_process_status_and_cpu_seconds() -> None:
     assert process_status(os.getpid()) in ("R", "S", "D", None)
     assert process_status(2**30) is None
     assert cpu_seconds(2**30) is None

@@ -24,7 +24,7 @@ def paths(node: Any, way: str) -> Iterator[tuple[str, Any]]:
 
 
 @pytest.mark.parametrize("cell", sorted(references.records())[::120], ids=lambda cell: cell[:6])
-def test_what_a_committed_record_holds_is_known_to_be_a_number_or_not(cell: str) -> None:
+def test_paths_of_committed_records_lead_where_declared(cell: str) -> None:
     record: Any = references.records()[cell]
     for section in SECTIONS.keys() & record.keys():
         for path, found in paths(record[section] or {}, section):
@@ -56,7 +56,7 @@ def test_what_a_committed_record_holds_is_known_to_be_a_number_or_not(cell: str)
         ("nll - data/tokenizer", "data/tokenizer is text"),
     ],
 )
-def test_a_claim_on_what_is_no_number_is_refused_by_the_plan(path: str, words: str) -> None:
+def test_a_claim_on_no_number_is_refused(path: str, words: str) -> None:
     tree = {"claim": "x", "kind": "ours", "metric": path, "relation": "range", "arm": "a", "low": 0}
     with pytest.raises(InputError, match=rf"claims\[0\].metric: .*{words}"):
         read_claim(tree, ["a", "b"], "a", "claims[0]")
@@ -65,7 +65,7 @@ def test_a_claim_on_what_is_no_number_is_refused_by_the_plan(path: str, words: s
 @pytest.mark.parametrize(
     "path", ["data/tokens/validation", "initial/gradient_norm/mlp_out/-1", "evaluations/test/scaled/ece", "cost/tokens"]
 )
-def test_a_path_that_may_lead_to_a_number_is_taken(path: str) -> None:
+def test_a_path_that_may_lead_to_a_number_is_accepted(path: str) -> None:
     tree = {"claim": "x", "kind": "ours", "metric": path, "relation": "range", "arm": "a", "low": 0}
     assert read_claim(tree, ["a", "b"], "a", "claims[0]").metric == path
 

@@ -6,7 +6,7 @@ from lm.metrics.tokens import TokenStatistics
 from lm.store.metrics import AT_LENGTH, METRICS, VALIDATION_METRICS, describe
 
 
-def test_what_is_counted_in_tokens_is_not_compared_across_tokenizers() -> None:
+def test_metrics_in_tokens_are_declared_per_token() -> None:
     for name, quantity in (METRICS | AT_LENGTH).items():
         if "token" in quantity.unit or "token" in quantity.label:
             assert quantity.per_token, name
@@ -15,7 +15,7 @@ def test_what_is_counted_in_tokens_is_not_compared_across_tokenizers() -> None:
     assert not describe("bits_per_byte").per_token
 
 
-def test_what_is_watched_is_what_every_evaluation_measures() -> None:
+def test_every_evaluation_measures_the_validation_metrics() -> None:
     statistics = TokenStatistics(torch.ones(4, dtype=torch.int64))
     statistics.update(torch.zeros(6, 4), torch.arange(6) % 4)
     assert {"nll", *VALIDATION_METRICS} <= statistics.compute().keys()
