@@ -21,7 +21,7 @@ from lm.config.components import build
 from lm.config.tree import InputError, override
 from lm.data.text import TextData
 from lm.metrics.tokens import TokenStatistics
-from lm.model.transformer import Decoder, build_and_initialize, load_weights
+from lm.model.transformer import Decoder, build_and_initialize
 from lm.store.leases import LostError
 from lm.store.record import Record
 from lm.store.store import Store
@@ -133,7 +133,7 @@ def test_the_record_holds_what_a_second_evaluation_finds(tmp_path: Path) -> None
         tmp_path, {"optim.objective": {"class_path": "CrossEntropy", "init_args": {"label_smoothing": 0.2}}}
     )
     _, data, model = prepared(cell)
-    model.load_state_dict(load_weights(tmp_path, cell))
+    model.load_state_dict(weights(tmp_path, cell))
     with torch.no_grad():
         batches = list(data.evaluation_batches("validation"))
         logits = torch.cat([model(*batch.inputs).flatten(0, 1) for batch in batches])
