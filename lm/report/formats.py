@@ -31,18 +31,21 @@ class ReportRequest:
     Args:
         formats: some of `FORMATS`.
         columns: the quantities of its first table; None for the default ones.
+        every_figure: True for all figures beside the page of Markdown.
     """
 
     formats: tuple[str, ...]
     columns: tuple[str, ...] | None = None
+    every_figure: bool = False
 
 
-def parse_request(formats: str | None, columns: str | None, several: bool) -> ReportRequest:
+def parse_request(formats: str | None, columns: str | None, several: bool, figures: str = "usual") -> ReportRequest:
     """Parse the options of a command line; one experiment defaults to the page. Raises InputError."""
     usual = DEFAULT_FORMATS if several else (PAGE,)
     return ReportRequest(
         usual if formats is None else parse_formats(formats),
         None if columns is None else tuple(name.strip() for name in columns.split(",")),
+        figures == "all",
     )
 
 
@@ -86,7 +89,8 @@ def report_files(sources: Sequence[ReportSource], request: ReportRequest) -> Fil
 
 def _md(reports: Sequence[ExperimentReport], sheets: Sequence[PaperTable], request: ReportRequest) -> Files:
     if len(reports) == 1:
-        return page_files(reports[0], None if request.columns is None else markdown_paper_table(sheets[0]))
+        first = None if request.columns is None else markdown_paper_table(sheets[0])
+        return page_files(reports[0], first, request.every_figure)
     lines = [f"# Report of {len(reports)} experiments", ""]
     for report, table in zip(reports, sheets, strict=True):
         lines += [f"## {escape(table.title)}", "", *markdown_paper_table(table), ""]
@@ -122,7 +126,7 @@ def _figures(reports: Sequence[ExperimentReport], sheets: Sequence[PaperTable], 
     files: Files = {}
     for report in reports:
         prefix = f"{report.results.manifest['name']}_" if len(reports) > 1 else ""
-        files |= {f"{prefix}{name}": content for name, content in paper_figures(report.results, kinds).items()}
+        files |= {f"{prefix}{name}": content for name, content in paper_figures(report.figure_inputs, kinds).items()}
     return files
 
 

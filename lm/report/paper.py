@@ -8,8 +8,9 @@ import matplotlib
 import seaborn as sns
 from matplotlib.figure import Figure
 
-from lm.analysis.results import Results
-from lm.report.figures import FIGURES
+from lm.report.figures.catalogue import charts
+from lm.report.figures.chart import FigureInputs
+from lm.report.figures.picture import draw
 
 Kind = Literal["pdf", "svg"]
 
@@ -33,17 +34,17 @@ METADATA: dict[Kind, dict[str, None]] = {"pdf": {"CreationDate": None}, "svg": {
 """File metadata without a creation time, so that the same figure gives the same bytes."""
 
 
-def paper_figures(results: Results, kinds: Sequence[Kind]) -> dict[str, bytes]:
+def paper_figures(inputs: FigureInputs, kinds: Sequence[Kind]) -> dict[str, bytes]:
     """Draw every figure that has data, by file name: `NAME_one_column.pdf` and so on.
 
     A figure with many panels is written only at the width of two columns.
     """
     files: dict[str, bytes] = {}
-    for width, inches in WIDTHS.items():
-        with sns.axes_style("whitegrid"), matplotlib.rc_context(_style(FACES[width])):
-            for name, make in FIGURES.items():
-                figure = make(results)
-                if figure is not None and (width == TWO or figure.get_figwidth() <= WIDEST):
+    for name, chart in charts(inputs).items():
+        for width, inches in WIDTHS.items():
+            if width == TWO or chart.size[0] <= WIDEST:
+                with sns.axes_style("whitegrid"), matplotlib.rc_context(_style(FACES[width])):
+                    figure = draw(chart)
                     fit(figure, inches, FACES[width])
                     files |= {f"{name}_{width}.{kind}": _written(figure, kind) for kind in kinds}
     return files

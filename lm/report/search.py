@@ -5,11 +5,11 @@ from pathlib import Path
 
 from rich.console import Console
 
-from lm.report.figures import as_files
+from lm.report.figures.picture import as_files
+from lm.report.figures.search import draw_search
 from lm.report.importance import FEWEST, Importance, importances
 from lm.report.report_diff import missing_content, missing_csv_content, read_existing, write_unless_lossy
 from lm.report.study import Study, importance_lines, load_study, markdown, terminal
-from lm.report.study_figures import draw_study
 from lm.report.tables import as_csv
 from lm.report.web.library import MISSING, library
 from lm.report.web.search import search_html
@@ -31,7 +31,9 @@ def write_page(folder: Path, into: Path) -> None:
         print(f"lm: {into / 'report.html'}: {MISSING}", file=sys.stderr)
 
 
-def write_study(folder: Path, console: Console, into: Path | None = None, replace: bool = True) -> Study:
+def write_study(
+    folder: Path, console: Console, into: Path | None = None, replace: bool = True, every_figure: bool = False
+) -> Study:
     """Print the table, and write trials.csv, report.html, the figures and table.md.
 
     Args:
@@ -39,6 +41,7 @@ def write_study(folder: Path, console: Console, into: Path | None = None, replac
         console: console to print on.
         into: folder for the files instead of `folder`.
         replace: True to overwrite a report with more content, with a warning on standard error.
+        every_figure: True to write all figures, and not the usual three.
 
     Raises:
         InputError: if there is no search that this version can read.
@@ -46,7 +49,7 @@ def write_study(folder: Path, console: Console, into: Path | None = None, replac
     """
     study, into = load_study(folder), into or folder
     importance = importance_of(study)
-    lines, figures, trials = importance_lines(importance), draw_study(study), as_csv(study.trials)
+    lines, figures, trials = importance_lines(importance), draw_search(study, every_figure), as_csv(study.trials)
     page = markdown(study, lines, list(figures))
     files: dict[str, str | bytes] = {
         "trials.csv": trials,

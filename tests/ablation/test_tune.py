@@ -13,8 +13,8 @@ from lm.ablation.tune import tuned
 from lm.analysis.results import load
 from lm.cli import main
 from lm.config.tree import InputError
+from lm.report.figures.tuning import envelope
 from lm.report.study import load_study
-from lm.report.tuning import envelope
 from lm.store.store import Store
 
 SPACE = {"optim.lr": {"low": 1.0e-4, "high": 1.0e-1, "log": True}}

@@ -32,7 +32,7 @@ def two(hostile: MakeExperiment) -> list[ReportSource]:
 def test_two_of_one_name_share_no_id_and_every_link_leads_to_one(two: list[ReportSource]) -> None:
     found = Page(overview_page(two))
     found.require_safe()
-    assert {"overview", "e1", "e1-verdict", "e1-comparison", "e2-filter", "e2-chart-curves"} <= {*found.ids()}
+    assert {"overview", "e1", "e1-verdict", "e1-comparison", "e2-filter", "e2-chart-learning_curve"} <= {*found.ids()}
     assert [one["id"] for one in found.of("script") if one.get("type")] == [
         f"e{place}-{name}" for place in (1, 2) for name in ("report", "specs", "columns")
     ]

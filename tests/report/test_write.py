@@ -41,7 +41,7 @@ def read(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 def test_every_record_and_every_curve_is_read_once(
     experiment: MakeExperiment, read: Counter[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lm.report.figures.render", lambda *_: {})  # the bytes of a figure take longest
+    monkeypatch.setattr("lm.report.figures.picture.render", lambda *_: {})  # the bytes of a figure take longest
     folder = experiment({"base": [2.0, 2.1, 1.9], "arm": [1.9, 1.8, 1.7]})
     read.clear()  # of making them
     write_report(folder, Console(file=io.StringIO(), width=200))

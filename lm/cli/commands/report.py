@@ -30,6 +30,9 @@ def add_options(command: Parser) -> None:
         metavar="F",
         help="md (with the usual figures), html, latex, csv, parquet, pdf, svg; several with commas",
     )
+    command.add_argument(
+        "--figures", choices=("usual", "all"), default="usual", help="three figures, or every one that has data"
+    )
     command.add_argument("--columns", metavar="Q", help="the quantities of the table, such as nll,ece")
     command.add_argument(
         "--check", action="store_true", help="write nothing, and name the files that differ from what is rebuilt"
@@ -77,7 +80,7 @@ def _report(folders: list[Path], into: Path, options: argparse.Namespace) -> int
             "page of several with --format html; else --format, --columns and --check take experiments, as its rungs"
         )
     if not usual:
-        asked = parse_request(options.format, options.columns, several=len(folders) > 1)
+        asked = parse_request(options.format, options.columns, several=len(folders) > 1, figures=options.figures)
         if options.check:
             return check_report(folders, into, asked)
         damaged = write_formats(folders, into, asked, Console(), options.replace)
@@ -89,9 +92,9 @@ def _report(folders: list[Path], into: Path, options: argparse.Namespace) -> int
 
         damaged = write_ladder_report(folders[0], Console(), into, options.replace).damaged
     elif searches:
-        write_study(folders[0], Console(), into, options.replace)
+        write_study(folders[0], Console(), into, options.replace, options.figures == "all")
     else:
-        results = write_report(folders[0], Console(), into, options.replace)
+        results = write_report(folders[0], Console(), into, options.replace, options.figures == "all")
         damaged = results.harmed
     if into != options.folders[0]:
         print(f"report: {into / 'table.md'}", file=sys.stderr)

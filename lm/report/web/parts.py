@@ -13,10 +13,10 @@ import pandas as pd
 from lm.analysis.comparability import commit_of
 from lm.analysis.results import Results
 from lm.analysis.tidy import status_of
+from lm.report.figures.chart import label
 from lm.report.notes import CELLS, changes
 from lm.report.tables import difference, heading
 from lm.report.web.elements import Html, joined, listed, table, tag
-from lm.report.web.numbers import label
 from lm.store.record import Provenance, Record
 from lm.store.store import LOG
 

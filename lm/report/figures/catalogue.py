@@ -1,0 +1,34 @@
+"""All figures of an experiment, and those that a report writes as files.
+
+A file of this package whose `FIGURES` is a tuple of figures adds them; nothing else need name it.
+"""
+
+import functools
+import importlib
+import pkgutil
+from collections.abc import Mapping
+
+from lm.report import figures as package
+from lm.report.figures.chart import Chart, Figure, FigureInputs
+from lm.report.figures.picture import USUAL, RenderedFigures, render_all
+
+
+@functools.cache
+def figures() -> Mapping[str, Figure]:
+    """Return every figure of an experiment by name, in the order of their ranks."""
+    names = [info.name for info in pkgutil.iter_modules(package.__path__)]
+    declared = [getattr(importlib.import_module(f"{package.__name__}.{name}"), "FIGURES", ()) for name in names]
+    all_figures = [figure for of_file in declared if isinstance(of_file, tuple) for figure in of_file]
+    by_rank = sorted(all_figures, key=lambda figure: figure.rank)
+    return {figure.name: figure for figure in by_rank}
+
+
+def charts(inputs: FigureInputs) -> dict[str, Chart]:
+    """Return the data of every figure that has any, by name."""
+    computed = {name: figure.make(inputs) for name, figure in figures().items()}
+    return {name: chart for name, chart in computed.items() if chart is not None}
+
+
+def draw_figures(inputs: FigureInputs, every: bool = False) -> RenderedFigures:
+    """Draw the first figures that the records have data for, or every one, by name."""
+    return render_all(((name, figure.make(inputs)) for name, figure in figures().items()), None if every else USUAL)
