@@ -52,12 +52,11 @@ def _figures(results: Results | Ladder) -> tuple[dict[str, Draw], str]:
     from lm.report.figures.picture import draw
 
     if isinstance(results, Ladder):
-        from lm.report.figures.ladder import NAME, ladder_chart
+        from lm.report.figures.static_pages import NAME, ladder_chart
 
         more = f"; a rung has others, as in lm.figure(results.rungs[{next(iter(results.rungs))!r}], 'learning_curve')"
         return {NAME: lambda: draw(ladder_chart(results.records))}, more
-    from lm.report.figures.catalogue import figures
-    from lm.report.figures.chart import FigureInputs
+    from lm.report.figures.catalogue import FigureInputs, figures
     from lm.report.rates import rates_of
     from lm.report.tuning import tuning_of
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from rich.console import Console
 
 from lm.analysis.ladder import LadderResults, load_ladder
-from lm.report.figures.ladder import NAME, draw_ladder
 from lm.report.figures.picture import as_files
+from lm.report.figures.static_pages import NAME, draw_ladder
 from lm.report.ladder import (
     FORECASTS,
     TRENDS,

@@ -8,8 +8,7 @@ import matplotlib
 import seaborn as sns
 from matplotlib.figure import Figure
 
-from lm.report.figures.catalogue import charts
-from lm.report.figures.chart import FigureInputs
+from lm.report.figures.catalogue import FigureInputs, charts
 from lm.report.figures.picture import draw
 
 Kind = Literal["pdf", "svg"]

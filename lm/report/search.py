@@ -6,7 +6,7 @@ from pathlib import Path
 from rich.console import Console
 
 from lm.report.figures.picture import as_files
-from lm.report.figures.search import draw_search
+from lm.report.figures.searches import draw_search
 from lm.report.importance import FEWEST, Importance, importances
 from lm.report.report_diff import missing_content, missing_csv_content, read_existing, write_unless_lossy
 from lm.report.study import Study, importance_lines, load_study, markdown, terminal

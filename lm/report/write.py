@@ -13,8 +13,7 @@ from lm.analysis.answers import Answer
 from lm.analysis.compare import compare
 from lm.analysis.results import Results, load
 from lm.report.claims import answers, markdown_claims, show_claims
-from lm.report.figures.catalogue import draw_figures
-from lm.report.figures.chart import FigureInputs
+from lm.report.figures.catalogue import FigureInputs, draw_figures
 from lm.report.figures.picture import as_files
 from lm.report.page import markdown, terminal
 from lm.report.rates import Rates, markdown_rates, rates_of, show_rates
@@ -49,7 +48,7 @@ class ExperimentReport:
 
     @property
     def figure_inputs(self) -> FigureInputs:
-        """What its figures are drawn from."""
+        """The data that its figures draw."""
         return FigureInputs(self.results, self.table, self.tuning[2] if self.tuning else {}, self.rates)
 
 

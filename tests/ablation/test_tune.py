@@ -13,7 +13,7 @@ from lm.ablation.tune import tuned
 from lm.analysis.results import load
 from lm.cli import main
 from lm.config.tree import InputError
-from lm.report.figures.tuning import envelope
+from lm.report.figures.comparison import envelope
 from lm.report.study import load_study
 from lm.store.store import Store
 

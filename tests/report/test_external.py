@@ -13,8 +13,8 @@ from lm.analysis.compare_external import UNCHECKED, compare_runs
 from lm.analysis.external.detect import read
 from lm.analysis.external.runs import CompareRequest, gather
 from lm.cli import main
-from lm.report.figures.external import differences, draw_runs, every_run
 from lm.report.figures.picture import draw
+from lm.report.figures.static_pages import differences, draw_runs, every_run
 
 Said = pytest.CaptureFixture[str]
 BASE = [2.0, 2.1, 1.9, 2.05, 2.2, 1.95]

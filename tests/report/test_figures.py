@@ -18,8 +18,7 @@ from matplotlib.patches import StepPatch
 from records import inside
 
 from lm.analysis.results import load
-from lm.report.figures.catalogue import draw_figures, figures
-from lm.report.figures.chart import FigureInputs
+from lm.report.figures.catalogue import FigureInputs, draw_figures, figures
 from lm.report.figures.inside import MOST_MAPS, attention_entropy
 from lm.report.figures.lengths import log_edges
 from lm.report.figures.picture import USUAL, as_files, draw

@@ -21,8 +21,8 @@ from lm.cli import main
 from lm.cli.options import called
 from lm.config.tree import InputError
 from lm.report import ladder_page
-from lm.report.figures.ladder import ladder_chart
 from lm.report.figures.picture import PlainLogFormatter, draw
+from lm.report.figures.static_pages import ladder_chart
 from lm.report.ladder import forecast_notes, forecast_rows, gain, law_notes, trend_rows, worth_notes, worth_rows
 from lm.report.ladder_csv import trend_table, worth_table
 from lm.report.ladder_page import ladder_files, ladder_report_html, markdown_ladder, show_ladder, write_ladder_report

@@ -20,7 +20,7 @@ from lm.config.tree import InputError
 from lm.report import importance
 from lm.report.figures.chart import label
 from lm.report.figures.picture import draw
-from lm.report.figures.search import ABSENT, FIGURES, draw_search, history, parallel_coordinates, pareto, position
+from lm.report.figures.searches import ABSENT, FIGURES, draw_search, history, parallel_coordinates, pareto, position
 from lm.report.importance import Importance, importances, shares
 from lm.report.search import write_study
 from lm.report.study import Study, edge, load_study, notes, warnings_of

@@ -13,7 +13,7 @@ from rich.console import Console
 import lm
 from lm.analysis.results import load
 from lm.config.tree import InputError
-from lm.report.figures.tuning import tuning
+from lm.report.figures.comparison import tuning
 from lm.report.tuning import FOLDER, notes, rows, tuning_of
 from lm.report.write import load_report, write_report
 from lm.store.files import to_json, write_atomic

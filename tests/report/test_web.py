@@ -20,7 +20,8 @@ from lm.analysis.compare import compare
 from lm.analysis.results import load
 from lm.report.claims import answers
 from lm.report.figures import picture, vega
-from lm.report.figures.chart import Axis, Bar, Chart, FigureInputs, Forest, Heat, Panel, Series
+from lm.report.figures.catalogue import FigureInputs
+from lm.report.figures.chart import Axis, Bar, Chart, Forest, Heat, Panel, Series
 from lm.report.figures.lengths import trained_lengths
 from lm.report.figures.training import gradients, gradients_by_step, learning_curve, parts_of
 from lm.report.figures.vega import downsample_lttb

@@ -17,7 +17,7 @@ from lm.analysis.pace import steps_to_baseline_loss
 from lm.analysis.results import Results, curves, load
 from lm.cli import main
 from lm.config.tree import InputError
-from lm.report.figures.chart import FigureInputs
+from lm.report.figures.catalogue import FigureInputs
 from lm.report.figures.training import learning_curve
 from lm.report.notes import notes
 from lm.report.page import sections

@@ -6,11 +6,49 @@ A file of this package whose `FIGURES` is a tuple of figures adds them; nothing 
 import functools
 import importlib
 import pkgutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
+import pandas as pd
+
+from lm.analysis.results import Results
 from lm.report import figures as package
-from lm.report.figures.chart import Chart, Figure, FigureInputs
+from lm.report.figures.chart import Chart
 from lm.report.figures.picture import USUAL, RenderedFigures, render_all
+from lm.report.rates import Rates
+from lm.report.study import Study
+
+
+@dataclass(frozen=True)
+class FigureInputs:
+    """The data of an experiment that its figures draw.
+
+    Args:
+        results: results of the experiment.
+        compared: comparisons of its arms; None to compute them.
+        studies: searches of its arms by arm, where they were tuned.
+        rates: its learning-rate curves, where there are any.
+    """
+
+    results: Results
+    compared: pd.DataFrame | None = None
+    studies: Mapping[str, Study] = field(default_factory=dict)
+    rates: Rates | None = None
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A figure of every experiment that has data for it.
+
+    Args:
+        name: name of its files.
+        rank: place among the figures; a report writes those that come first.
+        make: function that computes its data, or returns None where there are none.
+    """
+
+    name: str
+    rank: int
+    make: Callable[[FigureInputs], Chart | None]
 
 
 @functools.cache

@@ -9,11 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
-import pandas as pd
 
 from lm.analysis.results import Results
-from lm.report.rates import Rates
-from lm.report.study import Study
 from lm.store.quantities import describe
 from lm.store.record import Record
 
@@ -86,17 +83,29 @@ class Series:
     tips: Mapping[str, Sequence[Any]] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """A part of a chart.
+
+    Args:
+        title: text above it in a picture.
+        option: its name in the page's list of panels; empty for the label of its vertical axis, or its only one.
+        at: row and column in a picture; None for the next place.
+    """
+
+    title: str = ""
+    option: str = ""
+    at: tuple[int, int] | None = None
+
+
 @dataclass(frozen=True)
-class Panel:
+class Panel(Part):
     """Series on two axes.
 
     Args:
         x: horizontal axis.
         y: vertical axis.
         series: what is drawn, the last on top.
-        title: text above it in a picture.
-        option: its name in the page's list of panels; empty for the label of the vertical axis.
-        at: row and column in a picture; None for the next place.
         verticals: dotted lines by position, with their texts.
         horizontal: height of a dashed line.
         texts: texts at positions.
@@ -107,9 +116,6 @@ class Panel:
     x: Axis
     y: Axis
     series: Sequence[Series]
-    title: str = ""
-    option: str = ""
-    at: tuple[int, int] | None = None
     verticals: Mapping[float, str] = field(default_factory=dict)
     horizontal: float | None = None
     texts: Sequence[tuple[float, float, str]] = ()
@@ -118,7 +124,7 @@ class Panel:
 
 
 @dataclass(frozen=True)
-class Heat:
+class Heat(Part):
     """A map of values by row and column.
 
     Args:
@@ -128,9 +134,6 @@ class Heat:
         scale: label and ends of the scale of colours.
         log: True for a logarithmic scale of colours.
         upward: True where rows count from the bottom.
-        title: text above it in a picture.
-        option: its name in the page's list of panels.
-        at: row and column in a picture; None for the next place.
     """
 
     x: Axis
@@ -139,9 +142,6 @@ class Heat:
     scale: tuple[str, float, float]
     log: bool = False
     upward: bool = False
-    title: str = ""
-    option: str = ""
-    at: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -157,7 +157,7 @@ class Bar:
 
 
 @dataclass(frozen=True)
-class Forest:
+class Forest(Part):
     """Values with intervals, a row a name, and single points below them.
 
     Args:
@@ -166,9 +166,6 @@ class Forest:
         bars: values with their intervals, filled where bold.
         points: single values, drawn small.
         zero: True for a line at zero.
-        title: text above it in a picture.
-        option: its name in the page's list of panels; empty for the label of the axis.
-        at: row and column in a picture; None for the next place.
     """
 
     x: Axis
@@ -176,9 +173,6 @@ class Forest:
     bars: Sequence[Bar]
     points: Sequence[Bar] = ()
     zero: bool = True
-    title: str = ""
-    option: str = ""
-    at: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -222,38 +216,6 @@ class Chart:
     wide: bool = False
     copies: int = 1
     apart: bool = False
-
-
-@dataclass(frozen=True)
-class FigureInputs:
-    """What figures of an experiment are drawn from.
-
-    Args:
-        results: results of the experiment.
-        compared: comparisons of its arms; None to compute them.
-        studies: searches of its arms by arm, where they were tuned.
-        rates: its learning-rate curves, where there are any.
-    """
-
-    results: Results
-    compared: pd.DataFrame | None = None
-    studies: Mapping[str, Study] = field(default_factory=dict)
-    rates: Rates | None = None
-
-
-@dataclass(frozen=True)
-class Figure:
-    """A figure of every experiment that has data for it.
-
-    Args:
-        name: name of its files.
-        rank: place among the figures; a report writes those that come first.
-        make: function that computes its data, or returns None where there are none.
-    """
-
-    name: str
-    rank: int
-    make: Callable[[FigureInputs], Chart | None]
 
 
 def label(quantity: str) -> str:

@@ -9,11 +9,10 @@ import numpy as np
 
 from lm.analysis.results import Results
 from lm.config.tree import canonical
+from lm.report.figures.catalogue import Figure, FigureInputs
 from lm.report.figures.chart import (
     Axis,
     Chart,
-    Figure,
-    FigureInputs,
     Getter,
     Heat,
     Panel,
@@ -59,7 +58,7 @@ def gradient_norm_by_layer(inputs: FigureInputs) -> Chart | None:
     panels = []
     for kind in (kind for kind, layers in layers_of_kind.items() if layers > 1):
         title = kind.replace("_", " ")
-        panels.append(Panel(x, y, _by_layer(results, "gradient_norm", kind), title, option=title))
+        panels.append(Panel(x, y, _by_layer(results, "gradient_norm", kind), title=title, option=title))
     if not panels:
         return None
     rows, columns = grid_of(len(panels), 4)
@@ -73,7 +72,7 @@ def residual_norm_by_layer(inputs: FigureInputs) -> Chart | None:
     if not series:
         return None
     y = Axis("mean norm of the residual stream", "norm", log=True)
-    panel = Panel(Axis("layer", integers=True), y, series, "Residual stream")
+    panel = Panel(Axis("layer", integers=True), y, series, title="Residual stream")
     size, arms = (6.4, 4.4), inputs.results.arms
     return Chart("Residual stream", [panel], arms, THIN, size, legend="below", styles=STYLES)
 
@@ -100,7 +99,7 @@ def gradient_norm_over_depth(inputs: FigureInputs) -> Chart | None:
         series.append(Series(names[-1], x, mean, *band, index, bars=True, tips={"sd": spread.tolist()}))
     ticks = sorted({layers for points in groups.values() for layers, _ in points})
     y = Axis(f"gradient norm before clipping, {LAST_MATRIX.replace('_', ' ')}", "norm", log=True)
-    panel = Panel(Axis("layers", log=True, ticks=ticks), y, series, "Last layer at initialisation")
+    panel = Panel(Axis("layers", log=True, ticks=ticks), y, series, title="Last layer at initialisation")
     note = "Mean ± sd over seeds, of arms that differ in depth alone."
     title, legend = "Gradient of the last layer over depth", "mean ± sd over seeds"
     return Chart(title, [panel], names, note, legend_title=legend, arms=False)

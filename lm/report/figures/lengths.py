@@ -9,17 +9,8 @@ from typing import Any
 import numpy as np
 
 from lm.analysis.results import Results
-from lm.report.figures.chart import (
-    Axis,
-    Chart,
-    Figure,
-    FigureInputs,
-    Getter,
-    Panel,
-    Stroke,
-    mean_over_seeds,
-    stack_seeds,
-)
+from lm.report.figures.catalogue import Figure, FigureInputs
+from lm.report.figures.chart import Axis, Chart, Getter, Panel, Stroke, mean_over_seeds, stack_seeds
 from lm.store.record import Record
 
 SLIDING = "sliding window"
@@ -79,7 +70,7 @@ def nll_by_length(inputs: FigureInputs) -> Chart | None:
     if not series:
         return None
     x = Axis("tokens of context", "length", log=True, ticks=sorted(ticks))
-    panel = Panel(x, LOSS, series, "Length of context", verticals=trained_lengths(results), right="perplexity")
+    panel = Panel(x, LOSS, series, title="Length of context", verticals=trained_lengths(results), right="perplexity")
     note = "Thin: a sliding window. Dotted: the length that was trained with."
     styles: dict[str, Stroke] = {"blocks": "-", SLIDING: "--"}
     return Chart("Other lengths of context", [panel], results.arms, note, (6.4, 4.6), legend="below", styles=styles)
@@ -108,7 +99,7 @@ def loss_by_position(inputs: FigureInputs) -> Chart | None:
         return None
     title = "Loss by position, blocks of the longest length"
     x = Axis("position in the context", "position", log=True)
-    panel = Panel(x, LOSS, series, title, verticals=trained_lengths(results))
+    panel = Panel(x, LOSS, series, title=title, verticals=trained_lengths(results))
     size, legend = (6.4, 4.4), "mean ± sd over seeds"
     return Chart("Loss by position", [panel], results.arms, "In the longest blocks.", size, legend_title=legend)
 

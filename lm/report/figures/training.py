@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 
 from lm.analysis.results import Results, curves
-from lm.report.figures.chart import SPREAD, Axis, Chart, Figure, FigureInputs, Heat, Panel, Series, grid_of
+from lm.report.figures.catalogue import Figure, FigureInputs
+from lm.report.figures.chart import SPREAD, Axis, Chart, Heat, Panel, Series, grid_of
 from lm.store.spreadsheet import unmarked
 
 MOST_STEPS = 60
@@ -29,7 +31,7 @@ def _panel(results: Results, column: str, y: Axis, title: str) -> Panel | None:
         label = f"{arm} (n={frame.shape[1]})"
         steps = frame.index.to_numpy()
         series.append(Series(label, steps, mean, mean - sd, mean + sd, index, mark="curve", tips=tips))
-    return Panel(Axis("optimiser step", "step"), y, series, title) if series else None
+    return Panel(Axis("optimiser step", "step"), y, series, title=title) if series else None
 
 
 def learning_curve(inputs: FigureInputs) -> Chart | None:
@@ -94,26 +96,23 @@ def _norms_of_arm(results: Results, arm: str) -> dict[tuple[str, int], float]:
 
 
 def gradients(path: Path) -> list[tuple[str, int, float]]:
-    """Read part, step and norm from the file of a curve, at evenly spaced steps.
-
-    Reads line by line: parsing all columns takes ten times as long, and most of them are not needed.
-    """
+    """Read part, step and norm from the file of a curve, at evenly spaced steps."""
     if not path.is_file():
         return []
     with path.open(encoding="utf-8", newline="") as file:
-        lines = csv.reader(file)
-        heads = [unmarked(name) for name in next(lines, [])]
-        parts = {name: heads.index(column) for name, column in parts_of(heads).items()}
-        if not parts or "step" not in heads:
-            return []
-        step, first = heads.index("step"), next(iter(parts.values()))
-        selected = [line for line in lines if len(line) == len(heads) and line[first]]
-    places = np.unique(np.linspace(0, max(0, len(selected) - 1), min(MOST_STEPS, len(selected))).astype(int))
+        heads = [unmarked(name) for name in next(csv.reader(file), [])]
+    columns = {"step": "step", **parts_of(heads)}
+    if len(columns) == 1 or "step" not in heads:
+        return []
+    places = [heads.index(column) for column in columns.values()]
+    frame = pd.read_csv(path, usecols=places, on_bad_lines="skip").iloc[:, np.argsort(np.argsort(places))]
+    frame = frame.set_axis(list(columns), axis=1).dropna(subset=list(columns)[:2])
+    rows = np.unique(np.linspace(0, max(0, len(frame) - 1), min(MOST_STEPS, len(frame))).astype(int))
     return [
-        (name, int(float(selected[at][step])), norm)
-        for at in places
-        for name, column in parts.items()
-        if np.isfinite(norm := float(selected[at][column] or "nan")) and norm > 0
+        (part, int(row["step"]), float(row[part]))
+        for _, row in frame.iloc[rows].iterrows()
+        for part in list(columns)[1:]
+        if np.isfinite(row[part]) and row[part] > 0
     ]
 
 

@@ -154,7 +154,7 @@ def _layers(
         stroke = {"interpolate": "step-after"} if series.mark in ("steps", "bins") else {}
         layers.append(layer("line", {**both, **dashed, "strokeWidth": width}, data, **stroke))
         if few or series.mark == "line" or series.member is None:
-            visible = int(few and series.member is not None)
+            visible = int(few and series.member is not None and series.mark in ("curve", "line"))
             layers.append(layer("point", points, data, filled=not series.hollow, size=50, opacity=visible))
         else:
             layers.append(dots(points, data, name))

@@ -14,8 +14,7 @@ from lm.report import claims as of_claims
 from lm.report import rates as of_rates
 from lm.report import tuning as of_tuning
 from lm.report.costs import made_under
-from lm.report.figures.catalogue import charts
-from lm.report.figures.chart import FigureInputs
+from lm.report.figures.catalogue import FigureInputs, charts
 from lm.report.notes import axes, grouped
 from lm.report.page import sections
 from lm.report.study import Study

@@ -62,7 +62,7 @@ def history(study: Study) -> Chart | None:
     best = complete[quantity].cummin() if direction == "lower" else complete[quantity].cummax()
     line = Series("best so far", complete.number.to_numpy(), best.to_numpy(dtype=float), member=0, mark="steps")
     x, y = Axis("trial", integers=True), Axis(label(quantity), "value")
-    panel = Panel(x, y, [_trials(study, complete, complete.number.tolist(), quantity), line], "Search")
+    panel = Panel(x, y, [_trials(study, complete, complete.number.tolist(), quantity), line], title="Search")
     note = "Points: trials; line: the best so far."
     return Chart("Search", [panel], [line.label], note, arms=False, log=True)
 
@@ -70,6 +70,9 @@ def history(study: Study) -> Chart | None:
 def slices(study: Study) -> Chart | None:
     """Return the first objective against each parameter, over the trials that drew it."""
     quantity, panels = next(iter(study.objectives)), []
+    values = study.complete[quantity]
+    margin = 0.05 * float(np.ptp(values)) if len(values) > 1 else 0.0
+    y = Axis(label(quantity), "value", limits=(values.min() - margin, values.max() + margin) if margin else None)
     for name, described in study.space.items():
         complete = study.complete[study.complete[name].notna()]
         if complete.empty:
@@ -82,7 +85,7 @@ def slices(study: Study) -> Chart | None:
             x = Axis(name, log=described["log"], limits=_padded(described))
             places = complete[name].astype(float).tolist()
         points = _trials(study, complete, places, quantity)
-        panels.append(Panel(x, Axis(label(quantity), "value"), [points], option=f"Over {name}"))
+        panels.append(Panel(x, y, [points], option=f"Over {name}"))
     if not panels:
         return None
     rows, columns = grid_of(len(panels), 3)
@@ -119,7 +122,7 @@ def parallel_coordinates(study: Study) -> Chart | None:
     x, y = Axis("", names=names), Axis("", "position", limits=(ABSENT - 0.05, 1.05), hidden=True)
     title, shades = "Trials across parameters", (label(quantity), direction == "lower")
     verticals = {float(place): "" for place in range(len(names))}
-    panel = Panel(x, y, lines, title, verticals=verticals, texts=texts, shades=shades)
+    panel = Panel(x, y, lines, title=title, verticals=verticals, texts=texts, shades=shades)
     size = (max(6.4, 1.9 * len(names)), 4.6)
     return Chart(title, [panel], (), "A line a trial.", size, legend="none", arms=False)
 
@@ -141,7 +144,7 @@ def pareto(study: Study) -> Chart | None:
     log = bool(np.all(values > 0) and values.max() > 10 * values.min())
     x, y = Axis(label(across), "x", log=log), Axis(label(up), "y")
     line = Series("Pareto front", front[across].to_numpy(dtype=float), front[up].to_numpy(dtype=float), member=0)
-    panel = Panel(x, y, [_trials(study, study.complete, values.tolist(), up, hollow=True), line], "Pareto front")
+    panel = Panel(x, y, [_trials(study, study.complete, values.tolist(), up, hollow=True), line], title="Pareto front")
     return Chart("Pareto front", [panel], [line.label], "On the line: no other trial beats it in both.", arms=False)
 
 
@@ -162,7 +165,7 @@ def tuning_curves(study: Study) -> Chart | None:
     if not series:
         return None
     y = Axis(label(next(iter(study.objectives))), "value")
-    panel = Panel(Axis("optimiser step", "step"), y, series, "Tuning curves")
+    panel = Panel(Axis("optimiser step", "step"), y, series, title="Tuning curves")
     return Chart("Tuning curves", [panel], present, "A line a trial.", arms=False, log=True)
 
 
