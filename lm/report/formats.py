@@ -11,11 +11,12 @@ from rich.console import Console
 
 from lm.analysis.tidy import cells
 from lm.config.tree import InputError, nearest
+from lm.report.figures.catalogue import charts
+from lm.report.figures.picture import METADATA, Kind, paper_figures
 from lm.report.latex import latex
 from lm.report.notes import notes
 from lm.report.overview import ReportSource, is_damaged, load_source, overview_page, show_source
 from lm.report.page import listed
-from lm.report.paper import METADATA, Kind, paper_figures
 from lm.report.paper_table import PaperTable, markdown_paper_table, paper_table
 from lm.report.report_diff import explain_missing, write_unless_lossy
 from lm.report.tables import as_csv, escape
@@ -126,7 +127,9 @@ def _figures(reports: Sequence[ExperimentReport], sheets: Sequence[PaperTable], 
     files: Files = {}
     for report in reports:
         prefix = f"{report.results.manifest['name']}_" if len(reports) > 1 else ""
-        files |= {f"{prefix}{name}": content for name, content in paper_figures(report.figure_inputs, kinds).items()}
+        files |= {
+            f"{prefix}{name}": content for name, content in paper_figures(charts(report.figure_inputs), kinds).items()
+        }
     return files
 
 

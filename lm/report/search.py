@@ -11,7 +11,7 @@ from lm.report.importance import FEWEST, Importance, importances
 from lm.report.report_diff import missing_content, missing_csv_content, read_existing, write_unless_lossy
 from lm.report.study import Study, importance_lines, load_study, markdown, terminal
 from lm.report.tables import as_csv
-from lm.report.web.library import MISSING, library
+from lm.report.web.gallery import MISSING, library
 from lm.report.web.search import search_html
 from lm.store.files import write_atomic
 

@@ -27,7 +27,7 @@ from lm.report.report_diff import (
 from lm.report.study import Study
 from lm.report.tables import as_csv
 from lm.report.tuning import markdown_tuning, show_tuning, tuning_of
-from lm.report.web.library import MISSING, library
+from lm.report.web.gallery import MISSING, library
 from lm.report.web.page import Body, body, html
 
 

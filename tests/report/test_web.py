@@ -27,9 +27,9 @@ from lm.report.figures.training import gradients, gradients_by_step, learning_cu
 from lm.report.figures.vega import downsample_lttb
 from lm.report.pack import pack
 from lm.report.tables import as_csv
-from lm.report.web import library
+from lm.report.web import gallery
 from lm.report.web.elements import data, table, tag
-from lm.report.web.library import MISSING
+from lm.report.web.gallery import MISSING
 from lm.report.web.page import HERE, html
 from lm.report.web.parts import last_lines
 from lm.report.write import write_report
@@ -116,10 +116,10 @@ def test_without_the_library_the_page_says_what_to_install(
 ) -> None:
     monkeypatch.setitem(__import__("sys").modules, "vl_convert", None)
     monkeypatch.setattr("lm.report.write.draw_figures", lambda *_: {})
-    library.library.cache_clear()
+    gallery.library.cache_clear()
     folder = hostile()
     write_report(folder, Console(file=io.StringIO(), width=200))
-    library.library.cache_clear()
+    gallery.library.cache_clear()
     found = Page((folder / "report.html").read_text(encoding="utf-8"))
     assert f"No charts: {MISSING}." in found.told()
     assert not [one for one in found.of("div") if one.get("class") == "chart"]
@@ -325,7 +325,7 @@ def test_points_that_a_logarithmic_axis_lacks_are_left_out() -> None:
 
 def test_the_library_cannot_end_its_own_element() -> None:
     pytest.importorskip("vl_convert", reason="charts are drawn by vl-convert-python")
-    text = library.library()
+    text = gallery.library()
     assert "vegaEmbed" in text
     assert "</script" not in text.lower()
     assert len(text) < 2_000_000

@@ -1,6 +1,8 @@
-"""The charts of the page, with their headings and controls."""
+"""The charts of the page, with their headings and controls, and the script that draws them."""
 
 import dataclasses
+import functools
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -8,11 +10,26 @@ from lm.report.figures.chart import Chart
 from lm.report.figures.vega import Columns, colour, dash, draw
 from lm.report.web.elements import Html, joined, tag
 
+MISSING = "charts need vl-convert-python, which is not installed here: pip install vl-convert-python"
+
+SNIPPET = "window.vegaEmbed = vegaEmbed;"
+"""Entry point of the bundle; the bundler leaves out what it does not need."""
+
 MOST_SHOWN = 16
 """Number of arms whose curves are shown initially."""
 
 FIRST = "differences"
 """The figure that stands in a section of its own, before all others."""
+
+
+@functools.cache
+def library() -> str:
+    """Return the script, which defines `vegaEmbed`; empty where the package is not installed."""
+    try:
+        import vl_convert
+    except ImportError:
+        return ""
+    return re.sub(r"</(?=script)", r"<\\/", vl_convert.javascript_bundle(SNIPPET), flags=re.IGNORECASE)
 
 
 class Charts:

@@ -21,8 +21,7 @@ from lm.report.study import Study
 from lm.report.tables import DETAILS, details
 from lm.report.web.comparison import behind, comparison
 from lm.report.web.elements import Html, data, digest, document, joined, listed, table, tag
-from lm.report.web.gallery import FIRST, Charts, gallery
-from lm.report.web.library import MISSING, library
+from lm.report.web.gallery import FIRST, MISSING, Charts, gallery, library
 from lm.report.web.parts import (
     author_section,
     health_section,

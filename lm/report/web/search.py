@@ -9,8 +9,7 @@ from lm.report.figures.searches import FIGURES, format_settings, format_value, i
 from lm.report.importance import Importance
 from lm.report.study import Study, best_rows, importance_lines, notes, warnings_of
 from lm.report.web.elements import Html, joined, listed, table, tag
-from lm.report.web.gallery import Charts
-from lm.report.web.library import library
+from lm.report.web.gallery import Charts, library
 from lm.report.web.page import Body, contents, standalone_page
 from lm.report.web.parts import section
 
@@ -133,13 +132,13 @@ def _why(study: Study, row: pd.Series) -> str:
 
 def _again(study: Study) -> Html:
     name, seed = study.manifest["name"], study.manifest["seeds"][0]
-    looks = [
+    commands = [
         (["lm", "report", name], "this report, made again from study.json"),
         (["lm", "ls", "--experiment", name], "the cells of every trial"),
         (["lm", "pack", name], "everything but the weights as one file"),
     ]
     if not study.complete.empty:
         best = f"{name}/trial_{study.best.iloc[0]['number']}/{seed}"
-        looks.insert(1, (["lm", "evaluate", best], "the best trial, measured again"))
-    rows = [[shlex.join(words), what] for words, what in looks]
+        commands.insert(1, (["lm", "evaluate", best], "the best trial, measured again"))
+    rows = [[shlex.join(words), purpose] for words, purpose in commands]
     return joined(tag("p", "In the folder of results:"), table(["command", "shows"], rows))
