@@ -18,9 +18,10 @@ from rich.console import Console
 
 from lm.analysis.compare import compare
 from lm.analysis.results import load
+from lm.report import figures as figures_package
 from lm.report.claims import answers
 from lm.report.figures import picture, vega
-from lm.report.figures.catalogue import FigureInputs
+from lm.report.figures.catalogue import FigureInputs, figures
 from lm.report.figures.chart import Axis, Bar, Chart, Forest, Heat, Panel, Series
 from lm.report.figures.lengths import trained_lengths
 from lm.report.figures.training import gradients, gradients_by_step, learning_curve, parts_of
@@ -265,6 +266,17 @@ def test_the_last_lines_of_a_log_are_what_a_terminal_showed(tmp_path: Path) -> N
     assert len(last_lines(log).splitlines()) == 12
 
 
+def test_a_figure_in_a_file_of_its_own_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mine.py").write_text(
+        "from lm.report.figures.catalogue import Figure\nFIGURES = (Figure('mine', 1, lambda inputs: None),)\n"
+    )
+    monkeypatch.setattr(figures_package, "__path__", [*figures_package.__path__, str(tmp_path)])
+    figures.cache_clear()
+    names = list(figures())
+    figures.cache_clear()
+    assert names[:2] == ["mine", "learning_curve"]
+
+
 @pytest.mark.usefixtures("no_library")
 def test_an_axis_is_called_as_what_is_drawn_along_it(hostile: MakeExperiment) -> None:
     specs = Page(made(hostile())).json("specs")
@@ -295,7 +307,7 @@ LINES = [
     Series("", [1, 2], [1.0, 2.0], mark="curve", style="thin"),
     Series("", [0, 1, 2], [1.0, 2.0], member=0, mark="bins"),
 ]
-LOG = Axis("x", "step", log=True, ticks=[1, 10])
+LOG = Axis("x,\nin words", "step", log=True, ticks=[1, 10])
 PANELS: list[Panel | Heat | Forest] = [
     Panel(LOG, Axis("y", log=True), LINES, verticals={8: "trained"}, horizontal=1.0),
     Panel(Axis("", names=["p", "q"]), Axis("", limits=(0, 1), hidden=True), [Series("", [0, 1], [0, 1], shade=0.5)],
@@ -313,6 +325,7 @@ def test_both_drawers_draw_every_kind_of_panel(panel: Panel | Heat | Forest) -> 
     spec, sets = vega.draw(chart, panel)
     rows = {name: pd.DataFrame(columns).to_dict("records") for name, columns in sets.items()}
     assert convert.vegalite_to_vega({**spec, "datasets": rows, "width": 300})["marks"]
+    assert "\\n" not in json.dumps(spec), "Vega draws no chart whose title has a line break"
 
 
 def test_points_that_a_logarithmic_axis_lacks_are_left_out() -> None:

@@ -138,7 +138,7 @@ def _layers(
         dashed["strokeDash"] = {"value": [4, 3] if chart.styles.get(series.style) == "--" else [1, 0]}
     thin = [style for style, stroke in chart.styles.items() if stroke == "--"] if "style" in row else []
     width = {"condition": {"test": f"datum.style == {thin[0]!r}", "value": 1}, "value": 2} if thin else {"value": 2}
-    fields = {"x": panel.x.field or panel.x.label, "y": panel.y.field or "value"}
+    fields = {"x": panel.x.field or _in_a_line(panel.x.label), "y": panel.y.field or "value"}
     names = {"arm": "arm" if chart.arms else ""} if "arm" in row and chart.names else {}
     plain = {key: key for key in row if key not in ("series", "arm", "x", "y", "low", "high", "shade")}
     tooltip = [_tip(key, title or "name", row[key]) for key, title in (names | fields | plain).items() if key in row]
@@ -200,7 +200,7 @@ def _axis(axis: Axis, channel: str) -> Spec:
         return {
             "field": channel,
             "type": "nominal",
-            "title": axis.label or None,
+            "title": _in_a_line(axis.label) or None,
             "sort": None,
             "scale": scale,
             "axis": {"labelAngle": 0},
@@ -210,7 +210,12 @@ def _axis(axis: Axis, channel: str) -> Spec:
         scale |= {"domain": [round5(end) for end in axis.limits], "nice": False}
     ticks: Spec = {"axis": {"values": sorted(axis.ticks)}} if axis.ticks else {}
     ticks = {"axis": {"tickMinStep": 1, "format": "d"}} if axis.integers and not ticks else ticks
-    return {"field": channel, "type": "quantitative", "title": axis.label, "scale": scale, **ticks}
+    return {"field": channel, "type": "quantitative", "title": _in_a_line(axis.label), "scale": scale, **ticks}
+
+
+def _in_a_line(label: str) -> str:
+    """Join the lines of a label; Vega refuses a title with a line break."""
+    return " ".join(label.split())
 
 
 def _named(chart: Chart, of: Any) -> Spec:
@@ -255,8 +260,8 @@ def _heat(panel: Heat) -> tuple[Spec, dict[str, list[dict[str, Any]]]]:
     legend |= {"format": ".1~e"} if panel.log else {}
     ticks = list(panel.x.names)[:: -(-len(panel.x.names) // 6)]
     up = list(panel.y.names)[::-1] if panel.upward else list(panel.y.names)
-    y = {"field": "y", "type": "nominal", "title": panel.y.label or None, "sort": up}
-    x = {"field": "x", "type": "nominal", "sort": list(panel.x.names), "title": panel.x.label}
+    y = {"field": "y", "type": "nominal", "title": _in_a_line(panel.y.label) or None, "sort": up}
+    x = {"field": "x", "type": "nominal", "sort": list(panel.x.names), "title": _in_a_line(panel.x.label)}
     tooltip = [{"field": name, "title": axis.field} for name, axis in (("y", panel.y), ("x", panel.x))]
     encoding = {
         "x": {**x, "axis": {"values": ticks, "labelAngle": 0}},
@@ -272,7 +277,7 @@ def _forest(panel: Forest) -> tuple[Spec, dict[str, list[dict[str, Any]]]]:
     """Draw values with their intervals, and single values below them."""
     x, names = _axis(panel.x, "x"), list(panel.names)
     sets = {"set0": [_bar_row(bar) for bar in panel.bars], "points": [_bar_row(point) for point in panel.points]}
-    titles = {"name": panel.x.field or "name", "x": panel.x.label, "low": "low", "high": "high"}
+    titles = {"name": panel.x.field or "name", "x": _in_a_line(panel.x.label), "low": "low", "high": "high"}
     mean, single = (
         [_tip(key, titles.get(key, key), rows[0][key]) for key in rows[0] if key != "bold"] if rows else []
         for rows in sets.values()
