@@ -19,6 +19,8 @@ from records import inside
 
 from lm.analysis.results import load
 from lm.report.figures.catalogue import FigureInputs, draw_figures, figures
+from lm.report.figures.chart import Panel
+from lm.report.figures.comparison import settings
 from lm.report.figures.inside import MOST_MAPS, attention_entropy
 from lm.report.figures.lengths import log_edges
 from lm.report.figures.picture import USUAL, as_files, draw
@@ -205,6 +207,27 @@ def test_what_nothing_was_recorded_for_is_not_written(experiment: MakeExperiment
 def test_each_arm_has_a_colour_of_its_own(experiment: MakeExperiment) -> None:
     (axes,) = picture(experiment({f"arm{i}": [2.0] for i in range(8)}), "learning_curve").axes
     assert len({str(line.get_color()) for line in axes.get_lines()}) == 8
+
+
+def test_loss_over_a_setting_joins_arms_alike_in_all_else(experiment: MakeExperiment) -> None:
+    results = load(experiment({"base": [2.0, 2.2], "wide": [1.5, 1.7], "widest": [1.0, 1.2], "deep": [1.4, 1.4]}))
+    changes = {
+        "wide": {"model.width": (32, 64)},
+        "widest": {"model.width": (32, 128)},
+        "deep": {"model.layers": (2, 4)},
+    }
+    for arm, of_arm in changes.items():
+        results.manifest["arms"][arm]["changes"] = of_arm
+    chart = settings(FigureInputs(results))
+    assert chart is not None
+    (panel,) = chart.panels
+    assert isinstance(panel, Panel)
+    through, *points = panel.series
+    assert (panel.x.label, list(through.x)) == ("model.width", [32, 64, 128])
+    np.testing.assert_allclose(through.y, [2.1, 1.6, 1.1])
+    assert [(series.label, list(series.x)) for series in points] == [
+        ("base", [32]), ("wide", [64]), ("widest", [128]), ("deep", [32])
+    ]  # fmt: skip
 
 
 # inside --------------------------------------------------------------------------------------------------------------

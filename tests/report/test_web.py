@@ -184,6 +184,14 @@ def test_no_two_of_forty_arms_look_alike_and_neighbours_differ_in_everything() -
 # what is drawn -------------------------------------------------------------------------------------------------------
 
 
+def test_a_band_is_drawn_although_the_first_arm_has_one_seed() -> None:
+    series = [Series("a", [1, 2], [1.0, 2.0], member=0), Series("b", [1, 2], [1.0, 2.0], [0.5, 1.5], [1.5, 2.5], 1)]
+    panel = Panel(Axis("x"), Axis("y"), series)
+    spec, sets = vega.draw(Chart("", [panel], ["a", "b"]), panel)
+    assert [layer["mark"]["type"] for layer in spec["layer"]] == ["area", "line", "point"]
+    assert sets["set0"]["low"] == [None, None, 0.5, 1.5]
+
+
 def test_a_thinned_curve_keeps_its_ends_and_its_peak() -> None:
     x = np.arange(5000.0)
     y = np.sin(x / 500)
@@ -326,6 +334,23 @@ def test_both_drawers_draw_every_kind_of_panel(panel: Panel | Heat | Forest) -> 
     rows = {name: pd.DataFrame(columns).to_dict("records") for name, columns in sets.items()}
     assert convert.vegalite_to_vega({**spec, "datasets": rows, "width": 300})["marks"]
     assert "\\n" not in json.dumps(spec), "Vega draws no chart whose title has a line break"
+
+
+def test_copies_of_a_chart_share_data_and_begin_elsewhere() -> None:
+    drawing = gallery.Charts(drawn=True)
+    found = drawing.add("heat", Chart("Heat", [PANELS[2], PANELS[2]], copies=2))
+    assert found.count("<figure>") == 2
+    assert [drawing.specs[name]["first"] for name in ("heat", "heat-2")] == ["0", "1"]
+    assert [spec["panels"]["1"]["sets"] for spec in drawing.specs.values()] == [{"set0": "heat-1-set0"}] * 2
+    assert set(drawing.columns) == {"heat-0-set0", "heat-1-set0"}
+
+
+def test_long_curves_show_points_under_the_pointer_alone() -> None:
+    series = [Series("a", np.arange(1000), np.sin(np.arange(1000.0)), member=0, mark="curve")]
+    panel = Panel(Axis("x"), Axis("y"), series)
+    spec, sets = vega.draw(Chart("", [panel], ["a"]), panel)
+    assert len(sets["set0"]["x"]) == vega.POINTS
+    assert spec["layer"][-1]["params"][0]["select"]["on"] == "pointerover"
 
 
 def test_points_that_a_logarithmic_axis_lacks_are_left_out() -> None:

@@ -84,8 +84,8 @@ class Series:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Part:
-    """A part of a chart.
+class BasePanel:
+    """Fields that panels of every kind have.
 
     Args:
         title: text above it in a picture.
@@ -99,7 +99,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Panel(Part):
+class Panel(BasePanel):
     """Series on two axes.
 
     Args:
@@ -124,7 +124,7 @@ class Panel(Part):
 
 
 @dataclass(frozen=True)
-class Heat(Part):
+class Heat(BasePanel):
     """A map of values by row and column.
 
     Args:
@@ -157,7 +157,7 @@ class Bar:
 
 
 @dataclass(frozen=True)
-class Forest(Part):
+class Forest(BasePanel):
     """Values with intervals, a row a name, and single points below them.
 
     Args:

@@ -96,7 +96,7 @@ def _lines(chart: Chart, panel: Panel) -> tuple[Spec, dict[str, list[dict[str, A
         sets[name] = [row for index, series in group for row in _rows(panel, series, index, most)]
         if sets[name]:
             few = max(len(series.x) for _, series in group) <= FEW
-            layers += _layers(chart, panel, group[0][1], few, {"x": x, "y": y}, name, sets[name][0])
+            layers += _layers(chart, panel, group[0][1], few, {"x": x, "y": y}, name, _merged(sets[name]))
     return {"layer": layers, "height": 360 if chart.wide else 320}, sets
 
 
@@ -279,7 +279,7 @@ def _forest(panel: Forest) -> tuple[Spec, dict[str, list[dict[str, Any]]]]:
     sets = {"set0": [_bar_row(bar) for bar in panel.bars], "points": [_bar_row(point) for point in panel.points]}
     titles = {"name": panel.x.field or "name", "x": _in_a_line(panel.x.label), "low": "low", "high": "high"}
     mean, single = (
-        [_tip(key, titles.get(key, key), rows[0][key]) for key in rows[0] if key != "bold"] if rows else []
+        [_tip(key, titles.get(key, key), entry) for key, entry in _merged(rows).items() if key != "bold"]
         for rows in sets.values()
     )
     fill = {"condition": {"test": "datum.bold", "value": INK}, "value": "var(--page)"}
@@ -325,11 +325,15 @@ def _plain(entry: Any) -> Any:
     return round5(entry) if isinstance(entry, float) else entry
 
 
+def _merged(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return every field that a row has, with an entry of it."""
+    return {field: entry for row in rows for field, entry in row.items()}
+
+
 def _columns(rows: Iterable[Mapping[str, Any]]) -> Columns:
     """Convert rows to columns, with None where a row lacks what another has."""
     rows = list(rows)
-    names = dict.fromkeys(name for row in rows for name in row)
-    return {name: [row.get(name) for row in rows] for name in names}
+    return {name: [row.get(name) for row in rows] for name in _merged(rows)}
 
 
 def downsample_lttb(x_n: np.ndarray, y_n: np.ndarray, count: int) -> np.ndarray:
