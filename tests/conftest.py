@@ -59,7 +59,7 @@ def _same_places() -> Iterator[None]:
 @pytest.fixture
 def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reports are written with empty pictures: drawing them takes longer than all else of a report."""
-    monkeypatch.setattr("lm.report.figures.render", lambda _: {"png": b"", "svg": b""})
+    monkeypatch.setattr("lm.report.figures.picture.render", lambda _: {"png": b"", "svg": b""})
 
 
 @pytest.fixture(autouse=True)

@@ -24,7 +24,7 @@ from lm.config.keys import keys
 from lm.execution.executor import Executor
 from lm.model.mlp import MLP
 from lm.model.shape import Shape
-from lm.report.figures import FIGURES
+from lm.report.figures.catalogue import figures
 from lm.search.distributions import Choices, ConditionalChoice, Distribution
 from lm.search.spec import PRUNERS, SAMPLERS, SweepFile
 from lm.stats.tests import seeds_needed
@@ -171,7 +171,7 @@ def test_every_name_argument_and_figure_of_the_interface_is_described() -> None:
         assert [name for name in arguments if not re.search(rf"\b{name}\b", said)] == [], call
     tables = [name for kind in (lm.Results, lm.Ladder) for name in vars(kind) if not name.startswith("_")]
     assert [name for name in tables if f"`{name}`" not in said and f".{name}" not in said] == []
-    assert [name for name in (*FIGURES, "ladder") if f"`{name}`" not in said and f'"{name}"' not in said] == []
+    assert [name for name in (*figures(), "ladder") if f"`{name}`" not in said and f'"{name}"' not in said] == []
 
 
 # other pages

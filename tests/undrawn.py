@@ -9,8 +9,8 @@ UNDRAWN = (sys.executable, str(Path(__file__)))
 
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.default_int_handler)  # which the background of a shell ignores
-    import lm.report.figures
+    import lm.report.figures.picture
     from lm.cli import main
 
-    lm.report.figures.render = lambda figure: {"png": b"", "svg": b""}
+    lm.report.figures.picture.render = lambda figure: {"png": b"", "svg": b""}
     sys.exit(main())

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from lm.analysis.ladder import LadderResults
+    from lm.report.figures.chart import Chart
 
 Draw = Callable[[], "Figure | None"]
 """Function that draws a figure, or returns None where there is nothing to draw."""
@@ -228,19 +229,23 @@ def figure(results: Results | Ladder, name: str) -> "Figure":
 
 def _figures(results: Results | Ladder) -> tuple[dict[str, Draw], str]:
     """Return functions that draw each figure, by name, and a hint on where other figures are."""
+    from lm.report.figures.picture import draw
+
     if isinstance(results, Ladder):
-        from lm.report.ladder_figure import NAME
-        from lm.report.ladder_figure import figure as of_ladder
+        from lm.report.figures.static_pages import NAME, ladder_chart
 
         more = f"; a rung has others, as in lm.figure(results.rungs[{next(iter(results.rungs))!r}], 'learning_curve')"
-        return {NAME: functools.partial(of_ladder, results.records)}, more
-    from lm.report import rates, tuning
-    from lm.report.figures import FIGURES
+        return {NAME: lambda: draw(ladder_chart(results.records))}, more
+    from lm.report.figures.catalogue import FigureInputs, figures
+    from lm.report.rates import rates_of
+    from lm.report.tuning import tuning_of
 
     folder = results.folder if results.folder.is_dir() else results.records.store.out / results.name  # of a pack
-    by_name: dict[str, Draw] = {name: functools.partial(make, results.records) for name, make in FIGURES.items()}
-    if (tuned := tuning.tuning_of(results.records, folder)) is not None:
-        by_name[tuning.FIGURE] = functools.partial(tuning.tuning_figure, results.records, tuned[2])
-    if (curves := rates.rates_of(results.records, folder)) is not None:
-        by_name[rates.FIGURE] = functools.partial(rates.rates_figure, results.records, curves)
-    return by_name, ""
+    tuning = tuning_of(results.records, folder)
+    inputs = FigureInputs(results.records, studies=tuning[2] if tuning else {}, rates=rates_of(results.records, folder))
+
+    def draw_if_data(make: "Callable[[FigureInputs], Chart | None]") -> "Figure | None":
+        chart = make(inputs)
+        return None if chart is None else draw(chart)
+
+    return {name: functools.partial(draw_if_data, figure.make) for name, figure in figures().items()}, ""

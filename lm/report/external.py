@@ -14,8 +14,8 @@ from lm.analysis.compare_external import UNCHECKED, arms_of_unequal_spread, comp
 from lm.analysis.external.runs import Runs
 from lm.analysis.tidy import CELLS
 from lm.config.tree import InputError
-from lm.report.external_figures import ALT, draw_runs
-from lm.report.figures import as_files
+from lm.report.figures.picture import as_files
+from lm.report.figures.static_pages import ALT, draw_runs
 from lm.report.notes import describe_test, format_seeds, shared_level
 from lm.report.page import listed, show
 from lm.report.tables import (

@@ -10,11 +10,12 @@ from rich.console import Console
 
 from lm.analysis.tidy import cells
 from lm.config.tree import InputError, nearest
+from lm.report.figures.catalogue import charts
+from lm.report.figures.picture import METADATA, Kind, paper_figures
 from lm.report.latex import latex
 from lm.report.notes import notes
 from lm.report.overview import ReportSource, is_damaged, load_source, overview_page, show_source
 from lm.report.page import listed
-from lm.report.paper import METADATA, Kind, paper_figures
 from lm.report.paper_table import PaperTable, markdown_paper_table, paper_table
 from lm.report.tables import as_csv, escape
 from lm.report.write import ExperimentReport, page_files, report_html, write_files
@@ -29,18 +30,21 @@ class ReportRequest:
     Args:
         formats: some of `FORMATS`.
         columns: the quantities of its first table; None for the default ones.
+        every_figure: True for all figures beside the page of Markdown.
     """
 
     formats: tuple[str, ...]
     columns: tuple[str, ...] | None = None
+    every_figure: bool = False
 
 
-def parse_request(formats: str | None, columns: str | None, several: bool) -> ReportRequest:
+def parse_request(formats: str | None, columns: str | None, several: bool, figures: str = "usual") -> ReportRequest:
     """Parse the options of a command line; one experiment defaults to the page. Raises InputError."""
     usual = DEFAULT_FORMATS if several else (PAGE,)
     return ReportRequest(
         usual if formats is None else parse_formats(formats),
         None if columns is None else tuple(name.strip() for name in columns.split(",")),
+        figures == "all",
     )
 
 
@@ -84,7 +88,8 @@ def report_files(sources: Sequence[ReportSource], request: ReportRequest) -> Fil
 
 def _md(reports: Sequence[ExperimentReport], sheets: Sequence[PaperTable], request: ReportRequest) -> Files:
     if len(reports) == 1:
-        return page_files(reports[0], None if request.columns is None else markdown_paper_table(sheets[0]))
+        first = None if request.columns is None else markdown_paper_table(sheets[0])
+        return page_files(reports[0], first, request.every_figure)
     lines = [f"# Report of {len(reports)} experiments", ""]
     for report, table in zip(reports, sheets, strict=True):
         lines += [f"## {escape(table.title)}", "", *markdown_paper_table(table), ""]
@@ -120,7 +125,9 @@ def _figures(reports: Sequence[ExperimentReport], sheets: Sequence[PaperTable], 
     files: Files = {}
     for report in reports:
         prefix = f"{report.results.manifest['name']}_" if len(reports) > 1 else ""
-        files |= {f"{prefix}{name}": content for name, content in paper_figures(report.results, kinds).items()}
+        files |= {
+            f"{prefix}{name}": content for name, content in paper_figures(charts(report.figure_inputs), kinds).items()
+        }
     return files
 
 

@@ -7,7 +7,8 @@ from pathlib import Path
 from rich.console import Console
 
 from lm.analysis.ladder import LadderResults, load_ladder
-from lm.report.figures import as_files
+from lm.report.figures.picture import as_files
+from lm.report.figures.static_pages import NAME, draw_ladder
 from lm.report.ladder import (
     FORECASTS,
     TRENDS,
@@ -24,7 +25,6 @@ from lm.report.ladder import (
     worth_rows,
 )
 from lm.report.ladder_csv import trend_table, worth_table
-from lm.report.ladder_figure import NAME, draw_ladder
 from lm.report.page import listed, show
 from lm.report.tables import as_csv, escape, markdown_row
 from lm.report.web.elements import tag

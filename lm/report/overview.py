@@ -10,13 +10,13 @@ from rich.console import Console
 
 from lm.analysis.compare import HEALTHY, NO_RUN
 from lm.analysis.ladder import FILE, LadderResults, load_ladder
+from lm.report.figures.chart import label
 from lm.report.ladder import digits
 from lm.report.ladder_page import ladder_report_body as body_of_ladder
 from lm.report.ladder_page import show_ladder
 from lm.report.search import importance_of
 from lm.report.study import Study, importance_lines, load_study, terminal
 from lm.report.tables import difference, format_run_counts, interval_heading, signed
-from lm.report.web.numbers import label
 from lm.report.web.overview import ArmLine, OverviewEntry, overview_html
 from lm.report.web.parts import MOST_VERDICTS
 from lm.report.web.search import ImportancesOrReason, best_line, search_body

@@ -1,22 +1,16 @@
 """Learning-rate curves of an experiment: best rates, sensitivity, and arms compared at their best rates."""
 
-import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from rich.console import Console
 
 from lm.analysis.rates import RateCurve, rate_curve, sensitivity_difference
 from lm.analysis.results import Results, load
 from lm.config.tree import InputError
-from lm.report.figures import RenderedFigures, render_all
 from lm.report.page import listed, show
-from lm.report.plotting import Colour, colours, legend, new_figure, ticks_at
-from lm.report.study_figures import label
 from lm.report.tables import markdown_table, number, signed
 from lm.report.tuning import compared
 from lm.store.files import read_json
@@ -24,10 +18,7 @@ from lm.store.formats import RATES
 from lm.store.metrics import describe
 
 DESCRIBED = "lr_curve.json"
-FIGURE = "lr_curve"
 TITLE = "Learning rates"
-BEST, LOST = "*", "x"
-"""Markers of the figure."""
 COLUMNS = (
     "arm",
     "shared rate",
@@ -150,40 +141,3 @@ def show_rates(results: Results, rates: Rates, console: Console) -> None:
     show(TITLE, COLUMNS, rows(results, rates), console)
     for line in notes(results, rates):
         console.print(line, highlight=False, markup=False)
-
-
-def draw_rates(results: Results, rates: Rates) -> RenderedFigures:
-    """Draw and render loss against rate, a line an arm, with best rates and lost runs marked."""
-    return render_all((name, rates_figure(results, rates)) for name in (FIGURE,))
-
-
-def rates_figure(results: Results, rates: Rates) -> Figure | None:
-    """Plot loss against rate; None where no run of the grid went well."""
-    if not any(np.isfinite(curve.values_rs).any() for curve in rates.curves.values()):
-        return None
-    figure, axes = new_figure(figsize=(6.4, 4.6))
-    for arm, colour in colours(results).items():
-        _draw(axes, rates.curves[arm], colour)
-    axes.set(xscale="log", xlabel="optim.lr", ylabel=f"{label(rates.grid.headline)}, mean ± sd", title=TITLE)
-    ticks_at(axes, {rate for curve in rates.curves.values() for rate in curve.rates})
-    markers = {"the best": BEST}
-    if any(any(curve.lost_r) for curve in rates.curves.values()):
-        markers["runs that diverged or failed"] = LOST
-    legend(figure, colours(results), {}, markers)
-    return figure
-
-
-def _draw(axes: Axes, curve: RateCurve, colour: Colour) -> None:
-    rates, finite = np.array(curve.rates), np.isfinite(curve.values_rs).all(axis=1)
-    x, values = rates[finite], curve.values_rs[finite]
-    mean = values.mean(axis=1)
-    axes.plot(x, mean, "o-", color=colour, markersize=4, linewidth=1.5)
-    if values.shape[1] > 1:
-        spread = values.std(axis=1, ddof=1)
-        axes.fill_between(x, mean - spread, mean + spread, color=colour, alpha=0.2, linewidth=0)
-    if curve.best is not None:
-        axes.plot(rates[curve.best], curve.values_rs[curve.best].mean(), BEST, color=colour, markersize=13)
-    lost_rates = [rate for rate, count in zip(curve.rates, curve.lost_r, strict=True) if count]
-    if lost_rates:
-        top = curve.untrained if math.isfinite(curve.untrained) else float(np.nanmax(curve.values_rs))
-        axes.plot(lost_rates, [top] * len(lost_rates), LOST, color=colour, markersize=7)

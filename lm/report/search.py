@@ -5,12 +5,12 @@ from pathlib import Path
 
 from rich.console import Console
 
-from lm.report.figures import as_files
+from lm.report.figures.picture import as_files
+from lm.report.figures.searches import draw_search
 from lm.report.importance import FEWEST, Importance, importances
 from lm.report.study import Study, importance_lines, load_study, markdown, terminal
-from lm.report.study_figures import draw_study
 from lm.report.tables import as_csv
-from lm.report.web.library import MISSING, library
+from lm.report.web.gallery import MISSING, library
 from lm.report.web.search import search_html
 from lm.report.write import write_files
 from lm.store.files import write_atomic
@@ -31,20 +31,21 @@ def write_page(folder: Path, into: Path) -> None:
         print(f"lm: {into / 'report.html'}: {MISSING}", file=sys.stderr)
 
 
-def write_study(folder: Path, console: Console, into: Path | None = None) -> Study:
+def write_study(folder: Path, console: Console, into: Path | None = None, every_figure: bool = False) -> Study:
     """Print the table, and write trials.csv, report.html, the figures and table.md.
 
     Args:
         folder: folder of the search.
         console: console to print on.
         into: folder for the files instead of `folder`.
+        every_figure: True to write all figures, and not the usual three.
 
     Raises:
         InputError: if there is no search that this version can read.
     """
     study, into = load_study(folder), into or folder
     importance = importance_of(study)
-    lines, figures = importance_lines(importance), draw_study(study)
+    lines, figures = importance_lines(importance), draw_search(study, every_figure)
     files: dict[str, str | bytes] = {
         "trials.csv": as_csv(study.trials),
         "report.html": search_html(study, importance),

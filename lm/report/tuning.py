@@ -1,24 +1,17 @@
 """Results of tuning: shared and tuned settings of each arm, budgets, optima at an edge, loss over parameters."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from rich.console import Console
 
 from lm.analysis.compare import compare
 from lm.analysis.results import Results, load
 from lm.config.plain import shown
 from lm.config.tree import InputError
-from lm.report.figures import RenderedFigures, render_all
 from lm.report.grid import show_grid
-from lm.report.plotting import colours, new_figure
 from lm.report.study import Study, edge, load_study, warnings_of
-from lm.report.study_figures import label
 from lm.report.tables import difference, escape, markdown_row, mean_and_sd
 from lm.store.files import read_json
 from lm.store.formats import TUNED
@@ -26,7 +19,6 @@ from lm.store.record import TunedManifest
 from lm.store.validation import check_shape
 
 FOLDER = "tune"
-FIGURE = "tuning"
 COLUMNS = (
     "arm",
     "shared settings",
@@ -124,46 +116,3 @@ def show_tuning(
     show_grid("Tuning", COLUMNS, rows(results, tuning, twin, studies), console)
     for line in notes(tuning, studies):
         console.print(line, highlight=False, markup=False)
-
-
-def draw_tuning(results: Results, studies: dict[str, Study]) -> RenderedFigures:
-    """Draw and render loss against each numeric parameter, a line an arm; empty without any."""
-    return render_all((name, tuning_figure(results, studies)) for name in (FIGURE,))
-
-
-def tuning_figure(results: Results, studies: dict[str, Study]) -> Figure | None:
-    """Plot loss against each numeric parameter; None without any, or without a complete trial."""
-    spaces = next(iter(studies.values())).space
-    names = [name for name, described in spaces.items() if "choices" not in described]
-    if not names or all(study.complete.empty for study in studies.values()):
-        return None
-    size = (4.8 * len(names) + 1.6, 4.2)
-    figure, panels = new_figure(1, len(names), figsize=size, squeeze=False)
-    for name, axes in zip(names, panels[0], strict=True):
-        _panel(axes, name, spaces[name], studies, results)
-    panels[0][0].set_ylabel(label(next(iter(next(iter(studies.values())).objectives))))
-    panels[0][-1].legend(title="dots: trials; line: the best so near")
-    return figure
-
-
-def _panel(axes: Axes, name: str, described: dict[str, Any], studies: dict[str, Study], results: Results) -> None:
-    for arm, colour in colours(results).items():
-        study = studies[arm]
-        quantity = next(iter(study.objectives))
-        drawn = study.complete.dropna(subset=[name]).sort_values(name)
-        if drawn.empty:
-            continue
-        x, y = drawn[name].to_numpy(dtype=float), drawn[quantity].to_numpy(dtype=float)
-        axes.plot(x, y, "o", color=colour, markersize=4, alpha=0.6)
-        axes.plot(*envelope(x, y, described["log"]), color=colour, label=arm, linewidth=1.5)
-    axes.set_xlabel(name)
-    if described["log"]:
-        axes.set_xscale("log")
-
-
-def envelope(x: Sequence[float] | np.ndarray, y: Sequence[float] | np.ndarray, log: bool) -> tuple[Any, Any]:
-    """Return the lowest trial in each eighth of the range, as other parameters differ between neighbours."""
-    place = np.log(x) if log else np.asarray(x, dtype=float)
-    frame = pd.DataFrame({"x": x, "y": y, "bin": pd.cut(place, 8, labels=False) if np.ptp(place) else 0})
-    lowest = frame.loc[frame.groupby("bin").y.idxmin()]
-    return lowest.x.to_numpy(), lowest.y.to_numpy()

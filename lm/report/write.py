@@ -13,13 +13,14 @@ from lm.analysis.answers import Answer
 from lm.analysis.compare import compare
 from lm.analysis.results import Results, load
 from lm.report.claims import answers, markdown_claims, show_claims
-from lm.report.figures import as_files, draw_figures
+from lm.report.figures.catalogue import FigureInputs, draw_figures
+from lm.report.figures.picture import as_files
 from lm.report.page import markdown, terminal
-from lm.report.rates import Rates, draw_rates, markdown_rates, rates_of, show_rates
+from lm.report.rates import Rates, markdown_rates, rates_of, show_rates
 from lm.report.study import Study
 from lm.report.tables import as_csv
-from lm.report.tuning import draw_tuning, markdown_tuning, show_tuning, tuning_of
-from lm.report.web.library import MISSING, library
+from lm.report.tuning import markdown_tuning, show_tuning, tuning_of
+from lm.report.web.gallery import MISSING, library
 from lm.report.web.page import Body, body, html
 from lm.store.files import write_atomic
 
@@ -39,6 +40,11 @@ class ExperimentReport:
         """True if a record, a curve or losses by document were changed since training wrote them."""
         return self.results.harmed
 
+    @property
+    def figure_inputs(self) -> FigureInputs:
+        """The data that its figures draw."""
+        return FigureInputs(self.results, self.table, self.tuning[2] if self.tuning else {}, self.rates)
+
 
 def load_report(folder: Path) -> ExperimentReport:
     """Load and compare an experiment. Raises InputError where there is none that this version reads."""
@@ -47,21 +53,20 @@ def load_report(folder: Path) -> ExperimentReport:
     return ExperimentReport(results, compare(results), claims, tuning_of(results, folder), rates_of(results, folder))
 
 
-def page_files(report: ExperimentReport, first: Sequence[str] | None = None) -> dict[str, str | bytes]:
+def page_files(
+    report: ExperimentReport, first: Sequence[str] | None = None, every_figure: bool = False
+) -> dict[str, str | bytes]:
     """Return table.csv, the figures and table.md by name; `first` replaces the first table."""
     results = report.results
-    figures = draw_figures(results)
-    page = markdown(results, report.table, list(figures), first)
+    figures = draw_figures(report.figure_inputs, every_figure)
+    of_sections = {name: name if name in figures else None for name in ("tuning", "lr_curve")}
+    page = markdown(results, report.table, [name for name in figures if name not in of_sections], first)
     if report.claims:
         page += "\n".join(["", "## Claims", "", *markdown_claims(report.claims), ""])
     if report.tuning:
-        of_tuning = draw_tuning(results, report.tuning[2])
-        page += "\n".join(["", *markdown_tuning(results, *report.tuning, next(iter(of_tuning), None))])
-        figures |= of_tuning
+        page += "\n".join(["", *markdown_tuning(results, *report.tuning, of_sections["tuning"])])
     if report.rates:
-        of_rates = draw_rates(results, report.rates)
-        page += "\n".join(["", *markdown_rates(results, report.rates, next(iter(of_rates), None))])
-        figures |= of_rates
+        page += "\n".join(["", *markdown_rates(results, report.rates, of_sections["lr_curve"])])
     return {"table.csv": as_csv(report.table), **as_files(figures), "table.md": page}
 
 
@@ -92,19 +97,20 @@ def write_files(folder: Path, files: Mapping[str, str | bytes]) -> None:
         write_atomic(folder / name, content)
 
 
-def write_report(folder: Path, console: Console, into: Path | None = None) -> Results:
+def write_report(folder: Path, console: Console, into: Path | None = None, every_figure: bool = False) -> Results:
     """Print the table, and write table.csv, the figures, report.html and table.md.
 
     Args:
         folder: folder of the experiment.
         console: console to print on.
         into: folder for the files instead of `folder`.
+        every_figure: True to write all figures, and not the usual three.
 
     Raises:
         InputError: if there is no experiment that this version can read.
     """
     report, into = load_report(folder), into or folder
-    files = {"report.html": report_html(report), **page_files(report)}
+    files = {"report.html": report_html(report), **page_files(report, every_figure=every_figure)}
     try:
         show(report, console)
     finally:  # also if standard output is closed early

@@ -18,11 +18,11 @@ from lm.analysis.orders import orders
 from lm.analysis.results import load
 from lm.cli import main
 from lm.config.tree import InputError, override
+from lm.report.figures.comparison import envelope
 from lm.report.orders import order_notes, order_rows
 from lm.report.page import sections
 from lm.report.rates import rates_of, rows
 from lm.report.study import load_study
-from lm.report.tuning import envelope
 from lm.store.files import to_json, write_atomic
 from lm.store.store import Store
 from lm.training.cell import check, seeded

@@ -13,7 +13,8 @@ from lm.analysis.compare_external import UNCHECKED, compare_runs
 from lm.analysis.external.detect import read
 from lm.analysis.external.runs import CompareRequest, gather
 from lm.cli import main
-from lm.report.external_figures import differences, draw_runs, every_run
+from lm.report.figures.picture import draw
+from lm.report.figures.static_pages import differences, draw_runs, every_run
 
 Said = pytest.CaptureFixture[str]
 BASE = [2.0, 2.1, 1.9, 2.05, 2.2, 1.95]
@@ -109,9 +110,8 @@ def test_figures_show_every_run_and_are_the_same_every_time(shift: int, tmp_path
     path = table(tmp_path, {"plain": BASE, "new": NEW, "odd": ODD}, shift)
     runs = gather(read(path), CompareRequest("plain", ("loss", "accuracy")))
     compared = compare_runs(runs)
-    forest, every = differences(runs, compared), every_run(runs)
-    assert forest is not None
-    assert every is not None
+    charts = differences(runs, compared), every_run(runs)
+    forest, every = (draw(chart) for chart in charts if chart is not None)
     for axes, quantity in zip(every.axes, ("loss", "accuracy"), strict=True):
         dots = [value for line in axes.lines if line.get_marker() == "o" for value in np.asarray(line.get_ydata())]
         found = [runs.value(arm, seed, quantity) for arm in runs.arms for seed in runs.seeds]

@@ -18,16 +18,12 @@ from matplotlib.patches import StepPatch
 from records import inside
 
 from lm.analysis.results import load
-from lm.report.figures import FIGURES, as_files, draw_figures, gradient_norm, learning_curve, reliability
-from lm.report.inside import (
-    MOST_MAPS,
-    attention_entropy,
-    gradient_norm_by_layer,
-    gradient_norm_over_depth,
-    residual_norm_by_layer,
-)
-from lm.report.lengths import log_edges, loss_by_position, nll_by_length
-from lm.report.plotting import colours
+from lm.report.figures.catalogue import FigureInputs, draw_figures, figures
+from lm.report.figures.chart import Panel
+from lm.report.figures.comparison import settings
+from lm.report.figures.inside import MOST_MAPS, attention_entropy
+from lm.report.figures.lengths import log_edges
+from lm.report.figures.picture import USUAL, as_files, draw
 from lm.store.files import write_atomic
 
 MakeExperiment = Callable[..., Path]
@@ -78,9 +74,11 @@ def everything(arm: str, seed: int, record: dict[str, Any]) -> None:
     at_lengths(arm, seed, record)
 
 
-@pytest.fixture
-def axes() -> Axes:
-    return Figure().add_subplot()
+def picture(folder: Path, name: str) -> Figure:
+    """The picture of one figure of an experiment."""
+    chart = figures()[name].make(FigureInputs(load(folder)))
+    assert chart is not None
+    return draw(chart)
 
 
 def drawn_at(line: Line2D) -> np.ndarray:
@@ -95,45 +93,51 @@ def lines(axes: Axes) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     }
 
 
-@pytest.mark.slow
-def test_every_figure_is_written_as_png_and_svg(experiment: MakeExperiment) -> None:
-    folder = experiment(CELLS, everything)
-    results = load(folder)
+def full_inputs(experiment: MakeExperiment, change: Change) -> FigureInputs:
+    """An experiment whose second arm has another depth."""
+    results = load(experiment(CELLS, change))
     results.manifest["arms"]["arm"]["changes"] = {"model.layers": (2, 3)}
-    found = draw_figures(results)
-    assert list(found) == list(FIGURES)
-    assert as_files(found).keys() == {f"{name}.{suffix}" for name in FIGURES for suffix in ("png", "svg")}
-    for files in found.values():
+    return FigureInputs(results)
+
+
+@pytest.mark.slow
+def test_every_figure_is_rendered_as_png_and_svg(experiment: MakeExperiment) -> None:
+    rendered = draw_figures(full_inputs(experiment, everything), every=True)
+    assert set(rendered) == set(figures()) - {"lr_curve", "tuning", "settings", "gradients_by_step", "learning_rate"}
+    assert as_files(rendered).keys() == {f"{name}.{suffix}" for name in rendered for suffix in ("png", "svg")}
+    for files in rendered.values():
         assert files["png"].startswith(b"\x89PNG\r\n\x1a\n")
         assert ElementTree.fromstring(files["svg"].decode()).tag.endswith("svg")
     assert plt.get_fignums() == []
 
 
+ALWAYS = {"learning_curve", "gradient_norm", "reliability", "differences", "costs"}
+INSIDE = {"gradient_norm_by_layer", "gradient_norm_over_depth", "residual_norm_by_layer", "attention_entropy"}
+
+
 @pytest.mark.parametrize(
     ("change", "more"),
-    [
-        (lambda *_: None, set()),
-        (
-            looked_inside,
-            {"gradient_norm_by_layer", "gradient_norm_over_depth", "residual_norm_by_layer", "attention_entropy"},
-        ),
-        (at_lengths, {"nll_by_length", "loss_by_position"}),
-    ],
+    [(lambda *_: None, set()), (looked_inside, INSIDE), (at_lengths, {"nll_by_length", "loss_by_position"})],
     ids=["old", "inside", "lengths"],
 )
-def test_a_figure_is_left_out_where_no_record_has_anything_for_it(
-    experiment: MakeExperiment, change: Change, more: set[str]
-) -> None:
-    folder = experiment(CELLS, change)
-    results = load(folder)
-    results.manifest["arms"]["arm"]["changes"] = {"model.layers": (2, 3)}
-    found = {name for name, make in FIGURES.items() if make(results) is not None}
-    assert found == {"learning_curve", "gradient_norm", "reliability"} | more
+def test_figures_without_data_are_left_out(experiment: MakeExperiment, change: Change, more: set[str]) -> None:
+    inputs = full_inputs(experiment, change)
+    assert {name for name, figure in figures().items() if figure.make(inputs) is not None} == ALWAYS | more
     assert plt.get_fignums() == [], "pyplot, which a notebook shares, knows of none"
 
 
-def test_a_curve_is_the_mean_over_the_seeds_that_went_well(experiment: MakeExperiment, axes: Axes) -> None:
-    assert learning_curve(load(experiment(CELLS)), axes)
+@pytest.mark.usefixtures("undrawn")
+def test_three_figures_are_written_unless_all_are_requested(experiment: MakeExperiment) -> None:
+    inputs = full_inputs(experiment, everything)
+    assert list(draw_figures(inputs)) == ["learning_curve", "nll_by_length", "gradient_norm_over_depth"]
+    assert len(draw_figures(inputs)) == USUAL
+    assert set(draw_figures(inputs, every=True)) >= {"attention_entropy", "loss_by_position"}
+    usual = draw_figures(full_inputs(experiment, lambda *_: None))
+    assert list(usual) == ["learning_curve", "reliability", "gradient_norm"]
+
+
+def test_a_curve_is_the_mean_over_the_seeds_that_went_well(experiment: MakeExperiment) -> None:
+    (axes,) = picture(experiment(CELLS), "learning_curve").axes
     found = lines(axes)
     assert list(found) == ["base (n=3)", "arm (n=2)"]
     for label, nll in (("base (n=3)", 2.2), ("arm (n=2)", 1.25)):
@@ -142,24 +146,24 @@ def test_a_curve_is_the_mean_over_the_seeds_that_went_well(experiment: MakeExper
     assert axes.get_ylabel() == "validation NLL (nats/token)"
 
 
-def test_the_band_is_one_standard_deviation_either_way(experiment: MakeExperiment, axes: Axes) -> None:
-    learning_curve(load(experiment(CELLS)), axes)
+def test_the_band_is_one_standard_deviation_either_way(experiment: MakeExperiment) -> None:
+    (axes,) = picture(experiment(CELLS), "learning_curve").axes
     band = np.asarray(axes.collections[0].get_paths()[0].vertices)
     at_ten = band[band[:, 0] == 10][:, 1]
     sd = np.std([2.0, 2.4, 2.2], ddof=1)
     np.testing.assert_allclose([at_ten.min(), at_ten.max()], [3.2 - sd, 3.2 + sd], rtol=1e-12)
 
 
-def test_without_validation_the_training_loss_is_drawn_and_said_so(experiment: MakeExperiment, axes: Axes) -> None:
+def test_without_validation_the_training_loss_is_drawn_and_said_so(experiment: MakeExperiment) -> None:
     folder = experiment(CELLS)
     for path in (folder.parent / "cells").glob("*/history.csv"):
         path.write_text(path.read_text().replace("validation_nll", "train_loss"))
-    assert learning_curve(load(folder), axes)
+    (axes,) = picture(folder, "learning_curve").axes
     assert axes.get_ylabel() == "training loss (nats/token)"
 
 
-def test_gradient_norms_are_drawn_on_a_log_scale(experiment: MakeExperiment, axes: Axes) -> None:
-    assert gradient_norm(load(experiment(CELLS)), axes)
+def test_gradient_norms_are_drawn_on_a_log_scale(experiment: MakeExperiment) -> None:
+    (axes,) = picture(experiment(CELLS), "gradient_norm").axes
     assert axes.get_yscale() == "log"
     np.testing.assert_allclose(lines(axes)["arm (n=2)"][1], [1.0, 2.0, 3.0])
 
@@ -182,8 +186,7 @@ def test_reliability_pools_the_tokens_of_all_seeds(experiment: MakeExperiment) -
         record["reliability"], record["evaluated"]["tokens"] = diagrams[seed], 40
         record["metrics"] |= ({"accuracy": 0.375, "ece": 0.25}, {"accuracy": 0.325, "ece": 0.2})[seed]
 
-    figure = reliability(load(experiment({"base": [2.0, 2.1]}, change)))
-    assert figure is not None
+    figure = picture(experiment({"base": [2.0, 2.1]}, change), "reliability")
     diagram, gap, histogram = figure.axes
     x, y = lines(diagram)["base"]
     np.testing.assert_allclose(x, [(10 * 0.1 + 30 * 0.3) / 40, (30 * 0.2 + 10 * 0.6) / 40], rtol=1e-12)
@@ -198,13 +201,33 @@ def test_reliability_pools_the_tokens_of_all_seeds(experiment: MakeExperiment) -
 
 def test_what_nothing_was_recorded_for_is_not_written(experiment: MakeExperiment) -> None:
     folder = experiment({"base": ["diverged", None], "arm": ["failed", None]})
-    assert draw_figures(load(folder)) == {}
+    assert draw_figures(FigureInputs(load(folder)), every=True) == {}
 
 
-def test_an_arm_has_one_colour_of_its_own(experiment: MakeExperiment) -> None:
-    found = colours(load(experiment({f"arm{i}": [2.0] for i in range(8)})))
-    assert len(set(found.values())) == 8
-    assert list(found) == [f"arm{i}" for i in range(8)]
+def test_each_arm_has_a_colour_of_its_own(experiment: MakeExperiment) -> None:
+    (axes,) = picture(experiment({f"arm{i}": [2.0] for i in range(8)}), "learning_curve").axes
+    assert len({str(line.get_color()) for line in axes.get_lines()}) == 8
+
+
+def test_loss_over_a_setting_joins_arms_alike_in_all_else(experiment: MakeExperiment) -> None:
+    results = load(experiment({"base": [2.0, 2.2], "wide": [1.5, 1.7], "widest": [1.0, 1.2], "deep": [1.4, 1.4]}))
+    changes = {
+        "wide": {"model.width": (32, 64)},
+        "widest": {"model.width": (32, 128)},
+        "deep": {"model.layers": (2, 4)},
+    }
+    for arm, of_arm in changes.items():
+        results.manifest["arms"][arm]["changes"] = of_arm
+    chart = settings(FigureInputs(results))
+    assert chart is not None
+    (panel,) = chart.panels
+    assert isinstance(panel, Panel)
+    through, *points = panel.series
+    assert (panel.x.label, list(through.x)) == ("model.width", [32, 64, 128])
+    np.testing.assert_allclose(through.y, [2.1, 1.6, 1.1])
+    assert [(series.label, list(series.x)) for series in points] == [
+        ("base", [32]), ("wide", [64]), ("widest", [128]), ("deep", [32])
+    ]  # fmt: skip
 
 
 # inside --------------------------------------------------------------------------------------------------------------
@@ -219,8 +242,9 @@ def by_style(axes: Axes) -> dict[tuple[str, str], tuple[np.ndarray, np.ndarray]]
 
 
 def test_gradient_norms_by_layer_are_means_over_seeds_a_panel_a_kind(experiment: MakeExperiment) -> None:
-    figure = gradient_norm_by_layer(load(experiment({"base": [2.0, 2.4], "arm": [1.0, "diverged"]}, looked_inside)))
-    assert figure is not None
+    figure = picture(
+        experiment({"base": [2.0, 2.4], "arm": [1.0, "diverged"]}, looked_inside), "gradient_norm_by_layer"
+    )
     titles = [axes.get_title() for axes in figure.axes]
     assert titles == ["query", "mlp out"], "a head has one norm, and no layers"
     query, mlp = map(by_style, figure.axes)
@@ -250,9 +274,10 @@ def test_the_slope_over_depth_is_fitted_among_arms_that_differ_in_depth_alone(ex
         described["changes"] = {} if layers == "2" else {"model.layers": (2, int(layers))}
         if kind == "post":
             described["changes"]["model.block"] = ("PreNorm", "PostNorm")
-    figure = gradient_norm_over_depth(results)
-    assert figure is not None
-    (axes,) = figure.axes
+    over_depth = figures()["gradient_norm_over_depth"].make
+    chart = over_depth(FigureInputs(results))
+    assert chart is not None
+    (axes,) = draw(chart).axes
     assert (axes.get_xscale(), axes.get_yscale()) == ("log", "log")
     legend = axes.get_legend()
     assert legend is not None
@@ -264,15 +289,14 @@ def test_the_slope_over_depth_is_fitted_among_arms_that_differ_in_depth_alone(ex
     del results.manifest["arms"]["pre_4"], results.manifest["arms"]["pre_8"]
     for depth in (2, 4, 8):
         results.manifest["arms"][f"post_{depth}"]["changes"]["optim.lr"] = (1.0, 1.0 / depth)
-    assert gradient_norm_over_depth(results) is None, "no two arms differ in depth alone"
+    assert over_depth(FigureInputs(results)) is None, "no two arms differ in depth alone"
 
 
 def test_attention_entropy_is_a_map_an_arm_and_moment(experiment: MakeExperiment) -> None:
-    figure = attention_entropy(load(experiment({"base": [2.0, 2.4], "arm": [1.0, "diverged"]}, looked_inside)))
-    assert figure is not None
+    figure = picture(experiment({"base": [2.0, 2.4], "arm": [1.0, "diverged"]}, looked_inside), "attention_entropy")
     maps = {axes.get_title(): axes.images[0] for axes in figure.axes if axes.images}
     base, arm, *ends = [np.asarray(axes.images[0].get_array()) for axes in figure.axes if axes.images]
-    assert list(maps)[:2] == ["base\nat initialisation", "arm\nat initialisation"]
+    assert [title for title in maps if "\n" in title] == ["base\nat initialisation", "arm\nat initialisation"]
     np.testing.assert_allclose(base, (np.add.outer(range(2), range(2)) + 0.5) / 10, rtol=1e-12)
     np.testing.assert_allclose(arm, np.add.outer(range(3), range(2)) / 10, rtol=1e-12)
     np.testing.assert_allclose(ends[0], base / 2, rtol=1e-12)
@@ -281,8 +305,7 @@ def test_attention_entropy_is_a_map_an_arm_and_moment(experiment: MakeExperiment
 
 
 def test_the_residual_stream_is_drawn_layer_by_layer(experiment: MakeExperiment) -> None:
-    figure = residual_norm_by_layer(load(experiment({"base": [2.0, 2.4], "arm": [1.0]}, looked_inside)))
-    assert figure is not None
+    figure = picture(experiment({"base": [2.0, 2.4], "arm": [1.0]}, looked_inside), "residual_norm_by_layer")
     found = by_style(figure.axes[0])
     np.testing.assert_allclose(found["base", "--"][1], [0.15, 1.15], rtol=1e-12)
     np.testing.assert_allclose(found["base", "-"][1], [0.015, 1.015], rtol=1e-12)
@@ -298,8 +321,7 @@ def test_losses_by_length_are_those_of_the_records_and_the_trained_length_is_mar
     folder = experiment({"base": [2.0, 2.4], "arm": [1.0]}, at_lengths)
     for cell in (folder.parent / "cells").glob("*-0"):
         write_atomic(cell / "config.yaml", "data: {class_path: TextData, init_args: {context: 16}}\n")
-    figure = nll_by_length(load(folder))
-    assert figure is not None
+    figure = picture(folder, "nll_by_length")
     (axes,) = figure.axes
     assert axes.get_xscale() == "log"
     drawn = [line for line in axes.get_lines() if np.size(line.get_xdata()) > 1 and line.get_linestyle() != ":"]
@@ -324,16 +346,14 @@ def test_runs_of_an_arm_are_compared_at_the_lengths_that_all_have(experiment: Ma
         at_lengths(arm, seed, record)
         del record["evaluations"]["lengths"]["64" if seed else "8"]
 
-    figure = nll_by_length(load(experiment({"base": [2.0, 2.4]}, change)))
-    assert figure is not None
+    figure = picture(experiment({"base": [2.0, 2.4]}, change), "nll_by_length")
     line = figure.axes[0].get_lines()[0]
     np.testing.assert_array_equal(line.get_xdata(), [16])
     np.testing.assert_allclose(drawn_at(line), [2.5 + 1 / 16], rtol=1e-12)
 
 
 def test_loss_by_position_is_averaged_in_bins_that_widen(experiment: MakeExperiment) -> None:
-    figure = loss_by_position(load(experiment({"base": [2.0, 2.4], "arm": [1.0]}, at_lengths)))
-    assert figure is not None
+    figure = picture(experiment({"base": [2.0, 2.4], "arm": [1.0]}, at_lengths), "loss_by_position")
     found = lines(figure.axes[0])
     assert list(found) == ["base (64 tokens)", "arm (16 tokens)"]
     for label, positions, seed in (("base (64 tokens)", 64, 0.5), ("arm (16 tokens)", 16, 0.0)):
@@ -358,9 +378,9 @@ def test_of_many_arms_the_first_have_their_attention_drawn_and_it_is_said(experi
     def looked(arm: str, seed: int, record: dict[str, Any]) -> None:
         record["initial"] = record["final"] = {"entropy": [[0.5, 0.4], [0.3, 0.2]]}
 
-    results = load(experiment(arms, looked))
-    figure = attention_entropy(results)
-    assert figure is not None
+    chart = attention_entropy(FigureInputs(load(experiment(arms, looked))))
+    assert chart is not None
+    figure = draw(chart)
     assert figure.get_suptitle() == f"the first {MOST_MAPS} of {MOST_MAPS + 2} arms"
     titles = [axes.get_title().split("\n")[0] for axes in figure.axes if "arm" in axes.get_title()]
     assert titles == [f"arm{n:02}" for n in range(MOST_MAPS)]

@@ -221,8 +221,8 @@ def test_figures_of_both_kinds_are_drawn_once(experiment: MakeExperiment, monkey
 
 @pytest.fixture
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lm.report.figures.render", lambda figure: {"png": b"drawn"})
-    monkeypatch.setattr("lm.report.paper._written", lambda figure, kind: kind.encode())
+    monkeypatch.setattr("lm.report.figures.picture.render", lambda figure: {"png": b"drawn"})
+    monkeypatch.setattr("lm.report.figures.picture._written", lambda figure, kind: kind.encode())
 
 
 ALL = ",".join(FORMATS)

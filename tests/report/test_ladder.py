@@ -21,9 +21,10 @@ from lm.cli import main
 from lm.cli.options import resolve_experiment_folder
 from lm.config.tree import InputError
 from lm.report import ladder_page
+from lm.report.figures.picture import PlainLogFormatter, draw
+from lm.report.figures.static_pages import ladder_chart
 from lm.report.ladder import forecast_notes, forecast_rows, gain, law_notes, trend_rows, worth_notes, worth_rows
 from lm.report.ladder_csv import trend_table, worth_table
-from lm.report.ladder_figure import Factor, figure
 from lm.report.ladder_page import ladder_files, ladder_report_html, markdown_ladder, show_ladder, write_ladder_report
 from lm.stats.ladder import Gain
 from lm.stats.trend import Estimate
@@ -180,7 +181,7 @@ def test_without_three_rungs_or_a_falling_loss_there_is_no_law_and_a_sentence(tm
     assert worth_rows(two)[0][0][4] == "-"
     risen = load_ladder(make_ladder(tmp_path / "up", lambda arm, place, seed: 2.0 + place + usual(arm, 0, seed)))
     assert "does not fall with compute" in law_notes(risen)[0]
-    assert figure(risen)
+    assert draw(ladder_chart(risen))
 
 
 def test_where_a_gain_is_read_beyond_the_rungs_it_says_so() -> None:
@@ -190,12 +191,12 @@ def test_where_a_gain_is_read_beyond_the_rungs_it_says_so() -> None:
 
 
 def test_the_figure_is_drawn_of_all_that_there_is(tmp_path: Path) -> None:
-    whole = figure(load_ladder(make_ladder(tmp_path)))
+    whole = draw(ladder_chart(load_ladder(make_ladder(tmp_path))))
     left, right = whole.axes
     assert [line.get_label() for line in right.lines if not str(line.get_label()).startswith("_")] == ["arm"]
     assert len(left.containers) == 4  # the means of both arms, and a forecast of each
-    assert [Factor()(one) for one in (1.0, 0.5, 10.0)] == ["1", "0.5", "10"]
-    assert isinstance(right.yaxis.get_minor_formatter(), Factor)
+    assert [PlainLogFormatter()(one) for one in (1.0, 0.5, 10.0)] == ["1", "0.5", "10"]
+    assert isinstance(right.yaxis.get_minor_formatter(), PlainLogFormatter)
 
 
 def test_the_page_of_html_runs_nothing_and_fetches_nothing(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ def two(hostile: MakeExperiment) -> list[ReportSource]:
 def test_two_of_one_name_share_no_id_and_every_link_leads_to_one(two: list[ReportSource]) -> None:
     found = Page(overview_page(two))
     found.require_safe()
-    assert {"overview", "e1", "e1-verdict", "e1-comparison", "e2-filter", "e2-chart-curves"} <= {*found.ids()}
+    assert {"overview", "e1", "e1-verdict", "e1-comparison", "e2-filter", "e2-chart-learning_curve"} <= {*found.ids()}
     assert [one["id"] for one in found.of("script") if one.get("type")] == [
         f"e{place}-{name}" for place in (1, 2) for name in ("report", "specs", "columns")
     ]
@@ -73,7 +73,7 @@ def test_of_many_arms_the_overview_has_those_that_stand_out(experiment: MakeExpe
     last = told.table.arm == "last"
     table = told.table.assign(bold=last, health=last.map({True: "clipped", False: "healthy"}))
     found = Page(overview_page([replace(told, table=table), told]))
-    overview = found.told()[: found.told().index("What was asked")]
+    overview = found.told()[: found.told().index("Question")]
     assert "And 5 more arms in its own table." in overview
     assert overview.index("last") < overview.index("arm_00")
     assert "arm_13" not in overview

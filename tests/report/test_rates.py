@@ -9,14 +9,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from matplotlib.figure import Figure
 from rich.console import Console
 
 import lm
 from lm.analysis.rates import rate_curve, sensitivity_difference, sensitivity_of
 from lm.analysis.results import load
 from lm.config.tree import InputError
-from lm.report.rates import COLUMNS, DESCRIBED, Rates, draw_rates, notes, rates_of, rows
+from lm.report.rates import COLUMNS, DESCRIBED, Rates, notes, rates_of, rows
 from lm.report.write import write_report
 from lm.store.files import to_json, write_atomic
 from lm.store.formats import RATES
@@ -131,30 +130,20 @@ def test_the_report_has_table_figure_and_page(over_rates: Callable[..., Path]) -
     assert 'id="rates"' in (folder / "report.html").read_text()
 
 
-def test_runs_that_were_lost_are_crosses_and_the_best_are_stars(
-    over_rates: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    figures: list[Figure] = []
-
-    def kept(figure: Figure) -> dict[str, bytes]:
-        figures.append(figure)
-        return {"png": b""}
-
-    monkeypatch.setattr("lm.report.figures.render", kept)
-    folder = over_rates()
-    assert draw_rates(load(folder), found(folder)) == {"lr_curve": {"png": b""}}
-    drawn = [(line.get_marker(), np.asarray(line.get_xydata())) for line in figures[0].axes[0].get_lines()]
+def test_lost_runs_are_crosses_and_the_best_rates_stars(over_rates: Callable[..., Path]) -> None:
+    figure = lm.figure(lm.load(over_rates()), "lr_curve")
+    drawn = [(line.get_marker(), np.asarray(line.get_xydata())) for line in figure.axes[0].get_lines()]
     lines = {(marker, tuple(points[:, 0].tolist())): points[:, 1].tolist() for marker, points in drawn}
     assert set(lines) == {
         ("o", (0.001, 0.01)), ("*", (0.01,)), ("x", (0.1,)), ("o", (0.001, 0.01, 0.1)), ("*", (0.1,))
     }  # fmt: skip
-    (axes,) = figures[0].axes
+    (axes,) = figure.axes
     assert [tick.get_text() for tick in axes.get_xticklabels()] == ["0.001", "0.01", "0.1"]
     assert axes.get_legend() is None, "it stands below, where it hides no point"
-    said = {text.get_text() for text in figures[0].legends[0].get_texts()}
+    said = {text.get_text() for text in figure.legends[0].get_texts()}
     assert said > {"the best", "runs that diverged or failed"}
     assert lines["x", (0.1,)] == [pytest.approx(UNTRAINED)]
-    assert lm.figure(lm.load(folder), "lr_curve").axes[0].get_xlabel() == "optim.lr"
+    assert axes.get_xlabel() == "optim.lr"
 
 
 @pytest.mark.parametrize("arms", [{}, {"base": {}}, {"base": 3, "arm": 4}, [], None])

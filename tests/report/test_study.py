@@ -12,25 +12,18 @@ import optuna
 import pandas as pd
 import pytest
 from matplotlib import pyplot as plt
+from matplotlib.figure import Figure
 from rich.console import Console
 
 from lm.cli import main
 from lm.config.tree import InputError
 from lm.report import importance
+from lm.report.figures.chart import label
+from lm.report.figures.picture import draw
+from lm.report.figures.searches import ABSENT, FIGURES, draw_search, history, parallel_coordinates, pareto, position
 from lm.report.importance import Importance, importances, shares
 from lm.report.search import write_study
 from lm.report.study import Study, edge, load_study, notes, warnings_of
-from lm.report.study_figures import (
-    ABSENT,
-    FIGURES,
-    draw_study,
-    history,
-    label,
-    parallel_coordinates,
-    pareto,
-    position,
-    slices,
-)
 from lm.report.web.search import search_html
 from lm.store.files import to_json, write_atomic
 from lm.store.formats import SEARCH
@@ -220,23 +213,27 @@ def test_positions_run_along_the_axis() -> None:
     assert position(None, LR) == position(float("nan"), LR) == ABSENT
 
 
+def picture(study: Study, name: str) -> Figure:
+    """The picture of one figure of a search."""
+    chart = FIGURES[name](study)
+    assert chart is not None
+    return draw(chart)
+
+
 def test_figures_draw_every_complete_trial(tmp_path: Path) -> None:
     trials = [*drawn(12, objectives=2), trial(12, None, "pruned", lr=0.01, width=16, kind="Alibi")]
     study = load_study(write(tmp_path, trials, objectives={"nll": "lower", "parameters": "lower"}))
-    figure = slices(study)
-    assert figure is not None
+    figure = picture(study, "slices")
     by_label = {
         axes.get_xlabel(): np.asarray(axes.get_lines()[0].get_xydata()) for axes in figure.axes if axes.get_visible()
     }
     np.testing.assert_array_equal(by_label["lr"], [[t["params"]["lr"], t["values"][0]] for t in trials[:12]])
     assert len(by_label["kind.Rope.base"]) == 6
-    figure = parallel_coordinates(study)
-    assert figure is not None
+    figure = picture(study, "parallel_coordinates")
     crossing = [line for line in figure.axes[0].get_lines() if np.size(line.get_xdata()) == 4]
     assert len(crossing) == 12
     assert sum(np.asarray(line.get_ydata())[3] == ABSENT for line in crossing) == 6
-    figure = pareto(study)
-    assert figure is not None
+    figure = picture(study, "pareto")
     front = figure.axes[0].get_lines()[1].get_xydata()
     np.testing.assert_array_equal(front, study.best.sort_values("parameters")[["parameters", "nll"]])
     assert figure.axes[0].get_xlabel() == "parameters"
@@ -246,7 +243,7 @@ def test_figures_draw_every_complete_trial(tmp_path: Path) -> None:
 def test_what_there_is_nothing_to_draw_for_is_left_out(tmp_path: Path) -> None:
     two = {"nll": "lower", "parameters": "lower"}
     none = load_study(write(tmp_path / "none", [trial(0, None, "pruned", lr=0.01, width=16, kind="Alibi")]))
-    assert [make(none) for make in (history, slices, parallel_coordinates, pareto)] == [None] * 4
+    assert [make(none) for make in FIGURES.values()] == [None] * len(FIGURES)
     one = load_study(write(tmp_path / "one", drawn(1)))
     assert parallel_coordinates(one) is None, "one line says nothing of how parameters go together"
     assert pareto(one) is None
@@ -258,8 +255,7 @@ def test_what_there_is_nothing_to_draw_for_is_left_out(tmp_path: Path) -> None:
 def test_the_best_so_far_is_drawn_the_way_that_is_better(tmp_path: Path) -> None:
     trials = [trial(n, [value], lr=0.01, width=16, kind="Alibi") for n, value in enumerate([0.3, 0.5, 0.2, 0.6])]
     for way, expected in (("lower", [0.3, 0.3, 0.2, 0.2]), ("higher", [0.3, 0.5, 0.5, 0.6])):
-        figure = history(load_study(write(tmp_path / way, trials, objectives={"accuracy": way})))
-        assert figure is not None
+        figure = picture(load_study(write(tmp_path / way, trials, objectives={"accuracy": way})), "history")
         assert np.asarray(figure.axes[0].get_lines()[1].get_ydata()).tolist() == expected
     plt.close("all")
 
@@ -268,8 +264,7 @@ def test_a_front_over_a_wide_range_has_a_logarithmic_scale(tmp_path: Path) -> No
     for name, sizes, scale in (("wide", (10, 200), "log"), ("narrow", (10, 90), "linear")):
         trials = [trial(n, [-n, size], lr=0.01, width=16, kind="Alibi") for n, size in enumerate(sizes)]
         study = load_study(write(tmp_path / name, trials, objectives={"nll": "lower", "parameters": "lower"}))
-        figure = pareto(study)
-        assert figure is not None
+        figure = picture(study, "pareto")
         assert figure.axes[0].get_xscale() == scale
     plt.close("all")
 
@@ -279,8 +274,8 @@ def test_a_front_over_a_wide_range_has_a_logarithmic_scale(tmp_path: Path) -> No
 def test_figures_are_written_where_there_is_something_to_draw(tmp_path: Path, objectives: dict[str, str]) -> None:
     study = load_study(write(tmp_path, drawn(4, objectives=len(objectives)), objectives=objectives))
     other = "history" if len(objectives) > 1 else "pareto"
-    found = draw_study(study)
-    assert list(found) == [name for name in FIGURES if name != other]
+    found = draw_search(study)
+    assert list(found) == [name for name in FIGURES if name not in (other, "tuning_curves")]
     for files in found.values():
         assert files["png"].startswith(b"\x89PNG")
         assert ElementTree.fromstring(files["svg"].decode()).tag.endswith("svg")
@@ -370,8 +365,10 @@ def test_the_charts_of_a_search_are_such_that_vega_lite_knows(tmp_path: Path) ->
         specs = json.loads(text)
         names |= specs.keys()
         for one in specs.values():
-            convert.vegalite_to_vega({**one["spec"], "datasets": {"rows": [{"x": 1, "y": 1}]}, "width": 300})
-    assert names >= {"history", "tuning", "importances", "front", "slice-0"}
+            for panel in one["panels"].values():
+                sets = {name: [{"x": 1, "y": 1}] for name in panel["sets"]}
+                assert convert.vegalite_to_vega({**panel["spec"], "datasets": sets, "width": 300})["marks"]
+    assert names >= {"history", "tuning_curves", "importances", "pareto", "slices-0", "parallel_coordinates"}
 
 
 def test_a_search_has_its_page_alone_where_that_is_asked_for(tmp_path: Path) -> None:

@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from matplotlib.figure import Figure
 from rich.console import Console
 
 import lm
 from lm.analysis.results import load
 from lm.config.tree import InputError
-from lm.report.tuning import FOLDER, draw_tuning, notes, rows, tuning_of
-from lm.report.write import write_report
+from lm.report.figures.comparison import tuning
+from lm.report.tuning import FOLDER, notes, rows, tuning_of
+from lm.report.write import load_report, write_report
 from lm.store.files import to_json, write_atomic
 from lm.store.formats import SEARCH, TUNED
 
@@ -121,25 +121,13 @@ def test_without_a_search_that_ended_there_is_no_section(tuned: Callable[..., Pa
     assert tuning_of(load(folder), folder) is None
 
 
-def test_trials_are_drawn_in_a_panel_for_each_number_searched(
-    tuned: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    figures: list[Figure] = []
-
-    def kept(figure: Figure) -> dict[str, bytes]:
-        figures.append(figure)
-        return {"png": b""}
-
-    monkeypatch.setattr("lm.report.figures.render", kept)
-    found = tuning_of(results := load(folder := tuned()), folder)
-    assert found is not None
-    assert draw_tuning(results, found[2]) == {"tuning": {"png": b""}}
-    (axes,) = figures[0].axes
+def test_trials_are_drawn_in_a_panel_for_each_number_searched(tuned: Callable[..., Path]) -> None:
+    folder = tuned()
+    (axes,) = lm.figure(lm.load(folder), "tuning").axes
     assert (axes.get_xlabel(), axes.get_xscale()) == ("optim.lr", "log")
     dots, line = axes.get_lines()
     assert np.asarray(dots.get_xydata()).tolist() == [[0.001, 1.8], [0.012345, 1.5], [0.1, 1.9]]
     assert line.get_label() == "arm", "an arm without a complete trial has no line"
-    assert lm.figure(lm.load(folder), "tuning").axes[0].get_xlabel() == "optim.lr"
 
 
 @pytest.mark.parametrize(
@@ -147,17 +135,16 @@ def test_trials_are_drawn_in_a_panel_for_each_number_searched(
     [({"model.position": CHOICE}, SEARCHED), (None, {"base": [], "arm": []})],
     ids=["no number was searched", "no trial was complete"],
 )
-def test_where_there_is_nothing_to_draw_nothing_is(tuned: Callable[..., Path], space: Any, searched: Any) -> None:
-    found = tuning_of(results := load(folder := tuned(space, searched)), folder)
-    assert found is not None
-    assert draw_tuning(results, found[2]) == {}
+def test_nothing_is_drawn_without_numbers_or_complete_trials(
+    tuned: Callable[..., Path], space: Any, searched: Any
+) -> None:
+    assert tuning(load_report(tuned(space, searched)).figure_inputs) is None
 
 
 def test_the_report_has_the_section_on_its_page_and_in_the_terminal(
     tuned: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lm.report.write.draw_figures", lambda *_: {})
-    monkeypatch.setattr("lm.report.figures.render", lambda _: {"png": b"", "svg": b""})  # what takes longest
+    monkeypatch.setattr("lm.report.figures.picture.render", lambda _: {"png": b"", "svg": b""})  # what takes longest
     said, folder = io.StringIO(), tuned()
     write_report(folder, Console(file=said, width=300))
     page = (folder / "table.md").read_text()

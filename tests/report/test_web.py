@@ -3,6 +3,7 @@
 import io
 import itertools
 import json
+import math
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -17,14 +18,19 @@ from rich.console import Console
 
 from lm.analysis.compare import compare
 from lm.analysis.results import load
+from lm.report import figures as figures_package
 from lm.report.claims import answers
+from lm.report.figures import picture, vega
+from lm.report.figures.catalogue import FigureInputs, figures
+from lm.report.figures.chart import Axis, Bar, Chart, Forest, Heat, Panel, Series
+from lm.report.figures.lengths import trained_lengths
+from lm.report.figures.training import gradients, gradients_by_step, learning_curve, parts_of
+from lm.report.figures.vega import downsample_lttb
 from lm.report.pack import pack
 from lm.report.tables import as_csv
-from lm.report.web import charts, library
+from lm.report.web import gallery
 from lm.report.web.elements import data, table, tag
-from lm.report.web.heat import gradient_data, gradients, parts_of
-from lm.report.web.library import MISSING
-from lm.report.web.numbers import curve_data, downsample_lttb, trained_length_data
+from lm.report.web.gallery import MISSING
 from lm.report.web.page import HERE, html
 from lm.report.web.parts import last_lines
 from lm.report.write import write_report
@@ -53,9 +59,8 @@ def test_hostile_names_stay_text(hostile: MakeExperiment) -> None:
     assert "alert" not in "".join(str(attributes.get("src")) for _, attributes in found.found)
     assert [one.get("id") for one in found.of("script")] == ["report", "specs", "columns", None, None]
     assert found.json("report")["arms"] == ["base", IMAGE, SCRIPT]
-    assert found.json("specs")["curves"]["spec"]["layer"][1]["encoding"]["color"]["scale"]["domain"] == [
-        *ARM_NAMES.values()
-    ]
+    spec = found.json("specs")["learning_curve"]["panels"]["0"]["spec"]
+    assert spec["layer"][1]["encoding"]["color"]["scale"]["domain"] == [*ARM_NAMES.values()]
 
 
 @pytest.mark.usefixtures("no_library")
@@ -112,10 +117,10 @@ def test_without_the_library_the_page_says_what_to_install(
 ) -> None:
     monkeypatch.setitem(__import__("sys").modules, "vl_convert", None)
     monkeypatch.setattr("lm.report.write.draw_figures", lambda *_: {})
-    library.library.cache_clear()
+    gallery.library.cache_clear()
     folder = hostile()
     write_report(folder, Console(file=io.StringIO(), width=200))
-    library.library.cache_clear()
+    gallery.library.cache_clear()
     found = Page((folder / "report.html").read_text(encoding="utf-8"))
     assert f"No charts: {MISSING}." in found.told()
     assert not [one for one in found.of("div") if one.get("class") == "chart"]
@@ -159,7 +164,7 @@ def luminance(colour: str) -> float:
 @pytest.mark.parametrize("where", ["light", "dark", "print"])
 def test_every_colour_has_a_contrast_of_four_and_a_half_to_what_it_stands_on(where: str) -> None:
     palette = palettes()[where]
-    assert {f"arm-{place}" for place in range(charts.COLOURS)} <= palette.keys()
+    assert {f"arm-{place}" for place in range(vega.COLOURS)} <= palette.keys()
     for name, colour in palette.items():
         if name in ("page", "box", "line"):
             continue
@@ -169,14 +174,22 @@ def test_every_colour_has_a_contrast_of_four_and_a_half_to_what_it_stands_on(whe
 
 
 def test_no_two_of_forty_arms_look_alike_and_neighbours_differ_in_everything() -> None:
-    looks = [(charts.colour(at), tuple(charts.dash(at)), charts.shape(at)) for at in range(40)]
+    looks = [(vega.colour(at), tuple(vega.dash(at)), vega.shape(at)) for at in range(40)]
     assert len({look[:2] for look in looks}) == len({look[::2] for look in looks}) == 40
     for one, other in itertools.pairwise(looks):
         assert all(mine != its for mine, its in zip(one, other, strict=True))
-    assert charts.dash(0) == [1, 0]
+    assert vega.dash(0) == [1, 0]
 
 
 # what is drawn -------------------------------------------------------------------------------------------------------
+
+
+def test_a_band_is_drawn_although_the_first_arm_has_one_seed() -> None:
+    series = [Series("a", [1, 2], [1.0, 2.0], member=0), Series("b", [1, 2], [1.0, 2.0], [0.5, 1.5], [1.5, 2.5], 1)]
+    panel = Panel(Axis("x"), Axis("y"), series)
+    spec, sets = vega.draw(Chart("", [panel], ["a", "b"]), panel)
+    assert [layer["mark"]["type"] for layer in spec["layer"]] == ["area", "line", "point"]
+    assert sets["set0"]["low"] == [None, None, 0.5, 1.5]
 
 
 def test_a_thinned_curve_keeps_its_ends_and_its_peak() -> None:
@@ -192,12 +205,15 @@ def test_a_thinned_curve_keeps_its_ends_and_its_peak() -> None:
 
 
 def test_curves_are_means_over_seeds(experiment: MakeExperiment) -> None:
-    found = pd.DataFrame(curve_data(load(experiment({"base": [2.0, 2.2], "arm": [1.9, None]}))))
-    (base,) = found[(found.column == "validation_nll") & (found.arm == 0) & (found.step == 10)].itertuples()
-    assert (base.mean, base.n) == (3.1, 2)
+    chart = learning_curve(FigureInputs(load(experiment({"base": [2.0, 2.2], "arm": [1.9, None]}))))
+    assert chart is not None
+    _, sets = vega.draw(chart, chart.panels[0])
+    frame = pd.DataFrame(sets["set0"])
+    (base,) = frame[(frame.arm == 0) & (frame.x == 10)].itertuples()
+    assert (base.y, base.n) == (3.1, 2)
     assert base.sd == pytest.approx(0.1 * np.sqrt(2), abs=1e-5)
-    (arm,) = found[(found.column == "validation_nll") & (found.arm == 1) & (found.step == 10)].itertuples()
-    assert (arm.mean, arm.n, arm.low, arm.high) == (2.9, 1, 2.9, 2.9)
+    (arm,) = frame[(frame.arm == 1) & (frame.x == 10)].itertuples()
+    assert (arm.y, arm.n, arm.low, arm.high) == (2.9, 1, 2.9, 2.9)
 
 
 def test_the_parts_of_a_model_are_found_in_the_columns_of_its_gradients(tmp_path: Path) -> None:
@@ -207,8 +223,12 @@ def test_the_parts_of_a_model_are_found_in_the_columns_of_its_gradients(tmp_path
     assert parts_of(heads)["embedding"] == "gradient_norm/embedding.all"
     rows = [",".join(heads), "1,2,3,4,5,6,7,8,9,10,11", "2,2" + "," * 9, "3,2,3,0.5,5,6,,8,9,0,11"]
     (tmp_path / "history.csv").write_text("\n".join(rows) + "\n")
-    found = [(one["part"], one["step"], one["norm"]) for one in gradients(tmp_path / "history.csv")]
-    assert found == [("embedding", 1, 4), ("blocks.0", 1, 7), ("final_norm", 1, 10), ("embedding", 3, 0.5)]
+    assert gradients(tmp_path / "history.csv") == [
+        ("embedding", 1, 4),
+        ("blocks.0", 1, 7),
+        ("final_norm", 1, 10),
+        ("embedding", 3, 0.5),
+    ]
     assert gradients(tmp_path / "none.csv") == []
 
 
@@ -218,8 +238,11 @@ def test_a_heat_map_is_the_mean_over_seeds(experiment: MakeExperiment) -> None:
     for place, record in enumerate(results.of("base")):
         later = "3,8,1" if place == 0 else "3,,"
         results.store.history(record["id"]).write_text(f"{heads}\n1,{place + 1},1\n{later}\n")
-    found = pd.DataFrame(gradient_data(results)).query("arm == 0")
-    assert found[["part", "step", "norm", "n"]].values.tolist() == [["blocks.0", 1, 2.0, 3], ["blocks.0", 3, 8.0, 1]]
+    chart = gradients_by_step(FigureInputs(results))
+    assert chart is not None
+    (heat,) = chart.panels
+    assert isinstance(heat, Heat)
+    assert (heat.y.names, heat.x.names, heat.values.tolist()) == (["blocks.0"], ["1", "3"], [[2.0, 8.0]])
 
 
 def test_the_length_that_was_trained_with_is_marked(experiment: MakeExperiment) -> None:
@@ -229,13 +252,13 @@ def test_the_length_that_was_trained_with_is_marked(experiment: MakeExperiment) 
 
     folder = experiment({"base": [2.0], "arm": [1.0]}, measured)
     results = load(folder)
-    assert trained_length_data(results) == {}
+    assert trained_lengths(results) == {}
     for arm, context in (("base", 8), ("arm", 16)):
         for record in results.of(arm):
             (results.store.directory(record["id"]) / "config.yaml").write_text(
                 f"data: {{init_args: {{context: {context}}}}}\n"
             )
-    assert trained_length_data(results) == {"length": [8, 16], "text": ["trained", "trained"]}
+    assert trained_lengths(results) == {8: "trained", 16: "trained"}
     page = html(results, compare(results))
     assert "Dotted: the length that was trained with." in page
     assert '"title":"tokens of context","scale":{"type":"log","nice":false},"axis":{"values":[8,16]}' in page
@@ -251,12 +274,23 @@ def test_the_last_lines_of_a_log_are_what_a_terminal_showed(tmp_path: Path) -> N
     assert len(last_lines(log).splitlines()) == 12
 
 
+def test_a_figure_in_a_file_of_its_own_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mine.py").write_text(
+        "from lm.report.figures.catalogue import Figure\nFIGURES = (Figure('mine', 1, lambda inputs: None),)\n"
+    )
+    monkeypatch.setattr(figures_package, "__path__", [*figures_package.__path__, str(tmp_path)])
+    figures.cache_clear()
+    names = list(figures())
+    figures.cache_clear()
+    assert names[:2] == ["mine", "learning_curve"]
+
+
 @pytest.mark.usefixtures("no_library")
 def test_an_axis_is_called_as_what_is_drawn_along_it(hostile: MakeExperiment) -> None:
     specs = Page(made(hostile())).json("specs")
-    for name, axis, title in (("costs", "x", "parameters"), ("curves", "y", "validation NLL (nats/token)")):
-        assert specs[name]["titled"] == axis
-        assert {layer["encoding"][axis]["title"] for layer in specs[name]["spec"]["layer"]} == {title}
+    for name, axis, title in (("costs", "x", "parameters"), ("learning_curve", "y", "validation NLL (nats/token)")):
+        layers = specs[name]["panels"]["0"]["spec"]["layer"]
+        assert {layer["encoding"][axis]["title"] for layer in layers} == {title}
 
 
 def test_text_is_escaped_wherever_it_stands() -> None:
@@ -274,27 +308,62 @@ def test_a_sentence_has_room_in_its_column() -> None:
     assert f'<td class="long">{sentence}</td><td>6</td>' in page
 
 
-def test_every_chart_is_one_that_vega_lite_knows() -> None:
+LINES = [
+    Series("a", [1, 10, 100], [1.0, 2.0, math.nan], [0.5, -1.0, 0.0], [2.0, 3.0, 0.0], 0, tips={"n": [3, 3, 3]}),
+    Series("b", [1, 10], [1.0, 2.0], member=1, mark="points", marker="*"),
+    Series("b", [1], [1.0], [0.5], [1.5], 1, mark="points", bars=True, hollow=True),
+    Series("", [1, 2], [1.0, 2.0], mark="curve", style="thin"),
+    Series("", [0, 1, 2], [1.0, 2.0], member=0, mark="bins"),
+]
+LOG = Axis("x,\nin words", "step", log=True, ticks=[1, 10])
+PANELS: list[Panel | Heat | Forest] = [
+    Panel(LOG, Axis("y", log=True), LINES, verticals={8: "trained"}, horizontal=1.0),
+    Panel(Axis("", names=["p", "q"]), Axis("", limits=(0, 1), hidden=True), [Series("", [0, 1], [0, 1], shade=0.5)],
+          texts=[(0.0, 1.0, "high")], shades=("loss", True)),
+    Heat(Axis("head", names=["1", "2"]), Axis("", names=["a"]), np.array([[0.1, 1.0]]), ("norm", 0.1, 1.0), log=True),
+    Forest(Axis("difference"), ["a"], [Bar("a", 0.1, 0.0, 0.2, bold=True)], [Bar("a", 0.1, tips={"seed": 1})]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("panel", PANELS, ids=["lines", "shades", "heat", "forest"])
+def test_both_drawers_draw_every_kind_of_panel(panel: Panel | Heat | Forest) -> None:
+    chart = Chart("", [panel], ["a", "b"], styles={"thin": "--"}, markers={"best": "*"}, legend="below")
+    assert picture.draw(chart).axes
     convert = pytest.importorskip("vl_convert", reason="charts are drawn by vl-convert-python")
-    names = ["a", "b"]
-    specs = [
-        charts.forest(names), charts.learning_curve(names, "y"), charts.learning_curve(names, "y", few=True),
-        charts.gradients([0.1, 1.0], [1, 2], ["a"]), charts.by_length(names, charts.number("x"), charts.number("y")),
-        charts.reliability(names), charts.lines(names, charts.number("x"), charts.number("y"), "way", way=True),
-        charts.scatter(names, charts.number("x"), "y", along=True), charts.trials(names, "x", "y"),
-    ]  # fmt: skip
-    for spec in specs:
-        sets = {
-            "rows": [{"arm": "a", "norm": 1}],
-            "seeds": [{"arm": "a"}],
-            "trained": [{"length": 8, "text": "trained"}],
-        }
-        assert convert.vegalite_to_vega({"data": {"name": "rows"}, **spec, "datasets": sets, "width": 300})["marks"]
+    spec, sets = vega.draw(chart, panel)
+    rows = {name: pd.DataFrame(columns).to_dict("records") for name, columns in sets.items()}
+    assert convert.vegalite_to_vega({**spec, "datasets": rows, "width": 300})["marks"]
+    assert "\\n" not in json.dumps(spec), "Vega draws no chart whose title has a line break"
+
+
+def test_copies_of_a_chart_share_data_and_begin_elsewhere() -> None:
+    drawing = gallery.Charts(drawn=True)
+    found = drawing.add("heat", Chart("Heat", [PANELS[2], PANELS[2]], copies=2))
+    assert found.count("<figure>") == 2
+    assert [drawing.specs[name]["first"] for name in ("heat", "heat-2")] == ["0", "1"]
+    assert [spec["panels"]["1"]["sets"] for spec in drawing.specs.values()] == [{"set0": "heat-1-set0"}] * 2
+    assert set(drawing.columns) == {"heat-0-set0", "heat-1-set0"}
+
+
+def test_long_curves_show_points_under_the_pointer_alone() -> None:
+    series = [Series("a", np.arange(1000), np.sin(np.arange(1000.0)), member=0, mark="curve")]
+    panel = Panel(Axis("x"), Axis("y"), series)
+    spec, sets = vega.draw(Chart("", [panel], ["a"]), panel)
+    assert len(sets["set0"]["x"]) == vega.POINTS
+    assert spec["layer"][-1]["params"][0]["select"]["on"] == "pointerover"
+
+
+def test_points_that_a_logarithmic_axis_lacks_are_left_out() -> None:
+    _, sets = vega.draw(Chart("", PANELS[:1], ["a", "b"]), PANELS[0])
+    assert sets["set0"] == {
+        "series": [0, 0], "arm": [0, 0], "x": [1, 10], "y": [1.0, 2.0], "low": [1.0, 1.0], "high": [2.0, 3.0],
+        "n": [3, 3],
+    }  # fmt: skip
 
 
 def test_the_library_cannot_end_its_own_element() -> None:
     pytest.importorskip("vl_convert", reason="charts are drawn by vl-convert-python")
-    text = library.library()
+    text = gallery.library()
     assert "vegaEmbed" in text
     assert "</script" not in text.lower()
     assert len(text) < 2_000_000

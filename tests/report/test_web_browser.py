@@ -156,25 +156,25 @@ def test_a_number_has_a_tooltip_and_leads_to_its_cells(hostile: MakeExperiment, 
 
 def test_arms_are_switched_off_and_a_point_tells_what_it_is(hostile: MakeExperiment, show: Callable[..., Any]) -> None:
     page = show(hostile())
-    lines = page.locator("#chart-curves .mark-line path")
+    lines = page.locator("#chart-learning_curve .mark-line path")
     assert lines.count() == 3
     page.locator("input[data-shown='1']").uncheck()
-    until(page, "document.querySelectorAll('#chart-curves .mark-line path').length === 2")
+    until(page, "document.querySelectorAll('#chart-learning_curve .mark-line path').length === 2")
     page.locator("button[data-all='none']").click()
-    until(page, "document.querySelectorAll('#chart-curves .mark-line path').length === 0")
+    until(page, "document.querySelectorAll('#chart-learning_curve .mark-line path').length === 0")
     page.locator("button[data-all='all']").click()
-    until(page, "document.querySelectorAll('#chart-curves .mark-line path').length === 3")
-    page.locator("#chart-curves .mark-symbol path").first.hover(force=True)
+    until(page, "document.querySelectorAll('#chart-learning_curve .mark-line path').length === 3")
+    page.locator("#chart-learning_curve .mark-symbol path").first.hover(force=True)
     until(page, "!document.getElementById('tip').hidden")
     assert "step: 10" in page.locator("#tip").inner_text()
-    page.locator("select[data-for='curves']").select_option("gradient_norm")
-    page.locator("[data-log='curves']").check()
-    until(page, "document.querySelectorAll('#chart-curves .mark-line path').length === 3")
-    assert page.locator("#chart-curves svg text", has_text="gradient norm before clipping").count() == 1
+    page.locator("select[data-for='reliability']").select_option("1")
+    page.locator("[data-log='learning_curve']").check()
+    until(page, "document.querySelectorAll('#chart-learning_curve .mark-line path').length === 3")
+    page.locator("#chart-reliability svg text", has_text="- confidence").wait_for()
     costs = page.locator("select[data-for='costs']")
     for chosen in costs.locator("option").all():
         title = chosen.inner_text()
-        costs.select_option(title)
+        costs.select_option(label=title)
         page.locator("#chart-costs svg text", has_text=title).wait_for()
 
 
@@ -286,12 +286,12 @@ def test_what_is_done_to_the_second_of_several_leaves_the_first_alone(
     page.locator("#e2 summary", has_text="Columns").click()
     page.locator("#e2").get_by_label("verdict", exact=True).uncheck()
     page.locator("#e2 input[data-shown='1']").uncheck()
-    until(page, "document.querySelectorAll('#e2-chart-curves .mark-line path').length === 2")
+    until(page, "document.querySelectorAll('#e2-chart-learning_curve .mark-line path').length === 2")
     assert column(page, 1, "e1-comparison") == before == ["base", IMAGE, SCRIPT]
     assert page.locator("#e1-count").inner_text() == ""
     assert page.locator("#e1-comparison thead th:visible").count() == wide
     assert page.locator("#e2-comparison thead th:visible").count() == wide - 1
-    assert page.locator("#e1-chart-curves .mark-line path").count() == 3
+    assert page.locator("#e1-chart-learning_curve .mark-line path").count() == 3
     page.locator("#e2-comparison button[data-arm='1']").first.click()
     assert f"lm trace demo '{IMAGE}' nll" in page.locator("#panel pre").inner_text()
 
@@ -312,7 +312,7 @@ def test_links_of_several_lead_where_they_say_into_what_is_folded_too(
     until(page, at_top, "e2")
     page.locator("#e2 nav a", has_text="Charts").click()
     until(page, at_top, "e2-charts")
-    until(page, "document.querySelector('#e2-chart-curves svg').getBoundingClientRect().width > 300")
+    until(page, "document.querySelector('#e2-chart-learning_curve svg').getBoundingClientRect().width > 300")
 
 
 def test_several_in_print_begin_on_pages_of_their_own_and_are_unfolded(

@@ -14,6 +14,7 @@ from rich.console import Console
 from lm.analysis.curve import curve_table
 from lm.analysis.pace import StepsToBaselineLoss, steps_to_baseline_loss
 from lm.analysis.results import Results
+from lm.cli import main
 from lm.report import write
 from lm.report.write import write_report
 
@@ -41,7 +42,7 @@ def read(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 def test_every_record_and_every_curve_is_read_once(
     experiment: MakeExperiment, read: Counter[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lm.report.figures.render", lambda *_: {})  # the bytes of a figure take longest
+    monkeypatch.setattr("lm.report.figures.picture.render", lambda *_: {})  # the bytes of a figure take longest
     folder = experiment({"base": [2.0, 2.1, 1.9], "arm": [1.9, 1.8, 1.7]})
     read.clear()  # of making them
     write_report(folder, Console(file=io.StringIO(), width=200))
@@ -76,3 +77,14 @@ def test_a_curve_that_was_written_anew_is_read_anew(tmp_path: Path) -> None:
     assert list(curve_table(path, parts=True).columns) == ["a", "a/part"]
     path.write_text("step,a\n1,2.0\n2,3.0\n")
     assert curve_table(path)["a"].tolist() == [2.0, 3.0]
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_all_figures_are_written_where_requested(experiment: Callable[..., Path]) -> None:
+    folder = experiment({"base": [2.0, 2.1], "arm": [1.9, 1.8]})
+    usual = {"learning_curve.png", "reliability.png", "gradient_norm.png"}
+    assert main(["report", str(folder)]) == 0
+    assert {path.name for path in folder.glob("*.png")} == usual
+    assert main(["report", str(folder), "--figures", "all"]) == 0
+    assert {path.name for path in folder.glob("*.png")} == usual | {"differences.png", "costs.png"}
+    assert "![differences](differences.png)" in (folder / "table.md").read_text()

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import references
-from matplotlib import pyplot as plt
 from records import record
 from rich.console import Console
 
@@ -18,7 +17,8 @@ from lm.analysis.pace import steps_to_baseline_loss
 from lm.analysis.results import Results, curves, load
 from lm.cli import main
 from lm.config.tree import InputError
-from lm.report.figures import learning_curve
+from lm.report.figures.catalogue import FigureInputs
+from lm.report.figures.training import learning_curve
 from lm.report.notes import notes
 from lm.report.page import sections
 from lm.report.tables import summary
@@ -267,10 +267,9 @@ def test_results_of_a_damaged_curve_are_withheld(experiment: MakeExperiment, sea
     assert [row[0] for _, _, body, _ in sections(results, []) for row in body if len(row) > 2].count("arm") == 1, (
         "costs"
     )
-    figure, axes = plt.subplots()
-    assert learning_curve(results, axes)
-    labels = [line.get_label() for line in axes.lines]
-    plt.close(figure)
+    chart = learning_curve(FigureInputs(results))
+    assert chart is not None
+    labels = [series.label for panel in chart.panels[:1] for series in panel.series]  # type: ignore[union-attr]
     assert labels == ["base (n=3)", "other (n=3)"]
     (line,) = [line for line in notes(results, table) if line.startswith("Warning")]
     assert line.startswith("Warning: the learning curve of arm seed 2 is damaged")

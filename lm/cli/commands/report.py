@@ -27,6 +27,9 @@ def add_options(parser: Parser) -> None:
         metavar="F",
         help="md (with the usual figures), html, latex, csv, parquet, pdf, svg; several with commas",
     )
+    parser.add_argument(
+        "--figures", choices=("usual", "all"), default="usual", help="three figures, or every one that has data"
+    )
     parser.add_argument("--columns", metavar="Q", help="the quantities of the table, such as nll,ece")
     parser.add_argument(
         "--check", action="store_true", help="write nothing, and name the files that differ from a rebuilt report"
@@ -83,7 +86,7 @@ def _write(folders: list[Path], into: Path, options: argparse.Namespace) -> tupl
             "page of several with --format html; --format, --columns and --check take experiments, such as its rungs"
         )
     if not is_default:
-        request = parse_request(options.format, options.columns, several=len(folders) > 1)
+        request = parse_request(options.format, options.columns, several=len(folders) > 1, figures=options.figures)
         if options.check:
             return None, check_report(folders, into, request) == 1
         return into, write_formats(folders, into, request, Console())
@@ -91,9 +94,9 @@ def _write(folders: list[Path], into: Path, options: argparse.Namespace) -> tupl
     if ladders:
         return table, write_ladder_report(folders[0], Console(), into).damaged
     if searches:
-        write_study(folders[0], Console(), into)
+        write_study(folders[0], Console(), into, options.figures == "all")
         return table, False
-    return table, write_report(folders[0], Console(), into).harmed
+    return table, write_report(folders[0], Console(), into, options.figures == "all").harmed
 
 
 COMMANDS = {

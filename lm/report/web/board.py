@@ -12,7 +12,7 @@ from urllib.parse import urlencode
 from lm.analysis.results import read_manifest
 from lm.analysis.runs import folders_of, runs_of_folder
 from lm.config.tree import InputError
-from lm.report.web.elements import Html, digest, joined, listed, table, tag
+from lm.report.web.elements import Html, digest, document, joined, listed, table, tag
 from lm.store.store import Store
 
 HERE = Path(__file__).parent
@@ -182,14 +182,7 @@ def _of_search(name: str, folders: list[Path]) -> Html:
 
 
 def _document(title: str, body: Html, script: bool) -> str:
-    head = [
-        tag("meta", charset="utf-8"),
-        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        tag("title", title),
-        tag("style", Html(_style())),
-    ]
-    inside = joined(body, tag("script", Html(_script())) if script else "")
-    return f"<!DOCTYPE html>\n{tag('html', tag('head', head), tag('body', inside), lang='en')}\n"
+    return document(title, _style(), "", [body, tag("script", Html(_script())) if script else ""])
 
 
 def _style() -> str:

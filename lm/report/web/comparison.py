@@ -11,9 +11,9 @@ import pandas as pd
 from lm.analysis.pace import StepsToBaselineLoss, mean_share
 from lm.analysis.results import HEADLINE, Results, value
 from lm.analysis.tidy import status_of
+from lm.report.figures.chart import label
 from lm.report.tables import difference, format_run_counts, format_steps_ratio, heading, interval_heading, mean_and_sd
 from lm.report.web.elements import Html, joined, tag
-from lm.report.web.numbers import label
 from lm.store.metrics import SUMMARY_METRICS
 
 

@@ -109,10 +109,10 @@ def digest(text: str) -> str:
 
 
 def document(title: str, style: str, policy: str, body: str | Iterable[str]) -> str:
-    """Format an HTML file whose policy precedes all that it governs."""
+    """Format an HTML file whose policy, where it has one, precedes all that it governs."""
     head = [
         tag("meta", charset="utf-8"),
-        tag("meta", http_equiv="Content-Security-Policy", content=policy),
+        tag("meta", http_equiv="Content-Security-Policy", content=policy) if policy else "",
         tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
         tag("title", title),
         tag("style", Html(style)),

@@ -127,31 +127,27 @@
     const boxes = all("[data-shown]", root);
     const shown = () => new Set(boxes.filter((box) => box.checked).map((box) => Number(box.dataset.shown)));
     const select = (name) => root.querySelector(`select[data-for="${CSS.escape(name)}"]`);
+    const panelOf = (name) => specs[name].panels[select(name) ? select(name).value : specs[name].first];
     const rows = (name, part) => {
-      const { sets, field, arms } = specs[name], set = columns[sets[part]], names = Object.keys(set);
-      const wanted = select(name) ? select(name).value : null, on = arms ? shown() : null, found = [];
-      for (let at = 0; names.length && at < set[names[0]].length; at += 1) {
-        if (wanted !== null && set[field] && String(set[field][at]) !== wanted) continue;
-        if (on && set.arm && !on.has(set.arm[at])) continue;
+      const set = columns[panelOf(name).sets[part]], heads = Object.keys(set), drawn = [];
+      const on = specs[name].arms ? shown() : null, names = specs[name].names || report.arms;
+      for (let at = 0; heads.length && at < set[heads[0]].length; at += 1) {
+        if (on && set.arm && set.arm[at] !== null && !on.has(set.arm[at])) continue;
         const row = {};
-        for (const column of names) row[column] = set[column][at];
-        if (set.arm) row.arm = report.arms[row.arm];
-        found.push(row);
+        for (const head of heads) row[head] = set[head][at];
+        if (set.arm) row.arm = names[row.arm];
+        drawn.push(row);
       }
-      return found;
+      return drawn;
     };
     const draw = async (name) => {
-      const spec = structuredClone(specs[name].spec), log = root.querySelector(`[data-log="${CSS.escape(name)}"]`);
-      spec.datasets = Object.fromEntries(Object.keys(specs[name].sets).map((part) => [part, rows(name, part)]));
+      const { spec: panel, sets } = panelOf(name), log = root.querySelector(`[data-log="${CSS.escape(name)}"]`);
+      const spec = structuredClone(panel);
+      spec.datasets = Object.fromEntries(Object.keys(sets).map((part) => [part, rows(name, part)]));
       const each = (node, change) => {
         if (node.encoding) change(node.encoding);
         (node.layer || []).forEach((one) => each(one, change));
       };
-      const { titled } = specs[name];
-      if (titled && select(name)) {
-        const title = select(name).selectedOptions[0].text;
-        each(spec, (encoding) => { if (encoding[titled]) encoding[titled].title = title; });
-      }
       if (log && log.checked) {
         each(spec, (encoding) => { if (encoding.y && encoding.y.scale) encoding.y.scale = { type: "log", nice: false }; });
       }

@@ -14,14 +14,14 @@ from lm.report import claims as of_claims
 from lm.report import rates as of_rates
 from lm.report import tuning as of_tuning
 from lm.report.costs import made_under
+from lm.report.figures.catalogue import FigureInputs, charts
 from lm.report.notes import axes, grouped
 from lm.report.page import sections
 from lm.report.study import Study
 from lm.report.tables import DETAILS, details
 from lm.report.web.comparison import behind, comparison
 from lm.report.web.elements import Html, data, digest, document, joined, listed, table, tag
-from lm.report.web.gallery import Charts, differences, gallery
-from lm.report.web.library import MISSING, library
+from lm.report.web.gallery import FIRST, MISSING, Charts, gallery, library
 from lm.report.web.parts import (
     author_section,
     health_section,
@@ -82,6 +82,7 @@ def body(
         rates: the learning-rate curves, where there are any.
     """
     drawing, notes, paces = Charts(bool(library())), grouped(results, compared), steps_to_baseline_loss(results)
+    figures = charts(FigureInputs(results, compared, tuning[2] if tuning else {}, rates)) if drawing.drawn else {}
     parts = [
         section(
             "verdict",
@@ -92,9 +93,9 @@ def body(
             health_section(results, notes["runs"]),
             author_section(results),
         ),
-        section("differences", "Differences to the baseline", differences(results, compared, drawing)),
+        section("differences", "Differences to the baseline", drawing.add(FIRST, figures.get(FIRST))),
         section("table", "Comparison", tag("p", NUMBERS, class_="hint"), comparison(results, compared, paces)),
-        section("charts", "Charts", gallery(results, drawing, tuning[2] if tuning else {})),
+        section("charts", "Charts", gallery(figures, results.arms, drawing)),
         *(
             section(_id(part[0]), part[0], table(part[1], part[2]), listed(part[3]))
             for part in sections(results, paces)

@@ -13,10 +13,10 @@ import pandas as pd
 from lm.analysis.comparability import commit_of
 from lm.analysis.results import Results
 from lm.analysis.tidy import status_of
+from lm.report.figures.chart import label
 from lm.report.notes import CELLS, changes
 from lm.report.tables import difference, heading
 from lm.report.web.elements import Html, joined, listed, table, tag
-from lm.report.web.numbers import label
 from lm.store.record import Provenance, Record
 from lm.store.store import LOG
 
@@ -43,7 +43,7 @@ def question_section(results: Results) -> Html:
     line = f"{count} arm{'s' * (count != 1)} on {seeds} seed{'s' * (seeds != 1)}{against}. Judged: {judged}."
     differ = listed(changes(results))
     return joined(
-        tag("h3", "What was asked"),
+        tag("h3", "Question"),
         tag("p", line),
         tag("details", tag("summary", "How the arms differ from the baseline"), differ) if differ else "",
     )
@@ -52,7 +52,7 @@ def question_section(results: Results) -> Html:
 def author_section(results: Results) -> Html:
     """Format the notes in the experiment's file."""
     notes = results.manifest["notes"].strip()
-    return joined(tag("h3", "What its author says"), tag("p", notes, class_="notes")) if notes else Html()
+    return joined(tag("h3", "Author's notes"), tag("p", notes, class_="notes")) if notes else Html()
 
 
 def verdict_section(results: Results, compared: pd.DataFrame) -> Html:
@@ -62,21 +62,30 @@ def verdict_section(results: Results, compared: pd.DataFrame) -> Html:
     rows = [row for name in results.judged for row in compared[compared.metric == name].itertuples()]
     rows = [row for row in rows if row.verdict != "baseline"]
     for row in sorted(rows, key=lambda row: not row.bold) if len(rows) > MOST_VERDICTS else rows:
-        way = kind(str(row.verdict))
+        direction = kind(str(row.verdict))
         if len(lines) == MOST_VERDICTS:
-            others[way] += 1
+            others[direction] += 1
             continue
-        what = f"{row.arm}, {heading(str(row.metric))}" if len(results.judged) > 1 else str(row.arm)
-        mark = tag("span", MARKS.get(way, "●"), class_="mark", aria_hidden="true")
+        compared_as = f"{row.arm}, {heading(str(row.metric))}" if len(results.judged) > 1 else str(row.arm)
+        mark = tag("span", MARKS.get(direction, "●"), class_="mark", aria_hidden="true")
         number = tag("span", difference(row), class_="number")
         lines.append(
-            tag("li", mark, tag("strong", what), number, tag("span", str(row.verdict), class_="word"), class_=way)
+            tag(
+                "li",
+                mark,
+                tag("strong", compared_as),
+                number,
+                tag("span", str(row.verdict), class_="word"),
+                class_=direction,
+            )
         )
     if not lines:
         lines = [tag("li", "One arm, compared with nothing.", class_="none")]
-    counted = ", ".join(f"{count} {'without a direction' if way == 'none' else way}" for way, count in others.items())
+    counted = ", ".join(
+        f"{count} {'without a direction' if direction == 'none' else direction}" for direction, count in others.items()
+    )
     more = tag("p", f"And {sum(others.values())} more in the table below: {counted}.") if others else ""
-    return joined(tag("h3", "What was found"), tag("ul", lines, class_="verdicts"), more)
+    return joined(tag("h3", "Results"), tag("ul", lines, class_="verdicts"), more)
 
 
 def kind(verdict: str) -> str:
@@ -89,8 +98,8 @@ def health_section(results: Results, notes: Sequence[str]) -> Html:
     """List training problems, and runs that were lost or are missing."""
     ill = [f"{arm}: {words}" for arm, words in results.health.items() if words]
     lines = [*ill, *notes]
-    well = "Every run ended, and none was found unhealthy."
-    return joined(tag("h3", "What is unhealthy"), listed(lines, class_="ill") or tag("p", well))
+    well = "Every run ended well, without a training problem."
+    return joined(tag("h3", "Training problems"), listed(lines, class_="ill") or tag("p", well))
 
 
 # lost runs -----------------------------------------------------------------------------------------------------------
@@ -188,12 +197,12 @@ def rerun_section(results: Results) -> Html:
         if command
         else [tag("p", "The command that made it was not recorded.")]
     )
-    looks = [
+    commands = [
         (["lm", "report", name], "this report, made again from the records"),
         (["lm", "trace", name, results.arms[-1], results.headline], "the cells behind a number, and how to make each"),
         (["lm", "pack", name], "everything but the weights as one file"),
     ]
-    rows: list[list[Any]] = [[tag("code", shlex.join(words)), meaning] for words, meaning in looks]
+    rows: list[list[Any]] = [[tag("code", shlex.join(words)), meaning] for words, meaning in commands]
     return joined(
         command_lines,
         tag("p", f"In the folder that holds {name}/ and cells/:"),

@@ -1,0 +1,72 @@
+"""All figures of an experiment, and those that a report writes as files.
+
+A file of this package whose `FIGURES` is a tuple of figures adds them; nothing else need name it.
+"""
+
+import functools
+import importlib
+import pkgutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import pandas as pd
+
+from lm.analysis.results import Results
+from lm.report import figures as package
+from lm.report.figures.chart import Chart
+from lm.report.figures.picture import USUAL, RenderedFigures, render_all
+from lm.report.rates import Rates
+from lm.report.study import Study
+
+
+@dataclass(frozen=True)
+class FigureInputs:
+    """The data of an experiment that its figures draw.
+
+    Args:
+        results: results of the experiment.
+        compared: comparisons of its arms; None to compute them.
+        studies: searches of its arms by arm, where they were tuned.
+        rates: its learning-rate curves, where there are any.
+    """
+
+    results: Results
+    compared: pd.DataFrame | None = None
+    studies: Mapping[str, Study] = field(default_factory=dict)
+    rates: Rates | None = None
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A figure of every experiment that has data for it.
+
+    Args:
+        name: name of its files.
+        rank: place among the figures; a report writes those that come first.
+        make: function that computes its data, or returns None where there are none.
+    """
+
+    name: str
+    rank: int
+    make: Callable[[FigureInputs], Chart | None]
+
+
+@functools.cache
+def figures() -> Mapping[str, Figure]:
+    """Return every figure of an experiment by name, in the order of their ranks."""
+    names = [info.name for info in pkgutil.iter_modules(package.__path__)]
+    declared = [getattr(importlib.import_module(f"{package.__name__}.{name}"), "FIGURES", ()) for name in names]
+    all_figures = [figure for of_file in declared if isinstance(of_file, tuple) for figure in of_file]
+    by_rank = sorted(all_figures, key=lambda figure: figure.rank)
+    return {figure.name: figure for figure in by_rank}
+
+
+def charts(inputs: FigureInputs) -> dict[str, Chart]:
+    """Return the data of every figure that has any, by name."""
+    computed = {name: figure.make(inputs) for name, figure in figures().items()}
+    return {name: chart for name, chart in computed.items() if chart is not None}
+
+
+def draw_figures(inputs: FigureInputs, every: bool = False) -> RenderedFigures:
+    """Draw the first figures that the records have data for, or every one, by name."""
+    return render_all(((name, figure.make(inputs)) for name, figure in figures().items()), None if every else USUAL)

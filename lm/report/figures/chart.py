@@ -1,0 +1,278 @@
+"""Data of figures: panels of series with axes, labels and notes, which two drawers turn into pictures and page charts.
+
+Legend: s seeds, n points.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+
+from lm.analysis.results import Results
+from lm.store.metrics import describe
+from lm.store.record import Record
+
+Numbers = Sequence[float] | np.ndarray
+Stroke = Literal["-", "--"]
+Getter = Callable[[Record], Any]
+"""Function that reads a value of a record, or None."""
+
+SPREAD = "Mean over seeds, and one standard deviation either way."
+
+
+@dataclass(frozen=True)
+class Axis:
+    """An axis of a panel.
+
+    Args:
+        label: its title.
+        field: its name in tooltips; empty for the label.
+        log: True for a logarithmic scale.
+        ticks: labelled values; without any the drawer chooses.
+        names: texts at 0, 1, ... of an axis of names.
+        limits: its ends; None for those of the data.
+        integers: True where values between whole numbers mean nothing.
+        hidden: True for an axis without ticks.
+    """
+
+    label: str
+    field: str = ""
+    log: bool = False
+    ticks: Sequence[float] = ()
+    names: Sequence[str] = ()
+    limits: tuple[float, float] | None = None
+    integers: bool = False
+    hidden: bool = False
+
+
+@dataclass(frozen=True)
+class Series:
+    """A line, or points, of a panel.
+
+    Args:
+        label: its text in a legend; empty for none.
+        x: positions along the axis.
+        y: values.
+        low: lower ends of bands or bars; empty for none.
+        high: upper ends.
+        member: index of its name, and so its colour, among those of the chart; None for grey.
+        mark: `curve` without markers, `line` with markers where points are few, `points`, `steps` or `bins`, whose
+            `x` has an edge more than `y` has values.
+        bars: True to draw low and high as error bars, not as a band.
+        style: kind of line, such as `sliding window`; a key of the chart's styles.
+        marker: shape of its points.
+        hollow: True for points that are not filled.
+        shade: value on the panel's scale of colours, in place of a member.
+        tips: more fields of the page's tooltips, a value a point.
+    """
+
+    label: str
+    x: Numbers
+    y: Numbers
+    low: Numbers = ()
+    high: Numbers = ()
+    member: int | None = None
+    mark: Literal["curve", "line", "points", "steps", "bins"] = "line"
+    bars: bool = False
+    style: str = ""
+    marker: Literal["o", "*", "x", "s"] = "o"
+    hollow: bool = False
+    shade: float | None = None
+    tips: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BasePanel:
+    """Fields that panels of every kind have.
+
+    Args:
+        title: text above it in a picture.
+        option: its name in the page's list of panels; empty for the label of its vertical axis, or its only one.
+        at: row and column in a picture; None for the next place.
+    """
+
+    title: str = ""
+    option: str = ""
+    at: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True)
+class Panel(BasePanel):
+    """Series on two axes.
+
+    Args:
+        x: horizontal axis.
+        y: vertical axis.
+        series: what is drawn, the last on top.
+        verticals: dotted lines by position, with their texts.
+        horizontal: height of a dashed line.
+        texts: texts at positions.
+        right: label of a right-hand axis that shows the exponential of the values; empty for none.
+        shades: label of the scale of colours, and whether low values are bright.
+    """
+
+    x: Axis
+    y: Axis
+    series: Sequence[Series]
+    verticals: Mapping[float, str] = field(default_factory=dict)
+    horizontal: float | None = None
+    texts: Sequence[tuple[float, float, str]] = ()
+    right: str = ""
+    shades: tuple[str, bool] | None = None
+
+
+@dataclass(frozen=True)
+class Heat(BasePanel):
+    """A map of values by row and column.
+
+    Args:
+        x: horizontal axis, with a name for each column.
+        y: vertical axis, with a name for each row, the first at the top, or at the bottom with `upward`.
+        values: a value for each row and column; NaN for none.
+        scale: label and ends of the scale of colours.
+        log: True for a logarithmic scale of colours.
+        upward: True where rows count from the bottom.
+    """
+
+    x: Axis
+    y: Axis
+    values: np.ndarray
+    scale: tuple[str, float, float]
+    log: bool = False
+    upward: bool = False
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A row of a forest plot: a value with its interval."""
+
+    name: str
+    value: float
+    low: float = math.nan
+    high: float = math.nan
+    bold: bool = False
+    tips: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Forest(BasePanel):
+    """Values with intervals, a row a name, and single points below them.
+
+    Args:
+        x: horizontal axis.
+        names: rows from the top.
+        bars: values with their intervals, filled where bold.
+        points: single values, drawn small.
+        zero: True for a line at zero.
+    """
+
+    x: Axis
+    names: Sequence[str]
+    bars: Sequence[Bar]
+    points: Sequence[Bar] = ()
+    zero: bool = True
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A figure's data: what both drawers need.
+
+    Args:
+        title: its heading on the page.
+        panels: its panels; the page shows one at a time, and a list to choose from.
+        names: names that have colours of their own, such as arms.
+        note: explanation below the heading on the page.
+        size: width and height of its picture in inches.
+        columns: columns of its picture; 0 for a picture of the first panel alone.
+        heights: ratios of the rows' heights.
+        legend: place of the picture's legend: in the first panel, the last, each of them, below all, or none.
+        legend_title: title of that legend.
+        styles: kinds of lines and their strokes, `-` or `--`.
+        markers: meanings of markers.
+        caption: text above a picture of several panels.
+        arms: True where names are arms, which readers of the page can switch off.
+        log: True for a switch to a logarithmic vertical axis on the page.
+        wide: True for the page's full width.
+        copies: number of times that the page shows it, each with another panel first.
+        apart: True if the page shows all panels, each as a chart.
+    """
+
+    title: str
+    panels: Sequence[Panel | Heat | Forest]
+    names: Sequence[str] = ()
+    note: str = ""
+    size: tuple[float, float] = (6.4, 4.2)
+    columns: int = 1
+    heights: Sequence[float] = ()
+    legend: Literal["first", "last", "each", "below", "none"] = "first"
+    legend_title: str = ""
+    styles: Mapping[str, Stroke] = field(default_factory=dict)
+    markers: Mapping[str, str] = field(default_factory=dict)
+    caption: str = ""
+    arms: bool = True
+    log: bool = False
+    wide: bool = False
+    copies: int = 1
+    apart: bool = False
+
+
+def label(quantity: str) -> str:
+    """Return the label of a quantity with its unit."""
+    meaning = describe(quantity)
+    return f"{meaning.label} ({meaning.unit})" if meaning.unit else meaning.label
+
+
+def finite(numbers: Iterable[float]) -> list[float]:
+    """Return the finite ones of some numbers."""
+    return [number for number in numbers if math.isfinite(number)]
+
+
+def is_number(value: Any) -> bool:
+    """Return True for an integer or a float."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def getter(*keys: str) -> Getter:
+    """Return a function that reads nested keys of a record; None where a record lacks them."""
+
+    def pick(record: Record) -> Any:
+        entry: Any = record
+        for key in keys:
+            entry = (entry or {}).get(key)
+        return entry
+
+    return pick
+
+
+def stack_seeds(results: Results, arm: str, pick: Getter) -> np.ndarray | None:
+    """Stack a value of an arm's successful runs, (s, ...); None where none holds it.
+
+    Values of another shape than the first are left out, as there is no mean over them.
+    """
+    values = [pick(record) for record in results.of(arm) if record["status"] == "ok"]
+    arrays = [np.asarray(value, dtype=float) for value in values if value]
+    same_shape = [array for array in arrays if array.shape == arrays[0].shape]
+    return np.stack(same_shape) if same_shape else None
+
+
+def mean_over_seeds(label: str, x: Numbers, values_sn: np.ndarray, member: int | None, **how: Any) -> Series:
+    """Return the mean over seeds with a band of one standard deviation; none of a single seed."""
+    mean_n, count = values_sn.mean(axis=0), len(values_sn)
+    sd_n = values_sn.std(axis=0, ddof=1) if count > 1 else np.zeros_like(mean_n)
+    band: dict[str, Any] = {"low": mean_n - sd_n, "high": mean_n + sd_n} if count > 1 else {}
+    tips: dict[str, Sequence[Any]] = {"sd": sd_n.tolist(), "n": [count] * len(mean_n)}
+    return Series(label, x, mean_n, member=member, tips=tips, **band, **how)
+
+
+def mean_of_arm(label: str, x: float, values: Sequence[float], member: int) -> Series:
+    """Return a point at the mean of an arm's runs, with bars of one standard deviation."""
+    mean, sd = float(np.mean(values)), float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
+    tips: dict[str, Sequence[Any]] = {"sd": [sd], "n": [len(values)]}
+    return Series(label, [x], [mean], [mean - sd], [mean + sd], member, mark="points", bars=True, tips=tips)
+
+
+def grid_of(count: int, columns: int) -> tuple[int, int]:
+    """Return rows and columns of a grid of `count` panels."""
+    return math.ceil(count / columns), min(count, columns)

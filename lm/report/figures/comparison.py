@@ -1,0 +1,259 @@
+"""Figures that compare arms: differences, loss over costs, settings and tuned parameters, reliability."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from lm.analysis.compare import compare
+from lm.analysis.results import HEADLINE, Results, value
+from lm.report.figures.catalogue import Figure, FigureInputs
+from lm.report.figures.chart import (
+    SPREAD,
+    Axis,
+    Bar,
+    Chart,
+    Forest,
+    Numbers,
+    Panel,
+    Series,
+    finite,
+    grid_of,
+    is_number,
+    label,
+    mean_of_arm,
+)
+from lm.report.tables import difference
+from lm.store.metrics import SUMMARY_METRICS
+from lm.store.record import Record
+
+COSTS = {
+    "parameters": "parameters",
+    "train_seconds": "training seconds",
+    "tokens": "training tokens",
+    "flops": "training FLOPs",
+    "peak_memory": "peak memory (MiB)",
+    "energy": "energy (J)",
+}
+
+CALIBRATED = "perfectly calibrated"
+
+
+def differences(inputs: FigureInputs) -> Chart | None:
+    """Return the differences to the baseline with their intervals, and those of single seeds."""
+    results = inputs.results
+    table = compare(results) if inputs.compared is None else inputs.compared
+    measured = set(table[table.n > 0].metric)
+    panels = []
+    for name in dict.fromkeys((*results.judged, HEADLINE, *SUMMARY_METRICS)):
+        rows = list(table[(table.metric == name) & (table.pairs > 0)].itertuples()) if name in measured else []
+        if rows:
+            bars = [_difference_bar(row) for row in rows]
+            points = [point for row in rows for point in _seed_points(results, str(row.arm), name)]
+            x = Axis(f"{label(name)}, difference to the baseline", "arm")
+            panels.append(Forest(x, results.arms[1:], bars, points, option=label(name)))
+    if not panels:
+        return None
+    note = (
+        "Diamonds: mean differences, paired by seed; filled where a test of healthy arms found one. Bars: 95 % "
+        "intervals, of the kind that the table names. Circles: single seeds. Left of the line the arm has less."
+    )
+    rows_, columns = grid_of(len(panels), 2)
+    size = (1.6 + 4.2 * columns, rows_ * (1.2 + 0.4 * len(results.arms)))
+    return Chart(
+        "Paired differences", panels, note=note, size=size, columns=columns, legend="none", arms=False, wide=True
+    )
+
+
+def _difference_bar(row: Any) -> Bar:
+    tips = {"difference": difference(row), "verdict": str(row.verdict), "n": int(row.pairs)}
+    return Bar(str(row.arm), row.difference, row.low, row.high, bool(row.bold), tips)
+
+
+def _seed_points(results: Results, arm: str, name: str) -> list[Bar]:
+    gaps = {seed: value(own, name) - value(base, name) for seed, (own, base) in results.pairs(arm).items()}
+    return [Bar(arm, gap, tips={"seed": seed}) for seed, gap in gaps.items() if math.isfinite(gap)]
+
+
+# loss over costs and settings ----------------------------------------------------------------------------------------
+
+
+def run_cost(record: Record, name: str) -> float:
+    """Return a cost of a run; NaN where it was not measured."""
+    if name == "flops":
+        return value(record, "flops_per_token") * value(record, "tokens")
+    return value(record, name)
+
+
+def costs(inputs: FigureInputs) -> Chart | None:
+    """Return each arm's headline over each measured cost."""
+    results, panels = inputs.results, []
+    y = Axis(label(results.headline), "mean")
+    for name, text in COSTS.items():
+        series = []
+        for index, arm in enumerate(results.arms):
+            runs = [record for record in results.of(arm) if record["status"] == "ok"]
+            cost, loss = finite(run_cost(r, name) for r in runs), finite(value(r, results.headline) for r in runs)
+            if cost and loss:
+                series.append(mean_of_arm(arm, float(np.mean(cost)), loss, index))
+        if series:
+            panels.append(Panel(Axis(text), y, series, option=text))
+    return _scatters(results, "Loss against cost", panels, SPREAD)
+
+
+def settings(inputs: FigureInputs) -> Chart | None:
+    """Return the headline over each number in which at least three arms differ."""
+    results, panels = inputs.results, []
+    changes: dict[str, Any] = {arm: results.manifest["arms"][arm]["changes"] for arm in results.arms}
+    defaults = {path: pair[0] for of_arm in changes.values() for path, pair in of_arm.items() if is_number(pair[0])}
+    loss_axis = Axis(label(results.headline), "mean")
+    for path, default in defaults.items():
+        at = {arm: of_arm[path][1] if path in of_arm else default for arm, of_arm in changes.items()}
+        if len({number for number in at.values() if is_number(number)}) < 3:
+            continue
+        series: list[Series] = []
+        alike: dict[str, list[tuple[float, float]]] = {}
+        for index, arm in enumerate(results.arms):
+            loss = finite(value(record, results.headline) for record in results.of(arm))
+            if loss and is_number(at[arm]):
+                rest = {name: pair for name, pair in changes[arm].items() if name != path}
+                others = ", ".join(f"{name.rpartition('.')[2]} {pair[1]}" for name, pair in rest.items())
+                alike.setdefault(others, []).append((float(at[arm]), float(np.mean(loss))))
+                series.append(mean_of_arm(arm, float(at[arm]), loss, index))
+        joined = [sorted(points) for points in alike.values() if len(points) > 1]
+        through = [Series("", [x for x, _ in points], [y for _, y in points], mark="curve") for points in joined]
+        panels.append(Panel(Axis(path), loss_axis, [*through, *series], option=path))
+    return _scatters(results, "Loss over what was varied", panels, f"{SPREAD} Lines join arms alike in all else.")
+
+
+def _scatters(results: Results, title: str, panels: list[Panel], note: str) -> Chart | None:
+    rows, columns = grid_of(len(panels), 3)
+    size = (3.2 * columns + 1.0, 2.8 * rows + 0.8)
+    return Chart(title, panels, results.arms, note, size, columns, legend="below", log=True) if panels else None
+
+
+# what was tuned -----------------------------------------------------------------------------------------------------
+
+BEST, LOST = "the best", "runs that diverged or failed"
+"""Meanings of the markers."""
+
+
+def lr_curve(inputs: FigureInputs) -> Chart | None:
+    """Return loss against rate, a line an arm, with best rates and lost runs marked."""
+    results, rates = inputs.results, inputs.rates
+    if rates is None or not any(np.isfinite(curve.values_rs).any() for curve in rates.curves.values()):
+        return None
+    series, marked = list[Series](), list[Series]()
+    for index, arm in enumerate(results.arms):
+        curve = rates.curves[arm]
+        finite = np.isfinite(curve.values_rs).all(axis=1)
+        x, values = np.array(curve.rates)[finite], curve.values_rs[finite]
+        mean, spread = values.mean(axis=1), values.std(axis=1, ddof=1) if values.shape[1] > 1 else np.zeros(len(values))
+        tips = {"sd": spread.tolist(), "n": [values.shape[1]] * len(mean)}
+        series.append(Series(arm, x, mean, mean - spread, mean + spread, index, tips=tips))
+        if curve.best is not None:
+            at, height = [curve.rates[curve.best]], [float(curve.values_rs[curve.best].mean())]
+            marked.append(Series("", at, height, member=index, mark="points", marker="*"))
+        lost_rates = [rate for rate, count in zip(curve.rates, curve.lost_r, strict=True) if count]
+        if lost_rates:
+            top = curve.untrained if math.isfinite(curve.untrained) else float(np.nanmax(curve.values_rs))
+            heights = [top] * len(lost_rates)
+            marked.append(Series("", lost_rates, heights, member=index, mark="points", marker="x"))
+    ticks = sorted({rate for curve in rates.curves.values() for rate in curve.rates})
+    x_axis, y_axis = Axis("optim.lr", log=True, ticks=ticks), Axis(f"{label(rates.grid.headline)}, mean ± sd", "mean")
+    panel = Panel(x_axis, y_axis, [*series, *marked], title="Learning rates")
+    markers = {BEST: "*"} | ({LOST: "x"} if any(mark.marker == "x" for mark in marked) else {})
+    note = f"{SPREAD} Stars: the best rates. Crosses: runs that diverged or failed."
+    size = (6.4, 4.6)
+    return Chart("Learning rates", [panel], results.arms, note, size, legend="below", markers=markers, log=True)
+
+
+def tuning(inputs: FigureInputs) -> Chart | None:
+    """Return loss against each numeric parameter of the arms' searches; None without a complete trial."""
+    results, studies = inputs.results, inputs.studies
+    if not studies or all(study.complete.empty for study in studies.values()):
+        return None
+    first = next(iter(studies.values()))
+    quantity, panels = next(iter(first.objectives)), []
+    for name, described in first.space.items():
+        if "choices" in described:
+            continue
+        trials, envelopes = list[Series](), list[Series]()
+        for index, arm in enumerate(results.arms):
+            complete = studies[arm].complete.dropna(subset=[name]).sort_values(name)
+            if not complete.empty:
+                x, y = (complete[column].to_numpy(dtype=float) for column in (name, quantity))
+                trials.append(Series("", x, y, member=index, mark="points"))
+                envelopes.append(Series(arm, *envelope(x, y, described["log"]), member=index, mark="curve"))
+        panels.append(
+            Panel(Axis(name, log=described["log"]), Axis(label(quantity)), [*trials, *envelopes], option=name)
+        )
+    if not panels:
+        return None
+    size = (4.8 * len(panels) + 1.6, 4.2)
+    legend, note = "dots: trials; line: the best so near", "A point a trial; lines: the best of each eighth."
+    return Chart(
+        "Trials of the searches", panels, results.arms, note, size, len(panels), legend="last", legend_title=legend
+    )
+
+
+def envelope(x: Sequence[float] | np.ndarray, y: Sequence[float] | np.ndarray, log: bool) -> tuple[Numbers, Numbers]:
+    """Return the lowest trial in each eighth of the range, as other parameters differ between neighbours."""
+    place = np.log(x) if log else np.asarray(x, dtype=float)
+    frame = pd.DataFrame({"x": x, "y": y, "bin": pd.cut(place, 8, labels=False) if np.ptp(place) else 0})
+    lowest = frame.loc[frame.groupby("bin").y.idxmin()]
+    return lowest.x.to_numpy(), lowest.y.to_numpy()
+
+
+# calibration ---------------------------------------------------------------------------------------------------------
+
+
+def reliability(inputs: FigureInputs) -> Chart | None:
+    """Return accuracy against confidence, their gap, and the tokens in each bin, pooled over seeds.
+
+    Bins with under 0.1 % of the tokens are in the last panel only.
+    """
+    results, bins = inputs.results, 15
+    diagonal = Series(CALIBRATED, [0, 1], [0, 1], mark="curve", style=CALIBRATED)
+    of_diagram, of_gap, of_tokens = [diagonal], list[Series](), list[Series]()
+    for index, arm in enumerate(results.arms):
+        diagrams = [diagram for record in results.of(arm) if (diagram := record["reliability"])]
+        diagrams = [diagram for diagram in diagrams if len(diagram["count"]) == len(diagrams[0]["count"])]
+        if not diagrams:
+            continue
+        frame = pd.DataFrame({"count": np.sum([diagram["count"] for diagram in diagrams], axis=0, dtype=float)})
+        for name in ("confidence", "accuracy"):
+            sums = [np.multiply(diagram["count"], diagram[name]) for diagram in diagrams]
+            frame[name] = np.sum(sums, axis=0) / np.maximum(1, frame["count"])
+        bins, share = len(frame), frame["count"] / frame["count"].sum()
+        edges, per_seed = np.linspace(0, 1, bins + 1), frame["count"].to_numpy() / len(diagrams)
+        of_tokens.append(Series(arm, edges, per_seed, member=index, mark="bins"))
+        frame, tips = frame[share > 1e-3], {"share": share[share > 1e-3].tolist()}
+        x, gap = frame.confidence.to_numpy(), (frame.accuracy - frame.confidence).to_numpy()
+        of_diagram.append(Series(arm, x, frame.accuracy.to_numpy(), member=index, tips=tips))
+        of_gap.append(Series(arm, x, gap, member=index, tips=tips))
+    if not of_gap:
+        return None
+    x_axis = Axis("confidence", limits=(0, 1))
+    y_axis = Axis("accuracy", "accuracy", limits=(0, 1))
+    panels = [
+        Panel(x_axis, y_axis, of_diagram, title=f"Reliability, {bins} bins"),
+        Panel(x_axis, Axis("accuracy\n- confidence", "gap"), of_gap, option="accuracy - confidence", horizontal=0),
+        Panel(x_axis, Axis("tokens a bin,\nmean over seeds", "tokens", log=True), of_tokens, option="tokens a bin"),
+    ]
+    note = "Bins pooled over seeds; those with under 0.1 % of the tokens are left out."
+    return Chart(
+        "Reliability", panels, results.arms, note, (6.4, 7.4), heights=(3.2, 1.2, 1.2), styles={CALIBRATED: "--"}
+    )
+
+
+FIGURES = (
+    Figure("lr_curve", 20, lr_curve),
+    Figure("tuning", 50, tuning),
+    Figure("differences", 63, differences),
+    Figure("reliability", 60, reliability),
+    Figure("costs", 64, costs),
+    Figure("settings", 66, settings),
+)

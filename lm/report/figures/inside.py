@@ -1,0 +1,152 @@
+"""Figures of model internals: gradients and residual stream by layer, attention entropy by head.
+
+Legend: s seeds, l layers, h heads.
+"""
+
+import itertools
+
+import numpy as np
+
+from lm.analysis.results import Results
+from lm.config.tree import canonical
+from lm.report.figures.catalogue import Figure, FigureInputs
+from lm.report.figures.chart import (
+    Axis,
+    Chart,
+    Getter,
+    Heat,
+    Panel,
+    Series,
+    Stroke,
+    getter,
+    grid_of,
+    mean_over_seeds,
+    stack_seeds,
+)
+
+MOMENTS = {"initial": "at initialisation", "final": "at the end"}
+STYLES: dict[str, Stroke] = {"at initialisation": "--", "at the end": "-"}
+THIN = "Mean over seeds, and one standard deviation either way. Thin: at initialisation; thick: at the end."
+
+MOST_MAPS = 18
+"""Largest number of arms whose attention is drawn, the baseline first."""
+
+LAST_MATRIX = "mlp_out"
+"""The kind of matrix whose gradient in the last layer is drawn over depth (Xiong et al. 2020, section 3)."""
+
+
+def _by_layer(results: Results, *keys: str) -> list[Series]:
+    """Return a value by layer of every arm, at initialisation and at the end."""
+    series = []
+    for (index, arm), (moment, style) in itertools.product(enumerate(results.arms), MOMENTS.items()):
+        values_sl = stack_seeds(results, arm, getter(moment, *keys))
+        if values_sl is not None:
+            layers = range(1, values_sl.shape[1] + 1)
+            series.append(mean_over_seeds(arm, layers, values_sl, index, style=style))
+    return series
+
+
+def gradient_norm_by_layer(inputs: FigureInputs) -> Chart | None:
+    """Return gradient norms by layer at initialisation and at the end, a panel for each kind of matrix."""
+    results, layers_of_kind = inputs.results, dict[str, int]()
+    pick: Getter = getter("initial", "gradient_norm")
+    for record in (record for arm in results.arms for record in results.of(arm)):
+        for kind, norms in (pick(record) or {}).items():
+            layers_of_kind[kind] = max(layers_of_kind.get(kind, 0), len(norms))
+    x = Axis("layer, then what follows them", "layer", integers=True)
+    y = Axis("gradient norm before clipping", "norm", log=True)
+    panels = []
+    for kind in (kind for kind, layers in layers_of_kind.items() if layers > 1):
+        title = kind.replace("_", " ")
+        panels.append(Panel(x, y, _by_layer(results, "gradient_norm", kind), title=title, option=title))
+    if not panels:
+        return None
+    rows, columns = grid_of(len(panels), 4)
+    size = (2.7 * columns + 0.4, 2.4 * rows + 0.9)
+    return Chart("Gradients by layer", panels, results.arms, THIN, size, columns, legend="below", styles=STYLES)
+
+
+def residual_norm_by_layer(inputs: FigureInputs) -> Chart | None:
+    """Return the norm of the residual stream by layer, at initialisation and at the end."""
+    series = _by_layer(inputs.results, "residual_norm")
+    if not series:
+        return None
+    y = Axis("mean norm of the residual stream", "norm", log=True)
+    panel = Panel(Axis("layer", integers=True), y, series, title="Residual stream")
+    size, arms = (6.4, 4.4), inputs.results.arms
+    return Chart("Residual stream", [panel], arms, THIN, size, legend="below", styles=STYLES)
+
+
+def gradient_norm_over_depth(inputs: FigureInputs) -> Chart | None:
+    """Return the last layer's gradient at initialisation over depth, for arms that differ in depth alone."""
+    results, groups = inputs.results, dict[str, list[tuple[int, np.ndarray]]]()
+    for arm in results.arms:
+        norms_sl = stack_seeds(results, arm, getter("initial", "gradient_norm", LAST_MATRIX))
+        if norms_sl is not None:
+            groups.setdefault(other_changes(results, arm), []).append((norms_sl.shape[1], norms_sl[:, -1]))
+    groups = {name: points for name, points in groups.items() if len({layers for layers, _ in points}) > 1}
+    if not groups:
+        return None
+    series, names = [], []
+    for index, (name, points) in enumerate(groups.items()):
+        points.sort(key=lambda pair: pair[0])
+        layers_n = np.concatenate([np.full(len(norms_s), layers) for layers, norms_s in points])
+        slope = np.polyfit(np.log(layers_n), np.log(np.concatenate([norms_s for _, norms_s in points])), 1)[0]
+        mean = np.array([norms_s.mean() for _, norms_s in points])
+        spread = np.array([norms_s.std(ddof=1) if len(norms_s) > 1 else 0.0 for _, norms_s in points])
+        names.append(f"{name}: slope {slope:+z.2f}")
+        x, band = [layers for layers, _ in points], (mean - spread, mean + spread)
+        series.append(Series(names[-1], x, mean, *band, index, bars=True, tips={"sd": spread.tolist()}))
+    ticks = sorted({layers for points in groups.values() for layers, _ in points})
+    y = Axis(f"gradient norm before clipping, {LAST_MATRIX.replace('_', ' ')}", "norm", log=True)
+    panel = Panel(Axis("layers", log=True, ticks=ticks), y, series, title="Last layer at initialisation")
+    note = "Mean ± sd over seeds, of arms that differ in depth alone."
+    title, legend = "Gradient of the last layer over depth", "mean ± sd over seeds"
+    return Chart(title, [panel], names, note, legend_title=legend, arms=False)
+
+
+def other_changes(results: Results, arm: str) -> str:
+    """Describe the changes of an arm other than its number of layers."""
+    changes = results.manifest["arms"][arm]["changes"].items()
+    others = [
+        f"{path.rpartition('.')[2]} {new if isinstance(new, str) else canonical(new)}"
+        for path, (_, new) in changes
+        if path != "model.layers" and new is not None
+    ]
+    return ", ".join(others) or "as the baseline"
+
+
+def attention_entropy(inputs: FigureInputs) -> Chart | None:
+    """Return the entropy of attention by layer and head, at initialisation above, at the end below."""
+    maps: dict[str, dict[str, np.ndarray]] = {}
+    for arm, moment in itertools.product(inputs.results.arms, MOMENTS):
+        entropy_slh = stack_seeds(inputs.results, arm, getter(moment, "entropy"))
+        if entropy_slh is not None:
+            maps.setdefault(arm, {})[moment] = entropy_slh.mean(axis=0)
+    if not maps:
+        return None
+    shown = dict(itertools.islice(maps.items(), MOST_MAPS))
+    rows, columns = grid_of(len(shown), 6)
+    panels = []
+    for (index, arm), (below, moment) in itertools.product(enumerate(shown), enumerate(MOMENTS)):
+        if moment in shown[arm]:
+            layers, heads = ([str(number + 1) for number in range(count)] for count in shown[arm][moment].shape)
+            at, when = (2 * (index // columns) + below, index % columns), MOMENTS[moment]
+            values, scale = shown[arm][moment], ("entropy of attention / ln n", 0.0, 1.0)
+            title = when if below else f"{arm}\n{when}"
+            x, y = Axis("head", "head", names=heads), Axis("layer", "layer", names=layers)
+            panels.append(Heat(x, y, values, scale, upward=True, title=title, option=f"{arm}, {when}", at=at))
+    caption = f"the first {len(shown)} of {len(maps)} arms" if len(shown) < len(maps) else ""
+    size = (1.7 * columns + 1.6, 3.4 * rows + 0.4)
+    return Chart(
+        "Entropy of attention", panels, note=f"Mean over seeds{', ' * bool(caption)}{caption}.", size=size,
+        columns=columns, legend="none", caption=caption, arms=False, copies=min(2, len(panels)),
+    )  # fmt: skip
+
+
+FIGURES = (
+    Figure("gradient_norm_over_depth", 40, gradient_norm_over_depth),
+    Figure("gradient_norm_by_layer", 65, gradient_norm_by_layer),
+    Figure("residual_norm_by_layer", 68, residual_norm_by_layer),
+    Figure("attention_entropy", 91, attention_entropy),
+)

@@ -1,0 +1,333 @@
+"""Drawer of pictures: charts as Matplotlib figures, these as PNG and SVG, and for papers as PDF and SVG."""
+
+import io
+import itertools
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, Literal
+
+import matplotlib
+import numpy as np
+import seaborn as sns
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.backends.backend_svg import FigureCanvasSVG
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import LogNorm, Normalize
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import LogFormatterSciNotation, MaxNLocator, NullLocator
+
+from lm.report.figures.chart import Axis, Chart, Forest, Heat, Panel, Series, Stroke
+
+RenderedFigures = dict[str, dict[str, bytes]]
+"""Contents of each figure's files, by suffix."""
+
+Colours = Sequence[tuple[float, float, float]]
+
+USUAL = 3
+"""Number of figures that a report writes as files unless all are requested."""
+
+LEGEND_ROWS = 3
+"""Legend rows that fit below the panels without enlarging a figure."""
+
+MOST_TICKS = 8
+"""Largest number of labelled ticks of an axis."""
+
+FEW = 16
+"""Largest number of points of a line with a marker each."""
+
+MARKER_SIZES = {"o": 4, "s": 6, "x": 7, "*": 13}
+
+
+def draw(chart: Chart) -> Figure:
+    """Draw a chart as a figure that pyplot does not know of."""
+    panels = chart.panels if chart.columns else chart.panels[:1]
+    places = [panel.at or divmod(index, chart.columns or 1) for index, panel in enumerate(panels)]
+    rows, columns = (max(place) + 1 for place in zip(*places, strict=True))
+    figure = Figure(figsize=chart.size, layout="constrained")
+    ratios = {"height_ratios": chart.heights} if chart.heights else {}
+    grid = figure.subplots(rows, columns, squeeze=False, gridspec_kw=ratios, sharex=bool(chart.heights))
+    colours = sns.color_palette("colorblind", len(chart.names))
+    for panel, place in zip(panels, places, strict=True):
+        _draw_panel(grid[place], panel, chart.styles, colours)
+    for place in np.ndindex(rows, columns):
+        if place not in places:
+            grid[place].remove()
+    drawn = [grid[place] for place in places]
+    if len(panels) > 3:
+        for axes in drawn:
+            axes.tick_params(which="both", labelsize=7)
+    if len(panels) > 1:
+        _share_labels(figure, drawn, bool(chart.heights))
+    if isinstance(panels[0], Heat):
+        figure.colorbar(drawn[0].images[0], ax=drawn, label=panels[0].scale[0], shrink=0.8)
+    _add_legend(figure, chart, drawn, colours)
+    if chart.caption:
+        figure.suptitle(chart.caption)
+    return figure
+
+
+def _draw_panel(axes: Axes, panel: Panel | Heat | Forest, styles: Mapping[str, Stroke], colours: Colours) -> None:
+    axes.set_title(panel.title, fontsize="small" if isinstance(panel, Heat) else None)
+    if isinstance(panel, Forest):
+        _draw_forest(axes, panel)
+    elif isinstance(panel, Heat):
+        _draw_heat(axes, panel)
+    else:
+        _draw_series(axes, panel, styles, colours)
+
+
+def _draw_series(axes: Axes, panel: Panel, styles: Mapping[str, Stroke], colours: Colours) -> None:
+    """Draw lines and points with what lies behind them."""
+    for position, text in panel.verticals.items():
+        axes.axvline(position, color="black", linewidth=1, linestyle=":")
+        axes.annotate(
+            text, (position, 1), xytext=(3, -3), xycoords=("data", "axes fraction"), textcoords="offset points",
+            fontsize="small", va="top",
+        )  # fmt: skip
+    if panel.horizontal is not None:
+        axes.axhline(panel.horizontal, color="grey", linewidth=1, linestyle="--")
+    shades = [series.shade for series in panel.series if series.shade is not None]
+    scale = ScalarMappable(Normalize(min(shades), max(shades)) if shades else None)
+    if panel.shades:
+        scale.set_cmap(colormaps["viridis_r" if panel.shades[1] else "viridis"])
+    for series in panel.series:
+        colour: Any = "grey" if series.member is None else colours[series.member]
+        colour = colour if series.shade is None else scale.to_rgba(np.array([series.shade]))[0]
+        _draw_one(axes, series, styles.get(series.style, "-"), colour)
+    if panel.shades:
+        axes.figure.colorbar(scale, ax=axes, label=panel.shades[0])
+    for x, y, text in panel.texts:
+        axes.annotate(text, (x, y), xytext=(3, 0), textcoords="offset points", fontsize=7, va="center")
+    _set_axis(axes, panel.x, "x")
+    _set_axis(axes, panel.y, "y")
+    if panel.right:
+        axes.secondary_yaxis("right", functions=(np.exp, perplexity_to_nll)).set_ylabel(panel.right)
+
+
+def _draw_one(axes: Axes, series: Series, stroke: Stroke | Literal[""], colour: Any) -> None:
+    """Draw one series."""
+    how: dict[str, Any] = {"color": colour, "label": series.label or None}
+    size: dict[str, Any] = {"marker": series.marker, "markersize": MARKER_SIZES[series.marker]}
+    size |= {"markerfacecolor": "none"} if series.hollow else {}
+    if series.mark == "bins":
+        axes.stairs(series.y, series.x, baseline=None, **how)
+        return
+    if series.bars and len(series.low):
+        x, y, low, high = (np.asarray(values, dtype=float) for values in (series.x, series.y, series.low, series.high))
+        stroke = "" if series.mark == "points" else stroke
+        axes.errorbar(x, y, np.maximum(0, [y - low, high - y]), linestyle=stroke, capsize=3, **how, **size)
+        return
+    if series.mark == "points":
+        axes.plot(series.x, series.y, linestyle="", alpha=1 if series.marker != "o" else 0.8, **how, **size)
+        return
+    how |= size if series.mark == "line" and len(series.x) <= FEW else {}
+    how |= {"drawstyle": "steps-post"} if series.mark == "steps" else {}
+    axes.plot(series.x, series.y, linestyle=stroke, linewidth=1.2 if series.member is None else 1.5, **how)
+    if len(series.low):
+        axes.fill_between(series.x, series.low, series.high, color=colour, alpha=0.18, linewidth=0)
+
+
+def _draw_heat(axes: Axes, panel: Heat) -> None:
+    """Draw a map of values; only some rows and columns have labels where there are many."""
+    _, low, high = panel.scale
+    norm = LogNorm(low, high) if panel.log else Normalize(low, high)
+    origin: Any = "lower" if panel.upward else "upper"
+    axes.imshow(panel.values, norm=norm, cmap="viridis", origin=origin, aspect="auto")
+    for which, axis in (("x", panel.x), ("y", panel.y)):
+        step = 1 if which == "y" and not panel.upward else max(1, len(axis.names) // MOST_TICKS)
+        places = list(range(0, len(axis.names), step))
+        axes.set(**{f"{which}ticks": places, f"{which}ticklabels": [axis.names[place] for place in places]})
+        axes.set(**{f"{which}label": axis.label})
+    axes.grid(visible=False)
+
+
+def _draw_forest(axes: Axes, panel: Forest) -> None:
+    """Draw diamonds with their intervals, of which the far ends are not drawn, and single points below them."""
+    heights = {name: len(panel.names) - index for index, name in enumerate(panel.names)}
+    ends = np.abs([[bar.value, bar.low, bar.high] for bar in panel.bars])
+    far = 2 * (float(ends[np.isfinite(ends)].max(initial=0.0)) or 1.0)
+    if panel.zero:
+        axes.axvline(0.0, color="grey", linewidth=1, linestyle="--")
+    for point in panel.points:
+        axes.plot(point.value, heights[point.name] - 0.25, "o", color="grey", mfc="none", markersize=4)
+    for bar in panel.bars:
+        if not math.isnan(bar.low):
+            axes.plot([max(-far, bar.low), min(far, bar.high)], [heights[bar.name]] * 2, color="C0", linewidth=1.5)
+        axes.plot(bar.value, heights[bar.name], "D", color="C0", mfc="C0" if bar.bold else "white", markersize=6)
+    axes.set(yticks=range(1, len(heights) + 1), yticklabels=panel.names[::-1], ylim=(0.4, len(heights) + 0.6))
+    axes.set_xlabel(panel.x.label)
+
+
+def _set_axis(axes: Axes, axis: Axis, which: str) -> None:
+    """Set label, scale, ends and ticks of an axis."""
+    of_axes = axes.xaxis if which == "x" else axes.yaxis
+    axes.set(**{f"{which}label": axis.label, f"{which}scale": "log" if axis.log else "linear"})
+    if axis.limits:
+        axes.set(**{f"{which}lim": axis.limits})
+    if axis.hidden:
+        of_axes.set_ticks([])
+        axes.grid(visible=False)
+    elif axis.ticks:
+        ticks_at(axes, axis.ticks)
+    elif axis.names:
+        turned: dict[str, Any] = {"rotation": 20, "ha": "right"} if len(axis.names) > 3 and which == "x" else {}
+        of_axes.set_ticks(range(len(axis.names)), axis.names, **turned)
+    elif axis.integers:
+        of_axes.set_major_locator(MaxNLocator(integer=True))
+    elif axis.log and which == "y":
+        of_axes.set_major_formatter(PlainLogFormatter())
+        of_axes.set_minor_formatter(PlainLogFormatter())
+
+
+class PlainLogFormatter(LogFormatterSciNotation):
+    """A tick of a logarithmic axis as a plain number near one, 1.2 and not 1.2 x 10^0, where that axis has a label."""
+
+    def __call__(self, x: float, pos: int | None = None) -> str:
+        text = super().__call__(x, pos)
+        return f"{x:zg}" if text and 0.01 <= x < 1000 else text
+
+
+def perplexity_to_nll(perplexity: Any) -> Any:
+    """Return the logarithm, safe at 0, which axes without limits may request."""
+    return np.log(np.maximum(perplexity, np.finfo(float).tiny))
+
+
+def ticks_at(axes: Axes, values: Collection[float]) -> None:
+    """Set horizontal ticks at these values, or at some of them where there are many."""
+    few = sorted(values)[:: -(-len(values) // MOST_TICKS)]
+    axes.set_xticks(few, [f"{value:z.5g}" for value in few])
+    axes.xaxis.set_minor_locator(NullLocator())
+
+
+def _share_labels(figure: Figure, drawn: Sequence[Axes], stacked: bool) -> None:
+    """Write the label that all panels share once."""
+    for which, write in (("x", figure.supxlabel), ("y", figure.supylabel)):
+        labels = {axes.get_xlabel() if which == "x" else axes.get_ylabel() for axes in drawn}
+        if len(labels) == 1 and not (which == "x" and stacked):
+            for axes in drawn:
+                axes.set(**{f"{which}label": ""})
+            write(labels.pop(), fontsize="medium")
+    for axes in drawn[:-1] if stacked else ():
+        axes.set_xlabel("")
+
+
+def _add_legend(figure: Figure, chart: Chart, drawn: Sequence[Axes], colours: Colours) -> None:
+    """Add the legends; one below the panels names all lines and markers, and the figure grows with its rows."""
+    if chart.legend != "below":
+        inside = {"none": [], "first": drawn[:1], "last": drawn[-1:], "each": drawn}[chart.legend]
+        for index, axes in enumerate(inside):
+            if axes.get_legend_handles_labels()[1]:
+                axes.legend(title=None if index else chart.legend_title or None)
+        return
+    grey: dict[str, Any] = {"color": "grey"}
+    of_panels = (panel.series for panel in chart.panels if isinstance(panel, Panel))
+    members = {series.member for of_panel in of_panels for series in of_panel} - {None}
+    handles = [
+        Line2D([], [], color=colour, label=name)
+        for index, (name, colour) in enumerate(zip(chart.names, colours, strict=True))
+        if index in members
+    ]
+    handles += [Line2D([], [], **grey, linestyle=style, label=text) for text, style in chart.styles.items()]
+    for text, marker in chart.markers.items():
+        handles.append(Line2D([], [], linestyle="", marker=marker, markersize=8, label=text, **grey))
+    columns = max(1, min(len(handles), int(figure.get_figwidth() / 1.6)))
+    figure.set_figheight(figure.get_figheight() + 0.22 * max(0, math.ceil(len(handles) / columns) - LEGEND_ROWS))
+    figure.legend(handles=handles, loc="outside lower center", ncols=columns, fontsize="small")
+
+
+# files ---------------------------------------------------------------------------------------------------------------
+
+
+def render_all(charts: Iterable[tuple[str, Chart | None]], most: int | None = None) -> RenderedFigures:
+    """Render charts by name, skipping those that are None; each is computed only when reached.
+
+    Args:
+        charts: charts by name.
+        most: number of figures after which no more is drawn; None for no limit.
+    """
+    present = ((name, chart) for name, chart in charts if chart is not None)
+    with sns.axes_style("whitegrid"), matplotlib.rc_context({"svg.hashsalt": "lm"}):
+        return {name: render(draw(chart)) for name, chart in itertools.islice(present, most)}
+
+
+def render(figure: Figure) -> dict[str, bytes]:
+    """Render a figure as PNG and SVG; the same figure gives the same bytes.
+
+    The layout is computed once, which takes as long as drawing. `savefig` would draw once more for it beforehand; a
+    canvas computes it while drawing.
+    """
+    figure.set_dpi(150)
+    png, svg = io.BytesIO(), io.BytesIO()
+    FigureCanvasAgg(figure).print_png(png)
+    figure.set_layout_engine("none")
+    FigureCanvasSVG(figure).print_svg(svg, metadata={"Date": None})
+    return {"png": png.getvalue(), "svg": svg.getvalue()}
+
+
+def as_files(figures: Mapping[str, Mapping[str, bytes]]) -> dict[str, bytes]:
+    """Map file names such as `learning_curve.png` to contents."""
+    return {f"{name}.{suffix}": content for name, files in figures.items() for suffix, content in files.items()}
+
+
+# papers --------------------------------------------------------------------------------------------------------------
+
+Kind = Literal["pdf", "svg"]
+
+ONE, TWO = "one_column", "two_columns"
+WIDTHS = {ONE: 3.35, TWO: 6.9}
+"""Widths in inches on common two-column pages."""
+
+LARGEST = 8.5
+"""Largest height of a figure in inches."""
+
+WIDEST = 7.5
+"""Largest drawn width, in inches, of a figure that fits one column."""
+
+FACES: dict[str, float] = {ONE: 6.5, TWO: 8.0}
+"""Font size in points for each width."""
+
+EMBEDDED: dict[str, Any] = {"pdf.fonttype": 42, "svg.fonttype": "none", "svg.hashsalt": "lm"}
+"""Settings that keep text as text, to be searched, copied and restyled."""
+
+METADATA: dict[Kind, dict[str, None]] = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}
+"""File metadata without a creation time, so that the same figure gives the same bytes."""
+
+
+def paper_figures(charts: Mapping[str, Chart], kinds: Sequence[Kind]) -> dict[str, bytes]:
+    """Draw charts for a paper, by file name: `NAME_one_column.pdf` and so on.
+
+    A figure with many panels is written only at the width of two columns.
+    """
+    files: dict[str, bytes] = {}
+    for name, chart in charts.items():
+        for width, inches in WIDTHS.items():
+            if width == TWO or chart.size[0] <= WIDEST:
+                with sns.axes_style("whitegrid"), matplotlib.rc_context(_style(FACES[width])):
+                    figure = draw(chart)
+                    fit(figure, inches, FACES[width])
+                    files |= {f"{name}_{width}.{kind}": _written(figure, kind) for kind in kinds}
+    return files
+
+
+def _style(points: float) -> Any:  # of keys that Matplotlib's types list one by one
+    thin = {"lines.linewidth": 1.0, "lines.markersize": 3, "axes.linewidth": 0.6, "grid.linewidth": 0.5}
+    small = dict.fromkeys(("legend.fontsize", "xtick.labelsize", "ytick.labelsize"), points - 0.5)
+    return {"font.size": points, "axes.labelsize": points, "axes.titlesize": points + 0.5, **small, **thin, **EMBEDDED}
+
+
+def fit(figure: Figure, inches: float, points: float) -> None:
+    """Resize a figure to a width, with a height that leaves panels room for text of fixed size."""
+    width, height = figure.get_size_inches()
+    scale = inches / width
+    figure.set_size_inches(inches, min(LARGEST, height * max(scale, min(1.0, scale**0.6))))
+    for text in figure.findobj(matplotlib.text.Text):
+        text.set_fontsize(min(text.get_fontsize(), points + 0.5))
+
+
+def _written(figure: Figure, kind: Kind) -> bytes:
+    content = io.BytesIO()
+    figure.savefig(content, format=kind, metadata=METADATA[kind])
+    return content.getvalue()

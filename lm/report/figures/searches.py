@@ -1,0 +1,198 @@
+"""Figures of a search."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from lm.report.figures.chart import Axis, Bar, Chart, Forest, Panel, Series, grid_of, label
+from lm.report.figures.picture import USUAL, RenderedFigures, render_all
+from lm.report.importance import Importance
+from lm.report.study import Study
+
+ABSENT = -0.15
+"""Height at which a line of the parallel coordinates crosses the axis of a parameter without a value."""
+
+STATES = ("complete", "pruned", "failed", "open")
+
+SearchFigure = Callable[[Study], Chart | None]
+
+
+def format_value(value: Any) -> str:
+    """Format a value of a parameter or an objective; a dash where there is none."""
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return "-"
+    return f"{value:z.5g}" if isinstance(value, float) else str(value)
+
+
+def format_settings(study: Study, row: Any) -> str:
+    """Format the values of a trial's parameters in a line."""
+    return ", ".join(f"{name} {format_value(row[name])}" for name in study.space if format_value(row[name]) != "-")
+
+
+def _trials(study: Study, frame: pd.DataFrame, x: Sequence[float], y: str, **how: Any) -> Series:
+    """Return a point a trial, whose tooltip has its number and settings."""
+    tips = {"trial": frame.number.tolist(), "settings": [format_settings(study, row) for _, row in frame.iterrows()]}
+    return Series("trial", x, frame[y].to_numpy(dtype=float), mark="points", tips=tips, **how)
+
+
+def position(value: Any, described: Mapping[str, Any]) -> float:
+    """Return the position of a value on its parameter's axis, from 0 to 1.
+
+    Log-scaled ranges are measured by logarithm.
+    """
+    if value is None or pd.isna(value):
+        return ABSENT
+    if "choices" in described:
+        return float(described["choices"].index(value) / max(1, len(described["choices"]) - 1))
+    low, high = described["low"], described["high"]
+    if described["log"]:
+        return math.log(float(value) / low) / math.log(high / low)
+    return float((float(value) - low) / (high - low))
+
+
+def history(study: Study) -> Chart | None:
+    """Return the first objective of each trial in order, and the best so far."""
+    quantity, direction = next(iter(study.objectives.items()))
+    complete = study.complete.sort_values("number")
+    if complete.empty or len(study.objectives) > 1:
+        return None
+    best = complete[quantity].cummin() if direction == "lower" else complete[quantity].cummax()
+    line = Series("best so far", complete.number.to_numpy(), best.to_numpy(dtype=float), member=0, mark="steps")
+    x, y = Axis("trial", integers=True), Axis(label(quantity), "value")
+    panel = Panel(x, y, [_trials(study, complete, complete.number.tolist(), quantity), line], title="Search")
+    note = "Points: trials; line: the best so far."
+    return Chart("Search", [panel], [line.label], note, arms=False, log=True)
+
+
+def slices(study: Study) -> Chart | None:
+    """Return the first objective against each parameter, over the trials that drew it."""
+    quantity, panels = next(iter(study.objectives)), []
+    values = study.complete[quantity]
+    margin = 0.05 * float(np.ptp(values)) if len(values) > 1 else 0.0
+    y = Axis(label(quantity), "value", limits=(values.min() - margin, values.max() + margin) if margin else None)
+    for name, described in study.space.items():
+        complete = study.complete[study.complete[name].notna()]
+        if complete.empty:
+            continue
+        choices = [str(choice) for choice in described.get("choices", ())]
+        if choices:
+            x = Axis(name, names=choices, limits=(-0.5, len(choices) - 0.5))
+            places = [described["choices"].index(value) for value in complete[name]]
+        else:
+            x = Axis(name, log=described["log"], limits=_padded(described))
+            places = complete[name].astype(float).tolist()
+        points = _trials(study, complete, places, quantity)
+        panels.append(Panel(x, y, [points], option=f"Over {name}"))
+    if not panels:
+        return None
+    rows, columns = grid_of(len(panels), 3)
+    size = (3.4 * columns + 0.6, 3.0 * rows + 0.4)
+    return Chart("Over each parameter", panels, (), "", size, columns, legend="none", arms=False, log=True, apart=True)
+
+
+def _padded(described: Mapping[str, Any]) -> tuple[float, float]:
+    low, high = described["low"], described["high"]
+    if described["log"]:
+        return low * (low / high) ** 0.03, high * (high / low) ** 0.03
+    return low - 0.03 * (high - low), high + 0.03 * (high - low)
+
+
+def parallel_coordinates(study: Study) -> Chart | None:
+    """Return a line for each trial across the axes of all parameters, coloured by the first objective."""
+    quantity, direction = next(iter(study.objectives.items()))
+    complete, names = study.complete, list(study.space)
+    if len(complete) < 2 or len(names) < 2:
+        return None
+    lines = []
+    for _, row in complete.sort_values(quantity, ascending=direction != "lower").iterrows():
+        heights = [position(row[name], study.space[name]) for name in names]
+        tips: dict[str, Sequence[Any]] = {
+            "trial": [int(row.number)] * len(names),
+            "settings": [format_settings(study, row)] * len(names),
+        }
+        lines.append(Series("", range(len(names)), heights, mark="curve", shade=float(row[quantity]), tips=tips))
+    texts = [
+        (float(place), height, text)
+        for place, name in enumerate(names)
+        for height, text in ticks(study.space[name], bool(complete[name].isna().any()))
+    ]
+    x, y = Axis("", names=names), Axis("", "position", limits=(ABSENT - 0.05, 1.05), hidden=True)
+    title, shades = "Trials across parameters", (label(quantity), direction == "lower")
+    verticals = {float(place): "" for place in range(len(names))}
+    panel = Panel(x, y, lines, title=title, verticals=verticals, texts=texts, shades=shades)
+    size = (max(6.4, 1.9 * len(names)), 4.6)
+    return Chart(title, [panel], (), "A line a trial.", size, legend="none", arms=False)
+
+
+def ticks(described: Mapping[str, Any], absent: bool) -> list[tuple[float, str]]:
+    """Return heights and texts along the axis of a parameter."""
+    values = described.get("choices") or [described["low"], described["high"]]
+    marks = [(position(v, described), v if isinstance(v, str) else f"{v:zg}") for v in values]
+    return [*marks, (ABSENT, "not drawn")] if absent else marks
+
+
+def pareto(study: Study) -> Chart | None:
+    """Return two objectives against each other, with the Pareto front."""
+    if len(study.objectives) != 2 or study.complete.empty:
+        return None
+    up, across = study.objectives
+    front = study.best.sort_values(across)
+    values = study.complete[across].to_numpy(dtype=float)
+    log = bool(np.all(values > 0) and values.max() > 10 * values.min())
+    x, y = Axis(label(across), "x", log=log), Axis(label(up), "y")
+    line = Series("Pareto front", front[across].to_numpy(dtype=float), front[up].to_numpy(dtype=float), member=0)
+    panel = Panel(x, y, [_trials(study, study.complete, values.tolist(), up, hollow=True), line], title="Pareto front")
+    return Chart("Pareto front", [panel], [line.label], "On the line: no other trial beats it in both.", arms=False)
+
+
+def tuning_curves(study: Study) -> Chart | None:
+    """Return the values that trials reported on their way, a line a trial."""
+    states = {int(row["number"]): str(row["state"]) for _, row in study.trials.iterrows()}
+    present = [state for state in STATES if state in states.values()]
+    series: list[Series] = []
+    for trial in study.manifest["study"]:
+        reported = sorted((int(step), value) for step, value in (trial.get("reported") or {}).items())
+        if reported:
+            steps = [step for step, _ in reported]
+            values = [math.nan if value is None else value for _, value in reported]
+            tips = {"trial": [trial["number"]] * len(steps)}
+            index = present.index(states[trial["number"]])
+            first = index not in {line.member for line in series}
+            series.append(Series(present[index] if first else "", steps, values, member=index, tips=tips))
+    if not series:
+        return None
+    y = Axis(label(next(iter(study.objectives))), "value")
+    panel = Panel(Axis("optimiser step", "step"), y, series, title="Tuning curves")
+    return Chart("Tuning curves", [panel], present, "A line a trial.", arms=False, log=True)
+
+
+def importance_chart(importances: Mapping[str, list[Importance]]) -> Chart | None:
+    """Return each parameter's share of the variance of each objective, with its interval."""
+    panels = [
+        Forest(
+            Axis("share of the variance"), [entry.name for entry in entries],
+            [Bar(entry.name, entry.share, entry.low, entry.high, bold=True) for entry in entries],
+            zero=False, option=label(quantity),
+        )
+        for quantity, entries in importances.items()
+    ]  # fmt: skip
+    note = "Points: shares; bars: 95 % bootstrap intervals over trials."
+    return Chart("Shares of the variance", panels, note=note, legend="none", arms=False) if panels else None
+
+
+FIGURES: dict[str, SearchFigure] = {
+    "pareto": pareto,
+    "history": history,
+    "slices": slices,
+    "parallel_coordinates": parallel_coordinates,
+    "tuning_curves": tuning_curves,
+}
+"""Figures of a search by name; a report writes the first of those that have data."""
+
+
+def draw_search(study: Study, every: bool = False) -> RenderedFigures:
+    """Draw the first figures that the trials have data for, or every one, by name."""
+    return render_all(((name, make(study)) for name, make in FIGURES.items()), None if every else USUAL)

@@ -1,0 +1,146 @@
+"""Figures of pages without scripts: of a ladder, and of runs that others trained."""
+
+import math
+
+import numpy as np
+import pandas as pd
+
+from lm.analysis.external.runs import Runs
+from lm.analysis.ladder import LadderResults, losses
+from lm.report.figures.chart import Axis, Bar, Chart, Forest, Panel, Series, label
+from lm.report.figures.picture import RenderedFigures, render_all
+from lm.report.ladder import shown_arms
+from lm.report.tables import ARROWS, heading
+from lm.stats.scaling import Law
+from lm.stats.tests import t_interval
+
+NAME = "ladder"
+LARGEST = 20.0
+"""Factor beyond which the end of a gain's interval is not drawn."""
+
+COMPUTE = "training FLOPs of a run"
+
+
+def draw_ladder(results: LadderResults) -> RenderedFigures:
+    """Draw and render the figure, by name."""
+    return render_all([(NAME, ladder_chart(results))])
+
+
+def ladder_chart(results: LadderResults) -> Chart:
+    """Return loss and gain against compute."""
+    arms = shown_arms(results)
+    of_loss = [series for index, arm in enumerate(arms) for series in _loss(results, arm, index)]
+    of_gain: list[Series] = []
+    for index, arm in enumerate(arms[1:], 1):
+        of_gain += _gain(results, arm, index, 1 + 0.04 * (index - len(arms) / 2))
+    x, y = Axis(COMPUTE, log=True), Axis(heading(results.manifest["metric"]))
+    gain = Axis("compute-equivalent gain", log=True)
+    panels = [
+        Panel(x, y, of_loss, title="Loss against compute"),
+        Panel(x, gain, of_gain, title="Worth in compute, 95 % intervals", horizontal=1.0),
+    ]
+    legend = "line: law through all rungs\nsquare: forecast of the top one"
+    return Chart("Ladder", panels, arms, size=(10.0, 4.4), columns=2, legend="each", legend_title=legend)
+
+
+def _loss(results: LadderResults, arm: str, index: int) -> list[Series]:
+    """Return means with intervals, the law through them, and the forecast beside the top rung."""
+    x, y, low, high = list[float](), list[float](), list[float](), list[float]()
+    for rung, rung_results in zip(results.manifest["rungs"], results.rungs, strict=True):
+        values = losses(rung_results, arm)
+        finite = values[np.isfinite(values)]
+        if len(finite):
+            mean = float(finite.mean())
+            ends = t_interval(finite.tolist()) if len(finite) > 1 else (mean, mean)
+            x.append(rung["compute"][arm])
+            for numbers, number in zip((y, low, high), (mean, *ends), strict=True):
+                numbers.append(number)
+    series = [Series(arm, x, y, low, high, index, mark="points", bars=True)]
+    law, base = _law(results, arm), results.manifest["baseline"]
+    if law is not None and x:
+        compute = np.geomspace(min(x), max(x), 100)
+        series.append(Series("", compute, law.loss(compute), member=index, mark="curve"))
+    of_arm = (entry.scaling.forecast for entry in results.arms if entry.scaling and arm in (entry.name, base))
+    forecast = next(of_arm, None)
+    if forecast is not None and x:
+        estimate = forecast.baseline if arm == base else forecast.arm
+        at, value = [x[-1] * (1.12 if arm == base else 1.2)], [estimate.value]
+        square = Series(
+            "", at, value, [estimate.low], [estimate.high], index, "points", bars=True, marker="s", hollow=True
+        )
+        series.append(square)
+    return series
+
+
+def _law(results: LadderResults, arm: str) -> Law | None:
+    if arm == results.manifest["baseline"]:
+        return results.law.law if results.law else None
+    return next((entry.scaling.law for entry in results.arms if entry.name == arm and entry.scaling), None)
+
+
+def _gain(results: LadderResults, arm: str, index: int, aside: float) -> list[Series]:
+    """Return gains with intervals, hollow where the law is extrapolated; distant ends are clipped."""
+    entry = next(candidate for candidate in results.arms if candidate.name == arm)
+    if entry.scaling is None or entry.scaling.gains is None:
+        return []
+    compute = {rung["name"]: rung["compute"][arm] for rung in results.manifest["rungs"]}
+    points, x, y = [], [], []
+    for at, gain in zip(entry.at, entry.scaling.gains, strict=True):
+        if np.isfinite(gain.log.value):
+            logs = np.clip([gain.log.value, gain.log.low, gain.log.high], *np.log([1 / LARGEST, LARGEST]))
+            value, low, high = np.exp(logs).tolist()
+            x.append(compute[at.rung] * aside)
+            y.append(value)
+            hollow = bool(gain.beyond)
+            points.append(Series("", x[-1:], [value], [low], [high], index, "points", bars=True, hollow=hollow))
+    return [*points, Series(arm, x, y, member=index, mark="curve")]
+
+
+# runs that others trained --------------------------------------------------------------------------------------------
+
+ALT = {"differences": "differences to the baseline with their intervals", "runs": "what each run measured"}
+"""Alternative text of each figure."""
+
+
+def draw_runs(runs: Runs, table: pd.DataFrame) -> RenderedFigures:
+    """Draw the figures that have data, by name."""
+    return render_all([("differences", differences(runs, table)), ("runs", every_run(runs))])
+
+
+def differences(runs: Runs, table: pd.DataFrame) -> Chart | None:
+    """Return a forest plot of each judged quantity: filled where significant, bars for joint intervals."""
+    rows = table[table.metric.isin(runs.judged) & table.difference.notna()]
+    if rows.empty:
+        return None
+    title = f"{'Paired' if runs.paired else 'Unpaired'} differences, joint 95 % intervals"
+    panels: list[Forest] = []
+    for quantity in runs.judged:
+        of_quantity = rows[rows.metric == quantity].itertuples()
+        bars = [Bar(str(row.arm), row.difference, row.low, row.high, bool(row.bold)) for row in of_quantity]
+        x = Axis(f"{axis_label(runs, quantity)}, arm - {runs.arms[0]}")
+        panels.append(Forest(x, runs.arms[1:], bars, title="" if panels else title))
+    size = (2.4 + 3.6 * len(panels), 1.4 + 0.4 * len(runs.arms))
+    return Chart("Differences", panels, size=size, columns=len(panels), legend="none", arms=False)
+
+
+def every_run(runs: Runs) -> Chart | None:
+    """Return each judged quantity of every run that ended well; lines join the runs of a seed."""
+    title, panels = "Runs that ended well" + (", a line a seed" if runs.paired else ""), list[Panel]()
+    x = Axis("", names=runs.arms, limits=(-0.5, len(runs.arms) - 0.5))
+    any_finite = False
+    for quantity in runs.judged:
+        values = np.array([[runs.value(arm, seed, quantity) for arm in runs.arms] for seed in runs.seeds])
+        values[~np.isfinite(values)] = math.nan
+        any_finite |= bool(np.isfinite(values).any())
+        series = [Series("", range(len(runs.arms)), row, mark="curve") for row in values] if runs.paired else []
+        for index in range(len(runs.arms)):
+            places = np.full(len(runs.seeds), index)
+            series.append(Series("", places, values[:, index], member=index, mark="points"))
+        panels.append(Panel(x, Axis(axis_label(runs, quantity)), series, title="" if panels else title))
+    size = (len(panels) * (2.0 + 0.7 * len(runs.arms)), 4.0)
+    return Chart("Runs", panels, runs.arms, size=size, columns=len(panels), legend="none") if any_finite else None
+
+
+def axis_label(runs: Runs, quantity: str) -> str:
+    """Return the axis label of a quantity: name, unit and direction."""
+    return label(quantity) + ARROWS[runs.better[quantity]]

@@ -1,0 +1,139 @@
+"""Figures of training: learning curves, gradient norms over steps, and these by part of the model."""
+
+import csv
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from lm.analysis.results import Results, curves
+from lm.report.figures.catalogue import Figure, FigureInputs
+from lm.report.figures.chart import SPREAD, Axis, Chart, Heat, Panel, Series, grid_of
+from lm.store.files import unescape_formula
+
+MOST_STEPS = 60
+"""Largest number of steps of a heat map."""
+
+THINNED = f"{SPREAD} Of long curves, the steps that keep their shape."
+
+
+def _panel(results: Results, column: str, y: Axis, title: str) -> Panel | None:
+    """Return a column of the curves over steps, mean and spread over seeds; None where no run has it."""
+    series = []
+    for index, arm in enumerate(results.arms):
+        frame = curves(results, arm, column)
+        if frame.empty:
+            continue
+        mean, sd = frame.mean(axis=1).to_numpy(), frame.std(axis=1, ddof=1).fillna(0.0).to_numpy()
+        tips = {"sd": sd.tolist(), "n": frame.count(axis=1).tolist()}
+        label = f"{arm} (n={frame.shape[1]})"
+        steps = frame.index.to_numpy()
+        series.append(Series(label, steps, mean, mean - sd, mean + sd, index, mark="curve", tips=tips))
+    return Panel(Axis("optimiser step", "step"), y, series, title=title) if series else None
+
+
+def learning_curve(inputs: FigureInputs) -> Chart | None:
+    """Return validation loss over steps and training loss; a picture has the first of those that were recorded."""
+    losses = {"validation_nll": "validation NLL (nats/token)", "train_loss": "training loss (nats/token)"}
+    panels = [_panel(inputs.results, name, Axis(text, "mean"), "Learning curve") for name, text in losses.items()]
+    return _of_curves(inputs, "Learning curve", panels, wide=True)
+
+
+def gradient_norm(inputs: FigureInputs) -> Chart | None:
+    """Return the norm of the gradient before clipping over steps."""
+    y = Axis("gradient norm before clipping", "mean", log=True)
+    return _of_curves(inputs, "Gradient norm", [_panel(inputs.results, "gradient_norm", y, "Gradient norm")])
+
+
+def learning_rate(inputs: FigureInputs) -> Chart | None:
+    """Return the learning rate over steps."""
+    y = Axis("learning rate", "mean")
+    return _of_curves(inputs, "Learning rate", [_panel(inputs.results, "learning_rate", y, "Learning rate")])
+
+
+def _of_curves(inputs: FigureInputs, title: str, panels: Sequence[Panel | None], wide: bool = False) -> Chart | None:
+    recorded = [panel for panel in panels if panel is not None]
+    if not recorded:
+        return None
+    names, legend = inputs.results.arms, "mean ± sd over seeds"
+    return Chart(title, recorded, names, THINNED, columns=0, legend_title=legend, log=True, wide=wide)
+
+
+# gradients by part of the model and step -----------------------------------------------------------------------------
+
+
+def gradients_by_step(inputs: FigureInputs) -> Chart | None:
+    """Return gradient norms by part of the model and step, averaged over seeds, a map an arm on one scale."""
+    by_arm = {arm: norms for arm in inputs.results.arms if (norms := _norms_of_arm(inputs.results, arm))}
+    if not by_arm:
+        return None
+    values = [value for norms in by_arm.values() for value in norms.values()]
+    scale = ("gradient norm", min(values), max(values))
+    panels = []
+    for arm, norms in by_arm.items():
+        parts, steps = list(dict.fromkeys(part for part, _ in norms)), sorted({step for _, step in norms})
+        grid = np.array([[norms.get((part, step), np.nan) for step in steps] for part in parts])
+        x = Axis("optimiser step", "step", names=[str(step) for step in steps])
+        panels.append(Heat(x, Axis("", "part", names=parts), grid, scale, log=True, title=arm, option=arm))
+    note = "Norm before clipping, mean over seeds; maps beside each other have one scale."
+    rows, columns = grid_of(len(panels), 4)
+    size = (3.4 * columns + 1.4, rows * (1.2 + 0.22 * len(panels[0].y.names)))
+    return Chart(
+        "Gradients by layer and step", panels, note=note, size=size, columns=columns, legend="none", arms=False,
+        copies=min(2, len(panels)),
+    )  # fmt: skip
+
+
+def _norms_of_arm(results: Results, arm: str) -> dict[tuple[str, int], float]:
+    norms: dict[tuple[str, int], list[float]] = {}
+    for record in results.of(arm):
+        if record["status"] == "ok" and record["id"] not in results.corrupt_curves:
+            for part, step, norm in gradients(results.store.history(record["id"])):
+                norms.setdefault((part, step), []).append(norm)
+    return {at: float(np.mean(values)) for at, values in norms.items()}
+
+
+def gradients(path: Path) -> list[tuple[str, int, float]]:
+    """Read part, step and norm from the file of a curve, at evenly spaced steps."""
+    if not path.is_file() or path.suffix != ".csv":
+        return []
+    with path.open(encoding="utf-8", newline="") as file:
+        heads = [unescape_formula(name) for name in next(csv.reader(file), [])]
+    columns = {"step": "step", **parts_of(heads)}
+    if len(columns) == 1 or "step" not in heads:
+        return []
+    places = [heads.index(column) for column in columns.values()]
+    frame = pd.read_csv(path, usecols=places, on_bad_lines="skip").iloc[:, np.argsort(np.argsort(places))]
+    frame = frame.set_axis(list(columns), axis=1).dropna(subset=list(columns)[:2])
+    rows = np.unique(np.linspace(0, max(0, len(frame) - 1), min(MOST_STEPS, len(frame))).astype(int))
+    return [
+        (part, int(row["step"]), float(row[part]))
+        for _, row in frame.iloc[rows].iterrows()
+        for part in list(columns)[1:]
+        if np.isfinite(row[part]) and row[part] > 0
+    ]
+
+
+def parts_of(heads: Sequence[str]) -> dict[str, str]:
+    """Return the parts of a model that have gradient columns, in order, and these columns.
+
+    A part has others below it; `embedding` is a kind of matrix too, and the part's column `embedding.all`.
+    """
+    names = [name.removeprefix("gradient_norm/") for name in heads if name.startswith("gradient_norm/")]
+    above = {name.rpartition(".")[0] for name in names}
+    column_of = {}
+    for name in names:
+        part = name.removesuffix(".all")
+        if part in above and (name != part or f"{name}.all" not in names) and not re.search(r"\.all\.", name):
+            column_of[part] = f"gradient_norm/{name}"
+    return column_of
+
+
+FIGURES = (
+    Figure("learning_curve", 10, learning_curve),
+    Figure("gradient_norm", 61, gradient_norm),
+    Figure("learning_rate", 70, learning_rate),
+    Figure("gradients_by_step", 90, gradients_by_step),
+)
