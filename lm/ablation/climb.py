@@ -17,7 +17,7 @@ from lm.execution.machine import threads_each
 from lm.execution.sharing import choose_num_workers
 from lm.report.autotune import describe_autotune
 from lm.report.ladder_page import write_ladder_report
-from lm.report.page import show
+from lm.report.render import print_table
 from lm.report.write import write_report
 from lm.stats.scaling import MIN_RUNGS
 from lm.store.store import Store
@@ -99,7 +99,7 @@ def show_ladder_plan(
         time = duration(wall_seconds(own, workers)) if own else "-"
         rows.append([name, *counts, compute, str(len(of["seeds"])), str(len(plan.distinct)), str(done), time])
     console = Console()
-    show(experiment.title, PLAN, rows, console)
+    print_table(experiment.title, PLAN, rows, console)
     say = lambda line: console.print(line, highlight=False, markup=False, soft_wrap=True)  # noqa: E731
     say(f"Arms: {', '.join(experiment.arms)}; sizes are those of the baseline, {experiment.baseline}.")
     for line in (*_idle(plans), *_short(dict(zip(ladder.rungs, plans, strict=True)))):

@@ -16,7 +16,8 @@ from lm.ablation.reproduce import precision_remark, to_come
 from lm.analysis.ladder import load_ladder
 from lm.config.tree import InputError
 from lm.execution.estimate import duration
-from lm.report.ladder_overview import csv_worth, markdown_worth, show_worth
+from lm.report.ladder_page import csv_worth, overview_section
+from lm.report.render import markdown_section, print_section
 from lm.store.files import write_atomic
 from lm.store.store import Store
 
@@ -47,9 +48,10 @@ def reproduce_ladders(files: Sequence[Path], settings: Mapping[str, Any], manner
     ladders, console = [load_ladder(folder) for folder in folders], Console()
     folder = manner.out / "reproduce.L"
     head = [f"# {TITLE}", "", "Made by `lm reproduce --tier L`.", ""]
-    write_atomic(folder / "table.md", "\n".join([*head, *markdown_worth(ladders)]).rstrip() + "\n")
+    write_atomic(folder / "table.md", "\n".join([*head, *markdown_section(overview_section(ladders))]).rstrip() + "\n")
     write_atomic(folder / "table.csv", csv_worth(ladders))
-    show_worth(ladders, console, TITLE)
+    console.print()
+    print_section(overview_section(ladders, TITLE), console)
     print(f"table: {folder / 'table.md'}", file=sys.stderr)
     return undone
 

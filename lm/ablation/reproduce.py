@@ -24,7 +24,8 @@ from lm.config.reading import report_name
 from lm.config.tree import InputError, load_yaml, nearest, path_name
 from lm.execution.estimate import advice, duration, reduced_in, seconds_per_cell, wall_seconds
 from lm.execution.machine import default_workers, threads_each
-from lm.report.claims import answers, markdown_claims, show_claims
+from lm.report.claims import answers, claims_section, show_claims
+from lm.report.render import markdown_section
 from lm.report.tables import as_csv
 from lm.report.write import write_report
 from lm.store.files import write_atomic
@@ -222,7 +223,7 @@ def _write(
 ) -> None:
     """The table as Markdown and as CSV."""
     lines = [f"# Claims, tier {tier}", "", f"Made by `lm {shlex.join(command)}`.", ""]
-    lines += [*markdown_claims(given, several=True), "", *(f"- {line}" for line in undone)]
+    lines += [*markdown_section(claims_section(given, title="", several=True)), *(f"- {line}" for line in undone)]
     write_atomic(folder / "table.md", "\n".join(lines).rstrip() + "\n")
     frame = pd.DataFrame(
         {

@@ -11,7 +11,7 @@ from lm.execution.cell_queue import Planned
 from lm.execution.estimate import advice, duration, seconds_per_cell, wall_seconds
 from lm.execution.factory import threads
 from lm.report.autotune import describe_autotune
-from lm.report.grid import show_grid
+from lm.report.render import print_table
 from lm.store.store import Store
 from lm.training.cell import sizes
 
@@ -41,7 +41,7 @@ def show_plan(
         declared = experiment.inference.declared.get(arm, [])
         costs = [_against(name, cost, base[name], name in declared) for name, cost in _costs(plan, arm).items()]
         rows.append([arm, *costs, _states(plan, arm, store, finished.statuses, ids)])
-    show_grid(experiment.title, columns, rows, console)
+    print_table(experiment.title, columns, rows, console)
     say = lambda line: console.print(line, highlight=False, markup=False, soft_wrap=True)  # noqa: E731
     for arm in experiment.arms:
         changes = [f"{path}: {before} -> {after}" for path, (before, after) in plan.changes(arm).items()]

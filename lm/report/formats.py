@@ -1,9 +1,8 @@
 """Reports of one experiment or several in the requested formats, and a check against existing files."""
 
+import dataclasses
 import io
-import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
@@ -11,20 +10,19 @@ from rich.console import Console
 
 from lm.analysis.tidy import cells
 from lm.config.tree import InputError, nearest
-from lm.report.latex import latex
 from lm.report.notes import notes
 from lm.report.overview import ReportSource, is_damaged, load_source, overview_page, show_source
-from lm.report.page import listed
 from lm.report.paper import METADATA, Kind, paper_figures
-from lm.report.paper_table import PaperTable, markdown_paper_table, paper_table
-from lm.report.report_diff import explain_missing, write_unless_lossy
-from lm.report.tables import as_csv, escape
-from lm.report.write import ExperimentReport, missing_from_report, page_files, report_html
+from lm.report.paper_table import paper_table
+from lm.report.render import Section, latex, markdown_section
+from lm.report.report_diff import explain_missing, publish
+from lm.report.tables import as_csv
+from lm.report.write import ExperimentReport, page_files, report_html
 
 Files = dict[str, str | bytes]
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class ReportRequest:
     """The formats and columns requested for a report.
 
@@ -74,49 +72,48 @@ def report_files(sources: Sequence[ReportSource], request: ReportRequest) -> Fil
     names = [report.results.manifest["name"] for report in reports]
     if twice := [name for name in names if names.count(name) > 1]:
         raise InputError(f"two experiments are called {twice[0]}; a report of several tells them apart by their names")
-    sheets = [paper_table(report.results, report.table, request.columns) for report in reports]
+    tables = [paper_table(report.results, report.table, request.columns) for report in reports]
     files: Files = {}
     for make in dict.fromkeys(FORMATS[name] for name in sorted(request.formats, key=lambda name: name == PAGE)):
-        files |= make(reports, sheets, request)  # of both kinds of figures the same
+        files |= make(reports, tables, request)  # of both kinds of figures the same
     return files
 
 
 # the formats ---------------------------------------------------------------------------------------------------------
 
 
-def _md(reports: Sequence[ExperimentReport], sheets: Sequence[PaperTable], request: ReportRequest) -> Files:
+def _md(reports: Sequence[ExperimentReport], tables: Sequence[Section], request: ReportRequest) -> Files:
     if len(reports) == 1:
-        return page_files(reports[0], None if request.columns is None else markdown_paper_table(sheets[0]))
+        return page_files(reports[0], None if request.columns is None else tables[0])
     lines = [f"# Report of {len(reports)} experiments", ""]
-    for report, table in zip(reports, sheets, strict=True):
-        lines += [f"## {escape(table.title)}", "", *markdown_paper_table(table), ""]
-        lines += listed(notes(report.results, report.table))
+    for report, table in zip(reports, tables, strict=True):
+        lines += markdown_section(dataclasses.replace(table, notes=notes(report.results, report.table)))
     return {"table.md": "\n".join(lines).rstrip("\n") + "\n"}
 
 
-def _html(reports: Sequence[ExperimentReport], sheets: Sequence[PaperTable], request: ReportRequest) -> Files:
+def _html(reports: Sequence[ExperimentReport], tables: Sequence[Section], request: ReportRequest) -> Files:
     return {"report.html": report_html(reports[0]) if len(reports) == 1 else overview_page(reports)}
 
 
-def _latex(reports: Sequence[ExperimentReport], sheets: Sequence[PaperTable], request: ReportRequest) -> Files:
-    return {"table.tex": latex(sheets)}
+def _latex(reports: Sequence[ExperimentReport], tables: Sequence[Section], request: ReportRequest) -> Files:
+    return {"table.tex": latex(tables)}
 
 
 def _all_cells(reports: Sequence[ExperimentReport]) -> pd.DataFrame:
     return pd.concat([cells(report.results) for report in reports], ignore_index=True)
 
 
-def _csv(reports: Sequence[ExperimentReport], sheets: Sequence[PaperTable], request: ReportRequest) -> Files:
+def _csv(reports: Sequence[ExperimentReport], tables: Sequence[Section], request: ReportRequest) -> Files:
     return {"cells.csv": as_csv(_all_cells(reports))}
 
 
-def _parquet(reports: Sequence[ExperimentReport], sheets: Sequence[PaperTable], request: ReportRequest) -> Files:
+def _parquet(reports: Sequence[ExperimentReport], tables: Sequence[Section], request: ReportRequest) -> Files:
     content = io.BytesIO()
     _all_cells(reports).to_parquet(content, index=False)
     return {"cells.parquet": content.getvalue()}
 
 
-def _figures(reports: Sequence[ExperimentReport], sheets: Sequence[PaperTable], request: ReportRequest) -> Files:
+def _figures(reports: Sequence[ExperimentReport], tables: Sequence[Section], request: ReportRequest) -> Files:
     """Return the figures for a paper; of several experiments, file names begin with the experiment."""
     kinds: list[Kind] = [kind for kind in METADATA if kind in request.formats]
     files: Files = {}
@@ -128,7 +125,7 @@ def _figures(reports: Sequence[ExperimentReport], sheets: Sequence[PaperTable], 
 
 PAGE, HTML = "md", "html"
 
-FORMATS: Mapping[str, Callable[[Sequence[ExperimentReport], Sequence[PaperTable], ReportRequest], Files]] = {
+FORMATS: Mapping[str, Callable[[Sequence[ExperimentReport], Sequence[Section], ReportRequest], Files]] = {
     PAGE: _md,
     HTML: _html,
     "latex": _latex,
@@ -156,17 +153,16 @@ def write_formats(folders: Sequence[Path], into: Path, request: ReportRequest, c
         LessError: if an existing page or table has more content and `replace` is False; nothing is written then.
     """
     sources = [load_source(folder) for folder in folders]
-    files = report_files(sources, request)
-    missing = missing_from_report(into, files)
-    try:
+    results = [source.results for source in sources if isinstance(source, ExperimentReport)]
+
+    def show() -> None:
         for source in sources:
             show_source(source, console)
-    finally:  # also if standard output is closed early
-        results = [source.results for source in sources if isinstance(source, ExperimentReport)]
-        why = "; ".join(dict.fromkeys(map(explain_missing, results))) if request.columns is None else CHOSEN
-        line = write_unless_lossy(into, files, missing, why, replace)
-    if line:
-        print(f"lm: {line}", file=sys.stderr)
+
+    def why() -> str:
+        return "; ".join(dict.fromkeys(map(explain_missing, results))) if request.columns is None else CHOSEN
+
+    publish(into, report_files(sources, request), show, why, replace)
     return any(is_damaged(source) for source in sources)
 
 

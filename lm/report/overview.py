@@ -15,7 +15,7 @@ from lm.report.ladder_page import ladder_report_body as body_of_ladder
 from lm.report.ladder_page import show_ladder
 from lm.report.search import importance_of
 from lm.report.study import Study, importance_lines, load_study, terminal
-from lm.report.tables import difference, format_run_counts, interval_heading, signed
+from lm.report.tables import DIFFERENCE, difference, format_run_counts, format_verdict_cell, several_intervals, signed
 from lm.report.web.numbers import label
 from lm.report.web.overview import ArmLine, OverviewEntry, overview_html
 from lm.report.web.parts import MOST_VERDICTS
@@ -86,7 +86,7 @@ def _experiment_entry(report: ExperimentReport) -> OverviewEntry:
     """List the arms by the headline quantity; of many, the baseline and those with significant differences."""
     results = report.results
     judged = report.table[report.table.metric == results.headline]
-    kind, labelled = interval_heading(judged)
+    labelled = several_intervals(judged)
     rows = list(judged.itertuples())
     if len(rows) > MOST_VERDICTS + 1:
         rows = sorted(rows, key=lambda row: (row.verdict != "baseline", not row.bold))
@@ -95,7 +95,7 @@ def _experiment_entry(report: ExperimentReport) -> OverviewEntry:
             str(row.arm),
             format_run_counts(row),
             difference(row, labelled),
-            str(row.verdict),
+            format_verdict_cell(str(row.verdict)),
             str(row.health),
             bool(row.bold),
         )
@@ -103,7 +103,7 @@ def _experiment_entry(report: ExperimentReport) -> OverviewEntry:
     ]
     left = len(rows) - len(lines)
     more = f"And {left} more arm{'s' * (left > 1)} in its own table." if left else ""
-    of = f"{kind} of {label(results.headline)}" if len(rows) > 1 else ""
+    of = f"{DIFFERENCE} of {label(results.headline)}" if len(rows) > 1 else ""
     return OverviewEntry(results.manifest["name"], of, lines, more, report_body(report))
 
 
@@ -117,6 +117,8 @@ def _ladder_entry(results: LadderResults) -> OverviewEntry:
             continue
         at, of = arm.at[-1], arm.scaling.differences[-1]
         text = signed(of.value, of.low, of.high, digits(results))
-        lines.append(ArmLine(arm.name, str(at.pairs), text, at.verdict, at.ill or HEALTHY, at.bold))
-    judged = f"difference [95 %] of {label(results.manifest['metric'])} at the top rung, {top}"
+        lines.append(
+            ArmLine(arm.name, str(at.pairs), text, format_verdict_cell(at.verdict), at.ill or HEALTHY, at.bold)
+        )
+    judged = f"{DIFFERENCE} of {label(results.manifest['metric'])} at the top rung, {top}"
     return OverviewEntry(results.manifest["name"], judged, lines, "", body_of_ladder(results))

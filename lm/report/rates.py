@@ -8,16 +8,15 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from rich.console import Console
 
 from lm.analysis.rates import RateCurve, rate_curve, sensitivity_difference
 from lm.analysis.results import Results, load
 from lm.config.tree import InputError
 from lm.report.figures import RenderedFigures, render_all
-from lm.report.page import listed, show
 from lm.report.plotting import Colour, colours, legend, new_figure, ticks_at
+from lm.report.render import Section
 from lm.report.study_figures import label
-from lm.report.tables import markdown_table, number, signed
+from lm.report.tables import DIFFERENCE, number, signed
 from lm.report.tuning import compared
 from lm.store.files import read_json
 from lm.store.formats import RATES
@@ -33,10 +32,10 @@ COLUMNS = (
     "shared rate",
     "best rate",
     "mean ± sd there",
-    "difference [95 % interval]",
+    DIFFERENCE,
     "verdict",
     "sensitivity",
-    "difference in it [95 % interval]",
+    "difference in it [95 % CI]",
 )
 
 
@@ -133,23 +132,9 @@ def notes(results: Results, rates: Rates) -> list[str]:
     return lines
 
 
-def markdown_rates(results: Results, rates: Rates, figure: str | None) -> list[str]:
-    """Format the section of the report's page."""
-    lines = [
-        f"## {TITLE}",
-        "",
-        *markdown_table(COLUMNS, rows(results, rates)),
-    ]
-    lines += ["", *listed(notes(results, rates))]
-    return [*lines, f"![loss against learning rate]({figure}.png)", ""] if figure else lines
-
-
-def show_rates(results: Results, rates: Rates, console: Console) -> None:
-    """Print the section."""
-    console.print()
-    show(TITLE, COLUMNS, rows(results, rates), console)
-    for line in notes(results, rates):
-        console.print(line, highlight=False, markup=False)
+def rates_section(results: Results, rates: Rates) -> Section:
+    """Build the table of best rates, of arms compared at these, and of their sensitivity."""
+    return Section(TITLE, COLUMNS, rows(results, rates), notes(results, rates))
 
 
 def draw_rates(results: Results, rates: Rates) -> RenderedFigures:

@@ -1,14 +1,14 @@
-"""Compare a new report with the one on disk: tables, columns, rows, figures and entries that the new one lacks.
+"""Compare a new report with the one on disk, and write it unless it lacks something that the old one has.
 
-Wording is not compared: notes change with the records, and headings with the kind of interval.
+Compared are the sections and figures of the page, and the columns, rows, entries and run counts of its CSV file.
 """
 
 import csv
-import html
 import re
+import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from lm.analysis.results import Results
@@ -19,7 +19,13 @@ from lm.store.spreadsheet import unmarked_rows
 NOTHING = ("", "-")
 """Entries that mean a missing number."""
 
-FIRST = "the first table"
+RETIRED = (
+    "All measurements", "Costs", "Figures", "How it was found", "Made under",
+    "Training needed to be as good as the baseline",
+)  # fmt: skip
+"""Sections of older pages that are in table.csv and report.html now, or are compared by what they hold."""
+
+CSV_FILES = ("table.csv", "trials.csv")
 MOST_NAMED = 6
 
 Key = tuple[str, ...]
@@ -33,60 +39,32 @@ class ParsedTable:
     rows: dict[Key, dict[str, str]]
 
 
-@dataclass
-class ReportContents:
-    """Contents of a page: its tables by section, all sections, and its figures."""
-
-    tables: dict[str, ParsedTable] = field(default_factory=dict)
-    sections: list[str] = field(default_factory=lambda: [FIRST])
-    figures: list[str] = field(default_factory=list)
-
-
-def read_page(page: str) -> ReportContents:
-    """Parse a Markdown page of a report."""
-    contents, lines = ReportContents(), dict[str, list[list[str]]]()
-    for line in page.splitlines():
-        if line.startswith("## "):
-            contents.sections.append(line.removeprefix("## "))
-        elif line.startswith("| "):
-            cells = line.removeprefix("| ").removesuffix(" |").split(" | ")
-            lines.setdefault(contents.sections[-1], []).append([_plain(cell) for cell in cells])
-        else:
-            contents.figures += re.findall(r"^!\[[^\]]*\]\((.+)\.png\)$", line)
-    contents.tables = {section: parse_table(table_lines[0], table_lines[2:]) for section, table_lines in lines.items()}
-    return contents
-
-
-def _plain(cell: str) -> str:
-    """Return the text that a cell of Markdown shows."""
-    return html.unescape(re.sub(r"\\(.)", r"\1", cell)).replace("**", "")
-
-
 def parse_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> ParsedTable:
     """Build a table from its headings and its rows."""
-    columns = [re.sub(r" *\[.*?\]", "", head) for head in heads]
+    columns = [*heads]
     width = next(
         (n for n in range(1, len(columns)) if len({tuple(row[:n]) for row in rows}) == len(rows)), len(columns)
     )
     return ParsedTable(columns, {tuple(row[:width]): dict(zip(columns, row, strict=False)) for row in rows})
 
 
-def missing_content(before: str, after: str, rows: bool = True) -> list[str]:
-    """List what one page holds and another lacks.
+def missing_from_report(folder: Path, files: Mapping[str, str | bytes]) -> list[str]:
+    """List what the report in a folder holds and the new files lack; a file that stays lacks nothing."""
+    missing: list[str] = []
+    if "table.md" in files:
+        missing += missing_content(read_existing(folder / "table.md"), str(files["table.md"]))
+    for name in CSV_FILES:
+        if name in files:
+            missing += missing_csv_content(read_existing(folder / name), str(files[name]), name)
+    return missing
 
-    Args:
-        before: the existing page.
-        after: the page that would replace it.
-        rows: True to compare rows too; the best trials of a search may change.
-    """
-    old, new = read_page(before), read_page(after)
-    missing = [f"the section {section!r}" for section in old.sections if section not in new.sections]
-    for section, table in old.tables.items():
-        if section in new.tables:
-            missing += _missing_from_table(table, new.tables[section], section, rows)
-        elif section in new.sections:
-            missing.append(f"the table of {section!r}")
-    figures = [name for name in old.figures if name not in new.figures]
+
+def missing_content(before: str, after: str) -> list[str]:
+    """List the sections and figures that one page of Markdown holds and another lacks."""
+    old, new = (re.findall(r"^## (.+)$", page, re.MULTILINE) for page in (before, after))
+    missing = [f"the section {section!r}" for section in old if section not in (*new, *RETIRED)]
+    old, new = (re.findall(r"^!\[[^\]]*\]\((.+)\.png\)$", page, re.MULTILINE) for page in (before, after))
+    figures = [name for name in old if name not in new]
     return missing + ([f"the figure{'s' * (len(figures) > 1)} {', '.join(figures)}"] if figures else [])
 
 
@@ -96,13 +74,11 @@ def missing_csv_content(before: str, after: str, name: str) -> list[str]:
         old, new = (unmarked_rows(text) or [[]] for text in (before, after))
     except csv.Error:  # no CSV: what is there is no report
         return []
-    return _missing_from_table(parse_table(old[0], old[1:]), parse_table(new[0], new[1:]), name, rows=True)
+    return _missing_from_table(parse_table(old[0], old[1:]), parse_table(new[0], new[1:]), name)
 
 
-def _missing_from_table(old: ParsedTable, new: ParsedTable, where: str, rows: bool) -> list[str]:
+def _missing_from_table(old: ParsedTable, new: ParsedTable, where: str) -> list[str]:
     missing = [f"the column {column!r} of {where}" for column in old.columns if column not in new.columns]
-    if not rows:
-        return missing
     if missing_rows := [" ".join(key) for key in old.rows if key not in new.rows]:
         more = f" and {len(missing_rows) - 1} more" if len(missing_rows) > 1 else ""
         missing.append(f"the row {missing_rows[0]!r}{more} of {where}")
@@ -146,32 +122,35 @@ def explain_missing(results: Results) -> str:
 # writing -------------------------------------------------------------------------------------------------------------
 
 
-def write_unless_lossy(
-    folder: Path, files: Mapping[str, str | bytes], missing: Sequence[str], why: str, replace: bool
-) -> str:
-    """Write the files of a report unless it lacks content of the old one; return a warning line.
+def publish(
+    folder: Path, files: Mapping[str, str | bytes], show: Callable[[], None], why: Callable[[], str], replace: bool
+) -> None:
+    """Print a report, then write its files unless it lacks content of the old one, with a warning where it does.
 
     Args:
         folder: folder of the report.
         files: contents by name; the page comes last.
-        missing: content that the new report lacks.
-        why: reason for the missing content.
-        replace: True to write it nevertheless.
+        show: prints the report; the files are written even if standard output is closed early.
+        why: returns the reason for missing content.
+        replace: True to overwrite a report with more content.
 
     Raises:
         LessError: if content is missing and `replace` is False; nothing is written then.
     """
-    line = ""
-    if missing:
-        named = ", ".join(missing[:MOST_NAMED]) + (
-            f" and {len(missing) - MOST_NAMED} more" * (len(missing) > MOST_NAMED)
-        )
-        line = f"{folder / 'table.md'}: the report that is there has what the new one lacks: {named} ({why})"
-        if not replace:
-            raise LessError(f"{line}; nothing was written, --replace writes the new one")
-    for name, content in files.items():
-        write_atomic(folder / name, content)
-    return line
+    missing, line = missing_from_report(folder, files), ""
+    try:
+        show()
+    finally:
+        if missing:
+            more = f" and {len(missing) - MOST_NAMED} more" * (len(missing) > MOST_NAMED)
+            named = ", ".join(missing[:MOST_NAMED]) + more
+            line = f"{folder / 'table.md'}: the existing report has what the new one lacks: {named} ({why()})"
+            if not replace:
+                raise LessError(f"{line}; nothing was written, --replace writes the new one")
+        for name, content in files.items():
+            write_atomic(folder / name, content)
+    if line:
+        print(f"lm: {line}", file=sys.stderr)
 
 
 def read_existing(path: Path) -> str:

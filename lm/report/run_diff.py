@@ -7,7 +7,7 @@ from typing import Any
 from rich.console import Console
 
 from lm.analysis.run_diff import RunDiff, format_value
-from lm.report.page import show
+from lm.report.render import print_table
 from lm.store.quantities import QUANTITIES, describe
 
 
@@ -28,7 +28,7 @@ def show_diff(difference: RunDiff, names: tuple[str, str], console: Console, mea
         if not pairs:
             say(f"{title}: no difference")
             continue
-        show(
+        print_table(
             "", [title, "A", "B"], [[name, format_value(a), format_value(b)] for name, (a, b) in pairs.items()], console
         )
     if not measured:
@@ -40,7 +40,7 @@ def show_diff(difference: RunDiff, names: tuple[str, str], console: Console, mea
         return
     seeds = difference.seeds
     mean = f"metrics, means of {seeds[0]} and {seeds[1]} seeds" if seeds != (1, 1) else "metrics"
-    show(mean, ["metric", "A", "B", "B - A"], rows, console)
+    print_table(mean, ["metric", "A", "B", "B - A"], rows, console)
 
 
 def _row(name: str, a: float | None, b: float | None) -> list[str]:

@@ -7,7 +7,7 @@ from rich.console import Console
 
 from lm.report.figures import as_files
 from lm.report.importance import FEWEST, Importance, importances
-from lm.report.report_diff import missing_content, missing_csv_content, read_existing, write_unless_lossy
+from lm.report.report_diff import publish
 from lm.report.study import Study, importance_lines, load_study, markdown, terminal
 from lm.report.study_figures import draw_study
 from lm.report.tables import as_csv
@@ -46,21 +46,13 @@ def write_study(folder: Path, console: Console, into: Path | None = None, replac
     """
     study, into = load_study(folder), into or folder
     importance = importance_of(study)
-    lines, figures, trials = importance_lines(importance), draw_study(study), as_csv(study.trials)
-    page = markdown(study, lines, list(figures))
+    lines, figures = importance_lines(importance), draw_study(study)
     files: dict[str, str | bytes] = {
-        "trials.csv": trials,
+        "trials.csv": as_csv(study.trials),
         "report.html": search_html(study, importance),
         **as_files(figures),
-        "table.md": page,
+        "table.md": markdown(study, lines, list(figures)),
     }
-    missing = missing_content(read_existing(into / "table.md"), page, rows=False)
-    missing = missing or missing_csv_content(read_existing(into / "trials.csv"), trials, "trials.csv")
     why = f"its study.json holds {len(study.trials)} trials"
-    try:
-        terminal(study, lines, console)
-    finally:  # also if standard output is closed early
-        line = write_unless_lossy(into, files, missing, why, replace)
-    if line:
-        print(f"lm: {line}", file=sys.stderr)
+    publish(into, files, lambda: terminal(study, lines, console), lambda: why, replace)
     return study

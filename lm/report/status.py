@@ -7,7 +7,7 @@ from typing import Any
 from rich.console import Console
 
 from lm.analysis.runs import NO_EXPERIMENT, Run, RunIndex
-from lm.report.page import show
+from lm.report.render import print_table
 
 COLUMNS = {
     "ok": "done",
@@ -130,7 +130,7 @@ def show_status(index: RunIndex, console: Console) -> None:
     """Print counts by experiment and state, runs in training, failures, and the work left."""
     columns, rows, lines = status_parts(index)
     if rows:
-        show("", columns, rows, console)
+        print_table("", columns, rows, console)
     for line in lines:
         console.print(line, highlight=False, markup=False, soft_wrap=True)
 
@@ -216,6 +216,6 @@ def show_runs(runs: Sequence[Run], console: Console) -> None:
         seed = "-" if run.seed is None else str(run.seed)
         rows.append([run.name, seed, run.state + at, nll, run.cell[:ID]])
     if rows:
-        show("", ["run", "seed", "status", "validation NLL", "id"], rows, console)
+        print_table("", ["run", "seed", "status", "validation NLL", "id"], rows, console)
     noun = "run" if len(rows) == 1 else "runs"
     console.print(f"{len(rows)} {noun}", highlight=False)

@@ -1,7 +1,8 @@
 """The report of a search: best trials, importances, warnings; rebuilt from study.json alone."""
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,10 @@ from rich.console import Console
 
 from lm.config.plain import clipped, shown
 from lm.config.tree import InputError
-from lm.report.grid import show_grid
 from lm.report.importance import Importance
-from lm.report.tables import escape, heading, number
+from lm.report.notes import author_notes
+from lm.report.render import Section, escape, markdown_list, markdown_section, print_section
+from lm.report.tables import heading, number
 from lm.store.files import read_json
 from lm.store.formats import SEARCH
 from lm.store.manifest import check_shape
@@ -227,32 +229,24 @@ def importance_lines(importances: dict[str, list[Importance]] | str) -> list[str
     return lines
 
 
-def markdown(study: Study, importance: list[str], figures: list[str]) -> str:
+def best_section(study: Study, importance: Sequence[str] = ()) -> Section:
+    """Build the table of the best trials; below it warnings, notes and importances."""
+    columns, rows = best_rows(study)
+    name = "Pareto front" if len(study.objectives) > 1 else "Best trials"
+    return Section(name, columns, rows, [*warnings_of(study), *notes(study), *importance])
+
+
+def markdown(study: Study, importance: Sequence[str], figures: Sequence[str]) -> str:
     """Format the report as one page of Markdown."""
-    columns, rows = best_rows(study)
-    lines = [f"# {escape(study.manifest['title'])}", ""]
-    if rows:
-        name = "Pareto front" if len(study.objectives) > 1 else "Best trials"
-        lines += [f"## {name}", "", _row(columns), _row(["---"] * len(columns)), *map(_row, rows), ""]
-    lines += [
-        *(f"- **{escape(line)}**" for line in warnings_of(study)),
-        *(f"- {escape(line)}" for line in notes(study)),
-    ]
-    lines += ["", "## Importances", "", *(f"- {escape(line)}" for line in importance), ""]
+    lines = [f"# {escape(study.manifest['title'])}", "", *markdown_section(best_section(study))]
+    lines += ["## Importances", "", *markdown_list(importance)]
     if study.manifest["notes"]:
-        lines += [escape(study.manifest["notes"].strip()), ""]
+        lines += [escape(author_notes(study.manifest)), ""]
     if figures:
-        lines += ["## Figures", "", *(f"![{name.replace('_', ' ')}]({name}.png)" for name in figures), ""]
-    return "\n".join(lines)
+        lines += ["## Figures", "", *(f"![{name.replace('_', ' ')}]({name}.png)" for name in figures)]
+    return "\n".join(lines).rstrip("\n") + "\n"
 
 
-def _row(texts: list[str]) -> str:
-    return "| " + " | ".join(map(escape, texts)) + " |"
-
-
-def terminal(study: Study, importance: list[str], console: Console) -> None:
+def terminal(study: Study, importance: Sequence[str], console: Console) -> None:
     """Print the best trials, warnings, notes and importances."""
-    columns, rows = best_rows(study)
-    show_grid(study.manifest["title"], columns, rows, console, left=())
-    for line in [*warnings_of(study), *notes(study), *importance]:
-        console.print(line, highlight=False, markup=False)
+    print_section(replace(best_section(study, importance), title=study.manifest["title"]), console)

@@ -8,18 +8,17 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from rich.console import Console
 
 from lm.analysis.compare import compare
 from lm.analysis.results import Results, load
 from lm.config.plain import shown
 from lm.config.tree import InputError
 from lm.report.figures import RenderedFigures, render_all
-from lm.report.grid import show_grid
 from lm.report.plotting import colours, new_figure
+from lm.report.render import Section
 from lm.report.study import Study, edge, load_study, warnings_of
 from lm.report.study_figures import label
-from lm.report.tables import difference, escape, markdown_row, mean_and_sd
+from lm.report.tables import DIFFERENCE, difference, format_verdict_cell, mean_and_sd
 from lm.store.files import read_json
 from lm.store.formats import TUNED
 from lm.store.manifest import check_shape
@@ -30,10 +29,10 @@ FIGURE = "tuning"
 COLUMNS = (
     "arm",
     "shared settings",
-    "difference [95 % interval]",
+    DIFFERENCE,
     "verdict",
     "tuned",
-    "difference [95 % interval]",
+    DIFFERENCE,
     "verdict",
     "trials",
     "the winner's settings",
@@ -76,7 +75,7 @@ def compared(results: Results, arm: str) -> list[str]:
     """Return an arm's headline mean and spread, its difference to the baseline, and the verdict."""
     table = compare(results)
     (row,) = table[(table.arm == arm) & (table.metric == results.headline)].itertuples()
-    return [mean_and_sd(row), difference(row), str(row.verdict)]
+    return [mean_and_sd(row), difference(row), format_verdict_cell(str(row.verdict))]
 
 
 def _beside(studies: dict[str, Study], arms: Iterable[str]) -> str:
@@ -106,24 +105,9 @@ def notes(tuning: dict[str, Any], studies: dict[str, Study]) -> list[str]:
     return lines + [f"{arm}: {warning}" for arm, study in studies.items() for warning in warnings_of(study)]
 
 
-def markdown_tuning(
-    results: Results, tuning: dict[str, Any], twin: Results, studies: dict[str, Study], figure: str | None
-) -> list[str]:
-    """Format the section of the report's page."""
-    lines = ["## Tuning", "", markdown_row(COLUMNS), markdown_row(["---"] * len(COLUMNS))]
-    lines += [markdown_row([escape(cell) for cell in row]) for row in rows(results, tuning, twin, studies)]
-    lines += ["", *(f"- {escape(line)}" for line in notes(tuning, studies)), ""]
-    return [*lines, f"![loss against tuned parameters]({figure}.png)", ""] if figure else lines
-
-
-def show_tuning(
-    results: Results, tuning: dict[str, Any], twin: Results, studies: dict[str, Study], console: Console
-) -> None:
-    """Print the section."""
-    console.print()
-    show_grid("Tuning", COLUMNS, rows(results, tuning, twin, studies), console)
-    for line in notes(tuning, studies):
-        console.print(line, highlight=False, markup=False)
+def tuning_section(results: Results, tuning: dict[str, Any], twin: Results, studies: dict[str, Study]) -> Section:
+    """Build the table of each arm at shared and at tuned settings."""
+    return Section("Tuning", COLUMNS, rows(results, tuning, twin, studies), notes(tuning, studies))
 
 
 def draw_tuning(results: Results, studies: dict[str, Study]) -> RenderedFigures:

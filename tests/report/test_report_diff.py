@@ -50,17 +50,13 @@ PAGE = """# A title
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        ("joint 95 %", "95 %"),
-        ("[joint 95 % interval]", "[95 % interval]"),
         ("- A note.\n", ""),
         ("1.9 |", "1.8 |"),
-        ("| base\\_1 | 3 | 2.0 | - | 1 |", "| base\\_1 | 6 | 2.0 | 0 | 1 |"),
-        ("**-0.1 \\[-0.2, -0.0\\]**", "-0.1 \\[-0.3, +0.1\\]"),
         ("## Figures", "## More\n\n| a |\n| --- |\n| 1 |\n\n## Figures"),
-        ("| 3 |", "| 3, 1 diverged |"),
+        ("## All measurements", "## Costs"),
     ],
 )
-def test_what_says_as_much_in_other_words_loses_nothing(old: str, new: str) -> None:
+def test_a_page_with_other_words_or_more_sections_loses_nothing(old: str, new: str) -> None:
     assert old in PAGE
     assert missing_content(PAGE, PAGE.replace(old, new)) == []
     assert missing_content("", PAGE) == []
@@ -70,28 +66,11 @@ def test_what_says_as_much_in_other_words_loses_nothing(old: str, new: str) -> N
     ("old", "new", "words"),
     [
         ("## Training", "## Else", ["the section 'Training'"]),
-        ("| steps |", "| other |", ["the column 'steps' of the first table"]),
         ("![reliability](reliability.png)\n", "", ["the figure reliability"]),
-        ("1.9 |", "- |", ["1 entry of 'NLL ↓' of the first table", "1 entry of 'mean' of All measurements"]),
-        ("**-0.1 \\[-0.2, -0.0\\]**", "-", ["1 entry of 'difference' of the first table"]),
-        ("| ECE | base\\_1 | 3 | 0.1 |\n", "", ["the row 'ECE' of All measurements"]),
-        ("| NLL | a\\|b | 3 | 1.9 |", "| NLL | c | 3 | 1.9 |", ["the row 'NLL a|b' of All measurements"]),
-        ("| base\\_1 | 3 | 2.0 | -", "| base\\_1 | 2, 1 missing | 2.0 | -", ["cells behind 1 row of the first table"]),
-        ("| arm | steps [95 % interval] |\n| --- | --- |\n| a\\|b | 0.5 |\n", "", ["the table of 'Training'"]),
     ],
 )
-def test_what_is_lost_is_named(old: str, new: str, words: list[str]) -> None:
-    assert old in PAGE
-    if "ECE" in old:  # then the metric alone tells the rows apart no more
-        words = ["the row 'ECE base_1' of All measurements"]
+def test_lost_sections_and_figures_are_named(old: str, new: str, words: list[str]) -> None:
     assert missing_content(PAGE, PAGE.replace(old, new)) == words
-
-
-def test_the_best_trials_of_a_search_may_change_and_their_columns_not() -> None:
-    assert missing_content(PAGE, PAGE.replace("base\\_1", "other"), rows=False) == []
-    assert missing_content(PAGE, PAGE.replace("| mean |", "| sd |"), rows=False) == [
-        "the column 'mean' of All measurements"
-    ]
 
 
 def test_a_csv_is_compared_by_its_rows_and_columns() -> None:
@@ -101,6 +80,7 @@ def test_a_csv_is_compared_by_its_rows_and_columns() -> None:
     assert missing_csv_content(before, before.replace("0.5", ""), "x.csv") == ["1 entry of 'p' of x.csv"]
     assert missing_csv_content("a" * 200_000, before, "x.csv") == []
     assert missing_csv_content(before, before.replace("b,", "c,"), "x.csv") == ["the row 'b' of x.csv"]
+    assert missing_csv_content(before, before.replace("b,nll,3", "b,nll,2"), "x.csv") == ["cells behind 1 row of x.csv"]
 
 
 def without_curves(folder: Path) -> None:
@@ -129,13 +109,12 @@ def test_a_report_without_the_curves_of_the_one_before_writes_nothing(
     assert "A demonstration" in said.out
     (line,) = said.err.splitlines()
     assert line == (
-        f"lm: {folder}/table.md: the report that is there has what the new one lacks: "
-        "the section 'Training needed to be as good as the baseline', "
-        'the column "steps to the baseline\'s loss" of the first table, the figures learning_curve, gradient_norm '
+        f"lm: {folder}/table.md: the existing report has what the new one lacks: "
+        "the figures learning_curve, gradient_norm "
         "(the curves of 8 of 8 cells are not there); nothing was written, --replace writes the new one"
     )
     assert main(["report", str(folder), "--replace"]) == 0
-    assert "steps to the baseline" not in (folder / "table.md").read_text()
+    assert "steps vs baseline" not in (folder / "table.md").read_text()
     assert "(the curves of 8 of 8 cells are not there)\n" in capsys.readouterr().err
 
 
@@ -166,11 +145,11 @@ def test_the_report_of_an_ablation_is_written_and_says_what_it_lacks(
     (folder / "experiment.json").write_text(json.dumps(manifest))
     write_report(folder, quiet)
     assert capsys.readouterr().err == "", "more seeds lack nothing"
-    assert "seeds 0, 1, 2, 3" in (folder / "table.md").read_text()
+    assert "4 seeds (0-3)" in (folder / "table.md").read_text()
     without_curves(folder)
     with pytest.raises(LessError):
         write_report(folder, quiet, replace=False)
-    assert "## Training" in (folder / "table.md").read_text()
+    assert "steps vs baseline" in (folder / "table.md").read_text()
     write_report(folder, quiet)
     assert "(the curves of 8 of 8 cells are not there)\n" in capsys.readouterr().err
-    assert "## Training" not in (folder / "table.md").read_text()
+    assert "steps vs baseline" not in (folder / "table.md").read_text()

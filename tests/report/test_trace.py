@@ -12,7 +12,7 @@ from rich.console import Console
 
 from lm.analysis.results import load
 from lm.config.tree import InputError
-from lm.report.costs import made_under
+from lm.report.sections import made_under
 from lm.report.trace import trace
 from lm.report.web.parts import provenance_section
 

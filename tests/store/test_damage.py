@@ -20,7 +20,7 @@ from lm.cli import main
 from lm.config.tree import InputError
 from lm.report.figures import learning_curve
 from lm.report.notes import notes
-from lm.report.page import sections
+from lm.report.sections import all_sections
 from lm.report.tables import summary
 from lm.report.write import write_report
 from lm.store.checks import with_checksum
@@ -153,9 +153,9 @@ def assert_left_out(results: Results, path: str, words: str) -> None:
     assert "1 damaged" in row.verdict
     (line,) = [line for line in notes(results, table) if "damaged" in line]
     assert re.search(words, line)
-    assert line.startswith("Warning: arm seed 1 is damaged and enters no mean: ")
+    assert line.startswith("Warning: arm seed 1 is damaged and not in any mean: ")
     assert path in line
-    assert ["arm", "2, 1 damaged"] in [row[:2] for row in summary(results, table)[1]]
+    assert ["arm", "2, 1 damaged"] in [row[:2] for row in summary(results, table).rows]
 
 
 @pytest.mark.slow
@@ -264,15 +264,13 @@ def test_what_rests_on_a_damaged_curve_is_withheld(experiment: MakeExperiment, s
     path = broken(folder, "arm-2", seal)
     results = load(folder)
     table, paces = compare(results), steps_to_baseline_loss(results)
-    columns, shown, _ = summary(results, table, paces)
-    column = columns.index("steps to the baseline's loss")
-    steps = {row[0]: row[column] for row in shown}
+    shown = summary(results, table, paces)
+    column = shown.columns.index("steps vs baseline")
+    steps = {row[0]: row[column] for row in shown.rows}
     assert steps["arm"] == "-"
     assert steps["other"] != "-"
     assert curves(results, "arm", "validation_nll").empty
-    assert [row[0] for _, _, body, _ in sections(results, []) for row in body if len(row) > 2].count("arm") == 1, (
-        "costs"
-    )
+    assert [row[0] for section in all_sections(results, []) for row in section.rows].count("arm") == 1, "costs"
     figure, axes = plt.subplots()
     assert learning_curve(results, axes)
     labels = [line.get_label() for line in axes.lines]

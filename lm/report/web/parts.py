@@ -14,7 +14,7 @@ from lm.analysis.comparability import commit_of
 from lm.analysis.results import Results
 from lm.analysis.tidy import status_of
 from lm.report.notes import CELLS, changes
-from lm.report.tables import difference, heading
+from lm.report.tables import difference, format_verdict_cell, heading
 from lm.report.web.elements import Html, joined, listed, table, tag
 from lm.report.web.numbers import label
 from lm.store.record import Provenance, Record
@@ -70,7 +70,14 @@ def verdict_section(results: Results, compared: pd.DataFrame) -> Html:
         mark = tag("span", MARKS.get(way, "●"), class_="mark", aria_hidden="true")
         number = tag("span", difference(row), class_="number")
         lines.append(
-            tag("li", mark, tag("strong", what), number, tag("span", str(row.verdict), class_="word"), class_=way)
+            tag(
+                "li",
+                mark,
+                tag("strong", what),
+                number,
+                tag("span", format_verdict_cell(str(row.verdict)), class_="word"),
+                class_=way,
+            )
         )
     if not lines:
         lines = [tag("li", "One arm, compared with nothing.", class_="none")]
