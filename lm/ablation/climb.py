@@ -15,9 +15,9 @@ from lm.execution.cell_queue import Planned
 from lm.execution.estimate import advice, duration, seconds_per_cell, wall_seconds
 from lm.execution.machine import threads_each
 from lm.execution.sharing import choose_num_workers
-from lm.report.autotune import describe_autotune
 from lm.report.ladder_page import write_ladder_report
 from lm.report.render import print_table
+from lm.report.run import describe_autotune
 from lm.report.write import write_report
 from lm.stats.scaling import MIN_RUNGS
 from lm.store.store import Store

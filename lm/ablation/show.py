@@ -10,8 +10,8 @@ from lm.ablation.plan import Plan
 from lm.execution.cell_queue import Planned
 from lm.execution.estimate import advice, duration, seconds_per_cell, wall_seconds
 from lm.execution.factory import threads
-from lm.report.autotune import describe_autotune
 from lm.report.render import print_table
+from lm.report.run import describe_autotune
 from lm.store.store import Store
 from lm.training.cell import sizes
 

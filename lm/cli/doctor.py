@@ -191,7 +191,7 @@ def choices(out: Path) -> Said:
         InputError: where the file of measurements is damaged.
     """
     from lm.execution.precisions import measure_products
-    from lm.report.autotune import describe_autotune
+    from lm.report.run import describe_autotune
     from lm.store.ways import FILE, kept
 
     workers = default_workers(MANY)

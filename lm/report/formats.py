@@ -1,25 +1,91 @@
-"""Reports of one experiment or several in the requested formats, and a check against existing files."""
+"""Reports of one source or several, experiments, ladders and searches, in the requested formats."""
 
 import dataclasses
 import io
+import os
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import pandas as pd
 from rich.console import Console
 
+from lm.analysis.compare import HEALTHY, NO_RUN
+from lm.analysis.ladder import FILE, LadderResults, load_ladder
 from lm.analysis.tidy import cells
 from lm.config.tree import InputError, nearest
+from lm.report.ladder import digits
+from lm.report.ladder_page import ladder_report_body as body_of_ladder
+from lm.report.ladder_page import show_ladder
 from lm.report.notes import notes
-from lm.report.overview import ReportSource, is_damaged, load_source, overview_page, show_source
 from lm.report.paper import METADATA, Kind, paper_figures
 from lm.report.paper_table import paper_table
 from lm.report.render import Section, latex, markdown_section
 from lm.report.report_diff import explain_missing, publish
-from lm.report.tables import as_csv
-from lm.report.write import ExperimentReport, page_files, report_html
+from lm.report.search import importance_of
+from lm.report.study import Study, importance_lines, load_study, terminal
+from lm.report.tables import (
+    DIFFERENCE,
+    as_csv,
+    difference,
+    format_run_counts,
+    format_verdict_cell,
+    several_intervals,
+    signed,
+)
+from lm.report.web.numbers import label
+from lm.report.web.overview import ArmLine, OverviewEntry, overview_html
+from lm.report.web.parts import MOST_VERDICTS
+from lm.report.web.search import ImportancesOrReason, best_line, search_body
+from lm.report.write import ExperimentReport, load_report, page_files, report_body, report_html, show
 
 Files = dict[str, str | bytes]
+
+
+# what a report is of ------------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Search:
+    """A search with the importances of its parameters, or why there are none."""
+
+    study: Study
+    importance: ImportancesOrReason
+
+
+ReportSource = ExperimentReport | LadderResults | Search
+
+KINDS: dict[type, tuple[str, str]] = {
+    ExperimentReport: ("experiment", "experiments"),
+    LadderResults: ("ladder", "ladders"),
+    Search: ("search", "searches"),
+}
+
+
+def load_source(folder: Path) -> ReportSource:
+    """Load the experiment, ladder or search in a folder. Raises InputError where it cannot be read."""
+    if os.path.isfile(folder / "study.json"):
+        study = load_study(folder)
+        return Search(study, importance_of(study))
+    return load_ladder(folder) if os.path.isfile(folder / FILE) else load_report(folder)
+
+
+def show_source(source: ReportSource, console: Console) -> None:
+    """Print its tables."""
+    if isinstance(source, Search):
+        terminal(source.study, importance_lines(source.importance), console)
+    elif isinstance(source, LadderResults):
+        show_ladder(source, console)
+    else:
+        show(source, console)
+
+
+def is_damaged(source: ReportSource) -> bool:
+    """Return True if a record or a curve was changed since training wrote it."""
+    return not isinstance(source, Search) and source.damaged
+
+
+# the request ----------------------------------------------------------------------------------------------------------
 
 
 @dataclasses.dataclass(frozen=True)
@@ -142,6 +208,70 @@ DEFAULT_FORMATS = (PAGE, "latex", "csv")
 """Default formats of a report of several experiments."""
 
 
+# several reports on one page -----------------------------------------------------------------------------------------
+
+
+def overview_page(sources: Sequence[ReportSource]) -> str:
+    """Format the page, in the order of the sources."""
+    return overview_html(f"Report of {_count_kinds(sources)}", [_entry(source) for source in sources])
+
+
+def _count_kinds(sources: Sequence[ReportSource]) -> str:
+    """Count the sources of each kind, in words."""
+    counts = Counter(map(type, sources))
+    counted = [f"{counts[kind]} {names[counts[kind] > 1]}" for kind, names in KINDS.items() if counts[kind]]
+    return " and ".join(filter(None, [", ".join(counted[:-1]), counted[-1]]))
+
+
+def _entry(source: ReportSource) -> OverviewEntry:
+    if isinstance(source, Search):
+        body = search_body(source.study, source.importance)
+        return OverviewEntry(source.study.manifest["name"], "", [], best_line(source.study), body)
+    return _ladder_entry(source) if isinstance(source, LadderResults) else _experiment_entry(source)
+
+
+def _experiment_entry(report: ExperimentReport) -> OverviewEntry:
+    """List the arms by the headline quantity; of many, the baseline and those with significant differences."""
+    results = report.results
+    judged = report.table[report.table.metric == results.headline]
+    labelled = several_intervals(judged)
+    rows = list(judged.itertuples())
+    if len(rows) > MOST_VERDICTS + 1:
+        rows = sorted(rows, key=lambda row: (row.verdict != "baseline", not row.bold))
+    lines = [
+        ArmLine(
+            str(row.arm),
+            format_run_counts(row),
+            difference(row, labelled),
+            format_verdict_cell(str(row.verdict)),
+            str(row.health),
+            bool(row.bold),
+        )
+        for row in rows[: MOST_VERDICTS + 1]
+    ]
+    left = len(rows) - len(lines)
+    more = f"And {left} more arm{'s' * (left > 1)} in its own table." if left else ""
+    of = f"{DIFFERENCE} of {label(results.headline)}" if len(rows) > 1 else ""
+    return OverviewEntry(results.manifest["name"], of, lines, more, report_body(report))
+
+
+def _ladder_entry(results: LadderResults) -> OverviewEntry:
+    """List the arms at the top rung."""
+    top, lines = results.manifest["rungs"][-1]["name"], []
+    for arm in results.arms:
+        if arm.scaling is None or arm.at[-1].rung != top:
+            nothing = f"no pair to compare{arm.lost.get(top, '')}"
+            lines.append(ArmLine(arm.name, "0", "-", nothing, arm.health.get(top, NO_RUN), bold=False))
+            continue
+        at, of = arm.at[-1], arm.scaling.differences[-1]
+        text = signed(of.value, of.low, of.high, digits(results))
+        lines.append(
+            ArmLine(arm.name, str(at.pairs), text, format_verdict_cell(at.verdict), at.ill or HEALTHY, at.bold)
+        )
+    judged = f"{DIFFERENCE} of {label(results.manifest['metric'])} at the top rung, {top}"
+    return OverviewEntry(results.manifest["name"], judged, lines, "", body_of_ladder(results))
+
+
 # the report ----------------------------------------------------------------------------------------------------------
 
 
@@ -155,14 +285,14 @@ def write_formats(folders: Sequence[Path], into: Path, request: ReportRequest, c
     sources = [load_source(folder) for folder in folders]
     results = [source.results for source in sources if isinstance(source, ExperimentReport)]
 
-    def show() -> None:
+    def print_all() -> None:
         for source in sources:
             show_source(source, console)
 
     def why() -> str:
         return "; ".join(dict.fromkeys(map(explain_missing, results))) if request.columns is None else CHOSEN
 
-    publish(into, report_files(sources, request), show, why, replace)
+    publish(into, report_files(sources, request), print_all, why, replace)
     return any(is_damaged(source) for source in sources)
 
 

@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 
 from lm.analysis.ladder import ArmOf, LadderResults, losses
-from lm.report.autotune import describe_autotune
 from lm.report.render import Cell, Section
+from lm.report.run import describe_autotune
 from lm.report.tables import DIFFERENCE, format_verdict_cell, heading, number, signed
 from lm.stats.ladder import Beyond, Gain
 from lm.stats.tests import seeds_needed

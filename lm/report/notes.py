@@ -12,8 +12,7 @@ from lm.analysis.averages import last_validations
 from lm.analysis.results import Results, data_order_mismatches, one_tokenizer, provenance_differences
 from lm.analysis.texts import LOSS_OF, Texts, generalises, texts_by_quantity
 from lm.analysis.verdict_text import format_seeds as count_seeds
-from lm.report.autotune import describe_autotune
-from lm.report.failure import whereabouts
+from lm.report.run import describe_autotune, whereabouts
 from lm.report.sections import unlike_pairs
 from lm.report.tables import format_range, number
 from lm.stats.tests import ALPHA, seeds_needed, smallest_p

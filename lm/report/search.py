@@ -6,9 +6,8 @@ from pathlib import Path
 from rich.console import Console
 
 from lm.report.figures import as_files
-from lm.report.importance import FEWEST, Importance, importances
 from lm.report.report_diff import publish
-from lm.report.study import Study, importance_lines, load_study, markdown, terminal
+from lm.report.study import FEWEST, Importance, Study, importance_lines, importances, load_study, markdown, terminal
 from lm.report.study_figures import draw_study
 from lm.report.tables import as_csv
 from lm.report.web.library import MISSING, library

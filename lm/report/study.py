@@ -1,17 +1,18 @@
-"""The report of a search: best trials, importances, warnings; rebuilt from study.json alone."""
+"""A search as read from study.json: best trials, importances of its parameters, warnings."""
 
+import importlib.util
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from rich.console import Console
 
 from lm.config.plain import clipped, shown
 from lm.config.tree import InputError
-from lm.report.importance import Importance
 from lm.report.notes import author_notes
 from lm.report.render import Section, escape, markdown_list, markdown_section, print_section
 from lm.report.tables import heading, number
@@ -214,6 +215,97 @@ def _text(value: Any) -> str:
     return f"{value:z.4g}" if isinstance(value, float) else str(value)
 
 
+# importances ---------------------------------------------------------------------------------------------------------
+
+FEWEST = 10
+"""Smallest number of complete trials for importances."""
+
+RESAMPLES = 100
+TREES = 32
+
+
+@dataclass(frozen=True)
+class Importance:
+    """One parameter's share of the variance, with its interval over resampled trials."""
+
+    name: str
+    share: float
+    low: float
+    high: float
+
+
+def importances(
+    complete: pd.DataFrame, objectives: list[str], space: dict[str, dict[str, Any]], seed: int = 0
+) -> dict[str, list[Importance]] | str:
+    """Return fANOVA importances (Hutter et al. 2014) of each objective, largest first, or why there are none.
+
+    Intervals are the 2.5 and 97.5 percentiles over trials resampled with replacement. The same trials and seed give
+    the same numbers. https://proceedings.mlr.press/v32/hutter14.html
+    """
+    names = [name for name in space if complete[name].notna().all() and complete[name].nunique() > 1]
+    if len(names) < 2:
+        return "it takes two parameters that are drawn in every trial and vary."
+    for quantity in objectives:
+        if complete[quantity].nunique() < 2:
+            return f"{quantity} is the same in every trial."
+    if importlib.util.find_spec("sklearn") is None:  # which has Optuna's forest
+        return "fANOVA needs scikit-learn; install it with: pip install scikit-learn"
+    generator = np.random.default_rng(seed)
+    draws = generator.integers(len(complete), size=(RESAMPLES, len(complete)))
+    by_objective = {}
+    for quantity in objectives:
+        point = shares(complete, quantity, {name: space[name] for name in names}, seed)
+        resampled = []
+        for rows in draws:
+            resample = complete.iloc[rows]
+            if resample[quantity].nunique() > 1:
+                resampled.append(shares(resample, quantity, {name: space[name] for name in names}, seed))
+        low, high = np.percentile(np.array(resampled), [2.5, 97.5], axis=0)
+        ranked = [Importance(n, *map(float, v)) for n, *v in zip(names, point, low, high, strict=True)]
+        by_objective[quantity] = sorted(ranked, key=lambda row: -row.share)
+    return by_objective
+
+
+def shares(trials: pd.DataFrame, quantity: str, space: dict[str, dict[str, Any]], seed: int) -> list[float]:
+    """Return each parameter's own share of the variance, in the order of `space`; they sum to 1."""
+    import optuna
+
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    distributions = {name: distribution(described) for name, described in space.items()}
+    study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=seed))
+    study.add_trials(
+        [
+            optuna.trial.create_trial(
+                params={name: _native(row[name], space[name]) for name in space},
+                distributions=distributions,
+                value=float(row[quantity]),
+            )
+            for _, row in trials.iterrows()
+        ]
+    )
+    evaluator = optuna.importance.FanovaImportanceEvaluator(n_trees=TREES, seed=seed)
+    by_name = optuna.importance.get_param_importances(study, evaluator=evaluator, params=list(space), normalize=True)
+    return [by_name[name] for name in space]
+
+
+def distribution(described: dict[str, Any]) -> Any:
+    """Return Optuna's distribution of a described parameter."""
+    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+
+    if "choices" in described:
+        return CategoricalDistribution(described["choices"])
+    low, high, log = described["low"], described["high"], described["log"]
+    if described["int"]:
+        return IntDistribution(int(low), int(high), log=log, step=int(described["step"] or 1))
+    return FloatDistribution(low, high, log=log, step=described["step"])
+
+
+def _native(value: Any, described: dict[str, Any]) -> Any:
+    if "choices" in described:
+        return value
+    return int(value) if described["int"] else float(value)
+
+
 def importance_lines(importances: dict[str, list[Importance]] | str) -> list[str]:
     """Format importances as lines of text, or state why there are none."""
     if isinstance(importances, str):
@@ -234,6 +326,9 @@ def best_section(study: Study, importance: Sequence[str] = ()) -> Section:
     columns, rows = best_rows(study)
     name = "Pareto front" if len(study.objectives) > 1 else "Best trials"
     return Section(name, columns, rows, [*warnings_of(study), *notes(study), *importance])
+
+
+# the report ----------------------------------------------------------------------------------------------------------
 
 
 def markdown(study: Study, importance: Sequence[str], figures: Sequence[str]) -> str:

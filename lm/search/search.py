@@ -24,7 +24,7 @@ from lm.execution.progress import Display
 from lm.execution.scheduler import run_cells
 from lm.execution.watcher import Watcher
 from lm.inference.ways import decided
-from lm.report.autotune import describe_autotune
+from lm.report.run import describe_autotune
 from lm.report.search import write_study
 from lm.search.fitting import check_space
 from lm.search.searches import Searches

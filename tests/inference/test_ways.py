@@ -16,7 +16,7 @@ from lm.config.tree import InputError, Tree, override
 from lm.inference import ways
 from lm.inference.ways import asked, decided
 from lm.model import mixing
-from lm.report.autotune import describe_autotune
+from lm.report.run import describe_autotune
 from lm.store.ways import FILE, kept, measured_once
 from lm.training.cell import check
 

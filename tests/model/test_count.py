@@ -35,7 +35,7 @@ from lm.model.norm import LayerNorm
 from lm.model.position import relative
 from lm.model.rope import Rope
 from lm.model.transformer import Embedding, Model
-from lm.report.count import grouped, scaled
+from lm.report.run import grouped, scaled
 
 BATCH, TIME, VOCABULARY = 3, 40, 50
 SIZES: dict[str, Any] = {"width": 32, "heads": 4, "layers": 3}

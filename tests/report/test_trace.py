@@ -82,7 +82,7 @@ def test_the_baseline_has_no_difference_and_paths_are_metrics_too(experiment: Ma
 
     folder = experiment({"base": BASE, "better": BETTER}, deepen)
     assert "paired" not in traced(folder, "base", "nll")
-    assert "│ 0.6 " in traced(folder, "base", "initial/entropy")
+    assert " 0.6 │" in traced(folder, "base", "initial/entropy")
 
 
 @pytest.mark.parametrize(

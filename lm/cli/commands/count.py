@@ -36,7 +36,7 @@ def run(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
         return 0
     from rich.console import Console
 
-    from lm.report.count import show_count
+    from lm.report.run import show_count
 
     show_count(found, Console())
     return 0

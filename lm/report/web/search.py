@@ -7,8 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from lm.report.importance import Importance
-from lm.report.study import Study, best_rows, importance_lines, notes, warnings_of
+from lm.report.study import Importance, Study, best_rows, importance_lines, notes, warnings_of
 from lm.report.web.charts import INK, Spec, chart, layer, number, tips
 from lm.report.web.elements import Html, joined, listed, table, tag
 from lm.report.web.gallery import Charts
