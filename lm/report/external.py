@@ -137,11 +137,11 @@ def _unpaired(runs: Runs, table: pd.DataFrame, number: int) -> str:
 def _directions(runs: Runs) -> Iterator[str]:
     """State which direction is better for judged quantities whose names do not imply it."""
     for name in runs.judged:
-        way = runs.better[name]
-        if name in runs.assumed and way == "lower":
+        direction = runs.better[name]
+        if name in runs.assumed and direction == "lower":
             yield f"{name}: lower is better (assumed; --higher-is-better changes it)."
-        elif way is not None and name not in QUANTITIES:
-            yield f"{name}: {way} is better."
+        elif direction is not None and name not in QUANTITIES:
+            yield f"{name}: {direction} is better."
 
 
 def _ended(runs: Runs, table: pd.DataFrame) -> Iterator[str]:
@@ -153,13 +153,13 @@ def _ended(runs: Runs, table: pd.DataFrame) -> Iterator[str]:
     if len(not_ok) > MOST_NAMED:
         yield f"{len(not_ok) - MOST_NAMED} more runs ended so; cells.csv has them all."
     for arm in runs.arms if runs.paired else ():
-        if gone := [seed for seed in runs.seeds if (arm, seed) not in runs.runs]:
-            yield f"{arm} {format_seeds(gone)} {'is' if len(gone) == 1 else 'are'} missing."
+        if missing_seeds := [seed for seed in runs.seeds if (arm, seed) not in runs.runs]:
+            yield f"{arm} {format_seeds(missing_seeds)} {'is' if len(missing_seeds) == 1 else 'are'} missing."
     for row in table[table.metric == runs.judged[0]].itertuples():
-        if bad := row.diverged + row.failed:
+        if num_lost := row.diverged + row.failed:
             total = len(runs.statuses(str(row.arm)))
             rate = f"{row.lost_rate:z.2f} [{row.lost_low:z.2f}, {row.lost_high:z.2f}]"
-            yield f"{row.arm}: {bad} of {total} runs diverged or failed, a rate of {rate} (Clopper-Pearson 95 % CI)."
+            yield f"{row.arm}: {num_lost} of {total} runs diverged or failed: {rate} (Clopper-Pearson 95 % CI)."
 
 
 # where they go -------------------------------------------------------------------------------------------------------
@@ -198,8 +198,8 @@ def tidy(runs: Runs) -> pd.DataFrame:
     rows = []
     for (arm, seed), run in runs.runs.items():
         for name in runs.measured:
-            meaning, way = describe(name), runs.better[name] or ""
-            of_run = (runs.source.path.name, arm, seed, "", run.status, name, meaning.label, meaning.unit, way)
+            meaning, direction = describe(name), runs.better[name] or ""
+            of_run = (runs.source.path.name, arm, seed, "", run.status, name, meaning.label, meaning.unit, direction)
             rows.append((*of_run, runs.value(arm, seed, name)))
     return pd.DataFrame(rows, columns=list(CELLS)).astype({"value": "float64"})
 

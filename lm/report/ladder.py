@@ -1,7 +1,7 @@
 """Sections of a ladder: arms by rung, trends, forecast, rungs; and its long tables for CSV files."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,6 @@ from lm.stats.ladder import Beyond, Gain
 from lm.stats.tests import seeds_needed
 from lm.stats.trend import MIN_PAIRS, Estimate, Trend
 from lm.store.damage import is_number
-from lm.store.ladder import RungOf
 from lm.store.quantities import describe
 
 BEYOND: dict[Beyond, str] = {"": "", "above": " (above the top rung)", "below": " (below the first rung)", "floor": ""}
@@ -197,8 +196,8 @@ def law_notes(results: LadderResults) -> list[str]:
     largest, p = fit.misses
     if p < ALPHA_P:
         lines.append(
-            f"It misses a rung by {largest:z.1%}, more than seeds' noise does (p {p:z.2g}): these sizes do not follow "
-            "one law, and intervals of gains and forecasts leave that out."
+            f"It misses a rung by {largest:z.1%}, more than seeds' noise explains (p {p:z.2g}): these sizes do not "
+            "follow one law, which CIs of gains and forecasts leave out."
         )
     elif not math.isnan(p):
         lines.append(f"It misses no rung by more than {largest:z.1%}, which seeds' noise explains (p {p:z.2g}).")
@@ -213,75 +212,71 @@ def worth_notes(results: LadderResults) -> list[str]:
     base = results.manifest["baseline"]
     lines = [
         *_rates(results),
-        f"Differences are to {base}, paired by seed, with Student's interval; the verdict is that of the rung's own "
-        "report.",
-        *_of_text(results),
-        f"The gain is the compute that {base} needs for the arm's loss, by its law, over the arm's own: above 1 it "
-        "is worth more. Its interval holds the law's noise and the seeds', not that another law might fit.",
+        f"Differences are to {base}, paired by seed; the verdict is that of the rung's own report.",
+        *_over_text(results),
+        f"Gain: the compute that {base} needs for the arm's loss, by its law, over the arm's own; above 1 the arm is "
+        "worth more. Its CI covers the noise of law and seeds, not that another law might fit.",
     ]
     if any(at.not_bracketed for arm in results.arms for at in arm.at):
         lines.append(
-            "Rate not bracketed: no curve of learning rates trained at that size has the rate of the arm, or of "
-            f"{base}, as its best one with a worse one on each side. The gain may then be the rate's, and no trend "
-            "over such a rung has a verdict. In simulated ladders where one rate costs the arm 0.2, 0.6 and 1.2 % of "
-            "its loss from the second size on, 65 of 100 show a trend that is not there, and the top interval covers "
-            "the gain in 27."
+            f"Rate not bracketed: no learning-rate curve of that size has the rate of the arm, or of {base}, as its "
+            "best with a worse one on each side. The gain may be the rate's, and no trend over such a rung has a "
+            "verdict: in simulations 65 of 100 show a trend that is not there."
         )
     kinds = {estimate.beyond for arm in results.arms if arm.scaling for estimate in arm.scaling.gains or []} - {""}
     if kinds & {"above", "below"}:
-        lines.append("Above the top rung or below the first the law is read where nothing was trained.")
+        lines.append("Above the top rung or below the first, the law is extrapolated.")
     if "floor" in kinds:
-        lines.append(f"Below the law's floor: a loss that {base} would reach at no compute, if the law held so far.")
-    short = [f"rung {rung['name']}" for rung, of in _cells(results) if of < len(rung["seeds"]) * len(rung["compute"])]
-    if short:
-        lines.append(f"Not all cells went well or are there: {', '.join(short)}; see the reports of these rungs.")
+        lines.append(f"Below the law's floor: a loss that {base} would reach at no compute, by its law.")
+    incomplete = [
+        f"rung {rung['name']}"
+        for rung, of_rung in zip(results.manifest["rungs"], results.rungs, strict=True)
+        if sum(record is not None and record["status"] == "ok" for record in of_rung.records.values())
+        < len(rung["seeds"]) * len(rung["compute"])
+    ]
+    if incomplete:
+        lines.append(f"Runs are lost or missing on {', '.join(incomplete)}; see the reports of these rungs.")
     return lines + ([describe_autotune(autotuned)] if (autotuned := results.manifest.get("ways")) else [])
 
 
 def _rates(results: LadderResults) -> list[str]:
     """List the learning rates of the arms by rung, where some arm has more than one."""
-    of_arm: dict[str, list[float]] = {}
+    rates_of_arms: dict[str, list[float]] = {}
     for arm in shown_arms(results):
         raw_rates: list[Any] = [(rung.configuration(arm).get("optim") or {}).get("lr") for rung in results.rungs]
-        of_arm[arm] = [float(rate) if is_number(rate) else math.nan for rate in raw_rates]
-    if all(len({rate for rate in rates if not math.isnan(rate)}) < 2 for rates in of_arm.values()):
+        rates_of_arms[arm] = [float(rate) if is_number(rate) else math.nan for rate in raw_rates]
+    if all(len({rate for rate in rates if not math.isnan(rate)}) < 2 for rates in rates_of_arms.values()):
         return []
-    texts = {arm: ", ".join("-" if math.isnan(rate) else f"{rate:z.3g}" for rate in of) for arm, of in of_arm.items()}
-    return [f"Learning rates, from rung to rung: {'; '.join(f'{arm} {text}' for arm, text in texts.items())}."]
+    texts = (
+        f"{arm} {', '.join('-' if math.isnan(rate) else f'{rate:z.3g}' for rate in rates)}"
+        for arm, rates in rates_of_arms.items()
+    )
+    return [f"Learning rates, from rung to rung: {'; '.join(texts)}."]
 
 
-def _of_text(results: LadderResults) -> list[str]:
+def _over_text(results: LadderResults) -> list[str]:
     """State which intervals of differences cover text, where any does."""
-    both = [f"{arm.name} on {at.rung}" for arm in results.arms for at in arm.at if at.noise is not None]
-    seeds_only = [f"{arm.name} on {at.rung}" for arm in results.arms for at in arm.at if at.noise is None]
-    if not both:
-        return ["All intervals are over seeds alone, not over text."]
-    some = f", but for {', '.join(seeds_only)}, which are over seeds alone" if seeds_only else ""
-    return [
-        "Intervals of differences hold Student's over seeds and that over seeds and text as crossed random effects"
-        f"{some}. Gains, laws, trends and forecasts know of the noise of seeds alone."
-    ]
-
-
-def _cells(results: LadderResults) -> Iterator[tuple[RungOf, int]]:
-    """Yield each rung and the number of its cells that went well."""
-    for rung, rung_results in zip(results.manifest["rungs"], results.rungs, strict=True):
-        yield rung, sum(record is not None and record["status"] == "ok" for record in rung_results.records.values())
+    pairs = [(f"{arm.name} on {at.rung}", at.noise is not None) for arm in results.arms for at in arm.at]
+    seeds_only = ", ".join(name for name, over_text in pairs if not over_text)
+    if not any(over_text for _, over_text in pairs):
+        return ["CIs cover other seeds, not other text."]
+    some = f" (seeds alone: {seeds_only})" if seeds_only else ""
+    return [f"CIs of differences cover other seeds and other text{some}; those of gains and trends other seeds alone."]
 
 
 def trend_notes(results: LadderResults) -> list[str]:
     """Explain how trends are judged."""
     arms = sum(not arm.explored for arm in results.arms)
     shared = f", shared by {arms} arms" if arms > 1 else ""
+    within = (
+        "Holds: two one-sided tests find the slope within the margin per decade of compute."
+        if results.manifest["margin"]
+        else "No margin was declared, so nothing can be found to hold."
+    )
     lines = [
-        "A trend is the slope of a line over log compute, rungs weighted by seeds and steepness, at 5 %"
-        f"{shared}; its interval holds at that level. It grows where what the arm does, better or worse, becomes more, "
-        "and fades where less.",
+        f"Trend: the slope over log compute, rungs weighted by seeds and steepness, at 5 %{shared}, with its CI at "
+        f"that level. It grows where the effect, good or bad, becomes larger, and fades where smaller. {within}",
     ]
-    if results.manifest["margin"]:
-        lines.append("It holds where two one-sided tests find the slope within the margin per decade of compute.")
-    else:
-        lines.append("No margin was declared, without which nothing can be said to hold.")
     needed = seeds_needed(arms)
     few = {
         f"{at.rung} has {at.pairs}" for arm in results.arms for at in arm.at if not arm.explored and at.pairs < needed
@@ -297,14 +292,10 @@ def forecast_notes(results: LadderResults) -> list[str]:
         return []
     if any(arm.scaling and arm.scaling.forecast for arm in results.arms):
         return [
-            "By the laws of the baseline and of the arm through the rungs below, which had no part of the top one. "
-            "The interval holds the laws' noise and that of the seeds trained there. It holds under the law alone: "
-            "where the top rung is off the law by 2 %, it covers 64 of 100."
+            "By the laws of baseline and arm through the rungs below the top one. The CI covers the noise of the laws "
+            "and of the seeds. It holds under the law alone: with the top rung 2 % off the law, it covers 64 of 100."
         ]
-    return [
-        "No forecast: a law through the rungs below the top one takes three of them with two pairs each, and losses "
-        "that fall with compute."
-    ]
+    return ["No forecast: it takes three rungs below the top one with two pairs each, and losses that fall."]
 
 
 def ladder_sections(results: LadderResults) -> list[Section]:

@@ -8,7 +8,6 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from lm.analysis.results import Results
@@ -27,25 +26,6 @@ RETIRED = (
 
 CSV_FILES = ("table.csv", "trials.csv")
 MOST_NAMED = 6
-
-Key = tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class ParsedTable:
-    """A table as text: headings, and rows by as many first cells as make them unique."""
-
-    columns: list[str]
-    rows: dict[Key, dict[str, str]]
-
-
-def parse_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> ParsedTable:
-    """Build a table from its headings and its rows."""
-    columns = [*heads]
-    width = next(
-        (n for n in range(1, len(columns)) if len({tuple(row[:n]) for row in rows}) == len(rows)), len(columns)
-    )
-    return ParsedTable(columns, {tuple(row[:width]): dict(zip(columns, row, strict=False)) for row in rows})
 
 
 def missing_from_report(folder: Path, files: Mapping[str, str | bytes]) -> list[str]:
@@ -69,54 +49,48 @@ def missing_content(before: str, after: str) -> list[str]:
 
 
 def missing_csv_content(before: str, after: str, name: str) -> list[str]:
-    """List what one CSV file holds and another lacks."""
+    """List the columns, rows, entries and runs that one CSV file holds and another lacks."""
     try:
-        old, new = (unmarked_rows(text) or [[]] for text in (before, after))
+        old, new = (_by_key(unmarked_rows(text) or [[]]) for text in (before, after))
     except csv.Error:  # no CSV: what is there is no report
         return []
-    return _missing_from_table(parse_table(old[0], old[1:]), parse_table(new[0], new[1:]), name)
-
-
-def _missing_from_table(old: ParsedTable, new: ParsedTable, where: str) -> list[str]:
-    missing = [f"the column {column!r} of {where}" for column in old.columns if column not in new.columns]
-    if missing_rows := [" ".join(key) for key in old.rows if key not in new.rows]:
+    columns = dict.fromkeys(column for row in new.values() for column in row)
+    missing = [f"the column {c!r} of {name}" for c in next(iter(old.values()), {}) if new and c not in columns]
+    if missing_rows := [" ".join(key) for key in old if key not in new]:
         more = f" and {len(missing_rows) - 1} more" if len(missing_rows) > 1 else ""
-        missing.append(f"the row {missing_rows[0]!r}{more} of {where}")
-    cells, entries = 0, Counter[str]()
-    for key in old.rows.keys() & new.rows.keys():
-        row = new.rows[key]
-        entries.update(c for c, text in old.rows[key].items() if text not in NOTHING and row.get(c, text) in NOTHING)
-        cells += _run_count(row) < _run_count(old.rows[key])
+        missing.append(f"the row {missing_rows[0]!r}{more} of {name}")
+    entries, fewer_runs = Counter[str](), 0
+    for key in old.keys() & new.keys():
+        row = new[key]
+        entries.update(c for c, text in old[key].items() if text not in NOTHING and row.get(c, text) in NOTHING)
+        runs = [int(count) for count in (row.get("n", ""), old[key].get("n", "")) if count.isdigit()]
+        fewer_runs += len(runs) == 2 and runs[0] < runs[1]
     for column, count in sorted(entries.items()):
-        missing.append(f"{count} {'entries' if count > 1 else 'entry'} of {column!r} of {where}")
-    return missing + ([f"cells behind {cells} row{'s' * (cells > 1)} of {where}"] if cells else [])
+        missing.append(f"{count} {'entries' if count > 1 else 'entry'} of {column!r} of {name}")
+    return missing + ([f"runs behind {fewer_runs} row{'s' * (fewer_runs > 1)} of {name}"] if fewer_runs else [])
 
 
-def _run_count(row: Mapping[str, str]) -> int:
-    """Return the number of runs behind a row: 5 for `5, 1 diverged`."""
-    count = re.match(r"\d+", row.get("n", ""))
-    return int(count[0]) if count else 0
+def _by_key(rows: Sequence[Sequence[str]]) -> dict[tuple[str, ...], dict[str, str]]:
+    """Return the rows below the headings by as many first cells as make them unique."""
+    heads, *body = rows
+    lengths = range(1, len(heads))
+    width = next((n for n in lengths if len({tuple(row[:n]) for row in body}) == len(body)), len(heads))
+    return {tuple(row[:width]): dict(zip(heads, row, strict=False)) for row in body}
 
 
 def explain_missing(results: Results) -> str:
     """State which records and curves of an experiment are missing or damaged."""
     cells = {cell for arm in results.manifest["arms"].values() for cell in arm["cells"].values()}
     ended_well = {r["id"] for r in results.records.values() if r is not None and r["status"] == "ok"}
-    without_curve = sum(not results.store.history(cell).is_file() for cell in ended_well)
-    damaged = len(results.corrupt_records) + sum(
-        results.store.history(cell).is_file() for cell in results.corrupt_curves
-    )
-    damaged += len(results.corrupt_documents)
-    records = sum(not results.store.finished(cell) for cell in cells)
-    parts = [
-        (records, "the records of {} cells are not there"),
-        (without_curve, "the curves of {} cells are not there"),
-    ]
-    reasons = [words.format(f"{count} of {len(cells)}") for count, words in parts if count]
-    return (
-        "; ".join(reasons + ([f"{damaged} damaged"] if damaged else []))
-        or "none of its records and curves is missing: another version may have written it"
-    )
+    counts = {
+        "the records of {} cells are missing": sum(not results.store.finished(cell) for cell in cells),
+        "the curves of {} cells are missing": sum(not results.store.history(cell).is_file() for cell in ended_well),
+    }
+    reasons = [text.format(f"{count} of {len(cells)}") for text, count in counts.items() if count]
+    damaged = len(results.corrupt_records) + len(results.corrupt_documents)
+    damaged += sum(results.store.history(cell).is_file() for cell in results.corrupt_curves)
+    reasons += [f"{damaged} damaged"] if damaged else []
+    return "; ".join(reasons) or "none of its records and curves is missing: another version may have written it"
 
 
 # writing -------------------------------------------------------------------------------------------------------------

@@ -55,12 +55,12 @@ def whereabouts(store: Store, record: Ending, folder: Path | None = None) -> str
     """
     if record["status"] != "failed":
         return ""
-    place = store.directory(record["id"])
-    log, called = place / LOG, folder or place
+    path = store.directory(record["id"])
+    log, name = path / LOG, folder or path
     text = log.read_text(encoding="utf-8", errors="replace") if log.is_file() else ""
     if record.get("traceback"):
-        return f"; traceback in {called / (LOG if TRACEBACK in text else 'record.json')}"
-    return f"; last lines in {called / LOG}" if text else ""
+        return f"; traceback in {name / (LOG if TRACEBACK in text else 'record.json')}"
+    return f"; last lines in {name / LOG}" if text else ""
 
 
 def show_evaluations(evaluations: dict[str, dict[str, Any]], console: Console) -> None:
@@ -218,9 +218,9 @@ def describe_autotune(decision: Mapping[str, Any]) -> str:
 
 
 def _timed(timing: Mapping[str, Any], names: list[str]) -> str:
-    way = " ".join(filter(None, (_named(name, timing["way"][name]) for name in names)))
+    setting = " ".join(filter(None, (_named(name, timing["way"][name]) for name in names)))
     compiled = f" after {timing['compiled_in']:z.0f} s of compiling" if timing.get("compiled_in") else ""
-    return f"{timing['milliseconds']:z.4g} ms {way or 'as written'}{compiled}"
+    return f"{timing['milliseconds']:z.4g} ms {setting or 'as written'}{compiled}"
 
 
 def _named(name: str, value: Any) -> str:

@@ -61,13 +61,13 @@ class Study:
     def best(self) -> pd.DataFrame:
         """The complete trials, best first; with several objectives those that no other beats in all of them."""
         complete = self.complete
-        signs = {name: 1.0 if way == "lower" else -1.0 for name, way in self.objectives.items()}
+        signs = {name: 1.0 if direction == "lower" else -1.0 for name, direction in self.objectives.items()}
         if len(signs) > 1:
             costs = (complete[list(signs)] * pd.Series(signs)).to_numpy(dtype=float)
             beaten = [bool(((costs <= row).all(axis=1) & (costs < row).any(axis=1)).any()) for row in costs]
             complete = complete[[not is_beaten for is_beaten in beaten]]
-        first, way = next(iter(self.objectives.items()))
-        return complete.sort_values([first, "number"], ascending=[way == "lower", True])
+        first, direction = next(iter(self.objectives.items()))
+        return complete.sort_values([first, "number"], ascending=[direction == "lower", True])
 
 
 def load_study(folder: Path) -> Study:
@@ -99,9 +99,9 @@ def _space(manifest: StudyManifest) -> dict[str, dict[str, Any]]:
 
 def _damaged_space(manifest: StudyManifest) -> str:
     """Describe an impossible objective or search space; empty where all is well."""
-    for name, way in manifest["objectives"].items():
-        if name not in QUANTITIES or way not in ("lower", "higher"):
-            return f"objectives hold {clipped(name, 80)}: {clipped(way, 80)}"
+    for name, direction in manifest["objectives"].items():
+        if name not in QUANTITIES or direction not in ("lower", "higher"):
+            return f"objectives hold {clipped(name, 80)}: {clipped(direction, 80)}"
     for name, described in _space(manifest).items():
         ends = described.get("low", 0), described.get("high", 1)
         if not ends[0] < ends[1] or (described.get("log") and ends[0] <= 0) or described.get("choices") == []:
@@ -111,11 +111,11 @@ def _damaged_space(manifest: StudyManifest) -> str:
 
 def _damage(trial: Trial, manifest: StudyManifest) -> str:
     """Describe invalid content of a trial; empty where all is well."""
-    place, values = f"trial {trial['number']}", trial["values"]
+    title, values = f"trial {trial['number']}", trial["values"]
     if trial["state"] not in STATES:
-        return f"{place} is {clipped(trial['state'], 80)}"
+        return f"{title} is {clipped(trial['state'], 80)}"
     if (values is None and trial["state"] == "complete") or (values and len(values) != len(manifest["objectives"])):
-        return f"{place} has the values {shown(values)}"
+        return f"{title} has the values {shown(values)}"
     for name, described in _space(manifest).items():
         value = trial["params"].get(name)
         fits = value is None or (
@@ -124,7 +124,7 @@ def _damage(trial: Trial, manifest: StudyManifest) -> str:
             else isinstance(value, int | float) and described["low"] <= value <= described["high"]
         )
         if not fits:
-            return f"{place} has {clipped(name, 80)}={shown(value)}"
+            return f"{title} has {clipped(name, 80)}={shown(value)}"
     return ""
 
 
@@ -135,10 +135,10 @@ def edge(value: Any, described: dict[str, Any]) -> str | None:
     """
     if "choices" in described or value is None or pd.isna(value):
         return None
-    low, high, at = described["low"], described["high"], float(value)
+    low, high, position = described["low"], described["high"], float(value)
     if described["log"]:
-        low, high, at = math.log(low), math.log(high), math.log(at)
-    share = (at - low) / (high - low)
+        low, high, position = math.log(low), math.log(high), math.log(position)
+    share = (position - low) / (high - low)
     return "low" if share <= EDGE else "high" if share >= 1 - EDGE else None
 
 
@@ -197,7 +197,8 @@ def notes(study: Study) -> list[str]:
 def best_rows(study: Study) -> tuple[list[str], list[list[str]]]:
     """Return headings and rows of the best trials, with a column for each parameter."""
     arrows = {"lower": " ↓", "higher": " ↑"}
-    columns = ["trial", *(heading(q).rstrip(" ↓↑") + arrows[way] for q, way in study.objectives.items()), *study.space]
+    objectives = [heading(name).rstrip(" ↓↑") + arrows[direction] for name, direction in study.objectives.items()]
+    columns = ["trial", *objectives, *study.space]
     rows = [
         [
             str(row["number"]),

@@ -61,10 +61,10 @@ def trace(folder: Path, arm: str, metric: str, console: Console, pack: Path | No
         say(f"  {shlex.join(['lm', 'unpack', str(pack), '--out', UNPACKED])}")
     for seed in results.manifest["seeds"]:
         cell = results.manifest["arms"][arm]["cells"][str(seed)]
-        place = results.store.directory(cell) / "config.yaml"
-        config = place if pack is None else Path(UNPACKED, "cells", cell, "config.yaml")
+        config_path = results.store.directory(cell) / "config.yaml"
+        config = config_path if pack is None else Path(UNPACKED, "cells", cell, "config.yaml")
         again = shlex.join(["lm", "fit", str(config), "--out", "again"])
-        say(f"  {again}" if place.is_file() else f"  (the configuration of seed {seed} is not there: {config})")
+        say(f"  {again}" if config_path.is_file() else f"  (the configuration of seed {seed} is not there: {config})")
     if command := results.manifest["command"]:
         say("all of it again, training only what is missing, by the command that made it, where it was given:")
         say(f"  {shlex.join(['lm', *command])}")

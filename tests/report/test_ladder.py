@@ -62,7 +62,7 @@ def test_a_ladder_says_what_an_arm_is_worth_at_every_rung_and_with_more_compute(
     assert found.law is not None
     assert float(found.law.law.loss(COMPUTE[1])) == pytest.approx(loss(COMPUTE[1]), rel=0.01)
     assert "which seeds' noise explains" in law_notes(found)[1]
-    assert "All intervals are over seeds alone, not over text." in worth_notes(found)
+    assert "CIs cover other seeds, not other text." in worth_notes(found)
 
 
 def test_the_page_the_tables_and_the_terminal_say_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -336,7 +336,7 @@ def test_differences_cover_text_where_documents_are_kept_and_the_rest_is_said_to
         assert (found.low, found.high) == pytest.approx((low, high), rel=1e-3)
     assert [at.verdict for at in arm.at] == ["better", "inconclusive: found over seeds, not over texts"]
     said = " ".join(worth_notes(kept))
-    assert "but for arm on s, which are over seeds alone" in said
-    assert "Gains, laws, trends and forecasts know of the noise of seeds alone." in said
+    assert "(seeds alone: arm on s)" in said
+    assert "those of gains and trends other seeds alone." in said
     rows = worth_table(kept)
     assert rows[rows.arm == "arm"].over.tolist() == ["seeds", "seeds and text"]

@@ -80,7 +80,7 @@ def test_a_csv_is_compared_by_its_rows_and_columns() -> None:
     assert missing_csv_content(before, before.replace("0.5", ""), "x.csv") == ["1 entry of 'p' of x.csv"]
     assert missing_csv_content("a" * 200_000, before, "x.csv") == []
     assert missing_csv_content(before, before.replace("b,", "c,"), "x.csv") == ["the row 'b' of x.csv"]
-    assert missing_csv_content(before, before.replace("b,nll,3", "b,nll,2"), "x.csv") == ["cells behind 1 row of x.csv"]
+    assert missing_csv_content(before, before.replace("b,nll,3", "b,nll,2"), "x.csv") == ["runs behind 1 row of x.csv"]
 
 
 def without_curves(folder: Path) -> None:
@@ -111,11 +111,11 @@ def test_a_report_without_the_curves_of_the_one_before_writes_nothing(
     assert line == (
         f"lm: {folder}/table.md: the existing report has what the new one lacks: "
         "the figures learning_curve, gradient_norm "
-        "(the curves of 8 of 8 cells are not there); nothing was written, --replace writes the new one"
+        "(the curves of 8 of 8 cells are missing); nothing was written, --replace writes the new one"
     )
     assert main(["report", str(folder), "--replace"]) == 0
     assert "steps vs baseline" not in (folder / "table.md").read_text()
-    assert "(the curves of 8 of 8 cells are not there)\n" in capsys.readouterr().err
+    assert "(the curves of 8 of 8 cells are missing)\n" in capsys.readouterr().err
 
 
 @pytest.mark.slow
@@ -151,5 +151,5 @@ def test_the_report_of_an_ablation_is_written_and_says_what_it_lacks(
         write_report(folder, quiet, replace=False)
     assert "steps vs baseline" in (folder / "table.md").read_text()
     write_report(folder, quiet)
-    assert "(the curves of 8 of 8 cells are not there)\n" in capsys.readouterr().err
+    assert "(the curves of 8 of 8 cells are missing)\n" in capsys.readouterr().err
     assert "steps vs baseline" not in (folder / "table.md").read_text()
