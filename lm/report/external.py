@@ -50,7 +50,7 @@ def heading(runs: Runs, quantity: str) -> str:
 
 def title(runs: Runs) -> str:
     """Return the title of the report."""
-    return f"{runs.source.path.name or runs.source.path.resolve().name}: {len(runs.arms)} arms, made elsewhere"
+    return f"{runs.source.path.name or runs.source.path.resolve().name}: {len(runs.arms)} arms, external runs"
 
 
 # the tables and what is below them -----------------------------------------------------------------------------------

@@ -161,10 +161,10 @@ INTERVAL = re.compile(r"(?<= )\\\[([-+∞\d., eCI%]*[\d∞][-+∞\d., eCI%]*)\\\
 def escape(text: str) -> str:
     """Escape `text` so that Markdown shows it letter for letter, HTML included.
 
-    Intervals in brackets and underscores within words are no markup, and stay as they are.
+    Intervals in brackets, underscores within words and arrows are no markup, and stay as they are.
     """
     escaped = re.sub(r"([\\`*\[\]|~]|(?<![^\W_])_|_(?![^\W_]))", r"\\\1", text)
-    return html.escape(INTERVAL.sub(r"[\1]", escaped), quote=False).replace("\n", " ")
+    return html.escape(INTERVAL.sub(r"[\1]", escaped), quote=False).replace("-&gt;", "->").replace("\n", " ")
 
 
 def markdown_section(section: Section) -> list[str]:

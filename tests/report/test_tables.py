@@ -258,6 +258,10 @@ NASTY = [
     "two \\\\ back\\\\slashes",
     "~~struck~~",
     "<http://example.org>",
+    "<!-- a comment --> and an arrow -> here",
+    "[+0.1, -0.2](http://example.org)",
+    "an interval [+0.1, +0.2], [1] [2]: x",
+    "_a_b_ snake_case_ _c",
 ]
 
 
@@ -286,7 +290,7 @@ def test_no_title_note_or_error_breaks_the_page(experiment: MakeExperiment) -> N
 
 def test_arms_are_listed_with_what_they_change(experiment: MakeExperiment) -> None:
     text = page(experiment({"base": BASE, "arm": MIXED}))
-    assert "\n- arm: model.block: PostNorm -&gt; PreNorm\n" in text
+    assert "\n- arm: model.block: PostNorm -> PreNorm\n" in text
 
 
 # notes
