@@ -80,11 +80,11 @@ def rates_of(results: Results, folder: Path) -> Rates | None:
 def rows(results: Results, rates: Rates) -> list[list[str]]:
     """Format the table, a row an arm."""
     digits, table_rows = describe("nll").digits, []
-    base = rates.curves[results.arms[0]]
+    base, twin = rates.curves[results.arms[0]], compared(rates.twin)
     for arm in results.arms:
         curve = rates.curves[arm]
-        comparison = compared(rates.twin, arm)
-        comparison[2] += _beside(results, rates, arm)
+        comparison = list(twin[arm])
+        comparison[2] += _edges_suffix(results, rates, arm)
         best = "none" if curve.best is None else f"{curve.rates[curve.best]:z.3g}"
         other = "" if curve is base else signed(*sensitivity_difference(curve, base), digits)
         table_rows.append([arm, f"{rates.shared[arm]:z.3g}", best, *comparison, _sensitivity(curve, digits), other])
@@ -99,8 +99,8 @@ def _sensitivity(curve: RateCurve, digits: int) -> str:
     return f"{number(float(finite.mean()), digits)}{spread}"
 
 
-def _beside(results: Results, rates: Rates, arm: str) -> str:
-    """Return the remark that a best rate lies at an end of the grid, where one does."""
+def _edges_suffix(results: Results, rates: Rates, arm: str) -> str:
+    """Format the best rates that lie at an end of the grid, to follow a verdict."""
     baseline = results.arms[0]
     sides = {"its": arm} if arm == baseline else {"its": arm, "the baseline's": baseline}
     edges = [

@@ -142,7 +142,8 @@ def status_parts(index: RunIndex) -> tuple[list[str], list[list[str]], list[str]
     rows = []
     for name, runs in _by_experiment(index).items():
         number = _counts(index, name, runs)
-        rows.append([_experiment(name), str(sum(number.values())), *(str(number[state]) for state in states)])
+        title = "(no experiment)" if name == NO_EXPERIMENT else name
+        rows.append([title, str(sum(number.values())), *(str(number[state]) for state in states)])
     lines = [] if rows else ["no cells"]
     lines += [training_line(run) for run in _distinct(index.runs) if run.state == "training"]
     ended_badly = [run for run in _distinct(index.runs) if run.state in FAULTY]
@@ -154,10 +155,6 @@ def status_parts(index: RunIndex) -> tuple[list[str], list[list[str]], list[str]
         lines.append(f"{run.name}: interrupted{at}; the same command resumes it")
     columns = ["experiment", "cells", *(COLUMNS[state] for state in states)]
     return columns, rows, [*lines, _left_line(index)]
-
-
-def _experiment(name: str) -> str:
-    return "(no experiment)" if name == NO_EXPERIMENT else name
 
 
 def training_line(run: Run) -> str:

@@ -58,11 +58,10 @@ def tuning_of(results: Results, folder: Path) -> tuple[dict[str, Any], Results, 
 
 def rows(results: Results, tuning: dict[str, Any], twin: Results, studies: dict[str, Study]) -> list[list[str]]:
     """Format the table, a row an arm."""
-    table_rows = []
+    table_rows, shared, tuned = [], compared(results), compared(twin)
     for arm in results.arms:
-        cells = [arm]
-        cells += [*compared(results, arm), *compared(twin, arm)]
-        cells[-1] += _beside(studies, dict.fromkeys((arm, results.arms[0])))
+        cells = [arm, *shared[arm], *tuned[arm]]
+        cells[-1] += _edges_suffix(studies, dict.fromkeys((arm, results.arms[0])))
         counts = studies[arm].trials.state.value_counts()
         spent = ", ".join(f"{counts[state]} {state}" for state in ("complete", "pruned", "failed") if state in counts)
         winner = tuning["arms"][arm]["changes"]
@@ -71,15 +70,17 @@ def rows(results: Results, tuning: dict[str, Any], twin: Results, studies: dict[
     return table_rows
 
 
-def compared(results: Results, arm: str) -> list[str]:
-    """Return an arm's headline mean and spread, its difference to the baseline, and the verdict."""
+def compared(results: Results) -> dict[str, list[str]]:
+    """Return for each arm its headline mean and spread, its difference to the baseline, and the verdict."""
     table = compare(results)
-    (row,) = table[(table.arm == arm) & (table.metric == results.headline)].itertuples()
-    return [mean_and_sd(row), difference(row), format_verdict_cell(str(row.verdict))]
+    return {
+        str(row.arm): [mean_and_sd(row), difference(row), format_verdict_cell(str(row.verdict))]
+        for row in table[table.metric == results.headline].itertuples()
+    }
 
 
-def _beside(studies: dict[str, Study], arms: Iterable[str]) -> str:
-    """Return the remark that a winner lies at an end of its range, where one does."""
+def _edges_suffix(studies: dict[str, Study], arms: Iterable[str]) -> str:
+    """Format the winners that lie at an end of their range, to follow a verdict."""
     edges = [
         f"{arm} at the {end} end of {name}"
         for arm in arms
