@@ -27,6 +27,10 @@ CELLS = Path("cells")
 """Folder of the cells as named on pages, which may be read on another machine or come from a pack."""
 
 
+SEE = " See docs/verdicts.md."
+"""End of the note on verdicts, but in a table for a paper."""
+
+
 def notes(results: Results, table: pd.DataFrame) -> list[str]:
     """Return all notes in a list."""
     return [line for lines in grouped(results, table).values() for line in lines]
@@ -44,7 +48,8 @@ def grouped(results: Results, table: pd.DataFrame) -> dict[str, list[str]]:
 
 def method(results: Results, table: pd.DataFrame) -> list[str]:
     """Return the notes without those on single runs, for a table outside its report."""
-    return [*_method(results, table), *_comparability(results), *_evaluation(results)]
+    lines = [*_method(results, table), *_comparability(results), *_evaluation(results)]
+    return [line.removesuffix(SEE) for line in lines]
 
 
 # how verdicts are reached --------------------------------------------------------------------------------------------
@@ -105,7 +110,7 @@ def describe_test(seeds: int, number: int, some: str = "", scope: str = "seeds")
     together = ", and the CIs together at 95 %" if number > 1 else ""
     return (
         f"Verdict{some}: exact sign-flip test at {share_of_alpha(number)}, and 95 % CI over {scope} excludes 0"
-        f"{together}. See docs/verdicts.md."
+        f"{together}.{SEE}"
     )
 
 
@@ -123,7 +128,7 @@ def _exploratory(results: Results, table: pd.DataFrame) -> str:
     named = ", ".join(results.exploratory) if results.confirmatory else "all arms"
     return (
         f"Exploratory, to be confirmed with other seeds: {named}. q bounds the share of false discoveries {scope} "
-        f"(Benjamini and Hochberg){only}; each 95 % CI holds by itself. See docs/verdicts.md."
+        f"(Benjamini and Hochberg){only}; each 95 % CI holds by itself.{SEE}"
     )
 
 

@@ -61,7 +61,7 @@ def test_its_report_is_written_where_that_is_asked_for(folder: Path, capsys: pyt
     before = contents(folder.parent)
     assert main(["report", str(folder)]) == 1
     assert contents(folder.parent) == before, "the old report names columns that there are no more"
-    assert "the column 'p (Holm)' of table.csv" in capsys.readouterr().err
+    assert "the column 'p_holm' of table.csv" in capsys.readouterr().err
     assert main(["report", str(folder), "--replace"]) == 0
     said = capsys.readouterr()
     assert "1.9075 ± 0.0015" in said.out
