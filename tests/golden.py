@@ -25,7 +25,7 @@ from lm.analysis.ladder import load_ladder
 from lm.analysis.results import load
 from lm.config.tree import InputError
 from lm.report.claims import answers
-from lm.report.ladder_csv import trend_table, worth_table
+from lm.report.ladder import trend_table, worth_table
 from lm.report.pack import open_results
 from lm.report.tables import as_csv
 from lm.store.sources import EQUIVALENT

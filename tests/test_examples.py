@@ -15,6 +15,8 @@ MODULES = (
     "benchmarks.show",
     "lm.analysis.external.table",
     "lm.execution.precisions",
+    "lm.report.notes",
+    "lm.report.tables",
     "lm.report.web.elements",
     "lm.stats.scaling",
     "lm.store.redaction",

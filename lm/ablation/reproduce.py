@@ -24,7 +24,8 @@ from lm.config.reading import files_by_name, report_name
 from lm.config.tree import InputError, load_yaml, nearest, path_name
 from lm.execution.estimate import advice, reduced_in, seconds_per_cell, wall_seconds
 from lm.execution.machine import default_workers, threads_each
-from lm.report.claims import answers, markdown_claims, show_claims
+from lm.report.claims import answers, claims_section, show_claims
+from lm.report.render import markdown_section
 from lm.report.status import duration
 from lm.report.tables import as_csv
 from lm.report.write import write_report
@@ -214,7 +215,7 @@ def _write(
 ) -> None:
     """Write the table as Markdown and as CSV."""
     lines = [f"# Claims, tier {tier}", "", f"Made by `lm {shlex.join(command)}`.", ""]
-    lines += [*markdown_claims(answered, several=True), "", *(f"- {line}" for line in left_out)]
+    lines += [*markdown_section(claims_section(answered, title="", several=True)), *(f"- {line}" for line in left_out)]
     write_atomic(folder / "table.md", "\n".join(lines).rstrip() + "\n")
     of_claim, of_answer = ("kind", "claim", "source", "metric"), ("estimate", "low", "high", "seeds", "p", "q")
     frame = pd.DataFrame(

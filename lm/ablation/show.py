@@ -9,8 +9,8 @@ from lm.ablation.plan import FinishedCells, Plan
 from lm.execution.cell_queue import Planned
 from lm.execution.estimate import advice, seconds_per_cell, wall_seconds
 from lm.execution.factory import threads
-from lm.report.autotune import describe_autotune
-from lm.report.grid import show_grid
+from lm.report.render import print_table
+from lm.report.run import describe_autotune
 from lm.report.status import duration
 from lm.store.store import Store
 from lm.training.cell import sizes
@@ -54,7 +54,7 @@ def show_plan(
                 status = "started" if store.started(cell) else "missing"
             seeds.setdefault(status, []).append(str(planned.seed))
         rows.append([arm, *costs, "\n".join(f"{status}: {', '.join(listed)}" for status, listed in seeds.items())])
-    show_grid(experiment.title, COLUMNS, rows, Console())
+    print_table(experiment.title, COLUMNS, rows, Console())
     for arm in experiment.arms:
         changes = [f"{path}: {before} -> {after}" for path, (before, after) in plan.changes(arm).items()]
         same = "the baseline" if arm == experiment.baseline else "no difference from the baseline"

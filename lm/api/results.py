@@ -73,8 +73,8 @@ class Results:
     def __repr__(self) -> str:
         from lm.report.tables import summary
 
-        columns, rows, _ = summary(self.records, self.comparisons)
-        return _short(self.records.manifest["title"], columns[:6], [row[:6] for row in rows], "arms")
+        table = summary(self.records, self.comparisons)
+        return _short(table.title, table.columns[:6], [row[:6] for row in table.rows], "arms")
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -125,7 +125,7 @@ class Ladder:
         """A row for each rung and arm, as in the ladder's table.csv: `compute` in training FLOPs of a run, `n`,
         `mean` and `sd` of the headline, and of all but the baseline `difference` and compute-equivalent `gain`, a
         factor, with their intervals, and `verdict`."""
-        from lm.report.ladder_csv import worth_table
+        from lm.report.ladder import worth_table
 
         return worth_table(self.records)
 
@@ -133,15 +133,15 @@ class Ladder:
     def trends(self) -> pd.DataFrame:
         """A row for each arm and for difference and gain, as in trends.csv: the `slope` per decade of compute with its
         interval, of gains that of the natural logarithm, and what it `says`."""
-        from lm.report.ladder_csv import trend_table
+        from lm.report.ladder import trend_table
 
         return trend_table(self.records)
 
     def __repr__(self) -> str:
-        from lm.report.ladder import worth_columns, worth_rows
+        from lm.report.ladder import worth_section
 
-        rows, _ = worth_rows(self.records)
-        return _short(self.records.manifest["title"], worth_columns(self.records), rows, "rows")
+        table = worth_section(self.records)
+        return _short(self.records.manifest["title"], table.columns, table.rows, "rows")
 
     def _of_rungs(self, table: Callable[[Results], pd.DataFrame]) -> pd.DataFrame:
         tables = {name: table(rung) for name, rung in self.rungs.items()}

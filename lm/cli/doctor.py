@@ -262,7 +262,7 @@ def choices(out: Path) -> Lines:
         InputError: if the file of measurements is damaged.
     """
     from lm.execution.precisions import format_ratios, measure_products
-    from lm.report.autotune import describe_autotune
+    from lm.report.run import describe_autotune
     from lm.store.side_files import WAYS_FILE, read_cached
 
     yield "executor", "local: processes of this machine"

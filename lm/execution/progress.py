@@ -8,7 +8,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 
 from lm.execution.cell_queue import Planned
 from lm.execution.scheduler import Running, Watcher
-from lm.report.failure import whereabouts
+from lm.report.run import whereabouts
 from lm.report.status import duration
 from lm.store.record import Ending
 from lm.store.store import Store

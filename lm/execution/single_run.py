@@ -7,7 +7,7 @@ from lm.config.tree import Tree
 from lm.execution.machine import threads_each
 from lm.execution.progress import step_lines
 from lm.inference.autotune import replace_auto_settings
-from lm.report.autotune import describe_autotune
+from lm.report.run import describe_autotune
 from lm.store.locks import to_stderr
 from lm.store.store import Store
 from lm.training.cell import check

@@ -1,20 +1,18 @@
-"""Answers to an experiment's claims, in the terminal and as Markdown."""
+"""Answers to an experiment's claims as a section of a report."""
 
 import math
 from collections.abc import Sequence
 
 from rich.console import Console
-from rich.text import Text
 
 from lm.analysis.answers import DECIDED, Answer, adjust_p, answer_claim
 from lm.analysis.claims import KINDS, Claim
 from lm.analysis.results import Results
 from lm.analysis.texts import DocumentCache
-from lm.report.grid import show_grid
-from lm.report.tables import escape, markdown_row
+from lm.report.render import Cell, Section, print_section
 from lm.stats.tests import ALPHA, smallest_p
 
-COLUMNS = ("kind", "claim", "expected", "found [interval]", "seeds", "p", "q", "p (Holm)", "verdict", "source")
+COLUMNS = ("kind", "claim", "expected", "estimate [interval]", "seeds", "p", "q", "p (Holm)", "verdict", "source")
 STYLES = {"reproduced": "green", "not reproduced": "red", "inconclusive": "yellow", "not enough seeds": "yellow"}
 
 NARROW, LEFT_OUT = 100, ("seeds", "q", "p (Holm)")
@@ -50,7 +48,8 @@ def _end(value: float) -> str:
 
 def row(answer: Answer) -> list[str]:
     """Format an answer as the cells of a table row."""
-    verdict = answer.verdict + (f" ({answer.note})" if answer.note else "")
+    note = "" if answer.note.startswith(POST_HOC) else answer.note
+    verdict = answer.verdict + (f" ({note})" if note else "")
     exact = ", every seed" if answer.claim.exact else ""
     p = [f"{value:z.3g}" if math.isfinite(value) else "-" for value in (answer.p, answer.q, answer.p_holm)]
     claim = answer.claim
@@ -61,27 +60,38 @@ def row(answer: Answer) -> list[str]:
         format_estimate(answer),
         str(answer.seeds),
         *p,
-        verdict,
+        Cell(verdict, style=STYLES[answer.verdict]),
         claim.source,
     ]
+
+
+def claims_section(
+    named_answers: Sequence[tuple[str, Answer]], title: str = "Claims", several: bool = False, width: int | None = None
+) -> Section:
+    """Build the table of answers, with tally and notes.
+
+    Args:
+        named_answers: answers, each with the name of its experiment.
+        title: heading of the section.
+        several: True for a column with the name of the experiment.
+        width: of the terminal in characters, for which some columns are left out; None for a page.
+    """
+    left_out = () if width is None else ("source", *(LEFT_OUT if width < NARROW else ()))
+    shown = [index for index, column in enumerate(COLUMNS) if column not in left_out]
+    columns = [*(["experiment"] if several else []), *(COLUMNS[index] for index in shown)]
+    rows = [
+        [*([name] if several else []), *(cells[index] for index in shown)]
+        for name, cells in ((name, row(answer)) for name, answer in named_answers)
+    ]
+    answers = [answer for _, answer in named_answers]
+    return Section(title, columns, rows, [*tally(answers), *claim_notes(answers)])
 
 
 def show_claims(named_answers: Sequence[tuple[str, Answer]], console: Console, title: str = "Claims") -> None:
     """Print answers, each with the name of its experiment where there is more than one."""
     several = len({name for name, _ in named_answers}) > 1
-    shown = [index for index, column in enumerate(COLUMNS[:-1]) if console.width >= NARROW or column not in LEFT_OUT]
-    columns = [*(["experiment"] if several else []), *(COLUMNS[index] for index in shown)]
-    rows: list[list[str | Text]] = []
-    for name, answer in named_answers:
-        *cells, verdict = [*([name] if several else []), *(row(answer)[index] for index in shown)]
-        rows.append([*cells, Text(verdict, style=STYLES[answer.verdict])])
     console.print()
-    show_grid(title, columns, rows, console)
-    for line in (
-        *tally([answer for _, answer in named_answers]),
-        *claim_notes([answer for _, answer in named_answers]),
-    ):
-        console.print(line, highlight=False, markup=False)
+    print_section(claims_section(named_answers, title, several, console.width), console)
 
 
 def kind_of(answer: Answer) -> str:
@@ -133,40 +143,30 @@ def claim_notes(answers: Sequence[Answer]) -> list[str]:
     """Explain how the answers were judged, as far as these need it."""
     relations = {"" if answer.claim.exact else answer.claim.relation for answer in answers}
     lines = [
-        "Each claim is judged by its own p at 5 %. q (Benjamini and Hochberg) and p (Holm) are corrected over the "
-        "claims of its kind in this table. Published: by others. Ours: measured or derived by ourselves. Identity: "
-        "true by construction, so that only an error in the code could refute it."
+        "Each claim is judged by its own p at 5 %; q (Benjamini and Hochberg) and p (Holm) are corrected over the "
+        "claims of its kind in this table. Published: by others. Ours: measured or derived by us. Identity: true by "
+        "construction, so only an error in the code could refute it."
     ]
     if any(answer.post_hoc for answer in answers):
         lines.append(
-            "Post hoc: the claim was written, changed or given more seeds when results of its seeds could be known, "
-            "and too few other seeds were trained since. Such claims are counted and corrected by themselves."
+            "Post hoc: written, changed or given more seeds when results could be known, and too few other seeds were "
+            "trained since; counted and corrected by themselves."
         )
+        reasons = dict.fromkeys(answer.note for answer in answers if answer.note.startswith(POST_HOC))
+        lines += [f"{reason[:1].upper()}{reason[1:]}." for reason in reasons]
     if relations & {"less", "greater"}:
         lines.append("Less and greater: the mean over seeds, an exact sign-flip test, and its 95 % interval.")
     if relations & {"range", "slope", "equivalent"}:
         lines.append(
-            "Ranges, slopes and equivalences: the median over seeds (the typical seed), sign tests that ask for no "
-            "shape of the noise, and their interval, 95 % at each end."
+            "Ranges, slopes and equivalences: the median over seeds, sign tests, and their interval, 95 % at each end."
         )
     if any(answer.generalises_over == "seeds and text" for answer in answers):
         lines.append(
-            "Over seeds and text: other seeds and other text of this kind. Student's test over seeds and documents as "
-            "crossed random effects has to agree with the test over seeds; the interval holds those of both, and p is "
-            "the larger."
+            "Over seeds and text: other seeds and other text of this kind. The test over seeds and Student's over "
+            "seeds and documents (crossed random effects) must agree; the interval holds both, and p is the larger."
         )
     if reasons := dict.fromkeys(answer.not_over_text_because for answer in answers if answer.not_over_text_because):
         lines.append(f"Over seeds: not over other text, because of one of these: {'; '.join(reasons)}.")
     if "" in relations:
         lines.append("Every seed: no test; the mean and the range over seeds. Any seed can refute it.")
     return lines
-
-
-def markdown_claims(named_answers: Sequence[tuple[str, Answer]], several: bool = False) -> list[str]:
-    """Format answers as the lines of a Markdown table, with tally and notes."""
-    columns = [*(["experiment"] if several else []), *COLUMNS]
-    lines = [markdown_row(columns), markdown_row(["---"] * len(columns))]
-    for name, answer in named_answers:
-        lines.append(markdown_row([escape(cell) for cell in [*([name] if several else []), *row(answer)]]))
-    answers = [answer for _, answer in named_answers]
-    return [*lines, "", *(f"- {escape(line)}" for line in (*tally(answers), *claim_notes(answers)))]

@@ -1,5 +1,6 @@
 """The report of runs that others trained: tables, notes, figures and pages, in the terminal and as files."""
 
+import dataclasses
 import functools
 import json
 import os
@@ -16,25 +17,21 @@ from lm.analysis.tidy import CELLS
 from lm.config.tree import InputError
 from lm.report.figures.picture import as_files
 from lm.report.figures.static_pages import ALT, draw_runs
-from lm.report.notes import describe_test, format_seeds, shared_level
-from lm.report.page import listed, show
+from lm.report.notes import describe_test, format_seeds, seed_ranges, share_of_alpha
+from lm.report.render import Cell, Section, escape, markdown_section, print_section
 from lm.report.tables import (
     ARROWS,
-    DETAILS,
+    DIFFERENCE,
     as_csv,
     details,
     detectable,
     difference,
-    escape,
     format_run_counts,
-    interval_heading,
-    markdown_row,
-    markdown_table,
     mean_and_sd,
+    several_intervals,
 )
-from lm.report.web.elements import tag
-from lm.report.web.static import Picture, StaticSection, static_page
-from lm.report.write import write_files
+from lm.report.web.static import Picture, static_page
+from lm.report.write import publish
 from lm.stats.tests import ALPHA
 from lm.stats.unpaired import runs_needed, smallest_unpaired_p
 from lm.store.metrics import METRICS, describe
@@ -53,18 +50,31 @@ def heading(runs: Runs, quantity: str) -> str:
 
 def title(runs: Runs) -> str:
     """Return the title of the report."""
-    return f"{runs.source.path.name or runs.source.path.resolve().name}: {len(runs.arms)} arms, made elsewhere"
+    return f"{runs.source.path.name or runs.source.path.resolve().name}: {len(runs.arms)} arms, external runs"
 
 
 # the tables and what is below them -----------------------------------------------------------------------------------
 
 
-def summary(runs: Runs, table: pd.DataFrame, quantity: str) -> tuple[list[str], list[list[str]], list[bool]]:
-    """Return headings, a row for each arm, and which rows are bold for a significant difference."""
-    rows = list(table[table.metric == quantity].itertuples())
-    heads, labelled = interval_heading(table[table.metric == quantity])
-    texts = [[str(r.arm), format_run_counts(r), mean_and_sd(r), difference(r, labelled), str(r.verdict)] for r in rows]
-    return ["arm", "n", heading(runs, quantity), heads, "verdict"], texts, [bool(row.bold) for row in rows]
+def judged_sections(runs: Runs, table: pd.DataFrame) -> list[Section]:
+    """Build a table for each judged quantity: a row an arm, significant differences in bold; the last has the notes."""
+    sections = []
+    for quantity in runs.judged:
+        of_quantity = table[table.metric == quantity]
+        labelled = several_intervals(of_quantity)
+        rows = [
+            [
+                str(row.arm),
+                format_run_counts(row),
+                mean_and_sd(row),
+                Cell(difference(row, labelled), bool(row.bold)),
+                str(row.verdict),
+            ]
+            for row in of_quantity.itertuples()
+        ]
+        sections.append(Section(quantity, ["arm", "n", heading(runs, quantity), DIFFERENCE, "verdict"], rows))
+    sections[-1] = dataclasses.replace(sections[-1], notes=notes(runs, table))
+    return sections
 
 
 def notes(runs: Runs, table: pd.DataFrame) -> list[str]:
@@ -80,13 +90,13 @@ def _method(runs: Runs, table: pd.DataFrame) -> Iterator[str]:
     )
     if runs.paired:
         yield (
-            f"Mean ± standard deviation over {format_seeds(runs.seeds)}. Differences are to {base}, paired by seed. "
-            "Where runs of one seed share nothing but its number, the test holds as well and finds less."
+            f"Seeds {seed_ranges(runs.seeds)}, paired with {base} by seed. Mean ± sd over seeds. The test also holds, "
+            "with less power, where runs of one seed share nothing but its number."
         )
         yield describe_test(len(runs.seeds), number)
     else:
         yield (
-            f"Mean ± standard deviation over runs. Differences of means are to {base}, unpaired: {runs.why}. "
+            f"Mean ± sd over runs. Differences of means to {base}, unpaired: {runs.why}. "
             + ("" if runs.why == "as was asked for" else "Runs that share seeds with the baseline's would show more.")
         ).strip()
         yield _unpaired(runs, table, number)
@@ -96,48 +106,42 @@ def _method(runs: Runs, table: pd.DataFrame) -> Iterator[str]:
                 f"Warning: one of {arm} and {base} spreads over twice as far as the other in {quantity}. If the noise "
                 "is skewed too, no test holds: 7 to 17 of 100 equal means are called different."
             )
-    judged = ", and beside it ".join(", ".join(part) for part in (runs.judged[:1], runs.judged[1:]) if part)
     plain = "Student's" if runs.paired else "Welch's"
-    yield f"Judged: {judged}. Every other quantity has its plain interval ({plain}, 95 % by itself) and no verdict."
+    yield f"Judged: {', '.join(runs.judged)}. Others have a plain CI ({plain}, each by itself) and no verdict."
     if runs.margin == runs.margin:
         yield (
-            f"Equivalent: the median difference over seeds of {runs.judged[0]} lies within {runs.margin:zg} by two "
-            "one-sided sign tests, Holm-adjusted."
+            f"Equivalent: median difference of {runs.judged[0]} over seeds within {runs.margin:zg}, by two one-sided "
+            "sign tests (Holm)."
         )
     headline = table[(table.metric == runs.judged[0]) & table.detectable.notna()]
     if detectable_texts := [f"{row.arm} {detectable(row)}" for row in headline.itertuples()]:
-        yield f"Smallest difference that the test would find four times in five: {', '.join(detectable_texts)}."
+        yield f"Detectable effect (80 % power): {', '.join(detectable_texts)}."
 
 
 def _unpaired(runs: Runs, table: pd.DataFrame, number: int) -> str:
     """Describe the tests of unpaired runs, or why too few runs allow none."""
     sizes = table[table.metric == runs.judged[0]].n.tolist()
     least = min(smallest_unpaired_p(n, sizes[0]) for n in sizes[1:])
+    level = share_of_alpha(number)
     if least > ALPHA / number:
-        shared = (
-            f"{number} comparisons share {ALPHA}, {ALPHA / number:z.3g} for each" if number > 1 else f"{ALPHA} is asked"
-        )
         return (
-            f"So few runs cannot reach significance: a permutation test gives no p below {least:z.3g}, and "
-            f"{shared}. {runs_needed(number)} runs of each arm could."
+            f"So few runs cannot reach significance ({runs_needed(number)} runs of each arm could): a permutation test "
+            f"gives no p below {least:z.3g}, and {level} is needed."
         )
-    each, together = shared_level(number)
     return (
-        f"Verdicts come from two tests that have to agree{each}: a permutation test of Welch's t, which is exact where "
-        "the arm changes nothing, and Welch's t-test, which about holds where it changes the spread of normal noise. "
-        f"The joint intervals hold what either test does not reject{together}, and one leaves out zero exactly where "
-        "there is a verdict."
+        f"Verdict: a permutation test of Welch's t and Welch's t-test agree at {level}. The joint CI holds what either "
+        "does not reject, and excludes 0 exactly where there is a verdict."
     )
 
 
 def _directions(runs: Runs) -> Iterator[str]:
     """State which direction is better for judged quantities whose names do not imply it."""
     for name in runs.judged:
-        way = runs.better[name]
-        if name in runs.assumed and way == "lower":
-            yield f"{name}: lower is better (assumed, for nothing is known of it; --higher-is-better says otherwise)."
-        elif way is not None and name not in METRICS:
-            yield f"{name}: {way} is better."
+        direction = runs.better[name]
+        if name in runs.assumed and direction == "lower":
+            yield f"{name}: lower is better (assumed; --higher-is-better changes it)."
+        elif direction is not None and name not in METRICS:
+            yield f"{name}: {direction} is better."
 
 
 def _ended(runs: Runs, table: pd.DataFrame) -> Iterator[str]:
@@ -145,20 +149,17 @@ def _ended(runs: Runs, table: pd.DataFrame) -> Iterator[str]:
     not_ok = [(key, run) for key, run in runs.runs.items() if run.status != "ok"]
     for (arm, seed), run in not_ok[:MOST_NAMED]:
         why = f" ({run.source_status})" if run.source_status else ""
-        yield f"{arm} seed {seed} {run.status}{why}. It enters no mean."
+        yield f"{arm} seed {seed} {run.status}{why}. Not in any mean."
     if len(not_ok) > MOST_NAMED:
         yield f"{len(not_ok) - MOST_NAMED} more runs ended so; cells.csv has them all."
     for arm in runs.arms if runs.paired else ():
-        if gone := [seed for seed in runs.seeds if (arm, seed) not in runs.runs]:
-            yield f"{arm} {format_seeds(gone)} {'is' if len(gone) == 1 else 'are'} not there."
+        if missing_seeds := [seed for seed in runs.seeds if (arm, seed) not in runs.runs]:
+            yield f"{arm} {format_seeds(missing_seeds)} {'is' if len(missing_seeds) == 1 else 'are'} missing."
     for row in table[table.metric == runs.judged[0]].itertuples():
-        if bad := row.diverged + row.failed:
+        if num_lost := row.diverged + row.failed:
             total = len(runs.statuses(str(row.arm)))
             rate = f"{row.lost_rate:z.2f} [{row.lost_low:z.2f}, {row.lost_high:z.2f}]"
-            yield (
-                f"{row.arm}: {bad} of {total} runs diverged or failed, a rate of {rate} (Clopper and Pearson's 95 % "
-                "interval)."
-            )
+            yield f"{row.arm}: {num_lost} of {total} runs diverged or failed: {rate} (Clopper-Pearson 95 % CI)."
 
 
 # where they go -------------------------------------------------------------------------------------------------------
@@ -166,43 +167,25 @@ def _ended(runs: Runs, table: pd.DataFrame) -> Iterator[str]:
 
 def terminal(runs: Runs, table: pd.DataFrame, console: Console) -> None:
     """Print a table for each judged quantity, and the notes."""
-    for quantity in runs.judged:
-        columns, rows, bold = summary(runs, table, quantity)
-        show(title(runs) if quantity == runs.judged[0] else quantity, columns, rows, console, bold)
-    for line in notes(runs, table):
-        console.print(line, highlight=False, markup=False)
+    first, *others = judged_sections(runs, table)
+    for section in (dataclasses.replace(first, title=title(runs)), *others):
+        print_section(section, console)
 
 
 def markdown(runs: Runs, table: pd.DataFrame, figures: Sequence[str]) -> str:
     """Format the report as one page of Markdown."""
+    first, *others = judged_sections(runs, table)
     lines = [f"# {escape(title(runs))}", ""]
-    for quantity in runs.judged:
-        columns, rows, bold = summary(runs, table, quantity)
-        if quantity != runs.judged[0]:
-            lines += [f"## {escape(quantity)}", ""]
-        lines += [markdown_row([escape(column) for column in columns]), markdown_row(["---"] * len(columns))]
-        for row, strong in zip(rows, bold, strict=True):
-            texts = [escape(cell) for cell in row]
-            lines.append(markdown_row([*texts[:3], f"**{texts[3]}**" if strong else texts[3], texts[4]]))
-        lines.append("")
-    lines += ["## How it was found", "", *listed(notes(runs, table))]
-    lines += ["## Figures", "", *(f"![{name}]({name}.png)" for name in figures), ""]
-    named = functools.partial(heading, runs)
-    lines += ["## All measurements", "", *markdown_table(DETAILS, details(table, named))]
+    for section in (dataclasses.replace(first, title=""), *others):
+        lines += markdown_section(section)
+    lines += ["All metrics: table.csv. Runs: cells.csv.", "", "## Figures", ""]
+    lines += [f"![{name}]({name}.png)" for name in figures]
     return "\n".join(lines).rstrip("\n") + "\n"
 
 
 def html(runs: Runs, table: pd.DataFrame, pictures: Sequence[Picture]) -> str:
     """Format the report as one HTML file that needs no network."""
-    parts: list[StaticSection] = []
-    for quantity in runs.judged:
-        columns, rows, bold = summary(runs, table, quantity)
-        texts = [
-            [tag("strong", cell) if strong and at == 3 else cell for at, cell in enumerate(row)]
-            for row, strong in zip(rows, bold, strict=True)
-        ]
-        parts.append((quantity, columns, texts, notes(runs, table) if quantity == runs.judged[-1] else []))
-    parts.append(("All measurements", DETAILS, details(table, functools.partial(heading, runs)), []))
+    parts = [*judged_sections(runs, table), details(table, functools.partial(heading, runs))]
     below = f"{runs.source.path}: {runs.source.kind}; baseline {runs.arms[0]}"
     return static_page(title(runs), below, parts, pictures)
 
@@ -215,8 +198,8 @@ def tidy(runs: Runs) -> pd.DataFrame:
     rows = []
     for (arm, seed), run in runs.runs.items():
         for name in runs.measured:
-            meaning, way = describe(name), runs.better[name] or ""
-            of_run = (runs.source.path.name, arm, seed, "", run.status, name, meaning.label, meaning.unit, way)
+            meaning, direction = describe(name), runs.better[name] or ""
+            of_run = (runs.source.path.name, arm, seed, "", run.status, name, meaning.label, meaning.unit, direction)
             rows.append((*of_run, runs.value(arm, seed, name)))
     return pd.DataFrame(rows, columns=list(CELLS)).astype({"value": "float64"})
 
@@ -249,10 +232,7 @@ def write_comparison(runs: Runs, console: Console, into: Path | None) -> None:
             f"--out {into}: holds {other_reports[0]} and its report; expected a folder of this report's own"
         )
     files = external_files(runs, table)
-    try:
-        terminal(runs, table, console)
-    finally:  # also if standard output is closed early
-        write_files(into, files)
+    publish(into, files, lambda: terminal(runs, table, console))
     print(f"report: {into / 'table.md'}", file=sys.stderr)
 
 

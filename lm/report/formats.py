@@ -1,29 +1,94 @@
-"""Reports of one experiment or several in the requested formats, and a check against existing files."""
+"""Reports of one source or several, experiments, ladders and searches, in the requested formats."""
 
+import dataclasses
 import io
+import os
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
 from rich.console import Console
 
+from lm.analysis.compare import HEALTHY, NO_RUN
+from lm.analysis.ladder import FILE, LadderResults, load_ladder
 from lm.analysis.tidy import cells
 from lm.config.tree import InputError, nearest
 from lm.report.figures.catalogue import charts
+from lm.report.figures.chart import label
 from lm.report.figures.picture import METADATA, Kind, paper_figures
-from lm.report.latex import latex
+from lm.report.ladder import digits
+from lm.report.ladder_page import ladder_report_body as body_of_ladder
+from lm.report.ladder_page import show_ladder
 from lm.report.notes import notes
-from lm.report.overview import ReportSource, is_damaged, load_source, overview_page, show_source
-from lm.report.page import listed
-from lm.report.paper_table import PaperTable, markdown_paper_table, paper_table
-from lm.report.tables import as_csv, escape
-from lm.report.write import ExperimentReport, page_files, report_html, write_files
+from lm.report.paper_table import paper_table
+from lm.report.render import Section, latex, markdown_section
+from lm.report.search import importance_of
+from lm.report.study import Study, importance_lines, load_study, terminal
+from lm.report.tables import (
+    DIFFERENCE,
+    as_csv,
+    difference,
+    format_run_counts,
+    format_verdict_cell,
+    several_intervals,
+    signed,
+)
+from lm.report.web.overview import ArmLine, OverviewEntry, overview_html
+from lm.report.web.parts import MOST_VERDICTS
+from lm.report.web.search import ImportancesOrReason, best_line, search_body
+from lm.report.write import ExperimentReport, load_report, page_files, publish, report_body, report_html, show
 
 Files = dict[str, str | bytes]
 
 
-@dataclass(frozen=True)
+# what a report is of ------------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Search:
+    """A search with the importances of its parameters, or why there are none."""
+
+    study: Study
+    importance: ImportancesOrReason
+
+
+ReportSource = ExperimentReport | LadderResults | Search
+
+KINDS: dict[type, tuple[str, str]] = {
+    ExperimentReport: ("experiment", "experiments"),
+    LadderResults: ("ladder", "ladders"),
+    Search: ("search", "searches"),
+}
+
+
+def load_source(folder: Path) -> ReportSource:
+    """Load the experiment, ladder or search in a folder. Raises InputError where it cannot be read."""
+    if os.path.isfile(folder / "study.json"):
+        study = load_study(folder)
+        return Search(study, importance_of(study))
+    return load_ladder(folder) if os.path.isfile(folder / FILE) else load_report(folder)
+
+
+def show_source(source: ReportSource, console: Console) -> None:
+    """Print its tables."""
+    if isinstance(source, Search):
+        terminal(source.study, importance_lines(source.importance), console)
+    elif isinstance(source, LadderResults):
+        show_ladder(source, console)
+    else:
+        show(source, console)
+
+
+def is_damaged(source: ReportSource) -> bool:
+    """Return True if a record or a curve was changed since training wrote it."""
+    return not isinstance(source, Search) and source.damaged
+
+
+# the request ----------------------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
 class ReportRequest:
     """The formats and columns requested for a report.
 
@@ -76,50 +141,48 @@ def report_files(sources: Sequence[ReportSource], request: ReportRequest) -> Fil
     names = [report.results.manifest["name"] for report in reports]
     if twice := [name for name in names if names.count(name) > 1]:
         raise InputError(f"two experiments are called {twice[0]}; a report of several tells them apart by their names")
-    sheets = [paper_table(report.results, report.table, request.columns) for report in reports]
+    tables = [paper_table(report.results, report.table, request.columns) for report in reports]
     files: Files = {}
     for make in dict.fromkeys(FORMATS[name] for name in sorted(request.formats, key=lambda name: name == PAGE)):
-        files |= make(reports, sheets, request)  # of both kinds of figures the same
+        files |= make(reports, tables, request)  # of both kinds of figures the same
     return files
 
 
 # the formats ---------------------------------------------------------------------------------------------------------
 
 
-def _md(reports: Sequence[ExperimentReport], sheets: Sequence[PaperTable], request: ReportRequest) -> Files:
+def _md(reports: Sequence[ExperimentReport], tables: Sequence[Section], request: ReportRequest) -> Files:
     if len(reports) == 1:
-        first = None if request.columns is None else markdown_paper_table(sheets[0])
-        return page_files(reports[0], first, request.every_figure)
+        return page_files(reports[0], None if request.columns is None else tables[0], request.every_figure)
     lines = [f"# Report of {len(reports)} experiments", ""]
-    for report, table in zip(reports, sheets, strict=True):
-        lines += [f"## {escape(table.title)}", "", *markdown_paper_table(table), ""]
-        lines += listed(notes(report.results, report.table))
+    for report, table in zip(reports, tables, strict=True):
+        lines += markdown_section(dataclasses.replace(table, notes=notes(report.results, report.table)))
     return {"table.md": "\n".join(lines).rstrip("\n") + "\n"}
 
 
-def _html(reports: Sequence[ExperimentReport], sheets: Sequence[PaperTable], request: ReportRequest) -> Files:
+def _html(reports: Sequence[ExperimentReport], tables: Sequence[Section], request: ReportRequest) -> Files:
     return {"report.html": report_html(reports[0]) if len(reports) == 1 else overview_page(reports)}
 
 
-def _latex(reports: Sequence[ExperimentReport], sheets: Sequence[PaperTable], request: ReportRequest) -> Files:
-    return {"table.tex": latex(sheets)}
+def _latex(reports: Sequence[ExperimentReport], tables: Sequence[Section], request: ReportRequest) -> Files:
+    return {"table.tex": latex(tables)}
 
 
 def _all_cells(reports: Sequence[ExperimentReport]) -> pd.DataFrame:
     return pd.concat([cells(report.results) for report in reports], ignore_index=True)
 
 
-def _csv(reports: Sequence[ExperimentReport], sheets: Sequence[PaperTable], request: ReportRequest) -> Files:
+def _csv(reports: Sequence[ExperimentReport], tables: Sequence[Section], request: ReportRequest) -> Files:
     return {"cells.csv": as_csv(_all_cells(reports))}
 
 
-def _parquet(reports: Sequence[ExperimentReport], sheets: Sequence[PaperTable], request: ReportRequest) -> Files:
+def _parquet(reports: Sequence[ExperimentReport], tables: Sequence[Section], request: ReportRequest) -> Files:
     content = io.BytesIO()
     _all_cells(reports).to_parquet(content, index=False)
     return {"cells.parquet": content.getvalue()}
 
 
-def _figures(reports: Sequence[ExperimentReport], sheets: Sequence[PaperTable], request: ReportRequest) -> Files:
+def _figures(reports: Sequence[ExperimentReport], tables: Sequence[Section], request: ReportRequest) -> Files:
     """Return the figures for a paper; of several experiments, file names begin with the experiment."""
     kinds: list[Kind] = [kind for kind in METADATA if kind in request.formats]
     files: Files = {}
@@ -133,7 +196,7 @@ def _figures(reports: Sequence[ExperimentReport], sheets: Sequence[PaperTable], 
 
 PAGE, HTML = "md", "html"
 
-FORMATS: Mapping[str, Callable[[Sequence[ExperimentReport], Sequence[PaperTable], ReportRequest], Files]] = {
+FORMATS: Mapping[str, Callable[[Sequence[ExperimentReport], Sequence[Section], ReportRequest], Files]] = {
     PAGE: _md,
     HTML: _html,
     "latex": _latex,
@@ -148,6 +211,70 @@ DEFAULT_FORMATS = (PAGE, "latex", "csv")
 """Default formats of a report of several experiments."""
 
 
+# several reports on one page -----------------------------------------------------------------------------------------
+
+
+def overview_page(sources: Sequence[ReportSource]) -> str:
+    """Format the page, in the order of the sources."""
+    return overview_html(f"Report of {_count_kinds(sources)}", [_entry(source) for source in sources])
+
+
+def _count_kinds(sources: Sequence[ReportSource]) -> str:
+    """Count the sources of each kind, in words."""
+    counts = Counter(map(type, sources))
+    counted = [f"{counts[kind]} {names[counts[kind] > 1]}" for kind, names in KINDS.items() if counts[kind]]
+    return " and ".join(filter(None, [", ".join(counted[:-1]), counted[-1]]))
+
+
+def _entry(source: ReportSource) -> OverviewEntry:
+    if isinstance(source, Search):
+        body = search_body(source.study, source.importance)
+        return OverviewEntry(source.study.manifest["name"], "", [], best_line(source.study), body)
+    return _ladder_entry(source) if isinstance(source, LadderResults) else _experiment_entry(source)
+
+
+def _experiment_entry(report: ExperimentReport) -> OverviewEntry:
+    """List the arms by the headline quantity; of many, the baseline and those with significant differences."""
+    results = report.results
+    judged = report.table[report.table.metric == results.headline]
+    labelled = several_intervals(judged)
+    rows = list(judged.itertuples())
+    if len(rows) > MOST_VERDICTS + 1:
+        rows = sorted(rows, key=lambda row: (row.verdict != "baseline", not row.bold))
+    lines = [
+        ArmLine(
+            str(row.arm),
+            format_run_counts(row),
+            difference(row, labelled),
+            format_verdict_cell(str(row.verdict)),
+            str(row.health),
+            bool(row.bold),
+        )
+        for row in rows[: MOST_VERDICTS + 1]
+    ]
+    left = len(rows) - len(lines)
+    more = f"And {left} more arm{'s' * (left > 1)} in its own table." if left else ""
+    of = f"{DIFFERENCE} of {label(results.headline)}" if len(rows) > 1 else ""
+    return OverviewEntry(results.manifest["name"], of, lines, more, report_body(report))
+
+
+def _ladder_entry(results: LadderResults) -> OverviewEntry:
+    """List the arms at the top rung."""
+    top, lines = results.manifest["rungs"][-1]["name"], []
+    for arm in results.arms:
+        if arm.scaling is None or arm.at[-1].rung != top:
+            nothing = f"no pair to compare{arm.lost.get(top, '')}"
+            lines.append(ArmLine(arm.name, "0", "-", nothing, arm.health.get(top, NO_RUN), bold=False))
+            continue
+        at, of = arm.at[-1], arm.scaling.differences[-1]
+        text = signed(of.value, of.low, of.high, digits(results))
+        lines.append(
+            ArmLine(arm.name, str(at.pairs), text, format_verdict_cell(at.verdict), at.ill or HEALTHY, at.bold)
+        )
+    judged = f"{DIFFERENCE} of {label(results.manifest['metric'])} at the top rung, {top}"
+    return OverviewEntry(results.manifest["name"], judged, lines, "", body_of_ladder(results))
+
+
 # the report ----------------------------------------------------------------------------------------------------------
 
 
@@ -158,12 +285,12 @@ def write_formats(folders: Sequence[Path], into: Path, request: ReportRequest, c
         InputError: if a folder cannot be read by this version, or `report_files` refuses the sources.
     """
     sources = [load_source(folder) for folder in folders]
-    files = report_files(sources, request)
-    try:
+
+    def print_all() -> None:
         for source in sources:
             show_source(source, console)
-    finally:  # also if standard output is closed early
-        write_files(into, files)
+
+    publish(into, report_files(sources, request), print_all)
     return any(is_damaged(source) for source in sources)
 
 

@@ -1,22 +1,21 @@
-"""The tables of a ladder as rows of text, and the notes below them."""
+"""Sections of a ladder: arms by rung, trends, forecast, rungs; and its long tables for CSV files."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from lm.analysis.ladder import ArmOf, LadderResults, losses
-from lm.report.autotune import describe_autotune
-from lm.report.tables import heading, number, signed
+from lm.report.render import Cell, Section
+from lm.report.run import describe_autotune
+from lm.report.tables import DIFFERENCE, format_verdict_cell, heading, number, signed
 from lm.stats.ladder import Beyond, Gain
 from lm.stats.tests import seeds_needed
 from lm.stats.trend import MIN_PAIRS, Estimate, Trend
 from lm.store.metrics import describe
-from lm.store.record import RungOf
 from lm.store.validation import is_number
-
-Rows = list[list[str]]
 
 BEYOND: dict[Beyond, str] = {"": "", "above": " (above the top rung)", "below": " (below the first rung)", "floor": ""}
 """Suffixes of gains for which the law is extrapolated."""
@@ -65,76 +64,78 @@ def gain(estimate: Gain | None) -> str:
 # the arms by rung ----------------------------------------------------------------------------------------------------
 
 
-def worth_columns(results: LadderResults) -> list[str]:
-    """Return the headings of the first table."""
-    return ["rung", "arm", "n", "difference [95 %]", "gain in compute [95 %]", "verdict"]
-
-
-def worth_rows(results: LadderResults) -> tuple[Rows, list[bool]]:
-    """Return difference and gain of each arm at each rung, and whether each verdict is bold."""
-    rows: Rows = []
-    bold = []
+def worth_section(results: LadderResults) -> Section:
+    """Build the table of difference and gain of each arm at each rung."""
+    rows: list[list[str]] = []
     for rung in results.manifest["rungs"]:
         for arm in results.arms:
-            place = next((k for k, at in enumerate(arm.at) if at.rung == rung["name"]), None)
-            if place is None or arm.scaling is None:
+            index = next((k for k, at in enumerate(arm.at) if at.rung == rung["name"]), None)
+            if index is None or arm.scaling is None:
                 nothing = f"no pair to compare{arm.lost.get(rung['name'], '')}"
                 rows.append([rung["name"], arm.name, "0", "-", "-", nothing])
-                bold.append(False)
                 continue
-            at, of = arm.at[place], arm.scaling.differences[place]
-            arm_gain = arm.scaling.gains[place] if arm.scaling.gains else None
-            difference = signed(of.value, of.low, of.high, digits(results))
+            at, estimate = arm.at[index], arm.scaling.differences[index]
+            arm_gain = arm.scaling.gains[index] if arm.scaling.gains else None
+            difference = Cell(signed(estimate.value, estimate.low, estimate.high, digits(results)), at.bold)
             text = gain(arm_gain) + (NOT_BRACKETED if arm_gain is not None and at.not_bracketed else "")
-            rows.append([rung["name"], arm.name, str(at.pairs), difference, text, at.verdict])
-            bold.append(at.bold)
-    return rows, bold
+            rows.append([rung["name"], arm.name, str(at.pairs), difference, text, format_verdict_cell(at.verdict)])
+    columns = ["rung", "arm", "n", DIFFERENCE, "gain in compute [95 % CI]", "verdict"]
+    return Section("Arms by rung", columns, rows, worth_notes(results))
 
 
 # trends --------------------------------------------------------------------------------------------------------------
 
-TRENDS = ("arm", "of", "a decade of compute", "verdict")
 
-
-def trend_rows(results: LadderResults) -> tuple[Rows, list[bool]]:
-    """Return the trends of each arm's difference and gain over compute, and which are bold."""
-    rows: Rows = []
+def trend_section(results: LadderResults) -> Section:
+    """Build the table of the trends of each arm's difference and gain over compute."""
+    rows: list[list[str]] = []
     for arm in results.arms:
         if arm.scaling is None:
-            rows += [[arm.name, of, "-", "no pair to compare"] for of in ("difference", "gain, a factor")]
+            rows += [[arm.name, quantity, "-", "no pair to compare"] for quantity in ("difference", "gain, a factor")]
             continue
         first, second = arm.scaling.of_difference, arm.scaling.of_gain
-        slope = signed(first.slope.value, first.slope.low, first.slope.high, digits(results))
-        rows.append([arm.name, "difference", slope, trend_text(first, f"{first.margin:z.3g}", arm)])
-        margin = f"a factor of {exp(second.margin):z.3g}"
-        rows.append([arm.name, "gain, a factor", factor(second.slope), trend_text(second, margin, arm)])
-    return rows, [strong for arm in results.arms for strong in arm.bold]
+        slopes = [signed(first.slope.value, first.slope.low, first.slope.high, digits(results)), factor(second.slope)]
+        texts = [trend_text(first, f"{first.margin:z.3g}", arm), trend_text(second, gain_margin(second), arm)]
+        for quantity, slope, text, strong in zip(
+            ("difference", "gain, a factor"), slopes, texts, arm.bold, strict=True
+        ):
+            rows.append([arm.name, quantity, Cell(slope, strong), text])
+    return Section("With more compute", ("arm", "of", "a decade of compute", "verdict"), rows, trend_notes(results))
+
+
+def gain_margin(trend: Trend) -> str:
+    """Format the margin within which a gain holds."""
+    return f"a factor of {exp(trend.margin):z.3g}"
 
 
 def trend_text(trend: Trend, margin: str, arm: ArmOf) -> str:
     """Describe a trend, or why it has no verdict, and name the rungs with unhealthy runs."""
     words = {
         "none": "-",
-        "too few": f"too few seeds: {MIN_PAIRS} pairs on each rung could say more",
+        "too few": f"too few seeds: it takes {MIN_PAIRS} pairs on each rung",
         "holds": f"holds within {margin}",
-        "turns": "turns: it changes, and in the middle it is not told from zero",
+        "turns": "turns: it changes, and in the middle it does not differ from zero",
     }
     if arm.withheld and trend.kind != "none":
         return arm.withheld
-    ill = [at.rung for at in arm.at if at.ill]
+    unhealthy = [at.rung for at in arm.at if at.ill]
     text = ("exploratory: " if arm.explored and trend.kind != "none" else "") + words.get(trend.kind, trend.kind)
-    return text + (f" (unhealthy on {', '.join(ill)}: see there)" if ill else "")
+    return format_verdict_cell(text + (f" (unhealthy on {', '.join(unhealthy)}: see there)" if unhealthy else ""))
 
 
 # the forecast --------------------------------------------------------------------------------------------------------
 
-FORECASTS = ("of the top rung", "forecast [95 %]", "trained", "the interval")
+
+def forecast_section(results: LadderResults) -> Section:
+    """Build the table of the top rung as forecast from those below it, beside the trained value."""
+    columns = ("of the top rung", "forecast [95 % CI]", "trained", "the interval")
+    return Section("Forecast", columns, forecast_rows(results), forecast_notes(results))
 
 
-def forecast_rows(results: LadderResults) -> Rows:
+def forecast_rows(results: LadderResults) -> list[list[str]]:
     """Return the forecast for the top rung from those below it, beside the trained value."""
     base, top = results.manifest["baseline"], results.rungs[-1]
-    rows: Rows = []
+    rows: list[list[str]] = []
     for arm in results.arms:
         if arm.scaling is None or arm.scaling.forecast is None:
             continue
@@ -163,13 +164,8 @@ def _forecast_row(name: str, estimate: Estimate, trained: float, results: Ladder
 # the rungs -----------------------------------------------------------------------------------------------------------
 
 
-def rung_columns(results: LadderResults) -> list[str]:
-    """Return the headings of the table of rungs."""
-    return ["rung", "parameters", "tokens", "steps", "FLOPs", "n", heading(results.manifest["metric"]), "law"]
-
-
-def rung_rows(results: LadderResults) -> Rows:
-    """Return size, loss and fitted loss of the baseline at each rung."""
+def rung_section(results: LadderResults) -> Section:
+    """Build the table of size, loss and fitted loss of the baseline at each rung."""
     rows, base = [], results.manifest["baseline"]
     for rung, rung_results in zip(results.manifest["rungs"], results.rungs, strict=True):
         values = losses(rung_results, base)
@@ -180,7 +176,8 @@ def rung_rows(results: LadderResults) -> Rows:
         law = "-" if results.law is None else number(float(results.law.law.loss(compute)), digits(results))
         counts = [f"{rung['parameters']:,}", f"{rung['tokens']:,}", f"{rung['steps']:,}"]
         rows.append([rung["name"], *counts, f"{compute:z.2e}", str(len(finite)), mean, law])
-    return rows
+    columns = ["rung", "parameters", "tokens", "steps", "FLOPs", "n", heading(results.manifest["metric"]), "law"]
+    return Section("Rungs", columns, rows, law_notes(results))
 
 
 def law_notes(results: LadderResults) -> list[str]:
@@ -199,8 +196,8 @@ def law_notes(results: LadderResults) -> list[str]:
     largest, p = fit.misses
     if p < ALPHA_P:
         lines.append(
-            f"It misses a rung by {largest:z.1%}, more than seeds' noise does (p {p:z.2g}): these sizes do not follow "
-            "one law, and intervals of gains and forecasts leave that out."
+            f"It misses a rung by {largest:z.1%}, more than seeds' noise explains (p {p:z.2g}): these sizes do not "
+            "follow one law, which CIs of gains and forecasts leave out."
         )
     elif not math.isnan(p):
         lines.append(f"It misses no rung by more than {largest:z.1%}, which seeds' noise explains (p {p:z.2g}).")
@@ -215,75 +212,71 @@ def worth_notes(results: LadderResults) -> list[str]:
     base = results.manifest["baseline"]
     lines = [
         *_rates(results),
-        f"Differences are to {base}, paired by seed, with Student's interval; the verdict is that of the rung's own "
-        "report.",
-        *_of_text(results),
-        f"The gain is the compute that {base} needs for the arm's loss, by its law, over the arm's own: above 1 it "
-        "is worth more. Its interval holds the law's noise and the seeds', not that another law might fit.",
+        f"Differences are to {base}, paired by seed; the verdict is that of the rung's own report.",
+        *_over_text(results),
+        f"Gain: the compute that {base} needs for the arm's loss, by its law, over the arm's own; above 1 the arm is "
+        "worth more. Its CI covers the noise of law and seeds, not that another law might fit.",
     ]
     if any(at.not_bracketed for arm in results.arms for at in arm.at):
         lines.append(
-            "Rate not bracketed: no curve of learning rates trained at that size has the rate of the arm, or of "
-            f"{base}, as its best one with a worse one on each side. The gain may then be the rate's, and no trend "
-            "over such a rung has a verdict. In simulated ladders where one rate costs the arm 0.2, 0.6 and 1.2 % of "
-            "its loss from the second size on, 65 of 100 show a trend that is not there, and the top interval covers "
-            "the gain in 27."
+            f"Rate not bracketed: no learning-rate curve of that size has the rate of the arm, or of {base}, as its "
+            "best with a worse one on each side. The gain may be the rate's, and no trend over such a rung has a "
+            "verdict: in simulations 65 of 100 show a trend that is not there."
         )
     kinds = {estimate.beyond for arm in results.arms if arm.scaling for estimate in arm.scaling.gains or []} - {""}
     if kinds & {"above", "below"}:
-        lines.append("Above the top rung or below the first the law is read where nothing was trained.")
+        lines.append("Above the top rung or below the first, the law is extrapolated.")
     if "floor" in kinds:
-        lines.append(f"Below the law's floor: a loss that {base} would reach at no compute, if the law held so far.")
-    short = [f"rung {rung['name']}" for rung, of in _cells(results) if of < len(rung["seeds"]) * len(rung["compute"])]
-    if short:
-        lines.append(f"Not all cells went well or are there: {', '.join(short)}; see the reports of these rungs.")
+        lines.append(f"Below the law's floor: a loss that {base} would reach at no compute, by its law.")
+    incomplete = [
+        f"rung {rung['name']}"
+        for rung, of_rung in zip(results.manifest["rungs"], results.rungs, strict=True)
+        if sum(record is not None and record["status"] == "ok" for record in of_rung.records.values())
+        < len(rung["seeds"]) * len(rung["compute"])
+    ]
+    if incomplete:
+        lines.append(f"Runs are lost or missing on {', '.join(incomplete)}; see the reports of these rungs.")
     return lines + ([describe_autotune(autotuned)] if (autotuned := results.manifest.get("ways")) else [])
 
 
 def _rates(results: LadderResults) -> list[str]:
     """List the learning rates of the arms by rung, where some arm has more than one."""
-    of_arm: dict[str, list[float]] = {}
+    rates_of_arms: dict[str, list[float]] = {}
     for arm in shown_arms(results):
         raw_rates: list[Any] = [(rung.configuration(arm).get("optim") or {}).get("lr") for rung in results.rungs]
-        of_arm[arm] = [float(rate) if is_number(rate) else math.nan for rate in raw_rates]
-    if all(len({rate for rate in rates if not math.isnan(rate)}) < 2 for rates in of_arm.values()):
+        rates_of_arms[arm] = [float(rate) if is_number(rate) else math.nan for rate in raw_rates]
+    if all(len({rate for rate in rates if not math.isnan(rate)}) < 2 for rates in rates_of_arms.values()):
         return []
-    texts = {arm: ", ".join("-" if math.isnan(rate) else f"{rate:z.3g}" for rate in of) for arm, of in of_arm.items()}
-    return [f"Learning rates, from rung to rung: {'; '.join(f'{arm} {text}' for arm, text in texts.items())}."]
+    texts = (
+        f"{arm} {', '.join('-' if math.isnan(rate) else f'{rate:z.3g}' for rate in rates)}"
+        for arm, rates in rates_of_arms.items()
+    )
+    return [f"Learning rates, from rung to rung: {'; '.join(texts)}."]
 
 
-def _of_text(results: LadderResults) -> list[str]:
+def _over_text(results: LadderResults) -> list[str]:
     """State which intervals of differences cover text, where any does."""
-    both = [f"{arm.name} on {at.rung}" for arm in results.arms for at in arm.at if at.noise is not None]
-    seeds_only = [f"{arm.name} on {at.rung}" for arm in results.arms for at in arm.at if at.noise is None]
-    if not both:
-        return ["All intervals are over seeds alone, not over text."]
-    some = f", but for {', '.join(seeds_only)}, which are over seeds alone" if seeds_only else ""
-    return [
-        "Intervals of differences hold Student's over seeds and that over seeds and text as crossed random effects"
-        f"{some}. Gains, laws, trends and forecasts know of the noise of seeds alone."
-    ]
-
-
-def _cells(results: LadderResults) -> Iterator[tuple[RungOf, int]]:
-    """Yield each rung and the number of its cells that went well."""
-    for rung, rung_results in zip(results.manifest["rungs"], results.rungs, strict=True):
-        yield rung, sum(record is not None and record["status"] == "ok" for record in rung_results.records.values())
+    pairs = [(f"{arm.name} on {at.rung}", at.noise is not None) for arm in results.arms for at in arm.at]
+    seeds_only = ", ".join(name for name, over_text in pairs if not over_text)
+    if not any(over_text for _, over_text in pairs):
+        return ["CIs cover other seeds, not other text."]
+    some = f" (seeds alone: {seeds_only})" if seeds_only else ""
+    return [f"CIs of differences cover other seeds and other text{some}; those of gains and trends other seeds alone."]
 
 
 def trend_notes(results: LadderResults) -> list[str]:
     """Explain how trends are judged."""
     arms = sum(not arm.explored for arm in results.arms)
     shared = f", shared by {arms} arms" if arms > 1 else ""
+    within = (
+        "Holds: two one-sided tests find the slope within the margin per decade of compute."
+        if results.manifest["margin"]
+        else "No margin was declared, so nothing can be found to hold."
+    )
     lines = [
-        "A trend is the slope of a line over log compute, rungs weighted by seeds and steepness, at 5 %"
-        f"{shared}; its interval holds at that level. It grows where what the arm does, better or worse, becomes more, "
-        "and fades where less.",
+        f"Trend: the slope over log compute, rungs weighted by seeds and steepness, at 5 %{shared}, with its CI at "
+        f"that level. It grows where the effect, good or bad, becomes larger, and fades where smaller. {within}",
     ]
-    if results.manifest["margin"]:
-        lines.append("It holds where two one-sided tests find the slope within the margin per decade of compute.")
-    else:
-        lines.append("No margin was declared, without which nothing can be said to hold.")
     needed = seeds_needed(arms)
     few = {
         f"{at.rung} has {at.pairs}" for arm in results.arms for at in arm.at if not arm.explored and at.pairs < needed
@@ -299,17 +292,85 @@ def forecast_notes(results: LadderResults) -> list[str]:
         return []
     if any(arm.scaling and arm.scaling.forecast for arm in results.arms):
         return [
-            "By the laws of the baseline and of the arm through the rungs below, which had no part of the top one. "
-            "The interval holds the laws' noise and that of the seeds trained there. It holds under the law alone: "
-            "where the top rung is off the law by 2 %, it covers 64 of 100."
+            "By the laws of baseline and arm through the rungs below the top one. The CI covers the noise of the laws "
+            "and of the seeds. It holds under the law alone: with the top rung 2 % off the law, it covers 64 of 100."
         ]
-    return [
-        "No forecast: a law through the rungs below the top one takes three of them with two pairs each, and losses "
-        "that fall with compute."
-    ]
+    return ["No forecast: it takes three rungs below the top one with two pairs each, and losses that fall."]
+
+
+def ladder_sections(results: LadderResults) -> list[Section]:
+    """Return the tables of a ladder."""
+    sections = [worth_section(results), trend_section(results), forecast_section(results), rung_section(results)]
+    return [section for section in sections if section.rows or section.notes]
 
 
 def shown_arms(results: LadderResults) -> Sequence[str]:
     """Return all arms, the baseline first."""
     base = results.manifest["baseline"]
     return [base, *(arm for arm in results.manifest["arms"] if arm != base)]
+
+
+# long tables ---------------------------------------------------------------------------------------------------------
+
+
+def worth_table(results: LadderResults) -> pd.DataFrame:
+    """Return a row for each rung and arm; gains are factors, compute is in FLOPs.
+
+    The baseline has its loss alone.
+    """
+    rows = []
+    for rung, rung_results in zip(results.manifest["rungs"], results.rungs, strict=True):
+        for name in results.manifest["arms"]:
+            values = losses(rung_results, name)
+            finite = values[np.isfinite(values)]
+            row: dict[str, object] = {"rung": rung["name"], "arm": name, "metric": results.manifest["metric"]}
+            row |= {"compute": rung["compute"][name], "n": len(finite)}
+            row |= {"mean": finite.mean() if len(finite) else math.nan}
+            row |= {"sd": finite.std(ddof=1) if len(finite) > 1 else math.nan}
+            rows.append(row | _worth(results, rung["name"], name))
+    return pd.DataFrame(rows)
+
+
+def _worth(results: LadderResults, rung: str, name: str) -> dict[str, object]:
+    arm = next((arm for arm in results.arms if arm.name == name), None)
+    index = next((k for k, at in enumerate(arm.at) if at.rung == rung), None) if arm else None
+    if arm is None or arm.scaling is None or index is None:
+        missing: Estimate | None = None
+        return {
+            "pairs": 0,
+            **_columns("difference", missing),
+            "over": "",
+            **_columns("gain", missing),
+            "beyond": "",
+            "rate_bracketed": "",
+            "verdict": "",
+        }
+    gain = arm.scaling.gains[index] if arm.scaling.gains else None
+    logs = gain.log if gain else Estimate()
+    of_gain = Estimate(*(exp(x) if not math.isnan(x) else x for x in (logs.value, logs.low, logs.high)))
+    return {
+        "pairs": arm.at[index].pairs,
+        **_columns("difference", arm.scaling.differences[index]),
+        "over": "seeds" if arm.at[index].noise is None else "seeds and text",
+        **_columns("gain", of_gain),
+        "beyond": gain.beyond if gain else "",
+        "rate_bracketed": not arm.at[index].not_bracketed,
+        "verdict": arm.at[index].verdict,
+    }
+
+
+def _columns(name: str, estimate: Estimate | None) -> dict[str, float]:
+    values = estimate or Estimate()
+    return {name: values.value, f"{name}_low": values.low, f"{name}_high": values.high}
+
+
+def trend_table(results: LadderResults) -> pd.DataFrame:
+    """Return a row for each arm and kind of trend; slopes of gains are of ln(gain) per decade of compute."""
+    rows = []
+    for arm in results.arms:
+        kinds = (("difference", arm.scaling.of_difference), ("log gain", arm.scaling.of_gain)) if arm.scaling else ()
+        for kind, trend in kinds:
+            says = arm.withheld if arm.withheld and trend.kind != "none" else trend.kind
+            row: dict[str, object] = {"arm": arm.name, "of": kind, "says": says, "margin": trend.margin}
+            rows.append(row | _columns("slope", trend.slope) | _columns("middle", trend.middle))
+    return pd.DataFrame(rows)

@@ -1,133 +1,69 @@
-"""The report of a ladder, in the terminal and as files: two pages, table.csv, trends.csv, the figure."""
+"""The report of a ladder, in the terminal and as files, and several ladders in one table."""
 
+import dataclasses
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
+import pandas as pd
 from rich.console import Console
 
-from lm.analysis.ladder import LadderResults, load_ladder
+from lm.analysis.ladder import ArmOf, LadderResults, load_ladder
 from lm.report.figures.picture import as_files
 from lm.report.figures.static_pages import NAME, draw_ladder
 from lm.report.ladder import (
-    FORECASTS,
-    TRENDS,
-    Rows,
-    forecast_notes,
+    exp,
     forecast_rows,
-    law_notes,
-    rung_columns,
-    rung_rows,
-    trend_notes,
-    trend_rows,
-    worth_columns,
-    worth_notes,
-    worth_rows,
+    gain_margin,
+    ladder_sections,
+    times,
+    trend_table,
+    trend_text,
+    worth_table,
 )
-from lm.report.ladder_csv import trend_table, worth_table
-from lm.report.page import listed, show
-from lm.report.tables import as_csv, escape, markdown_row
-from lm.report.web.elements import tag
+from lm.report.notes import author_notes
+from lm.report.render import Section, escape, markdown_section, print_section
+from lm.report.tables import as_csv
 from lm.report.web.ladder import ladder_body, ladder_html
 from lm.report.web.page import Body
-from lm.report.web.static import StaticSection
-from lm.report.write import write_files
-
-
-@dataclass(frozen=True)
-class LadderSection:
-    """A table with its heading and notes.
-
-    `bold` marks rows; `strong` is the column that is bold in them.
-    """
-
-    title: str
-    columns: Sequence[str]
-    rows: Rows
-    notes: list[str]
-    bold: Sequence[bool] = ()
-    strong: int = 0
-
-
-def ladder_sections(results: LadderResults) -> list[LadderSection]:
-    """Return the tables of a ladder, the first without a heading of its own."""
-    worth, of_worth = worth_rows(results)
-    trends, of_trends = trend_rows(results)
-    sections = [LadderSection("", worth_columns(results), worth, worth_notes(results), of_worth, 3)]
-    sections.append(LadderSection("With more compute", TRENDS, trends, trend_notes(results), of_trends, 2))
-    if (forecasts := forecast_rows(results)) or forecast_notes(results):
-        sections.append(LadderSection("Forecast", FORECASTS, forecasts, forecast_notes(results)))
-    sections.append(LadderSection("Rungs", rung_columns(results), rung_rows(results), law_notes(results)))
-    return sections
+from lm.report.write import publish
 
 
 def show_ladder(results: LadderResults, console: Console) -> None:
     """Print the tables and their notes."""
-    for index, part in enumerate(ladder_sections(results)):
-        if index:
-            console.print()
-        if part.rows:
-            show(part.title or results.manifest["title"], part.columns, part.rows, console, part.bold)
-        for line in part.notes:
-            console.print(line, highlight=False, markup=False)
+    first, *others = ladder_sections(results)
+    print_section(dataclasses.replace(first, title=results.manifest["title"]), console)
+    for section in others:
+        console.print()
+        print_section(section, console)
 
 
 def markdown_ladder(results: LadderResults) -> str:
     """Format the report as one page of Markdown."""
-    lines = [f"# {escape(results.manifest['title'])}", ""]
-    for part in ladder_sections(results):
-        if part.title:
-            lines += [f"## {part.title}", ""]
-        if part.rows:
-            lines += [markdown_row(part.columns), markdown_row(["---"] * len(part.columns))]
-            for place, row in enumerate(part.rows):
-                lines.append(markdown_row(_bold(part, place, [escape(cell) for cell in row])))
-            lines.append("")
-        lines += listed(part.notes)
-        if not part.title and results.manifest["notes"]:
-            lines += [escape(results.manifest["notes"].strip()), ""]
-    own = [f"{rung['name']}: `{rung['experiment']}`" for rung in results.manifest["rungs"]]
-    lines += ["## Reports of the rungs", "", *(f"- {line}" for line in own), ""]
+    first, *others = ladder_sections(results)
+    lines = [f"# {escape(results.manifest['title'])}", "", *markdown_section(dataclasses.replace(first, title=""))]
+    if text := author_notes(results.manifest):
+        lines += [escape(text), ""]
+    for section in others:
+        lines += markdown_section(section)
+    rungs = [f"- {rung['name']}: `{rung['experiment']}`" for rung in results.manifest["rungs"]]
+    lines += ["## Reports of the rungs", "", *rungs, ""]
     lines += ["## Figures", "", f"![loss and gain against compute]({NAME}.png)"]
     return "\n".join(lines).rstrip("\n") + "\n"
 
 
-def _bold(part: LadderSection, place: int, row: list[str]) -> list[str]:
-    """Mark the bold cell of a row: a rung's difference, or a slope."""
-    strong = bool(part.bold) and part.bold[place]
-    return [f"**{cell}**" if strong and at == part.strong else cell for at, cell in enumerate(row)]
-
-
-def ladder_report_html(results: LadderResults, figure: bytes) -> str:
-    """Format the report as one HTML file."""
-    return ladder_html(results, _static_sections(results), figure)
-
-
 def ladder_report_body(results: LadderResults) -> Body:
     """Format the report as a part of a page of several."""
-    return ladder_body(results, _static_sections(results), draw_ladder(results)[NAME]["png"])
-
-
-def _static_sections(results: LadderResults) -> list[StaticSection]:
-    """Convert the tables for HTML, with bold cells as elements."""
-    shown: list[StaticSection] = []
-    for part in ladder_sections(results):
-        rows = [
-            [tag("strong", cell) if bold and at == part.strong else cell for at, cell in enumerate(row)]
-            for row, bold in zip(part.rows, part.bold or [False] * len(part.rows), strict=True)
-        ]
-        shown.append((part.title or "What the arms are worth", part.columns, rows, part.notes))
-    return shown
+    return ladder_body(results, ladder_sections(results), draw_ladder(results)[NAME]["png"])
 
 
 def ladder_files(results: LadderResults) -> dict[str, str | bytes]:
     """Return the files of the report by name; the page comes last."""
-    drawn = draw_ladder(results)
+    figures = draw_ladder(results)
     return {
-        "report.html": ladder_report_html(results, drawn[NAME]["png"]),
+        "report.html": ladder_html(results, ladder_sections(results), figures[NAME]["png"]),
         "table.csv": as_csv(worth_table(results)),
         "trends.csv": as_csv(trend_table(results)),
-        **as_files(drawn),
+        **as_files(figures),
         "table.md": markdown_ladder(results),
     }
 
@@ -144,9 +80,64 @@ def write_ladder_report(folder: Path, console: Console, into: Path | None = None
         InputError: if there is no ladder that this version can read.
     """
     results, into = load_ladder(folder), into or folder
-    files = ladder_files(results)
-    try:
-        show_ladder(results, console)
-    finally:  # also if standard output is closed early
-        write_files(into, files)
+    publish(into, ladder_files(results), lambda: show_ladder(results, console))
     return results
+
+
+# several ladders -----------------------------------------------------------------------------------------------------
+
+NOTES = [
+    "Gains in compute by rung: the compute that the baseline needs for the arm's loss, by its law, over the arm's own. "
+    "Their intervals, the differences and the verdicts of each rung are in the ladder's own report.",
+    "The forecast is that of the top rung's difference by the rungs below it. It holds under the law alone.",
+    "°: no curve of learning rates at that size has the arm's rate, or the baseline's, as its best one with a worse "
+    "one on each side. The gain may be the rate's, and no trend over such a rung has a verdict.",
+]
+
+UNSURE = " °"
+"""Mark of a gain at a rung where a rate is not bracketed; the notes explain it."""
+
+
+def _rungs(ladders: Sequence[LadderResults]) -> list[str]:
+    """Return the names of all rungs, in the order of the ladder that has the most."""
+    longest_first = sorted(ladders, key=lambda ladder: -len(ladder.rungs))
+    return list(dict.fromkeys(rung["name"] for ladder in longest_first for rung in ladder.manifest["rungs"]))
+
+
+def overview_section(ladders: Sequence[LadderResults], title: str = "") -> Section:
+    """Build the table of all ladders: a row an arm, its gain at each rung and its trends over compute."""
+    rows: list[list[str]] = []
+    for ladder in ladders:
+        base = ladder.manifest["baseline"]
+        forecasts = {row[0]: row[3] for row in forecast_rows(ladder)}
+        for arm in ladder.arms:
+            gains = _gains(arm)
+            cells = [gains.get(rung, "-") for rung in _rungs(ladders)]
+            trends = ["no pair to compare"] * 2
+            if arm.scaling is not None:
+                gain, difference = arm.scaling.of_gain, arm.scaling.of_difference
+                trends = [trend_text(gain, gain_margin(gain), arm)]
+                trends.append(trend_text(difference, f"{difference.margin:z.3g}", arm))
+            forecast = forecasts.get(f"{arm.name} - {base}", "-")
+            rows.append([ladder.manifest["name"], f"{arm.name}, {base}", *cells, *trends, forecast])
+    columns = ["ladder", "arm, against", *_rungs(ladders)]
+    columns += ["gain with more compute", "difference with more compute", "forecast"]
+    return Section(title, columns, rows, NOTES)
+
+
+def _gains(arm: ArmOf) -> dict[str, str]:
+    """Return the gain at each rung that has one."""
+    if arm.scaling is None or not arm.scaling.gains:
+        return {}
+    gains = {}
+    for at, gain in zip(arm.at, arm.scaling.gains, strict=True):
+        text = "below the law's floor" if gain.beyond == "floor" else times(exp(gain.log.value))
+        gains[at.rung] = text + (UNSURE if at.not_bracketed else "")
+    return gains
+
+
+def csv_worth(ladders: Sequence[LadderResults]) -> str:
+    """Join the tables of all ladders as CSV, with a row for each ladder, rung and arm."""
+    tables = [worth_table(ladder).assign(ladder=ladder.manifest["name"]) for ladder in ladders]
+    table = pd.concat(tables, ignore_index=True)
+    return as_csv(table[["ladder", *(name for name in table.columns if name != "ladder")]])

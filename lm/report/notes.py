@@ -5,17 +5,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
+from lm.analysis.averages import last_validations
 from lm.analysis.results import Results, data_order_mismatches, one_tokenizer, provenance_differences
-from lm.report.autotune import describe_autotune
-from lm.report.costs import unlike_pairs
-from lm.report.failure import whereabouts
-from lm.report.tables import format_detectable
-from lm.report.texts import average_notes, text_notes
+from lm.analysis.texts import LOSS_OF, Texts, generalises, texts_by_quantity
+from lm.analysis.verdict_text import format_seeds as count_seeds
+from lm.report.run import describe_autotune, whereabouts
+from lm.report.sections import unlike_pairs
+from lm.report.tables import format_range, number
 from lm.stats.tests import ALPHA, seeds_needed, smallest_p
 from lm.store.documents import KEPT
-from lm.store.metrics import describe
+from lm.store.metrics import describe, parse_average
 from lm.store.record import evaluated_tokens
 
 MEASURED = re.compile(r"(?<![\w.])\d+\.\d+(?:e[+-]?\d+)?(?![\w.]*\d)")
@@ -23,6 +25,10 @@ MEASURED = re.compile(r"(?<![\w.])\d+\.\d+(?:e[+-]?\d+)?(?![\w.]*\d)")
 
 CELLS = Path("cells")
 """Folder of the cells as named on pages, which may be read on another machine or come from a pack."""
+
+
+SEE = " See docs/verdicts.md."
+"""End of the note on verdicts, but in a table for a paper."""
 
 
 def notes(results: Results, table: pd.DataFrame) -> list[str]:
@@ -42,108 +48,150 @@ def grouped(results: Results, table: pd.DataFrame) -> dict[str, list[str]]:
 
 def method(results: Results, table: pd.DataFrame) -> list[str]:
     """Return the notes without those on single runs, for a table outside its report."""
-    return [*_method(results, table), *_comparability(results), *_evaluation(results)]
+    lines = [*_method(results, table), *_comparability(results), *_evaluation(results)]
+    return [line.removesuffix(SEE) for line in lines]
+
+
+# how verdicts are reached --------------------------------------------------------------------------------------------
 
 
 def _method(results: Results, table: pd.DataFrame) -> Iterator[str]:
-    first = f"Mean ± standard deviation over seeds {', '.join(map(str, results.manifest['seeds']))}."
-    if len(results.arms) > 1:
-        baseline = results.manifest["baseline"]
-        first += f" Differences are to {baseline}, paired by seed."
-    yield first
+    """Yield the block of notes on sample, verdict, text, detectable effect and noise."""
+    seeds = results.manifest["seeds"]
+    paired = f", paired with {results.manifest['baseline']} by seed" if len(results.arms) > 1 else ""
+    yield f"n = {count_seeds(len(seeds))} ({seed_ranges(seeds)}){paired}. Mean ± sd over seeds."
+    if len(results.arms) < 2:
+        return
+    texts_of = texts_by_quantity(results)
+    over_text = (
+        generalises(results) and bool(texts_of[results.headline].noise) if results.headline in texts_of else False
+    )
     if results.confirmatory:
-        yield from _confirmatory(results)
+        yield _confirmatory(results, "seeds and text" if over_text else "seeds")
     if results.exploratory:
         yield _exploratory(results, table)
-    if len(results.arms) > 1:
-        yield from _judged(results)
-        yield from text_notes(results)
-        yield from average_notes(results)
-    detectable = [
-        f"{row.arm} {format_detectable(row)}"
-        for row in table[table.metric == results.headline].itertuples()
-        if row.detectable == row.detectable and row.verdict != "baseline"
-    ]
-    if detectable:
-        yield f"Smallest difference that the test would find four times in five: {', '.join(detectable)}."
+    if len(results.judged) > 1:
+        yield f"Judged: {', '.join(describe(name).label for name in results.judged)}. No other quantity has a verdict."
+    if results.manifest.get("margin"):
+        yield "Equivalent: median difference over seeds within the margin, by two one-sided sign tests (Holm)."
+    yield from _not_over_text(results, texts_of)
+    yield from average_notes(results)
+    yield from _sizes(results, table)
+
+
+def _confirmatory(results: Results, scope: str) -> str:
+    """Describe the test behind the verdicts of the confirmatory arms."""
+    number = len(results.confirmatory) * len(results.judged)
+    if adaptive := results.manifest.get("adaptive"):
+        looks = ", ".join(map(str, adaptive["looks"]))
+        return (
+            f"Verdict: sequential sign-flip test at {share_of_alpha(number)}, with looks at {looks} of at most "
+            f"{adaptive['maximum']} seeds. The repeated CI is Student's, widened to hold at every look."
+        )
+    some = f" of {', '.join(results.confirmatory)}" if results.exploratory else ""
+    return describe_test(len(results.manifest["seeds"]), number, some, scope)
+
+
+def describe_test(seeds: int, number: int, some: str = "", scope: str = "seeds") -> str:
+    """Describe the test behind `number` comparisons of `seeds` pairs, or why it can reach no verdict.
+
+    Args:
+        seeds: number of pairs.
+        number: number of comparisons that share the level.
+        some: ` of` and the arms, where these are not all.
+        scope: what the confidence interval covers.
+    """
+    least = smallest_p(seeds)
+    if least > ALPHA / number:
+        return (
+            f"{count_seeds(seeds)} cannot reach significance ({seeds_needed(number)} could): an exact sign-flip test "
+            f"gives no p below {least:z.3g}, and {share_of_alpha(number)} is needed."
+        )
+    together = ", and the CIs together at 95 %" if number > 1 else ""
+    return (
+        f"Verdict{some}: exact sign-flip test at {share_of_alpha(number)}, and 95 % CI over {scope} excludes 0"
+        f"{together}.{SEE}"
+    )
+
+
+def share_of_alpha(number: int) -> str:
+    """Format the level of each of several tests that share 5 %."""
+    return "5 %" if number == 1 else f"{100 * ALPHA / number:z.3g} % each (5 % over {number} comparisons, Bonferroni)"
 
 
 def _exploratory(results: Results, table: pd.DataFrame) -> str:
     """State what q and the intervals of exploratory arms generalise over: seeds, and text where known."""
     judged = table[(table.family == "exploratory") & table.metric.isin(results.judged)]
     over_text = judged.p_both.notna()
-    p, scope = "the p over seeds", "on other seeds"
-    if over_text.any():
-        p, scope = "the larger of the p over seeds and the p over seeds and text", "on other seeds and other text"
-    only = (
-        "" if over_text.all() or not over_text.any() else " (where losses are not kept by document: over seeds alone)"
-    )
+    scope = "on other seeds and other text" if over_text.any() else "on other seeds"
+    only = " (over seeds alone without losses by document)" if over_text.any() and not over_text.all() else ""
+    named = ", ".join(results.exploratory) if results.confirmatory else "all arms"
     return (
-        f"Exploratory, to be confirmed with other seeds: {', '.join(results.exploratory)}. q bounds the share of false "
-        f"discoveries among them {scope} (Benjamini and Hochberg, over {p}{only}). Each interval holds at 95 % by "
-        "itself."
+        f"Exploratory, to be confirmed with other seeds: {named}. q bounds the share of false discoveries {scope} "
+        f"(Benjamini and Hochberg){only}; each 95 % CI holds by itself.{SEE}"
     )
 
 
-def _judged(results: Results) -> Iterator[str]:
-    """State which quantities have verdicts, and define equivalence."""
-    others = [describe(name).label for name in results.judged[1:]]
-    named = f"{describe(results.headline).label}" + (f", and beside it {', '.join(others)}" if others else "")
-    yield (f"Judged: {named}. Every other quantity has its plain interval (Student's, 95 % by itself) and no verdict.")
-    if results.manifest.get("margin"):
-        yield (
-            "Equivalent: the median difference over seeds (the typical seed's) lies within the margin by two one-sided "
-            "sign tests, which ask for no shape of the noise, Holm-adjusted."
-        )
-
-
-def _confirmatory(results: Results) -> Iterator[str]:
-    number = len(results.confirmatory) * len(results.judged)
-    comparisons = f"{number} comparison{'s' if number > 1 else ''}"
-    if adaptive := results.manifest.get("adaptive"):
-        yield _stages(adaptive, comparisons, number)
+def _not_over_text(results: Results, texts_of: Mapping[str, Texts]) -> Iterator[str]:
+    """State which intervals cover other seeds but not other text, and why."""
+    if results.manifest.get("adaptive"):
+        yield "CIs cover other seeds, not other text: stages are tested over seeds alone."
         return
-    some = f" of {', '.join(results.confirmatory)}" if results.exploratory else ""
-    yield describe_test(len(results.manifest["seeds"]), number, some)
+    if not generalises(results):
+        yield "CIs cover other seeds, not other text, as the experiment requests (generalise: seeds)."
+        return
+    for name in results.judged:
+        label = f" of {describe(name).label}" if len(results.judged) > 1 else ""
+        if name not in LOSS_OF:
+            yield f"CIs{label} cover other seeds, not other text, whose noise is known for losses alone."
+            continue
+        texts = texts_of.get(name, Texts({}, "document", {}))
+        if not texts.noise and len(set(texts.lacking.values())) <= 1:
+            reason = next(iter(texts.lacking.values()), "it was not measured")
+            yield f"CIs{label} cover other seeds, not other text: {reason}."
+        elif texts.lacking:
+            lacking = "; ".join(f"{arm}: {reason}" for arm, reason in texts.lacking.items())
+            yield f"CIs{label} of these arms cover other seeds, not other text: {lacking}."
 
 
-def describe_test(seeds: int, number: int, some: str = "") -> str:
-    """Describe the test behind `number` comparisons of `seeds` pairs, or why it can reach no verdict.
-
-    `some` names the arms, where these are not all.
-    """
-    comparisons = f"{number} comparison{'s' if number > 1 else ''}"
-    least = smallest_p(seeds)
-    if least > ALPHA / number:
-        level = (
-            f"{comparisons} share {ALPHA}, {ALPHA / number:z.3g} for each" if number > 1 else f"it is held to {ALPHA}"
-        )
-        return (
-            f"{seeds} seed{'s' * (seeds != 1)} cannot reach significance: an exact sign-flip test gives no p below "
-            f"{least:z.3g}, and {level}. "
-            f"{seeds_needed(number)} seeds could."
-        )
-    each, together = shared_level(number)
-    return (
-        f"Verdicts{some} come from exact sign-flip tests of the mean{each}. The joint intervals are what these tests "
-        f"do not reject{together}, and one leaves out zero exactly where there is a verdict."
-    )
-
-
-def shared_level(number: int) -> tuple[str, str]:
-    """Return the level of each of `number` tests, and the joint level of their intervals, in words."""
-    if number == 1:
-        return f" at {ALPHA}", ""
-    return f", each at {ALPHA / number:z.3g} (Bonferroni: {number} comparisons)", "; together they hold at 95 %"
+def average_notes(results: Results) -> Iterator[str]:
+    """Yield a note for each judged mean over validations on how averaging changed the noise."""
+    for name in results.judged:
+        if (mean := parse_average(name)) is None:
+            continue
+        quantity, count = mean
+        digits, parts = describe(name).digits + 1, []
+        for arm in results.arms[1:]:
+            pairs = [
+                [last_validations(results.store.history(record["id"]), quantity, count) for record in pair]
+                for pair in results.pairs(arm).values()
+            ]
+            sides = np.array([pair for pair in pairs if all(pair)])  # seed, arm and baseline, validation
+            if len(sides) > 1:
+                differences = sides[:, 0] - sides[:, 1]
+                last, averages = (float(side.std(ddof=1)) for side in (differences[:, -1], differences.mean(axis=1)))
+                parts.append(f"{arm} {number(averages, digits)} instead of {number(last, digits)}")
+        if parts:
+            yield (
+                f"sd over seeds of the differences in {describe(name).label}, instead of in the last validation "
+                f"alone: {'; '.join(parts)}."
+            )
 
 
-def _stages(adaptive: Mapping[str, Any], comparisons: str, number: int) -> str:
-    looks = ", ".join(map(str, adaptive["looks"]))
-    return (
-        f"Seeds were added in stages, with looks at {looks} of at most {adaptive['maximum']}: verdicts come from a "
-        f"sequential sign-flip test at {ALPHA / number:z.3g} for each of {comparisons}. The repeated interval is "
-        "Student's at that level, widened to hold at every look."
-    )
+def _sizes(results: Results, table: pd.DataFrame) -> Iterator[str]:
+    """Yield the detectable effects and the standard errors of the headline, over all arms."""
+    rows = table[(table.metric == results.headline) & (table.verdict != "baseline")]
+    digits, parts = describe(results.headline).digits, []
+    if len(detectable := rows.detectable.dropna()):
+        parts.append(f"Detectable effect (80 % power): {format_range(list(detectable), digits)}.")
+    if "se_seeds" in rows and len(errors := rows[["se_seeds", "se_text"]].dropna()):
+        seeds, text = (format_range(list(errors[column]), digits) for column in errors)
+        parts.append(f"Noise: seeds {seeds}, text {text} (SE).")
+    if parts:
+        yield " ".join(parts)
+
+
+# the runs ------------------------------------------------------------------------------------------------------------
 
 
 def _runs(results: Results, table: pd.DataFrame) -> Iterator[str]:
@@ -158,7 +206,7 @@ def _runs(results: Results, table: pd.DataFrame) -> Iterator[str]:
             missing.setdefault(arm, []).append(seed)
         elif record["status"] != "ok":
             why = f"{record['error']}{whereabouts(results.store, record, CELLS / record['id'])}"
-            yield f"{arm} seed {seed} {record['status']}: {why}. It enters no mean."
+            yield f"{arm} seed {seed} {record['status']}: {why}. Not in any mean."
         for step, flag in map(_split_step, record["flags"] if record else []):
             flagged.setdefault((arm, MEASURED.sub("#", flag)), {}).setdefault(seed, []).append((step, flag))
     for arm, seeds in missing.items():
@@ -170,14 +218,10 @@ def _runs(results: Results, table: pd.DataFrame) -> Iterator[str]:
     for row in table[table.metric == results.headline].itertuples():
         if num_lost := row.diverged + row.failed:
             runs = len(results.of(str(row.arm)))
-            yield (
-                f"{row.arm}: {num_lost} of {runs} runs diverged or failed, a rate of {row.lost_rate:z.2f} "
-                f"[{row.lost_low:z.2f}, {row.lost_high:z.2f}] (Clopper and Pearson's 95 % interval)."
-            )
+            rate = f"{row.lost_rate:z.2f} [{row.lost_low:z.2f}, {row.lost_high:z.2f}]"
+            yield f"{row.arm}: {num_lost} of {runs} runs diverged or failed: {rate} (Clopper-Pearson 95 % CI)."
         if row.verdict != "baseline" and row.pairs < total:
-            yield (
-                f"{row.arm} is compared on the {row.pairs} of {total} seeds on which it and the baseline both finished."
-            )
+            yield f"{row.arm} is compared on the {row.pairs} of {total} seeds on which it and the baseline finished."
 
 
 def _damaged(results: Results) -> Iterator[str]:
@@ -185,19 +229,19 @@ def _damaged(results: Results) -> Iterator[str]:
     cell_of = {(arm, seed): results.manifest["arms"][arm]["cells"][str(seed)] for arm, seed in results.records}
     for (arm, seed), wrong in sorted(results.corrupt_records.items()):
         path = CELLS / cell_of[arm, seed] / "record.json"
-        yield f"Warning: {arm} seed {seed} is damaged and enters no mean: {path}: {wrong}."
+        yield f"Warning: {arm} seed {seed} is damaged and not in any mean: {path}: {wrong}."
     for (arm, seed), cell in sorted(cell_of.items()):
         if cell in results.corrupt_curves:
             file = results.store.history(cell).name
             yield (
-                f"Warning: the learning curve of {arm} seed {seed} is damaged, so that no curve of {arm} is drawn and "
-                f"none of its steps are counted: {CELLS / cell / file}: {results.corrupt_curves[cell]}."
+                f"Warning: the learning curve of {arm} seed {seed} is damaged, so {arm} has no curve and no "
+                f"steps to the baseline's loss: {CELLS / cell / file}: {results.corrupt_curves[cell]}."
             )
         for quantity in KEPT:
             if (cell, quantity) in results.corrupt_documents:
                 yield (
-                    f"Warning: the losses by document of {arm} seed {seed} are damaged, so that the noise of the text "
-                    f"in {describe(quantity).label} is not known where {arm} is compared: "
+                    f"Warning: the losses by document of {arm} seed {seed} are damaged, so its comparisons in "
+                    f"{describe(quantity).label} do not cover other text: "
                     f"{CELLS / cell / results.corrupt_documents[cell, quantity]}."
                 )
 
@@ -205,13 +249,13 @@ def _damaged(results: Results) -> Iterator[str]:
 def _comparability(results: Results) -> Iterator[str]:
     if not one_tokenizer(results):
         yield (
-            "Arms differ in tokenizer: NLL, perplexity, accuracy, ECE and training loss are per token and cannot be "
-            "compared between them; bits per byte can."
+            "Arms differ in tokenizer: NLL, perplexity, accuracy, ECE and training loss are per token and not "
+            "comparable; bits per byte are."
         )
     yield from (f"Not paired: {line}." for line in data_order_mismatches(results))
     yield from unlike_pairs(results)
     yield from (
-        f"Cells differ in {name}: {', '.join(values)}." for name, values in provenance_differences(results).items()
+        f"Runs differ in {name}: {', '.join(values)}." for name, values in provenance_differences(results).items()
     )
     if autotuned := results.manifest.get("ways"):
         yield describe_autotune(autotuned)
@@ -221,9 +265,9 @@ def _evaluation(results: Results) -> Iterator[str]:
     records = [r for r in results.records.values() if r is not None and r["status"] == "ok"]
     evaluated = sorted({evaluated_tokens(record) for record in records})
     if evaluated:
-        yield f"Evaluated on every block of the evaluation data: {', '.join(f'{n:,}' for n in evaluated)} tokens."
+        yield f"Evaluated on {', '.join(f'{n:,}' for n in evaluated)} tokens."
     if len(evaluated) > 1 and one_tokenizer(results):
-        yield "Cells are not evaluated on the same number of tokens, so their losses are of different text."
+        yield "Runs were evaluated on different numbers of tokens, so their losses are of different text."
 
 
 def _split_step(flag: str) -> tuple[int, str]:
@@ -251,6 +295,22 @@ def format_seeds(seeds: Sequence[object]) -> str:
     return f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
 
 
+def seed_ranges(seeds: Sequence[int | str]) -> str:
+    """Format seeds with ranges of consecutive ones.
+
+    >>> seed_ranges([0, 1, 2, 5])
+    '0-2, 5'
+    """
+    ranges: list[list[int | str]] = []
+    for seed in seeds:
+        last = ranges[-1][-1] if ranges else None
+        if isinstance(last, int) and seed == last + 1:
+            ranges[-1].append(seed)
+        else:
+            ranges.append([seed])
+    return ", ".join(f"{part[0]}-{part[-1]}" if len(part) > 2 else ", ".join(map(str, part)) for part in ranges)
+
+
 def changes(results: Results) -> list[str]:
     """List the resolved differences of each arm from the baseline, a line each."""
     lines = []
@@ -260,6 +320,25 @@ def changes(results: Results) -> list[str]:
         ]
         lines.append(f"{arm}: {'; '.join(parts) or 'nothing'}")
     return lines
+
+
+MOST_WORDS = 80
+"""Largest number of words of the author's notes in table.md; the page of HTML has all of them."""
+
+
+def author_notes(manifest: Mapping[str, Any]) -> str:
+    """Return the notes of the experiment's file, cut after a sentence where they are long."""
+    text = " ".join(manifest["notes"].split())
+    if len(text.split()) <= MOST_WORDS:
+        return text
+    pointer = f"(Continued in report.html and in the notes of {manifest['name']}.yaml.)"
+    room = MOST_WORDS - len(pointer.split())
+    shown: list[str] = []
+    for sentence in re.split(r"(?<=[.!?])\s+(?=[A-Z])", text):
+        if len(" ".join([*shown, sentence]).split()) > room:
+            break
+        shown.append(sentence)
+    return " ".join([*(shown or [" ".join(text.split()[:room]), "..."]), pointer])
 
 
 def axes(results: Results) -> list[str]:

@@ -81,23 +81,23 @@ def _contents(folder: Path, thin: bool) -> dict[str, tuple[str, Path | bytes]]:
     }
     for cell in cells_of(folder):
         if store.finished(cell):
-            place = store.directory(cell)
-            for inside, kind in _of_cell(place):
+            cell_folder = store.directory(cell)
+            for inside, kind in _packed_files(cell_folder):
                 if thin and inside == HISTORY:
-                    contents[f"{CELLS}/{cell}/{THIN_NAME}"] = (kind, _thinned(place / inside))
+                    contents[f"{CELLS}/{cell}/{THIN_NAME}"] = (kind, _thinned(cell_folder / inside))
                 else:
-                    contents[f"{CELLS}/{cell}/{inside}"] = (kind, place / inside)
+                    contents[f"{CELLS}/{cell}/{inside}"] = (kind, cell_folder / inside)
     return contents
 
 
-def _of_cell(place: Path) -> Iterator[tuple[str, str]]:
+def _packed_files(folder: Path) -> Iterator[tuple[str, str]]:
     """Yield the paths in a cell's folder that are packed, and their kinds."""
-    for path in (*place.glob("*"), *place.glob("code/*")):
-        inside = path.relative_to(place).as_posix()
+    for path in (*folder.glob("*"), *folder.glob("code/*")):
+        inside = path.relative_to(folder).as_posix()
         pattern = pattern_of(inside, OF_A_CELL)
         if pattern is not None and path.is_file():
             yield inside, OF_A_CELL[pattern]
-    if (place / LOG).is_file() and not _went_well(place / "record.json"):
+    if (folder / LOG).is_file() and not _ended_well(folder / "record.json"):
         yield LOG, "others"
 
 
@@ -108,7 +108,7 @@ def _thinned(history: Path) -> bytes:
         raise InputError(f"{history}: is damaged ({error}); a thin pack needs curves that can be read") from None
 
 
-def _went_well(record: Path) -> bool:
+def _ended_well(record: Path) -> bool:
     try:
         content = read_json(record)
     except InputError:
@@ -271,23 +271,23 @@ def unpack(path: Path, out: Path) -> Unpacked:
                 )
         for cell in archive.cells:
             with store.claim(cell) as claimed:
-                _among(unpacked, store, cell, Path(root) / CELLS / cell, claimed).append(cell)
+                _move_cell(unpacked, store, cell, Path(root) / CELLS / cell, claimed).append(cell)
         for name in manifests:
             (out / name).parent.mkdir(parents=True, exist_ok=True)
             os.replace(Path(root) / name, out / name)
     return unpacked
 
 
-def _among(unpacked: Unpacked, store: Store, cell: str, place: Path, claimed: bool) -> list[str]:
-    """Move a cell to its place where possible; return the list that it belongs to."""
+def _move_cell(unpacked: Unpacked, store: Store, cell: str, source: Path, claimed: bool) -> list[str]:
+    """Move a cell into the store where possible; return the list that it belongs to."""
     target = store.directory(cell)
     if target.exists():
         return (
-            unpacked.already_present if _same(target / "record.json", place / "record.json") else unpacked.conflicting
+            unpacked.already_present if _same(target / "record.json", source / "record.json") else unpacked.conflicting
         )
     if not claimed:
         return unpacked.busy
-    os.replace(place, target)
+    os.replace(source, target)
     return unpacked.added
 
 

@@ -5,13 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.console import Console
 
 from lm.analysis.rates import RateCurve, rate_curve, sensitivity_difference
 from lm.analysis.results import Results, load
 from lm.config.tree import InputError
-from lm.report.page import listed, show
-from lm.report.tables import markdown_table, number, signed
+from lm.report.render import Section
+from lm.report.tables import DIFFERENCE, number, signed
 from lm.report.tuning import compared
 from lm.store.files import read_json
 from lm.store.formats import RATES
@@ -24,10 +23,10 @@ COLUMNS = (
     "shared rate",
     "best rate",
     "mean ± sd there",
-    "difference [95 % interval]",
+    DIFFERENCE,
     "verdict",
     "sensitivity",
-    "difference in it [95 % interval]",
+    "difference in it [95 % CI]",
 )
 
 
@@ -72,11 +71,11 @@ def rates_of(results: Results, folder: Path) -> Rates | None:
 def rows(results: Results, rates: Rates) -> list[list[str]]:
     """Format the table, a row an arm."""
     digits, table_rows = describe("nll").digits, []
-    base = rates.curves[results.arms[0]]
+    base, twin = rates.curves[results.arms[0]], compared(rates.twin)
     for arm in results.arms:
         curve = rates.curves[arm]
-        comparison = compared(rates.twin, arm)
-        comparison[2] += _beside(results, rates, arm)
+        comparison = list(twin[arm])
+        comparison[2] += _edges_suffix(results, rates, arm)
         best = "none" if curve.best is None else f"{curve.rates[curve.best]:z.3g}"
         other = "" if curve is base else signed(*sensitivity_difference(curve, base), digits)
         table_rows.append([arm, f"{rates.shared[arm]:z.3g}", best, *comparison, _sensitivity(curve, digits), other])
@@ -91,8 +90,8 @@ def _sensitivity(curve: RateCurve, digits: int) -> str:
     return f"{number(float(finite.mean()), digits)}{spread}"
 
 
-def _beside(results: Results, rates: Rates, arm: str) -> str:
-    """Return the remark that a best rate lies at an end of the grid, where one does."""
+def _edges_suffix(results: Results, rates: Rates, arm: str) -> str:
+    """Format the best rates that lie at an end of the grid, to follow a verdict."""
     baseline = results.arms[0]
     sides = {"its": arm} if arm == baseline else {"its": arm, "the baseline's": baseline}
     edges = [
@@ -124,20 +123,6 @@ def notes(results: Results, rates: Rates) -> list[str]:
     return lines
 
 
-def markdown_rates(results: Results, rates: Rates, figure: str | None) -> list[str]:
-    """Format the section of the report's page."""
-    lines = [
-        f"## {TITLE}",
-        "",
-        *markdown_table(COLUMNS, rows(results, rates)),
-    ]
-    lines += ["", *listed(notes(results, rates))]
-    return [*lines, f"![loss against learning rate]({figure}.png)", ""] if figure else lines
-
-
-def show_rates(results: Results, rates: Rates, console: Console) -> None:
-    """Print the section."""
-    console.print()
-    show(TITLE, COLUMNS, rows(results, rates), console)
-    for line in notes(results, rates):
-        console.print(line, highlight=False, markup=False)
+def rates_section(results: Results, rates: Rates) -> Section:
+    """Build the table of best rates, of arms compared at these, and of their sensitivity."""
+    return Section(TITLE, COLUMNS, rows(results, rates), notes(results, rates))

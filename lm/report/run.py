@@ -1,44 +1,77 @@
-"""One run's record in the terminal."""
+"""Single runs and configurations in the terminal: records, evaluations, differences, counts, automatic settings."""
 
+import itertools
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
-from lm.report.failure import whereabouts
+from lm.analysis.run_diff import RunDiff, format_value
+from lm.report.render import print_table
 from lm.store.metrics import AT_LENGTH, METRICS, Metric, describe
-from lm.store.store import Store
+from lm.store.record import Ending
+from lm.store.store import LOG, Store
+
+TRACEBACK = "Traceback (most recent call last)"
+
+UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+
+
+def _print(console: Console, text: str) -> None:
+    console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+# records -------------------------------------------------------------------------------------------------------------
 
 
 def show_run(store: Store, cell: str, console: Console) -> str:
     """Print metrics, flags and folder of a finished cell; return its status."""
     record = store.record(cell)
-    _line(console, f"{record['status']}: {store.directory(cell)}")
+    _print(console, f"{record['status']}: {store.directory(cell)}")
     if record["status"] != "ok":
-        _line(console, f"{record['error']}{whereabouts(store, record)}")
+        _print(console, f"{record['error']}{whereabouts(store, record)}")
     for flag in record["flags"]:
-        _line(console, f"flag: {flag}")
+        _print(console, f"flag: {flag}")
     measured = {**record["metrics"], **record["cost"]}
-    table = Table(show_header=False, highlight=False)
     own = (name for name in record["metrics"] if name not in METRICS)  # at a length, or known to no table
-    for name in (*METRICS, *own):
-        if (number := measured.get(name)) is not None:
-            table.add_row(describe(name).label, shown(describe(name), number))
-    if table.row_count:
-        console.print(table)
+    names = [name for name in (*METRICS, *own) if measured.get(name) is not None]
+    if names:
+        rows = [[describe(name).label, shown(describe(name), float(measured[name] or 0.0))] for name in names]
+        print_table("", ["metric", "value"], rows, console)
     return str(record["status"])
+
+
+def whereabouts(store: Store, record: Ending, folder: Path | None = None) -> str:
+    """Return `; traceback in FOLDER/log.txt` for a failed cell, or where the log of a killed one is.
+
+    A cell of an earlier version has its traceback only in its record.
+
+    Args:
+        store: store of the cell.
+        record: record of the cell.
+        folder: name to show for the cell's folder; by default its path in the store.
+    """
+    if record["status"] != "failed":
+        return ""
+    path = store.directory(record["id"])
+    log, name = path / LOG, folder or path
+    text = log.read_text(encoding="utf-8", errors="replace") if log.is_file() else ""
+    if record.get("traceback"):
+        return f"; traceback in {name / (LOG if TRACEBACK in text else 'record.json')}"
+    return f"; last lines in {name / LOG}" if text else ""
 
 
 def show_evaluations(evaluations: dict[str, dict[str, Any]], console: Console) -> None:
     """Print the evaluations of a finished run: a table a split, and one of lengths."""
     for name, evaluation in evaluations.items():
         if name == "lengths":
-            console.print(_length_table(evaluation, "validation"))
+            _show_lengths(evaluation, "validation", console)
             continue
-        console.print(_split_table(name, evaluation))
+        _show_split(name, evaluation, console)
         if "lengths" in evaluation:
-            console.print(_length_table(evaluation["lengths"], name))
+            _show_lengths(evaluation["lengths"], name, console)
 
 
 def shown(meaning: Metric, value: float) -> str:
@@ -46,37 +79,151 @@ def shown(meaning: Metric, value: float) -> str:
     return f"{value:z,.{meaning.digits}f} {meaning.unit}".rstrip()
 
 
-def _line(console: Console, text: str) -> None:
-    console.print(text, highlight=False, markup=False, soft_wrap=True)
-
-
-def _split_table(name: str, evaluation: dict[str, Any]) -> Table:
+def _show_split(name: str, evaluation: dict[str, Any], console: Console) -> None:
+    """Print the measurements on a split, before and after the temperature was fitted."""
     scaled = evaluation["scaled"] or {}
-    table = Table(title=Text(name), title_justify="left", highlight=False)
-    for column in ("", "as trained", *(("scaled",) if scaled else ())):
-        table.add_column(column)
+    rows = []
     for quantity, meaning in METRICS.items():
         if evaluation.get(quantity) is not None:
-            after = [shown(meaning, scaled[quantity])] if quantity in scaled else []
-            table.add_row(meaning.label.removeprefix("validation "), shown(meaning, evaluation[quantity]), *after)
+            after = shown(meaning, scaled[quantity]) if quantity in scaled else ""
+            rows.append([meaning.label.removeprefix("validation "), shown(meaning, evaluation[quantity]), after])
     if scaled:
         nll, (before, after_fit) = METRICS["nll"], scaled["validation_nll"]
-        table.add_row(nll.label, shown(nll, before), shown(nll, after_fit))
-        table.add_row(METRICS["temperature"].label, "1", shown(METRICS["temperature"], scaled["temperature"]))
-        table.add_row(METRICS["argmax_changed"].label, "", f"{scaled['argmax_changed']:,}")
+        temperature = METRICS["temperature"]
+        rows.append([nll.label, shown(nll, before), shown(nll, after_fit)])
+        rows.append([temperature.label, "1", shown(temperature, scaled["temperature"])])
+        rows.append([METRICS["argmax_changed"].label, "", f"{scaled['argmax_changed']:,}"])
     if "text" in evaluation:
-        table.add_row("unknown tokens", f"{evaluation['text']['unknown_share']:z.2%}")
-    return table
+        rows.append(["unknown tokens", f"{evaluation['text']['unknown_share']:z.2%}", ""])
+    columns = ["metric", "as trained", "scaled"]
+    width = 3 if scaled else 2
+    print_table(name, columns[:width], [row[:width] for row in rows], console)
 
 
-def _length_table(by_length: dict[str, Any], split: str) -> Table:
-    table = Table(title=Text(f"{split}, by tokens of context"), title_justify="left", highlight=False)
-    for column in ("context", "blocks", "sliding window", "tokens"):
-        table.add_column(column, justify="right")
+def _show_lengths(by_length: dict[str, Any], split: str, console: Console) -> None:
+    """Print the loss at each length of context."""
+    rows = []
     for length, at in by_length.items():
         if "error" in at:
-            table.add_row(length, Text(at["error"]))
+            rows.append([length, str(at["error"]), "", ""])
         else:
             nll = [shown(AT_LENGTH[name], at[name]) for name in ("nll", "sliding_nll")]
-            table.add_row(length, *nll, f"{at['tokens']:,}")
-    return table
+            rows.append([length, *nll, f"{at['tokens']:,}"])
+    print_table(f"{split}, by tokens of context", ["context", "blocks", "sliding window", "tokens"], rows, console)
+
+
+# differences ---------------------------------------------------------------------------------------------------------
+
+
+def diff_json(difference: RunDiff) -> dict[str, Any]:
+    """Return the output of `lm diff --json`."""
+    return asdict(difference)
+
+
+def show_diff(difference: RunDiff, names: tuple[str, str], console: Console, measured: bool) -> None:
+    """Print the differences, a table a kind; `measured` where both sides are runs."""
+    _print(console, f"A: {names[0]}")
+    _print(console, f"B: {names[1]}")
+    kinds: Mapping[str, Any] = {"configuration": difference.configuration}
+    if measured:
+        kinds = {**kinds, "text": difference.text, "code and circumstances": difference.circumstances}
+    for title, pairs in kinds.items():
+        if not pairs:
+            _print(console, f"{title}: no difference")
+            continue
+        print_table(
+            "", [title, "A", "B"], [[name, format_value(a), format_value(b)] for name, (a, b) in pairs.items()], console
+        )
+    if not measured:
+        return
+    first = [name for name in METRICS if name in difference.metrics]
+    rows = [_row(name, *difference.metrics[name]) for name in dict.fromkeys([*first, *difference.metrics])]
+    if not rows:
+        _print(console, "metrics: none were measured")
+        return
+    seeds = difference.seeds
+    mean = f"metrics, means of {seeds[0]} and {seeds[1]} seeds" if seeds != (1, 1) else "metrics"
+    print_table(mean, ["metric", "A", "B", "B - A"], rows, console)
+
+
+def _row(name: str, a: float | None, b: float | None) -> list[str]:
+    numbers = ["-" if number is None else f"{number:z.6g}" for number in (a, b)]
+    return [describe(name).label, *numbers, "-" if a is None or b is None else f"{b - a:+z.4g}"]
+
+
+# counts --------------------------------------------------------------------------------------------------------------
+
+LABELS = {
+    "linear": "linear layers, forward",
+    "attention": "attention, forward, every query with every key",
+    "useful": "  of these, with keys that the query sees",
+    "forward": "forward",
+    "backward": "backward, twice that",
+    "total": "both",
+}
+
+
+def grouped(parts: dict[str, dict[str, int]]) -> Iterator[tuple[str, dict[str, int]]]:
+    """Merge consecutive blocks with equal counts into one entry: `blocks.0 to 5, each`."""
+    for _, same in itertools.groupby(parts.items(), lambda item: (item[0].split(".")[0], item[1])):
+        names = [name for name, _ in same]
+        each = f" to {names[-1].split('.')[-1]}, each" if len(names) > 1 else ""
+        yield names[0] + each, parts[names[0]]
+
+
+def show_count(counts: dict[str, Any], console: Console) -> None:
+    """Print the counts of `lm.count.count` as tables."""
+    rows = []
+    for part, kinds in sorted(grouped(counts["parameters"]["parts"]), key=lambda item: item[0] != ""):
+        if part:
+            rows.append([part, f"{sum(kinds.values()):,}"])
+        for kind, number in kinds.items():
+            rows.append([f"  {kind}" if part else kind, f"{number:,}" if number or kind != "head" else "tied"])
+    rows.append(["total, shared ones once", f"{counts['parameters']['total']:,}"])
+    print_table("", ["", "parameters"], rows, console)
+    context, batch, flops = counts["context"], counts["batch"], counts["flops_per_token"]
+    rows = [[label, scaled(flops[name], 1000, ("", "k", "M", "G", "T"))] for name, label in LABELS.items()]
+    rows.append(["attention's share of forward", f"{flops['attention'] / flops['forward']:z.1%}"])
+    print_table("", [f"a token, context {context:,}", "FLOPs"], rows, console)
+    rows = []
+    for label, name in (("keys and values", "cache_bytes"), ("activations in training, estimate", "activation_bytes")):
+        sizes = (counts[name].get(dtype) for dtype in counts["cache_bytes"])
+        rows.append([label, *("" if size is None else scaled(size, 1024, UNITS) for size in sizes)])
+    print_table("", [f"memory, context {context:,}, batch {batch:,}", *counts["cache_bytes"]], rows, console)
+
+
+def scaled(number: float, step: int, units: tuple[str, ...]) -> str:
+    """Format a number with four figures and the unit that fits."""
+    power = 0
+    while number >= step and power < len(units) - 1:
+        number, power = number / step, power + 1
+    return f"{number:z,.4g} {units[power]}".rstrip() if number < step else f"{number:z,.0f} {units[power]}"
+
+
+# automatic settings --------------------------------------------------------------------------------------------------
+
+
+def describe_autotune(decision: Mapping[str, Any]) -> str:
+    """Describe in a line the setting chosen for each trainer option, and the speed of each candidate.
+
+    Args:
+        decision: a decision of `lm.inference.autotune`, as a manifest has it.
+    """
+    chosen = decision["chosen"]
+    settings = ", ".join(
+        f"{name} {value if isinstance(value, str) else str(value).lower()}" for name, value in chosen.items()
+    )
+    timed = "; ".join(_timed(timing, list(chosen)) for timing in decision["measured"])
+    return f"auto: {settings}. A step takes {timed} ({decision['device']}, threads: {decision['threads']})."
+
+
+def _timed(timing: Mapping[str, Any], names: list[str]) -> str:
+    setting = " ".join(filter(None, (_named(name, timing["way"][name]) for name in names)))
+    compiled = f" after {timing['compiled_in']:z.0f} s of compiling" if timing.get("compiled_in") else ""
+    return f"{timing['milliseconds']:z.4g} ms {setting or 'as written'}{compiled}"
+
+
+def _named(name: str, value: Any) -> str:
+    if name == "compile":
+        return "compiled" if value else ""
+    return str(value)

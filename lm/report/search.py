@@ -7,12 +7,11 @@ from rich.console import Console
 
 from lm.report.figures.picture import as_files
 from lm.report.figures.searches import draw_search
-from lm.report.importance import FEWEST, Importance, importances
-from lm.report.study import Study, importance_lines, load_study, markdown, terminal
+from lm.report.study import FEWEST, Importance, Study, importance_lines, importances, load_study, markdown, terminal
 from lm.report.tables import as_csv
 from lm.report.web.gallery import MISSING, library
 from lm.report.web.search import search_html
-from lm.report.write import write_files
+from lm.report.write import publish
 from lm.store.files import write_atomic
 
 
@@ -52,8 +51,5 @@ def write_study(folder: Path, console: Console, into: Path | None = None, every_
         **as_files(figures),
         "table.md": markdown(study, lines, list(figures)),
     }
-    try:
-        terminal(study, lines, console)
-    finally:  # also if standard output is closed early
-        write_files(into, files)
+    publish(into, files, lambda: terminal(study, lines, console))
     return study

@@ -1,39 +1,65 @@
-"""Sections below the first table: training needed to reach the baseline's loss, and effects of factors."""
+"""Sections below the first table: effects of factors, sources of variance, steps to a loss, costs, environments."""
 
+import math
 from collections.abc import Sequence
 
-from lm.analysis.effects import Effects, FactorEffect
+import numpy as np
+
+from lm.analysis.comparability import format_provenance, provenance_diff
+from lm.analysis.effects import Effects, FactorEffect, effects
+from lm.analysis.orders import Orders, orders
 from lm.analysis.pace import UNITS, StepsToBaselineLoss, mean_share
-from lm.analysis.results import Results
+from lm.analysis.results import Results, value
 from lm.analysis.verdict_text import format_seeds
+from lm.report.render import Section
 from lm.report.tables import heading, number, signed
 from lm.stats.tests import t_interval
 from lm.store.metrics import describe
-
-TRAINING = "Training needed to be as good as the baseline"
-EFFECTS = ("effect", "contrast", "estimate [95 % interval]", "F", "q", "shared with")
+from lm.store.record import Record
 
 
-def pace_columns(paces: Sequence[StepsToBaselineLoss]) -> list[str]:
-    """Return the headings of the shares, in units that were counted."""
-    return ["arm", *(f"{unit} [95 % interval]" for unit in _units(paces)), "steps by seed", "not reached"]
+def all_sections(results: Results, paces: Sequence[StepsToBaselineLoss]) -> list[Section]:
+    """Return the tables below the first one: effects and variances, then what belongs to training."""
+    tables = factor_sections(results)
+    if paces:
+        tables.append(pace_section(paces))
+    costs = cost_section(results)
+    return tables + ([costs] if len(costs.columns) > 1 else [])
 
 
-def _units(paces: Sequence[StepsToBaselineLoss]) -> list[str]:
-    return [unit for unit in UNITS if unit == "steps" or any(unit in pace.shares for pace in paces)]
+def factor_sections(results: Results) -> list[Section]:
+    """Return the tables of effects of factors, and of variance over initial values and order of the data."""
+    tables = []
+    if (of_factors := effects(results)) is not None:
+        tables.append(effects_section(results, of_factors))
+    if (of_orders := orders(results)) is not None:
+        tables.append(orders_section(results, of_orders))
+    return tables
 
 
-def pace_rows(paces: Sequence[StepsToBaselineLoss]) -> list[list[str]]:
-    """Return for each arm the mean share in each unit with its interval, and the seeds behind it."""
+# steps to the baseline's loss ----------------------------------------------------------------------------------------
+
+
+def pace_section(paces: Sequence[StepsToBaselineLoss]) -> Section:
+    """Build the table of the share of the baseline's training that each arm needs for its final loss."""
+    units = [unit for unit in UNITS if unit == "steps" or any(unit in pace.shares for pace in paces)]
     rows = []
     for pace in paces:
         reached = f"{pace.seeds - len(pace.missed)} of {format_seeds(pace.seeds)}"
         partly = f" (on {reached})" if pace.missed else ""
-        means = [_share(pace.shares.get(unit, []), partly) for unit in _units(paces)]
+        means = [_share(pace.shares.get(unit, []), partly) for unit in units]
         by_seed = ", ".join(f"{share:z.2f}" for share in pace.shares.get("steps", [])) or "-"
         missed = f"on {len(pace.missed)} of {format_seeds(pace.seeds)}" if pace.missed else "-"
         rows.append([pace.arm, *means, by_seed, missed])
-    return rows
+    notes = [
+        "Share of the baseline's training after which an arm has the baseline's final validation loss, by seed; below "
+        "1 the arm is faster. Interpolated on the learning curves. Rather too high: a run planned to be that short "
+        "would have lowered its learning rate sooner. Student's CIs; no verdict."
+    ]
+    if any(pace.missed and pace.shares for pace in paces):
+        notes.append("An arm that misses the loss on some seeds looks too good here: the mean is over the others.")
+    columns = ["arm", *(f"{unit} [95 % CI]" for unit in units), "steps by seed", "not reached"]
+    return Section("Training to the baseline's loss", columns, rows, notes)
 
 
 def _share(shares: Sequence[float], partly: str) -> str:
@@ -43,23 +69,13 @@ def _share(shares: Sequence[float], partly: str) -> str:
     return f"{mean_share(shares):z.3f}" + (f" [{low:z.3f}, {high:z.3f}]" if len(shares) > 1 else "") + partly
 
 
-def pace_notes(paces: Sequence[StepsToBaselineLoss]) -> list[str]:
-    """Explain how to read the shares."""
-    notes = [
-        "Shares of what the baseline took to its final validation loss of the same seed, until the arm has that loss; "
-        "below 1 the arm is faster. Read from the learning curves, on lines between their points. A run planned to be "
-        "that short would have lowered its learning rate sooner, so the shares are rather too high. Intervals are "
-        "Student's, each by itself; no verdict comes from them."
-    ]
-    if any(pace.missed and pace.shares for pace in paces):
-        notes.append("Where an arm does not reach the loss on every seed, the mean of the others is too kind to it.")
-    return notes
+# effects of factors --------------------------------------------------------------------------------------------------
 
 
-def effect_rows(results: Results, effects: Effects) -> list[list[str]]:
-    """Return for each effect its contrast in the headline's unit, its F test and its q."""
+def effects_section(results: Results, of_factors: Effects) -> Section:
+    """Build the table of effects: contrast in the headline's unit, F test and q."""
     digits = describe(results.headline).digits
-    return [
+    rows = [
         [
             effect.name,
             _contrast(effect, digits),
@@ -68,8 +84,17 @@ def effect_rows(results: Results, effects: Effects) -> list[list[str]]:
             f"{effect.q:z.2g}",
             ", ".join(effect.aliases) or "-",
         ]
-        for effect in effects.effects
+        for effect in of_factors.effects
     ]
+    notes = [
+        f"Effects on {heading(results.headline)}, exploratory: least squares over {of_factors.cells} runs with a mean "
+        "for each seed, factors and pairs of factors; q by Benjamini and Hochberg over all effects, for other seeds, "
+        "not other text. An interaction is how much more the first factor does at the second level of the other than "
+        "at its first. Intervals and F tests assume normal noise of one size in all runs; no verdict."
+    ]
+    if of_factors.left_out:
+        notes.append(f"Not estimable, or the same as an effect above: {', '.join(of_factors.left_out)}.")
+    return Section("Effects", ("effect", "contrast", "estimate [95 % CI]", "F", "q", "shared with"), rows, notes)
 
 
 def _contrast(effect: FactorEffect, digits: int) -> str:
@@ -78,14 +103,141 @@ def _contrast(effect: FactorEffect, digits: int) -> str:
     return "means " + ", ".join(f"{level} {number(mean, digits)}" for level, mean in effect.means.items())
 
 
-def effect_notes(results: Results, effects: Effects) -> list[str]:
-    """Explain the effects, and name those that the design cannot separate."""
-    lines = [
-        f"Effects on {heading(results.headline)}, exploratory: least squares over {effects.cells} cells with a mean "
-        "for each seed, factors and pairs of factors; q by Benjamini and Hochberg over all effects, for other seeds, "
-        "not other text. An interaction is how much more the first factor does at the second level of the other than "
-        "at its first. Intervals and F tests ask for normal noise of one size in all cells; no verdict comes from them."
+# initial values and order of the data --------------------------------------------------------------------------------
+
+CAUSES = ("initial values", "order of the data", "neither alone")
+
+
+def orders_section(results: Results, of_orders: Orders) -> Section:
+    """Build the table of variance by source; without rows where too few runs ended well."""
+    rows, digits = [], describe(results.headline).digits
+    if of_orders.parts is not None:
+        variances = (of_orders.parts.first, of_orders.parts.second, of_orders.parts.rest)
+        for cause, variance, (share, low, high) in zip(CAUSES, variances, of_orders.parts.shares, strict=True):
+            text = "-" if math.isnan(share) else f"{share:z.2f} [{low:z.2f}, {high:z.2f}]"
+            rows.append([cause, number(math.sqrt(variance), digits), text])
+    what = f"{heading(results.headline).rstrip(' ↓↑')} of {results.manifest['baseline']}"
+    notes = [
+        f"{what} with {len(of_orders.seeds)} seeds of the initial values (and of dropout), each in {of_orders.orders} "
+        "orders of the data: two crossed random effects, by the method of moments.",
+        "Neither alone: what a seed does in one order and not in another, and whatever else varies. The intervals "
+        "(generalised, Weerahandi 1993) assume normal effects; no verdict.",
     ]
-    if effects.left_out:
-        lines.append(f"Not estimable, or one with an effect above: {', '.join(effects.left_out)}.")
+    if of_orders.left_out:
+        left = f"seed{'s' * (len(of_orders.left_out) > 1)} {', '.join(map(str, of_orders.left_out))}"
+        notes.append(f"Left out, for not every order ended well or was trained: {left}.")
+    if of_orders.parts is None:
+        notes.append("Too few runs ended well to share out their variance: it takes two seeds in two orders.")
+    columns = ("cause", "standard deviation", "share of the variance [95 % CI]")
+    return Section("Initial values and order of the data", columns, rows, notes)
+
+
+# costs ---------------------------------------------------------------------------------------------------------------
+
+COSTS = {
+    "parameters": ("parameters", 0),
+    "flops_per_token": ("FLOPs per token", 0),
+    "tokens": ("tokens seen", 0),
+    "steps": ("steps", 0),
+    "train_seconds": ("training seconds", 1),
+}
+"""Costs that should be equal across arms unless declared: label and decimals."""
+
+NOISY = ("train_seconds",)
+ALLOWED = 0.01
+"""Largest relative difference of a cost that is not marked."""
+
+MARK = " !"
+
+BY_DESIGN = {"tokens": ("steps",), "flops": ("steps", "tokens"), "seconds": ("steps", "tokens")}
+"""Costs that may differ where an experiment equalises something other than steps."""
+
+
+def cost(record: Record, name: str) -> float:
+    """Return one cost of a run; NaN where it did not end well or was not measured."""
+    if name != "steps":
+        return value(record, name)
+    steps = record.get("steps") if record["status"] == "ok" else None
+    return math.nan if steps is None else float(steps)
+
+
+def cost_section(results: Results) -> Section:
+    """Build the table of mean costs and their deviation from the baseline's; no columns but the arm without any."""
+    measured = [name for name in COSTS if any(not math.isnan(_mean(results, arm, name)) for arm in results.arms)]
+    rows = []
+    for arm in results.arms:
+        texts = [arm]
+        for name in measured:
+            off = "" if arm == results.manifest["baseline"] else _off(results, arm, name)
+            texts.append(number(_mean(results, arm, name), COSTS[name][1]) + (f" ({off})" if off else ""))
+        rows.append(texts)
+    return Section("Costs", ["arm", *(COSTS[name][0] for name in measured)], rows, cost_notes(results))
+
+
+def _mean(results: Results, arm: str, name: str) -> float:
+    measured = [number for number in (cost(record, name) for record in results.of(arm)) if math.isfinite(number)]
+    return float(np.mean(measured)) if measured else math.nan
+
+
+def relative(results: Results, arm: str, name: str) -> tuple[float, bool]:
+    """Return the relative difference of a cost over paired seeds, and whether it is marked as undeclared."""
+    pairs = [(cost(own, name), cost(base, name)) for own, base in results.pairs(arm).values()]
+    pairs = [(x, y) for x, y in pairs if math.isfinite(x) and math.isfinite(y)]
+    total = sum(base for _, base in pairs)
+    if not total:
+        return math.nan, False
+    differences = [own - base for own, base in pairs]
+    share = sum(differences) / total
+    low, high = t_interval(differences)
+    real = name not in NOISY or low > 0 or high < 0
+    declared = results.manifest.get("declared", {}).get(arm, [])
+    meant = name in declared or name in BY_DESIGN.get(results.manifest.get("equal", "steps"), ())
+    return share, real and abs(share) > ALLOWED and not meant
+
+
+def _off(results: Results, arm: str, name: str) -> str:
+    share, marked = relative(results, arm, name)
+    if math.isnan(share):
+        return ""
+    return ("same" if share == 0 else f"{100 * share:+z.1f} %") + (MARK if marked else "")
+
+
+def cost_notes(results: Results) -> list[str]:
+    """Name the arms whose costs differ from the baseline's without being declared, where there are any."""
+    marked_by_arm = {
+        arm: marked
+        for arm in results.arms[1:]
+        if (marked := [label for name, (label, _) in COSTS.items() if relative(results, arm, name)[1]])
+    }
+    if not marked_by_arm:
+        return []
+    listed = "; ".join(f"{arm} in {', '.join(marked)}" for arm, marked in marked_by_arm.items())
+    return [
+        f"Undeclared costs over {100 * ALLOWED:zg} % off the baseline's (!): {listed}. They may explain the difference."
+    ]
+
+
+def made_under(results: Results) -> list[str]:
+    """List for each arm the environments of its cells and their counts, a line an arm."""
+    lines = []
+    for arm in results.arms:
+        counts: dict[str, int] = {}
+        for record in results.of(arm):
+            counts[format_provenance(record)] = counts.get(format_provenance(record), 0) + 1
+        parts = [f"{count} cell{'s' * (count != 1)} on {words}" for words, count in counts.items()]
+        lines.append(f"{arm}: {'; '.join(parts) or 'no cell yet'}")
+    return lines
+
+
+def unlike_pairs(results: Results) -> list[str]:
+    """Warn of cells that differ from the baseline's of the same seed in device, precision or packages."""
+    lines = []
+    for arm in results.arms[1:]:
+        seeds_by_field: dict[str, list[int]] = {}
+        for seed, (own, base) in results.pairs(arm).items():
+            for name in provenance_diff(own, base):
+                seeds_by_field.setdefault(name, []).append(seed)
+        for name, seeds in seeds_by_field.items():
+            listed = f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
+            lines.append(f"Warning: {arm} and the baseline differ in {name} on {listed}.")
     return lines

@@ -7,7 +7,7 @@ from typing import Any
 from rich.console import Console
 
 from lm.analysis.runs import NO_EXPERIMENT, Run, RunIndex
-from lm.report.page import show
+from lm.report.render import print_table
 
 COLUMNS = {
     "ok": "done",
@@ -22,7 +22,7 @@ COLUMNS = {
 ALWAYS = ("ok", "training", "missing")
 """States that always have a column."""
 
-TOLD = ("failed", "diverged", "damaged")
+FAULTY = ("failed", "diverged", "damaged")
 """States whose runs have a line with the reason."""
 
 MOST_TO_COME = 100_000
@@ -56,13 +56,13 @@ def seconds_left(runs: Sequence[Run], to_come: int = 0) -> float | None:
     A run that has not begun is estimated by those of its arm, or by any. None without data for an estimate.
     """
     runs = _distinct(runs)
-    open_ones = [run for run in runs if run.state in ("training", "interrupted", "missing")]
-    expected = [_left(run, runs) for run in open_ones] + [typical(runs, "")] * min(to_come, MOST_TO_COME)
+    unfinished = [run for run in runs if run.state in ("training", "interrupted", "missing")]
+    expected = [_left(run, runs) for run in unfinished] + [typical(runs, "")] * min(to_come, MOST_TO_COME)
     estimates = [seconds for seconds in expected if seconds is not None]
     if len(estimates) < len(expected):
         return None
-    at_once = max(1, sum(run.state == "training" for run in open_ones))
-    longest = [left for run, left in zip(open_ones, estimates, strict=False) if run.state == "training"]
+    at_once = max(1, sum(run.state == "training" for run in unfinished))
+    longest = [left for run, left in zip(unfinished, estimates, strict=False) if run.state == "training"]
     return max([sum(estimates) / at_once, *longest])
 
 
@@ -104,9 +104,9 @@ def _by_experiment(index: RunIndex) -> dict[str, list[Run]]:
     return {name: [run for run in index.runs if run.experiment == name] for name in names}
 
 
-def _counts(index: RunIndex, name: str, of_it: Sequence[Run]) -> dict[str, int]:
+def _counts(index: RunIndex, name: str, runs: Sequence[Run]) -> dict[str, int]:
     """Count the cells of an experiment in each state; trials that a search has yet to begin are missing."""
-    number = counts(of_it)
+    number = counts(runs)
     return {**number, "missing": number["missing"] + index.to_come.get(name, 0)}
 
 
@@ -115,10 +115,10 @@ def status_json(index: RunIndex) -> dict[str, Any]:
     return {
         "experiments": {
             name: {
-                **_counts(index, name, of_it),
-                "seconds_left": seconds_left(of_it, index.to_come.get(name, 0)),
+                **_counts(index, name, runs),
+                "seconds_left": seconds_left(runs, index.to_come.get(name, 0)),
             }
-            for name, of_it in _by_experiment(index).items()
+            for name, runs in _by_experiment(index).items()
         },
         "training": [run_json(run) for run in _distinct(index.runs) if run.state == "training"],
         "seconds_left": seconds_left(index.runs, sum(index.to_come.values())),
@@ -130,7 +130,7 @@ def show_status(index: RunIndex, console: Console) -> None:
     """Print counts by experiment and state, runs in training, failures, and the work left."""
     columns, rows, lines = status_parts(index)
     if rows:
-        show("", columns, rows, console)
+        print_table("", columns, rows, console)
     for line in lines:
         console.print(line, highlight=False, markup=False, soft_wrap=True)
 
@@ -140,30 +140,27 @@ def status_parts(index: RunIndex) -> tuple[list[str], list[list[str]], list[str]
     every = counts(index.runs)
     states = [state for state in COLUMNS if state in ALWAYS or every[state]]
     rows = []
-    for name, of_it in _by_experiment(index).items():
-        number = _counts(index, name, of_it)
-        rows.append([_experiment(name), str(sum(number.values())), *(str(number[state]) for state in states)])
+    for name, runs in _by_experiment(index).items():
+        number = _counts(index, name, runs)
+        title = "(no experiment)" if name == NO_EXPERIMENT else name
+        rows.append([title, str(sum(number.values())), *(str(number[state]) for state in states)])
     lines = [] if rows else ["no cells"]
     lines += [training_line(run) for run in _distinct(index.runs) if run.state == "training"]
-    ended_badly = [run for run in _distinct(index.runs) if run.state in TOLD]
+    ended_badly = [run for run in _distinct(index.runs) if run.state in FAULTY]
     lines += [f"{run.name}: {run.state}: {run.note}" for run in ended_badly[:LINES]]
     if len(ended_badly) > LINES:
         lines.append(f"and {len(ended_badly) - LINES} more like these: lm ls --status {ended_badly[-1].state}")
     for run in [run for run in _distinct(index.runs) if run.state == "interrupted"][:LINES]:
         at = f" at step {run.progress['step']:,} of {run.progress['steps']:,}" if run.progress else ""
-        lines.append(f"{run.name}: interrupted{at}; the same command takes it up again")
+        lines.append(f"{run.name}: interrupted{at}; the same command resumes it")
     columns = ["experiment", "cells", *(COLUMNS[state] for state in states)]
     return columns, rows, [*lines, _left_line(index)]
-
-
-def _experiment(name: str) -> str:
-    return "(no experiment)" if name == NO_EXPERIMENT else name
 
 
 def training_line(run: Run) -> str:
     """Describe a run in training in a line: progress, loss, and who trains it."""
     progress = run.progress
-    at = "has not told of a step yet"
+    at = "no step reported yet"
     if progress is not None:
         loss = "" if progress["loss"] is None else f", training loss {progress['loss']:z.4f}"
         at = f"step {progress['step']:,} of {progress['steps']:,}{loss}"
@@ -180,7 +177,7 @@ def _left_line(index: RunIndex) -> str:
     cells = "1 cell" if left == 1 else f"{left} cells"
     seconds = seconds_left(index.runs, to_come)
     if seconds is None:
-        return f"{cells} left; no estimate before one is done or has told of two steps"
+        return f"{cells} left; no estimate before one is done or has reported two steps"
     at_once = of_all["training"] or 1
     return f"{cells} left: about {duration(seconds)} with {at_once} at a time"
 
@@ -216,6 +213,6 @@ def show_runs(runs: Sequence[Run], console: Console) -> None:
         seed = "-" if run.seed is None else str(run.seed)
         rows.append([run.name, seed, run.state + at, nll, run.cell[:ID]])
     if rows:
-        show("", ["run", "seed", "status", "validation NLL", "id"], rows, console)
+        print_table("", ["run", "seed", "status", "validation NLL", "id"], rows, console)
     noun = "run" if len(rows) == 1 else "runs"
     console.print(f"{len(rows)} {noun}", highlight=False)

@@ -1,18 +1,21 @@
-"""The report of a search: best trials, importances, warnings; rebuilt from study.json alone."""
+"""A search as read from study.json: best trials, importances of its parameters, warnings."""
 
+import importlib.util
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from rich.console import Console
 
 from lm.config.plain import clipped, shown
 from lm.config.tree import InputError
-from lm.report.grid import show_grid
-from lm.report.importance import Importance
-from lm.report.tables import escape, heading, number
+from lm.report.notes import author_notes
+from lm.report.render import Section, escape, markdown_list, markdown_section, print_section
+from lm.report.tables import heading, number
 from lm.store.files import read_json
 from lm.store.formats import SEARCH
 from lm.store.metrics import METRICS
@@ -58,13 +61,13 @@ class Study:
     def best(self) -> pd.DataFrame:
         """The complete trials, best first; with several objectives those that no other beats in all of them."""
         complete = self.complete
-        signs = {name: 1.0 if way == "lower" else -1.0 for name, way in self.objectives.items()}
+        signs = {name: 1.0 if direction == "lower" else -1.0 for name, direction in self.objectives.items()}
         if len(signs) > 1:
             costs = (complete[list(signs)] * pd.Series(signs)).to_numpy(dtype=float)
             beaten = [bool(((costs <= row).all(axis=1) & (costs < row).any(axis=1)).any()) for row in costs]
             complete = complete[[not is_beaten for is_beaten in beaten]]
-        first, way = next(iter(self.objectives.items()))
-        return complete.sort_values([first, "number"], ascending=[way == "lower", True])
+        first, direction = next(iter(self.objectives.items()))
+        return complete.sort_values([first, "number"], ascending=[direction == "lower", True])
 
 
 def load_study(folder: Path) -> Study:
@@ -96,9 +99,9 @@ def _space(manifest: StudyManifest) -> dict[str, dict[str, Any]]:
 
 def _damaged_space(manifest: StudyManifest) -> str:
     """Describe an impossible objective or search space; empty where all is well."""
-    for name, way in manifest["objectives"].items():
-        if name not in METRICS or way not in ("lower", "higher"):
-            return f"objectives hold {clipped(name, 80)}: {clipped(way, 80)}"
+    for name, direction in manifest["objectives"].items():
+        if name not in METRICS or direction not in ("lower", "higher"):
+            return f"objectives hold {clipped(name, 80)}: {clipped(direction, 80)}"
     for name, described in _space(manifest).items():
         ends = described.get("low", 0), described.get("high", 1)
         if not ends[0] < ends[1] or (described.get("log") and ends[0] <= 0) or described.get("choices") == []:
@@ -108,11 +111,11 @@ def _damaged_space(manifest: StudyManifest) -> str:
 
 def _damage(trial: Trial, manifest: StudyManifest) -> str:
     """Describe invalid content of a trial; empty where all is well."""
-    place, values = f"trial {trial['number']}", trial["values"]
+    title, values = f"trial {trial['number']}", trial["values"]
     if trial["state"] not in STATES:
-        return f"{place} is {clipped(trial['state'], 80)}"
+        return f"{title} is {clipped(trial['state'], 80)}"
     if (values is None and trial["state"] == "complete") or (values and len(values) != len(manifest["objectives"])):
-        return f"{place} has the values {shown(values)}"
+        return f"{title} has the values {shown(values)}"
     for name, described in _space(manifest).items():
         value = trial["params"].get(name)
         fits = value is None or (
@@ -121,7 +124,7 @@ def _damage(trial: Trial, manifest: StudyManifest) -> str:
             else isinstance(value, int | float) and described["low"] <= value <= described["high"]
         )
         if not fits:
-            return f"{place} has {clipped(name, 80)}={shown(value)}"
+            return f"{title} has {clipped(name, 80)}={shown(value)}"
     return ""
 
 
@@ -132,10 +135,10 @@ def edge(value: Any, described: dict[str, Any]) -> str | None:
     """
     if "choices" in described or value is None or pd.isna(value):
         return None
-    low, high, at = described["low"], described["high"], float(value)
+    low, high, position = described["low"], described["high"], float(value)
     if described["log"]:
-        low, high, at = math.log(low), math.log(high), math.log(at)
-    share = (at - low) / (high - low)
+        low, high, position = math.log(low), math.log(high), math.log(position)
+    share = (position - low) / (high - low)
     return "low" if share <= EDGE else "high" if share >= 1 - EDGE else None
 
 
@@ -194,7 +197,8 @@ def notes(study: Study) -> list[str]:
 def best_rows(study: Study) -> tuple[list[str], list[list[str]]]:
     """Return headings and rows of the best trials, with a column for each parameter."""
     arrows = {"lower": " ↓", "higher": " ↑"}
-    columns = ["trial", *(heading(q).rstrip(" ↓↑") + arrows[way] for q, way in study.objectives.items()), *study.space]
+    objectives = [heading(name).rstrip(" ↓↑") + arrows[direction] for name, direction in study.objectives.items()]
+    columns = ["trial", *objectives, *study.space]
     rows = [
         [
             str(row["number"]),
@@ -212,6 +216,97 @@ def _text(value: Any) -> str:
     return f"{value:z.4g}" if isinstance(value, float) else str(value)
 
 
+# importances ---------------------------------------------------------------------------------------------------------
+
+FEWEST = 10
+"""Smallest number of complete trials for importances."""
+
+RESAMPLES = 100
+TREES = 32
+
+
+@dataclass(frozen=True)
+class Importance:
+    """One parameter's share of the variance, with its interval over resampled trials."""
+
+    name: str
+    share: float
+    low: float
+    high: float
+
+
+def importances(
+    complete: pd.DataFrame, objectives: list[str], space: dict[str, dict[str, Any]], seed: int = 0
+) -> dict[str, list[Importance]] | str:
+    """Return fANOVA importances (Hutter et al. 2014) of each objective, largest first, or why there are none.
+
+    Intervals are the 2.5 and 97.5 percentiles over trials resampled with replacement. The same trials and seed give
+    the same numbers. https://proceedings.mlr.press/v32/hutter14.html
+    """
+    names = [name for name in space if complete[name].notna().all() and complete[name].nunique() > 1]
+    if len(names) < 2:
+        return "it takes two parameters that are drawn in every trial and vary."
+    for quantity in objectives:
+        if complete[quantity].nunique() < 2:
+            return f"{quantity} is the same in every trial."
+    if importlib.util.find_spec("sklearn") is None:  # which has Optuna's forest
+        return "fANOVA needs scikit-learn; install it with: pip install scikit-learn"
+    generator = np.random.default_rng(seed)
+    draws = generator.integers(len(complete), size=(RESAMPLES, len(complete)))
+    by_objective = {}
+    for quantity in objectives:
+        point = shares(complete, quantity, {name: space[name] for name in names}, seed)
+        resampled = []
+        for rows in draws:
+            resample = complete.iloc[rows]
+            if resample[quantity].nunique() > 1:
+                resampled.append(shares(resample, quantity, {name: space[name] for name in names}, seed))
+        low, high = np.percentile(np.array(resampled), [2.5, 97.5], axis=0)
+        ranked = [Importance(n, *map(float, v)) for n, *v in zip(names, point, low, high, strict=True)]
+        by_objective[quantity] = sorted(ranked, key=lambda row: -row.share)
+    return by_objective
+
+
+def shares(trials: pd.DataFrame, quantity: str, space: dict[str, dict[str, Any]], seed: int) -> list[float]:
+    """Return each parameter's own share of the variance, in the order of `space`; they sum to 1."""
+    import optuna
+
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    distributions = {name: distribution(described) for name, described in space.items()}
+    study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=seed))
+    study.add_trials(
+        [
+            optuna.trial.create_trial(
+                params={name: _native(row[name], space[name]) for name in space},
+                distributions=distributions,
+                value=float(row[quantity]),
+            )
+            for _, row in trials.iterrows()
+        ]
+    )
+    evaluator = optuna.importance.FanovaImportanceEvaluator(n_trees=TREES, seed=seed)
+    by_name = optuna.importance.get_param_importances(study, evaluator=evaluator, params=list(space), normalize=True)
+    return [by_name[name] for name in space]
+
+
+def distribution(described: dict[str, Any]) -> Any:
+    """Return Optuna's distribution of a described parameter."""
+    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+
+    if "choices" in described:
+        return CategoricalDistribution(described["choices"])
+    low, high, log = described["low"], described["high"], described["log"]
+    if described["int"]:
+        return IntDistribution(int(low), int(high), log=log, step=int(described["step"] or 1))
+    return FloatDistribution(low, high, log=log, step=described["step"])
+
+
+def _native(value: Any, described: dict[str, Any]) -> Any:
+    if "choices" in described:
+        return value
+    return int(value) if described["int"] else float(value)
+
+
 def importance_lines(importances: dict[str, list[Importance]] | str) -> list[str]:
     """Format importances as lines of text, or state why there are none."""
     if isinstance(importances, str):
@@ -227,32 +322,27 @@ def importance_lines(importances: dict[str, list[Importance]] | str) -> list[str
     return lines
 
 
-def markdown(study: Study, importance: list[str], figures: list[str]) -> str:
+def best_section(study: Study, importance: Sequence[str] = ()) -> Section:
+    """Build the table of the best trials; below it warnings, notes and importances."""
+    columns, rows = best_rows(study)
+    name = "Pareto front" if len(study.objectives) > 1 else "Best trials"
+    return Section(name, columns, rows, [*warnings_of(study), *notes(study), *importance])
+
+
+# the report ----------------------------------------------------------------------------------------------------------
+
+
+def markdown(study: Study, importance: Sequence[str], figures: Sequence[str]) -> str:
     """Format the report as one page of Markdown."""
-    columns, rows = best_rows(study)
-    lines = [f"# {escape(study.manifest['title'])}", ""]
-    if rows:
-        name = "Pareto front" if len(study.objectives) > 1 else "Best trials"
-        lines += [f"## {name}", "", _row(columns), _row(["---"] * len(columns)), *map(_row, rows), ""]
-    lines += [
-        *(f"- **{escape(line)}**" for line in warnings_of(study)),
-        *(f"- {escape(line)}" for line in notes(study)),
-    ]
-    lines += ["", "## Importances", "", *(f"- {escape(line)}" for line in importance), ""]
+    lines = [f"# {escape(study.manifest['title'])}", "", *markdown_section(best_section(study))]
+    lines += ["## Importances", "", *markdown_list(importance)]
     if study.manifest["notes"]:
-        lines += [escape(study.manifest["notes"].strip()), ""]
+        lines += [escape(author_notes(study.manifest)), ""]
     if figures:
-        lines += ["## Figures", "", *(f"![{name.replace('_', ' ')}]({name}.png)" for name in figures), ""]
-    return "\n".join(lines)
+        lines += ["## Figures", "", *(f"![{name.replace('_', ' ')}]({name}.png)" for name in figures)]
+    return "\n".join(lines).rstrip("\n") + "\n"
 
 
-def _row(texts: list[str]) -> str:
-    return "| " + " | ".join(map(escape, texts)) + " |"
-
-
-def terminal(study: Study, importance: list[str], console: Console) -> None:
+def terminal(study: Study, importance: Sequence[str], console: Console) -> None:
     """Print the best trials, warnings, notes and importances."""
-    columns, rows = best_rows(study)
-    show_grid(study.manifest["title"], columns, rows, console, left=())
-    for line in [*warnings_of(study), *notes(study), *importance]:
-        console.print(line, highlight=False, markup=False)
+    print_section(replace(best_section(study, importance), title=study.manifest["title"]), console)

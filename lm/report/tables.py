@@ -1,6 +1,5 @@
-"""The tables of an experiment's comparisons as rows of text, and how their cells are written."""
+"""Tables of an experiment's comparisons, and the format of their cells."""
 
-import html
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -11,22 +10,18 @@ import pandas as pd
 from lm.analysis.compare import LOST
 from lm.analysis.pace import StepsToBaselineLoss, mean_share
 from lm.analysis.results import HEADLINE, Results
-from lm.analysis.verdict_text import format_seeds
+from lm.report.render import Cell, Section
 from lm.stats.verdicts import Better
 from lm.store.files import escape_cell, escape_formula
 from lm.store.metrics import SUMMARY_METRICS, describe
 
+DIFFERENCE = "difference [95 % CI]"
+PACE = "steps vs baseline"
+"""Headings of the difference to the baseline, and of the share of its steps that an arm needs for its final loss."""
+
 DETAILS = (
-    "metric",
-    "arm",
-    "n",
-    "mean ± sd",
-    "difference [95 % interval]",
-    "Hedges' g [95 % interval]",
-    "detectable",
-    "adjusted p",
-    "verdict",
-)
+    "metric", "arm", "n", "mean ± sd", DIFFERENCE, "Hedges' g [95 % CI]", "detectable", "adjusted p", "verdict",
+)  # fmt: skip
 
 ARROWS: Mapping[Better, str] = {"lower": " ↓", "higher": " ↑", None: ""}
 """Arrow after a quantity's name for the better direction."""
@@ -79,11 +74,26 @@ def difference(row: Any, labelled: bool = True) -> str:
     return text
 
 
-def interval_heading(table: pd.DataFrame) -> tuple[str, bool]:
-    """Return the heading of differences, and whether each must name its kind of interval."""
-    kinds = list(dict.fromkeys(table[table.difference.notna()].interval))
-    kind = f"{kinds[0]} " if len(kinds) == 1 else ""
-    return f"difference [{kind}95 % interval]", len(kinds) > 1
+def several_intervals(table: pd.DataFrame) -> bool:
+    """Return True if the differences have intervals of several kinds, so that each must name its own."""
+    return table[table.difference.notna()].interval.nunique() > 1
+
+
+EXPLORATORY = re.compile(r"exploratory: (.*?)(?:, q = ([-+.e\d]+))?( \(.*)?$")
+
+
+def format_verdict_cell(verdict: str) -> str:
+    """Format a verdict for a table, with the direction first and an exploratory one marked behind it.
+
+    >>> format_verdict_cell("exploratory: lower, q = 0.0059 (on 5 of 6 seeds; 1 diverged)")
+    'lower (exploratory, q=.006; on 5 of 6 seeds; 1 diverged)'
+    """
+    match = EXPLORATORY.match(verdict)
+    if match is None:
+        return verdict
+    kind, q, suffix = match.groups("")
+    label = "exploratory" + (f", q={float(q):z.3f}".replace("=0.", "=.") if q else "")
+    return f"{kind} ({label}" + (f"; {suffix.removeprefix(' (')}" if suffix else ")")
 
 
 def detectable(row: Any) -> str:
@@ -91,12 +101,10 @@ def detectable(row: Any) -> str:
     return "none" if math.isinf(row.detectable) else number(row.detectable, describe(row.metric).digits)
 
 
-def format_detectable(row: Any) -> str:
-    """Format the detectable difference, and its limit with any number of seeds where text counts."""
-    if row.interval != "seeds-and-text" or math.isinf(row.detectable):
-        return detectable(row)
-    least = number(row.detectable_floor, describe(row.metric).digits)
-    return f"{detectable(row)} over seeds and text ({least} with any number of seeds)"
+def format_range(values: Sequence[float], digits: int) -> str:
+    """Format the range of several values, or the one value of all; infinite ones as `none`."""
+    ends = ["none" if math.isinf(end) else number(end, digits) for end in (min(values), max(values))]
+    return ends[0] if ends[0] == ends[1] else f"{ends[0]} to {ends[1]}"
 
 
 def adjusted_p(row: Any) -> str:
@@ -126,39 +134,55 @@ def heading(quantity: str) -> str:
 
 
 def format_steps_ratio(pace: StepsToBaselineLoss | None) -> str:
-    """Format the share of the baseline's steps that an arm needs."""
+    """Format the share of the baseline's steps that an arm needs for the baseline's final loss."""
     if pace is None:
         return "-"
     reached = pace.shares.get("steps", [])
     mean = f"{mean_share(reached):z.2f}" if reached else ""
     if not pace.missed:
         return mean
-    missed = f"not reached on {len(pace.missed)} of {format_seeds(pace.seeds)}"
-    return f"{missed}; on the others {mean}" if mean else missed
+    return f"{mean} ({len(reached)} of {pace.seeds} seeds)" if mean else "not reached"
 
 
 def summary(
-    results: Results, table: pd.DataFrame, paces: Sequence[StepsToBaselineLoss] = ()
-) -> tuple[list[str], list[list[str]], list[bool]]:
-    """Return headings, rows of text, and whether each row is bold for a significant difference of healthy arms.
+    results: Results, table: pd.DataFrame, paces: Sequence[StepsToBaselineLoss] = (), notes: Sequence[str] = ()
+) -> Section:
+    """Build the first table: a row an arm, with significant differences of healthy arms in bold.
 
-    With `paces`, a column has the share of the baseline's steps that an arm needs for its loss.
+    Args:
+        results: results of the experiment.
+        table: comparisons of its arms.
+        paces: steps of each arm to the baseline's loss, for a column of their own.
+        notes: lines below the table.
     """
-    heads, labelled = interval_heading(table[table.metric == results.headline])
-    measured, by_arm = set(table[table.n > 0].metric), {pace.arm: pace for pace in paces}
+    judged = table[table.metric == results.headline]
+    labelled, by_arm = several_intervals(judged), {pace.arm: pace for pace in paces}
+    measured = set(table[table.n > 0].metric)
     others = [name for name in (HEADLINE, *SUMMARY_METRICS) if name != results.headline and name in measured]
-    columns = ["arm", "n", heading(results.headline), heads, "verdict", "health"]
-    columns += (["steps to the baseline's loss"] if paces else []) + [heading(name) for name in others]
-    rows, bold = [], []
-    for row in table[table.metric == results.headline].itertuples():
+    columns = ["arm", "n", heading(results.headline), DIFFERENCE, "verdict", "health"]
+    columns += ([PACE] if paces else []) + [heading(name) for name in others]
+    rows = []
+    for row in judged.itertuples():
         of_arm = {r.metric: r for r in table[table.arm == row.arm].itertuples()}
-        text = [str(row.arm), format_run_counts(row), mean_and_sd(row), difference(row, labelled), str(row.verdict)]
-        text.append(str(row.health))
+        cells = [
+            str(row.arm),
+            format_run_counts(row),
+            mean_and_sd(row),
+            Cell(difference(row, labelled), bool(row.bold)),
+        ]
+        cells += [_without_problems(results, row), str(row.health)]
         if paces:
-            text.append("1" if row.verdict == "baseline" else format_steps_ratio(by_arm.get(str(row.arm))))
-        rows.append(text + [_mean(of_arm, name) for name in others])
-        bold.append(bool(row.bold))
-    return columns, rows, bold
+            cells.append("1" if row.verdict == "baseline" else format_steps_ratio(by_arm.get(str(row.arm))))
+        rows.append(cells + [_mean(of_arm, name) for name in others])
+    return Section(results.manifest["title"], columns, rows, notes)
+
+
+def _without_problems(results: Results, row: Any) -> str:
+    """Format a verdict without the training problems, which the column of health has."""
+    verdict = format_verdict_cell(str(row.verdict))
+    for problem in filter(None, results.health.values()):
+        verdict = verdict.replace(f" unhealthy: {problem}", " unhealthy")
+    return verdict.replace(f"{row.arm} unhealthy", "unhealthy")
 
 
 def _mean(of_arm: Mapping[str, Any], name: str) -> str:
@@ -168,41 +192,15 @@ def _mean(of_arm: Mapping[str, Any], name: str) -> str:
     return text if floor is None or math.isnan(floor.mean) else f"{text} (floor {number(floor.mean, 4)})"
 
 
-def details(table: pd.DataFrame, headings: Callable[[str], str] = heading) -> list[list[str]]:
-    """Return a row for each arm and measured quantity, labelled by `headings`."""
+def details(table: pd.DataFrame, headings: Callable[[str], str] = heading) -> Section:
+    """Build the table of all measurements: a row an arm and measured quantity, labelled by `headings`."""
     rows = []
     for name in dict.fromkeys(table[table.n > 0].metric):
         unit = describe(name).unit
         label = headings(name) + (f" ({unit})" if unit else "")
         for row in table[table.metric == name].itertuples():
             size = signed(row.effect, row.effect_low, row.effect_high, 2)
-            rows.append(
-                [
-                    label,
-                    str(row.arm),
-                    format_run_counts(row),
-                    mean_and_sd(row),
-                    difference(row),
-                    size,
-                    detectable(row),
-                    adjusted_p(row),
-                    str(row.verdict),
-                ]
-            )
-    return rows
-
-
-def escape(text: str) -> str:
-    """Escape `text` so that Markdown shows it letter for letter, HTML included."""
-    return html.escape(re.sub(r"([\\`*_\[\]|~])", r"\\\1", text), quote=False).replace("\n", " ")
-
-
-def markdown_row(texts: Sequence[str]) -> str:
-    """Format one line of a Markdown table."""
-    return "| " + " | ".join(texts) + " |"
-
-
-def markdown_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Format the lines of a Markdown table of any text."""
-    body = [markdown_row([escape(cell) for cell in row]) for row in rows]
-    return [markdown_row(columns), markdown_row(["---"] * len(columns)), *body]
+            sample = [format_run_counts(row), mean_and_sd(row), difference(row)]
+            test = [size, detectable(row), adjusted_p(row), format_verdict_cell(str(row.verdict))]
+            rows.append([label, str(row.arm), *sample, *test])
+    return Section("All measurements", DETAILS, rows)

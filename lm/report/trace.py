@@ -5,14 +5,13 @@ import shlex
 from pathlib import Path
 
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from lm.analysis.claims import measured
 from lm.analysis.comparability import commit_of
 from lm.analysis.results import Results, load
 from lm.analysis.tidy import status_of
 from lm.config.tree import InputError, nearest
+from lm.report.render import print_table
 from lm.stats.tests import t_interval
 from lm.store.metrics import describe, nearest_metric
 
@@ -45,7 +44,7 @@ def trace(folder: Path, arm: str, metric: str, console: Console, pack: Path | No
     baseline = results.manifest["baseline"]
     say = lambda text: console.print(text, highlight=False, markup=False, soft_wrap=True)  # noqa: E731
     say(f"{describe(metric).label} of {arm} in {results.manifest['title']}")
-    console.print(_cells(results, arm, metric, values))
+    print_table("", ["seed", "arm", "status", metric, "commit", "cell"], _cells(results, arm, values), console)
     if arm != baseline:
         pairs = [values[arm, seed] - values[baseline, seed] for seed in results.manifest["seeds"]]
         pairs = [pair for pair in pairs if math.isfinite(pair)]
@@ -62,10 +61,10 @@ def trace(folder: Path, arm: str, metric: str, console: Console, pack: Path | No
         say(f"  {shlex.join(['lm', 'unpack', str(pack), '--out', UNPACKED])}")
     for seed in results.manifest["seeds"]:
         cell = results.manifest["arms"][arm]["cells"][str(seed)]
-        place = results.store.directory(cell) / "config.yaml"
-        config = place if pack is None else Path(UNPACKED, "cells", cell, "config.yaml")
+        config_path = results.store.directory(cell) / "config.yaml"
+        config = config_path if pack is None else Path(UNPACKED, "cells", cell, "config.yaml")
         again = shlex.join(["lm", "fit", str(config), "--out", "again"])
-        say(f"  {again}" if place.is_file() else f"  (the configuration of seed {seed} is not there: {config})")
+        say(f"  {again}" if config_path.is_file() else f"  (the configuration of seed {seed} is not there: {config})")
     if command := results.manifest["command"]:
         say("all of it again, training only what is missing, by the command that made it, where it was given:")
         say(f"  {shlex.join(['lm', *command])}")
@@ -73,16 +72,14 @@ def trace(folder: Path, arm: str, metric: str, console: Console, pack: Path | No
         say("all of it again: the command that made it was not recorded")
 
 
-def _cells(results: Results, arm: str, metric: str, values: dict[tuple[str, int], float]) -> Table:
-    table = Table(highlight=False)
-    for column in ("seed", "arm", "status", metric, "commit", "cell"):
-        table.add_column(column, overflow="fold")
-    baseline = results.manifest["baseline"]
+def _cells(results: Results, arm: str, values: dict[tuple[str, int], float]) -> list[list[str]]:
+    """Return a row for each run of the arm and of the baseline."""
+    rows = []
     for seed in results.manifest["seeds"]:
-        for name in dict.fromkeys((arm, baseline)):
+        for name in dict.fromkeys((arm, results.manifest["baseline"])):
             record = results.records[name, seed]
             cell = results.manifest["arms"][name]["cells"][str(seed)]
             number = "-" if math.isnan(values[name, seed]) else f"{values[name, seed]:z.6g}"
             commit = "-" if record is None else commit_of(record["provenance"]["git"], 10)
-            table.add_row(*map(Text, [str(seed), name, status_of(results, name, seed), number, commit, cell[:12]]))
-    return table
+            rows.append([str(seed), name, status_of(results, name, seed), number, commit, cell[:12]])
+    return rows

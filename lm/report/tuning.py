@@ -4,15 +4,13 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from lm.analysis.compare import compare
 from lm.analysis.results import Results, load
 from lm.config.plain import shown
 from lm.config.tree import InputError
-from lm.report.grid import show_grid
+from lm.report.render import Section
 from lm.report.study import Study, edge, load_study, warnings_of
-from lm.report.tables import difference, escape, markdown_row, mean_and_sd
+from lm.report.tables import DIFFERENCE, difference, format_verdict_cell, mean_and_sd
 from lm.store.files import read_json
 from lm.store.formats import TUNED
 from lm.store.record import TunedManifest
@@ -22,10 +20,10 @@ FOLDER = "tune"
 COLUMNS = (
     "arm",
     "shared settings",
-    "difference [95 % interval]",
+    DIFFERENCE,
     "verdict",
     "tuned",
-    "difference [95 % interval]",
+    DIFFERENCE,
     "verdict",
     "trials",
     "the winner's settings",
@@ -51,11 +49,10 @@ def tuning_of(results: Results, folder: Path) -> tuple[dict[str, Any], Results, 
 
 def rows(results: Results, tuning: dict[str, Any], twin: Results, studies: dict[str, Study]) -> list[list[str]]:
     """Format the table, a row an arm."""
-    table_rows = []
+    table_rows, shared, tuned = [], compared(results), compared(twin)
     for arm in results.arms:
-        cells = [arm]
-        cells += [*compared(results, arm), *compared(twin, arm)]
-        cells[-1] += _beside(studies, dict.fromkeys((arm, results.arms[0])))
+        cells = [arm, *shared[arm], *tuned[arm]]
+        cells[-1] += _edges_suffix(studies, dict.fromkeys((arm, results.arms[0])))
         counts = studies[arm].trials.state.value_counts()
         spent = ", ".join(f"{counts[state]} {state}" for state in ("complete", "pruned", "failed") if state in counts)
         winner = tuning["arms"][arm]["changes"]
@@ -64,15 +61,17 @@ def rows(results: Results, tuning: dict[str, Any], twin: Results, studies: dict[
     return table_rows
 
 
-def compared(results: Results, arm: str) -> list[str]:
-    """Return an arm's headline mean and spread, its difference to the baseline, and the verdict."""
+def compared(results: Results) -> dict[str, list[str]]:
+    """Return for each arm its headline mean and spread, its difference to the baseline, and the verdict."""
     table = compare(results)
-    (row,) = table[(table.arm == arm) & (table.metric == results.headline)].itertuples()
-    return [mean_and_sd(row), difference(row), str(row.verdict)]
+    return {
+        str(row.arm): [mean_and_sd(row), difference(row), format_verdict_cell(str(row.verdict))]
+        for row in table[table.metric == results.headline].itertuples()
+    }
 
 
-def _beside(studies: dict[str, Study], arms: Iterable[str]) -> str:
-    """Return the remark that a winner lies at an end of its range, where one does."""
+def _edges_suffix(studies: dict[str, Study], arms: Iterable[str]) -> str:
+    """Format the winners that lie at an end of their range, to follow a verdict."""
     edges = [
         f"{arm} at the {end} end of {name}"
         for arm in arms
@@ -98,21 +97,6 @@ def notes(tuning: dict[str, Any], studies: dict[str, Study]) -> list[str]:
     return lines + [f"{arm}: {warning}" for arm, study in studies.items() for warning in warnings_of(study)]
 
 
-def markdown_tuning(
-    results: Results, tuning: dict[str, Any], twin: Results, studies: dict[str, Study], figure: str | None
-) -> list[str]:
-    """Format the section of the report's page."""
-    lines = ["## Tuning", "", markdown_row(COLUMNS), markdown_row(["---"] * len(COLUMNS))]
-    lines += [markdown_row([escape(cell) for cell in row]) for row in rows(results, tuning, twin, studies)]
-    lines += ["", *(f"- {escape(line)}" for line in notes(tuning, studies)), ""]
-    return [*lines, f"![loss against tuned parameters]({figure}.png)", ""] if figure else lines
-
-
-def show_tuning(
-    results: Results, tuning: dict[str, Any], twin: Results, studies: dict[str, Study], console: Console
-) -> None:
-    """Print the section."""
-    console.print()
-    show_grid("Tuning", COLUMNS, rows(results, tuning, twin, studies), console)
-    for line in notes(tuning, studies):
-        console.print(line, highlight=False, markup=False)
+def tuning_section(results: Results, tuning: dict[str, Any], twin: Results, studies: dict[str, Study]) -> Section:
+    """Build the table of each arm at shared and at tuned settings."""
+    return Section("Tuning", COLUMNS, rows(results, tuning, twin, studies), notes(tuning, studies))

@@ -24,7 +24,7 @@ from lm.execution.machine import default_workers
 from lm.execution.progress import Display
 from lm.execution.scheduler import Watcher, run_cells
 from lm.inference.autotune import replace_auto_settings
-from lm.report.autotune import describe_autotune
+from lm.report.run import describe_autotune
 from lm.report.search import write_study
 from lm.report.status import duration
 from lm.search.space import Space

@@ -19,9 +19,8 @@ from lm.analysis.results import load
 from lm.cli import main
 from lm.config.tree import InputError, override
 from lm.report.figures.comparison import envelope
-from lm.report.orders import order_notes, order_rows
-from lm.report.page import sections
 from lm.report.rates import rates_of, rows
+from lm.report.sections import all_sections, orders_section
 from lm.report.study import load_study
 from lm.store.files import to_json, write_atomic
 from lm.store.store import Store
@@ -207,19 +206,19 @@ def test_report_splits_the_variance_over_seeds_that_ended_well(crossed: Callable
     assert found is not None
     assert (found.seeds, found.left_out) == ([0, 1], [2])
     assert found.values_ij.tolist() == np.array([[2.0, 2.01, 2.0], [2.2, 2.21, 2.19]]).tolist()
-    first = order_rows(results, found)[0]
+    first = orders_section(results, found).rows[0]
     assert first[0] == "initial values"
     assert float(first[2].split()[0]) > 0.95
-    assert "seed 2" in " ".join(order_notes(results, found))
-    assert any(title.startswith("Initial values") for title, *_ in sections(results, []))
+    assert "seed 2" in " ".join(orders_section(results, found).notes)
+    assert any(section.title.startswith("Initial values") for section in all_sections(results, []))
 
 
 def test_too_few_cells_of_orders_are_reported(crossed: Callable[..., Path], experiment: Callable[..., Path]) -> None:
     results = load(crossed({"order_0": [2.0, None], "order_1": [2.0, 2.1]}))
     found = orders(results)
     assert found is not None
-    assert order_rows(results, found) == []
-    assert "Too few cells" in order_notes(results, found)[-1]
+    assert orders_section(results, found).rows == []
+    assert "Too few runs" in orders_section(results, found).notes[-1]
     assert orders(load(experiment({"alone": [2.0, 2.1]}).with_name("demo.orders"))) is None
 
 

@@ -13,7 +13,7 @@ from lm.ablation.plan import make_plan
 from lm.analysis.compare import compare
 from lm.analysis.results import load, value
 from lm.config.tree import InputError
-from lm.report.texts import average_notes
+from lm.report.notes import average_notes
 from lm.store.metrics import describe, parse_average
 
 CELLS = {"base": [2.0, 2.2, 2.1], "better": [1.8, 1.9, 1.7]}

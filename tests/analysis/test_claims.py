@@ -14,7 +14,8 @@ from lm.analysis.answers import Answer, adjust_p, answer_claim, decide
 from lm.analysis.claims import KINDS, UNKNOWN, Claim, measured, read_claim, read_claims
 from lm.analysis.results import Results, load, value
 from lm.config.tree import InputError
-from lm.report.claims import answers, markdown_claims, row, tally
+from lm.report.claims import answers, claims_section, row, tally
+from lm.report.render import markdown_section
 from lm.stats.tests import ALPHA, holm, median_interval, sign_flip_interval, sign_flip_p
 from lm.store.record import Record
 
@@ -206,7 +207,9 @@ def test_a_manifest_from_before_the_kinds_is_of_none(experiment: MakeExperiment)
     old = {"claim": "x", "metric": "nll", "relation": "less", "contrast": {"better": 1.0, "base": -1.0}}
     found = answers(load(experiment({"base": BASE, "better": BETTER}, claims=[old])))
     assert [one.claim.kind for one in found] == [UNKNOWN]
-    assert "unknown kind: 1 claim: 1 reproduced" in "\n".join(markdown_claims([("demo", one) for one in found]))
+    assert "unknown kind: 1 claim: 1 reproduced" in "\n".join(
+        markdown_section(claims_section([("demo", one) for one in found]))
+    )
 
 
 RECORD: Record = {

@@ -15,8 +15,8 @@ from lm.analysis import texts
 from lm.analysis.answers import Answer, answer_claim, decide
 from lm.analysis.claims import Claim
 from lm.analysis.results import Results
-from lm.report.claims import answers, markdown_claims
-from lm.report.tables import escape
+from lm.report.claims import answers, claims_section
+from lm.report.render import escape, markdown_section
 from lm.stats.tests import ALPHA, median_interval, sign_flip_interval, sign_flip_p, sign_test_p
 from lm.stats.two_way import two_way
 from lm.store.documents import KEPT, described, packed, read_documents
@@ -187,21 +187,21 @@ def test_otherwise_it_is_over_seeds_and_the_report_says_why(
     found = answer_claim(kept(MUCH, **manifest), claim)
     assert found.generalises_over == "seeds"
     assert reason in found.not_over_text_because
-    page = "\n".join(markdown_claims([("x", found)]))
+    page = "\n".join(markdown_section(claims_section([("x", found)])))
     assert "over seeds |" in page
     assert escape(reason) in page
 
 
 def test_the_line_of_a_claim_says_what_it_covers_where_documents_were_kept(kept: Kept) -> None:
     described_claims = [CLAIM, {**CLAIM, "metric": "ece"}, {**CLAIM, "exact": True}]
-    page = markdown_claims([("x", one) for one in answers(kept(LITTLE, claims=described_claims))])
-    assert ["over seeds and text |" in line for line in page[2:5]] == [True, False, False]
-    assert ["over seeds |" in line for line in page[2:5]] == [False, True, False]
+    page = markdown_section(claims_section([("x", one) for one in answers(kept(LITTLE, claims=described_claims))]))
+    assert ["over seeds and text |" in line for line in page[4:7]] == [True, False, False]
+    assert ["over seeds |" in line for line in page[4:7]] == [False, True, False]
     assert any(line.startswith("- Over seeds and text: other seeds and other text") for line in page)
     assert any("one of these: ece is not kept by document." in line for line in page)
     plain = kept(LITTLE, claims=described_claims)
     plain = replace(plain, records={key: blind(one) for key, one in plain.records.items()})
-    old = "\n".join(markdown_claims([("x", one) for one in answers(plain)]))
+    old = "\n".join(markdown_section(claims_section([("x", one) for one in answers(plain)])))
     assert "over seeds |" not in old
     assert "Over seeds" not in old
 

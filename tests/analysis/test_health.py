@@ -18,6 +18,7 @@ from lm.analysis.claims import Claim
 from lm.analysis.compare import compare
 from lm.analysis.health import faults, last_tenth, unhealthy
 from lm.analysis.results import load
+from lm.report.render import is_bold
 from lm.report.tables import summary
 from lm.store.record import Record
 
@@ -242,8 +243,8 @@ def break_arm(name: str, fault: Change = CLIPPED) -> Callable[[str, int, dict[st
     ("ill", "verdict"),
     [
         ("", "better"),
-        ("base", "better (baseline unhealthy: most steps are clipped)"),
-        ("arm", "better (arm unhealthy: most steps are clipped)"),
+        ("base", "better (baseline unhealthy)"),
+        ("arm", "better (unhealthy)"),
     ],
 )
 def test_a_verdict_on_an_unhealthy_arm_says_so_and_is_never_bold(
@@ -251,7 +252,8 @@ def test_a_verdict_on_an_unhealthy_arm_says_so_and_is_never_bold(
 ) -> None:
     results = load(experiment({"base": BASE, "arm": BETTER}, break_arm(ill)))
     table = compare(results)
-    columns, rows, bold = summary(results, table)
+    section = summary(results, table)
+    columns, rows, bold = section.columns, section.rows, list(map(is_bold, section.rows))
     by_arm = {row[0]: row for row in rows}
     assert by_arm["arm"][columns.index("verdict")] == verdict
     assert bold == [False, not ill]
@@ -271,7 +273,8 @@ def test_an_arm_of_which_no_run_ended_well_is_not_called_healthy(
     experiment: MakeExperiment, outcomes: list[float | str | None], words: str
 ) -> None:
     results = load(experiment({"base": BASE, "arm": [*outcomes, *[None] * (6 - len(outcomes))], "better": BETTER}))
-    columns, rows, bold = summary(results, compare(results))
+    section = summary(results, compare(results))
+    columns, rows, bold = section.columns, section.rows, list(map(is_bold, section.rows))
     assert {row[0]: row[columns.index("health")] for row in rows} == {
         "base": "healthy",
         "arm": words,
@@ -282,7 +285,8 @@ def test_an_arm_of_which_no_run_ended_well_is_not_called_healthy(
 
 def test_nothing_is_bold_beside_a_baseline_of_which_no_run_ended_well(experiment: MakeExperiment) -> None:
     results = load(experiment({"base": ["diverged"] * 6, "arm": BETTER}))
-    columns, rows, bold = summary(results, compare(results))
+    section = summary(results, compare(results))
+    columns, rows, bold = section.columns, section.rows, list(map(is_bold, section.rows))
     assert [row[columns.index("health")] for row in rows] == ["no run ended well", "healthy"]
     assert bold == [False, False]
 

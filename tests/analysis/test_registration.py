@@ -12,7 +12,8 @@ from lm.analysis.answers import adjust_p, answer_claim
 from lm.analysis.claims import Claim
 from lm.analysis.registration import fingerprint, register, seen_seeds
 from lm.analysis.results import Results, load
-from lm.report.claims import answers, markdown_claims, tally
+from lm.report.claims import answers, claims_section, tally
+from lm.report.render import markdown_section
 
 MakeExperiment = Callable[..., Path]
 SEEDS = list(range(12))
@@ -47,7 +48,7 @@ def test_a_claim_with_too_few_unseen_seeds_is_judged_on_all_and_counted_apart(ex
     before = replace(given, post_hoc=False)
     lines = tally(adjust_p([given, before]))
     assert [line.split(":")[0] for line in lines] == ["published", "published, post hoc"]
-    assert "published, post hoc" in "\n".join(markdown_claims([("demo", given)]))
+    assert "published, post hoc" in "\n".join(markdown_section(claims_section([("demo", given)])))
 
 
 def test_corrections_are_over_claims_written_equally_early(experiment: MakeExperiment) -> None:

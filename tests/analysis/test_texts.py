@@ -12,7 +12,6 @@ from lm.analysis.compare import compare
 from lm.analysis.results import load
 from lm.analysis.texts import texts
 from lm.report.notes import notes
-from lm.report.texts import text_notes
 from lm.stats.text_power import detectable_on_texts
 from lm.store.documents import KEPT, described, packed
 from lm.store.files import write_atomic
@@ -66,12 +65,16 @@ def test_little_noise_of_the_text_leaves_the_verdict_and_much_takes_it_back(
     assert much.se_text > much.se_seeds == pytest.approx(little.se_seeds)
 
 
-def test_the_notes_say_which_noise_dominates_and_what_the_interval_covers(by_document: Make) -> None:
-    said = " ".join(text_notes(load(by_document(0.001))))
-    assert "covers other seeds and other text" in said
-    assert "over 40 documents" in said
-    assert "(seeds dominate)" in said
-    assert "(text dominates)" in " ".join(text_notes(load(by_document(0.5))))
+def noted(folder: Path) -> str:
+    """Return the notes of an experiment on one line."""
+    results = load(folder)
+    return " ".join(notes(results, compare(results)))
+
+
+def test_the_notes_state_both_noises_and_what_the_interval_covers(by_document: Make) -> None:
+    text, noise = noted(by_document(0.5)), row(by_document(0.5))
+    assert "95 % CI over seeds and text excludes 0" in text
+    assert f"Noise: seeds {noise.se_seeds:.4f}, text {noise.se_text:.4f} (SE)." in text
 
 
 def test_the_test_split_has_documents_of_its_own(experiment: Make, tmp_path: Path) -> None:
@@ -92,20 +95,18 @@ def test_the_test_split_has_documents_of_its_own(experiment: Make, tmp_path: Pat
     assert found["test_nll"].verdict == "inconclusive: found over seeds, not over texts"
     assert found["test_nll"].se_text > found["nll"].se_text == pytest.approx(0, abs=1e-6)
     assert found["test_nll"].interval == "seeds-and-text"
-    said = " ".join(text_notes(results))
-    assert "The seeds-and-text interval of test NLL covers" in said
-    for label in ("validation NLL", "test NLL"):
-        assert f"Standard errors of the differences in {label}: arm" in said
+    assert "CI over seeds and text excludes 0" in " ".join(notes(results, compare(results)))
 
 
 def test_an_experiment_that_asks_for_seeds_alone_is_judged_by_them_and_still_told_of_the_text(
     by_document: Make,
 ) -> None:
     folder = by_document(0.5, generalise="seeds")
-    found, said = row(folder), " ".join(text_notes(load(folder)))
+    found, said = row(folder), noted(folder)
     assert (found.interval, found.verdict) == ("joint", "better")
     assert "generalise: seeds" in said
-    assert "(text dominates)" in said
+    assert found.se_text > found.se_seeds
+    assert f"text {found.se_text:.4f} (SE)" in said
 
 
 @pytest.mark.parametrize(
@@ -156,8 +157,7 @@ def test_what_is_detectable_is_of_other_text_too_and_the_note_names_what_more_se
     size = TTestPower().solve_power(nobs=40, alpha=0.05, power=0.8)
     at_known_noise = size * of_document.std(ddof=1)
     assert at_known_noise < much.detectable_floor < 1.05 * at_known_noise
-    found = f"{much.detectable:.4f} over seeds and text ({much.detectable_floor:.4f} with any number of seeds)"
-    assert f"four times in five: arm {found}." in " ".join(notes(results, compare(results)))
+    assert f"Detectable effect (80 % power): {much.detectable:.4f}." in noted(folder)
     results.manifest["generalise"] = "seeds"
     (asked,) = [one for one in compare(results).itertuples() if (one.arm, one.metric) == ("arm", "nll")]
     assert asked.detectable == alone.detectable
@@ -170,7 +170,7 @@ def test_bits_per_byte_are_judged_over_text_as_the_loss_that_they_are_a_multiple
     bits, nats = found["bits_per_byte"], found["nll"]
     assert bits.verdict == "inconclusive: found over seeds, not over texts"
     assert (bits.se_seeds, bits.se_text) == pytest.approx((2 * nats.se_seeds, 2 * nats.se_text))
-    assert "interval of bits per byte covers other seeds and other text" in " ".join(text_notes(load(folder)))
+    assert "95 % CI over seeds and text excludes 0" in noted(folder)
     unlike = load(folder)
     metrics: Any = unlike.records["arm", 2]
     metrics["metrics"]["bits_per_byte"] = 1.0

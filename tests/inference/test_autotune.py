@@ -16,7 +16,7 @@ from lm.config.tree import InputError, Tree, override
 from lm.inference import autotune
 from lm.inference.autotune import auto_settings_requested, replace_auto_settings
 from lm.model import attention_impl
-from lm.report.autotune import describe_autotune
+from lm.report.run import describe_autotune
 from lm.store.side_files import WAYS_FILE, measure_once, read_cached
 from lm.training.cell import check
 

@@ -25,7 +25,7 @@ from lm.model.mlp import GELU
 from lm.model.norm import LayerNorm
 from lm.model.position import Rope, relative_positions
 from lm.model.transformer import Embedding, EncoderDecoder, Model
-from lm.report.count import grouped, scaled
+from lm.report.run import grouped, scaled
 
 BATCH, TIME, VOCABULARY = 3, 40, 50
 SIZES: dict[str, Any] = {"width": 32, "heads": 4, "layers": 3}

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from lm.analysis.results import load
-from lm.report.costs import cost_notes, costs, made_under, relative, unlike_pairs
+from lm.report.sections import cost_notes, cost_section, made_under, relative, unlike_pairs
 
 MakeExperiment = Callable[..., Path]
 CELLS: dict[str, list[Any]] = {"base": [2.0, 2.1, 1.9], "arm": [1.9, 2.0, 1.8]}
@@ -27,9 +27,9 @@ def change(**by: float) -> Callable[[str, int, dict[str, Any]], None]:
 
 
 def test_every_cost_that_was_measured_has_a_column(experiment: MakeExperiment) -> None:
-    columns, rows = costs(load(experiment(CELLS, change(parameters=1.1, tokens=1.005, steps=0.5))))
-    assert columns == ["arm", "parameters", "tokens seen", "steps", "training seconds"]
-    assert rows == [
+    section = cost_section(load(experiment(CELLS, change(parameters=1.1, tokens=1.005, steps=0.5))))
+    assert section.columns == ["arm", "parameters", "tokens seen", "steps", "training seconds"]
+    assert section.rows == [
         ["base", "1,000", "5,000", "100", "2.0"],
         ["arm", "1,100 (+10.0 % !)", "5,025 (+0.5 %)", "50 (-50.0 % !)", "2.0 (same)"],
     ]
@@ -80,11 +80,11 @@ def test_seconds_are_marked_only_where_noise_does_not_explain_them(
 
 
 def test_a_diverged_run_is_not_one_that_cost_less(experiment: MakeExperiment) -> None:
-    _, rows = costs(load(experiment({"base": [2.0, 2.1, 1.9], "arm": [1.9, "diverged", 1.8]}, change())))
+    rows = cost_section(load(experiment({"base": [2.0, 2.1, 1.9], "arm": [1.9, "diverged", 1.8]}, change()))).rows
     assert rows[1] == ["arm", "1,000 (same)", "5,000 (same)", "100 (same)", "2.0 (same)"]
-    _, rows = costs(load(experiment({"base": [2.0], "arm": [2.0]}, change(parameters=2))))
+    rows = cost_section(load(experiment({"base": [2.0], "arm": [2.0]}, change(parameters=2)))).rows
     assert rows[1][1] == "2,000 (+100.0 % !)"
-    _, rows = costs(load(experiment({"base": [2.0], "arm": ["diverged"]}, change())))
+    rows = cost_section(load(experiment({"base": [2.0], "arm": ["diverged"]}, change()))).rows
     assert rows[1] == ["arm", "-", "-", "-", "-"]
 
 

@@ -53,8 +53,8 @@ def test_the_terminal_says_what_was_found_and_what_cannot_be_checked(tmp_path: P
     assert f"new │ 6 │ 1.7683 ± 0.1048 │ {interval} │ 6 seeds cannot reach significance (7 could)" in text
     assert "odd │ 3, 2 diverged, 1 missing" in text
     assert "3 seeds cannot reach significance (7 could) (on 3 of 6 seeds; 2 diverged)" in text
-    assert "odd seed 1 diverged (loss is nan). It enters no mean. odd seed 3 diverged (loss is inf)." in text
-    assert "odd seed 5 is not there." in text
+    assert "odd seed 1 diverged (loss is nan). Not in any mean. odd seed 3 diverged (loss is inf)." in text
+    assert "odd seed 5 is missing." in text
     assert "loss: lower is better (assumed" in text
     assert text.endswith(UNCHECKED)
 
@@ -64,7 +64,7 @@ def test_one_arm_of_six_seeds_has_a_verdict(tmp_path: Path, capsys: Said) -> Non
     assert main(["compare", str(path), "--baseline", "plain", "--metric", "loss"]) == 0
     text = said(capsys)
     assert "│ better │" in text
-    assert "Verdicts come from exact sign-flip tests of the mean at 0.05." in text
+    assert "Verdict: exact sign-flip test at 5 %" in text
     assert "unpaired" not in text
 
 
@@ -73,7 +73,7 @@ def test_seeds_that_do_not_match_are_said_to_be_unpaired(tmp_path: Path, capsys:
     assert main(["compare", str(path), "--baseline", "plain", "--metric", "loss"]) == 0
     text = said(capsys)
     assert "better (unpaired: seeds do not match)" in text
-    assert "two tests that have to agree at 0.05: a permutation test of Welch's t" in text
+    assert "a permutation test of Welch's t and Welch's t-test agree at 5 %" in text
     assert "sign-flip" not in text
 
 

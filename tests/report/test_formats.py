@@ -19,8 +19,8 @@ from lm.analysis.tidy import CELLS, cells, curves
 from lm.cli import main
 from lm.config.tree import InputError
 from lm.report.formats import FORMATS, ReportRequest, report_files
-from lm.report.latex import escape, latex
-from lm.report.paper_table import STAR, PaperTable, markdown_paper_table, paper_table
+from lm.report.paper_table import STAR, paper_table
+from lm.report.render import Section, emphasis, escape_latex, is_bold, latex, markdown_section
 from lm.report.write import load_report, write_report
 
 MakeExperiment = Callable[..., Path]
@@ -29,15 +29,15 @@ BETTER = [1.7, 1.85, 1.68, 1.8, 1.92, 1.66]
 HOSTILE = r"50 % of #1 & 2_3 {a}~^\x $y$ <i> -- `b` [e] | é ł č 中 🙂"
 
 
-def sheet_of(folder: Path, columns: tuple[str, ...] | None = None) -> PaperTable:
+def sheet_of(folder: Path, columns: tuple[str, ...] | None = None) -> Section:
     results = load(folder)
     return paper_table(results, compare(results), columns)
 
 
-def marked(one: PaperTable, arm: str) -> str:
-    """The marks of an arm's difference."""
-    (place,) = [column for column in one.frame.columns if column[1].startswith("difference")]
-    return str(one.marks.loc[one.frame["", "arm"] == arm, place].item())
+def marked(section: Section, arm: str, column: str = "difference") -> str:
+    """Return the marks of an arm's difference, or of another of its cells."""
+    (index,) = [index for index, name in enumerate(section.columns) if name.startswith(column)]
+    return next(emphasis(row[index]).marks for row in section.rows if row[0] == arm)
 
 
 def mostly_clipped(arm: str, seed: int, record: dict[str, Any]) -> None:
@@ -53,7 +53,7 @@ def test_a_difference_that_was_found_has_a_star_and_is_bold(experiment: MakeExpe
     one = sheet_of(experiment({"base": BASE, "arm": BETTER}))
     assert marked(one, "arm") == STAR
     assert marked(one, "base") == ""
-    assert one.bold.sum().sum() == 1
+    assert list(map(is_bold, one.rows)) == [False, True]
     text = latex([one])
     assert re.search(r"arm & 6 & .*\\textbf\{.*\\textsuperscript\{\{\*\}\}\}", text)
     assert all(rule in text for rule in (r"\toprule", r"\midrule", r"\bottomrule", r"\caption{", r"\label{tab:demo}"))
@@ -63,7 +63,7 @@ def test_a_difference_that_was_found_has_a_star_and_is_bold(experiment: MakeExpe
 def test_few_seeds_are_never_bold_and_a_footnote_says_so(experiment: MakeExperiment) -> None:
     one = sheet_of(experiment({"base": BASE[:4], "arm": BETTER[:4], "other": BETTER[:4]}))
     assert marked(one, "arm") == marked(one, "other") == "a"
-    assert not one.bold.any(axis=None)
+    assert not any(map(is_bold, one.rows))
     assert one.footnotes == ["a 4 seeds cannot reach significance (7 could)"]
     assert "textbf" not in latex([one])
 
@@ -71,18 +71,17 @@ def test_few_seeds_are_never_bold_and_a_footnote_says_so(experiment: MakeExperim
 def test_an_unhealthy_arm_is_never_bold_and_a_footnote_says_why(experiment: MakeExperiment) -> None:
     one = sheet_of(experiment({"base": BASE, "arm": BETTER}, mostly_clipped))
     assert marked(one, "arm") == f"{STAR}a"
-    assert not one.bold.any(axis=None)
+    assert not any(map(is_bold, one.rows))
     assert any(line.startswith("a better (arm unhealthy") for line in one.footnotes)
     alone = sheet_of(experiment({"base": BASE, "arm": BETTER}, mostly_clipped), ("clipped_share",))
-    assert alone.marks["", "arm"].tolist() == ["", "a"]
+    assert [marked(alone, arm, "arm") for arm in ("base", "arm")] == ["", "a"]
     assert alone.footnotes[0].startswith("a unhealthy: ")
 
 
 def test_columns_are_those_asked_for_in_their_order(experiment: MakeExperiment) -> None:
     one = sheet_of(experiment({"base": BASE, "arm": BETTER}), ("ece", "nll"))
-    tops = [top for top, _ in one.frame.columns]
-    assert tops == ["", "", "ECE, 15 bins ↓", "validation NLL ↓", "validation NLL ↓"]
-    assert all("±" in text for text in one.frame["ECE, 15 bins ↓", ""])
+    assert list(one.groups) == ["", "", "ECE, 15 bins ↓", "validation NLL ↓", "validation NLL ↓"]
+    assert all("±" in row[2] for row in one.rows)
 
 
 @pytest.mark.parametrize(("names", "said"), [(("nnl",), "Did you mean nll?"), (("nll", "nll"), "is there twice")])
@@ -102,10 +101,10 @@ def test_an_experiment_is_called_by_its_name(experiment: MakeExperiment, monkeyp
 
 def test_latex_and_markdown_are_of_one_frame(experiment: MakeExperiment) -> None:
     one = sheet_of(experiment({"base": BASE, "arm": BETTER}))
-    page, text = "\n".join(markdown_paper_table(one)), latex([one])
-    for shown in one.frame.to_numpy().ravel():
-        assert escape(shown) in text
-        assert shown.replace("[", "\\[").replace("]", "\\]") in page
+    page, text = "\n".join(markdown_section(one)), latex([one])
+    for shown in (cell for row in one.rows for cell in row):
+        assert escape_latex(shown) in text
+        assert shown in page
 
 
 @pytest.mark.parametrize(
@@ -121,7 +120,7 @@ def test_latex_and_markdown_are_of_one_frame(experiment: MakeExperiment) -> None
     ],
 )
 def test_text_is_escaped_for_latex(given: str, expected: str) -> None:
-    assert escape(given) == expected
+    assert escape_latex(given) == expected
 
 
 @pytest.mark.slow
@@ -136,7 +135,8 @@ def test_latex_compiles(experiment: MakeExperiment, tmp_path: Path) -> None:
     letters = "".join(map(chr, range(32, 0x250)))
     document = (
         "\\documentclass[twocolumn]{article}\n\\usepackage{booktabs}\n\\usepackage[margin=0.75in]{geometry}\n"
-        f"\\begin{{document}}\n\\input{{table}}\n\\raggedright {' '.join(map(escape, letters))}\n\\end{{document}}\n"
+        f"\\begin{{document}}\n\\input{{table}}\n\\raggedright {' '.join(map(escape_latex, letters))}\n"
+        "\\end{document}\n"
     )
     (tmp_path / "paper.tex").write_text(document, encoding="utf-8")
     command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "paper.tex"]

@@ -4,7 +4,7 @@ import re
 import pytest
 from rich.console import Console
 
-from lm.report.grid import show_grid, widths
+from lm.report.render import print_table, widths
 
 COSTS = ["arm", "parameters", "FLOPs per token", "tokens seen", "steps", "training seconds"]
 ARMS = [
@@ -15,7 +15,7 @@ ARMS = [
 
 def printed(width: int, columns: list[str], rows: list[list[str]]) -> str:
     out = io.StringIO()
-    show_grid("a title", columns, rows, Console(file=out, width=width), left=columns[:1])
+    print_table("a title", columns, rows, Console(file=out, width=width))
     return out.getvalue()
 
 

@@ -23,9 +23,21 @@ from lm.config.tree import InputError
 from lm.report import ladder_page
 from lm.report.figures.picture import PlainLogFormatter, draw
 from lm.report.figures.static_pages import ladder_chart
-from lm.report.ladder import forecast_notes, forecast_rows, gain, law_notes, trend_rows, worth_notes, worth_rows
-from lm.report.ladder_csv import trend_table, worth_table
-from lm.report.ladder_page import ladder_files, ladder_report_html, markdown_ladder, show_ladder, write_ladder_report
+from lm.report.ladder import (
+    forecast_notes,
+    forecast_rows,
+    gain,
+    ladder_sections,
+    law_notes,
+    trend_section,
+    trend_table,
+    worth_notes,
+    worth_section,
+    worth_table,
+)
+from lm.report.ladder_page import ladder_files, markdown_ladder, show_ladder, write_ladder_report
+from lm.report.render import is_bold
+from lm.report.web.ladder import ladder_html
 from lm.stats.ladder import Gain
 from lm.stats.trend import Estimate
 from lm.store.documents import described, packed
@@ -43,14 +55,15 @@ def test_a_ladder_says_what_an_arm_is_worth_at_every_rung_and_with_more_compute(
     assert [at.verdict for at in arm.at] == ["better"] * 4
     assert arm.scaling.of_gain.kind == "holds"
     assert arm.bold[1]
-    rows, bold = worth_rows(found)
+    rows = worth_section(found).rows
+    bold = list(map(is_bold, rows))
     assert [row[:3] for row in rows] == [[name, "arm", "6"] for name in ("s", "m", "l", "xl")]
     assert bold == [True] * 4
     assert [row[3] for row in forecast_rows(found)] == ["holds it"] * 3
     assert found.law is not None
     assert float(found.law.law.loss(COMPUTE[1])) == pytest.approx(loss(COMPUTE[1]), rel=0.01)
     assert "which seeds' noise explains" in law_notes(found)[1]
-    assert "All intervals are over seeds alone, not over text." in worth_notes(found)
+    assert "CIs cover other seeds, not other text." in worth_notes(found)
 
 
 def test_the_page_the_tables_and_the_terminal_say_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,14 +97,15 @@ def test_few_seeds_yield_nothing_bold(tmp_path: Path) -> None:
     )
     assert "l has 5, xl has 3" in markdown_ladder(found)
     two = load_ladder(make_ladder(tmp_path / "two", seeds=(6, 6, 6, 2)))
-    assert "too few seeds" in trend_rows(two)[0][1][3]
+    assert "too few seeds" in trend_section(two).rows[1][3]
 
 
 def test_a_gain_at_a_rung_whose_rate_no_curve_brackets_says_so_and_no_trend_has_a_verdict(tmp_path: Path) -> None:
     found = load_ladder(make_ladder(tmp_path, bracketed={"l": ["base"], "xl": []}))
-    rows, _ = worth_rows(found)
+    rows = worth_section(found).rows
     assert [row[4].endswith(", rate not bracketed") for row in rows] == [False, False, True, True]
-    trends, bold = trend_rows(found)
+    trends = trend_section(found).rows
+    bold = list(map(is_bold, trends))
     reason = "no verdict: no curve of rates brackets that of arm on l, xl or of base on xl"
     assert [row[3] for row in trends] == [reason, reason]
     assert bold == [False, False]
@@ -107,7 +121,7 @@ def test_a_ladder_of_an_older_version_knows_of_no_curve(tmp_path: Path) -> None:
     for rung in manifest["rungs"]:
         del rung["rates"]
     (folder / "ladder.json").write_text(json.dumps(manifest))
-    assert trend_rows(load_ladder(folder))[0][0][3].startswith("no verdict: no curve of rates brackets")
+    assert trend_section(load_ladder(folder)).rows[0][3].startswith("no verdict: no curve of rates brackets")
 
 
 def test_a_forecast_says_that_it_holds_under_the_law_alone(tmp_path: Path) -> None:
@@ -116,8 +130,9 @@ def test_a_forecast_says_that_it_holds_under_the_law_alone(tmp_path: Path) -> No
 
 def test_of_an_arm_that_is_only_explored_nothing_is_claimed(tmp_path: Path) -> None:
     found = load_ladder(make_ladder(tmp_path, of_rungs={"confirmatory": []}))
-    rows, bold = trend_rows(found)
-    assert rows[1][3] == "exploratory: holds within a factor of 1.2"
+    rows = trend_section(found).rows
+    bold = list(map(is_bold, rows))
+    assert rows[1][3] == "holds within a factor of 1.2 (exploratory)"
     assert not any(bold)
 
 
@@ -128,11 +143,12 @@ def test_an_arm_that_was_not_healthy_on_a_rung_is_named_beside_its_trend(tmp_pat
             stored["metrics"]["clipped_share"] = 0.9
 
     found = load_ladder(make_ladder(tmp_path, change=ill))
-    rows, bold = trend_rows(found)
+    rows = trend_section(found).rows
+    bold = list(map(is_bold, rows))
     assert all("(unhealthy on m: see there)" in row[3] for row in rows)
     assert not any(bold)
-    assert "most steps are clipped" in worth_rows(found)[0][1][5]
-    assert worth_rows(found)[1] == [True, False, True, True]
+    assert "most steps are clipped" in worth_section(found).rows[1][5]
+    assert [is_bold(row) for row in worth_section(found).rows] == [True, False, True, True]
 
 
 def test_lost_cells_leave_what_is_there_and_are_told(tmp_path: Path) -> None:
@@ -142,13 +158,13 @@ def test_lost_cells_leave_what_is_there_and_are_told(tmp_path: Path) -> None:
         return "diverged" if (arm, place, seed) == ("arm", 1, 0) else usual(arm, place, seed)
 
     found = load_ladder(make_ladder(tmp_path, lost))
-    rows, _ = worth_rows(found)
+    rows = worth_section(found).rows
     assert [row[2] for row in rows] == ["6", "5", "6", "0"]
     assert rows[3][5] == "no pair to compare"
     apart = load_ladder(
         make_ladder(tmp_path / "apart", lambda arm, at, seed: "diverged" if at == 3 else lost(arm, at, seed))
     )
-    assert worth_rows(apart)[0][3][5] == "no pair to compare (6 diverged; baseline: 6 diverged)"
+    assert worth_section(apart).rows[3][5] == "no pair to compare (6 diverged; baseline: 6 diverged)"
     assert "rung m, rung xl" in " ".join(worth_notes(found))
     assert found.arms[0].scaling is not None
     assert found.arms[0].scaling.forecast is None
@@ -178,7 +194,7 @@ def test_without_three_rungs_or_a_falling_loss_there_is_no_law_and_a_sentence(tm
     assert law_notes(two) == [
         "No law: 2 rungs with runs of base, and a law of three parameters takes 3. Gains in compute need one."
     ]
-    assert worth_rows(two)[0][0][4] == "-"
+    assert worth_section(two).rows[0][4] == "-"
     risen = load_ladder(make_ladder(tmp_path / "up", lambda arm, place, seed: 2.0 + place + usual(arm, 0, seed)))
     assert "does not fall with compute" in law_notes(risen)[0]
     assert draw(ladder_chart(risen))
@@ -201,11 +217,11 @@ def test_the_figure_is_drawn_of_all_that_there_is(tmp_path: Path) -> None:
 
 def test_the_page_of_html_runs_nothing_and_fetches_nothing(tmp_path: Path) -> None:
     found = load_ladder(make_ladder(tmp_path, title=IMAGE, notes=SCRIPT))
-    page = ladder_report_html(found, b"picture")
+    page = ladder_html(found, ladder_sections(found), b"picture")
     assert "<script" not in page
     assert IMAGE not in page
     assert "default-src 'none'; img-src data:" in html.unescape(page)
-    assert page.count("<strong>") == sum(worth_rows(found)[1]) + sum(trend_rows(found)[1])
+    assert page.count("<strong>") == sum(is_bold(row) for section in ladder_sections(found) for row in section.rows)
     assert 'href="../climb.xl/report.html"' in page
 
 
@@ -321,7 +337,7 @@ def test_differences_cover_text_where_documents_are_kept_and_the_rest_is_said_to
         assert (found.low, found.high) == pytest.approx((low, high), rel=1e-3)
     assert [at.verdict for at in arm.at] == ["better", "inconclusive: found over seeds, not over texts"]
     said = " ".join(worth_notes(kept))
-    assert "but for arm on s, which are over seeds alone" in said
-    assert "Gains, laws, trends and forecasts know of the noise of seeds alone." in said
+    assert "(seeds alone: arm on s)" in said
+    assert "those of gains and trends other seeds alone." in said
     rows = worth_table(kept)
     assert rows[rows.arm == "arm"].over.tolist() == ["seeds", "seeds and text"]

@@ -12,7 +12,7 @@ from pages import Page
 from records import IMAGE, SCRIPT
 
 from lm.cli import main
-from lm.report.overview import ReportSource, load_source, overview_page
+from lm.report.formats import ReportSource, load_source, overview_page
 from lm.report.web import page
 from lm.report.web.elements import nested, tag
 from lm.report.write import ExperimentReport

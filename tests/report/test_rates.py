@@ -124,7 +124,7 @@ def test_the_report_has_table_figure_and_page(over_rates: Callable[..., Path]) -
     write_report(folder, console)
     page = (folder / "table.md").read_text()
     assert "## Learning rates" in page
-    assert "![loss against learning rate](lr_curve.png)" in page
+    assert "![lr curve](lr_curve.png)" in page
     assert (folder / "lr_curve.png").is_file()
     assert "Learning rates" in console.file.getvalue()  # type: ignore[attr-defined]
     assert 'id="rates"' in (folder / "report.html").read_text()

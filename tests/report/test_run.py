@@ -57,7 +57,7 @@ def test_a_failed_run_says_where_to_read_why(experiment: Callable[..., Path]) ->
     assert said == [
         f"RuntimeError: no; traceback in {folders[0]}/log.txt",
         f"RuntimeError: no; traceback in {folders[1]}/record.json",  # of a version whose logs have none
-        f"RuntimeError: no; its last words in {folders[2]}/log.txt",
+        f"RuntimeError: no; last lines in {folders[2]}/log.txt",
         "loss not finite at step 3",
     ]
 

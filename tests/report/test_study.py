@@ -17,13 +17,12 @@ from rich.console import Console
 
 from lm.cli import main
 from lm.config.tree import InputError
-from lm.report import importance
+from lm.report import study as studies
 from lm.report.figures.chart import label
 from lm.report.figures.picture import draw
 from lm.report.figures.searches import ABSENT, FIGURES, draw_search, history, parallel_coordinates, pareto, position
-from lm.report.importance import Importance, importances, shares
 from lm.report.search import write_study
-from lm.report.study import Study, edge, load_study, notes, warnings_of
+from lm.report.study import Importance, Study, edge, importances, load_study, notes, shares, warnings_of
 from lm.report.web.search import search_html
 from lm.store.files import to_json, write_atomic
 from lm.store.formats import SEARCH
@@ -175,7 +174,7 @@ def test_shares_are_those_of_a_sum_whose_variance_is_known() -> None:
 
 @pytest.mark.slow
 def test_intervals_hold_the_estimate_and_are_the_same_every_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importance, "RESAMPLES", 12)
+    monkeypatch.setattr(studies, "RESAMPLES", 12)
     generator = np.random.default_rng(0)
     frame = pd.DataFrame({"a": generator.random(30), "b": generator.random(30)})
     frame["nll"] = 3 * frame.a + frame.b
@@ -292,7 +291,7 @@ def report(folder: Path) -> tuple[Study, str, str]:
 
 
 def test_the_report_holds_the_best_the_counts_and_the_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importance, "RESAMPLES", 2)
+    monkeypatch.setattr(studies, "RESAMPLES", 2)
     trials = drawn(12)
     best = min(trials, key=lambda one: (one["values"][0], one["number"]))
     _, page, text = report(write(tmp_path, trials, seeds=[0, 4]))

@@ -17,19 +17,20 @@ from lm.analysis.compare import compare
 from lm.analysis.pace import StepsToBaselineLoss
 from lm.analysis.results import HEADLINE, Results, load
 from lm.report.notes import axes, notes
-from lm.report.page import markdown, terminal
+from lm.report.render import escape, is_bold
 from lm.report.tables import (
     DETAILS,
     as_csv,
+    details,
     difference,
-    escape,
     format_steps_ratio,
+    format_verdict_cell,
     heading,
     mean_and_sd,
     number,
     summary,
 )
-from lm.report.write import write_report
+from lm.report.write import markdown, terminal, write_report
 from lm.stats.tests import ALPHA
 from lm.store.metrics import METRICS, SUMMARY_METRICS
 
@@ -135,10 +136,10 @@ def test_the_table_of_the_page_holds_what_the_analysis_found(experiment: MakeExp
         "arm",
         "n",
         heading(HEADLINE),
-        "difference [joint 95 % interval]",
+        "difference [95 % CI]",
         "verdict",
         "health",
-        "steps to the baseline's loss",
+        "steps vs baseline",
         *(heading(name) for name in SUMMARY_METRICS if name in MEASURED),
     ]
     assert [row[:5] for row in rows] == [
@@ -162,12 +163,12 @@ def test_the_table_of_the_page_holds_what_the_analysis_found(experiment: MakeExp
 
 
 def test_every_measurement_has_a_row_and_nothing_else_has_one(experiment: MakeExperiment) -> None:
-    header, *rows = tables(page(experiment({"base": BASE, "better": BETTER}, at_length)))[-1]
-    assert header == list(DETAILS)
+    section = details(compare(load(experiment({"base": BASE, "better": BETTER}, at_length))))
+    assert section.columns == DETAILS
     measured = [name for name in METRICS if name in MEASURED]
     labels = [heading(name) + (f" ({unit})" if (unit := METRICS[name].unit) else "") for name in measured]
     labels += [f"validation NLL, blocks of {length} tokens ↓ (nats/token)" for length in (64, 512)]
-    assert [row[0] for row in rows] == [label for label in labels for _ in range(2)]
+    assert [row[0] for row in section.rows] == [label for label in labels for _ in range(2)]
     assert [
         "validation NLL ↓ (nats/token)",
         "better",
@@ -178,8 +179,10 @@ def test_every_measurement_has_a_row_and_nothing_else_has_one(experiment: MakeEx
         "0.0649",
         "0.0312",
         "better",
-    ] in rows
-    assert ["validation NLL ↓ (nats/token)", "base", "6", "2.0333 ± 0.1080", "-", "-", "-", "-", "baseline"] in rows
+    ] in section.rows
+    assert ["validation NLL ↓ (nats/token)", "base", "6", "2.0333 ± 0.1080", *["-"] * 4, "baseline"] in section.rows
+    others = [row for row in section.rows if row[1] == "better" and not row[0].startswith("validation NLL")]
+    assert {row[-1] for row in others} == {row[-2] for row in others} == {"-"}, "it is not judged"
 
 
 MEASURED = {
@@ -239,9 +242,8 @@ def test_bold_is_what_a_test_found_significant_and_nothing_else(experiment: Make
 
 def test_nothing_is_bold_that_the_verdict_does_not_claim(experiment: MakeExperiment) -> None:
     results = load(experiment({"base": BASE, "better": BETTER, "gone": ["diverged"] * 6}))
-    _, rows, strong = summary(results, compare(results))
-    for row, is_bold in zip(rows, strong, strict=True):
-        assert is_bold == (row[4] in ("better", "worse"))
+    for row in summary(results, compare(results)).rows:
+        assert is_bold(row) == (row[4] in ("better", "worse"))
 
 
 NASTY = [
@@ -256,6 +258,10 @@ NASTY = [
     "two \\\\ back\\\\slashes",
     "~~struck~~",
     "<http://example.org>",
+    "<!-- a comment --> and an arrow -> here",
+    "[+0.1, -0.2](http://example.org)",
+    "an interval [+0.1, +0.2], [1] [2]: x",
+    "_a_b_ snake_case_ _c",
 ]
 
 
@@ -284,7 +290,7 @@ def test_no_title_note_or_error_breaks_the_page(experiment: MakeExperiment) -> N
 
 def test_arms_are_listed_with_what_they_change(experiment: MakeExperiment) -> None:
     text = page(experiment({"base": BASE, "arm": MIXED}))
-    assert "\n- arm: model.block: PostNorm -&gt; PreNorm\n" in text
+    assert "\n- arm: model.block: PostNorm -> PreNorm\n" in text
 
 
 # notes
@@ -293,21 +299,22 @@ def test_arms_are_listed_with_what_they_change(experiment: MakeExperiment) -> No
 def test_cells_that_did_not_go_well_are_told_of(experiment: MakeExperiment) -> None:
     results = load(experiment({"base": [2.0, 2.1, 1.9, 2.0], "arm": [1.9, "diverged", "failed", None]}))
     told = notes(results, compare(results))
-    assert "arm seed 1 diverged: loss not finite at step 3. It enters no mean." in told
-    assert "arm seed 2 failed: RuntimeError: no. It enters no mean." in told
+    assert "arm seed 1 diverged: loss not finite at step 3. Not in any mean." in told
+    assert "arm seed 2 failed: RuntimeError: no. Not in any mean." in told
     assert "arm seed 3 is not trained yet." in told
-    assert "arm is compared on the 1 of 4 seeds on which it and the baseline both finished." in told
+    assert "arm is compared on the 1 of 4 seeds on which it and the baseline finished." in told
 
 
-def test_too_few_seeds_are_told_of_with_the_number_that_would_do(experiment: MakeExperiment) -> None:
+def test_too_few_seeds_are_noted_with_the_number_that_would_do(experiment: MakeExperiment) -> None:
     results = load(experiment({"base": BASE[:3], "arm": MIXED[:3]}))
-    told = " ".join(notes(results, compare(results)))
-    assert "3 seeds cannot reach significance: an exact sign-flip test gives no p below 0.25" in told
-    assert "below 0.25, and it is held to 0.05. 6 seeds could." in told
+    text = " ".join(notes(results, compare(results)))
+    assert "3 seeds cannot reach significance (6 could): an exact sign-flip test gives no p below 0.25" in text
+    assert "and 5 % is needed." in text
     results = load(experiment({"base": BASE, "arm": MIXED}))
-    told = " ".join(notes(results, compare(results)))
-    assert "cannot reach significance" not in told
-    assert "Verdicts come from exact sign-flip tests of the mean at 0.05." in told
+    text = " ".join(notes(results, compare(results)))
+    assert "cannot reach significance" not in text
+    assert "Verdict: exact sign-flip test at 5 %, and 95 % CI over seeds excludes 0." in text
+    assert "n = 6 seeds (0-5), paired with base by seed. Mean ± sd over seeds." in text
 
 
 def test_cells_that_are_not_paired_or_not_alike_are_told_of(experiment: MakeExperiment) -> None:
@@ -319,9 +326,9 @@ def test_cells_that_are_not_paired_or_not_alike_are_told_of(experiment: MakeExpe
     results = load(experiment({"base": BASE, "arm": MIXED}, change))
     told = notes(results, compare(results))
     assert "Not paired: arm seed 1 saw other batches than the baseline." in told
-    assert "Cells differ in device: cpu, gpu." in told
+    assert "Runs differ in device: cpu, gpu." in told
     assert "Warning: arm and the baseline differ in device on seed 1." in told
-    assert "Evaluated on every block of the evaluation data: 1,200 tokens." in told
+    assert "Evaluated on 1,200 tokens." in told
 
 
 def test_the_table_leads_with_the_metric_of_the_experiment_and_judges_by_it(experiment: MakeExperiment) -> None:
@@ -337,7 +344,7 @@ def test_the_table_leads_with_the_metric_of_the_experiment_and_judges_by_it(expe
     shown = [name for name in SUMMARY_METRICS if name in MEASURED - {"bits_per_byte"}]
     assert header[2:] == [
         heading("bits_per_byte"),
-        "difference [joint 95 % interval]",
+        "difference [95 % CI]",
         "verdict",
         "health",
         heading("nll"),
@@ -366,44 +373,59 @@ def test_exploratory_arms_are_named_as_such_and_never_bold(experiment: MakeExper
     results = load(folder)
     told = " ".join(notes(results, compare(results)))
     assert "Exploratory, to be confirmed with other seeds: more." in told
-    assert "Verdicts of better come from exact sign-flip tests of the mean at 0.05." in told
+    assert "Verdict of better: exact sign-flip test at 5 %" in told
     assert bold(page(folder)) == ["better"]
-    assert tables(page(folder))[0][3][4] == "exploratory: lower, q = 0.031"
+    assert tables(page(folder))[0][3][4] == "lower (exploratory, q=.031)"
 
 
-def test_each_interval_says_what_it_is_where_there_are_several(experiment: MakeExperiment) -> None:
+def test_each_interval_names_its_kind_where_there_are_several(experiment: MakeExperiment) -> None:
     cells = {"base": BASE, "better": BETTER, "more": BETTER}
-    (header, *rows), *_ = tables(page(experiment(cells, confirmatory=["better"])))
-    assert header[3] == "difference [95 % interval]"
+    _, *rows = tables(page(experiment(cells, confirmatory=["better"])))[0]
     assert [row[3].split()[-1] for row in rows] == ["-", "joint", "plain"]
-    assert tables(page(experiment(cells, confirmatory=[])))[0][0][3] == "difference [plain 95 % interval]"
-    given = {"looks": [6], "maximum": 6}
-    assert tables(page(experiment(cells, adaptive=given)))[0][0][3] == "difference [repeated 95 % interval]"
+    _, *rows = tables(page(experiment(cells, confirmatory=[])))[0]
+    assert [row[3][-1] for row in rows] == ["-", "]", "]"]
 
 
-def test_which_quantities_are_judged_is_said_and_that_they_share_alpha(experiment: MakeExperiment) -> None:
+def test_judged_quantities_are_noted_and_share_alpha(experiment: MakeExperiment) -> None:
     base, better = [*BASE, 2.0, 2.05], [*BETTER, 1.7, 1.75]
     results = load(experiment({"base": base, "better": better}, secondary=["accuracy"], margin={"nll": 0.02}))
-    told = " ".join(notes(results, compare(results)))
-    assert "Judged: validation NLL, and beside it accuracy. Every other quantity has its plain interval" in told
-    assert "of the mean, each at 0.025 (Bonferroni: 2 comparisons)" in told
-    assert "together they hold at 95 %" in told
-    assert "Equivalent: the median difference over seeds" in told
+    text = " ".join(notes(results, compare(results)))
+    assert "Judged: validation NLL, accuracy. No other quantity has a verdict." in text
+    assert "exact sign-flip test at 2.5 % each (5 % over 2 comparisons, Bonferroni)" in text
+    assert "and the CIs together at 95 %" in text
+    assert "Equivalent: median difference over seeds" in text
 
 
-def test_a_quantity_that_is_not_judged_is_a_dash_and_never_bold(experiment: MakeExperiment) -> None:
-    text = page(experiment({"base": BASE, "better": BETTER}))
-    header, *rows = tables(text)[-1]
-    assert {row[-1] for row in rows if row[1] == "better" and not row[0].startswith("validation NLL")} == {"-"}
-    assert {row[-2] for row in rows if row[1] == "better" and not row[0].startswith("validation NLL")} == {"-"}
-    assert header[-1] == "verdict"
-    assert text.count("**") == 2
+@pytest.mark.parametrize("count", [10, 79, 80, 81, 300])
+def test_long_notes_are_cut_at_a_sentence(experiment: MakeExperiment, count: int) -> None:
+    sentences = [f"S{index} has four words." for index in range(count // 4)] + ["x"] * (count % 4)
+    text = page(experiment({"base": BASE}, notes=" ".join(sentences)))
+    (line,) = [line for line in text.splitlines() if line.startswith("S0")]
+    assert len(line.split()) <= 80
+    if count <= 80:
+        assert line == " ".join(sentences)
+    else:
+        assert re.search(r"words\. \(Continued in report.html and in the notes of demo.yaml.\)$", line)
+
+
+@pytest.mark.parametrize(
+    ("verdict", "text"),
+    [
+        ("better (on 5 of 6 seeds; 1 diverged)", "better (on 5 of 6 seeds; 1 diverged)"),
+        ("exploratory: lower, q = 0.0059", "lower (exploratory, q=.006)"),
+        ("exploratory: lower, q = 1", "lower (exploratory, q=1.000)"),
+        ("exploratory: higher, q = 1e-05 (arm unhealthy: x)", "higher (exploratory, q=.000; arm unhealthy: x)"),
+        ("exploratory: 3 seeds cannot tell (6 could)", "3 seeds cannot tell (exploratory; 6 could)"),
+    ],
+)
+def test_an_exploratory_verdict_begins_with_its_direction(verdict: str, text: str) -> None:
+    assert format_verdict_cell(verdict) == text
 
 
 def test_runs_that_were_lost_are_a_rate_with_its_interval(experiment: MakeExperiment) -> None:
     results = load(experiment({"base": BASE, "arm": [*BETTER[:5], "diverged"]}))
     low, high = stats.binomtest(1, 6).proportion_ci(method="exact")
-    rate = f"arm: 1 of 6 runs diverged or failed, a rate of 0.17 [{low:.2f}, {high:.2f}]"
+    rate = f"arm: 1 of 6 runs diverged or failed: 0.17 [{low:.2f}, {high:.2f}]"
     assert any(line.startswith(rate) for line in notes(results, compare(results)))
 
 
@@ -455,7 +477,7 @@ def test_stages_are_explained(experiment: MakeExperiment) -> None:
     given = {"looks": [6, 9, 12], "maximum": 12}
     results = load(experiment({"base": BASE, "arm": MIXED}, adaptive=given))
     told = " ".join(notes(results, compare(results)))
-    assert "with looks at 6, 9, 12 of at most 12" in told
+    assert "sequential sign-flip test at 5 %, with looks at 6, 9, 12 of at most 12 seeds" in told
     assert "Holm" not in told
 
 
@@ -463,8 +485,8 @@ def test_stages_are_explained(experiment: MakeExperiment) -> None:
     ("steps", "text"),
     [
         (StepsToBaselineLoss("a", {"steps": [0.5, 0.75]}), "0.62"),
-        (StepsToBaselineLoss("a", {"steps": [0.5]}, [1, 2]), "not reached on 2 of 3 seeds; on the others 0.50"),
-        (StepsToBaselineLoss("a", {}, [0]), "not reached on 1 of 1 seed"),
+        (StepsToBaselineLoss("a", {"steps": [0.5]}, [1, 2]), "0.50 (1 of 3 seeds)"),
+        (StepsToBaselineLoss("a", {}, [0]), "not reached"),
         (None, "-"),
     ],
 )
@@ -506,17 +528,17 @@ def test_the_terminal_shows_every_arm_at_any_width(experiment: MakeExperiment, w
 
 def test_a_heading_keeps_its_brackets_and_a_blank_line_parts_sections(experiment: MakeExperiment) -> None:
     text = printed(experiment({"base": BASE, "better": BETTER}), 320)
-    assert "difference [joint 95 % interval]" in text
+    assert "difference [95 % CI]" in text
     assert re.search(r"\n\nCosts *\n", text)
 
 
-def test_a_verdict_in_a_narrow_terminal_leaves_what_ails_an_arm_to_the_next_column(
+def test_a_verdict_leaves_training_problems_to_the_next_column(
     experiment: MakeExperiment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Results, "health", {"base": "", "better": "no layer ever woke"})
     folder = experiment({"base": BASE, "better": BETTER})
-    for width, times in ((100, 1), (170, 2)):
-        assert printed(folder, width).split("Mean ±")[0].count("woke") == times
+    for width in (100, 170):
+        assert printed(folder, width).split("Mean ±")[0].count("woke") == 1
 
 
 def test_what_is_long_about_the_health_of_arms_stands_below_the_table_of_a_narrow_terminal(

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from lm.analysis.results import load
 from lm.config.tree import InputError
-from lm.report.costs import made_under
+from lm.report.sections import made_under
 from lm.report.trace import trace
 from lm.report.web.parts import provenance_section
 
@@ -82,7 +82,7 @@ def test_the_baseline_has_no_difference_and_paths_are_metrics_too(experiment: Ma
 
     folder = experiment({"base": BASE, "better": BETTER}, deepen)
     assert "paired" not in traced(folder, "base", "nll")
-    assert "│ 0.6 " in traced(folder, "base", "initial/entropy")
+    assert " 0.6 │" in traced(folder, "base", "initial/entropy")
 
 
 @pytest.mark.parametrize(

@@ -149,7 +149,7 @@ def test_the_report_has_the_section_on_its_page_and_in_the_terminal(
     write_report(folder, Console(file=said, width=300))
     page = (folder / "table.md").read_text()
     assert "## Tuning" in page
-    assert "![loss against tuned parameters](tuning.png)" in page
+    assert "![tuning](tuning.png)" in page
     assert "Every arm had the same budget" in page
     assert "Every arm had the same budget" in said.getvalue()
     assert "optim.lr = 0.0123, model.position = Rope" in " ".join(said.getvalue().split())

@@ -12,7 +12,7 @@ import pytest
 from ladders import make_ladder
 from records import IMAGE, SCRIPT
 
-from lm.report.overview import ReportSource, Search, load_source, overview_page
+from lm.report.formats import ReportSource, Search, load_source, overview_page
 from lm.report.pack import open_results
 from lm.report.web.search import search_html
 from lm.report.write import ExperimentReport, report_html

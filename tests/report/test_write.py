@@ -62,7 +62,7 @@ def test_what_training_needed_is_worked_out_once_for_the_page_and_once_for_the_t
         calls.append(results)
         return steps_to_baseline_loss(results)
 
-    monkeypatch.setattr("lm.report.page.steps_to_baseline_loss", counted)
+    monkeypatch.setattr("lm.report.write.steps_to_baseline_loss", counted)
     monkeypatch.setattr(write, "draw_figures", lambda *_: {})
     write_report(experiment({"base": [2.0, 2.1], "arm": [1.9, 1.8]}), Console(file=io.StringIO(), width=200))
     assert len(calls) == 2

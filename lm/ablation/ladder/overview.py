@@ -14,7 +14,8 @@ from lm.ablation.ladder.run import run_ladder
 from lm.ablation.reproduce import describe_missing, precision_remark
 from lm.ablation.sections import prefix_errors
 from lm.analysis.ladder import load_ladder
-from lm.report.ladder_overview import csv_worth, markdown_worth, show_worth
+from lm.report.ladder_page import csv_worth, overview_section
+from lm.report.render import markdown_section, print_section
 from lm.report.status import duration
 from lm.store.files import write_atomic
 from lm.store.store import Store
@@ -65,8 +66,9 @@ def reproduce_ladders(
     ladders, console = [load_ladder(folder) for folder in folders], Console()
     folder = options.out / "reproduce.L"
     head = [f"# {TITLE}", "", "Made by `lm reproduce --tier L`.", ""]
-    write_atomic(folder / "table.md", "\n".join([*head, *markdown_worth(ladders)]).rstrip() + "\n")
+    write_atomic(folder / "table.md", "\n".join([*head, *markdown_section(overview_section(ladders))]).rstrip() + "\n")
     write_atomic(folder / "table.csv", csv_worth(ladders))
-    show_worth(ladders, console, TITLE)
+    console.print()
+    print_section(overview_section(ladders, TITLE), console)
     print(f"table: {folder / 'table.md'}", file=sys.stderr)
     return exit_code

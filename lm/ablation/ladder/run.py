@@ -15,9 +15,9 @@ from lm.execution.cell_queue import Planned
 from lm.execution.estimate import advice, seconds_per_cell, wall_seconds
 from lm.execution.machine import threads_each
 from lm.execution.sharing import choose_num_workers
-from lm.report.autotune import describe_autotune
 from lm.report.ladder_page import write_ladder_report
-from lm.report.page import show
+from lm.report.render import print_table
+from lm.report.run import describe_autotune
 from lm.report.status import duration
 from lm.report.write import write_report
 from lm.stats.scaling import MIN_RUNGS
@@ -100,7 +100,7 @@ def show_ladder_plan(
         time = duration(wall_seconds(own, workers)) if own else "-"
         compute = f"{rung['compute'][experiment.baseline]:z.2e}"
         rows.append([name, *counts, compute, str(len(rung["seeds"])), str(len(cells)), str(done), time])
-    show(experiment.title, COLUMNS, rows, Console())
+    print_table(experiment.title, COLUMNS, rows, Console())
     print_line(f"Arms: {', '.join(experiment.arms)}; sizes are those of the baseline, {experiment.baseline}.")
     for line in (*_idle_everywhere(plans), *_shortages(dict(zip(ladder.rungs, plans, strict=True)))):
         print_line(f"! {line}")

@@ -35,7 +35,7 @@ def count(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
         return 0
     from rich.console import Console
 
-    from lm.report.count import show_count
+    from lm.report.run import show_count
 
     show_count(costs, Console())
     return 0

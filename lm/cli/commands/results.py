@@ -105,7 +105,7 @@ def diff(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     from rich.console import Console
 
     from lm.analysis.run_diff import diff_configurations, diff_runs
-    from lm.report.run_diff import diff_json, show_diff
+    from lm.report.run import diff_json, show_diff
 
     if files[0]:
         difference = diff_configurations(_resolve(options.left), _resolve(options.right))

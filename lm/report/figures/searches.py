@@ -9,8 +9,7 @@ import pandas as pd
 
 from lm.report.figures.chart import Axis, Bar, Chart, Forest, Panel, Series, grid_of, label
 from lm.report.figures.picture import USUAL, RenderedFigures, render_all
-from lm.report.importance import Importance
-from lm.report.study import Study
+from lm.report.study import Importance, Study
 
 ABSENT = -0.15
 """Height at which a line of the parallel coordinates crosses the axis of a parameter without a value."""

@@ -12,7 +12,17 @@ from lm.analysis.pace import StepsToBaselineLoss, mean_share
 from lm.analysis.results import HEADLINE, Results, value
 from lm.analysis.tidy import status_of
 from lm.report.figures.chart import label
-from lm.report.tables import difference, format_run_counts, format_steps_ratio, heading, interval_heading, mean_and_sd
+from lm.report.tables import (
+    DIFFERENCE,
+    PACE,
+    difference,
+    format_run_counts,
+    format_steps_ratio,
+    format_verdict_cell,
+    heading,
+    mean_and_sd,
+    several_intervals,
+)
 from lm.report.web.elements import Html, joined, tag
 from lm.store.metrics import SUMMARY_METRICS
 
@@ -38,9 +48,7 @@ def all_columns(results: Results, table: pd.DataFrame, paces: Sequence[StepsToBa
     columns.append(Column("health", True, [(str(row.health), str(row.health), "") for row in first], long=True))
     if paces:
         by_arm = {pace.arm: pace for pace in paces}
-        columns.append(
-            Column("steps to the baseline's loss", True, [_pace(by_arm.get(arm)) for arm in results.arms], long=True)
-        )
+        columns.append(Column(PACE, True, [_pace(by_arm.get(arm)) for arm in results.arms], long=True))
     return columns + [column for name in others for column in _of_quantity(results, table, name)]
 
 
@@ -51,13 +59,17 @@ def _of_quantity(results: Results, table: pd.DataFrame, name: str) -> list[Colum
     shown = judged or name in (HEADLINE, *SUMMARY_METRICS)
     columns = [Column(heading(name), shown, [(mean_and_sd(row), row.mean, name) for row in rows])]
     if any(row.pairs for row in rows):
-        title, labelled = interval_heading(of_it)
-        title = title if judged and only_judged else f"{heading(name)}, {title}"
+        labelled = several_intervals(of_it)
+        title = DIFFERENCE if judged and only_judged else f"{heading(name)}, {DIFFERENCE}"
         texts = [(difference(row, labelled), row.difference, name) for row in rows]
         columns.append(Column(title, judged, texts, [bool(row.bold) for row in rows]))
     if judged and len(results.arms) > 1:
         title = "verdict" if only_judged else f"verdict, {heading(name)}"
-        columns.append(Column(title, True, [(str(row.verdict), str(row.verdict), "") for row in rows], long=True))
+        columns.append(
+            Column(
+                title, True, [(format_verdict_cell(str(row.verdict)), str(row.verdict), "") for row in rows], long=True
+            )
+        )
     return columns
 
 

@@ -3,14 +3,15 @@
 from collections.abc import Sequence
 
 from lm.analysis.ladder import LadderResults
+from lm.report.render import Section
 from lm.report.web.elements import Html, joined, tag
 from lm.report.web.page import Body
-from lm.report.web.static import Picture, StaticSection, static_page, static_tables
+from lm.report.web.static import Picture, static_page, static_tables
 
 RUNGS = "Reports of the rungs"
 
 
-def ladder_html(results: LadderResults, parts: Sequence[StaticSection], figure: bytes) -> str:
+def ladder_html(results: LadderResults, parts: Sequence[Section], figure: bytes) -> str:
     """Format the page as one file that needs no network, and whose policy forbids it.
 
     Args:
@@ -32,7 +33,7 @@ def ladder_html(results: LadderResults, parts: Sequence[StaticSection], figure: 
     )
 
 
-def ladder_body(results: LadderResults, parts: Sequence[StaticSection], figure: bytes) -> Body:
+def ladder_body(results: LadderResults, parts: Sequence[Section], figure: bytes) -> Body:
     """Format the ladder as a part of a page of several; its rungs' reports are named, not linked."""
     manifest = results.manifest
     named = [tag("li", f"{rung['name']}: ", tag("code", rung["experiment"])) for rung in manifest["rungs"]]

@@ -10,17 +10,17 @@ import pandas as pd
 from lm.analysis.answers import Answer
 from lm.analysis.pace import steps_to_baseline_loss
 from lm.analysis.results import Results
-from lm.report import claims as of_claims
 from lm.report import rates as of_rates
-from lm.report import tuning as of_tuning
-from lm.report.costs import made_under
+from lm.report.claims import claims_section
 from lm.report.figures.catalogue import FigureInputs, charts
 from lm.report.notes import axes, grouped
-from lm.report.page import sections
+from lm.report.render import html_section
+from lm.report.sections import all_sections, made_under
 from lm.report.study import Study
-from lm.report.tables import DETAILS, details
+from lm.report.tables import details
+from lm.report.tuning import tuning_section
 from lm.report.web.comparison import behind, comparison
-from lm.report.web.elements import Html, data, digest, document, joined, listed, table, tag
+from lm.report.web.elements import Html, data, digest, document, joined, listed, tag
 from lm.report.web.gallery import FIRST, MISSING, Charts, gallery, library
 from lm.report.web.parts import (
     author_section,
@@ -96,14 +96,11 @@ def body(
         section("differences", "Differences to the baseline", drawing.add(FIRST, figures.get(FIRST))),
         section("table", "Comparison", tag("p", NUMBERS, class_="hint"), comparison(results, compared, paces)),
         section("charts", "Charts", gallery(figures, results.arms, drawing)),
-        *(
-            section(_id(part[0]), part[0], table(part[1], part[2]), listed(part[3]))
-            for part in sections(results, paces)
-        ),
-        section("tuning", "Tuning", _tuning(results, tuning)),
-        section("rates", of_rates.TITLE, _rates(results, rates)),
+        *(section(_id(part.title), part.title, html_section(part)) for part in all_sections(results, paces)),
+        section("tuning", "Tuning", html_section(tuning_section(results, *tuning)) if tuning else ""),
+        section("rates", of_rates.TITLE, html_section(of_rates.rates_section(results, rates)) if rates else ""),
         section("confounds", "What else differs", _confounds([*notes["comparability"], *axes(results)])),
-        section("claims", "Claims", _claims(claims)),
+        section("claims", "Claims", html_section(claims_section(claims)) if claims else ""),
         section("lost", "Lost runs", lost_runs_section(results)),
         section("provenance", "Provenance", provenance_section(results, made_under(results))),
         section("again", "How to run it again", rerun_section(results)),
@@ -118,7 +115,7 @@ def _confounds(lines: Sequence[str]) -> Html:
 
 
 def _all(compared: pd.DataFrame) -> Html:
-    return tag("details", tag("summary", "Every quantity of every arm"), table(DETAILS, details(compared)))
+    return tag("details", tag("summary", "Every quantity of every arm"), html_section(details(compared)))
 
 
 DRAWN_BY = (
@@ -150,27 +147,6 @@ def contents(parts: Sequence[Html], names: Mapping[str, str]) -> Html:
         name for name in names if any(part.endswith("</section>") and f' id="{name}">' in part for part in parts)
     ]
     return tag("nav", [tag("a", names[name], href=f"#{name}") for name in present], aria_label="sections")
-
-
-def _tuning(results: Results, tuning: Tuning | None) -> Html:
-    if tuning is None:
-        return Html()
-    rows = of_tuning.rows(results, *tuning)
-    return joined(table(of_tuning.COLUMNS, rows), listed(of_tuning.notes(tuning[0], tuning[2])))
-
-
-def _rates(results: Results, rates: of_rates.Rates | None) -> Html:
-    if rates is None:
-        return Html()
-    return joined(table(of_rates.COLUMNS, of_rates.rows(results, rates)), listed(of_rates.notes(results, rates)))
-
-
-def _claims(claims: Sequence[tuple[str, Answer]]) -> Html:
-    answers = [answer for _, answer in claims]
-    if not answers:
-        return Html()
-    lines = [*of_claims.tally(answers), *of_claims.claim_notes(answers)]
-    return joined(table(of_claims.COLUMNS, [of_claims.row(answer) for answer in answers]), listed(lines))
 
 
 def standalone_page(body: Body) -> str:

@@ -15,7 +15,7 @@ from lm.analysis.results import Results
 from lm.analysis.tidy import status_of
 from lm.report.figures.chart import label
 from lm.report.notes import CELLS, changes
-from lm.report.tables import difference, heading
+from lm.report.tables import difference, format_verdict_cell, heading
 from lm.report.web.elements import Html, joined, listed, table, tag
 from lm.store.record import Provenance, Record
 from lm.store.store import LOG
@@ -75,7 +75,7 @@ def verdict_section(results: Results, compared: pd.DataFrame) -> Html:
                 mark,
                 tag("strong", compared_as),
                 number,
-                tag("span", str(row.verdict), class_="word"),
+                tag("span", format_verdict_cell(str(row.verdict)), class_="word"),
                 class_=direction,
             )
         )

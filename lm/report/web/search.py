@@ -6,8 +6,7 @@ import pandas as pd
 
 from lm.report.figures.chart import label
 from lm.report.figures.searches import FIGURES, format_settings, format_value, importance_chart
-from lm.report.importance import Importance
-from lm.report.study import Study, best_rows, importance_lines, notes, warnings_of
+from lm.report.study import Importance, Study, best_rows, importance_lines, notes, warnings_of
 from lm.report.web.elements import Html, joined, listed, table, tag
 from lm.report.web.gallery import Charts, library
 from lm.report.web.page import Body, contents, standalone_page

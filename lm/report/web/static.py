@@ -4,19 +4,17 @@ import base64
 from collections.abc import Sequence
 from pathlib import Path
 
-from lm.report.web.elements import Html, digest, document, joined, listed, table, tag
+from lm.report.render import Section, html_section
+from lm.report.web.elements import Html, digest, document, joined, tag
 
 HERE = Path(__file__).parent
-
-StaticSection = tuple[str, Sequence[str], Sequence[Sequence[str]], Sequence[str]]
-"""Title, column headings, rows with bold cells as elements, and notes."""
 
 Picture = tuple[str, bytes]
 """Alternative text and PNG content of a picture."""
 
 
 def static_page(
-    title: str, below: str, parts: Sequence[StaticSection], pictures: Sequence[Picture], first: str = "", last: str = ""
+    title: str, below: str, parts: Sequence[Section], pictures: Sequence[Picture], first: str = "", last: str = ""
 ) -> str:
     """Format the page.
 
@@ -34,9 +32,9 @@ def static_page(
     return document(title, style, policy, tag("main", body))
 
 
-def static_tables(parts: Sequence[StaticSection], pictures: Sequence[Picture]) -> Html:
+def static_tables(parts: Sequence[Section], pictures: Sequence[Picture]) -> Html:
     """Format tables, with the pictures after the first of them."""
-    sections = [_part(*part) for part in parts]
+    sections = [tag("section", tag("h2", part.title), html_section(part)) for part in parts]
     images = [tag("div", _image(*picture), class_="scroll") for picture in pictures]
     if images:
         sections.insert(1, tag("section", tag("h2", "Figures" if len(images) > 1 else "Figure"), images))
@@ -45,7 +43,3 @@ def static_tables(parts: Sequence[StaticSection], pictures: Sequence[Picture]) -
 
 def _image(words: str, content: bytes) -> Html:
     return tag("img", src=f"data:image/png;base64,{base64.b64encode(content).decode()}", alt=words, width=900)
-
-
-def _part(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], notes: Sequence[str]) -> Html:
-    return tag("section", tag("h2", title), table(columns, rows) if rows else "", listed(notes))

@@ -1,0 +1,304 @@
+"""A table with its heading and notes, and its four renderers: terminal, Markdown, HTML and LaTeX."""
+
+import html
+import re
+import unicodedata
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Self
+
+import pandas as pd
+from rich.box import HEAVY_HEAD, SIMPLE_HEAD
+from rich.cells import cell_len
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from lm.report.web.elements import Html, joined, listed, table, tag
+
+
+class Cell(str):
+    """Text of a table's cell with its emphasis.
+
+    Args:
+        text: the text, in no markup.
+        bold: True for a significant difference.
+        marks: marks of footnotes that follow the text, a character each.
+        style: style in the terminal, such as a colour.
+    """
+
+    bold: bool
+    marks: str
+    style: str
+
+    def __new__(cls, text: str, bold: bool = False, marks: str = "", style: str = "") -> Self:
+        cell = super().__new__(cls, text)
+        cell.bold, cell.marks, cell.style = bold, marks, style
+        return cell
+
+
+@dataclass(frozen=True)
+class Section:
+    """A table with its heading and notes; each renderer writes the same content.
+
+    Args:
+        title: heading of the section.
+        columns: headings of the columns.
+        rows: texts, some of which may be a `Cell`.
+        notes: lines below the table.
+        footnotes: meanings of the marks, each beginning with its mark.
+        groups: a heading above each column, such as a quantity above its mean and difference.
+        name: name of what the table is about, for its label in LaTeX.
+    """
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    notes: Sequence[str] = ()
+    footnotes: Sequence[str] = ()
+    groups: Sequence[str] = ()
+    name: str = ""
+
+    @property
+    def headings(self) -> list[str]:
+        """Headings of the columns, each after that of its group."""
+        groups = self.groups or [""] * len(self.columns)
+        return [f"{group} {column}".strip() for group, column in zip(groups, self.columns, strict=True)]
+
+
+def is_bold(row: Sequence[str]) -> bool:
+    """Return True if any cell of a row is bold."""
+    return any(emphasis(text).bold for text in row)
+
+
+def emphasis(text: str) -> Cell:
+    """Return a text as a cell, with no emphasis where it has none."""
+    return text if isinstance(text, Cell) else Cell(text)
+
+
+# the terminal --------------------------------------------------------------------------------------------------------
+
+FRAMED, BARE = 3, 2
+"""Characters of a column beside its text, with lines between columns and without."""
+
+LEAST = 6
+"""Smallest width of a column whose words have to be broken."""
+
+MOST = 24
+"""Length from which a word, such as a path or an id, may be broken."""
+
+NUMBER = re.compile(r"[-+]?[\d∞.]|-$|$")
+"""Beginning of a text that is aligned at the right, if all of its column are."""
+
+
+def print_section(section: Section, console: Console) -> None:
+    """Print the table, if it has rows, and the notes below it."""
+    if section.rows:
+        print_table(section.title, section.headings, section.rows, console)
+    for line in (*section.footnotes, *section.notes):
+        console.print(line, highlight=False, markup=False)
+
+
+def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], console: Console) -> None:
+    """Print a table that fits the console, without lines between columns where space is short.
+
+    Columns of numbers are aligned at the right. No text is cut off, and no number is broken while there is room.
+    """
+    column_widths = widths(columns, rows, console.width - FRAMED * len(columns) - 1)
+    framed = all(has >= word for has, word in zip(column_widths, _words(columns, rows), strict=True))
+    if not framed:
+        column_widths = widths(columns, rows, console.width - BARE * len(columns))
+    grid = Table(
+        title=Text(title) if title else None,
+        title_justify="left",
+        title_style="bold",
+        highlight=False,
+        box=HEAVY_HEAD if framed else SIMPLE_HEAD,
+        show_edge=framed,
+        padding=(0, 1) if framed else (0, BARE - 1, 0, 0),
+    )
+    for index, (column, width) in enumerate(zip(columns, column_widths, strict=True)):
+        numeric = index > 0 and all(NUMBER.match(row[index]) for row in rows)
+        grid.add_column(Text(column), justify="right" if numeric else "left", overflow="fold", width=width)
+    for row in rows:
+        cells = (Text(cell + cell.marks, style=cell.style) for cell in map(emphasis, row))
+        grid.add_row(*cells, style="bold" if is_bold(row) else None)
+    console.print(grid)
+
+
+def widths(columns: Sequence[str], rows: Sequence[Sequence[str]], room: int) -> list[int]:
+    """Return the text width of each column, at most `room` together; the widest shrink first.
+
+    No column is narrower than its longest word while these fit. The result exceeds `room` only below LEAST a column.
+    """
+    column_widths = [max(cell_len(text) for text in lines) for lines in _by_column(columns, rows)]
+    for least in (_words(columns, rows), [LEAST] * len(column_widths)):
+        while sum(column_widths) > room and (
+            wide := [index for index, width in enumerate(column_widths) if width > least[index]]
+        ):
+            column_widths[max(wide, key=lambda index: column_widths[index])] -= 1
+    return column_widths
+
+
+def _by_column(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[list[str]]:
+    """Yield the lines of text in each column, its heading's included."""
+    for index, column in enumerate(columns):
+        yield [line for text in (column, *(row[index] for row in rows)) for line in (text.splitlines() or [""])]
+
+
+def _words(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[int]:
+    """Return the length of the longest unbreakable word of each column."""
+    word_lengths = ([cell_len(word) for text in lines for word in text.split()] for lines in _by_column(columns, rows))
+    return [min(MOST, max(lengths, default=0)) for lengths in word_lengths]
+
+
+# Markdown ------------------------------------------------------------------------------------------------------------
+
+INTERVAL = re.compile(r"(?<= )\\\[([-+∞\d., eCI%]*[\d∞][-+∞\d., eCI%]*)\\\](?![(\[:])")
+"""Pattern of an escaped interval such as [+0.1, +0.2], which no renderer mistakes for a link."""
+
+
+def escape(text: str) -> str:
+    """Escape `text` so that Markdown shows it letter for letter, HTML included.
+
+    Intervals in brackets, underscores within words and arrows are no markup, and stay as they are.
+    """
+    escaped = re.sub(r"([\\`*\[\]|~]|(?<![^\W_])_|_(?![^\W_]))", r"\\\1", text)
+    return html.escape(INTERVAL.sub(r"[\1]", escaped), quote=False).replace("-&gt;", "->").replace("\n", " ")
+
+
+def markdown_section(section: Section) -> list[str]:
+    """Format the section as lines of Markdown that end in an empty one."""
+    lines = [f"## {escape(section.title)}", ""] if section.title else []
+    if section.rows:
+        lines += [*markdown_table(section.headings, section.rows), ""]
+    return [*lines, *markdown_list(section.footnotes), *markdown_list(section.notes)]
+
+
+def markdown_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Format the lines of a Markdown table of any text."""
+    heads = [" | ".join(map(escape, columns)), " | ".join(["---"] * len(columns))]
+    return [f"| {line} |" for line in (*heads, *(" | ".join(map(_markdown_cell, row)) for row in rows))]
+
+
+def _markdown_cell(text: str) -> str:
+    cell = emphasis(text)
+    marks = f"<sup>{escape(cell.marks)}</sup>" if cell.marks else ""
+    return (f"**{escape(cell)}**" if cell.bold else escape(cell)) + marks
+
+
+def markdown_list(lines: Sequence[str]) -> list[str]:
+    """Format lines as a Markdown list with an empty line after it; empty for none."""
+    return [*(f"- {escape(line)}" for line in lines), ""] if lines else []
+
+
+# HTML ----------------------------------------------------------------------------------------------------------------
+
+
+def html_section(section: Section) -> Html:
+    """Format the table and its notes, without a heading, as elements of a page."""
+    rows = [[_html_cell(emphasis(text)) for text in row] for row in section.rows]
+    content = table(section.headings, rows) if rows else ""
+    return joined(content, listed(section.footnotes), listed(section.notes))
+
+
+def _html_cell(cell: Cell) -> str:
+    marks = tag("sup", cell.marks) if cell.marks else ""
+    content = tag("strong", cell) if cell.bold else str(cell)
+    return joined(content, marks) if marks else content
+
+
+# LaTeX ---------------------------------------------------------------------------------------------------------------
+
+HEAD = "% Needs \\usepackage{booktabs} in the preamble."
+MOST_IN_A_COLUMN = 4
+"""Largest number of columns of a table in one column of a page; wider tables span the page."""
+
+MINUS = "\u2212"
+
+SPECIAL = {
+    "\\": r"\textbackslash{}",
+    **{letter: f"\\{letter}" for letter in "{}&%$#_"},
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    "`": r"\textasciigrave{}",
+    **{letter: f"{{{letter}}}" for letter in "[]*"},  # after a line break, [ and * would be taken for an option
+    "±": r"$\pm$",
+    "↓": r"$\downarrow$",
+    "↑": r"$\uparrow$",
+    "∞": r"$\infty$",
+    MINUS: "$-$",
+}
+KNOWN = frozenset("\u2013\u2014\u2018\u2019\u201c\u201d…ßæÆøØœŒłŁı")
+ACCENTS = frozenset("\u0300\u0301\u0302\u0303\u0304\u0306\u0307\u0308\u030a\u030b\u030c\u0327")
+"""Characters beyond ASCII in pdfLaTeX's OT1 encoding, and accents that it can put on a Latin letter."""
+
+NEGATIVE = re.compile(r"(?<![\w.])-(?=[\d∞])")
+
+
+def escape_latex(text: str) -> str:
+    """Escape `text` for LaTeX; a letter that pdfLaTeX lacks becomes its code, such as [U+4E2D].
+
+    A hyphen before a number becomes a minus sign.
+    """
+    plain = unicodedata.normalize("NFC", " ".join(text.split()))
+    return "".join(map(_letter, NEGATIVE.sub(MINUS, plain))).replace("--", "-{}-").replace("--", "-{}-")
+
+
+def _letter(letter: str) -> str:
+    if letter in SPECIAL:
+        return SPECIAL[letter]
+    base, *accents = list(unicodedata.normalize("NFD", letter))
+    latin = letter < "\u0180" and base.isascii() and base.isprintable() and ACCENTS.issuperset(accents)
+    return letter if latin or letter in KNOWN else f"{{[}}U+{ord(letter):04X}{{]}}"
+
+
+def latex(sections: Sequence[Section]) -> str:
+    """Format tables as text to `\\input`, each under its own heading where there are several."""
+    lines = [HEAD]
+    for section in sections:
+        heading = [f"\\subsection*{{{escape_latex(section.title)}}}"] if len(sections) > 1 else []
+        lines += ["", *heading, _latex_table(section)]
+    return "\n".join(lines).rstrip("\n") + "\n"
+
+
+def _latex_table(section: Section) -> str:
+    """Format one table with its caption, label, footnotes and notes, with the rules of the package booktabs."""
+    heads = zip(section.groups or [""] * len(section.columns), section.columns, strict=True)
+    columns = pd.MultiIndex.from_tuples([(escape_latex(group), escape_latex(column)) for group, column in heads])
+    rows = [[emphasis(text) for text in row] for row in section.rows]
+    texts = pd.DataFrame([[escape_latex(cell) + _raised(cell.marks) for cell in row] for row in rows], columns=columns)
+    bold = pd.DataFrame([["textbf:--rwrap;" if cell.bold else "" for cell in row] for row in rows], columns=columns)
+    environment = "table" if len(columns) <= MOST_IN_A_COLUMN else "table*"
+    written = (
+        texts.style.hide(axis="index")
+        .apply(lambda _: bold, axis=None)
+        .to_latex(
+            hrules=True,
+            caption=escape_latex(section.title),
+            label="tab:" + re.sub(r"[^A-Za-z0-9.+-]+", "-", section.name),
+            position="tbp",
+            position_float="centering",
+            column_format="l" + "r" * (len(columns) - 1),
+            environment=environment,
+            multicol_align="c",
+        )
+    )
+    written = written.replace("\\begin{tabular}", "\\small\n\\setlength{\\tabcolsep}{4pt}\n\\begin{tabular}", 1)
+    end = f"\\end{{{environment}}}"
+    body, _, _ = written.rpartition(end)
+    footnotes = ((mark, meaning) for mark, _, meaning in (line.partition(" ") for line in section.footnotes))
+    below = [f"{_raised(mark)} {escape_latex(meaning)}" for mark, meaning in footnotes]
+    below += [" ".join(map(escape_latex, section.notes))] if section.notes else []
+    text_below = " \\par\n".join(below)
+    return (
+        f"{body}\\par\\smallskip\n\\begin{{minipage}}{{\\linewidth}}\\footnotesize\n{text_below}\n"
+        f"\\end{{minipage}}\n{end}\n"
+    )
+
+
+def _raised(marks: str) -> str:
+    return f"\\textsuperscript{{{escape_latex(marks)}}}" if marks else ""
