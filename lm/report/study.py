@@ -325,8 +325,8 @@ def importance_lines(importances: dict[str, list[Importance]] | str) -> list[str
 def best_section(study: Study, importance: Sequence[str] = ()) -> Section:
     """Build the table of the best trials; below it warnings, notes and importances."""
     columns, rows = best_rows(study)
-    name = "Pareto front" if len(study.objectives) > 1 else "Best trials"
-    return Section(name, columns, rows, [*warnings_of(study), *notes(study), *importance])
+    title = "Pareto front" if len(study.objectives) > 1 else "Best trials"
+    return Section(title if rows else "", columns, rows, [*warnings_of(study), *notes(study), *importance])
 
 
 # the report ----------------------------------------------------------------------------------------------------------

@@ -188,7 +188,7 @@ def test_damage_goes_along_and_is_named_by_its_place_in_the_pack(folder: Path, t
     assert "cells/arm-1/log.txt" in read_archive(file).files
     assert main(["report", str(file)]) == 1
     page = (tmp_path / "colleague" / "demo" / "table.md").read_text()
-    assert "arm seed 1 is damaged and enters no mean: cells/arm-1/record.json: not valid JSON" in page
+    assert "arm seed 1 is damaged and not in any mean: cells/arm-1/record.json: not valid JSON" in page
     assert "cells/base-0/history.csv: has 1 rows, expected 3" in page
 
 
