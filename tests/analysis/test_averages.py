@@ -58,7 +58,7 @@ def test_the_report_says_what_averaging_did_to_the_noise(folder: Path) -> None:
     moved = np.array([-0.3, -0.2, 0.0])
     alone, mean = (plain + moved).std(ddof=1), (plain + moved / 2).std(ddof=1)
     (line,) = average_notes(load(folder))
-    assert f"validation NLL, mean of last 2, instead of that in the last validation alone: better {mean:.5f}" in line
+    assert f"validation NLL, mean of last 2, instead of in the last validation alone: better {mean:.5f}" in line
     assert f"instead of {alone:.5f}." in line
 
 

@@ -31,7 +31,7 @@ def test_only_folders_of_killed_commands_are_removed(tmp_path: Path, monkeypatch
     with monkeypatch.context() as patch:
         patch.setattr(os, "getpid", lambda: ended.pid)
         mark_owner(killed)
-        patch.setattr(lease_holder, "machine_id", lambda: "00000000")
+        patch.setattr(lease_holder, "_machine_digest", lambda: "00000000")
         mark_owner(elsewhere)
     mark_owner(tmp_path / "no such folder")
     made = make_tempdir("named")
@@ -42,7 +42,7 @@ def test_only_folders_of_killed_commands_are_removed(tmp_path: Path, monkeypatch
     assert sorted(tmp_path.iterdir()) == kept
     with stale_tempdirs_removed():  # of a command that is killed while this one is at work
         killed.mkdir()
-        (killed / f"{MARK}{ended.pid}-1-{lease_holder.machine_id()}").touch()
+        (killed / f"{MARK}{ended.pid}-1-{lease_holder._machine_digest()}").touch()
     assert sorted(tmp_path.iterdir()) == kept
 
 
@@ -59,7 +59,7 @@ def test_a_folder_removed_meanwhile_is_no_error(tmp_path: Path, monkeypatch: pyt
             shutil.rmtree(folder, ignore_errors=True)
         return False
 
-    monkeypatch.setattr(fork_server, "is_of_the_dead", end)
+    monkeypatch.setattr(fork_server, "is_of_exited_process", end)
     remove_stale_tempdirs()
     assert list(tmp_path.iterdir()) == []
 

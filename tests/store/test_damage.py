@@ -79,7 +79,7 @@ DAMAGES = [
     ("evaluated/tokens", 1.5, "evaluated/tokens: expected a whole number, found 1.5"),
     ("evaluated", ..., "has no evaluated/tokens"),
     ("pairing", None, "has no pairing"),
-    ("flags", "step 3", "flags: expected a list of texts, found 'step 3'"),
+    ("flags", "step 3", "flags: expected a list, found 'step 3'"),
     ("steps", -1, "steps: expected a whole number, found -1"),
     ("initial/entropy/0/1", "x", "initial/entropy/0/1: expected a number, found 'x'"),
     ("initial/entropy/1", [0.3], "initial/entropy: expected numbers, or lists of one length"),
@@ -94,7 +94,7 @@ DAMAGES = [
 ]
 
 
-def test_a_whole_record_and_every_committed_one_is_sound() -> None:
+def test_every_committed_record_is_valid() -> None:
     assert validate_record(whole()) == ""
     for outcome in ("diverged", "failed"):
         assert validate_record(record("cell", outcome, 0)) == ""
@@ -116,7 +116,7 @@ def test_a_damaged_record_is_named_and_enters_nothing(
 @pytest.mark.parametrize(
     "content", ["", "{", '{"format": 1, "status": "o', "null", "[1]", '"text"', "[" * 10**5, "\xff"]
 )
-def test_a_record_that_is_cut_short_is_named(experiment: MakeExperiment, content: str) -> None:
+def test_a_truncated_record_is_reported(experiment: MakeExperiment, content: str) -> None:
     folder = experiment(CELLS)
     file = Store(folder.parent).directory("arm-1") / "record.json"
     file.write_bytes(content.encode("latin-1"))
@@ -158,7 +158,7 @@ def assert_left_out(results: Results, path: str, words: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_report_on_damage_goes_on_to_its_end_and_says_so(
+def test_a_report_with_a_damaged_record_is_completed_with_a_warning(
     experiment: MakeExperiment, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = experiment(CELLS)
@@ -205,13 +205,13 @@ def rows(*kept: int) -> str:
         (CURVE.replace("step", "stop"), "expected a column of steps"),
     ],
 )
-def test_a_damaged_curve_is_known_without_a_seal_and_with_one(content: str, words: str) -> None:
+def test_a_damaged_curve_is_detected_with_and_without_its_checksum(content: str, words: str) -> None:
     assert validate_curve_text(CURVE, RUN) == ""
     assert words in validate_curve_text(content, RUN)
     assert validate_curve_text(content, {**RUN, "curve": curve_checksum(CURVE)})
 
 
-def test_a_seal_knows_the_least_change() -> None:
+def test_a_checksum_detects_any_change_of_a_curve() -> None:
     record = {**RUN, "curve": curve_checksum(CURVE)}
     assert validate_curve_text(CURVE, record) == ""
     assert validate_curve_text(rows(1, 2), record) == "has 2 rows, expected 6"
@@ -221,7 +221,7 @@ def test_a_seal_knows_the_least_change() -> None:
 @pytest.mark.parametrize(
     ("training", "validation"), [(1, 1), (1, 5), (5, 1), (3, 4), (7, 30), (30, 7), (40, 3), (4, 40), (5, 5), (2, 29)]
 )
-def test_whole_curves_are_sound_whatever_their_intervals(training: int, validation: int) -> None:
+def test_complete_curves_are_valid_at_any_interval(training: int, validation: int) -> None:
     lines = ["step,train_loss,validation_nll"]
     for step in range(1, 31):
         measured = "5.0" if step in (1, 30) or step % training == 0 else ""
@@ -237,7 +237,7 @@ def test_validations_between_two_steps_of_accumulated_gradients_are_no_gap(batch
     assert validate_curve_text(content, {"steps": steps[-1]}) == ""
 
 
-def test_a_sealed_curve_ends_at_the_last_step_of_its_record() -> None:
+def test_a_curve_ends_at_the_last_step_of_its_record() -> None:
     content = "step,validation_nll\n10,4.0\n20,3.0\n"
     assert validate_curve_text(content, {"curve": curve_checksum(content), "steps": 20}) == ""
     assert validate_curve_text(content, {"curve": curve_checksum(content)}) == ""
@@ -258,7 +258,7 @@ def broken(folder: Path, cell: str, seal: bool) -> Path:
 
 
 @pytest.mark.parametrize("seal", [True, False])
-def test_what_rests_on_a_damaged_curve_is_withheld(experiment: MakeExperiment, seal: bool) -> None:
+def test_results_of_a_damaged_curve_are_withheld(experiment: MakeExperiment, seal: bool) -> None:
     folder = experiment(CELLS)
     path = broken(folder, "arm-2", seal)
     results = load(folder)
@@ -281,7 +281,7 @@ def test_what_rests_on_a_damaged_curve_is_withheld(experiment: MakeExperiment, s
 
 
 @pytest.mark.slow
-def test_where_the_baselines_curve_is_damaged_no_arm_is_measured_by_it(experiment: MakeExperiment) -> None:
+def test_a_damaged_curve_of_the_baseline_disables_comparisons_with_it(experiment: MakeExperiment) -> None:
     folder = experiment(CELLS)
     broken(folder, "base-0", seal=True)
     assert steps_to_baseline_loss(load(folder)) == []
@@ -290,7 +290,7 @@ def test_where_the_baselines_curve_is_damaged_no_arm_is_measured_by_it(experimen
     assert "the learning curve of base seed 0 is damaged" in (folder / "table.md").read_text()
 
 
-def test_one_curve_that_is_gone_is_damage_and_all_of_an_arm_are_not(experiment: MakeExperiment) -> None:
+def test_a_missing_curve_is_damage_unless_all_are_missing(experiment: MakeExperiment) -> None:
     folder = experiment(CELLS)
     for seed in range(3):
         Store(folder.parent).history(f"other-{seed}").unlink()
@@ -301,7 +301,7 @@ def test_one_curve_that_is_gone_is_damage_and_all_of_an_arm_are_not(experiment: 
 
 
 @pytest.mark.parametrize("content", [b"\xff\xfe", b"step,validation_nll\n10,\0\n"])
-def test_a_curve_that_is_no_text_is_named(experiment: MakeExperiment, content: bytes) -> None:
+def test_a_curve_that_is_no_text_is_reported(experiment: MakeExperiment, content: bytes) -> None:
     folder = experiment(CELLS)
     Store(folder.parent).history("arm-1").write_bytes(content)
     assert list(load(folder).corrupt_curves) == ["arm-1"]
@@ -315,24 +315,31 @@ def test_a_curve_that_is_no_text_is_named(experiment: MakeExperiment, content: b
         ("provenance", "code", {"own.Part": None}),
         ("provenance", "code", {"own.Part": {"known_by": "k", "git": True}}),
         ("provenance", "code", True),
+        ("provenance", "checkpoint", {"bytes": -1, "sha256": "x"}),
+        ("provenance", "checkpoint", {"bytes": 1}),
+        ("evaluations", "lengths", [1]),
+        ("evaluated", "tokens", -3),
+        ("pairing", "batches", "2"),
         ("reliability", "count", [10, None]),
         ("reliability", "count", 3),
         ("reliability", "accuracy", 3),
     ],
 )
-def test_what_reports_look_into_is_of_the_kind_they_expect(part: str, key: str, found: object) -> None:
+def test_parts_of_a_record_have_their_declared_types(part: str, key: str, found: object) -> None:
     whole: Any = record("a-0", 2.0, 0)
     assert validate_record(whole) == ""
-    assert validate_record({**whole, part: {**whole[part], key: found}}).startswith(f"{part}/{key}: expected ")
+    problem = validate_record({**whole, part: {**whole[part], key: found}})
+    assert re.match(rf"{part}/{key}(/[\w./]+)?: expected ", problem), problem
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-def test_no_number_anywhere_in_a_record_is_endless(value: float) -> None:
+def test_infinite_numbers_in_a_record_are_reported(value: float) -> None:
     whole: Any = record("a-0", 2.0, 0)
-    found = {**whole, "data": {**whole["data"], "tokens": {"train": [value]}}}
-    assert validate_record(found) == f"data/tokens/train/0: expected a number, found {value}"
+    assert validate_record({**whole, "cost": {"energy": value}}) == f"cost/energy: expected a number, found {value}"
+    found = {**whole, "evaluations": {"more": {"text": [value]}}}
+    assert validate_record(found) == f"evaluations/more/text/0: expected a number, found {value}"
 
 
-def test_a_margin_that_is_none_is_damage(experiment: Callable[..., Path]) -> None:
+def test_a_margin_of_zero_is_damage(experiment: Callable[..., Path]) -> None:
     with pytest.raises(InputError, match=r"experiment\.json: margin\.nll: expected a number above zero, found 0"):
         load(experiment({"a": [2.0], "b": [1.9]}, margin={"nll": 0}))
