@@ -3,7 +3,7 @@
 import importlib
 from typing import Any
 
-__version__ = "0.1.0"
+__version__ = "0.9.0"
 
 _PUBLIC = ("InputError", "Ladder", "Results", "Run", "Trained", "ablate", "figure", "fit", "load", "load_model")
 """What `lm.api` holds for others, imported when it is first asked for; `__init__.pyi` tells type checkers of it."""

@@ -45,7 +45,7 @@ def test_every_file_speaks_of_the_same_version() -> None:
     cited = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
     assert cited["version"] == __version__
     assert cited["license"] == project()["project"]["license"]
-    assert f"\n## {__version__}\n" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert f"\n## [{__version__}] - " in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
 
 
 def test_the_workflow_runs_what_ci_runs_on_a_python_that_is_supported() -> None:
