@@ -128,13 +128,13 @@ def test_a_file_is_short_enough_to_be_read() -> None:
     assert {path: count for path, count in lines.items() if count > 600} == {}
 
 
-def test_the_page_on_the_house_names_every_room() -> None:
-    page = (ROOT.parent / "docs" / "house.md").read_text(encoding="utf-8")
-    rooms = [
-        name.strip("`").removeprefix("lm/").rstrip("/") for name in re.findall(r"^\| (`lm/\w+/`)", page, re.MULTILINE)
-    ]
-    assert rooms == [name for name in ORDER if (ROOT / name).is_dir()]
-    assert {path.name for path in ROOT.iterdir() if path.is_dir() and path.name != "__pycache__"} == set(rooms)
+def test_the_architecture_page_and_its_diagram_name_every_package() -> None:
+    docs = ROOT.parent / "docs"
+    rows = re.findall(r"^\| `lm/(\w+)/`", (docs / "architecture.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert rows == [name for name in ORDER if (ROOT / name).is_dir()]
+    assert {path.name for path in ROOT.iterdir() if path.is_dir() and path.name != "__pycache__"} == set(rows)
+    diagram = (docs / "packages.svg").read_text(encoding="utf-8")
+    assert set(re.findall(r'class="name"[^>]*>(\w+)<', diagram)) == set(rows)
 
 
 def formats(path: Path) -> set[tuple[int, str]]:
