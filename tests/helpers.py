@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
+import pytest
 import torch
 from torch import Tensor
 
@@ -17,6 +18,8 @@ from lm.model.block import Block
 from lm.model.transformer import Decoder, build_and_initialize
 
 T = TypeVar("T")
+Capture = pytest.CaptureFixture[str]
+Patch = pytest.MonkeyPatch
 VOCABULARY, CONTEXT = 11, 12
 
 MODEL: Tree = {

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import yaml
 from experiment_files import write_experiment
-from helpers import RUN
+from helpers import RUN, Capture
 
 from lm.ablation.derived import arm_at_rate, expand_orders, expand_rates, with_winners
 from lm.ablation.experiment import load_experiment
@@ -89,7 +89,7 @@ def test_grid_has_an_arm_for_each_arm_and_rate(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_plan_shows_the_cells_of_the_grid(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_plan_shows_the_cells_of_the_grid(tmp_path: Path, capsys: Capture) -> None:
     path = write_experiment(tmp_path, lr_curve={"rates": RATES, "seeds": [70]})
     assert main(["ablate", str(path), "--plan", "--workers", "1", "--out", str(tmp_path / "out")]) == 0
     told = capsys.readouterr().out
@@ -270,9 +270,7 @@ def test_a_wrong_search_is_one_line(tmp_path: Path, tune: Any, words: str) -> No
         ({"space": SPACE, "trials": 3, "sampler": "grid"}, "optim.lr"),
     ],
 )
-def test_plan_refuses_a_search_that_cannot_run(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], tune: Any, words: str
-) -> None:
+def test_plan_refuses_a_search_that_cannot_run(tmp_path: Path, capsys: Capture, tune: Any, words: str) -> None:
     assert main(["ablate", str(write_experiment(tmp_path, tune=tune)), "--plan", "--out", str(tmp_path / "out")]) == 2
     told = capsys.readouterr().err
     assert words in told

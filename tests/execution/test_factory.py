@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from helpers import Capture, Patch
 
 from lm.cli import main
 from lm.config.tree import InputError
@@ -14,7 +15,7 @@ from lm.execution.on_slurm import minutes
 
 
 @pytest.fixture
-def installed(monkeypatch: pytest.MonkeyPatch) -> None:
+def installed(monkeypatch: Patch) -> None:
     """Everything is there that an executor needs."""
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)
     monkeypatch.setattr(shutil, "which", lambda name: name)
@@ -83,7 +84,7 @@ def test_times_are_parsed_as_sbatch_parses_them(text: str, expected: int) -> Non
 
 
 @pytest.mark.parametrize("name", ["ray", "slurm"])
-def test_a_missing_package_is_named_with_its_pip_command(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_named_with_its_pip_command(name: str, monkeypatch: Patch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     monkeypatch.setattr(shutil, "which", lambda name: name)
     package = ExecutorSpec(name).executor.package
@@ -91,7 +92,7 @@ def test_a_missing_package_is_named_with_its_pip_command(name: str, monkeypatch:
         parse_executor(name)
 
 
-def test_grpc_is_needed_for_ray_addresses_from_outside_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_grpc_is_needed_for_ray_addresses_from_outside_alone(monkeypatch: Patch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "grpc" else name)
     assert parse_executor("ray:address=head:6379").options == {"address": "head:6379"}
     for text in ("ray://head:10001", "ray:address=ray://head:10001"):
@@ -99,7 +100,7 @@ def test_grpc_is_needed_for_ray_addresses_from_outside_alone(monkeypatch: pytest
             parse_executor(text)
 
 
-def test_slurm_needs_sbatch_on_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slurm_needs_sbatch_on_this_machine(monkeypatch: Patch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)
     monkeypatch.setattr(shutil, "which", lambda name: None)
     with pytest.raises(InputError, match="no sbatch on this machine"):
@@ -109,7 +110,7 @@ def test_slurm_needs_sbatch_on_this_machine(monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.parametrize("command", [["ablate", "quickstart"], ["sweep", "learning_rate"]])
 def test_a_wrong_executor_ends_the_command_before_any_write(
-    command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    command: list[str], tmp_path: Path, capsys: Capture
 ) -> None:
     assert main([*command, "--out", str(tmp_path / "out"), "--executor", "rya"]) == 2
     assert (
@@ -120,7 +121,7 @@ def test_a_wrong_executor_ends_the_command_before_any_write(
 
 
 def test_an_unreachable_cluster_ends_the_command_before_any_write(
-    installed: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    installed: None, tmp_path: Path, capsys: Capture
 ) -> None:
     assert main(["ablate", "quickstart", "--out", str(tmp_path / "out"), "--executor", "ray://127.0.0.1:1"]) == 2
     said = capsys.readouterr().err
@@ -129,7 +130,7 @@ def test_an_unreachable_cluster_ends_the_command_before_any_write(
     assert not (tmp_path / "out").exists()
 
 
-def test_loggers_are_refused_with_ray(installed: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_loggers_are_refused_with_ray(installed: None, tmp_path: Path, capsys: Capture) -> None:
     command = ["ablate", "quickstart", "--out", str(tmp_path / "out"), "--executor", "ray", "--logger", "csv"]
     assert main(command) == 2
     assert capsys.readouterr().err.startswith("lm: --logger: what is logged on a node of a Ray cluster stays there")
@@ -143,7 +144,7 @@ def test_each_line_of_the_table_names_an_executor(name: str) -> None:
     assert issubclass(ExecutorSpec(name).executor, Executor)
 
 
-def test_a_cell_has_one_thread_per_core_of_its_job(installed: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cell_has_one_thread_per_core_of_its_job(installed: None, monkeypatch: Patch) -> None:
     monkeypatch.delenv("MKL_NUM_THREADS", raising=False)
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     assert threads("slurm:cpus=7", 1) == 7

@@ -47,7 +47,7 @@ def test_ece_worked_by_hand() -> None:
     )
 
 
-def test_mce_is_the_largest_gap_of_a_bin_that_holds_tokens() -> None:
+def test_mce_is_the_largest_gap_of_a_filled_bin() -> None:
     expected = max(abs(9 / 40 - 0.1), abs(3 / 7 - 0.45), abs(600 / 900 - 0.7), abs(1 - 0.95))
     assert maximum_calibration_error(COUNT_M, CONFIDENCE_M, CORRECT_M) == pytest.approx(expected, rel=1e-13)
 
@@ -95,7 +95,7 @@ def test_error_below_floor_is_corrected_to_zero() -> None:
 
 @pytest.mark.parametrize("tokens", [1, 2, 7, 50, 3000, 10**6])
 @pytest.mark.parametrize("chance", [1e-4, 0.03, 0.5, 0.8, 0.999])
-def test_the_floor_of_equal_confidences_is_the_deviation_of_a_binomial(tokens: int, chance: float) -> None:
+def test_the_floor_of_equal_confidences_is_a_binomial_deviation(tokens: int, chance: float) -> None:
     count, mean = torch.tensor([tokens], dtype=torch.float64), tokens * chance
     right = np.arange(tokens + 1)
     expected = (np.abs(right - mean) * stats.binom.pmf(right, tokens, chance)).sum() / tokens
@@ -108,7 +108,7 @@ def test_the_floor_of_one_token_is_twice_its_variance() -> None:
         assert floor_of(torch.tensor([chance], dtype=torch.float64)) == pytest.approx(2 * chance * (1 - chance))
 
 
-def test_the_floor_of_large_bins_is_that_of_the_normal_distribution() -> None:
+def test_the_floor_of_large_bins_is_normal() -> None:
     confidence_n = confidences(10**6)
     variance_m = sums_over_bins(15, bin_index(confidence_n, 15), confidence_n * (1 - confidence_n))[0]
     expected = float((2 / math.pi * variance_m).sqrt().sum()) / 10**6
@@ -155,7 +155,7 @@ def test_equal_mass_bins_are_those_of_sorting(power: float, true_power: float) -
     assert adaptive_calibration_error(*fine_sums(confidence_n, correct_n)) == pytest.approx(expected, abs=1e-4)
 
 
-def test_equal_mass_bins_are_exact_where_no_fine_bin_is_shared() -> None:
+def test_equal_mass_bins_are_exact_without_shared_fine_bins() -> None:
     center_g = torch.cat([torch.linspace(0.05, 0.9, 10), 1 - 10.0 ** -torch.arange(2, 7)]).double()
     confidence_n = center_g.repeat_interleave(20)
     correct_n = (confidences(300, seed=3) < 0.6).double()

@@ -119,13 +119,13 @@ def test_it_takes_few_passes() -> None:
 
 
 @pytest.mark.parametrize("scale", [1.0, 1e-4])
-def test_where_every_token_is_right_the_temperature_is_small_and_bounded(scale: float) -> None:
+def test_a_model_always_right_has_a_small_bounded_temperature(scale: float) -> None:
     logits_nv, _ = sampled(200, scale=scale)
     found = fit_temperature(passes_over((logits_nv, logits_nv.argmax(1))))
     assert math.exp(-5) <= found < 0.05
 
 
-def test_where_confidence_is_worthless_the_temperature_is_the_upper_bound() -> None:
+def test_a_model_always_wrong_has_the_largest_temperature() -> None:
     logits_nv, _ = sampled(200)
     assert fit_temperature(passes_over((logits_nv, logits_nv.argmin(1)))) == pytest.approx(math.exp(5))
 

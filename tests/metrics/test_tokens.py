@@ -6,6 +6,7 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 import torch
+from helpers import Patch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, one_hot
 from torchmetrics.classification import MulticlassCalibrationError
@@ -152,7 +153,7 @@ def test_many_updates_are_one() -> None:
         assert parts[name] == pytest.approx(whole[name], rel=1e-12)
 
 
-def test_the_states_of_two_processes_add_up_to_those_of_one() -> None:
+def test_the_states_of_two_processes_add_up() -> None:
     logits_nv, targets_n = data(100)
     first = statistics((logits_nv[:37], targets_n[:37]))
     second = statistics((logits_nv[37:], targets_n[37:]))
@@ -235,7 +236,7 @@ def test_the_largest_logit_is_found_at_its_first_place(vocabulary: int) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
-def test_a_large_vocabulary_is_measured_part_by_part(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_vocabulary_is_measured_part_by_part(dtype: torch.dtype, monkeypatch: Patch) -> None:
     monkeypatch.setattr("lm.metrics.calibration.LOGITS_PER_CHUNK", 200_000)
     logits_nv, targets_n = wide(3.0)
     logits_nv = logits_nv.to(dtype)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import yaml
-from helpers import RUN
+from helpers import RUN, Capture
 
 from lm.ablation.design import read_design
 from lm.ablation.experiment import load_experiment
@@ -127,7 +127,7 @@ def test_a_number_and_its_text_name_the_same_arm(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("tier", ["/../../ESCAPED", "../x", "a/b", "x" * 300, "a\0b"])
-def test_a_tier_leads_to_no_other_folder(tmp_path: Path, tier: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_tier_leads_to_no_other_folder(tmp_path: Path, tier: str, capsys: Capture) -> None:
     path = write(tmp_path, EXPERIMENT, tiers={tier: {}} if "\0" not in tier and len(tier) < 99 else {})
     assert main(["ablate", str(path), "--tier", tier, "--plan", "--out", str(tmp_path / "out")]) == 2
     assert capsys.readouterr().err.count("\n") == 1
@@ -175,7 +175,7 @@ def test_stages_are_bounded_before_they_are_counted() -> None:
     ids=lambda value: str(value)[:40],
 )
 def test_a_command_line_that_cannot_be_used_is_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], words: list[str]
+    tmp_path: Path, capsys: Capture, arguments: list[str], words: list[str]
 ) -> None:
     path = write(tmp_path, EXPERIMENT)
     assert main(["ablate", str(path), "--plan", *arguments]) == 2
