@@ -11,7 +11,7 @@ import pytest
 import yaml
 from conftest import ROOT
 from experiment_files import write_experiment
-from helpers import RUN, Capture, Patch
+from helpers import RUN, Capture, Patch, refusal
 from records import blank, text
 
 from lm.ablation.ablate import to_train
@@ -113,11 +113,8 @@ def test_a_wrong_experiment_is_answered_before_anything_is_trained(
     tmp_path: Path, changes: dict[str, Any], words: str
 ) -> None:
     path = write(tmp_path, **changes)
-    with pytest.raises(InputError) as caught:
+    with refusal(*words.split(" ... ")):
         make_plan(load_experiment(path, {}))
-    for part in words.split(" ... "):
-        assert part in str(caught.value)
-    assert "\n" not in str(caught.value)
 
 
 def test_null_says_nothing_wherever_something_may_be_left_out(tmp_path: Path) -> None:
@@ -450,10 +447,8 @@ def test_the_headline_metric_is_the_nll_unless_named(tmp_path: Path) -> None:
     ],
 )
 def test_a_metric_that_is_not_measured_is_refused(tmp_path: Path, metric: object, words: str) -> None:
-    with pytest.raises(InputError) as caught:
+    with refusal(f"metric: no quantity {str(metric)!r}.", words):
         load_experiment(write(tmp_path, metric=metric), {})
-    assert f"metric: no quantity {str(metric)!r}." in str(caught.value)
-    assert words in str(caught.value)
 
 
 def test_strategies_that_fork_are_refused_with_the_remedy(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import Capture, Patch
+from helpers import Capture, Patch, refused
 from torch import nn
 
 from benchmarks import run
@@ -316,11 +316,7 @@ def test_what_cannot_be_used_is_one_line(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "file").write_text("no JSON")
-    assert main(arguments) == 2
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert len(said.err.strip().splitlines()) == 1
-    assert all(word in said.err for word in words), said.err
+    refused(capsys, arguments, *words, run=main)
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 

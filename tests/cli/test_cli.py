@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import helpers
 import pytest
 import yaml
 from helpers import RUN, Capture, Patch
@@ -31,12 +32,7 @@ def base(tmp_path: Path, monkeypatch: Patch) -> Path:
 def refused(arguments: list[str], capsys: Capture, *words: str) -> None:
     """Runs a command line that must be answered with one line, exit code 2 and nothing written."""
     before = sorted(Path.cwd().rglob("*"))
-    assert main(arguments) == 2
-    shown = capsys.readouterr()
-    assert shown.out == ""
-    assert len(shown.err.strip().splitlines()) == 1, shown.err
-    for word in words:
-        assert word in shown.err
+    helpers.refused(capsys, arguments, *words)
     assert sorted(Path.cwd().rglob("*")) == before
 
 

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import helpers
 import pytest
 import tokenizers
 import torch
@@ -73,14 +74,7 @@ def generated(capsys: Capture) -> Callable[..., tuple[str, str]]:
 
 def refused(capsys: Capture, arguments: list[object], *words: str) -> None:
     """Runs a command that must be answered with one line and exit code 2."""
-    capsys.readouterr()
-    assert main(["generate", *map(str, arguments)]) == 2
-    shown = capsys.readouterr()
-    assert shown.out == ""
-    assert shown.err.startswith("lm: ")
-    assert len(shown.err.strip().splitlines()) == 1, shown.err
-    for word in words:
-        assert word in shown.err
+    helpers.refused(capsys, ["generate", *arguments], "lm: ", *words)
 
 
 # text ----------------------------------------------------------------------------------------------------------------

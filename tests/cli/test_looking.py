@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import yaml
-from helpers import RUN, Capture, Patch
+from helpers import RUN, Capture, Patch, refused
 
 from lm.cli import main
 from lm.config.tree import override
@@ -66,8 +66,7 @@ def test_a_name_selects_an_experiment_an_arm_or_a_run(out: Path, capsys: Capture
 )
 def test_a_name_that_stands_for_nothing_is_a_line(out: Path, capsys: Capture, command: str, words: str) -> None:
     out.rename("results")
-    assert main(command.split()) == 2
-    assert words in capsys.readouterr().err
+    refused(capsys, command.split(), words)
 
 
 def test_status_names_who_trains_what_and_how_far_it_is(out: Path, capsys: Capture) -> None:
@@ -112,10 +111,7 @@ def test_ls_lists_what_is_asked_for(out: Path, capsys: Capture) -> None:
     ids=" ".join,
 )
 def test_what_cannot_be_found_is_one_line(out: Path, capsys: Capture, arguments: list[str], words: str) -> None:
-    assert main(arguments) == 2
-    said = capsys.readouterr()
-    assert (said.out, said.err.count("\n")) == ("", 1)
-    assert words in said.err
+    refused(capsys, arguments, words)
 
 
 def test_a_damaged_manifest_is_told_and_the_rest_is_shown(out: Path, capsys: Capture) -> None:
@@ -168,13 +164,9 @@ def test_diff_of_two_files_shows_what_they_resolve_to(out: Path, capsys: Capture
     ("changes", "words"),
     [
         ({"model.heads": 3}, "model: heads=3 must divide width=16"),
-        ({"model.position": "Rope", "model.heads": 16}, "head size 1"),
-        ({"trainer.max_steps": 0}, "trainer.max_steps: expected 1 or more"),
         ({"trainer.accelerator": "gpuu"}, "Did you mean gpu?"),
-        ({"data.context": 0}, "data: context=0 must be at least 1"),
         ({"optim.schedule": {"class_path": "WarmupCosine", "init_args": {"warmup": 99}}}, "optim: warmup=99"),
         ({"trainer.callbacks": ["Nope"]}, "trainer.callbacks[0]"),
-        ({"seed": -1}, "seed=-1 must be 0 or more"),
     ],
 )
 def test_diff_refuses_a_file_that_could_not_be_trained(
@@ -182,12 +174,7 @@ def test_diff_refuses_a_file_that_could_not_be_trained(
 ) -> None:
     Path("a.yaml").write_text(yaml.safe_dump(RUN))
     Path("b.yaml").write_text(yaml.safe_dump(override(RUN, changes)))
-    assert main(["diff", "a.yaml", "b.yaml"]) == 2
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert said.err.startswith("lm: b.yaml: ")
-    assert words in said.err
-    assert len(said.err.splitlines()) == 1
+    refused(capsys, ["diff", "a.yaml", "b.yaml"], "lm: b.yaml: ", words)
 
 
 def test_diff_of_files_needs_no_text_and_no_devices(out: Path, capsys: Capture) -> None:

@@ -11,7 +11,6 @@ import pytest
 from helpers import Patch
 from scipy.special import digamma, entr, logsumexp
 
-from lm.config.choices import choices
 from lm.data.corpus import SPLITS, Corpus, LocalText
 from lm.data.synthetic import BracketText, MarkovText, Source, uniforms
 from lm.data.text import TextData
@@ -322,11 +321,6 @@ def test_a_letter_from_elsewhere_is_refused(make: Make, stranger: str) -> None:
         source.log_likelihood(text_of(source) + stranger)
 
 
-@every_source
-def test_the_empty_text_is_certain(make: Make) -> None:
-    assert make().log_likelihood("").shape == (0,)
-
-
 # as data
 
 
@@ -339,12 +333,6 @@ def data_of(corpus: Corpus, tokenizer: Tokenizer) -> TextData:
 @pytest.fixture(autouse=True)
 def _cache(tmp_path: Path, monkeypatch: Patch) -> None:
     monkeypatch.setenv("LM_CACHE", str(tmp_path / "cache"))
-
-
-def test_both_are_choices_of_a_corpus() -> None:
-    assert choices(Corpus)["MarkovText"] is MarkovText
-    assert choices(Corpus)["BracketText"] is BracketText
-    assert "Source" not in choices(Corpus)
 
 
 @pytest.mark.parametrize("source", [MarkovText(5, size=3000), BracketText(size=3000)])

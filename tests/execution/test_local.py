@@ -176,15 +176,6 @@ def test_an_interrupt_leaves_no_process_behind(store: Store, orphaned: bool) -> 
         assert free
 
 
-def test_a_cell_killed_once_resumes_and_one_killed_twice_fails(store: Store) -> None:
-    told = Told()
-    once, twice = StandIn(FIRST, {5: "SIGKILL"}), StandIn(SECOND, {5: "SIGKILL", 9: "SIGKILL"})
-    assert trained(store, told, once, twice) == 0
-    assert whole(store, FIRST)
-    assert store.record(SECOND)["status"] == "failed"
-    assert "process killed by SIGKILL" in told.records[SECOND]["error"]
-
-
 def test_a_retried_failure_that_is_killed_once_resumes(store: Store) -> None:
     store.finish(FIRST, {**blank(FIRST, "failed"), "error": "before"})
     told = Told()
@@ -215,20 +206,6 @@ def test_a_stopped_process_is_reported_and_continues_after_sigcont(store: Store,
     assert any(f" s: process {stopped[0]} is stopped, SIGCONT lets it go on" in line for line in told.lines)
     assert all(line.startswith("arm seed 0: no word for ") for line in told.lines)
     assert whole(store, FIRST)
-
-
-def test_a_locked_cell_is_trained_after_its_lock_is_released(store: Store) -> None:
-    class LetsGo(Told):
-        def on_finished(self, planned: Planned, record: Ending | None, seconds: float) -> None:
-            super().on_finished(planned, record, seconds)
-            held.close()
-
-    told, held = LetsGo(), contextlib.ExitStack()
-    held.enter_context(store.lock(FIRST))
-    assert trained(store, told, StandIn(FIRST), StandIn(SECOND)) == 0
-    assert list(told.records) == [SECOND, FIRST]
-    assert told.lines[0].startswith(f"1 of 2 cells is being trained by process {os.getpid()} on host ")
-    assert whole(store, FIRST, SECOND)
 
 
 def test_a_killed_process_records_no_cell_it_lost(store: Store, monkeypatch: Patch) -> None:
@@ -271,16 +248,6 @@ def test_a_cell_that_hangs_twice_fails_with_its_stack(store: Store, monkeypatch:
     assert "in end, called from File " in record["error"]
     assert "most recent call first" in record["traceback"]
     assert "is ended, given up" in told.lines[-1]
-
-
-def test_a_full_disk_ends_the_command_without_a_record(store: Store) -> None:
-    told = Told()
-    with pytest.raises(OSError, match="No space left on device"):
-        trained(store, told, StandIn(FIRST, {5: "disk"}), StandIn(SECOND), workers=1)
-    assert told.records == {FIRST: None}, "the second has not begun"
-    assert not store.finished(FIRST)
-    assert trained(store, Told(), StandIn(FIRST, {5: "disk"}), StandIn(SECOND)) == 0
-    assert whole(store, FIRST, SECOND)
 
 
 def ended(executor: Local) -> list[Any]:

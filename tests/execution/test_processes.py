@@ -17,7 +17,6 @@ from helpers import RUN, Capture, Patch
 from undrawn import UNDRAWN
 
 from lm.cli import main
-from lm.store.store import Store
 
 pytestmark = pytest.mark.slow
 COUNTED = ("parameters", "tokens", "flops_per_token", "world_size")
@@ -159,20 +158,6 @@ def test_a_repeated_command_trains_nothing_and_keeps_the_table(ablate: Ablate, w
     assert "4 cells: 4 done, 0 to train" in again.stderr
     assert {path: path.stat().st_mtime_ns for path in (whole / "cells").glob("*/*")} == cells
     assert (whole / "small/table.md").read_text() == table
-
-
-def test_two_commands_at_once_train_each_cell_once(tmp_path: Path, ablate: Ablate) -> None:
-    spec = write(tmp_path)
-    other = subprocess.Popen(command(spec, tmp_path / "out", "--workers", "1"), stderr=subprocess.DEVNULL)
-    while not list(tmp_path.glob("out/cells/.*.work")) and other.poll() is None:
-        time.sleep(0.01)
-    assert ablate(spec, tmp_path / "out", "--workers", "1").returncode == 0
-    assert other.wait() == 0
-    store = Store(tmp_path / "out")
-    assert len(measured(tmp_path / "out")) == 4
-    starts = [store.record(cell)["provenance"]["started"] for cell in measured(tmp_path / "out")]
-    assert len(set(starts)) == 4
-    assert not list((tmp_path / "out").glob("cells/.*.work"))
 
 
 USER = """

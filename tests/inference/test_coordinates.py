@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from helpers import RUN, Capture
+from helpers import RUN, Capture, refused
 
 from lm.cli import main
 from lm.config.tree import override
@@ -50,10 +50,7 @@ def test_activations_are_measured_by_layer_width_and_step() -> None:
 def test_what_cannot_be_checked_is_one_line(tmp_path: Path, capsys: Capture, given: list[str], words: str) -> None:
     path = tmp_path / "base.yaml"
     path.write_text(yaml.safe_dump(RUN))
-    assert main(["coordinates", str(path), *given]) == 2
-    told = capsys.readouterr().err
-    assert words in told
-    assert told.count("\n") == 1
+    refused(capsys, ["coordinates", path, *given], words)
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import helpers
 import numpy as np
 import pytest
 import tokenizers
@@ -521,13 +522,7 @@ def test_what_cannot_be_measured_is_one_line(
 
 
 def refused(capsys: Capture, arguments: list[object], *words: str) -> None:
-    capsys.readouterr()
-    assert main(["evaluate", *map(str, arguments)]) == 2
-    shown = capsys.readouterr()
-    assert shown.out == ""
-    assert len(shown.err.strip().splitlines()) == 1, shown.err
-    for word in words:
-        assert word in shown.err
+    helpers.refused(capsys, ["evaluate", *arguments], *words)
 
 
 def test_a_run_that_cannot_be_measured_is_one_line(tmp_path: Path, capsys: Capture) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import Capture, Patch
+from helpers import Capture, Patch, refused
 
 from lm.model.position import alibi_slopes
 from worked_examples import attention, judge, optimisation, positions, softmax, training
@@ -260,12 +260,7 @@ def test_a_row_that_cannot_be_computed_is_off(monkeypatch: Patch, capsys: Captur
 
 
 def test_an_unknown_id_is_one_line_with_the_nearest(capsys: Capture) -> None:
-    assert main(["ce-batch", "aliby-slopes"]) == 2
-    shown = capsys.readouterr()
-    assert shown.out == ""
-    assert len(shown.err.strip().splitlines()) == 1
-    assert "'aliby-slopes'" in shown.err
-    assert "Did you mean alibi-slopes?" in shown.err
+    refused(capsys, ["ce-batch", "aliby-slopes"], "'aliby-slopes'", "Did you mean alibi-slopes?", run=main)
 
 
 def test_a_finding_of_a_failed_row_has_no_numbers() -> None:
