@@ -1,15 +1,18 @@
 """Small models and small runs that several tests build."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
+import pytest
 import torch
 from torch import Tensor
 
+from lm.cli import main
 from lm.config.choices import choices, slots
 from lm.config.components import build, resolve
-from lm.config.tree import Tree, override
+from lm.config.tree import InputError, Tree, override
 from lm.data.order import batch_rows, update_order_hash
 from lm.model.attention import Mask, SoftmaxAttention
 from lm.model.attention_impl import attention_weights, causal_bias, repeat_kv
@@ -17,6 +20,8 @@ from lm.model.block import Block
 from lm.model.transformer import Decoder, build_and_initialize
 
 T = TypeVar("T")
+Capture = pytest.CaptureFixture[str]
+Patch = pytest.MonkeyPatch
 VOCABULARY, CONTEXT = 11, 12
 
 MODEL: Tree = {
@@ -144,3 +149,27 @@ def order_hash(seed: int, steps: int, batch_size: int, rows: int) -> str:
     for step in range(steps):
         digest = update_order_hash(digest, batch_rows(seed, step, batch_size, rows))
     return digest
+
+
+@contextmanager
+def refusal(*words: str) -> Iterator[None]:
+    """Check that the block raises InputError with one line that holds these words."""
+    with pytest.raises(InputError) as caught:
+        yield
+    assert "\n" not in str(caught.value)
+    for word in words:
+        assert word in str(caught.value)
+
+
+def refused(
+    capsys: Capture, arguments: Sequence[object], *words: str, longest: int = 10_000, run: Callable[..., int] = main
+) -> None:
+    """Check that a command ends with exit code 2, prints nothing and says one line that holds these words."""
+    capsys.readouterr()
+    assert run([*map(str, arguments)]) == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert len(shown.err.strip().splitlines()) == 1, shown.err
+    assert len(shown.err) < longest
+    for word in words:
+        assert word in shown.err

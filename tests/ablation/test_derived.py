@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import yaml
 from experiment_files import write_experiment
-from helpers import RUN
+from helpers import RUN, Capture, refusal, refused
 
 from lm.ablation.derived import arm_at_rate, expand_orders, expand_rates, with_winners
 from lm.ablation.experiment import load_experiment
@@ -53,10 +53,8 @@ RATES = [0.1, 0.001, 0.01]
     ],
 )
 def test_a_wrong_grid_is_one_line(tmp_path: Path, curve: Any, words: str) -> None:
-    with pytest.raises(InputError) as caught:
+    with refusal(words, "lr_curve"):
         load_experiment(write_experiment(tmp_path, lr_curve=curve), {})
-    assert words in str(caught.value)
-    assert "lr_curve" in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -89,7 +87,7 @@ def test_grid_has_an_arm_for_each_arm_and_rate(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_plan_shows_the_cells_of_the_grid(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_plan_shows_the_cells_of_the_grid(tmp_path: Path, capsys: Capture) -> None:
     path = write_experiment(tmp_path, lr_curve={"rates": RATES, "seeds": [70]})
     assert main(["ablate", str(path), "--plan", "--workers", "1", "--out", str(tmp_path / "out")]) == 0
     told = capsys.readouterr().out
@@ -169,9 +167,8 @@ def test_data_seed_sets_the_order_and_seed_the_initialisation() -> None:
     ],
 )
 def test_what_cannot_be_varied_apart_is_one_line(tmp_path: Path, changes: Any, words: str) -> None:
-    with pytest.raises(InputError) as caught:
+    with refusal(words):
         load_experiment(write_experiment(tmp_path, **changes), {})
-    assert words in str(caught.value)
 
 
 def test_grid_of_orders_shares_cells_with_the_baseline(tmp_path: Path) -> None:
@@ -256,9 +253,8 @@ SPACE = {"optim.lr": {"low": 1.0e-4, "high": 1.0e-1, "log": True}}
     ],
 )
 def test_a_wrong_search_is_one_line(tmp_path: Path, tune: Any, words: str) -> None:
-    with pytest.raises(InputError) as caught:
+    with refusal(words):
         load_experiment(write_experiment(tmp_path, tune=tune), {})
-    assert words in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -270,13 +266,8 @@ def test_a_wrong_search_is_one_line(tmp_path: Path, tune: Any, words: str) -> No
         ({"space": SPACE, "trials": 3, "sampler": "grid"}, "optim.lr"),
     ],
 )
-def test_plan_refuses_a_search_that_cannot_run(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], tune: Any, words: str
-) -> None:
-    assert main(["ablate", str(write_experiment(tmp_path, tune=tune)), "--plan", "--out", str(tmp_path / "out")]) == 2
-    told = capsys.readouterr().err
-    assert words in told
-    assert told.count("\n") == 1
+def test_plan_refuses_a_search_that_cannot_run(tmp_path: Path, capsys: Capture, tune: Any, words: str) -> None:
+    refused(capsys, ["ablate", write_experiment(tmp_path, tune=tune), "--plan", "--out", tmp_path / "out"], words)
 
 
 def test_winners_are_added_to_what_each_arm_declares(tmp_path: Path) -> None:

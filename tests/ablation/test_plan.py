@@ -11,7 +11,7 @@ import pytest
 import yaml
 from conftest import ROOT
 from experiment_files import write_experiment
-from helpers import RUN
+from helpers import RUN, Capture, Patch, refusal
 from records import blank, text
 
 from lm.ablation.ablate import to_train
@@ -113,11 +113,8 @@ def test_a_wrong_experiment_is_answered_before_anything_is_trained(
     tmp_path: Path, changes: dict[str, Any], words: str
 ) -> None:
     path = write(tmp_path, **changes)
-    with pytest.raises(InputError) as caught:
+    with refusal(*words.split(" ... ")):
         make_plan(load_experiment(path, {}))
-    for part in words.split(" ... "):
-        assert part in str(caught.value)
-    assert "\n" not in str(caught.value)
 
 
 def test_null_says_nothing_wherever_something_may_be_left_out(tmp_path: Path) -> None:
@@ -167,7 +164,7 @@ def test_a_seed_is_put_where_it_belongs_and_nowhere_else(changes: dict[str, Any]
     assert cell.config["seed"] == 0
 
 
-def test_each_arm_is_checked_once_for_all_its_seeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_arm_is_checked_once_for_all_its_seeds(tmp_path: Path, monkeypatch: Patch) -> None:
     calls: dict[str, int] = {}
 
     def counted(name: str, real: Any) -> Any:
@@ -185,7 +182,7 @@ def test_each_arm_is_checked_once_for_all_its_seeds(tmp_path: Path, monkeypatch:
     assert calls == {"build": 10, "dry_run": 3, "Recorder": 1}
 
 
-def test_few_arms_are_timed_and_others_estimated_by_flops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_few_arms_are_timed_and_others_estimated_by_flops(tmp_path: Path, monkeypatch: Patch) -> None:
     arms = {f"layers_{n}": {"model.layers": n} for n in range(1, 12)}
     plan = make_plan(load_experiment(write(tmp_path, arms=arms, baseline="layers_1"), {}))
     timed = []
@@ -218,7 +215,7 @@ def test_retry_failed_adds_failed_cells_to_the_missing(tmp_path: Path) -> None:
     assert again == [(plan.cells[1].arm, plan.cells[1].seed), *missing]
 
 
-def planned(path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *more: str) -> str:
+def planned(path: Path, capsys: Capture, monkeypatch: Patch, *more: str) -> str:
     """What `--plan` prints of an experiment, without a step timed."""
     monkeypatch.setattr("lm.ablation.show.seconds_per_cell", lambda by_arm, *_: dict.fromkeys(by_arm, 1.0))
     assert main(["ablate", str(path), "--plan", "--out", str(path.parent / "out"), *more]) == 0
@@ -250,20 +247,13 @@ def planned(path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.
     ],
 )
 def test_a_plan_says_where_its_seeds_bear_out_no_verdict(
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    changes: dict[str, Any],
-    seeds: str,
-    words: str,
+    tmp_path: Path, capsys: Capture, monkeypatch: Patch, changes: dict[str, Any], seeds: str, words: str
 ) -> None:
     said = planned(write(tmp_path, **changes), capsys, monkeypatch, "--seeds", seeds)
     assert words in said if words else "verdict" not in said
 
 
-def test_arm_with_the_cells_of_the_baseline_is_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_arm_with_the_cells_of_the_baseline_is_named(tmp_path: Path, capsys: Capture, monkeypatch: Patch) -> None:
     arms = {
         "base": {},
         "empty": None,
@@ -289,7 +279,7 @@ def test_arm_with_the_cells_of_the_baseline_is_named(
     assert capsys.readouterr().err.splitlines()[:3] == [f"warning: {line}" for line in lines]
 
 
-def test_reused_cells_of_other_code_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reused_cells_of_other_code_are_reported(tmp_path: Path, monkeypatch: Patch) -> None:
     monkeypatch.setattr("lm.ablation.plan.git_state", lambda: {"commit": "c" * 40, "dirty": False})
     plan, store = make_plan(load_experiment(write(tmp_path), {})), Store(tmp_path / "out")
     clean, changed = GitState(commit="c" * 40, dirty=False), GitState(commit="c" * 40, dirty=True)
@@ -318,7 +308,7 @@ def test_reused_cells_of_other_code_are_reported(tmp_path: Path, monkeypatch: py
 
 @pytest.mark.parametrize("more", [[], ["--retry-failed"], ["--plan"], ["--plan", "--retry-failed"]])
 def test_shared_cell_is_trained_once_and_its_record_read_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], more: list[str]
+    tmp_path: Path, monkeypatch: Patch, capsys: Capture, more: list[str]
 ) -> None:
     path = write(tmp_path, arms={**ARMS, "twin": {"model.block": "PostNorm"}})
     plan, store = make_plan(load_experiment(path, {})), Store(tmp_path / "out")
@@ -357,7 +347,7 @@ def test_shared_cell_is_trained_once_and_its_record_read_once(
 
 
 @pytest.mark.slow
-def test_the_manifest_keeps_the_command_as_it_was_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_manifest_keeps_the_command_as_it_was_given(tmp_path: Path, monkeypatch: Patch) -> None:
     monkeypatch.chdir(tmp_path)
     write(tmp_path)
     monkeypatch.setattr("lm.ablation.ablate.train_missing", lambda *_: 1)  # as if every cell were interrupted
@@ -394,7 +384,7 @@ def test_a_seed_count_means_the_first_seeds(tmp_path: Path) -> None:
     ],
 )
 def test_seeds_mean_the_same_in_files_and_options(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str, seeds: list[int]
+    tmp_path: Path, monkeypatch: Patch, given: str, seeds: list[int]
 ) -> None:
     path = write(tmp_path)
     path.write_text(path.read_text() + f"tiers:\n  G:\n    seeds: {given}\n")
@@ -457,10 +447,8 @@ def test_the_headline_metric_is_the_nll_unless_named(tmp_path: Path) -> None:
     ],
 )
 def test_a_metric_that_is_not_measured_is_refused(tmp_path: Path, metric: object, words: str) -> None:
-    with pytest.raises(InputError) as caught:
+    with refusal(f"metric: no quantity {str(metric)!r}.", words):
         load_experiment(write(tmp_path, metric=metric), {})
-    assert f"metric: no quantity {str(metric)!r}." in str(caught.value)
-    assert words in str(caught.value)
 
 
 def test_strategies_that_fork_are_refused_with_the_remedy(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
-from helpers import RUN
+from helpers import RUN, Capture, Patch
 
 from lm.ablation.experiment import check_power, load_experiment
 from lm.ablation.project import copies, put, starter
@@ -22,16 +22,15 @@ from lm.config.tree import InputError, load_yaml, override
 from lm.search.spec import load_sweep
 
 ROOT = Path(__file__).resolve().parents[2]
-Said = pytest.CaptureFixture[str]
 
 
-def test_what_ships_is_what_lies_at_the_top_of_the_clone() -> None:
+def test_shipped_files_are_those_at_the_top_of_the_clone() -> None:
     for kind, folder in SHIPPED_FOLDERS.items():
         paths = [*(ROOT / folder).glob("*.yaml"), *(ROOT / folder).glob("studies/*.yaml")]
         assert sorted(shipped_files(kind).values()) == sorted(paths)
 
 
-def test_an_installed_package_has_them_within(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_installed_package_has_them_within(tmp_path: Path, monkeypatch: Patch) -> None:
     (tmp_path / "lm/shipped/experiments/bases").mkdir(parents=True)
     (tmp_path / "lm/shipped/experiments/one.yaml").touch()
     monkeypatch.setattr(shipping, "PACKAGE", tmp_path / "lm")
@@ -40,9 +39,7 @@ def test_an_installed_package_has_them_within(tmp_path: Path, monkeypatch: pytes
     assert shipped_files("experiment") == {}
 
 
-def test_a_bare_name_is_the_shipped_file_unless_one_of_that_name_is_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_local_file_hides_the_shipped_one_of_its_name(tmp_path: Path, monkeypatch: Patch) -> None:
     monkeypatch.chdir(tmp_path)
     assert resolve_file(Path("quickstart"), "experiment") == ROOT / "experiments/quickstart.yaml"
     for given in ("quickstart.yaml", "bases/quickstart", "none.yaml"):
@@ -56,7 +53,7 @@ def test_a_bare_name_is_the_shipped_file_unless_one_of_that_name_is_there(
 @pytest.mark.slow
 @pytest.mark.parametrize("arguments", [["ablate", "quickstart", "--plan"], ["sweep", "learning_rate", "--plan"]])
 def test_a_command_takes_what_ships_by_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Said, arguments: list[str]
+    tmp_path: Path, monkeypatch: Patch, capsys: Capture, arguments: list[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     small = ["--data.corpus.size", "60000", "--data.corpus.longest", "3000", "--workers", "1"]
@@ -109,7 +106,7 @@ def test_nothing_that_is_there_is_overwritten(tmp_path: Path) -> None:
     ids=" ".join,
 )
 def test_what_cannot_be_copied_is_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Said, arguments: list[str], words: str
+    tmp_path: Path, monkeypatch: Patch, capsys: Capture, arguments: list[str], words: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("file").touch()
@@ -128,9 +125,7 @@ def own(folder: Path, name: str) -> None:
     (folder / f"{name}.py").write_text("from lm.model.norm import LayerNorm\n\n\nclass Mine(LayerNorm): ...\n")
 
 
-def test_components_are_found_beside_the_file_and_in_the_current_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Said
-) -> None:
+def test_components_are_found_beside_the_file_and_here(tmp_path: Path, monkeypatch: Patch, capsys: Capture) -> None:
     own(tmp_path / "beside", "beside_the_file")
     own(tmp_path, "where_we_are")
     monkeypatch.chdir(tmp_path)
@@ -142,7 +137,7 @@ def test_components_are_found_beside_the_file_and_in_the_current_folder(
     assert sys.path == before
 
 
-def test_a_module_of_ones_own_hides_none_that_is_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_module_of_ones_own_hides_none_that_is_installed(tmp_path: Path, monkeypatch: Patch) -> None:
     monkeypatch.chdir(tmp_path)
     with current_folder_modules():
         add_module_folder(tmp_path / "more")

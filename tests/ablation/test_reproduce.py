@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import yaml
-from helpers import RUN
+from helpers import RUN, Capture, Patch
 
 from lm.ablation.experiment import load_experiment
 from lm.ablation.reproduce import find_experiments
@@ -50,7 +50,7 @@ def test_the_projects_own_claims_can_be_read() -> None:
     assert {"gradient_depth", "attention_entropy", "extrapolation", "glu", "norm_type", "label_smoothing"} <= names
 
 
-def test_the_projects_own_claims_are_counted_on_their_page_and_have_the_seeds_to_be_decided() -> None:
+def test_the_projects_claims_are_counted_and_have_enough_seeds() -> None:
     page = (EXPERIMENTS.parent / "docs" / "reproduced.md").read_text(encoding="utf-8")
     files, kinds = find_experiments(EXPERIMENTS, []), Counter[str]()
     for path in files:
@@ -73,9 +73,7 @@ def test_the_projects_own_claims_are_counted_on_their_page_and_have_the_seeds_to
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("undrawn")
-def test_claims_are_answered_and_what_cannot_run_is_told(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_claims_are_answered_and_what_cannot_run_is_told(tmp_path: Path, capsys: Capture, monkeypatch: Patch) -> None:
     monkeypatch.chdir(tmp_path)
     more = {**FEWER, "claim": "RMSNorm has more parameters", "relation": "greater", "kind": "ours"}
     large = {**FEWER, "claim": "only of the large size", "tier": "G"}
@@ -98,9 +96,7 @@ def test_claims_are_answered_and_what_cannot_run_is_told(
     assert "only of the large size" not in page
 
 
-def test_what_is_named_and_cannot_be_run_is_an_error(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_named_and_cannot_be_run_is_an_error(tmp_path: Path, capsys: Capture, monkeypatch: Patch) -> None:
     monkeypatch.chdir(tmp_path)
     common = {"data.corpus": {"class_path": "LocalText", "init_args": {"path": "nowhere.txt"}}}
     write(tmp_path / "experiments", "textless", claims=[FEWER], common=common)
@@ -136,7 +132,7 @@ def test_what_is_named_and_cannot_be_run_is_an_error(
 @pytest.mark.slow
 @pytest.mark.usefixtures("undrawn")
 def test_some_seeds_come_first_and_the_others_train_later_alone(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, capsys: Capture, monkeypatch: Patch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     write(tmp_path / "experiments", "wide", claims=[FEWER], seeds=3)
@@ -162,9 +158,7 @@ def test_some_seeds_come_first_and_the_others_train_later_alone(
         (["--tier", "L", "--first-seeds", "2"], "--tier L: a rung has seeds of its own; expected no --first-seeds"),
     ],
 )
-def test_portions_that_there_are_not_are_told_in_a_line(
-    options: list[str], words: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_portions_that_there_are_not_are_told_in_a_line(options: list[str], words: str, capsys: Capture) -> None:
     assert main(["reproduce", *options]) == 2
     shown = capsys.readouterr().err
     assert shown.startswith(f"lm: {words}")
@@ -179,9 +173,7 @@ def answered(folder: Path, tier: str) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("undrawn")
-def test_results_of_one_tier_never_stand_for_another(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_results_of_one_tier_never_stand_for_another(tmp_path: Path, capsys: Capture, monkeypatch: Patch) -> None:
     monkeypatch.chdir(tmp_path)
     write(tmp_path / "experiments", "small", claims=[FEWER])
     large = {"G": {"seeds": 1}}

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from helpers import Capture, Patch, refused
 from torch import nn
 
 from benchmarks import run
@@ -30,7 +31,6 @@ from lm.config.tree import InputError, load_yaml
 from lm.execution import machine
 
 ROOT = Path(__file__).resolve().parents[2]
-Said = pytest.CaptureFixture[str]
 
 BENCH: Any = {
     "format": 1,
@@ -88,7 +88,7 @@ def test_every_way_of_a_group_can_be_worked(group: Any) -> None:
         make(QUICK)()
 
 
-def test_the_model_that_is_timed_is_the_one_of_the_quickstart() -> None:
+def test_the_timed_model_is_that_of_the_quickstart() -> None:
     shipped = load_yaml(ROOT / "experiments" / "bases" / "char_tiny.yaml")
     assert BASE["model"] == shipped["model"]
     assert {key: shipped["data"]["init_args"][key] for key in ("context", "batch_size")} == {
@@ -99,7 +99,7 @@ def test_the_model_that_is_timed_is_the_one_of_the_quickstart() -> None:
 # peers ---------------------------------------------------------------------------------------------------------------
 
 
-def test_a_peer_that_is_not_there_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_peer_that_is_not_there_is_a_reason(monkeypatch: Patch) -> None:
     monkeypatch.setattr("benchmarks.peers.installed", lambda name: None)
     found = contenders(None)
     assert set(found) == {*PACKAGED, "nanoGPT"}
@@ -114,7 +114,7 @@ def test_a_peer_of_another_version_that_fails_is_a_reason() -> None:
     assert tried(Contender(refuse, loss_of_logits, ""), SMALLEST, 9) == "failed: TypeError: no argument 'heads'"
 
 
-def test_a_checkout_of_nanogpt_is_built_with_the_sizes_asked_for(tmp_path: Path, capsys: Said) -> None:
+def test_a_checkout_of_nanogpt_is_built_with_these_sizes(tmp_path: Path, capsys: Capture) -> None:
     """Its model prints how many parameters it has, gives logits and loss, and knows `bias` and `dropout`."""
     (tmp_path / "model.py").write_text(
         "from dataclasses import dataclass\n"
@@ -138,7 +138,7 @@ def test_a_checkout_of_nanogpt_is_built_with_the_sizes_asked_for(tmp_path: Path,
     assert capsys.readouterr().out == ""
 
 
-def test_a_file_that_is_no_checkout_of_nanogpt_is_a_reason(tmp_path: Path) -> None:
+def test_a_wrong_checkout_of_nanogpt_is_a_reason(tmp_path: Path) -> None:
     (tmp_path / "model.py").write_text("raise SyntaxError('not this')")
     assert contenders(tmp_path)["nanoGPT"] == "failed: SyntaxError: not this"
     (tmp_path / "model.py").write_text("raise SystemExit(3)")
@@ -166,7 +166,7 @@ def test_the_machine_is_described_without_its_name() -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").is_file(), reason="needs Linux's own mark of the peak")
-def test_the_peak_of_a_process_is_its_own_and_not_its_parents() -> None:
+def test_the_peak_of_a_process_excludes_its_parents() -> None:
     code = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from benchmarks.memory import peak; print(peak())"
     child = f"import subprocess, sys; subprocess.run([sys.executable, '-P', '-c', {code!r}], check=True)"
     parent = f"held = b'x' * 800 * 2**20; {child}"
@@ -215,7 +215,7 @@ def test_a_figure_draws_what_is_compared_with_something_else() -> None:
     assert drawn(result(ROWS[::2])) is None
 
 
-def test_what_is_not_there_is_a_row_all_the_same(capsys: Said) -> None:
+def test_what_is_not_there_is_a_row_all_the_same(capsys: Capture) -> None:
     from rich.console import Console
 
     show(result([*ROWS[:2], row("g", "peer", None, to="a", note="not installed")]), Console(width=120))
@@ -225,7 +225,7 @@ def test_what_is_not_there_is_a_row_all_the_same(capsys: Said) -> None:
 
 
 @pytest.mark.parametrize(("rounds", "heading"), [(5, "over a: median of ratios (quartiles)"), (1, "over a ")])
-def test_a_ratio_of_several_rounds_is_called_the_median_that_it_is(rounds: int, heading: str, capsys: Said) -> None:
+def test_a_ratio_of_several_rounds_is_called_a_median(rounds: int, heading: str, capsys: Capture) -> None:
     from rich.console import Console
 
     ratio: Spread = {"median": 0.5, "low": 0.4, "high": 0.6, "rounds": rounds}
@@ -240,7 +240,7 @@ def test_a_quick_look_says_that_its_figures_mean_nothing() -> None:
     assert not machine_line({**result([]), "quick": False}).startswith("a quick look")
 
 
-def test_cases_are_shown_by_name(tmp_path: Path, capsys: Said) -> None:
+def test_cases_are_shown_by_name(tmp_path: Path, capsys: Capture) -> None:
     from rich.console import Console
 
     path = written(tmp_path / "b.json", BENCH)
@@ -277,9 +277,7 @@ def test_a_file_that_no_run_has_written_is_refused(tmp_path: Path, damage: Calla
         read_result(written(path, content))
 
 
-def test_each_case_is_written_as_it_ends_and_a_limit_overrun_is_an_exit_code(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_case_is_written_as_it_ends(tmp_path: Path, monkeypatch: Patch) -> None:
     from rich.console import Console
 
     def measured(self: Case, asked: Asked) -> Measured:
@@ -314,19 +312,15 @@ def test_each_case_is_written_as_it_ends_and_a_limit_overrun_is_an_exit_code(
     ],
 )
 def test_what_cannot_be_used_is_one_line(
-    arguments: list[str], words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Said
+    arguments: list[str], words: list[str], tmp_path: Path, monkeypatch: Patch, capsys: Capture
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "file").write_text("no JSON")
-    assert main(arguments) == 2
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert len(said.err.strip().splitlines()) == 1
-    assert all(word in said.err for word in words), said.err
+    refused(capsys, arguments, *words, run=main)
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
-def test_cases_are_listed(capsys: Said) -> None:
+def test_cases_are_listed(capsys: Capture) -> None:
     assert main(["--list"]) == 0
     assert [line.partition(":")[0] for line in capsys.readouterr().out.splitlines()] == list(CASES)
 
@@ -334,7 +328,7 @@ def test_cases_are_listed(capsys: Said) -> None:
 @pytest.mark.extra
 @pytest.mark.slow
 @pytest.mark.timeout(0)
-def test_a_quick_run_writes_a_file_of_the_declared_shape(tmp_path: Path, capsys: Said) -> None:
+def test_a_quick_run_writes_a_file_of_the_declared_shape(tmp_path: Path, capsys: Capture) -> None:
     out = tmp_path / "deep" / "b.json"
     assert main(["--quick", "parts", "step", "--threads", "1", "--out", str(out)]) == 0
     found = read_result(out)
@@ -351,7 +345,7 @@ def test_a_quick_run_writes_a_file_of_the_declared_shape(tmp_path: Path, capsys:
     assert main(["--show", str(out)]) == 0
 
 
-def test_records_made_up_for_the_report_agree_with_themselves_and_all_enter_it(tmp_path: Path) -> None:
+def test_made_up_records_all_enter_the_report(tmp_path: Path) -> None:
     results = load(made_up(tmp_path, 20))
     assert not results.harmed
     assert sum(record is not None for record in results.records.values()) == 20

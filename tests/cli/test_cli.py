@@ -11,9 +11,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import helpers
 import pytest
 import yaml
-from helpers import RUN
+from helpers import RUN, Capture, Patch
 
 from lm.cli import main
 from lm.cli.commands import commands
@@ -21,22 +22,17 @@ from lm.config.tree import override
 
 
 @pytest.fixture
-def base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def base(tmp_path: Path, monkeypatch: Patch) -> Path:
     """The tests' small configuration as run.yaml in the current folder."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "run.yaml").write_text(yaml.safe_dump(RUN))
     return tmp_path
 
 
-def refused(arguments: list[str], capsys: pytest.CaptureFixture[str], *words: str) -> None:
+def refused(arguments: list[str], capsys: Capture, *words: str) -> None:
     """Runs a command line that must be answered with one line, exit code 2 and nothing written."""
     before = sorted(Path.cwd().rglob("*"))
-    assert main(arguments) == 2
-    shown = capsys.readouterr()
-    assert shown.out == ""
-    assert len(shown.err.strip().splitlines()) == 1, shown.err
-    for word in words:
-        assert word in shown.err
+    helpers.refused(capsys, arguments, *words)
     assert sorted(Path.cwd().rglob("*")) == before
 
 
@@ -94,14 +90,14 @@ BAD_SETTINGS: list[tuple[list[str], list[str]]] = [
 
 @pytest.mark.parametrize(("arguments", "words"), BAD_SETTINGS, ids=[" ".join(a) for a, _ in BAD_SETTINGS])
 def test_a_setting_that_cannot_be_used_is_one_line(
-    base: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], words: list[str]
+    base: Path, capsys: Capture, arguments: list[str], words: list[str]
 ) -> None:
     refused(["fit", "run.yaml", *arguments], capsys, *words)
 
 
 @pytest.mark.parametrize("command", ["fit", "ablate", "sweep"])
 def test_a_command_that_trains_has_a_place_for_compiled_code(
-    base: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, command: str
+    base: Path, capsys: Capture, monkeypatch: Patch, command: str
 ) -> None:
     called: list[bool] = []
     monkeypatch.setattr("lm.data.cache.keep_compiled_code", lambda: called.append(True))
@@ -126,7 +122,7 @@ def test_a_command_that_trains_has_a_place_for_compiled_code(
     ],
 )
 def test_a_file_that_cannot_be_used_is_one_line(
-    base: Path, capsys: pytest.CaptureFixture[str], name: str, content: bytes | None, words: list[str]
+    base: Path, capsys: Capture, name: str, content: bytes | None, words: list[str]
 ) -> None:
     if content is not None:
         (base / name).write_bytes(content)
@@ -137,9 +133,7 @@ def test_a_file_that_cannot_be_used_is_one_line(
     ("content", "words"),
     [(b"", ["holds no text"]), (b"\xff\xfe\x00", ["is not UTF-8 text"]), (b"short\n", ["data:", "tokens"])],
 )
-def test_a_text_that_cannot_be_used_is_one_line(
-    base: Path, capsys: pytest.CaptureFixture[str], content: bytes, words: list[str]
-) -> None:
+def test_a_text_that_cannot_be_used_is_one_line(base: Path, capsys: Capture, content: bytes, words: list[str]) -> None:
     (base / "text.txt").write_bytes(content)
     refused(
         ["fit", "run.yaml", "--data.corpus", "{class_path: LocalText, init_args: {path: text.txt}}"], capsys, *words
@@ -147,9 +141,7 @@ def test_a_text_that_cannot_be_used_is_one_line(
 
 
 @pytest.mark.parametrize("name", ["gpu", "cuda", "mps"])
-def test_a_missing_gpu_is_one_line_with_a_remedy(
-    base: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+def test_a_missing_gpu_is_one_line_with_a_remedy(base: Path, capsys: Capture, monkeypatch: Patch, name: str) -> None:
     import torch
 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
@@ -157,9 +149,7 @@ def test_a_missing_gpu_is_one_line_with_a_remedy(
     refused(["fit", "run.yaml", "--trainer.accelerator", name], capsys, f"accelerator={name}", "accelerator: auto")
 
 
-def test_a_hub_without_a_network_suggests_local_alternatives(
-    base: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_hub_without_a_network_suggests_local_alternatives(base: Path, capsys: Capture, monkeypatch: Patch) -> None:
     import datasets
 
     def unreachable(*_: object, **__: object) -> None:
@@ -224,15 +214,13 @@ def test_a_hub_without_a_network_suggests_local_alternatives(
     ],
     ids=" ".join,
 )
-def test_a_wrong_command_is_one_line(
-    base: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], words: list[str]
-) -> None:
+def test_a_wrong_command_is_one_line(base: Path, capsys: Capture, arguments: list[str], words: list[str]) -> None:
     spec = {"base": "run.yaml", "baseline": "a", "arms": {"a": {}, "b": {"model.block": "PostNorm"}}, "seeds": [0]}
     (base / "spec.yaml").write_text(yaml.safe_dump(spec))
     refused(arguments, capsys, *words)
 
 
-def test_results_of_another_version_are_refused(base: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_results_of_another_version_are_refused(base: Path, capsys: Capture) -> None:
     manifest = {"format": 0, "baseline": "a", "arms": {}, "seeds": []}
     (base / "old").mkdir()
     (base / "old/experiment.json").write_text(json.dumps(manifest))
@@ -305,7 +293,7 @@ def test_training_stopped_by_a_closed_pipe_fails(base: Path) -> None:
     assert code == 128 + signal.SIGPIPE
 
 
-def test_a_pipe_of_our_own_that_broke_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pipe_of_our_own_that_broke_is_not_hidden(monkeypatch: Patch) -> None:
     def fails(*_: object) -> int:
         raise BrokenPipeError(errno.EPIPE, "Broken pipe")
 
@@ -321,7 +309,7 @@ def lm_modules(code: str) -> set[str]:
     return set(done.stdout.splitlines()[-1].split()[1:])
 
 
-def test_list_names_every_component_with_options_and_doc(capsys: pytest.CaptureFixture[str]) -> None:
+def test_list_names_every_component_with_options_and_doc(capsys: Capture) -> None:
     assert main(["list", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     positions = {member["name"]: member for member in found["model.position"]}
@@ -334,9 +322,7 @@ def test_list_names_every_component_with_options_and_doc(capsys: pytest.CaptureF
 
 
 @pytest.mark.slow
-def test_fit_saves_the_resolved_configuration_and_does_not_train_twice(
-    base: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_fit_saves_the_resolved_configuration_and_does_not_train_twice(base: Path, capsys: Capture) -> None:
     assert main(["fit", "run.yaml", "--optim.lr", "3e-3", "--out", "out"]) == 0
     first = capsys.readouterr()
     assert "validation NLL" in first.out
@@ -355,7 +341,7 @@ def test_fit_saves_the_resolved_configuration_and_does_not_train_twice(
 
 @pytest.mark.slow
 def test_plan_shows_cells_differences_and_time_and_writes_nothing(
-    base: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    base: Path, capsys: Capture, monkeypatch: Patch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "120")
     spec = {"base": "run.yaml", "baseline": "a", "arms": {"a": {}, "b": {"model.norm": "RMSNorm"}}, "seeds": [0, 1]}
@@ -370,7 +356,7 @@ def test_plan_shows_cells_differences_and_time_and_writes_nothing(
 
 
 @pytest.mark.slow
-def test_report_needs_no_torch_and_gives_the_same_table(base: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_report_needs_no_torch_and_gives_the_same_table(base: Path, capsys: Capture) -> None:
     spec = {"base": "run.yaml", "baseline": "a", "arms": {"a": {}, "b": {"model.norm": "RMSNorm"}}, "seeds": [0, 1]}
     (base / "spec.yaml").write_text(yaml.safe_dump(spec))
     assert main(["ablate", "spec.yaml", "--underpowered", "--out", "out"]) == 0
@@ -440,7 +426,7 @@ def test_an_override_on_the_command_line_wins_over_the_file() -> None:
     ],
 )
 def test_a_disk_that_refuses_is_one_line(
-    number: int, code: int, words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    number: int, code: int, words: str, monkeypatch: Patch, capsys: Capture
 ) -> None:
     def writes(*_: object) -> int:
         raise OSError(number, os.strerror(number), "results/cells")
@@ -453,7 +439,7 @@ def test_a_disk_that_refuses_is_one_line(
     assert shown.err.count("\n") == 1
 
 
-def test_an_unexpected_os_error_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unexpected_os_error_keeps_its_traceback(monkeypatch: Patch) -> None:
     def fails(*_: object) -> int:
         raise OSError(errno.EBADF, "Bad file descriptor")
 

@@ -11,19 +11,18 @@ import time
 from pathlib import Path
 
 import pytest
+from helpers import Capture, Patch
 
 from lm.cli import main
 from lm.cli.commands import commands
 from lm.cli.commands.completion import names_by_argument, script
 from lm.cli.entry import parsers
 
-Said = pytest.CaptureFixture[str]
-
 SHELLS = ("bash", "zsh", "fish")
 
 
 @pytest.mark.parametrize("shell", SHELLS)
-def test_the_script_knows_commands_and_what_is_shipped(shell: str, capsys: Said) -> None:
+def test_the_script_knows_commands_and_what_is_shipped(shell: str, capsys: Capture) -> None:
     assert main(["completion", shell]) == 0
     text = capsys.readouterr().out
     for word in ("quickstart", "char_tiny", "learning_rate", "doctor", "retry-failed", "_lm_ablate_spec_or_file"):
@@ -38,14 +37,14 @@ def test_arguments_with_names_are_positional_and_the_names_unique() -> None:
         assert len(set(names)) == len(names)
 
 
-def test_a_shell_that_is_not_known_is_one_line(capsys: Said) -> None:
+def test_a_shell_that_is_not_known_is_one_line(capsys: Capture) -> None:
     assert main(["completion", "cmd"]) == 2
     said = capsys.readouterr()
     assert said.err.count("\n") == 1
     assert "fish" in said.err
 
 
-def test_without_shtab_there_is_one_line(capsys: Said, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_shtab_there_is_one_line(capsys: Capture, monkeypatch: Patch) -> None:
     monkeypatch.setitem(sys.modules, "shtab", None)
     assert main(["completion", "bash"]) == 2
     assert capsys.readouterr().err == (

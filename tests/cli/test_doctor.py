@@ -13,14 +13,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from helpers import Capture, Patch
 
 from lm.cli import doctor, main
 from lm.cli.doctor import CORE, EXTRA_DESCRIPTIONS, check_package, choices, compiler, devices, requirements
 from lm.config.reading import PACKAGE
 from lm.store.side_files import WAYS_FILE, write_cached
-
-Said = pytest.CaptureFixture[str]
-Patch = pytest.MonkeyPatch
 
 DECISION = {
     "chosen": {"precision": "bf16-mixed"},
@@ -40,7 +38,7 @@ def sound(monkeypatch: Patch, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_sound_machine_has_every_part_and_no_problems(sound: Path, capsys: Said) -> None:
+def test_a_sound_machine_has_every_part_and_no_problems(sound: Path, capsys: Capture) -> None:
     assert main(["doctor"]) == 0
     said = capsys.readouterr()
     text = " ".join(said.out.split())
@@ -57,7 +55,7 @@ def test_a_sound_machine_has_every_part_and_no_problems(sound: Path, capsys: Sai
     assert text.endswith("no problems")
 
 
-def test_the_report_is_printed_as_json(sound: Path, capsys: Said) -> None:
+def test_the_report_is_printed_as_json(sound: Path, capsys: Capture) -> None:
     assert main(["doctor", "--json", "--out", "elsewhere"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert (report["ok"], report["wrong"]) == (True, [])
@@ -76,7 +74,7 @@ def test_the_report_is_printed_as_json(sound: Path, capsys: Said) -> None:
     ],
 )
 def test_a_missing_or_broken_package_is_one_problem(
-    sound: Path, monkeypatch: Patch, capsys: Said, asked: str, words: str
+    sound: Path, monkeypatch: Patch, capsys: Capture, asked: str, words: str
 ) -> None:
     monkeypatch.setattr(doctor, "requirements", lambda: {CORE: [asked]})
 
@@ -93,7 +91,7 @@ def test_a_missing_or_broken_package_is_one_problem(
     assert said.out.endswith("1 problem, listed below\n")
 
 
-def test_a_folder_that_cannot_be_written_is_a_problem(sound: Path, monkeypatch: Patch, capsys: Said) -> None:
+def test_a_folder_that_cannot_be_written_is_a_problem(sound: Path, monkeypatch: Patch, capsys: Capture) -> None:
     (sound / "file").write_text("")
     assert main(["doctor", "--out", "file"]) == 1
     assert "the results folder file: file is no folder; expected a folder; give another" in capsys.readouterr().err
@@ -102,7 +100,7 @@ def test_a_folder_that_cannot_be_written_is_a_problem(sound: Path, monkeypatch: 
     assert capsys.readouterr().err.endswith("set LM_CACHE to another folder\n")
 
 
-def test_cached_measurements_of_the_folder_are_shown(sound: Path, capsys: Said) -> None:
+def test_cached_measurements_of_the_folder_are_shown(sound: Path, capsys: Capture) -> None:
     write_cached(sound / "results" / WAYS_FILE, "decisions", {"a": DECISION})
     write_cached(sound / "results" / WAYS_FILE, "workers", {"b": {"1": 3.0, "2": 4.0}})
     assert main(["doctor"]) == 0
@@ -115,7 +113,7 @@ def test_cached_measurements_of_the_folder_are_shown(sound: Path, capsys: Said) 
     "content",
     ["[]", '{"format": 1, "workers": {"a": {"1": null}}}', '{"format": 1, "decisions": {"a": {"chosen": {}}}}', "{"],
 )
-def test_a_damaged_file_of_measurements_is_one_line(sound: Path, capsys: Said, content: str) -> None:
+def test_a_damaged_file_of_measurements_is_one_line(sound: Path, capsys: Capture, content: str) -> None:
     (sound / "results").mkdir()
     (sound / "results" / WAYS_FILE).write_text(content)
     assert main(["doctor"]) == 1
@@ -142,7 +140,7 @@ def test_cuda_devices_are_listed(monkeypatch: Patch) -> None:
     assert dict(devices())["CUDA 0"] == "Quick <1>, 79.1 GiB, capability 9.0; torch is built for CUDA 13.0"
 
 
-def test_a_machine_without_torch_is_reported(sound: Path, monkeypatch: Patch, capsys: Said) -> None:
+def test_a_machine_without_torch_is_reported(sound: Path, monkeypatch: Patch, capsys: Capture) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
     monkeypatch.setattr(doctor, "requirements", lambda: {CORE: ["torch>=2.9"]})
     assert main(["doctor"]) == 1

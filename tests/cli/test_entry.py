@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
+from helpers import Capture, Patch
 from interrupting import listening, press_unheard
 
 from lm.cli.commands import commands
@@ -17,11 +18,9 @@ from lm.cli.entry import MAKE_TARGETS, main
 from lm.cli.schema import KINDS
 from lm.config.tree import InputError
 
-Said = pytest.CaptureFixture[str]
-
 
 @pytest.fixture
-def raising(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], NoReturn]], None]:
+def raising(monkeypatch: Patch) -> Callable[[Callable[[], NoReturn]], None]:
     """Has every command end in what a function raises."""
 
     def set_up(raises: Callable[[], NoReturn]) -> None:
@@ -42,7 +41,7 @@ def interrupted_by_lightning() -> NoReturn:
 
 
 @pytest.mark.parametrize("raises", [interrupt, interrupted_by_lightning])
-def test_an_interrupt_prints_one_line_and_exits_130(raising: Any, capsys: Said, raises: Any) -> None:
+def test_an_interrupt_prints_one_line_and_exits_130(raising: Any, capsys: Capture, raises: Any) -> None:
     raising(raises)
     for command, then in (("report", "starts again"), ("ablate", "resumes where this one stopped")):
         assert main([command, "quickstart"]) == 130
@@ -54,7 +53,7 @@ def end_by_sigterm() -> NoReturn:
     raise AssertionError("went on")
 
 
-def test_a_signal_prints_its_name_and_exits_130(raising: Any, capsys: Said) -> None:
+def test_a_signal_prints_its_name_and_exits_130(raising: Any, capsys: Capture) -> None:
     raising(end_by_sigterm)
     with listening():
         assert main(["fit", "char_tiny"]) == 130
@@ -118,7 +117,7 @@ def test_a_signal_that_comes_as_the_process_ends_changes_nothing(name: str, mome
 
 
 @pytest.mark.parametrize("command", MAKE_TARGETS)
-def test_a_command_that_moved_names_its_make_target(command: str, capsys: Said) -> None:
+def test_a_command_that_moved_names_its_make_target(command: str, capsys: Capture) -> None:
     assert main([command, "--json"]) == 2
     expected = f"no command {command!r}: in a clone of the repository, run {MAKE_TARGETS[command]}"
     assert capsys.readouterr().err == f"lm: {expected}\n"
@@ -135,7 +134,7 @@ def test_an_exit_of_the_code_itself_is_left_alone(raising: Any) -> None:
 
 
 @pytest.mark.parametrize("debug", [False, True])
-def test_debug_shows_the_traceback_of_bad_input(raising: Any, capsys: Said, debug: bool) -> None:
+def test_debug_shows_the_traceback_of_bad_input(raising: Any, capsys: Capture, debug: bool) -> None:
     def refuse() -> NoReturn:
         try:
             int("x")
@@ -150,7 +149,7 @@ def test_debug_shows_the_traceback_of_bad_input(raising: Any, capsys: Said, debu
     assert ("Traceback" in said, "ValueError" in said) == (debug, debug)
 
 
-def test_without_a_command_the_help_is_printed(capsys: Said) -> None:
+def test_without_a_command_the_help_is_printed(capsys: Capture) -> None:
     assert main([]) == 0
     assert "ablate" in capsys.readouterr().out
 
@@ -161,9 +160,7 @@ def test_a_schema_is_written_for_each_kind_of_file(tmp_path: Path) -> None:
     assert {name: schema["title"] for name, schema in found.items()} == {kind: f"lm: {kind}" for kind in KINDS}
 
 
-def test_training_reports_an_interrupt_that_code_swallowed(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: Said
-) -> None:
+def test_training_reports_an_interrupt_that_code_swallowed(monkeypatch: Patch, tmp_path: Path, capsys: Capture) -> None:
     def run(options: Any, overrides: Any) -> int:
         press_unheard()
         return 0

@@ -10,6 +10,7 @@ from pathlib import Path
 import fuzz
 import pytest
 from cases import share
+from helpers import Patch
 from records import record
 
 import lm.ablation.project
@@ -25,7 +26,7 @@ MODULES = {"exits.py": "raise SystemExit(0)\n", "fails.py": "raise KeyError('no'
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def folder(tmp_path: Path, monkeypatch: Patch) -> Iterator[Path]:
     """A folder to run cases in, which train nothing."""
     place = tmp_path / "place"
     place.mkdir()

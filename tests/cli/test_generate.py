@@ -5,11 +5,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import helpers
 import pytest
 import tokenizers
 import torch
 import yaml
-from helpers import RUN, known
+from helpers import RUN, Capture, Patch, known
 from torch import Tensor
 
 import lm.inference.generate
@@ -59,7 +60,7 @@ def make(tmp_path: Path) -> MakeRun:
 
 
 @pytest.fixture
-def generated(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[str, str]]:
+def generated(capsys: Capture) -> Callable[..., tuple[str, str]]:
     """Runs the command; what it printed, and what it told of itself."""
 
     def run(*arguments: object) -> tuple[str, str]:
@@ -71,16 +72,9 @@ def generated(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[str, st
     return run
 
 
-def refused(capsys: pytest.CaptureFixture[str], arguments: list[object], *words: str) -> None:
+def refused(capsys: Capture, arguments: list[object], *words: str) -> None:
     """Runs a command that must be answered with one line and exit code 2."""
-    capsys.readouterr()
-    assert main(["generate", *map(str, arguments)]) == 2
-    shown = capsys.readouterr()
-    assert shown.out == ""
-    assert shown.err.startswith("lm: ")
-    assert len(shown.err.strip().splitlines()) == 1, shown.err
-    for word in words:
-        assert word in shown.err
+    helpers.refused(capsys, ["generate", *arguments], "lm: ", *words)
 
 
 # text ----------------------------------------------------------------------------------------------------------------
@@ -128,9 +122,7 @@ def test_a_seed_decides_the_text(shared_run: Path, generated: Callable[..., tupl
     assert len(texts[0]) == 1 + lm.inference.generate.TOKENS + 1
 
 
-def test_a_token_is_printed_before_the_next_is_computed(
-    shared_run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_token_is_printed_before_the_next_is_computed(shared_run: Path, capsys: Capture, monkeypatch: Patch) -> None:
     tokenizer = load_tokenizer(FinishedRun.at(shared_run))
     shown = ""
 
@@ -146,7 +138,7 @@ def test_a_token_is_printed_before_the_next_is_computed(
     assert shown == "def xyz"
 
 
-def test_text_ends_where_the_run_says_it_ends(make: MakeRun, capsys: pytest.CaptureFixture[str]) -> None:
+def test_text_ends_where_the_run_says_it_ends(make: MakeRun, capsys: Capture) -> None:
     folder = make(data__tokenizer={"class_path": "BPE", "init_args": {"size": 300}})
     end = load_tokenizer(FinishedRun.at(folder)).token_to_id(END_OF_TEXT)
     calls: list[int] = []
@@ -218,7 +210,7 @@ def test_unknown_is_marked_and_special_tokens_are_silent() -> None:
 
 
 def test_an_emptied_cache_is_filled_again(
-    make: MakeRun, generated: Callable[..., tuple[str, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make: MakeRun, generated: Callable[..., tuple[str, str]], tmp_path: Path, monkeypatch: Patch
 ) -> None:
     monkeypatch.setenv("LM_CACHE", str(tmp_path / "cache"))
     folder = make(data__tokenizer={"class_path": "BPE", "init_args": {"size": 300}})
@@ -237,7 +229,7 @@ def test_an_emptied_cache_is_filled_again(
 
 
 def test_a_text_that_has_changed_since_is_refused(
-    tmp_path: Path, make: MakeRun, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, make: MakeRun, capsys: Capture, monkeypatch: Patch
 ) -> None:
     monkeypatch.setenv("LM_CACHE", str(tmp_path / "cache"))
     text = tmp_path / "text.txt"
@@ -296,12 +288,12 @@ def test_the_weights_keep_the_precision_of_the_checkpoint(shared_run: Path) -> N
     ids=lambda value: " ".join(map(ascii, value)),
 )
 def test_a_request_that_has_no_meaning_is_one_line(
-    shared_run: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], words: list[str]
+    shared_run: Path, capsys: Capture, arguments: list[str], words: list[str]
 ) -> None:
     refused(capsys, [shared_run, *arguments], *words)
 
 
-def test_a_run_that_is_not_there_is_one_line(make: MakeRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_that_is_not_there_is_one_line(make: MakeRun, tmp_path: Path, capsys: Capture) -> None:
     refused(capsys, ["nowhere", "--out", tmp_path / "none", "--prompt", "a"], "nowhere: no finished run", "ID")
     folder = make()
     refused(capsys, ["zz", "--out", tmp_path / "out", "--prompt", "a"], "zz: no finished run")
@@ -314,7 +306,7 @@ def test_a_run_that_is_not_there_is_one_line(make: MakeRun, tmp_path: Path, caps
     refused(capsys, [copied, "--prompt", "a"], "copied", "OUT/cells/ID")
 
 
-def test_a_run_without_a_model_is_one_line(make: MakeRun, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_without_a_model_is_one_line(make: MakeRun, capsys: Capture) -> None:
     diverged = {"status": "diverged", "error": "loss not finite at step 3", "metrics": {}, "cost": {}}
     refused(capsys, [make(diverged), "--prompt", "a"], "diverged", "loss not finite at step 3")
     refused(capsys, [make(failure("OSError: disk full"), seed=1), "--prompt", "a"], "failed", "disk full")
@@ -326,7 +318,7 @@ def test_a_run_without_a_model_is_one_line(make: MakeRun, capsys: pytest.Capture
     refused(capsys, [folder, "--prompt", "a"], "last.ckpt", "not kept")
 
 
-def test_weights_of_another_model_are_one_line(make: MakeRun, capsys: pytest.CaptureFixture[str]) -> None:
+def test_weights_of_another_model_are_one_line(make: MakeRun, capsys: Capture) -> None:
     folder = make()
     config = yaml.safe_load((folder / "config.yaml").read_text())
     config["model"]["init_args"]["width"] = 32
@@ -334,7 +326,7 @@ def test_weights_of_another_model_are_one_line(make: MakeRun, capsys: pytest.Cap
     refused(capsys, [folder, "--prompt", "a"], "last.ckpt", "size mismatch")
 
 
-def test_an_encoder_decoder_is_sent_to_translate(make: MakeRun, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_encoder_decoder_is_sent_to_translate(make: MakeRun, capsys: Capture) -> None:
     folder = make()
     config = yaml.safe_load((folder / "config.yaml").read_text())
     config["model"]["class_path"] = "EncoderDecoder"
@@ -344,7 +336,7 @@ def test_an_encoder_decoder_is_sent_to_translate(make: MakeRun, capsys: pytest.C
 
 
 def test_learned_positions_bound_the_text(
-    make: MakeRun, capsys: pytest.CaptureFixture[str], generated: Callable[..., tuple[str, str]]
+    make: MakeRun, capsys: Capture, generated: Callable[..., tuple[str, str]]
 ) -> None:
     folder = make(model__position="Learned", data__tokenizer="Characters")  # a context of 16
     assert len(generated(folder, "--prompt", "a" * 10)[0]) == 10 + 7 + 1, "the last token needs no position"
@@ -360,9 +352,7 @@ def test_a_prompt_that_spells_a_special_token_is_text() -> None:
     assert trained.decode(prompt_ids(trained, END_OF_TEXT)) == END_OF_TEXT
 
 
-def test_an_interrupted_text_says_so(
-    shared_run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupted_text_says_so(shared_run: Path, capsys: Capture, monkeypatch: Patch) -> None:
     def interrupted(*_: object) -> Iterator[Tensor]:
         raise KeyboardInterrupt
         yield

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import yaml
+from helpers import Capture
 
 from lm.cli import main
 from lm.cli.commands import commands
@@ -13,11 +14,9 @@ from lm.cli.entry import _add_dashes, _split_settings, parsers
 from lm.config.reading import load_config
 from lm.config.tree import override
 
-Said = pytest.CaptureFixture[str]
-
 
 @pytest.mark.parametrize("name", list(commands()))
-def test_every_command_has_two_examples_that_it_takes(name: str, capsys: Said) -> None:
+def test_every_command_has_two_examples_that_it_takes(name: str, capsys: Capture) -> None:
     examples = commands()[name].examples
     assert len(examples) == 2
     for example in examples:
@@ -29,7 +28,7 @@ def test_every_command_has_two_examples_that_it_takes(name: str, capsys: Said) -
     assert all(f"\n  {example}\n" in text for example in examples)
 
 
-def test_help_by_itself_lists_the_commands(capsys: Said) -> None:
+def test_help_by_itself_lists_the_commands(capsys: Capture) -> None:
     assert main(["help"]) == 0
     text = capsys.readouterr().out
     assert all(f"\n    {name}" in text for name in commands())

@@ -7,18 +7,16 @@ from typing import Any
 
 import pytest
 import yaml
-from helpers import RUN
+from helpers import RUN, Capture, Patch, refused
 
 from lm.cli import main
 from lm.config.tree import override
 from lm.store.store import Store
 from lm.store.validation import with_checksum
 
-Said = pytest.CaptureFixture[str]
-
 
 @pytest.fixture
-def out(experiment: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> Path:
+def out(experiment: Callable[..., Path], monkeypatch: Patch) -> Path:
     """A folder of results, which lies in the current one."""
     folder = experiment({"base": [2.0, 2.1], "better": [1.8, "failed", None]}).parent
     for cell in (folder / "cells").iterdir():
@@ -31,12 +29,12 @@ def out(experiment: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> Pat
     return folder
 
 
-def shown(capsys: Said, *arguments: str) -> str:
+def shown(capsys: Capture, *arguments: str) -> str:
     assert main([*arguments]) == 0
     return capsys.readouterr().out
 
 
-def test_status_counts_done_failed_and_missing_cells(out: Path, capsys: Said) -> None:
+def test_status_counts_done_failed_and_missing_cells(out: Path, capsys: Capture) -> None:
     text = shown(capsys, "status", "out")
     rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in text.splitlines() if line.startswith("│")]
     assert rows == [["demo", "6", "3", "1", "0", "2"]]
@@ -47,7 +45,7 @@ def test_status_counts_done_failed_and_missing_cells(out: Path, capsys: Said) ->
     assert found["training"] == []
 
 
-def test_a_name_selects_an_experiment_an_arm_or_a_run(out: Path, capsys: Said) -> None:
+def test_a_name_selects_an_experiment_an_arm_or_a_run(out: Path, capsys: Capture) -> None:
     out.rename("results")
     assert shown(capsys, "status", "demo") == shown(capsys, "status", "results/demo")
     every = shown(capsys, "ls")
@@ -66,13 +64,12 @@ def test_a_name_selects_an_experiment_an_arm_or_a_run(out: Path, capsys: Said) -
         ("diff demo demo/base", "demo: an experiment; expected one of its runs, such as demo/base/0"),
     ],
 )
-def test_a_name_that_stands_for_nothing_is_a_line(out: Path, capsys: Said, command: str, words: str) -> None:
+def test_a_name_that_stands_for_nothing_is_a_line(out: Path, capsys: Capture, command: str, words: str) -> None:
     out.rename("results")
-    assert main(command.split()) == 2
-    assert words in capsys.readouterr().err
+    refused(capsys, command.split(), words)
 
 
-def test_status_names_who_trains_what_and_how_far_it_is(out: Path, capsys: Said) -> None:
+def test_status_names_who_trains_what_and_how_far_it_is(out: Path, capsys: Capture) -> None:
     from lm.store.side_files import progress_saver
 
     store, said = Store(out), []
@@ -86,7 +83,7 @@ def test_status_names_who_trains_what_and_how_far_it_is(out: Path, capsys: Said)
     assert "demo/better/2: step 3 of 1,200, training loss 4.5000; process " in text
 
 
-def test_ls_lists_what_is_asked_for(out: Path, capsys: Said) -> None:
+def test_ls_lists_what_is_asked_for(out: Path, capsys: Capture) -> None:
     assert "6 runs" in shown(capsys, "ls", "out")
     found = json.loads(shown(capsys, "ls", "out", "--arm", "base", "--seed", "1", "--json"))
     assert [(run["name"], run["status"], run["nll"]) for run in found] == [("demo/base/1", "ok", 2.1)]
@@ -113,14 +110,11 @@ def test_ls_lists_what_is_asked_for(out: Path, capsys: Said) -> None:
     ],
     ids=" ".join,
 )
-def test_what_cannot_be_found_is_one_line(out: Path, capsys: Said, arguments: list[str], words: str) -> None:
-    assert main(arguments) == 2
-    said = capsys.readouterr()
-    assert (said.out, said.err.count("\n")) == ("", 1)
-    assert words in said.err
+def test_what_cannot_be_found_is_one_line(out: Path, capsys: Capture, arguments: list[str], words: str) -> None:
+    refused(capsys, arguments, words)
 
 
-def test_a_damaged_manifest_is_told_and_the_rest_is_shown(out: Path, capsys: Said) -> None:
+def test_a_damaged_manifest_is_told_and_the_rest_is_shown(out: Path, capsys: Capture) -> None:
     (out / "broken").mkdir()
     (out / "broken" / "experiment.json").write_text("[]")
     assert main(["status", "out"]) == 1
@@ -129,7 +123,7 @@ def test_a_damaged_manifest_is_told_and_the_rest_is_shown(out: Path, capsys: Sai
     assert said.err.startswith("lm: out/broken/experiment.json: experiment format None")
 
 
-def test_diff_of_two_runs_shows_configuration_and_metrics(out: Path, capsys: Said) -> None:
+def test_diff_of_two_runs_shows_configuration_and_metrics(out: Path, capsys: Capture) -> None:
     found = json.loads(shown(capsys, "diff", "demo/base/0", "demo/better/0", "--out", "out", "--json"))
     assert found["configuration"] == {"model.norm": ["LayerNorm", "RMSNorm"]}
     assert (found["text"], found["circumstances"]) == ({}, {})
@@ -139,13 +133,13 @@ def test_diff_of_two_runs_shows_configuration_and_metrics(out: Path, capsys: Sai
     assert "-0.2" in text
 
 
-def test_diff_of_two_arms_compares_means_of_complete_runs(out: Path, capsys: Said) -> None:
+def test_diff_of_two_arms_compares_means_of_complete_runs(out: Path, capsys: Capture) -> None:
     found = json.loads(shown(capsys, "diff", "demo/base", "demo/better", "--out", "out", "--json"))
     assert found["seeds"] == [2, 1]
     assert found["metrics"]["nll"] == [pytest.approx(2.05), 1.8]
 
 
-def test_diff_of_code_and_text_is_told(out: Path, capsys: Said) -> None:
+def test_diff_of_code_and_text_is_told(out: Path, capsys: Capture) -> None:
     path = out / "cells" / "better-0" / "record.json"
     record = json.loads(path.read_text())
     record["data"]["fingerprint"] = "other"
@@ -157,7 +151,7 @@ def test_diff_of_code_and_text_is_told(out: Path, capsys: Said) -> None:
     assert found["circumstances"] == {"commit": ["c", "d"], "code of mine.Norm": [None, "hash"]}
 
 
-def test_diff_of_two_files_shows_what_they_resolve_to(out: Path, capsys: Said) -> None:
+def test_diff_of_two_files_shows_what_they_resolve_to(out: Path, capsys: Capture) -> None:
     Path("a.yaml").write_text(yaml.safe_dump(RUN))
     Path("b.yaml").write_text(yaml.safe_dump(override(RUN, {"model.mlp": "SwiGLU"})))
     found = json.loads(shown(capsys, "diff", "a.yaml", "b.yaml", "--json"))["configuration"]
@@ -170,29 +164,20 @@ def test_diff_of_two_files_shows_what_they_resolve_to(out: Path, capsys: Said) -
     ("changes", "words"),
     [
         ({"model.heads": 3}, "model: heads=3 must divide width=16"),
-        ({"model.position": "Rope", "model.heads": 16}, "head size 1"),
-        ({"trainer.max_steps": 0}, "trainer.max_steps: expected 1 or more"),
         ({"trainer.accelerator": "gpuu"}, "Did you mean gpu?"),
-        ({"data.context": 0}, "data: context=0 must be at least 1"),
         ({"optim.schedule": {"class_path": "WarmupCosine", "init_args": {"warmup": 99}}}, "optim: warmup=99"),
         ({"trainer.callbacks": ["Nope"]}, "trainer.callbacks[0]"),
-        ({"seed": -1}, "seed=-1 must be 0 or more"),
     ],
 )
 def test_diff_refuses_a_file_that_could_not_be_trained(
-    out: Path, capsys: Said, changes: dict[str, Any], words: str
+    out: Path, capsys: Capture, changes: dict[str, Any], words: str
 ) -> None:
     Path("a.yaml").write_text(yaml.safe_dump(RUN))
     Path("b.yaml").write_text(yaml.safe_dump(override(RUN, changes)))
-    assert main(["diff", "a.yaml", "b.yaml"]) == 2
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert said.err.startswith("lm: b.yaml: ")
-    assert words in said.err
-    assert len(said.err.splitlines()) == 1
+    refused(capsys, ["diff", "a.yaml", "b.yaml"], "lm: b.yaml: ", words)
 
 
-def test_diff_of_files_needs_no_text_and_no_devices(out: Path, capsys: Said) -> None:
+def test_diff_of_files_needs_no_text_and_no_devices(out: Path, capsys: Capture) -> None:
     elsewhere = {"data.corpus": {"class_path": "LocalText", "init_args": {"path": "there.txt"}}}
     Path("a.yaml").write_text(yaml.safe_dump(RUN))
     Path("b.yaml").write_text(yaml.safe_dump(override(RUN, {**elsewhere, "trainer.accelerator": "tpu"})))
@@ -200,6 +185,6 @@ def test_diff_of_files_needs_no_text_and_no_devices(out: Path, capsys: Said) -> 
 
 
 @pytest.mark.parametrize("called", [["demo/better/0"], ["better-0"], ["out/cells/better-0"], ["demo", "better"]])
-def test_trace_takes_a_run_or_an_experiment_by_name(out: Path, capsys: Said, called: list[str]) -> None:
+def test_trace_takes_a_run_or_an_experiment_by_name(out: Path, capsys: Capture, called: list[str]) -> None:
     assert shown(capsys, "trace", *called, "nll", "--out", "out").startswith("validation NLL of better in")
     assert shown(capsys, "trace", *called, "--out", "out").startswith("validation NLL of better in")

@@ -5,12 +5,11 @@ from pathlib import Path
 
 import pytest
 import yaml
+from helpers import Capture, Patch
 
 from lm.cli import main
 from lm.config.imported import current_folder_modules, trusted_only
 from lm.inference.finished import find_components
-
-Said = pytest.CaptureFixture[str]
 
 OWN = "raise AssertionError('this was run')\n"
 EXPERIMENT = {"base": "char_tiny", "baseline": "a", "seeds": 6, "arms": {"a": {}, "b": {"model.mlp": "stranger.Own"}}}
@@ -19,7 +18,7 @@ SPACE = {"optim.lr": {"low": 1.0e-4, "high": 1.0e-2, "log": True}}
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def place(tmp_path: Path, monkeypatch: Patch) -> Path:
     """A folder with a module of a stranger's, and files that name it."""
     (tmp_path / "stranger.py").write_text(OWN)
     (tmp_path / "experiment.yaml").write_text(yaml.safe_dump(EXPERIMENT))
@@ -42,7 +41,7 @@ COMMANDS = (
 
 @pytest.mark.parametrize("arguments", COMMANDS, ids=" ".join)
 def test_every_command_that_builds_refuses_a_class_of_a_strangers(
-    place: Path, capsys: Said, arguments: list[str]
+    place: Path, capsys: Capture, arguments: list[str]
 ) -> None:
     for given in ([*arguments, "--trusted-only"], ["--trusted-only", *arguments]):
         assert main(given) == 2
@@ -55,7 +54,7 @@ def test_every_command_that_builds_refuses_a_class_of_a_strangers(
     assert "AssertionError: this was run" in capsys.readouterr().err, "without it the module is imported"
 
 
-def test_a_class_of_another_package_is_refused_by_path(place: Path, capsys: Said) -> None:
+def test_a_class_of_another_package_is_refused_by_path(place: Path, capsys: Capture) -> None:
     said = []
     for name in ("torch.optim.SGD", "SGD"):
         code = main(["count", "char_tiny", "--optim.optimizer", name, "--trusted-only"])
@@ -63,7 +62,7 @@ def test_a_class_of_another_package_is_refused_by_path(place: Path, capsys: Said
     assert said == [(2, True), (0, False)]
 
 
-def test_a_run_with_foreign_classes_is_refused_before_import(place: Path, capsys: Said) -> None:
+def test_a_run_with_foreign_classes_is_refused_before_import(place: Path, capsys: Capture) -> None:
     before = list(sys.path)
     with trusted_only(), pytest.raises(Exception, match=r"'stranger\.Own' is not part of lm"):
         find_components({"model": {"class_path": "stranger.Own"}}, place)

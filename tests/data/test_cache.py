@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers import Capture, Patch
 
 from lm.cli import main
 from lm.cli.commands import commands
@@ -37,7 +38,7 @@ class Listed(Corpus):
 
 
 @pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def cache(tmp_path: Path, monkeypatch: Patch) -> Path:
     """An empty cache."""
     monkeypatch.setenv("LM_CACHE", str(tmp_path / "cache"))
     return tmp_path / "cache"
@@ -91,9 +92,7 @@ SEEN_BY_SUMS_ALONE = ("a letter changed",)
 
 @pytest.mark.parametrize("sums", [True, False], ids=["", "without sums"])
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_a_damaged_entry_is_made_again_and_a_line_says_so(
-    damage: str, sums: bool, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_damaged_entry_is_rebuilt_with_one_line(damage: str, sums: bool, capsys: Capture) -> None:
     if not sums and damage in SEEN_BY_SUMS_ALONE:
         pytest.skip("nothing else could tell")
     facts = prepare(Listed(TEXTS), BPE(300), FRACTIONS)
@@ -115,7 +114,7 @@ def test_a_damaged_entry_is_made_again_and_a_line_says_so(
     assert capsys.readouterr().err == ""
 
 
-def test_an_older_entry_without_sums_is_as_good(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_older_entry_without_sums_is_as_good(capsys: Capture) -> None:
     facts = prepare(Listed(TEXTS), BPE(300), FRACTIONS)
     (Path(facts.folder) / SUMS).unlink()
     for path in (cache_folder() / "tokenizers").glob("*.sha256"):
@@ -128,7 +127,7 @@ def test_an_older_entry_without_sums_is_as_good(capsys: pytest.CaptureFixture[st
 @pytest.mark.parametrize(
     "content", [b"", b"{", b'{"version": "1.0"}', b"\xff\xfe", Bytes().train([]).to_str().encode()]
 )
-def test_a_damaged_tokenizer_is_trained_again(cache: Path, content: bytes, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_damaged_tokenizer_is_trained_again(cache: Path, content: bytes, capsys: Capture) -> None:
     facts = prepare(Listed(TEXTS), BPE(300), FRACTIONS)
     (path,) = (cache / "tokenizers").glob("*.json")
     path.write_bytes(content)
@@ -152,9 +151,7 @@ def pairs(tmp_path: Path) -> LocalPairs:
     ["train.source.npy", "train.target.ends.npy", "bytes.npy", "tokenizer.json", "facts.json", "test.target.npy"],
 )
 @pytest.mark.parametrize("sums", [True, False], ids=["", "without sums"])
-def test_damaged_pairs_are_made_again(
-    tmp_path: Path, name: str, sums: bool, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_damaged_pairs_are_made_again(tmp_path: Path, name: str, sums: bool, capsys: Capture) -> None:
     facts = prepare_pairs(pairs(tmp_path), Characters())
     folder = Path(facts.folder)
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
@@ -188,8 +185,8 @@ def one_byte_more(folder: Path) -> None:
     ],
     ids=["vocabulary", "tokens", "unknown", "bytes", "ends"],
 )
-def test_pairs_whose_files_can_be_read_and_disagree_are_made_again(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], alter: Callable[[Path], None], words: str
+def test_pairs_whose_readable_files_disagree_are_rebuilt(
+    tmp_path: Path, capsys: Capture, alter: Callable[[Path], None], words: str
 ) -> None:
     facts = prepare_pairs(pairs(tmp_path), Characters())
     folder = Path(facts.folder)
@@ -233,7 +230,7 @@ def refusing(number: int) -> Callable[..., None]:
     return refuse
 
 
-def test_a_cache_that_is_a_file_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cache_that_is_a_file_is_one_line(tmp_path: Path, monkeypatch: Patch) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("LM_CACHE", str(tmp_path / "file"))
     with pytest.raises(InputError, match=r"the cache .*file: Not a directory .*; set LM_CACHE to a folder"):
@@ -242,13 +239,13 @@ def test_a_cache_that_is_a_file_is_one_line(tmp_path: Path, monkeypatch: pytest.
 
 @pytest.mark.parametrize("call", ["pathlib.Path.mkdir", "lm.data.tokens.locked", "lm.data.tokens.write_atomic"])
 @pytest.mark.parametrize("number", [errno.EACCES, errno.EROFS])
-def test_a_cache_that_cannot_be_written_to_is_one_line(monkeypatch: pytest.MonkeyPatch, call: str, number: int) -> None:
+def test_a_cache_that_cannot_be_written_to_is_one_line(monkeypatch: Patch, call: str, number: int) -> None:
     monkeypatch.setattr(call, refusing(number))
     with pytest.raises(InputError, match=f"the cache .*: {os.strerror(number)} .*; set LM_CACHE to a folder"):
         prepare(Listed(TEXTS), Bytes(), FRACTIONS)
 
 
-def test_a_filled_cache_that_cannot_be_written_to_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_filled_cache_that_cannot_be_written_to_is_read(monkeypatch: Patch) -> None:
     facts = prepare(Listed(TEXTS), Bytes(), FRACTIONS)
     for call in ("pathlib.Path.mkdir", "lm.data.tokens.locked", "lm.data.cache.locked", "tempfile.mkdtemp"):
         monkeypatch.setattr(call, refusing(errno.EROFS))
@@ -258,9 +255,7 @@ def test_a_filled_cache_that_cannot_be_written_to_is_read(monkeypatch: pytest.Mo
 @pytest.mark.parametrize(
     "call", ["lm.data.tokens.write_array", "lm.data.tokens.write_atomic", "lm.data.cache.os.replace"]
 )
-def test_a_disk_that_fills_up_leaves_no_half_of_an_entry(
-    cache: Path, monkeypatch: pytest.MonkeyPatch, call: str
-) -> None:
+def test_a_full_disk_leaves_no_partial_entry(cache: Path, monkeypatch: Patch, call: str) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(call, refusing(errno.ENOSPC))
         with pytest.raises(OSError, match="No space left") as caught:
@@ -279,14 +274,14 @@ def test_leftovers_of_killed_build_are_removed_by_next(cache: Path) -> None:
     assert [path.name for path in made.parent.iterdir() if path.is_dir()] == [made.name]
 
 
-def test_an_array_that_is_stored_in_part_is_a_full_disk() -> None:
+def test_a_partly_written_array_is_a_full_disk() -> None:
     with pytest.raises(OSError, match="/dev/full") as caught:
         write_array(Path("/dev/full"), np.zeros(100_000))
     assert caught.value.errno == errno.ENOSPC
 
 
 @pytest.mark.parametrize("lost", [1, 20_000])
-def test_an_array_whose_last_bytes_find_no_room_is_no_array(tmp_path: Path, lost: int) -> None:
+def test_an_array_without_room_for_its_end_is_removed(tmp_path: Path, lost: int) -> None:
     ids = np.arange(8000)
     write_array(tmp_path / "whole.npy", ids)
     assert np.array_equal(np.load(tmp_path / "whole.npy"), ids)
@@ -299,9 +294,7 @@ def test_an_array_whose_last_bytes_find_no_room_is_no_array(tmp_path: Path, lost
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
-def test_the_command_says_so_in_a_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_says_so_in_a_line(tmp_path: Path, monkeypatch: Patch, capsys: Capture) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("LM_CACHE", str(tmp_path / "file"))
 
@@ -318,29 +311,27 @@ KEPT = ("TORCHINDUCTOR_CACHE_DIR", "TORCHINDUCTOR_FX_GRAPH_CACHE")
 
 
 @pytest.fixture
-def unsaid(monkeypatch: pytest.MonkeyPatch) -> None:
+def unsaid(monkeypatch: Patch) -> None:
     """Nobody has said where compiled code is to lie; what is said in a test is forgotten after it."""
     for name in KEPT:
         monkeypatch.setenv(name, "")
         monkeypatch.delenv(name)
 
 
-def test_compiled_code_lies_in_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unsaid: None) -> None:
+def test_compiled_code_lies_in_the_cache(tmp_path: Path, monkeypatch: Patch, unsaid: None) -> None:
     monkeypatch.setenv("LM_CACHE", str(tmp_path / "not" / "yet"))
     keep_compiled_code()
     assert [os.environ[name] for name in KEPT] == [str(tmp_path / "not" / "yet" / "inductor"), "1"]
 
 
-def test_compiled_code_lies_where_the_user_says(monkeypatch: pytest.MonkeyPatch, unsaid: None) -> None:
+def test_compiled_code_lies_where_the_user_says(monkeypatch: Patch, unsaid: None) -> None:
     monkeypatch.setenv(KEPT[0], "elsewhere")
     monkeypatch.setenv(KEPT[1], "0")
     keep_compiled_code()
     assert [os.environ[name] for name in KEPT] == ["elsewhere", "0"]
 
 
-def test_compiled_code_is_not_kept_in_file_as_cache(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unsaid: None
-) -> None:
+def test_compiled_code_is_not_kept_in_file_as_cache(tmp_path: Path, monkeypatch: Patch, unsaid: None) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("LM_CACHE", str(tmp_path / "file"))
     keep_compiled_code()

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from helpers import Patch
 
 from lm.data import batch as module
 from lm.data.batch import Clusters, clusters_from_documents, clusters_per_row
@@ -33,7 +34,7 @@ def test_each_target_belongs_to_the_document_it_lies_in(seed: int, ended: bool) 
     assert told(found, blocks, context) == owner[1 : last + 1].tolist()
 
 
-def test_documents_beyond_the_most_are_pooled_with_their_neighbours(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_documents_beyond_the_most_are_pooled_with_their_neighbours(monkeypatch: Patch) -> None:
     ids = np.tile([1, 2, END], 50)
     single = told(clusters_from_documents(ids, END, 4), 37, 4)
     monkeypatch.setattr(module, "MAX_CLUSTERS", 20)

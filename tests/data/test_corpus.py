@@ -10,6 +10,7 @@ import datasets
 import numpy as np
 import pandas as pd
 import pytest
+from helpers import Patch
 
 from lm.config.tree import InputError
 from lm.data.corpus import SPLITS, Corpus, HubText, LocalText, StdlibText, expand_user, fingerprint, split_documents
@@ -147,7 +148,7 @@ def test_each_row_of_a_parquet_file_is_a_document(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["parquet", "jsonl"])
-def test_a_missing_text_is_refused_or_left_out_but_not_spelt(tmp_path: Path, kind: str) -> None:
+def test_a_missing_text_never_becomes_a_word(tmp_path: Path, kind: str) -> None:
     pd.DataFrame({"text": ["a", None]}).to_parquet(tmp_path / "a.parquet")
     written(tmp_path / "a.jsonl", '{"text": "a"}\n{"text": null}\n')
     try:
@@ -172,7 +173,7 @@ def test_a_gzipped_parquet_file_reads_as_the_plain_one(tmp_path: Path) -> None:
     assert documents(path) == ["a", "b"]
 
 
-def test_glob_with_no_or_too_many_matches_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_glob_with_no_or_too_many_matches_is_one_line(tmp_path: Path, monkeypatch: Patch) -> None:
     assert "a" in refusal(f"{tmp_path}/a\0*.txt")
     for n in range(3):
         written(tmp_path / f"{n}.txt", TEXT)
@@ -201,7 +202,7 @@ def test_a_path_that_looks_like_a_glob_names_its_file(tmp_path: Path) -> None:
 # refusing
 
 
-def test_a_missing_file_is_answered_with_the_nearest_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_file_is_answered_with_the_nearest_one(tmp_path: Path, monkeypatch: Patch) -> None:
     written(tmp_path / "input.txt", TEXT)
     monkeypatch.chdir(tmp_path)
     assert refusal("inptu.txt") == "data.corpus.path: no file matches 'inptu.txt'. Did you mean input.txt?"
@@ -225,7 +226,7 @@ def test_a_wrong_field_is_answered_with_the_fields_there_are(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("line", ["[1]", '"text"', "{", "3"])
-def test_a_line_that_is_no_json_object_is_refused_by_number(tmp_path: Path, line: str) -> None:
+def test_a_line_without_a_json_object_is_refused_by_number(tmp_path: Path, line: str) -> None:
     path = written(tmp_path / "a.jsonl", '{"text": "a"}\n' + line + "\n")
     assert refusal(path) == f"data.corpus.field: {path}:2 is not a JSON object with a field 'text'"
 
@@ -282,7 +283,7 @@ def test_sizes_below_one_character_are_refused(options: dict[str, int]) -> None:
 # the hub
 
 
-def hub(monkeypatch: pytest.MonkeyPatch, answer: Any) -> None:
+def hub(monkeypatch: Patch, answer: Any) -> None:
     """Makes `datasets` answer with a value, or raise it."""
 
     def load_dataset(*_: object) -> Any:
@@ -297,7 +298,7 @@ def hub(monkeypatch: pytest.MonkeyPatch, answer: Any) -> None:
 @pytest.mark.parametrize(
     "error", [ConnectionError("no route\nto host"), datasets.exceptions.DatasetNotFoundError("no such"), OSError()]
 )
-def test_without_the_hub_one_line_says_what_to_use_instead(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+def test_without_the_hub_one_line_says_what_to_use_instead(monkeypatch: Patch, error: Exception) -> None:
     hub(monkeypatch, error)
     with pytest.raises(InputError) as caught:
         HubText("some/text").splits((0.9, 0.05, 0.05))
@@ -312,18 +313,18 @@ def rows(*texts: str) -> datasets.Dataset:
     return datasets.Dataset.from_dict({"text": list(texts)})
 
 
-def test_the_splits_of_the_hub_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_splits_of_the_hub_are_kept(monkeypatch: Patch) -> None:
     found = {"test": rows("e"), "train": rows("a", "", "b"), "validation": rows("c"), "extra": rows("x")}
     hub(monkeypatch, datasets.DatasetDict(found))
     assert HubText("some/text").splits((0.9, 0.05, 0.05)) == {"train": ["a", "b"], "validation": ["c"], "test": ["e"]}
 
 
-def test_a_dataset_without_splits_is_split_here(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dataset_without_splits_is_split_here(monkeypatch: Patch) -> None:
     hub(monkeypatch, datasets.DatasetDict({"train": rows("aa", "bb", "", "cc")}))
     assert HubText("some/text").splits((0.3, 0.3, 0.4)) == {"train": ["aa"], "validation": ["bb"], "test": ["cc"]}
 
 
-def test_a_wrong_field_of_the_hub_is_answered_with_its_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_hub_field_is_answered_with_the_columns(monkeypatch: Patch) -> None:
     hub(monkeypatch, datasets.DatasetDict({"train": rows("a")}))
     with pytest.raises(InputError) as caught:
         list(HubText("some/text", field="txt").documents())

@@ -8,13 +8,12 @@ from typing import Any
 import datasets
 import huggingface_hub.utils
 import pytest
+from helpers import Patch
 from huggingface_hub import constants
 
 from lm.config.tree import InputError
 from lm.data import corpus
 from lm.data.corpus import HubText
-
-Patch = pytest.MonkeyPatch
 
 
 @pytest.fixture

@@ -6,14 +6,7 @@ import numpy as np
 import pytest
 from helpers import order_hash
 
-from lm.data.order import (
-    batch_rows,
-    derive_seed,
-    evaluation_rows,
-    permutation,
-    rank_slice,
-    update_order_hash,
-)
+from lm.data.order import batch_rows, derive_seed, evaluation_rows, permutation, rank_slice, update_order_hash
 
 
 def positions(seed: int, steps: int, batch: int, blocks: int) -> np.ndarray:
@@ -75,7 +68,7 @@ def test_the_shares_of_all_processes_are_the_whole_in_order(world: int, size: in
     assert max(map(len, parts)) - min(map(len, parts)) <= 1
 
 
-def test_the_hash_of_an_order_is_the_chain_over_its_batches() -> None:
+def test_the_order_hash_is_a_chain_over_batches() -> None:
     digest = ""
     for step in range(6):
         blocks = batch_rows(2, step, 4, 10)

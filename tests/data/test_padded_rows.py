@@ -38,7 +38,7 @@ def begun(**changes: Any) -> PaddedRows:
     return found
 
 
-def test_a_row_is_a_document_cut_or_padded_with_its_end() -> None:
+def test_a_row_is_a_cut_or_padded_document() -> None:
     found = begun()
     end = known(known(found.facts).end_of_text)
     ids = known(found.tokens).split["train"]
@@ -59,7 +59,7 @@ def test_first_end_is_target_and_padding_is_ignored() -> None:
     assert targets_bt[1].tolist() == whole_bt[1].tolist()
 
 
-def test_what_was_learnt_by_heart_is_evaluated_on_the_training_rows() -> None:
+def test_evaluation_may_use_the_training_rows() -> None:
     seen = {
         split: [row for batch in begun(evaluate_on=split).evaluation_batches("validation") for row in batch.inputs[0]]
         for split in ("train", "validation")
@@ -86,7 +86,7 @@ def test_sizes_below_one_are_refused(name: str) -> None:
         data(**size)
 
 
-def test_a_table_past_all_memory_is_refused_before_anything_is_read() -> None:
+def test_a_table_larger_than_memory_is_refused_before_reading() -> None:
     with pytest.raises(ValueError, match="rows=1000000000 of context=5 make a table of over"):
         data(rows=10**9)
 

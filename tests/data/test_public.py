@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from helpers import RUN
+from helpers import RUN, Capture, Patch
 
 from lm.cli import main
 from lm.config.reading import shipped_files
@@ -19,9 +19,6 @@ from lm.config.tree import InputError, override
 from lm.data import public
 from lm.data.public import DATASETS, File, digest, download, download_hint, download_to
 from lm.training.cell import check
-
-Said = pytest.CaptureFixture[str]
-Patch = pytest.MonkeyPatch
 
 ROOT = Path(__file__).resolve().parents[2]
 FIRST, SECOND = b"To be\n" * 40_000, b"or not\n"
@@ -89,7 +86,7 @@ def nowhere(patch: Patch) -> None:
 # fetching ------------------------------------------------------------------------------------------------------------
 
 
-def test_what_is_fetched_is_what_the_checksums_say(server: str, tmp_path: Path, capsys: Said) -> None:
+def test_what_is_fetched_is_what_the_checksums_say(server: str, tmp_path: Path, capsys: Capture) -> None:
     assert main(["data", "play", "--to", str(tmp_path / "data")]) == 0
     folder = tmp_path / "data" / "play"
     assert (folder / "one.txt").read_bytes() == FIRST
@@ -114,7 +111,7 @@ def test_what_is_fetched_is_what_the_checksums_say(server: str, tmp_path: Path, 
     ],
 )
 def test_wrong_file_is_one_line_and_not_written(
-    server: str, path: str, words: str, tmp_path: Path, monkeypatch: Patch, capsys: Said
+    server: str, path: str, words: str, tmp_path: Path, monkeypatch: Patch, capsys: Capture
 ) -> None:
     play(monkeypatch, f"{server}/first", f"{server}/second")
     broken = replace(public.DATASETS["play"].files[0], name="three.txt", address=f"{server}/{path}")
@@ -127,11 +124,11 @@ def test_wrong_file_is_one_line_and_not_written(
     assert not (tmp_path / "data").exists()
 
 
-def test_a_server_may_send_on_to_another_address_of_its_kind(server: str) -> None:
+def test_a_server_may_redirect_to_an_address_of_its_kind(server: str) -> None:
     assert download(file("one", f"{server}/to-first", FIRST)) == FIRST
 
 
-def test_without_a_network_there_is_one_line(tmp_path: Path, monkeypatch: Patch, capsys: Said) -> None:
+def test_without_a_network_there_is_one_line(tmp_path: Path, monkeypatch: Patch, capsys: Capture) -> None:
     def unknown(*_: object, **__: object) -> None:
         raise socket.gaierror(-2, "Name or service not known")
 
@@ -159,7 +156,9 @@ def test_only_encrypted_addresses_are_opened() -> None:
 # files at hand -------------------------------------------------------------------------------------------------------
 
 
-def test_files_at_hand_are_taken_where_their_checksums_agree(tmp_path: Path, monkeypatch: Patch, capsys: Said) -> None:
+def test_files_at_hand_are_taken_where_their_checksums_agree(
+    tmp_path: Path, monkeypatch: Patch, capsys: Capture
+) -> None:
     nowhere(monkeypatch)
     hand = tmp_path / "hand"
     (hand / "play").mkdir(parents=True)
@@ -172,7 +171,7 @@ def test_files_at_hand_are_taken_where_their_checksums_agree(tmp_path: Path, mon
     assert "exists already" in capsys.readouterr().err
 
 
-def test_a_file_that_differs_is_named_with_both_checksums(tmp_path: Path, monkeypatch: Patch, capsys: Said) -> None:
+def test_a_file_that_differs_is_named_with_both_checksums(tmp_path: Path, monkeypatch: Patch, capsys: Capture) -> None:
     nowhere(monkeypatch)
     hand, into = tmp_path / "hand", tmp_path / "data"
     hand.mkdir()
@@ -204,7 +203,7 @@ def test_a_file_that_differs_is_named_with_both_checksums(tmp_path: Path, monkey
     ids=str,
 )
 def test_what_cannot_be_is_one_line(
-    arguments: list[str], words: str, tmp_path: Path, monkeypatch: Patch, capsys: Said
+    arguments: list[str], words: str, tmp_path: Path, monkeypatch: Patch, capsys: Capture
 ) -> None:
     nowhere(monkeypatch)
     monkeypatch.chdir(tmp_path)
@@ -215,7 +214,7 @@ def test_what_cannot_be_is_one_line(
     assert words in said
 
 
-def test_what_there_is_is_listed(capsys: Said) -> None:
+def test_what_there_is_is_listed(capsys: Capture) -> None:
     assert main(["data"]) == 0
     text = capsys.readouterr().out
     for name, data in DATASETS.items():
@@ -239,8 +238,8 @@ def test_missing_file_is_answered_with_its_download_command() -> None:
 
 
 @pytest.mark.parametrize("name", ["nanogpt_char", "mini_transformer", "multi30k", "ways", "translation_multi30k"])
-def test_a_shipped_experiment_without_its_text_says_how_to_get_it(
-    name: str, tmp_path: Path, monkeypatch: Patch, capsys: Said
+def test_a_shipped_experiment_without_text_names_the_download(
+    name: str, tmp_path: Path, monkeypatch: Patch, capsys: Capture
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert main(["ablate", name, "--plan", "--underpowered"]) == 2

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers import Patch
 from scipy.special import digamma, entr, logsumexp
 
-from lm.config.choices import choices
 from lm.data.corpus import SPLITS, Corpus, LocalText
 from lm.data.synthetic import BracketText, MarkovText, Source, uniforms
 from lm.data.text import TextData
@@ -49,7 +49,7 @@ def all_texts(source: Source, length: int) -> Iterator[str]:
 
 
 @every_source
-def test_a_distribution_adds_to_one_and_log_likelihood_is_its_logarithm(make: Make) -> None:
+def test_log_likelihood_is_the_logarithm_of_a_normalised_distribution(make: Make) -> None:
     source = make(size=200, seed=5)
     text = text_of(source)
     expected = []
@@ -145,7 +145,7 @@ def test_known_entropies() -> None:
 
 
 @pytest.mark.parametrize("concentration", [0.01, 0.1, 0.5, 3.0])
-def test_rows_have_the_moments_and_the_entropy_of_a_dirichlet_distribution(concentration: float) -> None:
+def test_rows_have_the_moments_and_entropy_of_a_dirichlet(concentration: float) -> None:
     letters = 12
     rows = (MarkovText(letters, 3, concentration, seed=1).rows_sn - 0.01 / letters) / 0.99
     variance = (1 / letters) * (1 - 1 / letters) / (letters * concentration + 1)
@@ -215,7 +215,7 @@ def test_brackets_match_with_what_was_opened_long_ago() -> None:
 
 
 @every_source
-def test_the_same_seed_gives_the_same_text_and_another_seed_another(make: Make) -> None:
+def test_the_seed_alone_decides_the_text(make: Make) -> None:
     texts = [text_of(make(size=500, seed=seed)) for seed in (0, 0, 1)]
     assert texts[0] == texts[1]
     assert len(texts[0]) == 500
@@ -298,7 +298,7 @@ def test_a_wrong_setting_is_named_with_its_value(kind: type[Source], settings: d
 
 
 @pytest.mark.parametrize("text", [")", "(]", "([)]", "()())", "([{<(", "(())]", "(]([{<("])
-def test_brackets_that_cannot_be_are_refused_at_the_first_that_cannot(text: str) -> None:
+def test_impossible_brackets_are_refused_at_the_first(text: str) -> None:
     source = BracketText(4, 0.5, 4)
 
     def possible(prefix: str) -> bool:
@@ -321,11 +321,6 @@ def test_a_letter_from_elsewhere_is_refused(make: Make, stranger: str) -> None:
         source.log_likelihood(text_of(source) + stranger)
 
 
-@every_source
-def test_the_empty_text_is_certain(make: Make) -> None:
-    assert make().log_likelihood("").shape == (0,)
-
-
 # as data
 
 
@@ -336,14 +331,8 @@ def data_of(corpus: Corpus, tokenizer: Tokenizer) -> TextData:
 
 
 @pytest.fixture(autouse=True)
-def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _cache(tmp_path: Path, monkeypatch: Patch) -> None:
     monkeypatch.setenv("LM_CACHE", str(tmp_path / "cache"))
-
-
-def test_both_are_choices_of_a_corpus() -> None:
-    assert choices(Corpus)["MarkovText"] is MarkovText
-    assert choices(Corpus)["BracketText"] is BracketText
-    assert "Source" not in choices(Corpus)
 
 
 @pytest.mark.parametrize("source", [MarkovText(5, size=3000), BracketText(size=3000)])

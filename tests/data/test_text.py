@@ -52,7 +52,7 @@ def same(left: list[Batch], right: list[Batch]) -> bool:
     )
 
 
-def test_a_row_is_its_block_and_each_target_the_next_token(data: TextData) -> None:
+def test_a_row_is_its_block_with_next_token_targets(data: TextData) -> None:
     train = ids(data, "train")
     for step, batch in enumerate(data.training_batches(0, 30)):
         assert batch.rows_b.tolist() == batch_rows(3, step, BATCH, data.count_rows("train")).tolist()

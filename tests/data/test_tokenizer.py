@@ -217,7 +217,7 @@ def test_no_text_is_unknown_to_unigram() -> None:
     assert bytes_per_token(tokenizer)[ids].sum() == len(everything.encode())
 
 
-def test_wordpiece_takes_the_longest_token_first_and_others_inside_a_word() -> None:
+def test_wordpiece_takes_the_longest_token_first() -> None:
     tokenizer = WordPiece(30).train(["abc ab ab " * 20])
     tokens = [tokenizer.id_to_token(i) for i in encode(tokenizer, ["abc ab"])]
     assert tokens[-1] == END_OF_TEXT
@@ -255,7 +255,7 @@ def test_overlong_word_is_cut_without_loss() -> None:
     assert bytes_per_token(tokenizer)[ids].sum() == len(text)
 
 
-def test_wordpiece_without_room_for_the_bytes_of_the_text_is_refused() -> None:
+def test_wordpiece_smaller_than_the_bytes_is_refused() -> None:
     with pytest.raises(InputError, match=r"data\.tokenizer\.size: the bytes .* need \d+ tokens, more than 9"):
         WordPiece(9).train([TEXT])
     with pytest.raises(ValueError, match="size=2 must be at least 3"):
@@ -306,7 +306,7 @@ def test_asking_for_special_tokens_leaves_the_tokenizer_as_it_was() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["Unigram", "WordPiece"])
-def test_a_second_process_gets_the_tokenizer_that_the_first_one_trained(name: str, tmp_path: Path) -> None:
+def test_a_second_process_gets_the_same_trained_tokenizer(name: str, tmp_path: Path) -> None:
     """Two trainings of these give two vocabularies, so a corpus and settings must be trained on once."""
     (tmp_path / "text.txt").write_text(Path(subprocess.__file__).read_text(encoding="utf-8"), encoding="utf-8")
     program = f"""

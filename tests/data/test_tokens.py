@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers import Patch
 from tokenizers import Tokenizer as Trained
 
 from lm.config.tree import InputError
@@ -34,7 +35,7 @@ class Listed(Corpus):
 
 
 @pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def cache(tmp_path: Path, monkeypatch: Patch) -> Path:
     """An empty cache."""
     monkeypatch.setenv("LM_CACHE", str(tmp_path / "cache"))
     return tmp_path / "cache"
@@ -101,14 +102,14 @@ def test_ids_are_as_wide_as_the_vocabulary_asks(size: int, kind: type) -> None:
     assert tokens.split["validation"].tolist() == [size]
 
 
-def test_the_cache_is_filled_once_and_read_after_that(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cache_is_filled_once_and_read_after_that(monkeypatch: Patch) -> None:
     first = prepare(Listed(TEXTS), BPE(300), FRACTIONS)
     monkeypatch.setattr(BPE, "train", lambda *_: pytest.fail("trained again"))
     monkeypatch.setattr("lm.data.tokens._write_entry", lambda *_: pytest.fail("encoded again"))
     assert prepare(Listed(TEXTS), BPE(300), FRACTIONS) == first
 
 
-def test_text_split_and_tokenizer_each_have_a_place_of_their_own() -> None:
+def test_text_split_and_tokenizer_have_cache_entries_each() -> None:
     found = [
         prepare(Listed(TEXTS), Bytes(), FRACTIONS),
         prepare(Listed(TEXTS[1:]), Bytes(), FRACTIONS),
@@ -121,7 +122,7 @@ def test_text_split_and_tokenizer_each_have_a_place_of_their_own() -> None:
     assert len({json.dumps(facts.identity()) for facts in found}) == len(found)
 
 
-def test_identity_of_text_does_not_depend_on_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_identity_of_text_does_not_depend_on_path(tmp_path: Path, monkeypatch: Patch) -> None:
     identities = []
     for place in ("here", "there"):
         (tmp_path / place).mkdir()
@@ -145,9 +146,7 @@ def test_a_vocabulary_changed_on_disk_is_read_anew(tmp_path: Path) -> None:
     assert plain.tokenizer != merged.tokenizer
 
 
-def test_a_write_cut_short_leaves_nothing_behind_and_is_done_again(
-    cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupted_write_leaves_nothing_and_is_repeated(cache: Path, monkeypatch: Patch) -> None:
     def killed(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
@@ -166,7 +165,7 @@ def test_text_that_is_not_unicode_is_refused_in_one_line(tmp_path: Path) -> None
         prepare(LocalText(str(tmp_path / "a.jsonl")), Characters(), FRACTIONS)
 
 
-def test_the_cache_is_where_the_environment_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_cache_is_where_the_environment_says(monkeypatch: Patch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "x"))
     monkeypatch.setenv("LM_CACHE", str(tmp_path / "y"))
     assert cache_folder() == tmp_path / "y"

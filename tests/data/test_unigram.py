@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers import Capture, Patch
 
 from lm.data import IGNORED, tokens
 from lm.data.batch import Data
@@ -23,7 +24,7 @@ WORDS = ["the", "a", "cat", "dog", "sat", "ran", "on", "under", "mat", "tree", "
 
 
 @pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def cache(tmp_path: Path, monkeypatch: Patch) -> Path:
     """An empty cache."""
     monkeypatch.setenv("LM_CACHE", str(tmp_path / "cache"))
     return tmp_path / "cache"
@@ -87,7 +88,7 @@ def test_unigram_nll_is_loss_of_training_frequencies_on_validation(kind: str, tm
     assert found == pytest.approx(sum(losses) / len(losses), rel=1e-12)
 
 
-def test_counting_in_parts_is_counting_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_counting_in_parts_is_counting_at_once(monkeypatch: Patch) -> None:
     ids = np.random.RandomState(0).randint(0, 9, 1000).astype(np.uint16)
     at_once = token_counts(ids, 9)
     monkeypatch.setattr(tokens, "COUNT_CHUNK", 7)
@@ -122,7 +123,7 @@ def files_of(entry: Path) -> dict[str, tuple[bytes, int]]:
 @pytest.mark.parametrize("older", [False, True])
 @pytest.mark.parametrize("make", [text_data, pair_data])
 def test_cache_entry_of_any_version_is_reused(
-    make: Callable[[Path], Data], older: bool, cache: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    make: Callable[[Path], Data], older: bool, cache: Path, tmp_path: Path, capsys: Capture
 ) -> None:
     """Older versions store no such loss, and read a `facts.json` that has no more keys than they know."""
     first = make(tmp_path)
@@ -141,9 +142,7 @@ def test_cache_entry_of_any_version_is_reused(
     assert capsys.readouterr().err == ""
 
 
-def test_a_stored_loss_is_read_and_not_counted_again(
-    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stored_loss_is_read_and_not_counted_again(cache: Path, tmp_path: Path, monkeypatch: Patch) -> None:
     text_data(tmp_path).prepare_data()
     monkeypatch.setattr(tokens, "token_counts", None)
     again = text_data(tmp_path)
@@ -152,7 +151,7 @@ def test_a_stored_loss_is_read_and_not_counted_again(
     assert again.facts.unigram_nll is not None
 
 
-def test_an_entry_serves_facts_of_a_record_that_has_the_loss(tmp_path: Path) -> None:
+def test_an_entry_serves_facts_that_have_the_loss(tmp_path: Path) -> None:
     data = text_data(tmp_path)
     data.prepare_data()
     assert data.facts is not None

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import stand_in
+from helpers import Patch
 from in_threads import InThreads
 from stand_in_task import finish, train_on_node
 
@@ -26,7 +27,7 @@ def store(tmp_path: Path) -> Store:
 
 
 @pytest.fixture
-def light(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def light(monkeypatch: Patch) -> Iterator[None]:
     """Cells that train nothing, in processes from a server that imports nothing, and a word of who waits soon.
 
     The server ends with the test: cells of other tests, which train, would each import torch for themselves.
@@ -62,9 +63,7 @@ ENGINES = [
 
 
 @pytest.fixture(params=ENGINES)
-def engine(
-    request: pytest.FixtureRequest, light: None, store: Store, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Make]:
+def engine(request: pytest.FixtureRequest, light: None, store: Store, monkeypatch: Patch) -> Iterator[Make]:
     """Makes executors of one kind on one store, which are closed in the end."""
     made: list[Executor] = []
     if request.param == "ray":

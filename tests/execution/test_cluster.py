@@ -150,7 +150,7 @@ def ray_cluster(**head: Any) -> Iterator[Any]:
             made.shutdown()
 
 
-def test_ray_with_a_node_lost_in_the_middle_leaves_the_same_table(spec: Path, whole: Path, tmp_path: Path) -> None:
+def test_ray_with_a_lost_node_gives_the_same_table(spec: Path, whole: Path, tmp_path: Path) -> None:
     """A head without cores and two nodes of one core, each with a cache of its own."""
     out = tmp_path / "out"
     with ray_cluster(num_cpus=0) as cluster:
@@ -166,9 +166,7 @@ def test_ray_with_a_node_lost_in_the_middle_leaves_the_same_table(spec: Path, wh
 
 
 @pytest.mark.skipif(importlib.util.find_spec("grpc") is None, reason="needs grpcio: pip install 'lm-ablations[ray]'")
-def test_ray_from_outside_goes_on_after_ctrl_c_and_leaves_the_same_table(
-    spec: Path, whole: Path, tmp_path: Path
-) -> None:
+def test_ray_from_outside_resumes_after_ctrl_c(spec: Path, whole: Path, tmp_path: Path) -> None:
     out, port = tmp_path / "out", free_port()
     cache = {"LM_CACHE": str(tmp_path / "cache")}
     with ray_cluster(num_cpus=2, ray_client_server_port=port, env_vars=cache):
@@ -194,9 +192,7 @@ def listened_to(port: int) -> bool:
 
 
 @pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs ray: pip install 'lm-ablations[ray]'")
-def test_ctrl_c_ends_a_cluster_that_was_started_and_the_next_command_goes_on(
-    spec: Path, whole: Path, tmp_path: Path
-) -> None:
+def test_ctrl_c_ends_a_started_cluster_and_cells_resume(spec: Path, whole: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     process = start(spec, out, "ray:memory=80")
     until(lambda: checkpoints(out), process)
@@ -213,7 +209,7 @@ def test_ctrl_c_ends_a_cluster_that_was_started_and_the_next_command_goes_on(
 
 @pytest.mark.skipif(importlib.util.find_spec("submitit") is None, reason="needs submitit: pip install '...[slurm]'")
 @pytest.mark.parametrize("number", [signal.SIGUSR2, signal.SIGKILL], ids=["preempted", "killed"])
-def test_a_job_that_is_preempted_or_killed_goes_on_from_its_checkpoint(
+def test_a_preempted_or_killed_job_resumes_from_its_checkpoint(
     number: signal.Signals, spec: Path, whole: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
@@ -233,9 +229,7 @@ def test_a_job_that_is_preempted_or_killed_goes_on_from_its_checkpoint(
 
 
 @pytest.mark.skipif(importlib.util.find_spec("submitit") is None, reason="needs submitit: pip install '...[slurm]'")
-def test_jobs_of_a_real_slurm_are_queued_again_and_leave_the_same_table(
-    spec: Path, whole: Path, tmp_path: Path
-) -> None:
+def test_requeued_jobs_of_a_real_slurm_give_the_same_table(spec: Path, whole: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     with slurm.serving() as environment:
         process = start(spec, out, "slurm:partition=cpu,time=0:30:00,cpus=1", **environment)

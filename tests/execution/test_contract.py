@@ -80,7 +80,7 @@ def untouched(store: Store, cell: str) -> bool:
         return free
 
 
-def test_events_of_a_cell_come_in_order_and_its_end_once(engine: Make, store: Store) -> None:
+def test_events_of_a_cell_come_in_order_with_one_end(engine: Make, store: Store) -> None:
     executor = engine()
     first, second = hand_over(executor, StandIn(FIRST, {7: "validate"})), hand_over(executor, StandIn(SECOND))
     events = follow(executor, first, second)

@@ -9,6 +9,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from helpers import Patch
 
 from lm.execution import fork_server
 from lm.execution.fork_server import MARK, make_tempdir, mark_owner, remove_stale_tempdirs, stale_tempdirs_removed
@@ -18,7 +19,7 @@ names_processes = pytest.mark.skipif(not lease_holder.PROC.exists(), reason="nob
 
 
 @names_processes
-def test_only_folders_of_killed_commands_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_folders_of_killed_commands_are_removed(tmp_path: Path, monkeypatch: Patch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     folders = [tmp_path / f"pymp-{name}" for name in ("mine", "another's", "killed", "elsewhere")]
     for folder in folders:
@@ -47,7 +48,7 @@ def test_only_folders_of_killed_commands_are_removed(tmp_path: Path, monkeypatch
 
 
 @names_processes
-def test_a_folder_removed_meanwhile_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_removed_meanwhile_is_no_error(tmp_path: Path, monkeypatch: Patch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     folders = [tmp_path / f"pymp-{number}" for number in range(3)]
     for folder in folders:
@@ -83,7 +84,7 @@ print(seen["torch"], signal.getsignal(signal.SIGINT) is signal.SIG_IGN, "lm.mode
     assert done.stdout.split() == [str(tmp_path / "inductor"), "True", "True"]
 
 
-def test_ctrl_c_is_blocked_until_the_server_ignores_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_is_blocked_until_the_server_ignores_it(monkeypatch: Patch) -> None:
     blocked: list[bool] = []
     see = lambda: blocked.append(signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, []))  # noqa: E731
     monkeypatch.setattr("multiprocessing.forkserver.ensure_running", see)

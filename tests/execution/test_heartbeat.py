@@ -3,6 +3,7 @@
 import time
 
 import pytest
+from helpers import Patch
 
 from lm.execution import heartbeat
 from lm.execution.heartbeat import SilenceMonitor, SlowBlockWarning
@@ -28,14 +29,14 @@ def heard(one: SilenceMonitor | SlowBlockWarning, machine: Machine, seconds: int
     return found
 
 
-def test_a_stopped_process_is_told_of_within_ten_seconds_and_then_rarely() -> None:
+def test_a_stopped_process_is_reported_soon_and_then_rarely() -> None:
     machine = Machine("T")
     found = heard(machine.monitor(), machine, 300)
     assert list(found) == [8, 24, 72, 216]
     assert found[8] == "no word for 8 s: process 4711 is stopped, SIGCONT lets it go on"
 
 
-def test_silence_lasts_until_a_word_and_does_not_grow_while_nobody_looks() -> None:
+def test_silence_ends_with_a_message_and_grows_only_when_checked() -> None:
     machine = Machine("R")
     one = machine.monitor()
     for _ in range(30):
@@ -48,7 +49,7 @@ def test_silence_lasts_until_a_word_and_does_not_grow_while_nobody_looks() -> No
     assert one.seconds_silent() == 2
 
 
-def test_a_process_at_work_is_told_of_after_a_minute_with_what_it_used() -> None:
+def test_a_silent_busy_process_is_reported_after_a_minute() -> None:
     machine = Machine("R")
     one = machine.monitor()
     machine.used = 3.0
@@ -60,7 +61,7 @@ def test_a_process_at_work_is_told_of_after_a_minute_with_what_it_used() -> None
     assert list(heard(one, machine, 540)) == [180, 540]
 
 
-def test_a_process_that_speaks_now_and_then_is_never_told_of() -> None:
+def test_a_process_that_sends_messages_is_never_reported() -> None:
     machine = Machine("R")
     one = machine.monitor()
     for _ in range(20):
@@ -68,7 +69,7 @@ def test_a_process_that_speaks_now_and_then_is_never_told_of() -> None:
         one.record_activity()
 
 
-def test_a_process_stopped_after_a_long_silence_is_told_of_at_once() -> None:
+def test_a_process_stopped_after_long_silence_is_reported_at_once() -> None:
     machine = Machine("S")
     one = machine.monitor()
     heard(one, machine, 100)
@@ -76,7 +77,7 @@ def test_a_process_stopped_after_a_long_silence_is_told_of_at_once() -> None:
     assert list(heard(one, machine, 2)) == [101]
 
 
-def test_an_end_that_nobody_reports_is_told_of_but_not_before_somebody_could() -> None:
+def test_an_unreported_exit_is_reported_after_a_delay() -> None:
     machine = Machine("R")
     one = machine.monitor()
     assert heard(one, machine, 30) == {}
@@ -87,7 +88,7 @@ def test_an_end_that_nobody_reports_is_told_of_but_not_before_somebody_could() -
 
 
 @pytest.mark.parametrize("state", [None, "R"])
-def test_where_nothing_is_known_of_processes_silence_is_told_all_the_same(state: str | None) -> None:
+def test_silence_is_reported_without_process_information(state: str | None) -> None:
     machine = Machine(state)
     one = SilenceMonitor(4711, lambda: machine.now, lambda pid: state, lambda pid: None)
     assert heard(one, machine, 61) == {
@@ -101,7 +102,7 @@ def waited(machine: Machine, seconds: int, pid: int | None = 4711) -> dict[float
     return heard(late, machine, seconds)
 
 
-def test_a_process_that_imports_is_waited_for_in_silence_for_a_minute() -> None:
+def test_a_slow_start_is_reported_after_a_minute() -> None:
     assert waited(Machine("R"), 59) == {}
     assert waited(Machine("S"), 200) == {
         60: "waiting for it, which has not answered for 60 s",
@@ -109,16 +110,16 @@ def test_a_process_that_imports_is_waited_for_in_silence_for_a_minute() -> None:
     }
 
 
-def test_a_process_that_is_stopped_is_named_soon() -> None:
+def test_a_process_stopped_at_its_start_is_reported_soon() -> None:
     line = "waiting for it: process 4711 is stopped, SIGCONT lets it go on"
     assert waited(Machine("T"), 80) == {8: line, 24: line, 60: line, 72: line}
 
 
-def test_where_no_process_is_there_yet_only_a_long_wait_is_told() -> None:
+def test_a_wait_without_a_process_is_reported_after_a_minute() -> None:
     assert waited(Machine("T"), 70, pid=None) == {60: "waiting for it, which has not answered for 60 s"}
 
 
-def test_a_block_that_takes_long_is_told_of_and_one_that_does_not_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_a_slow_block_is_reported(monkeypatch: Patch) -> None:
     lines: list[str] = []
     with SlowBlockWarning("waiting for it", lines.append, lambda: 4711, state=lambda pid: "T"):
         pass

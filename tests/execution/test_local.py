@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import stand_in
+from helpers import Patch
 from records import blank
 from stand_in import STEPS, StandIn
 
@@ -90,7 +91,7 @@ def test_cells_survive_their_fork_server_and_the_next_has_another(store: Store) 
     assert server() not in killed
 
 
-def test_cells_killed_with_their_fork_server_resume_without_a_counted_try(store: Store) -> None:
+def test_cells_killed_with_their_fork_server_resume_uncounted(store: Store) -> None:
     kills = []
 
     def kill_all(jobs: list[Job]) -> None:
@@ -127,7 +128,7 @@ def test_a_cell_that_loses_every_fork_server_is_interrupted(store: Store) -> Non
     [(EOFError, 0.0), (ConnectionRefusedError, 0.0), (BrokenPipeError, 0.0), (ConnectionError, 0.5)],
 )
 def test_a_fork_server_that_ends_during_a_start_is_replaced(
-    store: Store, monkeypatch: pytest.MonkeyPatch, error: type[Exception], seconds: float
+    store: Store, monkeypatch: Patch, error: type[Exception], seconds: float
 ) -> None:
     """Also where it takes a while to end: it listens no more, and as long as it is there no other is started."""
     whose, began = multiprocessing.context.ForkServerProcess, time.monotonic()
@@ -145,7 +146,7 @@ def test_a_fork_server_that_ends_during_a_start_is_replaced(
     assert whole(store, FIRST)
 
 
-def test_fork_servers_that_all_end_are_an_input_error(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fork_servers_that_all_end_are_an_input_error(store: Store, monkeypatch: Patch) -> None:
     def start(self: Any) -> None:
         raise EOFError
 
@@ -175,15 +176,6 @@ def test_an_interrupt_leaves_no_process_behind(store: Store, orphaned: bool) -> 
         assert free
 
 
-def test_a_cell_killed_once_resumes_and_one_killed_twice_fails(store: Store) -> None:
-    told = Told()
-    once, twice = StandIn(FIRST, {5: "SIGKILL"}), StandIn(SECOND, {5: "SIGKILL", 9: "SIGKILL"})
-    assert trained(store, told, once, twice) == 0
-    assert whole(store, FIRST)
-    assert store.record(SECOND)["status"] == "failed"
-    assert "process killed by SIGKILL" in told.records[SECOND]["error"]
-
-
 def test_a_retried_failure_that_is_killed_once_resumes(store: Store) -> None:
     store.finish(FIRST, {**blank(FIRST, "failed"), "error": "before"})
     told = Told()
@@ -192,9 +184,7 @@ def test_a_retried_failure_that_is_killed_once_resumes(store: Store) -> None:
     assert whole(store, FIRST)
 
 
-def test_a_stopped_process_is_reported_and_continues_after_sigcont(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stopped_process_is_reported_and_continues_after_sigcont(store: Store, monkeypatch: Patch) -> None:
     monkeypatch.setattr(heartbeat, "FIRST_SECONDS", 0.05)
 
     class LetsGo(Told):
@@ -218,21 +208,7 @@ def test_a_stopped_process_is_reported_and_continues_after_sigcont(
     assert whole(store, FIRST)
 
 
-def test_a_locked_cell_is_trained_after_its_lock_is_released(store: Store) -> None:
-    class LetsGo(Told):
-        def on_finished(self, planned: Planned, record: Ending | None, seconds: float) -> None:
-            super().on_finished(planned, record, seconds)
-            held.close()
-
-    told, held = LetsGo(), contextlib.ExitStack()
-    held.enter_context(store.lock(FIRST))
-    assert trained(store, told, StandIn(FIRST), StandIn(SECOND)) == 0
-    assert list(told.records) == [SECOND, FIRST]
-    assert told.lines[0].startswith(f"1 of 2 cells is being trained by process {os.getpid()} on host ")
-    assert whole(store, FIRST, SECOND)
-
-
-def test_a_killed_process_writes_no_record_of_a_cell_it_lost(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_killed_process_records_no_cell_it_lost(store: Store, monkeypatch: Patch) -> None:
     def lose(jobs: list[Job]) -> None:
         other = replace(Holder.this("a" * 16), machine="another", host="elsewhere", pid=7)
         (store.cells / ".leases" / FIRST / "2").write_bytes(other.written())
@@ -256,14 +232,14 @@ def hung(store: Store, *deeds: int) -> tuple[Told, Any]:
     return told, store.record(FIRST)
 
 
-def test_a_cell_that_hangs_once_is_tried_again(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cell_that_hangs_once_is_tried_again(store: Store, monkeypatch: Patch) -> None:
     monkeypatch.setattr(local, "STACK_SECONDS", 0.3)
     told, record = hung(store, 5)
     assert (record["status"], record["cost"]["tries"]) == ("ok", 2)
     assert [line for line in told.lines if "is ended, started once more" in line]
 
 
-def test_a_cell_that_hangs_twice_fails_with_its_stack(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cell_that_hangs_twice_fails_with_its_stack(store: Store, monkeypatch: Patch) -> None:
     monkeypatch.setattr(local, "STACK_SECONDS", 0.3)
     told, record = hung(store, 5, 7)
     assert record["status"] == "failed"
@@ -274,16 +250,6 @@ def test_a_cell_that_hangs_twice_fails_with_its_stack(store: Store, monkeypatch:
     assert "is ended, given up" in told.lines[-1]
 
 
-def test_a_full_disk_ends_the_command_without_a_record(store: Store) -> None:
-    told = Told()
-    with pytest.raises(OSError, match="No space left on device"):
-        trained(store, told, StandIn(FIRST, {5: "disk"}), StandIn(SECOND), workers=1)
-    assert told.records == {FIRST: None}, "the second has not begun"
-    assert not store.finished(FIRST)
-    assert trained(store, Told(), StandIn(FIRST, {5: "disk"}), StandIn(SECOND)) == 0
-    assert whole(store, FIRST, SECOND)
-
-
 def ended(executor: Local) -> list[Any]:
     """What is told until no cell is in hand."""
     events: list[Any] = []
@@ -292,7 +258,7 @@ def ended(executor: Local) -> list[Any]:
     return events
 
 
-def test_a_cancelled_process_that_ignores_sigterm_is_killed(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cancelled_process_that_ignores_sigterm_is_killed(store: Store, monkeypatch: Patch) -> None:
     monkeypatch.setattr(local, "GRACE_SECONDS", 0.05)
     with Local(store, 1) as executor:
         cell: Any = StandIn(FIRST, {3: "deaf", 5: "validate"})
@@ -317,7 +283,7 @@ def test_a_cell_killed_after_a_full_disk_is_not_restarted(store: Store) -> None:
     assert sum(isinstance(event, Started) for event in events) == 1
 
 
-def test_a_cell_of_one_device_gets_the_first_free_slot(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cell_of_one_device_gets_the_first_free_slot(store: Store, monkeypatch: Patch) -> None:
     monkeypatch.setattr(local, "train_one", stand_in.tell_slot)
     wide = {"trainer": {"devices": 2, "precision": None}}
     with Local(store, 3) as executor:

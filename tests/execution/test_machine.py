@@ -1,6 +1,7 @@
 """How many threads a cell gets: what the user said, or a share of the cores."""
 
 import pytest
+from helpers import Patch
 
 from lm.execution.machine import threads_each
 
@@ -22,8 +23,8 @@ from lm.execution.machine import threads_each
         ({"OMP_NUM_THREADS": ""}, 2, 4),
     ],
 )
-def test_threads_are_those_of_the_environment_or_a_share_of_the_cores(
-    monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], workers: int, expected: int
+def test_threads_come_from_the_environment_or_the_cores(
+    monkeypatch: Patch, environment: dict[str, str], workers: int, expected: int
 ) -> None:
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
         monkeypatch.delenv(name, raising=False)

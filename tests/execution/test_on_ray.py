@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import stand_in
+from helpers import Patch
 from stand_in import StandIn
 from stand_in_task import train_on_node
 
@@ -19,7 +20,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.extra]
 class Losing:
     """An executor whose every task is lost."""
 
-    def __init__(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, store: Store, monkeypatch: Patch) -> None:
         pytest.importorskip("ray", reason="needs ray: pip install 'lm-ablations[ray]'")
         from lm.execution import on_ray
 
@@ -45,7 +46,7 @@ class Losing:
         return [event.outcome for event in self.executor.events if hasattr(event, "outcome")]
 
 
-def test_a_task_lost_before_it_begins_is_no_loss_of_the_cell(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_task_lost_before_it_begins_is_not_counted(store: Store, monkeypatch: Patch) -> None:
     losing = Losing(store, monkeypatch)
     losing.lose(True)
     losing.lose(False)  # on a node that had gone too, which was not known
@@ -54,7 +55,7 @@ def test_a_task_lost_before_it_begins_is_no_loss_of_the_cell(store: Store, monke
     assert losing.outcomes() == [Outcome.LOST]
 
 
-def test_a_cell_whose_tasks_never_begin_is_lost(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cell_whose_tasks_never_begin_is_lost(store: Store, monkeypatch: Patch) -> None:
     losing = Losing(store, monkeypatch)
     while not losing.outcomes():
         losing.lose(False)
@@ -63,7 +64,7 @@ def test_a_cell_whose_tasks_never_begin_is_lost(store: Store, monkeypatch: pytes
 
 
 def test_no_more_tasks_run_than_the_cluster_has_cores(
-    light: None, small_ray: None, store: Store, monkeypatch: pytest.MonkeyPatch
+    light: None, small_ray: None, store: Store, monkeypatch: Patch
 ) -> None:
     """A task that waits for a result of Ray in its main thread would give its core away."""
     monkeypatch.setattr("lm.execution.on_ray.train_on_node", train_on_node)

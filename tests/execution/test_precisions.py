@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from helpers import RUN
+from helpers import RUN, Capture, Patch
 
 from lm.cli import main
 from lm.config.tree import override
@@ -36,7 +36,7 @@ class Clock:
         return take
 
 
-def test_the_ratio_is_of_medians_of_work_that_is_done_in_turn() -> None:
+def test_the_ratio_is_of_medians_of_interleaved_work() -> None:
     clock = Clock()
     ratio = in_turn(clock.work("bf16", 9.0, 0.8, 0.2, 0.4, 0.4), clock.work("fp32", 7.0, 0.1, 0.1, 0.3, 0.1), clock)
     assert ratio == pytest.approx(4.0)
@@ -62,7 +62,7 @@ def test_what_is_said_of_a_precision(ratio: float, words: str) -> None:
     assert format_ratios({"bf16-mixed": ratio}) == [("bf16-mixed", words)]
 
 
-def test_products_are_timed_in_each_precision(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_products_are_timed_in_each_precision(monkeypatch: Patch) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     monkeypatch.setattr(precisions, "SIZE", 4)
     ticks = iter(range(1000))
@@ -74,7 +74,7 @@ def cell(precision: str) -> Cell:
     return check(override(RUN, {"trainer.precision": precision, "trainer.accelerator": "cpu"}))
 
 
-def test_a_step_is_timed_in_the_cells_precision_and_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_is_timed_in_both_precisions(monkeypatch: Patch) -> None:
     timed: list[str] = []
 
     def timer(reduced: Callable[[], object], plain: Callable[[], object]) -> float:
@@ -101,7 +101,7 @@ def test_a_step_is_timed_in_the_cells_precision_and_in_float32(monkeypatch: pyte
     ],
 )
 def test_a_plan_says_so_where_a_precision_does_not_pay(
-    ratio: float | None, line: str | None, monkeypatch: pytest.MonkeyPatch
+    ratio: float | None, line: str | None, monkeypatch: Patch
 ) -> None:
     monkeypatch.setattr(estimate, "relative_step_time", lambda *_: ratio)
     plain, reduced = cell("32-true"), cell("bf16-mixed")
@@ -124,9 +124,7 @@ LADDER = {"rungs": {"s": {"common": {"model.width": 8}}, "m": {"common": {"model
 
 
 @pytest.mark.parametrize("more", [{}, {"ladder": LADDER}])
-def test_every_plan_asks(
-    more: dict[str, object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_every_plan_asks(more: dict[str, object], tmp_path: Path, monkeypatch: Patch, capsys: Capture) -> None:
     monkeypatch.setattr(estimate, "relative_step_time", lambda *_: 16.4)
     monkeypatch.setattr(estimate, "measured_seconds", lambda *_: 1.0)
     line = "bf16 is 16 times slower than fp32 on this processor: --set trainer.precision=32-true"

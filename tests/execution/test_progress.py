@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers import Capture, Patch
 from records import blank, record
 from rich.console import Console
 
@@ -16,11 +17,9 @@ from lm.execution.progress import Display, outcome_line, step_lines
 from lm.execution.scheduler import Running
 from lm.store.store import Store
 
-Said = pytest.CaptureFixture[str]
-
 
 @pytest.fixture(autouse=True)
-def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[float]]:
+def clock(monkeypatch: Patch) -> Iterator[list[float]]:
     """Seconds since some moment, which only a test lets go by."""
     now = [1000.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
@@ -59,7 +58,7 @@ def test_without_anything_known_there_is_no_estimate(clock: list[float]) -> None
     assert display.left([running("a", 0, 1, 0.0, clock)], 3) is None, "one report has no pace"
 
 
-def test_what_is_left_is_shared_by_the_workers_and_is_no_less_than_the_longest_cell(clock: list[float]) -> None:
+def test_time_left_is_at_least_that_of_the_longest_cell(clock: list[float]) -> None:
     two = [running("a", 0, 51, 2.0, clock), running("b", 1, 81, 1.0, clock)]
     display = Display(total=6, workers=2)
     left = 49 * 2.0 + 19 * 1.0
@@ -68,14 +67,12 @@ def test_what_is_left_is_shared_by_the_workers_and_is_no_less_than_the_longest_c
     assert display.left(two, 4) == pytest.approx((left + 4 * typical) / 2)
 
 
-def test_a_cell_without_a_pace_takes_as_long_as_others_do(clock: list[float]) -> None:
+def test_a_cell_without_a_pace_is_estimated_from_others(clock: list[float]) -> None:
     display = Display(total=3, workers=1, expected={"a": 30.0, "b": 10.0})
     assert display.left([running("c", 0, 1, 0.0, clock)], 2) == pytest.approx(20.0 + 2 * 20.0)
 
 
-def test_in_a_log_each_cell_is_a_line_and_now_and_then_one_says_how_far_all_are(
-    clock: list[float], capsys: Said
-) -> None:
+def test_a_log_has_lines_for_cells_and_overall_progress(clock: list[float], capsys: Capture) -> None:
     with Display(total=3, workers=1) as display:
         display.on_progress([running("[a]", 0, 11, 1.0, clock)], 2)
         assert capsys.readouterr().err == ""
@@ -95,16 +92,14 @@ def test_in_a_log_each_cell_is_a_line_and_now_and_then_one_says_how_far_all_are(
     ]
 
 
-def test_before_anything_is_known_the_line_says_that(clock: list[float], capsys: Said) -> None:
+def test_before_anything_is_known_the_line_says_that(clock: list[float], capsys: Capture) -> None:
     display = Display(total=2, workers=1)
     clock[0] += progress.LINE_SECONDS + 1
     display.on_progress([Running(planned("a"), 0)], 1)
     assert capsys.readouterr().err.strip() == "a seed 0 at 0/0; no estimate yet"
 
 
-def test_in_a_terminal_each_cell_in_training_has_a_bar_while_it_trains(
-    clock: list[float], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_terminal_shows_a_bar_for_each_running_cell(clock: list[float], monkeypatch: Patch) -> None:
     screen = io.StringIO()
     monkeypatch.setattr(progress, "Console", lambda **_: Console(file=screen, force_terminal=True, width=120))
     display = Display(total=2, workers=2)
@@ -121,7 +116,7 @@ def test_in_a_terminal_each_cell_in_training_has_a_bar_while_it_trains(
     assert display.bars.tasks[0].completed == 1
 
 
-def test_steps_of_one_run_are_a_line_a_second_and_the_last_is_always_told(clock: list[float], capsys: Said) -> None:
+def test_steps_of_a_run_are_shown_once_a_second(clock: list[float], capsys: Capture) -> None:
     report = step_lines()
     for step, at in ((4, 0.0), (5, 0.5), (6, 2.0), (7, 2.5), (8, 2.6)):
         clock[0] = 1000.0 + at

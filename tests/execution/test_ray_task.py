@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import stand_in
+from helpers import Patch
 from stand_in import StandIn
 
 from lm import __version__
@@ -43,7 +44,7 @@ def read(folder: Path) -> dict[str, str]:
     return {str(path.relative_to(folder)): path.read_text() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
-def test_files_are_sent_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_are_sent_in_pieces(tmp_path: Path, monkeypatch: Patch) -> None:
     monkeypatch.setattr(ray_task, "PIECE", 4)
     folder = write(tmp_path / "a", last_ckpt="0123456789", code__module_py="x = 1", empty_txt="", saving_ckpt="half")
     (folder / ".hidden").write_text("not whole")
@@ -66,7 +67,7 @@ def test_file_names_outside_the_folder_are_refused(name: str, tmp_path: Path) ->
         below(tmp_path, name)
 
 
-def test_prepared_text_is_sent_to_a_node_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prepared_text_is_sent_to_a_node_once(tmp_path: Path, monkeypatch: Patch) -> None:
     folder = write(tmp_path / "here" / "tokens" / "abc", train_npy="ids", facts_json="{}")
     facts = TextStats(str(folder), "text", "tokenizer", 9, {}, {}, {}, {})
     cell: Any = replace(StandIn("a" * 16), facts=facts)
@@ -88,7 +89,7 @@ def test_prepared_text_is_sent_to_a_node_once(tmp_path: Path, monkeypatch: pytes
     assert (tmp_path / "there" / "tokens" / "abc" / "train.npy").read_text() == "ids"
 
 
-def test_user_modules_are_sent_with_the_cell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_user_modules_are_sent_with_the_cell(tmp_path: Path, monkeypatch: Patch) -> None:
     write(tmp_path / "own", parcelled____init___py="", parcelled__parts_py="from parcelled import more\nclass A: ...")
     (tmp_path / "own" / "parcelled" / "__init__.py").write_text("")
     (tmp_path / "own" / "parcelled" / "more.py").write_text("X = 1\n")
@@ -104,7 +105,7 @@ def test_user_modules_are_sent_with_the_cell(tmp_path: Path, monkeypatch: pytest
     assert read(tmp_path / "there").keys() == {"parcelled/__init__.py", "parcelled/more.py", "parcelled/parts.py"}
 
 
-def test_changed_files_are_sent_with_a_checkpoint_and_at_the_end(tmp_path: Path) -> None:
+def test_changed_files_are_sent_with_checkpoints_and_at_the_end(tmp_path: Path) -> None:
     folder, changes = write(tmp_path / "work", cell_json="{}", last_ckpt="1"), Changes()
     changes.mark_sent(folder)
     assert changes.take(folder, whole=False) == {}
@@ -118,7 +119,7 @@ def test_changed_files_are_sent_with_a_checkpoint_and_at_the_end(tmp_path: Path)
     assert Changes().take(tmp_path / "nothing", whole=True) == {}
 
 
-def test_outcome_and_record_are_written_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_outcome_and_record_are_written_last(tmp_path: Path, monkeypatch: Patch) -> None:
     written: list[str] = []
     monkeypatch.setattr(ray_task, "write_atomic", lambda path, content: written.append(path.name))
     write_files(dict.fromkeys(["record.json", "outcome.json", "a.csv", "z.csv"], b""), tmp_path)
@@ -167,7 +168,7 @@ def order(cell: Any, version: str = __version__) -> Order:
 
 
 @pytest.fixture
-def node(light: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def node(light: None, monkeypatch: Patch) -> None:
     monkeypatch.setattr(sys.modules["__main__"], "__file__", None, raising=False)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
 

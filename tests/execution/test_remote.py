@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import stand_in
+from helpers import Patch
 from records import blank
 from stand_in import StandIn
 
@@ -42,7 +43,7 @@ class Far(RemoteExecutor[RemoteJob]):
 
 
 @pytest.fixture
-def far(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Far:
+def far(tmp_path: Path, monkeypatch: Patch) -> Far:
     def finish(cell: Any, store: Store, outcome: Any, times: Any) -> Any:
         return store.finish(cell.id, {**blank(cell.id), **outcome})
 
@@ -118,7 +119,7 @@ def test_a_mailbox_reads_each_whole_line_once(tmp_path: Path) -> None:
     assert mail.new() == []
 
 
-def test_processes_of_a_job_see_no_scheduler_and_no_sigusr2(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_of_a_job_see_no_scheduler_and_no_sigusr2(monkeypatch: Patch) -> None:
     monkeypatch.setenv("SLURM_NTASKS", "1")
     monkeypatch.setenv("LM_CACHE", "kept")
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ())

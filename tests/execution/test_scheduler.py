@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers import Patch
 from in_threads import InThreads
 from interrupting import listening, press_unheard
 from stand_in import STEPS, StandIn, execution
@@ -82,7 +83,7 @@ def test_every_cell_is_trained_in_its_order_and_told_of(store: Store) -> None:
     assert told.seen[-1] == []
 
 
-def test_no_more_cells_are_in_training_than_there_is_room_for_and_each_keeps_its_place(store: Store) -> None:
+def test_running_cells_stay_within_capacity_and_keep_their_slots(store: Store) -> None:
     told = Told()
     with InThreads(store, 2) as executor:
         assert train_cells(planned(*map(StandIn, (FIRST, SECOND, THIRD, FOURTH))), executor, told, execution()) == 0
@@ -95,7 +96,7 @@ def test_no_more_cells_are_in_training_than_there_is_room_for_and_each_keeps_its
     assert all(len(found) == 1 and found <= {0, 1} for found in places.values())
 
 
-def test_the_source_judges_validations_and_is_told_of_a_pruned_cell(store: Store) -> None:
+def test_the_queue_judges_validations_and_hears_of_pruned_cells(store: Store) -> None:
     told = Told()
     source = Asked(planned(StandIn(FIRST, {5: "validate"}), StandIn(SECOND, {4: "validate"})), stops=FIRST)
     assert carried_out(store, source, told, capacity=1) == 0
@@ -108,7 +109,7 @@ def test_the_source_judges_validations_and_is_told_of_a_pruned_cell(store: Store
     assert told.records["arm seed 0"] == {"status": "pruned", "error": "stopped after step 5"}
 
 
-def test_a_failure_stops_no_other_and_a_cell_given_up_is_one(store: Store) -> None:
+def test_failed_and_lost_cells_stop_no_other(store: Store) -> None:
     told = Told()
     cells = StandIn(FIRST, {3: "raise"}), StandIn(SECOND, {3: "SIGKILL", 5: "SIGKILL"}), StandIn(THIRD)
     assert carried_out(store, StaticQueue(planned(*cells)), told, capacity=1) == 0
@@ -151,7 +152,7 @@ class Scripted(Executor):
     def close(self) -> None: ...
 
 
-def test_a_full_disk_ends_all_after_the_cells_in_training_and_the_next_is_not_begun() -> None:
+def test_a_full_disk_ends_the_loop_after_the_running_cells() -> None:
     full = OSError(28, "No space left on device", "a file")
     polls: list[list[Callable[[Handle], Event]]] = [
         [lambda handle: Ended(handle, Outcome.INTERRUPTED, 5, full)],
@@ -181,7 +182,7 @@ def test_interrupted_cells_are_counted(store: Store) -> None:
 
 
 @pytest.fixture
-def eager(monkeypatch: pytest.MonkeyPatch) -> None:
+def eager(monkeypatch: Patch) -> None:
     """Looks at what others train, and speaks of it, all the time."""
     monkeypatch.setattr(scheduler, "LOOK_SECONDS", 0.0)
 
@@ -208,7 +209,7 @@ class LetsGo(Told):
 
 
 @pytest.mark.usefixtures("eager")
-def test_cells_that_others_train_are_come_back_to_after_all_others(store: Store) -> None:
+def test_cells_locked_elsewhere_are_trained_last(store: Store) -> None:
     told, cells = LetsGo(store, FIRST, "arm seed 2"), planned(*map(StandIn, (FIRST, SECOND, THIRD)))
     with InThreads(store, 1) as executor:
         assert train_cells(cells, executor, told, execution()) == 0
@@ -218,14 +219,14 @@ def test_cells_that_others_train_are_come_back_to_after_all_others(store: Store)
 
 
 @pytest.mark.usefixtures("eager")
-def test_what_others_train_is_waited_for_at_the_end_and_said(store: Store) -> None:
+def test_waiting_for_cells_locked_elsewhere_is_reported(store: Store) -> None:
     told = LetsGo(store, FIRST, "waiting for 1 cell being trained by process ")
     assert carried_out(store, StaticQueue(planned(StandIn(FIRST), StandIn(SECOND))), told) == 0
     assert list(told.records) == ["arm seed 1", "arm seed 0"]
 
 
 @pytest.mark.usefixtures("eager")
-def test_what_a_process_elsewhere_left_is_taken_over(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_process_elsewhere_left_is_taken_over(store: Store, monkeypatch: Patch) -> None:
     folder = store.cells / ".leases" / FIRST
     folder.mkdir(parents=True)
     (folder / "1").write_bytes(
@@ -285,7 +286,7 @@ def test_an_interrupt_leaves_through_the_executor(store: Store, tmp_path: Path) 
         assert free
 
 
-def test_an_interrupt_that_is_swallowed_ends_the_loop_all_the_same(store: Store) -> None:
+def test_a_swallowed_interrupt_still_ends_the_loop(store: Store) -> None:
     class Swallows(Told):
         def on_progress(self, running: list[Running], left: int) -> None:
             if running and not self.seen:

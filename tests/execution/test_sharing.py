@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers import RUN
+from helpers import RUN, Patch
 
 from lm.config.tree import InputError
 from lm.execution import sharing
@@ -17,7 +17,7 @@ from lm.training.cell import check, seeded
 
 
 @pytest.fixture
-def measured(monkeypatch: pytest.MonkeyPatch) -> dict[int, float]:
+def measured(monkeypatch: Patch) -> dict[int, float]:
     """Steps a second by the number of workers, as they would be found; every cell is long."""
     found = {1: 2.0, 2: 3.0, 4: 3.5}
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
@@ -49,9 +49,7 @@ def test_a_plan_does_not_measure_and_takes_what_was_measured(tmp_path: Path, mea
     assert choose_num_workers(cells(), tmp_path, measure=False) == 1
 
 
-def test_short_work_is_not_measured(
-    tmp_path: Path, measured: dict[int, float], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_short_work_is_not_measured(tmp_path: Path, measured: dict[int, float], monkeypatch: Patch) -> None:
     measured[1] = 100.0
     monkeypatch.setattr(sharing, "judged_seconds", lambda cells, threads: dict.fromkeys(cells, 1.0))
     assert choose_num_workers(cells(), tmp_path) == 4
@@ -75,16 +73,14 @@ def test_timing_a_step_leaves_the_threads_as_they_were() -> None:
     assert torch.get_num_threads() == threads
 
 
-def test_threads_that_are_given_decide(
-    tmp_path: Path, measured: dict[int, float], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_threads_that_are_given_decide(tmp_path: Path, measured: dict[int, float], monkeypatch: Patch) -> None:
     measured[1] = 100.0
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     assert choose_num_workers(cells(), tmp_path) == 4
 
 
 @pytest.mark.slow
-def test_each_way_is_really_measured_with_all_cores_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_way_is_really_measured_with_all_cores_in_use(monkeypatch: Patch) -> None:
     monkeypatch.setattr(sharing, "cores", lambda: 2)
     monkeypatch.setattr(sharing, "ROUND_SECONDS", 0.2)
     monkeypatch.setattr(sharing, "ROUNDS", 1)
@@ -98,7 +94,7 @@ def _fails(*_: object) -> None:
 
 
 @pytest.mark.slow
-def test_a_process_that_fails_to_measure_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_fails_to_measure_is_not_waited_for(monkeypatch: Patch) -> None:
     monkeypatch.setattr(sharing, "_measure", _fails)
     monkeypatch.setattr(sharing, "cores", lambda: 2)
     monkeypatch.setattr(sharing, "PATIENCE", 60.0)

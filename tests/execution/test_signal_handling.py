@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 
 import pytest
+from helpers import Patch
 from interrupting import Leaving, listening, press_unheard
 
 from lm.execution.signal_handling import cause, deferred_interrupts, ended_by_signals, raise_if_interrupted
@@ -50,7 +51,7 @@ def test_what_was_swallowed_is_raised_where_one_looks() -> None:
     within()  # forgotten with the block
 
 
-def test_it_is_raised_within_another_block_and_as_the_outermost_ends_at_the_latest() -> None:
+def test_a_swallowed_interrupt_leaves_the_outermost_block_at_latest() -> None:
     assert block(within, press_unheard, within, nothing) == [0, 1]
     assert block(press_unheard, nothing) == [0, 1]
 
@@ -105,7 +106,7 @@ def test_another_signal_is_raised_as_an_interrupt_and_named_once(
 
 
 @pytest.mark.usefixtures("at_rest")
-def test_another_signal_ends_a_command_for_which_ctrl_c_is_ignored() -> None:
+def test_sigterm_ends_a_command_that_ignores_ctrl_c() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with ended_by_signals(), deferred_interrupts():
         press()
@@ -124,9 +125,7 @@ def test_a_signal_that_is_ignored_stays_so() -> None:
 
 
 @pytest.mark.usefixtures("at_rest")
-def test_a_swallowed_interrupt_is_raised_at_the_end_and_no_traceback_is_printed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_swallowed_interrupt_is_raised_at_the_end_without_traceback(monkeypatch: Patch) -> None:
     printed: list[type[BaseException]] = []
     monkeypatch.setattr(sys, "unraisablehook", lambda unraisable: printed.append(unraisable.exc_type))
     with pytest.raises(KeyboardInterrupt), ended_by_signals():  # noqa: PT012 - it is raised as the block ends

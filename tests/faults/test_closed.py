@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from helpers import Capture, Patch
 from ladders import make_ladder
 from powerless import close, drop_rights, reason
 
@@ -18,7 +19,6 @@ from faults.place import EXPERIMENT, SWEEP, files
 from lm.cli import main
 
 MakeExperiment = Callable[..., Path]
-Said = pytest.CaptureFixture[str]
 CELLS = {"base": [2.0, 2.1], "better": [1.8, 1.9]}
 
 READ, CLOSED = 0o755, 0o700
@@ -78,7 +78,7 @@ def content(folder: Path) -> dict[str, bytes]:
     ],
     ids=str,
 )
-def test_results_of_another_user_are_one_line_and_stay_as_they_are(
+def test_another_users_results_are_refused_and_kept(
     closed: Callable[[int], Path], tmp_path: Path, arguments: list[str], mode: int, words: str
 ) -> None:
     for name, tree in files().items():
@@ -101,7 +101,7 @@ def test_results_of_another_user_that_may_be_read_are_shown(closed: Callable[[in
 
 
 @pytest.fixture
-def nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
+def nowhere(monkeypatch: Patch) -> None:
     """Leave no folder in which temporary files could be written."""
     monkeypatch.setattr(tempfile, "tempdir", None)
     monkeypatch.setattr(tempfile, "_candidate_tempdir_list", lambda: ["/proc/none", "/proc"])
@@ -109,7 +109,9 @@ def nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("command", ["ablate", "sweep", "fit"])
 @pytest.mark.usefixtures("nowhere")
-def test_training_without_a_folder_for_temporary_files_is_refused(tmp_path: Path, capsys: Said, command: str) -> None:
+def test_training_without_a_folder_for_temporary_files_is_refused(
+    tmp_path: Path, capsys: Capture, command: str
+) -> None:
     assert main([command, str(tmp_path / "small.yaml"), "--out", str(tmp_path / "out")]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("lm: TMPDIR: temporary files can be written nowhere, tried '/proc/none', '/proc'; make room")
@@ -117,7 +119,7 @@ def test_training_without_a_folder_for_temporary_files_is_refused(tmp_path: Path
 
 
 def test_a_pack_without_a_folder_for_temporary_files_is_refused(
-    tmp_path: Path, capsys: Said, request: pytest.FixtureRequest
+    tmp_path: Path, capsys: Capture, request: pytest.FixtureRequest
 ) -> None:
     pack = tmp_path / "climb.lmpack"
     assert main(["pack", str(make_ladder(tmp_path / "out", seeds=(2, 2))), "--out", str(pack)]) == 0
@@ -129,7 +131,7 @@ def test_a_pack_without_a_folder_for_temporary_files_is_refused(
 
 
 @pytest.mark.parametrize("command", ["report", "unpack"])
-def test_a_pack_that_finds_no_room_where_it_is_read_is_one_line(tmp_path: Path, capsys: Said, command: str) -> None:
+def test_a_pack_without_room_to_unpack_is_one_line(tmp_path: Path, capsys: Capture, command: str) -> None:
     pack, out = tmp_path / "climb.lmpack", tmp_path / "new"
     assert main(["pack", str(make_ladder(tmp_path / "out", seeds=(2, 2))), "--out", str(pack)]) == 0
     capsys.readouterr()

@@ -57,7 +57,7 @@ def test_a_run_that_is_disturbed_comes_to_the_same(short: Path, whole: Whole, na
 
 @pytest.mark.extra
 @pytest.mark.slow
-def test_a_folder_for_temporary_files_that_cannot_be_used_changes_nothing(short: Path, whole: Whole) -> None:
+def test_an_unusable_temporary_folder_changes_nothing(short: Path, whole: Whole) -> None:
     place = Place(short / "run")
     place.ended(place.start({"TMPDIR": "/proc/none"}))
     assert place.left_alive() == []

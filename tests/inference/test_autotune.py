@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from helpers import RUN
+from helpers import RUN, Patch
 
 from lm.ablation.ablate import RunOptions, ablate
 from lm.ablation.experiment import load_experiment
@@ -24,7 +24,7 @@ EVERY: Tree = {f"trainer.{name}": "auto" for name in ("precision", "attention", 
 
 
 @pytest.fixture
-def speeds(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
+def speeds(monkeypatch: Patch) -> dict[str, float]:
     """Seconds of a step by what is in the name of a way, multiplied; nothing is trained or compiled."""
     given: dict[str, float] = {}
 
@@ -111,7 +111,7 @@ def test_stored_decision_is_used_again(tmp_path: Path, speeds: dict[str, float])
     assert chosen(tmp_path, {**EVERY, "model.width": 24}) != first
 
 
-def test_kernel_missing_on_this_processor_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernel_missing_on_this_processor_is_left_out(tmp_path: Path, monkeypatch: Patch) -> None:
     def none(*_: Any) -> Any:
         raise RuntimeError("pack_vnni2 is only supported when avx512 is supported")
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from helpers import Patch
 
 from lm.config.imported import current_folder_modules
 from lm.config.tree import InputError, Tree
@@ -22,7 +23,7 @@ def naming(module: str) -> Tree:
 
 
 @pytest.fixture
-def run(experiment: MakeExperiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def run(experiment: MakeExperiment, tmp_path: Path, monkeypatch: Patch) -> Iterator[Path]:
     """A run in tmp_path/out of an experiment in tmp_path/project/sub, seen from an empty folder."""
     folder = experiment({"base": [2.0], "arm": [1.9]}, command=["ablate", "project/sub/mine.yaml", "--tier", "G"])
     (tmp_path / "project" / "sub").mkdir(parents=True)
@@ -34,9 +35,7 @@ def run(experiment: MakeExperiment, tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("place", ["here", ".", "project/sub"])
-def test_own_components_are_found_here_beside_the_results_and_beside_the_experiment(
-    run: Path, place: str, tmp_path: Path
-) -> None:
+def test_own_components_are_found_in_each_documented_folder(run: Path, place: str, tmp_path: Path) -> None:
     module = f"own_norm_in_{len(place)}"
     (run / "config.yaml").write_text(yaml.safe_dump(naming(module)))
     with pytest.raises(InputError, match="is not found"):

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from helpers import RUN
+from helpers import RUN, Capture, Patch, refused
 
 from lm.cli import main
 from lm.config.components import build
@@ -112,7 +112,7 @@ def run(shared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.extra
-def test_a_minute_of_training_beats_a_dictionary(run: Path, shared: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_minute_of_training_beats_a_dictionary(run: Path, shared: Path, capsys: Capture) -> None:
     capsys.readouterr()
     assert main(["translate", str(run), "--beam", "2"]) == 0
     printed = capsys.readouterr().out
@@ -146,11 +146,6 @@ def test_lines_of_ones_own_are_translated_in_order(run: Path, tmp_path: Path) ->
     assert len(lines) == 5
     assert "Mann" in lines[0]
     assert "Hunde" in lines[2]
-    with pytest.raises(InputError, match="--beam"):
-        translate(run, beam=0)
-    (tmp_path / "none").write_text("")
-    with pytest.raises(InputError, match="no lines to translate"):
-        translate(run, source=tmp_path / "none")
 
 
 # a run that learnt nothing --------------------------------------------------------------------------------------------
@@ -195,7 +190,7 @@ def test_a_split_is_translated_in_its_order_and_scored(untrained: Path, tmp_path
 
 
 def test_a_file_is_translated_without_a_score(
-    untrained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    untrained: Path, tmp_path: Path, capsys: Capture, monkeypatch: Patch
 ) -> None:
     (tmp_path / "mine.en.txt").write_text("a b\n\nc\n")
     monkeypatch.setattr("lm.inference.translate.REPORT_SECONDS", -1.0)
@@ -212,10 +207,9 @@ def test_a_file_is_translated_without_a_score(
     [(["--beam", "0"], "--beam: expected 1 or more, found 0"), (["--alpha", "nan"], "--alpha: expected a number")],
 )
 def test_a_search_that_cannot_be_is_one_line(
-    untrained: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
+    untrained: Path, capsys: Capture, arguments: list[str], words: str
 ) -> None:
-    assert main(["translate", str(untrained), *arguments]) == 2
-    assert words in capsys.readouterr().err
+    refused(capsys, ["translate", untrained, *arguments], words)
 
 
 def test_an_empty_file_has_no_lines_to_translate(untrained: Path, tmp_path: Path) -> None:
@@ -224,9 +218,7 @@ def test_an_empty_file_has_no_lines_to_translate(untrained: Path, tmp_path: Path
         translate(untrained, source=tmp_path / "none")
 
 
-def test_text_missing_from_the_cache_is_prepared_again(
-    untrained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_text_missing_from_the_cache_is_prepared_again(untrained: Path, tmp_path: Path, monkeypatch: Patch) -> None:
     monkeypatch.setenv("LM_CACHE", str(tmp_path / "elsewhere"))
     _, data = load(untrained)
     assert data.facts is not None

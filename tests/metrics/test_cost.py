@@ -9,6 +9,7 @@ from types import ModuleType, SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from helpers import Patch
 
 from lm.metrics import cost
 from lm.metrics.cost import Durations, Energy, matmul_peak, utilisation
@@ -33,7 +34,7 @@ def test_counts_carry_over_and_extremes_have_a_bin() -> None:
     assert Durations().quantile(0.5) is None
 
 
-def test_the_peak_is_that_of_the_fastest_product(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_peak_is_that_of_the_fastest_product(monkeypatch: Patch) -> None:
     durations = [0.5, 0.25, 0.125, 0.25, 1.0, 0.5]
     clock = itertools.accumulate(moment for duration in durations for moment in (1.0, duration))
     monkeypatch.setattr("lm.metrics.cost.time", SimpleNamespace(perf_counter=clock.__next__))  # not everybody's clock
@@ -101,7 +102,7 @@ class FakeNVML(ModuleType):
 
 
 @pytest.fixture
-def nvml(monkeypatch: pytest.MonkeyPatch) -> FakeNVML:
+def nvml(monkeypatch: Patch) -> FakeNVML:
     found = FakeNVML()
     monkeypatch.setitem(sys.modules, "pynvml", found)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(uuid="one"))
@@ -116,14 +117,14 @@ def test_the_energy_of_a_gpu_is_its_counters(nvml: FakeNVML) -> None:
     assert energy.joules() is None
 
 
-def test_no_energy_without_nvml_or_known_device(nvml: FakeNVML, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_energy_without_nvml_or_known_device(nvml: FakeNVML, monkeypatch: Patch) -> None:
     nvml.known = False
     assert Energy(torch.device("cuda")).joules() is None
     monkeypatch.setitem(sys.modules, "pynvml", None)  # as where it is not installed
     assert Energy(torch.device("cuda")).joules() is None
 
 
-def test_what_else_goes_wrong_with_a_gpu_is_not_hidden(nvml: FakeNVML, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_else_goes_wrong_with_a_gpu_is_not_hidden(nvml: FakeNVML, monkeypatch: Patch) -> None:
     def lost(_: object) -> None:
         raise RuntimeError("no such device")
 

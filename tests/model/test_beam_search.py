@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 import torch
-from helpers import MODEL
+from helpers import MODEL, Patch
 from torch import Tensor
 
 from lm.config.components import build, resolve
@@ -62,7 +62,7 @@ def assert_same(left: Iterable[Hypothesis], right: Iterable[Hypothesis]) -> None
 
 @pytest.mark.parametrize("alpha", [0.0, 0.6, 2.0])
 @pytest.mark.parametrize("seed", range(2))
-def test_a_beam_that_holds_everything_finds_the_likeliest_target_of_all(seed: int, alpha: float) -> None:
+def test_an_exhaustive_beam_finds_the_likeliest_target(seed: int, alpha: float) -> None:
     model, (source_bs, hidden_bs), longest = model_of(seed), sources(), 3
     found = beam_search(model, source_bs, hidden_bs, Ends(BEGIN, END, longest), VOCABULARY**longest, alpha)
     for row in range(len(source_bs)):
@@ -139,7 +139,7 @@ def test_a_hypothesis_that_ended_stays_when_others_go_on() -> None:
             assert ended == [one.tokens for one in after if one.tokens in ended]
 
 
-def test_a_target_that_never_ends_is_given_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_target_that_never_ends_is_given_as_it_is(monkeypatch: Patch) -> None:
     decode = EncoderDecoder.decode
     never = torch.zeros(VOCABULARY).index_fill(0, torch.tensor(END), -1e4)
     monkeypatch.setattr(EncoderDecoder, "decode", lambda *arguments: decode(*arguments) + never)

@@ -27,10 +27,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "multi-query, window, softcap, qk_norm, Alibi": {
         "heads": 4,
         "position": "Alibi",
-        "attention": {
-            "class_path": "MultiQuery",
-            "init_args": {"window": 4, "softcap": 5.0, "qk_norm": True},
-        },
+        "attention": {"class_path": "MultiQuery", "init_args": {"window": 4, "softcap": 5.0, "qk_norm": True}},
     },
     "groups, T5Bias, window": {
         "heads": 4,
@@ -119,7 +116,7 @@ HEADS = {"MHA": (MultiHead(SHAPE), H), "GQA": (GroupedQuery(SHAPE, G), G), "MQA"
 
 @pytest.mark.parametrize(("layer", "heads"), HEADS.values(), ids=HEADS)
 @torch.no_grad()
-def test_a_cache_holds_keys_and_values_of_key_value_heads_only(layer: Attention, heads: int) -> None:
+def test_a_cache_holds_key_value_heads_only(layer: Attention, heads: int) -> None:
     exact, small = Cache(), Int8Cache()
     for x_b1d in torch.randn(B, N, SHAPE.width).split(1, dim=1):
         for cache in (exact, small):
@@ -146,7 +143,7 @@ def rows(time: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor
 
 
 @pytest.mark.parametrize("sizes", [[1] * 40, [40], [5, *[1] * 35], [2] * 20, [1, 30, 1, 8]], ids=str)
-def test_what_was_added_comes_back_in_order_and_earlier_rows_stay(sizes: list[int]) -> None:
+def test_appended_rows_come_back_in_order(sizes: list[int]) -> None:
     key, value, cache = rows(40), rows(40, seed=1), Cache()
     seen = []
     for k, v in zip(key.split(sizes, dim=2), value.split(sizes, dim=2), strict=True):

@@ -95,7 +95,7 @@ def test_every_parameter_gets_a_gradient(change: dict[str, str]) -> None:
 
 @every_part
 @torch.no_grad()
-def test_one_token_at_a_time_gives_what_all_at_once_gives(change: dict[str, str]) -> None:
+def test_cached_decoding_equals_decoding_at_once(change: dict[str, str]) -> None:
     model, target, source = pair_model(change), ids(TARGET, 1), ids(SOURCE, 2)
     memory, caches = model.encode(source, shown(source)), [Cache() for _ in model.decoder]
     parts = [model.decode(target[:, t : t + 1], memory, shown(source), caches) for t in range(TARGET)]
@@ -142,16 +142,12 @@ def test_post_norm_with_relu_is_the_transformer_of_torch() -> None:
     table = ours.embedding.tokens.weight
     causal = nn.Transformer.generate_square_subsequent_mask(TARGET, dtype=torch.float64)
     mixed = theirs(
-        table[source],
-        table[target],
-        tgt_mask=causal,
-        src_key_padding_mask=hidden,
-        memory_key_padding_mask=hidden,
+        table[source], table[target], tgt_mask=causal, src_key_padding_mask=hidden, memory_key_padding_mask=hidden
     )
     torch.testing.assert_close(ours(target, source, hidden), mixed @ table.T, rtol=0, atol=1e-10)
 
 
-def test_attention_that_cannot_read_a_source_is_refused_with_its_reason() -> None:
+def test_attention_without_cross_attention_is_refused() -> None:
     model, source = pair_model({"attention": "LinearAttention"}), ids(SOURCE, 2)
     with pytest.raises(ValueError, match="use MultiHead"):
         model(ids(TARGET, 1), source, shown(source))

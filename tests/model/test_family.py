@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from helpers import CONTEXT, RUN, VOCABULARY, decoder, example, noisy, tokens, weights_of
+from helpers import CONTEXT, RUN, VOCABULARY, Capture, Patch, decoder, example, noisy, tokens, weights_of
 from torch import Tensor, nn
 
 from lm.cli import main
@@ -48,7 +48,7 @@ def test_grouped_queries_at_the_ends_are_the_named_layers(heads: int, named: typ
 
 
 @pytest.mark.parametrize("shared", [1, 2, 4])
-def test_grouped_queries_are_many_heads_with_keys_and_values_written_out(shared: int) -> None:
+def test_grouped_queries_equal_heads_with_repeated_keys(shared: int) -> None:
     grouped, many, x = noisy(GroupedQuery(SHAPE, shared)), MultiHead(SHAPE).double(), example(2, TIME, 16)
     state = grouped.state_dict()
     for name in ("key.weight", "key.bias", "value.weight", "value.bias"):
@@ -85,7 +85,7 @@ def by_hand(attention: SoftmaxAttention, q: Tensor, k: Tensor, v: Tensor, mask: 
 @pytest.mark.filterwarnings("ignore:flex_attention called without")
 @torch.no_grad()
 def test_every_way_of_attention_is_the_definition(
-    make: Any, causal: bool, biased: bool, padded: bool, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    make: Any, causal: bool, biased: bool, padded: bool, options: dict[str, Any], monkeypatch: Patch
 ) -> None:
     monkeypatch.setattr(attention_impl, "BLOCK", 3)  # of 7 queries: two whole blocks and a rest
     attention, x = noisy(make(SHAPE, **options)), example(2, TIME, 16)
@@ -133,7 +133,7 @@ def test_a_softcap_bounds_the_scores() -> None:
 
 
 @torch.no_grad()
-def test_normed_queries_and_keys_make_the_size_of_their_weights_irrelevant() -> None:
+def test_qk_norm_ignores_the_size_of_weights() -> None:
     for qk_norm, name in itertools.product((True, False), ("query", "key")):
         model = noisy(decoder({"attention.qk_norm": qk_norm}))
         for block in model.blocks:
@@ -235,11 +235,7 @@ REFUSED: list[tuple[dict[str, Any], list[str]]] = [
 
 @pytest.mark.parametrize(("settings", "words"), REFUSED, ids=[str(settings) for settings, _ in REFUSED])
 def test_what_cannot_be_built_is_refused_in_one_line(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    settings: dict[str, Any],
-    words: list[str],
+    tmp_path: Path, monkeypatch: Patch, capsys: Capture, settings: dict[str, Any], words: list[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("run.yaml").write_text(yaml.safe_dump(RUN))
@@ -282,7 +278,7 @@ OFF_IN_BF16 = 0.02
 
 @pytest.mark.parametrize("way", ATTENTION_IMPLS)
 @pytest.mark.parametrize("biased", [True, False], ids=["bias", "no bias"])
-def test_every_way_under_autocast_is_within_the_stated_bound_of_float32(way: Any, biased: bool) -> None:
+def test_every_implementation_under_autocast_is_near_float32(way: Any, biased: bool) -> None:
     if (
         way not in ("plain", "blocked")
         and torch.backends.cpu.get_cpu_capability() != "AVX512"

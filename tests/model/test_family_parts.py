@@ -98,7 +98,7 @@ def test_rezero_starts_as_the_identity() -> None:
 
 
 @torch.no_grad()
-def test_batch_norm_leaks_the_future_in_training_and_not_in_evaluation() -> None:
+def test_batch_norm_leaks_the_future_in_training_only() -> None:
     """The defect this negative control is there for."""
     model, before = decoder({"norm": "BatchNorm"}).double(), tokens()
     after = before.clone()
@@ -133,7 +133,7 @@ def test_xavier_has_the_variance_of_both_sides(query_key: float, scale_residual:
     assert model.embedding.tokens.weight.std().item() == pytest.approx(0.5, rel=0.05)
 
 
-def test_fan_in_keeps_the_variance_of_what_a_map_is_given() -> None:
+def test_fan_in_keeps_the_variance_of_inputs() -> None:
     changes = {"width": 128, "layers": 3, "embedding.tied": False, "embedding.scaled": True, "position": "Learned"}
     options = {"gain": 1.5, "position": 0.3, "query_key": 0.5}
     model = decoder({**changes, "initializer": {"class_path": "FanIn", "init_args": options}}, vocabulary=257)

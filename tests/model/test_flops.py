@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from helpers import RUN, decoder
+from helpers import RUN, Capture, Patch, decoder, refused
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -206,7 +206,7 @@ def test_cache_is_what_caches_hold(attention: str, shared: int) -> None:
         assert sum(cache.bytes() for cache in caches) == expected[name]
 
 
-def test_cache_of_an_encoder_and_a_decoder_is_the_decoder_s() -> None:
+def test_cache_of_an_encoder_decoder_is_the_decoders() -> None:
     assert cache_bytes(translator(), TIME)["float32"] == 4 * 3 * 2 * 32 * TIME
     assert set(cache_bytes(built({"attention": "LinearAttention"}), TIME).values()) == {0}
 
@@ -263,13 +263,13 @@ def test_a_large_model_is_counted_in_no_memory() -> None:
 
 
 @pytest.fixture
-def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def config(tmp_path: Path, monkeypatch: Patch) -> Path:
     monkeypatch.chdir(tmp_path)
     Path("run.yaml").write_text(yaml.safe_dump(override(RUN, {"model.position": "Learned"})))
     return tmp_path
 
 
-def test_the_command_prints_json_that_adds_up(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_prints_json_that_adds_up(config: Path, capsys: Capture) -> None:
     assert main(["count", "run.yaml", "--json", "--model.layers", "5", "--set", "model.norm=RMSNorm"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["context"], found["batch"]) == (16, 8)
@@ -283,7 +283,7 @@ def test_the_command_prints_json_that_adds_up(config: Path, capsys: pytest.Captu
     assert sorted(path.name for path in config.iterdir()) == ["run.yaml"]
 
 
-def test_context_and_batch_may_be_given(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_context_and_batch_may_be_given(config: Path, capsys: Capture) -> None:
     rope = ["--model.position", "Rope"]
     counts = []
     for context, batch in ((16, 1), (32, 1), (32, 3)):
@@ -299,7 +299,7 @@ def test_context_and_batch_may_be_given(config: Path, capsys: pytest.CaptureFixt
     assert more["activation_bytes"]["bfloat16"] == 3 * rows + copies
 
 
-def test_the_command_prints_tables(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_prints_tables(config: Path, capsys: Capture) -> None:
     assert main(["count", "run.yaml"]) == 0
     shown = capsys.readouterr().out
     for words in (
@@ -326,13 +326,9 @@ def test_the_command_prints_tables(config: Path, capsys: pytest.CaptureFixture[s
     ],
 )
 def test_what_cannot_be_counted_is_one_line(
-    config: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], words: list[str]
+    config: Path, capsys: Capture, arguments: list[str], words: list[str]
 ) -> None:
-    assert main(["count", "run.yaml", *arguments]) == 2
-    shown = capsys.readouterr()
-    assert shown.out == ""
-    assert len(shown.err.strip().splitlines()) == 1, shown.err
-    assert all(word in shown.err for word in words), shown.err
+    refused(capsys, ["count", "run.yaml", *arguments], *words)
 
 
 def test_blocks_alike_are_shown_once() -> None:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import decoder, example, tokens
+from helpers import Patch, decoder, example, tokens
 from torch import Tensor, nn
 
 from lm.model import fused_linear as module
@@ -14,7 +14,7 @@ CLOSE: dict[str, Any] = {"rtol": 1e-12, "atol": 1e-12}
 
 
 @pytest.fixture(autouse=True)
-def _joined(monkeypatch: pytest.MonkeyPatch) -> None:
+def _joined(monkeypatch: Patch) -> None:
     monkeypatch.setattr(module, "should_fuse", lambda x: True)
 
 
@@ -29,7 +29,7 @@ def gradients(outputs: Any, weights: list[nn.Linear]) -> list[Tensor]:
 
 
 @pytest.mark.parametrize("bias", [True, False])
-def test_fused_layers_give_outputs_and_gradients_of_each(bias: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fused_layers_give_outputs_and_gradients_of_each(bias: bool, monkeypatch: Patch) -> None:
     weights, x = maps(bias), example(4, MIN_ROWS_TO_FUSE, 6)
     apart = [one(x) for one in weights]
     wanted = gradients(apart, weights)
@@ -72,7 +72,7 @@ def test_what_is_watched_or_replaced_is_called_by_itself(make: Any) -> None:
 
 
 @pytest.mark.parametrize("mlp", ["GELU", "SwiGLU"])
-def test_model_learns_same_with_layers_fused_or_apart(mlp: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_model_learns_same_with_layers_fused_or_apart(mlp: str, monkeypatch: Patch) -> None:
     found = []
     for few in (1, 10**9):
         monkeypatch.setattr(module, "MIN_ROWS_TO_FUSE", few)

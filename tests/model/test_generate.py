@@ -56,7 +56,7 @@ def test_filters_leave_what_they_keep_as_it_was() -> None:
 
 
 @pytest.mark.parametrize("p", [0.01, 0.3, 0.5, 0.9, 0.999])
-def test_the_nucleus_is_the_smallest_set_with_the_probability_asked_for(p: float) -> None:
+def test_the_nucleus_is_the_smallest_set_of_its_probability(p: float) -> None:
     for row, kept in zip(logits().softmax(-1), ~top_p(logits(), p).isinf(), strict=True):
         assert row[kept].sum() >= p - 1e-12
         assert row[kept].sum() - row[kept].min() < p, "without the least likely it is not enough"
@@ -151,7 +151,7 @@ CHOICES = {"greedy": lambda: greedy, "sampled": lambda: Sample(random(5), 0.9, 8
 
 @pytest.mark.parametrize("choose", CHOICES.values(), ids=CHOICES)
 @pytest.mark.parametrize(("kind", "name"), parts(), ids=[f"{kind}={name}" for kind, name in parts()])
-def test_the_same_tokens_with_and_without_a_cache_for_every_part(kind: str, name: str, choose: object) -> None:
+def test_generation_is_the_same_without_a_cache(kind: str, name: str, choose: object) -> None:
     assert callable(choose)
     model = decoder({"initializer.std": 0.3, "embedding.tied": False, kind: name}).double().eval()
     start, steps = tokens(time=4, batch=8), CONTEXT - 3  # the last token made needs no position
@@ -221,7 +221,7 @@ def test_unusable_prompt_is_refused_before_first_token() -> None:
         generate(decoder().train(), tokens(), 3, greedy)
 
 
-def test_no_gradients_are_kept_and_the_caller_keeps_its_own_mode() -> None:
+def test_generation_keeps_no_gradients_and_restores_the_mode() -> None:
     model = decoder().eval()
     caches = caches_for(model)
     assert caches is not None

@@ -134,11 +134,7 @@ def test_mistral_with_a_sliding_window() -> None:
     ("position", "scaling", "trained"),
     [
         ("RopeLinear", {"rope_type": "linear", "factor": 4.0}, 4 * CONTEXT),
-        (
-            "RopeYarn",
-            {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": CONTEXT},
-            4 * CONTEXT,
-        ),
+        ("RopeYarn", {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": CONTEXT}, 4 * CONTEXT),
         ("RopeNTK", {"rope_type": "dynamic", "factor": 1.0}, CONTEXT),
     ],
     ids=["linear", "yarn", "dynamic"],
@@ -260,10 +256,7 @@ def test_marian() -> None:
     state = {n: x for n, x in other.state_dict().items() if "embed_" not in n and n != "final_logits_bias"}
     ours = loaded(changes, renamed(state, MARIAN))
     halves = torch.cat([sinusoids(CONTEXT, WIDTH)[:, 0::2], sinusoids(CONTEXT, WIDTH)[:, 1::2]], dim=1)
-    for stack, position in (
-        (other.model.encoder, ours.encoder_position),
-        (other.model.decoder, ours.decoder_position),
-    ):
+    for stack, position in ((other.model.encoder, ours.encoder_position), (other.model.decoder, ours.decoder_position)):
         torch.testing.assert_close(stack.embed_positions.create_weight(), halves, rtol=0, atol=1e-7)
         stack.embed_positions.weight.copy_(position.table_td)
     agree_on_pairs(ours, other)

@@ -5,12 +5,10 @@ from typing import Any
 
 import pytest
 import yaml
-from helpers import RUN
+from helpers import RUN, Capture, refusal, refused
 
 from lm.ablation.design import read_design
 from lm.ablation.experiment import load_experiment
-from lm.ablation.sections import read_stages
-from lm.cli import main
 from lm.config.tree import InputError
 from lm.search.search import check_search, check_space
 from lm.search.space import read_space
@@ -90,10 +88,8 @@ def test_a_search_that_cannot_be_carried_out_is_refused(
     tmp_path: Path, changes: dict[str, Any], words: list[str]
 ) -> None:
     before = {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
-    with pytest.raises(InputError) as caught:
+    with refusal(*words):
         check_search(load_sweep(write(tmp_path, SWEEP, **changes), {}), tmp_path / "out")
-    for word in words:
-        assert word in str(caught.value)
     assert {path.name for path in tmp_path.iterdir()} - set(before) <= {"base.yaml", "spec.yaml"}
 
 
@@ -103,7 +99,6 @@ def test_a_search_that_cannot_be_carried_out_is_refused(
         ({"seeds": [2**64]}, ["seeds[0]", "64 bits"]),
         ({"seeds": {"min": 2, "max": 10, "stages": 10**9}}, ["seeds.stages", "1000 at most"]),
         ({"arms": {f"a{index}": {} for index in range(2000)}, "baseline": "a0"}, ["arms", "1024 at most"]),
-        ({"arms": {"a": {}, "../b": {}}}, ["arms", "'../b' cannot name a file"]),
         ({"tiers": {"../../x": {"seeds": 1}}}, ["tiers", "cannot name a file"]),
         ({"metric": "nll@" + "9" * 5000}, ["metric", "no quantity"]),
         ({"notes": [1]}, ["notes", "expected text"]),
@@ -113,10 +108,8 @@ def test_a_search_that_cannot_be_carried_out_is_refused(
 def test_an_experiment_that_cannot_be_carried_out_is_refused(
     tmp_path: Path, changes: dict[str, Any], words: list[str]
 ) -> None:
-    with pytest.raises(InputError) as caught:
+    with refusal(*words):
         load_experiment(write(tmp_path, EXPERIMENT, **changes), {})
-    for word in words:
-        assert word in str(caught.value)
 
 
 def test_a_number_and_its_text_name_the_same_arm(tmp_path: Path) -> None:
@@ -127,10 +120,9 @@ def test_a_number_and_its_text_name_the_same_arm(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("tier", ["/../../ESCAPED", "../x", "a/b", "x" * 300, "a\0b"])
-def test_a_tier_leads_to_no_other_folder(tmp_path: Path, tier: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_tier_leads_to_no_other_folder(tmp_path: Path, tier: str, capsys: Capture) -> None:
     path = write(tmp_path, EXPERIMENT, tiers={tier: {}} if "\0" not in tier and len(tier) < 99 else {})
-    assert main(["ablate", str(path), "--tier", tier, "--plan", "--out", str(tmp_path / "out")]) == 2
-    assert capsys.readouterr().err.count("\n") == 1
+    refused(capsys, ["ablate", path, "--tier", tier, "--plan", "--out", tmp_path / "out"])
 
 
 @pytest.mark.parametrize("tree", [EXPERIMENT, SWEEP], ids=["experiment", "sweep"])
@@ -153,11 +145,6 @@ def test_a_fraction_of_very_many_factors_is_refused_at_once() -> None:
         read_design({"kind": "one_at_a_time", "factors": factors(2000)}, "design")
 
 
-def test_stages_are_bounded_before_they_are_counted() -> None:
-    with pytest.raises(InputError, match=r"stages: expected 1000 at most"):
-        read_stages({"min": 1, "max": 10, "stages": 10**9}, 1, "seeds")
-
-
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -175,12 +162,6 @@ def test_stages_are_bounded_before_they_are_counted() -> None:
     ids=lambda value: str(value)[:40],
 )
 def test_a_command_line_that_cannot_be_used_is_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], words: list[str]
+    tmp_path: Path, capsys: Capture, arguments: list[str], words: list[str]
 ) -> None:
-    path = write(tmp_path, EXPERIMENT)
-    assert main(["ablate", str(path), "--plan", *arguments]) == 2
-    shown = capsys.readouterr().err
-    assert shown.count("\n") == 1
-    assert len(shown) < 1000
-    for word in words:
-        assert word in shown
+    refused(capsys, ["ablate", write(tmp_path, EXPERIMENT), "--plan", *arguments], *words, longest=1000)

@@ -12,7 +12,7 @@ from typing import Any
 import optuna
 import pytest
 import yaml
-from helpers import RUN, known
+from helpers import RUN, Capture, Patch, known
 from optuna.storages.journal import JournalFileBackend
 from undrawn import UNDRAWN
 
@@ -50,7 +50,7 @@ Sweep = Callable[..., SimpleNamespace]
 
 
 @pytest.fixture
-def sweep(capsys: pytest.CaptureFixture[str]) -> Sweep:
+def sweep(capsys: Capture) -> Sweep:
     """Runs the command in this process, which starts its workers: what it answered, printed and told."""
 
     def run(spec: Path, out: Path, *more: str) -> SimpleNamespace:
@@ -172,7 +172,7 @@ def test_all_processes_of_a_cell_stop_when_it_is_pruned(tmp_path: Path, sweep: S
     assert not list((tmp_path / "out/cells").glob(".*.work"))
 
 
-def test_a_plan_trains_and_writes_nothing(tmp_path: Path, sweep: Sweep, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plan_trains_and_writes_nothing(tmp_path: Path, sweep: Sweep, monkeypatch: Patch) -> None:
     monkeypatch.setenv("COLUMNS", "120")
     done = sweep(write(tmp_path), tmp_path / "out", "--plan")
     assert done.returncode == 0, done.stderr

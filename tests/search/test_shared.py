@@ -10,6 +10,7 @@ from typing import Any
 import optuna
 import pytest
 import sqlalchemy
+from helpers import Patch
 from optuna.exceptions import StorageInternalError
 from optuna.trial import TrialState
 from search_world import GRID, SETTINGS, World, carry_out, cells_of_nothing, searching, spec
@@ -28,7 +29,7 @@ from lm.store.redaction import redacted
 
 
 @pytest.fixture(autouse=True)
-def _cells_of_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def _cells_of_nothing(monkeypatch: Patch) -> None:
     cells_of_nothing(monkeypatch)
 
 
@@ -146,7 +147,7 @@ def test_concurrent_processes_suggest_different_values(tmp_path: Path) -> None:
     assert len({tuple(params.values()) for params in shared}) == len(shared)
 
 
-def test_a_process_that_joins_during_a_draw_keeps_its_trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_joins_during_a_draw_keeps_its_trial(tmp_path: Path, monkeypatch: Patch) -> None:
     one = spec(trials=2)
     theirs: list[Planned | None] = []
     with contextlib.ExitStack() as stack:
@@ -200,12 +201,12 @@ def test_an_evicted_process_registers_again_and_counts_no_trial_twice(tmp_path: 
 class Flaky:
     """Makes each write of a storage fail at its turn, before it is made or after: nobody knows which."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, kind: type, methods: list[str]) -> None:
+    def __init__(self, monkeypatch: Patch, kind: type, methods: list[str]) -> None:
         self.left: Iterator[str] = iter(())
         for name in methods:
             self._wrap(monkeypatch, kind, name)
 
-    def _wrap(self, monkeypatch: pytest.MonkeyPatch, kind: type, name: str) -> None:
+    def _wrap(self, monkeypatch: Patch, kind: type, name: str) -> None:
         real = getattr(kind, name)
 
         def call(*args: Any, **named: Any) -> Any:
@@ -226,7 +227,7 @@ WRITES = ["create_new_trial", "set_trial_param", "set_trial_user_attr", "set_tri
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("name", ["random", "grid"])
 def test_a_storage_that_fails_at_any_write_loses_no_trial(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str | None, when: str, name: str
+    tmp_path: Path, monkeypatch: Patch, place: str | None, when: str, name: str
 ) -> None:
     monkeypatch.setattr(storage, "TRY_SECONDS", 0.0)
     one = spec(GRID, trials=3, sampler=Method(name), storage=place)
@@ -244,7 +245,7 @@ def test_a_storage_that_fails_at_any_write_loses_no_trial(
 
 
 @pytest.mark.parametrize("words", storage.DAMAGED)
-def test_a_damaged_database_is_reported_without_waiting(monkeypatch: pytest.MonkeyPatch, words: str) -> None:
+def test_a_damaged_database_is_reported_without_waiting(monkeypatch: Patch, words: str) -> None:
     def broken() -> None:
         raise StorageInternalError("An exception is raised during the commit.") from ValueError(words)
 
@@ -259,7 +260,7 @@ def test_a_damaged_database_is_reported_without_waiting(monkeypatch: pytest.Monk
     assert waits == []
 
 
-def test_an_unreachable_storage_ends_with_one_line_and_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreachable_storage_ends_with_one_line_and_resumes(tmp_path: Path, monkeypatch: Patch) -> None:
     monkeypatch.setattr(storage, "TRY_SECONDS", 0.0)
     monkeypatch.setattr(storage, "WAIT_SECONDS", 0.05)
     one = spec(trials=3)
@@ -278,7 +279,7 @@ def test_an_unreachable_storage_ends_with_one_line_and_resumes(tmp_path: Path, m
     assert len(carry_out(tmp_path, World(), one)) == 3
 
 
-def test_tables_created_by_two_processes_at_once_are_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tables_created_by_two_processes_at_once_are_opened(tmp_path: Path, monkeypatch: Patch) -> None:
     monkeypatch.setattr(storage, "PAUSE_SECONDS", 0.0)
     tries = iter(range(2))
 
@@ -292,7 +293,7 @@ def test_tables_created_by_two_processes_at_once_are_opened(tmp_path: Path, monk
     assert open_storage(spec(storage=f"sqlite:///{tmp_path}/a.db"), None) == "opened"  # type: ignore[comparison-overlap]
 
 
-def test_a_lease_taken_during_a_failure_can_be_released(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lease_taken_during_a_failure_can_be_released(tmp_path: Path, monkeypatch: Patch) -> None:
     engine = sqlalchemy.create_engine(f"sqlite:///{tmp_path}/leases.db")
     mine, other = DbLeases(engine, "s"), DbLeases(engine, "s")
     real, answers = DbLeases.replace, iter(["taken, but not told"])
@@ -327,7 +328,7 @@ def test_a_line_torn_during_a_search_is_cut_off(tmp_path: Path) -> None:
     assert len(carry_out(tmp_path, World(), one)) == 4
 
 
-def test_the_lock_of_a_journal_has_an_age(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_lock_of_a_journal_has_an_age(tmp_path: Path, monkeypatch: Patch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "out").mkdir()
     found = Backend(Path("out/study.journal"))

@@ -8,7 +8,7 @@ from typing import Any
 import optuna
 import pytest
 import yaml
-from helpers import RUN
+from helpers import RUN, refusal
 
 from lm.config.components import resolve
 from lm.config.tree import InputError, override
@@ -143,11 +143,8 @@ def test_choices_may_be_nodes_with_options_lists_and_nothing() -> None:
     ],
 )
 def test_a_wrong_space_is_answered_with_where_and_what(space: Any, words: list[str]) -> None:
-    with pytest.raises(InputError) as error:
+    with refusal(*words):
         read_space(space, "space")
-    assert "\n" not in str(error.value)
-    for word in words:
-        assert word in str(error.value)
 
 
 def test_an_endless_range_is_no_grid() -> None:
@@ -168,10 +165,8 @@ def test_an_endless_range_is_no_grid() -> None:
     ],
 )
 def test_misspelt_paths_and_names_are_found_before_anything_is_trained(space: Any, words: list[str]) -> None:
-    with pytest.raises(InputError) as error:
+    with refusal(*words):
         check_space(read_space(space, "space"), RUN)
-    for word in words:
-        assert word in str(error.value)
 
 
 def test_a_right_space_is_found_right() -> None:
@@ -239,11 +234,8 @@ def test_a_grid_has_one_trial_per_point(tmp_path: Path) -> None:
 def test_a_wrong_sweep_is_answered_with_the_nearest_right_one(
     tmp_path: Path, changes: dict[str, Any], words: list[str]
 ) -> None:
-    with pytest.raises(InputError) as error:
+    with refusal(*words):
         load_sweep(write(tmp_path, **changes), {})
-    assert "\n" not in str(error.value)
-    for word in words:
-        assert word in str(error.value)
 
 
 @pytest.mark.parametrize("key", ["optim.lr", "optim"])

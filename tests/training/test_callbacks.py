@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import RUN
+from helpers import RUN, Patch
 from small_runs import Killed, kill_at
 
 from lm.config.fingerprint import code_of
@@ -57,7 +57,7 @@ class Refuses(Callback):
 
 
 @pytest.fixture
-def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> str:
+def own(tmp_path: Path, monkeypatch: Patch, request: pytest.FixtureRequest) -> str:
     """A module of callbacks of a user's own, by a name that no other test has."""
     name = f"own_callbacks_{abs(hash(request.node.nodeid))}"
     (tmp_path / f"{name}.py").write_text(OWN)
@@ -99,10 +99,7 @@ def test_a_harmless_callback_is_no_part_of_the_identity(own: str) -> None:
 @pytest.mark.parametrize(
     ("entry", "words"),
     [
-        (
-            "EarlyStopping",
-            r"EarlyStopping would end a run by what it sees. .* not be paired; expected trainer.max",
-        ),
+        ("EarlyStopping", r"EarlyStopping would end a run by what it sees. .* not be paired; expected trainer.max"),
         ({"class_path": "lightning.pytorch.callbacks.EarlyStopping", "init_args": {"monitor": "x"}}, "not be paired"),
         ("Timer", "would not be paired"),
         ("OWN.Ends", "Ends sets trainer.should_stop, and would end a run by what it sees"),
@@ -113,10 +110,7 @@ def test_a_harmless_callback_is_no_part_of_the_identity(own: str) -> None:
         ("os.path.join", "'os.path.join' is no subclass of lightning.pytorch.Callback"),
         ("lm.training.recorder.Recorder", "Recorder is how every run is carried out"),
         ({"init_args": {}}, "expected a dotted path or {class_path, init_args, harmless}"),
-        (
-            {"class_path": "OWN.Looks", "harmles": True},
-            r"\.harmles: a callback has class_path, init_args",
-        ),
+        ({"class_path": "OWN.Looks", "harmles": True}, r"\.harmles: a callback has class_path, init_args"),
         ({"class_path": "OWN.Looks", "harmless": "yes"}, r"\.harmless: expected true or false, found 'yes'"),
         ({"class_path": "OWN.Shrinks", "init_args": {"bye": 1}}, "Shrinks has no setting 'bye'. Did you mean by?"),
         ({"class_path": "OWN.Shrinks", "init_args": {"by": "x"}}, r"\.by: expected a number, found 'x'"),

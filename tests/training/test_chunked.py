@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import RUN, VOCABULARY, decoder, tokens
+from helpers import RUN, VOCABULARY, Patch, decoder, tokens
 from torch import Tensor, nn
 
 from lm.config.tree import override
@@ -26,7 +26,7 @@ def problem(dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor, Tensor]
 
 
 @pytest.fixture(params=[1, 7, 10**6], ids=["a row", "seven rows", "all rows"])
-def parts(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def parts(request: pytest.FixtureRequest, monkeypatch: Patch) -> None:
     monkeypatch.setattr(objective, "CHUNK_LOGITS", request.param * V)
 
 
@@ -123,7 +123,7 @@ def test_logits_are_the_product_of_their_factors_or_have_none() -> None:
     assert model.hidden_and_weight(tokens()) is None
 
 
-def test_training_computes_the_loss_of_many_logits_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_training_computes_the_loss_of_many_logits_in_chunks(monkeypatch: Patch) -> None:
     built = check(override(RUN, {"model.dropout": 0.0})).open()
     actual = []
     for many in (1, 10**12):

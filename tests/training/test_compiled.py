@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from helpers import Patch
 from small_runs import train_cell
 
 from lm.training.module import compile_blocks, preserve_buffers_and_rng
@@ -22,7 +23,7 @@ def without_compiler(*_: Any, **__: Any) -> Any:
 
 
 @pytest.mark.slow
-def test_without_a_compiler_the_cell_is_trained_uncompiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_compiler_the_cell_is_trained_uncompiled(tmp_path: Path, monkeypatch: Patch) -> None:
     plain = trained(tmp_path)
     monkeypatch.setattr(torch, "compile", without_compiler)
     monkeypatch.setattr(

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import CONTEXT, VOCABULARY, decoder, tokens
+from helpers import CONTEXT, VOCABULARY, Patch, decoder, tokens
 from torch import Tensor
 
 import lm.training.cell as cells
@@ -25,7 +25,7 @@ class Watched(ReLU):
 
 
 @pytest.fixture
-def devices(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def devices(monkeypatch: Patch) -> list[str]:
     """Devices on which a model is called."""
     called_on: list[str] = []
     forward = Decoder.forward
@@ -46,7 +46,7 @@ def test_a_small_model_runs_on_the_cpu(devices: list[str]) -> None:
     assert torch.equal(torch.get_rng_state(), state)
 
 
-def test_a_large_model_or_a_long_text_runs_on_meta(devices: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_model_or_a_long_text_runs_on_meta(devices: list[str], monkeypatch: Patch) -> None:
     monkeypatch.setattr(cells, "DRY_RUN_MAX_NUMBERS", sum(p.numel() for p in decoder().parameters()))
     dry_run(decoder, [tokens(batch=1)])
     monkeypatch.setattr(cells, "DRY_RUN_MAX_NUMBERS", 10**6)
@@ -54,7 +54,7 @@ def test_a_large_model_or_a_long_text_runs_on_meta(devices: list[str], monkeypat
     assert devices == ["meta", "meta"]
 
 
-def test_a_users_own_part_runs_on_meta_only(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_users_own_part_runs_on_meta_only(monkeypatch: Patch) -> None:
     def build_model() -> Decoder:
         model = decoder()
         model.blocks[0].mlp = Watched(Shape(VOCABULARY, CONTEXT, 16, 2, 2))
@@ -66,7 +66,7 @@ def test_a_users_own_part_runs_on_meta_only(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize("small", [0, DRY_RUN_MAX_NUMBERS], ids=["without memory", "for real"])
-def test_parts_that_do_not_fit_raise_on_either_device(small: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parts_that_do_not_fit_raise_on_either_device(small: int, monkeypatch: Patch) -> None:
     monkeypatch.setattr(cells, "DRY_RUN_MAX_NUMBERS", small)
     with pytest.raises(ValueError, match="9 is longer than the 8 learned positions"):
         dry_run(lambda: decoder({"position": "Learned"}, context=8), [tokens(batch=1, time=9)])

@@ -7,12 +7,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import helpers
 import numpy as np
 import pytest
 import tokenizers
 import torch
 import yaml
-from helpers import RUN, known
+from helpers import RUN, Capture, Patch, known
 from records import blank
 from scipy.optimize import minimize_scalar
 from small_runs import train_cell
@@ -138,7 +139,7 @@ def plain_ece(logits_nv: Tensor, targets_n: Tensor) -> float:
 
 
 @pytest.mark.slow
-def test_logits_too_large_to_keep_are_computed_again(trained: Trained, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_logits_too_large_to_keep_are_computed_again(trained: Trained, monkeypatch: Patch) -> None:
     kept = trained.split("test")
     monkeypatch.setattr("lm.training.evaluate.CACHED_LOGITS_MAX_BYTES", 0)
     assert trained.split("test") == kept
@@ -241,7 +242,7 @@ def test_the_trained_length_over_whole_blocks_is_the_splits_nll(trained: Trained
     assert trained.lengths([8], "validation", 8 * blocks)["8"]["nll"] == pytest.approx(whole, rel=1e-12)
 
 
-def test_how_many_rows_at_once_changes_nothing(trained: Trained, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_how_many_rows_at_once_changes_nothing(trained: Trained, monkeypatch: Patch) -> None:
     many = trained.lengths([4, 8], "validation", 64)
     monkeypatch.setattr("lm.training.evaluate.TOKENS_AT_ONCE", 1)
     one = trained.lengths([4, 8], "validation", 64)
@@ -369,7 +370,7 @@ def test_pairs_with_a_test_split_have_its_evaluation(tmp_path: Path, test: bool)
 
 
 @pytest.fixture
-def evaluated(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+def evaluated(capsys: Capture) -> Callable[..., str]:
     """Runs the command; what it printed."""
 
     def run(*arguments: object) -> str:
@@ -446,9 +447,7 @@ def test_another_text_is_cut_by_the_runs_own_tokenizer(tmp_path: Path, tokenizer
     assert found["text"]["data"]["corpus"] == corpus | {"init_args": {**corpus["init_args"], "field": "text"}}  # type: ignore[dict-item]
 
 
-def test_the_text_is_prepared_again_where_the_cache_was_emptied(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_text_is_prepared_again_where_the_cache_was_emptied(tmp_path: Path, monkeypatch: Patch) -> None:
     cell, folder = finished_run(tmp_path)
     monkeypatch.setenv("LM_CACHE", str(tmp_path / "elsewhere"))
     again = cell_of(FinishedRun.at(folder))
@@ -472,7 +471,7 @@ def test_lengths_asked_for_later_are_measured_without_training(tmp_path: Path) -
     assert record_in(folder)["evaluations"]["lengths"] == expected
 
 
-def test_an_ablation_measures_the_lengths_its_cells_lack(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_ablation_measures_the_lengths_its_cells_lack(tmp_path: Path, capsys: Capture) -> None:
     wanted = {"evaluate": {"lengths": [4, 8], "tokens": 64}}
     cells, folders = [], []
     for changes in ({}, {"seed": 1}, {"seed": 2}):
@@ -517,22 +516,16 @@ REFUSED: list[tuple[list[object], list[str]]] = [
 
 @pytest.mark.parametrize(("arguments", "words"), REFUSED, ids=[" ".join(map(str, a)) for a, _ in REFUSED])
 def test_what_cannot_be_measured_is_one_line(
-    shared_run: tuple[Cell, Path], capsys: pytest.CaptureFixture[str], arguments: list[object], words: list[str]
+    shared_run: tuple[Cell, Path], capsys: Capture, arguments: list[object], words: list[str]
 ) -> None:
     refused(capsys, [shared_run[1], *arguments], *words)
 
 
-def refused(capsys: pytest.CaptureFixture[str], arguments: list[object], *words: str) -> None:
-    capsys.readouterr()
-    assert main(["evaluate", *map(str, arguments)]) == 2
-    shown = capsys.readouterr()
-    assert shown.out == ""
-    assert len(shown.err.strip().splitlines()) == 1, shown.err
-    for word in words:
-        assert word in shown.err
+def refused(capsys: Capture, arguments: list[object], *words: str) -> None:
+    helpers.refused(capsys, ["evaluate", *arguments], *words)
 
 
-def test_a_run_that_cannot_be_measured_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_that_cannot_be_measured_is_one_line(tmp_path: Path, capsys: Capture) -> None:
     _, folder = finished_run(tmp_path / "a")
     (folder / "last.ckpt").unlink()
     refused(capsys, [folder], "last.ckpt", "was not kept")
@@ -556,7 +549,7 @@ def stored(folder: Path, nll: float, hashed: bool) -> None:
     Store(folder.parents[1]).rewrite(folder.name, record)
 
 
-def test_a_checkpoint_that_is_not_the_records_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_checkpoint_that_is_not_the_records_is_refused(tmp_path: Path, capsys: Capture) -> None:
     _, folder = finished_run(tmp_path / "a")
     _, other = finished_run(tmp_path / "b", {"seed": 1})
     checkpoint, before = folder / "last.ckpt", (folder / "record.json").read_bytes()
@@ -577,7 +570,7 @@ def test_a_checkpoint_that_is_not_the_records_is_refused(tmp_path: Path, capsys:
 
 @pytest.mark.parametrize("more", [["--split", "validation"], [], ["--lengths", "4", "--tokens", "64"]])
 def test_weights_without_a_hash_must_reproduce_their_loss(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], trained: Trained, shared_run: tuple[Cell, Path], more: list[str]
+    tmp_path: Path, capsys: Capture, trained: Trained, shared_run: tuple[Cell, Path], more: list[str]
 ) -> None:
     right = float(trained.split("validation")["nll"])
     folder = tmp_path / "cells" / shared_run[1].name
@@ -594,7 +587,7 @@ def test_weights_without_a_hash_must_reproduce_their_loss(
 
 
 def test_a_loss_that_differs_from_the_record_is_reported(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], trained: Trained, shared_run: tuple[Cell, Path]
+    tmp_path: Path, capsys: Capture, trained: Trained, shared_run: tuple[Cell, Path]
 ) -> None:
     folder = tmp_path / "cells" / shared_run[1].name
     shutil.copytree(shared_run[1], folder)

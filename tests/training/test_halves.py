@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import RUN
+from helpers import RUN, Patch
 from small_runs import train_cell
 
 from lm.data.batch import Batch
@@ -13,14 +13,7 @@ from lm.store.record import Record
 from lm.store.store import STACK, Store
 from lm.training.cell import check
 from lm.training.module import LanguageModel, deferred_backward, halves, weighted_halves
-from lm.training.train import (
-    HALVED,
-    HUNG,
-    add_flag,
-    count_resumed,
-    is_out_of_memory,
-    read_previous_attempts,
-)
+from lm.training.train import HALVED, HUNG, add_flag, count_resumed, is_out_of_memory, read_previous_attempts
 
 CPU = (
     "[enforce fail at alloc_cpu.cpp:117] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to allocate "
@@ -89,7 +82,7 @@ def trained(out: Path, changes: dict[str, Any] | None = None, seconds: float = 2
     return train_cell(out, changes, checkpoint_seconds=seconds)[1]
 
 
-def scarce(monkeypatch: pytest.MonkeyPatch, error: Exception, rows: int, start: int = 0) -> None:
+def scarce(monkeypatch: Patch, error: Exception, rows: int, start: int = 0) -> None:
     """Lets no more than so many rows be taken at once, from an optimiser step on."""
     loss = LanguageModel.loss
 
@@ -111,7 +104,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Record:
     ("error", "start"), [(torch.OutOfMemoryError("CUDA out of memory."), 0), (RuntimeError(CPU), 7), (MemoryError(), 3)]
 )
 def test_a_cell_out_of_memory_is_trained_in_halves(
-    tmp_path: Path, whole: Record, monkeypatch: pytest.MonkeyPatch, error: Exception, start: int
+    tmp_path: Path, whole: Record, monkeypatch: Patch, error: Exception, start: int
 ) -> None:
     scarce(monkeypatch, error, 4, start)
     actual = trained(tmp_path, seconds=0.0)
@@ -126,9 +119,7 @@ def test_a_cell_out_of_memory_is_trained_in_halves(
 
 
 @pytest.mark.slow
-def test_what_is_accumulated_over_several_batches_is_halved_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_accumulated_over_several_batches_is_halved_too(tmp_path: Path, monkeypatch: Patch) -> None:
     changes = {"trainer.accumulate_grad_batches": 2}
     before = trained(tmp_path / "whole", changes)
     scarce(monkeypatch, MemoryError(), 4)
@@ -140,7 +131,7 @@ def test_what_is_accumulated_over_several_batches_is_halved_too(
 @pytest.mark.slow
 @pytest.mark.parametrize(("rows", "batch_size"), [(2, 8), (0, 1)])
 def test_a_cell_too_large_for_halves_fails_with_the_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int, batch_size: int
+    tmp_path: Path, monkeypatch: Patch, rows: int, batch_size: int
 ) -> None:
     scarce(monkeypatch, RuntimeError(CPU), rows)
     actual = trained(tmp_path, {"data.batch_size": batch_size})

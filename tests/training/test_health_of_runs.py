@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers import Patch
 from small_runs import train_cell
 
 from lm.analysis.health import faults
@@ -86,7 +87,7 @@ class Signed(torch.optim.SGD):
     ("declared", "declaration"), [("ignores_gradient_scale = True", False), ('"""Silent."""', True)]
 )
 def test_a_users_optimiser_may_declare_that_it_ignores_the_scale(
-    declared: str, declaration: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    declared: str, declaration: bool, tmp_path: Path, monkeypatch: Patch
 ) -> None:
     name = f"signed_{declaration}".lower()
     (tmp_path / f"{name}.py").write_text(OWN.format(declared=declared))

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from helpers import VOCABULARY, decoder, example, tokens
+from helpers import VOCABULARY, Patch, decoder, example, tokens
 from lightning.pytorch.utilities import GradClipAlgorithmType
 from torch import Tensor
 
@@ -51,9 +51,7 @@ def test_clipping_by_norm_scales_all_entries_alike(algorithm: str | None) -> Non
 
 
 @pytest.mark.parametrize(("kept", "expected"), [(3, 3), (2, 0), (0, 0)])
-def test_logits_of_the_last_validation_are_kept_all_or_none(
-    kept: int, expected: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_logits_of_the_last_validation_are_kept_all_or_none(kept: int, expected: int, monkeypatch: Patch) -> None:
     optim: Optim = object.__new__(Optim)  # has no part in it
     module = LanguageModel(decoder().eval(), optim, torch.ones(VOCABULARY, dtype=torch.int64), 0)
     module._trainer = SimpleNamespace(global_step=4, max_steps=4, world_size=1)  # type: ignore[assignment]

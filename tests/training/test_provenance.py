@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from helpers import Patch
 
 from lm.store.sources import hash_sources, read_sources
 from lm.training.process import is_interrupt
@@ -48,14 +49,14 @@ def test_a_checkout_is_its_commit_and_whether_it_holds_changes(checkout: Path) -
     assert git_state(checkout) == {"commit": commit, "dirty": True}
 
 
-def test_outside_a_checkout_and_without_git_nothing_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_outside_a_checkout_and_without_git_nothing_is_known(tmp_path: Path, monkeypatch: Patch) -> None:
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
     assert git_state(tmp_path) == {"commit": None, "dirty": None}
     monkeypatch.setenv("PATH", str(tmp_path))
     assert git(OWN, "status") is None
 
 
-def test_git_that_never_answers_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_git_that_never_answers_is_not_waited_for(tmp_path: Path, monkeypatch: Patch) -> None:
     def hang(*_: Any, timeout: float, **__: Any) -> None:
         raise subprocess.TimeoutExpired("git", timeout)
 
@@ -89,7 +90,7 @@ def test_source_covers_every_room_that_a_process_which_trains_imports() -> None:
     assert provenance()["source"] == source_hash() == hash_sources(read_sources(OWN, COMPUTING))
 
 
-def test_the_device_is_the_accelerator_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_device_is_the_accelerator_where_there_is_one(monkeypatch: Patch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "a card")
@@ -101,7 +102,7 @@ def test_the_device_is_the_accelerator_where_there_is_one(monkeypatch: pytest.Mo
     assert device_name().startswith(platform.processor() or platform.machine())
 
 
-def test_processors_that_round_otherwise_have_other_names(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processors_that_round_otherwise_have_other_names(monkeypatch: Patch) -> None:
     machine = platform.processor() or platform.machine()
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX2")
@@ -140,7 +141,7 @@ def test_an_exit_by_an_interrupt_is_recognised() -> None:
     assert not is_interrupt(SystemExit(0))
 
 
-def test_only_listed_environment_variables_are_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_listed_environment_variables_are_recorded(monkeypatch: Patch) -> None:
     monkeypatch.setenv("MY_TOKEN", "secret")
     monkeypatch.setenv("OMP_NUM_THREADS", "3" * 1000)
     monkeypatch.delenv("MKL_NUM_THREADS", raising=False)
@@ -151,7 +152,7 @@ def test_only_listed_environment_variables_are_recorded(monkeypatch: pytest.Monk
     assert "secret" not in str(provenance())
 
 
-def test_a_forgotten_memory_peak_is_not_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_forgotten_memory_peak_is_not_reported(monkeypatch: Patch) -> None:
     held = bytearray(2**27)
     high = peak_memory()
     assert high is not None

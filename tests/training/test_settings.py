@@ -6,7 +6,7 @@ from typing import Any
 
 import lightning.pytorch
 import pytest
-from helpers import RUN
+from helpers import RUN, Patch
 from lightning.pytorch.callbacks import Timer
 
 from lm.config.components import build, plain_options
@@ -90,7 +90,7 @@ def trainer(work: Path) -> Any:
     return run.trainer(recorder)
 
 
-def test_a_callback_of_an_installed_package_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_callback_of_an_installed_package_is_refused(tmp_path: Path, monkeypatch: Patch) -> None:
     assert [type(callback) for callback in trainer(tmp_path).callbacks] == [Recorder]
     connector = "lightning.pytorch.trainer.connectors.callback_connector._load_external_callbacks"
     monkeypatch.setattr(connector, lambda group: [Timer(duration={"seconds": 1})])
@@ -98,7 +98,7 @@ def test_a_callback_of_an_installed_package_is_refused(tmp_path: Path, monkeypat
         trainer(tmp_path)
 
 
-def test_a_stray_checkpoint_is_not_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stray_checkpoint_is_not_loaded(tmp_path: Path, monkeypatch: Patch) -> None:
     """Under SLURM Lightning takes up what it finds in its folder: that must be the cell's."""
     (tmp_path / "work").mkdir()
     (tmp_path / "hpc_ckpt_1.ckpt").touch()
@@ -106,7 +106,7 @@ def test_a_stray_checkpoint_is_not_loaded(tmp_path: Path, monkeypatch: pytest.Mo
     assert trainer(tmp_path / "work")._checkpoint_connector._hpc_resume_path is None
 
 
-def test_no_variable_of_the_environment_changes_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_variable_of_the_environment_changes_a_run(tmp_path: Path, monkeypatch: Patch) -> None:
     for name, text in {"MAX_TIME": "00:00:00:01", "ACCUMULATE_GRAD_BATCHES": "7", "MAX_STEPS": "3"}.items():
         monkeypatch.setenv(f"PL_TRAINER_{name}", text)
     actual = trainer(tmp_path)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import RUN
+from helpers import RUN, Patch
 from torch import nn
 from torch.distributed.checkpoint.metadata import _MEM_FORMAT_ENCODING, Metadata
 from torch.distributed.checkpoint.state_dict_saver import save
@@ -35,10 +35,7 @@ def test_sharding_is_no_part_of_the_identity() -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        (
-            {"trainer.precision": "16-mixed"},
-            "fsdp2 does not support '16-mixed'; expected one of 32-true,",
-        ),
+        ({"trainer.precision": "16-mixed"}, "fsdp2 does not support '16-mixed'; expected one of 32-true,"),
         ({"trainer.sync_batchnorm": True}, "trainer.sync_batchnorm: strategy fsdp2 does not .* expected strategy ddp"),
         ({"model.norm": "BatchNorm"}, "batch norm would see the rows of each of 2 processes alone"),
         ({"model.block": "ReZero"}, r"fsdp2 shares out parameters by their rows, and blocks.0.\S+share is a single"),
@@ -110,7 +107,7 @@ class Evil:
         return os.mkdir, ("evil",)
 
 
-def test_checkpoint_metadata_cannot_run_code(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_checkpoint_metadata_cannot_run_code(folder: Path, tmp_path: Path, monkeypatch: Patch) -> None:
     monkeypatch.chdir(tmp_path)
     (folder / METADATA_FILE).write_bytes(pickle.dumps(Evil()))
     assert not is_intact(folder)
@@ -141,7 +138,7 @@ def test_pickled_getattr_reaches_members_of_an_enumeration_only(folder: Path) ->
             read_checkpoint_metadata(folder)
 
 
-def test_plain_values_in_a_shard_cannot_run_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plain_values_in_a_shard_cannot_run_code(tmp_path: Path, monkeypatch: Patch) -> None:
     monkeypatch.chdir(tmp_path)
     torch.save(Evil(), tmp_path / "value")
     described_ = tmp_path / "value"

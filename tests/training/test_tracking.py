@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import known
+from helpers import Capture, Patch, known
 from small_runs import Killed, kill_at, train_cell
 
 from lm.cli import main
@@ -45,7 +45,7 @@ def test_an_unknown_logger_names_the_nearest() -> None:
 
 
 @pytest.mark.parametrize(("name", "package"), [("wandb", "wandb"), ("mlflow", "alembic")])
-def test_a_missing_package_names_the_install_command(name: str, package: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_names_the_install_command(name: str, package: str, monkeypatch: Patch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda module: None if module == package else module)
     words = rf"--logger {name}: the package {package} is not installed; pip install 'lm-ablations\[track\]'"
     with pytest.raises(InputError, match=words):
@@ -54,7 +54,7 @@ def test_a_missing_package_names_the_install_command(name: str, package: str, mo
 
 @pytest.mark.parametrize("command", ["fit", "ablate", "sweep"])
 def test_commands_refuse_an_unknown_logger_first(
-    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    command: str, tmp_path: Path, monkeypatch: Patch, capsys: Capture
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert main([command, "nowhere.yaml", "--logger", "csv", "--logger", "mlfow"]) == 2
@@ -93,7 +93,7 @@ class Failing(Fake):
 
 
 @pytest.fixture
-def opened(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+def opened(monkeypatch: Patch) -> list[Any]:
     """The loggers that were opened: `fake` goes on in a log, `anew` begins it again, `failing` fails when told."""
     opened: list[Any] = []
 
@@ -210,7 +210,7 @@ def test_another_attempt_in_the_process_continues_the_log(tmp_path: Path, opened
     assert [one.ended for one in opened] == [["interrupted"], ["interrupted"], ["success"], ["success"]]
 
 
-def test_loggers_and_messages_contain_no_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loggers_and_messages_contain_no_secret(tmp_path: Path, monkeypatch: Patch) -> None:
     monkeypatch.setenv("WANDB_API_KEY", "0123456789abcdef")
     hyperparameters: list[Any] = []
 
@@ -346,7 +346,7 @@ def test_tensorboard_holds_the_rows(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.extra
-def test_mlflow_holds_the_rows_in_one_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mlflow_holds_the_rows_in_one_run(tmp_path: Path, monkeypatch: Patch) -> None:
     for package in ("mlflow", "sqlalchemy", "alembic"):
         pytest.importorskip(package, reason=f"needs {package}, of the extra track")
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
@@ -367,7 +367,7 @@ def test_mlflow_holds_the_rows_in_one_run(tmp_path: Path, monkeypatch: pytest.Mo
 
 @pytest.mark.slow
 @pytest.mark.extra
-def test_wandb_holds_the_rows_in_one_offline_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wandb_holds_the_rows_in_one_offline_run(tmp_path: Path, monkeypatch: Patch) -> None:
     pytest.importorskip("wandb", reason="needs wandb, of the extra track")
     monkeypatch.delenv("WANDB_MODE", raising=False)
     cell, _ = interrupted(tmp_path, "wandb")
@@ -401,7 +401,7 @@ def test_wandb_holds_the_rows_in_one_offline_run(tmp_path: Path, monkeypatch: py
 @pytest.mark.extra
 @pytest.mark.parametrize("name", ["wandb", "mlflow"])
 def test_a_run_continues_without_an_unreachable_server(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+    name: str, tmp_path: Path, monkeypatch: Patch, capsys: Any
 ) -> None:
     pytest.importorskip(name, reason=f"needs {name}, of the extra track")
     nowhere = "http://127.0.0.1:9"
