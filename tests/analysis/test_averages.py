@@ -25,7 +25,7 @@ def folder(experiment: Callable[..., Path]) -> Path:
     return experiment(CELLS, metric="nll~2")
 
 
-def test_the_headline_is_the_mean_of_the_last_validations_of_each_cell(folder: Path) -> None:
+def test_the_headline_is_the_mean_of_last_validations(folder: Path) -> None:
     results = load(folder)
     for (arm, seed), record in results.records.items():
         assert record is not None
@@ -38,7 +38,7 @@ def test_the_headline_is_the_mean_of_the_last_validations_of_each_cell(folder: P
     assert "seeds cannot reach significance" in row.verdict
 
 
-def test_a_curve_with_too_few_validations_or_none_leaves_it_unmeasured(folder: Path) -> None:
+def test_curves_with_too_few_validations_are_unmeasured(folder: Path) -> None:
     short, gone = (folder.parent / "cells" / cell / "history.csv" for cell in ("base-0", "better-1"))
     short.write_text("step,validation_nll,gradient_norm\n30,2.1,0.1\n")
     gone.unlink()

@@ -57,7 +57,7 @@ def test_verdicts(experiment: MakeExperiment, claim: Claim, verdict: str) -> Non
     assert answer_claim(results(experiment), claim).verdict == verdict
 
 
-def test_of_less_and_greater_the_number_is_the_paired_mean_with_its_tests_interval(experiment: MakeExperiment) -> None:
+def test_less_and_greater_claims_test_the_paired_mean(experiment: MakeExperiment) -> None:
     found = answer_claim(results(experiment), against_base("better", "less", margin=-0.2))
     by_hand = np.subtract(BETTER, BASE)
     assert found.estimate == pytest.approx(np.mean(by_hand), rel=1e-12)
@@ -66,7 +66,7 @@ def test_of_less_and_greater_the_number_is_the_paired_mean_with_its_tests_interv
     assert found.seeds == 6
 
 
-def test_of_a_range_the_number_is_the_median_with_its_tests_interval(experiment: MakeExperiment) -> None:
+def test_range_claims_test_the_median(experiment: MakeExperiment) -> None:
     found = answer_claim(results(experiment), Claim("x", "nll", "range", {"base": 1.0}, low=1.5))
     assert found.estimate == np.median(BASE)
     assert (found.low, found.high) == median_interval(BASE)
@@ -126,7 +126,7 @@ def test_to_be_beyond_one_of_two_ends_takes_six_seeds(experiment: MakeExperiment
     assert (six.verdict, six.p) == ("not reproduced", 2 / 2**6)
 
 
-def test_a_claim_about_every_seed_is_refuted_by_one_and_borne_out_by_two(experiment: MakeExperiment) -> None:
+def test_exact_claims_need_two_seeds_and_one_refutes(experiment: MakeExperiment) -> None:
     one, two = (load(experiment({"base": BASE[:n], "better": BETTER[:n]})) for n in (1, 2))
     claim = against_base("better", "less", exact=True)
     alone = answer_claim(one, claim)
@@ -138,7 +138,7 @@ def test_a_claim_about_every_seed_is_refuted_by_one_and_borne_out_by_two(experim
 
 @pytest.mark.parametrize("n", [5, 8, 12])
 @pytest.mark.parametrize("upwards", [True, False])
-def test_skewed_noise_bears_no_range_out_that_the_median_is_not_in(n: int, upwards: bool) -> None:
+def test_skewed_noise_keeps_the_error_rate_of_range_claims(n: int, upwards: bool) -> None:
     noise = np.random.default_rng([n, 4]).lognormal(size=(600, n)) - 1
     claim = Claim("x", "nll", "range", {"base": 1.0}, low=0.0)
     samples = (noise if upwards else -noise).tolist()
@@ -194,7 +194,7 @@ def test_kinds_are_counted_apart_and_with_what_the_correction_leaves() -> None:
     ]
 
 
-def test_a_row_has_both_p_and_an_interval_without_ends_says_so() -> None:
+def test_rows_show_corrected_p_and_unbounded_intervals() -> None:
     (one,) = adjust_p([given("ours", 0.25, "not enough seeds")])
     assert row(one)[0] == "ours"
     assert row(one)[5:8] == ["0.25", "0.25", "0.25"]
@@ -323,13 +323,13 @@ def test_expectations_read_as_they_were_claimed() -> None:
     assert isinstance(Answer(Claim("x", "nll", "range"), "inconclusive", 0, 0, 0, 0).note, str)
 
 
-def test_a_claim_on_what_no_cell_holds_as_a_number_is_not_measured(experiment: MakeExperiment) -> None:
+def test_claims_on_text_values_are_not_measured(experiment: MakeExperiment) -> None:
     found = answer_claim(results(experiment), Claim("x", "data/tokenizer", "range", {"base": 1.0}, low=0.0))
     assert (found.verdict, found.seeds) == ("not enough seeds", 0)
     assert found.note == "no seed on which all arms were measured"
 
 
-def test_a_damaged_cell_enters_no_claim_and_is_named_beside_it(experiment: MakeExperiment) -> None:
+def test_damaged_cells_enter_no_claim_and_are_named(experiment: MakeExperiment) -> None:
     folder = experiment({"base": BASE, "better": BETTER})
     (folder.parent / "cells" / "better-2" / "record.json").write_text("{")
     found = answer_claim(load(folder), against_base("better", "less"))

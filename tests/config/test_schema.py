@@ -105,7 +105,7 @@ def test_what_the_command_writes_accepts_every_shipped_file(tmp_path: Path) -> N
         jsonschema.Draft202012Validator(written[kind]).validate(load_yaml(path))
 
 
-def test_the_schema_is_made_where_shipped_files_look_for_it_and_not_committed() -> None:
+def test_the_schema_is_built_and_not_committed() -> None:
     assert "\n\t$(BIN)/lm schema --write docs/schema\n" in (ROOT / "Makefile").read_text(encoding="utf-8")
     assert "/docs/schema/" in (ROOT / ".gitignore").read_text(encoding="utf-8").splitlines()
 
@@ -135,9 +135,7 @@ def test_every_shipped_file_complies(kind: str, path: Path, problems: Problems) 
 
 
 @shipped
-def test_every_shipped_file_names_its_schema_in_a_comment_that_changes_nothing(
-    kind: str, path: Path, tmp_path: Path
-) -> None:
+def test_every_shipped_file_names_its_schema(kind: str, path: Path, tmp_path: Path) -> None:
     first, _, rest = path.read_text(encoding="utf-8").partition("\n")
     start = "# yaml-language-server: $schema="
     assert first.startswith(start)
@@ -259,7 +257,7 @@ REFUSED: list[tuple[str, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("kind", "changes"), REFUSED)
-def test_a_slip_of_the_pen_is_found_by_the_schema_as_by_the_reader(
+def test_schema_and_reader_refuse_the_same_mistakes(
     kind: str, changes: dict[str, Any], tmp_path: Path, problems: Problems
 ) -> None:
     tree = changed(kind, changes)
@@ -278,7 +276,7 @@ def test_a_wrong_value_at_a_dotted_path_is_found(problems: Problems) -> None:
     assert problems("experiment", changed("experiment", {"arms.b": {"optim.lr": [1]}})) != []
 
 
-def test_an_option_says_what_its_class_says_of_it_and_its_default() -> None:
+def test_options_have_description_and_default() -> None:
     nodes = schema("configuration")["$defs"]
     stretch = nodes["Position.RopeYarn"]["properties"]["stretch"]
     assert stretch["default"] == 2.0

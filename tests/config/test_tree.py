@@ -138,11 +138,11 @@ def test_init_args_may_be_left_out_of_a_path(path: str) -> None:
     assert overridden({path: 7}, "model.position") == {"class_path": "Rope", "init_args": {"base": 7}}
 
 
-def test_an_option_of_a_component_given_by_name_alone_is_set() -> None:
+def test_options_of_components_given_by_name_are_set() -> None:
     assert overridden({"model.norm.eps": 1e-3}, "model.norm") == {"class_path": "LayerNorm", "init_args": {"eps": 1e-3}}
 
 
-def test_an_option_of_a_component_with_empty_init_args_is_set() -> None:
+def test_options_of_components_with_empty_arguments_are_set() -> None:
     tree = {"position": {"class_path": "Rope", "init_args": None}}  # `init_args:` with nothing behind it
     assert override(tree, {"position.base": 7}) == {"position": {"class_path": "Rope", "init_args": {"base": 7}}}
 

@@ -71,7 +71,7 @@ def test_columns_may_be_called_otherwise_and_rows_chosen(tmp_path: Path) -> None
     assert values(runs_of(tmp_path, text, asked)) == {("plain", "a"): 2.0, ("new", "a"): 1.0}
 
 
-def test_other_columns_of_numbers_are_measured_too_but_not_those_that_say_nothing(tmp_path: Path) -> None:
+def test_other_number_columns_are_measured(tmp_path: Path) -> None:
     text = "arm,seed,loss,acc,lr,note,_step\nplain,0,2,.5,0.1,x,1\nnew,0,1,.6,0.1,y,2\n"
     assert runs_of(tmp_path, text).measured == ["loss", "acc"]
 
@@ -93,9 +93,7 @@ def test_other_columns_of_numbers_are_measured_too_but_not_those_that_say_nothin
     ],
     ids=str,
 )
-def test_a_run_that_did_not_end_well_is_kept_and_enters_no_mean(
-    cells: dict[str, str], status: str, tmp_path: Path
-) -> None:
+def test_lost_runs_are_kept_and_enter_no_mean(cells: dict[str, str], status: str, tmp_path: Path) -> None:
     extra = [name for name in cells if name != "loss"]
     head = ",".join(["arm,seed,loss", *extra])
     rows = [",".join(["plain,0,2", *("finished" for _ in extra)]), ",".join(["new,0", *cells.values()])]

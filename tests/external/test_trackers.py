@@ -108,7 +108,7 @@ def test_files_of_wandb_are_read_without_it(monkeypatch: pytest.MonkeyPatch) -> 
     assert read(MADE / "run-new0.wandb").rows[0]["config.optim.lr"] == "0.001"
 
 
-def test_a_file_of_wandb_that_was_cut_or_damaged_is_told(tmp_path: Path) -> None:
+def test_cut_or_damaged_wandb_files_are_reported(tmp_path: Path) -> None:
     whole, place = (MADE / "run-plain0.wandb").read_bytes(), tmp_path / "run-plain0.wandb"
     place.write_bytes(whole[:1300])
     table = read(place)
@@ -231,7 +231,7 @@ def check_trials(runs: Runs) -> None:
     assert runs.measured == ["value", "f"]
 
 
-def test_trials_of_optuna_are_read_from_its_journal_and_its_table(tmp_path: Path) -> None:
+def test_optuna_trials_are_read_from_journal_and_table(tmp_path: Path) -> None:
     path = tmp_path / "study.log"
     study = optuna.create_study(
         storage=JournalStorage(JournalFileBackend(str(path))), study_name="demo", direction="maximize"

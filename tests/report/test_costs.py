@@ -88,7 +88,7 @@ def test_a_diverged_run_is_not_one_that_cost_less(experiment: MakeExperiment) ->
     assert rows[1] == ["arm", "-", "-", "-", "-"]
 
 
-def test_what_cells_were_made_under_is_summed_up_for_each_arm(experiment: MakeExperiment) -> None:
+def test_provenance_is_summarised_for_each_arm(experiment: MakeExperiment) -> None:
     def moved(arm: str, seed: int, record: dict[str, Any]) -> None:
         record["provenance"]["git"] = {"commit": "0123456789abcdef", "dirty": (arm, seed) == ("arm", 0)}
         record["provenance"]["precision"] = None  # as of an older version

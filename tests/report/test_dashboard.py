@@ -42,7 +42,7 @@ def ended(folder: Path, cell: str, nll: float, seed: int) -> None:
 # what it shows -------------------------------------------------------------------------------------------------------
 
 
-def test_the_page_has_progress_on_top_and_a_frame_of_the_report(experiment: MakeExperiment) -> None:
+def test_the_page_shows_progress_above_the_report(experiment: MakeExperiment) -> None:
     page = Board(experiment(CELLS).parent).page(None)
     assert "<td>6</td>" in page
     assert "demo/better/1: failed: RuntimeError: no" in page
@@ -82,7 +82,7 @@ def test_names_that_nobody_vouches_for_are_text(experiment: MakeExperiment) -> N
 
 
 @pytest.mark.usefixtures("no_library")
-def test_titles_notes_arms_and_errors_that_a_browser_would_run_are_text(hostile: MakeExperiment) -> None:
+def test_hostile_titles_notes_arms_and_errors_stay_text(hostile: MakeExperiment) -> None:
     nasty = f"{IMAGE}{SCRIPT}"
     folder = hostile(title=nasty, notes=nasty)
     store = Store(folder.parent)
@@ -104,7 +104,7 @@ def test_an_experiment_that_cannot_be_read_is_told_of(experiment: MakeExperiment
     assert "experiment format None" in board.status()
 
 
-def test_a_search_is_shown_with_the_command_that_shows_its_trials(
+def test_a_search_is_shown_with_its_dashboard_command(
     experiment: MakeExperiment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = experiment(CELLS).parent
@@ -268,7 +268,7 @@ def test_a_request_names_this_server_once(tmp_path: Path) -> None:
     ],
     ids=lambda one: str(one)[:40],
 )
-def test_a_request_for_anything_else_is_refused_and_shows_no_file(
+def test_requests_for_anything_else_are_refused(
     experiment: MakeExperiment, capsys: Said, request_line: str, status: int
 ) -> None:
     out = experiment(CELLS).parent
@@ -308,7 +308,7 @@ def test_elsewhere_a_token_is_asked_for(experiment: MakeExperiment) -> None:
 
 
 @pytest.mark.slow
-def test_what_is_no_http_is_refused_and_a_fault_is_one_line(
+def test_malformed_requests_and_faults_are_one_line(
     experiment: MakeExperiment, monkeypatch: pytest.MonkeyPatch, capsys: Said
 ) -> None:
     with serving(experiment(CELLS).parent) as server:
@@ -352,7 +352,7 @@ def test_ctrl_c_ends_it_with_one_line(experiment: MakeExperiment) -> None:
 
 @pytest.mark.slow
 @pytest.mark.extra
-def test_a_browser_shows_the_report_again_when_a_cell_has_ended(experiment: MakeExperiment) -> None:
+def test_a_browser_reloads_the_report_after_a_finished_cell(experiment: MakeExperiment) -> None:
     driver = pytest.importorskip("playwright.sync_api", reason="a browser is driven by playwright")
     program = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     if program is None:

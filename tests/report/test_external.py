@@ -43,7 +43,7 @@ def _wide(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "200")
 
 
-def test_the_terminal_says_what_was_found_and_what_cannot_be_checked(tmp_path: Path, capsys: Said) -> None:
+def test_the_terminal_shows_results_and_what_is_unchecked(tmp_path: Path, capsys: Said) -> None:
     path = table(tmp_path, {"plain": BASE, "new": NEW, "odd": ODD})
     assert main(["compare", str(path), "--baseline", "plain", "--metric", "loss", "--only", "arm=new"]) == 2
     assert "--baseline 'plain': no such arm" in capsys.readouterr().err

@@ -49,7 +49,7 @@ def mostly_clipped(arm: str, seed: int, record: dict[str, Any]) -> None:
 # the table -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_difference_that_was_found_has_a_star_and_is_bold(experiment: MakeExperiment) -> None:
+def test_significant_differences_are_bold_with_a_star(experiment: MakeExperiment) -> None:
     one = sheet_of(experiment({"base": BASE, "arm": BETTER}))
     assert marked(one, "arm") == STAR
     assert marked(one, "base") == ""
@@ -68,7 +68,7 @@ def test_few_seeds_are_never_bold_and_a_footnote_says_so(experiment: MakeExperim
     assert "textbf" not in latex([one])
 
 
-def test_an_unhealthy_arm_is_never_bold_and_a_footnote_says_why(experiment: MakeExperiment) -> None:
+def test_unhealthy_arms_have_a_footnote_and_no_bold(experiment: MakeExperiment) -> None:
     one = sheet_of(experiment({"base": BASE, "arm": BETTER}, mostly_clipped))
     assert marked(one, "arm") == f"{STAR}a"
     assert not any(map(is_bold, one.rows))
@@ -188,7 +188,7 @@ def test_curves_have_a_row_for_each_step(experiment: MakeExperiment) -> None:
 
 
 @pytest.mark.slow
-def test_figures_of_a_paper_have_its_width_and_their_text_as_text(experiment: MakeExperiment) -> None:
+def test_paper_figures_have_the_column_width_and_real_text(experiment: MakeExperiment) -> None:
     files = report_files([load_report(experiment({"base": BASE, "arm": BETTER}))], ReportRequest(("pdf", "svg")))
     for width, inches in (("one_column", 3.35), ("two_columns", 6.9)):
         for name in ("learning_curve", "gradient_norm", "reliability"):
@@ -253,7 +253,7 @@ def test_check_names_the_files_that_differ_and_writes_nothing(
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("_quick")
-def test_without_a_format_the_report_is_what_md_and_html_write(experiment: MakeExperiment, tmp_path: Path) -> None:
+def test_the_default_format_is_markdown_and_html(experiment: MakeExperiment, tmp_path: Path) -> None:
     folder = experiment({"base": BASE, "arm": BETTER})
     write_report(folder, Console(file=io.StringIO()), tmp_path / "usual")
     assert main(["report", str(folder), "--out", str(tmp_path / "md"), "--format", "md,html"]) == 0
@@ -293,7 +293,7 @@ def test_several_experiments_are_one_report(experiment: MakeExperiment, tmp_path
         (["FOLDER", "--out", "new"], "two experiments are called demo"),
     ],
 )
-def test_what_cannot_be_is_refused_in_one_line_and_writes_nothing(
+def test_refused_arguments_write_nothing(
     experiment: MakeExperiment,
     arguments: list[str],
     said: str,

@@ -62,7 +62,7 @@ def test_a_failed_run_says_where_to_read_why(experiment: Callable[..., Path]) ->
     ]
 
 
-def test_an_evaluation_is_shown_before_and_after_scaling_with_lengths_as_rows() -> None:
+def test_evaluations_are_shown_with_scaling_and_lengths() -> None:
     scaled = {"temperature": 1.25, "validation_nll": [2.5, 2.25], "argmax_changed": 0, "nll": 1.75, "ece": 0.01}
     split = {"nll": 2.0, "ece": 0.125, "accuracy": 0.5, "reliability": RELIABILITY}
     found: dict[str, dict[str, Any]] = {

@@ -305,7 +305,7 @@ def test_cells_that_did_not_go_well_are_told_of(experiment: MakeExperiment) -> N
     assert "arm is compared on the 1 of 4 seeds on which it and the baseline finished." in told
 
 
-def test_too_few_seeds_are_noted_with_the_number_that_would_do(experiment: MakeExperiment) -> None:
+def test_too_few_seeds_are_noted_with_the_number_needed(experiment: MakeExperiment) -> None:
     results = load(experiment({"base": BASE[:3], "arm": MIXED[:3]}))
     text = " ".join(notes(results, compare(results)))
     assert "3 seeds cannot reach significance (6 could): an exact sign-flip test gives no p below 0.25" in text
@@ -317,7 +317,7 @@ def test_too_few_seeds_are_noted_with_the_number_that_would_do(experiment: MakeE
     assert "n = 6 seeds (0-5), paired with base by seed. Mean ± sd over seeds." in text
 
 
-def test_cells_that_are_not_paired_or_not_alike_are_told_of(experiment: MakeExperiment) -> None:
+def test_unpaired_and_differing_cells_are_noted(experiment: MakeExperiment) -> None:
     def change(arm: str, seed: int, record: dict[str, Any]) -> None:
         if (arm, seed) == ("arm", 1):
             record["pairing"]["order"] = "another"
@@ -331,7 +331,7 @@ def test_cells_that_are_not_paired_or_not_alike_are_told_of(experiment: MakeExpe
     assert "Evaluated on 1,200 tokens." in told
 
 
-def test_the_table_leads_with_the_metric_of_the_experiment_and_judges_by_it(experiment: MakeExperiment) -> None:
+def test_the_table_leads_with_the_headline_metric(experiment: MakeExperiment) -> None:
     def change(arm: str, seed: int, record: dict[str, Any]) -> None:
         if arm == "arm":
             record["metrics"]["bits_per_byte"] = BETTER[seed]
@@ -445,7 +445,7 @@ def test_what_runs_flagged_is_told_once(experiment: MakeExperiment) -> None:
     ]
 
 
-def test_what_runs_flagged_again_and_again_is_told_with_its_range(experiment: MakeExperiment) -> None:
+def test_repeated_flags_are_merged_with_their_range(experiment: MakeExperiment) -> None:
     def change(arm: str, seed: int, record: dict[str, Any]) -> None:
         if arm == "arm" and seed in (1, 4):
             found = [(layer, step) for layer in (2, 3) for step in (10, 20)]
@@ -459,7 +459,7 @@ def test_what_runs_flagged_again_and_again_is_told_with_its_range(experiment: Ma
     assert told == [f"arm seeds 1, 4: layer {layer} of 4: {said}." for layer in (2, 3)]
 
 
-def test_cells_still_to_come_are_told_of_in_a_line_an_arm(experiment: MakeExperiment) -> None:
+def test_missing_cells_are_one_line_an_arm(experiment: MakeExperiment) -> None:
     results = load(experiment({"base": BASE, "arm": [2.0, None, 2.0, None, None, 2.0]}))
     assert "arm seeds 1, 3, 4 are not trained yet." in notes(results, compare(results))
 
@@ -490,13 +490,11 @@ def test_stages_are_explained(experiment: MakeExperiment) -> None:
         (None, "-"),
     ],
 )
-def test_a_share_is_never_given_without_the_seeds_that_did_not_get_there(
-    steps: StepsToBaselineLoss | None, text: str
-) -> None:
+def test_step_ratios_count_seeds_that_missed_the_target(steps: StepsToBaselineLoss | None, text: str) -> None:
     assert format_steps_ratio(steps) == text
 
 
-def test_a_factorial_design_has_its_effects_in_the_page_and_in_the_terminal(experiment: MakeExperiment) -> None:
+def test_factorial_effects_are_in_page_and_terminal(experiment: MakeExperiment) -> None:
     cells: dict[str, list[Any]] = {"a0+b0": BASE, "a1+b0": BETTER, "a0+b1": MIXED, "a1+b1": BETTER}
     arms = {
         arm: {
@@ -526,7 +524,7 @@ def test_the_terminal_shows_every_arm_at_any_width(experiment: MakeExperiment, w
     assert max(map(len, text.splitlines())) <= width
 
 
-def test_a_heading_keeps_its_brackets_and_a_blank_line_parts_sections(experiment: MakeExperiment) -> None:
+def test_headings_keep_brackets_and_sections_are_separated(experiment: MakeExperiment) -> None:
     text = printed(experiment({"base": BASE, "better": BETTER}), 320)
     assert "difference [95 % CI]" in text
     assert re.search(r"\n\nCosts *\n", text)
@@ -541,7 +539,7 @@ def test_a_verdict_leaves_training_problems_to_the_next_column(
         assert printed(folder, width).split("Mean ±")[0].count("woke") == 1
 
 
-def test_what_is_long_about_the_health_of_arms_stands_below_the_table_of_a_narrow_terminal(
+def test_long_health_texts_move_below_a_narrow_table(
     experiment: MakeExperiment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ill = {
@@ -601,7 +599,5 @@ def test_the_page_shows_the_figures_that_were_written(experiment: MakeExperiment
 @pytest.mark.parametrize(
     "cells", [{"base": [None], "arm": [None]}, {"base": ["failed"], "arm": ["diverged"]}, {"base": BASE}]
 )
-def test_an_experiment_with_nothing_to_compare_is_reported_all_the_same(
-    experiment: MakeExperiment, cells: dict[str, list[Any]]
-) -> None:
+def test_experiments_without_comparisons_are_reported(experiment: MakeExperiment, cells: dict[str, list[Any]]) -> None:
     assert {"table.md", "table.csv"} <= written(experiment(cells)).keys()

@@ -28,7 +28,7 @@ def traced(folder: Path, arm: str, metric: str) -> str:
     return text.getvalue()
 
 
-def test_the_cells_their_values_and_the_difference_are_those_of_the_records(experiment: MakeExperiment) -> None:
+def test_traced_values_and_difference_are_those_of_records(experiment: MakeExperiment) -> None:
     folder = experiment({"base": BASE, "better": BETTER})
     text = traced(folder, "better", "nll")
     rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in text.splitlines() if line.startswith("│")]
@@ -66,7 +66,7 @@ def test_a_cell_made_outside_a_checkout_has_no_commit(experiment: MakeExperiment
     assert "None" not in provenance_section(results, made_under(results))
 
 
-def test_the_command_is_the_one_that_was_given_and_none_is_invented(experiment: MakeExperiment) -> None:
+def test_the_recorded_command_is_shown_and_none_invented(experiment: MakeExperiment) -> None:
     given = ["ablate", "my own/spec.yaml", "--set", "optim.lr=1e-3", "--seeds", "0-2", "--out", "../out"]
     folder = experiment({"base": BASE, "better": BETTER}, command=given)
     text = traced(folder, "better", "nll")

@@ -76,7 +76,7 @@ def test_each_arm_is_compared_with_shared_and_with_tuned_settings(tuned: Callabl
     assert arm[-2:] == ["3 complete, 1 pruned, 1 failed", "optim.lr = 0.0123, model.position = Rope"]
 
 
-def test_the_budget_is_said_and_what_a_search_warns_of_with_its_arm(tuned: Callable[..., Path]) -> None:
+def test_notes_name_the_budget_and_warnings_by_arm(tuned: Callable[..., Path]) -> None:
     found = tuning_of(load(folder := tuned(searched={**SEARCHED, "arm": [(1e-4, 1.0), (0.01, 2.0)]})), folder)
     assert found is not None
     budget, *warnings = notes(found[0], found[2])
@@ -84,7 +84,7 @@ def test_the_budget_is_said_and_what_a_search_warns_of_with_its_arm(tuned: Calla
     assert any(line.startswith("arm: ") and "optim.lr" in line for line in warnings), "its best lies at an edge"
 
 
-def test_a_winner_at_the_end_of_what_was_searched_is_marked_beside_the_verdict(tuned: Callable[..., Path]) -> None:
+def test_winners_at_the_edge_of_a_search_are_marked(tuned: Callable[..., Path]) -> None:
     folder = tuned(searched={**SEARCHED, "base": [(1e-4, 1.0), (0.01, 2.0)]})
     found = tuning_of(results := load(folder), folder)
     assert found is not None
@@ -141,7 +141,7 @@ def test_nothing_is_drawn_without_numbers_or_complete_trials(
     assert tuning(load_report(tuned(space, searched)).figure_inputs) is None
 
 
-def test_the_report_has_the_section_on_its_page_and_in_the_terminal(
+def test_the_tuning_section_is_in_page_and_terminal(
     tuned: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("lm.report.figures.picture.render", lambda _: {"png": b"", "svg": b""})  # what takes longest

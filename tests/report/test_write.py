@@ -53,7 +53,7 @@ def test_every_record_and_every_curve_is_read_once(
     }
 
 
-def test_what_training_needed_is_worked_out_once_for_the_page_and_once_for_the_terminal(
+def test_steps_to_baseline_loss_are_computed_twice_a_report(
     experiment: MakeExperiment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[object] = []

@@ -118,7 +118,7 @@ def test_a_law_read_backwards_is_the_law() -> None:
 # seeds
 
 
-def test_draws_of_a_mean_scatter_as_its_standard_error_says_and_leave_lost_seeds_out() -> None:
+def test_draws_of_means_scatter_by_their_standard_error() -> None:
     values = np.array([1.0, 2.0, np.nan, 4.0])
     drawn = draw_means(values, np.random.default_rng(0).normal(size=(20_000, 4)))
     there = values[np.isfinite(values)]
@@ -173,7 +173,7 @@ def test_a_known_gain_is_found_at_every_rung(gain: float, share: float) -> None:
     assert found.forecast.baseline.value == pytest.approx(float(law(1.2, 0.55, 0.16).loss(COMPUTE[-1])), rel=1e-5)
 
 
-def test_an_arm_that_changes_nothing_has_a_gain_of_exactly_one_whatever_the_law_misses() -> None:
+def test_identical_arms_have_a_gain_of_exactly_one() -> None:
     base = [np.array([3.0, 3.1, 2.9]), np.array([2.4, 2.5, 2.6]), np.array([2.45, 2.2, 2.3]), np.array([1.5, 1.6, 1.9])]
     same = [ScalePoint(float(compute), float(compute), one, one) for compute, one in zip(COMPUTE, base, strict=True)]
     found = fit_scaling(same, True, (0.01, 0.1))

@@ -62,7 +62,7 @@ def test_looks_are_spread_from_the_first_that_can_find_anything(
 
 @pytest.mark.parametrize("maximum", [8, 12, 16, 20, 24])
 @pytest.mark.parametrize("comparisons", [1, 3, 10])
-def test_a_look_can_find_something_and_one_pair_earlier_could_not(maximum: int, comparisons: int) -> None:
+def test_the_first_look_is_the_earliest_that_can_reject(maximum: int, comparisons: int) -> None:
     alpha = ALPHA / comparisons
     planned = plan_looks(2, maximum, 4, alpha)
     first = planned[0]
@@ -104,7 +104,7 @@ def crossing(magnitudes: list[float], planned: tuple[int, ...], maximum: int, al
         *(pytest.param(*one, marks=pytest.mark.slow) for one in (((4, 6, 8), 0.3), ((6, 8), 0.05))),
     ],
 )
-def test_over_all_sequences_of_signs_no_more_is_found_than_may_be(planned: tuple[int, ...], alpha: float) -> None:
+def test_error_over_all_sign_sequences_stays_within_alpha(planned: tuple[int, ...], alpha: float) -> None:
     maximum = planned[-1]
     for magnitudes in (draw(maximum), [1.0] * maximum, [1.0, 2.0] * (maximum // 2) + [3.0] * (maximum % 2)):
         for stage in range(1, len(planned) + 1):
@@ -114,9 +114,7 @@ def test_over_all_sequences_of_signs_no_more_is_found_than_may_be(planned: tuple
 
 
 @pytest.mark.parametrize(("planned", "alpha"), [((5, 7), 0.2), ((4, 6, 8), 0.3), ((6, 8), 0.05)])
-def test_without_ties_all_that_may_be_spent_is_spent_but_for_less_than_a_sequence_and_its_mirror(
-    planned: tuple[int, ...], alpha: float
-) -> None:
+def test_without_ties_nearly_all_of_alpha_is_spent(planned: tuple[int, ...], alpha: float) -> None:
     maximum = planned[-1]
     share = crossing(draw(maximum), planned, maximum, alpha)
     assert share > alpha - 2 / 2**maximum
@@ -161,7 +159,7 @@ def test_no_difference_at_all_is_no_finding() -> None:
     assert (found.rejected, found.p, found.level) == (False, 1.0, 0.0)
 
 
-def test_a_large_effect_ends_at_the_first_look_and_is_reported_with_it() -> None:
+def test_large_effects_are_found_at_the_first_look() -> None:
     found = reached(draw(12, 5.0), LOOKS, 12)
     assert (found.pairs, found.rejected_at) == (12, 8)
     assert found.spent == pytest.approx(0.05)
@@ -195,7 +193,7 @@ def test_with_24_pairs_no_later_difference_changes_an_earlier_decision() -> None
 
 @pytest.mark.slow
 @pytest.mark.parametrize("noise", ["normal", "heavy-tailed", "skewed"])
-def test_where_nothing_differs_it_finds_something_as_often_as_it_may(noise: str) -> None:
+def test_under_the_null_rejections_match_alpha(noise: str) -> None:
     random, shape = np.random.default_rng(5), (1_000, 12)
     drawn: dict[str, Callable[..., Any]] = {
         "normal": random.normal,
@@ -223,7 +221,7 @@ def test_with_one_look_the_interval_is_students() -> None:
     assert repeated_interval(sample, (12,), 12) == pytest.approx(t_interval(sample), rel=1e-9)
 
 
-def test_an_early_interval_is_wider_than_students_and_what_the_looks_spend_adds_up() -> None:
+def test_repeated_intervals_are_wider_and_spend_alpha() -> None:
     sample = draw(12, 0.5)
     total = 0.0
     for n in LOOKS:

@@ -135,7 +135,7 @@ def test_an_index_that_no_pack_has_is_refused(tmp_path: Path, members: Any, word
         (lambda: b"no xz at all", "is damaged, or no pack"),
     ],
 )
-def test_a_member_that_is_not_what_its_index_says_is_refused(
+def test_members_that_contradict_their_index_are_refused(
     tmp_path: Path, content: Callable[[], bytes], words: str
 ) -> None:
     path = made(tmp_path / "x.lmpack", {"manifests": [["demo/experiment.json", 5]]}, {"manifests.xz": content()})
@@ -152,7 +152,7 @@ def test_members_and_index_must_agree(tmp_path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:Duplicate name")
-def test_what_a_zip_file_may_do_and_a_pack_may_not(tmp_path: Path) -> None:
+def test_zip_features_beyond_packs_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "x.lmpack"
     for way in (zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA):
         with zipfile.ZipFile(path, "w", way) as parts:
@@ -178,9 +178,7 @@ def test_what_a_zip_file_may_do_and_a_pack_may_not(tmp_path: Path) -> None:
         read_archive(path)
 
 
-def test_an_index_that_unfolds_to_more_than_any_is_refused_before_it_is_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_oversized_indexes_are_refused_unread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(archive, "LARGEST_INDEX", 1000)
     path = tmp_path / "x.lmpack"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as parts:
@@ -190,7 +188,7 @@ def test_an_index_that_unfolds_to_more_than_any_is_refused_before_it_is_read(
 
 
 @pytest.mark.slow
-def test_a_pack_that_is_cut_short_or_changed_anywhere_is_told_in_one_line(tmp_path: Path) -> None:
+def test_damaged_packs_are_refused_in_one_line(tmp_path: Path) -> None:
     small = {name: (kind, content[:50]) for name, (kind, content) in FILES.items()}
     path = written(tmp_path, small)
     content = path.read_bytes()

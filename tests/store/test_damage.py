@@ -124,7 +124,7 @@ def test_a_truncated_record_is_reported(experiment: MakeExperiment, content: str
 
 
 @pytest.mark.parametrize("other", ["base-1", "other-0", "arm-0"])
-def test_records_swapped_between_two_cells_are_left_out_by_their_ids(experiment: MakeExperiment, other: str) -> None:
+def test_swapped_records_are_excluded_by_their_ids(experiment: MakeExperiment, other: str) -> None:
     folder = experiment(CELLS)
     files = [Store(folder.parent).directory(cell) / "record.json" for cell in ("arm-1", other)]
     first, second = [file.read_bytes() for file in files]
@@ -158,9 +158,7 @@ def assert_left_out(results: Results, path: str, words: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_report_with_a_damaged_record_is_completed_with_a_warning(
-    experiment: MakeExperiment, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_reports_with_damaged_records_warn(experiment: MakeExperiment, capsys: pytest.CaptureFixture[str]) -> None:
     folder = experiment(CELLS)
     assert main(["report", str(folder)]) == 0
     (Store(folder.parent).directory("arm-1") / "record.json").write_text("{")

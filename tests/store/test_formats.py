@@ -103,7 +103,7 @@ def test_there_is_a_migration_for_every_older_version() -> None:
         assert list(kind.steps) == list(range(1, kind.version))
 
 
-def test_what_a_record_does_not_say_of_its_making_is_told_as_not_recorded() -> None:
+def test_missing_provenance_is_shown_as_not_recorded() -> None:
     shapes = by_shape()
     old = provenance_of(cast(Record, RECORD.read(shapes["initial"], Path("r"))))
     new = provenance_of(cast(Record, RECORD.read(shapes["none"], Path("r"))))
