@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from messages import Refused
 from records import blank
 from scipy import stats
 
@@ -361,9 +362,7 @@ def test_in_stages_every_confirmatory_arm_has_its_share_of_alpha(experiment: Mak
         assert look.level <= ALPHA / len(confirmatory)
 
 
-def test_staged_equivalence_tests_at_the_level_of_the_look(
-    experiment: MakeExperiment,
-) -> None:
+def test_staged_equivalence_tests_at_the_level_of_the_look(experiment: MakeExperiment) -> None:
     base = [*BASE, 2.0, 2.1]
     near = [x + 0.01 * (-1) ** place for place, x in enumerate(base)]
     cells = {"base": base, "near": near}
@@ -579,12 +578,9 @@ def test_a_folder_is_the_same_however_it_is_named(
     assert here.records == load(folder).records
 
 
-def test_a_folder_without_an_experiment_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError) as caught:
+def test_a_folder_without_an_experiment_is_refused(tmp_path: Path, refused: Refused) -> None:
+    with refused():
         load(tmp_path)
-    assert str(caught.value).startswith(
-        f"{tmp_path}: holds no experiment.json; expected a folder that `lm ablate` made"
-    )
 
 
 def test_an_experiment_of_another_version_is_refused(experiment: MakeExperiment) -> None:
@@ -596,21 +592,21 @@ def test_an_experiment_of_another_version_is_refused(experiment: MakeExperiment)
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    "changes",
     [
-        ({"title": None}, "title: is damaged, found None"),
-        ({"seeds": 6}, "seeds: is damaged, found 6"),
-        ({"arms": []}, "arms: is damaged, found \\[\\]"),
-        ({"baseline": "gone"}, "no arm 'gone'"),
-        ({"seeds": [0, 99]}, "arms.base.cells: expected a cell for each"),
-        ({"claims": [CLAIM_OF_BETER]}, r"claims\[0\]: no arm 'beter' in it. Did you mean better\?"),
+        {"title": None},
+        {"seeds": 6},
+        {"arms": []},
+        {"baseline": "gone"},
+        {"seeds": [0, 99]},
+        {"claims": [CLAIM_OF_BETER]},
     ],
 )
 def test_a_manifest_that_was_changed_by_hand_is_refused(
-    experiment: MakeExperiment, changes: dict[str, Any], words: str
+    experiment: MakeExperiment, refused: Refused, changes: dict[str, Any]
 ) -> None:
     folder = experiment({"base": BASE, "better": BETTER})
     path = folder / "experiment.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
-    with pytest.raises(InputError, match=words):
+    with refused():
         load(folder)

@@ -240,12 +240,7 @@ def break_arm(name: str, fault: Change = CLIPPED) -> Callable[[str, int, dict[st
 
 
 @pytest.mark.parametrize(
-    ("ill", "verdict"),
-    [
-        ("", "better"),
-        ("base", "better (baseline unhealthy)"),
-        ("arm", "better (unhealthy)"),
-    ],
+    ("ill", "verdict"), [("", "better"), ("base", "better (baseline unhealthy)"), ("arm", "better (unhealthy)")]
 )
 def test_verdicts_on_unhealthy_arms_are_marked_and_never_bold(
     experiment: MakeExperiment, ill: str, verdict: str

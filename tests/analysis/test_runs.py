@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from messages import Refused
 from records import record
 
 from lm.analysis.run_lookup import find_one, find_run_or_arm, select_runs
@@ -161,23 +162,11 @@ def test_runs_are_found_by_experiment_arm_seed_status_and_id(folder: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("dmeo/base/0", "no experiment 'dmeo' in {out}. Did you mean demo? Choose from demo"),
-        ("demo/bse/0", "demo has no arm 'bse'. Did you mean base? Choose from base, better"),
-        ("demo/base/9", "no seed '9'; expected experiment/arm/seed. Did you mean demo/base/"),
-        ("demo/base", "3 runs; expected experiment/arm/seed"),
-        ("demo", "demo: an experiment; expected one of its runs, such as demo/base/0"),
-        ("zzz", "no finished run; expected the folder of one"),
-        ("base", "3 runs under"),
-        ("../x/0", "cannot name a file"),
-        ("", "cannot name a file"),
-    ],
+    "text", ["dmeo/base/0", "demo/bse/0", "demo/base/9", "demo/base", "demo", "zzz", "base", "../x/0", ""]
 )
-def test_ambiguous_run_names_are_answered_with_the_nearest(folder: Path, text: str, words: str) -> None:
-    with pytest.raises(InputError) as caught:
+def test_ambiguous_run_names_are_answered_with_the_nearest(folder: Path, refused: Refused, text: str) -> None:
+    with refused():
         find_one(text, folder.parent)
-    assert words.format(out=folder.parent) in str(caught.value)
 
 
 def test_a_name_means_one_run(folder: Path) -> None:

@@ -96,9 +96,7 @@ def test_the_test_split_has_documents_of_its_own(experiment: Make, tmp_path: Pat
     assert "CI over seeds and text excludes 0" in " ".join(notes(results, compare(results)))
 
 
-def test_generalising_over_seeds_alone_still_reports_text_noise(
-    by_document: Make,
-) -> None:
+def test_generalising_over_seeds_alone_still_reports_text_noise(by_document: Make) -> None:
     folder = by_document(0.5, generalise="seeds")
     found, said = row(folder), noted(folder)
     assert (found.interval, found.verdict) == ("joint", "better")

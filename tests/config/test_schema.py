@@ -169,12 +169,7 @@ def read(kind: str, tree: Tree, folder: Path) -> None:
 
 
 SMALL = {
-    "experiment": {
-        "base": "base.yaml",
-        "baseline": "a",
-        "seeds": 6,
-        "arms": {"a": {}, "b": {"model.norm": "RMSNorm"}},
-    },
+    "experiment": {"base": "base.yaml", "baseline": "a", "seeds": 6, "arms": {"a": {}, "b": {"model.norm": "RMSNorm"}}},
     "sweep": {"base": "base.yaml", "space": {"optim.lr": {"low": 1e-3, "high": 1e-2}}, "trials": 2},
     "configuration": RUN,
 }

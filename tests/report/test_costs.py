@@ -57,8 +57,7 @@ def test_only_what_is_off_and_not_declared_is_marked(
 
 
 @pytest.mark.parametrize(
-    ("equal", "marked"),
-    [("steps", {"steps", "tokens"}), ("tokens", {"tokens"}), ("flops", set()), ("seconds", set())],
+    ("equal", "marked"), [("steps", {"steps", "tokens"}), ("tokens", {"tokens"}), ("flops", set()), ("seconds", set())]
 )
 def test_steps_that_pay_for_something_held_equal_are_not_marked(
     experiment: MakeExperiment, equal: str, marked: set[str]

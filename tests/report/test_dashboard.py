@@ -199,15 +199,7 @@ def test_it_serves_nothing_else(experiment: MakeExperiment, capsys: Said) -> Non
     folder = experiment(CELLS)
     (folder.parent / "secret.txt").write_text("secret")
     with serving(folder.parent) as server:
-        for path in (
-            "/secret.txt",
-            "/../secret.txt",
-            "/%2e%2e/secret.txt",
-            "/out/",
-            "/demo",
-            "/report",
-            "/cells/",
-        ):
+        for path in ("/secret.txt", "/../secret.txt", "/%2e%2e/secret.txt", "/out/", "/demo", "/report", "/cells/"):
             assert asked(server, path)[0] == 404, path
         assert asked(server, "/report?experiment=../demo")[0] == 404
         for method in ("POST", "PUT", "DELETE", "OPTIONS"):

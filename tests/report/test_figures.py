@@ -315,9 +315,7 @@ def test_the_residual_stream_is_drawn_layer_by_layer(experiment: MakeExperiment)
 # lengths -------------------------------------------------------------------------------------------------------------
 
 
-def test_losses_by_length_match_records_and_mark_trained_length(
-    experiment: MakeExperiment,
-) -> None:
+def test_losses_by_length_match_records_and_mark_trained_length(experiment: MakeExperiment) -> None:
     folder = experiment({"base": [2.0, 2.4], "arm": [1.0]}, at_lengths)
     for cell in (folder.parent / "cells").glob("*-0"):
         write_atomic(cell / "config.yaml", "data: {class_path: TextData, init_args: {context: 16}}\n")

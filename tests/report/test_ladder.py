@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from ladders import COMPUTE, loss, make_ladder, usual
+from messages import Refused
 from records import IMAGE, SCRIPT
 from rich.console import Console
 from scipy import stats
@@ -241,31 +242,29 @@ def test_the_report_is_written_again_from_the_records(tmp_path: Path, capsys: py
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    "change",
     [
-        (lambda one: one.update(format=99), "a newer version wrote it"),
-        (lambda one: one.pop("metric"), "metric: is damaged, found nothing"),
-        (lambda one: one["rungs"][0].update(experiment="../up"), "cannot name a file"),
-        (lambda one: one["rungs"][0].update(name="\ud800"), "cannot name a file"),
-        (lambda one: one.update(rungs=[]), "it has no rungs"),
-        (lambda one: one["rungs"][1]["compute"].pop("arm"), "rung m: no compute of 'arm'"),
-        (lambda one: one["rungs"][1]["compute"].update(arm=10**400), "rungs[1].compute.arm: is damaged, found 1000"),
-        (lambda one: one["rungs"][1]["compute"].update(arm=-1), "rung m: the compute of 'arm' is -1"),
-        (lambda one: one["margin"].update(gain=-1), "the margin of the gain is -1, expected above 1"),
-        (lambda one: one["margin"].update(difference=0), "the margin of the difference is 0, expected above 0"),
-        (lambda one: one.update(baseline="bass"), "the baseline is no arm"),
-        (lambda one: one.update(arms=["base"]), "has other arms than the ladder"),
+        lambda one: one.update(format=99),
+        lambda one: one.pop("metric"),
+        lambda one: one["rungs"][0].update(experiment="../up"),
+        lambda one: one["rungs"][0].update(name="\ud800"),
+        lambda one: one.update(rungs=[]),
+        lambda one: one["rungs"][1]["compute"].pop("arm"),
+        lambda one: one["rungs"][1]["compute"].update(arm=10**400),
+        lambda one: one["rungs"][1]["compute"].update(arm=-1),
+        lambda one: one["margin"].update(gain=-1),
+        lambda one: one["margin"].update(difference=0),
+        lambda one: one.update(baseline="bass"),
+        lambda one: one.update(arms=["base"]),
     ],
 )
-def test_a_damaged_ladder_is_one_line(tmp_path: Path, change: Any, words: str) -> None:
+def test_a_damaged_ladder_is_one_line(tmp_path: Path, refused: Refused, change: Any) -> None:
     folder = make_ladder(tmp_path)
     content = json.loads((folder / "ladder.json").read_text())
     change(content)
     (folder / "ladder.json").write_text(json.dumps(content))
-    with pytest.raises(InputError) as caught:
+    with refused():
         load_ladder(folder)
-    assert words in str(caught.value)
-    assert "\n" not in str(caught.value)
 
 
 def test_a_ladder_among_results_is_called_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

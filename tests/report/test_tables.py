@@ -10,6 +10,7 @@ from typing import Any
 import pandas as pd
 import pytest
 from markdown_it import MarkdownIt
+from messages import CheckMessage
 from rich.console import Console
 from scipy import stats
 
@@ -296,39 +297,43 @@ def test_arms_are_listed_with_what_they_change(experiment: MakeExperiment) -> No
 # notes
 
 
-def test_cells_that_did_not_go_well_are_told_of(experiment: MakeExperiment) -> None:
-    results = load(experiment({"base": [2.0, 2.1, 1.9, 2.0], "arm": [1.9, "diverged", "failed", None]}))
-    told = notes(results, compare(results))
-    assert "arm seed 1 diverged: loss not finite at step 3. Not in any mean." in told
-    assert "arm seed 2 failed: RuntimeError: no. Not in any mean." in told
-    assert "arm seed 3 is not trained yet." in told
-    assert "arm is compared on the 1 of 4 seeds on which it and the baseline finished." in told
+def unpaired(arm: str, seed: int, record: dict[str, Any]) -> None:
+    """Give one run of the arm another order of batches and another device."""
+    if (arm, seed) == ("arm", 1):
+        record["pairing"]["order"] = "another"
+        record["provenance"]["device"] = "gpu"
 
 
-def test_too_few_seeds_are_noted_with_the_number_needed(experiment: MakeExperiment) -> None:
-    results = load(experiment({"base": BASE[:3], "arm": MIXED[:3]}))
-    text = " ".join(notes(results, compare(results)))
-    assert "3 seeds cannot reach significance (6 could): an exact sign-flip test gives no p below 0.25" in text
-    assert "and 5 % is needed." in text
-    results = load(experiment({"base": BASE, "arm": MIXED}))
-    text = " ".join(notes(results, compare(results)))
-    assert "cannot reach significance" not in text
-    assert "Verdict: exact sign-flip test at 5 %, and 95 % CI over seeds excludes 0." in text
-    assert "n = 6 seeds (0-5), paired with base by seed. Mean ± sd over seeds." in text
+def flagged(arm: str, seed: int, record: dict[str, Any]) -> None:
+    """Flag some runs of the arm, two of them at several steps."""
+    if arm == "arm" and seed in (1, 4):
+        record["flags"] = [f"step {step}: attention is all on one token" for step in (10, 20)]
+        for layer, step in [(layer, step) for layer in (2, 3) for step in (10, 20)]:
+            record["flags"].append(f"step {step}: layer {layer} of 4: at most 0.0{step + seed}, under 0.05")
+    if arm == "arm" and seed == 2:
+        record["flags"] = ["step 10: attention is uniform", "not compiled"]
 
 
-def test_unpaired_and_differing_cells_are_noted(experiment: MakeExperiment) -> None:
-    def change(arm: str, seed: int, record: dict[str, Any]) -> None:
-        if (arm, seed) == ("arm", 1):
-            record["pairing"]["order"] = "another"
-            record["provenance"]["device"] = "gpu"
+LOST = {"base": [2.0, 2.1, 1.9, 2.0], "arm": [1.9, "diverged", "failed", None]}
+EIGHT = {"base": [*BASE, 2.0, 2.05], "better": [*BETTER, 1.7, 1.75]}
+NOTED: dict[str, tuple[dict[str, Any], Any, dict[str, Any]]] = {
+    "lost": (LOST, None, {}),
+    "missing": ({"base": BASE, "arm": [2.0, None, 2.0, None, None, 2.0]}, None, {}),
+    "one seed": ({"base": BASE[:1], "arm": MIXED[:1]}, None, {}),
+    "three seeds": ({"base": BASE[:3], "arm": MIXED[:3]}, None, {}),
+    "six seeds": ({"base": BASE, "arm": MIXED}, None, {}),
+    "unpaired": ({"base": BASE, "arm": MIXED}, unpaired, {}),
+    "flagged": ({"base": BASE, "arm": MIXED}, flagged, {}),
+    "two judged": (EIGHT, None, {"secondary": ["accuracy"], "margin": {"nll": 0.02}}),
+    "stages": ({"base": BASE, "arm": MIXED}, None, {"adaptive": {"looks": [6, 9, 12], "maximum": 12}}),
+}
 
-    results = load(experiment({"base": BASE, "arm": MIXED}, change))
-    told = notes(results, compare(results))
-    assert "Not paired: arm seed 1 saw other batches than the baseline." in told
-    assert "Runs differ in device: cpu, gpu." in told
-    assert "Warning: arm and the baseline differ in device on seed 1." in told
-    assert "Evaluated on 1,200 tokens." in told
+
+@pytest.mark.parametrize("case", NOTED)
+def test_notes_are_the_golden_ones(experiment: MakeExperiment, check_message: CheckMessage, case: str) -> None:
+    cells, change, manifest = NOTED[case]
+    results = load(experiment(cells, change or (lambda *_: None), **manifest))
+    check_message(list(notes(results, compare(results))))
 
 
 def test_the_table_leads_with_the_headline_metric(experiment: MakeExperiment) -> None:
@@ -358,16 +363,6 @@ def test_the_table_leads_with_the_headline_metric(experiment: MakeExperiment) ->
     assert header[2].split()[0] in printed(folder)
 
 
-def test_arms_with_one_tokenizer_need_no_word_about_it(experiment: MakeExperiment) -> None:
-    results = load(experiment({"base": BASE, "arm": MIXED}))
-    assert not any("tokenizer" in line for line in notes(results, compare(results)))
-
-
-def test_grammar_of_one_seed(experiment: MakeExperiment) -> None:
-    results = load(experiment({"base": BASE[:1], "arm": MIXED[:1]}))
-    assert any(line.startswith("1 seed cannot reach") for line in notes(results, compare(results)))
-
-
 def test_exploratory_arms_are_named_as_such_and_never_bold(experiment: MakeExperiment) -> None:
     folder = experiment({"base": BASE, "better": BETTER, "more": BETTER}, confirmatory=["better"])
     results = load(folder)
@@ -384,16 +379,6 @@ def test_each_interval_names_its_kind_where_there_are_several(experiment: MakeEx
     assert [row[3].split()[-1] for row in rows] == ["-", "joint", "plain"]
     _, *rows = tables(page(experiment(cells, confirmatory=[])))[0]
     assert [row[3][-1] for row in rows] == ["-", "]", "]"]
-
-
-def test_judged_quantities_are_noted_and_share_alpha(experiment: MakeExperiment) -> None:
-    base, better = [*BASE, 2.0, 2.05], [*BETTER, 1.7, 1.75]
-    results = load(experiment({"base": base, "better": better}, secondary=["accuracy"], margin={"nll": 0.02}))
-    text = " ".join(notes(results, compare(results)))
-    assert "Judged: validation NLL, accuracy. No other quantity has a verdict." in text
-    assert "exact sign-flip test at 2.5 % each (5 % over 2 comparisons, Bonferroni)" in text
-    assert "and the CIs together at 95 %" in text
-    assert "Equivalent: median difference over seeds" in text
 
 
 @pytest.mark.parametrize("count", [10, 79, 80, 81, 300])
@@ -429,41 +414,6 @@ def test_runs_that_were_lost_are_a_rate_with_its_interval(experiment: MakeExperi
     assert any(line.startswith(rate) for line in notes(results, compare(results)))
 
 
-def test_what_runs_flagged_is_told_once(experiment: MakeExperiment) -> None:
-    def change(arm: str, seed: int, record: dict[str, Any]) -> None:
-        if arm == "arm" and seed in (1, 4):
-            record["flags"] = [f"step {step}: attention is all on one token" for step in (10, 20)]
-        if arm == "arm" and seed == 2:
-            record["flags"] = ["step 10: attention is uniform", "not compiled"]
-
-    results = load(experiment({"base": BASE, "arm": MIXED}, change))
-    told = [line for line in notes(results, compare(results)) if "attention" in line or "compiled" in line]
-    assert told == [
-        "arm seeds 1, 4: attention is all on one token (steps 10 to 20).",
-        "arm seed 2: attention is uniform (step 10).",
-        "arm seed 2: not compiled.",
-    ]
-
-
-def test_repeated_flags_are_merged_with_their_range(experiment: MakeExperiment) -> None:
-    def change(arm: str, seed: int, record: dict[str, Any]) -> None:
-        if arm == "arm" and seed in (1, 4):
-            found = [(layer, step) for layer in (2, 3) for step in (10, 20)]
-            record["flags"] = [
-                f"step {step}: layer {layer} of 4: at most 0.0{step + seed}, under 0.05" for layer, step in found
-            ]
-
-    results = load(experiment({"base": BASE, "arm": MIXED}, change))
-    told = [line for line in notes(results, compare(results)) if "layer" in line]
-    said = "at most 0.011 to 0.024, under 0.05 (steps 10 to 20)"
-    assert told == [f"arm seeds 1, 4: layer {layer} of 4: {said}." for layer in (2, 3)]
-
-
-def test_missing_cells_are_one_line_an_arm(experiment: MakeExperiment) -> None:
-    results = load(experiment({"base": BASE, "arm": [2.0, None, 2.0, None, None, 2.0]}))
-    assert "arm seeds 1, 3, 4 are not trained yet." in notes(results, compare(results))
-
-
 def test_the_axes_are_labelled(experiment: MakeExperiment) -> None:
     given = {"model.block": "scientific", "optim.lr": "nuisance", "model.width": "scientific", "data.context": "fixed"}
     results = load(experiment({"base": BASE, "arm": MIXED}, axes=given))
@@ -471,14 +421,6 @@ def test_the_axes_are_labelled(experiment: MakeExperiment) -> None:
     assert axes(results) == [line]
     assert axes(load(experiment({"base": BASE, "arm": MIXED}))) == []
     assert "- Axes, scientific: model.block" in page(experiment({"base": BASE, "arm": MIXED}, axes=given))
-
-
-def test_stages_are_explained(experiment: MakeExperiment) -> None:
-    given = {"looks": [6, 9, 12], "maximum": 12}
-    results = load(experiment({"base": BASE, "arm": MIXED}, adaptive=given))
-    told = " ".join(notes(results, compare(results)))
-    assert "sequential sign-flip test at 5 %, with looks at 6, 9, 12 of at most 12 seeds" in told
-    assert "Holm" not in told
 
 
 @pytest.mark.parametrize(

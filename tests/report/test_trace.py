@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from messages import Refused
 from rich.console import Console
 
 from lm.analysis.results import load
-from lm.config.tree import InputError
 from lm.report.sections import made_under
 from lm.report.trace import trace
 from lm.report.web.parts import provenance_section
@@ -86,15 +86,8 @@ def test_the_baseline_has_no_difference_and_paths_are_metrics_too(experiment: Ma
 
 
 @pytest.mark.parametrize(
-    ("arm", "metric", "words"),
-    [
-        ("beter", "nll", "Did you mean better? It has base, better"),
-        ("better", "nl", "Did you mean nll? They have"),
-        ("better", "loss", "no cell measured 'loss'. Did you mean nll? They have"),
-        ("better", "Val-Loss", "Did you mean nll? They have"),
-    ],
+    ("arm", "metric"), [("beter", "nll"), ("better", "nl"), ("better", "loss"), ("better", "Val-Loss")]
 )
-def test_what_is_not_there_is_one_line(experiment: MakeExperiment, arm: str, metric: str, words: str) -> None:
-    with pytest.raises(InputError) as caught:
+def test_what_is_not_there_is_one_line(experiment: MakeExperiment, refused: Refused, arm: str, metric: str) -> None:
+    with refused():
         traced(experiment({"base": BASE, "better": BETTER}), arm, metric)
-    assert words in str(caught.value)

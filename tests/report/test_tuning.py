@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from messages import Refused
 from rich.console import Console
 
 import lm
 from lm.analysis.results import load
-from lm.config.tree import InputError
 from lm.report.figures.comparison import tuning
 from lm.report.tuning import FOLDER, notes, rows, tuning_of
 from lm.report.write import load_report, write_report
@@ -95,24 +95,23 @@ def test_winners_at_the_edge_of_a_search_are_marked(tuned: Callable[..., Path]) 
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    "change",
     [
-        (lambda one: one.pop("arms"), "arms: is damaged, found nothing"),
-        (lambda one: one["arms"].pop("arm"), "is damaged, has nothing of arm 'arm'"),
-        (lambda one: one["arms"]["arm"].update(changes=[1]), "arms.arm.changes: is damaged, found [1]"),
-        (lambda one: one.update(seeds=70), "seeds: is damaged, found 70"),
-        (lambda one: one.update(sampler="tpe"), "sampler: is damaged, found 'tpe'"),
+        lambda one: one.pop("arms"),
+        lambda one: one["arms"].pop("arm"),
+        lambda one: one["arms"]["arm"].update(changes=[1]),
+        lambda one: one.update(seeds=70),
+        lambda one: one.update(sampler="tpe"),
     ],
 )
-def test_a_damaged_file_of_winners_is_one_line(tuned: Callable[..., Path], change: Any, words: str) -> None:
+def test_a_damaged_file_of_winners_is_one_line(tuned: Callable[..., Path], refused: Refused, change: Any) -> None:
     folder = tuned()
     path = folder / FOLDER / "tuned.json"
     content = json.loads(path.read_text())
     change(content)
     path.write_text(json.dumps(content))
-    with pytest.raises(InputError) as caught:
+    with refused():
         tuning_of(load(folder), folder)
-    assert str(caught.value) == f"{path}: {words}; run `lm ablate` again"
 
 
 def test_without_a_search_that_ended_there_is_no_section(tuned: Callable[..., Path]) -> None:

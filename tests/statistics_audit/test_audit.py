@@ -97,10 +97,7 @@ def test_every_binding_promise_is_kept(findings: list[Finding]) -> None:
 
 @pytest.mark.slow
 def test_what_the_method_cannot_do_is_said(findings: list[Finding]) -> None:
-    for start in (
-        "the BCa interval covers, normal noise, 6",
-        "false claims, skewed against normal noise, 3 arms, 10",
-    ):
+    for start in ("the BCa interval covers, normal noise, 6", "false claims, skewed against normal noise, 3 arms, 10"):
         assert audits_row(start, findings).verdict == "falls short"
 
 
@@ -140,9 +137,7 @@ def test_looking_often_without_paying_for_it_is_caught(monkeypatch: pytest.Monke
     assert audits_row("false claims, normal noise", found).verdict == "NOT OK"
 
 
-def test_overstated_power_is_caught(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_overstated_power_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     def at_known_spread(n: int, sd: float, alpha: float) -> float:
         return sd * brentq(lambda effect: power(n, effect, 1.0, alpha) - 0.8, 0.0, 100.0)
 
