@@ -13,7 +13,7 @@ from typing import Any, cast
 
 import pytest
 from messages import CheckMessage, Message, Refused, read_messages, write_message
-from records import record
+from records import MakeExperiment, record
 
 from lm.config.tree import InputError
 from lm.store.files import to_json, write_atomic
@@ -123,8 +123,6 @@ def shared() -> Path:
 
 Cells = dict[str, list[float | str | None]]
 """For each arm, what became of each seed's cell: a validation NLL, `diverged`, `failed`, or None: not trained yet."""
-
-MakeExperiment = Callable[..., Path]
 
 
 @pytest.fixture

@@ -1,14 +1,12 @@
 """Claims are borne out, refuted or left open as the numbers are, and wrong ones are refused."""
 
 import math
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from messages import CheckMessage, Refused
-from records import blank, inside
+from records import BASE, BETTER, MakeExperiment, blank, inside
 from scipy import stats
 
 from lm.analysis.answers import Answer, adjust_p, answer_claim, decide
@@ -19,9 +17,6 @@ from lm.report.render import markdown_section
 from lm.stats.tests import ALPHA, holm, median_interval, sign_flip_interval, sign_flip_p
 from lm.store.record import Record
 
-MakeExperiment = Callable[..., Path]
-BASE = [2.0, 2.1, 1.9, 2.05, 2.2, 1.95]
-BETTER = [1.7, 1.85, 1.68, 1.8, 1.92, 1.66]
 NEAR = [2.001, 2.099, 1.902, 2.049, 2.2, 1.949]
 
 
@@ -154,9 +149,6 @@ def test_diverged_arms_are_said_and_leave_the_seed_out(experiment: MakeExperimen
     gone = answer_claim(results(experiment, bad=["diverged"] * 6), against_base("bad", "less"))
     assert (gone.verdict, gone.note) == ("not enough seeds", "no seed on which all arms were measured")
     assert math.isnan(gone.estimate)
-
-
-# kinds
 
 
 def given(kind: str, p: float, verdict: Any = "inconclusive") -> Answer:

@@ -1,13 +1,13 @@
 """Runs made elsewhere say what the same numbers say in an experiment, and unpaired ones say that they are."""
 
 import math
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
+from records import MakeExperiment
 from scipy import stats
 
 from lm.analysis.compare import compare
@@ -20,7 +20,6 @@ from lm.config.tree import InputError
 from lm.report.tables import as_csv
 from lm.stats.unpaired import unpaired_p
 
-MakeExperiment = Callable[..., Path]
 Arms = dict[str, dict[Any, Any]]
 BASE = [2.0, 2.1, 1.9, 2.05, 2.2, 1.95, 2.02]
 BETTER = [1.7, 1.85, 1.68, 1.8, 1.92, 1.66, 1.71]
@@ -40,9 +39,6 @@ def rows_of(arms: Arms) -> list[tuple[Any, ...]]:
 def row(table: pd.DataFrame, arm: str, metric: str = "loss") -> Any:
     (found,) = table[(table.arm == arm) & (table.metric == metric)].itertuples()
     return found
-
-
-# the same as in an experiment ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -69,9 +65,6 @@ def test_the_cells_of_an_experiment_say_what_its_report_says(
     pd.testing.assert_frame_equal(mine[shared], theirs[shared], check_exact=True)
     assert runs.paired
     assert not runs.assumed
-
-
-# pairs ---------------------------------------------------------------------------------------------------------------
 
 
 def test_matching_seeds_are_paired_and_others_missing(tmp_path: Path) -> None:
@@ -145,9 +138,6 @@ def test_arms_of_unequal_spread_are_named(tmp_path: Path) -> None:
     arms["alike"] = {30 + seed: value + 0.5 for seed, value in enumerate(BASE[1:])}
     runs = runs_of(tmp_path, rows_of(arms), CompareRequest("plain", ("loss",)))
     assert arms_of_unequal_spread(runs, "loss") == ["wide", "narrow"]
-
-
-# directions ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -3,14 +3,13 @@
 import copy
 import math
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 import pandas as pd
 import pytest
 import yaml
-from records import blank, inside
+from records import BASE, BETTER, MakeExperiment, blank, inside
 
 from lm.analysis import health
 from lm.analysis.answers import answer_claim
@@ -22,10 +21,6 @@ from lm.report.render import is_bold
 from lm.report.tables import summary
 from lm.store.record import Record
 
-BASE = [2.0, 2.1, 1.9, 2.05, 2.2, 1.95]
-BETTER = [1.7, 1.85, 1.68, 1.8, 1.92, 1.66]
-
-MakeExperiment = Callable[..., Path]
 Change = Callable[[dict[str, Any]], None]
 
 GRADIENT = {"query": [0.02, 0.02, 0.02], "mlp_out": [0.1, 0.1, 0.1], "embedding": [1.0]}

@@ -1,18 +1,16 @@
 """How soon an arm is as good as the baseline, on curves whose crossing is known."""
 
 import math
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from records import MakeExperiment
 
 from lm.analysis.pace import steps_to_baseline_loss, steps_to_reach
 from lm.analysis.results import Results, load
 from lm.store.files import write_atomic
 
-MakeExperiment = Callable[..., Path]
 STEPS = (10, 20, 30, 40)
 BASE = (5.0, 4.0, 3.0, 2.0)
 

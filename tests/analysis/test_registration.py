@@ -1,11 +1,10 @@
 """Claims that were written when results could be known are judged on other seeds, or counted apart as post hoc."""
 
-from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
+from records import MakeExperiment
 
 from lm.ablation.plan import finite_claim
 from lm.analysis.answers import adjust_p, answer_claim
@@ -15,7 +14,6 @@ from lm.analysis.results import Results, load
 from lm.report.claims import answers, claims_section, tally
 from lm.report.render import markdown_section
 
-MakeExperiment = Callable[..., Path]
 SEEDS = list(range(12))
 BASE = [2.0 + 0.01 * seed for seed in SEEDS]
 BETTER = [value - 0.1 - 0.001 * seed for seed, value in enumerate(BASE)]

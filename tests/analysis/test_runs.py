@@ -3,14 +3,13 @@
 import os
 import shutil
 import socket
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from messages import Refused
-from records import record
+from records import MakeExperiment, record
 
 from lm.analysis.run_lookup import find_one, find_run_or_arm, select_runs
 from lm.analysis.runs import NO_EXPERIMENT, runs, runs_of_folder
@@ -21,8 +20,6 @@ from lm.store.formats import PROGRESS, SEARCH
 from lm.store.lease_holder import Holder
 from lm.store.side_files import PROGRESS_FILE
 from lm.store.store import Store
-
-MakeExperiment = Callable[..., Path]
 
 
 @pytest.fixture
@@ -74,13 +71,6 @@ def test_held_cells_are_training_until_their_process_exits(folder: Path) -> None
     assert states(folder.parent)["demo/better/2"] == "training"
     (run,) = select_runs(runs(folder.parent).runs, state="training")
     assert str(run.holder).endswith("whether it still runs cannot be seen from here")
-
-
-@pytest.mark.parametrize("content", ["{", "[]", '{"format": 1}', '{"format": 1, "step": "x", "steps": 2, "at": 1}'])
-def test_progress_that_cannot_be_read_is_none(folder: Path, content: str) -> None:
-    write_atomic(Store(folder.parent).work("better-2") / PROGRESS_FILE, content)
-    (run,) = select_runs(runs(folder.parent).runs, state="interrupted")
-    assert run.progress is None
 
 
 def test_remaining_time_follows_runs_of_the_same_arm(experiment: MakeExperiment) -> None:

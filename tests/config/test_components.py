@@ -14,6 +14,7 @@ import pytest
 import torch
 import yaml
 from helpers import RUN
+from messages import Refused
 
 import lm
 from lm.config.choices import Slot, choices, slot_of
@@ -128,28 +129,33 @@ def test_wrong_keys_are_answered_with_the_nearest(path: str, beginning: str) -> 
 
 
 @pytest.mark.parametrize(
-    ("path", "value", "message"),
+    "changes",
     [
-        ("trainer.max_steps", "many", "expected a whole number, found 'many'"),
-        ("seed", 1.5, "expected a whole number, found 1.5"),
-        ("model.embedding.tied", 3, "expected true or false, found 3"),
-        ("optim.lr", "fast", "expected a number, found 'fast'"),
-        ("data.split", [0.9, 0.1], "expected a list (3 items, each a number), found [0.9, 0.1]"),
-        ("data.evaluation_batch_size", "x", "expected a whole number or null, found 'x'"),
+        {"trainer.max_steps": "many"},
+        {"seed": 1.5},
+        {"seed": -1},
+        {"model.embedding.tied": 3},
+        {"optim": [1]},
+        {"optim.lr": "fast"},
+        {"optim.lr": -1},
+        {"optim.schedule.final": 2},
+        {"data.split": [0.9, 0.1]},
+        {"data.evaluation_batch_size": "x"},
+        {"data.corpus.size": 0},
+        {"model.mlp.approximate": "tahn"},
+        {"model.attention.scale": "1/sqrt(dk)"},
+        {"model.position": {"class_path": "Rope", "base": 3}},
+        {"model.position": "json.JSONDecoder"},
+        {"model.position": "json.dumps"},
+        {"model.position": "lm.training.schedule.Constant"},
+        {"model.position": "no_such_module.X"},
+        {"model.position": "json.Nothing"},
     ],
+    ids=str,
 )
-def test_wrong_types_are_answered_with_the_expected_type(path: str, value: object, message: str) -> None:
-    assert refusal({path: value}) == f"{path}: {message}"
-
-
-def test_unlisted_values_are_answered_with_the_nearest() -> None:
-    assert refusal({"model.mlp.approximate": "tahn"}) == (
-        "model.mlp.approximate: expected one of none, tanh, found 'tahn'. Did you mean tanh?"
-    )
-    assert refusal({"model.attention.scale": "1/sqrt(dk)"}) == (
-        "model.attention.scale: expected one of 1/sqrt(d_k), 1/d_k, none or a number, found '1/sqrt(dk)'. "
-        "Did you mean 1/sqrt(d_k)?"
-    )
+def test_wrong_values_are_refused_in_one_line(refused: Refused, changes: dict[str, Any]) -> None:
+    with refused():
+        build(resolved(changes), Run)
 
 
 @pytest.mark.parametrize("path", ["seed", "optim.lr", "model.position", "data.corpus", "trainer"])
@@ -169,32 +175,6 @@ def test_components_without_class_name_are_answered_with_choices(value: object) 
     assert refusal({"model.position": value}).endswith(f"found {value!r}. Choose from {', '.join(choices(Position))}")
 
 
-def test_an_option_beside_class_path_is_refused() -> None:
-    message = "a component has class_path and init_args only; move 'base' under init_args"
-    assert refusal({"model.position": {"class_path": "Rope", "base": 3}}) == f"model.position: {message}"
-
-
-def test_a_section_is_refused_unless_it_is_a_mapping() -> None:
-    assert refusal({"optim": [1]}) == "optim: expected a mapping of settings of Optim, found [1]"
-
-
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("json.JSONDecoder", "'json.JSONDecoder' is not a concrete subclass of lm.model.position.Position"),
-        ("json.dumps", "'json.dumps' is not a concrete subclass of lm.model.position.Position"),
-        (
-            "lm.training.schedule.Constant",
-            "'lm.training.schedule.Constant' is not a concrete subclass of lm.model.position.Position",
-        ),
-        ("no_such_module.X", "cannot import 'no_such_module.X': No module named 'no_such_module'"),
-        ("json.Nothing", "cannot import 'json.Nothing': module 'json' has no attribute 'Nothing'"),
-    ],
-)
-def test_a_dotted_path_to_something_else_is_refused(name: str, message: str) -> None:
-    assert refusal({"model.position": name}) == f"model.position: {message}"
-
-
 def test_an_abstract_class_is_refused(brought: str) -> None:
     ending = "is not a concrete subclass of lm.training.schedule.Schedule"
     assert refusal({"optim.schedule": f"{brought}.Unfinished"}) == f"optim.schedule: '{brought}.Unfinished' {ending}"
@@ -202,19 +182,6 @@ def test_an_abstract_class_is_refused(brought: str) -> None:
         refusal({"optim.schedule": "lm.training.schedule.Schedule"})
         == f"optim.schedule: 'lm.training.schedule.Schedule' {ending}"
     )
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"optim.lr": -1}, "optim: lr=-1.0 must be a finite number above 0"),
-        ({"optim.schedule.final": 2}, "optim.schedule: final=2.0 must lie in [0, 1]"),
-        ({"data.corpus.size": 0}, "data.corpus: size=0 must be at least 1 character"),
-        ({"seed": -1}, "seed=-1 must be 0 or more"),
-    ],
-)
-def test_constructor_errors_name_the_path(changes: dict[str, Any], message: str) -> None:
-    assert refusal(changes) == message
 
 
 def test_a_constructor_of_a_users_own_refuses_in_one_line(brought: str, tmp_path: Path) -> None:
@@ -385,11 +352,6 @@ def test_resolving_leaves_the_tree_alone() -> None:
     before = json.dumps(BASE)
     resolve(BASE, Run)
     assert json.dumps(BASE) == before
-
-
-def test_a_resolved_configuration_is_its_own_resolution() -> None:
-    config = resolved()
-    assert resolve(config, Run) == config
 
 
 def test_a_resolved_configuration_survives_json() -> None:

@@ -114,11 +114,6 @@ def test_exactly_the_dependencies_of_a_class_are_found(own: Path) -> None:
     [
         ("own/parts.py", "# a comment", "# another, longer comment\n"),
         ("own/parts.py", '"""relu(x)^2."""', '"""The square of what is above zero."""'),
-        (
-            "own/parts.py",
-            "        return power(x.relu(), 2.0)",
-            "        return power(\n            x.relu(), 2.0\n        )",
-        ),
         ("own/apart.py", "0", "1"),
     ],
 )

@@ -40,9 +40,6 @@ def problems() -> Problems:
     return lambda kind, tree: [f"{one.json_path}: {one.message}"[:500] for one in validators[kind].iter_errors(tree)]
 
 
-# declarations
-
-
 class Inner(TypedDict):
     """Another one."""
 
@@ -89,9 +86,6 @@ def test_alternatives_are_said_once() -> None:
     assert any_of([{"type": "null"}, {"anyOf": [{"type": "null"}, {"type": "integer"}]}]) == {
         "anyOf": [{"type": "null"}, {"type": "integer"}]
     }
-
-
-# files
 
 
 @pytest.mark.slow
@@ -261,14 +255,13 @@ def test_schema_and_reader_refuse_the_same_mistakes(
     assert problems(kind, tree) != []
 
 
-@pytest.mark.parametrize("path", ["optim.lrr", "trainer.max_stesp", "modle.norm", "evaluate.legnths"])
-def test_a_misspelt_path_of_an_arm_is_found(path: str, problems: Problems) -> None:
-    assert problems("experiment", changed("experiment", {"arms.b": {path: 1}})) != []
-
-
-def test_a_wrong_value_at_a_dotted_path_is_found(problems: Problems) -> None:
-    assert problems("experiment", changed("experiment", {"arms.b": {"model.position": "Rpoe"}})) != []
-    assert problems("experiment", changed("experiment", {"arms.b": {"optim.lr": [1]}})) != []
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [(path, 1) for path in ("optim.lrr", "trainer.max_stesp", "modle.norm", "evaluate.legnths")]
+    + [("model.position", "Rpoe"), ("optim.lr", [1])],
+)
+def test_mistakes_in_an_arm_are_found(path: str, value: Any, problems: Problems) -> None:
+    assert problems("experiment", changed("experiment", {"arms.b": {path: value}})) != []
 
 
 def test_options_have_description_and_default() -> None:

@@ -77,9 +77,6 @@ def test_other_number_columns_are_measured(tmp_path: Path) -> None:
     assert runs_of(tmp_path, text).measured == ["loss", "acc"]
 
 
-# how runs ended ------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("cells", "status"),
     [
@@ -107,9 +104,6 @@ def test_a_column_of_states_that_is_not_understood_is_told(tmp_path: Path) -> No
     runs = runs_of(tmp_path, "arm,seed,loss,status\nplain,0,2,ok\nnew,0,1,odd\n")
     assert runs.runs["new", 0].status == "ok"
     assert runs.notes == ["the column status is not read, for it says odd; runs with a number count as ended well"]
-
-
-# what cannot be read -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

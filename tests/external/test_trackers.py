@@ -96,9 +96,6 @@ def check(runs: Runs, seeds: int = 2) -> None:
     assert runs.runs["plain", 0].values["val/accuracy"] == 0.5
 
 
-# Weights & Biases ----------------------------------------------------------------------------------------------------
-
-
 def test_files_of_wandb_are_read_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "wandb", None)
     runs = gather(read(MADE), ASKED)
@@ -156,8 +153,6 @@ def test_a_folder_that_wandb_has_just_written_is_read(tmp_path: Path) -> None:
     check(gather(read(tmp_path / "out"), ASKED))
 
 
-# MLflow --------------------------------------------------------------------------------------------------------------
-
 META = "run_id: '{id}'\nrun_name: {id}\nexperiment_id: '1'\nstatus: {status}\nlifecycle_stage: {stage}\n"
 
 
@@ -210,9 +205,6 @@ def test_what_mlflow_has_just_written_is_read(uri: str, place: str, tmp_path: Pa
     check(gather(read(tmp_path / place), ASKED))
 
 
-# Optuna --------------------------------------------------------------------------------------------------------------
-
-
 def trials(study: optuna.Study) -> None:
     """Adds the runs of `MAKE` to a study, its arm a parameter and its seed an attribute."""
     kinds: dict[str, BaseDistribution] = {"arm": CategoricalDistribution(("plain", "new"))}
@@ -256,9 +248,6 @@ def test_trials_of_optuna_are_read_from_its_database(tmp_path: Path) -> None:
     before = path.read_bytes()
     check_trials(gather(read(path), CompareRequest("plain", ("value",))))
     assert path.read_bytes() == before
-
-
-# TensorBoard ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -1,15 +1,14 @@
 """Costs are told beside the baseline's, and marked where an arm does not declare what is off."""
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
+from records import MakeExperiment
 
 from lm.analysis.results import load
 from lm.report.sections import cost_notes, cost_section, made_under, relative, unlike_pairs
 
-MakeExperiment = Callable[..., Path]
 CELLS: dict[str, list[Any]] = {"base": [2.0, 2.1, 1.9], "arm": [1.9, 2.0, 1.8]}
 
 

@@ -11,14 +11,14 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import pytest
-from records import IMAGE, SCRIPT, record
+from records import IMAGE, SCRIPT, MakeExperiment, record
 
 from lm.cli import main
 from lm.report.web import board as boards
@@ -26,7 +26,6 @@ from lm.report.web.board import Board, optuna_commands, policy
 from lm.report.web.serve import Server
 from lm.store.store import Store
 
-MakeExperiment = Callable[..., Path]
 Said = pytest.CaptureFixture[str]
 
 CELLS = {"base": [2.0, 2.1, None], "better": [1.8, "failed", None]}
@@ -37,9 +36,6 @@ SLOW = 300
 
 def ended(folder: Path, cell: str, nll: float, seed: int) -> None:
     Store(folder.parent).finish(cell, record(cell, nll, seed))
-
-
-# what it shows -------------------------------------------------------------------------------------------------------
 
 
 def test_the_page_shows_progress_above_the_report(experiment: MakeExperiment) -> None:
@@ -145,9 +141,6 @@ def test_what_cannot_be_served_is_one_line(
     said = capsys.readouterr()
     assert (said.out, said.err.count("\n")) == ("", 1)
     assert words in said.err
-
-
-# the server ----------------------------------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager

@@ -15,7 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import StepPatch
-from records import inside
+from records import MakeExperiment, inside
 
 from lm.analysis.results import load
 from lm.report.figures.catalogue import FigureInputs, draw_figures, figures
@@ -26,7 +26,6 @@ from lm.report.figures.lengths import log_edges
 from lm.report.figures.picture import USUAL, as_files, draw
 from lm.store.files import write_atomic
 
-MakeExperiment = Callable[..., Path]
 CELLS: dict[str, list[Any]] = {"base": [2.0, 2.4, 2.2], "arm": [1.0, "diverged", 1.5]}
 STEPS = np.array([10, 20, 30])
 DEPTHS = {"base": 2, "arm": 3}
@@ -230,9 +229,6 @@ def test_loss_over_a_setting_joins_arms_alike_in_all_else(experiment: MakeExperi
     ]  # fmt: skip
 
 
-# inside --------------------------------------------------------------------------------------------------------------
-
-
 def by_style(axes: Axes) -> dict[tuple[str, str], tuple[np.ndarray, np.ndarray]]:
     """Lines by arm and line style."""
     return {
@@ -310,9 +306,6 @@ def test_the_residual_stream_is_drawn_layer_by_layer(experiment: MakeExperiment)
     np.testing.assert_allclose(found["base", "--"][1], [0.15, 1.15], rtol=1e-12)
     np.testing.assert_allclose(found["base", "-"][1], [0.015, 1.015], rtol=1e-12)
     np.testing.assert_allclose(found["arm", "-"][1], [0.01, 1.01, 2.01], rtol=1e-12)
-
-
-# lengths -------------------------------------------------------------------------------------------------------------
 
 
 def test_losses_by_length_match_records_and_mark_trained_length(experiment: MakeExperiment) -> None:

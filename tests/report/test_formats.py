@@ -4,13 +4,13 @@ import io
 import re
 import shutil
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 import pandas as pd
 import pytest
+from records import BASE, BETTER, MakeExperiment
 from rich.console import Console
 
 from lm.analysis.compare import compare
@@ -23,9 +23,6 @@ from lm.report.paper_table import STAR, paper_table
 from lm.report.render import Section, emphasis, escape_latex, is_bold, latex, markdown_section
 from lm.report.write import load_report, write_report
 
-MakeExperiment = Callable[..., Path]
-BASE = [2.0, 2.1, 1.9, 2.05, 2.2, 1.95]
-BETTER = [1.7, 1.85, 1.68, 1.8, 1.92, 1.66]
 HOSTILE = r"50 % of #1 & 2_3 {a}~^\x $y$ <i> -- `b` [e] | é ł č 中 🙂"
 
 
@@ -44,9 +41,6 @@ def mostly_clipped(arm: str, seed: int, record: dict[str, Any]) -> None:
     if arm in ("arm", "a_b+c"):
         record["steps"] = 1000
         record["metrics"]["clipped_share"] = 0.99
-
-
-# the table -----------------------------------------------------------------------------------------------------------
 
 
 def test_significant_differences_are_bold_with_a_star(experiment: MakeExperiment) -> None:
@@ -145,9 +139,6 @@ def test_latex_compiles(experiment: MakeExperiment, tmp_path: Path) -> None:
     assert not re.search(r"Overfull .hbox \(\d{2,}", found.stdout), "the table is wider than the page"
 
 
-# the data ------------------------------------------------------------------------------------------------------------
-
-
 def test_cells_have_a_row_for_each_arm_seed_and_quantity(experiment: MakeExperiment) -> None:
     folder = experiment({"base": BASE, "arm": [*BETTER[:4], "diverged", None]})
     results = load(folder)
@@ -184,9 +175,6 @@ def test_curves_have_a_row_for_each_step(experiment: MakeExperiment) -> None:
     assert first.validation_nll.tolist() == pytest.approx([3.0, 2.5, 2 + 1 / 3])
 
 
-# figures -------------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.slow
 def test_paper_figures_have_the_column_width_and_real_text(experiment: MakeExperiment) -> None:
     files = report_files([load_report(experiment({"base": BASE, "arm": BETTER}))], ReportRequest(("pdf", "svg")))
@@ -202,9 +190,6 @@ def test_paper_figures_have_the_column_width_and_real_text(experiment: MakeExper
             assert b"/Type3" not in pdf
             assert b"/FontFile2" in pdf
             assert b"/CreationDate" not in pdf
-
-
-# the command ---------------------------------------------------------------------------------------------------------
 
 
 def test_figures_of_both_kinds_are_drawn_once(experiment: MakeExperiment, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,14 +2,13 @@
 
 import re
 import shutil
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from ladders import make_ladder
 from pages import Page
-from records import IMAGE, SCRIPT
+from records import IMAGE, SCRIPT, MakeExperiment
 
 from lm.cli import main
 from lm.report.formats import ReportSource, load_source, overview_page
@@ -17,7 +16,6 @@ from lm.report.web import page
 from lm.report.web.elements import nested, tag
 from lm.report.write import ExperimentReport
 
-MakeExperiment = Callable[..., Path]
 NASTY = f'" id="e1-verdict" <h2 id=x>{IMAGE}{SCRIPT}'
 
 pytestmark = pytest.mark.usefixtures("no_library")

@@ -3,7 +3,6 @@
 import json
 import shutil
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ import pytest
 import references
 from conftest import ROOT
 from ladders import NAMES, make_ladder
+from records import MakeExperiment
 
 import lm
 from lm.analysis.compare import compare
@@ -30,7 +30,6 @@ from lm.store.store import Store
 from lm.store.thin_curves import THIN_NAME
 from lm.store.validation import curve_checksum
 
-MakeExperiment = Callable[..., Path]
 CELLS: dict[str, list[Any]] = {"base": [2.0, 2.1, 1.9, "failed"], "arm": [1.7, 1.85, 1.68, None]}
 
 
@@ -249,9 +248,6 @@ def test_a_folder_of_something_else_is_not_packed(tmp_path: Path) -> None:
         pack(tmp_path)
 
 
-# unpacking -----------------------------------------------------------------------------------------------------------
-
-
 def test_what_is_unpacked_is_what_was_packed(folder: Path, tmp_path: Path) -> None:
     file = pack(folder)[0].path
     found = unpack(file, tmp_path / "new")
@@ -300,9 +296,6 @@ def test_another_experiment_of_the_same_name_is_not_overwritten(folder: Path, tm
     assert tree(out) == {"demo/experiment.json": b"{}"}
 
 
-# searches and tuning -------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.slow
 def test_a_search_goes_into_a_pack_with_its_cells(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "out" / "search"
@@ -342,9 +335,6 @@ def test_a_tuned_experiment_is_packed_with_searches_and_twin(folder: Path) -> No
         "demo/tune/base/study.json",
         "demo.tuned/experiment.json",
     }
-
-
-# the references ------------------------------------------------------------------------------------------------------
 
 
 def test_the_numbers_that_the_pages_trace_are_there(capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from records import MakeExperiment
 from rich.console import Console
 
 import lm
@@ -20,7 +21,6 @@ from lm.report.write import write_report
 from lm.store.files import to_json, write_atomic
 from lm.store.formats import RATES
 
-MakeExperiment = Callable[..., Path]
 UNTRAINED = math.log(100)
 """The vocabulary of the invented cells."""
 

@@ -81,9 +81,6 @@ def write(folder: Path, trials: list[dict[str, Any]], **changes: Any) -> Path:
     return folder
 
 
-# the best ------------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("ways", [["lower"], ["higher"], ["lower", "lower"], ["lower", "higher"]])
 def test_the_best_are_those_that_optuna_finds(tmp_path: Path, ways: list[str]) -> None:
     trials = drawn(40, objectives=len(ways))
@@ -115,9 +112,6 @@ def test_a_study_of_another_version_or_none_is_refused(tmp_path: Path) -> None:
         load_study(tmp_path)
     with pytest.raises(InputError, match="a newer version wrote it"):
         load_study(write(tmp_path, [], format=SEARCH.version + 1))
-
-
-# edges ---------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -152,9 +146,6 @@ def test_pareto_fronts_at_an_edge_raise_a_warning(tmp_path: Path) -> None:
     trials = [trial(n, [n, -n], lr=0.01, width=width, kind="Alibi") for n, width in enumerate(widths)]
     found = warnings_of(load_study(write(tmp_path, trials, objectives={"nll": "lower", "ece": "lower"})))
     assert [line.split(":")[1] for line in found] == [" 2 of 3 on the front lie at the low end of its range, 16"]
-
-
-# importances ---------------------------------------------------------------------------------------------------------
 
 
 def even(name: str) -> dict[str, dict[str, Any]]:
@@ -197,9 +188,6 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     frame = pd.DataFrame({"a": [0.1, 0.2], "b": [0.5, 0.6], "nll": [1.0, 2.0]})
     assert "pip install scikit-learn" in str(importances(frame, ["nll"], {**even("a"), **even("b")}))
-
-
-# figures -------------------------------------------------------------------------------------------------------------
 
 
 def test_positions_run_along_the_axis() -> None:
@@ -279,9 +267,6 @@ def test_figures_are_written_where_there_is_something_to_draw(tmp_path: Path, ob
     assert plt.get_fignums() == []
 
 
-# the report ----------------------------------------------------------------------------------------------------------
-
-
 def report(folder: Path) -> tuple[Study, str, str]:
     console = Console(width=200, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
     study = write_study(folder, console)
@@ -319,9 +304,6 @@ def test_few_trials_have_no_importances_and_none_no_table(tmp_path: Path) -> Non
     _, page, _ = report(write(tmp_path, []))
     assert "0 of 40 trials: none yet." in page
     assert "Best trials" not in page
-
-
-# the page ------------------------------------------------------------------------------------------------------------
 
 
 def paged(folder: Path, trials: list[dict[str, Any]], **changes: Any) -> str:

@@ -2,13 +2,13 @@
 
 import io
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from messages import Refused
+from records import MakeExperiment
 from rich.console import Console
 
 from lm.analysis.results import load
@@ -16,7 +16,6 @@ from lm.report.sections import made_under
 from lm.report.trace import trace
 from lm.report.web.parts import provenance_section
 
-MakeExperiment = Callable[..., Path]
 BASE = [2.0, 2.1, 1.9]
 ENDED = [1.7, 1.85]
 BETTER = [*ENDED, "diverged"]

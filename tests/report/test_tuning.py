@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from messages import Refused
+from records import MakeExperiment
 from rich.console import Console
 
 import lm
@@ -19,7 +20,6 @@ from lm.report.write import load_report, write_report
 from lm.store.files import to_json, write_atomic
 from lm.store.formats import SEARCH, TUNED
 
-MakeExperiment = Callable[..., Path]
 CELLS = {"base": [2.0, 2.1, 1.9, 2.05, 2.2, 1.95], "arm": [1.7, 1.85, 1.68, 1.8, 1.92, 1.66]}
 LR = {"low": 1e-4, "high": 1e-1, "log": True, "step": None, "int": False}
 CHOICE = {"choices": ["Alibi", "Rope"]}

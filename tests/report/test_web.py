@@ -5,7 +5,6 @@ import itertools
 import json
 import math
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from pages import Page
-from records import ARM_NAMES, CELLS, IMAGE, SCRIPT
+from records import ARM_NAMES, CELLS, IMAGE, SCRIPT, MakeExperiment
 from rich.console import Console
 
 from lm.analysis.compare import compare
@@ -34,8 +33,6 @@ from lm.report.web.gallery import MISSING
 from lm.report.web.page import HERE, html
 from lm.report.web.parts import last_lines
 from lm.report.write import write_report
-
-MakeExperiment = Callable[..., Path]
 
 FOR_MAIL = ("verdict", "differences", "table", "charts", "confounds", "lost", "provenance", "again", "all")
 
@@ -143,9 +140,6 @@ def test_a_pack_leaves_the_page_out(experiment: MakeExperiment) -> None:
     assert not [name for name in archive.files if name.endswith(".html")]
 
 
-# colours -------------------------------------------------------------------------------------------------------------
-
-
 def palettes() -> dict[str, dict[str, str]]:
     """The colours that the style declares, by where: in the light, in the dark, in print."""
     found = re.findall(r":root \{(.*?)\}", (HERE / "page.css").read_text(encoding="utf-8"), re.DOTALL)
@@ -179,9 +173,6 @@ def test_forty_arms_have_distinct_looks() -> None:
     for one, other in itertools.pairwise(looks):
         assert all(mine != its for mine, its in zip(one, other, strict=True))
     assert vega.dash(0) == [1, 0]
-
-
-# what is drawn -------------------------------------------------------------------------------------------------------
 
 
 def test_bands_are_drawn_beside_arms_of_one_seed() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from ladders import make_ladder
-from records import IMAGE, SCRIPT
+from records import IMAGE, SCRIPT, MakeExperiment
 
 from lm.report.formats import ReportSource, Search, load_source, overview_page
 from lm.report.pack import open_results
@@ -18,7 +18,6 @@ from lm.report.web.search import search_html
 from lm.report.write import ExperimentReport, report_html
 
 pytestmark = [pytest.mark.slow, pytest.mark.extra]
-MakeExperiment = Callable[..., Path]
 
 LARGEST = 15 * 2**20
 """Bytes of a page; that it opens in three seconds is printed, as it depends on what else the machine does."""
@@ -239,9 +238,6 @@ def test_printed_tables_are_neither_cut_nor_overlapping(experiment: MakeExperime
     assert page.eval_on_selector_all(".scroll", cut) == 0
     width = page.evaluate("document.getElementById('comparison').getBoundingClientRect().right")
     assert width <= 718
-
-
-# several on a page ---------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture

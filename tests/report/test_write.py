@@ -9,6 +9,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from records import MakeExperiment
 from rich.console import Console
 
 from lm.analysis.curve import curve_table
@@ -17,8 +18,6 @@ from lm.analysis.results import Results
 from lm.cli import main
 from lm.report import write
 from lm.report.write import write_report
-
-MakeExperiment = Callable[..., Path]
 
 
 @pytest.fixture

@@ -27,9 +27,6 @@ def reached(differences: list[float], planned: tuple[int, ...], maximum: int, al
     return found
 
 
-# spending and looks
-
-
 @pytest.mark.parametrize(
     ("fraction", "expected"),
     [(0.0, 0.0), (0.25, 8.8575e-5), (0.5, 5.5746e-3), (0.75, 0.023625), (1.0, 0.05), (2.0, 0.05)],
@@ -82,9 +79,6 @@ def test_a_plan_out_of_order_is_refused(plan: tuple[int, int, int]) -> None:
 def test_looks_out_of_order_are_refused(planned: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match="expected rising numbers from 1 to 12"):
         sequential([0.1] * 4, planned, 12)
-
-
-# the test
 
 
 def crossing(magnitudes: list[float], planned: tuple[int, ...], maximum: int, alpha: float) -> float:
@@ -165,9 +159,6 @@ def test_large_effects_are_found_at_the_first_look() -> None:
     assert found.spent == pytest.approx(0.05)
 
 
-# more pairs than can be enumerated
-
-
 def test_random_sequences_decide_as_all_of_them_do(monkeypatch: pytest.MonkeyPatch) -> None:
     planned = plan_looks(6, 16, 3)
     samples = [draw(16, 0.6, seed) for seed in range(8)]
@@ -186,9 +177,6 @@ def test_with_24_pairs_no_later_difference_changes_an_earlier_decision() -> None
     decisions = [reached(sample[:n], planned, 24).rejected_at for n in planned]
     assert decisions == [None if last is None or n < last else last for n in planned for last in [decisions[-1]]]
     assert decisions[-1] is not None
-
-
-# how often it is wrong, and what it can find
 
 
 @pytest.mark.slow
@@ -211,9 +199,6 @@ def test_looking_thrice_costs_little_power_and_many_pairs_are_saved() -> None:
     once = sum(sign_flip_p(row) <= ALPHA for row in rows)
     assert sum(stage is not None for stage in stages) >= 0.95 * once
     assert np.mean([stage or 12 for stage in stages]) < 10
-
-
-# intervals
 
 
 def test_with_one_look_the_interval_is_students() -> None:

@@ -3,7 +3,7 @@
 import itertools
 import math
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
@@ -67,11 +67,6 @@ def test_the_bootstrap_interval_is_scipys_and_the_same_every_time(n: int) -> Non
     assert min(sample) <= low < np.mean(sample) < high <= max(sample)
 
 
-def test_the_bootstrap_interval_follows_the_unit() -> None:
-    low, high = bootstrap_interval(normal(8))
-    assert bootstrap_interval([4 * x for x in normal(8)]) == pytest.approx((4 * low, 4 * high), rel=1e-12)
-
-
 @pytest.mark.parametrize("sample", [[0.5, 0.5, 0.5], [0.1] * 6])
 def test_the_bootstrap_interval_of_equal_values_is_a_point(sample: list[float]) -> None:
     with warnings.catch_warnings():
@@ -106,7 +101,7 @@ def enumerated_p(sample: list[float]) -> float:
     return sum(total >= abs(math.fsum(sample)) * (1 - 1e-12) for total in sums) / len(sums)
 
 
-@pytest.mark.parametrize("n", [2, 3, 5, 8, 11])
+@pytest.mark.parametrize("n", [1, 2, 3, 5, 8, 11])
 def test_the_sign_flip_p_is_the_share_of_all_patterns(n: int) -> None:
     random = np.random.default_rng(n)
     for shift in (0.0, 0.5, 2.0):
@@ -117,10 +112,6 @@ def test_the_sign_flip_p_is_the_share_of_all_patterns(n: int) -> None:
 @pytest.mark.parametrize("sample", [[1.0, 2.0, 3.0], [1.0, 1.0, -1.0, 2.0], [0.1] * 6, [0.0, 0.0, 1.0], [-1e-9, -3e-9]])
 def test_ties_count_as_at_least_as_far(sample: list[float]) -> None:
     assert sign_flip_p(sample) == pytest.approx(enumerated_p(sample), rel=1e-12)
-
-
-def test_one_pair_says_nothing() -> None:
-    assert sign_flip_p([0.3]) == enumerated_p([0.3]) == 1.0
 
 
 def test_no_pairs_have_no_p_and_zeros_p_one() -> None:
@@ -138,11 +129,6 @@ def test_the_smallest_p_of_thousands_of_seeds_is_zero() -> None:
     assert smallest_p(10_000) == 0.0
 
 
-@pytest.mark.parametrize(("n", "p"), [(1, 1.0), (3, 0.25), (5, 0.0625), (6, 0.03125)])
-def test_the_smallest_p_of_few_seeds(n: int, p: float) -> None:
-    assert smallest_p(n) == sign_flip_p([-1.0 - i for i in range(n)]) == p
-
-
 @pytest.mark.parametrize("n", [1, 2, 6, 11])
 @pytest.mark.parametrize("side", ["less", "greater"])
 def test_one_sided_p_counts_patterns_on_that_side(n: int, side: Side) -> None:
@@ -151,13 +137,6 @@ def test_one_sided_p_counts_patterns_on_that_side(n: int, side: Side) -> None:
     sums = [math.fsum(s * x for s, x in zip(signs, sample, strict=True)) for signs in flips(n)]
     expected = sum(sign * total >= sign * math.fsum(sample) - 1e-12 for total in sums) / 2**n
     assert sign_flip_p(sample, side) == expected
-
-
-def test_one_sided_p_values_complement_each_other() -> None:
-    sample = normal(9, 0.4)
-    less, greater, both = (sign_flip_p(sample, side) for side in ("less", "greater", "two-sided"))
-    assert both == 2 * min(less, greater)
-    assert less + greater == pytest.approx(1 + 2**-9, rel=1e-12)
 
 
 def test_the_p_does_not_depend_on_scale_direction_or_order() -> None:
@@ -289,11 +268,18 @@ def test_four_values_have_no_interval_for_the_median() -> None:
 
 
 def test_bonferroni_multiplies_by_what_was_tested() -> None:
-    found = bonferroni([0.01, math.nan, 0.04, 0.6])
-    assert found[::2] == pytest.approx([0.03, 0.12], rel=1e-12)
-    assert math.isnan(found[1])
-    assert found[3] == 1.0
+    assert bonferroni([0.01, math.nan, 0.04, 0.6])[::2] == pytest.approx([0.03, 0.12], rel=1e-12)
+    assert bonferroni([0.6, 0.9]) == [1.0, 1.0]
     assert bonferroni([0.01, 0.02]) == pytest.approx(multipletests([0.01, 0.02], method="bonferroni")[1].tolist())
+
+
+@pytest.mark.parametrize("adjust", [bonferroni, holm, benjamini_hochberg])
+def test_corrections_leave_out_what_was_not_tested(adjust: Callable[[list[float]], list[float]]) -> None:
+    adjusted = adjust([0.01, math.nan, 0.04])
+    assert adjusted[::2] == adjust([0.01, 0.04])
+    assert math.isnan(adjusted[1])
+    assert math.isnan(adjust([math.nan])[0])
+    assert adjust([]) == []
 
 
 @pytest.mark.parametrize(
@@ -310,20 +296,6 @@ def test_holm_worked_by_hand(given: list[float], adjusted: list[float]) -> None:
     assert holm(given) == pytest.approx(adjusted, rel=1e-12)
 
 
-def test_holm_lies_below_bonferroni_and_keeps_order() -> None:
-    p = np.random.default_rng(0).uniform(0, 0.3, 9)
-    adjusted = np.array(holm(p.tolist()))
-    assert (adjusted >= p).all()
-    assert (adjusted <= np.minimum(1, 9 * p) + 1e-15).all()
-    assert (np.diff(adjusted[np.argsort(p)]) >= 0).all()
-
-
-def test_holm_leaves_out_what_was_not_tested() -> None:
-    found = holm([0.01, math.nan, 0.04])
-    assert found[::2] == pytest.approx([0.02, 0.04], rel=1e-12)
-    assert math.isnan(found[1])
-
-
 @pytest.mark.parametrize(("comparisons", "seeds"), [(1, 6), (2, 7), (3, 7), (4, 8), (10, 9)])
 def test_seeds_needed_are_the_fewest_that_can_reach_significance(comparisons: int, seeds: int) -> None:
     assert seeds_needed(comparisons) == seeds
@@ -337,21 +309,6 @@ def test_corrections_are_statsmodels(n: int) -> None:
     assert benjamini_hochberg(p) == pytest.approx(multipletests(p, method="fdr_bh")[1].tolist(), rel=1e-12)
 
 
-def test_benjamini_hochberg_lies_between_the_raw_p_and_holms() -> None:
-    p = np.random.default_rng(1).uniform(0, 0.3, 12)
-    found = np.array(benjamini_hochberg(p.tolist()))
-    assert (found >= p).all()
-    assert (found <= np.array(holm(p.tolist())) + 1e-15).all()
-
-
-def test_benjamini_hochberg_leaves_out_what_was_not_tested() -> None:
-    found = benjamini_hochberg([0.01, math.nan, 0.04])
-    assert found[::2] == pytest.approx([0.02, 0.04], rel=1e-12)
-    assert math.isnan(found[1])
-    assert benjamini_hochberg([]) == []
-    assert math.isnan(benjamini_hochberg([math.nan])[0])
-
-
 # equivalence
 
 
@@ -362,12 +319,6 @@ def test_equivalence_p_is_the_larger_of_two_binomials(shift: float, margin: floa
     sides = (sum(x > -margin for x in sample), sum(x < margin for x in sample))
     expected = max(stats.binomtest(count, 8, alternative="greater").pvalue for count in sides)
     assert equivalence_p(sample, margin) == pytest.approx(expected, rel=1e-9)
-
-
-def test_a_wider_margin_never_makes_equivalence_less_likely() -> None:
-    sample = normal(7, 0.2)
-    p = [equivalence_p(sample, margin) for margin in np.linspace(0.05, 3, 40)]
-    assert (np.diff(p) <= 0).all()
 
 
 @pytest.mark.parametrize("n", [5, 9])
@@ -419,13 +370,6 @@ def test_effect_intervals_invert_the_noncentral_t(shift: float) -> None:
     assert found.low < found.cohen < found.high
     assert stats.nct.cdf(t, 5, found.low * math.sqrt(6)) == pytest.approx(0.95, rel=1e-6)
     assert stats.nct.cdf(t, 5, found.high * math.sqrt(6)) == pytest.approx(0.05, rel=1e-6)
-
-
-def test_effect_intervals_exclude_zero_with_the_mean() -> None:
-    for shift in (0.2, 0.9, 1.1, 2.0):
-        low, high = t_interval(normal(8, shift))
-        effect = effect_size(normal(8, shift))
-        assert (low > 0, high < 0) == (effect.low > 0, effect.high < 0)
 
 
 def test_the_effect_of_equal_or_too_few_differences() -> None:

@@ -3,14 +3,13 @@
 import hashlib
 import json
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import references
-from records import record
+from records import MakeExperiment, record
 from rich.console import Console
 
 from lm.analysis.compare import compare
@@ -33,7 +32,6 @@ from lm.store.validation import (
     with_checksum,
 )
 
-MakeExperiment = Callable[..., Path]
 CELLS = {"base": [2.0, 2.1, 1.9], "arm": [1.7, 1.85, 1.68]}
 TOKENS = np.full(40, 30)
 

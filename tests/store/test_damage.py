@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import references
 from messages import Refused
-from records import record
+from records import MakeExperiment, record
 from rich.console import Console
 
 from lm.analysis.compare import compare
@@ -27,7 +27,6 @@ from lm.report.write import write_report
 from lm.store.store import Store
 from lm.store.validation import curve_checksum, validate_curve_text, validate_record, with_checksum
 
-MakeExperiment = Callable[..., Path]
 CELLS = {"base": [2.0, 2.1, 1.9], "arm": [1.7, 1.85, 1.68], "other": [1.8, 1.9, 1.7]}
 
 # records -------------------------------------------------------------------------------------------------------------
@@ -176,8 +175,6 @@ def test_reports_with_damaged_records_warn(experiment: MakeExperiment, capsys: p
     assert "Warning: arm seed 1 is damaged" in page
     assert main(["trace", str(folder), "arm", "nll"]) == 0
 
-
-# learning curves -----------------------------------------------------------------------------------------------------
 
 CURVE = "step,train_loss,validation_nll\n1,5.0,\n4,4.5,4.6\n8,4.0,4.1\n12,3.9,4.0\n16,3.8,3.9\n18,3.7,\n"
 RUN = {"steps": 18}

@@ -3,13 +3,13 @@
 import copy
 import io
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 import references
 from helpers import RUN
+from records import MakeExperiment
 from rich.console import Console
 
 from lm.analysis.comparability import provenance_of
@@ -32,8 +32,6 @@ LATER = {
 
 WITHOUT_CURVE = Path(__file__).with_name("record_without_curve.json")
 """A record of a shape that no reference has any more."""
-
-MakeExperiment = Callable[..., Path]
 
 
 def by_shape() -> dict[str, dict[str, Any]]:
