@@ -1,7 +1,10 @@
 """What every test runs under, and results made up for the tests that read them."""
 
+import contextlib
 import functools
 import gc
+import itertools
+import json
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -9,8 +12,10 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from records import record
+from messages import CheckMessage, Message, Refused, read_messages, write_message
+from records import MakeExperiment, record
 
+from lm.config.tree import InputError
 from lm.store.files import to_json, write_atomic
 from lm.store.formats import MANIFEST
 from lm.store.store import Store
@@ -119,8 +124,6 @@ def shared() -> Path:
 Cells = dict[str, list[float | str | None]]
 """For each arm, what became of each seed's cell: a validation NLL, `diverged`, `failed`, or None: not trained yet."""
 
-MakeExperiment = Callable[..., Path]
-
 
 @pytest.fixture
 def experiment(tmp_path: Path) -> MakeExperiment:
@@ -171,3 +174,38 @@ def experiment(tmp_path: Path) -> MakeExperiment:
         return folder
 
     return make
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option that rewrites the golden messages."""
+    parser.addoption("--write-messages", action="store_true", help="keep the messages of this run as the golden ones")
+
+
+@pytest.fixture
+def check_message(request: pytest.FixtureRequest, tmp_path: Path) -> CheckMessage:
+    """Compare messages with those of messages.golden.json, the test's folder written as TMP."""
+    counter = itertools.count(1)
+
+    def check(message: Message) -> None:
+        number = next(counter)
+        name = request.node.nodeid.removeprefix("tests/") + (f" {number}" if number > 1 else "")
+        portable = json.loads(json.dumps(message).replace(str(tmp_path), "TMP"))
+        if request.config.getoption("--write-messages"):
+            write_message(name, portable)
+        assert portable == read_messages().get(name)
+
+    return check
+
+
+@pytest.fixture
+def refused(check_message: CheckMessage) -> Refused:
+    """Expect an InputError with the one line of messages.golden.json."""
+
+    @contextlib.contextmanager
+    def refusal() -> Iterator[None]:
+        with pytest.raises(InputError) as caught:
+            yield
+        assert "\n" not in str(caught.value)
+        check_message(str(caught.value))
+
+    return refusal

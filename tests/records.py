@@ -1,11 +1,21 @@
 """Records as training leaves them, made up for the tests that read them."""
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from lm.store.formats import RECORD
 from lm.store.record import Inside, Provenance, Record, Status, Text
 
 BINS = 15
+
+BASE = [2.0, 2.1, 1.9, 2.05, 2.2, 1.95]
+BETTER = [1.7, 1.85, 1.68, 1.8, 1.92, 1.66]
+MIXED = [2.1, 2.0, 1.95, 2.0, 2.3, 1.9]
+"""Losses of six seeds: of a baseline, of an arm that is better on each, and of one that is not."""
+
+MakeExperiment = Callable[..., Path]
+"""The type of the fixture `experiment`."""
 
 IMAGE, SCRIPT = "<img src=x onerror=alert(1)>", "</script><script>alert(2)</script>"
 ARM_NAMES = {"base": "base", "image": IMAGE, "script": SCRIPT}

@@ -1,27 +1,22 @@
 """Claims are borne out, refuted or left open as the numbers are, and wrong ones are refused."""
 
 import math
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from records import blank, inside
+from messages import CheckMessage, Refused
+from records import BASE, BETTER, MakeExperiment, blank, inside
 from scipy import stats
 
 from lm.analysis.answers import Answer, adjust_p, answer_claim, decide
-from lm.analysis.claims import KINDS, UNKNOWN, Claim, measured, read_claim, read_claims
+from lm.analysis.claims import UNKNOWN, Claim, measured, read_claim, read_claims
 from lm.analysis.results import Results, load, value
-from lm.config.tree import InputError
 from lm.report.claims import answers, claims_section, row, tally
 from lm.report.render import markdown_section
 from lm.stats.tests import ALPHA, holm, median_interval, sign_flip_interval, sign_flip_p
 from lm.store.record import Record
 
-MakeExperiment = Callable[..., Path]
-BASE = [2.0, 2.1, 1.9, 2.05, 2.2, 1.95]
-BETTER = [1.7, 1.85, 1.68, 1.8, 1.92, 1.66]
 NEAR = [2.001, 2.099, 1.902, 2.049, 2.2, 1.949]
 
 
@@ -57,7 +52,7 @@ def test_verdicts(experiment: MakeExperiment, claim: Claim, verdict: str) -> Non
     assert answer_claim(results(experiment), claim).verdict == verdict
 
 
-def test_of_less_and_greater_the_number_is_the_paired_mean_with_its_tests_interval(experiment: MakeExperiment) -> None:
+def test_less_and_greater_claims_test_the_paired_mean(experiment: MakeExperiment) -> None:
     found = answer_claim(results(experiment), against_base("better", "less", margin=-0.2))
     by_hand = np.subtract(BETTER, BASE)
     assert found.estimate == pytest.approx(np.mean(by_hand), rel=1e-12)
@@ -66,7 +61,7 @@ def test_of_less_and_greater_the_number_is_the_paired_mean_with_its_tests_interv
     assert found.seeds == 6
 
 
-def test_of_a_range_the_number_is_the_median_with_its_tests_interval(experiment: MakeExperiment) -> None:
+def test_range_claims_test_the_median(experiment: MakeExperiment) -> None:
     found = answer_claim(results(experiment), Claim("x", "nll", "range", {"base": 1.0}, low=1.5))
     assert found.estimate == np.median(BASE)
     assert (found.low, found.high) == median_interval(BASE)
@@ -126,7 +121,7 @@ def test_to_be_beyond_one_of_two_ends_takes_six_seeds(experiment: MakeExperiment
     assert (six.verdict, six.p) == ("not reproduced", 2 / 2**6)
 
 
-def test_a_claim_about_every_seed_is_refuted_by_one_and_borne_out_by_two(experiment: MakeExperiment) -> None:
+def test_exact_claims_need_two_seeds_and_one_refutes(experiment: MakeExperiment) -> None:
     one, two = (load(experiment({"base": BASE[:n], "better": BETTER[:n]})) for n in (1, 2))
     claim = against_base("better", "less", exact=True)
     alone = answer_claim(one, claim)
@@ -138,7 +133,7 @@ def test_a_claim_about_every_seed_is_refuted_by_one_and_borne_out_by_two(experim
 
 @pytest.mark.parametrize("n", [5, 8, 12])
 @pytest.mark.parametrize("upwards", [True, False])
-def test_skewed_noise_bears_no_range_out_that_the_median_is_not_in(n: int, upwards: bool) -> None:
+def test_skewed_noise_keeps_the_error_rate_of_range_claims(n: int, upwards: bool) -> None:
     noise = np.random.default_rng([n, 4]).lognormal(size=(600, n)) - 1
     claim = Claim("x", "nll", "range", {"base": 1.0}, low=0.0)
     samples = (noise if upwards else -noise).tolist()
@@ -156,9 +151,6 @@ def test_diverged_arms_are_said_and_leave_the_seed_out(experiment: MakeExperimen
     assert math.isnan(gone.estimate)
 
 
-# kinds
-
-
 def given(kind: str, p: float, verdict: Any = "inconclusive") -> Answer:
     return Answer(Claim("x", "nll", "less", {"a": 1.0}, kind=kind), verdict, 0.1, -1.0, 1.0, 6, p=p)
 
@@ -172,7 +164,7 @@ def test_p_is_corrected_over_the_claims_of_a_kind() -> None:
     assert math.isnan(found[3].p_holm)
 
 
-def test_kinds_are_counted_apart_and_with_what_the_correction_leaves() -> None:
+def test_kinds_are_counted_apart_and_with_what_the_correction_leaves(check_message: CheckMessage) -> None:
     many = adjust_p(
         [
             given("ours", 0.03, "reproduced"),
@@ -184,17 +176,10 @@ def test_kinds_are_counted_apart_and_with_what_the_correction_leaves() -> None:
             given(UNKNOWN, 0.25, "not enough seeds"),
         ]
     )
-    assert tally(many) == [
-        "published: 4 claims: 2 reproduced, 1 not reproduced, 1 inconclusive. Each at 5 % by itself. Corrected over "
-        "these 4 tests: by Benjamini and Hochberg 1 reproduced and 0 not reproduced, by Holm 1 reproduced and 0 not "
-        "reproduced; 4 of them have too few seeds for Holm's correction over so many.",
-        "ours: 1 claim: 1 reproduced.",
-        "identity: 1 claim: 1 reproduced.",
-        "unknown kind: 1 claim: 1 not enough seeds.",
-    ]
+    check_message(list(tally(many)))
 
 
-def test_a_row_has_both_p_and_an_interval_without_ends_says_so() -> None:
+def test_rows_show_corrected_p_and_unbounded_intervals() -> None:
     (one,) = adjust_p([given("ours", 0.25, "not enough seeds")])
     assert row(one)[0] == "ours"
     assert row(one)[5:8] == ["0.25", "0.25", "0.25"]
@@ -255,64 +240,48 @@ def test_a_claim_is_against_the_baseline_unless_it_says_otherwise() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    "changes",
     [
-        ({"relation": "lesser"}, "relation: no 'lesser'. Did you mean less? Choose from less, greater"),
-        ({"kind": "publishd"}, "kind: no 'publishd'. Did you mean published? Choose from published, ours, identity"),
-        ({"margn": 1}, "no key 'margn'. Did you mean margin?"),
-        ({"arm": "beter"}, "arm: no arm 'beter'. Did you mean better?"),
-        ({"against": "bsae"}, "against: no arm 'bsae'. Did you mean base?"),
-        ({"relation": "equivalent"}, "margin is missing"),
-        ({"relation": "equivalent", "margin": 0}, "expected a number above 0, found 0"),
-        ({"relation": "range"}, "low or high is missing"),
-        ({"relation": "slope"}, "over is missing"),
-        ({"relation": "slope", "low": 0, "over": {"deep": 2}}, "over: no arm 'deep'"),
-        ({"relation": "slope", "low": 0, "over": {"base": 2, "better": 2}}, "over: expected two different numbers"),
-        ({"relation": "slope", "low": 0, "over": {"base": 0, "better": 2}}, "all above 0"),
-        ({"relation": "range", "low": 2, "high": 1}, "low=2 is more than high=1"),
-        ({"margin": float("nan")}, "margin: expected a number"),
-        ({"exact": "no"}, "exact: expected true or false"),
-        ({"margin": "x"}, "margin: expected a number, found 'x'"),
-        ({"contrast": {"better": True}}, "contrast.better: expected a number"),
-        ({"contrast": "better"}, "contrast: expected a number for each of some arms, found 'better'"),
-        ({"contrast": {}}, "contrast: expected a number for each of some arms"),
-        ({"tier": "Z"}, "tier: no 'Z'. Choose from C, G"),
-        ({"metric": "loss"}, "metric: no quantity 'loss'. Did you mean nll?"),
-        ({"metric": "nl"}, "metric: no quantity 'nl'. Did you mean nll?"),
-        ({"metric": 5}, "metric: expected a quantity or a path"),
-        ({"metric": "nll - nll@x"}, "no quantity 'nll@x'"),
-        ({"metric": "intial/entropy"}, "no quantity 'intial/entropy'."),
+        {"relation": "lesser"},
+        {"kind": "publishd"},
+        {"margn": 1},
+        {"arm": "beter"},
+        {"against": "bsae"},
+        {"relation": "equivalent"},
+        {"relation": "equivalent", "margin": 0},
+        {"relation": "range"},
+        {"relation": "slope"},
+        {"relation": "slope", "low": 0, "over": {"deep": 2}},
+        {"relation": "slope", "low": 0, "over": {"base": 2, "better": 2}},
+        {"relation": "slope", "low": 0, "over": {"base": 0, "better": 2}},
+        {"relation": "range", "low": 2, "high": 1},
+        {"margin": float("nan")},
+        {"exact": "no"},
+        {"margin": "x"},
+        {"contrast": {"better": True}},
+        {"contrast": "better"},
+        {"contrast": {}},
+        {"tier": "Z"},
+        {"metric": "loss"},
+        {"metric": "nl"},
+        {"metric": 5},
+        {"metric": "nll - nll@x"},
+        {"metric": "intial/entropy"},
+        {"arm": ...},
+        {"kind": ...},
     ],
+    ids=str,
 )
-def test_a_wrong_claim_is_one_line(changes: dict[str, Any], words: str) -> None:
-    with pytest.raises(InputError) as caught:
-        read_claim({**GOOD, **changes}, ["base", "better"], "base", "here")
-    assert words in str(caught.value)
-    assert str(caught.value).startswith("here")
+def test_a_wrong_claim_is_one_line(refused: Refused, changes: dict[str, Any]) -> None:
+    claim = {key: value for key, value in {**GOOD, **changes}.items() if value is not ...}
+    with refused():
+        read_claim(claim, ["base", "better"], "base", "here")
 
 
-def test_a_claim_without_arms_is_one_line() -> None:
-    without = {key: given for key, given in GOOD.items() if key != "arm"}
-    with pytest.raises(InputError, match=r"here: arm is missing; a claim needs arm \(and against\), or a contrast"):
-        read_claim(without, ["base", "better"], "base", "here")
-
-
-@pytest.mark.parametrize(
-    ("tree", "words"),
-    [
-        ({"claim": "a"}, "claims: expected a list of claims"),
-        (["a"], r"claims\[0\]: expected a mapping with claim, metric"),
-    ],
-)
-def test_claims_that_are_no_list_of_mappings_are_one_line(tree: Any, words: str) -> None:
-    with pytest.raises(InputError, match=words):
+@pytest.mark.parametrize("tree", [{"claim": "a"}, ["a"]])
+def test_claims_that_are_no_list_of_mappings_are_one_line(refused: Refused, tree: Any) -> None:
+    with refused():
         read_claims(tree, ["base", "better"], "base", "claims")
-
-
-def test_a_claim_without_a_kind_is_one_line() -> None:
-    without = {key: given for key, given in GOOD.items() if key != "kind"}
-    with pytest.raises(InputError, match=f"here: kind is missing; a claim is one of {', '.join(KINDS)}"):
-        read_claim(without, ["base", "better"], "base", "here")
 
 
 def test_expectations_read_as_they_were_claimed() -> None:
@@ -323,13 +292,13 @@ def test_expectations_read_as_they_were_claimed() -> None:
     assert isinstance(Answer(Claim("x", "nll", "range"), "inconclusive", 0, 0, 0, 0).note, str)
 
 
-def test_a_claim_on_what_no_cell_holds_as_a_number_is_not_measured(experiment: MakeExperiment) -> None:
+def test_claims_on_text_values_are_not_measured(experiment: MakeExperiment) -> None:
     found = answer_claim(results(experiment), Claim("x", "data/tokenizer", "range", {"base": 1.0}, low=0.0))
     assert (found.verdict, found.seeds) == ("not enough seeds", 0)
     assert found.note == "no seed on which all arms were measured"
 
 
-def test_a_damaged_cell_enters_no_claim_and_is_named_beside_it(experiment: MakeExperiment) -> None:
+def test_damaged_cells_enter_no_claim_and_are_named(experiment: MakeExperiment) -> None:
     folder = experiment({"base": BASE, "better": BETTER})
     (folder.parent / "cells" / "better-2" / "record.json").write_text("{")
     found = answer_claim(load(folder), against_base("better", "less"))

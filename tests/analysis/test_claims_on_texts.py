@@ -115,7 +115,7 @@ def blind(one: Record | None) -> Any:
 @pytest.mark.parametrize("metric", ["nll", "test_nll"])
 @pytest.mark.parametrize("weights", [{"arm": 1.0, "base": -1.0}, {"arm": 0.5, "other": 0.5, "base": -1.0}])
 @pytest.mark.parametrize("margin", [0.0, -0.01])
-def test_of_a_mean_the_interval_holds_both_and_p_is_the_larger(
+def test_intervals_of_means_cover_both_and_p_is_larger(
     kept: Kept, weights: dict[str, float], margin: float, metric: str
 ) -> None:
     for world in (LITTLE, MUCH):
@@ -140,7 +140,7 @@ def test_bits_per_byte_are_a_multiple_of_the_loss(kept: Kept) -> None:
     assert (bits.low, bits.high) == pytest.approx((2 * nats.low, 2 * nats.high))  # as the made-up records have it
 
 
-def test_of_an_equivalence_both_kinds_of_test_must_place_it_inside(kept: Kept) -> None:
+def test_equivalence_needs_both_tests(kept: Kept) -> None:
     for world, verdict in ((LITTLE, "reproduced"), (MUCH, "inconclusive")):
         found = answer_claim(kept(world), Claim("x", "nll", "equivalent", LESS.contrast, margin=0.05))
         number_s, sums_sd = world.numbers(LESS.contrast)
@@ -158,7 +158,7 @@ def test_of_an_equivalence_both_kinds_of_test_must_place_it_inside(kept: Kept) -
     assert found.note == "found over seeds, not over texts"
 
 
-def test_what_seeds_alone_bear_out_is_said_to_be_so_and_is_not_reproduced(kept: Kept) -> None:
+def test_claims_that_hold_over_seeds_alone_are_inconclusive(kept: Kept) -> None:
     little, much = (answer_claim(kept(world), LESS) for world in (LITTLE, MUCH))
     assert (little.verdict, little.note) == ("reproduced", "")
     assert (much.verdict, much.note) == ("inconclusive", "found over seeds, not over texts")
@@ -192,7 +192,7 @@ def test_otherwise_it_is_over_seeds_and_the_report_says_why(
     assert escape(reason) in page
 
 
-def test_the_line_of_a_claim_says_what_it_covers_where_documents_were_kept(kept: Kept) -> None:
+def test_lines_of_claims_name_their_coverage(kept: Kept) -> None:
     described_claims = [CLAIM, {**CLAIM, "metric": "ece"}, {**CLAIM, "exact": True}]
     page = markdown_section(claims_section([("x", one) for one in answers(kept(LITTLE, claims=described_claims))]))
     assert ["over seeds and text |" in line for line in page[4:7]] == [True, False, False]
@@ -206,9 +206,7 @@ def test_the_line_of_a_claim_says_what_it_covers_where_documents_were_kept(kept:
     assert "Over seeds" not in old
 
 
-def test_claims_together_read_each_file_once_and_are_answered_as_one_by_one(
-    kept: Kept, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_joint_answers_read_each_file_once(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
     """The test split differs from the validation split, as it does in experience."""
     opened: list[Any] = []
 
@@ -228,7 +226,7 @@ def test_claims_together_read_each_file_once_and_are_answered_as_one_by_one(
     assert len({one.p for one in together[:3]}) == 3
 
 
-def test_false_claims_about_other_text_are_as_rare_as_they_are_said_to_be() -> None:
+def test_false_claims_about_other_text_are_rare() -> None:
     random, trials = np.random.default_rng(0), 160
     equal = Claim("x", "nll", "equivalent", LESS.contrast, margin=2.0)
     counts = {"less": [0, 0], "equivalent": [0, 0]}

@@ -70,5 +70,5 @@ class Undeclared(torch.optim.AdamW):
     ("cls", "ignores"),
     [(torch.optim.AdamW, True), (MuonAdamW, True), (torch.optim.SGD, False), (Declared, True), (Undeclared, False)],
 )
-def test_an_optimiser_of_a_users_own_sees_the_scale_unless_it_declares_otherwise(cls: Any, ignores: bool) -> None:
+def test_user_optimisers_see_the_scale_unless_declared(cls: Any, ignores: bool) -> None:
     assert Optim(0.1, cls, Constant(), CrossEntropy()).ignores_gradient_scale() is ignores

@@ -2,13 +2,12 @@
 
 import itertools
 import math
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
+from records import MakeExperiment
 from scipy import stats
 from statsmodels.formula.api import ols
 from statsmodels.stats.anova import anova_lm
@@ -17,7 +16,6 @@ from lm.ablation.design import read_design
 from lm.analysis.effects import FactorEffect, effects, fit
 from lm.analysis.results import load
 
-MakeExperiment = Callable[..., Path]
 Cells = list[tuple[int, dict[str, str], float]]
 TWO = {"a": ["a0", "a1"], "b": ["b0", "b1"]}
 

@@ -1,13 +1,13 @@
 """Runs made elsewhere say what the same numbers say in an experiment, and unpaired ones say that they are."""
 
 import math
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
+from records import MakeExperiment
 from scipy import stats
 
 from lm.analysis.compare import compare
@@ -20,7 +20,6 @@ from lm.config.tree import InputError
 from lm.report.tables import as_csv
 from lm.stats.unpaired import unpaired_p
 
-MakeExperiment = Callable[..., Path]
 Arms = dict[str, dict[Any, Any]]
 BASE = [2.0, 2.1, 1.9, 2.05, 2.2, 1.95, 2.02]
 BETTER = [1.7, 1.85, 1.68, 1.8, 1.92, 1.66, 1.71]
@@ -40,9 +39,6 @@ def rows_of(arms: Arms) -> list[tuple[Any, ...]]:
 def row(table: pd.DataFrame, arm: str, metric: str = "loss") -> Any:
     (found,) = table[(table.arm == arm) & (table.metric == metric)].itertuples()
     return found
-
-
-# the same as in an experiment ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -71,10 +67,7 @@ def test_the_cells_of_an_experiment_say_what_its_report_says(
     assert not runs.assumed
 
 
-# pairs ---------------------------------------------------------------------------------------------------------------
-
-
-def test_seeds_that_match_are_paired_and_runs_that_lack_are_missing(tmp_path: Path) -> None:
+def test_matching_seeds_are_paired_and_others_missing(tmp_path: Path) -> None:
     arms: Arms = {"plain": dict(enumerate(BASE)), "new": {**dict(enumerate(BETTER[:6])), 0: "nan", 1: "-inf"}}
     runs = runs_of(tmp_path, rows_of(arms), CompareRequest("plain", ("loss",)))
     found = row(compare_runs(runs), "new")
@@ -91,7 +84,7 @@ def test_the_order_of_the_rows_changes_nothing(tmp_path: Path) -> None:
     pd.testing.assert_frame_equal(one, other, check_exact=True)
 
 
-def test_seeds_that_do_not_match_are_tested_unpaired_and_that_is_said(tmp_path: Path) -> None:
+def test_unmatched_seeds_are_tested_unpaired(tmp_path: Path) -> None:
     arms = {"plain": dict(enumerate(BASE)), "new": {seed + 4: one for seed, one in enumerate(BETTER)}}
     table = compare_runs(runs_of(tmp_path, rows_of(arms), CompareRequest("plain", ("loss",))))
     found = row(table, "new")
@@ -117,7 +110,7 @@ def test_unpaired_is_a_choice_and_takes_no_seeds(tmp_path: Path) -> None:
         runs_of(tmp_path, [("plain", 1), ("new", 2)], CompareRequest("plain", ("loss",)), columns="arm,loss")
 
 
-def test_pairs_can_be_asked_for_on_the_seeds_that_are_shared(tmp_path: Path) -> None:
+def test_pairing_can_be_forced_on_shared_seeds(tmp_path: Path) -> None:
     arms = {"plain": dict(enumerate(BASE)), "new": {seed + 1: one for seed, one in enumerate(BETTER)}}
     found = row(
         compare_runs(runs_of(tmp_path, rows_of(arms), CompareRequest("plain", ("loss",), pairing="paired"))), "new"
@@ -139,15 +132,12 @@ def test_few_runs_that_are_not_paired_show_nothing(tmp_path: Path) -> None:
     assert row(table, "gone").verdict == "no runs to compare (1 diverged) (unpaired: seeds do not match)"
 
 
-def test_arms_that_spread_far_more_or_less_than_the_baseline_are_named(tmp_path: Path) -> None:
+def test_arms_of_unequal_spread_are_named(tmp_path: Path) -> None:
     wide = {seed + 10: 2 + (-1) ** seed * seed for seed in range(4)}
     arms = {"plain": dict(enumerate(BASE)), "wide": wide, "narrow": {20 + s: 1 + s / 100 for s in range(5)}}
     arms["alike"] = {30 + seed: value + 0.5 for seed, value in enumerate(BASE[1:])}
     runs = runs_of(tmp_path, rows_of(arms), CompareRequest("plain", ("loss",)))
     assert arms_of_unequal_spread(runs, "loss") == ["wide", "narrow"]
-
-
-# directions ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

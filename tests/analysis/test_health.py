@@ -3,14 +3,13 @@
 import copy
 import math
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 import pandas as pd
 import pytest
 import yaml
-from records import blank, inside
+from records import BASE, BETTER, MakeExperiment, blank, inside
 
 from lm.analysis import health
 from lm.analysis.answers import answer_claim
@@ -22,10 +21,6 @@ from lm.report.render import is_bold
 from lm.report.tables import summary
 from lm.store.record import Record
 
-BASE = [2.0, 2.1, 1.9, 2.05, 2.2, 1.95]
-BETTER = [1.7, 1.85, 1.68, 1.8, 1.92, 1.66]
-
-MakeExperiment = Callable[..., Path]
 Change = Callable[[dict[str, Any]], None]
 
 GRADIENT = {"query": [0.02, 0.02, 0.02], "mlp_out": [0.1, 0.1, 0.1], "embedding": [1.0]}
@@ -154,7 +149,7 @@ SEES_SCALE: list[tuple[dict[str, Any], bool]] = [
 
 
 @pytest.mark.parametrize(("configuration", "sees_scale"), SEES_SCALE)
-def test_clipping_is_a_fault_where_the_optimiser_sees_the_scale_of_a_gradient(
+def test_clipping_matters_to_optimisers_that_see_gradient_scale(
     configuration: dict[str, Any], sees_scale: bool
 ) -> None:
     said = ["most steps are clipped"] if sees_scale else []
@@ -162,7 +157,7 @@ def test_clipping_is_a_fault_where_the_optimiser_sees_the_scale_of_a_gradient(
     assert faults(changed(put("metrics", "clipped_share", 0.49)), None, lambda: configuration) == []
 
 
-def test_what_an_optimiser_of_a_users_own_declares_is_read_from_the_record() -> None:
+def test_declarations_of_user_optimisers_come_from_the_record() -> None:
     own = lambda: configured("my_parts.Lion")  # noqa: E731
     assert faults(changed(both(CLIPPED, put("ignores_gradient_scale", True))), None, own) == []
     assert faults(changed(both(CLIPPED, put("ignores_gradient_scale", False))), None, own) == ["most steps are clipped"]
@@ -176,7 +171,7 @@ def test_the_configuration_is_read_only_where_most_steps_are_clipped() -> None:
 
 
 @pytest.mark.parametrize(("best", "said"), [(2.9, []), (2.0, ["the loss is no better than that of token frequencies"])])
-def test_a_source_of_which_frequencies_are_all_there_is_to_learn_is_no_fault(best: float, said: list[str]) -> None:
+def test_reaching_the_optimum_of_a_source_is_no_fault(best: float, said: list[str]) -> None:
     reached = both(
         put("data", "unigram_nll", 3.0), put("metrics", "nll", 2.99), put("metrics", "excess_nll", 2.99 - best)
     )
@@ -216,12 +211,12 @@ def test_a_curve_that_does_not_say_is_no_fault(curve: pd.DataFrame | None) -> No
 
 
 @pytest.mark.parametrize("shares", [[None, None], 0.001, [[0.001]], {"a": 0.001}])
-def test_shares_that_were_not_measured_or_are_not_what_they_should_be_break_no_rule(shares: Any) -> None:
+def test_missing_or_malformed_shares_break_no_rule(shares: Any) -> None:
     assert faults(changed(put("final", "block_share", shares))) == []
 
 
 @pytest.mark.parametrize("change", [put("steps", 49), put("status", "diverged"), put("final", {}), put("metrics", {})])
-def test_a_look_at_the_beginning_a_lost_run_and_one_that_measured_less_break_no_rule(change: Change) -> None:
+def test_short_lost_and_sparse_runs_break_no_rule(change: Change) -> None:
     assert faults(changed(change)) == []
 
 
@@ -240,14 +235,9 @@ def break_arm(name: str, fault: Change = CLIPPED) -> Callable[[str, int, dict[st
 
 
 @pytest.mark.parametrize(
-    ("ill", "verdict"),
-    [
-        ("", "better"),
-        ("base", "better (baseline unhealthy)"),
-        ("arm", "better (unhealthy)"),
-    ],
+    ("ill", "verdict"), [("", "better"), ("base", "better (baseline unhealthy)"), ("arm", "better (unhealthy)")]
 )
-def test_a_verdict_on_an_unhealthy_arm_says_so_and_is_never_bold(
+def test_verdicts_on_unhealthy_arms_are_marked_and_never_bold(
     experiment: MakeExperiment, ill: str, verdict: str
 ) -> None:
     results = load(experiment({"base": BASE, "arm": BETTER}, break_arm(ill)))
@@ -269,7 +259,7 @@ def test_a_verdict_on_an_unhealthy_arm_says_so_and_is_never_bold(
         ([None] * 6, "no run yet"),
     ],
 )
-def test_an_arm_of_which_no_run_ended_well_is_not_called_healthy(
+def test_arms_without_a_finished_run_are_not_healthy(
     experiment: MakeExperiment, outcomes: list[float | str | None], words: str
 ) -> None:
     results = load(experiment({"base": BASE, "arm": [*outcomes, *[None] * (6 - len(outcomes))], "better": BETTER}))
@@ -283,7 +273,7 @@ def test_an_arm_of_which_no_run_ended_well_is_not_called_healthy(
     assert bold == [False, False, True]
 
 
-def test_nothing_is_bold_beside_a_baseline_of_which_no_run_ended_well(experiment: MakeExperiment) -> None:
+def test_nothing_is_bold_beside_a_lost_baseline(experiment: MakeExperiment) -> None:
     results = load(experiment({"base": ["diverged"] * 6, "arm": BETTER}))
     section = summary(results, compare(results))
     columns, rows, bold = section.columns, section.rows, list(map(is_bold, section.rows))
@@ -301,7 +291,7 @@ def test_the_configuration_of_a_cell_says_what_clipping_did(experiment: MakeExpe
 
 
 @pytest.mark.parametrize("exact", [False, True])
-def test_an_answer_to_a_claim_says_that_an_arm_was_unhealthy(experiment: MakeExperiment, exact: bool) -> None:
+def test_answers_to_claims_name_unhealthy_arms(experiment: MakeExperiment, exact: bool) -> None:
     results = load(experiment({"base": BASE, "arm": BETTER}, break_arm("base")))
     found = answer_claim(results, Claim("x", "nll", "less", {"arm": 1.0, "base": -1.0}, exact=exact))
     assert found.verdict == "reproduced"

@@ -1,18 +1,16 @@
 """How soon an arm is as good as the baseline, on curves whose crossing is known."""
 
 import math
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from records import MakeExperiment
 
 from lm.analysis.pace import steps_to_baseline_loss, steps_to_reach
 from lm.analysis.results import Results, load
 from lm.store.files import write_atomic
 
-MakeExperiment = Callable[..., Path]
 STEPS = (10, 20, 30, 40)
 BASE = (5.0, 4.0, 3.0, 2.0)
 
@@ -38,7 +36,7 @@ def costs(arm: str, seed: int, record: dict[str, Any]) -> None:
     record["cost"] |= {"flops_per_token": 200 if arm == "arm" else 100, "train_seconds": 4 if arm == "arm" else 8}
 
 
-def test_an_arm_that_is_twice_as_fast_needs_half_the_steps(experiment: MakeExperiment) -> None:
+def test_twice_as_fast_needs_half_the_steps(experiment: MakeExperiment) -> None:
     # Between steps 10 and 20 the arm goes from 3 to 1.5, so it is at 2 by step 10 + 10 * 2 / 3.
     fast = (3.0, 1.5, 1.2, 1.0)
     (found,) = steps_to_baseline_loss(
@@ -57,7 +55,7 @@ def test_the_loss_of_the_same_seed_is_what_counts(experiment: MakeExperiment) ->
     assert found.shares["steps"] == pytest.approx([30 / 40, 20 / 40])
 
 
-def test_an_arm_that_never_gets_there_on_some_seed_says_on_which(experiment: MakeExperiment) -> None:
+def test_seeds_that_miss_the_target_are_listed(experiment: MakeExperiment) -> None:
     slow = (6.0, 5.0, 4.0, 3.0)
     (found,) = steps_to_baseline_loss(with_curves(experiment, {"base": [BASE] * 3, "arm": [slow, BASE, slow]}))
     assert (found.missed, found.shares["steps"], found.seeds) == ([0, 2], [1.0], 3)
@@ -69,7 +67,7 @@ def test_the_baseline_against_itself_needs_all_of_it(experiment: MakeExperiment,
     assert found.shares["steps"] == [1.0]
 
 
-def test_a_baseline_that_got_worse_is_held_to_its_last_loss(experiment: MakeExperiment) -> None:
+def test_the_target_is_the_last_loss_of_the_baseline(experiment: MakeExperiment) -> None:
     # It is down to its last loss, 2, for the first time at step 10 + 10 * 3 / 4; the arm is at step 30.
     curves: Curves = {"base": [(5.0, 1.0, 1.5, 2.0)], "arm": [(5.0, 4.0, 2.0, 1.9)]}
     (found,) = steps_to_baseline_loss(with_curves(experiment, curves))
@@ -81,7 +79,7 @@ def test_flops_that_nobody_counted_are_left_out(experiment: MakeExperiment) -> N
     assert list(found.shares) == ["steps"]
 
 
-def test_seeds_without_a_curve_or_with_other_text_are_left_out(experiment: MakeExperiment) -> None:
+def test_seeds_without_curve_or_with_other_text_are_excluded(experiment: MakeExperiment) -> None:
     def other(arm: str, seed: int, record: dict[str, Any]) -> None:
         if (arm, seed) == ("arm", 1):
             record["evaluated"]["tokens"], record["reliability"] = 7, None

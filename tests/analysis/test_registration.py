@@ -1,11 +1,10 @@
 """Claims that were written when results could be known are judged on other seeds, or counted apart as post hoc."""
 
-from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
+from records import MakeExperiment
 
 from lm.ablation.plan import finite_claim
 from lm.analysis.answers import adjust_p, answer_claim
@@ -15,7 +14,6 @@ from lm.analysis.results import Results, load
 from lm.report.claims import answers, claims_section, tally
 from lm.report.render import markdown_section
 
-MakeExperiment = Callable[..., Path]
 SEEDS = list(range(12))
 BASE = [2.0 + 0.01 * seed for seed in SEEDS]
 BETTER = [value - 0.1 - 0.001 * seed for seed, value in enumerate(BASE)]
@@ -28,12 +26,12 @@ def results(experiment: MakeExperiment, seen: list[int], count: int = 12, **mani
     return load(experiment(cells, claims=[finite_claim(CLAIM)], registered=registered, **manifest))
 
 
-def test_a_claim_written_before_its_seeds_is_judged_on_all_of_them(experiment: MakeExperiment) -> None:
+def test_claims_registered_first_are_judged_on_all_seeds(experiment: MakeExperiment) -> None:
     given = answer_claim(results(experiment, []), CLAIM)
     assert (given.seeds, given.post_hoc, given.note) == (12, False, "")
 
 
-def test_a_claim_written_after_some_seeds_is_judged_on_the_others(experiment: MakeExperiment) -> None:
+def test_later_claims_are_judged_on_unseen_seeds(experiment: MakeExperiment) -> None:
     given = answer_claim(results(experiment, [0, 1, 2, 3, 4, 5]), CLAIM)
     differences = [arm - base for arm, base in zip(BETTER[6:], BASE[6:], strict=True)]
     assert given.estimate == pytest.approx(sum(differences) / 6, rel=1e-12)
@@ -41,7 +39,7 @@ def test_a_claim_written_after_some_seeds_is_judged_on_the_others(experiment: Ma
     assert given.note == "judged on seeds 6 to 11, as results of seeds 0 to 5 could be known when it was written"
 
 
-def test_a_claim_with_too_few_unseen_seeds_is_judged_on_all_and_counted_apart(experiment: MakeExperiment) -> None:
+def test_claims_with_few_unseen_seeds_are_post_hoc(experiment: MakeExperiment) -> None:
     given = answer_claim(results(experiment, [0, 1, 2, 3, 4, 5, 8]), CLAIM)
     assert (given.seeds, given.verdict, given.post_hoc) == (12, "reproduced", True)
     assert given.note == "post hoc: results of seeds 0 to 5, 8 could be known when it was written"
@@ -71,7 +69,7 @@ def test_an_identity_holds_whatever_was_seen(experiment: MakeExperiment) -> None
     assert (given.seeds, given.post_hoc) == (12, False)
 
 
-def test_a_claim_about_every_seed_is_judged_on_two_unseen_ones(experiment: MakeExperiment) -> None:
+def test_exact_claims_are_judged_on_two_unseen_seeds(experiment: MakeExperiment) -> None:
     claim = replace(CLAIM, exact=True)
     folder = experiment(
         {"base": BASE, "better": BETTER},
@@ -118,7 +116,7 @@ def test_more_seeds_after_results_make_another_claim() -> None:
     assert later[fingerprint(CLAIM)]["seen"] == SEEDS[:6]
 
 
-def test_claims_of_a_manifest_that_registered_none_are_of_unknown_date() -> None:
+def test_claims_of_old_manifests_have_no_date() -> None:
     older = {"claims": [{**finite_claim(CLAIM), "seeds": []}], "seeds": SEEDS}
     registered = register([CLAIM, replace(CLAIM, margin=1.0)], older, lambda claim: SEEDS)
     assert registered[fingerprint(CLAIM)] == {"written": None, "seen": []}

@@ -50,9 +50,7 @@ def row(folder: Path) -> Any:
     return found
 
 
-def test_little_noise_of_the_text_leaves_the_verdict_and_much_takes_it_back(
-    by_document: Make, experiment: Make
-) -> None:
+def test_large_text_noise_withdraws_the_verdict(by_document: Make, experiment: Make) -> None:
     alone = row(experiment(CELLS))
     little, much = row(by_document(0.001)), row(by_document(0.5))
     assert (alone.verdict, little.verdict) == ("better", "better")
@@ -98,9 +96,7 @@ def test_the_test_split_has_documents_of_its_own(experiment: Make, tmp_path: Pat
     assert "CI over seeds and text excludes 0" in " ".join(notes(results, compare(results)))
 
 
-def test_an_experiment_that_asks_for_seeds_alone_is_judged_by_them_and_still_told_of_the_text(
-    by_document: Make,
-) -> None:
+def test_generalising_over_seeds_alone_still_reports_text_noise(by_document: Make) -> None:
     folder = by_document(0.5, generalise="seeds")
     found, said = row(folder), noted(folder)
     assert (found.interval, found.verdict) == ("joint", "better")
@@ -117,9 +113,7 @@ def test_an_experiment_that_asks_for_seeds_alone_is_judged_by_them_and_still_tol
         ({"adaptive": {"looks": [6], "maximum": 6}}, "stages are tested over seeds alone"),
     ],
 )
-def test_where_the_text_cannot_be_told_seeds_alone_decide_and_a_note_says_so(
-    by_document: Make, options: Any, reason: str
-) -> None:
+def test_seeds_alone_decide_where_documents_are_lacking(by_document: Make, options: Any, reason: str) -> None:
     folder = by_document(0.5, **options)
     assert row(folder).interval in ("joint", "repeated")
     assert row(folder).significant
@@ -133,7 +127,7 @@ def test_a_damaged_file_and_other_documents_are_named(by_document: Make) -> None
     assert "its hash differs" in texts(load(folder)).lacking["arm"]
 
 
-def test_cells_that_were_evaluated_on_other_documents_are_not_compared_by_document(experiment: Make) -> None:
+def test_cells_of_other_documents_are_not_compared_by_document(experiment: Make) -> None:
     def change(arm: str, seed: int, record: dict[str, Any]) -> None:
         tokens = np.full(40, 30) + (arm == "arm")
         content = packed(tokens * record["metrics"]["nll"], tokens)
@@ -145,9 +139,7 @@ def test_cells_that_were_evaluated_on_other_documents_are_not_compared_by_docume
     assert texts(results).lacking == {"arm": "cells were not evaluated on the same documents"}
 
 
-def test_what_is_detectable_is_of_other_text_too_and_the_note_names_what_more_seeds_do_not_lower(
-    by_document: Make, experiment: Make
-) -> None:
+def test_detectable_effects_include_text_noise_and_its_floor(by_document: Make, experiment: Make) -> None:
     alone, little, folder = row(experiment(CELLS)), row(by_document(0.001)), by_document(0.5)
     results, much = load(folder), row(folder)
     assert 1.0 <= little.detectable / alone.detectable < 1.1
@@ -164,7 +156,7 @@ def test_what_is_detectable_is_of_other_text_too_and_the_note_names_what_more_se
     assert np.isnan(asked.detectable_floor)
 
 
-def test_bits_per_byte_are_judged_over_text_as_the_loss_that_they_are_a_multiple_of(by_document: Make) -> None:
+def test_bits_per_byte_are_judged_over_text_like_loss(by_document: Make) -> None:
     folder = by_document(0.5, metric="bits_per_byte")
     found = {one.metric: one for one in compare(load(folder)).itertuples() if one.arm == "arm"}
     bits, nats = found["bits_per_byte"], found["nll"]
@@ -177,7 +169,7 @@ def test_bits_per_byte_are_judged_over_text_as_the_loss_that_they_are_a_multiple
     assert texts(unlike, "bits_per_byte").lacking["arm"] == "cells were not evaluated on the same bytes"
 
 
-def test_an_exploratory_arm_that_seeds_alone_find_is_not_called_different_on_other_text(by_document: Make) -> None:
+def test_exploratory_verdicts_cover_text(by_document: Make) -> None:
     little, much = (row(by_document(spread, confirmatory=[])) for spread in (0.001, 0.5))
     assert little.verdict == "exploratory: lower, q = 0.031"
     assert little.q == max(little.p, little.p_both) == 2 / 64
@@ -185,12 +177,12 @@ def test_an_exploratory_arm_that_seeds_alone_find_is_not_called_different_on_oth
     assert much.q == much.p_both > 0.05 > much.p
 
 
-def test_an_exploratory_arm_is_equivalent_only_where_it_is_on_other_text_too(by_document: Make) -> None:
+def test_exploratory_equivalence_covers_text(by_document: Make) -> None:
     little, much = (row(by_document(spread, confirmatory=[], margin={"nll": 0.06})) for spread in (0.001, 0.5))
     assert little.p_equivalent <= 0.05 < much.p_equivalent
 
 
-def test_the_note_on_exploratory_arms_says_what_their_q_holds_over(by_document: Make, experiment: Make) -> None:
+def test_notes_name_what_exploratory_q_covers(by_document: Make, experiment: Make) -> None:
     seeds = load(experiment(CELLS, confirmatory=[]))
     assert "on other seeds (Benjamini" in " ".join(notes(seeds, compare(seeds)))
     both = load(by_document(0.001, confirmatory=[]))

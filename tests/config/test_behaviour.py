@@ -39,7 +39,7 @@ def test_every_part_is_pinned(folder: Path) -> None:
     assert set(choices(Data)) - {"TextData"} <= set(PINNED)
 
 
-def test_a_raised_version_makes_new_cells_of_those_that_use_the_part(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_raised_versions_change_ids_of_cells_using_them(monkeypatch: pytest.MonkeyPatch) -> None:
     rotary, alibi = pin.SMALL, override(pin.SMALL, {"model.position": "Alibi"})
     before = [check(tree).id for tree in (rotary, alibi)]
     monkeypatch.setitem(fingerprint.VERSIONS, "Alibi", 2)

@@ -14,6 +14,7 @@ import pytest
 import torch
 import yaml
 from helpers import RUN
+from messages import Refused
 
 import lm
 from lm.config.choices import Slot, choices, slot_of
@@ -103,7 +104,7 @@ class Unfinished(Schedule):
 
 
 @pytest.mark.parametrize("path", ["model.position", "model.position.class_path"])
-def test_a_wrong_name_is_answered_with_the_nearest_choice_and_all_of_them(path: str) -> None:
+def test_wrong_names_are_answered_with_choices(path: str) -> None:
     assert refusal({path: "Rpoe"}) == (
         "model.position: no Position called 'Rpoe'. Did you mean Rope? Choose from "
         f"{', '.join(choices(Position))}, or give the dotted path of your own class"
@@ -123,33 +124,38 @@ def test_a_wrong_name_is_answered_with_the_nearest_choice_and_all_of_them(path: 
         ("data.tokenizer.size", "data.tokenizer.size: Characters has no setting 'size'. It takes no settings"),
     ],
 )
-def test_a_wrong_key_is_answered_with_the_nearest_one_and_all_of_them(path: str, beginning: str) -> None:
+def test_wrong_keys_are_answered_with_the_nearest(path: str, beginning: str) -> None:
     assert refusal({path: 1}).startswith(beginning)
 
 
 @pytest.mark.parametrize(
-    ("path", "value", "message"),
+    "changes",
     [
-        ("trainer.max_steps", "many", "expected a whole number, found 'many'"),
-        ("seed", 1.5, "expected a whole number, found 1.5"),
-        ("model.embedding.tied", 3, "expected true or false, found 3"),
-        ("optim.lr", "fast", "expected a number, found 'fast'"),
-        ("data.split", [0.9, 0.1], "expected a list (3 items, each a number), found [0.9, 0.1]"),
-        ("data.evaluation_batch_size", "x", "expected a whole number or null, found 'x'"),
+        {"trainer.max_steps": "many"},
+        {"seed": 1.5},
+        {"seed": -1},
+        {"model.embedding.tied": 3},
+        {"optim": [1]},
+        {"optim.lr": "fast"},
+        {"optim.lr": -1},
+        {"optim.schedule.final": 2},
+        {"data.split": [0.9, 0.1]},
+        {"data.evaluation_batch_size": "x"},
+        {"data.corpus.size": 0},
+        {"model.mlp.approximate": "tahn"},
+        {"model.attention.scale": "1/sqrt(dk)"},
+        {"model.position": {"class_path": "Rope", "base": 3}},
+        {"model.position": "json.JSONDecoder"},
+        {"model.position": "json.dumps"},
+        {"model.position": "lm.training.schedule.Constant"},
+        {"model.position": "no_such_module.X"},
+        {"model.position": "json.Nothing"},
     ],
+    ids=str,
 )
-def test_a_value_of_the_wrong_type_is_answered_with_the_right_one(path: str, value: object, message: str) -> None:
-    assert refusal({path: value}) == f"{path}: {message}"
-
-
-def test_a_value_that_is_none_of_the_listed_is_answered_with_the_nearest() -> None:
-    assert refusal({"model.mlp.approximate": "tahn"}) == (
-        "model.mlp.approximate: expected one of none, tanh, found 'tahn'. Did you mean tanh?"
-    )
-    assert refusal({"model.attention.scale": "1/sqrt(dk)"}) == (
-        "model.attention.scale: expected one of 1/sqrt(d_k), 1/d_k, none or a number, found '1/sqrt(dk)'. "
-        "Did you mean 1/sqrt(d_k)?"
-    )
+def test_wrong_values_are_refused_in_one_line(refused: Refused, changes: dict[str, Any]) -> None:
+    with refused():
+        build(resolved(changes), Run)
 
 
 @pytest.mark.parametrize("path", ["seed", "optim.lr", "model.position", "data.corpus", "trainer"])
@@ -165,34 +171,8 @@ def test_a_setting_without_a_default_is_asked_for(path: str) -> None:
 
 
 @pytest.mark.parametrize("value", [3, ["Rope"], {"base": 3}, None])
-def test_a_component_that_is_no_class_name_is_answered_with_the_choices(value: object) -> None:
+def test_components_without_class_name_are_answered_with_choices(value: object) -> None:
     assert refusal({"model.position": value}).endswith(f"found {value!r}. Choose from {', '.join(choices(Position))}")
-
-
-def test_an_option_beside_class_path_is_refused() -> None:
-    message = "a component has class_path and init_args only; move 'base' under init_args"
-    assert refusal({"model.position": {"class_path": "Rope", "base": 3}}) == f"model.position: {message}"
-
-
-def test_a_section_is_refused_unless_it_is_a_mapping() -> None:
-    assert refusal({"optim": [1]}) == "optim: expected a mapping of settings of Optim, found [1]"
-
-
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("json.JSONDecoder", "'json.JSONDecoder' is not a concrete subclass of lm.model.position.Position"),
-        ("json.dumps", "'json.dumps' is not a concrete subclass of lm.model.position.Position"),
-        (
-            "lm.training.schedule.Constant",
-            "'lm.training.schedule.Constant' is not a concrete subclass of lm.model.position.Position",
-        ),
-        ("no_such_module.X", "cannot import 'no_such_module.X': No module named 'no_such_module'"),
-        ("json.Nothing", "cannot import 'json.Nothing': module 'json' has no attribute 'Nothing'"),
-    ],
-)
-def test_a_dotted_path_to_something_else_is_refused(name: str, message: str) -> None:
-    assert refusal({"model.position": name}) == f"model.position: {message}"
 
 
 def test_an_abstract_class_is_refused(brought: str) -> None:
@@ -204,25 +184,12 @@ def test_an_abstract_class_is_refused(brought: str) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"optim.lr": -1}, "optim: lr=-1.0 must be a finite number above 0"),
-        ({"optim.schedule.final": 2}, "optim.schedule: final=2.0 must lie in [0, 1]"),
-        ({"data.corpus.size": 0}, "data.corpus: size=0 must be at least 1 character"),
-        ({"seed": -1}, "seed=-1 must be 0 or more"),
-    ],
-)
-def test_a_value_that_a_constructor_refuses_is_refused_with_its_path(changes: dict[str, Any], message: str) -> None:
-    assert refusal(changes) == message
-
-
 def test_a_constructor_of_a_users_own_refuses_in_one_line(brought: str, tmp_path: Path) -> None:
     change = {"optim.schedule": {"class_path": f"{brought}.Halved", "init_args": {"every": 0}}}
     assert refusal(change) == f"optim.schedule: every=0 must be at least 1 ({tmp_path / brought}.py:34)"
 
 
-def test_the_option_at_fault_is_named_though_its_name_begins_like_another(brought: str) -> None:
+def test_options_with_a_common_prefix_are_told_apart(brought: str) -> None:
     options = {"scale": 1.0, "scale_residual": "x"}
     message = refusal({"model.position": {"class_path": f"{brought}.Scaled", "init_args": options}})
     assert message == "model.position.scale_residual: expected a whole number, found 'x'"
@@ -231,7 +198,7 @@ def test_the_option_at_fault_is_named_though_its_name_begins_like_another(brough
 # finding
 
 
-def test_a_class_of_a_users_own_is_found_by_its_dotted_path(brought: str) -> None:
+def test_user_classes_are_found_by_dotted_path(brought: str) -> None:
     node = {"class_path": f"{brought}.Spiral", "init_args": {"turns": 2}}
     config = resolved({"model.position": node})
     assert at(config, "model.position")["class_path"] == f"{brought}.Spiral"
@@ -239,7 +206,7 @@ def test_a_class_of_a_users_own_is_found_by_its_dotted_path(brought: str) -> Non
     assert (type(position).__name__, type(position).__module__, position.turns) == ("Spiral", brought, 2.0)
 
 
-def test_a_class_of_a_users_own_does_not_stand_in_for_one_of_the_same_name(brought: str) -> None:
+def test_user_classes_do_not_shadow_built_in_ones(brought: str) -> None:
     own, ours = resolved({"model.position": f"{brought}.Rope"}), resolved({"model.position": "Rope"})
     assert at(own, "model.position") == {"class_path": f"{brought}.Rope", "init_args": {"base": 3.0}}
     assert at(ours, "model.position") == {"class_path": "Rope", "init_args": {"base": 10000.0}}
@@ -270,7 +237,7 @@ NEW = {
 
 @pytest.mark.extra
 @pytest.mark.slow
-def test_a_class_in_a_new_file_is_found_though_nothing_imports_it(tmp_path: Path) -> None:
+def test_classes_in_new_files_are_found(tmp_path: Path) -> None:
     folder = tmp_path / "lm"
     shutil.copytree(Path(lm.__file__).parent, folder)  # with what is compiled of it
     for name, content in NEW.items():
@@ -319,7 +286,7 @@ print(json.dumps(said))
     assert (broken[0], broken[2]) == (2, said)
 
 
-def test_our_own_subclass_of_another_packages_class_has_a_short_name_too() -> None:
+def test_own_subclasses_of_library_classes_have_short_names() -> None:
     assert choices(torch.optim.Optimizer)["MuonAdamW"] is MuonAdamW
     config = resolved({"optim.optimizer": "lm.training.optim.MuonAdamW"})
     assert config["optim"]["optimizer"]["class_path"] == "MuonAdamW"
@@ -341,7 +308,7 @@ def test_our_own_subclass_of_another_packages_class_has_a_short_name_too() -> No
         (Callable[[int], int], None),
     ],
 )
-def test_a_parameter_is_a_component_if_its_type_is_a_class(hint: Any, slot: Slot | None) -> None:
+def test_parameters_typed_as_classes_are_components(hint: Any, slot: Slot | None) -> None:
     assert slot_of(hint) == slot
 
 
@@ -371,7 +338,7 @@ def test_every_default_is_filled_in() -> None:
     assert at(config, "data.evaluation_batch_size") is None
 
 
-def test_numbers_that_yaml_reads_as_text_or_as_whole_become_what_the_constructor_takes() -> None:
+def test_numbers_are_converted_to_the_declared_type() -> None:
     assert type(resolved({"optim.lr": 1})["optim"]["lr"]) is float
     assert resolved({"optim.lr": "3e-4"})["optim"]["lr"] == 3e-4  # YAML 1.1 wants 3.0e-4
     assert run_id(resolved({"model.position.base": 500})) == run_id(resolved({"model.position.base": 500.0}))
@@ -385,11 +352,6 @@ def test_resolving_leaves_the_tree_alone() -> None:
     before = json.dumps(BASE)
     resolve(BASE, Run)
     assert json.dumps(BASE) == before
-
-
-def test_a_resolved_configuration_is_its_own_resolution() -> None:
-    config = resolved()
-    assert resolve(config, Run) == config
 
 
 def test_a_resolved_configuration_survives_json() -> None:

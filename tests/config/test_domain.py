@@ -105,7 +105,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("kind", "name", "option", "value"), WRONG)
-def test_a_part_of_a_model_refuses_a_number_outside_its_domain(kind: str, name: str, option: str, value: Any) -> None:
+def test_parts_refuse_numbers_outside_their_domain(kind: str, name: str, option: str, value: Any) -> None:
     tree = override({"model": MODEL}, {f"model.{kind}": {"class_path": name, "init_args": {option: value}}})
     make = build(resolve(tree, ModelRoot), ModelRoot).model
     with pytest.raises(ValueError, match=rf"{option}="):
@@ -127,22 +127,15 @@ def test_an_initialisation_that_draws_nothing_is_refused(name: str, option: str,
         check(override(RUN, {"model.initializer": node}))
 
 
-def test_every_number_of_every_initialisation_has_a_case() -> None:
-    found = {
-        name: {key for key, value in plain_options(cls, 0).items() if type(value) in (int, float)}
-        for name, cls in choices(slots(Decoder, 2)["initializer"].base).items()
-    }
-    assert found == {name: set(options) for name, options in INITIALIZERS.items()}
-
-
-def test_every_number_of_every_part_of_a_model_has_a_case() -> None:
+def test_every_number_of_every_part_has_a_case() -> None:
     found = set()
     for kind, slot in slots(Decoder, 2).items():
         for name, cls in choices(slot.base).items():
             options = plain_options(cls, slot.supplied)
             found |= {(kind, name, key) for key, value in options.items() if type(value) in (int, float)}
     tested = {(kind, name, option) for kind, name, option, _ in WRONG}
-    assert {one for one in found - tested if one[0] not in ("initializer", "parametrization")} == set()
+    tested |= {("initializer", name, option) for name, options in INITIALIZERS.items() for option in options}
+    assert {one for one in found - tested if one[0] != "parametrization"} == set()
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
@@ -152,7 +145,7 @@ def test_a_constructor_takes_no_number_that_is_none(kind: str, name: str, option
         resolve(override(RUN, {f"model.{kind}": {"class_path": name, "init_args": {option: value}}}), Run)
 
 
-def test_a_source_of_text_has_a_size_that_fits_into_memory() -> None:
+def test_sources_of_text_fit_into_memory() -> None:
     with pytest.raises(ValueError, match="size=1000000000000 must be from 1"):
         MarkovText(size=10**12)
     with pytest.raises(ValueError, match="depth=1000000000 must be from 1"):
@@ -172,7 +165,7 @@ def test_a_vocabulary_is_bounded_by_the_text(kind: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", [BPE, Unigram])
-def test_a_text_of_one_endless_word_is_refused_by_what_takes_its_square(kind: Any) -> None:
+def test_endless_words_are_refused_by_quadratic_tokenizers(kind: Any) -> None:
     with pytest.raises(InputError, match="a word of 30000 characters"):
         kind(300).train(["abc" * 10_000])
 

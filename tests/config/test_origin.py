@@ -61,7 +61,7 @@ def base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("Library", "(origin_parts.py:19)"),
     ],
 )
-def test_an_error_in_a_class_of_ones_own_names_file_and_line(
+def test_errors_in_user_classes_name_file_and_line(
     base: Path, capsys: pytest.CaptureFixture[str], name: str, words: str
 ) -> None:
     assert main(["fit", "run.yaml", "--model.mlp", f"origin_parts.{name}"]) == 2
@@ -71,9 +71,7 @@ def test_an_error_in_a_class_of_ones_own_names_file_and_line(
     assert words in said
 
 
-def test_an_error_while_a_module_is_imported_names_file_and_line(
-    base: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_import_errors_name_file_and_line(base: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (base / "origin_unfinished.py").write_text("\n\nunknown()\n")
     assert main(["fit", "run.yaml", "--model.mlp", "origin_unfinished.Part"]) == 2
     assert "NameError: name 'unknown' is not defined (origin_unfinished.py:3)\n" in capsys.readouterr().err
@@ -95,7 +93,7 @@ def test_a_fault_in_a_component_of_lm_names_its_line(
     assert capsys.readouterr().err == "lm: model: NameError: name 'unknown' is not defined (lm/model/mlp.py:4)\n"
 
 
-def test_an_error_that_passed_no_code_of_a_user_has_no_origin() -> None:
+def test_errors_outside_user_code_have_no_origin() -> None:
     assert user_frame(NameError("never raised")) == ""
 
 
@@ -111,9 +109,7 @@ def test_debug_shows_the_traceback_of_what_is_otherwise_one_line(
 
 
 @pytest.mark.slow
-def test_a_run_that_fails_says_where_its_traceback_lies_and_every_run_has_a_log(
-    base: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_failed_runs_name_their_traceback_in_the_log(base: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["fit", "run.yaml", "--model.mlp", "origin_parts.Trained", "--out", "out"]) == 1
     shown = capfd.readouterr()
     (log,) = base.glob("out/cells/[0-9a-f]*/log.txt")

@@ -73,7 +73,7 @@ def test_merge_keys_work_as_yaml_says(tmp_path: Path) -> None:
     }
 
 
-def test_keys_are_the_text_they_are_written_with_and_dates_are_text(tmp_path: Path) -> None:
+def test_keys_and_dates_stay_text(tmp_path: Path) -> None:
     tree = load_yaml(written(tmp_path, "on: 1\n010: 2\n1.50: 3\n~: 2020-01-01\nc: 2020-13-45\n"))
     assert tree == {"on": 1, "010": 2, "1.50": 3, "~": "2020-01-01", "c": "2020-13-45"}
 
@@ -89,7 +89,7 @@ def test_what_is_no_plain_file_is_not_opened(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", [".nan", "1" + "0" * 400, "[1, .inf]", "a\udc80"])
-def test_a_value_of_the_command_line_that_no_configuration_can_hold_is_refused(text: str) -> None:
+def test_unusable_command_line_values_are_refused(text: str) -> None:
     if text.startswith("10"):  # too long to be read as a number: text, which is no number either
         assert parse_value(text) == text
         return
@@ -132,7 +132,7 @@ def refusing(number: int) -> Callable[..., str]:
     return refuse
 
 
-def test_a_place_in_which_nothing_can_be_made_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unwritable_places_are_refused_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     require_place(tmp_path, "--out", folder=True)
     assert not list(tmp_path.iterdir())
     monkeypatch.setattr(tempfile, "mkdtemp", refusing(errno.ENOENT))  # as in /proc, for root

@@ -40,9 +40,6 @@ def problems() -> Problems:
     return lambda kind, tree: [f"{one.json_path}: {one.message}"[:500] for one in validators[kind].iter_errors(tree)]
 
 
-# declarations
-
-
 class Inner(TypedDict):
     """Another one."""
 
@@ -91,9 +88,6 @@ def test_alternatives_are_said_once() -> None:
     }
 
 
-# files
-
-
 @pytest.mark.slow
 def test_what_the_command_writes_accepts_every_shipped_file(tmp_path: Path) -> None:
     """In a process of its own: other tests may have loaded more optimisers."""
@@ -105,7 +99,7 @@ def test_what_the_command_writes_accepts_every_shipped_file(tmp_path: Path) -> N
         jsonschema.Draft202012Validator(written[kind]).validate(load_yaml(path))
 
 
-def test_the_schema_is_made_where_shipped_files_look_for_it_and_not_committed() -> None:
+def test_the_schema_is_built_and_not_committed() -> None:
     assert "\n\t$(BIN)/lm schema --write docs/schema\n" in (ROOT / "Makefile").read_text(encoding="utf-8")
     assert "/docs/schema/" in (ROOT / ".gitignore").read_text(encoding="utf-8").splitlines()
 
@@ -135,9 +129,7 @@ def test_every_shipped_file_complies(kind: str, path: Path, problems: Problems) 
 
 
 @shipped
-def test_every_shipped_file_names_its_schema_in_a_comment_that_changes_nothing(
-    kind: str, path: Path, tmp_path: Path
-) -> None:
+def test_every_shipped_file_names_its_schema(kind: str, path: Path, tmp_path: Path) -> None:
     first, _, rest = path.read_text(encoding="utf-8").partition("\n")
     start = "# yaml-language-server: $schema="
     assert first.startswith(start)
@@ -171,12 +163,7 @@ def read(kind: str, tree: Tree, folder: Path) -> None:
 
 
 SMALL = {
-    "experiment": {
-        "base": "base.yaml",
-        "baseline": "a",
-        "seeds": 6,
-        "arms": {"a": {}, "b": {"model.norm": "RMSNorm"}},
-    },
+    "experiment": {"base": "base.yaml", "baseline": "a", "seeds": 6, "arms": {"a": {}, "b": {"model.norm": "RMSNorm"}}},
     "sweep": {"base": "base.yaml", "space": {"optim.lr": {"low": 1e-3, "high": 1e-2}}, "trials": 2},
     "configuration": RUN,
 }
@@ -259,7 +246,7 @@ REFUSED: list[tuple[str, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("kind", "changes"), REFUSED)
-def test_a_slip_of_the_pen_is_found_by_the_schema_as_by_the_reader(
+def test_schema_and_reader_refuse_the_same_mistakes(
     kind: str, changes: dict[str, Any], tmp_path: Path, problems: Problems
 ) -> None:
     tree = changed(kind, changes)
@@ -268,17 +255,16 @@ def test_a_slip_of_the_pen_is_found_by_the_schema_as_by_the_reader(
     assert problems(kind, tree) != []
 
 
-@pytest.mark.parametrize("path", ["optim.lrr", "trainer.max_stesp", "modle.norm", "evaluate.legnths"])
-def test_a_misspelt_path_of_an_arm_is_found(path: str, problems: Problems) -> None:
-    assert problems("experiment", changed("experiment", {"arms.b": {path: 1}})) != []
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [(path, 1) for path in ("optim.lrr", "trainer.max_stesp", "modle.norm", "evaluate.legnths")]
+    + [("model.position", "Rpoe"), ("optim.lr", [1])],
+)
+def test_mistakes_in_an_arm_are_found(path: str, value: Any, problems: Problems) -> None:
+    assert problems("experiment", changed("experiment", {"arms.b": {path: value}})) != []
 
 
-def test_a_wrong_value_at_a_dotted_path_is_found(problems: Problems) -> None:
-    assert problems("experiment", changed("experiment", {"arms.b": {"model.position": "Rpoe"}})) != []
-    assert problems("experiment", changed("experiment", {"arms.b": {"optim.lr": [1]}})) != []
-
-
-def test_an_option_says_what_its_class_says_of_it_and_its_default() -> None:
+def test_options_have_description_and_default() -> None:
     nodes = schema("configuration")["$defs"]
     stretch = nodes["Position.RopeYarn"]["properties"]["stretch"]
     assert stretch["default"] == 2.0

@@ -27,9 +27,6 @@ def written(folder: Path, text: str | bytes) -> Path:
     return path
 
 
-# reading
-
-
 def test_yaml_gives_the_tree_it_spells(tmp_path: Path) -> None:
     path = written(tmp_path, "a: {b: 1, c: [x, null]}\nd: 2.5\n")
     assert load_yaml(path) == {"a": {"b": 1, "c": ["x", None]}, "d": 2.5}
@@ -97,8 +94,6 @@ def test_the_nearest_choice_is_found_whatever_its_case() -> None:
     assert nearest("zzzzzz", ["Rope", "Alibi"]) == ""
 
 
-# overriding
-
 TREE: dict[str, Any] = {
     "model": {"position": {"class_path": "Rope", "init_args": {"base": 500}}, "norm": "LayerNorm", "width": 64},
     "optim": {"lr": 1, "optimizer": {"class_path": "AdamW", "init_args": {"betas": [0.9, 0.99], "fused": True}}},
@@ -138,11 +133,11 @@ def test_init_args_may_be_left_out_of_a_path(path: str) -> None:
     assert overridden({path: 7}, "model.position") == {"class_path": "Rope", "init_args": {"base": 7}}
 
 
-def test_an_option_of_a_component_given_by_name_alone_is_set() -> None:
+def test_options_of_components_given_by_name_are_set() -> None:
     assert overridden({"model.norm.eps": 1e-3}, "model.norm") == {"class_path": "LayerNorm", "init_args": {"eps": 1e-3}}
 
 
-def test_an_option_of_a_component_with_empty_init_args_is_set() -> None:
+def test_options_of_components_with_empty_arguments_are_set() -> None:
     tree = {"position": {"class_path": "Rope", "init_args": None}}  # `init_args:` with nothing behind it
     assert override(tree, {"position.base": 7}) == {"position": {"class_path": "Rope", "init_args": {"base": 7}}}
 
@@ -165,9 +160,6 @@ def test_overriding_leaves_the_tree_and_the_changes_alone() -> None:
     changed["a"]["b"].append(0)
     changed["a"]["c"]["d"].append(0)
     assert (tree, changes) == ({"a": {"b": [1]}}, {"a": {"c": {"d": [2]}}})
-
-
-# identity
 
 
 def test_the_id_is_the_hash_of_sorted_compact_json() -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from messages import Refused
 
 from lm.analysis.external.detect import read
 from lm.analysis.external.runs import CompareRequest as Request
@@ -71,12 +72,9 @@ def test_columns_may_be_called_otherwise_and_rows_chosen(tmp_path: Path) -> None
     assert values(runs_of(tmp_path, text, asked)) == {("plain", "a"): 2.0, ("new", "a"): 1.0}
 
 
-def test_other_columns_of_numbers_are_measured_too_but_not_those_that_say_nothing(tmp_path: Path) -> None:
+def test_other_number_columns_are_measured(tmp_path: Path) -> None:
     text = "arm,seed,loss,acc,lr,note,_step\nplain,0,2,.5,0.1,x,1\nnew,0,1,.6,0.1,y,2\n"
     assert runs_of(tmp_path, text).measured == ["loss", "acc"]
-
-
-# how runs ended ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -93,9 +91,7 @@ def test_other_columns_of_numbers_are_measured_too_but_not_those_that_say_nothin
     ],
     ids=str,
 )
-def test_a_run_that_did_not_end_well_is_kept_and_enters_no_mean(
-    cells: dict[str, str], status: str, tmp_path: Path
-) -> None:
+def test_lost_runs_are_kept_and_enter_no_mean(cells: dict[str, str], status: str, tmp_path: Path) -> None:
     extra = [name for name in cells if name != "loss"]
     head = ",".join(["arm,seed,loss", *extra])
     rows = [",".join(["plain,0,2", *("finished" for _ in extra)]), ",".join(["new,0", *cells.values()])]
@@ -110,38 +106,34 @@ def test_a_column_of_states_that_is_not_understood_is_told(tmp_path: Path) -> No
     assert runs.notes == ["the column status is not read, for it says odd; runs with a number count as ended well"]
 
 
-# what cannot be read -------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
-    ("text", "asked", "words"),
+    ("text", "asked"),
     [
-        (ROWS, Request("plane", ("loss",)), r"--baseline 'plane': no such arm. Did you mean plain\? It has plain, new"),
-        (ROWS, Request("plain", ("los",)), r"--metric 'los': no filled column. Did you mean loss\? It has arm, seed"),
-        (ROWS, Request("plain", ("loss",), "arms"), r"--arm-column 'arms': no filled column. Did you mean arm\?"),
-        (ROWS, Request("plain", ("loss",), "arm", "sed"), r"--seed-column 'sed': no filled.* Did you mean seed\?"),
-        (ROWS, Request("plain", ("seed",)), "arm and seed tell runs apart and measure nothing"),
-        (ROWS, Request("plain", ("loss",), only=(("lr", "3"),)), "--only lr=3: no such run.* lr is '0.1', '0.2'"),
-        (ROWS + "new,1,3,0\n", ASKED, "arm 'new' seed 1 is there twice, again in row 6; expected each"),
-        (ROWS + "new,1.0,3,0\n", ASKED, "arm 'new' seed 1 is there twice"),
-        (ROWS + "new,2,high,0\n", ASKED, "row 6: loss: expected a number, found 'high'"),
-        (ROWS + "new,2,1,0,9\n", ASKED, "row 6 has 5 entries, expected 4"),
-        (ROWS + ",2,1,0\n", ASKED, "row 6 has no arm; --only COLUMN=TEXT takes some rows"),
-        ("arm,seed,loss\nplain,0,1\n", ASKED, "has the arm plain alone"),
-        ("arm,seed,loss,loss\nplain,0,1,1\n", ASKED, "the column 'loss' is there twice"),
-        ("arm,seed,loss\n", ASKED, "holds no run"),
-        ("", ASKED, "expected a CSV file with the columns arm, seed and metrics"),
-        ('arm,seed,"loss\n', ASKED, "not valid CSV"),
-        ("arm,seed,metric,value\nplain,0,loss,1\nplain,0,loss,2\n", ASKED, "loss of arm plain, seed 0 is there twice"),
-        ("{]", ASKED, "not valid JSON"),
-        ("[1]", ASKED, "expected a list of mappings"),
+        (ROWS, Request("plane", ("loss",))),
+        (ROWS, Request("plain", ("los",))),
+        (ROWS, Request("plain", ("loss",), "arms")),
+        (ROWS, Request("plain", ("loss",), "arm", "sed")),
+        (ROWS, Request("plain", ("seed",))),
+        (ROWS, Request("plain", ("loss",), only=(("lr", "3"),))),
+        (ROWS + "new,1,3,0\n", ASKED),
+        (ROWS + "new,1.0,3,0\n", ASKED),
+        (ROWS + "new,2,high,0\n", ASKED),
+        (ROWS + "new,2,1,0,9\n", ASKED),
+        (ROWS + ",2,1,0\n", ASKED),
+        ("arm,seed,loss\nplain,0,1\n", ASKED),
+        ("arm,seed,loss,loss\nplain,0,1,1\n", ASKED),
+        ("arm,seed,loss\n", ASKED),
+        ("", ASKED),
+        ('arm,seed,"loss\n', ASKED),
+        ("arm,seed,metric,value\nplain,0,loss,1\nplain,0,loss,2\n", ASKED),
+        ("{]", ASKED),
+        ("[1]", ASKED),
     ],
     ids=lambda value: value[:30] if isinstance(value, str) else "",
 )  # fmt: skip
-def test_what_cannot_be_compared_is_one_line(text: str, asked: Request, words: str, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=words) as caught:
+def test_what_cannot_be_compared_is_one_line(text: str, asked: Request, refused: Refused, tmp_path: Path) -> None:
+    with refused():
         runs_of(tmp_path, text, asked)
-    assert str(caught.value).count("\n") == 0
 
 
 def test_what_holds_no_runs_is_one_line(tmp_path: Path) -> None:

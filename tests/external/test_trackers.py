@@ -96,9 +96,6 @@ def check(runs: Runs, seeds: int = 2) -> None:
     assert runs.runs["plain", 0].values["val/accuracy"] == 0.5
 
 
-# Weights & Biases ----------------------------------------------------------------------------------------------------
-
-
 def test_files_of_wandb_are_read_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "wandb", None)
     runs = gather(read(MADE), ASKED)
@@ -108,7 +105,7 @@ def test_files_of_wandb_are_read_without_it(monkeypatch: pytest.MonkeyPatch) -> 
     assert read(MADE / "run-new0.wandb").rows[0]["config.optim.lr"] == "0.001"
 
 
-def test_a_file_of_wandb_that_was_cut_or_damaged_is_told(tmp_path: Path) -> None:
+def test_cut_or_damaged_wandb_files_are_reported(tmp_path: Path) -> None:
     whole, place = (MADE / "run-plain0.wandb").read_bytes(), tmp_path / "run-plain0.wandb"
     place.write_bytes(whole[:1300])
     table = read(place)
@@ -155,8 +152,6 @@ def test_a_folder_that_wandb_has_just_written_is_read(tmp_path: Path) -> None:
     made("wandb", tmp_path)
     check(gather(read(tmp_path / "out"), ASKED))
 
-
-# MLflow --------------------------------------------------------------------------------------------------------------
 
 META = "run_id: '{id}'\nrun_name: {id}\nexperiment_id: '1'\nstatus: {status}\nlifecycle_stage: {stage}\n"
 
@@ -210,9 +205,6 @@ def test_what_mlflow_has_just_written_is_read(uri: str, place: str, tmp_path: Pa
     check(gather(read(tmp_path / place), ASKED))
 
 
-# Optuna --------------------------------------------------------------------------------------------------------------
-
-
 def trials(study: optuna.Study) -> None:
     """Adds the runs of `MAKE` to a study, its arm a parameter and its seed an attribute."""
     kinds: dict[str, BaseDistribution] = {"arm": CategoricalDistribution(("plain", "new"))}
@@ -231,7 +223,7 @@ def check_trials(runs: Runs) -> None:
     assert runs.measured == ["value", "f"]
 
 
-def test_trials_of_optuna_are_read_from_its_journal_and_its_table(tmp_path: Path) -> None:
+def test_optuna_trials_are_read_from_journal_and_table(tmp_path: Path) -> None:
     path = tmp_path / "study.log"
     study = optuna.create_study(
         storage=JournalStorage(JournalFileBackend(str(path))), study_name="demo", direction="maximize"
@@ -256,9 +248,6 @@ def test_trials_of_optuna_are_read_from_its_database(tmp_path: Path) -> None:
     before = path.read_bytes()
     check_trials(gather(read(path), CompareRequest("plain", ("value",))))
     assert path.read_bytes() == before
-
-
-# TensorBoard ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

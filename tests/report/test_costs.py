@@ -1,15 +1,14 @@
 """Costs are told beside the baseline's, and marked where an arm does not declare what is off."""
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
+from records import MakeExperiment
 
 from lm.analysis.results import load
 from lm.report.sections import cost_notes, cost_section, made_under, relative, unlike_pairs
 
-MakeExperiment = Callable[..., Path]
 CELLS: dict[str, list[Any]] = {"base": [2.0, 2.1, 1.9], "arm": [1.9, 2.0, 1.8]}
 
 
@@ -57,8 +56,7 @@ def test_only_what_is_off_and_not_declared_is_marked(
 
 
 @pytest.mark.parametrize(
-    ("equal", "marked"),
-    [("steps", {"steps", "tokens"}), ("tokens", {"tokens"}), ("flops", set()), ("seconds", set())],
+    ("equal", "marked"), [("steps", {"steps", "tokens"}), ("tokens", {"tokens"}), ("flops", set()), ("seconds", set())]
 )
 def test_steps_that_pay_for_something_held_equal_are_not_marked(
     experiment: MakeExperiment, equal: str, marked: set[str]
@@ -88,7 +86,7 @@ def test_a_diverged_run_is_not_one_that_cost_less(experiment: MakeExperiment) ->
     assert rows[1] == ["arm", "-", "-", "-", "-"]
 
 
-def test_what_cells_were_made_under_is_summed_up_for_each_arm(experiment: MakeExperiment) -> None:
+def test_provenance_is_summarised_for_each_arm(experiment: MakeExperiment) -> None:
     def moved(arm: str, seed: int, record: dict[str, Any]) -> None:
         record["provenance"]["git"] = {"commit": "0123456789abcdef", "dirty": (arm, seed) == ("arm", 0)}
         record["provenance"]["precision"] = None  # as of an older version

@@ -11,14 +11,14 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import pytest
-from records import IMAGE, SCRIPT, record
+from records import IMAGE, SCRIPT, MakeExperiment, record
 
 from lm.cli import main
 from lm.report.web import board as boards
@@ -26,7 +26,6 @@ from lm.report.web.board import Board, optuna_commands, policy
 from lm.report.web.serve import Server
 from lm.store.store import Store
 
-MakeExperiment = Callable[..., Path]
 Said = pytest.CaptureFixture[str]
 
 CELLS = {"base": [2.0, 2.1, None], "better": [1.8, "failed", None]}
@@ -39,10 +38,7 @@ def ended(folder: Path, cell: str, nll: float, seed: int) -> None:
     Store(folder.parent).finish(cell, record(cell, nll, seed))
 
 
-# what it shows -------------------------------------------------------------------------------------------------------
-
-
-def test_the_page_has_progress_on_top_and_a_frame_of_the_report(experiment: MakeExperiment) -> None:
+def test_the_page_shows_progress_above_the_report(experiment: MakeExperiment) -> None:
     page = Board(experiment(CELLS).parent).page(None)
     assert "<td>6</td>" in page
     assert "demo/better/1: failed: RuntimeError: no" in page
@@ -82,7 +78,7 @@ def test_names_that_nobody_vouches_for_are_text(experiment: MakeExperiment) -> N
 
 
 @pytest.mark.usefixtures("no_library")
-def test_titles_notes_arms_and_errors_that_a_browser_would_run_are_text(hostile: MakeExperiment) -> None:
+def test_hostile_titles_notes_arms_and_errors_stay_text(hostile: MakeExperiment) -> None:
     nasty = f"{IMAGE}{SCRIPT}"
     folder = hostile(title=nasty, notes=nasty)
     store = Store(folder.parent)
@@ -104,7 +100,7 @@ def test_an_experiment_that_cannot_be_read_is_told_of(experiment: MakeExperiment
     assert "experiment format None" in board.status()
 
 
-def test_a_search_is_shown_with_the_command_that_shows_its_trials(
+def test_a_search_is_shown_with_its_dashboard_command(
     experiment: MakeExperiment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = experiment(CELLS).parent
@@ -145,9 +141,6 @@ def test_what_cannot_be_served_is_one_line(
     said = capsys.readouterr()
     assert (said.out, said.err.count("\n")) == ("", 1)
     assert words in said.err
-
-
-# the server ----------------------------------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
@@ -199,15 +192,7 @@ def test_it_serves_nothing_else(experiment: MakeExperiment, capsys: Said) -> Non
     folder = experiment(CELLS)
     (folder.parent / "secret.txt").write_text("secret")
     with serving(folder.parent) as server:
-        for path in (
-            "/secret.txt",
-            "/../secret.txt",
-            "/%2e%2e/secret.txt",
-            "/out/",
-            "/demo",
-            "/report",
-            "/cells/",
-        ):
+        for path in ("/secret.txt", "/../secret.txt", "/%2e%2e/secret.txt", "/out/", "/demo", "/report", "/cells/"):
             assert asked(server, path)[0] == 404, path
         assert asked(server, "/report?experiment=../demo")[0] == 404
         for method in ("POST", "PUT", "DELETE", "OPTIONS"):
@@ -268,7 +253,7 @@ def test_a_request_names_this_server_once(tmp_path: Path) -> None:
     ],
     ids=lambda one: str(one)[:40],
 )
-def test_a_request_for_anything_else_is_refused_and_shows_no_file(
+def test_requests_for_anything_else_are_refused(
     experiment: MakeExperiment, capsys: Said, request_line: str, status: int
 ) -> None:
     out = experiment(CELLS).parent
@@ -308,7 +293,7 @@ def test_elsewhere_a_token_is_asked_for(experiment: MakeExperiment) -> None:
 
 
 @pytest.mark.slow
-def test_what_is_no_http_is_refused_and_a_fault_is_one_line(
+def test_malformed_requests_and_faults_are_one_line(
     experiment: MakeExperiment, monkeypatch: pytest.MonkeyPatch, capsys: Said
 ) -> None:
     with serving(experiment(CELLS).parent) as server:
@@ -352,7 +337,7 @@ def test_ctrl_c_ends_it_with_one_line(experiment: MakeExperiment) -> None:
 
 @pytest.mark.slow
 @pytest.mark.extra
-def test_a_browser_shows_the_report_again_when_a_cell_has_ended(experiment: MakeExperiment) -> None:
+def test_a_browser_reloads_the_report_after_a_finished_cell(experiment: MakeExperiment) -> None:
     driver = pytest.importorskip("playwright.sync_api", reason="a browser is driven by playwright")
     program = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     if program is None:

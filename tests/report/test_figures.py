@@ -15,7 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import StepPatch
-from records import inside
+from records import MakeExperiment, inside
 
 from lm.analysis.results import load
 from lm.report.figures.catalogue import FigureInputs, draw_figures, figures
@@ -26,7 +26,6 @@ from lm.report.figures.lengths import log_edges
 from lm.report.figures.picture import USUAL, as_files, draw
 from lm.store.files import write_atomic
 
-MakeExperiment = Callable[..., Path]
 CELLS: dict[str, list[Any]] = {"base": [2.0, 2.4, 2.2], "arm": [1.0, "diverged", 1.5]}
 STEPS = np.array([10, 20, 30])
 DEPTHS = {"base": 2, "arm": 3}
@@ -136,7 +135,7 @@ def test_three_figures_are_written_unless_all_are_requested(experiment: MakeExpe
     assert list(usual) == ["learning_curve", "reliability", "gradient_norm"]
 
 
-def test_a_curve_is_the_mean_over_the_seeds_that_went_well(experiment: MakeExperiment) -> None:
+def test_a_curve_is_the_mean_over_successful_seeds(experiment: MakeExperiment) -> None:
     (axes,) = picture(experiment(CELLS), "learning_curve").axes
     found = lines(axes)
     assert list(found) == ["base (n=3)", "arm (n=2)"]
@@ -230,9 +229,6 @@ def test_loss_over_a_setting_joins_arms_alike_in_all_else(experiment: MakeExperi
     ]  # fmt: skip
 
 
-# inside --------------------------------------------------------------------------------------------------------------
-
-
 def by_style(axes: Axes) -> dict[tuple[str, str], tuple[np.ndarray, np.ndarray]]:
     """Lines by arm and line style."""
     return {
@@ -241,7 +237,7 @@ def by_style(axes: Axes) -> dict[tuple[str, str], tuple[np.ndarray, np.ndarray]]
     }
 
 
-def test_gradient_norms_by_layer_are_means_over_seeds_a_panel_a_kind(experiment: MakeExperiment) -> None:
+def test_gradient_norms_by_layer_are_means_over_seeds(experiment: MakeExperiment) -> None:
     figure = picture(
         experiment({"base": [2.0, 2.4], "arm": [1.0, "diverged"]}, looked_inside), "gradient_norm_by_layer"
     )
@@ -259,7 +255,7 @@ def test_gradient_norms_by_layer_are_means_over_seeds_a_panel_a_kind(experiment:
     np.testing.assert_allclose([at_one.min(), at_one.max()], [0.15 - sd, 0.15 + sd], rtol=1e-12)
 
 
-def test_the_slope_over_depth_is_fitted_among_arms_that_differ_in_depth_alone(experiment: MakeExperiment) -> None:
+def test_slopes_are_fitted_among_arms_differing_in_depth_alone(experiment: MakeExperiment) -> None:
     cells = {f"{kind}_{layers}": [2.0, 2.1] for kind in ("pre", "post") for layers in (2, 4, 8)}
 
     def change(arm: str, seed: int, record: dict[str, Any]) -> None:
@@ -312,12 +308,7 @@ def test_the_residual_stream_is_drawn_layer_by_layer(experiment: MakeExperiment)
     np.testing.assert_allclose(found["arm", "-"][1], [0.01, 1.01, 2.01], rtol=1e-12)
 
 
-# lengths -------------------------------------------------------------------------------------------------------------
-
-
-def test_losses_by_length_are_those_of_the_records_and_the_trained_length_is_marked(
-    experiment: MakeExperiment,
-) -> None:
+def test_losses_by_length_match_records_and_mark_trained_length(experiment: MakeExperiment) -> None:
     folder = experiment({"base": [2.0, 2.4], "arm": [1.0]}, at_lengths)
     for cell in (folder.parent / "cells").glob("*-0"):
         write_atomic(cell / "config.yaml", "data: {class_path: TextData, init_args: {context: 16}}\n")
@@ -341,7 +332,7 @@ def test_losses_by_length_are_those_of_the_records_and_the_trained_length_is_mar
     assert perplexity.get_ylabel() == "perplexity"
 
 
-def test_runs_of_an_arm_are_compared_at_the_lengths_that_all_have(experiment: MakeExperiment) -> None:
+def test_arms_are_averaged_over_lengths_that_all_runs_have(experiment: MakeExperiment) -> None:
     def change(arm: str, seed: int, record: dict[str, Any]) -> None:
         at_lengths(arm, seed, record)
         del record["evaluations"]["lengths"]["64" if seed else "8"]
@@ -372,7 +363,7 @@ def test_bins_hold_every_position_once_and_widen(positions: int) -> None:
     assert edges[1] == 1, "the first token has no context, and stands alone"
 
 
-def test_of_many_arms_the_first_have_their_attention_drawn_and_it_is_said(experiment: MakeExperiment) -> None:
+def test_attention_of_the_first_of_many_arms_is_drawn(experiment: MakeExperiment) -> None:
     arms: dict[str, list[Any]] = {f"arm{n:02}": [2.0] for n in range(MOST_MAPS + 2)}
 
     def looked(arm: str, seed: int, record: dict[str, Any]) -> None:

@@ -4,13 +4,13 @@ import io
 import re
 import shutil
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 import pandas as pd
 import pytest
+from records import BASE, BETTER, MakeExperiment
 from rich.console import Console
 
 from lm.analysis.compare import compare
@@ -23,9 +23,6 @@ from lm.report.paper_table import STAR, paper_table
 from lm.report.render import Section, emphasis, escape_latex, is_bold, latex, markdown_section
 from lm.report.write import load_report, write_report
 
-MakeExperiment = Callable[..., Path]
-BASE = [2.0, 2.1, 1.9, 2.05, 2.2, 1.95]
-BETTER = [1.7, 1.85, 1.68, 1.8, 1.92, 1.66]
 HOSTILE = r"50 % of #1 & 2_3 {a}~^\x $y$ <i> -- `b` [e] | é ł č 中 🙂"
 
 
@@ -46,10 +43,7 @@ def mostly_clipped(arm: str, seed: int, record: dict[str, Any]) -> None:
         record["metrics"]["clipped_share"] = 0.99
 
 
-# the table -----------------------------------------------------------------------------------------------------------
-
-
-def test_a_difference_that_was_found_has_a_star_and_is_bold(experiment: MakeExperiment) -> None:
+def test_significant_differences_are_bold_with_a_star(experiment: MakeExperiment) -> None:
     one = sheet_of(experiment({"base": BASE, "arm": BETTER}))
     assert marked(one, "arm") == STAR
     assert marked(one, "base") == ""
@@ -68,7 +62,7 @@ def test_few_seeds_are_never_bold_and_a_footnote_says_so(experiment: MakeExperim
     assert "textbf" not in latex([one])
 
 
-def test_an_unhealthy_arm_is_never_bold_and_a_footnote_says_why(experiment: MakeExperiment) -> None:
+def test_unhealthy_arms_have_a_footnote_and_no_bold(experiment: MakeExperiment) -> None:
     one = sheet_of(experiment({"base": BASE, "arm": BETTER}, mostly_clipped))
     assert marked(one, "arm") == f"{STAR}a"
     assert not any(map(is_bold, one.rows))
@@ -145,9 +139,6 @@ def test_latex_compiles(experiment: MakeExperiment, tmp_path: Path) -> None:
     assert not re.search(r"Overfull .hbox \(\d{2,}", found.stdout), "the table is wider than the page"
 
 
-# the data ------------------------------------------------------------------------------------------------------------
-
-
 def test_cells_have_a_row_for_each_arm_seed_and_quantity(experiment: MakeExperiment) -> None:
     folder = experiment({"base": BASE, "arm": [*BETTER[:4], "diverged", None]})
     results = load(folder)
@@ -184,11 +175,8 @@ def test_curves_have_a_row_for_each_step(experiment: MakeExperiment) -> None:
     assert first.validation_nll.tolist() == pytest.approx([3.0, 2.5, 2 + 1 / 3])
 
 
-# figures -------------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.slow
-def test_figures_of_a_paper_have_its_width_and_their_text_as_text(experiment: MakeExperiment) -> None:
+def test_paper_figures_have_the_column_width_and_real_text(experiment: MakeExperiment) -> None:
     files = report_files([load_report(experiment({"base": BASE, "arm": BETTER}))], ReportRequest(("pdf", "svg")))
     for width, inches in (("one_column", 3.35), ("two_columns", 6.9)):
         for name in ("learning_curve", "gradient_norm", "reliability"):
@@ -202,9 +190,6 @@ def test_figures_of_a_paper_have_its_width_and_their_text_as_text(experiment: Ma
             assert b"/Type3" not in pdf
             assert b"/FontFile2" in pdf
             assert b"/CreationDate" not in pdf
-
-
-# the command ---------------------------------------------------------------------------------------------------------
 
 
 def test_figures_of_both_kinds_are_drawn_once(experiment: MakeExperiment, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -253,7 +238,7 @@ def test_check_names_the_files_that_differ_and_writes_nothing(
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("_quick")
-def test_without_a_format_the_report_is_what_md_and_html_write(experiment: MakeExperiment, tmp_path: Path) -> None:
+def test_the_default_format_is_markdown_and_html(experiment: MakeExperiment, tmp_path: Path) -> None:
     folder = experiment({"base": BASE, "arm": BETTER})
     write_report(folder, Console(file=io.StringIO()), tmp_path / "usual")
     assert main(["report", str(folder), "--out", str(tmp_path / "md"), "--format", "md,html"]) == 0
@@ -293,7 +278,7 @@ def test_several_experiments_are_one_report(experiment: MakeExperiment, tmp_path
         (["FOLDER", "--out", "new"], "two experiments are called demo"),
     ],
 )
-def test_what_cannot_be_is_refused_in_one_line_and_writes_nothing(
+def test_refused_arguments_write_nothing(
     experiment: MakeExperiment,
     arguments: list[str],
     said: str,

@@ -37,7 +37,7 @@ def test_long_labels_give_way_to_numbers() -> None:
     assert {"0.00571234", "0.00561234", "-0.0001", "calibrated,"} <= words(text)
 
 
-def test_a_word_that_cannot_fit_is_broken_and_whole_all_the_same() -> None:
+def test_words_wider_than_the_terminal_are_broken() -> None:
     name = "a_very_long_arm_name" * 5
     text = printed(60, ["arm", "n"], [[name, "6"]])
     assert max(map(len, text.splitlines())) <= 60
@@ -48,7 +48,7 @@ def test_what_fits_keeps_its_width() -> None:
     assert widths(["ab", "c"], [["abcd", "12"]], 80) == [4, 2]
 
 
-def test_the_widest_gives_way_first_and_never_below_its_longest_word() -> None:
+def test_the_widest_column_shrinks_first_to_its_longest_word() -> None:
     assert widths(["a", "b"], [["one two three four", "12345"]], 15) == [10, 5]
     assert widths(["a", "b"], [["one two three four", "12345"]], 10) == [5, 5]
     assert sum(widths(["a", "b"], [["x" * 50, "y" * 50]], 30)) == 30

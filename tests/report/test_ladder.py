@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from ladders import COMPUTE, loss, make_ladder, usual
+from messages import Refused
 from records import IMAGE, SCRIPT
 from rich.console import Console
 from scipy import stats
@@ -45,7 +46,7 @@ from lm.store.files import write_atomic
 from lm.store.store import Store
 
 
-def test_a_ladder_says_what_an_arm_is_worth_at_every_rung_and_with_more_compute(tmp_path: Path) -> None:
+def test_a_ladder_reports_gains_trends_and_forecasts(tmp_path: Path) -> None:
     found = load_ladder(make_ladder(tmp_path))
     (arm,) = found.arms
     assert arm.scaling is not None
@@ -100,7 +101,7 @@ def test_few_seeds_yield_nothing_bold(tmp_path: Path) -> None:
     assert "too few seeds" in trend_section(two).rows[1][3]
 
 
-def test_a_gain_at_a_rung_whose_rate_no_curve_brackets_says_so_and_no_trend_has_a_verdict(tmp_path: Path) -> None:
+def test_unbracketed_rates_withhold_verdicts_on_trends(tmp_path: Path) -> None:
     found = load_ladder(make_ladder(tmp_path, bracketed={"l": ["base"], "xl": []}))
     rows = worth_section(found).rows
     assert [row[4].endswith(", rate not bracketed") for row in rows] == [False, False, True, True]
@@ -136,7 +137,7 @@ def test_of_an_arm_that_is_only_explored_nothing_is_claimed(tmp_path: Path) -> N
     assert not any(bold)
 
 
-def test_an_arm_that_was_not_healthy_on_a_rung_is_named_beside_its_trend(tmp_path: Path) -> None:
+def test_unhealthy_rungs_are_named_beside_the_trend(tmp_path: Path) -> None:
     def ill(arm: str, place: int, seed: int, stored: Any) -> None:
         stored["steps"] = 100
         if arm == "arm" and place == 1:
@@ -189,7 +190,7 @@ def test_learning_rates_that_change_from_rung_to_rung_are_said(tmp_path: Path) -
     ]
 
 
-def test_without_three_rungs_or_a_falling_loss_there_is_no_law_and_a_sentence(tmp_path: Path) -> None:
+def test_no_law_without_three_rungs_or_a_falling_loss(tmp_path: Path) -> None:
     two = load_ladder(make_ladder(tmp_path, seeds=(6, 6)))
     assert law_notes(two) == [
         "No law: 2 rungs with runs of base, and a law of three parameters takes 3. Gains in compute need one."
@@ -200,7 +201,7 @@ def test_without_three_rungs_or_a_falling_loss_there_is_no_law_and_a_sentence(tm
     assert draw(ladder_chart(risen))
 
 
-def test_where_a_gain_is_read_beyond_the_rungs_it_says_so() -> None:
+def test_extrapolated_gains_are_marked() -> None:
     log = Estimate(math.log(2), math.log(1.5), math.inf)
     assert gain(Gain(log, "above")) == "2.00 [1.50, ∞] (above the top rung)"
     assert gain(Gain(Estimate(math.inf, math.log(3), math.inf), "floor")) == "below the law's floor, at least 3.00"
@@ -241,31 +242,29 @@ def test_the_report_is_written_again_from_the_records(tmp_path: Path, capsys: py
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    "change",
     [
-        (lambda one: one.update(format=99), "a newer version wrote it"),
-        (lambda one: one.pop("metric"), "metric: is damaged, found nothing"),
-        (lambda one: one["rungs"][0].update(experiment="../up"), "cannot name a file"),
-        (lambda one: one["rungs"][0].update(name="\ud800"), "cannot name a file"),
-        (lambda one: one.update(rungs=[]), "it has no rungs"),
-        (lambda one: one["rungs"][1]["compute"].pop("arm"), "rung m: no compute of 'arm'"),
-        (lambda one: one["rungs"][1]["compute"].update(arm=10**400), "rungs[1].compute.arm: is damaged, found 1000"),
-        (lambda one: one["rungs"][1]["compute"].update(arm=-1), "rung m: the compute of 'arm' is -1"),
-        (lambda one: one["margin"].update(gain=-1), "the margin of the gain is -1, expected above 1"),
-        (lambda one: one["margin"].update(difference=0), "the margin of the difference is 0, expected above 0"),
-        (lambda one: one.update(baseline="bass"), "the baseline is no arm"),
-        (lambda one: one.update(arms=["base"]), "has other arms than the ladder"),
+        lambda one: one.update(format=99),
+        lambda one: one.pop("metric"),
+        lambda one: one["rungs"][0].update(experiment="../up"),
+        lambda one: one["rungs"][0].update(name="\ud800"),
+        lambda one: one.update(rungs=[]),
+        lambda one: one["rungs"][1]["compute"].pop("arm"),
+        lambda one: one["rungs"][1]["compute"].update(arm=10**400),
+        lambda one: one["rungs"][1]["compute"].update(arm=-1),
+        lambda one: one["margin"].update(gain=-1),
+        lambda one: one["margin"].update(difference=0),
+        lambda one: one.update(baseline="bass"),
+        lambda one: one.update(arms=["base"]),
     ],
 )
-def test_a_damaged_ladder_is_one_line(tmp_path: Path, change: Any, words: str) -> None:
+def test_a_damaged_ladder_is_one_line(tmp_path: Path, refused: Refused, change: Any) -> None:
     folder = make_ladder(tmp_path)
     content = json.loads((folder / "ladder.json").read_text())
     change(content)
     (folder / "ladder.json").write_text(json.dumps(content))
-    with pytest.raises(InputError) as caught:
+    with refused():
         load_ladder(folder)
-    assert words in str(caught.value)
-    assert "\n" not in str(caught.value)
 
 
 def test_a_ladder_among_results_is_called_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -299,7 +298,7 @@ def test_a_rung_that_lies_elsewhere_is_not_read(tmp_path: Path) -> None:
         load_ladder(folder)
 
 
-def test_what_is_no_ladder_and_what_is_no_experiment_is_said(tmp_path: Path) -> None:
+def test_ladders_and_experiments_are_told_apart(tmp_path: Path) -> None:
     folder = make_ladder(tmp_path)
     with pytest.raises(InputError, match=r"is a ladder; name a rung of it, a folder beside it such as climb\.RUNG"):
         load(folder)
@@ -307,7 +306,7 @@ def test_what_is_no_ladder_and_what_is_no_experiment_is_said(tmp_path: Path) -> 
         read_ladder(tmp_path / "climb.s")
 
 
-def test_differences_cover_text_where_documents_are_kept_and_the_rest_is_said_to_be_over_seeds(tmp_path: Path) -> None:
+def test_differences_cover_text_where_documents_are_kept(tmp_path: Path) -> None:
     random, tokens_d = np.random.default_rng(0), np.full(30, 40)
     of_text_d = 0.2 * random.normal(size=30)
     of_text_d -= of_text_d.mean()

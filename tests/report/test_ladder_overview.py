@@ -13,7 +13,7 @@ from lm.report.ladder_page import csv_worth, overview_section
 from lm.report.render import markdown_section, print_section
 
 
-def test_each_arm_of_each_ladder_is_a_row_with_its_gain_at_every_rung(tmp_path: Path) -> None:
+def test_each_arm_is_a_row_with_gains_by_rung(tmp_path: Path) -> None:
     four, three = (
         load_ladder(make_ladder(tmp_path / "four")),
         load_ladder(make_ladder(tmp_path / "three", seeds=(6, 6, 6))),
@@ -42,7 +42,7 @@ def test_what_an_arm_has_not_is_said(tmp_path: Path) -> None:
     assert overview_section([floor]).rows[0][5] == "below the law's floor"
 
 
-def test_the_page_the_file_and_the_terminal_hold_the_same_ladders(tmp_path: Path) -> None:
+def test_page_file_and_terminal_hold_the_same_ladders(tmp_path: Path) -> None:
     found = [load_ladder(make_ladder(tmp_path))]
     page = "\n".join(markdown_section(overview_section(found)))
     assert "| climb | arm, base | 1.3" in page

@@ -2,14 +2,13 @@
 
 import re
 import shutil
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from ladders import make_ladder
 from pages import Page
-from records import IMAGE, SCRIPT
+from records import IMAGE, SCRIPT, MakeExperiment
 
 from lm.cli import main
 from lm.report.formats import ReportSource, load_source, overview_page
@@ -17,7 +16,6 @@ from lm.report.web import page
 from lm.report.web.elements import nested, tag
 from lm.report.write import ExperimentReport
 
-MakeExperiment = Callable[..., Path]
 NASTY = f'" id="e1-verdict" <h2 id=x>{IMAGE}{SCRIPT}'
 
 pytestmark = pytest.mark.usefixtures("no_library")
@@ -29,7 +27,7 @@ def two(hostile: MakeExperiment) -> list[ReportSource]:
     return [load_source(hostile(title=NASTY, notes=NASTY))] * 2
 
 
-def test_two_of_one_name_share_no_id_and_every_link_leads_to_one(two: list[ReportSource]) -> None:
+def test_equal_names_share_no_ids_and_links_resolve(two: list[ReportSource]) -> None:
     found = Page(overview_page(two))
     found.require_safe()
     assert {"overview", "e1", "e1-verdict", "e1-comparison", "e2-filter", "e2-chart-learning_curve"} <= {*found.ids()}
@@ -54,7 +52,7 @@ def test_an_attribute_that_ends_like_an_id_is_left_alone() -> None:
     assert nested(one, "e1-") == ('<td data-v=" id=" title="x href=&quot;#a&quot;"><input hidden id="e1-a"></td>')
 
 
-def test_the_overview_has_a_row_for_each_arm_that_leads_to_its_report(two: list[ReportSource]) -> None:
+def test_overview_rows_link_to_the_report_of_each_arm(two: list[ReportSource]) -> None:
     text = overview_page(two)
     overview = text[text.index('<section id="overview">') :].partition("</section>")[0]
     rows = [re.sub(r"<[^>]*>", " ", row) for row in re.findall(r"<tr>(.*?)</tr>", overview)]
@@ -102,7 +100,7 @@ def test_ladders_and_searches_are_parts_of_it_too(
         assert refused in capsys.readouterr().err
 
 
-def test_several_of_one_name_are_refused_where_names_alone_tell_them_apart(
+def test_equal_names_are_refused_in_formats_keyed_by_name(
     experiment: MakeExperiment, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = experiment({"base": [2.0], "arm": [1.9]})

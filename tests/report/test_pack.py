@@ -3,7 +3,6 @@
 import json
 import shutil
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ import pytest
 import references
 from conftest import ROOT
 from ladders import NAMES, make_ladder
+from records import MakeExperiment
 
 import lm
 from lm.analysis.compare import compare
@@ -30,7 +30,6 @@ from lm.store.store import Store
 from lm.store.thin_curves import THIN_NAME
 from lm.store.validation import curve_checksum
 
-MakeExperiment = Callable[..., Path]
 CELLS: dict[str, list[Any]] = {"base": [2.0, 2.1, 1.9, "failed"], "arm": [1.7, 1.85, 1.68, None]}
 
 
@@ -66,7 +65,7 @@ def moved(file: Path, folder: Path) -> Path:
     return Path(shutil.move(file, folder / file.name))
 
 
-def test_a_pack_holds_everything_but_weights_and_the_logs_of_what_went_well(folder: Path) -> None:
+def test_a_pack_holds_all_but_weights_and_logs(folder: Path) -> None:
     archive, expected = pack(folder)
     assert archive.path == folder.parent / f"demo{ENDING}"
     assert (expected, len(archive.cells)) == (8, 7)
@@ -104,7 +103,7 @@ def test_packing_twice_gives_the_same_file_wherever_the_folder_lies(folder: Path
 
 
 @pytest.mark.slow
-def test_a_report_from_a_pack_is_the_report_of_its_folder(
+def test_a_pack_and_its_folder_give_equal_reports(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "temporary").mkdir()
@@ -125,7 +124,7 @@ def test_a_report_from_a_pack_is_the_report_of_its_folder(
     assert sorted(path.name for path in file.parent.iterdir()) == ["demo", "demo.lmpack"]
 
 
-def test_a_ladder_is_packed_with_its_rungs_read_from_there_and_put_back(tmp_path: Path) -> None:
+def test_a_ladder_is_packed_and_unpacked_with_its_rungs(tmp_path: Path) -> None:
     folder = make_ladder(tmp_path / "results")
     archive, expected = pack(folder)
     assert expected == len(archive.cells) == 4 * 6 * 2
@@ -145,7 +144,7 @@ def test_a_ladder_is_packed_with_its_rungs_read_from_there_and_put_back(tmp_path
     assert pack(found.folder)[0].path.read_bytes() == file.read_bytes()
 
 
-def test_a_ladder_with_a_rung_that_leads_elsewhere_is_not_packed(tmp_path: Path) -> None:
+def test_ladders_with_linked_rungs_are_not_packed(tmp_path: Path) -> None:
     folder = make_ladder(tmp_path / "results")
     shutil.move(folder.with_name("climb.m"), tmp_path / "elsewhere")
     folder.with_name("climb.m").symlink_to(tmp_path / "elsewhere")
@@ -167,7 +166,7 @@ def test_numbers_are_traced_to_a_pack(folder: Path, tmp_path: Path, capsys: pyte
     assert capsys.readouterr().err == f"lm: {file}/demo: no arm 'amr'. Did you mean arm? It has base, arm\n"
 
 
-def test_a_folder_that_holds_a_report_alone_stands_for_the_pack_beside_it(folder: Path, tmp_path: Path) -> None:
+def test_a_folder_with_only_a_report_names_its_pack(folder: Path, tmp_path: Path) -> None:
     file = moved(pack(folder)[0].path, tmp_path / "reference")
     report = tmp_path / "reference" / "demo"
     for given in (report, file):
@@ -180,7 +179,7 @@ def test_a_folder_that_holds_a_report_alone_stands_for_the_pack_beside_it(folder
 
 
 @pytest.mark.slow
-def test_damage_goes_along_and_is_named_by_its_place_in_the_pack(folder: Path, tmp_path: Path) -> None:
+def test_damage_is_named_by_its_path_in_the_pack(folder: Path, tmp_path: Path) -> None:
     store = Store(folder.parent)
     (store.directory("arm-1") / "record.json").write_text("{")
     store.history("base-0").write_text("step\n1\n")
@@ -215,7 +214,7 @@ def test_what_is_no_pack_is_refused_in_one_line(
     assert {path.name for path in tmp_path.iterdir()} <= {"x.lmpack"}
 
 
-def test_a_file_that_is_no_pack_by_name_says_what_is_expected(folder: Path) -> None:
+def test_files_without_the_pack_suffix_are_refused(folder: Path) -> None:
     words = r"experiment\.json: is a file, and no pack; expected a folder such as"
     with pytest.raises(InputError, match=words), open_results(folder / "experiment.json"):
         pass
@@ -247,9 +246,6 @@ def test_a_pack_is_not_replaced_by_one_that_holds_less(folder: Path, capsys: pyt
 def test_a_folder_of_something_else_is_not_packed(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"holds no experiment\.json, no study\.json and no ladder\.json; expected a"):
         pack(tmp_path)
-
-
-# unpacking -----------------------------------------------------------------------------------------------------------
 
 
 def test_what_is_unpacked_is_what_was_packed(folder: Path, tmp_path: Path) -> None:
@@ -300,9 +296,6 @@ def test_another_experiment_of_the_same_name_is_not_overwritten(folder: Path, tm
     assert tree(out) == {"demo/experiment.json": b"{}"}
 
 
-# searches and tuning -------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.slow
 def test_a_search_goes_into_a_pack_with_its_cells(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "out" / "search"
@@ -324,7 +317,7 @@ def test_a_search_goes_into_a_pack_with_its_cells(tmp_path: Path, capsys: pytest
     assert tree(file.with_name("search")).keys() == tree(folder).keys() - {"study.json", "study.journal"}
 
 
-def test_a_tuned_experiment_goes_into_a_pack_with_its_searches_and_its_twin(folder: Path) -> None:
+def test_a_tuned_experiment_is_packed_with_searches_and_twin(folder: Path) -> None:
     for place, name in ((folder / "tune" / "arm", "study.json"), (folder / "tune" / "base", "study.json")):
         place.mkdir(parents=True)
         (place / name).write_text(json.dumps(fuzz.STUDY))
@@ -342,9 +335,6 @@ def test_a_tuned_experiment_goes_into_a_pack_with_its_searches_and_its_twin(fold
         "demo/tune/base/study.json",
         "demo.tuned/experiment.json",
     }
-
-
-# the references ------------------------------------------------------------------------------------------------------
 
 
 def test_the_numbers_that_the_pages_trace_are_there(capsys: pytest.CaptureFixture[str]) -> None:
@@ -368,7 +358,7 @@ def test_every_cell_of_every_reference_is_there() -> None:
             assert set(arm["cells"].values()) <= records.keys(), name
 
 
-def test_a_whole_pack_replaces_a_thin_one_and_not_the_reverse(folder: Path) -> None:
+def test_whole_packs_replace_thin_ones_only(folder: Path) -> None:
     pack(folder, thin=True)
     whole, _ = pack(folder)
     assert any(name.endswith("history.csv") for name in whole.files)

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from records import MakeExperiment
 from rich.console import Console
 
 import lm
@@ -20,7 +21,6 @@ from lm.report.write import write_report
 from lm.store.files import to_json, write_atomic
 from lm.store.formats import RATES
 
-MakeExperiment = Callable[..., Path]
 UNTRAINED = math.log(100)
 """The vocabulary of the invented cells."""
 
@@ -73,7 +73,7 @@ def test_sensitivity_is_the_mean_over_log_rates_less_the_best() -> None:
     assert math.isnan(sensitivity_of([1, 10, 100], [2.0, math.nan, 1.0], 5.0))
 
 
-def test_a_rate_at_which_a_run_was_lost_is_never_the_best(over_rates: Callable[..., Path]) -> None:
+def test_rates_with_lost_runs_are_never_best(over_rates: Callable[..., Path]) -> None:
     folder = over_rates({**GRID, "base.lr0.1": ["diverged", 0.1], "arm.lr0.1": ["failed", 0.1]})
     base, arm = found(folder).curves.values()
     assert (base.best, arm.best, base.edge, arm.edge) == (1, 1, "", "")
@@ -95,7 +95,7 @@ def test_without_a_rate_that_ended_well_there_is_no_best(over_rates: Callable[..
     assert rows(load(folder), found(folder))[0][2] == "none"
 
 
-def test_a_quantity_of_which_more_is_better_has_its_best_at_the_top(over_rates: Callable[..., Path]) -> None:
+def test_the_best_rate_maximises_higher_is_better_metrics(over_rates: Callable[..., Path]) -> None:
     folder = over_rates()
     grid = load(folder.with_name("demo.lr_curve"))
     grid.manifest["metric"] = "accuracy"
@@ -105,7 +105,7 @@ def test_a_quantity_of_which_more_is_better_has_its_best_at_the_top(over_rates: 
     assert rate_curve(grid, {rate: f"arm.lr{rate}" for rate in (0.001, 0.01, 0.1)}).best == 0
 
 
-def test_a_best_rate_at_the_end_of_the_grid_is_marked_beside_the_verdict(over_rates: Callable[..., Path]) -> None:
+def test_best_rates_at_the_grid_edge_are_marked(over_rates: Callable[..., Path]) -> None:
     folder = over_rates()
     results, rates = load(folder), found(folder)
     base, arm = (dict(zip(COLUMNS, row, strict=True)) for row in rows(results, rates))

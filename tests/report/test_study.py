@@ -81,9 +81,6 @@ def write(folder: Path, trials: list[dict[str, Any]], **changes: Any) -> Path:
     return folder
 
 
-# the best ------------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("ways", [["lower"], ["higher"], ["lower", "lower"], ["lower", "higher"]])
 def test_the_best_are_those_that_optuna_finds(tmp_path: Path, ways: list[str]) -> None:
     trials = drawn(40, objectives=len(ways))
@@ -117,9 +114,6 @@ def test_a_study_of_another_version_or_none_is_refused(tmp_path: Path) -> None:
         load_study(write(tmp_path, [], format=SEARCH.version + 1))
 
 
-# edges ---------------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("value", "described", "expected"),
     [
@@ -136,9 +130,7 @@ def test_a_study_of_another_version_or_none_is_refused(tmp_path: Path) -> None:
         ("Rope", KIND, None),
     ],
 )
-def test_the_edge_of_a_range_is_five_per_cent_of_it(
-    value: Any, described: dict[str, Any], expected: str | None
-) -> None:
+def test_the_edge_of_a_range_is_five_percent(value: Any, described: dict[str, Any], expected: str | None) -> None:
     assert edge(value, described) == expected
 
 
@@ -149,14 +141,11 @@ def test_the_best_at_an_edge_is_warned_of(tmp_path: Path) -> None:
     assert found[0].startswith("lr: the best trial lies at the high end of its range, 0.1:")
 
 
-def test_a_front_is_warned_of_where_most_of_it_lies_at_an_edge(tmp_path: Path) -> None:
+def test_pareto_fronts_at_an_edge_raise_a_warning(tmp_path: Path) -> None:
     widths = [16, 16, 48]
     trials = [trial(n, [n, -n], lr=0.01, width=width, kind="Alibi") for n, width in enumerate(widths)]
     found = warnings_of(load_study(write(tmp_path, trials, objectives={"nll": "lower", "ece": "lower"})))
     assert [line.split(":")[1] for line in found] == [" 2 of 3 on the front lie at the low end of its range, 16"]
-
-
-# importances ---------------------------------------------------------------------------------------------------------
 
 
 def even(name: str) -> dict[str, dict[str, Any]]:
@@ -199,9 +188,6 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     frame = pd.DataFrame({"a": [0.1, 0.2], "b": [0.5, 0.6], "nll": [1.0, 2.0]})
     assert "pip install scikit-learn" in str(importances(frame, ["nll"], {**even("a"), **even("b")}))
-
-
-# figures -------------------------------------------------------------------------------------------------------------
 
 
 def test_positions_run_along_the_axis() -> None:
@@ -251,7 +237,7 @@ def test_what_there_is_nothing_to_draw_for_is_left_out(tmp_path: Path) -> None:
     plt.close("all")
 
 
-def test_the_best_so_far_is_drawn_the_way_that_is_better(tmp_path: Path) -> None:
+def test_the_running_best_follows_the_direction_of_the_objective(tmp_path: Path) -> None:
     trials = [trial(n, [value], lr=0.01, width=16, kind="Alibi") for n, value in enumerate([0.3, 0.5, 0.2, 0.6])]
     for way, expected in (("lower", [0.3, 0.3, 0.2, 0.2]), ("higher", [0.3, 0.5, 0.5, 0.6])):
         figure = picture(load_study(write(tmp_path / way, trials, objectives={"accuracy": way})), "history")
@@ -279,9 +265,6 @@ def test_figures_are_written_where_there_is_something_to_draw(tmp_path: Path, ob
         assert files["png"].startswith(b"\x89PNG")
         assert ElementTree.fromstring(files["svg"].decode()).tag.endswith("svg")
     assert plt.get_fignums() == []
-
-
-# the report ----------------------------------------------------------------------------------------------------------
 
 
 def report(folder: Path) -> tuple[Study, str, str]:
@@ -323,9 +306,6 @@ def test_few_trials_have_no_importances_and_none_no_table(tmp_path: Path) -> Non
     assert "Best trials" not in page
 
 
-# the page ------------------------------------------------------------------------------------------------------------
-
-
 def paged(folder: Path, trials: list[dict[str, Any]], **changes: Any) -> str:
     return search_html(load_study(write(folder, trials, **changes)), "too few.")
 
@@ -344,7 +324,7 @@ def test_the_page_says_what_is_best_and_holds_every_trial(tmp_path: Path) -> Non
         assert f'<section id="{name}">' in page
 
 
-def test_a_search_with_no_complete_trial_and_one_of_two_objectives_have_a_page(tmp_path: Path) -> None:
+def test_pages_exist_without_trials_and_for_two_objectives(tmp_path: Path) -> None:
     assert "No trial has been trained to its end yet." in paged(tmp_path, [])
     objectives = {"nll": "lower", "tokens_per_second": "higher"}
     page = paged(tmp_path, drawn(8, objectives=2), objectives=objectives)
@@ -352,7 +332,7 @@ def test_a_search_with_no_complete_trial_and_one_of_two_objectives_have_a_page(t
     assert "Pareto front" in page
 
 
-def test_the_charts_of_a_search_are_such_that_vega_lite_knows(tmp_path: Path) -> None:
+def test_search_charts_are_valid_vega_lite(tmp_path: Path) -> None:
     convert = pytest.importorskip("vl_convert", reason="charts are drawn by vl-convert-python")
     trials = [{**one, "reported": {"50": 2.0, "100": 1.5}} for one in drawn(12)]
     shares = {"nll": [Importance("lr", 0.5, 0.1, 0.9), Importance("width", 0.2, 0.0, 0.4)]}
@@ -370,7 +350,7 @@ def test_the_charts_of_a_search_are_such_that_vega_lite_knows(tmp_path: Path) ->
     assert names >= {"history", "tuning_curves", "importances", "pareto", "slices-0", "parallel_coordinates"}
 
 
-def test_a_search_has_its_page_alone_where_that_is_asked_for(tmp_path: Path) -> None:
+def test_a_search_page_can_be_written_alone(tmp_path: Path) -> None:
     folder = write(tmp_path / "demo", drawn(3))
     assert main(["report", str(folder), "--format", "html"]) == 0
     assert sorted(path.name for path in folder.iterdir()) == ["report.html", "study.json"]

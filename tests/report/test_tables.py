@@ -3,13 +3,14 @@
 import io
 import math
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
 from markdown_it import MarkdownIt
+from messages import CheckMessage
+from records import BASE, BETTER, MIXED, MakeExperiment
 from rich.console import Console
 from scipy import stats
 
@@ -19,7 +20,6 @@ from lm.analysis.results import HEADLINE, Results, load
 from lm.report.notes import axes, notes
 from lm.report.render import escape, is_bold
 from lm.report.tables import (
-    DETAILS,
     as_csv,
     details,
     difference,
@@ -32,12 +32,7 @@ from lm.report.tables import (
 )
 from lm.report.write import markdown, terminal, write_report
 from lm.stats.tests import ALPHA
-from lm.store.metrics import METRICS, SUMMARY_METRICS
-
-MakeExperiment = Callable[..., Path]
-BASE = [2.0, 2.1, 1.9, 2.05, 2.2, 1.95]
-BETTER = [1.7, 1.85, 1.68, 1.8, 1.92, 1.66]
-MIXED = [2.1, 2.0, 1.95, 2.0, 2.3, 1.9]
+from lm.store.metrics import SUMMARY_METRICS
 
 
 def page(folder: Path) -> str:
@@ -129,60 +124,14 @@ def test_a_heading_says_which_way_is_better() -> None:
 # the page
 
 
-def test_the_table_of_the_page_holds_what_the_analysis_found(experiment: MakeExperiment) -> None:
+def test_the_table_of_the_page_is_the_golden_one(experiment: MakeExperiment, check_message: CheckMessage) -> None:
     folder = experiment({"base": BASE, "better": BETTER, "mixed": [2.1, "diverged", 1.95, None, "failed", 1.9]})
-    header, *rows = tables(page(folder))[0]
-    assert header == [
-        "arm",
-        "n",
-        heading(HEADLINE),
-        "difference [95 % CI]",
-        "verdict",
-        "health",
-        "steps vs baseline",
-        *(heading(name) for name in SUMMARY_METRICS if name in MEASURED),
-    ]
-    assert [row[:5] for row in rows] == [
-        ["base", "6", "2.0333 ± 0.1080", "-", "baseline"],
-        [
-            "better",
-            "6",
-            "1.7683 ± 0.1048",
-            "-0.2650 [-∞, +∞], plain [-0.2967, -0.2333]",
-            "6 seeds cannot reach significance (7 could)",
-        ],
-        [
-            "mixed",
-            "3, 1 diverged, 1 failed, 1 missing",
-            "1.9833 ± 0.1041",
-            "+0.0333 [-∞, +∞], plain [-0.1564, +0.2231]",
-            "3 seeds cannot reach significance (7 could) (on 3 of 6 seeds; 1 diverged, 1 failed)",
-        ],
-    ]
-    assert rows[0][5:] == ["healthy", "1", "4.0667", "0.4929", "0.0100", "2,500", "1,000"]
+    check_message([" | ".join(row) for row in tables(page(folder))[0]])
 
 
-def test_every_measurement_has_a_row_and_nothing_else_has_one(experiment: MakeExperiment) -> None:
+def test_details_have_a_row_for_each_measurement(experiment: MakeExperiment, check_message: CheckMessage) -> None:
     section = details(compare(load(experiment({"base": BASE, "better": BETTER}, at_length))))
-    assert section.columns == DETAILS
-    measured = [name for name in METRICS if name in MEASURED]
-    labels = [heading(name) + (f" ({unit})" if (unit := METRICS[name].unit) else "") for name in measured]
-    labels += [f"validation NLL, blocks of {length} tokens ↓ (nats/token)" for length in (64, 512)]
-    assert [row[0] for row in section.rows] == [label for label in labels for _ in range(2)]
-    assert [
-        "validation NLL ↓ (nats/token)",
-        "better",
-        "6",
-        "1.7683 ± 0.1048",
-        "-0.2650 [-0.3000, -0.2200] joint",
-        "-7.39 [-14.13, -3.51]",
-        "0.0649",
-        "0.0312",
-        "better",
-    ] in section.rows
-    assert ["validation NLL ↓ (nats/token)", "base", "6", "2.0333 ± 0.1080", *["-"] * 4, "baseline"] in section.rows
-    others = [row for row in section.rows if row[1] == "better" and not row[0].startswith("validation NLL")]
-    assert {row[-1] for row in others} == {row[-2] for row in others} == {"-"}, "it is not judged"
+    check_message([" | ".join(row) for row in (section.columns, *section.rows)])
 
 
 MEASURED = {
@@ -296,42 +245,46 @@ def test_arms_are_listed_with_what_they_change(experiment: MakeExperiment) -> No
 # notes
 
 
-def test_cells_that_did_not_go_well_are_told_of(experiment: MakeExperiment) -> None:
-    results = load(experiment({"base": [2.0, 2.1, 1.9, 2.0], "arm": [1.9, "diverged", "failed", None]}))
-    told = notes(results, compare(results))
-    assert "arm seed 1 diverged: loss not finite at step 3. Not in any mean." in told
-    assert "arm seed 2 failed: RuntimeError: no. Not in any mean." in told
-    assert "arm seed 3 is not trained yet." in told
-    assert "arm is compared on the 1 of 4 seeds on which it and the baseline finished." in told
+def unpaired(arm: str, seed: int, record: dict[str, Any]) -> None:
+    """Give one run of the arm another order of batches and another device."""
+    if (arm, seed) == ("arm", 1):
+        record["pairing"]["order"] = "another"
+        record["provenance"]["device"] = "gpu"
 
 
-def test_too_few_seeds_are_noted_with_the_number_that_would_do(experiment: MakeExperiment) -> None:
-    results = load(experiment({"base": BASE[:3], "arm": MIXED[:3]}))
-    text = " ".join(notes(results, compare(results)))
-    assert "3 seeds cannot reach significance (6 could): an exact sign-flip test gives no p below 0.25" in text
-    assert "and 5 % is needed." in text
-    results = load(experiment({"base": BASE, "arm": MIXED}))
-    text = " ".join(notes(results, compare(results)))
-    assert "cannot reach significance" not in text
-    assert "Verdict: exact sign-flip test at 5 %, and 95 % CI over seeds excludes 0." in text
-    assert "n = 6 seeds (0-5), paired with base by seed. Mean ± sd over seeds." in text
+def flagged(arm: str, seed: int, record: dict[str, Any]) -> None:
+    """Flag some runs of the arm, two of them at several steps."""
+    if arm == "arm" and seed in (1, 4):
+        record["flags"] = [f"step {step}: attention is all on one token" for step in (10, 20)]
+        for layer, step in [(layer, step) for layer in (2, 3) for step in (10, 20)]:
+            record["flags"].append(f"step {step}: layer {layer} of 4: at most 0.0{step + seed}, under 0.05")
+    if arm == "arm" and seed == 2:
+        record["flags"] = ["step 10: attention is uniform", "not compiled"]
 
 
-def test_cells_that_are_not_paired_or_not_alike_are_told_of(experiment: MakeExperiment) -> None:
-    def change(arm: str, seed: int, record: dict[str, Any]) -> None:
-        if (arm, seed) == ("arm", 1):
-            record["pairing"]["order"] = "another"
-            record["provenance"]["device"] = "gpu"
+LOST = {"base": [2.0, 2.1, 1.9, 2.0], "arm": [1.9, "diverged", "failed", None]}
+EIGHT = {"base": [*BASE, 2.0, 2.05], "better": [*BETTER, 1.7, 1.75]}
+NOTED: dict[str, tuple[dict[str, Any], Any, dict[str, Any]]] = {
+    "lost": (LOST, None, {}),
+    "missing": ({"base": BASE, "arm": [2.0, None, 2.0, None, None, 2.0]}, None, {}),
+    "one seed": ({"base": BASE[:1], "arm": MIXED[:1]}, None, {}),
+    "three seeds": ({"base": BASE[:3], "arm": MIXED[:3]}, None, {}),
+    "six seeds": ({"base": BASE, "arm": MIXED}, None, {}),
+    "unpaired": ({"base": BASE, "arm": MIXED}, unpaired, {}),
+    "flagged": ({"base": BASE, "arm": MIXED}, flagged, {}),
+    "two judged": (EIGHT, None, {"secondary": ["accuracy"], "margin": {"nll": 0.02}}),
+    "stages": ({"base": BASE, "arm": MIXED}, None, {"adaptive": {"looks": [6, 9, 12], "maximum": 12}}),
+}
 
-    results = load(experiment({"base": BASE, "arm": MIXED}, change))
-    told = notes(results, compare(results))
-    assert "Not paired: arm seed 1 saw other batches than the baseline." in told
-    assert "Runs differ in device: cpu, gpu." in told
-    assert "Warning: arm and the baseline differ in device on seed 1." in told
-    assert "Evaluated on 1,200 tokens." in told
+
+@pytest.mark.parametrize("case", NOTED)
+def test_notes_are_the_golden_ones(experiment: MakeExperiment, check_message: CheckMessage, case: str) -> None:
+    cells, change, manifest = NOTED[case]
+    results = load(experiment(cells, change or (lambda *_: None), **manifest))
+    check_message(list(notes(results, compare(results))))
 
 
-def test_the_table_leads_with_the_metric_of_the_experiment_and_judges_by_it(experiment: MakeExperiment) -> None:
+def test_the_table_leads_with_the_headline_metric(experiment: MakeExperiment) -> None:
     def change(arm: str, seed: int, record: dict[str, Any]) -> None:
         if arm == "arm":
             record["metrics"]["bits_per_byte"] = BETTER[seed]
@@ -358,16 +311,6 @@ def test_the_table_leads_with_the_metric_of_the_experiment_and_judges_by_it(expe
     assert header[2].split()[0] in printed(folder)
 
 
-def test_arms_with_one_tokenizer_need_no_word_about_it(experiment: MakeExperiment) -> None:
-    results = load(experiment({"base": BASE, "arm": MIXED}))
-    assert not any("tokenizer" in line for line in notes(results, compare(results)))
-
-
-def test_grammar_of_one_seed(experiment: MakeExperiment) -> None:
-    results = load(experiment({"base": BASE[:1], "arm": MIXED[:1]}))
-    assert any(line.startswith("1 seed cannot reach") for line in notes(results, compare(results)))
-
-
 def test_exploratory_arms_are_named_as_such_and_never_bold(experiment: MakeExperiment) -> None:
     folder = experiment({"base": BASE, "better": BETTER, "more": BETTER}, confirmatory=["better"])
     results = load(folder)
@@ -384,16 +327,6 @@ def test_each_interval_names_its_kind_where_there_are_several(experiment: MakeEx
     assert [row[3].split()[-1] for row in rows] == ["-", "joint", "plain"]
     _, *rows = tables(page(experiment(cells, confirmatory=[])))[0]
     assert [row[3][-1] for row in rows] == ["-", "]", "]"]
-
-
-def test_judged_quantities_are_noted_and_share_alpha(experiment: MakeExperiment) -> None:
-    base, better = [*BASE, 2.0, 2.05], [*BETTER, 1.7, 1.75]
-    results = load(experiment({"base": base, "better": better}, secondary=["accuracy"], margin={"nll": 0.02}))
-    text = " ".join(notes(results, compare(results)))
-    assert "Judged: validation NLL, accuracy. No other quantity has a verdict." in text
-    assert "exact sign-flip test at 2.5 % each (5 % over 2 comparisons, Bonferroni)" in text
-    assert "and the CIs together at 95 %" in text
-    assert "Equivalent: median difference over seeds" in text
 
 
 @pytest.mark.parametrize("count", [10, 79, 80, 81, 300])
@@ -429,41 +362,6 @@ def test_runs_that_were_lost_are_a_rate_with_its_interval(experiment: MakeExperi
     assert any(line.startswith(rate) for line in notes(results, compare(results)))
 
 
-def test_what_runs_flagged_is_told_once(experiment: MakeExperiment) -> None:
-    def change(arm: str, seed: int, record: dict[str, Any]) -> None:
-        if arm == "arm" and seed in (1, 4):
-            record["flags"] = [f"step {step}: attention is all on one token" for step in (10, 20)]
-        if arm == "arm" and seed == 2:
-            record["flags"] = ["step 10: attention is uniform", "not compiled"]
-
-    results = load(experiment({"base": BASE, "arm": MIXED}, change))
-    told = [line for line in notes(results, compare(results)) if "attention" in line or "compiled" in line]
-    assert told == [
-        "arm seeds 1, 4: attention is all on one token (steps 10 to 20).",
-        "arm seed 2: attention is uniform (step 10).",
-        "arm seed 2: not compiled.",
-    ]
-
-
-def test_what_runs_flagged_again_and_again_is_told_with_its_range(experiment: MakeExperiment) -> None:
-    def change(arm: str, seed: int, record: dict[str, Any]) -> None:
-        if arm == "arm" and seed in (1, 4):
-            found = [(layer, step) for layer in (2, 3) for step in (10, 20)]
-            record["flags"] = [
-                f"step {step}: layer {layer} of 4: at most 0.0{step + seed}, under 0.05" for layer, step in found
-            ]
-
-    results = load(experiment({"base": BASE, "arm": MIXED}, change))
-    told = [line for line in notes(results, compare(results)) if "layer" in line]
-    said = "at most 0.011 to 0.024, under 0.05 (steps 10 to 20)"
-    assert told == [f"arm seeds 1, 4: layer {layer} of 4: {said}." for layer in (2, 3)]
-
-
-def test_cells_still_to_come_are_told_of_in_a_line_an_arm(experiment: MakeExperiment) -> None:
-    results = load(experiment({"base": BASE, "arm": [2.0, None, 2.0, None, None, 2.0]}))
-    assert "arm seeds 1, 3, 4 are not trained yet." in notes(results, compare(results))
-
-
 def test_the_axes_are_labelled(experiment: MakeExperiment) -> None:
     given = {"model.block": "scientific", "optim.lr": "nuisance", "model.width": "scientific", "data.context": "fixed"}
     results = load(experiment({"base": BASE, "arm": MIXED}, axes=given))
@@ -471,14 +369,6 @@ def test_the_axes_are_labelled(experiment: MakeExperiment) -> None:
     assert axes(results) == [line]
     assert axes(load(experiment({"base": BASE, "arm": MIXED}))) == []
     assert "- Axes, scientific: model.block" in page(experiment({"base": BASE, "arm": MIXED}, axes=given))
-
-
-def test_stages_are_explained(experiment: MakeExperiment) -> None:
-    given = {"looks": [6, 9, 12], "maximum": 12}
-    results = load(experiment({"base": BASE, "arm": MIXED}, adaptive=given))
-    told = " ".join(notes(results, compare(results)))
-    assert "sequential sign-flip test at 5 %, with looks at 6, 9, 12 of at most 12 seeds" in told
-    assert "Holm" not in told
 
 
 @pytest.mark.parametrize(
@@ -490,13 +380,11 @@ def test_stages_are_explained(experiment: MakeExperiment) -> None:
         (None, "-"),
     ],
 )
-def test_a_share_is_never_given_without_the_seeds_that_did_not_get_there(
-    steps: StepsToBaselineLoss | None, text: str
-) -> None:
+def test_step_ratios_count_seeds_that_missed_the_target(steps: StepsToBaselineLoss | None, text: str) -> None:
     assert format_steps_ratio(steps) == text
 
 
-def test_a_factorial_design_has_its_effects_in_the_page_and_in_the_terminal(experiment: MakeExperiment) -> None:
+def test_factorial_effects_are_in_page_and_terminal(experiment: MakeExperiment) -> None:
     cells: dict[str, list[Any]] = {"a0+b0": BASE, "a1+b0": BETTER, "a0+b1": MIXED, "a1+b1": BETTER}
     arms = {
         arm: {
@@ -526,7 +414,7 @@ def test_the_terminal_shows_every_arm_at_any_width(experiment: MakeExperiment, w
     assert max(map(len, text.splitlines())) <= width
 
 
-def test_a_heading_keeps_its_brackets_and_a_blank_line_parts_sections(experiment: MakeExperiment) -> None:
+def test_headings_keep_brackets_and_sections_are_separated(experiment: MakeExperiment) -> None:
     text = printed(experiment({"base": BASE, "better": BETTER}), 320)
     assert "difference [95 % CI]" in text
     assert re.search(r"\n\nCosts *\n", text)
@@ -541,7 +429,7 @@ def test_a_verdict_leaves_training_problems_to_the_next_column(
         assert printed(folder, width).split("Mean ±")[0].count("woke") == 1
 
 
-def test_what_is_long_about_the_health_of_arms_stands_below_the_table_of_a_narrow_terminal(
+def test_long_health_texts_move_below_a_narrow_table(
     experiment: MakeExperiment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ill = {
@@ -601,7 +489,5 @@ def test_the_page_shows_the_figures_that_were_written(experiment: MakeExperiment
 @pytest.mark.parametrize(
     "cells", [{"base": [None], "arm": [None]}, {"base": ["failed"], "arm": ["diverged"]}, {"base": BASE}]
 )
-def test_an_experiment_with_nothing_to_compare_is_reported_all_the_same(
-    experiment: MakeExperiment, cells: dict[str, list[Any]]
-) -> None:
+def test_experiments_without_comparisons_are_reported(experiment: MakeExperiment, cells: dict[str, list[Any]]) -> None:
     assert {"table.md", "table.csv"} <= written(experiment(cells)).keys()

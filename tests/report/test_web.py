@@ -5,7 +5,6 @@ import itertools
 import json
 import math
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from pages import Page
-from records import ARM_NAMES, CELLS, IMAGE, SCRIPT
+from records import ARM_NAMES, CELLS, IMAGE, SCRIPT, MakeExperiment
 from rich.console import Console
 
 from lm.analysis.compare import compare
@@ -35,8 +34,6 @@ from lm.report.web.page import HERE, html
 from lm.report.web.parts import last_lines
 from lm.report.write import write_report
 
-MakeExperiment = Callable[..., Path]
-
 FOR_MAIL = ("verdict", "differences", "table", "charts", "confounds", "lost", "provenance", "again", "all")
 
 
@@ -46,7 +43,7 @@ def made(folder: Path) -> str:
 
 
 @pytest.mark.usefixtures("no_library")
-def test_a_page_names_by_hash_all_that_may_run_and_loads_nothing(hostile: MakeExperiment) -> None:
+def test_a_page_runs_only_hashed_scripts_and_loads_nothing(hostile: MakeExperiment) -> None:
     Page(made(hostile())).require_safe()
 
 
@@ -143,9 +140,6 @@ def test_a_pack_leaves_the_page_out(experiment: MakeExperiment) -> None:
     assert not [name for name in archive.files if name.endswith(".html")]
 
 
-# colours -------------------------------------------------------------------------------------------------------------
-
-
 def palettes() -> dict[str, dict[str, str]]:
     """The colours that the style declares, by where: in the light, in the dark, in print."""
     found = re.findall(r":root \{(.*?)\}", (HERE / "page.css").read_text(encoding="utf-8"), re.DOTALL)
@@ -162,7 +156,7 @@ def luminance(colour: str) -> float:
 
 
 @pytest.mark.parametrize("where", ["light", "dark", "print"])
-def test_every_colour_has_a_contrast_of_four_and_a_half_to_what_it_stands_on(where: str) -> None:
+def test_every_colour_has_enough_contrast(where: str) -> None:
     palette = palettes()[where]
     assert {f"arm-{place}" for place in range(vega.COLOURS)} <= palette.keys()
     for name, colour in palette.items():
@@ -173,7 +167,7 @@ def test_every_colour_has_a_contrast_of_four_and_a_half_to_what_it_stands_on(whe
             assert (light + 0.05) / (dark + 0.05) >= 4.5, f"{name} on {ground}"
 
 
-def test_no_two_of_forty_arms_look_alike_and_neighbours_differ_in_everything() -> None:
+def test_forty_arms_have_distinct_looks() -> None:
     looks = [(vega.colour(at), tuple(vega.dash(at)), vega.shape(at)) for at in range(40)]
     assert len({look[:2] for look in looks}) == len({look[::2] for look in looks}) == 40
     for one, other in itertools.pairwise(looks):
@@ -181,10 +175,7 @@ def test_no_two_of_forty_arms_look_alike_and_neighbours_differ_in_everything() -
     assert vega.dash(0) == [1, 0]
 
 
-# what is drawn -------------------------------------------------------------------------------------------------------
-
-
-def test_a_band_is_drawn_although_the_first_arm_has_one_seed() -> None:
+def test_bands_are_drawn_beside_arms_of_one_seed() -> None:
     series = [Series("a", [1, 2], [1.0, 2.0], member=0), Series("b", [1, 2], [1.0, 2.0], [0.5, 1.5], [1.5, 2.5], 1)]
     panel = Panel(Axis("x"), Axis("y"), series)
     spec, sets = vega.draw(Chart("", [panel], ["a", "b"]), panel)
@@ -216,7 +207,7 @@ def test_curves_are_means_over_seeds(experiment: MakeExperiment) -> None:
     assert (arm.y, arm.n, arm.low, arm.high) == (2.9, 1, 2.9, 2.9)
 
 
-def test_the_parts_of_a_model_are_found_in_the_columns_of_its_gradients(tmp_path: Path) -> None:
+def test_gradient_columns_name_the_parts_of_a_model(tmp_path: Path) -> None:
     names = ["embedding.all", "embedding", "embedding.embedding", "blocks.0", "query", "blocks.0.query", "final_norm"]
     heads = ["step", "train_loss", "gradient_norm", *(f"gradient_norm/{name}" for name in [*names, "final_norm.norm"])]
     assert list(parts_of(heads)) == ["embedding", "blocks.0", "final_norm"]
@@ -264,7 +255,7 @@ def test_the_length_that_was_trained_with_is_marked(experiment: MakeExperiment) 
     assert '"title":"tokens of context","scale":{"type":"log","nice":false},"axis":{"values":[8,16]}' in page
 
 
-def test_the_last_lines_of_a_log_are_what_a_terminal_showed(tmp_path: Path) -> None:
+def test_last_log_lines_are_those_of_a_terminal(tmp_path: Path) -> None:
     log = tmp_path / "log.txt"
     assert last_lines(log) == ""
     log.write_bytes(

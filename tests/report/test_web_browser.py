@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from ladders import make_ladder
-from records import IMAGE, SCRIPT
+from records import IMAGE, SCRIPT, MakeExperiment
 
 from lm.report.formats import ReportSource, Search, load_source, overview_page
 from lm.report.pack import open_results
@@ -18,7 +18,6 @@ from lm.report.web.search import search_html
 from lm.report.write import ExperimentReport, report_html
 
 pytestmark = [pytest.mark.slow, pytest.mark.extra]
-MakeExperiment = Callable[..., Path]
 
 LARGEST = 15 * 2**20
 """Bytes of a page; that it opens in three seconds is printed, as it depends on what else the machine does."""
@@ -95,7 +94,7 @@ def column(page: Any, at: int, table: str = "comparison") -> list[str]:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1280, 390])
-def test_every_chart_is_drawn_and_nothing_is_wider_than_the_screen(
+def test_every_chart_is_drawn_within_the_screen(
     hostile: MakeExperiment, show: Callable[..., Any], width: int, scheme: str
 ) -> None:
     page = show(hostile(), viewport={"width": width, "height": 800}, color_scheme=scheme)
@@ -154,7 +153,7 @@ def test_a_number_has_a_tooltip_and_leads_to_its_cells(hostile: MakeExperiment, 
     assert page.locator("#panel").is_hidden()
 
 
-def test_arms_are_switched_off_and_a_point_tells_what_it_is(hostile: MakeExperiment, show: Callable[..., Any]) -> None:
+def test_arms_can_be_hidden_and_points_explain_themselves(hostile: MakeExperiment, show: Callable[..., Any]) -> None:
     page = show(hostile())
     lines = page.locator("#chart-learning_curve .mark-line path")
     assert lines.count() == 3
@@ -188,9 +187,7 @@ def test_print_shows_what_is_folded_and_no_controls(hostile: MakeExperiment, sho
     assert page.locator("#filter").is_hidden()
 
 
-def test_forty_arms_of_ten_seeds_and_five_thousand_steps_open_at_once(
-    experiment: MakeExperiment, show: Callable[..., Any], tmp_path: Path
-) -> None:
+def test_large_reports_open_quickly(experiment: MakeExperiment, show: Callable[..., Any], tmp_path: Path) -> None:
     arms = {f"arm_{place:02}": [2 + place / 50 + seed / 100 for seed in range(10)] for place in range(40)}
     folder = experiment(arms)
     parts = [f"blocks.{layer}" for layer in range(12)]
@@ -232,9 +229,7 @@ def test_the_page_of_a_search_is_sorted_filtered_and_drawn(search: Path, show: C
     assert page.locator("img").count() == 0
 
 
-def test_in_print_no_table_is_cut_or_lies_over_what_follows(
-    experiment: MakeExperiment, show: Callable[..., Any]
-) -> None:
+def test_printed_tables_are_neither_cut_nor_overlapping(experiment: MakeExperiment, show: Callable[..., Any]) -> None:
     arms = {"base": [2.0, 2.1]} | {f"arm_{at}": [1.9, 2.0 + at / 10] for at in range(40)}
     page = show(experiment(arms), viewport={"width": 718, "height": 900})
     page.emulate_media(media="print")
@@ -245,9 +240,6 @@ def test_in_print_no_table_is_cut_or_lies_over_what_follows(
     assert width <= 718
 
 
-# several on a page ---------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def two(hostile: MakeExperiment, tmp_path: Path) -> tuple[Path, Path]:
     """An experiment, and one of the same name with the same arms from another folder."""
@@ -256,7 +248,7 @@ def two(hostile: MakeExperiment, tmp_path: Path) -> tuple[Path, Path]:
 
 
 @pytest.mark.parametrize("width", [1280, 390])
-def test_several_are_drawn_on_one_page_and_none_is_wider_than_the_screen(
+def test_several_experiments_are_drawn_within_the_screen(
     two: tuple[Path, Path], search: Path, tmp_path: Path, show: Callable[..., Any], width: int
 ) -> None:
     page = show(*two, search, make_ladder(tmp_path / "ladder"), viewport={"width": width, "height": 800})
@@ -272,9 +264,7 @@ def test_several_are_drawn_on_one_page_and_none_is_wider_than_the_screen(
     )
 
 
-def test_what_is_done_to_the_second_of_several_leaves_the_first_alone(
-    two: tuple[Path, Path], show: Callable[..., Any]
-) -> None:
+def test_interactions_with_one_experiment_leave_others_alone(two: tuple[Path, Path], show: Callable[..., Any]) -> None:
     page = show(*two)
     before = column(page, 1, "e1-comparison")
     page.locator("#e2-comparison thead button", has_text="validation NLL").first.click()
@@ -296,9 +286,7 @@ def test_what_is_done_to_the_second_of_several_leaves_the_first_alone(
     assert f"lm trace demo '{IMAGE}' nll" in page.locator("#panel pre").inner_text()
 
 
-def test_links_of_several_lead_where_they_say_into_what_is_folded_too(
-    two: tuple[Path, Path], show: Callable[..., Any]
-) -> None:
+def test_links_of_several_open_folded_sections(two: tuple[Path, Path], show: Callable[..., Any]) -> None:
     page = show(*two)
     at_top = (
         "id => { const top = document.getElementById(id).getBoundingClientRect().top; return top >= 0 && top < 200; }"
@@ -315,9 +303,7 @@ def test_links_of_several_lead_where_they_say_into_what_is_folded_too(
     until(page, "document.querySelector('#e2-chart-learning_curve svg').getBoundingClientRect().width > 300")
 
 
-def test_several_in_print_begin_on_pages_of_their_own_and_are_unfolded(
-    two: tuple[Path, Path], show: Callable[..., Any]
-) -> None:
+def test_printed_experiments_begin_on_new_unfolded_pages(two: tuple[Path, Path], show: Callable[..., Any]) -> None:
     page = show(*two, viewport={"width": 718, "height": 900})
     page.locator("#e2 > summary").click()
     page.emulate_media(media="print")
@@ -327,9 +313,7 @@ def test_several_in_print_begin_on_pages_of_their_own_and_are_unfolded(
     assert page.eval_on_selector("#e2", "one => getComputedStyle(one).breakBefore") == "page"
 
 
-def test_three_experiments_of_the_reference_are_one_file_of_a_few_megabytes(
-    show: Callable[..., Any], tmp_path: Path
-) -> None:
+def test_three_reference_experiments_fit_in_few_megabytes(show: Callable[..., Any], tmp_path: Path) -> None:
     with contextlib.ExitStack() as stack:
         packs = [REFERENCE / f"{name}.lmpack" for name in ("quickstart", "glu", "extrapolation")]
         folders = [stack.enter_context(open_results(path)).folder for path in packs]

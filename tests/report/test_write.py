@@ -9,6 +9,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from records import MakeExperiment
 from rich.console import Console
 
 from lm.analysis.curve import curve_table
@@ -17,8 +18,6 @@ from lm.analysis.results import Results
 from lm.cli import main
 from lm.report import write
 from lm.report.write import write_report
-
-MakeExperiment = Callable[..., Path]
 
 
 @pytest.fixture
@@ -53,7 +52,7 @@ def test_every_record_and_every_curve_is_read_once(
     }
 
 
-def test_what_training_needed_is_worked_out_once_for_the_page_and_once_for_the_terminal(
+def test_steps_to_baseline_loss_are_computed_twice_a_report(
     experiment: MakeExperiment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[object] = []

@@ -13,7 +13,7 @@ from statistics_audit import ladder as module
 from statistics_audit.ladder import COMPUTE, FAMILIES, LAW, Family, audit_ladders
 
 
-def test_simulated_rungs_have_the_law_the_gain_and_the_noise_that_they_are_said_to_have() -> None:
+def test_simulated_rungs_have_their_declared_law_and_noise() -> None:
     family = Family("t", gain=1.3, rise=0.1)
     rungs = family.draw(np.random.default_rng(0), (4000,) * 4)
     ladder = Ladder(rungs, 2)
@@ -27,7 +27,7 @@ def test_simulated_rungs_have_the_law_the_gain_and_the_noise_that_they_are_said_
     assert skewed.std() / skewed.mean() == pytest.approx(module.SPREAD, rel=0.05)
 
 
-def test_every_row_is_of_its_own_and_the_same_on_every_call(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_row_is_reproducible_and_distinct(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "FAMILIES", FAMILIES[:2])
     monkeypatch.setattr(module, "SEEDS", module.SEEDS[:2])
     left, right = (list(audit_ladders(np.random.default_rng(3), 1, draws=10)) for _ in range(2))
@@ -57,7 +57,7 @@ def test_percentiles_alone_would_be_caught(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.slow
-def test_an_arm_left_at_one_rate_shows_trends_that_are_not_there() -> None:
+def test_one_fixed_rate_shows_spurious_trends() -> None:
     found = list(module._left_behind(np.random.default_rng(0), 60, 200))
     assert [one.verdict for one in found] == ["falls short"] * 2
     assert found[0].found < 0.5 < found[1].found

@@ -37,7 +37,7 @@ def test_known_causes_are_found_on_the_average() -> None:
         assert sum(one.shares[place][1] <= true <= one.shares[place][2] for one in found) >= 34
 
 
-def test_a_cause_that_does_nothing_has_no_share_and_shares_add_up() -> None:
+def test_idle_causes_have_no_share_and_shares_add_up() -> None:
     found = components(np.array([[1.0, 1.1, 0.9], [2.0, 2.1, 1.9]]))
     assert found.rest == pytest.approx(0, abs=1e-30)
     assert sum(share for share, _, _ in found.shares) == pytest.approx(1)

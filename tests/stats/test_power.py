@@ -19,7 +19,7 @@ def found(n: int, effect: float, alpha: float, experiments: int) -> float:
 
 
 @pytest.mark.parametrize(("n", "arms"), [(6, 1), (7, 1), (9, 1), (8, 3), (10, 7)])
-def test_an_effect_called_detectable_by_some_seeds_is_found_by_80_percent_of_others(n: int, arms: int) -> None:
+def test_detectable_effects_have_80_percent_power(n: int, arms: int) -> None:
     experiments, random = (8_000 if n < 10 else 3_000), np.random.default_rng([n, arms])
     shown_spread = random.normal(size=(experiments, n)).std(axis=1, ddof=1)
     effects = shown_spread * detectable(n, 1.0, ALPHA / arms)
@@ -28,12 +28,12 @@ def test_an_effect_called_detectable_by_some_seeds_is_found_by_80_percent_of_oth
 
 
 @pytest.mark.parametrize("n", [6, 8])
-def test_the_power_at_a_known_spread_is_that_of_the_test(n: int) -> None:
+def test_power_at_a_known_spread_matches_the_test(n: int) -> None:
     for effect in (0.5, 1.0, 1.5):
         assert power(n, effect, 1.0) == pytest.approx(found(n, effect, ALPHA, 8_000), abs=0.02)
 
 
-def test_the_ratio_of_an_estimated_to_the_true_spread_is_that_of_simulated_samples() -> None:
+def test_spread_ratios_match_simulated_samples() -> None:
     simulated = np.random.default_rng(0).normal(size=(50_000, 6)).std(axis=1, ddof=1)
     shares = (np.arange(101) + 0.5) / 101
     assert np.allclose(spread_ratios(5), np.quantile(simulated, shares), atol=0.03)
@@ -51,7 +51,7 @@ def test_with_many_seeds_it_is_students(n: int) -> None:
         assert power(n, effect, 1.0) == pytest.approx(TTestPower().power(effect, n, ALPHA), abs=0.02)
 
 
-def test_without_an_effect_it_is_the_level_that_the_test_attains() -> None:
+def test_power_without_effect_is_the_attained_level() -> None:
     assert power(6, 0.0, 1.0) == pytest.approx(2 / 64, abs=0.003)
     assert power(8, 0.0, 1.0) == pytest.approx(12 / 256, abs=0.003)
 

@@ -69,13 +69,6 @@ def _huber(residual: np.ndarray, delta: float) -> np.ndarray:
 
 
 def test_a_law_without_a_floor_is_a_line_in_logarithms() -> None:
-    noise = 0.2 * np.random.default_rng(1).normal(size=5)
-    compute = np.geomspace(1.0, 1e4, 5)
-    loss = 3.0 * compute**-0.5 * np.exp(noise - noise * (noise > 0))  # falls faster than any law with a floor
-    found = fit(compute, loss, delta=10.0)
-    if float(found.floor) == 0.0:
-        slope = stats.linregress(np.log(compute), np.log(loss)).slope
-        assert float(found.exponent) == pytest.approx(-slope, rel=1e-4)
     concave = np.array([3.0, 2.8, 2.2, 1.2])
     pure = fit(COMPUTE, concave, delta=10.0)
     assert float(pure.floor) == 0.0
@@ -115,10 +108,7 @@ def test_a_law_read_backwards_is_the_law() -> None:
     assert float(found.steepness(1e13)) == pytest.approx(-float(rise), rel=1e-6)
 
 
-# seeds
-
-
-def test_draws_of_a_mean_scatter_as_its_standard_error_says_and_leave_lost_seeds_out() -> None:
+def test_draws_of_means_scatter_by_their_standard_error() -> None:
     values = np.array([1.0, 2.0, np.nan, 4.0])
     drawn = draw_means(values, np.random.default_rng(0).normal(size=(20_000, 4)))
     there = values[np.isfinite(values)]
@@ -147,9 +137,6 @@ def test_draws_that_are_no_number_count_as_far_out() -> None:
     assert quantiles(np.concatenate([np.linspace(0, 1, 95), np.full(5, np.inf)]))[1] == math.inf
 
 
-# ladders
-
-
 def rungs(gain: float, seeds: int = 4, spread: float = 0.0, share: float = 1.0) -> list[ScalePoint]:
     """Of an arm that is worth `gain` everywhere and costs `share` of the baseline's compute."""
     truth, random = law(1.2, 0.55, 0.16), np.random.default_rng(0)
@@ -173,7 +160,7 @@ def test_a_known_gain_is_found_at_every_rung(gain: float, share: float) -> None:
     assert found.forecast.baseline.value == pytest.approx(float(law(1.2, 0.55, 0.16).loss(COMPUTE[-1])), rel=1e-5)
 
 
-def test_an_arm_that_changes_nothing_has_a_gain_of_exactly_one_whatever_the_law_misses() -> None:
+def test_identical_arms_have_a_gain_of_exactly_one() -> None:
     base = [np.array([3.0, 3.1, 2.9]), np.array([2.4, 2.5, 2.6]), np.array([2.45, 2.2, 2.3]), np.array([1.5, 1.6, 1.9])]
     same = [ScalePoint(float(compute), float(compute), one, one) for compute, one in zip(COMPUTE, base, strict=True)]
     found = fit_scaling(same, True, (0.01, 0.1))
@@ -210,9 +197,6 @@ def test_a_misfit_beyond_noise_is_noticed() -> None:
     for ladder, noticed in ((right, False), (Ladder(wrong), True)):
         p = misfit(ladder, ladder.laws(ladder.base_k, ladder.base_dk, 4)[0])[1]
         assert (p < 0.01) is noticed
-
-
-# trends
 
 
 def test_the_line_through_heights_is_that_of_weighted_least_squares() -> None:

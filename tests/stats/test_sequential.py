@@ -27,9 +27,6 @@ def reached(differences: list[float], planned: tuple[int, ...], maximum: int, al
     return found
 
 
-# spending and looks
-
-
 @pytest.mark.parametrize(
     ("fraction", "expected"),
     [(0.0, 0.0), (0.25, 8.8575e-5), (0.5, 5.5746e-3), (0.75, 0.023625), (1.0, 0.05), (2.0, 0.05)],
@@ -62,7 +59,7 @@ def test_looks_are_spread_from_the_first_that_can_find_anything(
 
 @pytest.mark.parametrize("maximum", [8, 12, 16, 20, 24])
 @pytest.mark.parametrize("comparisons", [1, 3, 10])
-def test_a_look_can_find_something_and_one_pair_earlier_could_not(maximum: int, comparisons: int) -> None:
+def test_the_first_look_is_the_earliest_that_can_reject(maximum: int, comparisons: int) -> None:
     alpha = ALPHA / comparisons
     planned = plan_looks(2, maximum, 4, alpha)
     first = planned[0]
@@ -84,9 +81,6 @@ def test_looks_out_of_order_are_refused(planned: tuple[int, ...]) -> None:
         sequential([0.1] * 4, planned, 12)
 
 
-# the test
-
-
 def crossing(magnitudes: list[float], planned: tuple[int, ...], maximum: int, alpha: float) -> float:
     """The share of all sequences of signs for which the test finds a difference at some look."""
     found = [
@@ -104,7 +98,7 @@ def crossing(magnitudes: list[float], planned: tuple[int, ...], maximum: int, al
         *(pytest.param(*one, marks=pytest.mark.slow) for one in (((4, 6, 8), 0.3), ((6, 8), 0.05))),
     ],
 )
-def test_over_all_sequences_of_signs_no_more_is_found_than_may_be(planned: tuple[int, ...], alpha: float) -> None:
+def test_error_over_all_sign_sequences_stays_within_alpha(planned: tuple[int, ...], alpha: float) -> None:
     maximum = planned[-1]
     for magnitudes in (draw(maximum), [1.0] * maximum, [1.0, 2.0] * (maximum // 2) + [3.0] * (maximum % 2)):
         for stage in range(1, len(planned) + 1):
@@ -114,9 +108,7 @@ def test_over_all_sequences_of_signs_no_more_is_found_than_may_be(planned: tuple
 
 
 @pytest.mark.parametrize(("planned", "alpha"), [((5, 7), 0.2), ((4, 6, 8), 0.3), ((6, 8), 0.05)])
-def test_without_ties_all_that_may_be_spent_is_spent_but_for_less_than_a_sequence_and_its_mirror(
-    planned: tuple[int, ...], alpha: float
-) -> None:
+def test_without_ties_nearly_all_of_alpha_is_spent(planned: tuple[int, ...], alpha: float) -> None:
     maximum = planned[-1]
     share = crossing(draw(maximum), planned, maximum, alpha)
     assert share > alpha - 2 / 2**maximum
@@ -161,13 +153,10 @@ def test_no_difference_at_all_is_no_finding() -> None:
     assert (found.rejected, found.p, found.level) == (False, 1.0, 0.0)
 
 
-def test_a_large_effect_ends_at_the_first_look_and_is_reported_with_it() -> None:
+def test_large_effects_are_found_at_the_first_look() -> None:
     found = reached(draw(12, 5.0), LOOKS, 12)
     assert (found.pairs, found.rejected_at) == (12, 8)
     assert found.spent == pytest.approx(0.05)
-
-
-# more pairs than can be enumerated
 
 
 def test_random_sequences_decide_as_all_of_them_do(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -190,12 +179,9 @@ def test_with_24_pairs_no_later_difference_changes_an_earlier_decision() -> None
     assert decisions[-1] is not None
 
 
-# how often it is wrong, and what it can find
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("noise", ["normal", "heavy-tailed", "skewed"])
-def test_where_nothing_differs_it_finds_something_as_often_as_it_may(noise: str) -> None:
+def test_under_the_null_rejections_match_alpha(noise: str) -> None:
     random, shape = np.random.default_rng(5), (1_000, 12)
     drawn: dict[str, Callable[..., Any]] = {
         "normal": random.normal,
@@ -215,15 +201,12 @@ def test_looking_thrice_costs_little_power_and_many_pairs_are_saved() -> None:
     assert np.mean([stage or 12 for stage in stages]) < 10
 
 
-# intervals
-
-
 def test_with_one_look_the_interval_is_students() -> None:
     sample = draw(12, 0.5)
     assert repeated_interval(sample, (12,), 12) == pytest.approx(t_interval(sample), rel=1e-9)
 
 
-def test_an_early_interval_is_wider_than_students_and_what_the_looks_spend_adds_up() -> None:
+def test_repeated_intervals_are_wider_and_spend_alpha() -> None:
     sample = draw(12, 0.5)
     total = 0.0
     for n in LOOKS:

@@ -48,7 +48,7 @@ def test_the_power_over_known_noise_is_that_of_simulated_experiments(ratio: floa
 @pytest.mark.parametrize(
     "ratio", [0.5, pytest.param(0.75, marks=pytest.mark.slow), pytest.param(2.0, marks=pytest.mark.slow)]
 )
-def test_an_effect_called_detectable_by_some_seeds_is_claimed_by_80_percent_of_others(ratio: float) -> None:
+def test_detectable_effects_on_texts_have_80_percent_power(ratio: float) -> None:
     """Or some more: the uncertainty of two variances together is taken to be the larger of what it may be."""
     random = np.random.default_rng(5)
     tokens_d = lengths(random)
@@ -60,7 +60,7 @@ def test_an_effect_called_detectable_by_some_seeds_is_claimed_by_80_percent_of_o
     assert np.mean([power_on_texts(6, effect, noise) for effect in taken_for_the_truth]) < 0.78
 
 
-def test_text_makes_what_is_detectable_larger_and_no_seeds_make_it_less_than_its_floor() -> None:
+def test_text_raises_the_detectable_effect_to_a_floor() -> None:
     tokens_d = lengths(np.random.default_rng(5))
     of_ratio = [detectable_on_texts(6, truth(ratio, tokens_d)) for ratio in (0.0, 0.5, 1.0, 2.0)]
     assert of_ratio == sorted(of_ratio)
@@ -74,7 +74,7 @@ def test_text_makes_what_is_detectable_larger_and_no_seeds_make_it_less_than_its
 
 
 @pytest.mark.parametrize("alpha", [0.05, 0.0125])
-def test_the_floor_is_found_by_80_percent_of_t_tests_of_other_documents(alpha: float) -> None:
+def test_the_floor_has_80_percent_power_over_documents(alpha: float) -> None:
     noise, random = TwoWay(0.3, 0.2, 0.1, 0.35, 8.0, 12, 12.0), np.random.default_rng(1)
     shown = random.normal(size=(20_000, 12)).std(axis=1, ddof=1)
     effects = detectable_floor(noise, alpha) / 0.1 * shown / math.sqrt(12)

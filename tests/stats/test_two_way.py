@@ -37,7 +37,7 @@ def test_each_error_is_that_of_its_own_kind_of_noise() -> None:
     assert found.effective == pytest.approx(tokens.sum() ** 2 / (tokens @ tokens))
 
 
-def test_documents_of_one_length_have_the_plain_error_of_a_mean() -> None:
+def test_documents_of_equal_length_have_the_plain_error() -> None:
     sums, tokens = drawn(np.random.default_rng(0), 0.75)
     even = two_way(sums / tokens, np.ones(len(tokens)))
     assert even.text == pytest.approx(stats.sem((sums / tokens).mean(axis=0)))
@@ -46,7 +46,7 @@ def test_documents_of_one_length_have_the_plain_error_of_a_mean() -> None:
     assert degrees(1.2) == 1
 
 
-def test_errors_are_right_on_the_average_and_what_is_in_both_is_counted_once() -> None:
+def test_errors_are_unbiased_and_count_shared_noise_once() -> None:
     random = np.random.default_rng(1)
     tokens, n, m = np.ones(40), 6, 40
     means, errors = [], []
@@ -59,7 +59,7 @@ def test_errors_are_right_on_the_average_and_what_is_in_both_is_counted_once() -
     assert np.mean(errors) == pytest.approx(truth, rel=0.1)
 
 
-def test_documents_without_tokens_count_for_nothing_and_one_kind_of_noise_may_be_absent() -> None:
+def test_empty_documents_and_absent_noise_are_handled() -> None:
     sums, tokens = drawn(np.random.default_rng(2), 0.75)
     padded = two_way(np.hstack([sums, np.zeros((len(sums), 3))]), np.append(tokens, [0, 0, 0]))
     assert padded == two_way(sums, tokens)
@@ -73,7 +73,7 @@ def test_documents_without_tokens_count_for_nothing_and_one_kind_of_noise_may_be
         two_way(sums[:1], tokens)
 
 
-def test_an_interval_over_both_is_the_hull_and_a_difference_it_does_not_bear_out_is_taken_back() -> None:
+def test_unsupported_differences_over_text_are_withdrawn() -> None:
     sample = [-0.02, -0.05, -0.01, -0.03, -0.04, -0.02]
     one = judged(sample)
     narrow = (one.low, one.high)
@@ -85,7 +85,7 @@ def test_an_interval_over_both_is_the_hull_and_a_difference_it_does_not_bear_out
     assert (one.verdict.kind, one.significant) == ("seeds only", False)
 
 
-def test_equivalence_is_claimed_only_where_the_interval_over_both_lies_within_the_margin() -> None:
+def test_equivalence_needs_the_interval_over_both() -> None:
     sample = [0.001, -0.002, 0.0, 0.003, -0.001, 0.002]
     kept, taken = judged(sample, 0.01), judged(sample, 0.01)
     cover_texts(kept, wide(0.001), ALPHA)
@@ -103,7 +103,7 @@ def test_identical_arms_and_arms_without_pairs_stay_what_they_are() -> None:
     assert math.isnan(none.low)
 
 
-def test_p_is_below_alpha_exactly_where_the_interval_leaves_out_zero() -> None:
+def test_p_and_interval_agree() -> None:
     noise = two_way(*drawn(np.random.default_rng(3), 0.75))
     for share in (0.05, 0.2):
         _, high = noise.interval(0.0, share)

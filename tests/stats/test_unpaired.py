@@ -38,7 +38,7 @@ def welch_t(x: Any, y: Any, axis: int) -> Any:
 
 
 @pytest.mark.parametrize(("n", "m"), SIZES)
-def test_p_is_that_of_scipy_over_all_permutations_of_welchs_t(n: int, m: int) -> None:
+def test_p_matches_scipy_permutations_of_welch_t(n: int, m: int) -> None:
     mine, base = groups(n, m)
     size_of_t = lambda x, y, axis: np.abs(welch_t(x, y, axis))  # noqa: E731
     expected = stats.permutation_test(
@@ -60,7 +60,7 @@ def test_the_interval_is_what_the_tests_do_not_reject(n: int, m: int) -> None:
 
 
 @pytest.mark.parametrize(("n", "m", "most"), [(4, 8, 0.08), (8, 4, 0.07), (6, 6, 0.07)])
-def test_few_arms_with_three_times_the_spread_of_the_baseline_are_called_different(n: int, m: int, most: float) -> None:
+def test_unequal_spreads_keep_the_error_rate(n: int, m: int, most: float) -> None:
     """Permuting the plain difference of means calls 14 of 100 different where 4 wide runs meet 8 narrow ones."""
     random = np.random.default_rng(n)
     samples = [(3 * random.normal(size=n), random.normal(size=m)) for _ in range(600)]
@@ -77,12 +77,12 @@ def test_values_that_are_shifted_and_scaled_say_the_same() -> None:
     assert permutation_interval(base, mine) == pytest.approx((-high, -low), abs=1e-6)
 
 
-def test_values_that_tie_count_as_far_from_zero_as_the_ones_seen() -> None:
+def test_ties_count_as_equally_extreme() -> None:
     assert permutation_p([0.1, 0.1, 0.1], [0.1, 0.1, 0.1]) == 1.0
     assert permutation_p([1.0, 1.0, 1.0, 1.0], [0.0, 0.0, 0.0, 0.0]) == pytest.approx(2 / 70)
 
 
-def test_many_runs_are_dealt_out_at_random_the_same_on_every_call() -> None:
+def test_many_runs_use_reproducible_random_permutations() -> None:
     assert math.comb(24, 12) > 200_000
     mine, base = groups(12, 12, shift=1.2)
     assert permutation_p(mine, base) == permutation_p(mine, base)
@@ -104,7 +104,7 @@ def test_how_few_runs_can_show_nothing_is_known() -> None:
     assert all(map(math.isnan, unpaired_interval([1.0], [1.0, 2.0])))
 
 
-def test_welch_is_that_of_scipy_and_of_equal_values_a_point() -> None:
+def test_welch_matches_scipy_and_is_a_point_for_constants() -> None:
     mine, base = groups(7, 4)
     found = stats.ttest_ind(mine, base, equal_var=False).confidence_interval(0.95)
     assert welch_interval(mine, base) == pytest.approx((found.low, found.high))
@@ -121,7 +121,7 @@ def test_the_effect_is_in_pooled_standard_deviations() -> None:
     assert effect_size_unpaired([1.0, 1.0], [2.0, 2.0]).hedges == -math.inf
 
 
-def test_a_verdict_is_there_exactly_where_the_joint_interval_leaves_out_zero() -> None:
+def test_verdicts_match_joint_intervals_excluding_zero() -> None:
     for seed in range(4):
         base = groups(5, 6, 0.0, seed)[1]
         family = [measure_unpaired(groups(5, 6, shift, seed)[0], base, "lower") for shift in (0.0, 1.2, -2.5)]
@@ -133,7 +133,7 @@ def test_a_verdict_is_there_exactly_where_the_joint_interval_leaves_out_zero() -
 
 
 @pytest.mark.slow
-def test_an_effect_called_detectable_by_some_runs_is_found_by_80_percent_of_others() -> None:
+def test_detectable_unpaired_effects_have_80_percent_power() -> None:
     n, m, random = 6, 5, np.random.default_rng(5)
     spread_is_one = detectable_unpaired(n, m, 1.0)
     found = []

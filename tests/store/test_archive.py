@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from messages import Refused
 
 from lm.config.tree import InputError
 from lm.store import archive
@@ -99,47 +100,44 @@ def test_a_path_that_leads_elsewhere_is_refused(tmp_path: Path, name: str) -> No
 
 
 @pytest.mark.parametrize(
-    ("members", "words"),
+    "members",
     [
-        ({"manifests": [MANIFEST, MANIFEST]}, "demo/experiment.json is there twice"),
-        ({"manifests": [MANIFEST], "records": [MANIFEST]}, "demo/experiment.json is there twice"),
-        ({"manifests": [MANIFEST, ["demo/tune", 0], ["demo/tune/tuned.json", 0]]}, "demo/tune is a file and a folder"),
-        ({"manifests": [["demo/seconds.json", 0]]}, "holds no experiment, no search and no ladder called demo"),
-        ({"manifests": [MANIFEST], "curves": [["cells/a/history.csv", 0]]}, "cells/a has no record"),
-        ({"manifests": [["demo/experiment.json", -1]]}, "-1 bytes, expected"),
-        ({"manifests": [["demo/experiment.json", LARGEST_FILE + 1]]}, "bytes, expected"),
-        (
-            {"manifests": [MANIFEST, *([f"demo/f{n}", LARGEST_FILE] for n in range(LARGEST // LARGEST_FILE + 1))]},
-            "bytes unpacked, expected 2,147,483,648 at most",
-        ),
-        ({"manifests": [["demo/experiment.json", True]]}, r"members.manifests\[0\]\[1\]: is damaged"),
-        ({"manifests": 3}, "members.manifests: is damaged"),
-        ({"weights": [MANIFEST]}, "holds 'weights', expected manifests"),
-        ({"manifests": [["demo/ladder.json", 0], ["demos.rung/experiment.json", 0]]}, "expected a path below cells"),
+        {"manifests": [MANIFEST, MANIFEST]},
+        {"manifests": [MANIFEST], "records": [MANIFEST]},
+        {"manifests": [MANIFEST, ["demo/tune", 0], ["demo/tune/tuned.json", 0]]},
+        {"manifests": [["demo/seconds.json", 0]]},
+        {"manifests": [MANIFEST], "curves": [["cells/a/history.csv", 0]]},
+        {"manifests": [["demo/experiment.json", -1]]},
+        {"manifests": [["demo/experiment.json", LARGEST_FILE + 1]]},
+        {"manifests": [MANIFEST, *([f"demo/f{n}", LARGEST_FILE] for n in range(LARGEST // LARGEST_FILE + 1))]},
+        {"manifests": [["demo/experiment.json", True]]},
+        {"manifests": 3},
+        {"weights": [MANIFEST]},
+        {"manifests": [["demo/ladder.json", 0], ["demos.rung/experiment.json", 0]]},
     ],
 )
-def test_an_index_that_no_pack_has_is_refused(tmp_path: Path, members: Any, words: str) -> None:
+def test_an_index_that_no_pack_has_is_refused(tmp_path: Path, refused: Refused, members: Any) -> None:
     kinds = {f"{kind}.xz": lzma.compress(b"") for kind in members}
-    with pytest.raises(InputError, match=rf"x.lmpack: .*{words}"):
+    with refused():
         read_archive(made(tmp_path / "x.lmpack", members, kinds))
 
 
 @pytest.mark.parametrize(
-    ("content", "words"),
+    "content",
     [
-        (lambda: lzma.compress(b"abc"), "ends within demo/experiment.json"),
-        (lambda: lzma.compress(b"abcdefg"), "holds more than its files"),
-        (lambda: lzma.compress(bytes(1 << 26)), "holds more than its files"),  # 10 kB that unfold to 64 MiB
-        (lambda: lzma.compress(b"abcde")[:-9], "manifests.xz is cut short"),
-        (lambda: lzma.compress(b"abcde") + b"more", "goes on after its end"),
-        (lambda: b"no xz at all", "is damaged, or no pack"),
+        lambda: lzma.compress(b"abc"),
+        lambda: lzma.compress(b"abcdefg"),
+        lambda: lzma.compress(bytes(1 << 26)),  # 10 kB that unfold to 64 MiB
+        lambda: lzma.compress(b"abcde")[:-9],
+        lambda: lzma.compress(b"abcde") + b"more",
+        lambda: b"no xz at all",
     ],
 )
-def test_a_member_that_is_not_what_its_index_says_is_refused(
-    tmp_path: Path, content: Callable[[], bytes], words: str
+def test_members_that_contradict_their_index_are_refused(
+    tmp_path: Path, refused: Refused, content: Callable[[], bytes]
 ) -> None:
     path = made(tmp_path / "x.lmpack", {"manifests": [["demo/experiment.json", 5]]}, {"manifests.xz": content()})
-    with pytest.raises(InputError, match=rf"x.lmpack: .*{words}"):
+    with refused():
         whole(path)
 
 
@@ -152,7 +150,7 @@ def test_members_and_index_must_agree(tmp_path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:Duplicate name")
-def test_what_a_zip_file_may_do_and_a_pack_may_not(tmp_path: Path) -> None:
+def test_zip_features_beyond_packs_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "x.lmpack"
     for way in (zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA):
         with zipfile.ZipFile(path, "w", way) as parts:
@@ -178,9 +176,7 @@ def test_what_a_zip_file_may_do_and_a_pack_may_not(tmp_path: Path) -> None:
         read_archive(path)
 
 
-def test_an_index_that_unfolds_to_more_than_any_is_refused_before_it_is_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_oversized_indexes_are_refused_unread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(archive, "LARGEST_INDEX", 1000)
     path = tmp_path / "x.lmpack"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as parts:
@@ -190,7 +186,7 @@ def test_an_index_that_unfolds_to_more_than_any_is_refused_before_it_is_read(
 
 
 @pytest.mark.slow
-def test_a_pack_that_is_cut_short_or_changed_anywhere_is_told_in_one_line(tmp_path: Path) -> None:
+def test_damaged_packs_are_refused_in_one_line(tmp_path: Path) -> None:
     small = {name: (kind, content[:50]) for name, (kind, content) in FILES.items()}
     path = written(tmp_path, small)
     content = path.read_bytes()
@@ -212,34 +208,24 @@ def test_a_pack_that_is_cut_short_or_changed_anywhere_is_told_in_one_line(tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("kind", "planted", "words"),
+    ("kind", "planted"),
     [
-        (
-            "manifests",
-            "demo/report.html",
-            r"demo/report\.html: no pack holds such a file; expected in demo: experiment",
-        ),
-        (
-            "others",
-            "cells/a/last.ckpt",
-            r"cells/a/last\.ckpt: no pack holds such a file; expected in the folder of a cell: record",
-        ),
-        ("others", "cells/a/code/run.sh", r"cells/a/code/run\.sh: no pack holds"),
-        ("others", "cells/a/histori.csv", r"histori\.csv: no pack holds .* Did you mean history\.csv\?"),
-        ("manifests", "demo/study.journal", r"study\.journal: no pack holds such a file; expected in demo"),
-        (
-            "manifests",
-            "demo.tuned/lr_curve.json",
-            r"lr_curve\.json: no pack holds such a file; expected in demo\.tuned: experiment\.json",
-        ),
-        ("manifests", "demo/tune/report.html", r"tune/report\.html: no pack holds"),
-        ("others", "cells/a/history.csv", r"history\.csv: lies among others, expected among curves"),
+        ("manifests", "demo/report.html"),
+        ("others", "cells/a/last.ckpt"),
+        ("others", "cells/a/code/run.sh"),
+        ("others", "cells/a/histori.csv"),
+        ("manifests", "demo/study.journal"),
+        ("manifests", "demo.tuned/lr_curve.json"),
+        ("manifests", "demo/tune/report.html"),
+        ("others", "cells/a/history.csv"),
     ],
 )
-def test_a_file_that_no_pack_holds_is_refused_by_name(tmp_path: Path, kind: str, planted: str, words: str) -> None:
+def test_a_file_that_no_pack_holds_is_refused_by_name(
+    tmp_path: Path, refused: Refused, kind: str, planted: str
+) -> None:
     members: dict[str, Any] = {"manifests": [MANIFEST], "records": [["cells/a/record.json", 0]], "others": []}
     members[kind] = [*members[kind], [planted, 0]]
-    with pytest.raises(InputError, match=rf"x\.lmpack: \S*{words}"):
+    with refused():
         read_archive(made(tmp_path / "x.lmpack", members, {f"{of}.xz": lzma.compress(b"") for of in members}))
 
 

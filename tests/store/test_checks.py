@@ -3,14 +3,13 @@
 import hashlib
 import json
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import references
-from records import record
+from records import MakeExperiment, record
 from rich.console import Console
 
 from lm.analysis.compare import compare
@@ -33,7 +32,6 @@ from lm.store.validation import (
     with_checksum,
 )
 
-MakeExperiment = Callable[..., Path]
 CELLS = {"base": [2.0, 2.1, 1.9], "arm": [1.7, 1.85, 1.68]}
 TOKENS = np.full(40, 30)
 
@@ -129,14 +127,14 @@ def test_what_disagrees_in_an_edited_record_is_named_beside_that(folder: Path) -
     assert_left_out(folder, r"^metrics/accuracy: expected 0 to 1, found 1\.7; was edited by hand: its content")
 
 
-def test_a_record_of_an_older_version_has_no_checksum_and_is_read(folder: Path) -> None:
+def test_records_without_checksum_are_read(folder: Path) -> None:
     edit(folder, "flags", ["step 3: no"], "none")
     results = load(folder)
     assert not results.harmed
     assert results.records["arm", 1] is not None
 
 
-def test_every_record_that_is_written_matches_its_checksum_and_is_read_without_it(tmp_path: Path) -> None:
+def test_written_records_match_their_checksum(tmp_path: Path) -> None:
     store = Store(tmp_path)
     odd: Any = {
         **record("a", 2.0, 0),
@@ -155,7 +153,7 @@ def test_every_record_that_is_written_matches_its_checksum_and_is_read_without_i
     assert validate_checksum(json.loads(file.read_text())) == ""
 
 
-def test_a_record_holds_the_hash_of_the_checkpoint_it_was_written_with(tmp_path: Path) -> None:
+def test_records_hold_the_hash_of_their_checkpoint(tmp_path: Path) -> None:
     store = Store(tmp_path)
     for cell, content in (("a", b"weights"), ("b", None)):
         store.work(cell).mkdir(parents=True)
@@ -174,7 +172,7 @@ def test_a_record_holds_the_hash_of_the_checkpoint_it_was_written_with(tmp_path:
 
 @pytest.mark.parametrize("quantity", KEPT)
 @pytest.mark.parametrize("how", ["changed", "missing"])
-def test_damaged_losses_by_document_are_named_whichever_split_they_are_of(
+def test_damaged_losses_by_document_are_named(
     folder: Path, quantity: str, how: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = Store(folder.parent).documents("arm-1", quantity)
@@ -191,7 +189,7 @@ def test_damaged_losses_by_document_are_named_whichever_split_they_are_of(
     assert main(["report", str(folder)]) == 1
 
 
-def test_a_copy_of_the_records_alone_has_no_losses_by_document_and_is_not_damaged(folder: Path) -> None:
+def test_records_copied_without_documents_are_not_damaged(folder: Path) -> None:
     for place in Store(folder.parent).cells.glob("[a-z]*"):
         for file in place.glob("*.npz"):
             file.unlink()

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 import references
-from records import record
+from messages import Refused
+from records import MakeExperiment, record
 from rich.console import Console
 
 from lm.analysis.compare import compare
@@ -23,10 +24,9 @@ from lm.report.notes import notes
 from lm.report.sections import all_sections
 from lm.report.tables import summary
 from lm.report.write import write_report
-from lm.store.store import DamagedError, Store
+from lm.store.store import Store
 from lm.store.validation import curve_checksum, validate_curve_text, validate_record, with_checksum
 
-MakeExperiment = Callable[..., Path]
 CELLS = {"base": [2.0, 2.1, 1.9], "arm": [1.7, 1.85, 1.68], "other": [1.8, 1.9, 1.7]}
 
 # records -------------------------------------------------------------------------------------------------------------
@@ -61,36 +61,36 @@ def changed(path: str, value: Any) -> dict[str, Any]:
 
 
 DAMAGES = [
-    ("id", 3, "id: expected text, found 3"),
-    ("status", "well", "status: expected one of ok, diverged, failed, found 'well'"),
-    ("status", ..., "has no status"),
-    ("metrics", [1], r"metrics: expected a mapping, found \[1\]"),
-    ("metrics", {}, "has no metrics/nll"),
-    ("metrics/nll", "2.0", "metrics/nll: expected a number, found '2.0'"),
-    ("metrics/ece", [0.1], r"metrics/ece: expected a number, found \[0.1\]"),
-    ("metrics/ece", math.nan, "metrics/ece: expected a number, found nan"),
-    ("metrics/ece", -math.inf, "metrics/ece: expected a number, found -inf"),
-    ("metrics/ece", 10**400, r"metrics/ece: expected a number, found 10+ \.\.\. 0+"),
-    ("metrics/ece", True, "metrics/ece: expected a number, found True"),
-    ("cost/tokens", {"a": 1}, "cost/tokens: expected a number"),
-    ("provenance/packages", ..., "has no provenance/packages"),
-    ("data/tokenizer", 7, "data/tokenizer: expected text, found 7"),
-    ("data/unigram_nll", "3.1", "data/unigram_nll: expected a number, found '3.1'"),
-    ("evaluated/tokens", 1.5, "evaluated/tokens: expected a whole number, found 1.5"),
-    ("evaluated", ..., "has no evaluated/tokens"),
-    ("pairing", None, "has no pairing"),
-    ("flags", "step 3", "flags: expected a list, found 'step 3'"),
-    ("steps", -1, "steps: expected a whole number, found -1"),
-    ("initial/entropy/0/1", "x", "initial/entropy/0/1: expected a number, found 'x'"),
-    ("initial/entropy/1", [0.3], "initial/entropy: expected numbers, or lists of one length"),
-    ("final/entropy", [[0.3, 0.2]], "final/entropy: expected 2 entries as in initial/entropy, found 1"),
-    ("final/gradient_norm/mlp_in", {"a": "b"}, "final/gradient_norm/mlp_in/a: expected a number"),
-    ("reliability/count/3", 41, "reliability/count: adds up to 1,201, expected the 1,200 tokens"),
-    ("reliability/accuracy", [0.1], "reliability: expected as many bins of each kind"),
-    ("evaluations/lengths/16/nll", "2", "evaluations/lengths/16/nll: expected a number, found '2'"),
-    ("evaluations/lengths/16/by_position", ..., "evaluations/lengths/16: has no by_position"),
-    ("evaluations/lengths/32", 2.0, "evaluations/lengths/32: expected what was measured"),
-    ("format", ..., "expected a mapping with its format"),
+    ("id", 3),
+    ("status", "well"),
+    ("status", ...),
+    ("metrics", [1]),
+    ("metrics", {}),
+    ("metrics/nll", "2.0"),
+    ("metrics/ece", [0.1]),
+    ("metrics/ece", math.nan),
+    ("metrics/ece", -math.inf),
+    ("metrics/ece", 10**400),
+    ("metrics/ece", True),
+    ("cost/tokens", {"a": 1}),
+    ("provenance/packages", ...),
+    ("data/tokenizer", 7),
+    ("data/unigram_nll", "3.1"),
+    ("evaluated/tokens", 1.5),
+    ("evaluated", ...),
+    ("pairing", None),
+    ("flags", "step 3"),
+    ("steps", -1),
+    ("initial/entropy/0/1", "x"),
+    ("initial/entropy/1", [0.3]),
+    ("final/entropy", [[0.3, 0.2]]),
+    ("final/gradient_norm/mlp_in", {"a": "b"}),
+    ("reliability/count/3", 41),
+    ("reliability/accuracy", [0.1]),
+    ("evaluations/lengths/16/nll", "2"),
+    ("evaluations/lengths/16/by_position", ...),
+    ("evaluations/lengths/32", 2.0),
+    ("format", ...),
 ]
 
 
@@ -101,16 +101,17 @@ def test_every_committed_record_is_valid() -> None:
     assert {validate_record(found) for found in references.records().values()} == {""}
 
 
-@pytest.mark.parametrize(("path", "value", "words"), DAMAGES, ids=lambda x: str(x)[:30])
+@pytest.mark.parametrize(("path", "value"), DAMAGES, ids=lambda x: str(x)[:30])
 def test_a_damaged_record_is_named_and_enters_nothing(
-    experiment: MakeExperiment, path: str, value: Any, words: str
+    experiment: MakeExperiment, refused: Refused, path: str, value: Any
 ) -> None:
     folder = experiment(CELLS)
     file = Store(folder.parent).directory("arm-1") / "record.json"
     file.write_text(json.dumps({**changed(path, value), "id": value if path == "id" else "arm-1"}))
-    with pytest.raises(DamagedError, match=words):
+    with refused():
         Store(folder.parent).record("arm-1", needed=True)
-    assert_left_out(load(folder), "cells/arm-1/record.json", words)
+    results = load(folder)
+    assert_left_out(results, "cells/arm-1/record.json", re.escape(results.corrupt_records["arm", 1]))
 
 
 @pytest.mark.parametrize(
@@ -124,7 +125,7 @@ def test_a_truncated_record_is_reported(experiment: MakeExperiment, content: str
 
 
 @pytest.mark.parametrize("other", ["base-1", "other-0", "arm-0"])
-def test_records_swapped_between_two_cells_are_left_out_by_their_ids(experiment: MakeExperiment, other: str) -> None:
+def test_swapped_records_are_excluded_by_their_ids(experiment: MakeExperiment, other: str) -> None:
     folder = experiment(CELLS)
     files = [Store(folder.parent).directory(cell) / "record.json" for cell in ("arm-1", other)]
     first, second = [file.read_bytes() for file in files]
@@ -158,9 +159,7 @@ def assert_left_out(results: Results, path: str, words: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_report_with_a_damaged_record_is_completed_with_a_warning(
-    experiment: MakeExperiment, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_reports_with_damaged_records_warn(experiment: MakeExperiment, capsys: pytest.CaptureFixture[str]) -> None:
     folder = experiment(CELLS)
     assert main(["report", str(folder)]) == 0
     (Store(folder.parent).directory("arm-1") / "record.json").write_text("{")
@@ -176,8 +175,6 @@ def test_a_report_with_a_damaged_record_is_completed_with_a_warning(
     assert "Warning: arm seed 1 is damaged" in page
     assert main(["trace", str(folder), "arm", "nll"]) == 0
 
-
-# learning curves -----------------------------------------------------------------------------------------------------
 
 CURVE = "step,train_loss,validation_nll\n1,5.0,\n4,4.5,4.6\n8,4.0,4.1\n12,3.9,4.0\n16,3.8,3.9\n18,3.7,\n"
 RUN = {"steps": 18}

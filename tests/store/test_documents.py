@@ -21,7 +21,7 @@ def kept(folder: Path, content: bytes, **changes: Any) -> tuple[Path, dict[str, 
     return path, {"documents": {**described(content, "document", 1, 3), **changes}}
 
 
-def test_what_is_written_is_read_and_takes_eight_bytes_a_document(tmp_path: Path) -> None:
+def test_documents_are_read_back_in_eight_bytes_each(tmp_path: Path) -> None:
     found = read_documents(*kept(tmp_path, packed(NLL, TOKENS)))
     assert found.nll_d == pytest.approx(NLL, rel=1e-7)
     assert found.tokens_d.tolist() == TOKENS.tolist()
@@ -49,7 +49,7 @@ class Harmful:
         return print, ("run",)
 
 
-def test_nothing_is_unpickled_and_nothing_larger_than_a_file_may_be_is_unpacked(tmp_path: Path) -> None:
+def test_pickles_and_oversized_files_are_refused(tmp_path: Path) -> None:
     stream = io.BytesIO()
     np.savez(stream, format=1, nll=np.array([Harmful()], dtype=object), tokens=TOKENS)
     with pytest.raises(InputError, match="damaged"):

@@ -3,13 +3,13 @@
 import copy
 import io
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 import references
 from helpers import RUN
+from records import MakeExperiment
 from rich.console import Console
 
 from lm.analysis.comparability import provenance_of
@@ -32,8 +32,6 @@ LATER = {
 
 WITHOUT_CURVE = Path(__file__).with_name("record_without_curve.json")
 """A record of a shape that no reference has any more."""
-
-MakeExperiment = Callable[..., Path]
 
 
 def by_shape() -> dict[str, dict[str, Any]]:
@@ -103,7 +101,7 @@ def test_there_is_a_migration_for_every_older_version() -> None:
         assert list(kind.steps) == list(range(1, kind.version))
 
 
-def test_what_a_record_does_not_say_of_its_making_is_told_as_not_recorded() -> None:
+def test_missing_provenance_is_shown_as_not_recorded() -> None:
     shapes = by_shape()
     old = provenance_of(cast(Record, RECORD.read(shapes["initial"], Path("r"))))
     new = provenance_of(cast(Record, RECORD.read(shapes["none"], Path("r"))))

@@ -125,7 +125,7 @@ def test_a_local_process_that_exited_frees_its_lease_at_once(tmp_path: Path) -> 
     assert current_holder(tmp_path / "x") is not None, "and so it is where a host's name is used twice"
 
 
-def test_a_lease_expires_without_heartbeats_by_the_clock_of_the_monitor(tmp_path: Path) -> None:
+def test_leases_expire_by_the_clock_of_the_monitor(tmp_path: Path) -> None:
     folder, clock, bound = tmp_path / "x", Clock(), lease_holder.MAX_MISSED_BEATS * lease_holder.BEAT_SECONDS
     holder = left(folder, since=1e12)  # the clock of that host is of no interest
     assert try_acquire(folder, (), watched(folder, clock, bound - 4)) is None

@@ -49,7 +49,7 @@ COMMANDS = (
 
 
 @pytest.mark.parametrize("arguments", COMMANDS, ids=" ".join)
-def test_a_link_that_leads_out_is_refused_by_all_that_reads(out: Path, capsys: Said, arguments: list[str]) -> None:
+def test_every_reader_refuses_links_that_lead_out(out: Path, capsys: Said, arguments: list[str]) -> None:
     led_out(out, "cells/a-0/record.json")
     outside = {path: path.read_bytes() for path in Path("secret").iterdir()}
     assert main(arguments) == 2
@@ -73,7 +73,7 @@ def test_a_link_with_dots_is_as_one_without(out: Path) -> None:
         lm.load("out/demo")
 
 
-def test_a_link_inside_is_followed_and_what_it_leads_to_is_looked_at(out: Path) -> None:
+def test_inner_links_are_followed_and_checked(out: Path) -> None:
     os.rename(out / "cells" / "a-0", out / "kept")
     (out / "cells" / "a-0").symlink_to("../kept")
     assert len(lm.load("out/demo").cells) > 0
@@ -82,13 +82,13 @@ def test_a_link_inside_is_followed_and_what_it_leads_to_is_looked_at(out: Path) 
         lm.load("out/demo")
 
 
-def test_the_folder_that_is_named_may_be_a_link_and_circles_end(out: Path) -> None:
+def test_named_links_are_followed_and_cycles_end(out: Path) -> None:
     Path("elsewhere").symlink_to("out")
     (out / "cells" / "a-0" / "circle").symlink_to("..")
     assert lm.load("elsewhere/demo").arms == ["a", "b"]
 
 
-def test_a_pipe_among_the_files_is_refused_and_not_waited_for(out: Path, capsys: Said) -> None:
+def test_pipes_are_refused_without_waiting(out: Path, capsys: Said) -> None:
     (out / "cells" / ".leases" / "a-0").mkdir(parents=True)
     os.mkfifo(out / "cells" / ".leases" / "a-0" / "1")
     assert main(["status", "out"]) == 2

@@ -8,9 +8,9 @@ from typing import Any
 import fuzz
 import pytest
 import references
+from messages import Refused
 
 from lm.analysis.results import load
-from lm.config.tree import InputError
 from lm.report.study import load_study
 from lm.store.formats import MANIFEST, SEARCH
 from lm.store.record import Manifest, StudyManifest
@@ -44,42 +44,44 @@ def damaged(tree: dict[str, Any], place: list[Any], value: Any) -> dict[str, Any
 
 
 @pytest.mark.parametrize(
-    ("place", "value", "words"),
+    ("place", "value"),
     [
-        (["title"], None, "title: is damaged, found None"),
-        (["seeds"], [0, "1"], r"seeds\[1\]: is damaged, found '1'"),
-        (["seeds"], KeyError, "seeds: is damaged, found nothing"),
-        (["arms", "b"], 3, r"arms\.b: is damaged, found 3"),
-        (["arms", "b", "cells", "0"], [], r"arms\.b\.cells\.0: is damaged, found \[\]"),
-        (["arms", "b", "cells", "0"], "../../x", "cannot name a file"),
-        (["arms", "b", "changes", "model.block"], ["a"], r"changes\.model\.block\[1\]: is damaged, found nothing"),
-        (["margin", "nll"], True, r"margin\.nll: is damaged, found True"),
-        (["claims", 0, "contrast", "a"], float("nan"), r"claims\[0\]\.contrast\.a: is damaged, found nan"),
-        (["notes"], json.loads("[" * 300 + "]" * 300), "experiment.json: the whole: is damaged"),
-        (["claims", 0, "more"], 1, r"claims\[0\]: is damaged, found the name 'more'"),
+        (["title"], None),
+        (["seeds"], [0, "1"]),
+        (["seeds"], KeyError),
+        (["arms", "b"], 3),
+        (["arms", "b", "cells", "0"], []),
+        (["arms", "b", "cells", "0"], "../../x"),
+        (["arms", "b", "changes", "model.block"], ["a"]),
+        (["margin", "nll"], True),
+        (["claims", 0, "contrast", "a"], float("nan")),
+        (["notes"], json.loads("[" * 300 + "]" * 300)),
+        (["claims", 0, "more"], 1),
     ],
 )
-def test_a_damaged_manifest_of_an_experiment_is_named(tmp_path: Path, place: list[Any], value: Any, words: str) -> None:
+def test_a_damaged_manifest_of_an_experiment_is_named(
+    tmp_path: Path, refused: Refused, place: list[Any], value: Any
+) -> None:
     (tmp_path / "experiment.json").write_text(json.dumps(damaged(fuzz.MANIFEST, place, value)))
-    with pytest.raises(InputError, match=words):
+    with refused():
         load(tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("place", "value", "words"),
+    ("place", "value"),
     [
-        (["study", 0, "params"], [], r"study\[0\]\.params: is damaged"),
-        (["study", 1, "values"], [1.0, 2.0], "trial 1 has the values"),
-        (["study", 1, "values"], None, "trial 1 has the values None"),
-        (["study", 2, "state"], "done", "trial 2 is done"),
-        (["study", 2, "params", "model.norm"], "T5Bias", "trial 2 has model.norm='T5Bias'"),
-        (["study", 2, "params", "optim.lr"], "T5Bias", "trial 2 has optim.lr='T5Bias'"),
-        (["space", "optim.lr", "low"], 0, "space.optim.lr holds nothing"),
-        (["objectives"], {"nl": "lower"}, "objectives hold nl: lower"),
-        (["methods"], [], "methods are empty"),
+        (["study", 0, "params"], []),
+        (["study", 1, "values"], [1.0, 2.0]),
+        (["study", 1, "values"], None),
+        (["study", 2, "state"], "done"),
+        (["study", 2, "params", "model.norm"], "T5Bias"),
+        (["study", 2, "params", "optim.lr"], "T5Bias"),
+        (["space", "optim.lr", "low"], 0),
+        (["objectives"], {"nl": "lower"}),
+        (["methods"], []),
     ],
 )
-def test_a_damaged_study_is_named(tmp_path: Path, place: list[Any], value: Any, words: str) -> None:
+def test_a_damaged_study_is_named(tmp_path: Path, refused: Refused, place: list[Any], value: Any) -> None:
     (tmp_path / "study.json").write_text(json.dumps(damaged(fuzz.STUDY, place, value)))
-    with pytest.raises(InputError, match=words):
+    with refused():
         load_study(tmp_path)

@@ -84,7 +84,7 @@ def test_a_seed_more_is_all_that_would_be_trained(folder: Path, capsys: pytest.C
     assert "6 cells: 4 done, 2 to train" in capsys.readouterr().out
 
 
-def test_the_same_command_ends_in_the_report_of_the_old_cells(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_same_command_reports_the_old_cells(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("table.md", "table.csv"):
         (folder / name).unlink()
     before = {name for name in contents(folder.parent) if "/cells/" in name}

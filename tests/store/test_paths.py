@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 import references
+from messages import Refused
 from records import blank, inside
 
 from lm.analysis.claims import read_claim
 from lm.analysis.results import value
-from lm.config.tree import InputError
 from lm.store.paths import SECTIONS, path_error
 
 
@@ -38,27 +38,27 @@ def test_paths_of_committed_records_lead_where_declared(cell: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "words"),
+    "path",
     [
-        ("data/tokens", "data/tokens holds several values by name, and a claim needs a number"),
-        ("data/fingerprint", "data/fingerprint is text"),
-        ("data/tokns/train", r"data has no 'tokns'. Did you mean tokens\? It has fingerprint,"),
-        ("initial/gradient_norm", "initial/gradient_norm holds several values by name"),
-        ("initial/entropi", "initial has no 'entropi'. Did you mean entropy"),
-        ("initial/entropy/first", "and 'first' is no index"),
-        ("evaluations/test", "name one of them, such as evaluations/test/"),
-        ("evaluations/lengths/128", "evaluations/lengths/128 holds several values by name"),
-        ("evaluations/lengths/128/error", "is text"),
-        ("reliability/count/3/x", "and 'x' is no index"),
-        ("metrics/nll/0", "metrics/nll is a number, and nothing is below it"),
-        ("metrics/", "metrics has no ''"),
-        ("log data/tokens / initial/entropy", "data/tokens holds"),
-        ("nll - data/tokenizer", "data/tokenizer is text"),
+        "data/tokens",
+        "data/fingerprint",
+        "data/tokns/train",
+        "initial/gradient_norm",
+        "initial/entropi",
+        "initial/entropy/first",
+        "evaluations/test",
+        "evaluations/lengths/128",
+        "evaluations/lengths/128/error",
+        "reliability/count/3/x",
+        "metrics/nll/0",
+        "metrics/",
+        "log data/tokens / initial/entropy",
+        "nll - data/tokenizer",
     ],
 )
-def test_a_claim_on_no_number_is_refused(path: str, words: str) -> None:
+def test_a_claim_on_no_number_is_refused(refused: Refused, path: str) -> None:
     tree = {"claim": "x", "kind": "ours", "metric": path, "relation": "range", "arm": "a", "low": 0}
-    with pytest.raises(InputError, match=rf"claims\[0\].metric: .*{words}"):
+    with refused():
         read_claim(tree, ["a", "b"], "a", "claims[0]")
 
 

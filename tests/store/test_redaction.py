@@ -27,7 +27,7 @@ def test_a_variable_is_secret_by_its_name() -> None:
 
 
 @pytest.mark.parametrize("name", list(ENVIRONMENT)[:4])
-def test_the_value_of_a_secret_variable_is_taken_out_wherever_it_stands(name: str) -> None:
+def test_values_of_secret_variables_are_redacted(name: str) -> None:
     assert redacted(f"refused {ENVIRONMENT[name]}: 403", ENVIRONMENT) == "refused ***: 403"
 
 
@@ -91,7 +91,7 @@ def test_a_finished_cell_holds_no_secret(tmp_path: Path, monkeypatch: pytest.Mon
     assert "hunter2" not in json.dumps(returned)
 
 
-def test_a_file_without_secrets_and_none_at_all_are_left_alone(tmp_path: Path) -> None:
+def test_files_without_secrets_are_left_alone(tmp_path: Path) -> None:
     (tmp_path / "log.txt").write_text("step 1\r\nstep 2")
     before = (tmp_path / "log.txt").stat()
     redact_file(tmp_path / "log.txt")

@@ -8,7 +8,7 @@ import pytest
 from lm.store.side_files import PROGRESS_FILE, SECONDS_BETWEEN, progress_saver, read_progress
 
 
-def test_a_clock_that_jumps_back_changes_no_pace_and_no_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clocks_that_jump_back_change_no_progress(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now, wall = [100.0], [1e9]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     monkeypatch.setattr(time, "time", lambda: wall[0])

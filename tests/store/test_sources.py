@@ -178,7 +178,7 @@ def test_a_hash_is_the_same_for_every_version_of_python() -> None:
     assert hash_sources({"a.py": CODE.encode()}) == "9dc4a5dad3781c4888dc6dd4d3bb1f6ef24fe0c368601e6c48ecbf38cf71ec3b"
 
 
-def test_the_place_of_a_file_counts_and_one_that_is_no_python_is_its_bytes() -> None:
+def test_paths_count_and_invalid_python_is_hashed_raw() -> None:
     assert hash_sources({"a.py": b"x = 1"}) != hash_sources({"b.py": b"x = 1"})
     assert hash_sources({"a.py": b"x = ("}) != hash_sources({"a.py": b"x = (  "})
 

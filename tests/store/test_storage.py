@@ -37,10 +37,7 @@ def test_the_disk_behind_an_error_is_found() -> None:
 @pytest.mark.parametrize(
     ("error", "line"),
     [
-        (
-            FULL,
-            "/out/x: No space left on device; make room; the same command takes up where this one stopped",
-        ),
+        (FULL, "/out/x: No space left on device; make room; the same command takes up where this one stopped"),
         (
             OSError(errno.EROFS, "Read-only file system", "/out/x"),
             "/out/x: Read-only file system; the same command takes up where this one stopped",

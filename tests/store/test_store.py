@@ -40,23 +40,11 @@ def begun(store: Store, name: str = "history.csv", text: str = "step\n") -> Path
     return store.work(CELL)
 
 
-def test_a_written_file_holds_what_was_given_and_nothing_else_is_left(tmp_path: Path) -> None:
+def test_atomic_writes_leave_only_the_file(tmp_path: Path) -> None:
     write_atomic(tmp_path / "a" / "b.txt", "é\n")
     write_atomic(tmp_path / "a" / "b.txt", b"\x00\xff")
     assert (tmp_path / "a" / "b.txt").read_bytes() == b"\x00\xff"
     assert os.listdir(tmp_path / "a") == ["b.txt"]
-
-
-def test_a_write_that_fails_leaves_the_old_file_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> None:
-        raise OSError("disk full")
-
-    write_atomic(tmp_path / "b.txt", "old")
-    monkeypatch.setattr(os, "replace", refuse)
-    with pytest.raises(OSError, match="disk full"):
-        write_atomic(tmp_path / "b.txt", "new")
-    assert (tmp_path / "b.txt").read_text() == "old"
-    assert os.listdir(tmp_path) == ["b.txt"]
 
 
 def test_json_ends_in_a_newline_and_refuses_nan(tmp_path: Path) -> None:
@@ -84,7 +72,7 @@ def test_a_cell_is_finished_only_once_it_has_been_renamed(store: Store) -> None:
     assert not work.exists()
 
 
-def test_a_finished_cell_holds_its_record_and_drops_what_only_the_work_needed(store: Store) -> None:
+def test_finished_cells_drop_temporary_files(store: Store) -> None:
     begun(store)
     record: Record = {**blank(CELL), "metrics": {"nll": 1.5, "perplexity": None}}
     unstamped: Any = {name: part for name, part in record.items() if name != "format"}
@@ -94,9 +82,7 @@ def test_a_finished_cell_holds_its_record_and_drops_what_only_the_work_needed(st
     assert store.history(CELL).read_text() == "step\n"
 
 
-def test_the_last_weights_take_the_place_of_a_checkpoint_once_there_is_a_record(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_final_weights_replace_the_checkpoint_with_the_record(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> None:
         raise OSError("disk full")
 
@@ -122,9 +108,7 @@ def test_a_cell_tried_again_replaces_the_failed_one(store: Store) -> None:
     assert sorted(os.listdir(store.directory(CELL))) == ["new.txt", "record.json"]
 
 
-def test_what_a_kill_leaves_of_a_cell_that_was_tried_again_is_removed(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_remains_of_killed_retries_are_removed(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     def killed(path: Path, **_: object) -> None:
         raise KeyboardInterrupt
 
@@ -140,7 +124,7 @@ def test_what_a_kill_leaves_of_a_cell_that_was_tried_again_is_removed(
     assert sorted(os.listdir(store.cells)) == [".leases", CELL]
 
 
-def test_a_cell_that_was_moved_aside_and_never_replaced_is_put_back(store: Store) -> None:
+def test_cells_moved_aside_are_restored(store: Store) -> None:
     begun(store)
     store.finish(CELL, blank(CELL))
     os.replace(store.directory(CELL), store.cells / f".{CELL}.before")
@@ -150,7 +134,7 @@ def test_a_cell_that_was_moved_aside_and_never_replaced_is_put_back(store: Store
 
 
 @pytest.mark.parametrize("content", ["", '{"format": 2, "id'])
-def test_a_record_that_the_disk_did_not_keep_makes_no_cell(store: Store, content: str) -> None:
+def test_truncated_records_make_no_cell(store: Store, content: str) -> None:
     work = begun(store)
     write_atomic(work / "record.json", content)
     store.recover(CELL)
@@ -166,9 +150,7 @@ def test_dropping_leaves_nothing(store: Store) -> None:
         assert os.listdir(store.cells) == [".leases"]
 
 
-def test_who_lost_a_cell_while_it_dropped_it_takes_nothing_of_its_successor(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lost_leases_remove_nothing_of_the_successor(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is stopped after it has looked, and its successor begins meanwhile."""
     lease = try_acquire(store.cells / "lease", (store.work(CELL),))
     assert lease is not None
@@ -201,9 +183,7 @@ def test_who_lost_a_cell_while_it_dropped_it_takes_nothing_of_its_successor(
 
 
 @pytest.mark.skipif(not PROC.exists(), reason="nobody says when a process began")
-def test_what_a_killed_process_left_of_a_file_goes_with_the_next_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_partial_files_of_killed_processes_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, ended = tmp_path / "table.md", subprocess.Popen(["true"])
     ended.wait()
 
@@ -256,7 +236,7 @@ def test_a_cell_is_claimed_only_if_it_is_free(store: Store) -> None:
     assert store.holder(CELL) == "a process that left no name"
 
 
-def test_a_cell_is_pending_until_it_has_a_record_and_again_if_it_failed(store: Store) -> None:
+def test_cells_are_pending_until_recorded_or_after_failure(store: Store) -> None:
     assert store.pending(CELL)
     tried_again: dict[Status, bool] = {"failed": True, "ok": False, "diverged": False}
     for status, again in tried_again.items():
@@ -286,9 +266,7 @@ def test_a_finish_cut_short_anywhere_is_completed_later(
     assert sorted(os.listdir(store.directory(CELL))) == ["new.txt", "record.json"]
 
 
-def test_who_completes_a_cell_that_another_has_completed_takes_nothing_away(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_completing_a_completed_cell_removes_nothing(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     begun(store, "new.txt")
     store.finish(CELL, blank(CELL, "failed"))
     begun(store, "newer.txt")
@@ -348,7 +326,7 @@ def test_a_lock_keeps_others_out_until_it_is_released(store: Store) -> None:
     assert order == ["first", "second"]
 
 
-def test_every_quantity_has_a_label_of_its_own_and_a_direction() -> None:
+def test_every_quantity_has_a_unique_label() -> None:
     assert len({meaning.label for meaning in METRICS.values()}) == len(METRICS)
     assert {meaning.better for meaning in METRICS.values()} == {"lower", "higher", None}
 
@@ -388,7 +366,7 @@ def test_a_quantity_is_described_with_its_unit_and_direction(name: str, describe
     assert (found.label, found.unit, found.better) == described
 
 
-def test_a_curve_has_a_line_a_step_and_a_column_for_all_that_was_measured() -> None:
+def test_curves_have_step_lines_and_metric_columns() -> None:
     rows = {10: {"train_loss": 2.5}, 5: {"train_loss": 3.0, "noise": 0.5}}
     assert curve_csv(rows) == "step,train_loss,noise\n5,3.0,0.5\n10,2.5,\n"
     assert curve_csv({}) == "step\n"
@@ -398,7 +376,7 @@ def test_what_json_cannot_hold_is_missing() -> None:
     assert finite({"a": [1.0, math.nan, {"b": math.inf}], "c": "x"}) == {"a": [1.0, None, {"b": None}], "c": "x"}
 
 
-def test_every_number_is_a_metric_and_what_is_none_is_told() -> None:
+def test_numbers_are_metrics_and_other_values_reported() -> None:
     measured = {
         "nll": 1.5,
         "evaluated_tokens": 7,

@@ -1,0 +1,27 @@
+"""Messages that users read, kept whole in one golden file; `pytest -n 0 --write-messages` keeps the new ones."""
+
+import json
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+Message = str | list[str]
+CheckMessage = Callable[[Message], None]
+"""Compares a message of a test with the golden one."""
+
+Refused = Callable[[], AbstractContextManager[None]]
+"""Expects an InputError of one line, which is compared with the golden one."""
+
+GOLDEN = Path(__file__).with_name("messages.golden.json")
+
+
+def read_messages() -> dict[str, Message]:
+    """Read the golden messages by the test that compares them."""
+    return dict(json.loads(GOLDEN.read_text(encoding="utf-8"))) if GOLDEN.exists() else {}
+
+
+def write_message(name: str, message: Message) -> None:
+    """Keep a message as the golden one of a test."""
+    messages = {**read_messages(), name: message}
+    text = json.dumps(dict(sorted(messages.items())), indent=1, ensure_ascii=False)
+    GOLDEN.write_text(text + "\n", encoding="utf-8")
