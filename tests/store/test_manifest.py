@@ -76,7 +76,8 @@ def test_a_damaged_manifest_of_an_experiment_is_named(tmp_path: Path, place: lis
         (["study", 2, "params", "optim.lr"], "T5Bias", "trial 2 has optim.lr='T5Bias'"),
         (["space", "optim.lr", "low"], 0, "space.optim.lr holds nothing"),
         (["objectives"], {"nl": "lower"}, "objectives hold nl: lower"),
-        (["methods"], [], "methods are empty"),
+        (["methods"], [], "methods or seeds are empty"),
+        (["seeds"], [], "methods or seeds are empty"),
     ],
 )
 def test_a_damaged_study_is_named(tmp_path: Path, place: list[Any], value: Any, words: str) -> None:
