@@ -10,7 +10,7 @@ MODULES = (
     "lm.api.results",
     "lm.api.runs",
     "lm.analysis.rates",
-    "lm.analysis.verdict_text",
+    "lm.analysis.compare",
     "benchmarks.ratios",
     "benchmarks.show",
     "lm.analysis.external.table",

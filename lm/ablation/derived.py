@@ -11,7 +11,7 @@ from typing import Any
 
 from lm.ablation.experiment import Experiment
 from lm.ablation.plan import Plan
-from lm.analysis.orders import ENDING
+from lm.analysis.effects import ENDING
 from lm.analysis.rates import RateCurve, rate_curve
 from lm.analysis.results import load
 from lm.config.tree import InputError, Tree

@@ -11,9 +11,8 @@ from typing import Any
 from lm import __version__
 from lm.ablation.experiment import Experiment
 from lm.ablation.sections import prefix_errors
-from lm.analysis.claims import Claim
+from lm.analysis.claims import Claim, register
 from lm.analysis.comparability import ABBREVIATED, commit_of
-from lm.analysis.registration import register
 from lm.config.plain import is_text
 from lm.config.tree import InputError, differences, override
 from lm.execution.cell_queue import Planned

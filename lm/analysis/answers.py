@@ -17,9 +17,8 @@ from typing import Literal
 
 import numpy as np
 
-from lm.analysis.claims import Claim, by_seed
+from lm.analysis.claims import Claim, by_seed, seen_seeds
 from lm.analysis.compare import LOST
-from lm.analysis.registration import seen_seeds
 from lm.analysis.results import Results
 from lm.analysis.texts import LOSS_OF, DocumentCache, generalises, keeps_documents, noise_over_texts
 from lm.config.tree import InputError

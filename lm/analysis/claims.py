@@ -1,9 +1,12 @@
 """Claims that an experiment carries, and the numbers that its results have for them."""
 
+import hashlib
+import json
 import math
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
 from typing import Annotated, Any, Required, TypedDict
 
 import numpy as np
@@ -14,7 +17,7 @@ from lm.config.reading import Seeds, read_seeds
 from lm.config.tree import InputError, nearest
 from lm.store.metrics import AT_LENGTH, METRICS, nearest_metric
 from lm.store.paths import SECTIONS, path_error
-from lm.store.record import Record
+from lm.store.record import Manifest, Record, Registration
 
 RELATIONS = ("less", "greater", "equivalent", "range", "slope")
 TIERS = ("C", "G")
@@ -263,3 +266,42 @@ def by_seed(results: Results, claim: Claim) -> dict[int, float]:
         if math.isfinite(number):
             numbers[seed] = number
     return numbers
+
+
+# registration --------------------------------------------------------------------------------------------------------
+
+FINGERPRINTED = ("claim", "metric", "relation", "margin", "low", "high", "contrast", "over", "exact", "seeds")
+
+
+def fingerprint(claim: Claim) -> str:
+    """Return what a claim is known by: a hash of its text, number, relation, margins, arms and declared seeds."""
+    content = {name: value for name, value in asdict(claim).items() if name in FINGERPRINTED}
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def register(
+    claims: Iterable[Claim], previous: Mapping[str, Any] | None, trained_seeds: Callable[[Claim], list[int]]
+) -> dict[str, Registration]:
+    """Return the registrations of an experiment's claims, by fingerprint; those that there are stay as they are.
+
+    Args:
+        claims: of the experiment, with their declared seeds.
+        previous: the manifest that is there, None for the first one.
+        trained_seeds: the seeds on which all arms of a claim have a finished cell.
+    """
+    registered: dict[str, Registration] = dict((previous or {}).get("registered") or {})
+    if previous is not None and "registered" not in previous:  # of a version that registered none: when is not known
+        for described in previous.get("claims") or []:
+            undated = Claim(**described)
+            undated = undated if undated.seeds else replace(undated, seeds=list(previous["seeds"]))
+            registered[fingerprint(undated)] = {"written": None, "seen": []}
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    for claim in claims:
+        registered.setdefault(fingerprint(claim), {"written": now, "seen": trained_seeds(claim)})
+    return registered
+
+
+def seen_seeds(manifest: Manifest, claim: Claim) -> set[int]:
+    """Return the seeds whose results could be known when a claim was written, by its file and by its registration."""
+    registration = manifest.get("registered", {}).get(fingerprint(claim))
+    return {*claim.seen, *(registration["seen"] if registration else [])}

@@ -1,7 +1,9 @@
-"""Main effects and interactions of a factorial design: contrasts of the headline metric.
+"""Effects of the factors of a design on the headline metric, and shares of initial values and data order in its noise.
 
 A least-squares fit of a mean for each seed, every factor and every pair of factors, coded to sum to zero. Seeds are
 blocks, so what the cells of one seed share is no noise. In a balanced design an effect is a contrast of plain means.
+
+Legend of the shares: i seeds, j orders.
 """
 
 import itertools
@@ -14,7 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from lm.analysis.results import Results, one_tokenizer, value
+from lm.analysis.results import Results, load, one_tokenizer, value
+from lm.config.tree import path_name
+from lm.stats.components import Components, components
 from lm.stats.tests import benjamini_hochberg
 from lm.store.metrics import describe
 
@@ -186,3 +190,54 @@ def _squares(outcome: Array, design: Array) -> float:
     """Return the residual sum of squares of a least-squares fit."""
     solution = np.linalg.lstsq(design, outcome, rcond=None)[0]
     return float(((outcome - design @ solution) ** 2).sum())
+
+
+# initial values and order of the data --------------------------------------------------------------------------------
+
+ENDING = ".orders"
+"""Suffix of the experiment in which the baseline was trained with every seed in every order."""
+
+
+@dataclass(frozen=True)
+class Orders:
+    """The headline quantity of the baseline for each seed and order.
+
+    Args:
+        seeds: that ended well in every order.
+        orders: how many.
+        left_out: seeds that lack a cell, or have one that did not end well.
+        values_ij: of these seeds.
+        parts: of their variance; None for fewer than two seeds.
+    """
+
+    seeds: list[int]
+    orders: int
+    left_out: list[int]
+    values_ij: Array
+    parts: Components | None
+
+
+def orders(results: Results) -> Orders | None:
+    """Load the orders of an experiment; None where it has none, or none was trained.
+
+    Raises:
+        InputError: where they are damaged.
+    """
+    name = path_name(f"{results.manifest['name']}{ENDING}", "experiment")
+    folder = results.store.out / name
+    if not (folder / "experiment.json").is_file():
+        return None
+    grid = load(folder)
+    seeds = grid.manifest["seeds"]
+    cells = [[grid.records[arm, seed] for arm in grid.arms] for seed in seeds]
+    values = np.array([[np.nan if record is None else value(record, grid.headline) for record in row] for row in cells])
+    whole = np.isfinite(values).all(axis=1)
+    whole_seeds = [seed for seed, good in zip(seeds, whole, strict=True) if good]
+    enough = len(whole_seeds) > 1 and values.shape[1] > 1
+    return Orders(
+        whole_seeds,
+        values.shape[1],
+        [seed for seed in seeds if seed not in whole_seeds],
+        values[whole],
+        components(values[whole]) if enough else None,
+    )

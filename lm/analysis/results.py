@@ -11,9 +11,8 @@ from typing import Any, cast
 import numpy as np
 import pandas as pd
 
-from lm.analysis.averages import with_averages
 from lm.analysis.comparability import differing_provenance
-from lm.analysis.curve import curve_table
+from lm.analysis.curve import curve_table, with_averages
 from lm.analysis.health import faults, unhealthy
 from lm.config.tree import InputError, load_yaml, nearest
 from lm.store.documents import KEPT

@@ -13,8 +13,7 @@ from typing import Any, Self, TypeVar
 from torch import nn
 
 from lm.analysis.results import read_manifest
-from lm.analysis.run_lookup import find_one
-from lm.analysis.runs import folders_of
+from lm.analysis.runs import find_one, folders_of
 from lm.config.components import blame, build, resolve
 from lm.config.fingerprint import dotted_classes
 from lm.config.imported import add_module_folder, require_trusted

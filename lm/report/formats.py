@@ -23,8 +23,8 @@ from lm.report.ladder_page import show_ladder
 from lm.report.notes import notes
 from lm.report.paper_table import paper_table
 from lm.report.render import Section, latex, markdown_section
-from lm.report.search import importance_of
-from lm.report.study import Study, importance_lines, load_study, terminal
+from lm.report.search import load_ranked
+from lm.report.study import Study, importance_lines, terminal
 from lm.report.tables import (
     DIFFERENCE,
     as_csv,
@@ -65,8 +65,7 @@ KINDS: dict[type, tuple[str, str]] = {
 def load_source(folder: Path) -> ReportSource:
     """Load the experiment, ladder or search in a folder. Raises InputError where it cannot be read."""
     if os.path.isfile(folder / "study.json"):
-        study = load_study(folder)
-        return Search(study, importance_of(study))
+        return Search(*load_ranked(folder))
     return load_ladder(folder) if os.path.isfile(folder / FILE) else load_report(folder)
 
 

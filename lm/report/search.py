@@ -1,6 +1,7 @@
 """The report of a search, rebuilt from its study.json."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
@@ -15,17 +16,25 @@ from lm.report.write import publish
 from lm.store.files import write_atomic
 
 
-def importance_of(study: Study) -> dict[str, list[Importance]] | str:
-    """Return the importances of a search's parameters by objective, or why there are none."""
+def load_ranked(folder: Path) -> tuple[Study, dict[str, list[Importance]] | str]:
+    """Load a search, and its parameters' importances by objective, or why there are none.
+
+    Raises:
+        InputError: if there is no search that this version can read.
+    """
+    study = load_study(folder)
     if len(study.complete) < FEWEST:
-        return f"{len(study.complete)} complete trials are too few; it takes {FEWEST}."
-    return importances(study.complete, list(study.objectives), study.space)
+        return study, f"{len(study.complete)} complete trials are too few; it takes {FEWEST}."
+    importance = importances(study.complete, list(study.objectives), study.space)
+    if isinstance(importance, str):
+        return study, importance
+    ranked = tuple(row.name for row in next(iter(importance.values())))
+    return replace(study, ranked=ranked), importance
 
 
 def write_page(folder: Path, into: Path) -> None:
     """Write report.html alone. Raises InputError where no readable search exists."""
-    study = load_study(folder)
-    write_atomic(into / "report.html", search_html(study, importance_of(study)))
+    write_atomic(into / "report.html", search_html(*load_ranked(folder)))
     if not library():
         print(f"lm: {into / 'report.html'}: {MISSING}", file=sys.stderr)
 
@@ -42,8 +51,7 @@ def write_study(folder: Path, console: Console, into: Path | None = None, every_
     Raises:
         InputError: if there is no search that this version can read.
     """
-    study, into = load_study(folder), into or folder
-    importance = importance_of(study)
+    (study, importance), into = load_ranked(folder), into or folder
     lines, figures = importance_lines(importance), draw_search(study, every_figure)
     files: dict[str, str | bytes] = {
         "trials.csv": as_csv(study.trials),

@@ -26,6 +26,9 @@ STATES = ("complete", "pruned", "failed", "open")
 SHOWN = 10
 """Number of trials in the table of the best."""
 
+MOST_PARAMETERS = 24
+"""Largest number of parameters in tables and figures."""
+
 EDGE = 0.05
 """Share of a range at each end in which a best value suggests that the range is too narrow."""
 
@@ -37,10 +40,12 @@ class Study:
     Args:
         manifest: content of study.json.
         trials: a row a trial: number, state, seconds, reason, each objective, each parameter (missing if not drawn).
+        ranked: parameters by importance, the largest first; empty where it is not known.
     """
 
     manifest: StudyManifest
     trials: pd.DataFrame
+    ranked: tuple[str, ...] = ()
 
     @property
     def objectives(self) -> dict[str, str]:
@@ -51,6 +56,13 @@ class Study:
     def space(self) -> dict[str, dict[str, Any]]:
         """Parameters by name: `{low, high, log, step, int}` or `{choices}`."""
         return _space(self.manifest)
+
+    @property
+    def shown_space(self) -> dict[str, dict[str, Any]]:
+        """Parameters in tables and figures: all, or of too many the most important, else the first."""
+        space = self.space
+        shown = set(list(dict.fromkeys([*self.ranked, *space]))[:MOST_PARAMETERS])
+        return {name: described for name, described in space.items() if name in shown}
 
     @property
     def complete(self) -> pd.DataFrame:
@@ -98,7 +110,7 @@ def _space(manifest: StudyManifest) -> dict[str, dict[str, Any]]:
 
 
 def _damaged_space(manifest: StudyManifest) -> str:
-    """Describe an impossible objective or search space; empty where all is well."""
+    """Describe impossible objectives, methods, seeds or search space; empty where all is well."""
     for name, direction in manifest["objectives"].items():
         if name not in METRICS or direction not in ("lower", "higher"):
             return f"objectives hold {clipped(name, 80)}: {clipped(direction, 80)}"
@@ -106,7 +118,8 @@ def _damaged_space(manifest: StudyManifest) -> str:
         ends = described.get("low", 0), described.get("high", 1)
         if not ends[0] < ends[1] or (described.get("log") and ends[0] <= 0) or described.get("choices") == []:
             return f"space.{clipped(name, 80)} holds nothing"
-    return "" if manifest["objectives"] and manifest["methods"] else "objectives or methods are empty"
+    filled = manifest["objectives"] and manifest["methods"] and manifest["seeds"]
+    return "" if filled else "objectives, methods or seeds are empty"
 
 
 def _damage(trial: Trial, manifest: StudyManifest) -> str:
@@ -191,6 +204,11 @@ def notes(study: Study) -> list[str]:
         )
     if len(manifest["methods"]) > 1 and manifest["methods"][-1]["sampler"]["name"] not in ("grid", "qmc"):
         lines.append("A search that was taken up suggests other values than one that ran through.")
+    if len(study.space) > MOST_PARAMETERS:
+        lines.append(
+            f"Tables and figures show {MOST_PARAMETERS} of {len(study.space)} parameters: the most important, or the "
+            "first without importances. study.json has all."
+        )
     return lines
 
 
@@ -198,12 +216,12 @@ def best_rows(study: Study) -> tuple[list[str], list[list[str]]]:
     """Return headings and rows of the best trials, with a column for each parameter."""
     arrows = {"lower": " ↓", "higher": " ↑"}
     objectives = [heading(name).rstrip(" ↓↑") + arrows[direction] for name, direction in study.objectives.items()]
-    columns = ["trial", *objectives, *study.space]
+    columns = ["trial", *objectives, *study.shown_space]
     rows = [
         [
             str(row["number"]),
             *(number(float(row[quantity]), METRICS[quantity].digits) for quantity in study.objectives),
-            *(_text(row[name]) for name in study.space),
+            *(_text(row[name]) for name in study.shown_space),
         ]
         for _, row in study.best.head(SHOWN).iterrows()
     ]

@@ -14,7 +14,7 @@ from helpers import RUN, Capture, refusal, refused
 from lm.ablation.derived import arm_at_rate, expand_orders, expand_rates, with_winners
 from lm.ablation.experiment import load_experiment
 from lm.ablation.plan import make_plan
-from lm.analysis.orders import orders
+from lm.analysis.effects import orders
 from lm.analysis.results import load
 from lm.cli import main
 from lm.config.tree import InputError, override

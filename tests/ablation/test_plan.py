@@ -17,8 +17,7 @@ from records import blank, text
 from lm.ablation.ablate import to_train
 from lm.ablation.experiment import load_experiment
 from lm.ablation.plan import make_plan, read_finished, write_manifest
-from lm.analysis.claims import Claim
-from lm.analysis.registration import fingerprint
+from lm.analysis.claims import Claim, fingerprint
 from lm.cli import main
 from lm.config.components import resolve
 from lm.config.reading import read_seeds, shipped_files

@@ -8,8 +8,7 @@ from records import MakeExperiment
 
 from lm.ablation.plan import finite_claim
 from lm.analysis.answers import adjust_p, answer_claim
-from lm.analysis.claims import Claim
-from lm.analysis.registration import fingerprint, register, seen_seeds
+from lm.analysis.claims import Claim, fingerprint, register, seen_seeds
 from lm.analysis.results import Results, load
 from lm.report.claims import answers, claims_section, tally
 from lm.report.render import markdown_section

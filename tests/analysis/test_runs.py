@@ -11,8 +11,7 @@ import pytest
 from messages import Refused
 from records import MakeExperiment, record
 
-from lm.analysis.run_lookup import find_one, find_run_or_arm, select_runs
-from lm.analysis.runs import NO_EXPERIMENT, runs, runs_of_folder
+from lm.analysis.runs import NO_EXPERIMENT, find_one, find_run_or_arm, runs, runs_of_folder, select_runs
 from lm.config.tree import InputError
 from lm.report.status import seconds_left, status_json
 from lm.store.files import to_json, write_atomic

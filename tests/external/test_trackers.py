@@ -19,7 +19,7 @@ from optuna.trial import TrialState, create_trial
 
 from lm.analysis.external.detect import read
 from lm.analysis.external.runs import CompareRequest, Runs, gather
-from lm.analysis.external.tensorboard_reader import USUAL
+from lm.analysis.external.trackers import USUAL
 from lm.config.tree import InputError
 
 MADE = Path(__file__).parent / "made"

@@ -3,6 +3,7 @@
 import itertools
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -22,7 +23,7 @@ from lm.report.figures.chart import label
 from lm.report.figures.picture import draw
 from lm.report.figures.searches import ABSENT, FIGURES, draw_search, history, parallel_coordinates, pareto, position
 from lm.report.search import write_study
-from lm.report.study import Importance, Study, edge, importances, load_study, notes, shares, warnings_of
+from lm.report.study import Importance, Study, best_rows, edge, importances, load_study, notes, shares, warnings_of
 from lm.report.web.search import search_html
 from lm.store.files import to_json, write_atomic
 from lm.store.formats import SEARCH
@@ -114,6 +115,28 @@ def test_a_study_of_another_version_or_none_is_refused(tmp_path: Path) -> None:
         load_study(write(tmp_path, [], format=SEARCH.version + 1))
 
 
+<<<<<<< HEAD
+=======
+def test_tables_and_figures_show_at_most_24_parameters(tmp_path: Path) -> None:
+    names = [f"p{index}" for index in range(40)]
+    trials = [{**trial(number, [2.0 - number]), "params": dict.fromkeys(names, 0.01)} for number in range(3)]
+    study = load_study(write(tmp_path, trials, space=dict.fromkeys(names, LR)))
+    chart, axes = FIGURES["slices"](study), FIGURES["parallel_coordinates"](study)
+    assert chart is not None
+    assert axes is not None
+    assert (len(chart.panels), len(axes.panels[0].x.names)) == (24, 24)
+    columns, _ = best_rows(study)
+    assert columns[2:] == names[:24]
+    assert any("24 of 40 parameters" in line for line in notes(study))
+    important = replace(study, ranked=("p39",))
+    assert list(important.shown_space) == [*names[:23], "p39"]
+    assert not any("parameters:" in line for line in notes(load_study(write(tmp_path, drawn(2)))))
+
+
+# edges ---------------------------------------------------------------------------------------------------------------
+
+
+>>>>>>> wip-figures
 @pytest.mark.parametrize(
     ("value", "described", "expected"),
     [

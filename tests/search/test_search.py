@@ -16,7 +16,7 @@ from helpers import RUN, Capture, Patch, known
 from optuna.storages.journal import JournalFileBackend
 from undrawn import UNDRAWN
 
-from lm.analysis.run_lookup import find_one
+from lm.analysis.runs import find_one
 from lm.cli import main
 from lm.config.tree import load_yaml
 from lm.store.store import Store

@@ -6,9 +6,16 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
-from lm.analysis.external.mlflow_reader import META, read_store
 from lm.analysis.external.table import Table
 from lm.analysis.external.tabular import read_csv, read_json, read_parquet
+from lm.analysis.external.trackers import (
+    META,
+    read_events,
+    read_mlflow_database,
+    read_optuna_database,
+    read_optuna_journal,
+    read_store,
+)
 from lm.analysis.external.wandb_reader import MAGIC, read_wandb
 from lm.config.tree import InputError
 
@@ -46,9 +53,7 @@ def read(path: Path, called: str | None = None) -> Table:
         return _database(path)
     start = head.lstrip(b"\xef\xbb\xbf \t\r\n")[:1]
     if start == b"{" and _is_optuna_journal(head):
-        from lm.analysis.external.optuna_reader import read_journal
-
-        return read_journal(path)
+        return read_optuna_journal(path)
     if start in (b"[", b"{"):
         return read_json(path)
     if EVENTS in path.name:
@@ -73,8 +78,6 @@ def _folder(path: Path, called: str | None) -> Table:
     if metas:
         return read_store(path, metas)
     if events:
-        from lm.analysis.external.tensorboard_reader import read_events
-
         return read_events(path, events, called)
     raise InputError(f"{path}: holds no runs; expected {SUPPORTED}")
 
@@ -87,13 +90,9 @@ def _database(path: Path) -> Table:
     except sqlite3.Error as error:
         raise InputError(f"{path}: a database of SQLite that cannot be read: {error}") from None
     if "latest_metrics" in tables:
-        from lm.analysis.external.mlflow_reader import read_database
-
-        return read_database(path)
+        return read_mlflow_database(path)
     if {"studies", "trials"} <= tables:
-        from lm.analysis.external import optuna_reader
-
-        return optuna_reader.read_database(path)
+        return read_optuna_database(path)
     raise InputError(f"{path}: a database of neither MLflow nor Optuna; expected {SUPPORTED}")
 
 

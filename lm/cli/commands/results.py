@@ -46,8 +46,7 @@ def add_ls_options(parser: Parser) -> None:
 def list_runs(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     from rich.console import Console
 
-    from lm.analysis.run_lookup import find_by_name, select_runs
-    from lm.analysis.runs import STATES, runs_of_folder
+    from lm.analysis.runs import STATES, find_by_name, runs_of_folder, select_runs
     from lm.report.status import run_json, show_runs
 
     seed = overrides.get("seed")
@@ -132,7 +131,7 @@ def _resolve(file: str) -> Tree:
 
 def _open_side(name: str, out: Path) -> "tuple[Tree, list[Record]]":
     """Return the configuration of a run or an arm, and its records. Raises InputError if it has none yet."""
-    from lm.analysis.run_lookup import find_run_or_arm
+    from lm.analysis.runs import find_run_or_arm
     from lm.store.store import Store
 
     store, runs = find_run_or_arm(name, out)

@@ -67,8 +67,7 @@ def _find_rung(ladder: Path, rungs: dict[str, Path], name: str) -> tuple[Path, s
 
 def _find_run(path: Path, out: Path) -> tuple[Path, str] | None:
     """Return the experiment's folder and the arm of a run; None for an experiment or a pack. Raises InputError."""
-    from lm.analysis.run_lookup import experiments_using, find_one
-    from lm.analysis.runs import NO_EXPERIMENT, is_experiment_or_search, runs
+    from lm.analysis.runs import NO_EXPERIMENT, experiments_using, find_one, is_experiment_or_search, runs
     from lm.store.archive import ENDING
 
     if (path / "record.json").is_file():

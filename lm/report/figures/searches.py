@@ -28,7 +28,9 @@ def format_value(value: Any) -> str:
 
 def format_settings(study: Study, row: Any) -> str:
     """Format the values of a trial's parameters in a line."""
-    return ", ".join(f"{name} {format_value(row[name])}" for name in study.space if format_value(row[name]) != "-")
+    return ", ".join(
+        f"{name} {format_value(row[name])}" for name in study.shown_space if format_value(row[name]) != "-"
+    )
 
 
 def _trials(study: Study, frame: pd.DataFrame, x: Sequence[float], y: str, **how: Any) -> Series:
@@ -72,7 +74,7 @@ def slices(study: Study) -> Chart | None:
     values = study.complete[quantity]
     margin = 0.05 * float(np.ptp(values)) if len(values) > 1 else 0.0
     y = Axis(label(quantity), "value", limits=(values.min() - margin, values.max() + margin) if margin else None)
-    for name, described in study.space.items():
+    for name, described in study.shown_space.items():
         complete = study.complete[study.complete[name].notna()]
         if complete.empty:
             continue
@@ -102,12 +104,12 @@ def _padded(described: Mapping[str, Any]) -> tuple[float, float]:
 def parallel_coordinates(study: Study) -> Chart | None:
     """Return a line for each trial across the axes of all parameters, coloured by the first objective."""
     quantity, direction = next(iter(study.objectives.items()))
-    complete, names = study.complete, list(study.space)
+    complete, names = study.complete, list(study.shown_space)
     if len(complete) < 2 or len(names) < 2:
         return None
     lines = []
     for _, row in complete.sort_values(quantity, ascending=direction != "lower").iterrows():
-        heights = [position(row[name], study.space[name]) for name in names]
+        heights = [position(row[name], study.shown_space[name]) for name in names]
         tips: dict[str, Sequence[Any]] = {
             "trial": [int(row.number)] * len(names),
             "settings": [format_settings(study, row)] * len(names),
@@ -116,7 +118,7 @@ def parallel_coordinates(study: Study) -> Chart | None:
     texts = [
         (float(place), height, text)
         for place, name in enumerate(names)
-        for height, text in ticks(study.space[name], bool(complete[name].isna().any()))
+        for height, text in ticks(study.shown_space[name], bool(complete[name].isna().any()))
     ]
     x, y = Axis("", names=names), Axis("", "position", limits=(ABSENT - 0.05, 1.05), hidden=True)
     title, shades = "Trials across parameters", (label(quantity), direction == "lower")

@@ -50,7 +50,7 @@ def search_body(study: Study, importance: ImportancesOrReason) -> Body:
         section("lost", "Lost trials", _lost(study)),
         section("again", "How to run it again", _again(study)),
     ]
-    subtitle = f"{manifest['name']}: a search over {', '.join(study.space)}"
+    subtitle = f"{manifest['name']}: a search over {', '.join(study.shown_space)}"
     about = tag("p", manifest["notes"].strip(), class_="notes") if manifest["notes"] else ""
     shown = joined(about, contents(parts, NAMES), parts)
     behind = {"arms": [], "table": {"metric": [], "arm": []}, "rows": "trials"}
@@ -89,7 +89,7 @@ def best_line(study: Study) -> str:
 
 def _trials(study: Study) -> Html:
     """Format a table of every trial, to sort and to filter."""
-    names = ["number", "state", *study.objectives, *study.space, "seconds"]
+    names = ["number", "state", *study.objectives, *study.shown_space, "seconds"]
     titles = {"number": "trial", **{name: label(name) for name in study.objectives}}
     heads = [tag("th", tag("button", titles.get(name, name), type="button"), scope="col") for name in names]
     rows = []
