@@ -1,5 +1,8 @@
-"""What the cache of keys and values saves: the same tokens with and without it; and what growing one costs: rows added
-one by one to a cache with spare room, and by joining tensors each time."""
+"""Time saved by the cache of keys and values, and the cost of growing one.
+
+The same tokens are generated with and without it; rows are added one by one to a cache with spare room, and by joining
+tensors each time.
+"""
 
 import functools
 import time

@@ -55,6 +55,7 @@ class At:
 
     @property
     def shape(self) -> Shape:
+        """The sizes of a model with one layer at this point."""
         return Shape(self.vocabulary, self.time, self.width, self.heads, layers=1)
 
     def __str__(self) -> str:

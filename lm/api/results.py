@@ -54,20 +54,29 @@ class Results:
 
     @functools.cached_property
     def cells(self) -> pd.DataFrame:
-        """A row for each arm, seed and quantity: `experiment`, `arm`, `seed`, `cell` (the id), `status`, `metric`,
-        `label`, `unit`, `better` and `value`, which is NaN where the cell measured nothing."""
+        """A row for each arm, seed and quantity.
+
+        Columns: `experiment`, `arm`, `seed`, `cell` (the id), `status`, `metric`, `label`, `unit`, `better` and
+        `value`, which is NaN where the cell measured nothing.
+        """
         return cells(self.records)
 
     @functools.cached_property
     def comparisons(self) -> pd.DataFrame:
-        """A row for each quantity and arm, as in table.csv: `n`, `mean`, `sd`, the paired `difference` to the baseline
-        with `low` and `high`, `p`, `verdict`, `health`, and `bold`: a test found a difference of healthy arms."""
+        """A row for each quantity and arm, as in table.csv.
+
+        Columns: `n`, `mean`, `sd`, the paired `difference` to the baseline with `low` and `high`, `p`, `verdict`,
+        `health`, and `bold`: a test found a difference of healthy arms.
+        """
         return compare(self.records)
 
     @functools.cached_property
     def curves(self) -> pd.DataFrame:
-        """A row for each arm, seed and step: `experiment`, `arm`, `seed`, `step`, `train_loss`, `validation_nll` and
-        whatever else was logged, losses in nats per token; NaN where a step measured less."""
+        """A row for each arm, seed and step.
+
+        Columns: `experiment`, `arm`, `seed`, `step`, `train_loss`, `validation_nll` and whatever else was logged,
+        losses in nats per token; NaN where a step measured less.
+        """
         return curves(self.records)
 
     def __repr__(self) -> str:
@@ -122,17 +131,22 @@ class Ladder:
 
     @functools.cached_property
     def worth(self) -> pd.DataFrame:
-        """A row for each rung and arm, as in the ladder's table.csv: `compute` in training FLOPs of a run, `n`,
-        `mean` and `sd` of the headline, and of all but the baseline `difference` and compute-equivalent `gain`, a
-        factor, with their intervals, and `verdict`."""
+        """A row for each rung and arm, as in the ladder's table.csv.
+
+        Columns: `compute` in training FLOPs of a run, `n`, `mean` and `sd` of the headline, and of all but the
+        baseline `difference` and compute-equivalent `gain`, a factor, with their intervals, and `verdict`.
+        """
         from lm.report.ladder import worth_table
 
         return worth_table(self.records)
 
     @functools.cached_property
     def trends(self) -> pd.DataFrame:
-        """A row for each arm and for difference and gain, as in trends.csv: the `slope` per decade of compute with its
-        interval, of gains that of the natural logarithm, and what it `says`."""
+        """A row for each arm and for difference and gain, as in trends.csv.
+
+        Columns: the `slope` per decade of compute with its interval, of gains that of the natural logarithm, and what
+        it `says`.
+        """
         from lm.report.ladder import trend_table
 
         return trend_table(self.records)

@@ -47,6 +47,7 @@ class Parser(argparse.ArgumentParser):
         self.register("type", float, real)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse the arguments; refuse unknown ones with the nearest match."""
         options, unknown = super().parse_known_args(args, namespace)
         if unknown:
             hint = self._suggest(unknown)
@@ -72,6 +73,7 @@ class Parser(argparse.ArgumentParser):
         return f" Did you mean {'--' if dashed else ''}{setting}{equals}{text}?"
 
     def error(self, message: str) -> NoReturn:
+        """Raise InputError with the message and the command whose help to read."""
         raise InputError(f"{message} (see {self.prog} --help)")
 
 

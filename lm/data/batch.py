@@ -176,6 +176,7 @@ class Data(LightningDataModule, ABC):
         return most_frequent[counts[most_frequent] > 0]
 
     def train_dataloader(self) -> Batches:
+        """Return the training batches from the trainer's step on."""
         trainer = self.trainer
         assert trainer is not None
         every = trainer.accumulate_grad_batches
@@ -184,6 +185,7 @@ class Data(LightningDataModule, ABC):
         )
 
     def val_dataloader(self) -> Batches:
+        """Return the validation batches of this device."""
         assert self.trainer is not None
         return self.evaluation_batches("validation", *rank_and_world_size(self.trainer))
 

@@ -132,6 +132,7 @@ class StdlibText(Corpus):
         self.longest = longest
 
     def documents(self) -> Iterator[str]:
+        """Yield the sources of the standard library until the size is reached."""
         root = Path(sysconfig.get_paths()["stdlib"])
         remaining = self.size
         for name in _sources(root):
@@ -191,6 +192,7 @@ class LocalText(Corpus):
         return sorted(map(Path, paths))
 
     def documents(self) -> Iterator[str]:
+        """Yield the documents of all files in order."""
         for path in self.files():
             yield from self._read(path)
 
@@ -345,9 +347,11 @@ class HubText(Corpus):
         return {str(split): [str(text) for text in rows[self.field]] for split, rows in loaded.items()}
 
     def documents(self) -> Iterator[str]:
+        """Yield the documents of all splits of the dataset."""
         yield from itertools.chain.from_iterable(self._load().values())
 
     def splits(self, fractions: Sequence[float]) -> Splits:
+        """Return the dataset's own splits, or split it where it has no validation split."""
         loaded = self._load()
         if {"train", "validation"} <= set(loaded):
             return {name: [text for text in loaded.get(name, []) if text] for name in SPLITS}

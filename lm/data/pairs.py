@@ -297,6 +297,7 @@ class PairData(Data):
         self.context, self.batch_tokens, self.evaluation_batch_tokens = context, batch_tokens, evaluation
 
     def prepare_data(self) -> None:
+        """Tokenise the pairs into the cache, once."""
         if self.facts is None:
             self.facts = self._counted(prepare_pairs(self.corpus, self.tokenizer))
 
@@ -321,6 +322,7 @@ class PairData(Data):
         return np.flatnonzero(sides[0] & sides[1])
 
     def setup(self, stage: str | None = None) -> None:
+        """Open the tokens and form the batches of all splits."""
         self.prepare_data()
         assert self.facts is not None
         self.tokens = PairTokens(self.facts)
@@ -337,9 +339,11 @@ class PairData(Data):
         return list(bucket_rows(rows, source, target, budget))
 
     def bytes_per_token(self) -> Tensor:
+        """Return the number of bytes of each token of the vocabulary."""
         return torch.from_numpy(self.tokens.bytes_per_token)
 
     def check_devices(self, world: int) -> None:
+        """Raise InputError if a batch has fewer pairs than there are devices."""
         fewest = min(map(len, self.batches["train"]))
         if fewest < world:
             raise InputError(
@@ -348,6 +352,7 @@ class PairData(Data):
             )
 
     def training_batches(self, start: int, count: int, rank: int = 0, world: int = 1) -> Batches:
+        """Return training batches `start` to `count`, this process's rows of each."""
         batches = self.batches["train"]
 
         def rows(step: int) -> np.ndarray:
@@ -358,11 +363,13 @@ class PairData(Data):
         return Batches(rows, lambda rows_b: self.gather("train", rows_b), start, count)
 
     def evaluation_batches(self, split: str, rank: int = 0, world: int = 1) -> Batches:
+        """Return the batches of a split in a fixed order."""
         batches = self.batches[split]
         rows = lambda step: batches[step][rank_slice(rank, world, len(batches[step]))]  # noqa: E731
         return Batches(rows, lambda rows_b: self.gather(split, rows_b), 0, len(batches))
 
     def clusters(self, split: str) -> Clusters:
+        """Return one cluster for each pair of a split."""
         return clusters_per_row(len(self.tokens.lengths(split, SIDES[-1])))
 
     def gather(self, split: str, rows_b: np.ndarray) -> Batch:

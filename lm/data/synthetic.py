@@ -55,6 +55,7 @@ class Source(Corpus):
         self.seed = seed
 
     def documents(self) -> Iterator[str]:
+        """Yield one document of the whole size."""
         yield self.write(np.random.PCG64([self.seed, 1]), self.size)
 
     def splits(self, fractions: Sequence[float]) -> Splits:
@@ -156,6 +157,7 @@ class MarkovText(Source):
         return self.stationary_s.reshape(self.symbols**length, -1).sum(axis=1)
 
     def write(self, stream: np.random.PCG64, length: int) -> str:
+        """Draw a text of `length` letters from a random stream."""
         cumulative = np.cumsum(self.rows_sn, axis=1)[:, :-1].tolist()
         first, *rest = uniforms(stream, length).tolist()
         context = bisect_right(np.cumsum(self.stationary_s)[:-1].tolist(), first)
@@ -167,9 +169,11 @@ class MarkovText(Source):
         return "".join(map(self.alphabet.__getitem__, letters[:length]))
 
     def entropy_rate(self) -> float:
+        """Return the entropy per letter in nats."""
         return float(-(self.stationary_s @ (self.rows_sn * np.log(self.rows_sn)).sum(axis=1)))
 
     def distribution(self, history: str) -> np.ndarray:
+        """Return the probability of each letter after a history."""
         context = 0
         for letter in self.codes(history[-self.order :]).tolist():
             context = context * self.symbols + letter
@@ -179,6 +183,7 @@ class MarkovText(Source):
         return np.asarray(joint / joint.sum())
 
     def log_likelihood(self, text: str) -> np.ndarray:
+        """Return the log probability of each letter of a text in nats."""
         letters = self.codes(text)
         log_probability = np.zeros(len(letters))
         for index in range(min(self.order, len(letters))):
@@ -235,6 +240,7 @@ class BracketText(Source):
         return np.asarray(shares / shares.sum())
 
     def write(self, stream: np.random.PCG64, length: int) -> str:
+        """Draw a text of `length` letters from a random stream."""
         kinds = np.arange(1, self.kinds + 1) / self.kinds
         cumulative = np.outer(self.opening_d, kinds).tolist()
         letters: list[str] = []
@@ -249,12 +255,14 @@ class BracketText(Source):
         return "".join(letters)
 
     def entropy_rate(self) -> float:
+        """Return the entropy per letter in nats."""
         opens, closes = self.opening_d[1:-1], 1 - self.opening_d[1:-1]
         choice = -(opens * np.log(opens) + closes * np.log(closes))
         kind = np.log(self.kinds) * self.opening_d
         return float(self.stationary_d @ kind + self.stationary_d[1:-1] @ choice)
 
     def distribution(self, history: str) -> np.ndarray:
+        """Return the probability of each letter after a history."""
         self.log_likelihood(history)
         unclosed: list[int] = []
         for letter in self.codes(history).tolist():
@@ -270,6 +278,7 @@ class BracketText(Source):
         return probability
 
     def log_likelihood(self, text: str) -> np.ndarray:
+        """Return the log probability of each letter of a text in nats."""
         letters_t = self.codes(text)
         closes_t = letters_t % 2 == 1
         after_t = np.cumsum(1 - 2 * closes_t)

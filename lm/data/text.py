@@ -51,10 +51,12 @@ class RowData(Data):
         """Return the rows with these numbers."""
 
     def bytes_per_token(self) -> Tensor:
+        """Return the number of bytes of each token of the vocabulary."""
         assert self.tokens is not None
         return torch.from_numpy(self.tokens.bytes_per_token)
 
     def check_devices(self, world: int) -> None:
+        """Raise InputError if the rows of a batch cannot be shared evenly."""
         if self.batch_size % world:
             raise InputError(f"data.batch_size: {self.batch_size} rows cannot be shared evenly among {world} devices")
 
@@ -63,11 +65,13 @@ class RowData(Data):
         return self.evaluate_on if split == "validation" else split
 
     def training_batches(self, start: int, count: int, rank: int = 0, world: int = 1) -> Batches:
+        """Return training batches `start` to `count`, this process's rows of each."""
         total, own_rows = self.count_rows("train"), rank_slice(rank, world, self.batch_size)
         rows = lambda step: batch_rows(self.seed, step, self.batch_size, total)[own_rows]  # noqa: E731
         return Batches(rows, lambda rows_b: self.gather("train", rows_b), start, count)
 
     def evaluation_batches(self, split: str, rank: int = 0, world: int = 1) -> Batches:
+        """Return the batches of a split in a fixed order."""
         source = self.evaluated_split(split)
         batches = list(evaluation_rows(self.count_rows(source), self.evaluation_batch_size))
         rows = lambda step: batches[step][rank_slice(rank, world, len(batches[step]))]  # noqa: E731
@@ -138,11 +142,13 @@ class TextData(RowData):
             )
 
     def setup(self, stage: str | None = None) -> None:
+        """Open the tokens."""
         self.prepare_data()
         assert self.facts is not None
         self.tokens = Tokens(self.facts)
 
     def count_rows(self, split: str) -> int:
+        """Return the number of whole rows in a split."""
         assert self.facts is not None
         return (self.facts.tokens[split] - 1) // self.context
 
@@ -158,10 +164,12 @@ class TextData(RowData):
         return self.corpus.entropy_rate() if characters or one_byte else None
 
     def clusters(self, split: str) -> Clusters:
+        """Return the clusters of a split's targets, from its documents."""
         assert self.tokens is not None
         return clusters_from_documents(self.tokens.split[split], self.tokens.facts.end_of_text, self.context)
 
     def gather(self, split: str, rows_b: np.ndarray) -> Batch:
+        """Return the batch of some rows of a split."""
         assert self.tokens is not None
         indices = rows_b[:, None] * self.context + np.arange(self.context + 1)
         tokens_bt = tensor(self.tokens.split[split][indices])
@@ -211,6 +219,7 @@ class PaddedRows(RowData):
         self.ignore_padding, self.evaluate_on, self.split = ignore_padding, evaluate_on, split
 
     def prepare_data(self) -> None:
+        """Tokenise the corpus into the cache and pad its rows, once."""
         if self.facts is not None:
             return
         self.facts = prepare(self.corpus, self.tokenizer, self.split)
@@ -222,6 +231,7 @@ class PaddedRows(RowData):
         self.facts = replace(self.facts, unigram_nll=unigram_nll(training_v, validation_v))
 
     def setup(self, stage: str | None = None) -> None:
+        """Open the tokens and pad the rows of all splits."""
         self.prepare_data()
         assert self.facts is not None
         if self.facts.end_of_text is None:
@@ -255,12 +265,15 @@ class PaddedRows(RowData):
         return table
 
     def clusters(self, split: str) -> Clusters:
+        """Return one cluster for each row of a split."""
         return clusters_per_row(self.count_rows(self.evaluated_split(split)))
 
     def count_rows(self, split: str) -> int:
+        """Return the number of rows in a split."""
         return len(self.table[split])
 
     def gather(self, split: str, rows_b: np.ndarray) -> Batch:
+        """Return the batch of some rows of a split."""
         assert self.facts is not None
         tokens_bt = self.table[split][rows_b]
         inputs_bt, targets_bt = tokens_bt[:, :-1], tokens_bt[:, 1:]

@@ -64,6 +64,7 @@ class Characters(Tokenizer):
     """One token per character of the training split, and one for all other characters."""
 
     def learn(self, documents: Sequence[str]) -> tokenizers.Tokenizer:
+        """Return a tokenizer with one token for each character of the documents."""
         alphabet = sorted(set().union(*documents))
         vocabulary = {UNKNOWN: 0} | {character: i for i, character in enumerate(alphabet, 1)}
         tokenizer = tokenizers.Tokenizer(models.WordLevel(vocabulary, unk_token=UNKNOWN))
@@ -76,6 +77,7 @@ class Bytes(Tokenizer):
     """One token per UTF-8 byte: 256 of them, nothing unknown, nothing trained."""
 
     def learn(self, documents: Sequence[str]) -> tokenizers.Tokenizer:
+        """Return a tokenizer with one token for each byte."""
         alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
         return _byte_level(models.BPE(vocab={c: i for i, c in enumerate(alphabet)}, merges=[]))
 
@@ -93,6 +95,7 @@ class BPE(Tokenizer):
         self.size = size
 
     def learn(self, documents: Sequence[str]) -> tokenizers.Tokenizer:
+        """Learn byte-level merges from the documents."""
         return _train_on_bytes(models.BPE(), trainers.BpeTrainer, self.size, documents)
 
 
@@ -111,6 +114,7 @@ class Unigram(Tokenizer):
         self.size = size
 
     def learn(self, documents: Sequence[str]) -> tokenizers.Tokenizer:
+        """Learn a byte-level unigram model from the documents."""
         tokenizer = _train_on_bytes(models.Unigram(), trainers.UnigramTrainer, self.size, documents)
         trained = json.loads(tokenizer.to_str())
         # The library reads 17 digits a last bit off, but 9 decimals as written. Without any text it writes null.
@@ -134,6 +138,7 @@ class WordPiece(Tokenizer):
         self.size = size
 
     def learn(self, documents: Sequence[str]) -> tokenizers.Tokenizer:
+        """Learn a byte-level WordPiece vocabulary from the documents."""
         _check_size(self.size, documents)
         model = models.WordPiece(
             unk_token=UNKNOWN, continuing_subword_prefix=CONTINUED, max_input_chars_per_word=MAX_WORD
@@ -175,6 +180,7 @@ class GPT2(Tokenizer):
         self.merges = merges
 
     def learn(self, documents: Sequence[str]) -> tokenizers.Tokenizer:
+        """Read the vocabulary and merges from their files; nothing is learnt."""
         try:
             vocabulary, merges = models.BPE.read_file(self.vocab, self.merges)
         except Exception as error:  # the Rust side raises bare Exception

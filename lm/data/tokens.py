@@ -179,6 +179,7 @@ def _count_unknown(ids: np.ndarray, tokenizer: tokenizers.Tokenizer) -> int:
 
 
 def train_tokenizer(tokenizer: Tokenizer, documents: Sequence[str], text: str) -> tokenizers.Tokenizer:
+    """Train a tokenizer on documents, or read it from the cache."""
     settings = {"class": f"{type(tokenizer).__module__}.{type(tokenizer).__qualname__}", **vars(tokenizer)}
     for key, value in settings.items():  # a vocabulary file is known by what it holds
         if isinstance(value, str) and Path(value).is_file():

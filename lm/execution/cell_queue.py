@@ -68,9 +68,11 @@ class StaticQueue(CellQueue):
         self.cells = deque(cells)
 
     def pop(self) -> Planned | None:
+        """Return the next cell; None where none is left."""
         return self.cells.popleft() if self.cells else None
 
     def remaining(self) -> int:
+        """Return the number of cells that are left."""
         return len(self.cells)
 
 
@@ -87,6 +89,7 @@ class ExperimentQueue(StaticQueue):
         self.manifest = manifest
 
     def pop(self) -> Planned | None:
+        """Return the next cell, while the experiment is still there; None where none is left."""
         self.refresh()
         return super().pop()
 

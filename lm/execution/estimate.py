@@ -121,6 +121,7 @@ class Stopwatch:
         self.path = path
 
     def __call__(self, cell: Cell) -> float:
+        """Return the seconds of an optimiser step of a cell, timed once."""
         seconds_by_cell = self._read()
         if cell.id not in seconds_by_cell:
             seconds_by_cell[cell.id] = (

@@ -282,6 +282,7 @@ class JobExecutor(Executor, Generic[Job]):
         """Start a cell, or queue it, and return its job."""
 
     def submit(self, cell: Cell, execution: Execution, name: str) -> Handle:
+        """Start training a cell; raise RuntimeError where the executor is full."""
         if len(self.jobs) >= self.capacity:
             raise RuntimeError(f"{name}: {self.capacity} cells are being trained, as many as may be")
         handle = Handle(next(self.numbers), cell.id, name)
@@ -289,9 +290,11 @@ class JobExecutor(Executor, Generic[Job]):
         return handle
 
     def held(self, cell: str) -> Holder | str | None:
+        """Return who holds a cell that another command trains; None where nobody does."""
         return self.foreign.held(cell)
 
     def result(self, handle: Handle) -> Record | None:
+        """Return the record of a finished cell and forget it."""
         return self.records.pop(handle)
 
     def _take_events(self) -> list[Event]:

@@ -129,6 +129,7 @@ class Local(JobExecutor[Job]):
     broken = False
 
     def poll(self, timeout: float) -> Sequence[Event]:
+        """Return the events of the processes, after `timeout` seconds at the latest."""
         self._listen(0.0 if self.events else timeout)
         for job in [job for job in self.jobs.values() if job.attempt.has_exited]:
             if self._finish_attempt(job):
@@ -142,11 +143,13 @@ class Local(JobExecutor[Job]):
         return self._take_events()
 
     def cancel(self, handle: Handle) -> None:
+        """Send the process of a cell SIGTERM, once."""
         if (job := self.jobs.get(handle)) is not None and job.cancelled is None:
             job.cancelled = time.monotonic()
             job.attempt.send_signal(signal.SIGTERM)
 
     def close(self) -> None:
+        """End all processes, by force after a time of grace."""
         attempts = [job.attempt for job in self.jobs.values()]
         for attempt in attempts:
             attempt.send_signal(signal.SIGTERM)

@@ -119,6 +119,7 @@ class Ray(RemoteExecutor[OnRay]):
         self.mailbox: Any = ray.remote(Mailbox).options(num_cpus=0, resources=HEAD).remote()
 
     def close(self) -> None:
+        """Cancel all tasks and disconnect from the cluster."""
         if not self.open:
             return
         self.open = False
@@ -155,10 +156,12 @@ class Ray(RemoteExecutor[OnRay]):
 
     @classmethod
     def packages(cls, options: Mapping[str, str]) -> list[str]:
+        """Return the packages that the options need."""
         return ["ray", "grpc"] if options.get("address", "").startswith("ray://") else ["ray"]
 
     @classmethod
     def check_options(cls, options: Mapping[str, str], where: str) -> None:
+        """Raise InputError for options that do not fit together."""
         require_whole(options, ("memory",), where)
         if int(options.get("memory", LEAST_MEMORY)) < LEAST_MEMORY:
             raise InputError(f"{where}: memory: expected {LEAST_MEMORY} MB or more, found {options['memory']}")
@@ -172,10 +175,12 @@ class Ray(RemoteExecutor[OnRay]):
 
     @classmethod
     def check_reachable(cls, options: Mapping[str, str], where: str) -> None:
+        """Raise InputError if the cluster does not answer."""
         reach(options.get("address"), where)
 
     @classmethod
     def threads_each(cls, options: Mapping[str, str], workers: int) -> int:
+        """Return the number of threads of each cell."""
         return env_threads() or 1 if "address" in options else threads_each(workers)
 
     @classmethod

@@ -126,6 +126,7 @@ class Slurm(RemoteExecutor[OnSlurm]):
         self.failed = False
 
     def close(self) -> None:
+        """Cancel all jobs and remove their folder, unless one failed."""
         jobs = [job.job for job in self.jobs.values() if job.job is not None]
         self.jobs.clear()
         self.queue.cancel(jobs)
@@ -137,6 +138,7 @@ class Slurm(RemoteExecutor[OnSlurm]):
 
     @classmethod
     def check_options(cls, options: Mapping[str, str], where: str) -> None:
+        """Raise InputError for options that SLURM would refuse."""
         require_whole(options, ("cpus", "gpus"), where)
         if options.get("executor", "slurm") not in ("slurm", "local"):
             raise InputError(f"{where}: executor: expected slurm or local, found {shown(options['executor'])}")
@@ -150,10 +152,12 @@ class Slurm(RemoteExecutor[OnSlurm]):
 
     @classmethod
     def threads_each(cls, options: Mapping[str, str], workers: int) -> int:
+        """Return the number of threads of each cell."""
         return int(options.get("cpus", env_threads() or 1))
 
     @classmethod
     def default_capacity(cls, options: Mapping[str, str], cells: int, search: bool) -> int | None:
+        """Return the number of jobs at a time where none was requested."""
         if search:
             raise InputError(
                 "--executor slurm: a search needs --workers N, its cells in the queue or at work at a time"

@@ -80,6 +80,7 @@ class Display(Watcher):
         return max([(sum(left_of_running) + waiting * typical) / self.workers, *left_of_running])
 
     def on_progress(self, running: list[Running], waiting: int) -> None:
+        """Redraw the bars of the running cells."""
         if len(running) > FEW and time.monotonic() - self.last_draw < DRAW_SECONDS:
             return
         self.last_draw = time.monotonic()
@@ -106,6 +107,7 @@ class Display(Watcher):
             self.console.print(f"        {at}; {note or 'no estimate yet'}", highlight=False, soft_wrap=True)
 
     def on_finished(self, planned: Planned, record: Ending | None, seconds: float) -> None:
+        """Print the outcome of a finished cell."""
         if record is not None:
             self.done += 1
             if record["status"] == "ok":
@@ -118,9 +120,11 @@ class Display(Watcher):
         )
 
     def on_waiting(self, line: str) -> None:
+        """Print a line on what the command waits for."""
         self.console.print(line, highlight=False, markup=False, soft_wrap=True)
 
     def on_settled(self, name: str, outcome: str, cells: int) -> None:
+        """Print the outcome of cells that were not trained here."""
         self.done += cells
         line = f"[{self.done}/{self.total}] {name}: {outcome}"
         self.console.print(line, highlight=False, markup=False, soft_wrap=True)

@@ -72,11 +72,13 @@ class RemoteExecutor(JobExecutor[Job]):
         """Release what is held for a cell that has ended."""
 
     def poll(self, timeout: float) -> Sequence[Event]:
+        """Return the events of the jobs, after `timeout` seconds at the latest."""
         if self.jobs:
             self._listen(0.0 if self.events else timeout)
         return self._take_events()
 
     def cancel(self, handle: Handle) -> None:
+        """Ask the worker of a cell to stop, once."""
         if (job := self.jobs.get(handle)) is not None and job.cancelled is None:
             job.cancelled = time.monotonic()
             self._send(job, CANCEL)

@@ -48,9 +48,11 @@ class SlurmTask:
         self.folder, self.cell = folder, cell
 
     def __call__(self) -> str:
+        """Train the cell on the machine of the job."""
         return run_order(Path(self.folder), self.cell)
 
     def checkpoint(self) -> Any:
+        """Return the task that SLURM queues again after a preemption."""
         from submitit.helpers import DelayedSubmission
 
         return DelayedSubmission(self)

@@ -155,6 +155,7 @@ class SoftmaxAttention(Attention):
         memory_bsd: Tensor | None = None,
         cache: Cache | None = None,
     ) -> Tensor:
+        """Attend to the input itself, or to a memory, (b, q, width) to (b, q, width)."""
         q_bhqk, k_bgsk, v_bgsk = self.projected(x_bqd, position, memory_bsd, cache)
         if (  # nothing is added to the scores but the penalty on distance
             (self.impl == "folded" and mask.slopes_h is not None)
@@ -321,6 +322,7 @@ class LinearAttention(Attention):
         memory_bsd: Tensor | None = None,
         cache: Cache | None = None,
     ) -> Tensor:
+        """Attend to the input itself, or to a memory, (b, q, width) to (b, q, width)."""
         if mask.bias_hqs is not None:
             raise ValueError("LinearAttention has no scores to bias; use Rope, Sinusoidal, Learned or NoPosition")
         if not mask.causal or memory_bsd is not None or mask.hidden_bs is not None:

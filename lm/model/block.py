@@ -50,10 +50,12 @@ class PostNorm(ResidualConnection):
     """norm(x + f(x)): the original connection (Vaswani et al. 2017)."""
 
     def forward(self, x_btd: Tensor, sublayer: Sublayer) -> Tensor:
+        """Add the sublayer's output and normalise the sum."""
         return self.norm(x_btd + self.dropout(sublayer(x_btd)))
 
     @staticmethod
     def final_norm(shape: Shape, norm: MakeNorm) -> nn.Module:
+        """Return no norm: the stream is normalised already."""
         return nn.Identity()
 
 
@@ -61,6 +63,7 @@ class PreNorm(ResidualConnection):
     """x + f(norm(x)), with one more norm at the end (Xiong et al. 2020, https://arxiv.org/abs/2002.04745)."""
 
     def forward(self, x_btd: Tensor, sublayer: Sublayer) -> Tensor:
+        """Add the output of the sublayer on the normalised input."""
         return x_btd + self.dropout(sublayer(self.norm(x_btd)))
 
 
@@ -72,6 +75,7 @@ class Sandwich(ResidualConnection):
         self.outer_norm = norm(shape)
 
     def forward(self, x_btd: Tensor, sublayer: Sublayer) -> Tensor:
+        """Add the normalised output of the sublayer on the normalised input."""
         return x_btd + self.dropout(self.outer_norm(sublayer(self.norm(x_btd))))
 
 
@@ -84,10 +88,12 @@ class ReZero(ResidualConnection):
         self.share = nn.Parameter(torch.zeros(()))
 
     def forward(self, x_btd: Tensor, sublayer: Sublayer) -> Tensor:
+        """Add the sublayer's output times a learned share."""
         return x_btd + self.share * self.dropout(sublayer(x_btd))
 
     @staticmethod
     def final_norm(shape: Shape, norm: MakeNorm) -> nn.Module:
+        """Return no norm: this arrangement has none."""
         return nn.Identity()
 
 
@@ -104,6 +110,7 @@ class ScaledResidual(ResidualConnection):
         self.alpha = alpha
 
     def forward(self, x_btd: Tensor, sublayer: Sublayer) -> Tensor:
+        """Add `alpha` times the sublayer's output on the normalised input."""
         return x_btd + self.alpha * self.dropout(sublayer(self.norm(x_btd)))
 
 
@@ -120,6 +127,7 @@ class Block(nn.Module):
         self.mlp, self.mlp_residual = mlp, arrange()
 
     def forward(self, x_btd: Tensor, position: Position, mask: Mask, cache: Cache | None = None) -> Tensor:
+        """Apply attention and MLP, (b, t, width) to (b, t, width)."""
         x_btd = self.attention_residual(x_btd, lambda x: self.attention(x, position, mask, cache=cache))
         return self.mlp_residual(x_btd, self.mlp)
 

@@ -94,6 +94,7 @@ class Sample:
         return top_p(top_bv, self.top_p)
 
     def __call__(self, logits_bv: Tensor) -> Tensor:
+        """Draw one token for each row of logits (b, v)."""
         return draw(self.filtered(logits_bv), self.generator)
 
 

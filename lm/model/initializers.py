@@ -83,6 +83,7 @@ class Normal(Initializer):
         self.deviation = std
 
     def std(self, module: nn.Linear | nn.Embedding) -> float:
+        """Return the standard deviation of a module's initial weights."""
         return self.deviation
 
 
@@ -102,6 +103,7 @@ class Xavier(Initializer):
         self.embedding = embedding
 
     def std(self, module: nn.Linear | nn.Embedding) -> float:
+        """Return the standard deviation of a module's initial weights."""
         if isinstance(module, nn.Embedding):
             return self.embedding
         return (2 / (module.in_features + module.out_features)) ** 0.5
@@ -130,6 +132,7 @@ class FanIn(Initializer):
         self.position = position
 
     def std(self, module: nn.Linear | nn.Embedding) -> float:
+        """Return the standard deviation of a module's initial weights."""
         if isinstance(module, PositionTable):
             return self.position
         if isinstance(module, nn.Embedding):

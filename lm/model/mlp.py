@@ -46,6 +46,7 @@ class MLP(nn.Module, ABC):
         """Apply the activation to the hidden units, element by element."""
 
     def forward(self, x_btd: Tensor) -> Tensor:
+        """Map (b, t, width) to (b, t, width)."""
         return self.down(self.dropout(self.activation(self.up(x_btd))))
 
 
@@ -53,6 +54,7 @@ class ReLU(MLP):
     """max(0, x)."""
 
     def activation(self, x: Tensor) -> Tensor:
+        """Apply ReLU."""
         return nn.functional.relu(x)
 
 
@@ -75,6 +77,7 @@ class GELU(MLP):
         self.approximate = approximate
 
     def activation(self, x: Tensor) -> Tensor:
+        """Apply GELU."""
         return nn.functional.gelu(x, approximate=self.approximate)
 
 
@@ -82,6 +85,7 @@ class SiLU(MLP):
     """x times the logistic function of x, also called Swish (Ramachandran et al. 2017)."""
 
     def activation(self, x: Tensor) -> Tensor:
+        """Apply SiLU."""
         return nn.functional.silu(x)
 
 
@@ -89,6 +93,7 @@ class Sigmoid(MLP):
     """The logistic function."""
 
     def activation(self, x: Tensor) -> Tensor:
+        """Apply the sigmoid."""
         return x.sigmoid()
 
 
@@ -105,9 +110,11 @@ class GatedMLP(MLP):
 
     @staticmethod
     def hidden_width(width: int, hidden: int, bias: bool) -> int:
+        """Return the hidden width at which gated and ungated MLPs have equally many parameters."""
         return round(hidden * (2 * width + bias) / (3 * width + 2 * bias))
 
     def forward(self, x_btd: Tensor) -> Tensor:
+        """Map (b, t, width) to (b, t, width) by a gated hidden layer."""
         gate_btf, up_btf = fused_linear(x_btd, self.gate, self.up).chunk(2, dim=-1)
         return self.down(self.dropout(self.activation(gate_btf) * up_btf))
 
@@ -116,6 +123,7 @@ class GLU(GatedMLP):
     """A gated layer whose gate is the logistic function (Dauphin et al. 2017, https://arxiv.org/abs/1612.08083)."""
 
     def activation(self, x: Tensor) -> Tensor:
+        """Apply the sigmoid."""
         return x.sigmoid()
 
 
@@ -123,6 +131,7 @@ class ReGLU(GatedMLP):
     """A gated layer whose gate is max(0, x)."""
 
     def activation(self, x: Tensor) -> Tensor:
+        """Apply ReLU."""
         return nn.functional.relu(x)
 
 
@@ -130,6 +139,7 @@ class GEGLU(GatedMLP):
     """A gated layer whose gate is GELU, exact."""
 
     def activation(self, x: Tensor) -> Tensor:
+        """Apply GELU."""
         return nn.functional.gelu(x)
 
 
@@ -137,4 +147,5 @@ class SwiGLU(GatedMLP):
     """A gated layer whose gate is SiLU."""
 
     def activation(self, x: Tensor) -> Tensor:
+        """Apply SiLU."""
         return nn.functional.silu(x)

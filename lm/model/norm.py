@@ -58,4 +58,5 @@ class BatchNorm(Norm):
         self.over_rows = nn.BatchNorm1d(shape.width, eps=eps, momentum=momentum)
 
     def forward(self, x_btd: Tensor) -> Tensor:
+        """Normalise each channel over all positions of the batch."""
         return self.over_rows(x_btd.flatten(0, 1)).view_as(x_btd)

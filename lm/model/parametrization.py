@@ -44,9 +44,11 @@ class Standard(Parametrization):
     """One learning rate for all parameters, at every width."""
 
     def shape(self, shape: Shape) -> Shape:
+        """Return the shape as it is."""
         return shape
 
     def rate(self, shape: Shape, optimizer: Optimizer) -> float:
+        """Return 1: the learning rate does not depend on the width."""
         return 1.0
 
 
@@ -73,6 +75,7 @@ class MuP(Parametrization):
         self.base_heads = base_heads
 
     def shape(self, shape: Shape) -> Shape:
+        """Return the shape with the sizes of the base model."""
         heads = self.base_heads or shape.heads
         if self.base_width % heads:
             raise ValueError(
@@ -82,6 +85,7 @@ class MuP(Parametrization):
         return replace(shape, base=replace(shape, width=self.base_width, heads=heads))
 
     def rate(self, shape: Shape, optimizer: Optimizer) -> float:
+        """Return the factor on the learning rate of layers at this width."""
         ratio = self.base_width / shape.width
         return float(ratio**0.5) if optimizer == "Muon" else ratio
 

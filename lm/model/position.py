@@ -87,6 +87,7 @@ class Sinusoidal(Position):
         return (self.amplitude * sinusoids(time, self.width, self.base)).to(torch.get_default_dtype())
 
     def embed(self, x_btd: Tensor, start: int = 0) -> Tensor:
+        """Add sines and cosines of the positions from `start` on."""
         end = start + x_btd.shape[1]
         if end > len(self.table_td):
             self.table_td = self._table(end).to(self.table_td)
@@ -101,6 +102,7 @@ class Learned(Position):
         self.table = PositionTable(shape.context, shape.width)
 
     def embed(self, x_btd: Tensor, start: int = 0) -> Tensor:
+        """Add learned vectors of the positions from `start` on."""
         end, longest = start + x_btd.shape[1], self.table.num_embeddings
         if end > longest:
             raise ValueError(
@@ -137,10 +139,12 @@ class Alibi(Position):
         self.slopes_h: Tensor
 
     def bias(self, queries: int, keys: int, causal: bool = True) -> Tensor:
+        """Return the linear penalty on distance, (h, q, k)."""
         distance_qk = relative_positions(queries, keys, self.slopes_h.device).abs()
         return -self.slopes_h[:, None, None] * distance_qk
 
     def slopes(self) -> Tensor:
+        """Return the slope of each head."""
         return self.slopes_h
 
 
@@ -187,6 +191,7 @@ class T5Bias(Position):
         self.table = nn.Embedding(buckets, shape.heads)
 
     def bias(self, queries: int, keys: int, causal: bool = True) -> Tensor:
+        """Return the learned bias of each bucket of distances, (h, q, k)."""
         relative_qk = relative_positions(queries, keys, self.table.weight.device)
         bucket_qk = relative_buckets(relative_qk, self.buckets, self.longest, causal)
         return self.table(bucket_qk).permute(2, 0, 1)  # (q, k, h) -> (h, q, k)
@@ -244,6 +249,7 @@ class Rope(Position):
         return self.cast[key]
 
     def apply_rotary(self, x_bhtk: Tensor, start: int = 0) -> Tensor:
+        """Rotate queries or keys (b, h, t, k) by their positions from `start` on."""
         end = start + x_bhtk.shape[2]
         if end > self.length:
             self.grow(end)
@@ -263,6 +269,7 @@ class RopeLinear(Rope):
         super().__init__(shape, base)
 
     def frequency(self) -> Tensor:
+        """Return the frequencies divided by the stretch."""
         return rope_frequencies(self.head_size, self.base) / self.stretch
 
 
@@ -282,6 +289,7 @@ class RopeNTK(Rope):
         super().__init__(shape, base)
 
     def frequency(self) -> Tensor:
+        """Return the frequencies of a larger base."""
         size = self.head_size
         return rope_frequencies(size, self.base * self.stretch ** (size / (size - 2)))
 
@@ -313,6 +321,7 @@ class RopeYarn(Rope):
         return self.head_size * math.log(self.trained / (turns * 2 * math.pi)) / (2 * math.log(self.base))
 
     def frequency(self) -> Tensor:
+        """Return frequencies of which only the low ones are divided by the stretch."""
         unscaled = rope_frequencies(self.head_size, self.base)
         low = max(math.floor(self._pair(self.fast)), 0)
         high = min(math.ceil(self._pair(self.slow)), self.head_size - 1)
@@ -321,6 +330,7 @@ class RopeYarn(Rope):
         return unscaled * (1 - interpolated) + unscaled / self.stretch * interpolated
 
     def factor(self) -> float:
+        """Return the factor of queries and keys, which sets the temperature of attention."""
         return 0.1 * math.log(self.stretch) + 1 if self.stretch > 1 else 1.0
 
 

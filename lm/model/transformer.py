@@ -49,6 +49,7 @@ class Embedding(RenamedAttributes, nn.Module):
             self.head.weight = self.tokens.weight
 
     def forward(self, tokens_bt: Tensor) -> Tensor:
+        """Return the scaled embeddings (b, t, width) of tokens (b, t)."""
         return self.tokens(tokens_bt) * self.factor
 
     def logits(self, x_btd: Tensor) -> Tensor:
@@ -143,6 +144,7 @@ class Decoder(Model):
         self.final_norm = residual.final_norm(shape, norm)
 
     def map_rate(self, optimizer: Optimizer) -> float:
+        """Return the factor on the learning rate of layers."""
         return self.parametrization.rate(self.shape, optimizer)
 
     def forward(self, tokens_bt: Tensor, caches: Sequence[Cache] | None = None) -> Tensor:  # type: ignore[override]
@@ -153,6 +155,7 @@ class Decoder(Model):
         return self.embedding.logits(self.final_norm(self._stream(tokens_bt, caches)))
 
     def hidden_and_weight(self, tokens_bt: Tensor) -> tuple[Tensor, Tensor] | None:  # type: ignore[override]
+        """Return hidden states and output weight whose product is the logits; None if there is more to it."""
         matrix = self.embedding.output_weight
         if matrix is None or type(self).forward is not Decoder.forward:
             return None
@@ -241,6 +244,7 @@ class EncoderDecoder(Model):
         self.decoder_norm = residual.final_norm(shape, norm)
 
     def map_rate(self, optimizer: Optimizer) -> float:
+        """Return the factor on the learning rate of layers."""
         return self.parametrization.rate(self.shape, optimizer)
 
     def forward(self, target_bt: Tensor, source_bs: Tensor, hidden_bs: Tensor) -> Tensor:  # type: ignore[override]

@@ -22,11 +22,14 @@ LARGEST_WHOLE = 2**53
 class Suggests(Protocol):
     """Source of values: Optuna's Trial, or its FixedTrial for fixed values."""
 
-    def suggest_float(self, name: str, low: float, high: float, *, step: float | None, log: bool) -> float: ...
+    def suggest_float(self, name: str, low: float, high: float, *, step: float | None, log: bool) -> float:
+        """Suggest a number between two bounds."""
 
-    def suggest_int(self, name: str, low: int, high: int, *, step: int, log: bool) -> int: ...
+    def suggest_int(self, name: str, low: int, high: int, *, step: int, log: bool) -> int:
+        """Suggest a whole number between two bounds."""
 
-    def suggest_categorical(self, name: str, choices: Any) -> Any: ...
+    def suggest_categorical(self, name: str, choices: Any) -> Any:
+        """Suggest one of the choices."""
 
 
 @dataclass(frozen=True)

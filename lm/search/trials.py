@@ -395,6 +395,7 @@ class Searches(CellQueue):
         self.waiting: dict[str, list[tuple[Search, Planned]]] = {}
 
     def pop(self) -> Planned | None:
+        """Return the next cell of any search; None where none has one now."""
         idle = 0
         while idle < len(self.searches):
             search = self.searches.pop(0)
@@ -417,13 +418,16 @@ class Searches(CellQueue):
         return None
 
     def refresh(self) -> None:
+        """Read what other workers did to each search."""
         for search in self.searches:
             search.refresh()
 
     def blocked_on(self) -> list[str]:
+        """Return a line for each peer that a search waits for."""
         return [line for search in self.searches for line in search.peers.waiting_lines()]
 
     def remaining(self) -> int:
+        """Return the number of trials that are left."""
         return sum(search.left for search in self.searches)
 
     def judge(self, planned: Planned, step: int, measured: Mapping[str, float]) -> bool:
@@ -432,5 +436,6 @@ class Searches(CellQueue):
         return any(wishes)
 
     def ended(self, planned: Planned, record: Ending | None) -> None:
+        """Report the outcome of a cell to each search that waits for it."""
         for search, own in self.waiting.pop(planned.cell.id):
             search.ended(own, record)

@@ -158,9 +158,11 @@ class FileLeases:
         self.folder = folder
 
     def read(self, name: str) -> LeaseState:
+        """Read the state of a lease."""
         return read_lease(self.folder / name)
 
     def try_acquire(self, name: str, watch: LeaseMonitor) -> Lease | None:
+        """Take a lease if it is free; None where it is not."""
         return try_acquire(self.folder / name, monitor=watch)
 
 

@@ -64,6 +64,7 @@ class InPlace(TorchCheckpointIO):
     """
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
+        """Write a checkpoint into its file directly."""
         content = io.BytesIO()  # a full disk is then an OSError, not one of torch's writer
         torch.save(checkpoint, content)
         Path(path).write_bytes(content.getbuffer())

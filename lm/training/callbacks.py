@@ -138,12 +138,15 @@ class Guard(Callback):
     """A callback that fails a run which a callback before it would end early."""
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """Raise ValueError if a callback asked the trainer to stop."""
         self._check(trainer)
 
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
+        """Raise ValueError if a callback asked the trainer to stop."""
         self._check(trainer)
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+        """Raise ValueError if a callback asked the trainer to stop."""
         self._check(trainer)
 
     def _check(self, trainer: Any) -> None:

@@ -113,12 +113,14 @@ class Csv(Logger):
     restart_on_resume = True
 
     def make(self) -> Any:
+        """Create Lightning's CSV logger in an empty folder."""
         from lightning.pytorch.loggers import CSVLogger
 
         outer, arm, seed = self.empty_folder("csv")
         return CSVLogger(outer, name=arm, version=seed, flush_logs_every_n_steps=10**9)
 
     def row(self, step: int, row: Mapping[str, float]) -> None:
+        """Log a row whose names no spreadsheet takes for formulas."""
         super().row(step, {escape_formula(name): value for name, value in row.items()})
 
 
@@ -130,12 +132,14 @@ class TensorBoard(Logger):
     """True once its table of hyperparameters has the run, which is added with the first validation loss."""
 
     def make(self) -> Any:
+        """Create Lightning's TensorBoard logger in an empty folder."""
         from lightning.pytorch.loggers import TensorBoardLogger
 
         outer, arm, seed = self.empty_folder("tensorboard")
         return TensorBoardLogger(outer, name=arm, version=seed, default_hp_metric=False)
 
     def row(self, step: int, row: Mapping[str, float]) -> None:
+        """Log a row; the first with a validation loss also lists the hyperparameters."""
         if self.listed or LOSS not in row:
             super().row(step, row)
             return
@@ -148,6 +152,7 @@ class WandB(Logger):
     """Runs that `wandb sync` uploads, unless WANDB_MODE sets another mode."""
 
     def make(self) -> Any:
+        """Start a run of Weights & Biases, offline unless the environment says otherwise."""
         _setdefault_env(WANDB_SILENT="true", WANDB_INIT_TIMEOUT=f"{PATIENCE}", WANDB_MODE="offline")
         import wandb
         from lightning.pytorch.loggers import WandbLogger
@@ -168,6 +173,7 @@ class WandB(Logger):
         return WandbLogger(experiment=run)
 
     def end(self, status: str) -> None:
+        """Finish the run with an exit code."""
         import wandb
 
         self.logger.experiment.finish(exit_code=int(status != "success"))
@@ -178,6 +184,7 @@ class MLflow(Logger):
     """Runs in a database beside the cells, or at MLFLOW_TRACKING_URI."""
 
     def make(self) -> Any:
+        """Start a run of MLflow, or resume it."""
         _setdefault_env(
             MLFLOW_DISABLE_TELEMETRY="true",
             MLFLOW_LOGGING_LEVEL="WARNING",
@@ -204,6 +211,7 @@ class MLflow(Logger):
         return logger
 
     def end(self, status: str) -> None:
+        """Close the run with its status."""
         self.logger.finalize("KILLED" if status == "interrupted" else status)
 
 

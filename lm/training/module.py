@@ -130,6 +130,7 @@ class LanguageModel(LightningModule):
             torch.autograd.grad(self.loss(to_device(self.trainer, batch)), parameters, allow_unused=True)
 
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
+        """Seed dropout by the number of the batch."""
         # Dropout of a step does not depend on how the process came to that step, which makes resuming exact.
         seed = derive_seed("batch", self.seed_value, batch_idx, rank_and_world_size(self.trainer)[0])
         torch.default_generator.manual_seed(seed)  # torch.manual_seed costs half a millisecond where CUDA is asleep
@@ -137,6 +138,7 @@ class LanguageModel(LightningModule):
             torch.cuda.manual_seed(seed)
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
+        """Return the weighted loss of a batch and count its tokens."""
         self.tokens.append((batch.targets_bt != IGNORED).sum())
         self.rows.append(batch.rows_b)
         if self.halved:
@@ -172,11 +174,13 @@ class LanguageModel(LightningModule):
         return tokens / reduce_over_processes(self.trainer, tokens.clone(), "mean")
 
     def on_validation_epoch_start(self) -> None:
+        """Reset the measurements of the validation."""
         self.validation.reset()
         self.num_validated_batches = self.logits_bytes = 0
         self.logits = []
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
+        """Measure a batch of the validation split."""
         beat()
         trainer = self.trainer
         is_last = trainer.global_step == trainer.max_steps
@@ -196,6 +200,7 @@ class LanguageModel(LightningModule):
                 self.logits.append((logits_nv, targets_n))
 
     def configure_optimizers(self) -> Any:
+        """Return the optimizer and its schedule."""
         model = self.model
         optimizer, schedule = self.optim.build(
             model.parameters(), self.trainer.max_steps, tables(model), model.map_rate

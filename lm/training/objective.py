@@ -51,6 +51,7 @@ class CrossEntropy(Objective):
         self.z_loss = z_loss
 
     def loss(self, logits_nv: Tensor, targets_n: Tensor) -> Tensor:
+        """Return the mean loss of logits (n, v) over targets that count."""
         is_target_n = targets_n != IGNORED
         mean = nn.functional.cross_entropy(
             logits_nv, targets_n, ignore_index=IGNORED, label_smoothing=self.label_smoothing
@@ -59,6 +60,7 @@ class CrossEntropy(Objective):
         return mean + self.z_loss * log_normalizer_squared(logits_nv, is_target_n) if self.z_loss else mean
 
     def of_product(self, x_nd: Tensor, weight_vd: Tensor, targets_n: Tensor) -> Tensor:
+        """Return the loss of the logits x @ weight.T without having all of them at once."""
         return chunked_cross_entropy(x_nd, weight_vd, targets_n, self.label_smoothing, self.z_loss)
 
 

@@ -87,6 +87,7 @@ class Tee:
         self.stream, self.log = stream, log
 
     def write(self, text: str) -> int:
+        """Write to the log, without secrets, and to the stream."""
         if not self.log.closed:  # a handler made in training may keep the stream for longer
             self.log.write(redacted(text))
         return self.stream.write(text)

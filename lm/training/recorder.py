@@ -92,11 +92,13 @@ class Recorder(Callback):
     )  # fmt: skip
 
     def state_dict(self) -> dict[str, Any]:
+        """Return the state that a checkpoint holds."""
         return {
             key: {name: getattr(part, name) for name in part.STATE_KEYS} for key, part in self._stateful_parts().items()
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restore the state from a checkpoint."""
         for key, part in self._stateful_parts().items():
             for name, value in state_dict[key].items():
                 setattr(part, name, value)
@@ -107,6 +109,7 @@ class Recorder(Callback):
     # training
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        """Measure the initial model and start the clocks."""
         if trainer.global_step == 0:
             self.rows.setdefault(0, {}).update(self.probe.measure(trainer, pl_module))
             pl_module.train()
@@ -114,6 +117,7 @@ class Recorder(Callback):
         self.clock = self.last_checkpoint = time.monotonic()
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """Record a step that is logged, and write a checkpoint when it is due."""
         beat()
         done = batch_idx + 1
         if done % trainer.accumulate_grad_batches:
@@ -203,11 +207,13 @@ class Recorder(Callback):
     # evaluation
 
     def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
+        """Read the losses of the steps so far and pause the clock of training."""
         self.drain(trainer, pl_module)
         self._add_elapsed("train")
         self.meter.pause()
 
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
+        """Record the validation's metrics and ask whether to go on."""
         measured = pl_module.validation.compute()
         is_finite = math.isfinite(measured["nll"])
         row = self.rows.setdefault(trainer.global_step, {})
@@ -229,6 +235,7 @@ class Recorder(Callback):
                     write_atomic(self.work / "pruned", "")
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+        """Measure the trained model and write the last row."""
         if self.pruned:
             return
         self.drain(trainer, pl_module)

@@ -98,6 +98,7 @@ class Constant(Schedule):
         self.warmup = _warmup(warmup)
 
     def factor(self, t: int, total: int) -> float:
+        """Return the factor of the learning rate at step t of `total`."""
         warmup = _fitting(self.warmup, total)
         return min(1.0, t / warmup) if warmup else 1.0
 
@@ -115,6 +116,7 @@ class WarmupCosine(Schedule):
         self.final = _final(final)
 
     def factor(self, t: int, total: int) -> float:
+        """Return the factor of the learning rate at step t of `total`."""
         return warmup_cosine(t, _fitting(self.warmup, total), total, self.final)
 
 
@@ -131,6 +133,7 @@ class WarmupLinear(Schedule):
         self.final = _final(final)
 
     def factor(self, t: int, total: int) -> float:
+        """Return the factor of the learning rate at step t of `total`."""
         return warmup_linear(t, _fitting(self.warmup, total), total, self.final)
 
 
@@ -149,6 +152,7 @@ class InverseSquareRoot(Schedule):
         self.warmup = warmup
 
     def factor(self, t: int, total: int) -> float:
+        """Return the factor of the learning rate at step t of `total`."""
         warmup = _fitting(self.warmup, total)
         return noam(t, 1, warmup) / noam(warmup, 1, warmup)
 
@@ -170,6 +174,7 @@ class WarmupStableDecay(Schedule):
         self.final = _final(final)
 
     def factor(self, t: int, total: int) -> float:
+        """Return the factor of the learning rate at step t of `total`."""
         decay = max(1, round(self.decay * total)) if self.decay < 1 else int(self.decay)
         warmup = in_steps(self.warmup, total)
         if warmup + decay > total:

@@ -71,10 +71,12 @@ class ModelParallel(ModelParallelStrategy):
         return 1, self.num_processes
 
     def setup_environment(self) -> None:
+        """Divide the devices between data and tensor parallelism."""
         self._data_parallel_size, self._tensor_parallel_size = self.sizes()
         super().setup_environment()
 
     def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
+        """Load a checkpoint, tensors only."""
         with weights_only_load(Path(checkpoint_path)):
             return super().load_checkpoint(checkpoint_path, weights_only)
 

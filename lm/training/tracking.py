@@ -102,6 +102,7 @@ class Tracker(Callback):
                 self.loggers[name].end(status)
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """Pass new rows of the recorder on to the loggers."""
         recorder: Recorder = next(callback for callback in trainer.callbacks if isinstance(callback, Recorder))
         if os.getpid() != self.process or len(recorder.rows) == self.num_rows:  # a fork has no loggers of its own
             return

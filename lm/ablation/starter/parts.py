@@ -20,4 +20,5 @@ class SoftClip(Norm):
         self.limit = limit
 
     def forward(self, x_btd: Tensor) -> Tensor:
+        """Limit the values, (b, t, width) to (b, t, width)."""
         return x_btd / (1 + (x_btd / self.limit).square()).sqrt()

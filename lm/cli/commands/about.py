@@ -10,10 +10,12 @@ from lm.config.tree import InputError, nearest, require_place
 
 
 def add_help_options(parser: Parser) -> None:
+    """Add the arguments of `lm help`."""
     parser.add_argument("about", nargs="?", metavar="COMMAND", help="name of a command (default: list all)")
 
 
 def print_help(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
+    """Print the help of one command, or list all commands."""
     from lm.cli.entry import parsers
 
     top, inner = parsers()
@@ -25,10 +27,12 @@ def print_help(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
 
 
 def add_list_options(parser: Parser) -> None:
+    """Add the options of `lm list`."""
     add_json(parser)
 
 
 def list_components(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
+    """Print all components with their options."""
     from lm.config.components import catalogue, catalogue_lines
     from lm.training.run import Run
 
@@ -38,12 +42,14 @@ def list_components(options: argparse.Namespace, overrides: dict[str, Any]) -> i
 
 
 def add_schema_options(parser: Parser) -> None:
+    """Add the arguments of `lm schema`."""
     kinds = ("experiment", "configuration", "sweep")
     parser.add_argument("kind", nargs="?", default=kinds[0], choices=kinds, help="kind of file (default: experiment)")
     parser.add_argument("--write", type=Path, metavar="DIR", help="write all three schemas into this folder instead")
 
 
 def write_schema(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
+    """Print one JSON Schema, or write all three into a folder."""
     from lm.cli.schema import KINDS, schema
     from lm.store.files import to_json, write_atomic
 

@@ -10,6 +10,7 @@ from lm.config.tree import InputError, nearest, require_place
 
 
 def add_options(parser: Parser) -> None:
+    """Add the arguments of `lm compare`."""
     parser.add_argument(
         "path",
         type=Path,
@@ -47,6 +48,7 @@ def add_options(parser: Parser) -> None:
 
 
 def run(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
+    """Compare runs that others trained, and print or write the result."""
     from rich.console import Console
 
     from lm.analysis.external.detect import read

@@ -21,10 +21,12 @@ FOLDER_METAVARS = ("DIR", "EXPERIMENT")
 
 
 def add_options(parser: Parser) -> None:
+    """Add the argument of `lm completion`."""
     parser.add_argument("shell", choices=("bash", "zsh", "fish"), help="the shell that reads the script")
 
 
 def run(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
+    """Print the completion script of a shell."""
     print(script(options.shell))
     return 0
 

@@ -14,6 +14,7 @@ MAX_NUMBER = 100_000
 
 
 def add_count_options(parser: Parser) -> None:
+    """Add the arguments of `lm count`."""
     parser.add_argument("config", type=Path, help=CONFIG_HELP)
     parser.add_argument("--context", type=int, metavar="N", help="tokens in a row (default: the data's)")
     parser.add_argument("--batch", type=int, metavar="B", help="rows in a batch (default: the data's)")
@@ -22,6 +23,7 @@ def add_count_options(parser: Parser) -> None:
 
 
 def count(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
+    """Print the parameters, FLOPs and memory of a configuration."""
     for name in ("context", "batch"):
         value = getattr(options, name)
         if value is not None and value < 1:
@@ -42,6 +44,7 @@ def count(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
 
 
 def add_coordinates_options(parser: Parser) -> None:
+    """Add the arguments of `lm coordinates`."""
     parser.add_argument("config", type=Path, help=CONFIG_HELP)
     parser.add_argument("--widths", default="32,64,128,256", metavar="N,...", help="widths of the models")
     parser.add_argument("--steps", default="1,3,10", metavar="N,...", help="steps after which activations are measured")
@@ -50,6 +53,7 @@ def add_coordinates_options(parser: Parser) -> None:
 
 
 def check_coordinates(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
+    """Measure activations at several widths, and print or write the table."""
     widths, steps = _parse_numbers(options.widths, "--widths", 2), _parse_numbers(options.steps, "--steps", 1)
     if options.out is not None:
         if options.out.suffix != ".json":

@@ -9,12 +9,14 @@ from lm.cli.options import Command, Parser, add_json, add_out
 
 
 def add_options(parser: Parser) -> None:
+    """Add the options of `lm doctor`."""
     add_out(parser)
     parser.add_argument("--imports", action="store_true", help="import every package too, which takes seconds")
     add_json(parser)
 
 
 def run(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
+    """Print what is installed and what is wrong with it."""
     from lm.cli.doctor import examine, format_report
 
     report = examine(options.out, options.imports)

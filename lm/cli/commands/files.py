@@ -12,10 +12,12 @@ from lm.config.tree import InputError, require_place
 
 
 def add_init_options(parser: Parser) -> None:
+    """Add the argument of `lm init`."""
     parser.add_argument("folder", type=Path, metavar="DIR", help="folder of the project; created if it does not exist")
 
 
 def init(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
+    """Write a starter project into a folder."""
     from lm.ablation.project import put, starter
 
     put(starter(), options.folder, "DIR")
@@ -25,6 +27,7 @@ def init(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
 
 
 def add_cp_options(parser: Parser) -> None:
+    """Add the arguments of `lm cp`."""
     parser.add_argument("name", help="name of the experiment, such as quickstart")
     parser.add_argument(
         "folder", nargs="?", type=Path, default=Path(), metavar="DIR", help="target folder (default: .)"
@@ -32,6 +35,7 @@ def add_cp_options(parser: Parser) -> None:
 
 
 def cp(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
+    """Copy a shipped experiment, sweep or configuration with its base."""
     from lm.ablation.project import copies, put
 
     written = put(copies(options.name), options.folder, "DIR")
@@ -40,6 +44,7 @@ def cp(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
 
 
 def add_data_options(parser: Parser) -> None:
+    """Add the arguments of `lm data`."""
     parser.add_argument("name", nargs="?", help="name of a text, such as tinyshakespeare (default: list them)")
     parser.add_argument("--to", type=Path, metavar="DIR", help="folder that gets a folder of that name (default: data)")
     parser.add_argument(
@@ -49,6 +54,7 @@ def add_data_options(parser: Parser) -> None:
 
 
 def data(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
+    """Download a text, or list all that can be downloaded."""
     from lm.data.public import DATASETS, download_to
 
     if options.any and options.source is None:
@@ -68,6 +74,7 @@ def data(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
 
 
 def add_pack_options(parser: Parser) -> None:
+    """Add the arguments of `lm pack`."""
     parser.add_argument(
         "folder", type=Path, help="the folder of an experiment, a search or a ladder, such as results/quickstart"
     )
@@ -80,6 +87,7 @@ def add_pack_options(parser: Parser) -> None:
 
 
 def pack(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
+    """Write an experiment, a search or a ladder as one file."""
     if options.out is not None:
         require_place(options.out, "--out")
     from lm.report.pack import pack as write_pack
@@ -91,11 +99,13 @@ def pack(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
 
 
 def add_unpack_options(parser: Parser) -> None:
+    """Add the arguments of `lm unpack`."""
     parser.add_argument("file", type=Path, help="a pack that `lm pack` wrote, such as results/quickstart.lmpack")
     add_out(parser, "folder of cells")
 
 
 def unpack(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
+    """Add the cells of a pack to a folder of results."""
     require_place(options.out, "--out", folder=True)
     from lm.report.pack import unpack as read_pack
 

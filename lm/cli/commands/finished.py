@@ -21,6 +21,7 @@ def _add_run(parser: Parser) -> None:
 
 
 def add_evaluate_options(parser: Parser) -> None:
+    """Add the arguments of `lm evaluate`."""
     parser.usage = "lm evaluate RUN [--split SPLIT] [--lengths 64,128] [--data.corpus CORPUS ...]"
     _add_run(parser)
     parser.add_argument("--split", choices=SPLITS, help="split to evaluate on (default: test)")
@@ -32,6 +33,7 @@ def add_evaluate_options(parser: Parser) -> None:
 
 
 def evaluate(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
+    """Measure a finished run again, also on other data or at other contexts."""
     changes = read_settings(options, overrides)
     other = [key for key in changes if not key.startswith("data.")]
     if other:
@@ -54,6 +56,7 @@ def evaluate(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
 
 
 def add_generate_options(parser: Parser) -> None:
+    """Add the arguments of `lm generate`."""
     _add_run(parser)
     parser.add_argument("--prompt", required=True, metavar="TEXT", help="text to continue")
     parser.add_argument(
@@ -70,6 +73,7 @@ def add_generate_options(parser: Parser) -> None:
 
 
 def generate(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
+    """Continue a text with a finished run."""
     from lm.inference.finished import find
     from lm.inference.generate import chooser, write_text
 
@@ -85,6 +89,7 @@ def generate(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
 
 
 def add_translate_options(parser: Parser) -> None:
+    """Add the arguments of `lm translate`."""
     _add_run(parser)
     parser.add_argument("--split", choices=SPLITS, default="test", help="split to translate (default: test)")
     parser.add_argument("--beam", type=int, default=4, help="size of the beam; 1 is greedy (default: 4)")
@@ -93,6 +98,7 @@ def add_translate_options(parser: Parser) -> None:
 
 
 def translate(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
+    """Translate a split or a file with a finished run."""
     from lm.inference.finished import find
     from lm.inference.translate import translate as translate_with
 

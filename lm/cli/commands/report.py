@@ -12,6 +12,7 @@ from lm.config.tree import InputError, require_place
 
 
 def add_options(parser: Parser) -> None:
+    """Add the arguments of `lm report`."""
     parser.add_argument(
         "folders",
         type=Path,
@@ -37,6 +38,7 @@ def add_options(parser: Parser) -> None:
 
 
 def run(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
+    """Write the reports of experiments in the requested formats."""
     if len(options.folders) > 1 and options.out is None:
         raise InputError(f"a report of {len(options.folders)} experiments needs a folder; give --out DIR")
     with contextlib.ExitStack() as stack:

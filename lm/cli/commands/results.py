@@ -34,6 +34,7 @@ def _report_unreadable(lines: Sequence[str]) -> int:
 
 
 def add_ls_options(parser: Parser) -> None:
+    """Add the arguments of `lm ls`."""
     add_results(parser, "; or experiment/arm or experiment/arm/seed in results")
     parser.add_argument("--experiment", metavar="NAME", help="only the runs of this experiment or search")
     parser.add_argument("--arm", metavar="NAME", help="only the runs of this arm, or trial")
@@ -44,6 +45,7 @@ def add_ls_options(parser: Parser) -> None:
 
 
 def list_runs(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
+    """Print the selected runs of a folder."""
     from rich.console import Console
 
     from lm.analysis.runs import STATES, find_by_name, runs_of_folder, select_runs
@@ -67,11 +69,13 @@ def list_runs(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
 
 
 def add_status_options(parser: Parser) -> None:
+    """Add the arguments of `lm status`."""
     add_results(parser)
     add_json(parser)
 
 
 def status(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
+    """Print the progress of everything in a folder."""
     from rich.console import Console
 
     from lm.analysis.runs import runs_of_folder
@@ -86,6 +90,7 @@ def status(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
 
 
 def add_diff_options(parser: Parser) -> None:
+    """Add the arguments of `lm diff`."""
     accepted = (
         "a run (experiment/arm/seed, its folder, the beginning of its id), an arm (experiment/arm) or a YAML file"
     )
@@ -96,6 +101,7 @@ def add_diff_options(parser: Parser) -> None:
 
 
 def diff(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
+    """Print the differences between two runs, arms or configurations."""
     sides = (options.left, options.right)
     files = [name.endswith((".yaml", ".yml")) for name in sides]
     if files[0] != files[1]:
@@ -143,6 +149,7 @@ def _open_side(name: str, out: Path) -> "tuple[Tree, list[Record]]":
 
 
 def add_dashboard_options(parser: Parser) -> None:
+    """Add the arguments of `lm dashboard`."""
     add_results(parser)
     parser.add_argument("--port", type=int, help=f"port to listen on (default: {PORT}, or a free one if that is taken)")
     parser.add_argument(
@@ -153,6 +160,7 @@ def add_dashboard_options(parser: Parser) -> None:
 
 
 def dashboard(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
+    """Serve the results of a folder as web pages until interrupted."""
     from lm.report.web.board import Board, has_optuna_dashboard, optuna_commands
     from lm.report.web.serve import Server
 

@@ -10,6 +10,7 @@ from lm.config.tree import InputError, nearest
 
 
 def add_options(parser: Parser) -> None:
+    """Add the arguments of `lm trace`."""
     parser.usage = "lm trace EXPERIMENT ARM [METRIC], or lm trace RUN [METRIC]"
     parser.add_argument(
         "folder",
@@ -28,6 +29,7 @@ def add_options(parser: Parser) -> None:
 
 
 def run(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
+    """Print where the numbers of an arm or a run come from."""
     from rich.console import Console
 
     from lm.analysis.results import read_manifest

@@ -29,6 +29,7 @@ def _refuse_seeds(settings: dict[str, Any], remedy: str) -> None:
 
 
 def add_fit_options(parser: Parser) -> None:
+    """Add the arguments of `lm fit`."""
     parser.usage = "lm fit CONFIG [--out DIR] [--optim.lr 3e-4 ...]"
     parser.add_argument("config", type=Path, help=CONFIG_HELP)
     add_output(parser)
@@ -37,6 +38,7 @@ def add_fit_options(parser: Parser) -> None:
 
 
 def fit(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
+    """Train one configuration and print its results."""
     check_output(options)
     loggers = parse_loggers(options)
     tree = override(load_config(options.config), read_settings(options, overrides))
@@ -56,6 +58,7 @@ def fit(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
 
 
 def add_ablate_options(parser: Parser) -> None:
+    """Add the arguments of `lm ablate`."""
     parser.add_argument("spec", type=Path, help="a YAML file, or the name of a shipped one such as quickstart")
     add_output(parser)
     add_settable(parser)
@@ -74,6 +77,7 @@ def add_ablate_options(parser: Parser) -> None:
 
 
 def ablate(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
+    """Train the missing cells of an experiment and write its report."""
     from lm.ablation.experiment import load_experiment
     from lm.execution.factory import usable
 
@@ -106,6 +110,7 @@ def ablate(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
 
 
 def add_sweep_options(parser: Parser) -> None:
+    """Add the arguments of `lm sweep`."""
     parser.add_argument("spec", type=Path, help="a YAML file, or the name of a shipped one such as learning_rate")
     add_output(parser)
     add_settable(parser)
@@ -117,6 +122,7 @@ def add_sweep_options(parser: Parser) -> None:
 
 
 def sweep(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
+    """Run a search, or go on with one."""
     from lm.execution.factory import usable
 
     check_output(options)
@@ -133,6 +139,7 @@ def sweep(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
 
 
 def add_reproduce_options(parser: Parser) -> None:
+    """Add the arguments of `lm reproduce`."""
     parser.add_argument("names", nargs="*", metavar="NAME", help="experiments, such as glu (default: all)")
     parser.add_argument(
         "--tier", choices=("C", "G", "L"), default="C", help="C: claims on a CPU, G: on a GPU, L: ladders (default: C)"
@@ -153,6 +160,7 @@ def add_reproduce_options(parser: Parser) -> None:
 
 
 def reproduce(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
+    """Run the experiments with claims and print which claims hold."""
     check_output(options)
     from lm.ablation.ablate import RunOptions
     from lm.ablation.reproduce import ReproductionScope, find_experiments
