@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from messages import CheckMessage
 
 from lm.store.files import (
     PARTIAL_CHECKPOINT,
@@ -35,27 +36,18 @@ def test_the_disk_behind_an_error_is_found() -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "line"),
+    "error",
     [
-        (FULL, "/out/x: No space left on device; make room; the same command takes up where this one stopped"),
-        (
-            OSError(errno.EROFS, "Read-only file system", "/out/x"),
-            "/out/x: Read-only file system; the same command takes up where this one stopped",
-        ),
-        (
-            OSError(errno.EFBIG, "File too large", "/out/x"),
-            "/out/x: File too large; allow larger files: `ulimit -f` shows the limit, and a file system may have one; "
-            "the same command takes up where this one stopped",
-        ),
-        (OSError(errno.EACCES, "Permission denied", "/out/x"), "/out/x: Permission denied"),
-        (
-            OSError(errno.EDQUOT, "Disk quota exceeded"),
-            "Disk quota exceeded; make room; the same command takes up where this one stopped",
-        ),
+        FULL,
+        OSError(errno.EROFS, "Read-only file system", "/out/x"),
+        OSError(errno.EFBIG, "File too large", "/out/x"),
+        OSError(errno.EACCES, "Permission denied", "/out/x"),
+        OSError(errno.EDQUOT, "Disk quota exceeded"),
     ],
+    ids=["full", "read-only", "too large", "denied", "quota"],
 )
-def test_a_failing_disk_is_explained_in_a_line(error: OSError, line: str) -> None:
-    assert explain_disk_error(error, "the same command takes up where this one stopped") == line
+def test_a_failing_disk_is_explained_in_a_line(check_message: CheckMessage, error: OSError) -> None:
+    check_message(explain_disk_error(error, "the same command takes up where this one stopped"))
 
 
 def test_an_error_is_given_the_file_it_is_about() -> None:
