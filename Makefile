@@ -70,7 +70,7 @@ audit: .venv/installed  ## check the statistics on simulated experiments; AUDIT=
 faults: .venv/installed  ## disturb small runs and compare each with one left alone; FAULTS="--kills 20 --faults kills" says which
 	@PYTHONPATH=tests $(BIN)/python -m faults $(FAULTS)
 
-verify: .venv/installed  ## check the library against the worked examples; VERIFY="attn-3x4 --json" names one
+verify: .venv/installed  ## check the library against the worked examples; VERIFY=attn-3x4 names one
 	@PYTHONPATH=tests $(BIN)/python -m worked_examples $(VERIFY)
 
 references: .venv/installed  ## pack what lies in results/reference as folders; each file that a pack gives back is removed

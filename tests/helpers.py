@@ -13,6 +13,7 @@ from lm.cli import main
 from lm.config.choices import choices, slots
 from lm.config.components import build, resolve
 from lm.config.tree import InputError, Tree, override
+from lm.data.corpus import Corpus
 from lm.data.order import batch_rows, update_order_hash
 from lm.model.attention import Mask, SoftmaxAttention
 from lm.model.attention_impl import attention_weights, causal_bias, repeat_kv
@@ -173,3 +174,13 @@ def refused(
     assert len(shown.err) < longest
     for word in words:
         assert word in shown.err
+
+
+class Listed(Corpus):
+    """Documents from a list."""
+
+    def __init__(self, texts: list[str]) -> None:
+        self.texts = texts
+
+    def documents(self) -> Iterator[str]:
+        yield from self.texts

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
-from helpers import RUN, Capture, Patch
+from helpers import RUN, Capture, Patch, refused
 
 from lm.ablation.experiment import check_power, load_experiment
 from lm.ablation.project import copies, put, starter
@@ -110,9 +110,7 @@ def test_what_cannot_be_copied_is_one_line(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("file").touch()
-    assert main(arguments) == 2
-    said = capsys.readouterr().err
-    assert (said.count("\n"), words in said) == (1, True), said
+    refused(capsys, arguments, words)
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 

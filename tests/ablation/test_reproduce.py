@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import yaml
-from helpers import RUN, Capture, Patch
+from helpers import RUN, Capture, Patch, refused
 
 from lm.ablation.experiment import load_experiment
 from lm.ablation.reproduce import find_experiments
@@ -109,11 +109,7 @@ def test_what_is_named_and_cannot_be_run_is_an_error(tmp_path: Path, capsys: Cap
             "lm: textless: was not run at tier G: experiments/textless.yaml: has no tier 'G'",
         ),
     ):
-        assert main(["reproduce", *arguments]) == 2
-        shown = capsys.readouterr()
-        assert shown.out == ""
-        assert shown.err.startswith(words)
-        assert shown.err.count("\n") == 1
+        refused(capsys, ["reproduce", *arguments], words)
         assert not (tmp_path / "results").exists()
     write(tmp_path / "experiments", "sound", claims=[FEWER, {**FEWER, "tier": "G"}])
     assert main(["reproduce", "--plan"]) == 0
@@ -159,10 +155,7 @@ def test_some_seeds_come_first_and_the_others_train_later_alone(
     ],
 )
 def test_portions_that_there_are_not_are_told_in_a_line(options: list[str], words: str, capsys: Capture) -> None:
-    assert main(["reproduce", *options]) == 2
-    shown = capsys.readouterr().err
-    assert shown.startswith(f"lm: {words}")
-    assert shown.count("\n") == 1
+    refused(capsys, ["reproduce", *options], f"lm: {words}")
 
 
 def answered(folder: Path, tier: str) -> list[str]:

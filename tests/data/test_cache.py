@@ -5,36 +5,25 @@ import json
 import os
 import resource
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers import Capture, Patch
+from helpers import Capture, Listed, Patch
 
 from lm.cli import main
 from lm.cli.commands import commands
 from lm.config.tree import InputError
 from lm.data.cache import SUMS, DamageError, cache_folder, keep_compiled_code, write_array
-from lm.data.corpus import Corpus
 from lm.data.pairs import LocalPairs, PairTokens, check_pairs, prepare_pairs
 from lm.data.tokenizer import BPE, Bytes, Characters
 from lm.data.tokens import TextStats, Tokens, check_entry, is_usable, prepare
 
 FRACTIONS = (0.6, 0.2, 0.2)
 TEXTS = [f"document {i}: {'xyz' * (i % 7)}\n" for i in range(40)]
-
-
-class Listed(Corpus):
-    """Documents from a list."""
-
-    def __init__(self, texts: list[str]) -> None:
-        self.texts = texts
-
-    def documents(self) -> Iterator[str]:
-        yield from self.texts
 
 
 @pytest.fixture(autouse=True)

@@ -2,7 +2,7 @@
 
 import gzip
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +10,10 @@ import datasets
 import numpy as np
 import pandas as pd
 import pytest
-from helpers import Patch
+from helpers import Listed, Patch
 
 from lm.config.tree import InputError
-from lm.data.corpus import SPLITS, Corpus, HubText, LocalText, StdlibText, expand_user, fingerprint, split_documents
+from lm.data.corpus import SPLITS, HubText, LocalText, StdlibText, expand_user, fingerprint, split_documents
 
 TEXT = "first line\nsecond\n\nthird é\n"
 
@@ -97,13 +97,6 @@ def test_the_fingerprint_tells_texts_boundaries_and_splits_apart() -> None:
 
 
 def test_empty_documents_are_dropped_and_empty_corpus_is_refused() -> None:
-    class Listed(Corpus):
-        def __init__(self, texts: list[str]) -> None:
-            self.texts = texts
-
-        def documents(self) -> Iterator[str]:
-            yield from self.texts
-
     assert Listed(["", "a", "", "b"]).splits((0.5, 0.5, 0))["train"] == ["a"]
     with pytest.raises(InputError, match=r"^data.corpus: Listed holds no text$"):
         Listed(["", ""]).splits((0.9, 0.05, 0.05))

@@ -1,30 +1,18 @@
 """Documents as padded rows: what is cut, what is padded, and what of it counts."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
-from helpers import known
+from helpers import Listed, known
 
 from lm.config.tree import InputError
 from lm.data import IGNORED
-from lm.data.corpus import Corpus
 from lm.data.text import PaddedRows
 from lm.data.tokenizer import BPE, Bytes
 
 TEXTS = ["abc", "abcdefgh", "xy", "z", "abcdefghij", "pq", "rst", "uvwxyz", "kk", "mno"]
 CONTEXT = 5
-
-
-class Listed(Corpus):
-    """Documents from a list."""
-
-    def __init__(self, texts: list[str]) -> None:
-        self.texts = texts
-
-    def documents(self) -> Iterator[str]:
-        yield from self.texts
 
 
 def data(rows: int = 3, texts: list[str] = TEXTS, **changes: Any) -> PaddedRows:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from helpers import RUN, Capture, Patch
+from helpers import RUN, Capture, Patch, refused
 
 from lm.cli import main
 from lm.config.reading import shipped_files
@@ -117,10 +117,7 @@ def test_wrong_file_is_one_line_and_not_written(
     broken = replace(public.DATASETS["play"].files[0], name="three.txt", address=f"{server}/{path}")
     files = (*public.DATASETS["play"].files, broken)
     monkeypatch.setattr(public, "DATASETS", {"play": replace(DATASETS["gpt2"], files=files)})
-    assert main(["data", "play", "--to", str(tmp_path / "data")]) == 2
-    said = capsys.readouterr()
-    assert said.err.count("\n") == 1
-    assert words in said.err
+    refused(capsys, ["data", "play", "--to", tmp_path / "data"], words)
     assert not (tmp_path / "data").exists()
 
 
@@ -134,11 +131,7 @@ def test_without_a_network_there_is_one_line(tmp_path: Path, monkeypatch: Patch,
 
     monkeypatch.setattr(socket, "getaddrinfo", unknown)
     nowhere(monkeypatch)
-    assert main(["data", "play", "--to", str(tmp_path / "data")]) == 2
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1
-    assert "Name or service not known" in said
-    assert "--from DIR" in said
+    refused(capsys, ["data", "play", "--to", tmp_path / "data"], "Name or service not known", "--from DIR")
     assert list(tmp_path.iterdir()) == []
 
 

@@ -5,33 +5,22 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from helpers import Patch
+from helpers import Listed, Patch
 from tokenizers import Tokenizer as Trained
 
 from lm.config.tree import InputError
 from lm.data.cache import cache_folder
-from lm.data.corpus import SPLITS, Corpus, LocalText
+from lm.data.corpus import SPLITS, LocalText
 from lm.data.tokenizer import BPE, END_OF_TEXT, GPT2, UNKNOWN, Bytes, Characters, Tokenizer
 from lm.data.tokens import TextStats, Tokens, prepare
 
 FRACTIONS = (0.6, 0.2, 0.2)
 TEXTS = [f"document {i}: naïve café 日本 {'xyz' * (i % 7)}\n" for i in range(40)]
-
-
-class Listed(Corpus):
-    """Documents from a list."""
-
-    def __init__(self, texts: list[str]) -> None:
-        self.texts = texts
-
-    def documents(self) -> Iterator[str]:
-        yield from self.texts
 
 
 @pytest.fixture(autouse=True)

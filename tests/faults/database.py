@@ -11,12 +11,6 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-import yaml
-
-from faults.place import SWEEP, files
-from faults.trial import Trial
-from lm.store.files import write_atomic
-
 PASSWORD = "not-to-be-shown"
 
 USERS = ("postgres", "nobody")
@@ -117,14 +111,3 @@ def serving() -> Iterator[Postgres]:
                 server.control("stop")
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def restarted(trial: Trial) -> None:
-    """Restarts the database of a search after the first checkpoint, as if its machine had lost its power."""
-    with serving() as server:
-        described = {**files()[SWEEP], "storage": server.url}
-        write_atomic(trial.place.folder / f"{SWEEP}.yaml", yaml.safe_dump(described, sort_keys=False))
-        process = trial.begun()
-        server.control("restart")
-        trial.hit("the database")
-        trial.place.ended(process)

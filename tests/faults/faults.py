@@ -19,7 +19,6 @@ class Fault:
         needs: a function of the same file that says why it cannot be done here, if it cannot.
         sweep: whether a search is disturbed, in the place of an experiment.
         more: further options of the command.
-        elsewhere: whether cells are trained on other machines, as far as this one knows.
         many: whether it is done again and again, until there were as many as were asked for.
     """
 
@@ -29,7 +28,6 @@ class Fault:
     needs: str = ""
     sweep: bool = False
     more: tuple[str, ...] = ("--workers", "2")
-    elsewhere: bool = False
     many: bool = False
 
     def inject(self, trial: Trial) -> None:
@@ -64,8 +62,6 @@ FAULTS = {
         Fault("leases", "leases removed while two commands run", ("others", "leases"), more=("--workers", "1")),
         Fault("two-killed", "two commands at once, one of them killed", ("others", "two"), more=("--workers", "1")),
         Fault("stopped", "all processes stopped for a minute, and woken", ("others", "stopped")),
-        Fault("node", "a node of a Ray cluster lost", ("cluster", "node"), "no_ray", elsewhere=True),
-        Fault("database", "PostgreSQL restarted under a search", ("database", "restarted"), "no_server", sweep=True),
     )
 }
 

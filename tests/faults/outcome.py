@@ -86,11 +86,8 @@ def names(place: Place) -> frozenset[str]:
     return frozenset(re.sub(r"(/\.leases/[0-9a-f]+)/\d+$", r"\1/lease", name) for name in kept)
 
 
-def differences(found: Outcome, whole: Outcome, elsewhere: bool = False) -> list[str]:
-    """In what a run differs from one that nothing disturbed, in words; nothing where it does not.
-
-    Of one that trained its cells `elsewhere`, the cache and the temporary files here are not compared.
-    """
+def differences(found: Outcome, whole: Outcome) -> list[str]:
+    """List in words how a run differs from an undisturbed one."""
     said = []
     if lost := whole.cells.keys() - found.cells.keys():
         said.append(f"{len(lost)} of {len(whole.cells)} cells have no record")
@@ -100,12 +97,9 @@ def differences(found: Outcome, whole: Outcome, elsewhere: bool = False) -> list
         said.append(f"{_counted(other, 'cell')} measured something else: {_few(one[:8] for one in other)}")
     if found.table != whole.table:
         said.append("the table differs")
-    found_files, files = (
-        {name for name in one.files if not elsewhere or name.startswith("out/")} for one in (found, whole)
-    )
-    if left := found_files - files:
+    if left := found.files - whole.files:
         said.append(f"left behind: {_few(left)}")
-    if missing := files - found_files:
+    if missing := whole.files - found.files:
         said.append(f"not there: {_few(missing)}")
     return said
 

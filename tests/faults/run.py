@@ -103,7 +103,7 @@ def disturbed(fault: Fault, trial: Trial, whole: Outcome) -> list[str]:
     try:
         fault.inject(trial)
         alive = place.left_alive()
-        wrong = [f"left behind: {one}" for one in alive] + differences(outcome(place), whole, fault.elsewhere)
+        wrong = [f"left behind: {one}" for one in alive] + differences(outcome(place), whole)
         return wrong + trial.finished.twice()
     except StuckError as error:
         return [str(error)]

@@ -8,14 +8,13 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from helpers import Capture, Patch, refused
 from rich.console import Console
 
-from faults import cluster, disks, kills, run
+from faults import disks, kills, run
 from faults.__main__ import main
 from faults.faults import FAULTS, Fault
 from faults.outcome import Finished, Outcome, differences, names, outcome, resumes
@@ -68,12 +67,6 @@ def test_a_run_that_is_the_same_differs_in_nothing() -> None:
 def test_what_differs_is_said(changes: dict[str, Any], words: str) -> None:
     (said,) = differences(replace(WHOLE, **changes), WHOLE)
     assert said.startswith(words)
-
-
-def test_files_beside_results_of_remote_cells_are_not_compared() -> None:
-    found = replace(WHOLE, files=frozenset({"out/a", "cache/x"}))
-    assert differences(found, WHOLE)
-    assert not differences(found, WHOLE, elsewhere=True)
 
 
 def test_times_hosts_and_numbers_of_leases_are_no_difference(tmp_path: Path) -> None:
@@ -239,39 +232,6 @@ def test_rows_are_shown_and_written(tmp_path: Path, capsys: Capture) -> None:
     found = json.loads((tmp_path / "c.json").read_text())
     assert (found["format"], found["kills"], [row["fault"] for row in found["faults"]]) == (1, 3, ["kills", "node"])
     assert "packages" in found["machine"]
-
-
-# a cluster -----------------------------------------------------------------------------------------------------------
-
-
-def test_a_cluster_has_a_token_of_its_own(monkeypatch: Patch) -> None:
-    started: list[tuple[list[str], Any]] = []
-
-    def start(folder: Path, options: list[str], secret: Any) -> Any:
-        started.append((options, secret))
-        return SimpleNamespace(wait=lambda: 0)
-
-    monkeypatch.setattr(cluster, "_start", start)
-    monkeypatch.setattr(cluster, "_wait", lambda process, folder: None)
-    monkeypatch.setattr(cluster, "_lose", lambda folder: None)
-    with cluster.cluster() as (address, nodes, secret), cluster.cluster() as (_, _, other):
-        assert [one for _, one in started] == [secret] * 3 + [other] * 3
-        assert ["--head" in options for options, _ in started[:3]] == [True, False, False]
-        assert all(f"--address={address}" in options for options, _ in started[1:3])
-        assert len(nodes) == 2
-    assert secret["RAY_AUTH_MODE"] == "token"
-    assert secret["RAY_AUTH_TOKEN"] != other["RAY_AUTH_TOKEN"]
-
-
-@pytest.mark.extra
-@pytest.mark.slow
-@pytest.mark.timeout(1800)
-@pytest.mark.skipif(bool(cluster.no_ray()), reason=cluster.no_ray())
-def test_a_node_of_a_cluster_that_is_lost_changes_nothing(tmp_path: Path, capsys: Capture) -> None:
-    out = tmp_path / "c.json"
-    assert main(["--faults", "node", "--out", str(out)]) == 0, capsys.readouterr()
-    (row,) = json.loads(out.read_text())["faults"]
-    assert (row["came_to"], row["hits"]) == (run.SAME, {"a node": 1})
 
 
 # the command ---------------------------------------------------------------------------------------------------------

@@ -7,10 +7,9 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from helpers import CONTEXT, RUN, VOCABULARY, Capture, Patch, decoder, example, noisy, tokens, weights_of
+from helpers import CONTEXT, RUN, VOCABULARY, Capture, Patch, decoder, example, noisy, refused, tokens, weights_of
 from torch import Tensor, nn
 
-from lm.cli import main
 from lm.model import attention_impl
 from lm.model.attention import (
     CHUNK,
@@ -240,11 +239,7 @@ def test_what_cannot_be_built_is_refused_in_one_line(
     monkeypatch.chdir(tmp_path)
     Path("run.yaml").write_text(yaml.safe_dump(RUN))
     arguments = [part for key, value in {"model.heads": 4, **settings}.items() for part in (f"--{key}", str(value))]
-    assert main(["fit", "run.yaml", *arguments]) == 2
-    shown = capsys.readouterr()
-    assert shown.out == ""
-    assert len(shown.err.strip().splitlines()) == 1, shown.err
-    assert all(word in shown.err for word in words), shown.err
+    refused(capsys, ["fit", "run.yaml", *arguments], *words)
     assert [path.name for path in tmp_path.iterdir()] == ["run.yaml"]
 
 

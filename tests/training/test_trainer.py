@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 from helpers import RUN, Capture, Patch, known, order_hash
-from small_runs import Killed, silent
+from small_runs import Killed, kill_at, silent
 
 from lm.config.components import build
 from lm.config.tree import override
@@ -36,6 +36,11 @@ from lm.training.train import fail, train
 pytestmark = pytest.mark.slow
 QUIET = Execution(threads=1)
 ALWAYS = Execution(threads=1, checkpoint_seconds=0)
+
+
+def killed(*_: object) -> None:
+    """End a run as a signal would."""
+    raise Killed
 
 
 def run(out: Path, changes: dict[str, Any] | None = None, execution: Execution = QUIET) -> tuple[Cell, Record]:
@@ -214,7 +219,7 @@ def test_a_run_killed_repeatedly_equals_the_run_never_stopped(tmp_path: Path, ch
 
     for _ in range(20):
         try:
-            train(cell, store, kill, ALWAYS)
+            train(cell, store, kill_at(9), ALWAYS)
             break
         except Killed:
             assert not store.finished(cell.id)
@@ -246,9 +251,6 @@ def test_a_clock_set_back_changes_no_duration(tmp_path: Path, monkeypatch: Patch
 def test_a_kill_between_outcome_and_record_loses_nothing(tmp_path: Path, monkeypatch: Patch) -> None:
     cell, whole = run(tmp_path / "whole")
     store = Store(tmp_path / "killed")
-
-    def killed(*_: object) -> None:
-        raise Killed
 
     for place in ("lm.training.train.finish", "lm.store.store.Store.complete"):
         with monkeypatch.context() as patch:
@@ -309,12 +311,8 @@ def test_a_checkpoint_uses_no_temporary_folder(tmp_path: Path, monkeypatch: Patc
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
     cell, store = check(RUN), Store(tmp_path / "out")
 
-    def kill(step: int, steps: int, loss: float) -> None:
-        if step > 6:
-            raise Killed
-
     with pytest.raises(Killed):
-        train(cell, store, kill, ALWAYS)
+        train(cell, store, kill_at(9), ALWAYS)
     assert (store.work(cell.id) / "last.ckpt").is_file()
 
 
@@ -328,12 +326,8 @@ def test_a_damaged_checkpoint_costs_only_time(tmp_path: Path, capsys: Capture) -
     cell, whole = run(tmp_path / "whole")
     store = Store(tmp_path / "cut")
 
-    def kill(step: int, steps: int, loss: float) -> None:
-        if step > 6:
-            raise Killed
-
     with pytest.raises(Killed):
-        train(cell, store, kill, ALWAYS)
+        train(cell, store, kill_at(9), ALWAYS)
     checkpoint = store.work(cell.id) / "last.ckpt"
     checkpoint.write_bytes(checkpoint.read_bytes()[:-1000])
     capsys.readouterr()
@@ -346,9 +340,6 @@ def test_a_damaged_checkpoint_costs_only_time(tmp_path: Path, capsys: Capture) -
 def test_a_damaged_outcome_costs_only_time(tmp_path: Path, monkeypatch: Patch, capsys: Capture) -> None:
     cell, whole = run(tmp_path / "whole")
     store = Store(tmp_path / "cut")
-
-    def killed(*_: object) -> None:
-        raise Killed
 
     with monkeypatch.context() as patch:
         patch.setattr("lm.training.train.evaluate_trained", killed)
