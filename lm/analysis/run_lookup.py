@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from lm.analysis.runs import NO_EXPERIMENT, Run, cells_of, folders_of, run_of_cell, runs
+from lm.analysis.runs import NO_EXPERIMENT, RunEntry, cells_of, folders_of, run_of_cell, runs
 from lm.config.tree import InputError, nearest, path_name
 from lm.store.files import require_own
 from lm.store.store import Store
@@ -14,13 +14,13 @@ LISTED = 5
 
 
 def select_runs(
-    candidates: Sequence[Run],
+    candidates: Sequence[RunEntry],
     experiment: str | None = None,
     arm: str | None = None,
     seed: int | None = None,
     state: str | None = None,
     beginning: str = "",
-) -> list[Run]:
+) -> list[RunEntry]:
     """Select runs by experiment, arm, seed, state and the beginning of the id, where given.
 
     Raises:
@@ -40,7 +40,7 @@ def select_runs(
     ]
 
 
-def find_by_name(text: str, candidates: Sequence[Run]) -> list[Run]:
+def find_by_name(text: str, candidates: Sequence[RunEntry]) -> list[RunEntry]:
     """Find the runs named experiment, experiment/arm or experiment/arm/seed.
 
     Raises:
@@ -59,7 +59,7 @@ def find_by_name(text: str, candidates: Sequence[Run]) -> list[Run]:
     return selected
 
 
-def _only(candidates: list[Run], names: list[str], name: str, kind: str) -> list[Run]:
+def _only(candidates: list[RunEntry], names: list[str], name: str, kind: str) -> list[RunEntry]:
     if name not in names:
         choices = sorted(set(names) - {NO_EXPERIMENT})
         raise InputError(f"no {kind} {name!r}.{nearest(name, choices)} {_choices(choices)}")
@@ -71,7 +71,7 @@ def _choices(names: Sequence[str]) -> str:
     return f"Choose from {', '.join(names[:LISTED])}{more}" if names else "There is none"
 
 
-def find_one(text: str, out: Path) -> Run:
+def find_one(text: str, out: Path) -> RunEntry:
     """Find the run named experiment/arm/seed, or by the beginning of its id, below a folder of results.
 
     Raises:
@@ -104,7 +104,7 @@ def find_one(text: str, out: Path) -> Run:
     raise InputError(f"{text}: {what}; expected experiment/arm/seed.{nearest(text, names)} {_choices(names)}")
 
 
-def _by_id(text: str, out: Path) -> Run:
+def _by_id(text: str, out: Path) -> RunEntry:
     store = Store(out)
     text = path_name(text, "RUN: no such folder, and as the beginning of an id")
     ids = [cell for cell in cells_of(store) if cell.startswith(text)]
@@ -127,12 +127,12 @@ def _by_id(text: str, out: Path) -> Run:
     )
 
 
-def experiments_using(cell: str, all_runs: Iterable[Run]) -> list[Run]:
+def experiments_using(cell: str, all_runs: Iterable[RunEntry]) -> list[RunEntry]:
     """List the runs of experiments that share this cell."""
     return [run for run in all_runs if run.cell == cell and run.experiment != NO_EXPERIMENT]
 
 
-def find_run_or_arm(text: str, out: Path) -> tuple[Path, list[Run]]:
+def find_run_or_arm(text: str, out: Path) -> tuple[Path, list[RunEntry]]:
     """Find a run, or all runs of an arm named `experiment/arm`, with their folder of results.
 
     Raises:

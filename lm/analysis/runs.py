@@ -13,7 +13,7 @@ from lm.store.files import read_json, require_own
 from lm.store.formats import SEARCH
 from lm.store.lease_holder import Holder
 from lm.store.record import Record, StudyManifest
-from lm.store.side_files import Progress, read_progress
+from lm.store.side_files import ProgressFile, read_progress
 from lm.store.store import Store
 from lm.store.validation import check_shape, is_number
 
@@ -27,7 +27,7 @@ NO_EXPERIMENT = "-"
 
 
 @dataclass(frozen=True)
-class Run:
+class RunEntry:
     """A cell as one experiment or search requests it.
 
     Args:
@@ -48,7 +48,7 @@ class Run:
     cell: str
     state: State
     record: Record | None = None
-    progress: Progress | None = None
+    progress: ProgressFile | None = None
     holder: str | None = None
     note: str = ""
 
@@ -86,7 +86,7 @@ class RunIndex:
         to_come: cells of trials that each search has not begun, of which nobody can say what they are.
     """
 
-    runs: list[Run]
+    runs: list[RunEntry]
     unreadable: list[str]
     to_come: dict[str, int]
 
@@ -113,8 +113,8 @@ def runs(out: Path, only: str | None = None) -> RunIndex:
         )
     names = folders if only is None else [only, f"{only}.tuned"]
     require_own(out, [*{name.removesuffix(".tune") for name in names}, "cells"])
-    store, listed, unreadable = Store(out), list[Run](), list[str]()
-    by_cell: dict[str, Run] = {}
+    store, listed, unreadable = Store(out), list[RunEntry](), list[str]()
+    by_cell: dict[str, RunEntry] = {}
     to_come: dict[str, int] = {}
     for name in folders if only is None else [only]:
         for folder, prefix in folders.get(name, []):
@@ -212,28 +212,30 @@ def _words(holder: Holder) -> str:
     )
 
 
-def state_of(store: Store, cell: str, dropped: bool = False) -> Run:
+def state_of(store: Store, cell: str, dropped: bool = False) -> RunEntry:
     """Read the state of a cell."""
     holder, progress = store.held_by(cell), read_progress(store.work(cell))
     if holder is not None and not store.finished(cell):
-        return Run(NO_EXPERIMENT, NO_EXPERIMENT, None, cell, "training", progress=progress, holder=_words(holder))
+        return RunEntry(NO_EXPERIMENT, NO_EXPERIMENT, None, cell, "training", progress=progress, holder=_words(holder))
     if store.finished(cell):
         try:
             record = store.record(cell)
         except InputError as error:
-            return Run(NO_EXPERIMENT, NO_EXPERIMENT, None, cell, "damaged", note=str(error))
-        return Run(NO_EXPERIMENT, NO_EXPERIMENT, None, cell, record["status"], record, note=str(record["error"] or ""))
+            return RunEntry(NO_EXPERIMENT, NO_EXPERIMENT, None, cell, "damaged", note=str(error))
+        return RunEntry(
+            NO_EXPERIMENT, NO_EXPERIMENT, None, cell, record["status"], record, note=str(record["error"] or "")
+        )
     started = os.path.isdir(store.work(cell))
     state: State = "dropped" if dropped else "interrupted" if started else "missing"
-    return Run(NO_EXPERIMENT, NO_EXPERIMENT, None, cell, state, progress=progress)
+    return RunEntry(NO_EXPERIMENT, NO_EXPERIMENT, None, cell, state, progress=progress)
 
 
-def _with_name(run: Run, experiment: str, arm: str, seed: int | None) -> Run:
+def _with_name(run: RunEntry, experiment: str, arm: str, seed: int | None) -> RunEntry:
     outcome = (run.cell, run.state, run.record, run.progress, run.holder, run.note)
-    return Run(experiment, arm, seed, *outcome)
+    return RunEntry(experiment, arm, seed, *outcome)
 
 
-def run_of_cell(store: Store, cell: str) -> Run:
+def run_of_cell(store: Store, cell: str) -> RunEntry:
     """Describe a cell outside of experiments, with the seed of its configuration."""
     run, seed = state_of(store, cell), None
     for folder in (store.directory(cell), store.work(cell)):

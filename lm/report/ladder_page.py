@@ -23,7 +23,7 @@ from lm.report.ladder import (
 from lm.report.notes import author_notes
 from lm.report.render import Section, escape, markdown_section, print_section
 from lm.report.tables import as_csv
-from lm.report.web.ladder import ladder_body, ladder_html
+from lm.report.web.ladder_body import ladder_body, ladder_html
 from lm.report.web.page import Body
 from lm.report.write import publish
 

@@ -12,9 +12,9 @@ from lm.ablation.experiment import load_experiment
 from lm.ablation.sections import read_stages
 from lm.cli import main
 from lm.config.tree import InputError
-from lm.search.search import check_search, check_space
 from lm.search.space import read_space
 from lm.search.spec import load_sweep
+from lm.search.sweep import check_search, check_space
 
 SWEEP: dict[str, Any] = {
     "base": "base.yaml",
