@@ -20,7 +20,7 @@ from lm.inference.autotune import threads_of
 from lm.model.cache import Cache, Int8Cache
 from lm.model.generation import caches_for, generate, greedy
 from lm.model.transformer import Decoder, build_and_initialize
-from lm.training.run import Run
+from lm.training.run import RunConfig
 
 VOCABULARY, PROMPT, ROUNDS = 100, 8, 5
 WITHOUT, JOINED = "no cache", "joined tensors"
@@ -44,7 +44,7 @@ def generation(asked: Asked) -> list[Row]:
 def model_with(changes: Tree, steps: int) -> Decoder:
     """A decoder of width 128 with 4 layers and heads, at its first values."""
     tree = override(BASE, {"model.width": 128, "model.layers": 4, "model.heads": 4, **changes})
-    run: Run = build(resolve(tree, Run), Run)
+    run: RunConfig = build(resolve(tree, RunConfig), RunConfig)
     model = build_and_initialize(run.model, VOCABULARY, PROMPT + steps, 0)
     assert isinstance(model, Decoder)
     return model.eval()

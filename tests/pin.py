@@ -26,7 +26,7 @@ from lm.training.cell import check
 from lm.training.objective import Objective
 from lm.training.optim import Optim, tables
 from lm.training.process import Execution
-from lm.training.run import Run
+from lm.training.run import RunConfig
 from lm.training.train import train
 
 PINNED = Path(__file__).with_name("pinned.json")
@@ -96,7 +96,7 @@ def other_data(folder: Path) -> dict[str, Tree]:
 def three_steps(tree: Tree, as_initialized: bool) -> dict[str, float]:
     """Losses of three steps in float64, the norm of the first gradient, and the sum of the first batch's tokens."""
     cell = check(tree)
-    run: Run = build(cell.config, Run)
+    run: RunConfig = build(cell.config, RunConfig)
     data = run.data(run.seed)
     data.facts = cell.facts
     data.setup("fit")

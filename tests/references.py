@@ -7,8 +7,7 @@ from typing import Any
 
 from conftest import ROOT
 
-from lm.store.archive import ENDING, read_archive
-from lm.store.members import CELLS
+from lm.store.archive import CELLS, ENDING, read_archive
 
 REFERENCE = ROOT / "results" / "reference"
 

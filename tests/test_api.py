@@ -17,7 +17,7 @@ from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 
 import lm
-from lm.api.runs import to_plain
+from lm.api.training import to_plain
 from lm.cli import main
 
 MakeExperiment = Callable[..., Path]
@@ -203,10 +203,10 @@ def test_an_experiment_is_carried_out_in_its_way_by_the_executor_that_is_asked_f
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spec: str, way: str
 ) -> None:
     done: list[tuple[str, str, str]] = []
-    for module, name in (("ablate", "ablate"), ("ladder.run", "run_ladder")):
+    for module, name in (("ablate", "ablate"), ("ladder.run_ladder", "run_ladder")):
         keeps = lambda experiment, manner, name=name: done.append((name, experiment.name, manner.executor))  # noqa: E731
         monkeypatch.setattr(f"lm.ablation.{module}.{name}", keeps)
-    monkeypatch.setattr("lm.api.runs.load", str)
+    monkeypatch.setattr("lm.api.training.load", str)
     monkeypatch.setattr("lm.execution.on_slurm.Slurm.package", None)
     assert str(lm.ablate(spec, out=tmp_path, executor="slurm:executor=local")) == str(tmp_path / spec)
     assert done == [(way, spec, "slurm:executor=local")]

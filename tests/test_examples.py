@@ -8,7 +8,7 @@ from conftest import ROOT
 
 MODULES = (
     "lm.api.results",
-    "lm.api.runs",
+    "lm.api.training",
     "lm.analysis.rates",
     "lm.analysis.compare",
     "benchmarks.ratios",
@@ -32,7 +32,7 @@ MODULES = (
 )
 
 
-SLOW = ("lm.api.results", "lm.api.runs")
+SLOW = ("lm.api.results", "lm.api.training")
 """Modules with an example that trains something, or reads results."""
 
 

@@ -42,7 +42,7 @@ from lm.search.spec import load_sweep
 from lm.store.files import to_json
 from lm.store.formats import MANIFEST
 from lm.store.store import Store
-from lm.training.run import Run
+from lm.training.run import RunConfig
 
 SCALARS = st.one_of(
     st.none(),
@@ -93,12 +93,12 @@ def a_configuration_is_its_own_resolution(place: Path, changes: dict[str, Any]) 
     tree = override(fuzz.BASE, changes)
     if problem := find_unusable(tree):
         raise InputError(problem)
-    resolved = resolve(tree, Run)
-    assert resolve(copy.deepcopy(resolved), Run) == resolved
+    resolved = resolve(tree, RunConfig)
+    assert resolve(copy.deepcopy(resolved), RunConfig) == resolved
     assert run_id(json.loads(json.dumps(resolved))) == run_id(resolved)
     (place / "resolved.yaml").write_text(yaml.safe_dump(resolved, sort_keys=False), encoding="utf-8")
     assert load_yaml(place / "resolved.yaml") == resolved
-    assert isinstance(build(resolved, Run), Run)
+    assert isinstance(build(resolved, RunConfig), RunConfig)
 
 
 def an_experiment_has_a_baseline_arms_and_seeds(place: Path, tree: Any) -> None:
@@ -290,9 +290,9 @@ def prepare(place: Path) -> None:
             store.finish(f"{arm}-{seed}", record(f"{arm}-{seed}", 2.0 - 0.1 * seed, seed))
     (place / "out" / "demo").mkdir()
     (place / "out" / "demo" / "experiment.json").write_text(to_json(WHOLE))
-    config = resolve(override(RUN, {"model.width": 4, "model.layers": 1, "trainer.precision": "32-true"}), Run)
+    config = resolve(override(RUN, {"model.width": 4, "model.layers": 1, "trainer.precision": "32-true"}), RunConfig)
     (place / "config.json").write_text(json.dumps(config))
-    model = build(config, Run).model(100, 16)
+    model = build(config, RunConfig).model(100, 16)
     state = {f"model.{name}": value for name, value in model.state_dict().items()}
     torch.save({"state_dict": state}, place / "whole.ckpt")
 

@@ -24,7 +24,7 @@ from lm.execution.sharing import choose_num_workers
 from lm.inference.autotune import auto_settings_requested
 from lm.inference.remeasure import measure_lengths
 from lm.report.write import write_report
-from lm.search.search import Job, best_changes, check_search, run_searches
+from lm.search.sweep import SearchJob, best_changes, check_search, run_searches
 from lm.stats.sequential import sequential
 from lm.stats.tests import ALPHA
 from lm.store.files import read_json, to_json, write_atomic
@@ -61,7 +61,7 @@ class RunOptions:
 
 
 def ablate(experiment: Experiment, options: RunOptions, plan_only: bool = False) -> int:
-    """Train what is missing of an experiment and report on it; `lm.ablation.ladder.run` does so for a ladder.
+    """Train what is missing of an experiment and report on it; `lm.ablation.ladder.run_ladder` does so for a ladder.
 
     Returns:
         0 if every cell has a record, 1 if some were interrupted.
@@ -232,12 +232,12 @@ def measure_missing_lengths(plan: Plan, store: Store) -> None:
 # tuning --------------------------------------------------------------------------------------------------------------
 
 
-def _searches(experiment: Experiment, out: Path) -> list[Job]:
+def _searches(experiment: Experiment, out: Path) -> list[SearchJob]:
     """Return the search of every arm, with the same budget."""
     tuning, folder = experiment.tuning, out / experiment.name / TUNING_FOLDER
     assert tuning is not None
     return [
-        Job(
+        SearchJob(
             tuning.spec(arm, f"{experiment.title}: {arm}", override(experiment.tree, changes)),
             folder / arm,
             f"{arm} ",

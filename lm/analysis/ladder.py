@@ -13,7 +13,7 @@ from lm.analysis.results import Results, load, value
 from lm.analysis.texts import LOSS_OF, generalises, texts
 from lm.config.plain import shown
 from lm.config.tree import InputError, path_name
-from lm.stats.ladder import Ladder, ScalePoint, ScalingFit, fit_scaling, misfit
+from lm.stats.compute_gain import LadderDraws, ScalePoint, ScalingFit, fit_scaling, misfit
 from lm.stats.scaling import MIN_RUNGS, Law, interval
 from lm.stats.tests import ALPHA, seeds_needed
 from lm.stats.trend import Estimate, Trend
@@ -59,7 +59,7 @@ class ArmOf:
         withheld: why no trend may be called anything; empty where one may.
         bold: whether trends of the difference and of the gain may be bold: enough seeds, all of them healthy.
         explored: whether it is none of the confirmatory arms, so that nothing is claimed of it.
-        lost: what became of the lost cells of a rung without a pair, to stand beside its row.
+        lost_runs: outcomes of the lost cells of each rung without a pair, for its row.
         health: of the arm on each rung without a pair, in words.
     """
 
@@ -69,13 +69,13 @@ class ArmOf:
     withheld: str
     bold: tuple[bool, bool]
     explored: bool
-    lost: dict[str, str]
+    lost_runs: dict[str, str]
     health: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class LawOf:
-    """The baseline's law, and how sure its numbers are; `misses` as `lm.stats.ladder.misfit` has it."""
+    """The baseline's law, and how sure its numbers are; `misses` as `lm.stats.compute_gain.misfit` has it."""
 
     law: Law
     floor: Estimate
@@ -197,7 +197,7 @@ def _law(manifest: LadderManifest, rungs: Sequence[Results]) -> tuple[LawOf | No
             f"No law: {len(points)} rung{'s' * (len(points) != 1)} with runs of {base}, and a law of three parameters "
             f"takes {MIN_RUNGS}."
         )
-    ladder = Ladder(points)
+    ladder = LadderDraws(points)
     law, drawn = ladder.laws(ladder.base_k, ladder.base_dk, len(points))
     if not law.falls:
         return None, f"No law: the loss of {base} does not fall with compute."
@@ -238,11 +238,11 @@ def _arm(
     explored = arm in rungs[0].exploratory
     level = ALPHA if explored else ALPHA / confirmatory
     points, at, reasons = list[ScalePoint](), list[ArmAt](), list[str]()
-    lost, health = dict[str, str](), dict[str, str]()
+    lost_runs, health = dict[str, str](), dict[str, str]()
     for rung, results, table, noise in zip(manifest["rungs"], rungs, compared, noises, strict=True):
         point = _rung(manifest, rung, results, arm)
         if not len(point.pairs):
-            lost[rung["name"]] = lost_runs_suffix(results, arm)
+            lost_runs[rung["name"]] = lost_runs_suffix(results, arm)
             health[rung["name"]] = health_text(results, arm)
             continue
         points.append(point)
@@ -259,7 +259,7 @@ def _arm(
         if reason := reason_not_comparable(results, arm, results.headline):
             reasons.append(f"rung {rung['name']}: {reason}")
     if not points:
-        return ArmOf(arm, at, None, "; ".join(reasons), (False, False), explored, lost, health)
+        return ArmOf(arm, at, None, "; ".join(reasons), (False, False), explored, lost_runs, health)
     reasons += _unknown_rates(at)
     margin = manifest["margin"]
     margins = margin.get("difference", math.nan), math.log(margin["gain"]) if "gain" in margin else math.nan
@@ -270,7 +270,7 @@ def _arm(
     needed = seeds_needed(confirmatory)
     sound = not (reasons or explored) and all(of_rung.pairs >= needed and not of_rung.ill for of_rung in at)
     bold = sound and _called(scaling.of_difference), sound and _called(scaling.of_gain)
-    return ArmOf(arm, at, scaling, "; ".join(reasons), bold, explored, lost, health)
+    return ArmOf(arm, at, scaling, "; ".join(reasons), bold, explored, lost_runs, health)
 
 
 def _unknown_rates(at: Sequence[ArmAt]) -> list[str]:

@@ -13,7 +13,7 @@ from lm.store.files import read_json, require_own
 from lm.store.formats import SEARCH
 from lm.store.lease_holder import Holder
 from lm.store.record import Record, StudyManifest
-from lm.store.side_files import Progress, read_progress
+from lm.store.side_files import ProgressFile, read_progress
 from lm.store.store import Store
 from lm.store.validation import check_shape, is_number
 
@@ -27,7 +27,7 @@ NO_EXPERIMENT = "-"
 
 
 @dataclass(frozen=True)
-class Run:
+class RunEntry:
     """A cell as one experiment or search requests it.
 
     Args:
@@ -48,7 +48,7 @@ class Run:
     cell: str
     state: State
     record: Record | None = None
-    progress: Progress | None = None
+    progress: ProgressFile | None = None
     holder: str | None = None
     note: str = ""
 
@@ -86,7 +86,7 @@ class RunIndex:
         to_come: cells of trials that each search has not begun, of which nobody can say what they are.
     """
 
-    runs: list[Run]
+    runs: list[RunEntry]
     unreadable: list[str]
     to_come: dict[str, int]
 
@@ -113,8 +113,8 @@ def runs(out: Path, only: str | None = None) -> RunIndex:
         )
     names = folders if only is None else [only, f"{only}.tuned"]
     require_own(out, [*{name.removesuffix(".tune") for name in names}, "cells"])
-    store, listed, unreadable = Store(out), list[Run](), list[str]()
-    by_cell: dict[str, Run] = {}
+    store, listed, unreadable = Store(out), list[RunEntry](), list[str]()
+    by_cell: dict[str, RunEntry] = {}
     to_come: dict[str, int] = {}
     for name in folders if only is None else [only]:
         for folder, prefix in folders.get(name, []):
@@ -212,28 +212,30 @@ def _words(holder: Holder) -> str:
     )
 
 
-def state_of(store: Store, cell: str, dropped: bool = False) -> Run:
+def state_of(store: Store, cell: str, dropped: bool = False) -> RunEntry:
     """Read the state of a cell."""
     holder, progress = store.held_by(cell), read_progress(store.work(cell))
     if holder is not None and not store.finished(cell):
-        return Run(NO_EXPERIMENT, NO_EXPERIMENT, None, cell, "training", progress=progress, holder=_words(holder))
+        return RunEntry(NO_EXPERIMENT, NO_EXPERIMENT, None, cell, "training", progress=progress, holder=_words(holder))
     if store.finished(cell):
         try:
             record = store.record(cell)
         except InputError as error:
-            return Run(NO_EXPERIMENT, NO_EXPERIMENT, None, cell, "damaged", note=str(error))
-        return Run(NO_EXPERIMENT, NO_EXPERIMENT, None, cell, record["status"], record, note=str(record["error"] or ""))
+            return RunEntry(NO_EXPERIMENT, NO_EXPERIMENT, None, cell, "damaged", note=str(error))
+        return RunEntry(
+            NO_EXPERIMENT, NO_EXPERIMENT, None, cell, record["status"], record, note=str(record["error"] or "")
+        )
     started = os.path.isdir(store.work(cell))
     state: State = "dropped" if dropped else "interrupted" if started else "missing"
-    return Run(NO_EXPERIMENT, NO_EXPERIMENT, None, cell, state, progress=progress)
+    return RunEntry(NO_EXPERIMENT, NO_EXPERIMENT, None, cell, state, progress=progress)
 
 
-def _with_name(run: Run, experiment: str, arm: str, seed: int | None) -> Run:
+def _with_name(run: RunEntry, experiment: str, arm: str, seed: int | None) -> RunEntry:
     outcome = (run.cell, run.state, run.record, run.progress, run.holder, run.note)
-    return Run(experiment, arm, seed, *outcome)
+    return RunEntry(experiment, arm, seed, *outcome)
 
 
-def run_of_cell(store: Store, cell: str) -> Run:
+def run_of_cell(store: Store, cell: str) -> RunEntry:
     """Describe a cell outside of experiments, with the seed of its configuration."""
     run, seed = state_of(store, cell), None
     for folder in (store.directory(cell), store.work(cell)):
@@ -269,13 +271,13 @@ LISTED = 5
 
 
 def select_runs(
-    candidates: Sequence[Run],
+    candidates: Sequence[RunEntry],
     experiment: str | None = None,
     arm: str | None = None,
     seed: int | None = None,
     state: str | None = None,
     beginning: str = "",
-) -> list[Run]:
+) -> list[RunEntry]:
     """Select runs by experiment, arm, seed, state and the beginning of the id, where given.
 
     Raises:
@@ -295,7 +297,7 @@ def select_runs(
     ]
 
 
-def find_by_name(text: str, candidates: Sequence[Run]) -> list[Run]:
+def find_by_name(text: str, candidates: Sequence[RunEntry]) -> list[RunEntry]:
     """Find the runs named experiment, experiment/arm or experiment/arm/seed.
 
     Raises:
@@ -314,7 +316,7 @@ def find_by_name(text: str, candidates: Sequence[Run]) -> list[Run]:
     return selected
 
 
-def _only(candidates: list[Run], names: list[str], name: str, kind: str) -> list[Run]:
+def _only(candidates: list[RunEntry], names: list[str], name: str, kind: str) -> list[RunEntry]:
     if name not in names:
         choices = sorted(set(names) - {NO_EXPERIMENT})
         raise InputError(f"no {kind} {name!r}.{nearest(name, choices)} {_choices(choices)}")
@@ -326,7 +328,7 @@ def _choices(names: Sequence[str]) -> str:
     return f"Choose from {', '.join(names[:LISTED])}{more}" if names else "There is none"
 
 
-def find_one(text: str, out: Path) -> Run:
+def find_one(text: str, out: Path) -> RunEntry:
     """Find the run named experiment/arm/seed, or by the beginning of its id, below a folder of results.
 
     Raises:
@@ -359,7 +361,7 @@ def find_one(text: str, out: Path) -> Run:
     raise InputError(f"{text}: {what}; expected experiment/arm/seed.{nearest(text, names)} {_choices(names)}")
 
 
-def _by_id(text: str, out: Path) -> Run:
+def _by_id(text: str, out: Path) -> RunEntry:
     store = Store(out)
     text = path_name(text, "RUN: no such folder, and as the beginning of an id")
     ids = [cell for cell in cells_of(store) if cell.startswith(text)]
@@ -382,12 +384,12 @@ def _by_id(text: str, out: Path) -> Run:
     )
 
 
-def experiments_using(cell: str, all_runs: Iterable[Run]) -> list[Run]:
+def experiments_using(cell: str, all_runs: Iterable[RunEntry]) -> list[RunEntry]:
     """List the runs of experiments that share this cell."""
     return [run for run in all_runs if run.cell == cell and run.experiment != NO_EXPERIMENT]
 
 
-def find_run_or_arm(text: str, out: Path) -> tuple[Path, list[Run]]:
+def find_run_or_arm(text: str, out: Path) -> tuple[Path, list[RunEntry]]:
     """Find a run, or all runs of an arm named `experiment/arm`, with their folder of results.
 
     Raises:

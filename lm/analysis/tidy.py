@@ -40,11 +40,10 @@ def cells(results: Results) -> pd.DataFrame:
 
 
 def curves(results: Results) -> pd.DataFrame:
-    """The learning curves: a row for each arm, seed and step that was logged, a column for each quantity; NaN where a
-    quantity was not measured at a step.
+    """Return the learning curves: a row for each arm, seed and logged step, a column for each quantity.
 
-    A run that did not go well, or whose curve was not kept, has no rows, and neither has an arm with a damaged curve:
-    what is left out may be what made it better or worse.
+    A quantity that was not measured at a step is NaN. A run that did not go well, or whose curve was not kept, has no
+    rows, and neither has an arm with a damaged curve: what is left out may be what made it better or worse.
     """
     tables = []
     for arm in results.arms:

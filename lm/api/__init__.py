@@ -9,9 +9,9 @@ from lm.api.results import Ladder as Ladder
 from lm.api.results import Results as Results
 from lm.api.results import figure as figure
 from lm.api.results import load as load
-from lm.api.runs import Run as Run
-from lm.api.runs import Trained as Trained
-from lm.api.runs import ablate as ablate
-from lm.api.runs import fit as fit
-from lm.api.runs import load_model as load_model
+from lm.api.training import Run as Run
+from lm.api.training import Trained as Trained
+from lm.api.training import ablate as ablate
+from lm.api.training import fit as fit
+from lm.api.training import load_model as load_model
 from lm.config.tree import InputError as InputError

@@ -113,10 +113,10 @@ def all_settings() -> list[str]:
     from lm.config.components import resolve
     from lm.config.reading import load_config
     from lm.config.tree import flatten
-    from lm.training.run import Run
+    from lm.training.run import RunConfig
 
     try:
-        return sorted(flatten(resolve(load_config(Path(EXAMPLE)), Run)))
+        return sorted(flatten(resolve(load_config(Path(EXAMPLE)), RunConfig)))
     except InputError:  # nothing is shipped
         return []
 

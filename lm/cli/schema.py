@@ -13,9 +13,9 @@ from lm.config.choices import Slot, choices, is_section, slots
 from lm.config.components import REQUIRED, hint_of, plain_options
 from lm.config.keys import Schema, any_of, schema_of
 from lm.config.tree import join
-from lm.search.distributions import Choices, Distribution
+from lm.search.distributions import ChoicesNode, Distribution
 from lm.search.spec import OPTIONS, PRUNERS, SAMPLERS, SweepFile, accepted_options
-from lm.training.run import AUTO, UNSOUND, Run, Trainer
+from lm.training.run import AUTO, UNSOUND, RunConfig, Trainer
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 KINDS = ("experiment", "configuration", "sweep")
@@ -32,7 +32,7 @@ def schema(kind: str) -> Schema:
         nodes = _changes()
         about = "What one cell trains: its data, model and optimiser; or a base, and what differs from it."
         based: Schema = {"type": "object", "properties": {"base": {"type": "string"}}, "required": ["base"]}
-        full = _arguments(Run, 0, nodes)
+        full = _arguments(RunConfig, 0, nodes)
         named: Schema = {"required": ["base"]}
         whole: Schema = {"description": about, "if": named, "then": based, "else": full}
     elif kind == "experiment":
@@ -179,7 +179,7 @@ def _changes() -> dict[str, Schema]:
     nodes: dict[str, Schema] = {}
     paths: dict[str, list[Schema]] = {}
     tops: list[str] = []
-    _paths(Run, 0, "", nodes, paths, tops)
+    _paths(RunConfig, 0, "", nodes, paths, tops)
     inside = rf"^({'|'.join(re.escape(top) for top in tops)})(\.[A-Za-z_]\w*)+$"
     nodes["Changes"] = {
         "description": "Dotted paths of a configuration, and what to put there. A component replaces the whole node.",
@@ -193,7 +193,7 @@ def _changes() -> dict[str, Schema]:
         "type": "object",
         "minProperties": 1,
         "propertyNames": {"anyOf": [{"enum": sorted(paths.keys() - {"seed", "data_seed"})}, {"pattern": inside}]},
-        "additionalProperties": schema_of(Distribution | Choices, nodes),
+        "additionalProperties": schema_of(Distribution | ChoicesNode, nodes),
     }
     nodes["Sampler"] = {"default": "tpe", **_method(SAMPLERS)}
     nodes["Pruner"] = {"default": "none", **_method(PRUNERS)}

@@ -116,11 +116,11 @@ def _inner(node: yaml.Node) -> list[yaml.Node]:
     """
     if isinstance(node, yaml.MappingNode):
         node.value = [(_key(key), value) for key, value in node.value]
-        seen = set()
+        names = set()
         for key, _ in node.value:
-            if key.value in seen:
+            if key.value in names:
                 raise _refusal(f"key {shown(key.value)} given twice", key)
-            seen.add(key.value)
+            names.add(key.value)
         return [value for _, value in node.value]
     if isinstance(node, yaml.SequenceNode):
         return list(node.value)

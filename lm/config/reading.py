@@ -263,8 +263,8 @@ def require_kind(tree: Mapping[str, Any], path: Path, kind: str) -> None:
 
 def _wrong_kind(path: Path, kinds: Sequence[str], expected: str) -> str:
     """Format the message for a file of other kinds than expected."""
-    taken = (f"{_article(kind)}: {COMMAND_BY_KIND[kind]} {path}" for kind in kinds)
-    return f"{path}: is {' and '.join(taken)}; expected {_article(expected)}"
+    readings = (f"{_article(kind)}: {COMMAND_BY_KIND[kind]} {path}" for kind in kinds)
+    return f"{path}: is {' and '.join(readings)}; expected {_article(expected)}"
 
 
 def _article(kind: str) -> str:

@@ -29,7 +29,7 @@ from lm.training.module import compile_blocks
 from lm.training.optim import tables
 from lm.training.provenance import device_name
 from lm.training.recorder import Recorder
-from lm.training.run import AUTO, Run
+from lm.training.run import AUTO, RunConfig
 
 STEPS, SECONDS = 9, 4.0
 """Steps over which each choice is timed, or fewer where they take longer than so many seconds."""
@@ -184,7 +184,7 @@ class _Timing:
     def _trainer(self, settings: Settings) -> Any:
         """Return Lightning's trainer with these settings."""
         changes = {f"trainer.{name}": value for name, value in settings.items()}
-        run: Run = build(override(self.cell.config, changes), Run)
+        run: RunConfig = build(override(self.cell.config, changes), RunConfig)
         with quiet():
             return run.trainer(Recorder(Path(), self.built.data))
 

@@ -25,7 +25,7 @@ from lm.model.mlp import MLP
 from lm.model.transformer import Embedding
 from lm.training.cell import check
 from lm.training.optim import tables
-from lm.training.run import Run
+from lm.training.run import RunConfig
 
 LAYERS: tuple[type[nn.Module], ...] = (Embedding, Attention, MLP, Block)
 """Layers that are measured, beside the logits."""
@@ -47,7 +47,7 @@ def coordinates(tree: Tree, widths: Sequence[int], steps: Sequence[int]) -> dict
     Raises:
         InputError: for a width that the model cannot have.
     """
-    options = resolve(tree, Run)["model"]["init_args"]
+    options = resolve(tree, RunConfig)["model"]["init_args"]
     if not {"width", "heads", "parametrization"} <= options.keys():
         raise InputError("model: takes no width, heads and parametrization, so that it has no other width")
     mup = {"class_path": "MuP", "init_args": {"base_width": options["width"], "base_heads": options["heads"]}}

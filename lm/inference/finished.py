@@ -158,10 +158,10 @@ class FinishedRun:
 
     def data(self) -> Any:
         """Return its data, not prepared."""
-        from lm.training.run import Run  # with Lightning, which is rarely needed here
+        from lm.training.run import RunConfig  # with Lightning, which is rarely needed here
 
         with blame("data"):
-            return build(resolve(self.config, Run), Run).data(self.config["seed"])
+            return build(resolve(self.config, RunConfig), RunConfig).data(self.config["seed"])
 
     def facts(self) -> TextStats:
         """Return the facts of its text, which lies in the cache or is prepared again.

@@ -20,8 +20,8 @@ from lm.store.metrics import describe
 from lm.store.record import Record
 from lm.store.store import Store
 from lm.training.cell import Cell
-from lm.training.evaluate import Trained, add
-from lm.training.run import Evaluation, Run
+from lm.training.evaluate import TrainedCell, add
+from lm.training.run import Evaluation, RunConfig
 
 SPLIT = "test"
 
@@ -65,7 +65,7 @@ class _Stored(Tokenizer):
 
 def cell_of(run: FinishedRun) -> Cell:
     """Return the cell of a finished run. Raises InputError where its text is no longer that of the run."""
-    return Cell(resolve(run.config, Run), run.facts(), run.record["id"])
+    return Cell(resolve(run.config, RunConfig), run.facts(), run.record["id"])
 
 
 def other_data(cell: Cell, changes: Tree) -> tuple[Data, Tree]:
@@ -79,9 +79,9 @@ def other_data(cell: Cell, changes: Tree) -> tuple[Data, Tree]:
             raise InputError(f"{key}: a finished run can be measured with other settings of data only, as data.corpus")
         if key.startswith(("data.tokenizer", "data.init_args.tokenizer", "data.class_path")):
             raise InputError(f"{key}: is decided by the run, which knows no other tokens; leave it out")
-    config = resolve(override(cell.config, changes), Run)
+    config = resolve(override(cell.config, changes), RunConfig)
     with blame("data"):
-        data: Any = build(config, Run).data(config["seed"])
+        data: Any = build(config, RunConfig).data(config["seed"])
     data.tokenizer = _Stored(str(Path(cell.facts.folder) / "tokenizer.json"))
     data.prepare_data()
     assert data.facts is not None
@@ -141,7 +141,7 @@ def add_to_record(record: Record, name: str, measured: dict[str, Any]) -> None:
         record["evaluations"][name] = measured
 
 
-def lengths(trained: Trained, record: Record, requested: Sequence[int], tokens: int) -> dict[str, Any]:
+def lengths(trained: TrainedCell, record: Record, requested: Sequence[int], tokens: int) -> dict[str, Any]:
     """Return NLL on validation at the requested lengths and those measured before, all over the same tokens."""
     before = [int(length) for length in record["evaluations"].get("lengths", {})]
     every = sorted({*requested, *before})
@@ -153,9 +153,9 @@ def lengths(trained: Trained, record: Record, requested: Sequence[int], tokens: 
     return trained.lengths(every, "validation", tokens)
 
 
-def _trained(cell: Cell, checkpoint: Path, data: Data | None = None) -> Trained:
+def _trained(cell: Cell, checkpoint: Path, data: Data | None = None) -> TrainedCell:
     with blame("trainer"):  # Lightning checks accelerator and precision against this machine
-        return Trained(cell, checkpoint, data)
+        return TrainedCell(cell, checkpoint, data)
 
 
 def _tokens(cell: Cell, request: Request) -> int:
@@ -174,7 +174,7 @@ def _measure_own_data(cell: Cell, checkpoint: Path, record: Record, request: Req
     return results
 
 
-def check_losses(record: Record, results: dict[str, Any], trained: Trained, checkpoint: Path) -> None:
+def check_losses(record: Record, results: dict[str, Any], trained: TrainedCell, checkpoint: Path) -> None:
     """Check that losses measured on a run's own text equal those in its record.
 
     Where the record holds the hash of the checkpoint, which was checked before, a difference is reported in a line on

@@ -9,7 +9,7 @@ from lm.analysis.answers import DECIDED, Answer, adjust_p, answer_claim
 from lm.analysis.claims import KINDS, Claim
 from lm.analysis.results import Results
 from lm.analysis.texts import DocumentCache
-from lm.report.render import Cell, Section, print_section
+from lm.report.render import Section, TableCell, print_section
 from lm.stats.tests import ALPHA, smallest_p
 
 COLUMNS = ("kind", "claim", "expected", "estimate [interval]", "seeds", "p", "q", "p (Holm)", "verdict", "source")
@@ -60,7 +60,7 @@ def row(answer: Answer) -> list[str]:
         format_estimate(answer),
         str(answer.seeds),
         *p,
-        Cell(verdict, style=STYLES[answer.verdict]),
+        TableCell(verdict, style=STYLES[answer.verdict]),
         claim.source,
     ]
 

@@ -18,7 +18,7 @@ from lm.config.tree import InputError
 from lm.report.figures.picture import as_files
 from lm.report.figures.static_pages import ALT, draw_runs
 from lm.report.notes import describe_test, format_seeds, seed_ranges, share_of_alpha
-from lm.report.render import Cell, Section, escape, markdown_section, print_section
+from lm.report.render import Section, TableCell, escape, markdown_section, print_section
 from lm.report.tables import (
     ARROWS,
     DIFFERENCE,
@@ -67,7 +67,7 @@ def judged_sections(runs: Runs, table: pd.DataFrame) -> list[Section]:
                 str(row.arm),
                 format_run_counts(row),
                 mean_and_sd(row),
-                Cell(difference(row, labelled), bool(row.bold)),
+                TableCell(difference(row, labelled), bool(row.bold)),
                 str(row.verdict),
             ]
             for row in of_quantity.itertuples()

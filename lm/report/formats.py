@@ -46,32 +46,32 @@ Files = dict[str, str | bytes]
 
 
 @dataclasses.dataclass(frozen=True)
-class Search:
+class StudySource:
     """A search with the importances of its parameters, or why there are none."""
 
     study: Study
     importance: ImportancesOrReason
 
 
-ReportSource = ExperimentReport | LadderResults | Search
+ReportSource = ExperimentReport | LadderResults | StudySource
 
 KINDS: dict[type, tuple[str, str]] = {
     ExperimentReport: ("experiment", "experiments"),
     LadderResults: ("ladder", "ladders"),
-    Search: ("search", "searches"),
+    StudySource: ("search", "searches"),
 }
 
 
 def load_source(folder: Path) -> ReportSource:
     """Load the experiment, ladder or search in a folder. Raises InputError where it cannot be read."""
     if os.path.isfile(folder / "study.json"):
-        return Search(*load_ranked(folder))
+        return StudySource(*load_ranked(folder))
     return load_ladder(folder) if os.path.isfile(folder / FILE) else load_report(folder)
 
 
 def show_source(source: ReportSource, console: Console) -> None:
     """Print its tables."""
-    if isinstance(source, Search):
+    if isinstance(source, StudySource):
         terminal(source.study, importance_lines(source.importance), console)
     elif isinstance(source, LadderResults):
         show_ladder(source, console)
@@ -81,7 +81,7 @@ def show_source(source: ReportSource, console: Console) -> None:
 
 def is_damaged(source: ReportSource) -> bool:
     """Return True if a record or a curve was changed since training wrote it."""
-    return not isinstance(source, Search) and source.damaged
+    return not isinstance(source, StudySource) and source.damaged
 
 
 # the request ----------------------------------------------------------------------------------------------------------
@@ -226,7 +226,7 @@ def _count_kinds(sources: Sequence[ReportSource]) -> str:
 
 
 def _entry(source: ReportSource) -> OverviewEntry:
-    if isinstance(source, Search):
+    if isinstance(source, StudySource):
         body = search_body(source.study, source.importance)
         return OverviewEntry(source.study.manifest["name"], "", [], best_line(source.study), body)
     return _ladder_entry(source) if isinstance(source, LadderResults) else _experiment_entry(source)
@@ -262,7 +262,7 @@ def _ladder_entry(results: LadderResults) -> OverviewEntry:
     top, lines = results.manifest["rungs"][-1]["name"], []
     for arm in results.arms:
         if arm.scaling is None or arm.at[-1].rung != top:
-            nothing = f"no pair to compare{arm.lost.get(top, '')}"
+            nothing = f"no pair to compare{arm.lost_runs.get(top, '')}"
             lines.append(ArmLine(arm.name, "0", "-", nothing, arm.health.get(top, NO_RUN), bold=False))
             continue
         at, of = arm.at[-1], arm.scaling.differences[-1]

@@ -8,10 +8,10 @@ import numpy as np
 import pandas as pd
 
 from lm.analysis.ladder import ArmOf, LadderResults, losses
-from lm.report.render import Cell, Section
+from lm.report.render import Section, TableCell
 from lm.report.run import describe_autotune
 from lm.report.tables import DIFFERENCE, format_verdict_cell, heading, number, signed
-from lm.stats.ladder import Beyond, Gain
+from lm.stats.compute_gain import Beyond, Gain
 from lm.stats.tests import seeds_needed
 from lm.stats.trend import MIN_PAIRS, Estimate, Trend
 from lm.store.metrics import describe
@@ -71,12 +71,12 @@ def worth_section(results: LadderResults) -> Section:
         for arm in results.arms:
             index = next((k for k, at in enumerate(arm.at) if at.rung == rung["name"]), None)
             if index is None or arm.scaling is None:
-                nothing = f"no pair to compare{arm.lost.get(rung['name'], '')}"
+                nothing = f"no pair to compare{arm.lost_runs.get(rung['name'], '')}"
                 rows.append([rung["name"], arm.name, "0", "-", "-", nothing])
                 continue
             at, estimate = arm.at[index], arm.scaling.differences[index]
             arm_gain = arm.scaling.gains[index] if arm.scaling.gains else None
-            difference = Cell(signed(estimate.value, estimate.low, estimate.high, digits(results)), at.bold)
+            difference = TableCell(signed(estimate.value, estimate.low, estimate.high, digits(results)), at.bold)
             text = gain(arm_gain) + (NOT_BRACKETED if arm_gain is not None and at.not_bracketed else "")
             rows.append([rung["name"], arm.name, str(at.pairs), difference, text, format_verdict_cell(at.verdict)])
     columns = ["rung", "arm", "n", DIFFERENCE, "gain in compute [95 % CI]", "verdict"]
@@ -99,7 +99,7 @@ def trend_section(results: LadderResults) -> Section:
         for quantity, slope, text, strong in zip(
             ("difference", "gain, a factor"), slopes, texts, arm.bold, strict=True
         ):
-            rows.append([arm.name, quantity, Cell(slope, strong), text])
+            rows.append([arm.name, quantity, TableCell(slope, strong), text])
     return Section("With more compute", ("arm", "of", "a decade of compute", "verdict"), rows, trend_notes(results))
 
 

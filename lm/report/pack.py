@@ -14,9 +14,22 @@ from lm.analysis.runs import is_experiment_or_search
 from lm.config.tree import InputError, nearest, path_name
 from lm.report.study import load_study
 from lm.store import files
-from lm.store.archive import ENDING, Archive, looks_like_pack, read_archive, write_archive
+from lm.store.archive import (
+    CELLS,
+    ENDING,
+    EXPERIMENT,
+    JOURNAL,
+    LADDER,
+    OF_A_CELL,
+    STUDY,
+    TWINS,
+    Archive,
+    looks_like_pack,
+    pattern_of,
+    read_archive,
+    write_archive,
+)
 from lm.store.files import read_json, require_own
-from lm.store.members import CELLS, EXPERIMENT, JOURNAL, LADDER, OF_A_CELL, STUDY, TWINS, pattern_of
 from lm.store.store import LOG, Store
 from lm.store.thin_curves import THIN_NAME, thin_curve
 

@@ -14,7 +14,7 @@ from lm.analysis.compare import HEALTHY, NO_RUN, NONE_ENDED
 from lm.analysis.results import Results, quantities
 from lm.config.tree import InputError
 from lm.report.notes import method
-from lm.report.render import Cell, Section
+from lm.report.render import Section, TableCell
 from lm.report.tables import (
     DIFFERENCE,
     difference,
@@ -107,21 +107,21 @@ def _row(
     labelled: bool,
     footnotes: _Footnotes,
     means: bool,
-) -> list[Cell]:
+) -> list[TableCell]:
     """Return the cells of an arm."""
     first = next(iter(of_arm.values()))
-    cells: list[Cell] = []
+    cells: list[TableCell] = []
     for name in shown:
         row = of_arm[name]
         spread = name in judged or not means
-        cells.append(Cell(mean_and_sd(row) if spread else number(row.mean, describe(name).digits)))
+        cells.append(TableCell(mean_and_sd(row) if spread else number(row.mean, describe(name).digits)))
         if name in judged:
-            cells.append(Cell(difference(row, labelled), bool(row.bold), _marks(row, footnotes)))
+            cells.append(TableCell(difference(row, labelled), bool(row.bold), _marks(row, footnotes)))
     noted = any(cell.marks.strip(STAR) for cell in cells)
     problem = str(first.health) if first.health in (NONE_ENDED, NO_RUN) else f"unhealthy: {first.health}"
     mark = footnotes.mark(problem) if first.health != HEALTHY and not noted else ""
     counted = next((of_arm[name] for name in shown if name in judged), first)
-    return [Cell(str(first.arm), marks=mark), Cell(format_run_counts(counted)), *cells]
+    return [TableCell(str(first.arm), marks=mark), TableCell(format_run_counts(counted)), *cells]
 
 
 def _marks(row: Any, footnotes: _Footnotes) -> str:

@@ -17,7 +17,7 @@ from rich.text import Text
 from lm.report.web.elements import Html, joined, listed, table, tag
 
 
-class Cell(str):
+class TableCell(str):
     """Text of a table's cell with its emphasis.
 
     Args:
@@ -44,7 +44,7 @@ class Section:
     Args:
         title: heading of the section.
         columns: headings of the columns.
-        rows: texts, some of which may be a `Cell`.
+        rows: texts, some of which may be a `TableCell`.
         notes: lines below the table.
         footnotes: meanings of the marks, each beginning with its mark.
         groups: a heading above each column, such as a quantity above its mean and difference.
@@ -71,9 +71,9 @@ def is_bold(row: Sequence[str]) -> bool:
     return any(emphasis(text).bold for text in row)
 
 
-def emphasis(text: str) -> Cell:
+def emphasis(text: str) -> TableCell:
     """Return a text as a cell, with no emphasis where it has none."""
-    return text if isinstance(text, Cell) else Cell(text)
+    return text if isinstance(text, TableCell) else TableCell(text)
 
 
 # the terminal --------------------------------------------------------------------------------------------------------
@@ -202,7 +202,7 @@ def html_section(section: Section) -> Html:
     return joined(content, listed(section.footnotes), listed(section.notes))
 
 
-def _html_cell(cell: Cell) -> str:
+def _html_cell(cell: TableCell) -> str:
     marks = tag("sup", cell.marks) if cell.marks else ""
     content = tag("strong", cell) if cell.bold else str(cell)
     return joined(content, marks) if marks else content

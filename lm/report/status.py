@@ -6,7 +6,7 @@ from typing import Any
 
 from rich.console import Console
 
-from lm.analysis.runs import NO_EXPERIMENT, Run, RunIndex
+from lm.analysis.runs import NO_EXPERIMENT, RunEntry, RunIndex
 from lm.report.render import print_table
 
 COLUMNS = {
@@ -45,12 +45,12 @@ def duration(seconds: float) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60} min"
 
 
-def _distinct(runs: Iterable[Run]) -> list[Run]:
+def _distinct(runs: Iterable[RunEntry]) -> list[RunEntry]:
     """Return each cell once, though several arms may use it."""
     return list({run.cell: run for run in runs}.values())
 
 
-def seconds_left(runs: Sequence[Run], to_come: int = 0) -> float | None:
+def seconds_left(runs: Sequence[RunEntry], to_come: int = 0) -> float | None:
     """Estimate the seconds until these runs and `to_come` more are done, at today's parallelism.
 
     A run that has not begun is estimated by those of its arm, or by any. None without data for an estimate.
@@ -66,7 +66,7 @@ def seconds_left(runs: Sequence[Run], to_come: int = 0) -> float | None:
     return max([sum(estimates) / at_once, *longest])
 
 
-def _left(run: Run, others: Sequence[Run]) -> float | None:
+def _left(run: RunEntry, others: Sequence[RunEntry]) -> float | None:
     """Estimate the seconds that a run still takes."""
     progress = run.progress
     if progress is not None and progress["pace"] is not None:
@@ -77,7 +77,7 @@ def _left(run: Run, others: Sequence[Run]) -> float | None:
     return whole
 
 
-def typical(runs: Sequence[Run], arm: str) -> float | None:
+def typical(runs: Sequence[RunEntry], arm: str) -> float | None:
     """Return the median seconds of an arm's runs, else of any, else as promised by runs in training."""
     done = [(run.arm, run.seconds) for run in runs]
     of_arm = [seconds for name, seconds in done if name == arm and seconds is not None]
@@ -93,18 +93,18 @@ def typical(runs: Sequence[Run], arm: str) -> float | None:
 # lm status -----------------------------------------------------------------------------------------------------------
 
 
-def counts(runs: Sequence[Run]) -> dict[str, int]:
+def counts(runs: Sequence[RunEntry]) -> dict[str, int]:
     """Count the cells in each state."""
     return {state: sum(run.state == state for run in _distinct(runs)) for state in COLUMNS}
 
 
-def _by_experiment(index: RunIndex) -> dict[str, list[Run]]:
+def _by_experiment(index: RunIndex) -> dict[str, list[RunEntry]]:
     without = any(run.experiment == NO_EXPERIMENT for run in index.runs)
     names = [*index.experiments, *([NO_EXPERIMENT] if without else [])]
     return {name: [run for run in index.runs if run.experiment == name] for name in names}
 
 
-def _counts(index: RunIndex, name: str, runs: Sequence[Run]) -> dict[str, int]:
+def _counts(index: RunIndex, name: str, runs: Sequence[RunEntry]) -> dict[str, int]:
     """Count the cells of an experiment in each state; trials that a search has yet to begin are missing."""
     number = counts(runs)
     return {**number, "missing": number["missing"] + index.to_come.get(name, 0)}
@@ -157,7 +157,7 @@ def status_parts(index: RunIndex) -> tuple[list[str], list[list[str]], list[str]
     return columns, rows, [*lines, _left_line(index)]
 
 
-def training_line(run: Run) -> str:
+def training_line(run: RunEntry) -> str:
     """Describe a run in training in a line: progress, loss, and who trains it."""
     progress = run.progress
     at = "no step reported yet"
@@ -185,7 +185,7 @@ def _left_line(index: RunIndex) -> str:
 # lm ls ---------------------------------------------------------------------------------------------------------------
 
 
-def run_json(run: Run) -> dict[str, Any]:
+def run_json(run: RunEntry) -> dict[str, Any]:
     """Return a run as a mapping for JSON."""
     alone = run.experiment == NO_EXPERIMENT
     return {
@@ -204,7 +204,7 @@ def run_json(run: Run) -> dict[str, Any]:
     }
 
 
-def show_runs(runs: Sequence[Run], console: Console) -> None:
+def show_runs(runs: Sequence[RunEntry], console: Console) -> None:
     """Print a row for each run: name, seed, status, loss, id."""
     rows = []
     for run in runs:

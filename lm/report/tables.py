@@ -10,7 +10,7 @@ import pandas as pd
 from lm.analysis.compare import LOST
 from lm.analysis.pace import StepsToBaselineLoss, mean_share
 from lm.analysis.results import HEADLINE, Results
-from lm.report.render import Cell, Section
+from lm.report.render import Section, TableCell
 from lm.stats.verdicts import Better
 from lm.store.files import escape_cell, escape_formula
 from lm.store.metrics import SUMMARY_METRICS, describe
@@ -168,7 +168,7 @@ def summary(
             str(row.arm),
             format_run_counts(row),
             mean_and_sd(row),
-            Cell(difference(row, labelled), bool(row.bold)),
+            TableCell(difference(row, labelled), bool(row.bold)),
         ]
         cells += [_without_problems(results, row), str(row.health)]
         if paces:

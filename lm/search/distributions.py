@@ -23,13 +23,13 @@ class ConditionalChoice(TypedDict, total=False):
 
     class_path: Required[Annotated[str, "Its class."]]
     init_args: Annotated[dict[str, Any] | None, "Its options that are not searched."]
-    space: Annotated["dict[str, Distribution | Choices]", "What is searched of it, as paths below it."]
+    space: Annotated["dict[str, Distribution | ChoicesNode]", "What is searched of it, as paths below it."]
 
 
 Section = Annotated[dict[str, Any], Also(**{"type": "object", "not": {"required": ["class_path"]}})]
 
 
-class Choices(TypedDict):
+class ChoicesNode(TypedDict):
     """One of several values."""
 
     choices: Annotated[

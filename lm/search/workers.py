@@ -52,21 +52,21 @@ class DbLease:
 
     def __init__(self, leases: "DbLeases", name: str, number: int, holder: Holder) -> None:
         self.leases, self.name, self.number, self.holder = leases, name, number, holder
-        self.lost = False
+        self.taken_over = False
         self.over = threading.Event()
         self.thread = threading.Thread(target=self._live, name=f"lease {name}", daemon=True)
         self.thread.start()
 
     def _live(self) -> None:
         """Send heartbeats until the lease is released or lost."""
-        while not self.over.wait(lease_holder.BEAT_SECONDS) and not self.lost:
+        while not self.over.wait(lease_holder.BEAT_SECONDS) and not self.taken_over:
             self.beat()
 
     def beat(self) -> bool:
         """Send a heartbeat; return False if the database did not answer."""
         self.holder = replace(self.holder, beat=self.holder.beat + 1)
         try:
-            self.lost = not self.leases.replace(self.name, self.number, self.number, self.holder)
+            self.taken_over = not self.leases.replace(self.name, self.number, self.number, self.holder)
         except SQLAlchemyError:
             return False
         return True

@@ -1,12 +1,13 @@
-"""A pack: one file that holds many small ones, whose bytes depend on theirs alone, and which is safe to read.
+"""Packs: one file that holds many small ones, and the files that it may hold.
 
-A pack is a zip file. `pack.json` in it says which files there are; their contents lie one after another in a few
-members, each of one kind, compressed as a whole with xz, so that what cells have in common is stored once. Contents are
-kept as they are, byte for byte. Whoever made a pack, nothing in it is run, and none of it reaches a path or a size that
-was not checked before.
+A pack is a zip file whose bytes depend on its files alone. `pack.json` in it says which files there are; their contents
+lie one after another in a few members, each of one kind, compressed as a whole with xz, so that what cells have in
+common is stored once. Contents are kept as they are, byte for byte. Whoever made a pack, nothing in it is run, and none
+of it reaches a path or a size that was not checked before.
 """
 
 import contextlib
+import fnmatch
 import io
 import json
 import lzma
@@ -14,22 +15,24 @@ import os
 import struct
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from lm.config.tree import InputError, path_name, require_regular
+from lm.config.tree import InputError, nearest, path_name, require_regular
+from lm.store.documents import FILE, TEST_FILE
 from lm.store.files import DISK_ERRORS, to_json, write_atomic
 from lm.store.formats import PACK
-from lm.store.members import CELLS, EXPERIMENT, LADDER, STUDY, TWINS, check_members
 from lm.store.record import PackManifest
+from lm.store.store import LOG
+from lm.store.thin_curves import THIN_NAME
 from lm.store.validation import check_shape
 
 ENDING = ".lmpack"
 INDEX = "pack.json"
 KINDS = ("manifests", "records", "configurations", "curves", "others")
-"""What the members hold, each `<kind>.xz`."""
+"""Kinds of files; the member `<kind>.xz` holds those of a kind."""
 
 LARGEST = 2 << 30
 """Bytes of a pack's files together."""
@@ -54,7 +57,7 @@ DAMAGE = (
     LookupError,
     OverflowError,
 )
-"""What reading a zip file that is damaged, cut short or made to deceive may raise."""
+"""Errors of reading a zip file that is damaged, cut short or made to deceive."""
 
 
 @dataclass(frozen=True)
@@ -82,15 +85,15 @@ class Archive:
         return list(dict.fromkeys(name.split("/")[1] for name in self.files if name.startswith(f"{CELLS}/")))
 
     def contents(self, *kinds: str) -> Iterator[tuple[str, bytes]]:
-        """The path and the content of every file, or of those of some kinds. Raises InputError for a damaged pack."""
-        with _damage_named(self.path), zipfile.ZipFile(self.path) as parts:
+        """Yield the path and content of every file, or of those of some kinds. Raises InputError for a damaged pack."""
+        with _damage_explained(self.path), zipfile.ZipFile(self.path) as parts:
             for kind, files in self.members.items():
                 if kinds and kind not in kinds:
                     continue
                 yield from self._of(parts, f"{kind}.xz", files)
 
     def extract(self, folder: Path) -> None:
-        """Writes every file below an empty folder. Raises InputError where the pack is damaged."""
+        """Write every file below an empty folder. Raises InputError where the pack is damaged."""
         for name, content in self.contents():
             path = folder / name
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -109,13 +112,13 @@ class Archive:
                 raise InputError(f"{self.path}: is damaged: {member} holds more than its files")
 
     def _decompressed(self, compressed: Any, member: str) -> Iterator[bytes]:
-        """The blocks of a member, each of a bounded size whatever it was compressed from."""
+        """Yield the blocks of a member, each of a bounded size whatever it was compressed from."""
         decompressor = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=MEMORY)
         while not decompressor.eof:
-            given = compressed.read(BLOCK) if decompressor.needs_input else b""
-            if decompressor.needs_input and not given:
+            chunk = compressed.read(BLOCK) if decompressor.needs_input else b""
+            if decompressor.needs_input and not chunk:
                 raise InputError(f"{self.path}: is damaged: {member} is cut short")
-            if block := decompressor.decompress(given, BLOCK):
+            if block := decompressor.decompress(chunk, BLOCK):
                 yield block
         if decompressor.unused_data or compressed.read(1):
             raise InputError(f"{self.path}: is damaged: {member} goes on after its end")
@@ -128,7 +131,7 @@ class _Stream:
         self.blocks, self.block, self.at = blocks, b"", 0
 
     def take(self, size: int) -> bytes:
-        """The next `size` bytes, fewer where there are no more."""
+        """Return the next `size` bytes, fewer where there are no more."""
         parts: list[bytes] = []
         while size:
             if self.at == len(self.block):
@@ -142,8 +145,8 @@ class _Stream:
 
 
 @contextlib.contextmanager
-def _damage_named(path: Path) -> Iterator[None]:
-    """Tells what a damaged file does to a reader in one line. Raises InputError."""
+def _damage_explained(path: Path) -> Iterator[None]:
+    """Turn the errors of reading a damaged file into an InputError of one line."""
     try:
         yield
     except OSError as error:
@@ -158,7 +161,7 @@ def _damage_named(path: Path) -> Iterator[None]:
 
 
 def write_archive(path: Path, name: str, files: Mapping[str, tuple[str, Path | bytes]]) -> Archive:
-    """Writes a pack, whole or not at all; the same contents give the same bytes.
+    """Write a pack, whole or not at all; the same contents give the same bytes.
 
     Args:
         path: of the pack.
@@ -172,13 +175,13 @@ def write_archive(path: Path, name: str, files: Mapping[str, tuple[str, Path | b
     whole = io.BytesIO()
     with zipfile.ZipFile(whole, "w", zipfile.ZIP_STORED) as parts:
         for kind in KINDS:
-            mine = {inside: place for inside, (of, place) in sorted(files.items()) if of == kind}
-            if not mine:
+            of_kind = {inside: source for inside, (of, source) in sorted(files.items()) if of == kind}
+            if not of_kind:
                 continue
             compressor, sizes = lzma.LZMACompressor(lzma.FORMAT_XZ), []
             with parts.open(_member(f"{kind}.xz"), "w", force_zip64=True) as member:
-                for inside, place in mine.items():
-                    content = place if isinstance(place, bytes) else _content(place)
+                for inside, source in of_kind.items():
+                    content = source if isinstance(source, bytes) else _content(source)
                     member.write(compressor.compress(content))
                     sizes.append((inside, len(content)))
                 member.write(compressor.flush())
@@ -191,27 +194,27 @@ def write_archive(path: Path, name: str, files: Mapping[str, tuple[str, Path | b
 
 
 def _member(name: str) -> zipfile.ZipInfo:
-    """What zip says of a member: nothing that differs between machines or moments."""
+    """Return the metadata of a member, the same on all machines and at all times."""
     member = zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0))
     member.create_system, member.external_attr = 3, 0o644 << 16
     return member
 
 
-def _content(place: Path) -> bytes:
+def _content(path: Path) -> bytes:
     try:
-        require_regular(place)
-        return place.read_bytes()
+        require_regular(path)
+        return path.read_bytes()
     except OSError as error:
         if error.errno in DISK_ERRORS:
             raise
-        raise InputError(f"{place}: cannot be read ({error.strerror})") from None
+        raise InputError(f"{path}: cannot be read ({error.strerror})") from None
 
 
 # reading -------------------------------------------------------------------------------------------------------------
 
 
 def looks_like_pack(path: Path) -> bool:
-    """Whether a file claims to be a pack, by its name or its first bytes."""
+    """Return True if a file claims to be a pack, by its name or its first bytes."""
     if not os.path.isfile(path):
         return False
     with open(path, "rb") as file:
@@ -219,13 +222,13 @@ def looks_like_pack(path: Path) -> bool:
 
 
 def read_archive(path: Path) -> Archive:
-    """The index of a pack, checked; contents are read when they are asked for.
+    """Read and check the index of a pack; contents are read later.
 
     Raises:
         InputError: for a file that is no pack, was damaged, comes from a newer version, or holds what a pack must not:
             paths that lead elsewhere or are given twice, more bytes than LARGEST, files that `lm pack` puts into none.
     """
-    with _damage_named(path):
+    with _damage_explained(path):
         require_regular(path)
         with zipfile.ZipFile(path) as parts:
             names = parts.namelist()
@@ -234,8 +237,8 @@ def read_archive(path: Path) -> Archive:
             if INDEX not in names:
                 raise InputError(f"{path}: holds no {INDEX}; expected a file that `lm pack` made")
             for member in parts.infolist():
-                ways = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) if member.filename == INDEX else (zipfile.ZIP_STORED,)
-                if member.compress_type not in ways or member.flag_bits & 1:  # others unfold without a bound
+                methods = {zipfile.ZIP_STORED} | ({zipfile.ZIP_DEFLATED} if member.filename == INDEX else set())
+                if member.compress_type not in methods or member.flag_bits & 1:  # others unfold without a bound
                     raise InputError(f"{path}: is damaged: {member.filename} is stored as no pack stores it")
             if parts.getinfo(INDEX).file_size > LARGEST_INDEX:
                 raise InputError(f"{path}: {INDEX} is larger than {LARGEST_INDEX:,} bytes; no pack is")
@@ -254,11 +257,11 @@ def read_archive(path: Path) -> Archive:
 
 
 def _check(index: PackManifest, path: Path) -> None:
-    """Refuses an index by which something could be written that no pack holds. Raises InputError."""
+    """Raise InputError for an index that names files which no pack holds."""
     name, total = path_name(index["name"], f"{path}: name"), 0
     twins = [f"{name}{end}" for end in TWINS]
     is_ladder = any(file == f"{name}/{LADDER}" for files in index["members"].values() for file, _ in files)
-    seen: set[str] = set()
+    paths: set[str] = set()
     folders: set[str] = set()
     for kind, files in index["members"].items():
         if kind not in KINDS:
@@ -272,20 +275,116 @@ def _check(index: PackManifest, path: Path) -> None:
                 )
             if parts[0] == CELLS and len(parts) < 3:
                 raise InputError(f"{path}: {file}: expected a path below the folder of a cell")
-            if file in seen:
+            if file in paths:
                 raise InputError(f"{path}: is damaged: {file} is there twice")
             if not 0 <= size <= LARGEST_FILE:
                 raise InputError(f"{path}: {file}: {size:,} bytes, expected {LARGEST_FILE:,} at most")
-            seen.add(file)
+            paths.add(file)
             folders |= {"/".join(parts[:depth]) for depth in range(1, len(parts))}
             total += size
     if total > LARGEST:
         raise InputError(f"{path}: {total:,} bytes unpacked, expected {LARGEST:,} at most")
-    if both := seen & folders:
+    if both := paths & folders:
         raise InputError(f"{path}: is damaged: {min(both)} is a file and a folder")
-    if name == CELLS or not {f"{name}/{file}" for file in (EXPERIMENT, STUDY, LADDER)} & seen:
+    if name == CELLS or not {f"{name}/{file}" for file in (EXPERIMENT, STUDY, LADDER)} & paths:
         raise InputError(f"{path}: holds no experiment, no search and no ladder called {name}")
-    cells = {"/".join(file.split("/")[:2]) for file in seen if file.startswith(f"{CELLS}/")}
-    if lost := sorted(cell for cell in cells if f"{cell}/record.json" not in seen):
-        raise InputError(f"{path}: is damaged: {lost[0]} has no record")
+    cells = {"/".join(file.split("/")[:2]) for file in paths if file.startswith(f"{CELLS}/")}
+    if incomplete := sorted(cell for cell in cells if f"{cell}/record.json" not in paths):
+        raise InputError(f"{path}: is damaged: {incomplete[0]} has no record")
     check_members({kind: [file for file, _ in files] for kind, files in index["members"].items()}, name, str(path))
+
+
+# files that a pack may hold ------------------------------------------------------------------------------------------
+
+CELLS = "cells"
+EXPERIMENT, STUDY, LADDER = "experiment.json", "study.json", "ladder.json"
+JOURNAL = "study.journal"
+
+TWINS = (".tuned", ".lr_curve", ".orders")
+"""Ends of the names of the experiments that were made of another: each arm at its best, over learning rates, and the
+baseline in several orders of the data."""
+
+OF_A_CELL = {
+    "record.json": "records",
+    "config.yaml": "configurations",
+    "history.csv": "curves",
+    THIN_NAME: "curves",
+    FILE: "others",
+    TEST_FILE: "others",
+    "code/module.*.py": "others",
+    "code/changes.diff": "others",
+    "bleu_*.json": "others",
+    "translation_*.txt": "others",
+}
+"""Files of a finished cell in a pack with their kinds: no weights, and a log only of a run that failed."""
+
+OF_AN_EXPERIMENT = (
+    EXPERIMENT,
+    "seconds.json",
+    "tune/tuned.json",
+    f"tune/*/{STUDY}",
+    f"tune/*/{JOURNAL}",
+    "lr_curve.json",
+)
+OF_A_STUDY = (STUDY, JOURNAL, "seconds.json")
+OF_A_TWIN = (EXPERIMENT,)
+OF_A_LADDER = (LADDER,)
+"""Files of each folder in a pack, beside its cells; a folder may be of more than one kind."""
+
+
+def pattern_of(inside: str, patterns: Iterable[str]) -> str | None:
+    """Return the first pattern that a path matches, name by name; None where it matches none of them.
+
+    Args:
+        inside: a path with `/` between its names; a `*` of a pattern stands for part of one name.
+        patterns: such as `tune/*/study.json`.
+    """
+    names = inside.split("/")
+    for pattern in patterns:
+        parts = pattern.split("/")
+        if len(parts) == len(names) and all(map(fnmatch.fnmatchcase, names, parts)):
+            return pattern
+    return None
+
+
+def check_members(members: Mapping[str, Iterable[str]], name: str, where: str) -> None:
+    """Check that a pack holds nothing but what `lm pack` puts there.
+
+    Args:
+        members: for each kind of file its paths, `cells/ID/...` or `FOLDER/...`.
+        name: of the experiment, the search or the ladder in the pack.
+        where: the pack, for messages.
+
+    Raises:
+        InputError: naming the first file that is on no list, or that lies among files of another kind.
+    """
+    paths = {path for files in members.values() for path in files}
+    folders = {path.split("/")[0] for path in paths}
+    for kind, files in members.items():
+        for path in files:
+            folder, _, inside = path.partition("/")
+            if folder == CELLS:
+                inside, of = inside.partition("/")[2], {**OF_A_CELL, LOG: "others"}
+            else:
+                of = dict.fromkeys(_patterns(folder, name, paths, folders), "manifests")
+            pattern = pattern_of(inside, of)
+            if pattern is None:
+                where_in = "the folder of a cell" if folder == CELLS else folder
+                raise InputError(
+                    f"{where}: {path}: no pack holds such a file; expected in {where_in}: {', '.join(of)}."
+                    f"{nearest(inside, [*of])}"
+                )
+            if of[pattern] != kind:
+                raise InputError(f"{where}: {path}: lies among {kind}, expected among {of[pattern]}")
+
+
+def _patterns(folder: str, name: str, paths: Collection[str], folders: Collection[str]) -> tuple[str, ...]:
+    """Return the patterns of the files that a folder beside the cells may hold."""
+    of_another = any(folder.endswith(end) and folder.removesuffix(end) in folders for end in TWINS)
+    if f"{name}/{LADDER}" in paths and folder == name:
+        return OF_A_LADDER
+    if of_another or folder in {name + end for end in TWINS}:
+        return OF_A_TWIN
+    as_study = OF_A_STUDY if f"{folder}/{STUDY}" in paths else ()
+    as_experiment = OF_AN_EXPERIMENT if f"{folder}/{EXPERIMENT}" in paths or not as_study else ()
+    return tuple(dict.fromkeys([*as_experiment, *as_study]))

@@ -33,11 +33,11 @@ PATH_ERRORS = frozenset((errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR,
 
 def disk_error(error: BaseException | None) -> OSError | None:
     """Return the error of a disk that caused an error; None without one."""
-    seen: set[int] = set()
-    while error is not None and id(error) not in seen:
+    visited: set[int] = set()
+    while error is not None and id(error) not in visited:
         if isinstance(error, OSError) and error.errno in DISK_ERRORS:
             return error
-        seen.add(id(error))
+        visited.add(id(error))
         error = error.__cause__
     return None
 
@@ -303,7 +303,7 @@ def require_own(out: Path, names: Sequence[str]) -> None:
     Raises:
         InputError: with the path of the first that does.
     """
-    top, seen = os.path.realpath(out), set[str]()
+    top, visited = os.path.realpath(out), set[str]()
     waiting = [os.path.join(top, name) for name in names]
     while waiting:
         path = waiting.pop()
@@ -315,8 +315,8 @@ def require_own(out: Path, names: Sequence[str]) -> None:
                     "holds its own files: put what it leads to in its place"
                 )
             path = target
-        if path not in seen:
-            seen.add(path)
+        if path not in visited:
+            visited.add(path)
             waiting += _folders_and_links(path, top, out)
 
 

@@ -67,7 +67,7 @@ class Lease:
     holder: Holder
     guards: Sequence[Path] = ()
     previous: Holder | None = None
-    lost: bool = False
+    taken_over: bool = False
     over: threading.Event = field(default_factory=threading.Event)
 
     def __post_init__(self) -> None:
@@ -96,19 +96,19 @@ class Lease:
 
     def check(self) -> None:
         """Raise LostError if another process took the lease over."""
-        if not self.lost:
+        if not self.taken_over:
             try:
                 holder = parse_holder(self.path.read_bytes())
-                self.lost = holder is not None and holder.token != self.holder.token
+                self.taken_over = holder is not None and holder.token != self.holder.token
             except FileNotFoundError:
-                self.lost = True
+                self.taken_over = True
             except OSError as error:
                 if error.errno != errno.ESTALE:  # of a network file system, whose file is gone
                     raise
-                self.lost = True
-        if self.lost and not lease_numbers(self.path.parent):
+                self.taken_over = True
+        if self.taken_over and not lease_numbers(self.path.parent):
             raise LostError(f"{self.path.parent.name[:8]}: its lease was removed; it goes on with a new one")
-        if self.lost:
+        if self.taken_over:
             raise LostError(
                 f"{self.path.parent.name[:8]}: this process sent no heartbeat for so long that it was taken over by "
                 f"{describe_holder(self.path.parent)}"

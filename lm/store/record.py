@@ -246,13 +246,13 @@ class Chosen(TypedDict):
     options: NotRequired[dict[str, Any]]
 
 
-class Choices(TypedDict):
+class StudyChoices(TypedDict):
     """The choices of a search for one setting."""
 
     choices: list[str]
 
 
-class Range(TypedDict):
+class StudyRange(TypedDict):
     """The range of a search for one setting; numbers are `step` apart, at any distance if it is None."""
 
     low: float
@@ -262,7 +262,7 @@ class Range(TypedDict):
     int: bool
 
 
-class Method(TypedDict):
+class StudyMethod(TypedDict):
     """The sampler and the pruner of the trials from a number on."""
 
     sampler: Chosen
@@ -291,10 +291,10 @@ class StudyManifest(TypedDict):
     title: str
     notes: str
     objectives: dict[str, str]
-    space: dict[str, Choices | Range]
+    space: dict[str, StudyChoices | StudyRange]
     trials: int
     seeds: list[int]
-    methods: list[Method]
+    methods: list[StudyMethod]
     study: list[Trial]
 
 

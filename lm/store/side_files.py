@@ -19,7 +19,7 @@ SECONDS_BETWEEN = 1.0
 """Shortest interval between two writes; nobody reads faster."""
 
 
-class Progress(TypedDict):
+class ProgressFile(TypedDict):
     """`progress.json`: the last reported step of how many, its training loss and the seconds a step takes.
 
     `at` is when, in seconds since 1970. `pace` is None until two steps were reported.
@@ -57,7 +57,7 @@ def progress_saver(work: Path, report: Callable[[int, int, float], None]) -> Cal
     return save
 
 
-def read_progress(work: Path) -> Progress | None:
+def read_progress(work: Path) -> ProgressFile | None:
     """Read the progress of the cell in a work folder; return None if there is none, or it is damaged."""
     path = work / PROGRESS_FILE
     try:
@@ -68,7 +68,7 @@ def read_progress(work: Path) -> Progress | None:
     valid = all(isinstance(value, int) and is_number(value) for value in steps) and is_number(content.get("at"))
     if not valid or not all(value is None or is_number(value) for value in numbers):
         return None
-    return Progress(
+    return ProgressFile(
         format=content["format"],
         step=content["step"],
         steps=content["steps"],

@@ -23,7 +23,7 @@ from lm.model.transformer import Model, build_and_initialize
 from lm.training.adapter import quiet
 from lm.training.callbacks import build_callbacks, identity_callbacks, resolve_callbacks
 from lm.training.recorder import Recorder
-from lm.training.run import AUTO, EXECUTION, MAY_BE_NONE, SETTINGS, UNSOUND, Run, Trainer
+from lm.training.run import AUTO, EXECUTION, MAY_BE_NONE, SETTINGS, UNSOUND, RunConfig, Trainer
 from lm.training.schedule import in_steps
 from lm.training.strategies import Processes, check_model, check_sharded, processes
 
@@ -37,7 +37,7 @@ TEXT = frozenset(("corpus", "tokenizer", "split"))
 class BuiltCell:
     """The parts of a cell, built, with its prepared text."""
 
-    run: Run
+    run: RunConfig
     data: Data
     facts: TextStats
 
@@ -62,10 +62,10 @@ class Cell:
 
     def open(self) -> BuiltCell:
         """Build the parts of the cell."""
-        return with_data(build(self.config, Run), self.facts)
+        return with_data(build(self.config, RunConfig), self.facts)
 
 
-def with_data(run: Run, facts: TextStats) -> BuiltCell:
+def with_data(run: RunConfig, facts: TextStats) -> BuiltCell:
     """Return a run with its data, whose text is prepared already."""
     with blame("data"):
         data = run.data(run.order_seed)
@@ -143,12 +143,12 @@ def check(tree: Tree) -> Cell:
         InputError: for anything that would prevent its training.
     """
     _refuse_auto(tree)
-    config = resolve(tree, Run)
+    config = resolve(tree, RunConfig)
     if config["data_seed"] is None:
         del config["data_seed"]
     config["trainer"]["callbacks"] = resolve_callbacks(tree["trainer"].get("callbacks"))
     build_callbacks(config["trainer"]["callbacks"])
-    run: Run = build(config, Run)
+    run: RunConfig = build(config, RunConfig)
     if (share := run.optim.schedule.in_proportion) is not None:  # the steps are hashed, not the share
         options = config["optim"]["schedule"]["init_args"]
         options["warmup"] = in_steps(share, config["trainer"]["max_steps"])
@@ -177,9 +177,9 @@ def checked_unread(tree: Tree) -> Tree:
     Raises:
         InputError: for what would prevent training with any text on any machine.
     """
-    config = resolve(tree, Run)
+    config = resolve(tree, RunConfig)
     build_callbacks(resolve_callbacks(tree["trainer"].get("callbacks")))
-    run: Run = build(config, Run)
+    run: RunConfig = build(config, RunConfig)
     _check_settings(config["trainer"])
     with blame("data"):
         data = run.data(run.order_seed)
@@ -193,7 +193,7 @@ STAND_IN_VOCABULARY = 256
 """Vocabulary size used for a text that is not read."""
 
 
-def _try_optim(run: Run, config: Tree) -> None:
+def _try_optim(run: RunConfig, config: Tree) -> None:
     """Raise InputError if the optimiser or schedule of `optim` cannot be built."""
     with blame("optim"):
         run.optim.try_out(
@@ -215,7 +215,7 @@ def _refuse_auto(tree: Tree) -> None:
             raise InputError(f"trainer.{name}: found {shown(value)}; did you mean auto?")
 
 
-def _checked_model(run: Run, vocabulary: int, context: int) -> Model:
+def _checked_model(run: RunConfig, vocabulary: int, context: int) -> Model:
     """Build a model. Raises ValueError for one that is too large, or windows beyond the context."""
     model = run.model(vocabulary, context)
     parameters = sum(parameter.numel() for parameter in model.parameters())
@@ -263,7 +263,7 @@ def _check_settings(settings: Tree) -> None:
         )
 
 
-def _check_execution(run: Run, data: Data, settings: Tree) -> Processes:
+def _check_execution(run: RunConfig, data: Data, settings: Tree) -> Processes:
     """Return the processes that share the run. Raises InputError if they cannot."""
     _check_settings(settings)
     key = canonical({**settings, "callbacks": None})
@@ -281,7 +281,7 @@ _processes_of: dict[str, Processes] = {}
 _prepared: dict[str, TextStats] = {}
 
 
-def _facts(key: str, run: Run) -> TextStats:
+def _facts(key: str, run: RunConfig) -> TextStats:
     """Return the prepared text; corpora are read once per process, not once per cell."""
     if key not in _prepared:
         with blame("data"):
@@ -310,7 +310,7 @@ class Sizes:
 _model_sizes_of: dict[str, tuple[int, float | None]] = {}
 
 
-def _model_sizes(config: Tree, facts: TextStats, run: Run, data: Data) -> tuple[int, float | None]:
+def _model_sizes(config: Tree, facts: TextStats, run: RunConfig, data: Data) -> tuple[int, float | None]:
     """Return trainable parameters and FLOPs a token, after a dry run; computed once for each model and data.
 
     Raises:

@@ -28,7 +28,7 @@ from lm.training.cell import Cell
 from lm.training.module import CACHED_LOGITS_MAX_BYTES
 from lm.training.process import beat
 from lm.training.recorder import Recorder
-from lm.training.run import SINGLE_PROCESS, Run
+from lm.training.run import SINGLE_PROCESS, RunConfig
 
 FREQUENT = 10
 """Number of the most frequent tokens, whose class-wise calibration is measured."""
@@ -39,7 +39,7 @@ SCALED = ("nll", "ece", "ece_floor", "brier")
 """Metrics that are reported again after temperature scaling."""
 
 
-class Trained:
+class TrainedCell:
     """The model of a cell with the weights of a checkpoint, on one device, in the precision it was trained in.
 
     Args:
@@ -58,7 +58,7 @@ class Trained:
         cached: list[tuple[Tensor, Tensor]] | None = None,
     ) -> None:
         self.cached = [] if cached is None else cached
-        run: Run = build({**cell.config, "trainer": {**cell.config["trainer"], **SINGLE_PROCESS}}, Run)
+        run: RunConfig = build({**cell.config, "trainer": {**cell.config["trainer"], **SINGLE_PROCESS}}, RunConfig)
         own = run.data(run.order_seed)
         own.facts = cell.facts
         self.data = own if data is None else data
@@ -225,7 +225,7 @@ def evaluations(
 
     `cached` are the logits of the validation split, if they are at hand; the list is emptied.
     """
-    trained = Trained(cell, checkpoint, cached=cached)
+    trained = TrainedCell(cell, checkpoint, cached=cached)
     if len(trained.data.evaluation_batches("test")):
         yield "test", trained.split("test", by_document=True)
     trained.cached.clear()  # if there was no temperature to fit

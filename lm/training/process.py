@@ -17,7 +17,7 @@ HANG_SECONDS = 1800.0
 
 @dataclass(frozen=True)
 class Execution:
-    """How a cell is trained, as opposed to what it computes.
+    """Options of training a cell that change no result.
 
     Args:
         threads: of this process; None leaves torch's choice.

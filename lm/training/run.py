@@ -149,7 +149,7 @@ class Evaluation:
 
 
 @dataclass(frozen=True)
-class Run:
+class RunConfig:
     """The root of a configuration.
 
     Args:

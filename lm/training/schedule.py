@@ -88,7 +88,7 @@ class Schedule(ABC):
 
 
 class Constant(Schedule):
-    """The same rate throughout, after a linear warm-up.
+    """A constant rate after a linear warm-up.
 
     Args:
         warmup: optimiser steps; below 1 a share of all of them.

@@ -16,7 +16,7 @@ from lm.ablation.ablate import RunOptions
 from lm.ablation.derived import expand_rates, write_rates
 from lm.ablation.experiment import Experiment, load_experiment
 from lm.ablation.ladder.plan import expand_rungs, merge_plans, plan_ladder, rates_at, setting_of, trained_curves
-from lm.ablation.ladder.run import run_ladder
+from lm.ablation.ladder.run_ladder import run_ladder
 from lm.ablation.plan import Plan, make_plan, write_manifest
 from lm.cli import main
 from lm.config.reading import shipped_files
@@ -225,7 +225,7 @@ def test_a_ladder_lives_as_long_as_its_own_file(tmp_path: Path, monkeypatch: Pat
         manifests.append(manifest)
         raise LostError("taken away")
 
-    monkeypatch.setattr("lm.ablation.ladder.run.train_missing", stopped)
+    monkeypatch.setattr("lm.ablation.ladder.run_ladder.train_missing", stopped)
     with pytest.raises(LostError):
         run_ladder(load_experiment(write(tmp_path), {}), RunOptions(tmp_path / "out"))
     assert manifests == [tmp_path / "out" / "small" / "ladder.json"]

@@ -32,7 +32,7 @@ from lm.store.store import Store
 from lm.training import cell as cells
 from lm.training.cell import Cell, identity, seeded, with_seed
 from lm.training.provenance import source_hash
-from lm.training.run import Run
+from lm.training.run import RunConfig
 from lm.training.schedule import in_steps
 
 ARMS = {"post": {"model.block": "PostNorm"}, "pre": {"model.block": "PreNorm"}, "rms": {"model.norm": "RMSNorm"}}
@@ -132,7 +132,7 @@ SHIPPED = sorted(ROOT.glob("experiments/*.yaml"))
 
 def bare(tree: Any) -> Cell:
     """A cell that was neither checked nor given its text."""
-    config = resolve(tree, Run)
+    config = resolve(tree, RunConfig)
     facts = TextStats(folder="", **text())
     return Cell(config, facts, identity(config, facts))
 

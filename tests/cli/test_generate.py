@@ -27,7 +27,7 @@ from lm.model.transformer import Decoder, build_and_initialize
 from lm.store.store import Store
 from lm.training.cell import check
 from lm.training.process import Execution
-from lm.training.run import Run
+from lm.training.run import RunConfig
 from lm.training.train import failure, finish, train, write_work
 
 GOOD: dict[str, Any] = {"status": "ok", "error": None, "metrics": {}, "cost": {}}
@@ -38,7 +38,7 @@ MakeRun = Callable[..., Path]
 def finished_run(out: Path, changes: dict[str, Any], outcome: dict[str, Any]) -> Path:
     """A finished run whose model is as it was initialised: quicker than training, and the same in kind."""
     cell, store = check(override(RUN, {**LIVELY, **changes})), Store(out)
-    built: Run = build(cell.config, Run)
+    built: RunConfig = build(cell.config, RunConfig)
     model = build_and_initialize(built.model, cell.facts.vocabulary, built.data(0).context, built.seed).double()
     state = {f"model.{name}": value for name, value in model.state_dict().items()}
     torch.save({"state_dict": state}, write_work(cell, store) / "final.ckpt")
@@ -84,7 +84,7 @@ def refused(capsys: Capture, arguments: list[object], *words: str) -> None:
 def test_a_trained_run_says_what_its_checkpoint_says(tmp_path: Path, generated: Callable[..., tuple[str, str]]) -> None:
     cell, store = check(override(RUN, {"trainer.max_steps": 30})), Store(tmp_path)
     train(cell, store, lambda *_: None, Execution(threads=1))
-    built: Run = build(cell.config, Run)
+    built: RunConfig = build(cell.config, RunConfig)
     model = built.model(cell.facts.vocabulary, built.data(0).context).double().eval()
     checkpoint = torch.load(store.directory(cell.id) / "last.ckpt", weights_only=True)["state_dict"]
     model.load_state_dict({name.removeprefix("model."): value for name, value in checkpoint.items()})

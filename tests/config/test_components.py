@@ -23,14 +23,14 @@ from lm.config.tree import InputError, Tree, load_yaml, override, run_id
 from lm.model.position import Position
 from lm.model.shape import Shape
 from lm.training.optim import MuonAdamW
-from lm.training.run import Run
+from lm.training.run import RunConfig
 from lm.training.schedule import WarmupCosine
 
 BASE = load_yaml(Path(__file__).resolve().parents[2] / "experiments" / "bases" / "char_tiny.yaml")
 
 
 def resolved(changes: dict[str, Any] | None = None) -> Tree:
-    return resolve(override(BASE, changes or {}), Run)
+    return resolve(override(BASE, changes or {}), RunConfig)
 
 
 def at(config: Tree, path: str) -> Any:
@@ -44,7 +44,7 @@ def at(config: Tree, path: str) -> Any:
 def refusal(changes: dict[str, Any]) -> str:
     """The one line with which a configuration is refused."""
     with pytest.raises(InputError) as caught:
-        build(resolved(changes), Run)
+        build(resolved(changes), RunConfig)
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
@@ -117,7 +117,7 @@ def test_wrong_names_are_answered_with_choices(path: str) -> None:
     [
         ("model.positon", "model.positon: Decoder has no setting 'positon'. Did you mean position? It takes "),
         ("data.seed", "data.seed: the order of batches has its seed beside that of the run, as data_seed"),
-        ("modle.width", "modle: Run has no setting 'modle'. Did you mean model? It takes data, model, optim, "),
+        ("modle.width", "modle: RunConfig has no setting 'modle'. Did you mean model? It takes data, model, optim, "),
         ("model.position.bse", "model.position.bse: Rope has no setting 'bse'. Did you mean base? It takes base"),
         ("optim.optimizer.beta", "optim.optimizer.beta: AdamW has no setting 'beta'. Did you mean betas? It takes "),
         ("trainer.max_stesp", "trainer.max_stesp: Trainer has no setting 'max_stesp'. Did you mean max_steps? "),
@@ -155,7 +155,7 @@ def test_wrong_keys_are_answered_with_the_nearest(path: str, beginning: str) -> 
 )
 def test_wrong_values_are_refused_in_one_line(refused: Refused, changes: dict[str, Any]) -> None:
     with refused():
-        build(resolved(changes), Run)
+        build(resolved(changes), RunConfig)
 
 
 @pytest.mark.parametrize("path", ["seed", "optim.lr", "model.position", "data.corpus", "trainer"])
@@ -165,7 +165,7 @@ def test_a_setting_without_a_default_is_asked_for(path: str) -> None:
     section = at(tree, above) if above else tree
     del (section["init_args"] if "class_path" in section else section)[name]
     with pytest.raises(InputError) as caught:
-        resolve(tree, Run)
+        resolve(tree, RunConfig)
     assert str(caught.value).startswith(f"{path}: ")
     assert "needs this setting: " in str(caught.value)
 
@@ -202,7 +202,7 @@ def test_user_classes_are_found_by_dotted_path(brought: str) -> None:
     node = {"class_path": f"{brought}.Spiral", "init_args": {"turns": 2}}
     config = resolved({"model.position": node})
     assert at(config, "model.position")["class_path"] == f"{brought}.Spiral"
-    position = build(config, Run).model.keywords["position"](Shape(5, 4, 8, 2, 1))
+    position = build(config, RunConfig).model.keywords["position"](Shape(5, 4, 8, 2, 1))
     assert (type(position).__name__, type(position).__module__, position.turns) == ("Spiral", brought, 2.0)
 
 
@@ -350,20 +350,20 @@ def test_a_default_written_out_changes_no_id() -> None:
 
 def test_resolving_leaves_the_tree_alone() -> None:
     before = json.dumps(BASE)
-    resolve(BASE, Run)
+    resolve(BASE, RunConfig)
     assert json.dumps(BASE) == before
 
 
 def test_a_resolved_configuration_survives_json() -> None:
     config = resolved()
     assert json.loads(json.dumps(config)) == config
-    assert resolve(json.loads(json.dumps(config)), Run) == config
+    assert resolve(json.loads(json.dumps(config)), RunConfig) == config
 
 
 @pytest.mark.parametrize("node", [{"class_path": "Spiral", "init_args": {"turns": 1}}, {"class_path": "Filed"}])
 def test_options_of_a_users_own_survive_json(brought: str, node: Tree) -> None:
     config = resolved({"model.position": {**node, "class_path": f"{brought}.{node['class_path']}"}})
-    assert resolve(json.loads(json.dumps(config)), Run) == config
+    assert resolve(json.loads(json.dumps(config)), RunConfig) == config
     assert json.loads(json.dumps(config)) == config
 
 
@@ -378,7 +378,7 @@ def test_the_settings_that_the_program_fixes_are_not_offered() -> None:
 
 
 def test_what_is_built_is_what_was_asked_for() -> None:
-    run = build(resolved({"optim.schedule": {"class_path": "WarmupCosine", "init_args": {"warmup": 7}}}), Run)
+    run = build(resolved({"optim.schedule": {"class_path": "WarmupCosine", "init_args": {"warmup": 7}}}), RunConfig)
     assert (run.optim.lr, run.optim.schedule.warmup, run.optim.schedule.final) == (8e-3, 7, 0.1)
     model = run.model(11, 8)
     assert (model.shape, len(model.blocks)) == (Shape(11, 8, 64, 4, 4), 4)
@@ -389,7 +389,7 @@ def test_what_is_built_is_what_was_asked_for() -> None:
 
 def test_a_setting_passed_on_to_the_class_above_reaches_it() -> None:
     tree = resolved({"trainer.gradient_clip_val": 0.25, "trainer.accelerator": "cpu", "trainer.max_steps": 77})
-    trainer = build(tree, Run).trainer
+    trainer = build(tree, RunConfig).trainer
     assert (trainer.keywords["gradient_clip_val"], trainer.keywords["max_steps"]) == (0.25, 77)
 
 
@@ -398,10 +398,10 @@ def test_a_whole_number_stays_one_whatever_was_imported_first() -> None:
     code = (
         "from typing import Optional, Union\n"
         "Optional[Union[float, int]]\n"  # as other libraries have it
-        "from lm.training.run import Run\n"
+        "from lm.training.run import RunConfig\n"
         "from lm.config.components import resolve\n"
         "from helpers import RUN\n"
-        "print(repr(resolve(RUN, Run)['trainer']['limit_val_batches']))\n"
+        "print(repr(resolve(RUN, RunConfig)['trainer']['limit_val_batches']))\n"
     )
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True)

@@ -17,7 +17,7 @@ from lm.model.mlp import MLP
 from lm.model.shape import Shape
 from lm.model.transformer import Decoder
 from lm.training.cell import check
-from lm.training.run import Run
+from lm.training.run import RunConfig
 
 SHAPE = Shape(vocabulary=11, context=12, width=16, heads=2, layers=2)
 
@@ -142,7 +142,7 @@ def test_every_number_of_every_part_has_a_case() -> None:
 @pytest.mark.parametrize(("kind", "name", "option"), [("norm", "RMSNorm", "eps"), ("block", "ScaledResidual", "alpha")])
 def test_a_constructor_takes_no_number_that_is_none(kind: str, name: str, option: str, value: float) -> None:
     with pytest.raises(InputError, match=option):
-        resolve(override(RUN, {f"model.{kind}": {"class_path": name, "init_args": {option: value}}}), Run)
+        resolve(override(RUN, {f"model.{kind}": {"class_path": name, "init_args": {option: value}}}), RunConfig)
 
 
 def test_sources_of_text_fit_into_memory() -> None:

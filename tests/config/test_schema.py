@@ -19,7 +19,7 @@ from lm.config.components import resolve
 from lm.config.keys import Also, any_of, keys, required, schema_of
 from lm.config.tree import InputError, Tree, load_yaml, override
 from lm.search.spec import load_sweep
-from lm.training.run import Run
+from lm.training.run import RunConfig
 
 ROOT = Path(__file__).resolve().parents[2]
 SHIPPED = [
@@ -155,7 +155,7 @@ def test_what_the_readers_take_complies(kind: str, tree: Tree, problems: Problem
 def read(kind: str, tree: Tree, folder: Path) -> None:
     """Reads a tree as the command does. Raises InputError."""
     if kind == "configuration":
-        resolve(tree, Run)
+        resolve(tree, RunConfig)
         return
     (folder / "base.yaml").write_text(json.dumps(RUN), encoding="utf-8")
     (folder / "spec.yaml").write_text(json.dumps(tree), encoding="utf-8")

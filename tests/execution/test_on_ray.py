@@ -39,7 +39,7 @@ class Losing:
         self.starts += 1
 
     def lose(self, begun: bool) -> None:
-        self.job.begun = begun
+        self.job.started = begun
         self.executor._on_task_lost(self.job, "lost")
 
     def outcomes(self) -> list[Outcome]:

@@ -20,7 +20,7 @@ from lm.inference.translate import bleu, load, translate, translate_lines
 from lm.model.transformer import build_and_initialize
 from lm.store.store import Store
 from lm.training.cell import check
-from lm.training.run import Run
+from lm.training.run import RunConfig
 from lm.training.train import finish, write_work
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -166,7 +166,7 @@ def untrained(tmp_path: Path) -> Path:
     model = {"class_path": "EncoderDecoder", "init_args": RUN["model"]["init_args"] | {"position": "Sinusoidal"}}
     tree = {**RUN, "data": {"class_path": "PairData", "init_args": data}, "model": model}
     cell, store = check(override(tree, {"model.initializer.std": 0.5})), Store(tmp_path / "out")
-    run: Run = build(cell.config, Run)
+    run: RunConfig = build(cell.config, RunConfig)
     made = build_and_initialize(run.model, cell.facts.vocabulary, run.data(0).context, run.seed).double()
     state = {f"model.{name}": value for name, value in made.state_dict().items()}
     torch.save({"state_dict": state}, write_work(cell, store) / "final.ckpt")

@@ -13,7 +13,7 @@ from torch.nn.utils import clip_grad_norm_
 from lm.config.components import build, resolve
 from lm.config.tree import load_yaml
 from lm.metrics.gradients import ParameterGroups, gradient_norm, largest_gradient, parameter_kinds, parameters_by_part
-from lm.training.run import Run
+from lm.training.run import RunConfig
 
 M = TypeVar("M", bound=nn.Module)
 MATRICES = {
@@ -88,7 +88,7 @@ def test_parts_are_children_and_list_members_without_shared_duplicates() -> None
 
 def char_tiny() -> nn.Module:
     path = Path(__file__).resolve().parents[2] / "experiments" / "bases" / "char_tiny.yaml"
-    model: nn.Module = build(resolve(load_yaml(path), Run), Run).model(13, 8)
+    model: nn.Module = build(resolve(load_yaml(path), RunConfig), RunConfig).model(13, 8)
     return model
 
 

@@ -19,7 +19,7 @@ from lm.model.shape import Shape
 from lm.model.transformer import Model, build_and_initialize
 from lm.training.cell import Cell, check, identity
 from lm.training.optim import tables
-from lm.training.run import Run
+from lm.training.run import RunConfig
 
 VOCABULARY, CONTEXT, BASE = 11, 12, 16
 MUP: Tree = {"class_path": "MuP", "init_args": {"base_width": BASE}}
@@ -37,7 +37,7 @@ RECIPE = override(
 
 def made(changes: dict[str, Any]) -> tuple[Model, torch.optim.Optimizer]:
     """A model with the first values of seed 0, and its optimiser."""
-    run: Run = build(resolve(override(RECIPE, changes), Run), Run)
+    run: RunConfig = build(resolve(override(RECIPE, changes), RunConfig), RunConfig)
     model = build_and_initialize(run.model, VOCABULARY, CONTEXT, 0)
     return model, run.optim.build(model.parameters(), 10, tables(model), model.map_rate)[0]
 

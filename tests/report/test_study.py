@@ -115,8 +115,6 @@ def test_a_study_of_another_version_or_none_is_refused(tmp_path: Path) -> None:
         load_study(write(tmp_path, [], format=SEARCH.version + 1))
 
 
-<<<<<<< HEAD
-=======
 def test_tables_and_figures_show_at_most_24_parameters(tmp_path: Path) -> None:
     names = [f"p{index}" for index in range(40)]
     trials = [{**trial(number, [2.0 - number]), "params": dict.fromkeys(names, 0.01)} for number in range(3)]
@@ -136,7 +134,6 @@ def test_tables_and_figures_show_at_most_24_parameters(tmp_path: Path) -> None:
 # edges ---------------------------------------------------------------------------------------------------------------
 
 
->>>>>>> wip-figures
 @pytest.mark.parametrize(
     ("value", "described", "expected"),
     [

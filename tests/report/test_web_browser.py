@@ -12,7 +12,7 @@ import pytest
 from ladders import make_ladder
 from records import IMAGE, SCRIPT, MakeExperiment
 
-from lm.report.formats import ReportSource, Search, load_source, overview_page
+from lm.report.formats import ReportSource, StudySource, load_source, overview_page
 from lm.report.pack import open_results
 from lm.report.web.search import search_html
 from lm.report.write import ExperimentReport, report_html
@@ -73,7 +73,7 @@ def show(chromium: Any, tmp_path: Path) -> Iterator[Callable[..., Any]]:
 
 
 def _alone(told: ReportSource) -> str:
-    if isinstance(told, Search):
+    if isinstance(told, StudySource):
         return search_html(told.study, "too few.")
     assert isinstance(told, ExperimentReport)
     return report_html(told)

@@ -10,9 +10,9 @@ from helpers import RUN, Capture, refusal, refused
 from lm.ablation.design import read_design
 from lm.ablation.experiment import load_experiment
 from lm.config.tree import InputError
-from lm.search.search import check_search, check_space
 from lm.search.space import read_space
 from lm.search.spec import load_sweep
+from lm.search.sweep import check_search, check_space
 
 SWEEP: dict[str, Any] = {
     "base": "base.yaml",

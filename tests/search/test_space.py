@@ -12,10 +12,10 @@ from helpers import RUN, refusal
 
 from lm.config.components import resolve
 from lm.config.tree import InputError, override
-from lm.search.search import check_space
 from lm.search.space import read_space
 from lm.search.spec import load_sweep
-from lm.training.run import Run
+from lm.search.sweep import check_space
+from lm.training.run import RunConfig
 
 SPACE: dict[str, Any] = {
     "optim.lr": {"low": "1e-4", "high": 0.1, "log": True},
@@ -56,7 +56,7 @@ def test_everything_drawn_lies_where_it_should_and_makes_a_configuration() -> No
         assert changes["model.layers"] in (1, 3, 5)
         assert type(changes["model.layers"]) is int
         assert changes["model.dropout"] in (0.0, 0.25, 0.5)
-        resolved = resolve(override(RUN, changes), Run)
+        resolved = resolve(override(RUN, changes), RunConfig)
         position = resolved["model"]["init_args"]["position"]
         assert position["class_path"] == params["model.position"]
         if "model.position.Rope.base" in params:

@@ -16,11 +16,11 @@ from search_world import GRID, LINE, MIXED, SETTINGS, World, carry_out, cells_of
 
 from lm.config.tree import InputError, Tree, run_id
 from lm.search import study as studies
-from lm.search.search import _seconds
 from lm.search.space import read_space
 from lm.search.spec import Method
 from lm.search.storage import repair
 from lm.search.study import sampler
+from lm.search.sweep import _seconds
 from lm.store.record import Record
 from lm.store.store import Store
 

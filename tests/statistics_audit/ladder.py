@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lm.stats.ladder import DRAWS, ScalePoint, ScalingFit, fit_scaling
+from lm.stats.compute_gain import DRAWS, ScalePoint, ScalingFit, fit_scaling
 from lm.stats.scaling import Law
 from statistics_audit.finding import Finding
 

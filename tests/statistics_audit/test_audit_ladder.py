@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lm.stats import ladder as of_ladders
-from lm.stats.ladder import Ladder, fit_scaling
+from lm.stats import compute_gain as of_ladders
+from lm.stats.compute_gain import LadderDraws, fit_scaling
 from lm.stats.scaling import quantiles
 from statistics_audit import ladder as module
 from statistics_audit.ladder import COMPUTE, FAMILIES, LAW, Family, audit_ladders
@@ -16,7 +16,7 @@ from statistics_audit.ladder import COMPUTE, FAMILIES, LAW, Family, audit_ladder
 def test_simulated_rungs_have_their_declared_law_and_noise() -> None:
     family = Family("t", gain=1.3, rise=0.1)
     rungs = family.draw(np.random.default_rng(0), (4000,) * 4)
-    ladder = Ladder(rungs, 2)
+    ladder = LadderDraws(rungs, 2)
     assert ladder.base_k == pytest.approx(LAW.loss(COMPUTE), rel=0.001)
     assert np.sqrt(ladder.relative_k) == pytest.approx(np.full(4, module.SPREAD), rel=0.05)
     found = fit_scaling(rungs, False, (math.nan, math.nan), draws=2)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import optimize, stats
 
-from lm.stats.ladder import Ladder, ScalePoint, fit_scaling, misfit
+from lm.stats.compute_gain import LadderDraws, ScalePoint, fit_scaling, misfit
 from lm.stats.scaling import Law, draw_means, fit, freedom, interval, quantiles
 from lm.stats.trend import Estimate, estimate_from_means, judge_trend, trend_of_means, trend_weights
 
@@ -192,9 +192,9 @@ def test_too_few_rungs_or_seeds_have_differences_and_no_law() -> None:
 
 
 def test_a_misfit_beyond_noise_is_noticed() -> None:
-    right, wrong = Ladder(rungs(1.0, spread=0.002)), rungs(1.0, spread=0.002)
+    right, wrong = LadderDraws(rungs(1.0, spread=0.002)), rungs(1.0, spread=0.002)
     wrong[2] = ScalePoint(wrong[2].compute, wrong[2].compute, wrong[2].baseline_s + 0.1, wrong[2].arm_s)
-    for ladder, noticed in ((right, False), (Ladder(wrong), True)):
+    for ladder, noticed in ((right, False), (LadderDraws(wrong), True)):
         p = misfit(ladder, ladder.laws(ladder.base_k, ladder.base_dk, 4)[0])[1]
         assert (p < 0.01) is noticed
 

@@ -13,9 +13,8 @@ from messages import Refused
 
 from lm.config.tree import InputError
 from lm.store import archive
-from lm.store.archive import INDEX, LARGEST, LARGEST_FILE, read_archive, write_archive
+from lm.store.archive import INDEX, LARGEST, LARGEST_FILE, check_members, read_archive, write_archive
 from lm.store.formats import PACK
-from lm.store.members import check_members
 
 FILES = {
     "demo/experiment.json": ("manifests", b'{"format": 2}\n'),

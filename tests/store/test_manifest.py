@@ -70,7 +70,6 @@ def test_a_damaged_manifest_of_an_experiment_is_named(
 @pytest.mark.parametrize(
     ("place", "value"),
     [
-<<<<<<< HEAD
         (["study", 0, "params"], []),
         (["study", 1, "values"], [1.0, 2.0]),
         (["study", 1, "values"], None),
@@ -81,18 +80,6 @@ def test_a_damaged_manifest_of_an_experiment_is_named(
         (["objectives"], {"nl": "lower"}),
         (["methods"], []),
         (["seeds"], []),
-=======
-        (["study", 0, "params"], [], r"study\[0\]\.params: is damaged"),
-        (["study", 1, "values"], [1.0, 2.0], "trial 1 has the values"),
-        (["study", 1, "values"], None, "trial 1 has the values None"),
-        (["study", 2, "state"], "done", "trial 2 is done"),
-        (["study", 2, "params", "model.norm"], "T5Bias", "trial 2 has model.norm='T5Bias'"),
-        (["study", 2, "params", "optim.lr"], "T5Bias", "trial 2 has optim.lr='T5Bias'"),
-        (["space", "optim.lr", "low"], 0, "space.optim.lr holds nothing"),
-        (["objectives"], {"nl": "lower"}, "objectives hold nl: lower"),
-        (["methods"], [], "methods or seeds are empty"),
-        (["seeds"], [], "methods or seeds are empty"),
->>>>>>> wip-figures
     ],
 )
 def test_a_damaged_study_is_named(tmp_path: Path, refused: Refused, place: list[Any], value: Any) -> None:

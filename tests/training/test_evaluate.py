@@ -37,9 +37,9 @@ from lm.store.metrics import METRICS, describe
 from lm.store.record import Record
 from lm.store.store import Store
 from lm.training.cell import Cell, check
-from lm.training.evaluate import Trained, add, evaluations, finite_perplexity, headline, missing
+from lm.training.evaluate import TrainedCell, add, evaluations, finite_perplexity, headline, missing
 from lm.training.process import Execution
-from lm.training.run import Run
+from lm.training.run import RunConfig
 from lm.training.train import failure, finish, train, write_work
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -70,7 +70,7 @@ def finished_run(
 
 
 def built(cell: Cell) -> torch.nn.Module:
-    run: Run = build(cell.config, Run)
+    run: RunConfig = build(cell.config, RunConfig)
     return build_and_initialize(run.model, cell.facts.vocabulary, run.data(0).context, run.seed).eval()
 
 
@@ -94,9 +94,9 @@ def shared_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Cell, Path]:
 
 
 @pytest.fixture(scope="module")
-def trained(shared_run: tuple[Cell, Path]) -> Trained:
+def trained(shared_run: tuple[Cell, Path]) -> TrainedCell:
     cell, folder = shared_run
-    return Trained(cell, folder / "last.ckpt")
+    return TrainedCell(cell, folder / "last.ckpt")
 
 
 def record_in(folder: Path) -> Record:
@@ -107,7 +107,7 @@ def record_in(folder: Path) -> Record:
 
 
 def test_the_test_split_and_its_temperature_equal_plain_calculations(
-    shared_run: tuple[Cell, Path], trained: Trained
+    shared_run: tuple[Cell, Path], trained: TrainedCell
 ) -> None:
     found, (validation, their_targets) = trained.split("test"), plain_logits(shared_run[0], "validation")
     logits_nv, targets_n = plain_logits(shared_run[0], "test")
@@ -139,13 +139,13 @@ def plain_ece(logits_nv: Tensor, targets_n: Tensor) -> float:
 
 
 @pytest.mark.slow
-def test_logits_too_large_to_keep_are_computed_again(trained: Trained, monkeypatch: Patch) -> None:
+def test_logits_too_large_to_keep_are_computed_again(trained: TrainedCell, monkeypatch: Patch) -> None:
     kept = trained.split("test")
     monkeypatch.setattr("lm.training.evaluate.CACHED_LOGITS_MAX_BYTES", 0)
     assert trained.split("test") == kept
 
 
-def test_cached_logits_give_the_same_and_are_freed(trained: Trained) -> None:
+def test_cached_logits_give_the_same_and_are_freed(trained: TrainedCell) -> None:
     expected = trained.split("test")
     logits = [trained.logits(batch) for batch in trained.data.evaluation_batches("validation")]
     read: list[Batch] = []
@@ -164,7 +164,7 @@ def test_cached_logits_give_the_same_and_are_freed(trained: Trained) -> None:
     assert len(read) == len(trained.data.evaluation_batches("test")) + 1  # one tells how large they are
 
 
-def test_the_temperature_of_a_bfloat16_run_changes_no_best_guess(trained: Trained, monkeypatch: Any) -> None:
+def test_the_temperature_of_a_bfloat16_run_changes_no_best_guess(trained: TrainedCell, monkeypatch: Any) -> None:
     exactly = trained.logits
 
     def rounded(batch: Batch) -> tuple[Tensor, Tensor]:
@@ -184,13 +184,13 @@ def test_the_temperature_of_a_bfloat16_run_changes_no_best_guess(trained: Traine
     assert found["ece"] == pytest.approx(plain_ece(logits_nv.double() / found["temperature"], targets_n), abs=1e-6)
 
 
-def test_validation_has_no_temperature_of_its_own(trained: Trained) -> None:
+def test_validation_has_no_temperature_of_its_own(trained: TrainedCell) -> None:
     assert trained.split("validation")["scaled"] is None
 
 
 def test_a_mixed_precision_run_is_measured_under_autocast(tmp_path: Path) -> None:
     cell, folder = finished_run(tmp_path, {"trainer.precision": "bf16-mixed"})
-    trained = Trained(cell, folder / "last.ckpt")
+    trained = TrainedCell(cell, folder / "last.ckpt")
     batch = next(iter(trained.data.evaluation_batches("test")))
     model = built(cell)
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
@@ -225,7 +225,7 @@ def plain_losses(cell: Cell, count: int, length: int, sliding: bool) -> Tensor:
 
 @pytest.mark.parametrize("length", [1, 4, 5, 8, 16])
 def test_a_length_is_every_token_after_its_context(
-    shared_run: tuple[Cell, Path], trained: Trained, length: int
+    shared_run: tuple[Cell, Path], trained: TrainedCell, length: int
 ) -> None:
     found = trained.lengths([length, 16], "validation", 40)[str(length)]
     blocks_n, sliding_n = (plain_losses(shared_run[0], 32, length, sliding) for sliding in (False, True))
@@ -236,13 +236,13 @@ def test_a_length_is_every_token_after_its_context(
     np.testing.assert_allclose(found["by_position"], blocks_n.view(-1, length).mean(0), rtol=1e-12)
 
 
-def test_the_trained_length_over_whole_blocks_is_the_splits_nll(trained: Trained) -> None:
+def test_the_trained_length_over_whole_blocks_is_the_splits_nll(trained: TrainedCell) -> None:
     blocks = (len(trained.data.tokens.split["validation"]) - 1) // 8  # type: ignore[attr-defined]
     whole = trained.split("validation")["nll"]
     assert trained.lengths([8], "validation", 8 * blocks)["8"]["nll"] == pytest.approx(whole, rel=1e-12)
 
 
-def test_how_many_rows_at_once_changes_nothing(trained: Trained, monkeypatch: Patch) -> None:
+def test_how_many_rows_at_once_changes_nothing(trained: TrainedCell, monkeypatch: Patch) -> None:
     many = trained.lengths([4, 8], "validation", 64)
     monkeypatch.setattr("lm.training.evaluate.TOKENS_AT_ONCE", 1)
     one = trained.lengths([4, 8], "validation", 64)
@@ -253,7 +253,7 @@ def test_how_many_rows_at_once_changes_nothing(trained: Trained, monkeypatch: Pa
 
 def test_learned_positions_fail_only_beyond_the_trained_length(tmp_path: Path) -> None:
     cell, folder = finished_run(tmp_path, {"model.position": "Learned"})
-    found = Trained(cell, folder / "last.ckpt").lengths([4, 16], "validation", 32)
+    found = TrainedCell(cell, folder / "last.ckpt").lengths([4, 16], "validation", 32)
     assert list(found["16"]) == ["error"]
     assert "16" in found["16"]["error"]
     record = good()
@@ -262,7 +262,7 @@ def test_learned_positions_fail_only_beyond_the_trained_length(tmp_path: Path) -
     assert set(record["metrics"]) == {"nll", "nll@4", "perplexity@4", "sliding_nll@4"}
 
 
-def test_a_text_shorter_than_the_length_is_refused(trained: Trained) -> None:
+def test_a_text_shorter_than_the_length_is_refused(trained: TrainedCell) -> None:
     with pytest.raises(InputError, match=r"5000 tokens of context and one to predict, found \d+ in validation"):
         trained.lengths([5000], "validation", 5000)
 
@@ -270,7 +270,7 @@ def test_a_text_shorter_than_the_length_is_refused(trained: Trained) -> None:
 # records -------------------------------------------------------------------------------------------------------------
 
 
-def test_every_number_of_a_table_has_a_name(trained: Trained) -> None:
+def test_every_number_of_a_table_has_a_name(trained: TrainedCell) -> None:
     numbers = headline("test", trained.split("test"))
     assert set(numbers) <= set(METRICS)
     lengths = headline("lengths", trained.lengths([4, 8], "validation", 32))
@@ -332,7 +332,7 @@ def test_rows_with_a_test_split_have_its_evaluation(tmp_path: Path, share: float
     found = dict(evaluations(cell, folder / "last.ckpt"))
     assert list(found) == (["test"] if share else [])
     if share:
-        trained = Trained(cell, folder / "last.ckpt")
+        trained = TrainedCell(cell, folder / "last.ckpt")
         batches = list(trained.data.evaluation_batches("test"))
         kept = sum(int((batch.targets_bt != IGNORED).sum()) for batch in batches)
         assert found["test"]["evaluated_tokens"] == kept > 0
@@ -386,7 +386,7 @@ def test_a_run_is_measured_again_and_its_record_keeps_it(tmp_path: Path, evaluat
     cell, folder = finished_run(tmp_path)
     shown = evaluated(cell.id[:9], "--out", tmp_path, "--lengths", "4,8", "--tokens", 64)
     first = record_in(folder)
-    trained = Trained(cell, folder / "last.ckpt")
+    trained = TrainedCell(cell, folder / "last.ckpt")
     assert first["evaluations"]["test"] == trained.split("test")
     assert first["evaluations"]["lengths"] == trained.lengths([4, 8], "validation", 64)
     assert first["metrics"]["nll"] == 9.0, "what training measured stays"
@@ -467,7 +467,7 @@ def test_lengths_asked_for_later_are_measured_without_training(tmp_path: Path) -
     assert missing(record_in(folder), with_lengths.config)
     measure_lengths(with_lengths, Store(tmp_path))
     assert not missing(record_in(folder), with_lengths.config)
-    expected = Trained(cell, folder / "last.ckpt").lengths([4, 8], "validation", 64)
+    expected = TrainedCell(cell, folder / "last.ckpt").lengths([4, 8], "validation", 64)
     assert record_in(folder)["evaluations"]["lengths"] == expected
 
 
@@ -570,7 +570,7 @@ def test_a_checkpoint_that_is_not_the_records_is_refused(tmp_path: Path, capsys:
 
 @pytest.mark.parametrize("more", [["--split", "validation"], [], ["--lengths", "4", "--tokens", "64"]])
 def test_weights_without_a_hash_must_reproduce_their_loss(
-    tmp_path: Path, capsys: Capture, trained: Trained, shared_run: tuple[Cell, Path], more: list[str]
+    tmp_path: Path, capsys: Capture, trained: TrainedCell, shared_run: tuple[Cell, Path], more: list[str]
 ) -> None:
     right = float(trained.split("validation")["nll"])
     folder = tmp_path / "cells" / shared_run[1].name
@@ -587,7 +587,7 @@ def test_weights_without_a_hash_must_reproduce_their_loss(
 
 
 def test_a_loss_that_differs_from_the_record_is_reported(
-    tmp_path: Path, capsys: Capture, trained: Trained, shared_run: tuple[Cell, Path]
+    tmp_path: Path, capsys: Capture, trained: TrainedCell, shared_run: tuple[Cell, Path]
 ) -> None:
     folder = tmp_path / "cells" / shared_run[1].name
     shutil.copytree(shared_run[1], folder)
@@ -620,7 +620,7 @@ def test_tripled_logits_of_a_markov_chain_are_miscalibrated(tmp_path: Path) -> N
     assert 0 < known(record["metrics"]["excess_nll"]) < 0.02
     assert abs(test["ece"] - test["ece_floor"]) < 0.01
     assert test["scaled"]["temperature"] == pytest.approx(1.0, abs=0.05)
-    trained = Trained(cell, store.directory(cell.id) / "last.ckpt")
+    trained = TrainedCell(cell, store.directory(cell.id) / "last.ckpt")
     pairs = list(trained.passes("test")())
     tripled = TokenStatistics(trained.data.bytes_per_token())
     for logits_nv, targets_n in pairs:
@@ -651,7 +651,7 @@ def test_a_trained_run_reproduces_its_evaluations(tmp_path: Path, precision: str
     found = remeasure(folder, Request(lengths=(8, 16, 32)))
     assert found == record["evaluations"]
     assert record_in(folder) == record
-    validation = Trained(cell, folder / "last.ckpt").split("validation")
+    validation = TrainedCell(cell, folder / "last.ckpt").split("validation")
     assert {name: validation[name] for name in ("nll", "ece", "brier")} == {
         name: record["metrics"][name] for name in ("nll", "ece", "brier")
     }

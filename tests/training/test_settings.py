@@ -13,7 +13,7 @@ from lm.config.components import build, plain_options
 from lm.config.tree import InputError, override
 from lm.training.cell import check
 from lm.training.recorder import Recorder
-from lm.training.run import EXECUTION, UNSOUND, Run, Trainer
+from lm.training.run import EXECUTION, UNSOUND, RunConfig, Trainer
 
 COMPUTED = frozenset(
     (
@@ -85,7 +85,7 @@ def test_batch_norm_in_several_processes_is_refused_by_the_plan() -> None:
 
 def trainer(work: Path) -> Any:
     """The trainer of a run: Lightning declares no types for the parts that are looked at here."""
-    run: Run = build(check(RUN).config, Run)
+    run: RunConfig = build(check(RUN).config, RunConfig)
     recorder = Recorder(work, run.data(0))
     return run.trainer(recorder)
 

@@ -30,7 +30,7 @@ from lm.training.adapter import InPlace
 from lm.training.cell import Cell, check
 from lm.training.module import LanguageModel
 from lm.training.process import Execution
-from lm.training.run import Run
+from lm.training.run import RunConfig
 from lm.training.train import fail, train
 
 pytestmark = pytest.mark.slow
@@ -59,8 +59,8 @@ def weights(out: Path, cell: Cell) -> dict[str, torch.Tensor]:
     return {name.removeprefix("model."): value for name, value in checkpoint["state_dict"].items()}
 
 
-def prepared(cell: Cell) -> tuple[Run, TextData, Decoder]:
-    built: Run = build(cell.config, Run)
+def prepared(cell: Cell) -> tuple[RunConfig, TextData, Decoder]:
+    built: RunConfig = build(cell.config, RunConfig)
     data = built.data(built.seed)
     data.setup("fit")
     model = build_and_initialize(built.model, cell.facts.vocabulary, data.context, built.seed).double()

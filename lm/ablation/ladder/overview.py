@@ -10,7 +10,7 @@ from rich.console import Console
 from lm.ablation.ablate import RunOptions
 from lm.ablation.experiment import load_experiment
 from lm.ablation.ladder.plan import merge_plans, plan_ladder
-from lm.ablation.ladder.run import run_ladder
+from lm.ablation.ladder.run_ladder import run_ladder
 from lm.ablation.reproduce import describe_missing, precision_remark
 from lm.ablation.sections import prefix_errors
 from lm.analysis.ladder import load_ladder

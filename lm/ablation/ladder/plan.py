@@ -31,7 +31,7 @@ from lm.store.formats import LADDER
 from lm.store.record import RateAt, RungOf
 from lm.store.store import Store
 from lm.training.cell import check, sizes
-from lm.training.run import Run
+from lm.training.run import RunConfig
 
 Changes = dict[str, Any]
 
@@ -254,7 +254,7 @@ def trained_curves(out: Path) -> list[TrainedCurve]:
             continue
         for config, curve in arms.values():
             try:
-                setting = setting_of(resolve(config, Run))
+                setting = setting_of(resolve(config, RunConfig))
             except (InputError, KeyError):  # of another version, or with classes that are gone
                 continue
             curves.append(TrainedCurve(path.parent.name, setting, curve))

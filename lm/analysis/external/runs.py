@@ -55,7 +55,7 @@ class CompareRequest:
 
 
 @dataclass(frozen=True)
-class Run:
+class ExternalRun:
     """Status and values of a run; `source_status` is the source's own word where it did not go well."""
 
     status: Status
@@ -85,7 +85,7 @@ class Runs:
     source: Table
     arms: list[str]
     seeds: list[Seed]
-    runs: dict[tuple[str, Seed], Run]
+    runs: dict[tuple[str, Seed], ExternalRun]
     judged: list[str]
     measured: list[str]
     better: dict[str, Better]
@@ -123,7 +123,7 @@ def gather(table: Table, request: CompareRequest) -> Runs:
             f"{table.path}: --metric: {request.arm} and {request.seed} tell runs apart and measure nothing"
         )
     states, strange = _states(table)
-    runs: dict[tuple[str, Seed], Run] = {}
+    runs: dict[tuple[str, Seed], ExternalRun] = {}
     for index, row in enumerate(table.rows):
         name = row.get(arm)
         if name is None or (seed is not None and seed not in row):
@@ -198,7 +198,7 @@ def _others(table: Table, used: Sequence[str | None]) -> list[str]:
     return columns
 
 
-def _run(row: Row, columns: Mapping[str, str], headline: str, states: str | None, where: str) -> Run:
+def _run(row: Row, columns: Mapping[str, str], headline: str, states: str | None, where: str) -> ExternalRun:
     """Read a run from a row.
 
     Raises:
@@ -214,12 +214,12 @@ def _run(row: Row, columns: Mapping[str, str], headline: str, states: str | None
     text = row.get(states or "", "")
     status = STATUS.get(text.lower(), "ok")
     if status != "ok":
-        return Run(status, text if text.lower() != status else "", values)
+        return ExternalRun(status, text if text.lower() != status else "", values)
     if headline not in values:
-        return Run("diverged", f"{headline} is blank", values)
+        return ExternalRun("diverged", f"{headline} is blank", values)
     if not math.isfinite(values[headline]):
-        return Run("diverged", f"{headline} is {values[headline]}", values)
-    return Run("ok", "", values)
+        return ExternalRun("diverged", f"{headline} is {values[headline]}", values)
+    return ExternalRun("ok", "", values)
 
 
 def _states(table: Table) -> tuple[str | None, list[str]]:
@@ -252,7 +252,7 @@ def _better(table: Table, name: str, column: str) -> Better:
 
 
 def _pairing(
-    runs: Mapping[tuple[str, Seed], Run],
+    runs: Mapping[tuple[str, Seed], ExternalRun],
     arms: Sequence[str],
     seeds: Sequence[Seed],
     request: CompareRequest,

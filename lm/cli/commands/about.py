@@ -34,9 +34,9 @@ def add_list_options(parser: Parser) -> None:
 def list_components(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     """Print all components with their options."""
     from lm.config.components import catalogue, catalogue_lines
-    from lm.training.run import Run
+    from lm.training.run import RunConfig
 
-    components = catalogue(Run)
+    components = catalogue(RunConfig)
     print(json.dumps(components, indent=2) if options.json else "\n".join(catalogue_lines(components)))
     return 0
 

@@ -103,7 +103,7 @@ def ablate(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
         executor,
     )
     if experiment.ladder is not None:
-        from lm.ablation.ladder.run import run_ladder
+        from lm.ablation.ladder.run_ladder import run_ladder
 
         return run_ladder(experiment, run_options, options.plan)
     return run_experiment(experiment, run_options, options.plan)
@@ -133,7 +133,7 @@ def sweep(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     from lm.search.spec import load_sweep
 
     spec = load_sweep(options.spec, settings, options.trials)
-    from lm.search.search import sweep as run_sweep
+    from lm.search.sweep import sweep as run_sweep
 
     return run_sweep(spec, options.out, options.workers, execution_of(options, loggers), options.plan, executor)
 

@@ -95,7 +95,7 @@ class ScalingFit:
     forecast: Forecast | None
 
 
-class Ladder:
+class LadderDraws:
     """Rungs of one arm with their bootstrap draws.
 
     Every rung has a seed of the baseline and a pair.
@@ -153,7 +153,7 @@ def fit_scaling(
         level: at which trends are judged; intervals of rungs and forecasts hold at 95 % each.
         draws: of the bootstrap over seeds.
     """
-    ladder = Ladder(rungs, draws)
+    ladder = LadderDraws(rungs, draws)
     values = [rung.pairs for rung in rungs]
     by_rung = [_mean(differences) for differences in values]
     of_difference = trend_of_means(ladder.compute_k, values, margins[0], 1 - level)
@@ -169,7 +169,7 @@ def fit_scaling(
     return ScalingFit(by_rung, gains, own if own.falls else None, of_difference, of_gain, top_forecast)
 
 
-def gains_of(ladder: Ladder, laws: tuple[Law, Law], margin: float, level: float) -> tuple[list[Gain], Trend]:
+def gains_of(ladder: LadderDraws, laws: tuple[Law, Law], margin: float, level: float) -> tuple[list[Gain], Trend]:
     """Compute the gain at every rung, and its trend."""
     law, drawn = laws
     count = len(ladder.rungs)
@@ -194,7 +194,7 @@ def gains_of(ladder: Ladder, laws: tuple[Law, Law], margin: float, level: float)
     return gains, judge_trend(slope, narrow, middle, min(len(rung.pairs) for rung in ladder.rungs), margin)
 
 
-def forecast_of(ladder: Ladder) -> Forecast | None:
+def forecast_of(ladder: LadderDraws) -> Forecast | None:
     """Forecast the top rung from the laws of those below; None if the baseline or the arm has no law.
 
     The noise of the means to be measured there is that of the rungs below, relative to the loss.
@@ -223,7 +223,7 @@ def forecast_of(ladder: Ladder) -> Forecast | None:
     )
 
 
-def misfit(ladder: Ladder, law: Law) -> tuple[float, float]:
+def misfit(ladder: LadderDraws, law: Law) -> tuple[float, float]:
     """Return the largest relative error of the law at a rung, and the p that seed noise alone makes it.
 
     p is NaN for three rungs, through which a law goes, and where noise is not known.

@@ -182,7 +182,7 @@ def ablate(
         from lm.ablation.ablate import RunOptions
         from lm.ablation.ablate import ablate as carry_out
         from lm.ablation.experiment import load_experiment
-        from lm.ablation.ladder.run import run_ladder
+        from lm.ablation.ladder.run_ladder import run_ladder
 
         settings, chosen = to_plain(changes), to_plain(seeds)
         experiment = load_experiment(Path(spec), settings, chosen, tier, str)

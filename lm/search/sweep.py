@@ -37,7 +37,7 @@ from lm.store.formats import SEARCH
 from lm.store.store import Store
 from lm.training.cell import check
 from lm.training.process import Execution
-from lm.training.run import Run
+from lm.training.run import RunConfig
 from lm.training.strategies import check_strategy
 
 BEST = "best.yaml"
@@ -59,7 +59,7 @@ STATES = {
 
 
 @dataclass(frozen=True)
-class Job:
+class SearchJob:
     """A search with the folder of its study and report, and the prefixes of its trials' names."""
 
     spec: SweepSpec
@@ -93,10 +93,10 @@ def sweep(
         check_search(spec, folder)
         show_plan(spec, workers, threads(executor, workers))
         return 0
-    interrupted = run_searches([Job(spec, folder)], store, workers, execution, executor)
+    interrupted = run_searches([SearchJob(spec, folder)], store, workers, execution, executor)
     write_study(folder, Console())
     print(f"report: {folder / 'table.md'}", file=sys.stderr)
-    if (best := write_best(Job(spec, folder))) is not None:
+    if (best := write_best(SearchJob(spec, folder))) is not None:
         names = ", ".join(f"{spec.name}/trial_{best}/{seed}" for seed in spec.seeds)
         print(f"best: {folder / BEST} (lm fit takes it), of {names}", file=sys.stderr)
     return 1 if interrupted else 0
@@ -104,7 +104,7 @@ def sweep(
 
 def check_search(spec: SweepSpec, folder: Path) -> None:
     """Check a search before anything is trained or written. Raises InputError."""
-    settings = resolve(spec.tree, Run)["trainer"]
+    settings = resolve(spec.tree, RunConfig)["trainer"]
     check_strategy(settings)
     check_storage(spec, folder)
     sampler(spec, 0, parallel=False)
@@ -122,11 +122,11 @@ def check_space(space: Space, tree: Tree) -> None:
     Raises:
         InputError: naming the path.
     """
-    resolve(tree, Run)
+    resolve(tree, RunConfig)
     examples = space.examples()
     for changes in examples:
         try:
-            resolve(override(tree, changes), Run)
+            resolve(override(tree, changes), RunConfig)
         except InputError as error:
             hint = " (int: true draws whole numbers)" if "expected a whole number" in str(error) else ""
             raise InputError(f"space: {error}{hint}") from None
@@ -153,7 +153,7 @@ def _find_problem(space: Space, tree: Tree, changes: dict[str, Any]) -> str:
 
 
 def run_searches(
-    jobs: Sequence[Job],
+    jobs: Sequence[SearchJob],
     store: Store,
     workers: int,
     execution: Execution,
@@ -171,7 +171,7 @@ def run_searches(
     with contextlib.ExitStack() as stack:
         studies = []
         for job in jobs:
-            settings = resolve(job.spec.tree, Run)["trainer"]
+            settings = resolve(job.spec.tree, RunConfig)["trainer"]
             shared = stack.enter_context(open_study(job.spec, job.folder, settings, parallel=workers > 1))
             stack.callback(write_manifest, job.spec, shared, job.folder)
             studies.append(shared)
@@ -199,7 +199,7 @@ def run_searches(
             return run_cells(source, engine, display, execution)
 
 
-def best_changes(job: Job) -> tuple[dict[str, Any], float, int] | None:
+def best_changes(job: SearchJob) -> tuple[dict[str, Any], float, int] | None:
     """Return the changes, value and number of the best complete trial of a single objective; None without one."""
     study = read_study(job.spec, job.folder)
     if not study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,)):
@@ -208,7 +208,7 @@ def best_changes(job: Job) -> tuple[dict[str, Any], float, int] | None:
     return job.spec.space.suggest(best), float(best.value or 0.0), best.number
 
 
-def write_best(job: Job) -> int | None:
+def write_best(job: SearchJob) -> int | None:
     """Write `best.yaml`, the configuration of the best complete trial; return its number.
 
     Returns None, and writes no file, if no trial is complete or there are several objectives.
@@ -219,7 +219,7 @@ def write_best(job: Job) -> int | None:
         path.unlink(missing_ok=True)
         return None
     changes, value, number = best
-    config = resolve(override(job.spec.tree, {**changes, "seed": job.spec.seeds[0]}), Run)
+    config = resolve(override(job.spec.tree, {**changes, "seed": job.spec.seeds[0]}), RunConfig)
     quantity, seeds = next(iter(job.spec.objectives)), len(job.spec.seeds)
     mean = f", the mean of {seeds} seeds" if seeds > 1 else ""
     about = f"# trial {number} of {job.spec.name}: {quantity} {value:z.6g}{mean}\n"
@@ -230,7 +230,7 @@ def write_best(job: Job) -> int | None:
 class StudyWriter:
     """Writer of `study.json` during a search."""
 
-    def __init__(self, job: Job, shared: SharedStudy) -> None:
+    def __init__(self, job: SearchJob, shared: SharedStudy) -> None:
         self.job, self.shared = job, shared
         self.next = 0.0
         self.write()
