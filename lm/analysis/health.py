@@ -190,8 +190,11 @@ def still_falling(record: Record, curve: pd.DataFrame | None) -> list[str]:
 
 
 def last_tenth(curve: pd.DataFrame | None, steps: int) -> float:
-    """The share of the fall of the loss, from the first training loss to the last validation, that the last tenth of
-    the steps brings, on lines between the validations; NaN where the curve does not say."""
+    """Return the share of the fall of the loss that the last tenth of the steps brings.
+
+    The fall is from the first training loss to the last validation, on lines between the validations; NaN where the
+    curve does not say.
+    """
     if curve is None or not {"validation_nll", "train_loss"} <= set(curve.columns):
         return math.nan
     validation, training = curve["validation_nll"].dropna(), curve["train_loss"].dropna()

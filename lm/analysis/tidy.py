@@ -5,7 +5,7 @@ import math
 import pandas as pd
 
 from lm.analysis.curve import curve_table
-from lm.analysis.results import Results, quantities, value
+from lm.analysis.results import Results, curve_files, quantities, value
 from lm.store.metrics import describe
 
 CELLS = ("experiment", "arm", "seed", "cell", "status", "metric", "label", "unit", "better", "value")
@@ -40,22 +40,15 @@ def cells(results: Results) -> pd.DataFrame:
 
 
 def curves(results: Results) -> pd.DataFrame:
-    """The learning curves: a row for each arm, seed and step that was logged, a column for each quantity; NaN where a
-    quantity was not measured at a step.
+    """Tabulate learning curves: a row for each arm, seed and logged step, a column for each quantity.
 
+    A value is NaN where a quantity was not measured at a step.
     A run that did not go well, or whose curve was not kept, has no rows, and neither has an arm with a damaged curve:
     what is left out may be what made it better or worse.
     """
     tables = []
     for arm in results.arms:
-        records = results.of(arm)
-        if any(record["id"] in results.corrupt_curves for record in records):
-            continue
-        for seed in results.manifest["seeds"]:
-            record = results.records[arm, seed]
-            path = None if record is None else results.store.history(record["id"])
-            if record is None or record["status"] != "ok" or path is None or not path.is_file():
-                continue
+        for seed, path in curve_files(results, arm):
             table = curve_table(path).reset_index()
             tables.append(table.assign(experiment=results.manifest["name"], arm=arm, seed=seed))
     if not tables:
