@@ -15,7 +15,7 @@ from lm.analysis.effects import ENDING
 from lm.analysis.rates import RateCurve, rate_curve
 from lm.analysis.results import load
 from lm.config.tree import InputError, Tree
-from lm.report.rates import DESCRIBED
+from lm.report.tuning import DESCRIBED
 from lm.store.files import read_json, to_json, write_atomic
 from lm.store.formats import RATES
 from lm.store.store import Store

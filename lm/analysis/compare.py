@@ -13,7 +13,7 @@ from lm.analysis.results import Results, paired, quantities, value
 from lm.analysis.texts import Texts, generalises, noise_of_quantity, texts_by_quantity
 from lm.stats.tests import ALPHA, rate_interval
 from lm.stats.text_power import detectable_floor, detectable_on_texts
-from lm.stats.two_way import TwoWay, cover_texts, set_p_over_texts
+from lm.stats.two_way import cover_texts, set_p_over_texts
 from lm.stats.verdicts import (
     DIRECTIONS,
     Comparison,
@@ -185,15 +185,10 @@ def _judged(results: Results, texts: dict[str, Texts]) -> dict[tuple[str, str], 
     for key, noise in noise_of.items():
         alpha = ALPHA / share if key in confirmatory else ALPHA
         cover_texts(judged[key], noise, alpha)
-        _set_detectable(judged[key], noise, alpha)
+        if not math.isnan(judged[key].detectable):
+            judged[key].detectable = detectable_on_texts(len(judged[key].differences), noise, alpha)
+            judged[key].detectable_floor = detectable_floor(noise, alpha)
     return judged
-
-
-def _set_detectable(comparison: Comparison, noise: TwoWay, alpha: float) -> None:
-    """Set the detectable difference over seeds and text where the interval covers text."""
-    if not math.isnan(comparison.detectable):
-        comparison.detectable = detectable_on_texts(len(comparison.differences), noise, alpha)
-        comparison.detectable_floor = detectable_floor(noise, alpha)
 
 
 def _measured(results: Results, arm: str, quantity: str, in_stages: bool) -> Comparison:

@@ -46,7 +46,8 @@ def compare_runs(runs: Runs) -> pd.DataFrame:
             }
             row["verdict"] = format_verdict(comparison.verdict)
             if (arm, quantity) in judged:
-                row["verdict"] += _missing_seeds_suffix(runs, row) + _unpaired_suffix(runs)
+                row["verdict"] += _missing_seeds_suffix(runs, row)
+                row["verdict"] += "" if runs.paired else f" (unpaired: {runs.why})"
             rows.append({**row, "design": "paired" if runs.paired else "unpaired", "bold": row["significant"]})
     return pd.DataFrame(rows)
 
@@ -119,7 +120,3 @@ def _missing_seeds_suffix(runs: Runs, row: dict[str, Any]) -> str:
         return ""
     on = f"on {row['pairs']} of {len(runs.seeds)} seeds" if runs.paired and row["pairs"] else ""
     return format_lost_runs(on, [*map(str, runs.statuses(arm))], [*map(str, runs.statuses(base))])
-
-
-def _unpaired_suffix(runs: Runs) -> str:
-    return "" if runs.paired else f" (unpaired: {runs.why})"

@@ -309,15 +309,17 @@ def curves(results: Results, arm: str, column: str) -> pd.DataFrame:
     A cell whose curve was not kept, as in a copy of the records alone, has no column. There is none for any seed where
     a curve of the arm is broken: what is left out may be what made the arm better or worse.
     """
-    columns: dict[int, pd.Series] = {}
+    tables = ((seed, curve_table(path, parts="/" in column)) for seed, path in curve_files(results, arm))
+    return pd.DataFrame({seed: table[column].dropna() for seed, table in tables if column in table})
+
+
+def curve_files(results: Results, arm: str) -> Iterator[tuple[int, Path]]:
+    """Yield seed and learning curve of an arm's finished cells; none where a curve of the arm is damaged."""
     if any(record["id"] in results.corrupt_curves for record in results.of(arm)):
-        return pd.DataFrame(columns)
+        return
     for seed in results.manifest["seeds"]:
         record = results.records[arm, seed]
-        path = None if record is None else results.store.history(record["id"])
-        if record is None or record["status"] != "ok" or path is None or not path.is_file():
-            continue
-        table = curve_table(path, parts="/" in column)
-        if column in table:
-            columns[seed] = table[column].dropna()
-    return pd.DataFrame(columns)
+        if record is not None and record["status"] == "ok":
+            path = results.store.history(record["id"])
+            if path.is_file():
+                yield seed, path

@@ -5,7 +5,7 @@ import math
 import pandas as pd
 
 from lm.analysis.curve import curve_table
-from lm.analysis.results import Results, quantities, value
+from lm.analysis.results import Results, curve_files, quantities, value
 from lm.store.metrics import describe
 
 CELLS = ("experiment", "arm", "seed", "cell", "status", "metric", "label", "unit", "better", "value")
@@ -47,14 +47,7 @@ def curves(results: Results) -> pd.DataFrame:
     """
     tables = []
     for arm in results.arms:
-        records = results.of(arm)
-        if any(record["id"] in results.corrupt_curves for record in records):
-            continue
-        for seed in results.manifest["seeds"]:
-            record = results.records[arm, seed]
-            path = None if record is None else results.store.history(record["id"])
-            if record is None or record["status"] != "ok" or path is None or not path.is_file():
-                continue
+        for seed, path in curve_files(results, arm):
             table = curve_table(path).reset_index()
             tables.append(table.assign(experiment=results.manifest["name"], arm=arm, seed=seed))
     if not tables:

@@ -251,8 +251,7 @@ def _figures(results: Results | Ladder) -> tuple[dict[str, Draw], str]:
         more = f"; a rung has others, as in lm.figure(results.rungs[{next(iter(results.rungs))!r}], 'learning_curve')"
         return {NAME: lambda: draw(ladder_chart(results.records))}, more
     from lm.report.figures.catalogue import FigureInputs, figures
-    from lm.report.rates import rates_of
-    from lm.report.tuning import tuning_of
+    from lm.report.tuning import rates_of, tuning_of
 
     folder = results.folder if results.folder.is_dir() else results.records.store.out / results.name  # of a pack
     tuning = tuning_of(results.records, folder)

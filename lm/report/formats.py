@@ -215,14 +215,10 @@ DEFAULT_FORMATS = (PAGE, "latex", "csv")
 
 def overview_page(sources: Sequence[ReportSource]) -> str:
     """Format the page, in the order of the sources."""
-    return overview_html(f"Report of {_count_kinds(sources)}", [_entry(source) for source in sources])
-
-
-def _count_kinds(sources: Sequence[ReportSource]) -> str:
-    """Count the sources of each kind, in words."""
     counts = Counter(map(type, sources))
     counted = [f"{counts[kind]} {names[counts[kind] > 1]}" for kind, names in KINDS.items() if counts[kind]]
-    return " and ".join(filter(None, [", ".join(counted[:-1]), counted[-1]]))
+    listed = " and ".join(filter(None, [", ".join(counted[:-1]), counted[-1]]))
+    return overview_html(f"Report of {listed}", [_entry(source) for source in sources])
 
 
 def _entry(source: ReportSource) -> OverviewEntry:

@@ -335,16 +335,8 @@ def _worth(results: LadderResults, rung: str, name: str) -> dict[str, object]:
     arm = next((arm for arm in results.arms if arm.name == name), None)
     index = next((k for k, at in enumerate(arm.at) if at.rung == rung), None) if arm else None
     if arm is None or arm.scaling is None or index is None:
-        missing: Estimate | None = None
-        return {
-            "pairs": 0,
-            **_columns("difference", missing),
-            "over": "",
-            **_columns("gain", missing),
-            "beyond": "",
-            "rate_bracketed": "",
-            "verdict": "",
-        }
+        empty = dict.fromkeys(("beyond", "rate_bracketed", "verdict"), "")
+        return {"pairs": 0, **_columns("difference"), "over": "", **_columns("gain"), **empty}
     gain = arm.scaling.gains[index] if arm.scaling.gains else None
     logs = gain.log if gain else Estimate()
     of_gain = Estimate(*(exp(x) if not math.isnan(x) else x for x in (logs.value, logs.low, logs.high)))
@@ -359,7 +351,7 @@ def _worth(results: LadderResults, rung: str, name: str) -> dict[str, object]:
     }
 
 
-def _columns(name: str, estimate: Estimate | None) -> dict[str, float]:
+def _columns(name: str, estimate: Estimate | None = None) -> dict[str, float]:
     values = estimate or Estimate()
     return {name: values.value, f"{name}_low": values.low, f"{name}_high": values.high}
 

@@ -32,6 +32,7 @@ class TableCell(str):
     style: str
 
     def __new__(cls, text: str, bold: bool = False, marks: str = "", style: str = "") -> Self:
+        """Create the text with its emphasis."""
         cell = super().__new__(cls, text)
         cell.bold, cell.marks, cell.style = bold, marks, style
         return cell
@@ -257,7 +258,7 @@ def _letter(letter: str) -> str:
 
 
 def latex(sections: Sequence[Section]) -> str:
-    """Format tables as text to `\\input`, each under its own heading where there are several."""
+    r"""Format tables as text to `\input`, each under its own heading where there are several."""
     lines = [HEAD]
     for section in sections:
         heading = [f"\\subsection*{{{escape_latex(section.title)}}}"] if len(sections) > 1 else []

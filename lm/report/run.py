@@ -218,12 +218,8 @@ def describe_autotune(decision: Mapping[str, Any]) -> str:
 
 
 def _timed(timing: Mapping[str, Any], names: list[str]) -> str:
-    setting = " ".join(filter(None, (_named(name, timing["way"][name]) for name in names)))
+    options = {name: timing["way"][name] for name in names}
+    compiled_or_value = (("compiled" if v else "") if name == "compile" else str(v) for name, v in options.items())
+    setting = " ".join(filter(None, compiled_or_value))
     compiled = f" after {timing['compiled_in']:z.0f} s of compiling" if timing.get("compiled_in") else ""
     return f"{timing['milliseconds']:z.4g} ms {setting or 'as written'}{compiled}"
-
-
-def _named(name: str, value: Any) -> str:
-    if name == "compile":
-        return "compiled" if value else ""
-    return str(value)

@@ -7,7 +7,7 @@ import numpy as np
 
 from lm.analysis.comparability import format_provenance, provenance_diff
 from lm.analysis.compare import format_seeds
-from lm.analysis.effects import Effects, FactorEffect, Orders, effects, orders
+from lm.analysis.effects import Effects, Orders, effects, orders
 from lm.analysis.pace import UNITS, StepsToBaselineLoss, mean_share
 from lm.analysis.results import Results, value
 from lm.report.render import Section
@@ -77,7 +77,9 @@ def effects_section(results: Results, of_factors: Effects) -> Section:
     rows = [
         [
             effect.name,
-            _contrast(effect, digits),
+            "means " + ", ".join(f"{level} {number(mean, digits)}" for level, mean in effect.means.items())
+            if effect.means
+            else effect.contrast,
             signed(effect.estimate, effect.low, effect.high, digits),
             f"{effect.f:z.2f} ({effect.freedom[0]}, {effect.freedom[1]})",
             f"{effect.q:z.2g}",
@@ -94,12 +96,6 @@ def effects_section(results: Results, of_factors: Effects) -> Section:
     if of_factors.left_out:
         notes.append(f"Not estimable, or the same as an effect above: {', '.join(of_factors.left_out)}.")
     return Section("Effects", ("effect", "contrast", "estimate [95 % CI]", "F", "q", "shared with"), rows, notes)
-
-
-def _contrast(effect: FactorEffect, digits: int) -> str:
-    if not effect.means:
-        return effect.contrast
-    return "means " + ", ".join(f"{level} {number(mean, digits)}" for level, mean in effect.means.items())
 
 
 # initial values and order of the data --------------------------------------------------------------------------------

@@ -1,23 +1,28 @@
-"""Results of tuning: shared and tuned settings of each arm, budgets, optima at an edge, loss over parameters."""
+"""Results of tuning and of learning-rate curves: best settings, arms compared at these, optima at an edge, budgets."""
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from lm.analysis.compare import compare
+from lm.analysis.rates import RateCurve, rate_curve, sensitivity_difference
 from lm.analysis.results import Results, load
 from lm.config.plain import shown
 from lm.config.tree import InputError
 from lm.report.render import Section
 from lm.report.study import Study, edge, load_study, warnings_of
-from lm.report.tables import DIFFERENCE, difference, format_verdict_cell, mean_and_sd
+from lm.report.tables import DIFFERENCE, difference, format_verdict_cell, mean_and_sd, number, signed
 from lm.store.files import read_json
-from lm.store.formats import TUNED
+from lm.store.formats import RATES, TUNED
+from lm.store.metrics import describe
 from lm.store.record import TunedManifest
 from lm.store.validation import check_shape
 
 FOLDER = "tune"
-COLUMNS = (
+TUNED_COLUMNS = (
     "arm",
     "shared settings",
     DIFFERENCE,
@@ -47,7 +52,7 @@ def tuning_of(results: Results, folder: Path) -> tuple[dict[str, Any], Results, 
     return tuning, load(twin), studies
 
 
-def rows(results: Results, tuning: dict[str, Any], twin: Results, studies: dict[str, Study]) -> list[list[str]]:
+def tuned_rows(results: Results, tuning: dict[str, Any], twin: Results, studies: dict[str, Study]) -> list[list[str]]:
     """Format the table, a row an arm."""
     table_rows, shared, tuned = [], compared(results), compared(twin)
     for arm in results.arms:
@@ -56,7 +61,10 @@ def rows(results: Results, tuning: dict[str, Any], twin: Results, studies: dict[
         counts = studies[arm].trials.state.value_counts()
         spent = ", ".join(f"{counts[state]} {state}" for state in ("complete", "pruned", "failed") if state in counts)
         winner = tuning["arms"][arm]["changes"]
-        settings = ", ".join(f"{path} = {_text(value)}" for path, value in (winner or {}).items())
+        settings = ", ".join(
+            f"{path} = {value:z.3g}" if isinstance(value, float) else f"{path} = {value}"
+            for path, value in (winner or {}).items()
+        )
         table_rows.append([*cells, spent, settings or "none: the shared ones"])
     return table_rows
 
@@ -82,11 +90,7 @@ def _edges_suffix(studies: dict[str, Study], arms: Iterable[str]) -> str:
     return f" ({', '.join(edges)})" if edges else ""
 
 
-def _text(value: Any) -> str:
-    return f"{value:z.3g}" if isinstance(value, float) else str(value)
-
-
-def notes(tuning: dict[str, Any], studies: dict[str, Study]) -> list[str]:
+def tuning_notes(tuning: dict[str, Any], studies: dict[str, Study]) -> list[str]:
     """Explain the tuning budget, and warn of optima at an edge."""
     seeds = ", ".join(map(str, tuning["seeds"]))
     lines = [
@@ -99,4 +103,118 @@ def notes(tuning: dict[str, Any], studies: dict[str, Study]) -> list[str]:
 
 def tuning_section(results: Results, tuning: dict[str, Any], twin: Results, studies: dict[str, Study]) -> Section:
     """Build the table of each arm at shared and at tuned settings."""
-    return Section("Tuning", COLUMNS, rows(results, tuning, twin, studies), notes(tuning, studies))
+    return Section("Tuning", TUNED_COLUMNS, tuned_rows(results, tuning, twin, studies), tuning_notes(tuning, studies))
+
+
+# learning rates ------------------------------------------------------------------------------------------------------
+
+DESCRIBED = "lr_curve.json"
+RATES_TITLE = "Learning rates"
+RATE_COLUMNS = (
+    "arm",
+    "shared rate",
+    "best rate",
+    "mean ± sd there",
+    DIFFERENCE,
+    "verdict",
+    "sensitivity",
+    "difference in it [95 % CI]",
+)
+
+
+@dataclass(frozen=True)
+class Rates:
+    """The learning-rate curves of an experiment.
+
+    Args:
+        shared: learning rate of each arm in the table.
+        curves: learning-rate curve of each arm.
+        grid: results of the runs behind the curves.
+        twin: results of all arms, each at its best rate.
+    """
+
+    shared: dict[str, float]
+    curves: dict[str, RateCurve]
+    grid: Results
+    twin: Results
+
+
+def rates_of(results: Results, folder: Path) -> Rates | None:
+    """Load the curves of an experiment; None where it has none, or training is incomplete.
+
+    Raises:
+        InputError: if a file is damaged.
+    """
+    path, twin = folder / DESCRIBED, folder.parent / f"{folder.name}.tuned"
+    if not path.is_file() or not (twin / "experiment.json").is_file():
+        return None
+    described = RATES.read(read_json(path), path)
+    try:
+        of_arms: dict[str, Any] = {arm: described["arms"][arm] for arm in results.arms}
+        names = {arm: {float(rate): str(name) for rate, name in of["names"].items()} for arm, of in of_arms.items()}
+        shared = {arm: float(of["shared"]) for arm, of in of_arms.items()}
+        grid = load(folder.parent / f"{folder.name}.lr_curve")
+        curves = {arm: rate_curve(grid, of_arm) for arm, of_arm in names.items()}
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise InputError(f"{path}: is damaged ({type(error).__name__}); run `lm ablate` again") from None
+    return Rates(shared, curves, grid, load(twin))
+
+
+def rate_rows(results: Results, rates: Rates) -> list[list[str]]:
+    """Format the table, a row an arm."""
+    digits, table_rows = describe("nll").digits, []
+    base, twin = rates.curves[results.arms[0]], compared(rates.twin)
+    for arm in results.arms:
+        curve = rates.curves[arm]
+        comparison = list(twin[arm])
+        comparison[2] += _rate_edges_suffix(results, rates, arm)
+        best = "none" if curve.best is None else f"{curve.rates[curve.best]:z.3g}"
+        other = "" if curve is base else signed(*sensitivity_difference(curve, base), digits)
+        table_rows.append([arm, f"{rates.shared[arm]:z.3g}", best, *comparison, _sensitivity(curve, digits), other])
+    return table_rows
+
+
+def _sensitivity(curve: RateCurve, digits: int) -> str:
+    finite = curve.sensitivity_s[np.isfinite(curve.sensitivity_s)]
+    if not len(finite):
+        return "-"
+    spread = f" ± {number(float(finite.std(ddof=1)), digits)}" if len(finite) > 1 else ""
+    return f"{number(float(finite.mean()), digits)}{spread}"
+
+
+def _rate_edges_suffix(results: Results, rates: Rates, arm: str) -> str:
+    """Format the best rates that lie at an end of the grid, to follow a verdict."""
+    baseline = results.arms[0]
+    sides = {"its": arm} if arm == baseline else {"its": arm, "the baseline's": baseline}
+    edges = [
+        f"{whose} rate at the {end} end of the grid" for whose, of in sides.items() if (end := rates.curves[of].edge)
+    ]
+    return f" ({', '.join(edges)})" if edges else ""
+
+
+def rate_notes(results: Results, rates: Rates) -> list[str]:
+    """Explain the curves, and warn of best rates at an end of the grid and of lost runs."""
+    first, seeds = next(iter(rates.curves.values())), rates.grid.manifest["seeds"]
+    lines = [
+        f"Every arm was trained at {len(first.rates)} rates from {first.rates[0]:z.3g} to {first.rates[-1]:z.3g} on "
+        f"seeds {', '.join(map(str, seeds))}. The best rate is that of the best mean, of rates at which every seed "
+        "ended well; each arm was trained with its own on the seeds of the table, none of which chose it.",
+        "Sensitivity: the mean over the rates, drawn evenly in their logarithm, of the loss, or of ln(vocabulary) "
+        "where that is less, minus the best loss (Wortsman et al. 2023), in nats; its difference is paired by seed, "
+        "the interval Student's. A run that diverged counts with ln(vocabulary).",
+    ]
+    for arm, curve in rates.curves.items():
+        if curve.edge:
+            which = "lowest" if curve.edge == "low" else "highest"
+            lines.append(f"{arm}: the best rate is the {which} of the grid: widen it, or the best may be missed.")
+        if any(curve.lost_r):
+            lost_runs = [
+                f"{count} at {rate:z.3g}" for rate, count in zip(curve.rates, curve.lost_r, strict=True) if count
+            ]
+            lines.append(f"{arm}: runs that diverged or failed: {', '.join(lost_runs)}.")
+    return lines
+
+
+def rates_section(results: Results, rates: Rates) -> Section:
+    """Build the table of best rates, of arms compared at these, and of their sensitivity."""
+    return Section(RATES_TITLE, RATE_COLUMNS, rate_rows(results, rates), rate_notes(results, rates))

@@ -18,14 +18,13 @@ from lm.report.claims import answers, claims_section, show_claims
 from lm.report.figures.catalogue import FigureInputs, draw_figures
 from lm.report.figures.picture import as_files
 from lm.report.notes import author_notes, axes, changes, notes
-from lm.report.rates import Rates, rates_of, rates_section
 from lm.report.render import Section, escape, markdown_list, markdown_section, print_section
 from lm.report.sections import all_sections, cost_notes, factor_sections
 from lm.report.study import Study
 from lm.report.tables import as_csv, summary
-from lm.report.tuning import tuning_of, tuning_section
+from lm.report.tuning import Rates, rates_of, rates_section, tuning_of, tuning_section
 from lm.report.web.gallery import MISSING, library
-from lm.report.web.page import Body, body, html
+from lm.report.web.page import Body, body, standalone_page
 from lm.store.files import write_atomic
 
 NARROW = 120
@@ -160,7 +159,7 @@ def page_files(
 
 def report_html(report: ExperimentReport) -> str:
     """Format the report as one HTML file."""
-    return html(report.results, report.table, report.claims, report.tuning, report.rates)
+    return standalone_page(report_body(report))
 
 
 def report_body(report: ExperimentReport) -> Body:

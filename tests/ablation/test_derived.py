@@ -19,9 +19,9 @@ from lm.analysis.results import load
 from lm.cli import main
 from lm.config.tree import InputError, override
 from lm.report.figures.comparison import envelope
-from lm.report.rates import rates_of, rows
 from lm.report.sections import all_sections, orders_section
 from lm.report.study import load_study
+from lm.report.tuning import rate_rows, rates_of
 from lm.store.files import to_json, write_atomic
 from lm.store.store import Store
 from lm.training.cell import check, seeded
@@ -119,7 +119,7 @@ def test_arms_are_trained_over_rates_and_compared_at_their_best(tmp_path: Path) 
     page = (out / "small" / "table.md").read_text()
     assert "## Learning rates" in page
     assert "(lr_curve.png)" in page
-    assert [row[0] for row in rows(results, rates)] == ["layer", "rms"]
+    assert [row[0] for row in rate_rows(results, rates)] == ["layer", "rms"]
     before = {path.name for path in Store(out).cells.iterdir()}
     described = json.loads((out / "small" / "lr_curve.json").read_text())
     assert set(described["arms"]) == {"layer", "rms"}

@@ -16,7 +16,7 @@ import lm
 from lm.analysis.rates import rate_curve, sensitivity_difference, sensitivity_of
 from lm.analysis.results import load
 from lm.config.tree import InputError
-from lm.report.rates import COLUMNS, DESCRIBED, Rates, notes, rates_of, rows
+from lm.report.tuning import DESCRIBED, RATE_COLUMNS, Rates, rate_notes, rate_rows, rates_of
 from lm.report.write import write_report
 from lm.store.files import to_json, write_atomic
 from lm.store.formats import RATES
@@ -92,7 +92,7 @@ def test_without_a_rate_that_ended_well_there_is_no_best(over_rates: Callable[..
     folder = over_rates({name: ["diverged", 2.0] for name in GRID})
     curve = found(folder).curves["arm"]
     assert (curve.best, curve.edge) == (None, "")
-    assert rows(load(folder), found(folder))[0][2] == "none"
+    assert rate_rows(load(folder), found(folder))[0][2] == "none"
 
 
 def test_the_best_rate_maximises_higher_is_better_metrics(over_rates: Callable[..., Path]) -> None:
@@ -108,12 +108,12 @@ def test_the_best_rate_maximises_higher_is_better_metrics(over_rates: Callable[.
 def test_best_rates_at_the_grid_edge_are_marked(over_rates: Callable[..., Path]) -> None:
     folder = over_rates()
     results, rates = load(folder), found(folder)
-    base, arm = (dict(zip(COLUMNS, row, strict=True)) for row in rows(results, rates))
+    base, arm = (dict(zip(RATE_COLUMNS, row, strict=True)) for row in rate_rows(results, rates))
     assert base["best rate"] == "0.01"
     assert "grid" not in base["verdict"]
     assert arm["best rate"] == "0.1"
     assert arm["verdict"].endswith("(its rate at the high end of the grid)")
-    told = notes(results, rates)
+    told = rate_notes(results, rates)
     assert "arm: the best rate is the highest of the grid: widen it, or the best may be missed." in told
     assert "base: runs that diverged or failed: 1 at 0.1." in told
 

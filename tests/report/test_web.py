@@ -30,7 +30,7 @@ from lm.report.tables import as_csv
 from lm.report.web import gallery
 from lm.report.web.elements import data, table, tag
 from lm.report.web.gallery import MISSING
-from lm.report.web.page import HERE, html
+from lm.report.web.page import HERE, body, standalone_page
 from lm.report.web.parts import last_lines
 from lm.report.write import write_report
 
@@ -39,7 +39,8 @@ FOR_MAIL = ("verdict", "differences", "table", "charts", "confounds", "lost", "p
 
 def made(folder: Path) -> str:
     results = load(folder)
-    return html(results, compare(results), [(results.manifest["name"], one) for one in answers(results)])
+    claims = [(results.manifest["name"], answer) for answer in answers(results)]
+    return standalone_page(body(results, compare(results), claims))
 
 
 @pytest.mark.usefixtures("no_library")
@@ -250,7 +251,7 @@ def test_the_length_that_was_trained_with_is_marked(experiment: MakeExperiment) 
                 f"data: {{init_args: {{context: {context}}}}}\n"
             )
     assert trained_lengths(results) == {8: "trained", 16: "trained"}
-    page = html(results, compare(results))
+    page = standalone_page(body(results, compare(results)))
     assert "Dotted: the length that was trained with." in page
     assert '"title":"tokens of context","scale":{"type":"log","nice":false},"axis":{"values":[8,16]}' in page
 

@@ -15,8 +15,8 @@ from lm.analysis.results import Results
 from lm.report import figures as package
 from lm.report.figures.chart import Chart
 from lm.report.figures.picture import USUAL, RenderedFigures, render_all
-from lm.report.rates import Rates
 from lm.report.study import Study
+from lm.report.tuning import Rates
 
 
 @dataclass(frozen=True)

@@ -186,6 +186,7 @@ class PlainLogFormatter(LogFormatterSciNotation):
     """A tick of a logarithmic axis as a plain number near one, 1.2 and not 1.2 x 10^0, where that axis has a label."""
 
     def __call__(self, x: float, pos: int | None = None) -> str:
+        """Format the tick at `x`."""
         text = super().__call__(x, pos)
         return f"{x:zg}" if text and 0.01 <= x < 1000 else text
 

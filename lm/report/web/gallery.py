@@ -73,7 +73,9 @@ class Charts:
         self.specs[name] |= {} if chart.arms else {"names": list(chart.names)}
         controls, title = [], chart.panels[0].option if chart.apart else chart.title
         if len(chart.panels) > 1:
-            options = [panel.option or _axis_label(panel) for panel in chart.panels]
+            options = [
+                panel.option or " ".join(getattr(panel, "y", panel.x).label.split("\n")) for panel in chart.panels
+            ]
             entries = [
                 tag("option", text, value=str(index), selected=index == first) for index, text in enumerate(options)
             ]
@@ -88,10 +90,6 @@ class Charts:
             tag("div", controls, class_="controls") if controls else "",
             tag("div", class_="chart", id=f"chart-{name}", role="group", aria_label=title),
         )
-
-
-def _axis_label(panel: Any) -> str:
-    return str(getattr(panel, "y", panel.x).label).replace("\n", " ")
 
 
 def gallery(charts: Mapping[str, Chart], arms: Sequence[str], drawing: Charts) -> Html:

@@ -10,7 +10,6 @@ import pandas as pd
 from lm.analysis.answers import Answer
 from lm.analysis.pace import steps_to_baseline_loss
 from lm.analysis.results import Results
-from lm.report import rates as of_rates
 from lm.report.claims import claims_section
 from lm.report.figures.catalogue import FigureInputs, charts
 from lm.report.notes import axes, grouped
@@ -18,7 +17,7 @@ from lm.report.render import html_section
 from lm.report.sections import all_sections, made_under
 from lm.report.study import Study
 from lm.report.tables import details
-from lm.report.tuning import tuning_section
+from lm.report.tuning import RATES_TITLE, Rates, rates_section, tuning_section
 from lm.report.web.comparison import behind, comparison
 from lm.report.web.elements import Html, data, digest, document, joined, listed, tag
 from lm.report.web.gallery import FIRST, MISSING, Charts, gallery, library
@@ -54,23 +53,12 @@ class Body:
     data: Mapping[str, Any] = field(default_factory=dict)
 
 
-def html(
-    results: Results,
-    compared: pd.DataFrame,
-    claims: Sequence[tuple[str, Answer]] = (),
-    tuning: Tuning | None = None,
-    rates: of_rates.Rates | None = None,
-) -> str:
-    """Format the whole report as one file."""
-    return standalone_page(body(results, compared, claims, tuning, rates))
-
-
 def body(
     results: Results,
     compared: pd.DataFrame,
     claims: Sequence[tuple[str, Answer]] = (),
     tuning: Tuning | None = None,
-    rates: of_rates.Rates | None = None,
+    rates: Rates | None = None,
 ) -> Body:
     """Build the content of an experiment's page.
 
@@ -96,47 +84,41 @@ def body(
         section("differences", "Differences to the baseline", drawing.add(FIRST, figures.get(FIRST))),
         section("table", "Comparison", tag("p", NUMBERS, class_="hint"), comparison(results, compared, paces)),
         section("charts", "Charts", gallery(figures, results.arms, drawing)),
-        *(section(_id(part.title), part.title, html_section(part)) for part in all_sections(results, paces)),
+        *(
+            section(part.title.split()[0].lower(), part.title, html_section(part))
+            for part in all_sections(results, paces)
+        ),
         section("tuning", "Tuning", html_section(tuning_section(results, *tuning)) if tuning else ""),
-        section("rates", of_rates.TITLE, html_section(of_rates.rates_section(results, rates)) if rates else ""),
-        section("confounds", "What else differs", _confounds([*notes["comparability"], *axes(results)])),
+        section("rates", RATES_TITLE, html_section(rates_section(results, rates)) if rates else ""),
+        section(
+            "confounds",
+            "What else differs",
+            listed([*notes["comparability"], *axes(results)])
+            or tag("p", "Nothing was found that differs besides what the arms declare."),
+        ),
         section("claims", "Claims", html_section(claims_section(claims)) if claims else ""),
         section("lost", "Lost runs", lost_runs_section(results)),
         section("provenance", "Provenance", provenance_section(results, made_under(results))),
         section("again", "How to run it again", rerun_section(results)),
-        section("all", "All measurements", _all(compared)),
+        section("all", "All measurements", tag("details", tag("summary", ALL), html_section(details(compared)))),
     ]
     data_of = {"report": behind(results, compared), "specs": drawing.specs, "columns": drawing.columns}
-    return Body(results.manifest["title"], _below(results), joined(contents(parts, NAMES), parts), data_of)
-
-
-def _confounds(lines: Sequence[str]) -> Html:
-    return listed(lines) or tag("p", "Nothing was found that differs besides what the arms declare.")
-
-
-def _all(compared: pd.DataFrame) -> Html:
-    return tag("details", tag("summary", "Every quantity of every arm"), html_section(details(compared)))
+    manifest = results.manifest
+    below = f"{manifest['name']}: {len(results.arms)} arms, {len(manifest['seeds'])} seeds, baseline {results.arms[0]}"
+    return Body(manifest["title"], below, joined(contents(parts, NAMES), parts), data_of)
 
 
 DRAWN_BY = (
     "Charts: Vega, Vega-Lite and Vega-Embed, copyright University of Washington Interactive Data Lab and contributors, "
     "BSD-3-Clause."
 )
+ALL = "Every quantity of every arm"
 NUMBERS = "Point at a number for its n and interval; press it for the cells behind it and the commands that show them."
-
-
-def _below(results: Results) -> str:
-    seeds = results.manifest["seeds"]
-    return f"{results.manifest['name']}: {len(results.arms)} arms, {len(seeds)} seeds, baseline {results.arms[0]}"
-
-
-def _id(title: str) -> str:
-    return title.split()[0].lower()
 
 
 NAMES = {
     "verdict": "Verdict", "differences": "Differences", "table": "Table", "charts": "Charts", "costs": "Costs",
-    "tuning": "Tuning", "rates": of_rates.TITLE, "confounds": "Confounds", "claims": "Claims", "lost": "Lost runs",
+    "tuning": "Tuning", "rates": RATES_TITLE, "confounds": "Confounds", "claims": "Claims", "lost": "Lost runs",
     "provenance": "Provenance", "again": "Run it again",
 }  # fmt: skip
 
@@ -179,7 +161,9 @@ def page_file(title: str, main: Html, numbers: Html, several: bool = False) -> s
         numbers: the data for its script.
         several: True for several pages below an overview.
     """
-    own, *styles = (_file(name) for name in ("page.js", "page.css", *["several.css"] * several))
+    own, *styles = (
+        (HERE / name).read_text(encoding="utf-8") for name in ("page.js", "page.css", *["several.css"] * several)
+    )
     script, style, first = library(), "".join(styles), "overview" if several else "verdict"
     allowed = " ".join(digest(text) for text in (script, own) if text)
     pictures = "img-src data:; " if "<img " in main else ""  # written by `tag`: the `<` of text is escaped
@@ -197,7 +181,3 @@ def page_file(title: str, main: Html, numbers: Html, several: bool = False) -> s
         tag("script", Html(own)),
     ]
     return document(title, style, policy, inside)
-
-
-def _file(name: str) -> str:
-    return (HERE / name).read_text(encoding="utf-8")

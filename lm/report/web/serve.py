@@ -122,6 +122,7 @@ class Handler(BaseHTTPRequestHandler):
     timeout = 15.0
 
     def do_GET(self) -> None:
+        """Answer a request that names this server, and refuse any other."""
         hosts: list[str] = self.headers.get_all("Host", [])
         if len(hosts) != 1:
             self.send_error(HTTPStatus.BAD_REQUEST, f"expected one Host header, got {len(hosts)}")

@@ -37,14 +37,11 @@ def static_page(
 def static_tables(parts: Sequence[Section], pictures: Sequence[Picture]) -> Html:
     """Format tables, with the pictures after the first of them."""
     sections = [tag("section", tag("h2", part.title), html_section(part)) for part in parts]
-    images = [tag("div", _image(*picture), class_="scroll") for picture in pictures]
+    sources = [(words, f"data:image/png;base64,{base64.b64encode(png).decode()}") for words, png in pictures]
+    images = [tag("div", tag("img", src=src, alt=words, width=900), class_="scroll") for words, src in sources]
     if images:
         sections.insert(1, tag("section", tag("h2", "Figures" if len(images) > 1 else "Figure"), images))
     return joined(sections)
-
-
-def _image(words: str, content: bytes) -> Html:
-    return tag("img", src=f"data:image/png;base64,{base64.b64encode(content).decode()}", alt=words, width=900)
 
 
 # ladders -------------------------------------------------------------------------------------------------------------
