@@ -5,6 +5,7 @@ import importlib.util
 import os
 import secrets
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from faults.database import free_port
-from faults.place import LOOK_SECONDS, StuckError, end, marked
+from faults.place import LOOK_SECONDS, StuckError, end, marked, parent
 from faults.trial import Trial, last_line
 
 NODE = "LM_CHAOS_NODE"
@@ -39,17 +40,53 @@ def no_ray() -> str:
 
 
 def node(trial: Trial) -> None:
-    """Ends all processes of a node after both have left a checkpoint; its cell goes on at the other."""
+    """End all processes of a node while both train a cell; the lost cell goes on at the other from its checkpoint."""
     place = trial.place
     with cluster() as (address, nodes, secret):
         place.more = ("--workers", "2", "--executor", f"ray:address={address}")
         process = place.start(secret)
-        both = lambda: len(list((place.out / "cells").glob(".*.work/last.ckpt"))) == 2  # noqa: E731
+        both = lambda: [stopped_in_training(node, place.out / "cells") for node in nodes] == [True, True]  # noqa: E731
         if not place.until(both, process):
-            raise StuckError("no two cells were seen in training at a time")
-        _lose(nodes[trial.random.randrange(2)])
+            raise StuckError("the command ended before each node had a cell with a checkpoint")
+        lost = nodes.pop(trial.random.randrange(2))
+        _lose(lost)
         trial.hit("a node")
+        _signal(_trainers(nodes[0]), signal.SIGCONT)
         place.ended(process)
+
+
+def stopped_in_training(node: Path, cells: Path) -> bool:
+    """Stop the training process of a node once its cell has a checkpoint, so that the cell cannot end meanwhile.
+
+    Args:
+        node: folder of the node.
+        cells: folder of the cells of the command.
+
+    Returns:
+        True once the command has the checkpoint of the stopped cell.
+    """
+    checkpoint = ".*.work/last.ckpt"
+    if not any((node / "tmp").glob(f"*/*/cells/{checkpoint}")):
+        return False
+    trainers = _trainers(node)
+    _signal(trainers, signal.SIGSTOP)
+    stopped = list((node / "tmp").glob(f"*/*/cells/{checkpoint}")) if trainers else []
+    if not stopped:  # the cell has ended since
+        _signal(trainers, signal.SIGCONT)
+    return any((cells / path.parent.name / path.name).exists() for path in stopped)
+
+
+def _trainers(node: Path) -> list[int]:
+    """Return the processes of a node that train, which its fork servers have started."""
+    commands = marked(f"{NODE}={node}")
+    return [pid for pid in commands if "forkserver" in commands.get(parent(pid) or 0, "")]
+
+
+def _signal(processes: list[int], number: signal.Signals) -> None:
+    """Send a signal to processes, except those that have ended."""
+    for pid in processes:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
 
 
 @contextlib.contextmanager
