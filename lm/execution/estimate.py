@@ -10,8 +10,8 @@ import torch
 
 from lm.config.tree import InputError, override
 from lm.data.batch import Batch
-from lm.execution.cell_queue import Planned
-from lm.execution.precisions import PLAIN, REDUCED, SLOWER, in_turn, slower
+from lm.execution.machine import PLAIN, REDUCED, SLOWER, in_turn, slower
+from lm.execution.scheduler import Planned
 from lm.inference.autotune import threads_of
 from lm.model.attention import set_attention_impl
 from lm.report.status import duration as duration
