@@ -11,7 +11,7 @@ from records import blank, text
 
 from lm.config.tree import InputError, Tree, run_id
 from lm.data.tokens import TextStats
-from lm.execution.cell_queue import Planned
+from lm.execution.scheduler import Planned
 from lm.search import trials
 from lm.search.space import Space, read_space
 from lm.search.spec import SweepSpec

@@ -14,7 +14,7 @@ MODULES = (
     "benchmarks.ratios",
     "benchmarks.show",
     "lm.analysis.external.table",
-    "lm.execution.precisions",
+    "lm.execution.machine",
     "lm.report.notes",
     "lm.report.tables",
     "lm.report.web.elements",

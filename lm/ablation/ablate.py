@@ -14,12 +14,11 @@ from lm.ablation.plan import Plan, idle_arms, make_plan, read_finished, with_aut
 from lm.ablation.show import show_plan
 from lm.analysis.results import Results, load, paired
 from lm.config.tree import InputError, override
-from lm.execution.cell_queue import Planned
 from lm.execution.estimate import Stopwatch
 from lm.execution.factory import capacity, make_executor, threads
 from lm.execution.machine import default_workers
 from lm.execution.progress import Display
-from lm.execution.scheduler import train_cells
+from lm.execution.scheduler import Planned, train_cells
 from lm.execution.sharing import choose_num_workers
 from lm.inference.autotune import auto_settings_requested
 from lm.inference.remeasure import measure_lengths

@@ -15,8 +15,8 @@ from lm.analysis.claims import Claim, register
 from lm.analysis.comparability import ABBREVIATED, commit_of
 from lm.config.plain import is_text
 from lm.config.tree import InputError, differences, override
-from lm.execution.cell_queue import Planned
 from lm.execution.machine import default_workers, threads_each
+from lm.execution.scheduler import Planned
 from lm.inference.autotune import auto_settings_requested, replace_auto_settings
 from lm.store.files import read_json, to_json, write_atomic
 from lm.store.formats import MANIFEST

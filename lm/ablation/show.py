@@ -6,9 +6,9 @@ from rich.console import Console
 
 from lm.ablation.experiment import Experiment
 from lm.ablation.plan import FinishedCells, Plan
-from lm.execution.cell_queue import Planned
 from lm.execution.estimate import advice, seconds_per_cell, wall_seconds
 from lm.execution.factory import threads
+from lm.execution.scheduler import Planned
 from lm.report.render import print_table
 from lm.report.run import describe_autotune
 from lm.report.status import duration

@@ -261,7 +261,7 @@ def choices(out: Path) -> Lines:
     Raises:
         InputError: if the file of measurements is damaged.
     """
-    from lm.execution.precisions import format_ratios, measure_products
+    from lm.execution.machine import format_ratios, measure_products
     from lm.report.run import describe_autotune
     from lm.store.side_files import WAYS_FILE, read_cached
 

@@ -29,9 +29,6 @@ OURS = __name__.split(".")[0]
 
 Version = tuple[int, int, int]
 
-Versions = frozenset[tuple[str, object]]
-"""Files of code with their versions, or modules with their installed packages."""
-
 
 def dotted_classes(config: Any) -> list[str]:
     """Return the dotted paths of the classes that a resolved configuration names, sorted, without duplicates."""
@@ -92,24 +89,6 @@ def source_files(cls: type) -> dict[str, Path]:
         for name in _read(file, _version(file)).imports:
             queue.extend(_and_above(_absolute(name, package)))
     return dict(sorted(files.items()))
-
-
-def versions_of(config: Any) -> Versions:
-    """Return the versions of the code of all classes that a resolved configuration names by their dotted paths.
-
-    Equal results name the same unchanged files, and the same versions of installed packages.
-
-    Raises:
-        InputError: if a module was changed after this process imported it.
-    """
-    versions: set[tuple[str, object]] = set()
-    for name in dotted_classes(config):
-        cls = import_object(name, name)
-        files = source_files(cls)
-        versions |= {(str(path), _version(path)) for path in files.values()}
-        if not files:
-            versions.add((cls.__module__, _installed(cls.__module__)))
-    return frozenset(versions)
 
 
 def project_folder(cls: type) -> Path | None:

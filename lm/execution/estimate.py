@@ -10,11 +10,10 @@ import torch
 
 from lm.config.tree import InputError, override
 from lm.data.batch import Batch
-from lm.execution.cell_queue import Planned
-from lm.execution.precisions import PLAIN, REDUCED, SLOWER, in_turn, slower
+from lm.execution.machine import PLAIN, REDUCED, SLOWER, in_turn, slower
+from lm.execution.scheduler import Planned
 from lm.inference.autotune import threads_of
 from lm.model.attention import set_attention_impl
-from lm.report.status import duration as duration
 from lm.store.files import read_json, to_json, write_atomic
 from lm.store.formats import SECONDS
 from lm.store.store import Store

@@ -71,9 +71,8 @@ class SilenceMonitor:
             if process_state in STOPPED:
                 return f"no word for {self.quiet.lasted:z.0f} s: process {self.pid} is stopped, SIGCONT lets it go on"
             return f"no word for {self.quiet.lasted:z.0f} s: process {self.pid} has ended; the fork server is silent"
-        return self._quiet() if self.quiet.should_report() else None
-
-    def _quiet(self) -> str:
+        if not self.quiet.should_report():
+            return None
         now = self.busy(self.pid)
         used = "" if now is None or self.used is None else f" and has used {now - self.used:z.0f} s of a processor"
         return (

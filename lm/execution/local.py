@@ -32,7 +32,7 @@ GRACE_SECONDS = 5.0
 INNERMOST = 3
 """Calls that the error of a hung process names."""
 
-UNKNOWN = 255
+UNKNOWN_CODE = 255
 """Exit code of a process whose fork server has ended: it may have exited, or run on."""
 
 
@@ -69,7 +69,7 @@ class Attempt:
     @property
     def is_orphaned(self) -> bool:
         """True if the fork server has ended, so that nobody reports how the process ends."""
-        return bool(self.process.exitcode == UNKNOWN)
+        return bool(self.process.exitcode == UNKNOWN_CODE)
 
     @property
     def has_exited(self) -> bool:
@@ -248,11 +248,11 @@ class Local(JobExecutor[Job]):
             return Outcome.RECORDED, stored
         if attempt.held:
             return (Outcome.INTERRUPTED if job.cancelled is not None else Outcome.LOCKED_ELSEWHERE), None
-        if attempt.stopped and code in (0, UNKNOWN) and not self.store.work(cell.id).is_dir():
+        if attempt.stopped and code in (0, UNKNOWN_CODE) and not self.store.work(cell.id).is_dir():
             return Outcome.PRUNED, None
         if attempt.broken is not None or job.cancelled is not None or code in (0, -signal.SIGINT, -signal.SIGTERM):
             return Outcome.INTERRUPTED, None
-        if code == UNKNOWN:
+        if code == UNKNOWN_CODE:
             job.tries -= 1
             job.servers += 1
             return (None if job.servers < MAX_FORKSERVER_RESTARTS else Outcome.INTERRUPTED), None

@@ -75,8 +75,8 @@ class OnRay(RemoteJob):
         attempt: number of the attempt.
         task: Ray's reference to the result of the task, None while there is none.
         needs: cores and devices of the task.
-        started: the task has started on a node.
-        early: tasks lost before they started.
+        has_started: the task has started on a node.
+        early: tasks lost before they had started.
         sent_files: references to pieces that the task may still fetch.
     """
 
@@ -84,7 +84,7 @@ class OnRay(RemoteJob):
     attempt: int = -1
     task: Any = None
     needs: Mapping[str, float] = field(default_factory=dict)
-    started: bool = False
+    has_started: bool = False
     early: int = 0
     waits: BackoffReporter = field(default_factory=lambda: BackoffReporter(FIRST_SECONDS))
     sent_files: Files = ()
@@ -131,7 +131,7 @@ class Ray(RemoteExecutor[OnRay]):
                 if job.task is None:
                     continue
                 with contextlib.suppress(RayError, ConnectionError):
-                    self._send(job, CANCEL) if job.started else ray.cancel(job.task, force=True)
+                    self._send(job, CANCEL) if job.has_started else ray.cancel(job.task, force=True)
             self.jobs.clear()
             if tasks:
                 with contextlib.suppress(RayError, ConnectionError):
@@ -244,7 +244,7 @@ class Ray(RemoteExecutor[OnRay]):
         text = [] if cell.facts is None else self.texts[cell.facts.folder]
         job.sent_files = files_below(self.store.work(cell.id), ray.put, OWN)
         self.attempts += 1
-        job.attempt, job.started = self.attempts, False
+        job.attempt, job.has_started = self.attempts, False
         job.waits.restart()
         order = Order(
             job.attempt, cell, job.execution, job.handle.name, threads, text, job.sent_files, list(code_of(cell))
@@ -255,7 +255,7 @@ class Ray(RemoteExecutor[OnRay]):
     def _handle_letter(self, job: OnRay, letter: Letter) -> None:
         """Write the files of a letter into the store, and handle its messages."""
         _, messages, files, names = letter
-        work, job.started = self.store.work(job.cell.id), True
+        work, job.has_started = self.store.work(job.cell.id), True
         try:
             if names is not None and work.is_dir():
                 delete_other_files(work, names)
@@ -299,7 +299,7 @@ class Ray(RemoteExecutor[OnRay]):
             if (broken := disk_error(error.cause)) is not None:
                 job.task = None
                 self._on_ended(job, Outcome.INTERRUPTED, broken=broken)
-            elif not job.started:
+            elif not job.has_started:
                 raise InputError(f"a node of the Ray cluster cannot train cells: {last_line(error)}") from None
             else:
                 self._on_task_lost(job, f"{type(error.cause).__name__}: {error.cause}")
@@ -307,9 +307,9 @@ class Ray(RemoteExecutor[OnRay]):
             self._on_task_lost(job, f"its Ray worker was lost ({type(error).__name__})")
 
     def _on_task_lost(self, job: OnRay, cause: str) -> None:
-        """Handle the loss of a task: start the cell again, or end it. One that had not begun has lost nothing."""
+        """Handle the loss of a task: start the cell again, or end it. One that had not started has lost nothing."""
         job.task = None
-        early = not job.started and job.cancelled is None
+        early = not job.has_started and job.cancelled is None
         job.early += early
         if (early and job.early < STARTS) or self._on_worker_lost(job, cause):
             self._start_task(job)
@@ -318,10 +318,10 @@ class Ray(RemoteExecutor[OnRay]):
         """Report what a cell waits for, and end a cancelled one that does not react."""
         if job.task is None:
             return
-        if not job.started and job.waits.should_report():
+        if not job.has_started and job.waits.should_report():
             needs = ", ".join(f"{count:zg} {name}" for name, count in job.needs.items())
             self._report_delay(job, f"waiting for a node of the Ray cluster with {needs} free, and a worker there")
-        if job.cancelled is not None and (not job.started or time.monotonic() - job.cancelled > GRACE_SECONDS):
+        if job.cancelled is not None and (not job.has_started or time.monotonic() - job.cancelled > GRACE_SECONDS):
             self._on_ended(job, Outcome.INTERRUPTED)
 
     def _send(self, job: OnRay, answer: bool | str) -> None:

@@ -317,7 +317,9 @@ class Queue:
     def states(self, jobs: Sequence[Any]) -> dict[str, str] | None:
         """Return the state of each job by its id, `GONE` for an unknown one; None if SLURM does not answer."""
         if not self.real:
-            return {job.job_id: "RUNNING" if not _over(job) else "COMPLETED" for job in jobs}
+            processes = {job.job_id: job._process for job in jobs}
+            running = {job_id for job_id, process in processes.items() if process and process.poll() is None}
+            return {job_id: "RUNNING" if job_id in running else "COMPLETED" for job_id in processes}
         command = ["squeue", "--me", "--noheader", "--array", "--states=all", "--format=%i|%T"]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=COMMAND_SECONDS, check=True)
@@ -343,11 +345,6 @@ class Queue:
             states = self.states(jobs)
             jobs = [job for job in jobs if states is None or states[job.job_id] in STATES]
             time.sleep(0.1 if not self.real else 1.0)
-
-
-def _over(job: Any) -> bool:
-    """Return True if a process in the place of a job has exited."""
-    return job._process is None or job._process.poll() is not None
 
 
 def minutes(text: str, where: str = "--executor slurm") -> int:

@@ -6,8 +6,7 @@ from collections.abc import Callable
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 
-from lm.execution.cell_queue import Planned
-from lm.execution.scheduler import Running, Watcher
+from lm.execution.scheduler import Planned, Running, Watcher
 from lm.report.run import whereabouts
 from lm.report.status import duration
 from lm.store.record import Ending

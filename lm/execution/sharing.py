@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from lm.config.tree import InputError, run_id
-from lm.execution.cell_queue import Planned
 from lm.execution.estimate import judged_seconds, step_rate
 from lm.execution.fork_server import start_fork_server
 from lm.execution.machine import accelerators, cores, default_workers
+from lm.execution.scheduler import Planned
 from lm.store.side_files import WAYS_FILE, measure_once, read_cached
 from lm.training.cell import Cell, seedless
 from lm.training.provenance import device_name

@@ -11,7 +11,7 @@ from optuna.exceptions import UpdateFinishedTrialError
 from optuna.trial import FrozenTrial, TrialState
 
 from lm.config.tree import InputError, canonical, override
-from lm.execution.cell_queue import CellQueue, Planned
+from lm.execution.scheduler import CellQueue, Planned
 from lm.search.spec import SweepSpec
 from lm.search.study import CELLS, FINISHED_STATES, HOLDER, REASON, SECONDS, SharedStudy, resume_trial
 from lm.search.workers import StudyWorkers, format_process

@@ -61,34 +61,10 @@ def device_name() -> str:
     return ", ".join(part for part in parts if part)
 
 
-def peak_memory() -> float | None:
-    """Return the peak memory in MiB of the accelerator, or else of this process.
-
-    None if only a peak from before `forget_peak` is known.
-    """
+def peak_memory() -> float:
+    """Return the peak memory in MiB of the accelerator, or else of this process."""
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         return torch.cuda.max_memory_allocated() / 2**20
-    peak = _peak_resident()
-    return peak if peak > _peak_before[0] else None
-
-
-def forget_peak() -> None:
-    """Reset `peak_memory`; if the system cannot, it then returns only peaks above the present one."""
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
-        torch.cuda.reset_peak_memory_stats()
-    try:
-        Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")
-        _peak_before[0] = 0.0
-    except OSError:  # not Linux, or not allowed
-        _peak_before[0] = _peak_resident()
-
-
-_peak_before = [0.0]
-"""Peak in MiB at the last reset, if the system could not reset it."""
-
-
-def _peak_resident() -> float:
-    """Return the peak resident memory of this process in MiB."""
     kilobytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return kilobytes / 2**20 if sys.platform == "darwin" else kilobytes / 2**10
 

@@ -24,8 +24,8 @@ from lm.config.reading import read_seeds, shipped_files
 from lm.config.tree import InputError, load_yaml, override, parse_value
 from lm.data.tokens import TextStats
 from lm.execution import estimate
-from lm.execution.cell_queue import Planned
 from lm.execution.estimate import steps_evaluated, wall_seconds
+from lm.execution.scheduler import Planned
 from lm.report.status import duration
 from lm.store.record import GitState, Record, Status
 from lm.store.store import Store

@@ -34,7 +34,7 @@ def sound(monkeypatch: Patch, tmp_path: Path) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(shutil, "which", lambda name: None)
     monkeypatch.setattr(doctor, "requirements", lambda: {CORE: ["numpy>=2.0"], "search": ["no-such-package>=1"]})
-    monkeypatch.setattr("lm.execution.precisions.measure_products", lambda: {"bf16-mixed": 16.2})
+    monkeypatch.setattr("lm.execution.machine.measure_products", lambda: {"bf16-mixed": 16.2})
     return tmp_path
 
 

@@ -5,7 +5,6 @@ import os
 import shutil
 import sys
 from collections.abc import Iterator
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -224,16 +223,3 @@ def test_the_checkout_of_a_project_is_recorded_with_its_changes(own: Path, tmp_p
     assert len(known(origin["commit"])) == 40
     diff = (store.directory(cell.id) / "code/changes.diff").read_text()
     assert "-SCALE = 1.0\n+SCALE = 2.0" in diff
-
-
-def test_versions_of_user_code_change_with_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(tmp_path))
-    (tmp_path / "versioned_part.py").write_text("class A: ...\nclass B: ...\n")
-    one, other = ({"class_path": f"versioned_part.{name}"} for name in "AB")
-    assert fingerprints.versions_of(one) == fingerprints.versions_of(other) != frozenset()
-    ((module, version),) = fingerprints.versions_of({"class_path": "filelock.FileLock"})
-    assert module.startswith("filelock")
-    assert version == f"filelock {metadata.version('filelock')}"
-    (tmp_path / "versioned_part.py").write_text("class A:\n    x = 1\nclass B: ...\n")
-    with pytest.raises(InputError, match="was changed after it was imported"):
-        fingerprints.versions_of(one)

@@ -76,7 +76,7 @@ class Seen(dict):
 seen = Seen()
 sys.meta_path.insert(0, seen)
 import lm.execution.forkserver_preload
-print(seen["torch"], signal.getsignal(signal.SIGINT) is signal.SIG_IGN, "lm.model.rope" in sys.modules)
+print(seen["torch"], signal.getsignal(signal.SIGINT) is signal.SIG_IGN, "lm.model.position" in sys.modules)
 """
     kept = {name: value for name, value in os.environ.items() if not name.startswith("TORCHINDUCTOR")}
     command = [sys.executable, "-c", code]

@@ -18,11 +18,10 @@ from stand_in import STEPS, StandIn
 
 from lm.config.tree import InputError
 from lm.execution import heartbeat, local
-from lm.execution.cell_queue import Planned
 from lm.execution.executor import Ended, Outcome, Started, Validation, Waiting
 from lm.execution.fork_server import MAX_FORKSERVER_RESTARTS, fork_server_pid
 from lm.execution.local import Attempt, Job, Local
-from lm.execution.scheduler import Running, Watcher, train_cells
+from lm.execution.scheduler import Planned, Running, Watcher, train_cells
 from lm.store.lease_holder import Holder
 from lm.store.locks import process_status
 from lm.store.record import Ending

@@ -38,8 +38,8 @@ class Losing:
     def start(self, job: Any) -> None:
         self.starts += 1
 
-    def lose(self, begun: bool) -> None:
-        self.job.started = begun
+    def lose(self, has_started: bool) -> None:
+        self.job.has_started = has_started
         self.executor._on_task_lost(self.job, "lost")
 
     def outcomes(self) -> list[Outcome]:

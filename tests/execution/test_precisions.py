@@ -9,9 +9,9 @@ from helpers import RUN, Capture, Patch
 
 from lm.cli import main
 from lm.config.tree import override
-from lm.execution import estimate, precisions
+from lm.execution import estimate, machine
 from lm.execution.estimate import advice, relative_step_time
-from lm.execution.precisions import ROUNDS, SECONDS, format_ratios, in_turn, measure_products
+from lm.execution.machine import ROUNDS, SECONDS, format_ratios, in_turn, measure_products
 from lm.training.cell import Cell, check
 
 
@@ -64,7 +64,7 @@ def test_what_is_said_of_a_precision(ratio: float, words: str) -> None:
 
 def test_products_are_timed_in_each_precision(monkeypatch: Patch) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    monkeypatch.setattr(precisions, "SIZE", 4)
+    monkeypatch.setattr(machine, "SIZE", 4)
     ticks = iter(range(1000))
     assert measure_products(lambda: next(ticks)) == {"bf16-mixed": 1.0}
 

@@ -12,9 +12,8 @@ from records import blank, record
 from rich.console import Console
 
 from lm.execution import progress
-from lm.execution.cell_queue import Planned
 from lm.execution.progress import Display, outcome_line, step_lines
-from lm.execution.scheduler import Running
+from lm.execution.scheduler import Planned, Running
 from lm.store.store import Store
 
 

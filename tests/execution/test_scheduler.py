@@ -13,9 +13,8 @@ from interrupting import listening, press_unheard
 from stand_in import STEPS, StandIn, execution
 
 from lm.execution import scheduler
-from lm.execution.cell_queue import Planned, StaticQueue
 from lm.execution.executor import Ended, Event, Executor, Handle, Outcome, Progress
-from lm.execution.scheduler import Running, Watcher, run_cells, train_cells
+from lm.execution.scheduler import Planned, Running, StaticQueue, Watcher, run_cells, train_cells
 from lm.store import lease_holder
 from lm.store.lease_holder import Holder
 from lm.store.leases import LostError

@@ -9,8 +9,8 @@ from helpers import RUN, Patch
 
 from lm.config.tree import InputError
 from lm.execution import sharing
-from lm.execution.cell_queue import Planned
 from lm.execution.estimate import step_seconds
+from lm.execution.scheduler import Planned
 from lm.execution.sharing import choose_num_workers, rates
 from lm.store.side_files import WAYS_FILE, read_cached, write_cached
 from lm.training.cell import check, seeded

@@ -17,7 +17,7 @@ from search_world import GRID, SETTINGS, World, carry_out, cells_of_nothing, sea
 from sqlalchemy.exc import OperationalError, ProgrammingError
 
 from lm.config.tree import InputError
-from lm.execution.cell_queue import Planned
+from lm.execution.scheduler import Planned
 from lm.search import storage
 from lm.search.spec import Method, SweepSpec
 from lm.search.storage import Backend, check_storage, journal, open_storage

@@ -27,7 +27,7 @@ from lm.config.tree import InputError, Tree, load_yaml, override
 from lm.data import IGNORED
 from lm.data.batch import Batch
 from lm.data.tokenizer import UNKNOWN
-from lm.execution.cell_queue import Planned
+from lm.execution.scheduler import Planned
 from lm.inference.finished import FinishedRun
 from lm.inference.remeasure import Request, cell_of, measure_lengths, remeasure
 from lm.metrics.calibration import fit_temperature

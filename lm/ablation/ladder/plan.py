@@ -23,8 +23,8 @@ from lm.analysis.rates import RateCurve
 from lm.config.components import resolve
 from lm.config.plain import shown
 from lm.config.tree import InputError, Tree, nearest, override
-from lm.execution.cell_queue import Planned
 from lm.execution.estimate import Stopwatch
+from lm.execution.scheduler import Planned
 from lm.inference.autotune import auto_settings_requested
 from lm.store.files import to_json, write_atomic
 from lm.store.formats import LADDER

@@ -11,9 +11,9 @@ from lm.ablation.ladder.plan import check_seeds, describe_rung, merge_plans, pla
 from lm.ablation.plan import FinishedCells, Plan, idle_arms, read_finished
 from lm.ablation.show import print_line
 from lm.analysis.ladder import FILE
-from lm.execution.cell_queue import Planned
 from lm.execution.estimate import advice, seconds_per_cell, wall_seconds
 from lm.execution.machine import threads_each
+from lm.execution.scheduler import Planned
 from lm.execution.sharing import choose_num_workers
 from lm.report.ladder_page import write_ladder_report
 from lm.report.render import print_table
