@@ -22,7 +22,7 @@ class Execution:
     Args:
         threads: of this process; None leaves torch's choice.
         retrain: whether to train a cell that has a record; the record stays until the new one is written.
-        checkpoint_seconds: seconds between checkpoints; the most that a kill can cost.
+        checkpoint_seconds: seconds between checkpoints, which are written at logged steps; about what a kill can cost.
         hang_seconds: seconds without a heartbeat after which the process is ended; 0 for never.
         loggers: names, in `lm.training.loggers`, of the loggers that follow the run.
         run_name: experiment/arm/seed, the name of the run in loggers.
