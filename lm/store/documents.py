@@ -10,14 +10,15 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any
 
 from lm.config.tree import InputError
 from lm.store.formats import DOCUMENTS
 from lm.store.record import DocumentsOf
+
+if TYPE_CHECKING:  # NumPy takes long to load, and many commands need no losses by document
+    import numpy as np
+    from numpy.typing import NDArray
 
 FILE, TEST_FILE = "documents.npz", "test_documents.npz"
 KEPT = {"nll": ("documents", FILE), "test_nll": ("test_documents", TEST_FILE)}
@@ -33,12 +34,14 @@ class Documents:
 
     kind: str
     each: int
-    nll_d: NDArray[np.float64]
-    tokens_d: NDArray[np.int64]
+    nll_d: "NDArray[np.float64]"
+    tokens_d: "NDArray[np.int64]"
 
 
-def packed(nll_d: NDArray[Any], tokens_d: NDArray[Any]) -> bytes:
+def packed(nll_d: "NDArray[Any]", tokens_d: "NDArray[Any]") -> bytes:
     """Return the content of the file; sums are float32 and tokens int32, 8 bytes a document."""
+    import numpy as np
+
     stream = io.BytesIO()
     content = {"nll": nll_d.astype(np.float32), "tokens": tokens_d.astype(np.int32)}
     np.savez(stream, **DOCUMENTS.stamped(content))
@@ -56,6 +59,8 @@ def read_documents(path: Path, record: Mapping[str, Any], quantity: str = "nll")
     Raises:
         InputError: for a file that is missing, or is not what training wrote.
     """
+    import numpy as np
+
     entry = record[KEPT[quantity][0]]
     try:
         if path.stat().st_size > LARGEST:

@@ -163,13 +163,8 @@ def test_reports_with_damaged_records_warn(experiment: MakeExperiment, capsys: p
     folder = experiment(CELLS)
     assert main(["report", str(folder)]) == 0
     (Store(folder.parent).directory("arm-1") / "record.json").write_text("{")
-    before = (folder / "table.md").read_text()
     assert main(["report", str(folder)]) == 1
-    assert (folder / "table.md").read_text() == before, "what was told of sound records stays"
-    said = capsys.readouterr()
-    assert "Warning: arm seed 1 is damaged" in said.out
-    assert "(1 damaged); nothing was written, --replace writes the new one" in said.err
-    assert main(["report", str(folder), "--replace"]) == 1
+    assert "Warning: arm seed 1 is damaged" in capsys.readouterr().out
     page = (folder / "table.md").read_text()
     assert "2, 1 damaged" in page
     assert "Warning: arm seed 1 is damaged" in page

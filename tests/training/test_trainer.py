@@ -219,7 +219,7 @@ def test_a_run_killed_repeatedly_equals_the_run_never_stopped(tmp_path: Path, ch
 
     for _ in range(20):
         try:
-            train(cell, store, kill_at(9), ALWAYS)
+            train(cell, store, kill, ALWAYS)
             break
         except Killed:
             assert not store.finished(cell.id)
