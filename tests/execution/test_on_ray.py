@@ -30,7 +30,7 @@ class Losing:
         monkeypatch.setattr(self.executor, "_start_task", self.start)
         self.starts = 0
         cell: Any = SimpleNamespace(id="a" * 16)
-        execution: Any = SimpleNamespace(again=False)
+        execution: Any = SimpleNamespace(retrain=False)
         self.job = on_ray.OnRay(Handle(0, "a" * 16, "arm"), cell, execution)
         self.executor.jobs[self.job.handle] = self.job
         self.most = on_ray.STARTS
