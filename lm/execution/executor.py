@@ -5,11 +5,12 @@ executor is another class, and an entry in `lm/execution/factory.py`.
 """
 
 import itertools
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, ClassVar, Generic, Self, TypeVar
+from typing import Any, ClassVar, Self
 
 from lm.config.plain import shown
 from lm.config.tree import InputError
@@ -117,6 +118,40 @@ Event = Started | Progress | Validation | Waiting | Ended
 # the protocol --------------------------------------------------------------------------------------------------------
 
 
+ATTEMPTS = 2
+"""Attempts at a cell whose process or machine is lost, each from the last checkpoint, until it counts as failed."""
+
+CANCEL = "cancel"
+"""Answer that asks what trains a cell to end it; others are those to a validation, whether the cell goes on."""
+
+Message = Sequence[Any]
+"""Message of what trains a cell, as JSON values: `started`; `progress` with step, steps and loss; `validation` with
+step and measured values; `waiting` with a line; from another machine `ended` with outcome, last step and disk error
+(number, text and file, or None)."""
+
+
+@dataclass(eq=False)
+class Job:
+    """A submitted cell.
+
+    Args:
+        submitted: time of submission, by the monotonic clock.
+        step: the last one reported.
+        awaits_answer: the cell waits for the answer to a validation.
+        losses: processes or machines lost so far.
+        cancelled: time of the cancellation, by the monotonic clock.
+    """
+
+    handle: Handle
+    cell: Cell
+    execution: Execution
+    submitted: float = field(default_factory=time.monotonic)
+    step: int = 0
+    awaits_answer: bool = False
+    losses: int = 0
+    cancelled: float | None = None
+
+
 class Executor(ABC):
     """Trainer of several cells at a time into a store.
 
@@ -157,6 +192,11 @@ class Executor(ABC):
         self, store: Store, capacity: int, say: LogLine = to_stderr, options: Mapping[str, str] | None = None
     ) -> None:
         self.store, self.capacity, self.say, self.settings = store, capacity, say, dict(options or {})
+        self.watches: dict[str, LeaseMonitor] = {}
+        self.numbers = itertools.count()
+        self.jobs: dict[Handle, Any] = {}
+        self.records: dict[Handle, Record | None] = {}
+        self.events: list[Event] = []
 
     @classmethod
     def packages(cls, options: Mapping[str, str]) -> list[str]:
@@ -187,7 +227,8 @@ class Executor(ABC):
         """
         return None
 
-    @abstractmethod
+    # called by the scheduler
+
     def submit(self, cell: Cell, execution: Execution, name: str) -> Handle:
         """Submit a cell, without waiting for a cell or for a lock.
 
@@ -203,8 +244,12 @@ class Executor(ABC):
             RuntimeError: if `capacity` cells are submitted and have not ended.
             InputError: if no process can be started.
         """
+        if len(self.jobs) >= self.capacity:
+            raise RuntimeError(f"{name}: {self.capacity} cells are being trained, as many as may be")
+        handle = Handle(next(self.numbers), cell.id, name)
+        self.jobs[handle] = self._start(handle, cell, execution)
+        return handle
 
-    @abstractmethod
     def poll(self, timeout: float) -> Sequence[Event]:
         """Return the events since the last call; wait at most `timeout` seconds for one.
 
@@ -213,22 +258,30 @@ class Executor(ABC):
         Raises:
             InputError: if a process cannot be started again, or a record cannot be read.
         """
+        if self.jobs:
+            self._listen(0.0 if self.events else timeout)
+        events, self.events = self.events, []
+        return events
 
-    @abstractmethod
     def cancel(self, handle: Handle) -> None:
         """Ask a cell to end, without waiting: it ends as interrupted, or as it was about to end.
 
         A cell that has ended is left alone. One that does not react is killed.
         """
+        if (job := self.jobs.get(handle)) is not None and job.cancelled is None:
+            job.cancelled = time.monotonic()
+            self._send(job, CANCEL)
 
     def held(self, cell: str) -> Holder | str | None:
         """Return the process that trains a cell, None if the cell can be submitted.
 
-        Call it periodically, as it watches the heartbeats of that process.
+        Call it periodically: a holder without a heartbeat from one call to the next loses the cell.
         """
-        return None
+        holder = self.store.watched(cell, self.watches.setdefault(cell, LeaseMonitor()))
+        if holder is None:
+            del self.watches[cell]
+        return holder
 
-    @abstractmethod
     def result(self, handle: Handle) -> Record | None:
         """Return the record of a cell that has ended, once its files are in the store.
 
@@ -238,6 +291,7 @@ class Executor(ABC):
         Raises:
             KeyError: for a cell that has not ended, or whose record was returned before.
         """
+        return self.records.pop(handle)
 
     @abstractmethod
     def close(self) -> None:
@@ -252,86 +306,66 @@ class Executor(ABC):
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    # implemented by each executor, with the calls below
+
+    @abstractmethod
+    def _start(self, handle: Handle, cell: Cell, execution: Execution) -> Job:
+        """Start a cell, or queue it, and return its job."""
+
+    @abstractmethod
+    def _listen(self, seconds: float) -> None:
+        """Wait for messages and ends, at most so long, and handle them."""
+
+    @abstractmethod
+    def _send(self, job: Any, answer: bool | str) -> None:
+        """Send the answer to a validation to what trains the cell, or CANCEL."""
+
+    def _release(self, job: Any) -> None:  # noqa: B027
+        """Release what is held for a cell that has ended."""
+
+    def _on_message(self, job: Any, message: Message) -> None:
+        """Turn a message, except `ended`, into an event."""
+        kind, *values = message
+        if kind == "started":
+            self.events.append(Started(job.handle))
+        elif kind == "progress":
+            job.step = values[0]
+            self.events.append(Progress(job.handle, *values))
+        elif kind == "validation":
+
+            def answer(goes_on: bool) -> None:
+                if job.awaits_answer and job.handle in self.jobs:
+                    job.awaits_answer = False
+                    self._send(job, goes_on)
+
+            job.step, job.awaits_answer = max(job.step, values[0]), True
+            self.events.append(Validation(job.handle, values[0], values[1], answer))
+        else:
+            self.events.append(Waiting(job.handle, values[0]))
+
+    def _end(self, job: Any, outcome: Outcome, record: Record | None = None, broken: OSError | None = None) -> None:
+        """Record the outcome of a cell."""
+        self._release(job)
+        del self.jobs[job.handle]
+        self.records[job.handle] = record
+        self.events.append(Ended(job.handle, outcome, job.step, broken))
+
+    def _give_up(self, job: Any, cause: str, started: float, trace: str | None = None) -> None:
+        """Record a lost cell that was started then, unless another process has it."""
+        from lm.training.train import fail  # it imports Lightning, which a plan does without
+
+        self._release(job)
+        record = fail(job.cell, self.store, cause, time.monotonic() - started, job.execution.retrain, trace)
+        if record is None:
+            self._on_message(job, ("waiting", f"{cause}; the cell is left to {self.store.holder(job.cell.id)}"))
+        self._end(job, Outcome.INTERRUPTED if record is None else Outcome.LOST, record)
+
 
 def require_whole(options: Mapping[str, str], names: Sequence[str], where: str) -> None:
     """Check that the options of these names are whole numbers from 1. Raises InputError."""
     for name, value in options.items():
         if name in names and not (value.isascii() and value.isdecimal() and len(value) < 9 and int(value)):
             raise InputError(f"{where}: {name}: expected a whole number from 1, found {shown(value)}")
-
-
-Job = TypeVar("Job", bound=Any)
-"""Entry of an executor for a submitted cell."""
-
-
-class JobExecutor(Executor, Generic[Job]):
-    """An executor that keeps a job for each cell, and the events and records that the caller has not fetched."""
-
-    def __init__(
-        self, store: Store, capacity: int, say: LogLine = to_stderr, options: Mapping[str, str] | None = None
-    ) -> None:
-        super().__init__(store, capacity, say, options)
-        self.foreign = ForeignCells(store)
-        self.numbers = itertools.count()
-        self.jobs: dict[Handle, Job] = {}
-        self.records: dict[Handle, Record | None] = {}
-        self.events: list[Event] = []
-
-    @abstractmethod
-    def _start(self, handle: Handle, cell: Cell, execution: Execution) -> Job:
-        """Start a cell, or queue it, and return its job."""
-
-    def submit(self, cell: Cell, execution: Execution, name: str) -> Handle:
-        """Start training a cell; raise RuntimeError where the executor is full."""
-        if len(self.jobs) >= self.capacity:
-            raise RuntimeError(f"{name}: {self.capacity} cells are being trained, as many as may be")
-        handle = Handle(next(self.numbers), cell.id, name)
-        self.jobs[handle] = self._start(handle, cell, execution)
-        return handle
-
-    def held(self, cell: str) -> Holder | str | None:
-        """Return who holds a cell that another command trains; None where nobody does."""
-        return self.foreign.held(cell)
-
-    def result(self, handle: Handle) -> Record | None:
-        """Return the record of a finished cell and forget it."""
-        return self.records.pop(handle)
-
-    def _take_events(self) -> list[Event]:
-        """Return the events since the last call."""
-        events, self.events = self.events, []
-        return events
-
-    def _end(self, ended: Ended, record: Record | None = None) -> None:
-        """Record the outcome of a cell."""
-        del self.jobs[ended.handle]
-        self.records[ended.handle] = record
-        self.events.append(ended)
-
-
-# cells of other commands, on this machine or others ------------------------------------------------------------------
-
-
-class ForeignCells:
-    """Monitor of cells whose locks other processes hold.
-
-    Args:
-        store: where the cells are trained into.
-    """
-
-    def __init__(self, store: Store) -> None:
-        self.store = store
-        self.watches: dict[str, LeaseMonitor] = {}
-
-    def held(self, cell: str) -> Holder | str | None:
-        """Return the holder of a cell, None if the cell is free.
-
-        A holder without a heartbeat from one call to the next loses the cell.
-        """
-        holder = self.store.watched(cell, self.watches.setdefault(cell, LeaseMonitor()))
-        if holder is None:
-            del self.watches[cell]
-        return holder
 
 
 def by_process(holders: Sequence[Holder | str]) -> dict[str, int]:

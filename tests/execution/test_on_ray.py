@@ -26,7 +26,7 @@ class Losing:
 
         self.executor = on_ray.Ray.__new__(on_ray.Ray)
         RemoteExecutor.__init__(self.executor, store, 1, print)
-        monkeypatch.setattr("lm.execution.remote.fail", lambda *_: {})
+        monkeypatch.setattr("lm.training.train.fail", lambda *_: {})
         monkeypatch.setattr(self.executor, "_start_task", self.start)
         self.starts = 0
         cell: Any = SimpleNamespace(id="a" * 16)
