@@ -107,8 +107,8 @@ def test_only_the_executor_of_this_machine_knows_of_processes() -> None:
         allowed = {
             "lm.cli.entry": {"lm.execution.fork_server"},
             "lm.execution.on_ray": {"lm.execution.fork_server"},
-            "lm.execution.ray_task": {"lm.execution.fork_server"},
-            "lm.execution.remote": {"lm.execution.local"},
+            "lm.execution.ray_task": {"lm.execution.fork_server", "lm.execution.local"},
+            "lm.execution.slurm_job": {"lm.execution.local"},
             "lm.ablation.ablate": {"lm.execution.sharing"},
             "lm.ablation.ladder.run_ladder": {"lm.execution.sharing"},
         }

@@ -25,13 +25,7 @@ from lm.training.process import Execution
 
 @dataclass(frozen=True)
 class Handle:
-    """A submitted cell; submitted again after its end, it has another handle.
-
-    Args:
-        number: unique within an executor.
-        cell: id of the cell.
-        name: of the cell in lines for the user.
-    """
+    """A submitted cell, by its id and its name in lines for the user; submitted again, it has another number."""
 
     number: int
     cell: str
@@ -97,13 +91,9 @@ class Waiting:
 
 @dataclass(frozen=True)
 class Ended:
-    """The cell has ended; this is the last event of its handle.
+    """The cell has ended after `step`; this is the last event of its handle.
 
-    Args:
-        handle: of the cell.
-        outcome: of the cell.
-        step: last step reported.
-        broken: error of the disk that stopped it, and would stop the next cell too.
+    `broken` is the error of the disk that stopped it, and would stop the next cell too.
     """
 
     handle: Handle
@@ -132,15 +122,7 @@ step and measured values; `waiting` with a line; from another machine `ended` wi
 
 @dataclass(eq=False)
 class Job:
-    """A submitted cell.
-
-    Args:
-        submitted: time of submission, by the monotonic clock.
-        step: the last one reported.
-        awaits_answer: the cell waits for the answer to a validation.
-        losses: processes or machines lost so far.
-        cancelled: time of the cancellation, by the monotonic clock.
-    """
+    """A submitted cell, with its last step, its lost processes or machines, and times by the monotonic clock."""
 
     handle: Handle
     cell: Cell
@@ -171,7 +153,7 @@ class Executor(ABC):
 
     Args:
         store: where the cells are trained into.
-        capacity: cells at a time.
+        capacity: largest number of cells that are submitted and have not ended.
         say: called, possibly in another thread, with a line when the submission of a cell is delayed.
         options: values of `options` by name.
     """
@@ -184,9 +166,6 @@ class Executor(ABC):
 
     no_loggers: ClassVar[str] = ""
     """Reason why loggers cannot follow the runs; empty if they can."""
-
-    capacity: int
-    """Largest number of cells that are submitted and have not ended."""
 
     def __init__(
         self, store: Store, capacity: int, say: LogLine = to_stderr, options: Mapping[str, str] | None = None
@@ -203,15 +182,13 @@ class Executor(ABC):
         """Return the packages that these options need."""
         return [cls.package] if cls.package else []
 
-    @classmethod
+    @classmethod  # noqa: B027
     def check_options(cls, options: Mapping[str, str], where: str) -> None:
         """Check the values of the options. Raises InputError, which begins with `where`."""
-        return
 
-    @classmethod
+    @classmethod  # noqa: B027
     def check_reachable(cls, options: Mapping[str, str], where: str) -> None:
         """Check that the machines can be reached, within seconds. Raises InputError."""
-        return
 
     @classmethod
     def threads_each(cls, options: Mapping[str, str], workers: int) -> int:
@@ -230,15 +207,10 @@ class Executor(ABC):
     # called by the scheduler
 
     def submit(self, cell: Cell, execution: Execution, name: str) -> Handle:
-        """Submit a cell, without waiting for a cell or for a lock.
+        """Submit a cell that is not submitted here, without waiting for a cell or for a lock.
 
         It may wait seconds for a process to start, and calls `say` if that takes longer. A cell that is recorded
         already ends as recorded, unless `execution` has failures trained again.
-
-        Args:
-            cell: checked, and not submitted here already.
-            execution: settings of training.
-            name: of the cell in lines for the user.
 
         Raises:
             RuntimeError: if `capacity` cells are submitted and have not ended.
@@ -350,6 +322,19 @@ class Executor(ABC):
         self.records[job.handle] = record
         self.events.append(Ended(job.handle, outcome, job.step, broken))
 
+    def _on_worker_lost(self, job: Any, cause: str) -> bool:
+        """Handle the loss of the machine of a cell; return True if the cell must start again."""
+        job.losses += 1
+        job.awaits_answer = False
+        if job.cancelled is not None:
+            self._end(job, Outcome.INTERRUPTED)
+        elif job.losses < ATTEMPTS:
+            self._on_message(job, ("waiting", f"{cause}; tried again from its last checkpoint"))
+            return True
+        else:
+            self._give_up(job, cause, job.submitted)
+        return False
+
     def _give_up(self, job: Any, cause: str, started: float, trace: str | None = None) -> None:
         """Record a lost cell that was started then, unless another process has it."""
         from lm.training.train import fail  # it imports Lightning, which a plan does without
@@ -370,15 +355,13 @@ def require_whole(options: Mapping[str, str], names: Sequence[str], where: str) 
 
 def by_process(holders: Sequence[Holder | str]) -> dict[str, int]:
     """Return the number of cells that each command holds, by a phrase that names its process and host."""
-    by_command: dict[tuple[int, str] | str, list[Holder]] = {}
-    unknown = 0
+    by_command: dict[tuple[int, str], list[Holder]] = {}
     for holder in holders:
-        if isinstance(holder, str):
-            unknown += 1
-        else:
+        if not isinstance(holder, str):
             by_command.setdefault((holder.parent_pid, holder.host), []).append(holder)
     counts = {}
     for own in by_command.values():
         first = min(own, key=lambda holder: holder.since)
         counts[f"process {first.parent_pid} on host {first.host} since {first.when()}"] = len(own)
+    unknown = sum(isinstance(holder, str) for holder in holders)
     return {**counts, **({"a process that left no name": unknown} if unknown else {})}

@@ -13,7 +13,7 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
-from lm.execution.executor import ATTEMPTS, CANCEL, Executor, Handle, Job, Outcome
+from lm.execution.executor import ATTEMPTS, CANCEL, Executor, Handle, Job, Message, Outcome
 from lm.execution.fork_server import MAX_FORKSERVER_RESTARTS, start_process
 from lm.execution.heartbeat import SilenceMonitor
 from lm.store.files import disk_error
@@ -32,6 +32,9 @@ GRACE_SECONDS = 5.0
 
 INNERMOST = 3
 """Calls that the error of a hung process names."""
+
+URGENT = ("validation", "ended")
+"""Kinds of messages that a worker on another machine sends immediately."""
 
 UNKNOWN_CODE = 255
 """Exit code of a process whose fork server has ended: it may have exited, or run on."""
@@ -243,6 +246,53 @@ def describe_hang(path: Path, seconds: float) -> tuple[str, str | None]:
     main_thread = stack.rpartition("most recent call first):")[2]  # the first thread is the last in the file
     calls = [line.strip() for line in main_thread.splitlines() if line.strip()][:INNERMOST]
     return f"{message}; it was in {', called from '.join(calls)}" if calls else message, stack or None
+
+
+class RemoteWorker(Local):
+    """Trainer of one cell on the machine of a worker, as `Local` trains it, whose events are messages too.
+
+    Args:
+        store: where the cell is trained into.
+        name: of the cell in lines for the user, which every event has already.
+    """
+
+    def __init__(self, store: Store, name: str) -> None:
+        super().__init__(store, 1, lambda line: self.messages.append(("waiting", line.removeprefix(f"{name}: "))))
+        self.messages: list[Message] = []
+
+    @property
+    def awaits_answer(self) -> bool:
+        """True if the cell waits for the answer to a validation."""
+        return any(job.awaits_answer for job in self.jobs.values())
+
+    def take_messages(self, seconds: float) -> list[Message]:
+        """Return the messages of the next seconds, at once if one is urgent."""
+        deadline = time.monotonic() + seconds
+        while True:
+            self.poll(max(0.0, deadline - time.monotonic()))
+            if not self.jobs or time.monotonic() >= deadline or any(kind in URGENT for kind, *_ in self.messages):
+                messages, self.messages = self.messages, []
+                return messages
+
+    def answer(self, answer: bool | str) -> None:
+        """Answer the last validation, or cancel the cell."""
+        for job in self.jobs.values():
+            if answer == CANCEL:
+                self.cancel(job.handle)
+            elif job.awaits_answer:
+                job.awaits_answer = False
+                self._send(job, bool(answer))
+
+    def _on_message(self, job: LocalJob, message: Message) -> None:
+        super()._on_message(job, message)
+        self.messages.append(tuple(message))
+
+    def _end(
+        self, job: LocalJob, outcome: Outcome, record: Record | None = None, broken: OSError | None = None
+    ) -> None:
+        super()._end(job, outcome, record, broken)
+        error = None if broken is None else (broken.errno, broken.strerror, broken.filename)
+        self.messages.append(("ended", outcome.value, job.step, error))
 
 
 # in the process of a cell ---------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 
 from lm.config.plain import shown
 from lm.config.tree import InputError
-from lm.execution.executor import CANCEL, Handle, Job, Outcome, require_whole
+from lm.execution.executor import CANCEL, Executor, Handle, Job, Outcome, require_whole
 from lm.execution.factory import HOST_PORT
 from lm.execution.fork_server import make_tempdir
 from lm.execution.machine import cores, env_threads, threads_each
@@ -35,7 +35,6 @@ from lm.execution.ray_task import (
     train_on_node,
     write_files,
 )
-from lm.execution.remote import RemoteExecutor
 from lm.store.files import disk_error
 from lm.store.leases import LostError
 from lm.store.locks import FIRST_SECONDS, BackoffReporter, LogLine, to_stderr
@@ -88,7 +87,7 @@ class OnRay(Job):
     sent_files: Files = ()
 
 
-class Ray(RemoteExecutor):
+class Ray(Executor):
     """Executor of tasks on the nodes of a Ray cluster.
 
     Args:

@@ -17,9 +17,8 @@ from typing import Any, ClassVar
 
 from lm.config.plain import shown
 from lm.config.tree import InputError
-from lm.execution.executor import Handle, Job, Outcome, require_whole
+from lm.execution.executor import Executor, Handle, Job, Outcome, require_whole
 from lm.execution.machine import env_threads
-from lm.execution.remote import RemoteExecutor
 from lm.execution.slurm_job import ANSWERS, MESSAGES, ORDER, FileMailbox, SlurmTask, send, write_order
 from lm.store.locks import LogLine, to_stderr
 from lm.store.store import Store
@@ -82,7 +81,7 @@ class OnSlurm(Job):
     state: str = "PENDING"
 
 
-class Slurm(RemoteExecutor):
+class Slurm(Executor):
     """Executor of jobs of a SLURM cluster.
 
     Args:

@@ -25,7 +25,7 @@ from lm.config.tree import InputError, path_name
 from lm.data.cache import DamageError, cache_folder, ensure_entry
 from lm.execution.executor import Message
 from lm.execution.fork_server import make_tempdir
-from lm.execution.remote import RemoteWorker
+from lm.execution.local import RemoteWorker
 from lm.store.files import PARTIAL_CHECKPOINT, write_atomic
 from lm.store.side_files import PROGRESS_FILE as PROGRESS
 from lm.store.store import Store

@@ -18,7 +18,7 @@ from typing import Any
 from lm.config.tree import InputError
 from lm.data.tokens import TextStats
 from lm.execution.executor import CANCEL, Outcome
-from lm.execution.remote import RemoteWorker
+from lm.execution.local import RemoteWorker
 from lm.store.files import read_json, to_json, write_atomic
 from lm.store.formats import CELL
 from lm.store.store import Store

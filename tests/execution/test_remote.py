@@ -11,15 +11,14 @@ from helpers import Patch
 from records import blank
 from stand_in import StandIn
 
-from lm.execution.executor import Ended, Handle, Job, Outcome, Progress, Started, Validation, Waiting
-from lm.execution.remote import RemoteExecutor
+from lm.execution.executor import Ended, Executor, Handle, Job, Outcome, Progress, Started, Validation, Waiting
 from lm.execution.slurm_job import FileMailbox, hidden_scheduler, send
 from lm.store.store import Store
 
 FIRST = "a" * 16
 
 
-class Far(RemoteExecutor):
+class Far(Executor):
     """A machine of which one hears what the test says."""
 
     def __init__(self, store: Store) -> None:
