@@ -6,7 +6,7 @@ resuming exact. Legend: b batch, t time, d clusters.
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -18,22 +18,9 @@ from torch import Tensor
 from lm.data import IGNORED
 from lm.data.tokens import TextStats
 
-MAX_BATCH_TOKENS = 2**24
-"""Tokens of a batch on all devices; checking a configuration makes one."""
-
-MAX_PASSES = 100
-"""Passes over the training text in one batch."""
-
-MAX_CLUSTERS = 2**14
-"""Clusters of a split; above it, neighbouring documents are pooled, so that no text is left out."""
-
-MIN_DOCUMENTS = 20
-"""Documents from which on they are the clusters."""
-
-MAX_SEGMENTS = 128
-"""Clusters of a text with fewer documents."""
-
-# clusters -------------------------------------------------------------------------------------------------------------
+MAX_CLUSTERS = 2**14  # clusters of a split; above it, neighbouring documents are pooled, so that no text is left out
+MIN_DOCUMENTS = 20  # documents from which on they are the clusters
+MAX_SEGMENTS = 128  # clusters of a text with fewer documents
 
 
 @dataclass(frozen=True)
@@ -84,9 +71,6 @@ def clusters_from_documents(ids: np.ndarray, end: int | None, context: int) -> C
     return Clusters("document", -(-documents // pooled), pooled, cluster_of)
 
 
-# batches --------------------------------------------------------------------------------------------------------------
-
-
 class Batch(NamedTuple):
     """The inputs of a model, int64; the targets (b, t); and the numbers of the rows in their split, (b,)."""
 
@@ -108,12 +92,8 @@ class Batches:
     def __init__(
         self, rows: Callable[[int], np.ndarray], gather: Callable[[np.ndarray], Batch], start: int, count: int
     ) -> None:
-        self.rows = rows
-        self.gather = gather
-        self.start = start
-        self.count = count
-        self.seconds = 0.0
-        """Time spent on making batches, for which training waits."""
+        self.rows, self.gather, self.start, self.count = rows, gather, start, count
+        self.seconds = 0.0  # time spent on making batches, for which training waits
 
     def __len__(self) -> int:
         return self.count
@@ -197,23 +177,6 @@ def rank_and_world_size(trainer: Any) -> tuple[int, int]:
     """
     sampler = trainer.distributed_sampler_kwargs or {"rank": 0, "num_replicas": 1}
     return sampler["rank"], sampler["num_replicas"]
-
-
-def require_batch(context: int, **rows: int | None) -> None:
-    """Raise ValueError for batches that fit into no memory."""
-    for name, value in rows.items():
-        if value is not None and value * context > MAX_BATCH_TOKENS:
-            raise ValueError(
-                f"{name}={value} rows of context={context} are over {MAX_BATCH_TOKENS:,} tokens; "
-                "trainer.accumulate_grad_batches makes a step of several batches"
-            )
-
-
-def require_split(shares: Sequence[float]) -> None:
-    """Raise ValueError for shares of the text that do not add to 1."""
-    whole = all(0 <= share <= 1 for share in shares) and abs(sum(shares) - 1) <= 1e-6
-    if not whole or min(shares[:2]) == 0:
-        raise ValueError(f"split={list(shares)} must be three shares that add to 1, the first two above 0")
 
 
 def tensor(array: np.ndarray) -> Tensor:

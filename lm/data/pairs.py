@@ -5,7 +5,6 @@ CACHE/pairs/<fingerprint of both sides and tokenizer hash>/
     tokenizer.json, bytes.npy, facts.json, sums.json
 """
 
-import hashlib
 import os
 import zlib
 from collections.abc import Iterator, Sequence
@@ -17,12 +16,11 @@ import tokenizers
 import torch
 from torch import Tensor
 
-from lm.config.tree import InputError, nearest, require_regular, run_id
+from lm.config.tree import InputError, nearest, require_regular
 from lm.data import IGNORED
 from lm.data.batch import Batch, Batches, Clusters, Data, clusters_per_row, tensor
 from lm.data.cache import (
     DamageError,
-    cache_folder,
     check_ids,
     damage_as_os_error,
     ensure_entry,
@@ -31,16 +29,24 @@ from lm.data.cache import (
     stored_tokenizer,
     write_array,
 )
-from lm.data.corpus import SPLITS, expand_user, fingerprint, read_unzipped
+from lm.data.corpus import SPLITS, expand_user, read_unzipped
 from lm.data.order import permutation, rank_slice
 from lm.data.public import download_hint
-from lm.data.tokenizer import SPECIALS, UNKNOWN, Tokenizer, bytes_per_token
-from lm.data.tokens import TextStats, check_tokenizer, row_counts, train_tokenizer, unigram_nll, write_stats
+from lm.data.tokenizer import SPECIALS, Tokenizer
+from lm.data.tokens import (
+    TextStats,
+    check_tokenizer,
+    count_unknown,
+    describe_entry,
+    entry_folder,
+    row_counts,
+    unigram_nll,
+    write_stats,
+)
 
 SIDES = ("source", "target")
 
-Pairs = dict[str, list[tuple[str, str]]]
-"""Source and target of each pair, by split."""
+Pairs = dict[str, list[tuple[str, str]]]  # source and target of each pair, by split
 
 
 class LocalPairs:
@@ -78,10 +84,7 @@ class LocalPairs:
         source, target = self.paths[split]
         if source is None or target is None:
             return [], []
-        sides = (
-            read_lines(source, f"data.corpus.{split}_source"),
-            read_lines(target, f"data.corpus.{split}_target"),
-        )
+        sides = read_lines(source, f"data.corpus.{split}_source"), read_lines(target, f"data.corpus.{split}_target")
         if len(sides[0]) != len(sides[1]):
             raise InputError(
                 f"data.corpus: {source} has {len(sides[0])} lines and {target} {len(sides[1])}; "
@@ -121,9 +124,6 @@ def read_lines(path: str, name: str) -> list[str]:
     return lines[:-1] if lines[-1] == "" else lines
 
 
-# token ids -----------------------------------------------------------------------------------------------------------
-
-
 class PairTokens:
     """The token ids of prepared pairs, memory-mapped, and the tokenizer that made them.
 
@@ -154,11 +154,6 @@ class PairTokens:
         return self.ids[f"{split}.{side}"][ends[row - 1] if row else 0 : ends[row]]
 
 
-def pairs_folder(text: str, tokenizer: str) -> Path:
-    """Return the folder of the ids of pairs with this fingerprint and of this tokenizer's hash."""
-    return cache_folder() / "pairs" / run_id([text, tokenizer])[:32]
-
-
 def prepare_pairs(corpus: LocalPairs, tokenizer: Tokenizer) -> TextStats:
     """Read the files, train one tokenizer on both sides and encode them, each unless it is cached.
 
@@ -166,15 +161,12 @@ def prepare_pairs(corpus: LocalPairs, tokenizer: Tokenizer) -> TextStats:
     """
     pairs, empty = corpus.pairs()
     flat = {split: [text for pair in of_split for text in pair] for split, of_split in pairs.items()}
-    text = fingerprint(flat)
-    trained = train_tokenizer(tokenizer.with_specials(), flat["train"], text)
-    tokenizer_hash = hashlib.sha256(trained.to_str().encode()).hexdigest()
-    folder = pairs_folder(text, tokenizer_hash)
-    facts = TextStats(str(folder.resolve()), text, tokenizer_hash, trained.get_vocab_size(), {}, {}, {}, {})
+    trained, facts = describe_entry("pairs", flat, tokenizer.with_specials())
     facts.documents.update({f"{split}_empty": count for split, count in empty.items()})
     for split, of_split in pairs.items():
         facts.documents[split] = len(of_split)
         facts.bytes[split] = sum(len(target.encode()) for _, target in of_split)
+    folder = entry_folder("pairs", facts.fingerprint, facts.tokenizer)
     ensure_entry(folder, lambda entry: check_pairs(entry, facts), lambda entry: _write(entry, pairs, trained, facts))
     return TextStats(folder=facts.folder, **stored_json(folder / "facts.json"))
 
@@ -193,35 +185,29 @@ def check_pairs(folder: Path, facts: TextStats) -> None:
         for side in SIDES:
             ids = stored_array(folder / f"{split}.{side}.npy")
             check_ids(ids, f"{split}.{side}.npy", facts.vocabulary)
-            _check_ends(stored_array(folder / f"{split}.{side}.ends.npy", mapped=False), len(ids), facts, split)
+            ends = stored_array(folder / f"{split}.{side}.ends.npy", mapped=False)
+            rising = ends.ndim == 1 and not np.any(np.diff(ends, prepend=0) < 0)
+            last = int(ends[-1]) if rising and len(ends) else 0
+            if not rising or len(ends) != facts.documents[split] or last != len(ids):
+                raise DamageError(f"the ends of the {split} texts are not those of {len(ids)} ids")
     targets = {split: stored_array(folder / f"{split}.{SIDES[-1]}.npy") for split in SPLITS}
     counted = {split: len(ids) + facts.documents[split] for split, ids in targets.items()}
     if stored.get("tokens") != counted or set(stored.get("unknown") or {}) != set(SPLITS):
         raise DamageError(f"facts.json has tokens: {stored.get('tokens')!r}, found {counted!r}")
 
 
-def _check_ends(ends: np.ndarray, ids: int, facts: TextStats, split: str) -> None:
-    last = int(ends[-1]) if ends.ndim == 1 and len(ends) else 0
-    if ends.ndim != 1 or len(ends) != facts.documents[split] or last != ids or np.any(np.diff(ends, prepend=0) < 0):
-        raise DamageError(f"the ends of the {split} texts are not those of {ids} ids")
-
-
 def _write(folder: Path, pairs: Pairs, tokenizer: tokenizers.Tokenizer, facts: TextStats) -> None:
-    kind = np.uint16 if facts.vocabulary <= 2**16 else np.uint32
-    unknown = tokenizer.token_to_id(UNKNOWN)
     counted: dict[str, dict[str, int]] = {"tokens": {}, "unknown": dict.fromkeys(pairs, 0)}
     for split, of_split in pairs.items():
         for side, texts in zip(SIDES, zip(*of_split, strict=True) if of_split else ((), ()), strict=True):
             encoded = encode_lines(tokenizer, texts)
             ids = np.concatenate([np.zeros(0, np.int64), *encoded])
-            write_array(folder / f"{split}.{side}.npy", ids.astype(kind))
+            write_array(folder / f"{split}.{side}.npy", ids.astype(facts.id_type))
             ends = np.cumsum([len(row) for row in encoded], dtype=np.int64)
             write_array(folder / f"{split}.{side}.ends.npy", ends)
-            counted["unknown"][split] += 0 if unknown is None else int((ids == unknown).sum())
+            counted["unknown"][split] += count_unknown(ids, tokenizer)
         counted["tokens"][split] = len(ids) + len(of_split)  # the side written last is the target
-    write_array(folder / "bytes.npy", bytes_per_token(tokenizer))
-    tokenizer.save(str(folder / "tokenizer.json"))
-    write_stats(folder, facts, counted)
+    write_stats(folder, tokenizer, facts, counted)
 
 
 def encode_lines(tokenizer: tokenizers.Tokenizer, lines: Sequence[str]) -> list[np.ndarray]:
@@ -229,9 +215,6 @@ def encode_lines(tokenizer: tokenizers.Tokenizer, lines: Sequence[str]) -> list[
     tokenizer.encode_special_tokens = True
     encoded = tokenizer.encode_batch_fast(list(lines), add_special_tokens=False)
     return [np.asarray(encoding.ids, dtype=np.int64) for encoding in encoded]
-
-
-# batches -------------------------------------------------------------------------------------------------------------
 
 
 def pad_rows(rows: Sequence[Sequence[int] | np.ndarray], filler: int) -> np.ndarray:
@@ -245,11 +228,7 @@ def pad_rows(rows: Sequence[Sequence[int] | np.ndarray], filler: int) -> np.ndar
 def bucket_rows(order: np.ndarray, source: np.ndarray, target: np.ndarray, budget: int) -> Iterator[np.ndarray]:
     """Yield batches of `order` whose padded source and target tokens are `budget` together at most.
 
-    Args:
-        order: row numbers.
-        source: tokens of each row's source.
-        target: tokens of each row's target.
-        budget: tokens of a batch.
+    `order` are row numbers, `source` and `target` the tokens of each row.
     """
     start, longest_source, longest_target = 0, 0, 0
     for index, row in enumerate(order):
@@ -326,17 +305,13 @@ class PairData(Data):
         self.prepare_data()
         assert self.facts is not None
         self.tokens = PairTokens(self.facts)
-        self.batches = {
-            split: self._batches(split, self.batch_tokens if split == "train" else self.evaluation_batch_tokens)
-            for split in SPLITS
-        }
-
-    def _batches(self, split: str, budget: int) -> list[np.ndarray]:
-        source, target = (self.tokens.lengths(split, side) + 1 for side in SIDES)
-        rows = self._fitting(self.tokens, split)
-        if split == "train":
-            rows = rows[np.lexsort((rows, source[rows], target[rows]))]
-        return list(bucket_rows(rows, source, target, budget))
+        self.batches: dict[str, list[np.ndarray]] = {}
+        for split in SPLITS:
+            source, target = (self.tokens.lengths(split, side) + 1 for side in SIDES)
+            rows, budget = self._fitting(self.tokens, split), self.evaluation_batch_tokens
+            if split == "train":
+                rows, budget = rows[np.lexsort((rows, source[rows], target[rows]))], self.batch_tokens
+            self.batches[split] = list(bucket_rows(rows, source, target, budget))
 
     def bytes_per_token(self) -> Tensor:
         """Return the number of bytes of each token of the vocabulary."""

@@ -18,23 +18,14 @@ from lm import __version__
 from lm.config.tree import InputError, nearest, require_place, require_regular
 from lm.store.files import write_atomic
 
-SILENCE_SECONDS, DOWNLOAD_SECONDS = 30.0, 600.0
-"""Seconds that a server may be silent, and that a file may take."""
+SILENCE_SECONDS, DOWNLOAD_SECONDS = 30.0, 600.0  # seconds that a server may be silent, and that a file may take
 
 BLOCK = 1 << 16
 
 
 @dataclass(frozen=True)
 class File:
-    """A file as its owner publishes it.
-
-    Args:
-        name: in the folder of its dataset.
-        address: where it is downloaded from.
-        size: in bytes.
-        sha256: of its bytes.
-        also: checksums of the same content laid out in another way.
-    """
+    """A file as its owner publishes it; `also` are checksums of the same content laid out in another way."""
 
     name: str
     address: str
@@ -57,8 +48,6 @@ def _github_files(commit: str, repository: str, folder: str, **files: tuple[int,
     start = f"https://raw.githubusercontent.com/{repository}/{commit}/{folder}"
     return tuple(File(name, f"{start}/{name}", size, sha256) for name, (size, sha256) in files.items())
 
-
-_OPENAI = "https://openaipublic.blob.core.windows.net/gpt-2/encodings/main"
 
 DATASETS: Mapping[str, Dataset] = {
     "tinyshakespeare": Dataset(
@@ -108,31 +97,22 @@ DATASETS: Mapping[str, Dataset] = {
         (
             File(
                 "encoder.json",
-                f"{_OPENAI}/encoder.json",
+                "https://openaipublic.blob.core.windows.net/gpt-2/encodings/main/encoder.json",
                 1_042_301,
                 "196139668be63f3b5d6574427317ae82f612a97c5d1cdaf36ed2256dbf636783",
                 ("ed9423b19f79b803ff269c4b52a27aa439be19ae11cd89b42108a6405cc3b2bd",),
             ),
             File(
                 "vocab.bpe",
-                f"{_OPENAI}/vocab.bpe",
+                "https://openaipublic.blob.core.windows.net/gpt-2/encodings/main/vocab.bpe",
                 456_318,
                 "1ce1664773c50f3e0cc8842619a93edc4624525b728b188a9e0be33b7726adc5",
             ),
         ),
     ),
 }
-"""All datasets by name."""
 
-_SCHEMES = ("https",)
-"""Schemes of an address, also of one that a server redirects to."""
-
-
-def find_dataset(name: str) -> Dataset:
-    """Return the dataset of this name. Raises InputError where there is none, with the nearest."""
-    if name not in DATASETS:
-        raise InputError(f"no data {name!r}.{nearest(name, list(DATASETS))} Choose from {', '.join(DATASETS)}")
-    return DATASETS[name]
+_SCHEMES = ("https",)  # schemes of an address, also of one that a server redirects to
 
 
 def download_hint(path: str) -> str:
@@ -143,42 +123,36 @@ def download_hint(path: str) -> str:
     return ""
 
 
-# putting it into a folder --------------------------------------------------------------------------------------------
-
-
 def download_to(name: str, into: Path, source: Path | None = None, unlike: bool = False) -> list[Path]:
     """Put the files of a dataset into `into/NAME`; returns those written, the others being present already.
 
-    Nothing is written unless all files can be.
-
-    Args:
-        name: of the dataset.
-        into: the folder, created where it is missing.
-        source: a folder that has the files, in itself or in a folder of that name; None downloads them.
-        unlike: take files whose checksums differ, from `source`.
+    Nothing is written unless all files can be. They are copied from `source`, a folder that has them in itself or in a
+    folder of that name, or else downloaded; `unlike` takes files of other checksums from it.
 
     Raises:
         InputError: where a file cannot be had, is not what is expected, or another is in its place.
     """
-    data, folder = find_dataset(name), into / name
+    if name not in DATASETS:
+        raise InputError(f"no data {name!r}.{nearest(name, list(DATASETS))} Choose from {', '.join(DATASETS)}")
+    files, folder = DATASETS[name].files, into / name
     require_place(folder, "--to", folder=True)
-    copies = {} if source is None else _local_copies(name, data.files, source, unlike)
-    missing = [file for file in data.files if not _is_present(file, folder / file.name, copies.get(file.name))]
+    copies = {} if source is None else _local_copies(name, files, source, unlike)
+    missing = []
+    for file in files:
+        path = folder / file.name
+        require_place(path, "--to")
+        if not path.exists():
+            missing.append(file)
+            continue
+        checksum = digest(path)
+        if checksum not in (file.sha256, *file.also) and not (copies and checksum == digest(copies[file.name])):
+            raise InputError(
+                f"{path}: is there, with SHA-256 {checksum}, expected {file.sha256}; choose another folder"
+            )
     contents = [copies[file.name].read_bytes() if copies else download(file) for file in missing]
     for file, content in zip(missing, contents, strict=True):
         write_atomic(folder / file.name, content)
     return [folder / file.name for file in missing]
-
-
-def _is_present(file: File, path: Path, source: Path | None) -> bool:
-    """Return True if `path` is the file, or equals the local copy. Raises InputError if it is another."""
-    require_place(path, "--to")
-    if not path.exists():
-        return False
-    checksum = digest(path)
-    if checksum in (file.sha256, *file.also) or (source is not None and checksum == digest(source)):
-        return True
-    raise InputError(f"{path}: is there, with SHA-256 {checksum}, expected {file.sha256}; choose another folder")
 
 
 def _local_copies(name: str, files: Sequence[File], source: Path, unlike: bool) -> dict[str, Path]:
@@ -207,9 +181,6 @@ def digest(path: Path) -> str:
         raise InputError(f"{path}: cannot be read ({error.strerror})") from None
 
 
-# fetching it ---------------------------------------------------------------------------------------------------------
-
-
 class _Redirects(urllib.request.HTTPRedirectHandler):
     """A handler of redirects that refuses addresses of other schemes."""
 
@@ -225,17 +196,11 @@ def _require_scheme(address: str) -> None:
 
 def _opener() -> urllib.request.OpenerDirector:
     """Build the opener of addresses of the allowed schemes; the environment may name a proxy."""
-    opener = urllib.request.OpenerDirector()
-    kinds = {"https": urllib.request.HTTPSHandler, "http": urllib.request.HTTPHandler}
-    for handler in (
-        urllib.request.ProxyHandler(),
-        *(kinds[scheme]() for scheme in _SCHEMES),
-        urllib.request.HTTPDefaultErrorHandler(),
-        urllib.request.HTTPErrorProcessor(),
-        urllib.request.UnknownHandler(),
-        _Redirects(),
-    ):
-        opener.add_handler(handler)
+    opener, request = urllib.request.OpenerDirector(), urllib.request
+    kinds = {"https": request.HTTPSHandler, "http": request.HTTPHandler}
+    others = request.HTTPDefaultErrorHandler, request.HTTPErrorProcessor, request.UnknownHandler, _Redirects
+    for handler in (request.ProxyHandler, *map(kinds.__getitem__, _SCHEMES), *others):
+        opener.add_handler(handler())
     opener.addheaders = [("User-Agent", f"lm-ablations/{__version__}")]
     return opener
 

@@ -21,18 +21,12 @@ from lm.data.public import download_hint
 
 END_OF_TEXT = "<|endoftext|>"
 UNKNOWN = "<unk>"
-SPECIALS = ("<|begin|>", "<|end|>", "<|pad|>")
-"""Begin, end and padding of a text, as a corpus of pairs needs them."""
-
+SPECIALS = ("<|begin|>", "<|end|>", "<|pad|>")  # begin, end and padding of a text, as a corpus of pairs needs them
+# Mark of a WordPiece token inside a word; unlike ##, it is none of the characters that spell bytes.
 CONTINUED = "\u2026"
-"""Mark of a WordPiece token inside a word; unlike ##, it is none of the characters that spell bytes."""
-
 RUN = re.compile(r"[^\W\d_]+|\d+|\s+|(?:[^\w\s]|_)+")
-MAX_RUN = 20_000
-"""Characters that BPE and Unigram take as one word; one of 100,000 takes them half a minute."""
-
-MAX_WORD = 64
-"""Characters of a WordPiece word; it searches the longest token anew at every byte, at a quadratic cost."""
+MAX_RUN = 20_000  # characters that BPE and Unigram take as one word; one of 100,000 takes them half a minute
+MAX_WORD = 64  # characters of a WordPiece word; it searches the longest token anew at every byte, at a quadratic cost
 
 
 class Tokenizer(ABC):
@@ -176,8 +170,7 @@ class GPT2(Tokenizer):
                 raise ValueError(
                     f"{name}={value!r} is no file; expected GPT-2's encoder.json and vocab.bpe.{download_hint(value)}"
                 )
-        self.vocab = vocab
-        self.merges = merges
+        self.vocab, self.merges = vocab, merges
 
     def learn(self, documents: Sequence[str]) -> tokenizers.Tokenizer:
         """Read the vocabulary and merges from their files; nothing is learnt."""
@@ -200,20 +193,15 @@ def _check_size(size: int, documents: Sequence[str]) -> None:
         raise InputError(f"data.tokenizer.size: {size} tokens are more than the training text can fill, at most {room}")
 
 
-def _check_runs(documents: Sequence[str]) -> None:
-    """Raise InputError for text without breaks, over which training takes time quadratic in its length."""
+def _train_on_bytes(model: models.Model, trainer: Any, size: int, documents: Sequence[str]) -> tokenizers.Tokenizer:
+    """Train a byte-level model of `size` tokens by a class of trainers. Raises InputError for unsuitable text."""
+    _check_size(size, documents)
     longest = max((len(run) for document in documents for run in RUN.findall(document)), default=0)
-    if longest > MAX_RUN:
+    if longest > MAX_RUN:  # over text without breaks training takes time quadratic in its length
         raise InputError(
             f"data.tokenizer: the text has a word of {longest} characters, expected {MAX_RUN} at most; "
             "use Characters, Bytes or WordPiece"
         )
-
-
-def _train_on_bytes(model: models.Model, trainer: Any, size: int, documents: Sequence[str]) -> tokenizers.Tokenizer:
-    """Train a byte-level model of `size` tokens by a class of trainers. Raises InputError for unsuitable text."""
-    _check_size(size, documents)
-    _check_runs(documents)
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     settings = {"vocab_size": size, "initial_alphabet": alphabet, "special_tokens": [END_OF_TEXT]}
     tokenizer = _byte_level(model)

@@ -9,7 +9,7 @@ CACHE/tokens/<corpus fingerprint and tokenizer hash>/  train.npy, validation.npy
 import contextlib
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,21 +33,16 @@ from lm.data.cache import (
     warn_rebuilt,
     write_array,
 )
-from lm.data.corpus import SPLITS, Corpus, fingerprint
+from lm.data.corpus import SPLITS, Corpus, Splits, fingerprint
 from lm.data.tokenizer import END_OF_TEXT, UNKNOWN, Tokenizer, bytes_per_token, encode
 from lm.store.files import to_json, write_atomic
 from lm.store.locks import locked
 
 DOCUMENTS_AT_ONCE = 1000
-
+# Fields that `facts.json` does not hold: older versions read it, and take no others.
 NOT_STORED = ("folder", "unigram_nll")
-"""Fields that `facts.json` does not hold: older versions read it, and take no others."""
-
-UNIGRAM = "unigram.json"
-"""File of the loss of a unigram model; entries of older versions lack it."""
-
-COUNT_CHUNK = 2**22
-"""Token ids that are counted at once, so that a memory-mapped text is never in memory as a whole."""
+UNIGRAM = "unigram.json"  # file of the loss of a unigram model; entries of older versions lack it
+COUNT_CHUNK = 2**22  # token ids that are counted at once, so that a memory-mapped text is never in memory as a whole
 
 
 @dataclass(frozen=True)
@@ -68,6 +63,11 @@ class TextStats:
     end_of_text: int | None = None
     unigram_nll: float | None = None
 
+    @property
+    def id_type(self) -> type[np.unsignedinteger]:
+        """The smallest type that holds every token id."""
+        return np.uint16 if self.vocabulary <= 2**16 else np.uint32
+
     def identity(self) -> dict[str, Any]:
         """Return the fields that decide what is computed."""
         return {"fingerprint": self.fingerprint, "tokenizer": self.tokenizer}
@@ -86,34 +86,35 @@ class Tokens:
             raise damage_as_os_error(folder, damage) from None
 
 
-def tokens_folder(text: str, tokenizer: str) -> Path:
-    """Return the folder of the token ids of a text and a tokenizer, identified by their hashes."""
-    return cache_folder() / "tokens" / run_id([text, tokenizer])[:32]
+def entry_folder(kind: str, text: str, tokenizer: str) -> Path:
+    """Return the folder of the token ids, of `tokens` or `pairs`, of a text and a tokenizer, given by their hashes."""
+    return cache_folder() / kind / run_id([text, tokenizer])[:32]
+
+
+def describe_entry(kind: str, splits: Splits, tokenizer: Tokenizer) -> tuple[tokenizers.Tokenizer, TextStats]:
+    """Train a tokenizer on texts unless it is cached; returns it and the statistics of an entry with no counts yet."""
+    text = fingerprint(splits)
+    trained = train_tokenizer(tokenizer, splits["train"], text)
+    sha256 = hashlib.sha256(trained.to_str().encode()).hexdigest()
+    folder = str(entry_folder(kind, text, sha256).resolve())
+    return trained, TextStats(folder, text, sha256, trained.get_vocab_size(), {}, {}, {}, {})
 
 
 def prepare(corpus: Corpus, tokenizer: Tokenizer, fractions: Sequence[float]) -> TextStats:
     """Read the corpus, train the tokenizer and encode the text, each unless it is cached."""
     splits = corpus.splits(fractions)
-    text = fingerprint(splits)
-    trained = train_tokenizer(tokenizer, splits["train"], text)
-    tokenizer_hash = hashlib.sha256(trained.to_str().encode()).hexdigest()
-    folder = tokens_folder(text, tokenizer_hash)
-    facts = TextStats(
-        str(folder.resolve()),
-        text,
-        tokenizer_hash,
-        trained.get_vocab_size(),
-        documents={name: len(splits[name]) for name in SPLITS},
-        tokens={},
-        bytes={name: sum(len(d.encode("utf-8", "surrogatepass")) for d in splits[name]) for name in SPLITS},
-        unknown={},
-        end_of_text=trained.token_to_id(END_OF_TEXT),
-    )
+    trained, facts = describe_entry("tokens", splits, tokenizer)
+    facts = replace(facts, end_of_text=trained.token_to_id(END_OF_TEXT))
+    for name, documents in splits.items():
+        facts.documents[name] = len(documents)
+        facts.bytes[name] = sum(len(document.encode("utf-8", "surrogatepass")) for document in documents)
     ensure_entry(
-        folder, lambda entry: check_entry(entry, facts), lambda entry: _write_entry(entry, splits, trained, facts)
+        entry_folder("tokens", facts.fingerprint, facts.tokenizer),
+        lambda entry: check_entry(entry, facts),
+        lambda entry: _write_entry(entry, splits, trained, facts),
     )
     for name, ids in Tokens(facts).split.items():
-        facts.tokens[name], facts.unknown[name] = len(ids), _count_unknown(ids, trained)
+        facts.tokens[name], facts.unknown[name] = len(ids), count_unknown(ids, trained)
     return facts
 
 
@@ -127,15 +128,11 @@ def check_entry(folder: Path, facts: TextStats) -> None:
     for name in SPLITS:
         ids = stored_array(folder / f"{name}.npy")
         check_ids(ids, f"{name}.npy", facts.vocabulary)
-        _check_count(stored, "tokens", name, len(ids))
-        _check_count(stored, "unknown", name, _count_unknown(ids, trained))
-
-
-def _check_count(stored: dict[str, Any], key: str, name: str, expected: int) -> None:
-    counts = stored.get(key)
-    stored_count = counts.get(name) if isinstance(counts, dict) else None
-    if stored_count != expected:
-        raise DamageError(f"facts.json has {key} of {name}: {stored_count!r}, found {expected}")
+        for key, expected in (("tokens", len(ids)), ("unknown", count_unknown(ids, trained))):
+            counts = stored.get(key)
+            stored_count = counts.get(name) if isinstance(counts, dict) else None
+            if stored_count != expected:
+                raise DamageError(f"facts.json has {key} of {name}: {stored_count!r}, found {expected}")
 
 
 def check_tokenizer(folder: Path, facts: TextStats) -> tokenizers.Tokenizer:
@@ -146,8 +143,10 @@ def check_tokenizer(folder: Path, facts: TextStats) -> tokenizers.Tokenizer:
     return trained
 
 
-def write_stats(folder: Path, facts: TextStats, counted: Mapping[str, Any]) -> None:
-    """Write the statistics of an entry, with those that were counted as it was written."""
+def write_stats(folder: Path, tokenizer: tokenizers.Tokenizer, facts: TextStats, counted: Mapping[str, Any]) -> None:
+    """Write the tokenizer and the statistics of an entry, with those that were counted as it was written."""
+    write_array(folder / "bytes.npy", bytes_per_token(tokenizer))
+    write_atomic(folder / "tokenizer.json", tokenizer.to_str())
     stored = {key: value for key, value in {**asdict(facts), **counted}.items() if key not in NOT_STORED}
     (folder / "facts.json").write_text(to_json(stored), encoding="utf-8")
 
@@ -159,12 +158,8 @@ def entry_unigram_nll(facts: TextStats) -> float | None:
     """
     with contextlib.suppress(DamageError):
         return stored_json(Path(facts.folder) / UNIGRAM)["nll"]
-    return _unigram_nll(Tokens(facts).split, facts.vocabulary)
-
-
-def _unigram_nll(ids: Mapping[str, np.ndarray], vocabulary: int) -> float | None:
-    training_v, validation_v = (token_counts(ids[name], vocabulary) for name in ("train", "validation"))
-    return unigram_nll(training_v, validation_v)
+    ids = Tokens(facts).split
+    return unigram_nll(*(token_counts(ids[name], facts.vocabulary) for name in ("train", "validation")))
 
 
 def is_usable(folder: Path, facts: TextStats, check: Callable[[Path, TextStats], None] = check_entry) -> bool:
@@ -173,7 +168,8 @@ def is_usable(folder: Path, facts: TextStats, check: Callable[[Path, TextStats],
         return folder.is_dir() and find_damage(folder, lambda entry: check(entry, facts)) is None
 
 
-def _count_unknown(ids: np.ndarray, tokenizer: tokenizers.Tokenizer) -> int:
+def count_unknown(ids: np.ndarray, tokenizer: tokenizers.Tokenizer) -> int:
+    """Count the unknown tokens among ids."""
     unknown = tokenizer.token_to_id(UNKNOWN)
     return 0 if unknown is None else int((ids == unknown).sum())
 
@@ -222,20 +218,18 @@ def _read_tokenizer(path: Path) -> tokenizers.Tokenizer:
         raise DamageError(" ".join(str(error).split())) from None
 
 
-def _write_entry(folder: Path, splits: dict[str, list[str]], tokenizer: tokenizers.Tokenizer, facts: TextStats) -> None:
-    kind = np.uint16 if facts.vocabulary <= 2**16 else np.uint32
+def _write_entry(folder: Path, splits: Splits, tokenizer: tokenizers.Tokenizer, facts: TextStats) -> None:
     counted: dict[str, dict[str, int]] = {"tokens": {}, "unknown": {}}
-    arrays: dict[str, np.ndarray] = {}
+    counts = []
     for name in SPLITS:
         starts = range(0, len(splits[name]), DOCUMENTS_AT_ONCE)
         encoded = (encode(tokenizer, splits[name][start : start + DOCUMENTS_AT_ONCE]) for start in starts)
-        arrays[name] = ids = np.concatenate([np.zeros(0, np.int64), *encoded]).astype(kind)
+        ids = np.concatenate([np.zeros(0, np.int64), *encoded]).astype(facts.id_type)
         write_array(folder / f"{name}.npy", ids)
-        counted["tokens"][name], counted["unknown"][name] = len(ids), _count_unknown(ids, tokenizer)
-    (folder / UNIGRAM).write_text(to_json({"nll": _unigram_nll(arrays, facts.vocabulary)}), encoding="utf-8")
-    write_array(folder / "bytes.npy", bytes_per_token(tokenizer))
-    write_atomic(folder / "tokenizer.json", tokenizer.to_str())
-    write_stats(folder, facts, counted)
+        counted["tokens"][name], counted["unknown"][name] = len(ids), count_unknown(ids, tokenizer)
+        counts.append(token_counts(ids, facts.vocabulary))
+    (folder / UNIGRAM).write_text(to_json({"nll": unigram_nll(*counts[:2])}), encoding="utf-8")
+    write_stats(folder, tokenizer, facts, counted)
 
 
 def token_counts(ids: np.ndarray, vocabulary: int) -> np.ndarray:

@@ -81,8 +81,7 @@ class Mask:
 class Attention(nn.Module, ABC):
     """A layer that mixes positions: (b, q, d) -> (b, q, d)."""
 
-    cached = True
-    """True if one token at a time gives what all at once would."""
+    cached = True  # true if one token at a time gives what all at once would
 
     @abstractmethod
     def forward(
@@ -113,8 +112,7 @@ class SoftmaxAttention(Attention):
         dropout: on the weights.
     """
 
-    impl: AttentionImpl = "sdpa"
-    """The implementation; a setting of training, the same for all layers."""
+    impl: AttentionImpl = "sdpa"  # the implementation; a setting of training, the same for all layers
 
     @abstractmethod
     def __init__(
@@ -280,8 +278,7 @@ class MultiQuery(SoftmaxAttention):
         super().__init__(shape, 1, scale, bias, qk_norm, softcap, window, dropout)
 
 
-CHUNK = 64
-"""Positions in a chunk of `causal_products`."""
+CHUNK = 64  # positions in a chunk of `causal_products`
 
 
 def causal_products(q_bhtk: Tensor, k_bhtk: Tensor, v_bhtv: Tensor) -> Tensor:

@@ -23,8 +23,7 @@ the keys up to their end, which leaves out what causality hides. `flex`: on CUDA
 is added to the scores, and `sdpa` where nothing is.
 """
 
-BLOCK = 128
-"""Queries in a block of `blocked`."""
+BLOCK = 128  # queries in a block of `blocked`
 
 
 class AttentionArgs(NamedTuple):
@@ -91,8 +90,8 @@ def sdpa(q_bhqk: Tensor, k_bgsk: Tensor, v_bgsk: Tensor, args: AttentionArgs) ->
     )
 
 
+# A whole number up to which all others, and its own multiples up to its square, are exact in bfloat16.
 BF16_EXACT_INT = 256
-"""A whole number up to which all others, and its own multiples up to its square, are exact in bfloat16."""
 
 
 def alibi_as_extra_dims(q_bhqk: Tensor, k_bgsk: Tensor, slopes_h: Tensor, scale: float) -> tuple[Tensor, Tensor]:

@@ -8,8 +8,7 @@ Legend: b batch, g key-value heads, t time, k head size.
 import torch
 from torch import Tensor
 
-INT8_MAX = 127
-"""The largest code of a row in int8; -128 stays unused, so that x and -x have opposite codes."""
+INT8_MAX = 127  # the largest code of a row in int8; -128 stays unused, so that x and -x have opposite codes
 
 
 class Rows:

@@ -46,8 +46,7 @@ class RenamedAttributes:
     Each class has both names for what it defines, so that `super()` finds the next definition by either of them.
     """
 
-    new_names: ClassVar[Mapping[str, str]] = {}
-    """New names by old name."""
+    new_names: ClassVar[Mapping[str, str]] = {}  # new names by old name
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)

@@ -22,8 +22,6 @@ from lm.model.position import Position
 from lm.model.shape import Shape
 from lm.model.transformer import Decoder, Embedding, EncoderDecoder, Model
 
-# parameters ----------------------------------------------------------------------------------------------------------
-
 KINDS: dict[type[nn.Module], str] = {
     Attention: "attention",
     MLP: "mlp",
@@ -57,9 +55,6 @@ def parameters(model: nn.Module) -> dict[str, dict[str, int]]:
             part, kind = counts.setdefault(parts.get(parameter, ""), {}), kinds.get(parameter, "other")
             part[kind] = part.get(kind, 0) + parameter.numel()
     return counts
-
-
-# FLOPs ---------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -161,8 +156,6 @@ def _(attention: LinearAttention, time: int, causal: bool) -> tuple[int, int]:
     useful = sum(visible_pairs(chunk, True, None) for chunk in chunks)
     return 4 * width * sum(c * c for c in chunks) + state, 4 * width * useful + state
 
-
-# memory --------------------------------------------------------------------------------------------------------------
 
 DTYPES = {"float32": 4, "bfloat16": 2}
 SCALE_BYTES = 4

@@ -3,8 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-MIN_ROWS_TO_FUSE = 32
-"""Rows of the input below which joining the weights takes longer than it saves."""
+MIN_ROWS_TO_FUSE = 32  # rows of the input below which joining the weights takes longer than it saves
 
 
 def fused_linear(x: Tensor, *layers: nn.Linear) -> Tensor:

@@ -16,10 +16,7 @@ from lm.model.block import Block
 from lm.model.cache import Cache
 from lm.model.transformer import Decoder, EncoderDecoder
 
-Choose = Callable[[Tensor], Tensor]
-"""A function that picks a token for each row: logits (b, v) -> tokens (b,)."""
-
-# choosing a token ----------------------------------------------------------------------------------------------------
+Choose = Callable[[Tensor], Tensor]  # A function that picks a token for each row: logits (b, v) -> tokens (b,)
 
 
 def greedy(logits_bv: Tensor) -> Tensor:
@@ -96,9 +93,6 @@ class Sample:
     def __call__(self, logits_bv: Tensor) -> Tensor:
         """Draw one token for each row of logits (b, v)."""
         return draw(self.filtered(logits_bv), self.generator)
-
-
-# generating ----------------------------------------------------------------------------------------------------------
 
 
 def caches_for(model: Decoder, kind: type[Cache] = Cache) -> list[Cache] | None:

@@ -10,8 +10,7 @@ from lm.model.fused_linear import fused_linear
 from lm.model.initializers import ResidualLinear
 from lm.model.shape import Shape
 
-MAX_HIDDEN = 10**8
-"""Hidden units above which a model could not be trained."""
+MAX_HIDDEN = 10**8  # hidden units above which a model could not be trained
 
 
 class MLP(nn.Module, ABC):

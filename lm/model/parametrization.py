@@ -16,8 +16,8 @@ from lm.config.domain import require_from
 from lm.model.initializers import Initializer, OutputLinear, PositionTable
 from lm.model.shape import MAX_SIZES, Shape
 
+# Kinds of updates: each entry about the learning rate, or an orthogonal matrix of that root mean square.
 Optimizer = Literal["AdamW", "Muon"]
-"""Kinds of updates: each entry about the learning rate, or an orthogonal matrix of that root mean square."""
 
 
 class Parametrization(ABC):

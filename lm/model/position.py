@@ -25,8 +25,8 @@ class Position(RenamedAttributes, nn.Module, ABC):
 
     new_names: ClassVar = {"alike": "head_independent", "rotate": "apply_rotary"}
 
+    # True if `apply_rotary` treats all heads alike, so that one call can rotate queries and keys.
     head_independent = False
-    """True if `apply_rotary` treats all heads alike, so that one call can rotate queries and keys."""
 
     def embed(self, x_btd: Tensor, start: int = 0) -> Tensor:
         """Return token embeddings with positions added; unchanged by default."""

@@ -3,8 +3,8 @@
 import warnings
 from dataclasses import dataclass, field
 
+# Sizes far beyond any model, above which merely counting parameters takes as long as training.
 MAX_SIZES = {"vocabulary": 10**8, "context": 10**8, "width": 10**6, "heads": 10**6, "layers": 1000}
-"""Sizes far beyond any model, above which merely counting parameters takes as long as training."""
 
 
 @dataclass(frozen=True)

@@ -108,8 +108,7 @@ class Decoder(Model):
             default.
     """
 
-    local_heads = slice(None)
-    """The heads of each layer that this process computes: all but under tensor parallelism."""
+    local_heads = slice(None)  # the heads of each layer that this process computes: all but under tensor parallelism
 
     def __init__(
         self,

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-DRAWS = 4_000
-"""Draws of the unknown variances for an interval."""
+DRAWS = 4_000  # draws of the unknown variances for an interval
 
 Array = NDArray[np.float64]
 

@@ -31,8 +31,8 @@ from lm.stats.trend import (
 
 DRAWS = 1_000
 
+# Kind of extrapolation: above all rungs, below them, or at losses that the law never reaches.
 Beyond = Literal["", "above", "below", "floor"]
-"""Kind of extrapolation: above all rungs, below them, or at losses that the law never reaches."""
 
 
 @dataclass(frozen=True)

@@ -19,14 +19,9 @@ from scipy import optimize, special, stats
 
 from lm.stats.tests import ALPHA, smallest_p, subsets
 
-FLIPS = 2**13
-"""Patterns of signs that are counted, all of them for up to 13 pairs."""
-
-EXPERIMENTS = 4_000
-"""Simulated for up to 10 pairs, fewer with more; each counts twice, mirrored."""
-
-CHANCE = 0.8
-"""Power at which an effect is called detectable."""
+FLIPS = 2**13  # patterns of signs that are counted, all of them for up to 13 pairs
+EXPERIMENTS = 4_000  # simulated for up to 10 pairs, fewer with more; each counts twice, mirrored
+CHANCE = 0.8  # power at which an effect is called detectable
 
 
 def power(n: int, effect: float, sd: float, alpha: float = ALPHA) -> float:

@@ -22,18 +22,10 @@ from scipy import stats
 
 Array = NDArray[np.float64]
 
-MIN_RUNGS = 3
-"""Rungs that a law of three parameters takes."""
-
-EXPONENTS = np.geomspace(0.005, 4.0, 14)
-"""Grid of exponents that are tried first."""
-
-DELTA = 1e-3
-"""Residual of log L from which Huber's loss grows no longer with its square: that of Hoffmann et al."""
-
-TUNING = 1.345
-"""Huber's threshold in standard errors of a rung's mean: normal noise then costs 5 % of the precision."""
-
+MIN_RUNGS = 3  # rungs that a law of three parameters takes
+EXPONENTS = np.geomspace(0.005, 4.0, 14)  # grid of exponents that are tried first
+DELTA = 1e-3  # residual of log L from which Huber's loss grows no longer with its square: that of Hoffmann et al
+TUNING = 1.345  # Huber's threshold in standard errors of a rung's mean: normal noise then costs 5 % of the precision
 _GOLDEN = (math.sqrt(5) - 1) / 2
 _CLOSER, _NEWTON = 14, 2
 
@@ -152,9 +144,6 @@ def _solved(x_dk: Array, y_dk: Array, w_dk: Array) -> tuple[Array, Array]:
     off = x_dk - x[:, None]
     slope = (w_dk * off * y_dk).sum(axis=1) / np.maximum((w_dk * off**2).sum(axis=1), 1e-300)
     return y - slope * x, slope
-
-
-# seeds ---------------------------------------------------------------------------------------------------------------
 
 
 def draw_means(values_s: Array, weights_ds: Array) -> Array:

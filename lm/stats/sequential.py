@@ -27,14 +27,9 @@ from scipy import stats
 
 from lm.stats.tests import ALPHA, signed_sums, smallest_p, t_interval
 
-EXACT_PAIRS = 20
-"""Planned pairs up to which every sequence of signs is counted."""
-
-SEQUENCES = 2**17
-"""Sequences of signs, the one seen among them, where there are too many to count."""
-
-DIGITS = 11
-"""Decimals of a sum, as a share of the sum of magnitudes, that count: sums that agree in them are tied."""
+EXACT_PAIRS = 20  # planned pairs up to which every sequence of signs is counted
+SEQUENCES = 2**17  # sequences of signs, the one seen among them, where there are too many to count
+DIGITS = 11  # decimals of a sum, as a share of the sum of magnitudes, that count: sums that agree in them are tied
 
 
 @dataclass(frozen=True)

@@ -16,15 +16,10 @@ from numpy.typing import NDArray
 from scipy import optimize, special, stats
 
 ALPHA = 0.05
-
-EXACT_PAIRS = 40
-"""Pairs up to which every pattern of signs is counted."""
-
+EXACT_PAIRS = 40  # pairs up to which every pattern of signs is counted
+# Subsets whose means are counted for an interval: all of them for up to 16 pairs, the empty one with them.
 SUBSETS = 2**16
-"""Subsets whose means are counted for an interval: all of them for up to 16 pairs, the empty one with them."""
-
-TIE = 1e-12
-"""Sums of differences closer than this, relative to the sum of magnitudes, count as equal."""
+TIE = 1e-12  # sums of differences closer than this, relative to the sum of magnitudes, count as equal
 
 Side = Literal["two-sided", "less", "greater"]
 

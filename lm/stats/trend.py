@@ -10,11 +10,10 @@ from scipy import stats
 
 from lm.stats.scaling import Array, interval
 
-MIN_PAIRS = 3
-"""Pairs that every rung needs before a trend is called anything."""
+MIN_PAIRS = 3  # pairs that every rung needs before a trend is called anything
 
+# Kind of trend; `turns` is a significant slope whose middle is not significant.
 Kind = Literal["grows", "holds", "fades", "turns", "inconclusive", "too few", "none"]
-"""Kind of trend; `turns` is a significant slope whose middle is not significant."""
 
 
 @dataclass(frozen=True)

@@ -24,20 +24,11 @@ from lm.stats.power import CHANCE, spread_ratios
 from lm.stats.tests import ALPHA, Effect, bonferroni, noncentral_interval, unbiased
 from lm.stats.verdicts import Better, Comparison, Verdict, align_interval_with_test, direction, num_tested
 
-EXACT_DIVISIONS = 200_000
-"""Ways up to which all are counted, among them those of 10 runs against 10."""
-
-RANDOM_DIVISIONS = 2**16
-"""Random ones that stand for all beyond, fewer of very many runs."""
-
-MAX_TABLE_SIZE = 2**24
-"""Numbers of a table of ways."""
-
-SIMULATION_SIZE = 2**20
-"""Statistics that are simulated at a time to know what a test could have found."""
-
-TIE = 1e-9
-"""Statistics closer than this, relative to the one seen, count as equal."""
+EXACT_DIVISIONS = 200_000  # ways up to which all are counted, among them those of 10 runs against 10
+RANDOM_DIVISIONS = 2**16  # random ones that stand for all beyond, fewer of very many runs
+MAX_TABLE_SIZE = 2**24  # numbers of a table of ways
+SIMULATION_SIZE = 2**20  # statistics that are simulated at a time to know what a test could have found
+TIE = 1e-9  # statistics closer than this, relative to the one seen, count as equal
 
 Floats = NDArray[np.float64]
 
@@ -60,9 +51,6 @@ class Unpaired(Comparison):
     def identical(self) -> bool:
         """True if all values are equal."""
         return bool(self.arm_values and self.base_values) and len({*self.arm_values, *self.base_values}) == 1
-
-
-# the tests -----------------------------------------------------------------------------------------------------------
 
 
 def smallest_unpaired_p(n: int, m: int) -> float:
@@ -217,9 +205,6 @@ def unpaired_interval(arm: Sequence[float], base: Sequence[float], level: float 
     return min(of_permutations[0], of_welch[0]), max(of_permutations[1], of_welch[1])
 
 
-# beside it -----------------------------------------------------------------------------------------------------------
-
-
 def welch_interval(arm: Sequence[float], base: Sequence[float], confidence: float = 1 - ALPHA) -> tuple[float, float]:
     """Return Welch's interval for a difference of means; NaN where a group has fewer than two values."""
     if min(len(arm), len(base)) < 2:
@@ -315,9 +300,6 @@ def _reaches(n: int, m: int, alpha: float) -> Floats:
         low, high = np.where(rejected, low, middle), np.where(rejected, middle, high)
     reach_e: Floats = np.maximum(high, of_welch)
     return reach_e
-
-
-# verdicts ------------------------------------------------------------------------------------------------------------
 
 
 def describe_unpaired(arm: Sequence[float], base: Sequence[float]) -> Unpaired:
