@@ -2,7 +2,7 @@
 
 import math
 from abc import ABC, abstractmethod
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -41,10 +41,7 @@ class Mask:
         hidden_bs: Tensor | None = None,
         slopes_h: Tensor | None = None,
     ) -> None:
-        self.slopes_h = slopes_h
-        self.causal = causal
-        self.bias_hqs = bias_hqs
-        self.hidden_bs = hidden_bs
+        self.causal, self.bias_hqs, self.hidden_bs, self.slopes_h = causal, bias_hqs, hidden_bs, slopes_h
         self._made: dict[tuple[int, int, int | None, torch.dtype], Tensor | None] = {}
 
     def additive(self, queries: int, keys: int, window: int | None, like: Tensor) -> Tensor | None:
@@ -102,7 +99,6 @@ class SoftmaxAttention(Attention):
     """softmax(scale q k^T + bias) v for several heads (Vaswani et al. 2017, https://arxiv.org/abs/1706.03762).
 
     Args:
-        key_value_heads: heads of keys and values, each shared by as many query heads; supplied by the subclasses.
         scale: what multiplies the scores: `1/sqrt(d_k)`, `1/d_k`, `none` (that is, 1), or a number.
         bias: whether the four projections have offsets.
         qk_norm: whether queries and keys are brought to unit root mean square, with a gain, before they are rotated
@@ -114,11 +110,9 @@ class SoftmaxAttention(Attention):
 
     impl: AttentionImpl = "sdpa"  # the implementation; a setting of training, the same for all layers
 
-    @abstractmethod
     def __init__(
         self,
         shape: Shape,
-        key_value_heads: int,
         scale: Scale = "1/sqrt(d_k)",
         bias: bool = True,
         qk_norm: bool = False,
@@ -127,6 +121,7 @@ class SoftmaxAttention(Attention):
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
+        key_value_heads = self.count_key_value_heads(shape.heads)
         if key_value_heads < 1 or shape.heads % key_value_heads:
             raise ValueError(f"key_value_heads={key_value_heads} must divide heads={shape.heads}")
         require_positive(softcap=softcap, window=window)
@@ -169,6 +164,10 @@ class SoftmaxAttention(Attention):
         output_bhqk = ATTENTION_IMPLS[self.impl](q_bhqk, k_bgsk, v_bgsk, args)
         return self.output(output_bhqk.transpose(1, 2).flatten(2))  # (b, h, q, k) -> (b, q, d)
 
+    @abstractmethod
+    def count_key_value_heads(self, heads: int) -> int:
+        """Return the heads of keys and values, each shared by as many of the query heads."""
+
     def projected(
         self, x_bqd: Tensor, position: Position, memory_bsd: Tensor | None = None, cache: Cache | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
@@ -207,28 +206,11 @@ def set_attention_impl(model: AnyModule, impl: AttentionImpl) -> AnyModule:
 
 
 class MultiHead(SoftmaxAttention):
-    """Attention whose query heads each have their own keys and values (Vaswani et al. 2017, equation 1).
+    """Attention whose query heads each have their own keys and values (Vaswani et al. 2017, equation 1)."""
 
-    Args:
-        scale: what multiplies the scores: `1/sqrt(d_k)`, `1/d_k`, `none` (that is, 1), or a number.
-        bias: whether the four projections have offsets.
-        qk_norm: whether queries and keys are normed before they are rotated.
-        softcap: bounds the scores by tanh.
-        window: how many keys a query sees, itself the last.
-        dropout: on the weights.
-    """
-
-    def __init__(
-        self,
-        shape: Shape,
-        scale: Scale = "1/sqrt(d_k)",
-        bias: bool = True,
-        qk_norm: bool = False,
-        softcap: float | None = None,
-        window: int | None = None,
-        dropout: float = 0.0,
-    ) -> None:
-        super().__init__(shape, shape.heads, scale, bias, qk_norm, softcap, window, dropout)
+    def count_key_value_heads(self, heads: int) -> int:
+        """Return all heads."""
+        return heads
 
 
 class GroupedQuery(SoftmaxAttention):
@@ -238,44 +220,26 @@ class GroupedQuery(SoftmaxAttention):
 
     Args:
         key_value_heads: must divide the heads; half of them by default.
-        scale, bias, qk_norm, softcap, window, dropout: as in MultiHead.
     """
 
-    def __init__(
-        self,
-        shape: Shape,
-        key_value_heads: int | None = None,
-        scale: Scale = "1/sqrt(d_k)",
-        bias: bool = True,
-        qk_norm: bool = False,
-        softcap: float | None = None,
-        window: int | None = None,
-        dropout: float = 0.0,
-    ) -> None:
-        kv_heads = max(1, shape.heads // 2) if key_value_heads is None else key_value_heads
-        super().__init__(shape, kv_heads, scale, bias, qk_norm, softcap, window, dropout)
+    def __init__(self, shape: Shape, key_value_heads: int | None = None, **options: Any) -> None:
+        self.key_value_heads = key_value_heads
+        super().__init__(shape, **options)
+
+    def count_key_value_heads(self, heads: int) -> int:
+        """Return the heads that were asked for."""
+        return max(1, heads // 2) if self.key_value_heads is None else self.key_value_heads
 
 
 class MultiQuery(SoftmaxAttention):
     """Attention whose query heads all share one head of keys and values (Shazeer 2019).
 
     https://arxiv.org/abs/1911.02150
-
-    Args:
-        scale, bias, qk_norm, softcap, window, dropout: as in MultiHead.
     """
 
-    def __init__(
-        self,
-        shape: Shape,
-        scale: Scale = "1/sqrt(d_k)",
-        bias: bool = True,
-        qk_norm: bool = False,
-        softcap: float | None = None,
-        window: int | None = None,
-        dropout: float = 0.0,
-    ) -> None:
-        super().__init__(shape, 1, scale, bias, qk_norm, softcap, window, dropout)
+    def count_key_value_heads(self, heads: int) -> int:
+        """Return one."""
+        return 1
 
 
 CHUNK = 64  # positions in a chunk of `causal_products`

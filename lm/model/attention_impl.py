@@ -5,7 +5,7 @@ Legend: b batch, h heads, g key-value heads, q queries, s keys, k head size.
 
 import functools
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -170,23 +170,13 @@ def flex(q_bhqk: Tensor, k_bgsk: Tensor, v_bgsk: Tensor, args: AttentionArgs) ->
             score = softcap * torch.tanh(score / softcap)
         return score if bias_bhqs is None else score + bias_bhqs[b, h, q, s]
 
-    kernel = _compiled_flex() if q_bhqk.is_cuda else flex_attention
+    kernel = compiled_flex() if q_bhqk.is_cuda else flex_attention
     grouped = q_bhqk.shape[1] > k_bgsk.shape[1]
     output_bhqk: Tensor = kernel(q_bhqk, k_bgsk, v_bgsk, modify_score, scale=args.scale, enable_gqa=grouped)
     return output_bhqk
 
 
-@functools.cache
-def _compiled_flex() -> Any:
-    return torch.compile(flex_attention)
-
-
-AttentionFunction = Callable[[Tensor, Tensor, Tensor, AttentionArgs], Tensor]
-
-ATTENTION_IMPLS: dict[AttentionImpl, AttentionFunction] = {
-    "sdpa": sdpa,
-    "folded": sdpa,
-    "plain": plain,
-    "blocked": blocked,
-    "flex": flex,
+compiled_flex = functools.cache(lambda: torch.compile(flex_attention))
+ATTENTION_IMPLS: dict[AttentionImpl, Callable[[Tensor, Tensor, Tensor, AttentionArgs], Tensor]] = {
+    **{"sdpa": sdpa, "folded": sdpa, "plain": plain, "blocked": blocked, "flex": flex}
 }

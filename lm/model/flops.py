@@ -23,12 +23,8 @@ from lm.model.shape import Shape
 from lm.model.transformer import Decoder, Embedding, EncoderDecoder, Model
 
 KINDS: dict[type[nn.Module], str] = {
-    Attention: "attention",
-    MLP: "mlp",
-    ResidualConnection: "norm",
-    Norm: "norm",
-    Position: "position",
-    Embedding: "embedding",
+    **{Attention: "attention", MLP: "mlp", ResidualConnection: "norm"},
+    **{Norm: "norm", Position: "position", Embedding: "embedding"},
 }
 
 
@@ -194,16 +190,14 @@ def activation_bytes(model: Model, context: int, batch: int = 1) -> dict[str, in
     windows = {getattr(attention, "window", None) for attention, _ in attention_layers(model)}
     bounded = sum(window is not None and window < context for window in windows)
     masks = shape.heads * sum(bias is not None for bias in biases) or bounded
-    copies = sum(map(fused_weights, model.modules())) if batch * context >= MIN_ROWS_TO_FUSE else 0
+    copies = 0
+    for module in model.modules() if batch * context >= MIN_ROWS_TO_FUSE else ():  # weights copied into one matrix
+        if isinstance(module, SoftmaxAttention | LinearAttention):
+            copies += sum(layer.weight.numel() for layer in (module.query, module.key, module.value))
+        elif isinstance(module, GatedMLP):
+            copies += module.gate.weight.numel() + module.up.weight.numel()
     numbers = batch * context * token + context**2 * masks
     return {name: round(size * (numbers + copies * (name != "float32"))) for name, size in DTYPES.items()}
-
-
-def fused_weights(module: nn.Module) -> int:
-    """Count the weights of a module that are copied into one matrix, a copy that the backward pass needs."""
-    if isinstance(module, SoftmaxAttention | LinearAttention):
-        return module.query.weight.numel() + module.key.weight.numel() + module.value.weight.numel()
-    return module.gate.weight.numel() + module.up.weight.numel() if isinstance(module, GatedMLP) else 0
 
 
 def shape_of(model: Model) -> Shape:
@@ -222,17 +216,8 @@ def activation_numel(module: nn.Module, shape: Shape, time: int) -> float:
 
 @activation_numel.register
 def _(module: Norm, shape: Shape, time: int) -> float:
-    return shape.width  # what it reads; what it gives is kept by the maps that read it
-
-
-@activation_numel.register
-def _(module: RMSNorm, shape: Shape, time: int) -> float:
-    return 2 * shape.width  # and that over its root mean square
-
-
-@activation_numel.register
-def _(module: NoNorm, shape: Shape, time: int) -> float:
-    return 0
+    # what it reads, and for RMSNorm that over its root mean square; what it gives is kept by the maps that read it
+    return shape.width * (0 if isinstance(module, NoNorm) else 2 if isinstance(module, RMSNorm) else 1)
 
 
 @activation_numel.register

@@ -129,29 +129,22 @@ def generate(
         raise ValueError(f"tokens of shape {tuple(tokens_bt.shape)}: a model needs at least one token to go on from")
     if model.training:
         raise ValueError("the model is in training mode, which dropout makes random; call model.eval() first")
-    return _generate(model, tokens_bt, steps, choose, caches, stop)
 
+    @torch.no_grad()
+    def tokens(tokens_bt: Tensor) -> Iterator[Tensor]:
+        stopped_b = torch.zeros(len(tokens_bt), dtype=torch.bool, device=tokens_bt.device)
+        for _ in range(steps):
+            next_b = choose(model(tokens_bt, caches)[:, -1])
+            if stop is not None:
+                next_b = torch.where(stopped_b, stop, next_b)
+                stopped_b = next_b == stop
+            yield next_b
+            if stopped_b.all():
+                return
+            new_b1 = next_b[:, None]
+            tokens_bt = torch.cat([tokens_bt, new_b1], dim=1) if caches is None else new_b1
 
-@torch.no_grad()
-def _generate(
-    model: nn.Module,
-    tokens_bt: Tensor,
-    steps: int,
-    choose: Choose,
-    caches: Sequence[Cache] | None,
-    stop: int | None,
-) -> Iterator[Tensor]:
-    stopped_b = torch.zeros(len(tokens_bt), dtype=torch.bool, device=tokens_bt.device)
-    for _ in range(steps):
-        next_b = choose(model(tokens_bt, caches)[:, -1])
-        if stop is not None:
-            next_b = torch.where(stopped_b, stop, next_b)
-            stopped_b = next_b == stop
-        yield next_b
-        if stopped_b.all():
-            return
-        new_b1 = next_b[:, None]
-        tokens_bt = torch.cat([tokens_bt, new_b1], dim=1) if caches is None else new_b1
+    return tokens(tokens_bt)
 
 
 @dataclass(frozen=True)

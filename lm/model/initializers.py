@@ -39,8 +39,7 @@ class Initializer(ABC):
     def __init__(self, query_key: float = 1.0, scale_residual: bool = True) -> None:
         if query_key <= 0:
             raise ValueError(f"query_key={query_key} must be above 0")
-        self.query_key = query_key
-        self.scale_residual = scale_residual
+        self.query_key, self.scale_residual = query_key, scale_residual
 
     @abstractmethod
     def std(self, module: nn.Linear | nn.Embedding) -> float:
@@ -54,17 +53,15 @@ class Initializer(ABC):
                 continue
             generator = torch.Generator().manual_seed(derive_seed("parameter", seed, f"{name}.weight"))
             value = torch.empty(module.weight.shape, dtype=torch.float32)
-            value.normal_(0.0, self.std(module) * self._factor(module, layers), generator=generator)
+            factor = self.query_key if isinstance(module, QueryKeyLinear) else 1.0
+            if self.scale_residual and isinstance(module, ResidualLinear):
+                factor = (2 * layers) ** -0.5
+            value.normal_(0.0, self.std(module) * factor, generator=generator)
             with torch.no_grad():
                 module.weight.copy_(value)
                 if isinstance(module, nn.Linear) and module.bias is not None:
                     module.bias.zero_()
             initialized.add(module.weight)
-
-    def _factor(self, module: nn.Module, layers: int) -> float:
-        if isinstance(module, QueryKeyLinear):
-            return self.query_key
-        return (2 * layers) ** -0.5 if self.scale_residual and isinstance(module, ResidualLinear) else 1.0
 
 
 class Normal(Initializer):
@@ -72,8 +69,6 @@ class Normal(Initializer):
 
     Args:
         std: standard deviation.
-        query_key: factor on it for the layers to queries and keys.
-        scale_residual: whether layers into the residual stream are divided by sqrt(2 layers), as in GPT-2.
     """
 
     def __init__(self, std: float = 0.02, query_key: float = 1.0, scale_residual: bool = True) -> None:
@@ -92,8 +87,6 @@ class Xavier(Initializer):
 
     Args:
         embedding: standard deviation of embeddings.
-        query_key: factor on the standard deviation of the layers to queries and keys.
-        scale_residual: whether layers into the residual stream are divided by sqrt(2 layers).
     """
 
     def __init__(self, embedding: float = 1.0, query_key: float = 1.0, scale_residual: bool = False) -> None:
@@ -117,8 +110,6 @@ class FanIn(Initializer):
     Args:
         gain: of linear layers.
         position: standard deviation of learned positions.
-        query_key: factor on the standard deviation of the layers to queries and keys.
-        scale_residual: whether layers into the residual stream are divided by sqrt(2 layers), as in GPT-2.
     """
 
     def __init__(
@@ -128,8 +119,7 @@ class FanIn(Initializer):
         for name, value in (("gain", gain), ("position", position)):
             if not (value > 0 and math.isfinite(value)):
                 raise ValueError(f"{name}={value} must be a finite number above 0")
-        self.gain = gain
-        self.position = position
+        self.gain, self.position = gain, position
 
     def std(self, module: nn.Linear | nn.Embedding) -> float:
         """Return the standard deviation of a module's initial weights."""

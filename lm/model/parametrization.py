@@ -71,8 +71,7 @@ class MuP(Parametrization):
         require_from(1, MAX_SIZES["width"], base_width=base_width)
         if base_heads is not None:
             require_from(1, MAX_SIZES["heads"], base_heads=base_heads)
-        self.base_width = base_width
-        self.base_heads = base_heads
+        self.base_width, self.base_heads = base_width, base_heads
 
     def shape(self, shape: Shape) -> Shape:
         """Return the shape with the sizes of the base model."""

@@ -77,9 +77,7 @@ class Sinusoidal(Position):
         super().__init__()
         require_positive(base=base)
         require_not_negative(amplitude=amplitude)
-        self.base = base
-        self.amplitude = amplitude
-        self.width = shape.width
+        self.base, self.amplitude, self.width = base, amplitude, shape.width
         self.register_buffer("table_td", self._table(shape.context), persistent=False)
         self.table_td: Tensor
 
@@ -149,18 +147,12 @@ class Alibi(Position):
 
 
 def relative_buckets(relative_qk: Tensor, buckets: int, longest: int, causal: bool) -> Tensor:
-    """Map relative positions to T5's buckets: exact for near keys, logarithmic up to `longest`, one beyond.
+    """Map key positions less query positions to T5's buckets: exact for near keys, then logarithmic up to `longest`.
 
-    Args:
-        relative_qk: key position less query position, int64.
-        buckets: how many there are; without causality half of them are for later keys.
-        longest: distance from which all keys share one bucket.
-        causal: whether no query sees a later key.
+    Without causality half of the buckets are for later keys.
     """
-    offset_qk = torch.zeros_like(relative_qk)
-    if causal:
-        distance_qk = (-relative_qk).clamp(min=0)
-    else:
+    offset_qk, distance_qk = torch.zeros_like(relative_qk), (-relative_qk).clamp(min=0)
+    if not causal:
         buckets //= 2
         offset_qk = (relative_qk > 0) * buckets
         distance_qk = relative_qk.abs()
@@ -186,8 +178,7 @@ class T5Bias(Position):
             raise ValueError(f"buckets={buckets} must be a multiple of 4")
         if longest <= buckets // 2:
             raise ValueError(f"longest={longest} must be above half of buckets={buckets}")
-        self.buckets = buckets
-        self.longest = longest
+        self.buckets, self.longest = buckets, longest
         self.table = nn.Embedding(buckets, shape.heads)
 
     def bias(self, queries: int, keys: int, causal: bool = True) -> Tensor:
@@ -215,9 +206,7 @@ class Rope(Position):
         if shape.head_size % 2:
             raise ValueError(f"Rope turns pairs: head size {shape.head_size} (width / heads) must be even")
         require_positive(base=base)
-        self.base = base
-        self.head_size = shape.head_size
-        self.trained = shape.context
+        self.base, self.head_size, self.trained = base, shape.head_size, shape.context
         self.grow(shape.context)
 
     def frequency(self) -> Tensor:
@@ -270,7 +259,7 @@ class RopeLinear(Rope):
 
     def frequency(self) -> Tensor:
         """Return the frequencies divided by the stretch."""
-        return rope_frequencies(self.head_size, self.base) / self.stretch
+        return super().frequency() / self.stretch
 
 
 class RopeNTK(Rope):
@@ -316,15 +305,14 @@ class RopeYarn(Rope):
         self.fast, self.slow = fast, slow
         super().__init__(shape, base)
 
-    def _pair(self, turns: float) -> float:
-        """Return the pair, as a real number, that makes `turns` rotations within the trained context."""
-        return self.head_size * math.log(self.trained / (turns * 2 * math.pi)) / (2 * math.log(self.base))
-
     def frequency(self) -> Tensor:
         """Return frequencies of which only the low ones are divided by the stretch."""
-        unscaled = rope_frequencies(self.head_size, self.base)
-        low = max(math.floor(self._pair(self.fast)), 0)
-        high = min(math.ceil(self._pair(self.slow)), self.head_size - 1)
+        unscaled = super().frequency()
+        fastest, slowest = (  # pairs, as real numbers, that make so many rotations within the trained context
+            self.head_size * math.log(self.trained / (turns * 2 * math.pi)) / (2 * math.log(self.base))
+            for turns in (self.fast, self.slow)
+        )
+        low, high = max(math.floor(fastest), 0), min(math.ceil(slowest), self.head_size - 1)
         pair = torch.arange(self.head_size // 2, dtype=torch.float64)
         interpolated = ((pair - low) / max(high - low, 1e-3)).clamp(0, 1)
         return unscaled * (1 - interpolated) + unscaled / self.stretch * interpolated

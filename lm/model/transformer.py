@@ -7,14 +7,14 @@ import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar, cast
+from typing import ClassVar, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from lm.config.domain import require_share
-from lm.model.attention import Attention, Mask, SoftmaxAttention
+from lm.model.attention import Attention, Mask
 from lm.model.block import Block, ResidualConnection
 from lm.model.cache import Cache
 from lm.model.deprecated import RenamedAttributes
@@ -72,6 +72,8 @@ class Model(RenamedAttributes, nn.Module, ABC):
     new_names: ClassVar = {"factors": "hidden_and_weight"}
     initializer: Initializer
     depth: int
+    parametrization: Parametrization | None = None
+    shape: Shape
 
     def initialize(self, seed: int) -> None:
         """Draw every parameter anew from the random streams of `seed`."""
@@ -79,7 +81,7 @@ class Model(RenamedAttributes, nn.Module, ABC):
 
     def map_rate(self, optimizer: Optimizer) -> float:
         """Return the factor on the learning rate of layers from one width to another."""
-        return 1.0
+        return 1.0 if self.parametrization is None else self.parametrization.rate(self.shape, optimizer)
 
     @abstractmethod
     def forward(self, *inputs: Tensor) -> Tensor:
@@ -141,10 +143,6 @@ class Decoder(Model):
         self.blocks = nn.ModuleList(Block(attention(shape), mlp(shape), arrange) for _ in range(layers))
         residual: ResidualConnection = arrange()
         self.final_norm = residual.final_norm(shape, norm)
-
-    def map_rate(self, optimizer: Optimizer) -> float:
-        """Return the factor on the learning rate of layers."""
-        return self.parametrization.rate(self.shape, optimizer)
 
     def forward(self, tokens_bt: Tensor, caches: Sequence[Cache] | None = None) -> Tensor:  # type: ignore[override]
         """Return logits of the next token at each position, (b, t, v).
@@ -236,15 +234,17 @@ class EncoderDecoder(Model):
         self.encoder_position, self.decoder_position = position(shape), position(shape)
         self.encoder = nn.ModuleList(Block(attention(shape), mlp(shape), arrange) for _ in range(layers))
         self.decoder = nn.ModuleList(
-            Block(attention(shape), mlp(shape), arrange, _cross(cross or attention, shape)) for _ in range(layers)
+            Block(attention(shape), mlp(shape), arrange, (cross or attention)(shape)) for _ in range(layers)
         )
+        window = getattr(cast(Block, self.decoder[0]).cross, "window", None)
+        if window is not None:  # positions of two texts cannot be compared
+            raise ValueError(
+                f"window={window} has no meaning between source and target; set model.cross to an attention "
+                "without a window"
+            )
         residual: ResidualConnection = arrange()
         self.encoder_norm = residual.final_norm(shape, norm)
         self.decoder_norm = residual.final_norm(shape, norm)
-
-    def map_rate(self, optimizer: Optimizer) -> float:
-        """Return the factor on the learning rate of layers."""
-        return self.parametrization.rate(self.shape, optimizer)
 
     def forward(self, target_bt: Tensor, source_bs: Tensor, hidden_bs: Tensor) -> Tensor:  # type: ignore[override]
         """Return logits of the next target token at each position, (b, t, v).
@@ -254,7 +254,9 @@ class EncoderDecoder(Model):
             source_bs: tokens of the source.
             hidden_bs: True for padding of the source.
         """
-        with _kernel(target_bt.device):
+        # torch's fused attention has a slow backward pass on a CPU under autocast
+        slow = target_bt.device.type == "cpu" and torch.is_autocast_enabled("cpu")
+        with sdpa_kernel(SDPBackend.MATH) if slow else contextlib.nullcontext():
             return self.decode(target_bt, self.encode(source_bs, hidden_bs), hidden_bs)
 
     def encode(self, source_bs: Tensor, hidden_bs: Tensor) -> Tensor:
@@ -282,23 +284,6 @@ class EncoderDecoder(Model):
             block, cache = cast(Block, layer), caches[index] if caches else None
             x_btd = block.forward_with_cross_attention(x_btd, position, mask, memory_bsd, memory, cache)
         return self.embedding.logits(self.decoder_norm(x_btd))
-
-
-def _cross(make: Callable[[Shape], Attention], shape: Shape) -> Attention:
-    """Build attention between two texts, whose positions cannot be compared."""
-    attention = make(shape)
-    if isinstance(attention, SoftmaxAttention) and attention.window is not None:
-        raise ValueError(
-            f"window={attention.window} has no meaning between source and target; set model.cross to an attention "
-            "without a window"
-        )
-    return attention
-
-
-def _kernel(device: torch.device) -> contextlib.AbstractContextManager[Any]:
-    """Select torch's plain attention on a CPU under autocast, where the fused one has a slow backward pass."""
-    slow = device.type == "cpu" and torch.is_autocast_enabled("cpu")
-    return sdpa_kernel(SDPBackend.MATH) if slow else contextlib.nullcontext()
 
 
 def load_weights(checkpoint: Path) -> dict[str, Tensor]:

@@ -29,17 +29,12 @@ class Components:
 
 
 def components(values_ij: Array) -> Components:
-    """Estimate variance components by the method of moments, a negative one counted as zero.
+    """Estimate variance components of finite values, 2 x 2 or larger, by moments; a negative one counts as zero.
 
     Mean squares of a two-way table (Searle, Casella, McCulloch 1992, chapter 4) are set equal to what they are expected
     to be. The 95 % intervals of the shares are generalised ones (Weerahandi 1993): each mean square over a draw of its
     chi-squared distribution stands for the variance it is of. They ask for normal effects, and are wide for few levels.
-
-    Args:
-        values_ij: finite, 2 x 2 or larger.
-
-    Raises:
-        ValueError: for a smaller table.
+    Raises ValueError for a smaller table.
     """
     rows, columns = values_ij.shape
     if rows < 2 or columns < 2:

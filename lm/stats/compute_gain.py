@@ -37,12 +37,7 @@ Beyond = Literal["", "above", "below", "floor"]
 
 @dataclass(frozen=True)
 class ScalePoint:
-    """Losses of the baseline and of an arm at one size.
-
-    Args:
-        compute, arm_compute: FLOPs of a run of the baseline and of the arm.
-        baseline_s, arm_s: loss of each seed, NaN where it was lost.
-    """
+    """Compute in FLOPs and loss of each seed of the baseline and of an arm at one size; NaN for a lost seed."""
 
     compute: float
     arm_compute: float
@@ -96,13 +91,9 @@ class ScalingFit:
 
 
 class LadderDraws:
-    """Rungs of one arm with their bootstrap draws.
+    """Rungs of one arm, from the least compute to the most, with bootstrap draws of every mean.
 
-    Every rung has a seed of the baseline and a pair.
-
-    Args:
-        rungs: from the least compute to the most.
-        draws: of every mean; those of the baseline are the same for every arm.
+    Every rung has a seed of the baseline and a pair. The draws of the baseline are the same for every arm.
     """
 
     def __init__(self, rungs: Sequence[ScalePoint], draws: int = DRAWS) -> None:
@@ -144,14 +135,10 @@ class LadderDraws:
 def fit_scaling(
     rungs: Sequence[ScalePoint], forecast: bool, margins: tuple[float, float], level: float = 0.05, draws: int = DRAWS
 ) -> ScalingFit:
-    """Compute differences, gains, trends and forecast of an arm over all rungs.
+    """Compute differences, gains, trends and forecast of an arm over all rungs, from the least compute to the most.
 
-    Args:
-        rungs: of the arm and the baseline, from the least compute to the most.
-        forecast: whether the top rung is forecast by those below.
-        margins: per decade of compute, of the difference and of the logarithm of the gain; NaN for none.
-        level: at which trends are judged; intervals of rungs and forecasts hold at 95 % each.
-        draws: of the bootstrap over seeds.
+    `margins` are those of the difference and of the logarithm of the gain, per decade of compute; NaN for none. Trends
+    are judged at `level`; intervals of rungs and forecasts hold at 95 % each.
     """
     ladder = LadderDraws(rungs, draws)
     values = [rung.pairs for rung in rungs]
@@ -182,7 +169,11 @@ def gains_of(ladder: LadderDraws, laws: tuple[Law, Law], margin: float, level: f
         at = drawn.loss(rung.compute) + ladder.difference_dk[:, k]
         draws_dk[:, k] = drawn.log_compute(at) - math.log(rung.arm_compute)
         log = Estimate(value_k[k], *interval(value_k[k], draws_dk[:, k], sources, of))
-        gains.append(Gain(log, _beyond(needed, ladder.compute_k)))
+        low, high = math.log(ladder.compute_k[0]) - 1e-9, math.log(ladder.compute_k[-1]) + 1e-9
+        beyond: Beyond = "below" if needed < low else "above" if needed > high else ""
+        if math.isinf(needed):
+            beyond = "floor"
+        gains.append(Gain(log, beyond))
     variance_k = np.array([_variance(rung.pairs) for rung in ladder.rungs])
     spread_k = mean_variances(variance_k, np.array([len(rung.pairs) for rung in ladder.rungs]))
     spread_k = spread_k / law.steepness(ladder.compute_k) ** 2 if spread_k.all() else np.ones(count)
@@ -243,10 +234,3 @@ def _mean(values: Array) -> Estimate:
 
 def _variance(values: Array) -> float:
     return float(values.var(ddof=1)) if len(values) > 1 else 0.0
-
-
-def _beyond(log_compute: float, compute_k: Array) -> Beyond:
-    if math.isinf(log_compute):
-        return "floor"
-    ends = math.log(compute_k[0]), math.log(compute_k[-1])
-    return "below" if log_compute < ends[0] - 1e-9 else "above" if log_compute > ends[1] + 1e-9 else ""

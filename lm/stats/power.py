@@ -3,11 +3,9 @@
 The noise is estimated from the same few seeds. An effect is called detectable where the power, averaged over what the
 true noise may be given its estimate, is 80 %. With the estimate taken for the truth it would be 70 % at 6 seeds.
 
-The test is not Student's: at few seeds it has few levels, and at a small level it wants nearly all signs alike. So its
-power is counted in simulated experiments, the same ones on every call. What the seeds of one have beside their mean is
-drawn, and tells how far from zero the mean has to be for the test to find it: as far as its interval reaches. The
-chance that a normal mean is that far is known. Up to 13 pairs the test is carried out in full; beyond, random flips
-stand for all.
+Unlike Student's, the test has few levels at few seeds. So its power is counted in simulated experiments, the same ones
+on every call: the deviations from the mean are drawn, and tell how far from zero the mean has to be for the test to
+find it. Up to 13 pairs the test is carried out in full; beyond, random flips stand for all.
 """
 
 import functools
@@ -49,10 +47,7 @@ def spread_ratios(freedom: float, count: int = 101) -> NDArray[np.float64]:
 
 
 def average_power(n: int, effect: float, sd: float, alpha: float = ALPHA) -> float:
-    """Average the power over the true spread of n normal differences that showed the spread `sd`.
-
-    NaN for n < 2.
-    """
+    """Average the power over the true spread of n normal differences that showed the spread `sd`; NaN for n < 2."""
     if n < 2 or math.isnan(sd):
         return math.nan
     return float(np.mean([power(n, effect * ratio, sd, alpha) for ratio in spread_ratios(n - 1)]))
@@ -68,8 +63,8 @@ def _detectable(n: int, alpha: float, chance: float) -> float:
 def detectable(n: int, sd: float, alpha: float = ALPHA, chance: float = CHANCE) -> float:
     """Return the smallest effect that n further differences would show with the given chance.
 
-    `sd` is the spread that n differences showed; the chance is averaged over the true spread. Infinite where no effect
-    could be shown: no p of so few is as small. NaN for n < 2.
+    The chance is averaged over the true spread, of which n differences showed `sd`. Infinite where no p is small
+    enough.
     """
     if n < 2 or math.isnan(sd):
         return math.nan

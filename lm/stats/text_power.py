@@ -1,15 +1,11 @@
-"""Power and detectable difference of the tests over seeds and over text together.
+"""Power and detectable difference of the tests over seeds and over text together. Legend: e simulated experiments.
 
-More seeds lower the noise of seeds and not that of the text: with as many as there may be, one of documents is left.
-Counted in simulated experiments as `lm.stats.power` does. Both kinds of noise are estimates: what is called detectable
-has its power averaged over what the true ones may be.
-
-Legend: e simulated experiments.
+More seeds lower the noise of seeds and not that of the text. Counted in simulated experiments as `lm.stats.power` does.
+Both kinds of noise are estimates: power is averaged over what the true ones may be.
 """
 
 import functools
 import math
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,54 +18,25 @@ from lm.stats.two_way import TwoWay, degrees
 Array = NDArray[np.float64]
 
 
-@dataclass(frozen=True)
-class _Simulated:
-    """Means needed for both tests to reject (e,), and the standard error of means (e,)."""
-
-    needed_e: Array
-    both_e: Array
-
-    def power(self, effect: float) -> float:
-        """Return the chance that the mean lies beyond the needed one; it is independent of the noise."""
-        above, below = (effect - self.needed_e) / self.both_e, (-effect - self.needed_e) / self.both_e
-        return float(np.mean(special.ndtr(above) + special.ndtr(below)))
-
-
-def power_on_texts(n: int, effect: float, noise: TwoWay, alpha: float = ALPHA) -> float:
-    """Return the chance that an effect is claimed over seeds and text.
-
-    Args:
-        n: seeds, two or more.
-        effect: mean difference on all seeds and all text.
-        noise: of the mean, known.
-        alpha: share of the comparison.
-    """
-    if alpha < smallest_p(n):
-        return 0.0
-    if not noise.both:
-        return float(effect != 0)
-    return _simulated(n, noise, alpha, noise_is_known=True).power(abs(effect))
+def chance_beyond(effect: float, needed_e: Array, scatter_e: Array) -> float:
+    """Return the chance that a mean, independent of the noise, lies beyond the one that both tests need (e,)."""
+    above, below = (effect - needed_e) / scatter_e, (-effect - needed_e) / scatter_e
+    return float(np.mean(special.ndtr(above) + special.ndtr(below)))
 
 
 def detectable_on_texts(n: int, noise: TwoWay, alpha: float = ALPHA, chance: float = CHANCE) -> float:
     """Return the smallest effect that n seeds on as much text would show over seeds and text with the given chance.
 
-    Args:
-        n: seeds, two or more.
-        noise: as it was estimated from n seeds; the chance is averaged over the true one.
-        alpha: share of the comparison.
-        chance: of a claim.
-
-    Returns:
-        Infinity where no effect could be shown: no p of so few seeds is as small.
+    `noise` is as two or more seeds showed it; the chance is averaged over the true one. Infinite where no effect could
+    be shown: no p of so few seeds is as small.
     """
     if alpha < smallest_p(n):
         return math.inf
     if not noise.both:
         return 0.0
-    simulated = _simulated(n, noise, alpha, noise_is_known=False)
-    most = float((simulated.needed_e + 10 * simulated.both_e).max())
-    return float(optimize.brentq(lambda effect: simulated.power(effect) - chance, 0.0, most, rtol=1e-9))
+    needed_e, both_e = simulate(n, noise, alpha, noise_is_known=False)
+    missing = lambda effect: chance_beyond(effect, needed_e, both_e) - chance  # noqa: E731
+    return float(optimize.brentq(missing, 0.0, float((needed_e + 10 * both_e).max()), rtol=1e-9))
 
 
 def detectable_floor(noise: TwoWay, alpha: float = ALPHA, chance: float = CHANCE) -> float:
@@ -89,8 +56,8 @@ def _floor(freedom: float, alpha: float, chance: float) -> float:
     return float(optimize.brentq(missing, 0.0, 1e5, xtol=1e-9))
 
 
-def _simulated(n: int, noise: TwoWay, alpha: float, noise_is_known: bool) -> _Simulated:
-    """Simulate experiments of normal noise: of the given noise, or of draws of the true one.
+def simulate(n: int, noise: TwoWay, alpha: float, noise_is_known: bool) -> tuple[Array, Array]:
+    """Simulate means that both tests need to reject and their standard errors, of this noise or draws of the true one.
 
     A true variance is its estimate times the degrees of freedom over a chi-squared number of as many.
     """
@@ -111,4 +78,4 @@ def _simulated(n: int, noise: TwoWay, alpha: float, noise_is_known: bool) -> _Si
     weights_e = seen_seeds_e**2 / (n - 1) + seen_text_e**2 / free
     freedom_e = np.maximum(seen_both_e**2 / weights_e, min(n, m) - 1)
     over_both_e = special.stdtrit(freedom_e, 1 - alpha / 2) * np.sqrt(seen_both_e)
-    return _Simulated(np.maximum(np.sqrt(n * seeds_e) * reach_e, over_both_e), np.sqrt(both_e))
+    return np.maximum(np.sqrt(n * seeds_e) * reach_e, over_both_e), np.sqrt(both_e)

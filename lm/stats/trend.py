@@ -36,13 +36,9 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Trend:
-    """The slope of a line per decade of compute.
+    """The slope of a line per decade of compute, and its height in the middle of the rungs.
 
-    Args:
-        kind: what is said of it.
-        slope: with its interval.
-        middle: the line's height in the middle of the rungs, likewise.
-        margin: the slope that counts as none, declared beforehand; NaN without one.
+    `margin` is the slope that counts as none, declared beforehand; NaN without one.
     """
 
     kind: Kind = "none"
@@ -54,8 +50,7 @@ class Trend:
 def mean_variances(variance_k: Array, seeds_k: Array) -> Array:
     """Return the variance of each rung's mean under the pooled variance of all rungs.
 
-    That of a few seeds of one may be small by chance, and would then draw the line alone: with such weights intervals
-    of slopes cover in 91 of 100 families, and are no shorter for it.
+    That of a few seeds of one may be small by chance, and would then draw the line alone.
     """
     free_k = seeds_k - 1
     variances_k: Array = (variance_k * free_k).sum() / free_k.sum() / seeds_k
@@ -96,12 +91,9 @@ def estimate_from_draws(
 def judge_trend(slope: Estimate, narrow: Estimate, middle: Estimate, fewest: int, margin: float) -> Trend:
     """Judge a slope: grows, holds, fades, turns, inconclusive or too few.
 
-    Args:
-        slope: with the interval that leaves out zero in as few families without a trend as the level says.
-        narrow: the same with that of two one-sided tests at the level.
-        middle: of the line.
-        fewest: pairs of the rung that has fewest.
-        margin: per decade of compute, NaN where none was declared.
+    `slope` has the interval that leaves out zero in as few families without a trend as the level says, `narrow` that of
+    two one-sided tests at the level. `fewest` are the pairs of the rung that has fewest, `margin` is per decade of
+    compute.
     """
     if math.isnan(slope.value):
         return Trend("none", slope, middle, margin)

@@ -18,16 +18,11 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class TwoWay:
-    """Standard errors of a mean difference per token.
+    """Standard errors of a mean difference per token: over seeds, over documents, and over both.
 
-    Args:
-        seeds: over seeds, the text as it is.
-        text: over documents, the seeds as they are.
-        floor: over documents, of as many seeds as there may be: `text` less what belongs to a seed on a document.
-        both: over both.
-        freedom: degrees of freedom of `both`, by Satterthwaite.
-        documents: with tokens, or what else stands for them.
-        effective: of one length, whose mean would scatter as much (Kish 1965); as many where lengths are equal.
+    `floor` is that over documents with as many seeds as there may be: `text` less what belongs to a seed on a document.
+    `freedom` is Satterthwaite's, of `both`. `effective` documents of one length would scatter as much (Kish 1965) as
+    these `documents` with tokens, or what else stands for them.
     """
 
     seeds: float
@@ -55,20 +50,13 @@ class TwoWay:
 
 
 def two_way(difference_sd: Array, tokens_d: Array) -> TwoWay:
-    """Estimate the noise of seeds and of text in the difference per token.
+    """Estimate the noise of seeds and of text in the difference per token, in nats.
 
     Documents differ in length, so that the difference is a ratio (Cochran 1977, chapter 6), clustered by document
-    (Miller 2024, https://arxiv.org/abs/2411.00640). Its error over documents is the jackknife's, from the ratios with
-    one of them left out: residuals alone are too small where a few long documents weigh most (MacKinnon, Nielsen, Webb
-    2023, https://doi.org/10.1002/jae.2969). What belongs to a seed on a document is in both, and taken off once
-    (Cameron, Gelbach, Miller 2011), never to less than the larger.
-
-    Args:
-        difference_sd: arm minus baseline of each seed on each document, in nats.
-        tokens_d: of each document; those without count for nothing.
-
-    Raises:
-        ValueError: for fewer than two seeds, or two documents with tokens.
+    (Miller 2024, https://arxiv.org/abs/2411.00640). Its error over documents is the jackknife's: residuals alone are
+    too small where a few long documents weigh most (MacKinnon, Nielsen, Webb 2023, https://doi.org/10.1002/jae.2969).
+    What belongs to a seed on a document is in both, and taken off once (Cameron, Gelbach, Miller 2011), never to less
+    than the larger. Raises ValueError for fewer than two seeds, or two documents with tokens.
     """
     held = tokens_d > 0
     difference_sd, tokens_d = difference_sd[:, held], tokens_d[held]
@@ -109,9 +97,8 @@ def set_p_over_texts(comparison: Comparison, noise: TwoWay) -> None:
 def cover_texts(comparison: Comparison, noise: TwoWay, alpha: float) -> None:
     """Widen a judged comparison's interval to hold over other text, and withdraw claims that then fail.
 
-    The interval becomes the smallest that holds both the seeds' own and that over both kinds of noise: it leaves out
-    zero where both do, and only there a difference is claimed. Equivalence is claimed where the interval over both lies
-    within the margin too.
+    The interval becomes the smallest that holds the seeds' own and that over both kinds of noise. Equivalence is
+    claimed where the interval over both lies within the margin too.
     """
     if comparison.identical or not comparison.differences:
         return

@@ -1,12 +1,10 @@
 """Verdicts on the arms of one family from their paired differences: tests, corrections, intervals.
 
 A family is the comparisons that are corrected together: of all its arms, in the headline and the quantities declared
-beside it. Each confirmatory one is tested at its share of alpha (Bonferroni), so that any false claim among them is
-rare, and its interval is what the test does not reject at that share. So the intervals of a family cover the truth
-together, and one leaves out zero exactly where there is a verdict. Holm's test finds more where several arms differ,
-but has no such intervals: with an end cut off at zero wherever it alone finds a difference they cover together in only
-92 to 94 of 100 experiments in which some arms differ and others do not. The exploratory ones are tested by Benjamini
-and Hochberg, so that few of their claims are false.
+beside it. Each confirmatory one is tested at its share of alpha (Bonferroni), and its interval is what the test does
+not reject at that share: the intervals of a family cover the truth together, and one leaves out zero exactly where
+there is a verdict. Holm's test finds more where several arms differ, but has no such intervals. The exploratory ones
+are tested by Benjamini and Hochberg, so that few of their claims are false.
 """
 
 import math
@@ -17,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 
 from lm.stats.power import detectable
-from lm.stats.sequential import Look, repeated_interval, sequential, stage_alpha
+from lm.stats.sequential import repeated_interval, sequential, stage_alpha
 from lm.stats.tests import (
     ALPHA,
     benjamini_hochberg,
@@ -66,16 +64,10 @@ DIRECTIONS = ("better", "worse", "higher", "lower")
 class Verdict:
     """Outcome of a comparison, without wording.
 
-    Args:
-        kind: what is said.
-        pairs: that it rests on; in stages those at which the difference was found, or the last look. Where runs are
-            not paired, the runs of the arm.
-        needed: pairs that could say more; too early: the first look; in stages otherwise the most there may be.
-        within: the margin within which the difference lies, besides what `kind` says; NaN where that was not found.
-        q: of an exploratory verdict, p adjusted in its family; NaN for others, and where no test was asked.
-        staged: whether seeds were added in stages.
-        exploratory: whether it claims nothing.
-        against: runs of the baseline where runs are not paired, else zero.
+    `pairs` it rests on: in stages those at which the difference was found, or the last look; the runs of the arm where
+    runs are not paired, and `against` those of the baseline. `needed` pairs could say more: the first look if too
+    early, else in stages the most there may be. `within` is the margin within which the difference lies, besides what
+    `kind` says, and `q` the adjusted p of an exploratory verdict; NaN for others.
     """
 
     kind: Kind
@@ -157,12 +149,6 @@ def num_tested(p_values: Sequence[float]) -> int:
     return max(1, sum(not math.isnan(p) for p in p_values))
 
 
-def _set_detectable(comparison: Comparison, alpha: float) -> None:
-    if len(comparison.differences) > 1:
-        sd = float(np.std(comparison.differences, ddof=1))
-        comparison.detectable = detectable(len(comparison.differences), sd, alpha)
-
-
 def _equivalence(family: Sequence[Comparison]) -> list[float]:
     return [math.nan if math.isnan(each.margin) else equivalence_p(each.differences, each.margin) for each in family]
 
@@ -173,26 +159,25 @@ def confirm(family: Sequence[Comparison]) -> None:
     count, adjusted = num_tested(p_values), bonferroni(p_values)
     for comparison, p, p_equivalent in zip(family, adjusted, holm(_equivalence(family)), strict=True):
         comparison.p_adjusted, comparison.p_equivalent, comparison.significant = p, p_equivalent, p <= ALPHA
-        comparison.interval, (comparison.low, comparison.high) = "joint", _joint(comparison, ALPHA / count)
-        _set_detectable(comparison, ALPHA / count)
-        margin = None if math.isnan(comparison.margin) else comparison.margin
+        low, high = sign_flip_interval(comparison.differences, ALPHA / count)
+        comparison.interval, (comparison.low, comparison.high) = (
+            "joint",
+            align_interval_with_test(comparison, low, high),
+        )
         pairs = len(comparison.differences)
+        if pairs > 1:
+            comparison.detectable = detectable(pairs, float(np.std(comparison.differences, ddof=1)), ALPHA / count)
+        margin = None if math.isnan(comparison.margin) else comparison.margin
         comparison.verdict = verdict(comparison.mean, p, pairs, count, comparison.better, margin, p_equivalent)
         if comparison.identical:
             comparison.verdict = Verdict("identical", pairs)
 
 
-def _joint(comparison: Comparison, alpha: float) -> tuple[float, float]:
-    """Return the means that the test does not reject at its share of alpha.
-
-    Sums that agree but for rounding count as tied in the p, and means of random subsets stand for all of many: zero is
-    in the interval as the test has it.
-    """
-    return align_interval_with_test(comparison, *sign_flip_interval(comparison.differences, alpha))
-
-
 def align_interval_with_test(comparison: Comparison, low: float, high: float) -> tuple[float, float]:
-    """Adjust an interval to leave out zero exactly where the test found a difference."""
+    """Adjust an interval to leave out zero exactly where the test found a difference.
+
+    Sums that agree but for rounding count as tied in the p, and means of random subsets stand for all of many.
+    """
     if comparison.identical:
         return 0.0, 0.0
     if comparison.significant and low <= 0 <= high:
@@ -209,10 +194,8 @@ def confirm_in_stages(family: Sequence[Comparison], adaptive: Mapping[str, Any])
     planned, maximum, alpha = adaptive["looks"], adaptive["maximum"], ALPHA / max(1, len(family))
     for comparison in family:
         look = sequential(comparison.differences, planned, maximum, alpha)
-        comparison.interval, (comparison.low, comparison.high) = (
-            "repeated",
-            repeated_interval(comparison.differences, planned, maximum, alpha),
-        )
+        comparison.low, comparison.high = repeated_interval(comparison.differences, planned, maximum, alpha)
+        comparison.interval = "repeated"
         comparison.p = math.nan
         if look is None:
             early = Verdict("too early", len(comparison.differences), planned[0], staged=True)
@@ -222,20 +205,14 @@ def confirm_in_stages(family: Sequence[Comparison], adaptive: Mapping[str, Any])
         if not math.isnan(comparison.margin):
             comparison.p_equivalent = equivalence_p(comparison.differences[: look.pairs], comparison.margin)
         within = comparison.p_equivalent <= stage_alpha(look.pairs, planned, maximum, alpha)
-        kind = _kind_in_stages(comparison, look, maximum, alpha, within)
+        kind: Kind = "too few" if smallest_p(maximum) > alpha else "inconclusive"
+        if look.rejected_at is not None:
+            kind = direction(comparison.mean, comparison.better)
+        elif within or look.pairs < maximum:
+            kind = "equivalent" if within else "undecided"
         needed = seeds_needed(len(family)) if kind == "too few" else maximum
         margin = comparison.margin if within else math.nan
         comparison.verdict = Verdict(kind, look.rejected_at or look.pairs, needed, margin, staged=True)
-
-
-def _kind_in_stages(comparison: Comparison, look: Look, maximum: int, alpha: float, within: bool) -> Kind:
-    if look.rejected_at is not None:
-        return direction(comparison.mean, comparison.better)
-    if within:
-        return "equivalent"
-    if look.pairs < maximum:
-        return "undecided"
-    return "too few" if smallest_p(maximum) > alpha else "inconclusive"
 
 
 def explore(family: Sequence[Comparison]) -> None:
@@ -291,12 +268,6 @@ def verdict(
     `p_adjusted` is the sign-flip test's and `p_equivalent` that of equivalence within `margin`, each adjusted over all
     comparisons, so that each kind of claim is wrong anywhere in at most `ALPHA` of all experiments. Neither is believed
     of fewer pairs than such a p takes.
-
-    >>> verdict(-0.02, p_adjusted=0.03125, pairs=6, comparisons=1, better="lower").kind
-    'better'
-    >>> found = verdict(-0.02, p_adjusted=0.125, pairs=4, comparisons=1, better="lower")
-    >>> found.kind, found.pairs, found.needed
-    ('too few', 4, 6)
     """
     if pairs == 0 or math.isnan(difference):
         return Verdict("no pair")
