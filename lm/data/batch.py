@@ -25,13 +25,10 @@ MAX_SEGMENTS = 128  # clusters of a text with fewer documents
 
 @dataclass(frozen=True)
 class Clusters:
-    """The clusters of a split: losses within a document are no independent sample of text.
+    """The clusters of a split, `document` or `stretch`: losses within a document are no independent sample of text.
 
-    Args:
-        kind: `document`, or `stretch` for equal segments of a text of few documents or of unknown ones.
-        count: how many there are.
-        each: documents pooled in one, at most.
-        of: maps numbers of rows (b,) to the clusters of their targets, int64 (b, t) or (b, 1).
+    A stretch is an equal segment of a text of few documents or of unknown ones. At most `each` documents are pooled in
+    one. `of` maps numbers of rows (b,) to the clusters of their targets, int64 (b, t) or (b, 1).
     """
 
     kind: str
@@ -47,12 +44,9 @@ def clusters_per_row(rows: int) -> Clusters:
 
 
 def clusters_from_documents(ids: np.ndarray, end: int | None, context: int) -> Clusters:
-    """Assign each target of packed text to the document that it lies in.
+    """Assign each target of packed text to the document that it lies in; row r predicts from r * context + 1 on.
 
-    Args:
-        ids: tokens of the split, of which row r predicts those from r * context + 1 on.
-        end: the token that ends a document, and is part of it; None where the tokenizer has none.
-        context: tokens of a block.
+    `end` is the token that ends a document, and is part of it; None where the tokenizer has none.
     """
     blocks = (len(ids) - 1) // context
     last = blocks * context
@@ -82,11 +76,8 @@ class Batch(NamedTuple):
 class Batches:
     """An iterable of `count` batches, of which the first `start` have been used already.
 
-    Args:
-        rows: returns the row numbers of a step's batch that this process takes; it may be none.
-        gather: makes the batch of these rows.
-        start: first step.
-        count: steps in all.
+    `rows` returns the row numbers of a step's batch that this process takes, it may be none; `gather` makes their
+    batch.
     """
 
     def __init__(
@@ -173,7 +164,7 @@ class Data(LightningDataModule, ABC):
 def rank_and_world_size(trainer: Any) -> tuple[int, int]:
     """Return this process's number, from 0, among those that divide the rows of each batch, and their count.
 
-    They are all processes of a run; under tensor parallelism several read the same rows.
+    Under tensor parallelism several processes read the same rows.
     """
     sampler = trainer.distributed_sampler_kwargs or {"rank": 0, "num_replicas": 1}
     return sampler["rank"], sampler["num_replicas"]

@@ -63,15 +63,9 @@ def cache_io_errors() -> Iterator[None]:
 
 
 def ensure_entry(folder: Path, check: Callable[[Path], None], write: Callable[[Path], None]) -> None:
-    """Fill an entry unless it is filled; one that is damaged is rebuilt, with a warning.
+    """Fill an entry unless it is filled; one in which `check` raises DamageError is rebuilt, with a warning.
 
-    Args:
-        folder: of the entry.
-        check: raises DamageError for an entry that is not what it should be.
-        write: fills a folder that becomes the entry.
-
-    Raises:
-        InputError: where the cache cannot be written to.
+    `write` fills a folder that becomes the entry. Raises InputError where the cache cannot be written to.
     """
     with cache_io_errors():
         if find_damage(folder, check) is None:

@@ -44,12 +44,7 @@ def read_unzipped(path: Path) -> bytes:
 
 
 def split_documents(documents: Sequence[str], fractions: Sequence[float]) -> Splits:
-    """Split documents into train, validation and test, in that order, without cutting a document.
-
-    Args:
-        documents: the texts, in the corpus's fixed order.
-        fractions: the three shares of all characters.
-    """
+    """Split documents into train, validation and test by shares of all characters, in order, without cutting one."""
     total = sum(map(len, documents))
     bounds = list(itertools.accumulate(fraction * total for fraction in fractions))
     splits: Splits = {name: [] for name in SPLITS}

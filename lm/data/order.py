@@ -16,10 +16,7 @@ def derive_seed(*parts: object) -> int:
 
 @functools.lru_cache(maxsize=4)
 def permutation(seed: int, epoch: int, rows: int) -> np.ndarray:
-    """Return the order of the rows in one pass over the text, int64 of shape (rows,).
-
-    It is drawn from RandomState, whose stream numpy keeps frozen between versions.
-    """
+    """Return the order of the rows in one pass, int64 (rows,); numpy keeps the stream of RandomState frozen."""
     random = np.random.RandomState(derive_seed("order", seed, epoch) % 2**32)
     return random.permutation(rows)
 

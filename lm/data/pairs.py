@@ -78,8 +78,7 @@ class LocalPairs:
     def lines(self, split: str) -> tuple[list[str], list[str]]:
         """Read all lines of both sides of a split, stripped, in order; none for a split without files.
 
-        Raises:
-            InputError: for files that cannot be read or differ in their number of lines.
+        Raises InputError for files that cannot be read or differ in their number of lines.
         """
         source, target = self.paths[split]
         if source is None or target is None:
@@ -105,8 +104,7 @@ class LocalPairs:
 def read_lines(path: str, name: str) -> list[str]:
     """Read the lines of a text file, plain or .gz, each stripped.
 
-    Raises:
-        InputError: where it cannot be read, with `name` for the setting that names it.
+    Raises InputError where it cannot be read, with `name` for the setting that names it.
     """
     file = expand_user(path)
     try:
@@ -125,11 +123,7 @@ def read_lines(path: str, name: str) -> list[str]:
 
 
 class PairTokens:
-    """The token ids of prepared pairs, memory-mapped, and the tokenizer that made them.
-
-    Raises:
-        OSError: where they were damaged since.
-    """
+    """The token ids of prepared pairs, memory-mapped, and their tokenizer. Raises OSError where they were damaged."""
 
     def __init__(self, facts: TextStats) -> None:
         folder = Path(facts.folder)

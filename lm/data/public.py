@@ -127,10 +127,8 @@ def download_to(name: str, into: Path, source: Path | None = None, unlike: bool 
     """Put the files of a dataset into `into/NAME`; returns those written, the others being present already.
 
     Nothing is written unless all files can be. They are copied from `source`, a folder that has them in itself or in a
-    folder of that name, or else downloaded; `unlike` takes files of other checksums from it.
-
-    Raises:
-        InputError: where a file cannot be had, is not what is expected, or another is in its place.
+    folder of that name, or else downloaded; `unlike` takes files of other checksums from it. Raises InputError where a
+    file cannot be had, is not what is expected, or another is in its place.
     """
     if name not in DATASETS:
         raise InputError(f"no data {name!r}.{nearest(name, list(DATASETS))} Choose from {', '.join(DATASETS)}")

@@ -10,6 +10,7 @@ from functools import cached_property
 import numpy as np
 from scipy.special import gammaincinv
 
+from lm.config.domain import require_from, require_not_negative
 from lm.data.corpus import SPLITS, Corpus, Splits
 
 MAX_CONTEXTS = 4096  # contexts of a Markov chain; its stationary distribution is one dense system of as many equations
@@ -39,10 +40,8 @@ class Source(Corpus):
     """
 
     def __init__(self, alphabet: str, size: int, seed: int) -> None:
-        if not 1 <= size <= MAX_CHARACTERS:
-            raise ValueError(f"size={size} must be from 1 to {MAX_CHARACTERS:,} characters")
-        if seed < 0:
-            raise ValueError(f"seed={seed} must be 0 or more")
+        require_from(1, MAX_CHARACTERS, size=size)
+        require_not_negative(seed=seed)
         self.alphabet, self.size, self.seed = alphabet, size, seed
 
     def documents(self) -> Iterator[str]:
@@ -82,8 +81,7 @@ class MarkovText(Source):
     def __init__(
         self, symbols: int = 8, order: int = 1, concentration: float = 0.5, size: int = 1_000_000, seed: int = 0
     ) -> None:
-        if not 2 <= symbols <= len(string.ascii_lowercase):
-            raise ValueError(f"symbols={symbols} must be from 2 to {len(string.ascii_lowercase)} letters")
+        require_from(2, len(string.ascii_lowercase), symbols=symbols)
         if not 1 <= order < MAX_CONTEXTS.bit_length() or symbols**order > MAX_CONTEXTS:
             raise ValueError(f"order={order} must be at least 1, and {symbols}**order at most {MAX_CONTEXTS} contexts")
         if not 0.01 <= concentration <= 1e6:
@@ -150,12 +148,10 @@ class BracketText(Source):
     def __init__(
         self, kinds: int = 4, opening: float = 0.5, depth: int = 8, size: int = 1_000_000, seed: int = 0
     ) -> None:
-        if not 1 <= kinds <= len(BRACKETS) // 2:
-            raise ValueError(f"kinds={kinds} must be from 1 to {len(BRACKETS) // 2} kinds of brackets")
+        require_from(1, len(BRACKETS) // 2, kinds=kinds)
         if not 0 < opening < 1:
             raise ValueError(f"opening={opening} must be a probability above 0 and below 1")
-        if not 1 <= depth <= MAX_DEPTH:
-            raise ValueError(f"depth={depth} must be from 1 to {MAX_DEPTH:,} open brackets")
+        require_from(1, MAX_DEPTH, depth=depth)
         super().__init__(BRACKETS[: 2 * kinds], size, seed)
         self.kinds, self.opening, self.depth = kinds, opening, depth
 
@@ -166,10 +162,7 @@ class BracketText(Source):
 
     @cached_property
     def stationary_d(self) -> np.ndarray:
-        """The share of positions in a long text that have this many brackets open before them.
-
-        Depth goes up as often as it comes down again, which fixes the ratio of neighbours.
-        """
+        """The share of positions in a long text with so many brackets open: depth goes up as often as down again."""
         log_ratios = np.log(self.opening_d[:-1]) - np.log1p(-self.opening_d[1:])
         log_shares = np.cumsum([0.0, *log_ratios])
         shares = np.exp(log_shares - log_shares.max())

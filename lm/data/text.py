@@ -158,8 +158,7 @@ class TextData(RowData):
     def entropy_per_token(self) -> float | None:
         """Return the nats per token of the best possible predictor, or None where it is unknown.
 
-        It is the corpus's entropy rate where a token is a character. A block begins without what came before, so that a
-        model of blocks may stay a little above it. The data must be prepared.
+        It is the corpus's entropy rate where a token is a character; a block begins without what came before.
         """
         assert self.facts is not None
         characters = isinstance(self.tokenizer, Characters) and not any(self.facts.unknown.values())

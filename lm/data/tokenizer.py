@@ -10,7 +10,7 @@ import os
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import tokenizers
@@ -30,10 +30,7 @@ MAX_WORD = 64  # characters of a WordPiece word; it searches the longest token a
 
 
 class Tokenizer(ABC):
-    """A method of cutting text into tokens.
-
-    `specials` are tokens that represent no text; no text is ever cut into one.
-    """
+    """A method of cutting text into tokens; no text is ever cut into one of `specials`, which represent none."""
 
     specials: tuple[str, ...] = ()
 
@@ -76,24 +73,32 @@ class Bytes(Tokenizer):
         return _byte_level(models.BPE(vocab={c: i for i, c in enumerate(alphabet)}, merges=[]))
 
 
-class BPE(Tokenizer):
+class Sized(Tokenizer):
+    """A tokenizer with a vocabulary of `size` tokens, of which some are always there."""
+
+    least: ClassVar[tuple[int, str]]
+
+    def __init__(self, size: int = 1024) -> None:
+        if size < self.least[0]:
+            raise ValueError(f"size={size} must be at least {self.least[0]}: {self.least[1]}")
+        self.size = size
+
+
+class BPE(Sized):
     """Byte-level byte-pair encoding trained on the training split (Sennrich et al. 2016).
 
     Args:
         size: the vocabulary, the 256 bytes and the end-of-text token included.
     """
 
-    def __init__(self, size: int = 1024) -> None:
-        if size < 257:
-            raise ValueError(f"size={size} must be at least 257: 256 bytes and the end of text")
-        self.size = size
+    least = 257, "256 bytes and the end of text"
 
     def learn(self, documents: Sequence[str]) -> tokenizers.Tokenizer:
         """Learn byte-level merges from the documents."""
         return _train_on_bytes(models.BPE(), trainers.BpeTrainer, self.size, documents)
 
 
-class Unigram(Tokenizer):
+class Unigram(Sized):
     """The likeliest segmentation under a unigram model of byte strings (Kudo 2018, https://arxiv.org/abs/1804.10959).
 
     Training is not deterministic; what was trained first is kept.
@@ -102,10 +107,7 @@ class Unigram(Tokenizer):
         size: the most tokens it may have, the 256 bytes and the end-of-text token included.
     """
 
-    def __init__(self, size: int = 1024) -> None:
-        if size < 258:
-            raise ValueError(f"size={size} must be at least 258: 256 bytes, the end of text and one string of bytes")
-        self.size = size
+    least = 258, "256 bytes, the end of text and one string of bytes"
 
     def learn(self, documents: Sequence[str]) -> tokenizers.Tokenizer:
         """Learn a byte-level unigram model from the documents."""
@@ -116,7 +118,7 @@ class Unigram(Tokenizer):
         return tokenizers.Tokenizer.from_str(json.dumps(trained))
 
 
-class WordPiece(Tokenizer):
+class WordPiece(Sized):
     """The longest token first, with other tokens inside a word than at its start (Schuster and Nakajima 2012).
 
     A word with a byte that training never saw at such a position is one unknown token. Training is not deterministic;
@@ -126,10 +128,7 @@ class WordPiece(Tokenizer):
         size: the vocabulary, the unknown and the end-of-text token included.
     """
 
-    def __init__(self, size: int = 1024) -> None:
-        if size < 3:
-            raise ValueError(f"size={size} must be at least 3: the unknown, the end of text and one byte")
-        self.size = size
+    least = 3, "the unknown, the end of text and one byte"
 
     def learn(self, documents: Sequence[str]) -> tokenizers.Tokenizer:
         """Learn a byte-level WordPiece vocabulary from the documents."""

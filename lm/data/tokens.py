@@ -1,7 +1,6 @@
 """The memory-mapped cache of token ids, and the loss of a unigram model of them. Legend: v vocabulary.
 
-CACHE/tokenizers/<corpus, split and settings>.json    a trained tokenizer
-                                                      and a .sha256 of it
+CACHE/tokenizers/<corpus, split and settings>.json     a trained tokenizer, and a .sha256 of it
 CACHE/tokens/<corpus fingerprint and tokenizer hash>/  train.npy, validation.npy, test.npy, bytes.npy, facts.json,
                                                        tokenizer.json, unigram.json, sums.json
 """
@@ -152,10 +151,7 @@ def write_stats(folder: Path, tokenizer: tokenizers.Tokenizer, facts: TextStats,
 
 
 def entry_unigram_nll(facts: TextStats) -> float | None:
-    """Return the loss of the unigram model of an entry's training split on its validation split, in nats per token.
-
-    It is computed anew where an older version of this package made the entry.
-    """
+    """Return the loss of the unigram model of an entry, computed anew where an older version made the entry."""
     with contextlib.suppress(DamageError):
         return stored_json(Path(facts.folder) / UNIGRAM)["nll"]
     ids = Tokens(facts).split
@@ -241,14 +237,7 @@ def token_counts(ids: np.ndarray, vocabulary: int) -> np.ndarray:
 
 
 def row_counts(ids: np.ndarray, lengths: np.ndarray, rows: np.ndarray, vocabulary: int) -> np.ndarray:
-    """Count the occurrences of each token in some of the rows that lie end to end in `ids`, (vocabulary,).
-
-    Args:
-        ids: the tokens of all rows.
-        lengths: tokens of each row.
-        rows: numbers of the rows that count.
-        vocabulary: number of tokens.
-    """
+    """Count the occurrences of each token in rows with these numbers, which lie end to end in `ids`, (vocabulary,)."""
     chosen = np.zeros(len(lengths), dtype=bool)
     chosen[rows] = True
     return token_counts(ids[np.repeat(chosen, lengths)], vocabulary)
@@ -257,15 +246,8 @@ def row_counts(ids: np.ndarray, lengths: np.ndarray, rows: np.ndarray, vocabular
 def unigram_nll(training_v: np.ndarray, validation_v: np.ndarray) -> float | None:
     """Compute the loss of the training text's unigram model on the validation text, in nats per token.
 
-    A token that occurs c times among n has the probability (c + 1) / (n + v): add-one smoothing, so that tokens of
-    validation alone have one too.
-
-    Args:
-        training_v: how often each token is a target of training.
-        validation_v: the same of validation.
-
-    Returns:
-        The loss, or None where validation has no targets.
+    A token that occurs c times among n has the probability (c + 1) / (n + v). The arguments count how often each token
+    is a target, (v,). None where validation has no targets.
     """
     if not validation_v.sum():
         return None

@@ -33,7 +33,7 @@ class AttentionArgs(NamedTuple):
         scale: multiplies it.
         bias: added then, broadcastable to (b, h, q, s): all that hides a key, causality too, or None.
         causal: no query sees a later key; without a bias of as many queries as keys, or of one query.
-        softcap: bounds the scaled products to (-softcap, softcap) by tanh; None leaves them.
+        softcap: bounds the scaled products by tanh; None leaves them.
         dropout: of the weights.
     """
 
@@ -53,14 +53,9 @@ def causal_bias(queries: int, keys: int, like: Tensor) -> Tensor:
 def attention_weights(
     q_bhqk: Tensor, k_bhsk: Tensor, scale: float, bias: Tensor | None = None, softcap: float | None = None
 ) -> Tensor:
-    """Compute softmax(scale q k^T + bias), (b, h, q, s).
+    """Compute softmax(scale q k^T + bias), (b, h, q, s); minus infinity in the bias hides a key.
 
-    Args:
-        q_bhqk: queries.
-        k_bhsk: keys.
-        scale: multiplies the scores.
-        bias: added to the scaled scores; minus infinity hides a key.
-        softcap: bounds the scaled scores to (-softcap, softcap) by tanh (Gemma 2, https://arxiv.org/abs/2408.00118).
+    `softcap` bounds the scaled scores to (-softcap, softcap) by tanh (Gemma 2, https://arxiv.org/abs/2408.00118).
     """
     scores = scale * q_bhqk @ k_bhsk.transpose(-1, -2)
     if softcap is not None:

@@ -1,8 +1,6 @@
 """Keys and values of the tokens read so far, so that a new token costs one row of attention.
 
-A layer keeps 2 b g t k numbers: 2 b h t k where every query head has keys of its own, 2 b t k where all share one head.
-
-Legend: b batch, g key-value heads, t time, k head size.
+A layer keeps 2 b g t k numbers. Legend: b batch, g key-value heads, t time, k head size.
 """
 
 import torch
@@ -12,10 +10,7 @@ INT8_MAX = 127  # the largest code of a row in int8; -128 stays unused, so that 
 
 
 class Rows:
-    """A tensor (b, g, t, ...) that grows along time.
-
-    Its buffer has space for up to twice the rows held: a row is copied a bounded number of times, not once per token.
-    """
+    """A tensor (b, g, t, ...) that grows along time; its buffer has space for up to twice the rows held."""
 
     def __init__(self) -> None:
         self.length = 0

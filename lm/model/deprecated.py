@@ -7,15 +7,9 @@ from typing import Any, ClassVar
 
 
 def resolve_old_name(module: str, name: str, new_names: Mapping[str, str]) -> Any:
-    """Return what a module's old name stands for now; to be called by the module's `__getattr__`.
+    """Return what a module's old name stands for now, by dotted paths; to be called by the module's `__getattr__`.
 
-    Args:
-        module: the module that is asked for the name.
-        name: the name.
-        new_names: dotted paths by old name.
-
-    Raises:
-        AttributeError: for a name that the module never had.
+    Raises AttributeError for a name that the module never had.
     """
     if name not in new_names:
         raise AttributeError(f"module {module!r} has no attribute {name!r}")
@@ -25,12 +19,7 @@ def resolve_old_name(module: str, name: str, new_names: Mapping[str, str]) -> An
 
 
 class OldAttribute:
-    """A class attribute under its old name, which warns when it is read.
-
-    Args:
-        value: of the attribute under its new name, in the same class.
-        text: of the warning.
-    """
+    """A class attribute under its old name, of the value under its new name; it warns with `text` when it is read."""
 
     def __init__(self, value: Any, text: str) -> None:
         self.value, self.text = value, text

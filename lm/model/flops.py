@@ -1,9 +1,8 @@
 """The cost of a configuration before training: parameters, FLOPs per token, cache and activation memory.
 
-All of it is read off the modules of a model, which may lie on the meta device: nothing is computed or measured.
-Legend: b batch, t context, d width, h heads, g key-value heads, k head size, f hidden width of an MLP.
-
-A module of your own needs one line for what it adds: `attention_flops.register` and `activation_numel.register`.
+All of it is read off the modules of a model, which may lie on the meta device. A module of your own needs one line for
+what it adds: `attention_flops.register` and `activation_numel.register`. Legend: b batch, t context, d width, h heads,
+g key-value heads, k head size, f hidden width of an MLP.
 """
 
 import functools
@@ -57,11 +56,8 @@ def parameters(model: nn.Module) -> dict[str, dict[str, int]]:
 class Flops:
     """Floating-point operations of matrix products, 2 m n k each, without norms, softmax and activations.
 
-    Args:
-        linear: forward, of linear layers: 2 per weight and token.
-        attention: forward, of scores and weighted values over all pairs of query and key, as torch's own counter has
-            it.
-        useful: of these, the pairs that causality and the window let through; fused causal kernels come near it.
+    Those of the forward pass: of linear layers, 2 per weight and token; of attention, over all pairs of query and key,
+    as torch's own counter has it; and, useful of these, the pairs that causality and the window let through.
     """
 
     linear: float
@@ -85,12 +81,9 @@ class Flops:
 
 
 def flops_per_token(model: Model, context: int) -> Flops:
-    """Count FLOPs per token in a row of `context` tokens.
+    """Count FLOPs per token in a row of `context` tokens; with an encoder per target token of as long a source.
 
-    With an encoder it is per target token, with a source as long as the target.
-
-    Raises:
-        InputError: where the model has parts that nobody has counted.
+    Raises InputError where the model has parts that nobody has counted.
     """
     row = flops_per_row(model, context)
     return Flops(row.linear / context, row.attention / context, row.useful / context)
@@ -158,10 +151,9 @@ SCALE_BYTES = 4
 
 
 def cache_bytes(model: Model, context: int, batch: int = 1) -> dict[str, int]:
-    """Compute the bytes of the keys and values of `context` tokens, by dtype.
+    """Compute the bytes of the keys and values of `context` tokens, 2 b t g k numbers per causal layer, by dtype.
 
-    They are 2 b t g k numbers per layer of causal self-attention. `int8` has a byte per number and a float32 scale for
-    each key and each value of a head, as in Int8Cache. Attention without a cache holds none; windows do not shorten it.
+    `int8` has a float32 scale besides for each key and value of a head. Windows do not shorten it.
     """
     sizes = [
         (layer.key.out_features, layer.key.out_features // layer.head_size)
@@ -178,8 +170,7 @@ def activation_bytes(model: Model, context: int, batch: int = 1) -> dict[str, in
 
     This is b t (sum of `activation_numel` over all modules) numbers; the masks, made once per pass: h t^2 for an
     encoding that biases scores, t^2 for a window; and below float32 the copies of weights that are multiplied as one
-    matrix. It is what autograd keeps on the CPU where all is in one dtype: CUDA kernels keep less of norms and dropout;
-    autocast keeps copies of the weights besides.
+    matrix. CUDA kernels keep less of norms and dropout; autocast keeps copies of the weights besides.
     """
     shape = shape_of(model)
     token = sum(activation_numel(module, shape, context) for module in model.modules())

@@ -64,11 +64,8 @@ def draw(logits_bv: Tensor, generator: torch.Generator) -> Tensor:
 class Sample:
     """A choice of tokens at random: logits / temperature, then the k largest of them, then a nucleus of those.
 
-    Args:
-        generator: where the randomness comes from.
-        temperature: above 0; below 1 likely tokens become likelier.
-        top_k: how many tokens may be drawn at a step; None for all.
-        top_p: probability that the tokens that may be drawn have together; 1 for all.
+    Below a temperature of 1 likely tokens become likelier. `top_k` tokens may be drawn at a step, None for all; those
+    that may be drawn have a probability of `top_p` together.
     """
 
     generator: torch.Generator
@@ -109,7 +106,7 @@ def generate(
     caches: Sequence[Cache] | None = None,
     stop: int | None = None,
 ) -> Iterator[Tensor]:
-    """Continue `tokens_bt`, one token of each row at a time.
+    """Continue `tokens_bt`, one token of each row at a time; yields tokens (b,), each as soon as it is known.
 
     Args:
         model: called as model(tokens, caches); in evaluation mode.
@@ -118,9 +115,6 @@ def generate(
         choose: picks the next tokens from logits.
         caches: one per layer, empty or holding what came before `tokens_bt`; without, every step reads all tokens anew.
         stop: a row that has generated this token repeats it; generation ends once every row has.
-
-    Returns:
-        Tokens (b,), each as soon as it is known.
 
     Raises:
         ValueError: for no tokens, a model in training mode, or where a position encoding reaches no further.
@@ -176,10 +170,7 @@ def length_penalty(length: int, alpha: float) -> float:
 class Stepper:
     """A model of the next token for rows of targets that grow by one token per call.
 
-    Args:
-        model, source_bs, hidden_bs: the encoder-decoder, and its source with padding marked.
-        width: rows of each source, next to one another.
-        cached: whether keys and values of earlier tokens are kept, or computed anew.
+    There are `width` rows of each source, next to one another. Keys and values of earlier tokens are kept if `cached`.
     """
 
     def __init__(
@@ -230,18 +221,10 @@ def beam_search(
     """Search for the likeliest targets of each source; returns the hypotheses that ended, best first.
 
     Each step extends the `width` likeliest targets of a source by every token. Of the extensions, those among the
-    `width` likeliest that end are kept for good, and the likeliest others live on. A source is done when `width`
-    have ended; one where none ends within `ends.longest` tokens gives its likeliest target as it is, not ended.
-    With width 1 this is greedy search.
-
-    Args:
-        model: in evaluation mode.
-        source_bs: token ids.
-        hidden_bs: True for padding.
-        ends: how a target begins and ends.
-        width: of the beam.
-        alpha: of the length penalty; 0 is none.
-        cached: whether to keep keys and values; the outcome is the same.
+    `width` likeliest that end are kept for good, and the likeliest others live on. A source is done when `width` have
+    ended; one where none ends within `ends.longest` tokens gives its likeliest target as it is, not ended. With width 1
+    this is greedy search. `hidden_bs` is True for padding, `alpha` the exponent of the length penalty; the outcome is
+    the same with or without cached keys and values. The model is in evaluation mode.
     """
     if width < 1:
         raise ValueError(f"width={width} must be at least 1")

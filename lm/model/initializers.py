@@ -3,12 +3,12 @@
 Swapping one component therefore leaves every other parameter of the same seed bit for bit as it was.
 """
 
-import math
 from abc import ABC, abstractmethod
 
 import torch
 from torch import nn
 
+from lm.config.domain import require_positive
 from lm.data.order import derive_seed
 
 
@@ -37,8 +37,7 @@ class Initializer(ABC):
     """
 
     def __init__(self, query_key: float = 1.0, scale_residual: bool = True) -> None:
-        if query_key <= 0:
-            raise ValueError(f"query_key={query_key} must be above 0")
+        require_positive(query_key=query_key)
         self.query_key, self.scale_residual = query_key, scale_residual
 
     @abstractmethod
@@ -73,8 +72,7 @@ class Normal(Initializer):
 
     def __init__(self, std: float = 0.02, query_key: float = 1.0, scale_residual: bool = True) -> None:
         super().__init__(query_key, scale_residual)
-        if std <= 0:
-            raise ValueError(f"std={std} must be above 0")
+        require_positive(std=std)
         self.deviation = std
 
     def std(self, module: nn.Linear | nn.Embedding) -> float:
@@ -91,8 +89,7 @@ class Xavier(Initializer):
 
     def __init__(self, embedding: float = 1.0, query_key: float = 1.0, scale_residual: bool = False) -> None:
         super().__init__(query_key, scale_residual)
-        if embedding <= 0:
-            raise ValueError(f"embedding={embedding} must be above 0")
+        require_positive(embedding=embedding)
         self.embedding = embedding
 
     def std(self, module: nn.Linear | nn.Embedding) -> float:
@@ -116,9 +113,7 @@ class FanIn(Initializer):
         self, gain: float = 1.0, position: float = 0.1, query_key: float = 1.0, scale_residual: bool = True
     ) -> None:
         super().__init__(query_key, scale_residual)
-        for name, value in (("gain", gain), ("position", position)):
-            if not (value > 0 and math.isfinite(value)):
-                raise ValueError(f"{name}={value} must be a finite number above 0")
+        require_positive(gain=gain, position=position)
         self.gain, self.position = gain, position
 
     def std(self, module: nn.Linear | nn.Embedding) -> float:

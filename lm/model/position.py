@@ -37,13 +37,7 @@ class Position(RenamedAttributes, nn.Module, ABC):
         return x_bhtk
 
     def bias(self, queries: int, keys: int, causal: bool = True) -> Tensor | None:
-        """Return what is added to the scaled scores, (h, q, k), or None.
-
-        Args:
-            queries: number of queries, the last of the keys' positions.
-            keys: number of keys.
-            causal: whether no query sees a later key.
-        """
+        """Return what is added to the scaled scores, (h, q, k), or None; queries are the last of the keys."""
         return None
 
     def slopes(self) -> Tensor | None:
@@ -111,10 +105,7 @@ class Learned(Position):
 
 
 def alibi_slopes(heads: int) -> Tensor:
-    """Compute one slope per head, (h,): 2^(-8i/h), filled up from the next power of two where h is none.
-
-    Press et al. 2022, https://arxiv.org/abs/2108.12409.
-    """
+    """Compute one slope per head, (h,): 2^(-8i/h), filled up from the next power of two where h is none (ALiBi)."""
     power = 2 ** math.floor(math.log2(heads))
     slopes = 2.0 ** (-8 * torch.arange(1, power + 1, dtype=torch.float64) / power)
     if power == heads:
@@ -218,10 +209,7 @@ class Rope(Position):
         return 1.0
 
     def grow(self, time: int) -> None:
-        """Make the tables long enough for `time` positions.
-
-        They are float64 until they are used, and no buffers, so that a model in half precision keeps exact positions.
-        """
+        """Make tables for `time` positions, float64 and no buffers: a model in half precision keeps exact positions."""
         angle = torch.arange(time, dtype=torch.float64)[:, None] * self.frequency()
         self.length = time
         self.cosine_tk = self.factor() * torch.cat([angle.cos(), angle.cos()], dim=-1)
@@ -265,7 +253,7 @@ class RopeLinear(Rope):
 class RopeNTK(Rope):
     """A larger base, base * stretch^(k / (k - 2)): the slowest pair is stretched whole, the fastest not at all.
 
-    "NTK-aware" scaling, as described by Peng et al. 2024, section 3.1, https://arxiv.org/abs/2309.00071.
+    "NTK-aware" scaling (Peng et al. 2024, section 3.1, https://arxiv.org/abs/2309.00071).
 
     Args:
         stretch: how many times longer the context is to become.

@@ -88,11 +88,7 @@ class Model(RenamedAttributes, nn.Module, ABC):
         """Return logits of the next token at each position, (b, t, v)."""
 
     def hidden_and_weight(self, *inputs: Tensor) -> tuple[Tensor, Tensor] | None:
-        """Return hidden states (b, t, d) and output weight (v, d) whose product is the logits.
-
-        Returns:
-            None if the logits are more than that product.
-        """
+        """Return hidden states (b, t, d) and output weight (v, d) whose product is the logits, or None."""
         return None
 
 
@@ -145,10 +141,7 @@ class Decoder(Model):
         self.final_norm = residual.final_norm(shape, norm)
 
     def forward(self, tokens_bt: Tensor, caches: Sequence[Cache] | None = None) -> Tensor:  # type: ignore[override]
-        """Return logits of the next token at each position, (b, t, v).
-
-        With caches, the tokens continue those that the caches hold.
-        """
+        """Return logits (b, t, v) of the next tokens; with caches, the tokens continue those that the caches hold."""
         return self.embedding.logits(self.final_norm(self._stream(tokens_bt, caches)))
 
     def hidden_and_weight(self, tokens_bt: Tensor) -> tuple[Tensor, Tensor] | None:  # type: ignore[override]
@@ -247,13 +240,7 @@ class EncoderDecoder(Model):
         self.decoder_norm = residual.final_norm(shape, norm)
 
     def forward(self, target_bt: Tensor, source_bs: Tensor, hidden_bs: Tensor) -> Tensor:  # type: ignore[override]
-        """Return logits of the next target token at each position, (b, t, v).
-
-        Args:
-            target_bt: tokens of the target so far.
-            source_bs: tokens of the source.
-            hidden_bs: True for padding of the source.
-        """
+        """Return logits (b, t, v) of the next target tokens; hidden_bs is True for padding of the source."""
         # torch's fused attention has a slow backward pass on a CPU under autocast
         slow = target_bt.device.type == "cpu" and torch.is_autocast_enabled("cpu")
         with sdpa_kernel(SDPBackend.MATH) if slow else contextlib.nullcontext():
@@ -271,10 +258,7 @@ class EncoderDecoder(Model):
     def decode(
         self, target_bt: Tensor, memory_bsd: Tensor, hidden_bs: Tensor, caches: Sequence[Cache] | None = None
     ) -> Tensor:
-        """Return logits (b, t, v) for an encoded source.
-
-        With caches, the tokens continue those that the caches hold.
-        """
+        """Return logits (b, t, v) for an encoded source; with caches, tokens continue those that the caches hold."""
         start = caches[0].length if caches else 0
         time, position = target_bt.shape[1], self.decoder_position
         mask = Mask(True, position.bias(time, start + time))
@@ -289,8 +273,7 @@ class EncoderDecoder(Model):
 def load_weights(checkpoint: Path) -> dict[str, Tensor]:
     """Load the model's tensors by name from a checkpoint in one file; nothing but tensors is loaded.
 
-    Raises:
-        ValueError: where the file is not what was written. Torch itself reads changed bytes as other weights.
+    Raises ValueError where the file is not what was written. Torch itself reads changed bytes as other weights.
     """
     if not is_intact(checkpoint):
         raise ValueError(
