@@ -73,6 +73,7 @@ class Batch(NamedTuple):
     rows_b: Tensor
 
 
+@dataclass(eq=False)
 class Batches:
     """An iterable of `count` batches, of which the first `start` have been used already.
 
@@ -80,11 +81,11 @@ class Batches:
     batch.
     """
 
-    def __init__(
-        self, rows: Callable[[int], np.ndarray], gather: Callable[[np.ndarray], Batch], start: int, count: int
-    ) -> None:
-        self.rows, self.gather, self.start, self.count = rows, gather, start, count
-        self.seconds = 0.0  # time spent on making batches, for which training waits
+    rows: Callable[[int], np.ndarray]
+    gather: Callable[[np.ndarray], Batch]
+    start: int
+    count: int
+    seconds: float = 0.0  # time spent on making batches, for which training waits
 
     def __len__(self) -> int:
         return self.count

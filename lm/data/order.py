@@ -2,7 +2,6 @@
 
 import functools
 import hashlib
-from collections.abc import Iterator
 
 import numpy as np
 
@@ -36,9 +35,3 @@ def update_order_hash(digest: str, rows_b: np.ndarray) -> str:
 def rank_slice(rank: int, world: int, size: int) -> slice:
     """Return the contiguous part of `size` rows that process `rank` of `world` takes."""
     return slice(rank * size // world, (rank + 1) * size // world)
-
-
-def evaluation_rows(rows: int, batch_size: int) -> Iterator[np.ndarray]:
-    """Yield every row once, in order, `batch_size` at a time; the last batch may be shorter."""
-    for start in range(0, rows, batch_size):
-        yield np.arange(start, min(start + batch_size, rows))

@@ -17,18 +17,9 @@ import torch
 from torch import Tensor
 
 from lm.config.tree import InputError, nearest, require_regular
-from lm.data import IGNORED
+from lm.data import IGNORED, cache
 from lm.data.batch import Batch, Batches, Clusters, Data, clusters_per_row, tensor
-from lm.data.cache import (
-    DamageError,
-    check_ids,
-    damage_as_os_error,
-    ensure_entry,
-    stored_array,
-    stored_json,
-    stored_tokenizer,
-    write_array,
-)
+from lm.data.cache import DamageError, stored_array, stored_json, write_array
 from lm.data.corpus import SPLITS, expand_user, read_unzipped
 from lm.data.order import permutation, rank_slice
 from lm.data.public import download_hint
@@ -91,15 +82,6 @@ class LocalPairs:
             )
         return sides
 
-    def pairs(self) -> tuple[Pairs, dict[str, int]]:
-        """Return the pairs of each split, and how many were left out because a side is empty."""
-        pairs, empty = {}, {}
-        for split in SPLITS:
-            lines = list(zip(*self.lines(split), strict=True))
-            pairs[split] = [pair for pair in lines if all(pair)]
-            empty[split] = len(lines) - len(pairs[split])
-        return pairs, empty
-
 
 def read_lines(path: str, name: str) -> list[str]:
     """Read the lines of a text file, plain or .gz, each stripped.
@@ -132,9 +114,9 @@ class PairTokens:
             self.ids = {name: stored_array(folder / f"{name}.npy") for name in names}
             self.ends = {name: stored_array(folder / f"{name}.ends.npy", mapped=False) for name in names}
             self.bytes_per_token = stored_array(folder / "bytes.npy", mapped=False)
-            self.tokenizer = stored_tokenizer(folder / "tokenizer.json", facts.tokenizer)
+            self.tokenizer = cache.stored_tokenizer(folder / "tokenizer.json", facts.tokenizer)
         except DamageError as damage:
-            raise damage_as_os_error(folder, damage) from None
+            raise cache.damage_as_os_error(folder, damage) from None
         vocabulary = self.tokenizer.get_vocab()
         self.begin, self.end, self.padding = (vocabulary[name] for name in SPECIALS)
 
@@ -153,15 +135,22 @@ def prepare_pairs(corpus: LocalPairs, tokenizer: Tokenizer) -> TextStats:
 
     Tokens and bytes of the statistics are those of the targets, with an end each; documents are pairs.
     """
-    pairs, empty = corpus.pairs()
+    pairs: Pairs = {}
+    empty: dict[str, int] = {}
+    for split in SPLITS:
+        lines = list(zip(*corpus.lines(split), strict=True))
+        pairs[split] = [pair for pair in lines if all(pair)]
+        empty[f"{split}_empty"] = len(lines) - len(pairs[split])
     flat = {split: [text for pair in of_split for text in pair] for split, of_split in pairs.items()}
     trained, facts = describe_entry("pairs", flat, tokenizer.with_specials())
-    facts.documents.update({f"{split}_empty": count for split, count in empty.items()})
+    facts.documents.update(empty)
     for split, of_split in pairs.items():
         facts.documents[split] = len(of_split)
         facts.bytes[split] = sum(len(target.encode()) for _, target in of_split)
     folder = entry_folder("pairs", facts.fingerprint, facts.tokenizer)
-    ensure_entry(folder, lambda entry: check_pairs(entry, facts), lambda entry: _write(entry, pairs, trained, facts))
+    cache.ensure_entry(
+        folder, lambda entry: check_pairs(entry, facts), lambda entry: _write(entry, pairs, trained, facts)
+    )
     return TextStats(folder=facts.folder, **stored_json(folder / "facts.json"))
 
 
@@ -178,7 +167,7 @@ def check_pairs(folder: Path, facts: TextStats) -> None:
     for split in SPLITS:
         for side in SIDES:
             ids = stored_array(folder / f"{split}.{side}.npy")
-            check_ids(ids, f"{split}.{side}.npy", facts.vocabulary)
+            cache.check_ids(ids, f"{split}.{side}.npy", facts.vocabulary)
             ends = stored_array(folder / f"{split}.{side}.ends.npy", mapped=False)
             rising = ends.ndim == 1 and not np.any(np.diff(ends, prepend=0) < 0)
             last = int(ends[-1]) if rising and len(ends) else 0
@@ -270,12 +259,10 @@ class PairData(Data):
         self.context, self.batch_tokens, self.evaluation_batch_tokens = context, batch_tokens, evaluation
 
     def prepare_data(self) -> None:
-        """Tokenise the pairs into the cache, once."""
-        if self.facts is None:
-            self.facts = self._counted(prepare_pairs(self.corpus, self.tokenizer))
-
-    def _counted(self, facts: TextStats) -> TextStats:
-        """Add to the statistics the pairs that are too long, and the loss of a unigram model on the others."""
+        """Tokenise the pairs into the cache, once, and count those that are too long."""
+        if self.facts is not None:
+            return
+        facts = prepare_pairs(self.corpus, self.tokenizer)
         tokens, targets = PairTokens(facts), dict[str, np.ndarray]()
         for split in SPLITS:
             count = len(rows := self._fitting(tokens, split))
@@ -288,7 +275,7 @@ class PairData(Data):
                     f"data: of {facts.documents[split]} {split} pairs none fits into context={self.context}; "
                     "give more text or a larger data.context"
                 )
-        return replace(facts, unigram_nll=unigram_nll(targets["train"], targets["validation"]))
+        self.facts = replace(facts, unigram_nll=unigram_nll(targets["train"], targets["validation"]))
 
     def _fitting(self, tokens: PairTokens, split: str) -> np.ndarray:
         sides = [tokens.lengths(split, side) + 1 <= self.context for side in SIDES]

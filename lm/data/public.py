@@ -8,7 +8,7 @@ import http.client
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
@@ -44,51 +44,38 @@ class Dataset:
     files: tuple[File, ...]
 
 
-def _github_files(commit: str, repository: str, folder: str, **files: tuple[int, str]) -> tuple[File, ...]:
-    start = f"https://raw.githubusercontent.com/{repository}/{commit}/{folder}"
-    return tuple(File(name, f"{start}/{name}", size, sha256) for name, (size, sha256) in files.items())
+def _from_github(about: str, licence: str, folder: str, **files: tuple[int, str]) -> Dataset:
+    """Describe files in `folder`, which begins with owner, repository and commit."""
+    start, source = f"https://raw.githubusercontent.com/{folder}", "/".join(folder.split("/")[:2])
+    described = (File(name, f"{start}/{name}", size, sha256) for name, (size, sha256) in files.items())
+    return Dataset(about, licence, f"https://github.com/{source}", tuple(described))
 
 
 DATASETS: Mapping[str, Dataset] = {
-    "tinyshakespeare": Dataset(
+    "tinyshakespeare": _from_github(
         "40,000 lines of Shakespeare, the character-level benchmark of char-rnn and nanoGPT",
         "text in the public domain",
-        "https://github.com/karpathy/char-rnn",
-        _github_files(
-            "6f9487a6fe5b420b7ca9afb0d7c078e37c1d1b4e",
-            "karpathy/char-rnn",
-            "data/tinyshakespeare",
-            **{"input.txt": (1_115_394, "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed")},
-        ),
+        "karpathy/char-rnn/6f9487a6fe5b420b7ca9afb0d7c078e37c1d1b4e/data/tinyshakespeare",
+        **{"input.txt": (1_115_394, "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed")},
     ),
-    "wikitext2": Dataset(
+    "wikitext2": _from_github(
         "the validation split of WikiText-2 (Merity et al. 2016), words with <unk>",
         "CC BY-SA 3.0",
-        "https://github.com/pytorch/examples",
-        _github_files(
-            "77f55b912142e11fcfdf5b530231fb9c52f181e8",
-            "pytorch/examples",
-            "word_language_model/data/wikitext-2",
-            **{"valid.txt": (1_121_681, "f0737ed31fc1329026e95cb8b98e19c2a182c39c240ab909dc31abf2f8af58e8")},
-        ),
+        "pytorch/examples/77f55b912142e11fcfdf5b530231fb9c52f181e8/word_language_model/data/wikitext-2",
+        **{"valid.txt": (1_121_681, "f0737ed31fc1329026e95cb8b98e19c2a182c39c240ab909dc31abf2f8af58e8")},
     ),
-    "multi30k": Dataset(
+    "multi30k": _from_github(
         "English and German captions, aligned (Elliott et al. 2016): 29,000 pairs, 1,014 and 1,000 held out",
         "research data of its authors, who name no licence",
-        "https://github.com/multi30k/dataset",
-        _github_files(
-            "a3d2e0d26b56f3846f66a952536ffed4e401d05a",
-            "multi30k/dataset",
-            "data/task1/raw",
-            **{
-                "train.en.gz": (568_929, "d79cfa999dd4c51d2cb42499b6796d5a882c3a8a961923c25a898c90f8bbd56f"),
-                "train.de.gz": (637_044, "726e39b2fa9eb9ffb6dc763fb35a179f80fae06ffc5d28b6ace5faa883de28a6"),
-                "val.en.gz": (21_650, "14f7d25ddd868909a9213e361768460edcacdd6ab9d1e77b92560dc10c10dc28"),
-                "val.de.gz": (24_681, "f0cba2f995189cf5770f29a8a9a537a3ad3f51657ad873405082ff6863a5e75a"),
-                "test_2016_flickr.en.gz": (21_077, "611d361c6334bc7246101d48097c13cf5c4413c5befc793cc629934359d532d9"),
-                "test_2016_flickr.de.gz": (22_890, "9204244e408ccb38d2a55cfcd344df15005fc42a07a6e55ca6c52b6ababb8cc8"),
-            },
-        ),
+        "multi30k/dataset/a3d2e0d26b56f3846f66a952536ffed4e401d05a/data/task1/raw",
+        **{
+            "train.en.gz": (568_929, "d79cfa999dd4c51d2cb42499b6796d5a882c3a8a961923c25a898c90f8bbd56f"),
+            "train.de.gz": (637_044, "726e39b2fa9eb9ffb6dc763fb35a179f80fae06ffc5d28b6ace5faa883de28a6"),
+            "val.en.gz": (21_650, "14f7d25ddd868909a9213e361768460edcacdd6ab9d1e77b92560dc10c10dc28"),
+            "val.de.gz": (24_681, "f0cba2f995189cf5770f29a8a9a537a3ad3f51657ad873405082ff6863a5e75a"),
+            "test_2016_flickr.en.gz": (21_077, "611d361c6334bc7246101d48097c13cf5c4413c5befc793cc629934359d532d9"),
+            "test_2016_flickr.de.gz": (22_890, "9204244e408ccb38d2a55cfcd344df15005fc42a07a6e55ca6c52b6ababb8cc8"),
+        },
     ),
     "gpt2": Dataset(
         "the byte-level vocabulary of GPT-2, 50,257 tokens and 50,000 merges",
@@ -134,7 +121,18 @@ def download_to(name: str, into: Path, source: Path | None = None, unlike: bool 
         raise InputError(f"no data {name!r}.{nearest(name, list(DATASETS))} Choose from {', '.join(DATASETS)}")
     files, folder = DATASETS[name].files, into / name
     require_place(folder, "--to", folder=True)
-    copies = {} if source is None else _local_copies(name, files, source, unlike)
+    copies: dict[str, Path] = {}
+    if source is not None:
+        for path in [place / file.name for place in (source, source / name) for file in files]:
+            if path.is_file():
+                copies[path.name] = path  # that in the folder of the dataset's name comes first
+        if lacking := [file.name for file in files if file.name not in copies]:
+            raise InputError(f"--from {source}: lacks {', '.join(lacking)}, there or in its folder {name}")
+        for file in files:
+            path = copies[file.name]
+            if (checksum := digest(path)) not in (file.sha256, *file.also) and not unlike:
+                expected = f"expected {file.sha256}; --any takes it all the same"
+                raise InputError(f"{path}: is another file, with SHA-256 {checksum}, {expected}")
     missing = []
     for file in files:
         path = folder / file.name
@@ -151,22 +149,6 @@ def download_to(name: str, into: Path, source: Path | None = None, unlike: bool 
     for file, content in zip(missing, contents, strict=True):
         write_atomic(folder / file.name, content)
     return [folder / file.name for file in missing]
-
-
-def _local_copies(name: str, files: Sequence[File], source: Path, unlike: bool) -> dict[str, Path]:
-    """Find files in a folder. Raises InputError where they lack, or are others and these are not accepted."""
-    candidates = {file.name: [source / name / file.name, source / file.name] for file in files}
-    copies = {file: path for file, paths in candidates.items() for path in reversed(paths) if path.is_file()}
-    if missing := [file.name for file in files if file.name not in copies]:
-        raise InputError(f"--from {source}: lacks {', '.join(missing)}, there or in its folder {name}")
-    for file in files:
-        path = copies[file.name]
-        checksum = digest(path)
-        if checksum not in (file.sha256, *file.also) and not unlike:
-            raise InputError(
-                f"{path}: is another file, with SHA-256 {checksum}, expected {file.sha256}; --any takes it all the same"
-            )
-    return copies
 
 
 def digest(path: Path) -> str:
@@ -209,13 +191,22 @@ def download(file: File) -> bytes:
     offline = "without a network, take the files from a folder with --from DIR"
     try:
         with _opener().open(file.address, timeout=SILENCE_SECONDS) as answer:
-            content = _read(answer, file)
+            parts, length, end = [], 0, time.monotonic() + DOWNLOAD_SECONDS
+            while part := answer.read(BLOCK):
+                parts.append(part)
+                length += len(part)
+                if length > file.size:
+                    expected = f"the {file.size:,} bytes expected; nothing is written"
+                    raise InputError(f"{file.address}: sends more than {expected}")
+                if time.monotonic() > end:
+                    raise InputError(f"{file.address}: takes over {DOWNLOAD_SECONDS:z.0f} s; nothing is written")
     except urllib.error.HTTPError as error:
         raise InputError(f"{file.address}: the server answers {error.code} {error.reason}; {offline}") from None
     except (OSError, http.client.HTTPException) as error:  # URLError is one of the first
         reason = getattr(error, "reason", None) or error
         text = " ".join(str(reason).split()) or type(error).__name__
         raise InputError(f"{file.address}: cannot be fetched ({text}); {offline}") from None
+    content = b"".join(parts)
     sha256 = hashlib.sha256(content).hexdigest()
     if sha256 != file.sha256:
         raise InputError(
@@ -223,16 +214,3 @@ def download(file: File) -> bytes:
             "nothing is written"
         )
     return content
-
-
-def _read(answer: http.client.HTTPResponse, file: File) -> bytes:
-    """Read a server's answer, no more than the file's size."""
-    parts, length, end = [], 0, time.monotonic() + DOWNLOAD_SECONDS
-    while part := answer.read(BLOCK):
-        parts.append(part)
-        length += len(part)
-        if length > file.size:
-            raise InputError(f"{file.address}: sends more than the {file.size:,} bytes expected; nothing is written")
-        if time.monotonic() > end:
-            raise InputError(f"{file.address}: takes over {DOWNLOAD_SECONDS:z.0f} s; nothing is written")
-    return b"".join(parts)

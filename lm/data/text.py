@@ -22,7 +22,7 @@ from lm.data.batch import (
     tensor,
 )
 from lm.data.corpus import SPLITS, Corpus
-from lm.data.order import batch_rows, evaluation_rows, rank_slice
+from lm.data.order import batch_rows, rank_slice
 from lm.data.synthetic import Source
 from lm.data.tokenizer import END_OF_TEXT, Bytes, Characters, Tokenizer
 from lm.data.tokens import Tokens, entry_unigram_nll, prepare, token_counts, unigram_nll
@@ -55,7 +55,7 @@ class RowData(Data):
     batch_size: int
     evaluation_batch_size: int
     evaluate_on: Literal["train", "validation"] = "validation"
-    tokens: Tokens | None = None
+    tokens: Tokens
 
     @abstractmethod
     def count_rows(self, split: str) -> int:
@@ -67,7 +67,6 @@ class RowData(Data):
 
     def bytes_per_token(self) -> Tensor:
         """Return the number of bytes of each token of the vocabulary."""
-        assert self.tokens is not None
         return torch.from_numpy(self.tokens.bytes_per_token)
 
     def check_devices(self, world: int) -> None:
@@ -88,7 +87,8 @@ class RowData(Data):
     def evaluation_batches(self, split: str, rank: int = 0, world: int = 1) -> Batches:
         """Return the batches of a split in a fixed order."""
         source = self.evaluated_split(split)
-        batches = list(evaluation_rows(self.count_rows(source), self.evaluation_batch_size))
+        total, size = self.count_rows(source), self.evaluation_batch_size
+        batches = [np.arange(start, min(start + size, total)) for start in range(0, total, size)]
         rows = lambda step: batches[step][rank_slice(rank, world, len(batches[step]))]  # noqa: E731
         return Batches(rows, lambda rows_b: self.gather(source, rows_b), 0, len(batches))
 
@@ -167,12 +167,10 @@ class TextData(RowData):
 
     def clusters(self, split: str) -> Clusters:
         """Return the clusters of a split's targets, from its documents."""
-        assert self.tokens is not None
         return clusters_from_documents(self.tokens.split[split], self.tokens.facts.end_of_text, self.context)
 
     def gather(self, split: str, rows_b: np.ndarray) -> Batch:
         """Return the batch of some rows of a split."""
-        assert self.tokens is not None
         indices = rows_b[:, None] * self.context + np.arange(self.context + 1)
         tokens_bt = tensor(self.tokens.split[split][indices])
         return Batch((tokens_bt[:, :-1].contiguous(),), tokens_bt[:, 1:].contiguous(), tensor(rows_b))

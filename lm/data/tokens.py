@@ -18,20 +18,8 @@ import tokenizers
 from lm.config.fingerprint import OURS
 from lm.config.fingerprint import fingerprint as code_fingerprint
 from lm.config.tree import run_id
-from lm.data.cache import (
-    DamageError,
-    cache_folder,
-    cache_io_errors,
-    check_ids,
-    damage_as_os_error,
-    ensure_entry,
-    find_damage,
-    stored_array,
-    stored_json,
-    stored_tokenizer,
-    warn_rebuilt,
-    write_array,
-)
+from lm.data import cache
+from lm.data.cache import DamageError, stored_array, stored_json, write_array
 from lm.data.corpus import SPLITS, Corpus, Splits, fingerprint
 from lm.data.tokenizer import END_OF_TEXT, UNKNOWN, Tokenizer, bytes_per_token, encode
 from lm.store.files import to_json, write_atomic
@@ -82,12 +70,12 @@ class Tokens:
             self.split = {name: stored_array(folder / f"{name}.npy") for name in SPLITS}
             self.bytes_per_token = stored_array(folder / "bytes.npy", mapped=False)
         except DamageError as damage:
-            raise damage_as_os_error(folder, damage) from None
+            raise cache.damage_as_os_error(folder, damage) from None
 
 
 def entry_folder(kind: str, text: str, tokenizer: str) -> Path:
     """Return the folder of the token ids, of `tokens` or `pairs`, of a text and a tokenizer, given by their hashes."""
-    return cache_folder() / kind / run_id([text, tokenizer])[:32]
+    return cache.cache_folder() / kind / run_id([text, tokenizer])[:32]
 
 
 def describe_entry(kind: str, splits: Splits, tokenizer: Tokenizer) -> tuple[tokenizers.Tokenizer, TextStats]:
@@ -107,7 +95,7 @@ def prepare(corpus: Corpus, tokenizer: Tokenizer, fractions: Sequence[float]) ->
     for name, documents in splits.items():
         facts.documents[name] = len(documents)
         facts.bytes[name] = sum(len(document.encode("utf-8", "surrogatepass")) for document in documents)
-    ensure_entry(
+    cache.ensure_entry(
         entry_folder("tokens", facts.fingerprint, facts.tokenizer),
         lambda entry: check_entry(entry, facts),
         lambda entry: _write_entry(entry, splits, trained, facts),
@@ -126,7 +114,7 @@ def check_entry(folder: Path, facts: TextStats) -> None:
     trained = check_tokenizer(folder, facts)
     for name in SPLITS:
         ids = stored_array(folder / f"{name}.npy")
-        check_ids(ids, f"{name}.npy", facts.vocabulary)
+        cache.check_ids(ids, f"{name}.npy", facts.vocabulary)
         for key, expected in (("tokens", len(ids)), ("unknown", count_unknown(ids, trained))):
             counts = stored.get(key)
             stored_count = counts.get(name) if isinstance(counts, dict) else None
@@ -136,7 +124,7 @@ def check_entry(folder: Path, facts: TextStats) -> None:
 
 def check_tokenizer(folder: Path, facts: TextStats) -> tokenizers.Tokenizer:
     """Read the tokenizer of an entry. Raises DamageError for another one, or where the bytes of its tokens differ."""
-    trained = stored_tokenizer(folder / "tokenizer.json", facts.tokenizer)
+    trained = cache.stored_tokenizer(folder / "tokenizer.json", facts.tokenizer)
     if not np.array_equal(stored_array(folder / "bytes.npy", mapped=False), bytes_per_token(trained)):
         raise DamageError("bytes.npy is not that of the tokenizer")
     return trained
@@ -160,8 +148,8 @@ def entry_unigram_nll(facts: TextStats) -> float | None:
 
 def is_usable(folder: Path, facts: TextStats, check: Callable[[Path, TextStats], None] = check_entry) -> bool:
     """Return True if an entry can be used for `facts`."""
-    with cache_io_errors():
-        return folder.is_dir() and find_damage(folder, lambda entry: check(entry, facts)) is None
+    with cache.cache_io_errors():
+        return folder.is_dir() and cache.find_damage(folder, lambda entry: check(entry, facts)) is None
 
 
 def count_unknown(ids: np.ndarray, tokenizer: tokenizers.Tokenizer) -> int:
@@ -178,8 +166,8 @@ def train_tokenizer(tokenizer: Tokenizer, documents: Sequence[str], text: str) -
             settings[key] = hashlib.sha256(Path(value).read_bytes()).hexdigest()
     if not type(tokenizer).__module__.startswith(f"{OURS}."):
         settings["code"] = code_fingerprint(type(tokenizer))
-    path = cache_folder() / "tokenizers" / f"{run_id([text, settings])[:32]}.json"
-    with cache_io_errors():
+    path = cache.cache_folder() / "tokenizers" / f"{run_id([text, settings])[:32]}.json"
+    with cache.cache_io_errors():
         with contextlib.suppress(DamageError):
             return _read_tokenizer(path)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -188,7 +176,7 @@ def train_tokenizer(tokenizer: Tokenizer, documents: Sequence[str], text: str) -
                 return _read_tokenizer(path)
             except DamageError as damage:
                 if path.is_file():
-                    warn_rebuilt(path, str(damage))
+                    cache.warn_rebuilt(path, str(damage))
             trained = tokenizer.train(documents).to_str()
             checksum = path.with_suffix(".sha256")
             checksum.unlink(missing_ok=True)  # a tokenizer without one is believed if it can be read

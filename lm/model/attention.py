@@ -15,6 +15,7 @@ from lm.model.initializers import QueryKeyLinear, ResidualLinear
 from lm.model.position import Position, relative_positions
 from lm.model.shape import Shape
 
+Optional = Tensor | None  # of a tensor, so that a signature fits on a line
 Scale = Literal["1/sqrt(d_k)", "1/d_k", "none"] | float
 
 
@@ -35,16 +36,12 @@ class Mask:
     """
 
     def __init__(
-        self,
-        causal: bool = True,
-        bias_hqs: Tensor | None = None,
-        hidden_bs: Tensor | None = None,
-        slopes_h: Tensor | None = None,
+        self, causal: bool = True, bias_hqs: Optional = None, hidden_bs: Optional = None, slopes_h: Optional = None
     ) -> None:
         self.causal, self.bias_hqs, self.hidden_bs, self.slopes_h = causal, bias_hqs, hidden_bs, slopes_h
         self._made: dict[tuple[int, int, int | None, torch.dtype], Tensor | None] = {}
 
-    def additive(self, queries: int, keys: int, window: int | None, like: Tensor) -> Tensor | None:
+    def additive(self, queries: int, keys: int, window: int | None, like: Tensor) -> Optional:
         """Return the mask and the bias as one tensor, broadcastable to (b, h, q, s); layers of a pass share it.
 
         Returns:
@@ -57,7 +54,7 @@ class Mask:
             self._made[key] = self._additive(queries, keys, window, like)
         return self._made[key]
 
-    def _additive(self, queries: int, keys: int, window: int | None, like: Tensor) -> Tensor | None:
+    def _additive(self, queries: int, keys: int, window: int | None, like: Tensor) -> Optional:
         windowed = window is not None and window < keys
         past = self.causal and 1 < queries < keys
         if self.bias_hqs is None and self.hidden_bs is None and not windowed and not past:
@@ -82,12 +79,7 @@ class Attention(nn.Module, ABC):
 
     @abstractmethod
     def forward(
-        self,
-        x_bqd: Tensor,
-        position: Position,
-        mask: Mask,
-        memory_bsd: Tensor | None = None,
-        cache: Cache | None = None,
+        self, x_bqd: Tensor, position: Position, mask: Mask, memory_bsd: Optional = None, cache: Cache | None = None
     ) -> Tensor:
         """Attend to `memory_bsd`, or to `x_bqd` itself where it is None.
 
@@ -141,12 +133,7 @@ class SoftmaxAttention(Attention):
         self.key_norm = nn.RMSNorm(shape.head_size, eps=1e-6) if qk_norm else nn.Identity()
 
     def forward(
-        self,
-        x_bqd: Tensor,
-        position: Position,
-        mask: Mask,
-        memory_bsd: Tensor | None = None,
-        cache: Cache | None = None,
+        self, x_bqd: Tensor, position: Position, mask: Mask, memory_bsd: Optional = None, cache: Cache | None = None
     ) -> Tensor:
         """Attend to the input itself, or to a memory, (b, q, width) to (b, q, width)."""
         q_bhqk, k_bgsk, v_bgsk = self.projected(x_bqd, position, memory_bsd, cache)
@@ -169,7 +156,7 @@ class SoftmaxAttention(Attention):
         """Return the heads of keys and values, each shared by as many of the query heads."""
 
     def projected(
-        self, x_bqd: Tensor, position: Position, memory_bsd: Tensor | None = None, cache: Cache | None = None
+        self, x_bqd: Tensor, position: Position, memory_bsd: Optional = None, cache: Cache | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return queries (b, h, q, k), keys and values (b, g, s, k), normed and rotated for the scores."""
         if memory_bsd is not None:
@@ -276,12 +263,7 @@ class LinearAttention(Attention):
         self.output = ResidualLinear(shape.width, shape.width, bias)
 
     def forward(
-        self,
-        x_bqd: Tensor,
-        position: Position,
-        mask: Mask,
-        memory_bsd: Tensor | None = None,
-        cache: Cache | None = None,
+        self, x_bqd: Tensor, position: Position, mask: Mask, memory_bsd: Optional = None, cache: Cache | None = None
     ) -> Tensor:
         """Attend to the input itself, or to a memory, (b, q, width) to (b, q, width)."""
         if mask.bias_hqs is not None:

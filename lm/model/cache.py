@@ -92,11 +92,10 @@ class Int8Rows:
 class Cache:
     """The keys and values of one layer. For use without gradients: rows are written in place."""
 
-    def __init__(self) -> None:
-        self._key, self._value = self._rows(), self._rows()
+    rows: type[Rows] | type[Int8Rows] = Rows
 
-    def _rows(self) -> Rows | Int8Rows:
-        return Rows()
+    def __init__(self) -> None:
+        self._key, self._value = self.rows(), self.rows()
 
     @property
     def length(self) -> int:
@@ -117,10 +116,6 @@ class Cache:
         """Add the rows of new tokens and return all keys and values."""
         return self._key.append(key_bgtk), self._value.append(value_bgtk)
 
-    def elements(self) -> int:
-        """Count the numbers held: 2 b g t k."""
-        return sum(rows.numel() for rows in (self.key_bgtk, self.value_bgtk) if rows is not None)
-
     def bytes(self) -> int:
         """Return the memory of the rows held; up to as much again is reserved for tokens to come."""
         return self._key.bytes() + self._value.bytes()
@@ -134,5 +129,4 @@ class Int8Cache(Cache):
     largest element of the values. Tokens added one by one or together give the same rows.
     """
 
-    def _rows(self) -> Rows | Int8Rows:
-        return Int8Rows()
+    rows = Int8Rows

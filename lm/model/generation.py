@@ -5,7 +5,7 @@ Legend: b batch, w beam, r rows = b w, s source time, t (target) time, d width, 
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import cast
 
 import torch
@@ -199,15 +199,6 @@ class Stepper:
                 cache.append(old.key_bgtk[rows_r], old.value_bgtk[rows_r])
 
 
-@dataclass
-class _Beams:
-    """The state of a search: live hypotheses as tensors, and those that ended, a list for each source."""
-
-    tokens_bwt: Tensor
-    total_bw: Tensor
-    ended: list[list[Hypothesis]] = field(default_factory=list)
-
-
 @torch.inference_mode()
 def beam_search(
     model: EncoderDecoder,
@@ -228,43 +219,36 @@ def beam_search(
     """
     if width < 1:
         raise ValueError(f"width={width} must be at least 1")
-    step = Stepper(model, source_bs, hidden_bs, width, cached)
-    batch, device = len(source_bs), source_bs.device
+    step, (batch, device) = Stepper(model, source_bs, hidden_bs, width, cached), (len(source_bs), source_bs.device)
+    index_b = torch.arange(batch, device=device)[:, None]
+    tokens_bwt = torch.full((batch, width, 1), ends.begin, device=device)
     total_bw = torch.full((batch, width), -torch.inf, dtype=torch.float64, device=device)
     total_bw[:, 0] = 0.0  # all rows of a source are the same at first
-    beams = _Beams(torch.full((batch, width, 1), ends.begin, device=device), total_bw, [[] for _ in range(batch)])
-    for _ in range(ends.longest):
-        total_bwv = beams.total_bw[:, :, None] + step(beams.tokens_bwt.flatten(0, 1)).unflatten(0, (batch, width))
-        step.reorder(_extend(beams, total_bwv, ends, alpha))
-        if all(len(ended) >= width for ended in beams.ended):
+    ended: list[list[Hypothesis]] = [[] for _ in range(batch)]
+    for length in range(1, ends.longest + 1):
+        total_bwv = total_bw[:, :, None] + step(tokens_bwt.flatten(0, 1)).unflatten(0, (batch, width))
+        vocabulary = total_bwv.shape[2]
+        # At most `width` of the extensions end, one for each row, so that as many again are left to live on.
+        total_bc, index_bc = total_bwv.flatten(1).topk(min(2 * width, width * vocabulary), dim=1)
+        row_bc, token_bc = index_bc // vocabulary, index_bc % vocabulary
+        ending_bc = (token_bc == ends.end) & total_bc.isfinite()
+        for index, choice in ending_bc[:, :width].nonzero().tolist():
+            if len(ended[index]) < width:
+                tokens = [*tokens_bwt[index, row_bc[index, choice], 1:].tolist(), ends.end]
+                score = float(total_bc[index, choice]) / length_penalty(length, alpha)
+                ended[index].append(Hypothesis(tokens, score, True))
+        live_bw = (token_bc == ends.end).long().sort(dim=1, stable=True).indices[:, :width]
+        row_bw, token_bw = row_bc.gather(1, live_bw), token_bc.gather(1, live_bw)
+        tokens_bwt = torch.cat([tokens_bwt[index_b, row_bw], token_bw[:, :, None]], dim=2)
+        # where too few do not end
+        total_bw = total_bc.gather(1, live_bw).masked_fill(token_bw == ends.end, -torch.inf)
+        step.reorder((index_b * width + row_bw).flatten())
+        if all(len(hypotheses) >= width for hypotheses in ended):
             break
-    for ended, totals_w, tokens_wt in zip(beams.ended, beams.total_bw, beams.tokens_bwt, strict=True):
-        if not ended:
+    for hypotheses, totals_w, tokens_wt in zip(ended, total_bw, tokens_bwt, strict=True):
+        if not hypotheses:
             best = int(totals_w.argmax())
             tokens = tokens_wt[best, 1:].tolist()
-            ended.append(Hypothesis(tokens, float(totals_w[best]) / length_penalty(len(tokens), alpha), False))
-        ended.sort(key=lambda hypothesis: -hypothesis.score)
-    return beams.ended
-
-
-def _extend(beams: _Beams, total_bwv: Tensor, ends: Ends, alpha: float) -> Tensor:
-    """Take the likeliest extensions into `beams`; returns the row that each live hypothesis continues, (r,)."""
-    batch, width, vocabulary = total_bwv.shape
-    # At most `width` of the extensions end, one for each row, so that as many again are left to live on.
-    count = min(2 * width, width * vocabulary)
-    total_bc, index_bc = total_bwv.flatten(1).topk(count, dim=1)
-    row_bc, token_bc = index_bc // vocabulary, index_bc % vocabulary
-    ending_bc = (token_bc == ends.end) & total_bc.isfinite()
-    length = beams.tokens_bwt.shape[2]
-    for index, choice in ending_bc[:, :width].nonzero().tolist():
-        if len(beams.ended[index]) < width:
-            tokens = [*beams.tokens_bwt[index, row_bc[index, choice], 1:].tolist(), ends.end]
-            score = float(total_bc[index, choice]) / length_penalty(length, alpha)
-            beams.ended[index].append(Hypothesis(tokens, score, True))
-    live_bw = (token_bc == ends.end).long().sort(dim=1, stable=True).indices[:, :width]
-    row_bw, token_bw = row_bc.gather(1, live_bw), token_bc.gather(1, live_bw)
-    index_b = torch.arange(batch, device=row_bw.device)[:, None]
-    beams.tokens_bwt = torch.cat([beams.tokens_bwt[index_b, row_bw], token_bw[:, :, None]], dim=2)
-    total_bw = total_bc.gather(1, live_bw)
-    beams.total_bw = total_bw.masked_fill(token_bw == ends.end, -torch.inf)  # where too few do not end
-    return (index_b * width + row_bw).flatten()
+            hypotheses.append(Hypothesis(tokens, float(totals_w[best]) / length_penalty(len(tokens), alpha), False))
+        hypotheses.sort(key=lambda hypothesis: -hypothesis.score)
+    return ended

@@ -234,64 +234,60 @@ class Rope(Position):
         return x_bhtk * cosine_tk + x_bhtk.roll(self.head_size // 2, dims=-1) * sine_tk
 
 
-class RopeLinear(Rope):
-    """Positions divided by `stretch` (Chen et al. 2023, position interpolation, https://arxiv.org/abs/2306.15595).
+class _Stretched(Rope):
+    """Rotations for longer contexts.
 
     Args:
         stretch: how many times longer the context is to become.
     """
 
     def __init__(self, shape: Shape, base: float = 10000.0, stretch: float = 2.0) -> None:
-        self.stretch = _stretch(stretch)
+        if not 1 <= stretch < math.inf:
+            raise ValueError(f"stretch={stretch} must be a finite number, at least 1")
+        self.stretch = stretch
         super().__init__(shape, base)
+
+
+class RopeLinear(_Stretched):
+    """Positions divided by `stretch` (Chen et al. 2023, position interpolation, https://arxiv.org/abs/2306.15595)."""
 
     def frequency(self) -> Tensor:
         """Return the frequencies divided by the stretch."""
         return super().frequency() / self.stretch
 
 
-class RopeNTK(Rope):
+class RopeNTK(_Stretched):
     """A larger base, base * stretch^(k / (k - 2)): the slowest pair is stretched whole, the fastest not at all.
 
     "NTK-aware" scaling (Peng et al. 2024, section 3.1, https://arxiv.org/abs/2309.00071).
-
-    Args:
-        stretch: how many times longer the context is to become.
     """
-
-    def __init__(self, shape: Shape, base: float = 10000.0, stretch: float = 2.0) -> None:
-        self.stretch = _stretch(stretch)
-        if shape.head_size <= 2:
-            raise ValueError(f"RopeNTK needs a head size above 2, not {shape.head_size}")
-        super().__init__(shape, base)
 
     def frequency(self) -> Tensor:
         """Return the frequencies of a larger base."""
-        size = self.head_size
-        return rope_frequencies(size, self.base * self.stretch ** (size / (size - 2)))
+        if self.head_size <= 2:
+            raise ValueError(f"RopeNTK needs a head size above 2, not {self.head_size}")
+        return rope_frequencies(self.head_size, self.base * self.stretch ** (self.head_size / (self.head_size - 2)))
 
 
-class RopeYarn(Rope):
+class RopeYarn(_Stretched):
     """YaRN: fast pairs unchanged, slow pairs interpolated, a ramp between, and a factor on rotated vectors.
 
     Peng et al. 2024, https://arxiv.org/abs/2309.00071. The factor is 0.1 ln(stretch) + 1.
 
     Args:
-        stretch: how many times longer the context is to become.
         fast, slow: rotations in the trained context above which a pair is left alone, below which it is interpolated.
     """
 
     def __init__(
         self, shape: Shape, base: float = 10000.0, stretch: float = 2.0, fast: float = 32.0, slow: float = 1.0
     ) -> None:
-        self.stretch = _stretch(stretch)
         require_positive(fast=fast, slow=slow)
         if not fast > slow:
             raise ValueError(f"fast={fast} must be above slow={slow}, and slow above 0")
         if base == 1:
             raise ValueError(f"base={base} turns every pair alike, and YaRN tells fast pairs from slow ones")
         self.fast, self.slow = fast, slow
-        super().__init__(shape, base)
+        super().__init__(shape, base, stretch)
 
     def frequency(self) -> Tensor:
         """Return frequencies of which only the low ones are divided by the stretch."""
@@ -308,9 +304,3 @@ class RopeYarn(Rope):
     def factor(self) -> float:
         """Return the factor of queries and keys, which sets the temperature of attention."""
         return 0.1 * math.log(self.stretch) + 1 if self.stretch > 1 else 1.0
-
-
-def _stretch(value: float) -> float:
-    if not 1 <= value < math.inf:
-        raise ValueError(f"stretch={value} must be a finite number, at least 1")
-    return value

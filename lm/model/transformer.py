@@ -67,7 +67,16 @@ class Embedding(RenamedAttributes, nn.Module):
 
 
 class Model(RenamedAttributes, nn.Module, ABC):
-    """A model that gives logits of the next token; `inputs` of a batch are its arguments."""
+    """A model that gives logits of the next token; `inputs` of a batch are its arguments.
+
+    Args:
+        vocabulary, context: sizes supplied by the data; the context is the longest row, source or target.
+        width, heads, layers: d_model, attention heads, blocks, of an encoder as many as of its decoder.
+        embedding, position, block, norm, attention, mlp: the parts.
+        initializer: draws the initial weights.
+        dropout: on the embeddings and on each residual branch.
+        parametrization: how initial weights, learning rates and multipliers go with the width; by default Standard.
+    """
 
     new_names: ClassVar = {"factors": "hidden_and_weight"}
     initializer: Initializer
@@ -96,14 +105,7 @@ class Decoder(Model):
     """A transformer that predicts each next token from the tokens up to it.
 
     Args:
-        vocabulary, context: sizes supplied by the data.
-        width, heads, layers: d_model, attention heads, blocks.
-        embedding, position, block, norm, attention, mlp: the parts.
-        initializer: draws the initial weights.
-        dropout: on the embeddings and on each residual branch.
         causal: off, every position sees the token it is to predict: a fault to measure, not a model.
-        parametrization: how initial weights, learning rates and multipliers go with the width; the standard one by
-            default.
     """
 
     local_heads = slice(None)  # the heads of each layer that this process computes: all but under tensor parallelism
@@ -186,15 +188,7 @@ class EncoderDecoder(Model):
     (section 3.4); encoder and decoder have position encodings of their own, and cross-attention has none.
 
     Args:
-        vocabulary, context: sizes supplied by the data; the context is the longest source and the longest target.
-        width, heads: d_model, attention heads.
-        layers: blocks of the encoder, and as many of the decoder.
-        embedding, position, block, norm, attention, mlp: the parts.
-        initializer: draws the initial weights.
-        dropout: on the embeddings and on each residual branch.
         cross: the decoder's attention to the encoder; the same as `attention` by default.
-        parametrization: how initial weights, learning rates and multipliers go with the width; the standard one by
-            default.
     """
 
     def __init__(

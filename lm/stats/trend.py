@@ -29,10 +29,6 @@ class Estimate:
         """True if the interval lies on one side of zero."""
         return self.low > 0 or self.high < 0
 
-    def within(self, margin: float) -> bool:
-        """Return whether the interval lies between -margin and margin."""
-        return -margin < self.low and self.high < margin
-
 
 @dataclass(frozen=True)
 class Trend:
@@ -100,7 +96,7 @@ def judge_trend(slope: Estimate, narrow: Estimate, middle: Estimate, fewest: int
     kind: Kind = "inconclusive"
     if fewest < MIN_PAIRS:
         kind = "too few"
-    elif narrow.within(margin):
+    elif -margin < narrow.low and narrow.high < margin:
         kind = "holds"
     elif slope.excludes_zero:
         kind = "turns" if not middle.excludes_zero else "grows" if slope.value * middle.value > 0 else "fades"

@@ -100,8 +100,8 @@ class _Sums:
         self.total, self.total_squares = (part.sum(axis=-1, keepdims=True) for part in (values, values**2))
         self.arm_total = arm.sum(axis=-1, keepdims=True)
 
-    def statistics(self, shift: Floats | float) -> Floats:
-        """Return the size of Welch's t of each division with the arm's values less `shift`, (..., w)."""
+    def p(self, shift: Floats | float) -> Floats:
+        """Return the share of divisions whose Welch's t, with the arm's values less `shift`, is that seen or larger."""
         n, m = self.n, self.m
         first = self.sums - shift * self.arm_members
         squares = self.squares - 2 * shift * self.arm_sums + shift**2 * self.arm_members
@@ -112,11 +112,7 @@ class _Sums:
         rounding = 1e-13 * (squares + squares_of_second)
         with np.errstate(divide="ignore", invalid="ignore"):
             size = np.where(variance > rounding, difference / np.sqrt(variance), np.inf)
-        return np.asarray(np.where(difference**2 > rounding, size, 0.0))
-
-    def p(self, shift: Floats | float) -> Floats:
-        """Return the share of divisions whose statistic is no smaller than the one seen, (...)."""
-        size = self.statistics(shift)
+        size = np.where(difference**2 > rounding, size, 0.0)
         return np.asarray((size >= size[..., :1] * (1 - TIE)).mean(axis=-1))
 
 

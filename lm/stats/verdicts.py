@@ -14,49 +14,21 @@ from typing import Any, Literal
 
 import numpy as np
 
+from lm.stats import tests
 from lm.stats.power import detectable
 from lm.stats.sequential import repeated_interval, sequential, stage_alpha
-from lm.stats.tests import (
-    ALPHA,
-    benjamini_hochberg,
-    bonferroni,
-    bootstrap_interval,
-    effect_size,
-    equivalence_p,
-    holm,
-    seeds_needed,
-    sign_flip_interval,
-    sign_flip_p,
-    smallest_p,
-    t_interval,
-    values_needed,
-)
+from lm.stats.tests import ALPHA, smallest_p
 
 Better = Literal["lower", "higher"] | None
 Interval = Literal["plain", "joint", "repeated", "seeds-and-text"]
 """Student's 95 %; the test's own, 95 % for a family together; one that holds at every look, at the share of its arm;
 one that holds on other text too."""
 
-Kind = Literal[
-    "not judged",
-    "baseline",
-    "no pair",
-    "no runs",
-    "identical",
-    "better",
-    "worse",
-    "higher",
-    "lower",
-    "equivalent",
-    "inconclusive",
-    "seeds only",
-    "too few",
-    "too early",
-    "undecided",
-]
-"""Kind of verdict; `seeds only`: found over seeds, not over texts. In stages it is too early before the first look, and
-undecided between two."""
-
+Unclaimed = Literal["not judged", "baseline", "no pair", "no runs", "identical", "too few", "too early", "undecided"]
+Direction = Literal["better", "worse", "higher", "lower"]
+# Kind of verdict; `seeds only`: found over seeds, not over texts. In stages it is too early before the first look, and
+# undecided between two.
+Kind = Literal[Unclaimed, Direction, "equivalent", "inconclusive", "seeds only"]
 DIRECTIONS = ("better", "worse", "higher", "lower")
 
 
@@ -130,16 +102,16 @@ class Comparison:
 
 def plain(differences: Sequence[float], margin: float = math.nan) -> Comparison:
     """Describe differences by their plain interval, without a test."""
-    low, high = t_interval(differences)
+    low, high = tests.t_interval(differences)
     return Comparison(differences, None, margin, low, high, plain_low=low, plain_high=high)
 
 
 def measure(differences: Sequence[float], better: Better = None, margin: float = math.nan) -> Comparison:
     """Describe differences with p, bootstrap interval and effect size."""
     comparison = plain(differences, margin)
-    comparison.better, comparison.p = better, sign_flip_p(differences)
-    comparison.bootstrap_low, comparison.bootstrap_high = bootstrap_interval(differences)
-    size = effect_size(differences)
+    comparison.better, comparison.p = better, tests.sign_flip_p(differences)
+    comparison.bootstrap_low, comparison.bootstrap_high = tests.bootstrap_interval(differences)
+    size = tests.effect_size(differences)
     comparison.effect, comparison.effect_low, comparison.effect_high = size.hedges, size.low, size.high
     return comparison
 
@@ -150,16 +122,18 @@ def num_tested(p_values: Sequence[float]) -> int:
 
 
 def _equivalence(family: Sequence[Comparison]) -> list[float]:
-    return [math.nan if math.isnan(each.margin) else equivalence_p(each.differences, each.margin) for each in family]
+    return [
+        math.nan if math.isnan(each.margin) else tests.equivalence_p(each.differences, each.margin) for each in family
+    ]
 
 
 def confirm(family: Sequence[Comparison]) -> None:
     """Judge confirmatory comparisons: sign-flip tests with joint intervals, and tests of equivalence (Holm)."""
     p_values = [comparison.p for comparison in family]
-    count, adjusted = num_tested(p_values), bonferroni(p_values)
-    for comparison, p, p_equivalent in zip(family, adjusted, holm(_equivalence(family)), strict=True):
+    count, adjusted = num_tested(p_values), tests.bonferroni(p_values)
+    for comparison, p, p_equivalent in zip(family, adjusted, tests.holm(_equivalence(family)), strict=True):
         comparison.p_adjusted, comparison.p_equivalent, comparison.significant = p, p_equivalent, p <= ALPHA
-        low, high = sign_flip_interval(comparison.differences, ALPHA / count)
+        low, high = tests.sign_flip_interval(comparison.differences, ALPHA / count)
         comparison.interval, (comparison.low, comparison.high) = (
             "joint",
             align_interval_with_test(comparison, low, high),
@@ -203,14 +177,14 @@ def confirm_in_stages(family: Sequence[Comparison], adaptive: Mapping[str, Any])
             continue
         comparison.p, comparison.level, comparison.significant = look.p, look.level, look.rejected
         if not math.isnan(comparison.margin):
-            comparison.p_equivalent = equivalence_p(comparison.differences[: look.pairs], comparison.margin)
+            comparison.p_equivalent = tests.equivalence_p(comparison.differences[: look.pairs], comparison.margin)
         within = comparison.p_equivalent <= stage_alpha(look.pairs, planned, maximum, alpha)
         kind: Kind = "too few" if smallest_p(maximum) > alpha else "inconclusive"
         if look.rejected_at is not None:
             kind = direction(comparison.mean, comparison.better)
         elif within or look.pairs < maximum:
             kind = "equivalent" if within else "undecided"
-        needed = seeds_needed(len(family)) if kind == "too few" else maximum
+        needed = tests.seeds_needed(len(family)) if kind == "too few" else maximum
         margin = comparison.margin if within else math.nan
         comparison.verdict = Verdict(kind, look.rejected_at or look.pairs, needed, margin, staged=True)
 
@@ -222,9 +196,9 @@ def explore(family: Sequence[Comparison]) -> None:
     would bound false discoveries on this text only: with text as noisy as seeds, 10 of 100 are false on other text.
     """
     p_seeds, p_equivalent_seeds = [comparison.p for comparison in family], _equivalence(family)
-    q_seeds = benjamini_hochberg(p_seeds)
-    q_both = benjamini_hochberg([_larger(p, each.p_both) for p, each in zip(p_seeds, family, strict=True)])
-    q_equivalent = benjamini_hochberg(
+    q_seeds = tests.benjamini_hochberg(p_seeds)
+    q_both = tests.benjamini_hochberg([_larger(p, each.p_both) for p, each in zip(p_seeds, family, strict=True)])
+    q_equivalent = tests.benjamini_hochberg(
         [_larger(p, each.p_equivalent_both) for p, each in zip(p_equivalent_seeds, family, strict=True)]
     )
     for comparison, of_seeds, q, equivalent in zip(family, q_seeds, q_both, q_equivalent, strict=True):
@@ -271,7 +245,7 @@ def verdict(
     """
     if pairs == 0 or math.isnan(difference):
         return Verdict("no pair")
-    equivalent = margin is not None and p_equivalent <= ALPHA and pairs >= values_needed()
+    equivalent = margin is not None and p_equivalent <= ALPHA and pairs >= tests.values_needed()
     within = margin if margin is not None and equivalent else math.nan
     if p_adjusted <= ALPHA and smallest_p(pairs) <= ALPHA:
         return Verdict(direction(difference, better), pairs, within=within)
@@ -284,7 +258,7 @@ def verdict(
 
 def too_few(pairs: int, comparisons: int = 1) -> Verdict:
     """Return the verdict "too few", with the number of seeds that could reach significance."""
-    return Verdict("too few", pairs, seeds_needed(comparisons))
+    return Verdict("too few", pairs, tests.seeds_needed(comparisons))
 
 
 def direction(difference: float, better: Better) -> Kind:

@@ -11,8 +11,7 @@ from statistics_audit.texts import lengths, scattered, truth
 
 from lm.stats.power import detectable
 from lm.stats.tests import ALPHA
-from lm.stats.text_power import chance_beyond, detectable_floor, detectable_on_texts, simulate
-from lm.stats.two_way import TwoWay, two_way
+from lm.stats.two_way import TwoWay, chance_beyond, detectable_floor, detectable_on_texts, simulate, two_way
 
 Array = np.ndarray
 
