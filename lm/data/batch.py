@@ -27,8 +27,8 @@ MAX_SEGMENTS = 128  # clusters of a text with fewer documents
 class Clusters:
     """The clusters of a split, `document` or `stretch`: losses within a document are no independent sample of text.
 
-    A stretch is an equal segment of a text of few documents or of unknown ones. At most `each` documents are pooled in
-    one. `of` maps numbers of rows (b,) to the clusters of their targets, int64 (b, t) or (b, 1).
+    A stretch is an equal segment of a text of few documents. `each` are documents pooled in one, at most. `of` maps
+    numbers of rows (b,) to the clusters of their targets, int64 (b, t) or (b, 1).
     """
 
     kind: str
@@ -44,10 +44,7 @@ def clusters_per_row(rows: int) -> Clusters:
 
 
 def clusters_from_documents(ids: np.ndarray, end: int | None, context: int) -> Clusters:
-    """Assign each target of packed text to the document that it lies in; row r predicts from r * context + 1 on.
-
-    `end` is the token that ends a document, and is part of it; None where the tokenizer has none.
-    """
+    """Assign each target of packed text, in rows of `context`, to the document that ends with the token `end`."""
     blocks = (len(ids) - 1) // context
     last = blocks * context
     ends = np.zeros(0, dtype=np.int64) if end is None else np.flatnonzero(ids[: last + 1] == end)
@@ -77,8 +74,7 @@ class Batch(NamedTuple):
 class Batches:
     """An iterable of `count` batches, of which the first `start` have been used already.
 
-    `rows` returns the row numbers of a step's batch that this process takes, it may be none; `gather` makes their
-    batch.
+    `rows` returns the row numbers of a step's batch that this process takes, perhaps none; `gather` makes the batch.
     """
 
     rows: Callable[[int], np.ndarray]
@@ -149,12 +145,10 @@ class Data(LightningDataModule, ABC):
 
     def train_dataloader(self) -> Batches:
         """Return the training batches from the trainer's step on."""
-        trainer = self.trainer
-        assert trainer is not None
-        every = trainer.accumulate_grad_batches
-        return self.training_batches(
-            trainer.global_step * every, trainer.max_steps * every, *rank_and_world_size(trainer)
-        )
+        assert self.trainer is not None
+        every = self.trainer.accumulate_grad_batches
+        start, count = self.trainer.global_step * every, self.trainer.max_steps * every
+        return self.training_batches(start, count, *rank_and_world_size(self.trainer))
 
     def val_dataloader(self) -> Batches:
         """Return the validation batches of this device."""

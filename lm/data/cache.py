@@ -37,10 +37,7 @@ def cache_folder() -> Path:
 
 
 def keep_compiled_code() -> None:
-    """Make torch.compile keep its code in the cache for later processes; to be called before torch is imported.
-
-    It changes nothing where the user has set a folder, or the cache cannot be written to.
-    """
+    """Make torch.compile, imported after this, keep its code in the cache; a folder set by the user stays."""
     folder = cache_folder() / "inductor"
     existing = next((path for path in (folder, *folder.parents) if path.exists()), folder)
     if existing.is_dir() and os.access(existing, os.W_OK):

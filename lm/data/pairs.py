@@ -17,23 +17,14 @@ import torch
 from torch import Tensor
 
 from lm.config.tree import InputError, nearest, require_regular
-from lm.data import IGNORED, cache
+from lm.data import IGNORED, cache, tokens
 from lm.data.batch import Batch, Batches, Clusters, Data, clusters_per_row, tensor
 from lm.data.cache import DamageError, stored_array, stored_json, write_array
 from lm.data.corpus import SPLITS, expand_user, read_unzipped
 from lm.data.order import permutation, rank_slice
 from lm.data.public import download_hint
 from lm.data.tokenizer import SPECIALS, Tokenizer
-from lm.data.tokens import (
-    TextStats,
-    check_tokenizer,
-    count_unknown,
-    describe_entry,
-    entry_folder,
-    row_counts,
-    unigram_nll,
-    write_stats,
-)
+from lm.data.tokens import TextStats
 
 SIDES = ("source", "target")
 
@@ -84,10 +75,7 @@ class LocalPairs:
 
 
 def read_lines(path: str, name: str) -> list[str]:
-    """Read the lines of a text file, plain or .gz, each stripped.
-
-    Raises InputError where it cannot be read, with `name` for the setting that names it.
-    """
+    """Read the stripped lines of a text file, plain or .gz, that the setting `name` names; raises InputError."""
     file = expand_user(path)
     try:
         require_regular(file)
@@ -142,12 +130,12 @@ def prepare_pairs(corpus: LocalPairs, tokenizer: Tokenizer) -> TextStats:
         pairs[split] = [pair for pair in lines if all(pair)]
         empty[f"{split}_empty"] = len(lines) - len(pairs[split])
     flat = {split: [text for pair in of_split for text in pair] for split, of_split in pairs.items()}
-    trained, facts = describe_entry("pairs", flat, tokenizer.with_specials())
+    trained, facts = tokens.describe_entry("pairs", flat, tokenizer.with_specials())
     facts.documents.update(empty)
     for split, of_split in pairs.items():
         facts.documents[split] = len(of_split)
         facts.bytes[split] = sum(len(target.encode()) for _, target in of_split)
-    folder = entry_folder("pairs", facts.fingerprint, facts.tokenizer)
+    folder = tokens.entry_folder("pairs", facts.fingerprint, facts.tokenizer)
     cache.ensure_entry(
         folder, lambda entry: check_pairs(entry, facts), lambda entry: _write(entry, pairs, trained, facts)
     )
@@ -163,7 +151,7 @@ def check_pairs(folder: Path, facts: TextStats) -> None:
     for key, value in expected.items():
         if stored.get(key) != value:
             raise DamageError(f"facts.json has {key}: {stored.get(key)!r}, expected {value!r}")
-    check_tokenizer(folder, facts)
+    tokens.check_tokenizer(folder, facts)
     for split in SPLITS:
         for side in SIDES:
             ids = stored_array(folder / f"{split}.{side}.npy")
@@ -188,9 +176,9 @@ def _write(folder: Path, pairs: Pairs, tokenizer: tokenizers.Tokenizer, facts: T
             write_array(folder / f"{split}.{side}.npy", ids.astype(facts.id_type))
             ends = np.cumsum([len(row) for row in encoded], dtype=np.int64)
             write_array(folder / f"{split}.{side}.ends.npy", ends)
-            counted["unknown"][split] += count_unknown(ids, tokenizer)
+            counted["unknown"][split] += tokens.count_unknown(ids, tokenizer)
         counted["tokens"][split] = len(ids) + len(of_split)  # the side written last is the target
-    write_stats(folder, tokenizer, facts, counted)
+    tokens.write_stats(folder, tokenizer, facts, counted)
 
 
 def encode_lines(tokenizer: tokenizers.Tokenizer, lines: Sequence[str]) -> list[np.ndarray]:
@@ -209,10 +197,7 @@ def pad_rows(rows: Sequence[Sequence[int] | np.ndarray], filler: int) -> np.ndar
 
 
 def bucket_rows(order: np.ndarray, source: np.ndarray, target: np.ndarray, budget: int) -> Iterator[np.ndarray]:
-    """Yield batches of `order` whose padded source and target tokens are `budget` together at most.
-
-    `order` are row numbers, `source` and `target` the tokens of each row.
-    """
+    """Yield batches of rows in this order, whose padded source and target tokens are `budget` together at most."""
     start, longest_source, longest_target = 0, 0, 0
     for index, row in enumerate(order):
         sides = max(longest_source, source[row]), max(longest_target, target[row])
@@ -263,22 +248,22 @@ class PairData(Data):
         if self.facts is not None:
             return
         facts = prepare_pairs(self.corpus, self.tokenizer)
-        tokens, targets = PairTokens(facts), dict[str, np.ndarray]()
+        encoded, targets = PairTokens(facts), dict[str, np.ndarray]()
         for split in SPLITS:
-            count = len(rows := self._fitting(tokens, split))
-            ids, lengths = tokens.ids[f"{split}.{SIDES[-1]}"], tokens.lengths(split, SIDES[-1])
-            targets[split] = row_counts(ids, lengths, rows, facts.vocabulary)
-            targets[split][tokens.end] += count
+            count = len(rows := self._fitting(encoded, split))
+            ids, lengths = encoded.ids[f"{split}.{SIDES[-1]}"], encoded.lengths(split, SIDES[-1])
+            targets[split] = tokens.row_counts(ids, lengths, rows, facts.vocabulary)
+            targets[split][encoded.end] += count
             facts.documents[f"{split}_too_long"] = facts.documents[split] - count
             if not count and split != "test":
                 raise InputError(
                     f"data: of {facts.documents[split]} {split} pairs none fits into context={self.context}; "
                     "give more text or a larger data.context"
                 )
-        self.facts = replace(facts, unigram_nll=unigram_nll(targets["train"], targets["validation"]))
+        self.facts = replace(facts, unigram_nll=tokens.unigram_nll(targets["train"], targets["validation"]))
 
-    def _fitting(self, tokens: PairTokens, split: str) -> np.ndarray:
-        sides = [tokens.lengths(split, side) + 1 <= self.context for side in SIDES]
+    def _fitting(self, encoded: PairTokens, split: str) -> np.ndarray:
+        sides = [encoded.lengths(split, side) + 1 <= self.context for side in SIDES]
         return np.flatnonzero(sides[0] & sides[1])
 
     def setup(self, stage: str | None = None) -> None:

@@ -29,14 +29,9 @@ def uniforms(stream: np.random.PCG64, count: int) -> np.ndarray:
 
 
 class Source(Corpus):
-    """A random process that writes one text a split; its letters are ASCII, one byte each.
+    """A random process that writes one text a split; its letters are ASCII, one byte each, and sorted.
 
     Every text starts the process anew, so that validation and test are independent of the training text.
-
-    Args:
-        alphabet: its letters, sorted, so that `Characters` numbers them from 1 in this order.
-        size: characters in all.
-        seed: decides the text and whatever of the process is drawn.
     """
 
     def __init__(self, alphabet: str, size: int, seed: int) -> None:

@@ -12,15 +12,7 @@ from torch import Tensor
 
 from lm.config.tree import InputError
 from lm.data import IGNORED
-from lm.data.batch import (
-    Batch,
-    Batches,
-    Clusters,
-    Data,
-    clusters_from_documents,
-    clusters_per_row,
-    tensor,
-)
+from lm.data.batch import Batch, Batches, Clusters, Data, clusters_from_documents, clusters_per_row, tensor
 from lm.data.corpus import SPLITS, Corpus
 from lm.data.order import batch_rows, rank_slice
 from lm.data.synthetic import Source
@@ -156,10 +148,7 @@ class TextData(RowData):
         return (self.facts.tokens[split] - 1) // self.context
 
     def entropy_per_token(self) -> float | None:
-        """Return the nats per token of the best possible predictor, or None where it is unknown.
-
-        It is the corpus's entropy rate where a token is a character; a block begins without what came before.
-        """
+        """Return the nats per token of the best predictor of long text; None unless tokens are known characters."""
         assert self.facts is not None
         characters = isinstance(self.tokenizer, Characters) and not any(self.facts.unknown.values())
         one_byte = isinstance(self.tokenizer, Bytes) and isinstance(self.corpus, Source)

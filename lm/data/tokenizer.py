@@ -216,10 +216,7 @@ def _byte_level(model: models.Model) -> tokenizers.Tokenizer:
 
 
 def encode(tokenizer: tokenizers.Tokenizer, documents: Sequence[str]) -> np.ndarray:
-    """Encode documents as one int64 array; each is followed by the end-of-text token if the tokenizer has one.
-
-    A special token's name in a document is text like any other.
-    """
+    """Encode documents, also names of special tokens, as one int64 array, each with the end of text if there is one."""
     end = tokenizer.token_to_id(END_OF_TEXT)
     tail = [] if end is None else [end]
     tokenizer.encode_special_tokens = True  # as text; it is not kept in the tokenizer's file

@@ -34,10 +34,7 @@ COUNT_CHUNK = 2**22  # token ids that are counted at once, so that a memory-mapp
 
 @dataclass(frozen=True)
 class TextStats:
-    """Statistics of a corpus and a tokenizer; all of the text that a cell's identity needs.
-
-    `unigram_nll` is the loss of a unigram model on the validation split; None where the data does not provide it.
-    """
+    """Statistics of a corpus and a tokenizer; `unigram_nll` is the loss of a unigram model on validation, or None."""
 
     folder: str
     fingerprint: str
@@ -232,10 +229,10 @@ def row_counts(ids: np.ndarray, lengths: np.ndarray, rows: np.ndarray, vocabular
 
 
 def unigram_nll(training_v: np.ndarray, validation_v: np.ndarray) -> float | None:
-    """Compute the loss of the training text's unigram model on the validation text, in nats per token.
+    """Compute the loss of the training text's unigram model on the validation text, in nats per token, or None.
 
-    A token that occurs c times among n has the probability (c + 1) / (n + v). The arguments count how often each token
-    is a target, (v,). None where validation has no targets.
+    A token that occurs c times among n has the probability (c + 1) / (n + v). The arguments count targets by token,
+    (v,).
     """
     if not validation_v.sum():
         return None

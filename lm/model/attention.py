@@ -28,11 +28,9 @@ def scale_factor(scale: Scale, head_size: int) -> float:
 class Mask:
     """A mask over keys and a bias on scores, the same for every layer of a forward pass.
 
-    Args:
-        causal: no query sees a later key; the queries are the last of the keys' positions.
-        bias_hqs: added to the scaled scores, from the position encoding.
-        hidden_bs: keys that no query sees, such as padding.
-        slopes_h: the slope of each head, where the bias is minus the slope times the distance.
+    If causal, no query sees a later key; the queries are the last of the keys' positions. No query sees a key of
+    `hidden_bs`, such as padding. Where the bias is minus a slope times the distance, `slopes_h` has the slope of each
+    head.
     """
 
     def __init__(
@@ -44,8 +42,7 @@ class Mask:
     def additive(self, queries: int, keys: int, window: int | None, like: Tensor) -> Optional:
         """Return the mask and the bias as one tensor, broadcastable to (b, h, q, s); layers of a pass share it.
 
-        Returns:
-            None for plain causality over equal numbers of queries and keys, or for no mask at all.
+        None stands for plain causality over equal numbers of queries and keys, or for no mask at all.
         """
         if torch.compiler.is_compiling():  # layers share its code where nothing is kept
             return self._additive(queries, keys, window, like)
@@ -81,10 +78,7 @@ class Attention(nn.Module, ABC):
     def forward(
         self, x_bqd: Tensor, position: Position, mask: Mask, memory_bsd: Optional = None, cache: Cache | None = None
     ) -> Tensor:
-        """Attend to `memory_bsd`, or to `x_bqd` itself where it is None.
-
-        A cache holds the keys and values of earlier tokens.
-        """
+        """Attend to `memory_bsd`, or to `x_bqd` itself where it is None; a cache holds earlier keys and values."""
 
 
 class SoftmaxAttention(Attention):

@@ -27,14 +27,10 @@ BLOCK = 128  # queries in a block of `blocked`
 
 
 class AttentionArgs(NamedTuple):
-    """The options that turn q k^T into the weight of each value.
+    """The options that turn q k^T into the weight of each value, as in `attention_weights`, and the dropout of weights.
 
-    Args:
-        scale: multiplies it.
-        bias: added then, broadcastable to (b, h, q, s): all that hides a key, causality too, or None.
-        causal: no query sees a later key; without a bias of as many queries as keys, or of one query.
-        softcap: bounds the scaled products by tanh; None leaves them.
-        dropout: of the weights.
+    The bias is all that hides a key, causality too. Without it, `causal` is for as many queries as keys, or for one
+    query.
     """
 
     scale: float
@@ -92,8 +88,7 @@ BF16_EXACT_INT = 256
 def alibi_as_extra_dims(q_bhqk: Tensor, k_bgsk: Tensor, slopes_h: Tensor, scale: float) -> tuple[Tensor, Tensor]:
     """Extend queries and keys by two dimensions whose scaled product adds slope * (position of the key).
 
-    Under causality this is ALiBi's penalty on distance: the missing slope * (position of the query) is the same for all
-    keys of a row, and the softmax ignores it. The keys are repeated to as many heads as the queries.
+    Under causality this is ALiBi's penalty: what is missing is the same for all keys of a row, and softmax ignores it.
     """
     position_s = torch.arange(k_bgsk.shape[2], device=k_bgsk.device)
     low_s = position_s % BF16_EXACT_INT
@@ -123,10 +118,7 @@ def _whole_bias(q_bhqk: Tensor, k_bgsk: Tensor, args: AttentionArgs) -> Tensor |
 
 
 def blocked(q_bhqk: Tensor, k_bgsk: Tensor, v_bgsk: Tensor, args: AttentionArgs) -> Tensor:
-    """Attend one block of queries after the other, (b, h, q, k).
-
-    This saves half of the products, and of the weights kept for the gradient, as the context grows.
-    """
+    """Attend one block of queries after the other, (b, h, q, k), which saves half of the products and weights."""
     heads, queries, keys = *q_bhqk.shape[1:3], k_bgsk.shape[2]
     if not args.causal or queries <= BLOCK:
         return plain(q_bhqk, k_bgsk, v_bgsk, args)

@@ -41,11 +41,10 @@ class Rows:
 
 
 def quantise(x_bgtk: Tensor) -> tuple[Tensor, Tensor]:
-    """Quantise rows to int8 codes (b, g, t, k) and a float32 scale per row (b, g, t, 1).
+    """Quantise rows to int8 codes (b, g, t, k) and a float32 scale per row (b, g, t, 1): scale = absmax / 127.
 
-    Symmetric: scale = absmax / 127 over the row, code = round(x / scale), so that each element comes back within
-    absmax / 254, but for rounding to the precision of x (Dettmers et al. 2022, section 2.1,
-    https://arxiv.org/abs/2208.07339). A row that is not finite comes back as NaN, 0 times its scale.
+    Each element comes back within absmax / 254, but for rounding to the precision of x (Dettmers et al. 2022, section
+    2.1, https://arxiv.org/abs/2208.07339). A row that is not finite comes back as NaN, 0 times its scale.
     """
     wide_bgtk = x_bgtk.to(torch.promote_types(x_bgtk.dtype, torch.float32))
     scale_bgt1 = (wide_bgtk.abs().amax(-1, keepdim=True) / INT8_MAX).float()
@@ -122,11 +121,11 @@ class Cache:
 
 
 class Int8Cache(Cache):
-    """A cache with a byte per number and 4 bytes per row: 2 b g t (k + 4) bytes.
+    """A cache with a byte per number and 4 bytes per row: 2 b g t (k + 4) bytes, the same however tokens are added.
 
-    Each dequantised element is within absmax / 254 of the original, absmax being that of its key or value. A score is
-    then off by at most e = scale * |q|_1 * absmax / 254, and a head's output by (exp(2e) - 1) V + V / 254, V being the
-    largest element of the values. Tokens added one by one or together give the same rows.
+    Each element is within absmax / 254 of the original, absmax being that of its key or value. A score is then off by
+    at most e = scale * |q|_1 * absmax / 254, and a head's output by (exp(2e) - 1) V + V / 254, V being the largest
+    value.
     """
 
     rows = Int8Rows

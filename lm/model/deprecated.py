@@ -7,10 +7,7 @@ from typing import Any, ClassVar
 
 
 def resolve_old_name(module: str, name: str, new_names: Mapping[str, str]) -> Any:
-    """Return what a module's old name stands for now, by dotted paths; to be called by the module's `__getattr__`.
-
-    Raises AttributeError for a name that the module never had.
-    """
+    """Return what a module's old name stands for now, by dotted paths; called by the module's `__getattr__`."""
     if name not in new_names:
         raise AttributeError(f"module {module!r} has no attribute {name!r}")
     warnings.warn(f"{module}.{name} is now {new_names[name]}", DeprecationWarning, stacklevel=3)

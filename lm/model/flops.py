@@ -81,10 +81,7 @@ class Flops:
 
 
 def flops_per_token(model: Model, context: int) -> Flops:
-    """Count FLOPs per token in a row of `context` tokens; with an encoder per target token of as long a source.
-
-    Raises InputError where the model has parts that nobody has counted.
-    """
+    """Count FLOPs per token in a row of `context` tokens; with an encoder per target token of as long a source."""
     row = flops_per_row(model, context)
     return Flops(row.linear / context, row.attention / context, row.useful / context)
 
@@ -168,9 +165,8 @@ def cache_bytes(model: Model, context: int, batch: int = 1) -> dict[str, int]:
 def activation_bytes(model: Model, context: int, batch: int = 1) -> dict[str, int]:
     """Estimate what one training step keeps for the backward pass, by dtype, without weights and gradients.
 
-    This is b t (sum of `activation_numel` over all modules) numbers; the masks, made once per pass: h t^2 for an
-    encoding that biases scores, t^2 for a window; and below float32 the copies of weights that are multiplied as one
-    matrix. CUDA kernels keep less of norms and dropout; autocast keeps copies of the weights besides.
+    These are b t (sum of `activation_numel` over all modules) numbers; masks, made once per pass: h t^2 for an encoding
+    that biases scores, t^2 for a window; and below float32 copies of weights. CUDA kernels keep less, autocast more.
     """
     shape = shape_of(model)
     token = sum(activation_numel(module, shape, context) for module in model.modules())

@@ -9,8 +9,7 @@ MIN_ROWS_TO_FUSE = 32  # rows of the input below which joining the weights takes
 def fused_linear(x: Tensor, *layers: nn.Linear) -> Tensor:
     """Apply several linear layers to x (..., i) in one product; returns (..., sum of o), side by side.
 
-    Parameters and gradients stay those of the layers; results are equal up to rounding. The layers are called one by
-    one where they would not gain (`should_fuse`, few rows), or where something else watches or replaces one.
+    They are called one by one where they would not gain, or where something else watches or replaces one.
     """
     if (
         not should_fuse(x)
@@ -24,10 +23,7 @@ def fused_linear(x: Tensor, *layers: nn.Linear) -> Tensor:
 
 
 def should_fuse(x: Tensor) -> bool:
-    """Return True under autocast and in compiled code, where fusing pays.
-
-    Plain float32 keeps its order of summation: 400 steps at a high learning rate turn a last digit into a difference.
-    """
+    """Return True under autocast and in compiled code; plain float32 keeps its order of summation, bit for bit."""
     return autocasting(x.device.type) or torch.compiler.is_compiling()
 
 

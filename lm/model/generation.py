@@ -25,10 +25,7 @@ def greedy(logits_bv: Tensor) -> Tensor:
 
 
 def apply_temperature(logits_bv: Tensor, temperature: float) -> Tensor:
-    """Divide logits by a temperature, less the largest of the row, in float64.
-
-    The probabilities are the same, and there is no overflow near 0.
-    """
+    """Divide logits, less the largest of the row against overflow, by a temperature, in float64."""
     return (logits_bv - logits_bv.amax(-1, keepdim=True)).double() / temperature
 
 
@@ -52,10 +49,7 @@ def top_p(logits_bv: Tensor, p: float) -> Tensor:
 
 
 def draw(logits_bv: Tensor, generator: torch.Generator) -> Tensor:
-    """Draw a token of each row with the probabilities softmax(logits), (b,).
-
-    It is drawn on the generator's device: with one on the CPU a seed gives the same text on every device of the model.
-    """
+    """Draw a token of each row with the probabilities softmax(logits), (b,), on the device of the generator."""
     shares_bv = logits_bv.softmax(-1, dtype=torch.float64).to(generator.device)
     return torch.multinomial(shares_bv, 1, generator=generator)[:, 0].to(logits_bv.device)
 
@@ -108,13 +102,9 @@ def generate(
 ) -> Iterator[Tensor]:
     """Continue `tokens_bt`, one token of each row at a time; yields tokens (b,), each as soon as it is known.
 
-    Args:
-        model: called as model(tokens, caches); in evaluation mode.
-        tokens_bt: the prompt, at least one token per row.
-        steps: the most tokens to generate.
-        choose: picks the next tokens from logits.
-        caches: one per layer, empty or holding what came before `tokens_bt`; without, every step reads all tokens anew.
-        stop: a row that has generated this token repeats it; generation ends once every row has.
+    The model is called as model(tokens, caches). A cache per layer is empty or holds what came before `tokens_bt`;
+    without caches every step reads all tokens anew. A row that has generated `stop` repeats it; generation ends once
+    every row has.
 
     Raises:
         ValueError: for no tokens, a model in training mode, or where a position encoding reaches no further.
@@ -160,18 +150,12 @@ class Hypothesis:
 
 
 def length_penalty(length: int, alpha: float) -> float:
-    """Compute ((5 + length) / 6)^alpha, by which log-probabilities are divided (Wu et al. 2016, equation 14).
-
-    https://arxiv.org/abs/1609.08144
-    """
+    """Compute ((5 + length) / 6)^alpha, the divisor of log-probabilities (Wu et al. 2016, arXiv:1609.08144)."""
     return float(((5 + length) / 6) ** alpha)
 
 
 class Stepper:
-    """A model of the next token for rows of targets that grow by one token per call.
-
-    There are `width` rows of each source, next to one another. Keys and values of earlier tokens are kept if `cached`.
-    """
+    """A model of the next token for rows of targets, `width` of each source, that grow by one token per call."""
 
     def __init__(
         self, model: EncoderDecoder, source_bs: Tensor, hidden_bs: Tensor, width: int = 1, cached: bool = True

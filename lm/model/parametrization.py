@@ -58,9 +58,8 @@ class MuP(Parametrization):
     Yang et al. 2022, https://arxiv.org/abs/2203.03466, table 8: linear layers have initial weights of variance 1 /
     inputs and, with AdamW, a learning rate that goes with 1 / width; tables and vectors keep theirs; the input of the
     output layer, tied or not, is multiplied by base / width; scores are scaled by 1 / d_k. At the base width all of it
-    is the standard model. Muon's updates are orthogonal matrices times sqrt(width) here, and are to keep their spectral
-    norm (Yang, Simon and Bernstein 2023, https://arxiv.org/abs/2310.17813): its rate goes with 1 / sqrt(width). Rate
-    times weight decay stays what it is at the base width.
+    is the standard model. Muon's updates keep their spectral norm (Yang, Simon and Bernstein 2023,
+    https://arxiv.org/abs/2310.17813): its rate goes with 1 / sqrt(width). Rate times weight decay stays as it is.
 
     Args:
         base_width: at which the recipe was found.

@@ -138,10 +138,7 @@ class Alibi(Position):
 
 
 def relative_buckets(relative_qk: Tensor, buckets: int, longest: int, causal: bool) -> Tensor:
-    """Map key positions less query positions to T5's buckets: exact for near keys, then logarithmic up to `longest`.
-
-    Without causality half of the buckets are for later keys.
-    """
+    """Map relative positions to T5's buckets, exact for near keys; half are for later keys without causality."""
     offset_qk, distance_qk = torch.zeros_like(relative_qk), (-relative_qk).clamp(min=0)
     if not causal:
         buckets //= 2

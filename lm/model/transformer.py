@@ -134,9 +134,7 @@ class Decoder(Model):
         shape = self.parametrization.shape(Shape(vocabulary, context, width, heads, layers))
         self.shape, self.depth, self.causal = shape, layers, causal
         self.initializer = self.parametrization.initializer(initializer, shape)
-        self.embedding = embedding(shape)
-        self.position = position(shape)
-        self.dropout = nn.Dropout(dropout)
+        self.embedding, self.position, self.dropout = embedding(shape), position(shape), nn.Dropout(dropout)
         arrange = lambda: block(shape, norm, dropout)  # noqa: E731
         self.blocks = nn.ModuleList(Block(attention(shape), mlp(shape), arrange) for _ in range(layers))
         residual: ResidualConnection = arrange()
@@ -216,8 +214,7 @@ class EncoderDecoder(Model):
         self.shape, self.depth = shape, layers
         self.initializer = self.parametrization.initializer(initializer, shape)
         arrange = lambda: block(shape, norm, dropout)  # noqa: E731
-        self.embedding = embedding(shape)
-        self.dropout = nn.Dropout(dropout)
+        self.embedding, self.dropout = embedding(shape), nn.Dropout(dropout)
         self.encoder_position, self.decoder_position = position(shape), position(shape)
         self.encoder = nn.ModuleList(Block(attention(shape), mlp(shape), arrange) for _ in range(layers))
         self.decoder = nn.ModuleList(
@@ -230,8 +227,7 @@ class EncoderDecoder(Model):
                 "without a window"
             )
         residual: ResidualConnection = arrange()
-        self.encoder_norm = residual.final_norm(shape, norm)
-        self.decoder_norm = residual.final_norm(shape, norm)
+        self.encoder_norm, self.decoder_norm = (residual.final_norm(shape, norm) for _ in range(2))
 
     def forward(self, target_bt: Tensor, source_bs: Tensor, hidden_bs: Tensor) -> Tensor:  # type: ignore[override]
         """Return logits (b, t, v) of the next target tokens; hidden_bs is True for padding of the source."""
@@ -265,10 +261,7 @@ class EncoderDecoder(Model):
 
 
 def load_weights(checkpoint: Path) -> dict[str, Tensor]:
-    """Load the model's tensors by name from a checkpoint in one file; nothing but tensors is loaded.
-
-    Raises ValueError where the file is not what was written. Torch itself reads changed bytes as other weights.
-    """
+    """Load the tensors of a model, and nothing else, from a checkpoint; raises ValueError for a damaged one."""
     if not is_intact(checkpoint):
         raise ValueError(
             "is damaged: its bytes are not those that were written; delete the cell, and it is trained again"

@@ -2,10 +2,7 @@
 
 The compute-equivalent gain of an arm is the compute that the baseline needs for the arm's loss, over the arm's own
 (Gundlach et al. 2025, https://arxiv.org/abs/2511.21622). The baseline's law is read at its own loss at the rung plus
-the paired difference: what both share, seeds and the law's misfit alike, drops out, and an arm that changes nothing has
-a gain of exactly one.
-
-Legend: d draws, k rungs, s seeds.
+the paired difference: an arm that changes nothing has a gain of exactly one. Legend: d draws, k rungs, s seeds.
 """
 
 import functools
@@ -17,17 +14,9 @@ from typing import Literal
 import numpy as np
 from scipy import stats
 
+from lm.stats import trend
 from lm.stats.scaling import DELTA, MIN_RUNGS, TUNING, Array, Law, draw_means, fit, interval
-from lm.stats.trend import (
-    Estimate,
-    Trend,
-    estimate_from_draws,
-    estimate_from_means,
-    judge_trend,
-    mean_variances,
-    trend_of_means,
-    trend_weights,
-)
+from lm.stats.trend import Estimate, Trend
 
 DRAWS = 1_000
 
@@ -91,10 +80,7 @@ class ScalingFit:
 
 
 class LadderDraws:
-    """Rungs of one arm, from the least compute to the most, with bootstrap draws of every mean.
-
-    Every rung has a seed of the baseline and a pair. The draws of the baseline are the same for every arm.
-    """
+    """Rungs of one arm, from the least compute to the most, with bootstrap draws of the mean of seeds and pairs."""
 
     def __init__(self, rungs: Sequence[ScalePoint], draws: int = DRAWS) -> None:
         self.rungs = list(rungs)
@@ -142,8 +128,11 @@ def fit_scaling(
     """
     ladder = LadderDraws(rungs, draws)
     values = [rung.pairs for rung in rungs]
-    by_rung = [_mean(differences) for differences in values]
-    of_difference = trend_of_means(ladder.compute_k, values, margins[0], 1 - level)
+    by_rung = [
+        trend.estimate_from_means([pairs], np.ones(1), 0.95) if len(pairs) > 1 else Estimate(float(pairs.mean()))
+        for pairs in values
+    ]
+    of_difference = trend.trend_of_means(ladder.compute_k, values, margins[0], 1 - level)
     if len(rungs) < MIN_RUNGS or not ladder.repeated:
         unknown = Trend("none" if ladder.repeated else "too few", margin=margins[1])
         return ScalingFit(by_rung, None, None, of_difference, unknown, None)
@@ -175,21 +164,18 @@ def gains_of(ladder: LadderDraws, laws: tuple[Law, Law], margin: float, level: f
             beyond = "floor"
         gains.append(Gain(log, beyond))
     variance_k = np.array([_variance(rung.pairs) for rung in ladder.rungs])
-    spread_k = mean_variances(variance_k, np.array([len(rung.pairs) for rung in ladder.rungs]))
+    spread_k = trend.mean_variances(variance_k, np.array([len(rung.pairs) for rung in ladder.rungs]))
     spread_k = spread_k / law.steepness(ladder.compute_k) ** 2 if spread_k.all() else np.ones(count)
-    rise_k, middle_k = trend_weights(ladder.compute_k, spread_k)
+    rise_k, middle_k = trend.trend_weights(ladder.compute_k, spread_k)
     slope, narrow = (
-        estimate_from_draws(value_k, draws_dk, rise_k, sources, of, 1 - part) for part in (level, 2 * level)
+        trend.estimate_from_draws(value_k, draws_dk, rise_k, sources, of, 1 - part) for part in (level, 2 * level)
     )
-    middle = estimate_from_draws(value_k, draws_dk, middle_k, sources, of, 1 - level)
-    return gains, judge_trend(slope, narrow, middle, min(len(rung.pairs) for rung in ladder.rungs), margin)
+    middle = trend.estimate_from_draws(value_k, draws_dk, middle_k, sources, of, 1 - level)
+    return gains, trend.judge_trend(slope, narrow, middle, min(len(rung.pairs) for rung in ladder.rungs), margin)
 
 
 def forecast_of(ladder: LadderDraws) -> Forecast | None:
-    """Forecast the top rung from the laws of those below; None if the baseline or the arm has no law.
-
-    The noise of the means to be measured there is that of the rungs below, relative to the loss.
-    """
+    """Forecast the top rung, with noise like that below, from the laws of those below; None without a law."""
     below, top = len(ladder.rungs) - 1, ladder.rungs[-1]
     base, base_d = ladder.laws(ladder.base_k, ladder.base_dk, below)
     arm, arm_d = ladder.laws(ladder.arm_k, ladder.arm_dk, below)
@@ -215,10 +201,7 @@ def forecast_of(ladder: LadderDraws) -> Forecast | None:
 
 
 def misfit(ladder: LadderDraws, law: Law) -> tuple[float, float]:
-    """Return the largest relative error of the law at a rung, and the p that seed noise alone makes it.
-
-    p is NaN for three rungs, through which a law goes, and where noise is not known.
-    """
+    """Return the largest relative error of the law at a rung, and the p that seed noise makes it, NaN if unknown."""
     missed_k = np.log(ladder.base_k / law.loss(ladder.compute_k))
     largest, spare = float(np.abs(missed_k).max()), len(missed_k) - MIN_RUNGS
     free = ladder.n_k - 1
@@ -226,10 +209,6 @@ def misfit(ladder: LadderDraws, law: Law) -> tuple[float, float]:
         return largest, math.nan
     together = float((ladder.relative_k * free).sum() / free.sum())
     return largest, float(stats.f.sf((missed_k**2 * ladder.n_k).sum() / together / spare, spare, free.sum()))
-
-
-def _mean(values: Array) -> Estimate:
-    return estimate_from_means([values], np.ones(1), 0.95) if len(values) > 1 else Estimate(float(values.mean()))
 
 
 def _variance(values: Array) -> float:

@@ -1,11 +1,9 @@
 """Power and detectable difference of the exact sign-flip test, for normal differences.
 
-The noise is estimated from the same few seeds. An effect is called detectable where the power, averaged over what the
-true noise may be given its estimate, is 80 %. With the estimate taken for the truth it would be 70 % at 6 seeds.
-
-Unlike Student's, the test has few levels at few seeds. So its power is counted in simulated experiments, the same ones
-on every call: the deviations from the mean are drawn, and tell how far from zero the mean has to be for the test to
-find it. Up to 13 pairs the test is carried out in full; beyond, random flips stand for all.
+An effect is called detectable where the power, averaged over what the true noise may be given its estimate from the
+same few seeds, is 80 %. With the estimate taken for the truth it would be 70 % at 6 seeds. The test has few levels at
+few seeds, so that its power is counted in simulated experiments, the same ones on every call: the deviations from the
+mean tell how far from zero the mean has to be for the test to find it. Beyond 13 pairs random flips stand for all.
 """
 
 import functools
@@ -63,8 +61,7 @@ def _detectable(n: int, alpha: float, chance: float) -> float:
 def detectable(n: int, sd: float, alpha: float = ALPHA, chance: float = CHANCE) -> float:
     """Return the smallest effect that n further differences would show with the given chance.
 
-    The chance is averaged over the true spread, of which n differences showed `sd`. Infinite where no p is small
-    enough.
+    The chance is averaged over the true spread, of which n differences showed `sd`. Infinite where no p is as small.
     """
     if n < 2 or math.isnan(sd):
         return math.nan
@@ -73,10 +70,7 @@ def detectable(n: int, sd: float, alpha: float = ALPHA, chance: float = CHANCE) 
 
 @functools.cache
 def reaches(n: int, alpha: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Simulate how far the test's interval reaches from the mean, to each side, at a spread of one.
-
-    Beside it the variance that each of these experiments shows (e,).
-    """
+    """Simulate how far the test's interval reaches to each side at a spread of one, and the variance shown (e,)."""
     flips = min(FLIPS, 2**n)
     rows, place = min(EXPERIMENTS, 2**22 // flips), math.floor(alpha / 2 * flips + 1e-9)
     noise = np.random.default_rng(n).normal(size=(rows, n))

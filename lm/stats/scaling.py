@@ -2,11 +2,9 @@
 
 The law is fitted to the means of the rungs of a ladder by Huber's loss on the residuals of log L (Hoffmann et al. 2022,
 https://arxiv.org/abs/2203.15556, appendix D.3), over all exponents of a grid and then closer: for one exponent the rest
-is nearly linear, so that no start can end in another minimum. A is above zero, and E lies between zero and the data.
-
-Intervals come from a bootstrap over seeds, whose deviations get a normal weight, the same in baseline and arm. These
-percentiles are too narrow for 3 to 6 seeds, and are stretched by Student's t with Satterthwaite's degrees of freedom.
-Legend: d draws, k rungs, s seeds.
+is nearly linear. A is above zero, and E lies between zero and the data. Intervals come from a bootstrap over seeds, the
+same in baseline and arm, whose percentiles are too narrow for 3 to 6 seeds: they are stretched by Student's t with
+Satterthwaite's degrees of freedom. Legend: d draws, k rungs, s seeds.
 """
 
 import math
@@ -131,10 +129,7 @@ def _solved(x_dk: Array, y_dk: Array, w_dk: Array) -> tuple[Array, Array]:
 
 
 def draw_means(values_s: Array, weights_ds: Array) -> Array:
-    """Draw bootstrap means of a rung's seeds, (d,), with a standard normal weight for each seed's deviation.
-
-    `values_s` is NaN for a seed that was lost. What is paired is given the same weights.
-    """
+    """Draw bootstrap means of a rung's finite seeds, (d,), with a normal weight for each seed's deviation."""
     finite = np.isfinite(values_s)
     n = int(finite.sum())
     if n < 2:
@@ -144,10 +139,9 @@ def draw_means(values_s: Array, weights_ds: Array) -> Array:
 
 
 def freedom(statistic_d: Array, sources: Sequence[Array], of_sources: Sequence[int]) -> float:
-    """Return Satterthwaite's degrees of freedom of a statistic, from its draws and the share of each source of noise.
+    """Return Satterthwaite's degrees of freedom of a statistic, from its draws and those of its sources of noise.
 
-    `sources` are the draws of what it is made from, (d,) or (d, p), independent of one another, `of_sources` the
-    degrees of freedom of each.
+    The draws of a source are (d,) or (d, p), and `of_sources` the degrees of freedom of each.
     """
     finite = np.isfinite(statistic_d)
     if not finite.any():

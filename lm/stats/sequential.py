@@ -1,16 +1,14 @@
 """Stopping early without being wrong more often: a group-sequential sign-flip test, for seeds added in stages.
 
-After each stage the differences so far are judged, and seeds stop where they have shown a difference. Looking often is
-paid for by an error-spending function (Lan and DeMets 1983): by look k at most `spent(alpha, pairs / maximum)` of all
-experiments without an effect may have been called one.
+After each stage seeds stop where their differences so far have shown one. Looking often is paid for by an
+error-spending function (Lan and DeMets 1983): by look k at most `spent(alpha, pairs / maximum)` of all experiments
+without an effect may have been called one.
 
-The test needs no normal noise: where an arm changes nothing, the sign of every difference is a fair coin, and given the
-magnitudes all sequences of signs are equally likely. At look k the critical sum is the lowest for which the sequences
-that have crossed at this or an earlier look stay within what may be spent; no later look changes an earlier decision.
-So the chance that the sequence seen ever crosses is at most alpha, exactly, for any number of pairs. Up to 20 planned
-pairs all sequences are counted, beyond 131,071 random ones and the one seen.
-
-Each of several arms gets alpha over their number (Bonferroni). To stop early without a finding costs power, no error.
+The test needs no normal noise: where an arm changes nothing, all sequences of signs are equally likely, whatever the
+magnitudes. At look k the critical sum is the lowest for which the sequences that have crossed so far stay within what
+may be spent; no later look changes an earlier decision. So the chance that the sequence seen ever crosses is at most
+alpha, exactly. Up to 20 planned pairs all sequences are counted, beyond 131,071 random ones and the one seen. Each of
+several arms gets alpha over their number (Bonferroni). To stop early without a finding costs power, no error.
 """
 
 import functools
@@ -31,10 +29,9 @@ DIGITS = 11  # decimals of a sum, as a share of the sum of magnitudes, that coun
 
 @dataclass(frozen=True)
 class Look:
-    """Result of the last look reached, at `pairs` pairs; `rejected_at` is the look that found a difference.
+    """Result of the last look reached, at `pairs` pairs, and the look that found a difference.
 
-    `p` is the share of sequences whose sum is at least as far from zero, `level` the p up to which this look finds a
-    difference, `spent` the error that may have been made so far.
+    `p` is the share of sequences whose sum is as far from zero, `level` the p up to which this look finds one.
     """
 
     pairs: int
@@ -69,10 +66,7 @@ def plan_looks(minimum: int, maximum: int, stages: int, alpha: float = ALPHA) ->
 
 
 def sequential(differences: Sequence[float], planned: Sequence[int], maximum: int, alpha: float = ALPHA) -> Look | None:
-    """Test differences in the order of the seeds at the last look that they reach; None before the first.
-
-    Give each of k arms alpha / k. Differences beyond that look are not used before the next one is reached.
-    """
+    """Test the first differences, as many as the last look that they reach, at alpha; None before the first look."""
     reached = _reached(len(differences), planned, maximum)
     if not reached:
         return None
@@ -90,7 +84,10 @@ def sequential(differences: Sequence[float], planned: Sequence[int], maximum: in
         total = float(np.abs(sample[:pairs]).sum()) or 1.0
         distances = np.round(np.abs(course) / total, DIGITS)
         may_cross = math.floor(spent(alpha, pairs / maximum) * len(course) + 1e-9) - int(crossed.sum())
-        bound = _bound(distances[~crossed], may_cross)
+        left, bound = distances[~crossed], -math.inf
+        if may_cross < len(left):  # ties stay together on the near side
+            place = len(left) - 1 - may_cross
+            bound = float(np.partition(left, place)[place])
         p, level = float(np.mean(distances >= distances[0])), float(np.mean(distances > bound))
         if rejected_at is None and distances[0] > bound:
             rejected_at = pairs
@@ -122,14 +119,6 @@ def _reached(pairs: int, planned: Sequence[int], maximum: int) -> list[int]:
     if list(planned) != sorted(set(planned)) or not planned or not 1 <= planned[0] <= planned[-1] <= maximum:
         raise ValueError(f"looks at {list(planned)} pairs: expected rising numbers from 1 to {maximum}")
     return [look for look in planned if look <= pairs]
-
-
-def _bound(distances: NDArray[np.float64], may_cross: int) -> float:
-    """Return the distance beyond which at most `may_cross` lie; ties stay together on the near side."""
-    if may_cross >= len(distances):
-        return -math.inf
-    place = len(distances) - 1 - may_cross
-    return float(np.partition(distances, place)[place])
 
 
 @functools.cache

@@ -99,9 +99,8 @@ def signed_sums(sample: NDArray[np.float64]) -> NDArray[np.float64]:
 def sign_flip_interval(differences: Sequence[float], level: float = ALPHA) -> tuple[float, float]:
     """Return the means that a two-sided exact sign-flip test at `level` does not reject; NaN for no pairs.
 
-    The p of a mean is known from how many means of subsets of the differences lie below it (Hartigan 1969), so that the
-    ends are two of these. Infinite where so few pairs reject nothing. Beyond 16 pairs 65,535 random subsets stand for
-    all.
+    The ends are two of the means of subsets of the differences (Hartigan 1969), beyond 16 pairs of 65,535 random
+    subsets. Infinite where so few pairs reject nothing.
     """
     if not differences:
         return math.nan, math.nan
@@ -115,10 +114,7 @@ def sign_flip_interval(differences: Sequence[float], level: float = ALPHA) -> tu
 
 @functools.lru_cache(maxsize=4)
 def subsets(n: int, most: int) -> NDArray[np.float64]:
-    """Return a column for each non-empty subset of n: one over its size for a member, else zero.
-
-    Where all of them and the empty one were more than `most`, as many random ones.
-    """
+    """Return a column for each non-empty subset of n, or `most` random ones: one over its size for a member, else 0."""
     if 2**n <= most:
         members = np.arange(1, 2**n) >> np.arange(n)[:, None] & 1
     else:
@@ -129,8 +125,8 @@ def subsets(n: int, most: int) -> NDArray[np.float64]:
 def sign_test_p(sample: Sequence[float], bound: float, side: Literal["less", "greater"]) -> float:
     """Return p of the exact sign test that the median lies below or above the bound; NaN for no values.
 
-    A value is beyond a median with a chance of one half at most, whatever the noise. One at the bound counts against
-    it.
+    A value is beyond a median with a chance of one half at most, whatever the noise; one at the bound counts as not
+    beyond.
     """
     if not len(sample):
         return math.nan
@@ -189,8 +185,7 @@ def benjamini_hochberg(p_values: Sequence[float]) -> list[float]:
 def equivalence_p(differences: Sequence[float], margin: float) -> float:
     """Return p of two one-sided sign tests that the median lies within +-margin; NaN for no differences.
 
-    Student's (Schuirmann 1987) asks for normal noise: under lognormal noise it errs in 16 to 20 of 100 experiments that
-    it may err in 5 of. Raises ValueError for a margin that is not above zero.
+    Student's (Schuirmann 1987) errs in 16 to 20 of 100 under lognormal noise. Raises ValueError for a margin up to 0.
     """
     if not margin > 0:
         raise ValueError(f"margin={margin} must be above zero")
@@ -208,10 +203,7 @@ class Effect:
 
 
 def effect_size(differences: Sequence[float], confidence: float = 0.95) -> Effect:
-    """Return the standardised mean of paired differences and its interval; NaN for fewer than three values.
-
-    The interval inverts the noncentral t. Infinite where all differences are equal and not zero.
-    """
+    """Return the standardised mean of paired differences and its interval; NaN for fewer than three values."""
     n = len(differences)
     if n < 3:
         return Effect(math.nan, math.nan, math.nan, math.nan)

@@ -32,10 +32,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Trend:
-    """The slope of a line per decade of compute, and its height in the middle of the rungs.
-
-    `margin` is the slope that counts as none, declared beforehand; NaN without one.
-    """
+    """The slope of a line per decade of compute and its middle; `margin` is the slope that counts as none, or NaN."""
 
     kind: Kind = "none"
     slope: Estimate = Estimate()
@@ -44,10 +41,7 @@ class Trend:
 
 
 def mean_variances(variance_k: Array, seeds_k: Array) -> Array:
-    """Return the variance of each rung's mean under the pooled variance of all rungs.
-
-    That of a few seeds of one may be small by chance, and would then draw the line alone.
-    """
+    """Return the variance of each rung's mean under the pooled variance: that of a few seeds may be small by chance."""
     free_k = seeds_k - 1
     variances_k: Array = (variance_k * free_k).sum() / free_k.sum() / seeds_k
     return variances_k
@@ -87,9 +81,8 @@ def estimate_from_draws(
 def judge_trend(slope: Estimate, narrow: Estimate, middle: Estimate, fewest: int, margin: float) -> Trend:
     """Judge a slope: grows, holds, fades, turns, inconclusive or too few.
 
-    `slope` has the interval that leaves out zero in as few families without a trend as the level says, `narrow` that of
-    two one-sided tests at the level. `fewest` are the pairs of the rung that has fewest, `margin` is per decade of
-    compute.
+    `narrow` is the slope with the interval of two one-sided tests at the level. `fewest` are the pairs of the rung that
+    has fewest, and `margin` is per decade of compute.
     """
     if math.isnan(slope.value):
         return Trend("none", slope, middle, margin)

@@ -43,10 +43,7 @@ class TwoWay:
         return mean - reach, mean + reach
 
     def p(self, distance: float, side: Side = "two-sided") -> float:
-        """Return Student's p of a distance from zero, on other seeds and other text.
-
-        `greater` tests that it is above.
-        """
+        """Return Student's p of a distance from zero, above it for `greater`, on other seeds and other text."""
         observed = {"greater": distance, "less": -distance, "two-sided": abs(distance)}[side]
         if not self.both:
             return float(observed <= 0)
@@ -99,10 +96,9 @@ def set_p_over_texts(comparison: Comparison, noise: TwoWay) -> None:
 
 
 def cover_texts(comparison: Comparison, noise: TwoWay, alpha: float) -> None:
-    """Widen a judged comparison's interval to hold over other text, and withdraw claims that then fail.
+    """Widen a judged comparison's interval to hold both the seeds' own and that over text, and withdraw claims.
 
-    The interval becomes the smallest that holds the seeds' own and that over both kinds of noise. Equivalence is
-    claimed where the interval over both lies within the margin too.
+    Equivalence is claimed where the interval over both kinds of noise lies within the margin too.
     """
     if comparison.identical or not comparison.differences:
         return
@@ -128,8 +124,7 @@ def chance_beyond(effect: float, needed_e: Array, scatter_e: Array) -> float:
 def detectable_on_texts(n: int, noise: TwoWay, alpha: float = ALPHA, chance: float = CHANCE) -> float:
     """Return the smallest effect that n seeds on as much text would show over seeds and text with the given chance.
 
-    `noise` is as two or more seeds showed it; the chance is averaged over the true one. Infinite where no effect could
-    be shown: no p of so few seeds is as small.
+    `noise` is as the seeds showed it; the chance is averaged over the true one. Infinite where no p is as small.
     """
     if alpha < smallest_p(n):
         return math.inf
@@ -158,10 +153,7 @@ def _floor(freedom: float, alpha: float, chance: float) -> float:
 
 
 def simulate(n: int, noise: TwoWay, alpha: float, noise_is_known: bool) -> tuple[Array, Array]:
-    """Simulate means that both tests need to reject and their standard errors, of this noise or draws of the true one.
-
-    A true variance is its estimate times the degrees of freedom over a chi-squared number of as many.
-    """
+    """Simulate the means that both tests need (e,) and their errors (e,), of this noise or of draws of the true one."""
     reach_e, variance_e = reaches(n, alpha)
     free, m = degrees(noise.effective), noise.documents
     random, count = np.random.default_rng(m), len(variance_e)

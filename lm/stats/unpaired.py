@@ -2,8 +2,7 @@
 
 Two tests have to agree, and p is the larger of both. The first permutes Welch's t, and is exact where an arm changes
 nothing, whatever the noise looks like. The second is Welch's own, which holds, about, where an arm changes the spread
-of normal noise alone; of that the first calls 10 of 100 different at 4 wide against 8 narrow. For skewed noise of
-unequal spreads neither holds: docs/verdicts.md has the rates.
+of normal noise alone. For skewed noise of unequal spreads neither holds: docs/verdicts.md has the rates.
 
 Legend: n runs of the arm, m of the baseline, w ways to divide them, the one seen first; e simulated experiments.
 """
@@ -52,10 +51,7 @@ class Unpaired(Comparison):
 
 
 def smallest_unpaired_p(n: int, m: int) -> float:
-    """Return the smallest p that a permutation test of n runs and m can give; a spread takes two runs of each.
-
-    Groups of one size that change places have the same statistic but for its sign, and count twice.
-    """
+    """Return the smallest p of a permutation test of n runs and m; groups of one size can change places."""
     if min(n, m) < 2:
         return 1.0
     return (2.0 if n == m else 1.0) / math.comb(n + m, n)
@@ -68,10 +64,7 @@ def runs_needed(comparisons: int, alpha: float = ALPHA) -> int:
 
 @functools.lru_cache(maxsize=2)
 def permutation_weights(n: int, m: int, most: int = EXACT_DIVISIONS) -> Floats:
-    """Return ways to divide n + m values, (n + m, w): one for a member of the first group, else zero.
-
-    The first column is the way that was seen. Up to `most` ways all are there, beyond it random ones.
-    """
+    """Return ways to divide n + m values, that seen first, (n + m, w): 1 for a member of the first group, else 0."""
     size = n + m
     if math.comb(size, n) <= most:
         ways = itertools.chain.from_iterable(itertools.combinations(range(size), n))
@@ -86,10 +79,7 @@ def permutation_weights(n: int, m: int, most: int = EXACT_DIVISIONS) -> Floats:
 
 
 class _Sums:
-    """Sums of the members of each division, from which the statistic follows for any shift of the arm's values.
-
-    `values` are those of the arm and then of the baseline, (..., n + m), `ways` as `permutation_weights` has them.
-    """
+    """Sums over members of each division of values (..., n + m), from which p follows for any shift of the arm's n."""
 
     def __init__(self, values: Floats, n: int, ways: Floats) -> None:
         values = values - values.mean(axis=-1, keepdims=True)
@@ -132,10 +122,7 @@ def _sums(arm: Sequence[float], base: Sequence[float]) -> _Sums:
 
 
 def permutation_interval(arm: Sequence[float], base: Sequence[float], level: float = ALPHA) -> tuple[float, float]:
-    """Return the smallest interval that holds all shifts which the permutation test does not reject at `level`.
-
-    NaN for under two runs of a group, infinite where so few runs reject nothing.
-    """
+    """Return the smallest interval of all shifts that the permutation test does not reject; NaN for under two runs."""
     n, m = len(arm), len(base)
     if min(n, m) < 2:
         return math.nan, math.nan
@@ -196,10 +183,7 @@ def welch_interval(arm: Sequence[float], base: Sequence[float], confidence: floa
 
 
 def bootstrap_unpaired(arm: Sequence[float], base: Sequence[float]) -> tuple[float, float]:
-    """Return the BCa bootstrap interval for a difference of means; NaN where a group has under two.
-
-    It takes 9,999 seeded resamples.
-    """
+    """Return the BCa bootstrap interval for a difference of means; NaN where a group has under two values."""
     if min(len(arm), len(base)) < 2:
         return math.nan, math.nan
     if np.ptp(arm) == 0 and np.ptp(base) == 0:
@@ -230,8 +214,7 @@ def effect_size_unpaired(arm: Sequence[float], base: Sequence[float]) -> Effect:
 def detectable_unpaired(n: int, m: int, sd: float, alpha: float = ALPHA, chance: float = CHANCE) -> float:
     """Return the smallest difference that n other runs and m would show both tests with the given chance.
 
-    Of normal noise of one spread, `sd` as n runs and m showed it. Infinite where no p is as small, NaN without a
-    spread.
+    `sd` is the spread of normal noise, as n runs and m showed it; infinite where no p is as small.
     """
     if min(n, m) < 2 or math.isnan(sd):
         return math.nan

@@ -57,11 +57,11 @@ class Comparison:
     """Paired differences of an arm to the baseline and their statistics; NaN for those not computed.
 
     `low` and `high` are the interval to show, `plain_low` and `plain_high` Student's 95 %. `detectable` is the smallest
-    difference that these seeds would have shown four times in five, at the level of a confirmatory test, and where the
-    interval covers text that which seeds and text would have; `detectable_floor` is what more seeds do not lower.
-    `p_adjusted` and `q` are p adjusted in a confirmatory and an exploratory family. `level` is the p at which a test in
-    stages finds a difference. `p_equivalent` is that of equivalence within the margin, adjusted by Holm or as q is.
-    `p_both` is that of the difference over seeds and text, and `p_equivalent_both` that of equivalence, not adjusted.
+    difference that these seeds, and where the interval covers text this text, would have shown four times in five;
+    `detectable_floor` is what more seeds do not lower. `p_adjusted` and `q` are p adjusted in a confirmatory and an
+    exploratory family. `level` is the p at which a test in stages finds a difference. `p_equivalent` is that of
+    equivalence within the margin, adjusted by Holm or as q is. `p_both` and `p_equivalent_both` are over seeds and
+    text, not adjusted.
     """
 
     differences: Sequence[float]
@@ -160,10 +160,9 @@ def align_interval_with_test(comparison: Comparison, low: float, high: float) ->
 
 
 def confirm_in_stages(family: Sequence[Comparison], adaptive: Mapping[str, Any]) -> None:
-    """Judge confirmatory comparisons whose seeds were added in stages, each at its share of alpha.
+    """Judge confirmatory comparisons whose seeds were added in stages, each at its share of alpha, at every look.
 
-    The interval becomes one that holds at every look, at that share. An arm is equivalent where two one-sided sign
-    tests say so at what its last look may spend; what all looks spend adds up to its share.
+    An arm is equivalent where two one-sided sign tests say so at what its last look may spend.
     """
     planned, maximum, alpha = adaptive["looks"], adaptive["maximum"], ALPHA / max(1, len(family))
     for comparison in family:
@@ -192,8 +191,8 @@ def confirm_in_stages(family: Sequence[Comparison], adaptive: Mapping[str, Any])
 def explore(family: Sequence[Comparison]) -> None:
     """Judge exploratory comparisons by Benjamini and Hochberg's q; the interval stays the plain one.
 
-    q is over the larger of p over seeds and p over seeds and text, where the latter is known. Over p of seeds alone it
-    would bound false discoveries on this text only: with text as noisy as seeds, 10 of 100 are false on other text.
+    q is over the larger of p over seeds and p over seeds and text, where the latter is known: with text as noisy as
+    seeds, q over seeds alone is false on other text in 10 of 100.
     """
     p_seeds, p_equivalent_seeds = [comparison.p for comparison in family], _equivalence(family)
     q_seeds = tests.benjamini_hochberg(p_seeds)
@@ -202,30 +201,26 @@ def explore(family: Sequence[Comparison]) -> None:
         [_larger(p, each.p_equivalent_both) for p, each in zip(p_equivalent_seeds, family, strict=True)]
     )
     for comparison, of_seeds, q, equivalent in zip(family, q_seeds, q_both, q_equivalent, strict=True):
-        comparison.q, comparison.p_equivalent = q, equivalent
-        comparison.verdict = replace(_explored(comparison, of_seeds), exploratory=True)
+        comparison.q, comparison.p_equivalent, pairs = q, equivalent, len(comparison.differences)
+        judged = Verdict("inconclusive", pairs, q=q)
+        if not pairs:
+            judged = Verdict("no pair")
+        elif comparison.identical:
+            judged = Verdict("identical", pairs)
+        elif q <= ALPHA:
+            judged = replace(judged, kind=direction(comparison.mean, None))
+        elif equivalent <= ALPHA:
+            judged = Verdict("equivalent", pairs, within=comparison.margin, q=equivalent)
+        elif of_seeds <= ALPHA:
+            judged = replace(judged, kind="seeds only")
+        elif smallest_p(pairs) > ALPHA:
+            judged = too_few(pairs)
+        comparison.verdict = replace(judged, exploratory=True)
 
 
 def _larger(p_seeds: float, p_both: float) -> float:
     """Return the larger p of two tests that have to agree; the first where the second is NaN."""
     return p_seeds if math.isnan(p_both) else max(p_seeds, p_both)
-
-
-def _explored(comparison: Comparison, q_seeds: float) -> Verdict:
-    pairs = len(comparison.differences)
-    if not pairs:
-        return Verdict("no pair")
-    if comparison.identical:
-        return Verdict("identical", pairs)
-    if comparison.q <= ALPHA:
-        return Verdict(direction(comparison.mean, None), pairs, q=comparison.q)
-    if comparison.p_equivalent <= ALPHA:
-        return Verdict("equivalent", pairs, within=comparison.margin, q=comparison.p_equivalent)
-    if q_seeds <= ALPHA:
-        return Verdict("seeds only", pairs, q=comparison.q)
-    if smallest_p(pairs) > ALPHA:
-        return too_few(pairs)
-    return Verdict("inconclusive", pairs, q=comparison.q)
 
 
 def verdict(
@@ -237,11 +232,10 @@ def verdict(
     margin: float | None = None,
     p_equivalent: float = math.nan,
 ) -> Verdict:
-    """Judge a difference from its adjusted p and the p of equivalence.
+    """Judge a difference from its adjusted p and the p of equivalence within `margin`.
 
-    `p_adjusted` is the sign-flip test's and `p_equivalent` that of equivalence within `margin`, each adjusted over all
-    comparisons, so that each kind of claim is wrong anywhere in at most `ALPHA` of all experiments. Neither is believed
-    of fewer pairs than such a p takes.
+    Each kind of claim is wrong anywhere in at most `ALPHA` of all experiments, as each p is adjusted over all
+    comparisons. Neither is believed of fewer pairs than such a p takes.
     """
     if pairs == 0 or math.isnan(difference):
         return Verdict("no pair")
