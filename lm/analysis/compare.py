@@ -12,8 +12,7 @@ from lm.analysis.comparability import confounded_provenance, mixed_provenance
 from lm.analysis.results import Results, paired, quantities, value
 from lm.analysis.texts import Texts, generalises, noise_of_quantity, texts_by_quantity
 from lm.stats.tests import ALPHA, rate_interval
-from lm.stats.text_power import detectable_floor, detectable_on_texts
-from lm.stats.two_way import cover_texts, set_p_over_texts
+from lm.stats.two_way import cover_texts, detectable_floor, detectable_on_texts, set_p_over_texts
 from lm.stats.verdicts import (
     DIRECTIONS,
     Comparison,

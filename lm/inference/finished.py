@@ -19,8 +19,8 @@ from lm.config.fingerprint import dotted_classes
 from lm.config.imported import add_module_folder, require_trusted
 from lm.config.plain import shown
 from lm.config.tree import InputError, Tree, load_yaml
-from lm.data.pairs import check_pairs, pairs_folder
-from lm.data.tokens import TextStats, check_entry, is_usable, tokens_folder
+from lm.data.pairs import check_pairs
+from lm.data.tokens import TextStats, check_entry, entry_folder, is_usable
 from lm.model.transformer import Model, load_weights
 from lm.report.status import training_line
 from lm.store.files import require_own
@@ -171,7 +171,8 @@ class FinishedRun:
         """
         text = self.record["data"]
         hashes = text["fingerprint"], text["tokenizer"]
-        for cached, check in ((tokens_folder(*hashes), check_entry), (pairs_folder(*hashes), check_pairs)):
+        for kind, check in (("tokens", check_entry), ("pairs", check_pairs)):
+            cached = entry_folder(kind, *hashes)
             facts = TextStats(folder=str(cached.resolve()), **text)
             if is_usable(cached, facts, check):
                 return facts

@@ -16,7 +16,7 @@ from lm.config.plain import shown
 from lm.config.tree import InputError
 from lm.data.cache import DamageError, cache_io_errors, stored_tokenizer
 from lm.data.tokenizer import CONTINUED, END_OF_TEXT, UNKNOWN
-from lm.data.tokens import tokens_folder
+from lm.data.tokens import entry_folder
 from lm.inference.finished import FinishedRun
 from lm.model.cache import Cache, Int8Cache
 from lm.model.generation import Choose, Sample, caches_for, generate, greedy
@@ -35,7 +35,7 @@ def load_tokenizer(run: FinishedRun) -> tokenizers.Tokenizer:
         InputError: where the text is no longer what the run was trained on.
     """
     text = run.record["data"]
-    path = tokens_folder(text["fingerprint"], text["tokenizer"]) / "tokenizer.json"
+    path = entry_folder("tokens", text["fingerprint"], text["tokenizer"]) / "tokenizer.json"
     with cache_io_errors(), contextlib.suppress(DamageError):
         return stored_tokenizer(path, text["tokenizer"])
     data = run.data()
