@@ -26,16 +26,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from lm.store import lease_holder, locks
-from lm.store.lease_holder import (
-    UNKNOWN_HOLDER,
-    Holder,
-    LeaseMonitor,
-    describe_holder,
-    lease_numbers,
-    parse_holder,
-    read_lease,
-)
-from lm.store.locks import BackoffReporter, LogLine
+from lm.store.lease_holder import Holder, LeaseMonitor, describe_holder, lease_numbers, parse_holder, read_lease
+from lm.store.locks import UNKNOWN_HOLDER, BackoffReporter, LogLine
 
 MAX_POLL_SECONDS = 1.0
 """Longest interval between two attempts of a process that waits."""
@@ -96,23 +88,19 @@ class Lease:
 
     def check(self) -> None:
         """Raise LostError if another process took the lease over."""
-        if not self.taken_over:
-            try:
-                holder = parse_holder(self.path.read_bytes())
-                self.taken_over = holder is not None and holder.token != self.holder.token
-            except FileNotFoundError:
-                self.taken_over = True
-            except OSError as error:
-                if error.errno != errno.ESTALE:  # of a network file system, whose file is gone
-                    raise
-                self.taken_over = True
-        if self.taken_over and not lease_numbers(self.path.parent):
-            raise LostError(f"{self.path.parent.name[:8]}: its lease was removed; it goes on with a new one")
+        try:
+            holder = None if self.taken_over else parse_holder(self.path.read_bytes())
+            self.taken_over = self.taken_over or (holder is not None and holder.token != self.holder.token)
+        except OSError as error:
+            if error.errno not in (errno.ENOENT, errno.ESTALE):  # the latter of a network file system
+                raise
+            self.taken_over = True
+        folder = self.path.parent
+        if self.taken_over and not lease_numbers(folder):
+            raise LostError(f"{folder.name[:8]}: its lease was removed; it goes on with a new one")
         if self.taken_over:
-            raise LostError(
-                f"{self.path.parent.name[:8]}: this process sent no heartbeat for so long that it was taken over by "
-                f"{describe_holder(self.path.parent)}"
-            )
+            problem = f"sent no heartbeat for so long that it was taken over by {describe_holder(folder)}"
+            raise LostError(f"{folder.name[:8]}: this process {problem}")
 
     def staging_dir(self, folder: Path) -> Path:
         """Return the directory in which files for a guarded folder are written first; create it if missing.
@@ -130,8 +118,7 @@ class Lease:
         for folder in self.guards:
             if _leases_by_folder.get(folder.absolute()) is self:
                 del _leases_by_folder[folder.absolute()]
-            if (folder / f"{STAGING_PREFIX}{self.holder.token}").is_dir():
-                shutil.rmtree(folder / f"{STAGING_PREFIX}{self.holder.token}", ignore_errors=True)
+            shutil.rmtree(folder / f"{STAGING_PREFIX}{self.holder.token}", ignore_errors=True)
         self.over.set()
         if self.thread.is_alive():
             self.thread.join()
@@ -180,8 +167,12 @@ def try_acquire(folder: Path, guards: Sequence[Path] = (), monitor: LeaseMonitor
         lease = Lease(path, holder, guards, previous)
     except FileNotFoundError:  # removed at once by somebody: nobody holds it, and the next attempt may succeed
         return None
-    for guarded in guards:
-        _remove_staging(guarded, previous, holder.token)
+    for guarded in guards:  # in which earlier holders left staging directories
+        with contextlib.suppress(OSError):  # at once and by its name, whatever a cached listing says
+            former = previous.token if previous is not None else ""
+            os.rename(guarded / f"{STAGING_PREFIX}{former}", guarded / f"{STAGING_PREFIX}{holder.token}.gone")
+        for staging in guarded.glob(f"{STAGING_PREFIX}*") if guarded.is_dir() else ():
+            shutil.rmtree(staging, ignore_errors=True)
     lease.start()
     return lease
 
@@ -193,29 +184,16 @@ def _create_exclusively(path: Path, content: bytes) -> bool:
         temporary.write_bytes(content)
         try:
             os.link(temporary, path)
-            return True
         except FileExistsError:
-            return False
+            raise
         except OSError:  # a file system without links
-            pass
-        try:
-            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
-        except FileExistsError:
-            return False
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
-        return True
+            with open(path, "xb") as file:
+                file.write(content)
+    except FileExistsError:
+        return False
     finally:
         temporary.unlink(missing_ok=True)
-
-
-def _remove_staging(folder: Path, previous: Holder | None, token: str) -> None:
-    """Remove the staging directories of earlier holders from a guarded folder."""
-    if previous is not None:
-        with contextlib.suppress(OSError):  # at once and by its name, whatever a cached listing says
-            os.rename(folder / f"{STAGING_PREFIX}{previous.token}", folder / f"{STAGING_PREFIX}{token}.gone")
-    for staging in folder.glob(f"{STAGING_PREFIX}*") if folder.is_dir() else ():
-        shutil.rmtree(staging, ignore_errors=True)
+    return True
 
 
 @contextlib.contextmanager

@@ -31,7 +31,6 @@ from lm.store.thin_curves import THIN_NAME
 from lm.store.validation import (
     checkpoint_checksum,
     validate_checksum,
-    validate_id,
     validate_numbers,
     validate_record,
     with_checksum,
@@ -117,7 +116,9 @@ class Store:
         if not isinstance(record, dict) or "format" not in record:
             raise DamagedError(f"expected a mapping with its format, found {shown(record)}", path)
         content, record = record, RECORD.read(record, path)
-        problem = validate_record(record, needed) or validate_id(record, cell)
+        problem = validate_record(record, needed)
+        if not problem and record.get("id") != cell:
+            problem = f"id: is of another cell, {shown(record.get('id'))}, expected {cell}, the name of its folder"
         problem = problem or "; ".join(filter(None, (validate_numbers(record), validate_checksum(content))))
         if problem:
             raise DamagedError(problem, path)
