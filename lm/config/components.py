@@ -80,10 +80,7 @@ def hint_of(cls: type, name: str) -> Any:
 
 
 def _check_plain(cls: type, supplied: int, settings: Tree, path: str) -> Tree:
-    """Check settings against the plain parameters of a class, and add the defaults.
-
-    Arms of an experiment share most nodes, so that results are cached.
-    """
+    """Check settings against the plain parameters of a class, and add the defaults; results are cached."""
     try:
         key = (cls, supplied, repr(settings))
     except ValueError:  # a whole number of thousands of digits
@@ -207,16 +204,7 @@ def _resolve_node(node: Any, slot: Slot, path: str, missing: Missing) -> Tree:
 
 
 def resolve(settings: Any, root: type, path: str = "") -> Tree:
-    """Check a tree against the constructors under `root` and add every default.
-
-    Args:
-        settings: the arguments of `root`.
-        root: a class.
-        path: of the settings in the configuration, for messages.
-
-    Raises:
-        InputError: at the first wrong key, name, type or value; else with all missing settings.
-    """
+    """Check settings, at a path, against constructors and add defaults; raise InputError for the first problem."""
     missing: Missing = []
     resolved = _resolve_arguments(root, 0, settings, path, missing)
     if len(missing) == 1:
@@ -232,11 +220,7 @@ def resolve(settings: Any, root: type, path: str = "") -> Tree:
 
 
 def build(resolved: Tree, root: type, path: str = "", supplied: int = 0) -> Any:
-    """Build the objects of a resolved configuration; a node with supplied arguments becomes a partial.
-
-    Raises:
-        InputError: if a constructor refuses its arguments, with its own message.
-    """
+    """Build the objects of a configuration, or a partial if arguments are supplied; raise InputError with its path."""
     components, arguments = slots(root, supplied), dict(resolved)
     for name, node in resolved.items():
         if name in components and node is not None:
@@ -270,11 +254,7 @@ Catalogue = dict[str, list[dict[str, Any]]]
 
 
 def catalogue(root: type, supplied: int = 0, path: str = "", entries: Catalogue | None = None) -> Catalogue:
-    """List every component that a user can choose, by kind, with its options and the first line of its docstring.
-
-    A kind is the dotted path of the component parameter, the same for all classes that have such a part. The other
-    arguments are of the calls for inner components.
-    """
+    """List the components to choose by kind, the dotted path of their parameter, with options and first lines."""
     entries = {} if entries is None else entries
     for name, slot in slots(root, supplied).items():
         kind, members = join(path, name), choices(slot.base)

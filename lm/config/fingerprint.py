@@ -46,11 +46,7 @@ def _class_paths(node: Any) -> set[str]:
 
 
 def code_of(config: Any) -> dict[str, str]:
-    """Return the fingerprint of each class that a resolved configuration names by its dotted path.
-
-    Raises:
-        InputError: if a module was changed after this process imported it.
-    """
+    """Return the fingerprints of classes with dotted paths; raise InputError for a module changed after its import."""
     return {name: fingerprint(import_object(name, name)) for name in dotted_classes(config)}
 
 
@@ -63,11 +59,7 @@ def fingerprint(cls: type) -> str:
 
 
 def source_files(cls: type) -> dict[str, Path]:
-    """Return the files with the code of a user's own class by module; none for an installed package.
-
-    Raises:
-        InputError: if one was changed after this process imported it.
-    """
+    """Return the files of a user's own class by module; raise InputError for one changed after its import."""
     module, path, root = cls.__module__, _loaded_from(cls.__module__), project_folder(cls)
     if path is None or root is None:
         return {}

@@ -66,15 +66,7 @@ def current_folder_modules() -> Iterator[None]:
 
 
 def import_object(name: str, path: str) -> Any:
-    """Import the object that a dotted path names.
-
-    Args:
-        name: the dotted path.
-        path: place in the configuration, for the message.
-
-    Raises:
-        InputError: if its module cannot be imported, for any reason.
-    """
+    """Import the object that a dotted path names, at `path` of a configuration; raise InputError for any error."""
     require_trusted(name, path)
     module, _, attribute = name.rpartition(".")
     with _blamed(name, f"{path}: "):
@@ -93,11 +85,7 @@ def import_object(name: str, path: str) -> Any:
 
 @functools.cache
 def import_all(package: str) -> None:
-    """Import every module of a package, so that its classes are defined.
-
-    Raises:
-        InputError: naming a module that cannot be imported.
-    """
+    """Import all modules of a package, to define its classes; raise InputError for one that cannot be imported."""
     for module in pkgutil.iter_modules(importlib.import_module(package).__path__, f"{package}."):
         if module.name.rpartition(".")[2].isidentifier():
             with _blamed(module.name, ""):

@@ -52,12 +52,7 @@ def required(node: type) -> tuple[str, ...]:
 
 
 def schema_of(hint: Any, nodes: dict[str, Schema]) -> Schema:
-    """Return the JSON Schema of a type hint; a class of another library accepts any value.
-
-    Args:
-        hint: the type.
-        nodes: receives the declared nodes that the hint names.
-    """
+    """Return the JSON Schema of a type hint; `nodes` receives the declared nodes that the hint names."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is Annotated:
         notes = hint.__metadata__

@@ -89,11 +89,7 @@ def _refusal(problem: str, node: yaml.Node) -> yaml.YAMLError:
 
 
 def _measured(node: yaml.Node, sizes: dict[yaml.Node, tuple[int, int]], around: list[yaml.Node]) -> tuple[int, int]:
-    """Return the number of values in a node and their depth, with aliases followed; convert its keys to text.
-
-    Raises:
-        YAMLError: for too many values, a key given twice, or a number that is too long.
-    """
+    """Return the number of values in a node, aliases followed, and their depth; convert its keys to text."""
     if node in around:
         raise _refusal("an alias refers to what it stands in", node)
     if node not in sizes:
@@ -126,11 +122,7 @@ def _key(node: yaml.Node) -> yaml.Node:
 
 
 def parse_yaml(text: str) -> Any:
-    """Read a YAML text.
-
-    Raises:
-        YAMLError: if it is no YAML, or too large.
-    """
+    """Read a YAML text; raise YAMLError if it is no YAML, or too large."""
     try:
         return yaml.load(text, Loader=_Loader)  # noqa: S506 - a SafeLoader
     except RecursionError:

@@ -42,11 +42,7 @@ def load_config(path: Path) -> Tree:
 
 
 def config_of(source: object) -> Tree:
-    """Read a configuration from a file, a shipped name or a mapping, whose `base` is relative to the current folder.
-
-    Raises:
-        InputError: if it is neither, or cannot be read.
-    """
+    """Read a file, a shipped name or a mapping as a configuration; raise InputError if it cannot be read."""
     if isinstance(source, str | Path):
         return load_config(Path(source))
     if not isinstance(source, Mapping):
@@ -96,11 +92,7 @@ def _base_named(base: object, path: Path) -> Path:
 
 
 def report_name(path: Path, tier: str = "") -> str:
-    """Return the name of the report's folder for the file at `path`.
-
-    Raises:
-        InputError: if the file's name cannot be one.
-    """
+    """Return the name of the report's folder for a file; raise InputError if the file's name cannot be one."""
     name = path_name(f"{path.stem}.{tier}" if tier else path.stem, f"{path}: the file's name")
     if name in RESERVED:
         raise InputError(f"{path}: {name!r} is the folder of all cells; give the file another name")
@@ -108,11 +100,7 @@ def report_name(path: Path, tier: str = "") -> str:
 
 
 def read_mapping(value: Any, path: str) -> dict[str, Any]:
-    """Return a mapping of dotted paths to values.
-
-    Raises:
-        InputError: if it is none.
-    """
+    """Return a mapping of dotted paths to values; raise InputError if it is none."""
     if not isinstance(value, Mapping):
         raise InputError(f"{path}: expected a mapping of dotted paths to values, found {shown(value)}")
     return {str(key): inner for key, inner in value.items()}
@@ -124,21 +112,13 @@ def read_changes(value: Any, path: str) -> dict[str, Any]:
 
 
 def read_base(tree: Mapping[str, Any], path: Path) -> Tree:
-    """Read the `base` of the file at `path` and apply its `common` changes.
-
-    Raises:
-        InputError: if either cannot be read.
-    """
+    """Read the `base` of a file and apply its `common` changes; raise InputError if either cannot be read."""
     base = _with_bases(_base_named(tree["base"], path))
     return override(base, read_changes(tree.get("common"), f"{path}: common"))
 
 
 def read_text(tree: Mapping[str, Any], key: str, path: Path, default: str = "") -> str:
-    """Return the value of a key in the file at `path` as text.
-
-    Raises:
-        InputError: for a mapping or a list.
-    """
+    """Return the value of a key in the file at `path` as text; raise InputError for a mapping or a list."""
     value = tree.get(key)
     if isinstance(value, Mapping | list):
         raise InputError(f"{path}: {key}: expected text, found {shown(value)}")
@@ -214,11 +194,7 @@ def files_by_name(folder: Path) -> dict[str, Path]:
 
 
 def resolve_file(path: Path, kind: str) -> Path:
-    """Return the file at `path`, or the shipped one of that name if there is none.
-
-    Raises:
-        InputError: with the nearest name, if there is neither.
-    """
+    """Return the file at `path`, or the shipped one of that name; raise InputError with the nearest name."""
     if path.suffix or len(path.parts) != 1 or os.path.lexists(path):
         return path
     files = shipped_files(kind)

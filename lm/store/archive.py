@@ -119,13 +119,8 @@ def _damage_explained(path: Path) -> Iterator[None]:
 def write_archive(path: Path, name: str, files: Mapping[str, tuple[str, Path | bytes]]) -> Archive:
     """Write a pack, whole or not at all; the same contents give the same bytes.
 
-    Args:
-        path: of the pack.
-        name: of the experiment in it.
-        files: for each path in the pack the kind of the file, one of KINDS, and its path on disk or its content.
-
-    Raises:
-        InputError: where a file cannot be read, or the pack would be one that is refused when it is read.
+    `files` has for each path in the pack its kind, one of KINDS, and its path on disk or content. Raises InputError if
+    a file cannot be read, or the pack would be one that is refused when it is read.
     """
     members: dict[str, list[tuple[str, int]]] = {}
     whole = io.BytesIO()
@@ -287,16 +282,7 @@ def pattern_of(inside: str, patterns: Iterable[str]) -> str | None:
 
 
 def check_members(members: Mapping[str, Iterable[str]], name: str, where: str) -> None:
-    """Check that a pack holds nothing but what `lm pack` puts there.
-
-    Args:
-        members: for each kind of file its paths, `cells/ID/...` or `FOLDER/...`.
-        name: of the experiment, the search or the ladder in the pack.
-        where: the pack, for messages.
-
-    Raises:
-        InputError: naming the first file that is on no list, or that lies among files of another kind.
-    """
+    """Raise InputError for the first file, by kind, that `lm pack` does not put among those of its kind."""
     paths = {path for files in members.values() for path in files}
     twins = {path.split("/")[0] + end for path in (name, *paths) for end in TWINS}
     for kind, path in [(kind, path) for kind, files in members.items() for path in files]:

@@ -57,11 +57,7 @@ def explain_disk_error(error: OSError, then: str) -> str:
 
 
 def temporary_folder() -> str:
-    """Return the folder for temporary files.
-
-    Raises:
-        InputError: if none of the system's can be used.
-    """
+    """Return the folder for temporary files; raise InputError if none of the system's can be used."""
     try:
         return tempfile.gettempdir()
     except FileNotFoundError as error:
@@ -89,11 +85,7 @@ def _staging(path: Path) -> Iterator[tuple[Path, Callable[[], None]]]:
 
 
 def write_atomic(path: Path, content: str | bytes) -> None:
-    """Write a file under a temporary name and rename it, so that no reader sees half of it.
-
-    Raises:
-        LostError: if a lease of this process guards the folder and another process took it over.
-    """
+    """Write a file under another name and rename it, never half; raise LostError if its lease was taken over."""
     with _staging(path) as (folder, check):
         folder.mkdir(parents=True, exist_ok=True)
         prefix = f".{path.name}."
@@ -131,11 +123,7 @@ def finite(value: Any) -> Any:
 
 
 def read_json(path: Path) -> Any:
-    """Read the JSON file at `path`.
-
-    Raises:
-        InputError: with the path, if there is none.
-    """
+    """Read the JSON file at `path`; raise InputError with the path, if there is none."""
     try:
         require_regular(path)
         return json.loads(path.read_text(encoding="utf-8"))
@@ -190,11 +178,7 @@ def restore_backup(path: Path) -> None:
 
 
 def save_checkpoint(trainer: Any, path: Path) -> None:
-    """Write a Lightning checkpoint, whole or not at all: Lightning may copy it from another disk.
-
-    Raises:
-        LostError: if a lease of this process guards the folder and another process took it over.
-    """
+    """Write a Lightning checkpoint, whole or not at all; raise LostError if its lease was taken over."""
     with _staging(path) as (folder, check):  # the lease is of the first process, alone
         if trainer.is_global_zero:
             remove(folder / PARTIAL_CHECKPOINT)  # of an attempt that was killed
@@ -254,16 +238,7 @@ def escape_cell(cell: object) -> object:
 
 
 def read_csv_rows(content: str | Iterable[str], delimiter: str = ",", strict: bool = False) -> list[list[str]]:
-    """Read the rows of CSV, with its texts as they were before they were escaped.
-
-    Args:
-        content: a whole file, or its lines.
-        delimiter: between two cells.
-        strict: raise for content that is no CSV.
-
-    Raises:
-        csv.Error: if the content is no CSV.
-    """
+    """Read the rows of CSV, with its texts as they were before escaping; if strict, raise csv.Error."""
     lines = io.StringIO(content) if isinstance(content, str) else content
     return [[unescape_formula(cell) for cell in row] for row in csv.reader(lines, delimiter=delimiter, strict=strict)]
 
@@ -282,17 +257,10 @@ def curve_csv(rows: Mapping[int, Mapping[str, float]]) -> str:
 
 
 def require_own(out: Path, names: Sequence[str]) -> None:
-    """Check that nothing in a folder of results leads outside: no link out of it, no pipe, no device.
+    """Raise InputError if something in a folder of results leads outside: a link out of it, a pipe, a device.
 
-    A link that stays inside is followed, and its target checked too. The folder itself may be a link, which the user
-    knows.
-
-    Args:
-        out: the folder, which nothing may lead out of.
-        names: of the files and folders in it to check, down to the last file; they may be missing.
-
-    Raises:
-        InputError: with the path of the first that does.
+    A link that stays inside is followed, and its target checked too. The folder itself may be a link. `names` are those
+    of the files and folders in it to check, down to the last file; they may be missing.
     """
     top, visited = os.path.realpath(out), set[str]()
     waiting = [os.path.join(top, name) for name in names]

@@ -34,11 +34,7 @@ PROC = Path("/proc/self")
 
 @functools.cache
 def machine_id() -> str:
-    """Identify the machine on which process numbers mean the same: one boot of a kernel, and one process namespace.
-
-    Host names are no such thing: several machines share one, and so do containers that do not see each other's
-    processes.
-    """
+    """Identify the boot and process namespace in which process numbers mean the same; host names may be shared."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
         return f"{boot} {os.readlink('/proc/self/ns/pid')}"
@@ -210,10 +206,7 @@ class LeaseMonitor:
         self.last_state: LeaseState | None = None
 
     def has_expired(self, state: LeaseState) -> bool:
-        """Return True if the lease did not change for too long and its process is not known to run.
-
-        Call this again and again, with the state of the lease now.
-        """
+        """Return True if the lease did not change for too long and its process is not known to run."""
         now = self.clock()
         self.silent += min(now - self.checked, 2 * BEAT_SECONDS)
         self.checked = now

@@ -48,11 +48,7 @@ class LostError(Exception):
 class Lease:
     """A lease that this process holds, with a thread that sends heartbeats.
 
-    Args:
-        path: of its file.
-        holder: this process, as the file names it.
-        guards: folders into which only the holder may write.
-        previous: the holder before it that never released the lease; None without one.
+    Into the folders that it `guards` only the holder may write. `previous` is a holder that never released it.
     """
 
     path: Path
@@ -103,11 +99,7 @@ class Lease:
             raise LostError(f"{folder.name[:8]}: this process {problem}")
 
     def staging_dir(self, folder: Path) -> Path:
-        """Return the directory in which files for a guarded folder are written first; create it if missing.
-
-        Raises:
-            LostError: if another process took the lease over.
-        """
+        """Create and return the directory for new files of a guarded folder; raise LostError after a takeover."""
         self.check()
         staging = folder / f"{STAGING_PREFIX}{self.holder.token}"
         staging.mkdir(parents=True, exist_ok=True)
@@ -140,13 +132,7 @@ def guarding_lease(folder: Path) -> Lease | None:
 
 
 def try_acquire(folder: Path, guards: Sequence[Path] = (), monitor: LeaseMonitor | None = None) -> Lease | None:
-    """Acquire the lease of a folder if it is free or has expired; return None if another process holds it.
-
-    Args:
-        folder: of the lease.
-        guards: folders into which only the holder may write.
-        monitor: of the lease, which tells whether it has expired; None: it has not.
-    """
+    """Acquire a lease that is free, or has expired by its monitor; return None if another process holds it."""
     before = read_lease(folder)
     held = not before.free()
     if held and (monitor is None or not monitor.has_expired(before)):
@@ -209,18 +195,7 @@ def try_lease(folder: Path, guards: Sequence[Path] = ()) -> Iterator[Lease | Non
 
 @contextlib.contextmanager
 def acquire(folder: Path, what: str, guards: Sequence[Path], say: LogLine, wait: bool = True) -> Iterator[Lease]:
-    """Hold the lease of a folder in the block, after waiting until it is free or has expired.
-
-    Args:
-        folder: of the lease.
-        what: name of what is waited for, in messages.
-        guards: folders into which only the holder may write.
-        say: called with a line if waiting takes long.
-        wait: False raises instead of waiting.
-
-    Raises:
-        HeldError: if another process holds it and `wait` is False.
-    """
+    """Hold a lease in the block, after waiting for it, which `say` reports; raise HeldError without `wait`."""
     reporter, monitor, pause = BackoffReporter(locks.FIRST_SECONDS), LeaseMonitor(), 0.01
     while (lease := try_acquire(folder, guards, monitor)) is None:
         if not wait:
@@ -238,11 +213,7 @@ def acquire(folder: Path, what: str, guards: Sequence[Path], say: LogLine, wait:
 
 
 def release_if_expired(folder: Path, monitor: LeaseMonitor, guards: Sequence[Path] = ()) -> Holder | str | None:
-    """Release the lease of another process if it has expired.
-
-    Returns:
-        Its holder, or a text if the holder is unknown; None if the lease is free by now.
-    """
+    """Release an expired lease; return its holder, a text for an unknown one, or None if it is free by now."""
     state = read_lease(folder)
     if state.free():
         return None

@@ -33,12 +33,7 @@ def to_stderr(line: str) -> None:
 
 
 class BackoffReporter:
-    """Timer for messages on something that lasts: after `first` seconds, then at three times the seconds before.
-
-    Args:
-        first: seconds before the first message.
-        clock: returns seconds.
-    """
+    """Timer for messages on something that lasts: after `first` seconds, then at three times the seconds before."""
 
     def __init__(self, first: float, clock: Callable[[], float] = time.monotonic) -> None:
         self.first = first
@@ -98,14 +93,7 @@ def cpu_seconds(pid: int) -> float | None:
 
 
 def describe_process(pid: int, host: str, since: float, local: bool) -> str:
-    """Describe a process for a message.
-
-    Args:
-        pid: its number.
-        host: its host name.
-        since: seconds since 1970 at which it acquired what it holds.
-        local: whether it is of this machine, which can tell that it is stopped.
-    """
+    """Describe a process that holds something since a time in seconds; a local one may be stopped."""
     stopped = " (stopped)" if local and process_status(pid) in STOPPED else ""
     return f"process {pid}{stopped} on host {host} since {clock_time(since)}"
 
@@ -131,13 +119,7 @@ def describe_lock_holder(path: Path) -> str:
 
 @contextlib.contextmanager
 def locked(path: Path, what: str, say: LogLine = to_stderr) -> Iterator[None]:
-    """Hold the lock at `path` in the block, after waiting until it is free.
-
-    Args:
-        path: of the lock file.
-        what: name of what is waited for, in messages.
-        say: called with a line if waiting takes long.
-    """
+    """Hold the lock at `path` in the block, after waiting until it is free; messages name it `what`."""
     lock, reporter, holder = FileLock(path), BackoffReporter(FIRST_SECONDS), path.with_name(path.name + ".holder")
     while True:
         try:

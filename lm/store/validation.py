@@ -88,13 +88,7 @@ def _validator(declared: Any) -> Any:
 
 
 def _errors(value: Any, declared: Any, text: bytes | None = None) -> list[tuple[str, list[str | int], Any]]:
-    """List where a value is not of a declared type: the kind of error, the keys and what is there.
-
-    Args:
-        value: as it was read from JSON.
-        declared: a type of lm/store/record.py.
-        text: the same value as JSON, in which a list may be a tuple; None if no tuple is declared.
-    """
+    """List where a value, also given as JSON if lists stand for tuples, is not of a type: error, keys, content."""
     from pydantic import ValidationError
 
     validator = _validator(declared)
@@ -117,17 +111,7 @@ def _errors(value: Any, declared: Any, text: bytes | None = None) -> list[tuple[
 
 
 def check_shape(value: Any, declared: Any, path: Path, remedy: str) -> None:
-    """Check that a manifest is of its declared type.
-
-    Args:
-        value: as it was read from JSON.
-        declared: a type of lm/store/record.py.
-        path: of the file.
-        remedy: what helps, for the message.
-
-    Raises:
-        InputError: naming the file, the place in it and what is there.
-    """
+    """Raise InputError with a place and the remedy if a manifest, as read from JSON, is not of its declared type."""
     try:
         errors = _errors(value, declared, json.dumps(value, ensure_ascii=False).encode(errors="replace"))
     except RecursionError:
@@ -158,12 +142,7 @@ INSIDE = ("initial", "final", "reliability")
 
 
 def validate_record(record: Any, needed: bool = True) -> str:
-    """Return what is wrong with the form of a record; an empty text if nothing is.
-
-    Args:
-        record: as it was read; null stands for a part that it does not have.
-        needed: whether a missing part that reports need is an error.
-    """
+    """Return what is wrong with the form of a record; if `needed`, also a missing part that reports need."""
     if not isinstance(record, Mapping):
         return f"expected a mapping, found {shown(record)}"
     return next(itertools.chain(_type_problems(record, needed), _number_problems(record)), "")
@@ -323,11 +302,9 @@ def _contradictions(record: Mapping[str, Any]) -> Iterator[str]:
 
 
 def validate_files(record: Mapping[str, Any], folder: Path) -> tuple[str, dict[str, str]]:
-    """Compare a record of sound form with the files beside it.
+    """Return what is wrong with a record of sound form beside its files, and with its losses by document.
 
-    Returns:
-        What is wrong with the record, or an empty text; by quantity of KEPT what is wrong with its losses by document,
-        beginning with the name of their file.
+    The latter are by quantity of KEPT, each text beginning with the name of the file.
     """
     problem, damaged, steps = "", dict[str, str](), record.get("steps")
     with contextlib.suppress(OSError, UnicodeDecodeError):
@@ -351,11 +328,7 @@ def validate_files(record: Mapping[str, Any], folder: Path) -> tuple[str, dict[s
 
 
 def checkpoint_checksum(checkpoint: Path) -> Weights | None:
-    """Return the size in bytes and the hash of a checkpoint; None if there is no such file.
-
-    Raises:
-        OSError: if it cannot be read.
-    """
+    """Return the size and hash of a checkpoint; None if it is no file; raise OSError if it cannot be read."""
     if not checkpoint.is_file():  # a sharding strategy may leave a folder
         return None
     with open(checkpoint, "rb") as file:
@@ -363,11 +336,7 @@ def checkpoint_checksum(checkpoint: Path) -> Weights | None:
 
 
 def validate_checkpoint(record: Mapping[str, Any], checkpoint: Path) -> str:
-    """Return that a checkpoint is not the one of a record; an empty text if it is, or the record has no hash of it.
-
-    Raises:
-        OSError: if it cannot be read.
-    """
+    """Return that a checkpoint's hash is not that of its record, else an empty text; raise OSError if unreadable."""
     written = value_at(record, "provenance/checkpoint")
     if written is None or checkpoint_checksum(checkpoint) == written:
         return ""
