@@ -23,9 +23,9 @@ from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 
 from lm.search.storage import STORAGE_ERRORS, retry_create
 from lm.store import lease_holder, locks
-from lm.store.lease_holder import UNKNOWN_HOLDER, Holder, LeaseMonitor, LeaseState, read_lease
+from lm.store.lease_holder import Holder, LeaseMonitor, LeaseState, read_lease
 from lm.store.leases import Lease, try_acquire
-from lm.store.locks import BackoffReporter
+from lm.store.locks import UNKNOWN_HOLDER, BackoffReporter
 
 TABLE = Table(
     "lm_leases",

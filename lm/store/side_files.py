@@ -84,11 +84,7 @@ WAYS_FILE = "ways.json"
 
 
 def read_cached(path: Path, kind: str) -> dict[str, Any]:
-    """Return the measurements of one kind in the file at `path`, by question.
-
-    Raises:
-        InputError: if the file is damaged.
-    """
+    """Return the measurements of one kind by question; raise InputError if the file is damaged."""
     answers = WAYS.read(read_json(path), path).get(kind, {}) if path.is_file() else {}
     if not isinstance(answers, dict):
         raise InputError(f"{path}: {kind}: is damaged; delete it, and it is measured anew")
@@ -96,12 +92,9 @@ def read_cached(path: Path, kind: str) -> dict[str, Any]:
 
 
 def measure_once(path: Path, kind: str, question: str, measure: Callable[[], Any]) -> Any:
-    """Return the measured answer to a question; measure and store it if the file has none.
+    """Return the stored answer to a question, or measure and store it; raise InputError for a damaged file.
 
     One process of a folder measures at a time: another would slow it down, and might get another answer.
-
-    Raises:
-        InputError: if the file is damaged.
     """
     if question in (answers := read_cached(path, kind)):
         return answers[question]

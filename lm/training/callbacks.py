@@ -13,7 +13,7 @@ import lightning.pytorch.callbacks as lightning_callbacks
 from lightning.pytorch import Callback
 from lightning.pytorch.callbacks.progress.progress_bar import ProgressBar
 
-from lm.config.components import build_class, resolve_class
+from lm.config.components import build, resolve
 from lm.config.imported import import_object
 from lm.config.plain import shown
 from lm.config.tree import InputError, Tree
@@ -76,7 +76,7 @@ def _resolved(node: Any, path: str) -> Tree:
     if not isinstance(harmless, bool):
         raise InputError(f"{path}.harmless: expected true or false, found {shown(harmless)}")
     cls = _callback_class(node["class_path"], path)
-    arguments = resolve_class(cls, node.get("init_args"), path)
+    arguments = resolve(node.get("init_args"), cls, path)
     name = f"{cls.__module__}.{cls.__qualname__}"
     return {"class_path": name, "init_args": arguments} | ({"harmless": True} if harmless else {})
 
@@ -123,7 +123,7 @@ def build_callbacks(nodes: Sequence[Tree] | None) -> list[Callback]:
         InputError: if a constructor refuses its arguments.
     """
     callbacks = [
-        build_class(import_object(node["class_path"], PATH), node["init_args"], f"{PATH}[{index}]")
+        build(node["init_args"], import_object(node["class_path"], PATH), f"{PATH}[{index}]")
         for index, node in enumerate(nodes or [])
     ]
     return [*callbacks, Guard()] if callbacks else []
