@@ -23,7 +23,7 @@ from lm.model.attention_impl import BLOCK
 from lm.model.position import Position
 from lm.model.transformer import Model
 from lm.store.side_files import WAYS_FILE, measure_once
-from lm.training.adapter import convert, device_of, quiet, stepping, to_device
+from lm.training.adapter import quiet, to_device
 from lm.training.cell import Cell, check, seedless
 from lm.training.module import compile_blocks
 from lm.training.optim import tables
@@ -31,17 +31,13 @@ from lm.training.provenance import device_name
 from lm.training.recorder import Recorder
 from lm.training.run import AUTO, RunConfig
 
-STEPS, SECONDS = 9, 4.0
-"""Steps over which each choice is timed, or fewer where they take longer than so many seconds."""
+STEPS, SECONDS = 9, 4.0  # steps over which each choice is timed, or fewer where they take longer than so many seconds
 
 MIN_TRAINING_SECONDS = 10.0
 """Seconds of training, in all, below which compiled code is not timed: compiling takes longer."""
 
-MIN_SPEEDUP = 1.03
-"""Speed, relative to a plainer choice, from which another is preferred."""
-
-Settings = dict[str, Any]
-"""Values of settings of the trainer, by name."""
+MIN_SPEEDUP = 1.03  # speed, relative to a plainer choice, from which another is preferred
+Settings = dict[str, Any]  # values of settings of the trainer, by name
 
 
 @dataclass(frozen=True)
@@ -73,6 +69,8 @@ def replace_auto_settings(
 ) -> tuple[Tree, Decision | None]:
     """Return the configuration with each `auto` replaced, and the decision; None where nothing is `auto`.
 
+    Raises InputError where the configuration cannot be trained, or the file of decisions cannot be read.
+
     Args:
         tree: of the baseline.
         out: the results folder, which stores decisions.
@@ -80,9 +78,6 @@ def replace_auto_settings(
         steps: optimiser steps that are to be trained one after the other; by default those of one run. Code is
             compiled where that saves more time than it takes.
         shapes: kinds of cells for which code would be compiled.
-
-    Raises:
-        InputError: where the configuration cannot be trained, or the file of decisions cannot be read.
     """
     names = auto_settings_requested(tree)
     if not names:
@@ -167,15 +162,15 @@ class _Timing:
             return any(isinstance(part, Position) and part.slopes() is not None for part in model.modules())
         if attention == "blocked":
             return self.built.data.context > BLOCK
-        return attention != "flex" or device_of(self._trainer({})).type == "cuda"
+        return attention != "flex" or self._trainer({}).strategy.root_device.type == "cuda"
 
     def _trained(self) -> tuple[Model, Optimizer]:
         """Build a model on its device, with its optimizer."""
         run = self.built.run
         trainer = self._trainer({})
         model = self.built.model()
-        convert(trainer, model)
-        model.to(device_of(trainer)).train()
+        trainer.precision_plugin.convert_module(model)
+        model.to(trainer.strategy.root_device).train()
         optimizer, _ = run.optim.build(
             model.parameters(), self.cell.config["trainer"]["max_steps"], tables(model), model.map_rate
         )
@@ -210,7 +205,7 @@ class _Timing:
         def step() -> None:
             """Make a step of training."""
             set_attention_impl(model, trainer.attention)
-            with stepping(trainer):
+            with trainer.precision_plugin.train_step_context():
                 logits_nv = model(*batch.inputs).flatten(0, 1)
                 loss = objective.loss(logits_nv, batch.targets_bt.flatten())
             loss.backward()

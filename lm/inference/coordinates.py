@@ -27,25 +27,20 @@ from lm.training.cell import check
 from lm.training.optim import tables
 from lm.training.run import RunConfig
 
-LAYERS: tuple[type[nn.Module], ...] = (Embedding, Attention, MLP, Block)
-"""Layers that are measured, beside the logits."""
-
+LAYERS: tuple[type[nn.Module], ...] = (Embedding, Attention, MLP, Block)  # layers that are measured, beside the logits
 FORMAT = 1
 Table = dict[str, dict[str, dict[str, dict[str, float]]]]
 """Mean |activation| by parametrisation, steps, layer and width; keys are text, as in JSON."""
 
 
 def coordinates(tree: Tree, widths: Sequence[int], steps: Sequence[int]) -> dict[str, Any]:
-    """Return the check of a configuration, as JSON.
+    """Return the check of a configuration, as JSON. Raises InputError for a width that the model cannot have.
 
     Args:
         tree: the configuration; its parametrisation is compared with the standard one, or MuP from its own width if it
             has none.
         widths: at least two.
         steps: numbers of updates after which to measure.
-
-    Raises:
-        InputError: for a width that the model cannot have.
     """
     options = resolve(tree, RunConfig)["model"]["init_args"]
     if not {"width", "heads", "parametrization"} <= options.keys():
@@ -131,9 +126,6 @@ def slope(by_width: Mapping[str, float]) -> float:
     if not (np.isfinite(values).all() and (values > 0).all()):
         return math.nan
     return float(np.polyfit(np.log([int(width) for width in by_width]), np.log(values), 1)[0])
-
-
-# the figure ----------------------------------------------------------------------------------------------------------
 
 
 def draw_coordinates(result: Mapping[str, Any]) -> bytes:

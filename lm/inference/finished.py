@@ -32,14 +32,11 @@ Kind = TypeVar("Kind", bound=nn.Module)
 
 
 def find(run: str, out: Path) -> Path:
-    """Return the folder of a finished cell.
+    """Return the folder of a finished cell. Raises InputError where there is none, or more than one.
 
     Args:
         run: the folder itself, experiment/arm/seed, or the beginning of the cell's id.
         out: the results folder.
-
-    Raises:
-        InputError: where there is none, or more than one.
     """
     if os.path.isfile(Path(run) / "record.json"):
         return Path(run)
@@ -54,14 +51,11 @@ def find_components(config: Tree, folder: Path) -> None:
     """Put the folders of a user's own classes on the path.
 
     They are looked for in the current folder, in the one that holds the results, and beside the files of the
-    experiments of which the run is part, as far as these are recorded.
+    experiments of which the run is part, as far as these are recorded. Raises InputError where one is in none of them.
 
     Args:
         config: of the run, which names the classes.
         folder: of the run.
-
-    Raises:
-        InputError: where one is in none of them.
     """
     for name in dotted_classes(config):
         require_trusted(name, str(folder))
@@ -127,8 +121,7 @@ class FinishedRun:
     def at(cls, folder: Path) -> Self:
         """Open the run in `folder`, and put the folders of its own components on the path.
 
-        Raises:
-            InputError: unless it was trained to its end, and where a component is not found.
+        Raises InputError unless it was trained to its end, and where a component is not found.
         """
         resolved = folder.resolve()
         out = resolved.parent.parent
@@ -166,8 +159,7 @@ class FinishedRun:
     def facts(self) -> TextStats:
         """Return the facts of its text, which lies in the cache or is prepared again.
 
-        Raises:
-            InputError: where the text is no longer what the run was trained on.
+        Raises InputError where the text is no longer what the run was trained on.
         """
         text = self.record["data"]
         hashes = text["fingerprint"], text["tokenizer"]
@@ -188,12 +180,11 @@ class FinishedRun:
     def model(self, kind: type[Kind], instead: str) -> Kind:
         """Return the trained model, in its checkpoint's precision, on the CPU.
 
+        Raises InputError where it has another class, or the checkpoint cannot be used.
+
         Args:
             kind: class that it must have.
             instead: message for another class, `{}` for its name.
-
-        Raises:
-            InputError: where it has another class, or the checkpoint cannot be used.
         """
         make: Any = build(resolve({"model": self.config.get("model")}, _ModelOnly), _ModelOnly).model
         cls = make.func if isinstance(make, functools.partial) else make

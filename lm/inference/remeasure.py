@@ -60,9 +60,6 @@ class _Stored(Tokenizer):
         return tokenizers.Tokenizer.from_file(self.path)
 
 
-# a finished run ------------------------------------------------------------------------------------------------------
-
-
 def cell_of(run: FinishedRun) -> Cell:
     """Return the cell of a finished run. Raises InputError where its text is no longer that of the run."""
     return Cell(resolve(run.config, RunConfig), run.facts(), run.record["id"])
@@ -71,8 +68,7 @@ def cell_of(run: FinishedRun) -> Cell:
 def other_data(cell: Cell, changes: Tree) -> tuple[Data, Tree]:
     """Return the run's data with other settings, tokenised by the run's own tokenizer, and its configuration.
 
-    Raises:
-        InputError: for a setting that is none of the data's, or belongs to the run.
+    Raises InputError for a setting that is none of the data's, or belongs to the run.
     """
     for key in changes:
         if not key.startswith("data."):
@@ -90,17 +86,12 @@ def other_data(cell: Cell, changes: Tree) -> tuple[Data, Tree]:
     return data, config["data"]["init_args"]
 
 
-# measuring -----------------------------------------------------------------------------------------------------------
-
-
 def remeasure(folder: Path, request: Request) -> dict[str, dict[str, Any]]:
     """Measure a finished run, add the results to its record, and return them by their name there.
 
-    Tables hold the test split and lengths on validation; anything else is in the record's details alone.
-
-    Raises:
-        InputError: where the run has no model or cannot be measured as requested; where its checkpoint is not the one
-            that the record was written with, as far as hashes and losses tell.
+    Tables hold the test split and lengths on validation; anything else is in the record's details alone. Raises
+    InputError where the run has no model or cannot be measured as requested; where its checkpoint is not the one that
+    the record was written with, as far as hashes and losses tell.
     """
     resolved = folder.resolve()
     FinishedRun.at(resolved)
@@ -178,7 +169,8 @@ def check_losses(record: Record, results: dict[str, Any], trained: TrainedCell, 
     """Check that losses measured on a run's own text equal those in its record.
 
     Where the record holds the hash of the checkpoint, which was checked before, a difference is reported in a line on
-    standard error. Where it holds none, as of an older version, the weights may be another cell's.
+    standard error. Where it holds none, as of an older version, the weights may be another cell's. Raises InputError
+    for losses that differ, without a hash.
 
     Args:
         record: of the run.
@@ -186,9 +178,6 @@ def check_losses(record: Record, results: dict[str, Any], trained: TrainedCell, 
             is measured.
         trained: the model.
         checkpoint: file of its weights.
-
-    Raises:
-        InputError: for losses that differ, without a hash.
     """
     hashed = record["provenance"].get("checkpoint") is not None
     losses = {split: float(results[split]["nll"]) for split in ("validation", SPLIT) if split in results}

@@ -25,8 +25,7 @@ REPORT_SECONDS = 10.0
 def load(folder: Path) -> tuple[EncoderDecoder, PairData]:
     """Load the model of a finished run, in its checkpoint's precision on the CPU, and its data.
 
-    Raises:
-        InputError: unless the folder is that of a finished encoder-decoder run whose text is available.
+    Raises InputError unless the folder is that of a finished encoder-decoder run whose text is available.
     """
     run = FinishedRun.at(folder)
     data = run.data()
@@ -108,8 +107,7 @@ def translate(
 ) -> Translation:
     """Translate a split, or the lines of the file `source`, with the run in `folder`, and write the results there.
 
-    Raises:
-        InputError: where there are no lines, or the run cannot translate.
+    Raises InputError where there are no lines, or the run cannot translate.
     """
     if beam < 1:
         raise InputError(f"--beam: expected 1 or more, found {beam}")

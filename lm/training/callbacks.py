@@ -54,8 +54,7 @@ REFUSED: dict[type[Callback], str] = {
 def resolve_callbacks(entries: Sequence[Any] | None) -> list[Tree] | None:
     """Fill in every default of `trainer.callbacks`; None without callbacks.
 
-    Raises:
-        InputError: for a class that is no callback, takes other arguments, or cannot be used here.
+    Raises InputError for a class that is no callback, takes other arguments, or cannot be used here.
     """
     nodes = [_resolved(node, f"{PATH}[{index}]") for index, node in enumerate(entries or [])]
     for index, node in enumerate(nodes):
@@ -119,8 +118,7 @@ def _stops(cls: type) -> bool:
 def build_callbacks(nodes: Sequence[Tree] | None) -> list[Callback]:
     """Build the callbacks of resolved nodes, and a guard that none of them ends the run.
 
-    Raises:
-        InputError: if a constructor refuses its arguments.
+    Raises InputError if a constructor refuses its arguments.
     """
     callbacks = [
         build_class(import_object(node["class_path"], PATH), node["init_args"], f"{PATH}[{index}]")

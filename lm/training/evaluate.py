@@ -23,20 +23,16 @@ from lm.metrics.tokens import TokenStatistics, perplexity
 from lm.model.attention import set_attention_impl
 from lm.model.transformer import load_weights
 from lm.store.record import Outcome, Record
-from lm.training.adapter import convert, device_of, disable_metric_sync, evaluating, quiet, to_device
+from lm.training.adapter import disable_metric_sync, quiet, to_device
 from lm.training.cell import Cell
 from lm.training.module import CACHED_LOGITS_MAX_BYTES
 from lm.training.process import beat
 from lm.training.recorder import Recorder
 from lm.training.run import SINGLE_PROCESS, RunConfig
 
-FREQUENT = 10
-"""Number of the most frequent tokens, whose class-wise calibration is measured."""
-
+FREQUENT = 10  # number of the most frequent tokens, whose class-wise calibration is measured
 TOKENS_AT_ONCE = 8192
-
-SCALED = ("nll", "ece", "ece_floor", "brier")
-"""Metrics that are reported again after temperature scaling."""
+SCALED = ("nll", "ece", "ece_floor", "brier")  # metrics that are reported again after temperature scaling
 
 
 class TrainedCell:
@@ -65,17 +61,17 @@ class TrainedCell:
         self.data.setup("fit")
         with quiet():
             self.trainer = run.trainer(Recorder(checkpoint.parent, self.data))
-        self.device = device_of(self.trainer)
+        self.device = self.trainer.strategy.root_device
         with blame(str(checkpoint)):
             self.model = set_attention_impl(run.model(cell.facts.vocabulary, own.context), self.trainer.attention)
-            convert(self.trainer, self.model)
+            self.trainer.precision_plugin.convert_module(self.model)
             self.model.load_state_dict(load_weights(checkpoint))
         self.model.to(self.device).eval()
 
     def logits(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return logits (n, v) and targets (n,) of a batch."""
         moved = to_device(self.trainer, batch)
-        with torch.inference_mode(), evaluating(self.trainer):
+        with torch.inference_mode(), self.trainer.precision_plugin.val_step_context():
             return self.model(*moved.inputs).flatten(0, 1), moved.targets_bt.flatten()
 
     def passes(self, split: str) -> Callable[[], Iterable[tuple[Tensor, Tensor]]]:
@@ -213,9 +209,6 @@ def blocks(ids: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:
     """Return inputs and targets of consecutive blocks, (b, t) each."""
     rows = (len(ids) - 1) // length
     return ids[: rows * length].reshape(rows, length), ids[1 : rows * length + 1].reshape(rows, length)
-
-
-# what goes into a record ---------------------------------------------------------------------------------------------
 
 
 def evaluations(

@@ -14,8 +14,7 @@ from torch.autograd.function import once_differentiable
 from lm.data import IGNORED as IGNORED
 from lm.model.fused_linear import autocasting
 
-CHUNK_LOGITS = 2**22
-"""Logits in memory at a time."""
+CHUNK_LOGITS = 2**22  # logits in memory at a time
 
 
 class Objective(ABC):
@@ -69,9 +68,6 @@ def log_normalizer_squared(logits_nv: Tensor, is_target_n: Tensor) -> Tensor:
     exact_nv = logits_nv.float() if logits_nv.dtype in (torch.float16, torch.bfloat16) else logits_nv
     squared_n = exact_nv.logsumexp(-1).square()
     return torch.where(is_target_n, squared_n, 0.0).sum() / is_target_n.sum().clamp(min=1)
-
-
-# in chunks ------------------------------------------------------------------------------------------------------------
 
 
 def chunked_cross_entropy(

@@ -24,10 +24,7 @@ UNUSABLE: dict[Any, str] = {
 }
 """Optimisers of torch that cannot train a model here, and the reason."""
 
-Rate = Callable[[Optimizer], float]
-"""Function from an optimiser to the factor of the learning rate of hidden matrices."""
-
-# parameters ----------------------------------------------------------------------------------------------------------
+Rate = Callable[[Optimizer], float]  # function from an optimiser to the factor of the learning rate of hidden matrices
 
 
 def tables(model: nn.Module) -> list[nn.Parameter]:
@@ -56,9 +53,6 @@ def decay_groups(parameters: Iterable[nn.Parameter], tables: Collection[nn.Param
         {"params": [p for p in trainable if p.ndim < 2], "weight_decay": 0.0},
     ]
     return [group for group in groups if group["params"]]
-
-
-# optimisers ----------------------------------------------------------------------------------------------------------
 
 
 class MuonAdamW(torch.optim.Optimizer):
@@ -169,11 +163,7 @@ class Beta2Warmup(LambdaLR):
 
 
 NOT_NEGATIVE = ("weight_decay", "lambd", "t0", "lr_decay", "initial_accumulator_value", "momentum_decay")
-SHARES = ("momentum", "dampening", "alpha", "rho")
-"""Options that some optimisers of torch do not check."""
-
-
-# together ------------------------------------------------------------------------------------------------------------
+SHARES = ("momentum", "dampening", "alpha", "rho")  # options that some optimisers of torch do not check
 
 
 class Optim:

@@ -22,14 +22,9 @@ from lm.config.tree import Tree, path_name
 from lm.store.files import write_atomic
 from lm.store.sources import hash_sources, read_sources
 
-OWN = Path(__file__).parents[1]
-"""Folder of this package."""
-
-COMPUTING = ("config", "data", "metrics", "model", "training")
-"""Packages of lm whose code may change a cell's numbers."""
-
-LONGEST_DIFF = 1_000_000
-"""Characters of a checkout's changes that are kept."""
+OWN = Path(__file__).parents[1]  # folder of this package
+COMPUTING = ("config", "data", "metrics", "model", "training")  # packages of lm whose code may change a cell's numbers
+LONGEST_DIFF = 1_000_000  # characters of a checkout's changes that are kept
 
 ENVIRONMENT = (
     *("OMP_NUM_THREADS", "MKL_NUM_THREADS", "ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "MKL_CBWR"),
@@ -37,9 +32,7 @@ ENVIRONMENT = (
 )
 """Environment variables that may change numbers or speed. No other is recorded: they may hold secrets."""
 
-LONGEST_VALUE = 100
-"""Characters of a variable that are kept."""
-
+LONGEST_VALUE = 100  # characters of a variable that are kept
 PACKAGES = ("torch", "lightning", "torchmetrics", "tokenizers", "numpy")
 
 
@@ -101,10 +94,8 @@ def keep_code(config: Tree, work: Path) -> dict[str, Any]:
     """Copy the code of a user's own classes into the cell's work folder.
 
     Their modules go to `code/`, and uncommitted changes of the checkout around them to `code/changes.diff`. Returns the
-    hash of each class, and the commit of its checkout.
-
-    Raises:
-        InputError: if a module was changed after this process imported it.
+    hash of each class, and the commit of its checkout. Raises InputError if a module was changed after this process
+    imported it.
     """
     classes: dict[str, Any] = {}
     for name, known_by in code_of(config).items():

@@ -22,9 +22,7 @@ from lm.store.store import RANKS
 from lm.training.adapter import on_processes_launched, rank
 
 POLL_SECONDS = 0.5
-
-PATIENCE = 10.0
-"""Seconds for a process to notice that another has died, and for the reason to be written."""
+PATIENCE = 10.0  # seconds for a process to notice that another has died, and for the reason to be written
 
 PEER_FAILURE_WORDS = ("gloo", "nccl", "connection", "process group", "socket", "broken pipe", "peer")
 """Words in errors which say that another process does not answer."""
@@ -40,9 +38,6 @@ def is_peer_failure(error: BaseException) -> bool:
         return True
     message = str(error).lower()
     return isinstance(error, (RuntimeError, OSError)) and any(word in message for word in PEER_FAILURE_WORDS)
-
-
-# the first process ---------------------------------------------------------------------------------------------------
 
 
 class RankSupervisor:
@@ -124,8 +119,7 @@ class RankSupervisor:
 def supervise_ranks(work: Path, give_up: Callable[[str], object]) -> Iterator[None]:
     """Supervise the other processes of a cell within a block.
 
-    Raises:
-        RankError: if one of them dies, in place of the error by which this process notices.
+    Raises RankError if one of them dies, in place of the error by which this process notices.
     """
     remove(work / RANKS)
     supervisor = RankSupervisor(work, give_up)
@@ -140,9 +134,6 @@ def supervise_ranks(work: Path, give_up: Callable[[str], object]) -> Iterator[No
             raise
         raise RankError(cause) from error
     supervisor.leave()
-
-
-# the other processes -------------------------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager

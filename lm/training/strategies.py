@@ -41,9 +41,6 @@ REFUSED = {
 """Beginnings of the names of strategies that no run can use, each with the reason."""
 
 
-# strategies ----------------------------------------------------------------------------------------------------------
-
-
 class ModelParallel(ModelParallelStrategy):
     """Divides every weight, gradient and optimiser state among processes (FSDP2), or the layers (tensor parallelism).
 
@@ -58,8 +55,7 @@ class ModelParallel(ModelParallelStrategy):
     def sizes(self) -> tuple[int, int]:
         """Return the number of processes that divide the rows of a batch, and that divide the layers.
 
-        Raises:
-            InputError: if the layers would be divided among several machines.
+        Raises InputError if the layers would be divided among several machines.
         """
         if not self.layers:
             return self.num_nodes * self.num_processes, 1
@@ -133,14 +129,10 @@ def single_file_checkpoint(trainer: Any) -> contextlib.AbstractContextManager[An
     return strategy.full_state_dict() if isinstance(strategy, ModelParallel) else contextlib.nullcontext()
 
 
-# checks --------------------------------------------------------------------------------------------------------------
-
-
 def check_sharded(settings: Any) -> None:
     """Refuse strategies that compute something else, and settings that a strategy does not carry out.
 
-    Raises:
-        InputError: with what to choose instead.
+    Raises InputError with what to choose instead.
     """
     name, precision = settings["strategy"], settings["precision"] or "32-true"
     if name not in (FSDP2, TENSOR_PARALLEL):
@@ -160,8 +152,7 @@ def check_sharded(settings: Any) -> None:
 def check_strategy(settings: Any) -> None:
     """Refuse strategies that fork, which hang in a process with threads, and cells of several machines.
 
-    Raises:
-        InputError: with what to choose instead.
+    Raises InputError with what to choose instead.
     """
     if any(part in settings["strategy"] for part in FORKING):
         raise InputError(
@@ -178,13 +169,12 @@ def check_strategy(settings: Any) -> None:
 def check_model(model: nn.Module, optimizer: Any, sharing: Processes) -> None:
     """Refuse a model, or an optimiser, that several processes cannot divide, or with which they compute something else.
 
+    Raises InputError with the first part that does not fit.
+
     Args:
         model: the model, on any device.
         optimizer: the class, or a partial of it.
         sharing: the processes.
-
-    Raises:
-        InputError: with the first part that does not fit.
     """
     if sharing.layers > 1:
         plan(model, sharing.layers)
@@ -203,10 +193,7 @@ def check_model(model: nn.Module, optimizer: Any, sharing: Processes) -> None:
         )
 
 
-# sharded checkpoints -------------------------------------------------------------------------------------------------
-
-METADATA_FILE = ".metadata"
-"""The file that torch writes last into the folder of a sharded checkpoint."""
+METADATA_FILE = ".metadata"  # the file that torch writes last into the folder of a sharded checkpoint
 
 METADATA_CLASSES = frozenset(
     (
@@ -266,8 +253,7 @@ def _enum_member(kind: Any, name: str) -> Enum:
 def read_checkpoint_metadata(path: Path) -> Metadata:
     """Read the metadata of a sharded checkpoint.
 
-    Raises:
-        pickle.UnpicklingError: if it holds anything but metadata of tensors.
+    Raises pickle.UnpicklingError if it holds anything but metadata of tensors.
     """
     with open(path / METADATA_FILE, "rb") as file:
         metadata = _MetadataUnpickler(file).load()

@@ -24,7 +24,6 @@ Split = Literal["columns", "rows"]
 """The features by which a linear layer is divided: those of its output, or those of its input."""
 
 STYLES: dict[Split, type[ParallelStyle]] = {"columns": ColwiseParallel, "rows": RowwiseParallel}
-
 ATTENTION: dict[str, Split] = {"query": "columns", "key": "columns", "value": "columns", "output": "rows"}
 PLAIN: dict[str, Split] = {"up": "columns", "down": "rows"}
 GATED: dict[str, Split] = {"gate": "columns", **PLAIN}
@@ -49,8 +48,7 @@ def parallelize(model: nn.Module, mesh: Any) -> None:
 def plan(model: nn.Module, world: int) -> dict[str, Split]:
     """Return the split of each linear layer of a model among `world` processes, by its name; undivided ones left out.
 
-    Raises:
-        InputError: with the first part that cannot be divided, and the reason.
+    Raises InputError with the first part that cannot be divided, and the reason.
     """
     if (
         not isinstance(model, Decoder)
@@ -72,8 +70,7 @@ def plan(model: nn.Module, world: int) -> dict[str, Split]:
 def check_optimizer(optimizer: Any) -> None:
     """Refuse an optimiser, a class or a partial of one, that needs whole matrices, or all parameters divided alike.
 
-    Raises:
-        InputError: with the optimisers that can be used.
+    Raises InputError with the optimisers that can be used.
     """
     cls, options = getattr(optimizer, "func", optimizer), getattr(optimizer, "keywords", {})
     if cls not in ENTRY_BY_ENTRY:
@@ -88,9 +85,6 @@ def check_optimizer(optimizer: Any) -> None:
                 f"optim.optimizer.{name}: under tensor parallelism some parameters are shared out and some whole, "
                 "which cannot be updated in one call; expected false"
             )
-
-
-# layer by layer ------------------------------------------------------------------------------------------------------
 
 
 def _attention(name: str, module: Attention, world: int) -> dict[str, Split]:
