@@ -125,17 +125,11 @@ def chooser(plain: bool, temperature: float | None, top_k: int | None, top_p: fl
 def steps_for(model: Decoder, prompt: int, requested: int | None) -> int:
     """Return the number of tokens to generate: as requested, else TOKENS or as many as there are positions for.
 
-    The last token is not read, so it needs no position. Raises InputError where the position encoding does not reach as
-    far.
-
-    Args:
-        model: that generates.
-        prompt: number of its tokens.
-        requested: number of tokens, or None for the default.
+    `prompt` is the number of its tokens; the last token is not read, so it needs no position. Raises InputError where
+    the position encoding does not reach as far.
     """
 
     def reach(time: int) -> None:
-        """Raise a ValueError where the position encoding does not reach as far."""
         model.position.embed(next(model.parameters()).new_zeros(1, time, model.shape.width))
 
     if requested is not None and requested < 1:

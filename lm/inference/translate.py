@@ -81,15 +81,10 @@ def bleu(hypotheses: Sequence[str], references: Sequence[str]) -> dict[str, Any]
 
 @dataclass(frozen=True)
 class Translation:
-    """The file of translations, and BLEU where there is a reference.
+    """The file of translations, and BLEU where there is a reference."""
 
-    Args:
-        path: of the file with a line for each line of the source.
-        bleu: content of bleu_<split>.json.
-    """
-
-    path: Path
-    bleu: dict[str, Any] | None
+    path: Path  # of the file with a line for each line of the source
+    bleu: dict[str, Any] | None  # content of bleu_<split>.json
 
     @property
     def text(self) -> str:

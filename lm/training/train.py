@@ -270,7 +270,7 @@ def fit(
     halved = read_previous_attempts(work)["halved"]
     module = LanguageModel(model, run.optim, data.bytes_per_token(), run.seed, classes, code, halved, clusters)
     # Lightning restores weights before it converts the model: a float64 checkpoint would pass through float32.
-    trainer.precision_plugin.convert_module(module)  # type: ignore[attr-defined]
+    trainer.precision_plugin.convert_module(module)
     checkpoint = resumable_checkpoint(trainer, work / "last.ckpt")
     trainer.fit(module, datamodule=data, ckpt_path=checkpoint, weights_only=True)
     logits, module.logits = module.logits, []  # the module lives on in Lightning's circles
