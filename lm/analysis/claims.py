@@ -129,11 +129,7 @@ class Claim:
 
 
 def read_claims(tree: Any, arms: Sequence[str], baseline: str, path: str, seeds: Sequence[int] = ()) -> list[Claim]:
-    """Read the claims of an experiment, checked against its arms and its seeds.
-
-    Raises:
-        InputError: naming `path`.
-    """
+    """Read the claims of an experiment, checked against its arms and its seeds. Raises InputError naming `path`."""
     if not isinstance(tree, list):
         raise InputError(f"{path}: expected a list of claims, found {tree!r}")
     claims = [read_claim(node, arms, baseline, f"{path}[{index}]") for index, node in enumerate(tree)]
