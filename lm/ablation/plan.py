@@ -96,15 +96,9 @@ def idle_arms(plan: Plan) -> dict[str, str]:
 
 
 def with_autotuned_settings(experiment: Experiment, out: Path, workers: int | None) -> Experiment:
-    """Replace each `auto` of an experiment's base by the fastest setting of its baseline.
+    """Replace each `auto` of an experiment's base by the fastest setting of its baseline, stored under `out`.
 
-    Args:
-        experiment: as it was read.
-        out: the results folder, which stores decisions.
-        workers: cells trained at a time; None for the default.
-
-    Raises:
-        InputError: where an arm has an `auto` of its own, which could give arms different implementations.
+    Raises InputError where an arm has an `auto` of its own, which could give arms different implementations.
     """
     for arm, changes in experiment.arms.items():
         for path, value in changes.items():
@@ -139,55 +133,44 @@ def untimed(cell: Cell) -> float:
 
 
 def make_plan(experiment: Experiment, seconds: Callable[[Cell], float] = untimed) -> Plan:
-    """Resolve, build and check every cell before any is trained.
+    """Resolve, build and check every cell before any is trained. Raises InputError naming the arm.
 
-    Args:
-        experiment: to be planned.
-        seconds: returns the seconds of a step of a cell, where seconds are to be held equal.
-
-    Raises:
-        InputError: naming the arm.
+    Where seconds are to be held equal, `seconds` returns those of a step of a cell.
     """
     arms = {name: _check_arm(experiment, name, changes) for name, changes in experiment.arms.items()}
     steps = equal_steps(arms, experiment.baseline, experiment.inference.equal, seconds)
     for name, cell in arms.items():
         if steps[name] != cell.config["trainer"]["max_steps"]:
             arms[name] = _check_arm(experiment, name, {**experiment.arms[name], "trainer.max_steps": steps[name]})
-    seeds = experiment.seeds
-    by_arm = {name: seeded(cell, seeds) for name, cell in arms.items()}
-    cells = [
-        Planned(name, seed, by_arm[name][index], f"{experiment.name}/{name}/{seed}")
-        for index, seed in enumerate(seeds)
-        for name in arms
-    ]
-    return Plan(experiment, cells)
+    by_seed = zip(experiment.seeds, *(seeded(cell, experiment.seeds) for cell in arms.values()), strict=True)
+    named = [(seed, name, cell) for seed, *cells in by_seed for name, cell in zip(arms, cells, strict=True)]
+    return Plan(
+        experiment, [Planned(name, seed, cell, f"{experiment.name}/{name}/{seed}") for seed, name, cell in named]
+    )
 
 
 def _check_arm(experiment: Experiment, name: str, changes: dict[str, Any]) -> Cell:
     """Return the arm's cell of the first seed. Raises InputError naming the arm."""
     with prefix_errors(f"arm {name}"):
         cell = check(override(experiment.tree, {**changes, "seed": experiment.seeds[0]}))
-        check_strategy(cell.config["trainer"])
+        settings, lengths = cell.config["trainer"], (cell.config.get("evaluate") or {}).get("lengths", [])
+        check_strategy(settings)
         for metric in (experiment.inference.metric, *experiment.inference.secondary):
-            _check_metric(metric, cell)
+            _, at, length = metric.partition("@")
+            if at and int(length) not in lengths:
+                raise InputError(
+                    f"metric: {metric}: evaluate.lengths does not hold {length}, it has {lengths or 'none'}"
+                )
+            if (mean := parse_average(metric)) is not None:
+                batches = settings["max_steps"] * settings["accumulate_grad_batches"]
+                every = settings["val_check_interval"]
+                between = every if isinstance(every, int) else max(1, int((every or 1.0) * batches))
+                count = batches // between if settings["limit_val_batches"] else 0
+                if mean[1] > count:
+                    raise InputError(
+                        f"metric: {metric}: training has {count} validations; see trainer.val_check_interval"
+                    )
         return cell
-
-
-def _check_metric(metric: str, cell: Cell) -> None:
-    """Refuse a metric at a length that is not evaluated, or over more validations than training has."""
-    _, at, length = metric.partition("@")
-    lengths = (cell.config.get("evaluate") or {}).get("lengths", [])
-    if at and int(length) not in lengths:
-        raise InputError(f"metric: {metric}: evaluate.lengths does not hold {length}, it has {lengths or 'none'}")
-    if (mean := parse_average(metric)) is None:
-        return
-    settings = cell.config["trainer"]
-    batches = settings["max_steps"] * settings["accumulate_grad_batches"]
-    every = settings["val_check_interval"]
-    between = every if isinstance(every, int) else max(1, int((every or 1.0) * batches))
-    count = batches // between if settings["limit_val_batches"] else 0
-    if mean[1] > count:
-        raise InputError(f"metric: {metric}: training has {count} validations; see trainer.val_check_interval")
 
 
 def cost_per_step(cell: Cell, kind: str, seconds: Callable[[Cell], float]) -> float:
@@ -207,8 +190,7 @@ def equal_steps(
 ) -> dict[str, int]:
     """Return the optimiser steps for each arm with which all cost as much as the baseline.
 
-    Raises:
-        InputError: for an arm that sets its steps itself.
+    Raises InputError for an arm that sets its steps itself.
     """
     steps = {arm: cell.config["trainer"]["max_steps"] for arm, cell in cells.items()}
     if kind == "steps":
@@ -249,15 +231,9 @@ def stored_command(command: Sequence[str]) -> list[str] | None:
 
 
 def write_manifest(plan: Plan, store: Store, command: Sequence[str] = ()) -> Path:
-    """Write `experiment.json`, which holds what a report needs beside the records.
+    """Write `experiment.json`, which holds what a report needs beside the records; return the report's folder.
 
-    Args:
-        plan: of the experiment.
-        store: in whose folder the report's folder lies.
-        command: the arguments of `lm`, as given.
-
-    Returns:
-        the report's folder.
+    The `command` is that of `lm`, as a list of arguments.
     """
     experiment, inference, path = plan.experiment, plan.experiment.inference, plan.manifest(store)
     looks, previous = inference.looks, None
@@ -345,8 +321,7 @@ class FinishedCells:
 def read_finished(plan: Plan, store: Store) -> FinishedCells:
     """Read the record of each finished cell of a plan once, though there may be thousands.
 
-    Raises:
-        InputError: where a record is damaged, or a newer version wrote it.
+    Raises InputError where a record is damaged, or a newer version wrote it.
     """
     statuses, other_code, own_git = dict[str, str](), dict[str, str](), functools.cache(git_state)
     for planned in plan.distinct:
