@@ -71,11 +71,7 @@ class RunOptions:
 def ablate(experiment: Experiment, options: RunOptions, plan_only: bool = False) -> int:
     """Train what is missing of an experiment and report on it; `lm.ablation.ladder.run_ladder` does so for a ladder.
 
-    Returns:
-        0 if every cell has a record, 1 if some were interrupted.
-
-    Raises:
-        InputError: for what cannot be carried out.
+    Returns 0 if every cell has a record, 1 if some were interrupted. Raises InputError for what cannot be carried out.
     """
     assert experiment.ladder is None
     store = Store(options.out)
@@ -143,9 +139,7 @@ def train_experiment(plan: Plan, store: Store, options: RunOptions) -> tuple[Pat
     """Train what is missing; return the experiment's folder and the number of interrupted cells.
 
     Where seeds come in stages, each stage is trained whole, and the next only if a confirmatory difference is open.
-
-    Raises:
-        InputError: where the seeds cannot reach significance, unless `underpowered` says to go on.
+    Raises InputError where the seeds cannot reach significance, unless `underpowered` says to go on.
     """
     if not options.underpowered:
         check_power(plan.experiment)
@@ -186,8 +180,7 @@ def settled_arms(results: Results, looks: tuple[int, ...], confirmatory: list[st
 def train_missing(plan: Plan, store: Store, options: RunOptions, manifest: Path) -> int:
     """Train the cells of a plan that are missing; return the number of interrupted cells.
 
-    Raises:
-        LostError: where the `manifest`, that of the experiment or the ladder, is removed.
+    Raises LostError where the `manifest`, that of the experiment or the ladder, is removed.
     """
     finished = read_finished(plan, store)
     missing = to_train(plan, finished.statuses, options.retry_failed)

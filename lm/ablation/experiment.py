@@ -157,12 +157,8 @@ class Inference:
 class Experiment:
     """One ablation: a baseline and the arms that differ from it, as `ExperimentFile` describes them.
 
-    Args:
-        name: of the file, and of the folder its report goes to.
-        tree: the configuration that every arm starts from.
-        tier: the size, where it is not the file's own.
-        grid: the learning rates that each arm is trained over, if any.
-        autotuned: the decision on settings that were `auto` (`lm.inference.autotune.Decision`), if any.
+    `tree` is the configuration that every arm starts from, `autotuned` the decision on settings that were `auto`
+    (`lm.inference.autotune.Decision`).
     """
 
     name: str

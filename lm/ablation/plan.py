@@ -173,18 +173,6 @@ def _check_arm(experiment: Experiment, name: str, changes: dict[str, Any]) -> Ce
         return cell
 
 
-def cost_per_step(cell: Cell, kind: str, seconds: Callable[[Cell], float]) -> float:
-    """Return the cost of an optimiser step in tokens, flops or seconds. Raises InputError for uncounted FLOPs."""
-    if kind == "seconds":
-        return seconds(cell)
-    size = sizes(cell)
-    if kind == "tokens":
-        return size.tokens_per_step
-    if size.flops_per_token is None:
-        raise InputError("equal: flops: this model has parts without a count of FLOPs; hold tokens equal")
-    return size.tokens_per_step * size.flops_per_token
-
-
 def equal_steps(
     cells: Mapping[str, Cell], baseline: str, kind: str, seconds: Callable[[Cell], float]
 ) -> dict[str, int]:
@@ -198,9 +186,20 @@ def equal_steps(
     own = next((arm for arm in cells if steps[arm] != steps[baseline]), None)
     if own is not None:
         raise InputError(f"arm {own}: trainer.max_steps is set by the arm, and by equal: {kind}; leave one of them out")
-    budget = steps[baseline] * cost_per_step(cells[baseline], kind, seconds)
-    costs = {arm: cost_per_step(cell, kind, seconds) for arm, cell in cells.items() if arm != baseline}
-    return {arm: max(1, round(budget / costs[arm])) if arm in costs else steps[arm] for arm in cells}
+
+    def cost(cell: Cell) -> float:
+        """Return the cost of an optimiser step. Raises InputError for uncounted FLOPs."""
+        if kind == "seconds":
+            return seconds(cell)
+        size = sizes(cell)
+        if kind == "tokens":
+            return size.tokens_per_step
+        if size.flops_per_token is None:
+            raise InputError("equal: flops: this model has parts without a count of FLOPs; hold tokens equal")
+        return size.tokens_per_step * size.flops_per_token
+
+    budget = steps[baseline] * cost(cells[baseline])
+    return {arm: steps[arm] if arm == baseline else max(1, round(budget / cost(cells[arm]))) for arm in cells}
 
 
 # the manifest --------------------------------------------------------------------------------------------------------
@@ -290,22 +289,13 @@ MAX_VERSIONS_NAMED = 3
 
 @dataclass(frozen=True)
 class FinishedCells:
-    """The finished cells of a plan.
-
-    Args:
-        statuses: of each, by its id.
-        other_code: by id, the version in words of those that other code of this package trained.
-    """
+    """Statuses of the finished cells of a plan, and the version of those that other code trained, in words; by id."""
 
     statuses: dict[str, str]
     other_code: dict[str, str]
 
     def reused(self, missing: Collection[str]) -> list[str]:
-        """Return a line on the cells that other code trained; none where no such cell is used.
-
-        Args:
-            missing: ids of the cells that are about to be trained, again or not.
-        """
+        """Return a line on the cells that other code trained, if any are used: those that are not `missing`."""
         versions = [version for cell, version in self.other_code.items() if cell not in missing]
         if not versions:
             return []

@@ -67,8 +67,7 @@ class ReproductionScope:
 def find_experiments(folder: Path, names: Sequence[str], key: str = "claims") -> list[Path]:
     """Return the experiment files under `folder` that have claims, or another key, or those named.
 
-    Raises:
-        InputError: where there are none, and for a name without.
+    Raises InputError where there are none, and for a name without.
     """
     if not os.path.isdir(folder):
         raise InputError(f"--experiments {folder}: no such folder; expected one with experiment files")
@@ -88,16 +87,11 @@ def find_experiments(folder: Path, names: Sequence[str], key: str = "claims") ->
 def reproduce(
     files: Sequence[Path], scope: ReproductionScope, options: RunOptions, plan_only: bool, named: bool = False
 ) -> int:
-    """Train what is missing of each experiment and answer its claims.
+    """Train what is missing of each experiment and answer its claims; return 0, or 1 if something was left undone.
 
     An experiment that cannot be planned, perhaps for want of a file, is reported and left out, unless it was run at the
-    same tier under the same folder before.
-
-    Returns:
-        0, or 1 where something was left undone.
-
-    Raises:
-        InputError: at the end, where that left out one of those that are `named`, or left none.
+    same tier under the same folder before. Raises InputError at the end, where that left out one of those that are
+    `named`, or left none.
     """
     tier, start, store = scope.tier, time.monotonic(), Store(options.out)
     plans: dict[Path, Plan] = {}
@@ -228,13 +222,9 @@ TITLE = "What the arms of the ladders are worth"
 def reproduce_ladders(
     files: Sequence[Path], settings: Mapping[str, Any], options: RunOptions, plan_only: bool = False
 ) -> int:
-    """Run each ladder, with changes to its configuration, and write one table over all.
+    """Run each ladder, with changes to its configuration, and write one table over all; return 0, or 1 if interrupted.
 
-    Returns:
-        0, or 1 where something was left undone.
-
-    Raises:
-        InputError: for a ladder that cannot be run, before anything is trained.
+    Raises InputError for a ladder that cannot be run, before anything is trained.
     """
     experiments, plans = [], []
     for path in files:

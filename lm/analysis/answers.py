@@ -50,20 +50,11 @@ Scope = Literal["", "seeds", "seeds and text"]
 
 @dataclass(frozen=True)
 class Answer:
-    """Verdict on a claim, with its estimate, interval and p.
+    """Verdict on a claim by itself, at 5 %: the mean or median over the seeds that entered, its interval and p.
 
-    Args:
-        claim: that is judged.
-        verdict: at 5 %, of this claim by itself.
-        estimate: mean or median over seeds.
-        low, high: ends of its interval.
-        seeds: that entered.
-        note: lost runs, unhealthy arms, choice of seeds.
-        p: of the verdict's test, or of the one that came nearer to a verdict; NaN for a claim about every seed.
-        p_holm, q: p adjusted by Holm and by Benjamini and Hochberg, over the claims of the same kind and registration.
-        generalises_over: population that the answer holds of.
-        not_over_text_because: reason why it does not hold of other text.
-        post_hoc: true if the claim was written when results of its seeds could be known.
+    `p` is that of the verdict's test, or of the one that came nearer to a verdict; NaN for a claim about every seed.
+    `p_holm` and `q` adjust it over the claims of the same kind and registration. `post_hoc` is true if the claim was
+    written when results of its seeds could be known.
     """
 
     claim: Claim
@@ -84,10 +75,7 @@ class Answer:
 def answer_claim(results: Results, claim: Claim, read: DocumentCache | None = None) -> Answer:
     """Judge a claim by the results, at 5 %, each claim by itself.
 
-    Args:
-        results: of the experiment.
-        claim: one of its claims.
-        read: losses by document that answers to other claims of these results have read, to which others are added.
+    `read` holds losses by document that answers to other claims of these results have read; others are added.
     """
     found_s = by_seed(results, claim)
     if not found_s:
@@ -105,12 +93,8 @@ def answer_claim(results: Results, claim: Claim, read: DocumentCache | None = No
 def _unseen(results: Results, claim: Claim, by_seed: dict[int, float]) -> tuple[dict[int, float], bool, str]:
     """Choose the seeds that a claim is judged on: those whose results were unknown when it was written.
 
-    All of them where these are too few to decide; the answer is then post hoc. An identity holds by construction, and
-    no choice of seeds bears on it.
-
-    Returns:
-        The claim's number by seed, whether the answer is post hoc, and a note on either; empty for a claim that was
-        written before its seeds.
+    All of them where these are too few to decide; the answer is then post hoc, and a note says which seeds were known.
+    An identity holds by construction, and no choice of seeds bears on it.
     """
     known_seeds = sorted(seen_seeds(results.manifest, claim) & by_seed.keys())
     if not known_seeds or claim.kind == "identity":

@@ -253,12 +253,9 @@ def fingerprint(claim: Claim) -> str:
 def register(
     claims: Iterable[Claim], previous: Mapping[str, Any] | None, trained_seeds: Callable[[Claim], list[int]]
 ) -> dict[str, Registration]:
-    """Return the registrations of an experiment's claims, by fingerprint; those that there are stay as they are.
+    """Return the registrations of an experiment's claims, by fingerprint; those in the `previous` manifest stay.
 
-    Args:
-        claims: of the experiment, with their declared seeds.
-        previous: the manifest that is there, None for the first one.
-        trained_seeds: the seeds on which all arms of a claim have a finished cell.
+    `trained_seeds` returns the seeds on which all arms of a claim have a finished cell.
     """
     registered: dict[str, Registration] = dict((previous or {}).get("registered") or {})
     if previous is not None and "registered" not in previous:  # of a version that registered none: when is not known

@@ -226,13 +226,7 @@ def columns_of(comparison: Comparison) -> dict[str, Any]:
 
 
 def counted(values: Sequence[float], statuses: Sequence[str], seeds: int) -> dict[str, Any]:
-    """Summarise the runs of an arm as columns: counts by status, mean and spread.
-
-    Args:
-        values: what they measured; NaN counts for nothing.
-        statuses: what became of each that is there.
-        seeds: that there should be.
-    """
+    """Summarise the runs of an arm as columns: counts by status, those missing of `seeds`, mean and spread."""
     finite = [v for v in values if math.isfinite(v)]
     lost_counts = {kind: statuses.count(kind) for kind in LOST}
     ended = len(statuses) - lost_counts["damaged"]

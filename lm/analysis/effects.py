@@ -180,14 +180,9 @@ ENDING = ".orders"
 
 @dataclass(frozen=True)
 class Orders:
-    """The headline quantity of the baseline for each seed and order.
+    """The headline of the baseline for each seed that ended well in every order, and the parts of its variance.
 
-    Args:
-        seeds: that ended well in every order.
-        orders: how many.
-        left_out: seeds that lack a cell, or have one that did not end well.
-        values_ij: of these seeds.
-        parts: of their variance; None for fewer than two seeds.
+    `parts` is None for fewer than two seeds.
     """
 
     seeds: list[int]
@@ -198,11 +193,7 @@ class Orders:
 
 
 def orders(results: Results) -> Orders | None:
-    """Load the orders of an experiment; None where it has none, or none was trained.
-
-    Raises:
-        InputError: where they are damaged.
-    """
+    """Load the orders of an experiment; None where none was trained. Raises InputError where they are damaged."""
     name = path_name(f"{results.manifest['name']}{ENDING}", "experiment")
     folder = results.store.out / name
     if not (folder / "experiment.json").is_file():

@@ -64,10 +64,7 @@ def faults(
 ) -> list[str]:
     """List the training problems of a finished run; none for a healthy or a lost one.
 
-    Args:
-        record: of the run.
-        curve: its learning curve by step, None where that was not kept: then the last rule has nothing to look at.
-        configuration: reads its resolved configuration, where a rule needs it; empty where that was not kept.
+    Its curve by step is None where it was not kept. `configuration` reads the resolved one, or an empty mapping.
     """
     if record.get("status") != "ok" or (record.get("steps") or 0) < FEWEST_STEPS:
         return []

@@ -53,14 +53,11 @@ class ArmOf:
     """An arm over all rungs on which it has a pair.
 
     Args:
-        name: of the arm.
-        at: of each of these rungs what its report says.
         scaling: differences (over seeds and text where both are known), gains, trends; None where no rung has a pair.
         withheld: why no trend may be called anything; empty where one may.
         bold: whether trends of the difference and of the gain may be bold: enough seeds, all of them healthy.
         explored: whether it is none of the confirmatory arms, so that nothing is claimed of it.
-        lost_runs: outcomes of the lost cells of each rung without a pair, for its row.
-        health: of the arm on each rung without a pair, in words.
+        lost_runs, health: outcomes and health of each rung without a pair, in words.
     """
 
     name: str
@@ -85,13 +82,9 @@ class LawOf:
 
 @dataclass(frozen=True)
 class LadderResults:
-    """Results of a ladder that its report is made from.
+    """Results of a ladder: its rungs from the least compute to the most, and the arms but the baseline.
 
-    Args:
-        manifest: `ladder.json`.
-        rungs: the results of each, from the least compute to the most.
-        law: the baseline's; None where there is none, and `no_law` says why.
-        arms: all but the baseline.
+    `law` is the baseline's; None where there is none, and `no_law` says why.
     """
 
     manifest: LadderManifest

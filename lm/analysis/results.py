@@ -31,8 +31,8 @@ HEADLINE = "nll"
 class Results:
     """An experiment's manifest and the records of its cells, None for a cell not trained yet or damaged.
 
-    `damaged` says what is wrong with the records of the latter, `broken` with learning curves, by the cell's id, and
-    `unread` with losses by document, by the cell's id and the quantity behind which they stand.
+    What is wrong is in `corrupt_records`, in `corrupt_curves` by the cell's id, and in `corrupt_documents` by the
+    cell's id and the quantity behind which losses by document stand.
     """
 
     manifest: Manifest

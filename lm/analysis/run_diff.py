@@ -20,14 +20,9 @@ TEXT = ("fingerprint", "tokenizer", "vocabulary", "documents", "tokens", "bytes"
 
 @dataclass(frozen=True)
 class RunDiff:
-    """Differences between two sides.
+    """Differences between two sides: in the resolved configurations by dotted path, the text, the provenance.
 
-    Args:
-        configuration: by dotted path, in the resolved configurations.
-        text: fingerprint, tokenizer and counts.
-        circumstances: commit, code of one's own, device, precision, threads, packages.
-        metrics: numbers of both sides, also where they are alike: what was measured is seldom the same.
-        seeds: of each side that a metric is the mean of.
+    `metrics` holds the numbers of both sides, also where they are alike, each the mean of as many `seeds`.
     """
 
     configuration: Pairs
@@ -48,12 +43,7 @@ def diff_configurations(left: Tree, right: Tree) -> RunDiff:
 
 
 def diff_runs(configs: tuple[Tree, Tree], records: tuple[list[Record], list[Record]]) -> RunDiff:
-    """Compare two runs, or two arms with the runs of each, whose metrics are then means.
-
-    Args:
-        configs: of one run of each side.
-        records: of all of each, those that went well; of a run itself the only one, however it went.
-    """
+    """Compare two runs, or two arms with the runs of each that went well, whose metrics are then means."""
     left, right = records
     text: Pairs = {}
     circumstances: Pairs = {}

@@ -27,17 +27,10 @@ NO_EXPERIMENT = "-"
 
 @dataclass(frozen=True)
 class RunEntry:
-    """A cell as one experiment or search requests it.
+    """A cell as one experiment or search requests it, or NO_EXPERIMENT for a cell that belongs to none.
 
-    Args:
-        cell: its id.
-        state: what became of it.
-        record: of a run that has ended, and can be read.
-        progress: of one that has not.
-        holder: who trains it now.
-        note: why it failed or diverged, or what is damaged.
-        experiment: or search; NO_EXPERIMENT for a cell that belongs to none, and so for its arm or trial.
-        seed: None where nothing says so.
+    A run that has ended has a record, if it can be read, and another its progress and who trains it now. `note` says
+    why it failed or diverged, or what is damaged. `seed` is None where nothing says so.
     """
 
     cell: str
@@ -76,12 +69,10 @@ class RunEntry:
 
 @dataclass(frozen=True)
 class RunIndex:
-    """The runs below a folder, by experiments and searches in the order of their names.
+    """The runs below a folder, by experiments and searches in the order of their names, each as often as requested.
 
-    Args:
-        runs: each as often as it is asked for.
-        unreadable: what is wrong with manifests that could not be read.
-        to_come: cells of trials that each search has not begun, of which nobody can say what they are.
+    `unreadable` says what is wrong with manifests that cannot be read. `to_come` counts the cells of trials that each
+    search has not begun.
     """
 
     runs: list[RunEntry]
@@ -137,10 +128,8 @@ def _names(folder: Path) -> list[str]:
 def folders_of(out: Path) -> dict[str, list[tuple[Path, str]]]:
     """Find the folders of each experiment and search below `out`, and the prefix of its trials' names.
 
-    The searches that tune the arms of an experiment go by its name with `.tune`, their trials by arm.
-
-    Raises:
-        InputError: where the folder is there and may not be read.
+    The searches that tune the arms of an experiment go by its name with `.tune`, their trials by arm. Raises InputError
+    where the folder may not be read.
     """
     if os.path.isdir(out) and not os.access(out, os.R_OK | os.X_OK):
         raise InputError(f"{out}: cannot be read ({os.strerror(errno.EACCES)})")
@@ -158,11 +147,9 @@ def folders_of(out: Path) -> dict[str, list[tuple[Path, str]]]:
 
 
 def _requested_cells(folder: Path, prefix: str) -> tuple[list[tuple[str, int, str, bool]], int]:
-    """Read what an experiment or a search requests.
+    """Read arm, seed and cell of every requested run, and whether the search discarded it.
 
-    Returns:
-        arm, seed and cell of every requested run, with whether the search discarded it, and the number of cells of
-        trials that were not begun.
+    The second value is the number of cells of trials that were not begun.
     """
 
     def whole(seed: str) -> int:
@@ -248,8 +235,7 @@ def select_runs(
 ) -> list[RunEntry]:
     """Select runs by experiment, arm, seed, state and the beginning of the id, where given.
 
-    Raises:
-        InputError: for an experiment or an arm that there is not, naming the nearest.
+    Raises InputError for an experiment or an arm that there is not, naming the nearest.
     """
     selected = list(candidates)
     for kind, name in (("experiment", experiment), ("arm", arm)):
@@ -290,8 +276,7 @@ def _choices(names: Sequence[str]) -> str:
 def find_one(text: str, out: Path) -> RunEntry:
     """Find the run named experiment/arm/seed, or by the beginning of its id, below a folder of results.
 
-    Raises:
-        InputError: where there is no such run, or more than one, with the nearest choices.
+    Raises InputError where there is no such run, or more than one, with the nearest choices.
     """
     text = text.rstrip("/")
     if "/" not in text or text[0] in "/.":
@@ -349,8 +334,7 @@ def experiments_using(cell: str, all_runs: Iterable[RunEntry]) -> list[RunEntry]
 def find_run_or_arm(text: str, out: Path) -> tuple[Path, list[RunEntry]]:
     """Find a run, or all runs of an arm named `experiment/arm`, with their folder of results.
 
-    Raises:
-        InputError: where there is no such run or arm, with the nearest choices.
+    Raises InputError where there is no such run or arm, with the nearest choices.
     """
     path = Path(text)
     if os.path.isfile(path / "record.json"):

@@ -58,15 +58,8 @@ def noise_over_texts(
 ) -> tuple[TwoWay, str]:
     """Estimate the noise of a weighted sum of arms over seeds and documents, and name the unit of text.
 
-    Args:
-        results: of the experiment.
-        weights: of each arm.
-        quantity: a key of LOSS_OF.
-        seeds: on which all these arms have it.
-        read: what was read before, to which others are added.
-
-    Raises:
-        InputError: in words, where it is not known.
+    The quantity is a key of LOSS_OF that all these arms have on the seeds. What was `read` is used and added to.
+    Raises InputError, in words, where the noise is not known.
     """
     if len(seeds) < 2:
         raise InputError("it takes two seeds that ended well")

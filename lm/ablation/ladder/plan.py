@@ -8,15 +8,7 @@ from typing import Any
 from lm.ablation.derived import read_rates
 from lm.ablation.experiment import Experiment, one_of
 from lm.ablation.ladder.spec import RungSpec
-from lm.ablation.plan import (
-    Plan,
-    cost_per_step,
-    make_plan,
-    stored_command,
-    untimed,
-    with_autotuned_settings,
-    write_manifest,
-)
+from lm.ablation.plan import Plan, make_plan, stored_command, with_autotuned_settings, write_manifest
 from lm.ablation.sections import prefix_errors
 from lm.analysis.ladder import FILE
 from lm.analysis.rates import RateCurve
@@ -123,12 +115,10 @@ def plan_ladder(experiment: Experiment, out: Path, workers: int | None) -> list[
 def training_flops(plan: Plan, arm: str) -> float:
     """Return the training FLOPs of a run of an arm. Raises InputError where they cannot be counted."""
     cell = plan.first(arm)
-    try:
-        return float(cost_per_step(cell, "flops", untimed) * cell.config["trainer"]["max_steps"])
-    except InputError:
-        raise InputError(
-            f"arm {arm}: a ladder goes by FLOPs, and this model has parts without a count of FLOPs"
-        ) from None
+    size = sizes(cell)
+    if size.flops_per_token is None:
+        raise InputError(f"arm {arm}: a ladder goes by FLOPs, and this model has parts without a count of FLOPs")
+    return float(size.tokens_per_step * size.flops_per_token * cell.config["trainer"]["max_steps"])
 
 
 def merge_plans(experiment: Experiment, plans: Sequence[Plan]) -> Plan:

@@ -34,11 +34,8 @@ def run_ladder(
 ) -> int:
     """Train what is missing of a ladder and report on it, on the terminal unless another console is given.
 
-    Returns:
-        0 if every cell has a record, 1 if some were interrupted.
-
-    Raises:
-        InputError: for what cannot be carried out, and a rung of too few seeds, unless `underpowered` says to go on.
+    Returns 0 if every cell has a record, 1 if some were interrupted. Raises InputError for what cannot be carried out,
+    and for a rung of too few seeds, unless `underpowered` says to go on.
     """
     assert experiment.ladder is not None
     store = Store(options.out)

@@ -24,14 +24,9 @@ EXPORT_WANDB = (
 
 
 def read(path: Path, called: str | None = None) -> Table:
-    """Read the runs at a path, in whatever supported format.
+    """Read the runs at a path, in whatever supported format. Raises InputError for no runs, and for damaged files.
 
-    Args:
-        path: of a file or a folder.
-        called: how TensorBoard's runs are called, such as `{arm}/{seed}`.
-
-    Raises:
-        InputError: where there is nothing, nothing that is known, or it is damaged.
+    TensorBoard's runs may be `called` in a way of their own, such as `{arm}/{seed}`.
     """
     if os.path.isdir(path):
         return _folder(path, called)

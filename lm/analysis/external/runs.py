@@ -31,14 +31,12 @@ STATUS_COLUMNS = ("status", "state", "State")
 
 @dataclass(frozen=True)
 class CompareRequest:
-    """Options of a comparison of a table of runs.
+    """Options of a comparison of a table of runs, whose columns `arm` and `seed` tell runs apart.
 
     Args:
-        baseline: the arm that the others are compared with.
         metrics: the quantities that are judged, the first of them the headline.
-        arm, seed: the columns that tell runs apart.
         higher: quantities in which more is better, whatever else is known of them.
-        otherwise: which way is better in a judged quantity of which nothing is known.
+        default_direction: which way is better in a judged quantity of which nothing is known.
         only: texts that columns must hold for a row to be taken.
         pairing: whether runs are paired by seed; `auto` pairs them where seeds match.
         margin: of the headline, within which arms count as equivalent; NaN for none.
@@ -66,19 +64,13 @@ class ExternalRun:
 
 @dataclass(frozen=True)
 class Runs:
-    """Runs of a table by arm and seed.
+    """Runs of a table by arm, the baseline first, and seed.
 
     Args:
-        source: the table that they come from, without its rows.
-        arms: all, the baseline first.
-        seeds: all of any arm, in order.
-        runs: by arm and seed.
-        judged: the quantities that may have a verdict.
-        measured: all quantities, the judged first.
-        better: which way is better, of each.
+        judged: the quantities that may have a verdict; they lead those that were `measured`.
+        better: which way is better, of each quantity.
         assumed: the judged of which that is not known but taken to be so.
-        paired: whether runs are paired by seed.
-        why: the reason where they are not.
+        why: the reason where runs are not paired by seed.
         margin: of the headline.
         notes: what else is to be known of the source.
     """
@@ -109,8 +101,7 @@ class Runs:
 def gather(table: Table, request: CompareRequest) -> Runs:
     """Group the runs of a table by arm and seed.
 
-    Raises:
-        InputError: for a column, an arm or a number that is missing, and for duplicates.
+    Raises InputError for a column, an arm or a number that is missing, and for duplicates.
     """
     table = filter_rows(table, request.only)
     arm = table.column(request.arm, "--arm-column")

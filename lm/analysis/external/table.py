@@ -25,14 +25,11 @@ class Table:
     """Runs of a file or a folder, a row each.
 
     Args:
-        path: of the file or folder.
         kind: what it is, in words.
-        rows: one a run.
         prefixes: what stands before the names of some columns, `params.` and the like, and may be left out of a name.
         metrics: the beginnings of columns that hold measurements; none where any column of numbers may.
         better: which way is better, where the file says so, by column.
         last: whether each value is the last of many that the run logged.
-        notes: what else is to be known.
     """
 
     path: Path

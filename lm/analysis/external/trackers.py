@@ -38,14 +38,9 @@ def _row(fields: dict[str, Any]) -> Row:
 
 
 def read_mlflow_folder(path: Path, metas: list[Path]) -> Table:
-    """Read the runs in a folder such as `mlruns`, or in that of one experiment, by MLflow itself.
+    """Read the runs in a folder such as `mlruns`, whose files `meta.yaml` are `metas`, by MLflow itself.
 
-    Args:
-        path: of the folder.
-        metas: every `meta.yaml` in it.
-
-    Raises:
-        InputError: without MLflow, or where it cannot read them.
+    Raises InputError without MLflow, or where it cannot read them.
     """
     _require("mlflow", "MLflow's folders are read", path)
     os.environ.update(MLFLOW_ALLOW_FILE_STORE="true", MLFLOW_DISABLE_TELEMETRY="true")
@@ -161,15 +156,10 @@ USUAL = re.compile(r"(?P<arm>.+?)[/_.-]+(?:(?:seed|s|run|version)[=_-]?)?(?P<see
 
 
 def read_events(path: Path, folders: list[Path], called: str | None) -> Table:
-    """Read the runs in a folder, the last value of each scalar.
+    """Read the runs in the `folders` below a path that hold files of events, the last value of each scalar.
 
-    Args:
-        path: of the folder.
-        folders: those in it that hold files of events, a run each.
-        called: how these are called, such as `{arm}/{seed}`; None for the usual ways.
-
-    Raises:
-        InputError: without TensorBoard, or where a name does not say arm and seed.
+    `called` is how these are called, such as `{arm}/{seed}`; None for the usual ways. Raises InputError without
+    TensorBoard, or where a name does not say arm and seed.
     """
     _require("tensorboard", "TensorBoard's events are read", path)
     pattern = USUAL
