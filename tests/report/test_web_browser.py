@@ -101,7 +101,7 @@ def test_every_chart_is_drawn_within_the_screen(
     for chart in page.locator(".chart").all():
         assert chart.locator("svg path, svg line").count() > 5
     assert page.evaluate("document.documentElement.scrollWidth") <= width
-    assert page.locator("p.warn").count() == 0
+    assert page.locator("p.warn:visible").count() == 0
 
 
 def test_hostile_names_are_shown_letter_for_letter(hostile: MakeExperiment, show: Callable[..., Any]) -> None:
@@ -219,7 +219,7 @@ def weighed_and_opened(page: Any, folder: Path) -> None:
 
 def test_the_page_of_a_search_is_sorted_filtered_and_drawn(search: Path, show: Callable[..., Any]) -> None:
     page = show(search)
-    assert page.locator("figure svg.marks").count() == 4
+    assert page.locator("figure svg.marks").count() == page.locator(".chart").count() > 0
     page.locator("#comparison thead button", has_text="validation NLL").click()
     first = page.locator("#comparison tbody tr").first
     assert first.locator("th").inner_text() == "3"

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -29,7 +28,7 @@ def library() -> str:
         import vl_convert
     except ImportError:
         return ""
-    return re.sub(r"</(?=script)", r"<\\/", vl_convert.javascript_bundle(SNIPPET), flags=re.IGNORECASE)
+    return str(vl_convert.javascript_bundle(SNIPPET))
 
 
 class Charts:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from lm.analysis.compare import HEALTHY
 from lm.report.web.elements import SENTENCE, Html, joined, nested, tag
-from lm.report.web.page import Body, charts_credit, embedded, missing_charts_note, page_file
+from lm.report.web.page import Body, charts_credit, charts_notes, embedded, page_file
 from lm.report.web.parts import MARKS, kind
 
 COLUMNS = ("arm", "n", "difference", "verdict", "health")
@@ -58,7 +58,7 @@ def overview_html(title: str, entries: Sequence[OverviewEntry]) -> str:
     charts = any(entry.body.data for entry in entries)
     main = tag(
         "main",
-        tag("header", tag("h1", title), missing_charts_note() if charts else ""),
+        tag("header", tag("h1", title), charts_notes() if charts else ""),
         tag("nav", tag("a", "Overview", href="#overview"), tag("ol", links), class_="contents", aria_label="reports"),
         tag("div", _overview(numbered), [_report(*entry) for entry in numbered], charts_credit() if charts else ""),
         class_="several",

@@ -1,11 +1,15 @@
 "use strict";
-(() => {
+(async () => {
   const all = (selector, within = document) => [...within.querySelectorAll(selector)];
   const make = (name, text = "", parent = null) => {
     const element = document.createElement(name);
     element.textContent = text; // never innerHTML: names of arms are anyone's text
     if (parent) parent.append(element);
     return element;
+  };
+  const unpack = async (id) => {
+    const bytes = Uint8Array.from(atob(document.getElementById(id).textContent), (letter) => letter.charCodeAt(0));
+    return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"))).text();
   };
 
   // tooltips ---------------------------------------------------------------------------------------------------------
@@ -34,9 +38,10 @@
     heads.forEach((head) => { make("th", head, top).scope = "col"; });
     for (const row of rows) { const line = make("tr", "", body); row.forEach((cell) => make("td", short(cell), line)); }
   };
-  const begin = (root) => {
+  const begin = async (root) => {
     const own = (id) => document.getElementById(root.dataset.report + id);
-    const [report, specs, columns] = ["report", "specs", "columns"].map((id) => JSON.parse(own(id).textContent));
+    const [report, specs, columns] = await Promise.all(
+      ["report", "specs", "columns"].map(async (id) => JSON.parse(await unpack(root.dataset.report + id))));
 
     // the numbers of the table ---------------------------------------------------------------------------------------
 
@@ -172,15 +177,6 @@
     }));
     return Object.keys(specs).map((name) => () => redraw(name));
   };
-  const later = window.requestIdleCallback || ((call) => setTimeout(call, 0));
-  const queue = all("[data-report]").flatMap(begin);
-  const next = () => {
-    const drawing = queue.shift();
-    if (drawing) drawing().then(() => later(next));
-    else document.documentElement.dataset.drawn = "true";
-  };
-  if (window.vegaEmbed) later(next);
-
   // several reports on a page ----------------------------------------------------------------------------------------
 
   all("details.report").forEach((one) => one.addEventListener("toggle", () => {
@@ -206,4 +202,21 @@
     opened.forEach((one) => { one.open = true; });
   });
   addEventListener("afterprint", () => opened.forEach((one) => { one.open = false; }));
+
+  // what this page holds, unpacked and drawn one after the other -----------------------------------------------------
+
+  if (!window.DecompressionStream) {
+    document.getElementById("old").hidden = false;
+    return;
+  }
+  const queue = (await Promise.all(all("[data-report]").map(begin))).flat();
+  if (!document.getElementById("library")) return;
+  make("script", await unpack("library"), document.body);
+  const later = window.requestIdleCallback || ((call) => setTimeout(call, 0));
+  const next = () => {
+    const drawing = queue.shift();
+    if (drawing) drawing().then(() => later(next));
+    else document.documentElement.dataset.drawn = "true";
+  };
+  later(next);
 })();

@@ -19,7 +19,7 @@ from lm.report.study import Study
 from lm.report.tables import details
 from lm.report.tuning import RATES_TITLE, Rates, rates_section, tuning_section
 from lm.report.web.comparison import behind, comparison
-from lm.report.web.elements import Html, data, digest, document, joined, listed, tag
+from lm.report.web.elements import Html, data, digest, document, joined, listed, packed, tag
 from lm.report.web.gallery import FIRST, MISSING, Charts, gallery, library
 from lm.report.web.parts import (
     author_section,
@@ -112,6 +112,7 @@ DRAWN_BY = (
     "Charts: Vega, Vega-Lite and Vega-Embed, copyright University of Washington Interactive Data Lab and contributors, "
     "BSD-3-Clause."
 )
+TOO_OLD = "Charts, sorting and filters need JavaScript and a browser of 2023 or later."
 ALL = "Every quantity of every arm"
 NUMBERS = "Point at a number for its n and interval; press it for the cells behind it and the commands that show them."
 
@@ -133,13 +134,14 @@ def contents(parts: Sequence[Html], names: Mapping[str, str]) -> Html:
 
 def standalone_page(body: Body) -> str:
     """Format a file with this one page."""
-    content = [tag("h1", body.title), tag("p", body.below, class_="soft"), missing_charts_note(), body.shown]
+    content = [tag("h1", body.title), tag("p", body.below, class_="soft"), charts_notes(), body.shown]
     return page_file(body.title, tag("main", content, charts_credit(), data_report=""), embedded(body))
 
 
-def missing_charts_note() -> Html:
-    """Return a hint on what to install where charts cannot be drawn."""
-    return Html() if library() else tag("p", f"No charts: {MISSING}.", class_="warn")
+def charts_notes() -> Html:
+    """Return a hint on what to install where charts cannot be drawn, and one that old browsers show."""
+    note = Html() if library() else tag("p", f"No charts: {MISSING}.", class_="warn")
+    return joined(note, tag("p", TOO_OLD, id="old", class_="warn", hidden=True), tag("noscript", tag("p", TOO_OLD)))
 
 
 def charts_credit() -> Html:
@@ -177,7 +179,7 @@ def page_file(title: str, main: Html, numbers: Html, several: bool = False) -> s
         tag("div", id="tip", role="tooltip", hidden=True),
         tag("dialog", id="panel", aria_label="behind a number"),
         numbers,
-        tag("script", Html(script)) if script else "",
+        packed("library", script) if script else "",
         tag("script", Html(own)),
     ]
     return document(title, style, policy, inside)
