@@ -13,6 +13,7 @@ from rich.console import Console
 from lm.analysis.compare import HEALTHY, NO_RUN
 from lm.analysis.ladder import FILE, LadderResults, load_ladder
 from lm.analysis.tidy import cells
+from lm.analysis.verdict_text import display_verdict
 from lm.config.tree import InputError, nearest
 from lm.report.figures.catalogue import charts
 from lm.report.figures.chart import label
@@ -30,7 +31,6 @@ from lm.report.tables import (
     as_csv,
     difference,
     format_run_counts,
-    format_verdict_cell,
     several_intervals,
     signed,
 )
@@ -241,7 +241,7 @@ def _experiment_entry(report: ExperimentReport) -> OverviewEntry:
             str(row.arm),
             format_run_counts(row),
             difference(row, labelled),
-            format_verdict_cell(str(row.verdict)),
+            display_verdict(str(row.verdict), results.headline),
             str(row.health),
             bool(row.bold),
         )
@@ -264,7 +264,14 @@ def _ladder_entry(results: LadderResults) -> OverviewEntry:
         at, of = arm.at[-1], arm.scaling.differences[-1]
         text = signed(of.value, of.low, of.high, digits(results))
         lines.append(
-            ArmLine(arm.name, str(at.pairs), text, format_verdict_cell(at.verdict), at.ill or HEALTHY, at.bold)
+            ArmLine(
+                arm.name,
+                str(at.pairs),
+                text,
+                display_verdict(at.verdict, results.manifest["metric"]),
+                at.ill or HEALTHY,
+                at.bold,
+            )
         )
     judged = f"{DIFFERENCE} of {label(results.manifest['metric'])} at the top rung, {top}"
     return OverviewEntry(results.manifest["name"], judged, lines, "", body_of_ladder(results))

@@ -11,6 +11,7 @@ import pandas as pd
 from lm.analysis.pace import StepsToBaselineLoss, mean_share
 from lm.analysis.results import HEADLINE, Results, value
 from lm.analysis.tidy import status_of
+from lm.analysis.verdict_text import display_verdict
 from lm.report.figures.chart import label
 from lm.report.tables import (
     DIFFERENCE,
@@ -18,7 +19,6 @@ from lm.report.tables import (
     difference,
     format_run_counts,
     format_steps_ratio,
-    format_verdict_cell,
     heading,
     mean_and_sd,
     several_intervals,
@@ -65,11 +65,8 @@ def _of_quantity(results: Results, table: pd.DataFrame, name: str) -> list[Colum
         columns.append(Column(title, judged, texts, [bool(row.bold) for row in rows]))
     if judged and len(results.arms) > 1:
         title = "verdict" if only_judged else f"verdict, {heading(name)}"
-        columns.append(
-            Column(
-                title, True, [(format_verdict_cell(str(row.verdict)), str(row.verdict), "") for row in rows], long=True
-            )
-        )
+        texts_and_keys = [(display_verdict(str(row.verdict), name), str(row.verdict), "") for row in rows]
+        columns.append(Column(title, True, texts_and_keys, long=True))
     return columns
 
 

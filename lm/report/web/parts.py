@@ -13,9 +13,10 @@ import pandas as pd
 from lm.analysis.comparability import commit_of
 from lm.analysis.results import Results
 from lm.analysis.tidy import status_of
+from lm.analysis.verdict_text import display_verdict
 from lm.report.figures.chart import label
 from lm.report.notes import CELLS, changes
-from lm.report.tables import difference, format_verdict_cell, heading
+from lm.report.tables import difference, heading
 from lm.report.web.elements import Html, joined, listed, table, tag
 from lm.store.record import Provenance, Record
 from lm.store.store import LOG
@@ -62,7 +63,8 @@ def verdict_section(results: Results, compared: pd.DataFrame) -> Html:
     rows = [row for name in results.judged for row in compared[compared.metric == name].itertuples()]
     rows = [row for row in rows if row.verdict != "baseline"]
     for row in sorted(rows, key=lambda row: not row.bold) if len(rows) > MOST_VERDICTS else rows:
-        direction = kind(str(row.verdict))
+        verdict = display_verdict(str(row.verdict), str(row.metric))
+        direction = kind(verdict)
         if len(lines) == MOST_VERDICTS:
             others[direction] += 1
             continue
@@ -75,7 +77,7 @@ def verdict_section(results: Results, compared: pd.DataFrame) -> Html:
                 mark,
                 tag("strong", compared_as),
                 number,
-                tag("span", format_verdict_cell(str(row.verdict)), class_="word"),
+                tag("span", verdict, class_="word"),
                 class_=direction,
             )
         )
@@ -90,7 +92,7 @@ def verdict_section(results: Results, compared: pd.DataFrame) -> Html:
 
 def kind(verdict: str) -> str:
     """Return `better`, `worse`, or `none` for a verdict without a direction."""
-    word = re.match(r"(?:exploratory: )?(better|worse)\b", verdict)
+    word = re.match(r"(better|worse)\b", verdict)
     return word[1] if word else "none"
 
 
