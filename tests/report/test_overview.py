@@ -72,7 +72,7 @@ def test_of_many_arms_the_overview_has_those_that_stand_out(experiment: MakeExpe
     last = told.table.arm == "last"
     table = told.table.assign(bold=last, health=last.map({True: "clipped", False: "healthy"}))
     found = Page(overview_page([replace(told, table=table), told]))
-    overview = found.told()[: found.told().index("Question")]
+    overview = found.told()[: found.told().index("Comparison\n")]
     assert "And 5 more arms in its own table." in overview
     assert overview.index("last") < overview.index("arm_00")
     assert "arm_13" not in overview

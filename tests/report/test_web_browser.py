@@ -259,9 +259,7 @@ def test_several_experiments_are_drawn_within_the_screen(
     assert len(set(ids)) == len(ids)
     assert page.locator("img").count() == 1  # the ladder's figure
     assert page.locator("#e1 > summary").inner_text() == f"1. {IMAGE}"
-    assert (
-        page.locator("nav.contents").bounding_box()["x"] < page.locator("#overview").bounding_box()["x"] or width < 640
-    )
+    assert page.locator("main > nav").bounding_box()["x"] < page.locator("#overview").bounding_box()["x"] or width < 640
 
 
 def test_interactions_with_one_experiment_leave_others_alone(two: tuple[Path, Path], show: Callable[..., Any]) -> None:
@@ -296,7 +294,7 @@ def test_links_of_several_open_folded_sections(two: tuple[Path, Path], show: Cal
     page.locator("#e2 > summary").press("Enter")
     assert page.locator("#e2-comparison").is_hidden()
     page.set_viewport_size({"width": 800, "height": 800})
-    page.locator("nav.contents a", has_text="demo").nth(1).press("Enter")
+    page.locator("main > nav a", has_text="demo").nth(1).press("Enter")
     until(page, at_top, "e2")
     page.locator("#e2 nav a", has_text="Charts").click()
     until(page, at_top, "e2-charts")

@@ -97,8 +97,10 @@ def gallery(charts: Mapping[str, Chart], arms: Sequence[str], drawing: Charts) -
     wide = [drawing.add(name, chart) for name, chart in others.items() if chart.wide]
     narrow = [drawing.add(name, chart) for name, chart in others.items() if not chart.wide and chart.copies == 1]
     copied = [drawing.add(name, chart) for name, chart in others.items() if chart.copies > 1]
-    drawn = [wide, tag("div", narrow, class_="pair") if any(narrow) else "", copied]
-    return joined(_legend(arms), *drawn) if any(map(any, (wide, narrow, copied))) else Html()
+    if not any([*wide, *narrow, *copied]):
+        return Html()
+    drawn = tag("div", wide, tag("div", narrow, class_="pair") if any(narrow) else "", copied)
+    return tag("div", _legend(arms), drawn, class_="gallery")
 
 
 def _legend(arms: Sequence[str]) -> Html:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from lm.analysis.compare import HEALTHY
 from lm.report.web.elements import SENTENCE, Html, joined, nested, tag
 from lm.report.web.page import Body, charts_credit, charts_notes, embedded, page_file
-from lm.report.web.parts import MARKS, kind
+from lm.report.web.parts import MARKS, contents, kind
 
 COLUMNS = ("arm", "n", "difference", "verdict", "health")
 
@@ -61,11 +61,10 @@ def overview_html(title: str, entries: Sequence[OverviewEntry]) -> str:
         tag("header", tag("h1", title), charts_notes() if charts else ""),
         tag("nav", tag("a", "Overview", href="#overview"), tag("ol", links), class_="contents", aria_label="reports"),
         tag("div", _overview(numbered), [_report(*entry) for entry in numbered], charts_credit() if charts else ""),
-        class_="several",
+        class_="page",
     )
-    return page_file(
-        title, main, joined(embedded(entry.body, _id_prefix(number)) for number, entry in numbered), several=True
-    )
+    numbers = joined(embedded(entry.body, _id_prefix(number)) for number, entry in numbered)
+    return page_file(title, main, numbers, "overview")
 
 
 def _id_prefix(number: int) -> str:
@@ -75,7 +74,7 @@ def _id_prefix(number: int) -> str:
 
 def _report(number: int, entry: OverviewEntry) -> Html:
     """Format a report below one heading, which folds it."""
-    inside = [tag("p", entry.body.below, class_="soft"), entry.body.shown]
+    inside = [tag("p", entry.body.below, class_="soft"), contents(entry.body.parts), entry.body.shown]
     return tag(
         "details",
         tag("summary", tag("h2", f"{number}. {entry.body.title}")),

@@ -177,22 +177,22 @@
     }));
     return Object.keys(specs).map((name) => () => redraw(name));
   };
-  // several reports on a page ----------------------------------------------------------------------------------------
+  // what is folded, and the table of contents ------------------------------------------------------------------------
 
-  all("details.report").forEach((one) => one.addEventListener("toggle", () => {
-    if (one.open) dispatchEvent(new Event("resize")); // what was drawn in a folded report has no width yet
+  all("section > details, details.report").forEach((fold) => fold.addEventListener("toggle", () => {
+    if (fold.open) dispatchEvent(new Event("resize")); // what was drawn in it has no width yet
   }));
   all('a[href^="#"]').forEach((link) => link.addEventListener("click", () => {
-    const target = document.getElementById(link.hash.slice(1)), folded = target && target.closest("details.report");
-    if (folded) folded.open = true;
+    const target = document.getElementById(link.hash.slice(1)), inside = target && target.querySelector(":scope > details");
+    for (let fold = inside || target; fold; fold = fold.parentElement) if (fold.tagName === "DETAILS") fold.open = true;
   }));
 
-  const watch = new IntersectionObserver((entries) => entries.forEach((one) => {
-    const link = document.querySelector(`nav.contents a[href="#${one.target.id}"]`);
-    if (one.isIntersecting) link.setAttribute("aria-current", "true");
-    else link.removeAttribute("aria-current");
+  const links = new Map(all("main > nav.contents a").map((link) => [document.getElementById(link.hash.slice(1)), link]));
+  const watch = new IntersectionObserver((entries) => entries.forEach(({ target, isIntersecting }) => {
+    if (isIntersecting) links.get(target).setAttribute("aria-current", "true");
+    else links.get(target).removeAttribute("aria-current");
   }), { rootMargin: "-10% 0px -89% 0px" }); // what lies a tenth below the top is what is being read
-  all("#overview, details.report").forEach((one) => watch.observe(one));
+  for (const section of links.keys()) watch.observe(section);
 
   // printing ---------------------------------------------------------------------------------------------------------
 
