@@ -153,14 +153,14 @@ def summary(
             mean_and_sd(row),
             TableCell(difference(row, labelled), bool(row.bold)),
         ]
-        cells += [_without_problems(results, row), str(row.health)]
+        cells += [verdict_without_problems(results, row), str(row.health)]
         if paces:
             cells.append("1" if row.verdict == "baseline" else format_steps_ratio(by_arm.get(str(row.arm))))
         rows.append(cells + [_mean(of_arm, name) for name in others])
     return Section(results.manifest["title"], columns, rows, notes)
 
 
-def _without_problems(results: Results, row: Any) -> str:
+def verdict_without_problems(results: Results, row: Any) -> str:
     """Format a verdict without the training problems, which the column of health has."""
     verdict = display_verdict(str(row.verdict), str(row.metric))
     for problem in filter(None, results.health.values()):

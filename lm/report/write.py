@@ -183,7 +183,7 @@ def write_report(folder: Path, console: Console, into: Path | None = None, every
         folder: folder of the experiment.
         console: console to print on.
         into: folder for the files instead of `folder`.
-        every_figure: True to write all figures, and not the usual three.
+        every_figure: True to write all figures, and not the usual four.
 
     Raises:
         InputError: if there is no experiment that this version can read.

@@ -309,7 +309,7 @@ def test_a_figure_in_a_file_of_its_own_is_found(tmp_path: Path, monkeypatch: pyt
     figures.cache_clear()
     names = list(figures())
     figures.cache_clear()
-    assert names[:2] == ["mine", "learning_curve"]
+    assert names[:2] == ["mine", "differences"]
 
 
 @pytest.mark.usefixtures("no_library")

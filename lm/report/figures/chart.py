@@ -146,7 +146,19 @@ class Heat(BasePanel):
 
 @dataclass(frozen=True)
 class Bar:
-    """A row of a forest plot: a value with its interval."""
+    """A row of a forest plot: a value with its interval.
+
+    Args:
+        name: the row's name.
+        value: the value; NaN for none.
+        low: lower end of the interval; NaN for none.
+        high: its upper end.
+        bold: True to fill its marker.
+        tips: further fields of the page's tooltips.
+        texts: lines beside it.
+        tone: meaning of its colour, `good` or `bad`; empty for neither.
+        margin: distance from zero of two dotted lines; NaN for none.
+    """
 
     name: str
     value: float
@@ -154,6 +166,9 @@ class Bar:
     high: float = math.nan
     bold: bool = False
     tips: Mapping[str, Any] = field(default_factory=dict)
+    texts: Sequence[str] = ()
+    tone: Literal["", "good", "bad"] = ""
+    margin: float = math.nan
 
 
 @dataclass(frozen=True)
@@ -162,7 +177,7 @@ class Forest(BasePanel):
 
     Args:
         x: horizontal axis.
-        names: rows from the top.
+        names: rows from the top; one shows what follows a line break, and one without bar or point is a heading.
         bars: values with their intervals, filled where bold.
         points: single values, drawn small.
         zero: True for a line at zero.

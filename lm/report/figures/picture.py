@@ -3,6 +3,7 @@
 import io
 import itertools
 import math
+import textwrap
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
@@ -26,14 +27,17 @@ RenderedFigures = dict[str, dict[str, bytes]]
 
 Colours = Sequence[tuple[float, float, float]]
 
-USUAL = 3
-"""Number of figures that a report writes as files unless all are requested."""
-
 LEGEND_ROWS = 3
 """Legend rows that fit below the panels without enlarging a figure."""
 
 MOST_TICKS = 8
 """Largest number of labelled ticks of an axis."""
+
+TONES = {"": "#4d4d4d", "good": "#0072b2", "bad": "#d55e00"}
+"""Colours of the rows of a forest plot; both are told apart by people with colour blindness."""
+
+TEXT_WIDTH = 44
+"""Largest number of characters of a line beside a row of a forest plot."""
 
 FEW = 16
 """Largest number of points of a line with a marker each."""
@@ -145,7 +149,10 @@ def _draw_heat(axes: Axes, panel: Heat) -> None:
 
 
 def _draw_forest(axes: Axes, panel: Forest) -> None:
-    """Draw diamonds with their intervals, of which the far ends are not drawn, and single points below them."""
+    """Draw diamonds with their intervals, single points below them, and texts beside them.
+
+    Ends of intervals beyond twice the largest finite number are cut off, and marked by arrowheads.
+    """
     heights = {name: len(panel.names) - index for index, name in enumerate(panel.names)}
     ends = np.abs([[bar.value, bar.low, bar.high] for bar in panel.bars])
     far = 2 * (float(ends[np.isfinite(ends)].max(initial=0.0)) or 1.0)
@@ -154,10 +161,26 @@ def _draw_forest(axes: Axes, panel: Forest) -> None:
     for point in panel.points:
         axes.plot(point.value, heights[point.name] - 0.25, "o", color="grey", mfc="none", markersize=4)
     for bar in panel.bars:
+        height, colour = heights[bar.name], TONES[bar.tone]
         if not math.isnan(bar.low):
-            axes.plot([max(-far, bar.low), min(far, bar.high)], [heights[bar.name]] * 2, color="C0", linewidth=1.5)
-        axes.plot(bar.value, heights[bar.name], "D", color="C0", mfc="C0" if bar.bold else "white", markersize=6)
-    axes.set(yticks=range(1, len(heights) + 1), yticklabels=panel.names[::-1], ylim=(0.4, len(heights) + 0.6))
+            axes.plot([max(-far, bar.low), min(far, bar.high)], [height, height], color=colour, linewidth=1.5)
+            cut_off = [(-far, "<")] * (bar.low < -far) + [(far, ">")] * (bar.high > far)
+            for end, marker in cut_off:
+                axes.plot(end, height, marker, color=colour, markersize=6)
+        axes.plot(bar.value, height, "D", color=colour, mfc=colour if bar.bold else "white", markersize=6)
+        margin = [bar.margin, -bar.margin] if math.isfinite(bar.margin) else []
+        axes.vlines(margin, height - 0.5, height + 0.5, color="grey", linewidth=1, linestyle=":")
+        lines = [line for text in bar.texts for line in textwrap.wrap(text, TEXT_WIDTH)]
+        axes.annotate(
+            "\n".join(lines), (1, height), xytext=(8, 0), xycoords=("axes fraction", "data"),
+            textcoords="offset points", fontsize="small", va="center", annotation_clip=False,
+        )  # fmt: skip
+    labels = [name.rpartition("\n")[2] for name in panel.names]
+    axes.set(yticks=list(heights.values()), yticklabels=labels, ylim=(0.4, len(heights) + 0.6))
+    headings = {*panel.names} - {bar.name for bar in (*panel.bars, *panel.points)}
+    for name, tick in zip(panel.names, axes.get_yticklabels(), strict=True):
+        tick.set_fontweight("bold" if name in headings else "normal")
+    axes.grid(visible=False, axis="y")
     axes.set_xlabel(panel.x.label)
 
 
