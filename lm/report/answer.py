@@ -77,7 +77,10 @@ def _others(rows: Sequence[Any], named: Any) -> list[str]:
             clauses.append(
                 f"also {word}: {_names(of_word)}" if direction(named) == word else f"{word}: {_names(of_word)}"
             )
-    if unsure := [row for row in others if not direction(row)]:
+    equal = [row for row in others if brief(row).startswith("equal")]
+    for words in dict.fromkeys(brief(row).partition(",")[0] for row in equal):
+        clauses.append(f"{words}: {_names([row for row in equal if brief(row).startswith(words)])}")
+    if unsure := [row for row in others if not direction(row) and row not in equal]:
         ahead = ", some of them ahead of it in the mean" if len(unsure) > 1 else ", though ahead of it in the mean"
         is_ahead = direction(named) == "better" and any(lead(row) > lead(named) for row in unsure)
         clauses.append(f"not certain: {_names(unsure)}{ahead * is_ahead}")
@@ -113,6 +116,12 @@ def lead(row: Any) -> float:
 def ranked(rows: Sequence[Any]) -> list[Any]:
     """Sort comparisons of one quantity, the best arm first and those without a difference last."""
     return sorted(rows, key=lambda row: -lead(row) if math.isfinite(row.difference) else math.inf)
+
+
+def most_certain(rows: Sequence[Any], most: int) -> list[Any]:
+    """Choose at most so many comparisons, certain ones before others; their order stays."""
+    chosen = sorted(rows, key=lambda row: not direction(row))[:most]
+    return [row for row in rows if row in chosen]
 
 
 def directed(row: Any) -> str:

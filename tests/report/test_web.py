@@ -116,8 +116,8 @@ def test_the_first_screen_answers_then_draws_then_ranks(experiment: MakeExperime
     answer = rf'<p class="answer">better is better than base {size}; worse: worse; not certain: unsure\.</p>'
     assert re.search(answer, first)
     assert first.index('class="answer"') < first.index('id="differences"') < first.index('class="verdicts"')
-    assert re.findall(r'<li class="(\w+)">.*?<strong>(\w+)</strong>', first) == [
-        ("better", "better"), ("none", "unsure"), ("worse", "worse"),
+    assert re.findall(r'<li class="([\w ]+)">.*?<strong>(\w+)</strong>', first) == [
+        ("better exploratory", "better"), ("none exploratory", "unsure"), ("worse exploratory", "worse"),
     ]  # fmt: skip
     assert "better by 0.200, exploratory" in first
     assert not re.search(r"\b(lower|higher)\b", first)

@@ -43,8 +43,13 @@
     const [report, specs, columns] = await Promise.all(
       ["report", "specs", "columns"].map(async (id) => JSON.parse(await unpack(root.dataset.report + id))));
 
-    // the numbers of the table ---------------------------------------------------------------------------------------
+    if (own("comparison")) tables(own, root, report);
+    return charts(own, root, report, specs, columns);
+  };
 
+  // the numbers of a table: what is behind each, sorting, filtering, columns ------------------------------------------
+
+  const tables = (own, root, report) => {
     const rowOf = new Map(report.table.metric.map((metric, at) => [JSON.stringify([metric, report.table.arm[at]]), at]));
     const behind = (button) => {
       const metric = button.dataset.metric, place = Number(button.dataset.arm);
@@ -100,8 +105,6 @@
     });
     for (const kind of ["pointerleave", "focusout"]) table.addEventListener(kind, hide);
 
-    // sorting, filtering, columns ------------------------------------------------------------------------------------
-
     const body = table.tBodies[0], lines = [...body.rows], heads = [...table.tHead.rows[0].cells];
     const key = (row, at) => { const text = row.cells[at].dataset.v; return text === "" || isNaN(text) ? text : Number(text); };
     const order = (a, b, way) => {
@@ -126,8 +129,11 @@
       [heads[at], ...lines.map((row) => row.cells[at])].forEach((cell) => { cell.hidden = !box.checked; });
     }));
 
-    // charts ---------------------------------------------------------------------------------------------------------
+  };
 
+  // charts -----------------------------------------------------------------------------------------------------------
+
+  const charts = (own, root, report, specs, columns) => {
     const views = new Map();
     const boxes = all("[data-shown]", root);
     const shown = () => new Set(boxes.filter((box) => box.checked).map((box) => Number(box.dataset.shown)));

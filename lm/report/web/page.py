@@ -79,7 +79,7 @@ def body(
         tuning: results of tuning, where there are any.
         rates: the learning-rate curves, where there are any.
     """
-    drawing, notes, paces = Charts(bool(library())), grouped(results, compared), steps_to_baseline_loss(results)
+    drawing, notes, paces = new_charts(), grouped(results, compared), steps_to_baseline_loss(results)
     figures = charts(FigureInputs(results, compared, tuning[2] if tuning else {}, rates)) if drawing.drawn else {}
     first = tag(
         "section",
@@ -138,7 +138,12 @@ def standalone_page(body: Body) -> str:
     main = tag(
         "main", head, contents(body.parts), tag("div", body.shown, charts_credit()), class_="page", data_report=""
     )
-    return page_file(body.title, main, embedded(body), "verdict")
+    return page_file(body.title, main, embedded(body.data), "verdict")
+
+
+def new_charts() -> Charts:
+    """Return an empty collection of charts, which stays empty where the library that draws is not installed."""
+    return Charts(bool(library()))
 
 
 def charts_notes() -> Html:
@@ -152,9 +157,9 @@ def charts_credit() -> Html:
     return tag("p", DRAWN_BY, class_="hint") if library() else Html()
 
 
-def embedded(body: Body, prefix: str = "") -> Html:
+def embedded(data_of: Mapping[str, Any], prefix: str = "") -> Html:
     """Embed the data of a page, under names that begin with `prefix`."""
-    return joined(data(f"{prefix}{name}", value) for name, value in body.data.items())
+    return joined(data(f"{prefix}{name}", value) for name, value in data_of.items())
 
 
 def page_file(title: str, main: Html, numbers: Html, first: str) -> str:

@@ -15,7 +15,7 @@ from lm.analysis.comparability import commit_of
 from lm.analysis.results import Results
 from lm.analysis.tidy import status_of
 from lm.analysis.verdict_text import format_seeds
-from lm.report.answer import brief, directed, direction, interval, ranked
+from lm.report.answer import brief, directed, direction, interval, most_certain, ranked
 from lm.report.figures.chart import label
 from lm.report.notes import CELLS, changes
 from lm.report.web.elements import Html, joined, listed, table, tag
@@ -91,9 +91,8 @@ def cards(results: Results, compared: pd.DataFrame) -> Html:
     """Format the verdict on each arm, the best first; of many arms those that are certain, and count the others."""
     rows = [row for name in results.judged for row in ranked(list(compared[compared.metric == name].itertuples()))]
     rows = [row for row in rows if row.verdict != "baseline"]
-    chosen = sorted(rows, key=lambda row: not direction(row))[:MOST_VERDICTS]
-    shown = [row for row in rows if row in chosen]
-    left = Counter(direction(row) or "not certain" for row in rows if row not in chosen)
+    shown = most_certain(rows, MOST_VERDICTS)
+    left = Counter(direction(row) or "not certain" for row in rows if row not in shown)
     counted = ", ".join(f"{count} {word}" for word, count in left.items())
     more = tag("p", f"And {left.total()} more in the table below: {counted}.") if left else ""
     return joined(tag("ul", [_card(results, row) for row in shown], class_="verdicts") if shown else "", more)
@@ -110,7 +109,7 @@ def _card(results: Results, row: Any) -> Html:
         tag("strong", compared_as),
         tag("span", words, class_="word"),
         tag("span", f"{size}, {format_seeds(row.pairs)}", class_="number") if size else "",
-        class_=word or "none",
+        class_=(word or "none") + " exploratory" * ("exploratory" in words),
     )
 
 

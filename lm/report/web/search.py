@@ -9,8 +9,7 @@ from lm.report.figures.searches import FIGURES, format_settings, format_value, i
 from lm.report.study import Importance, Study, best_rows, importance_lines, notes, warnings_of
 from lm.report.web.comparison import filtered
 from lm.report.web.elements import Html, joined, listed, table, tag
-from lm.report.web.gallery import Charts, library
-from lm.report.web.page import Body, standalone_page
+from lm.report.web.page import Body, new_charts, standalone_page
 from lm.report.web.parts import PageSection, author_notes
 
 ImportancesOrReason = dict[str, list[Importance]] | str
@@ -28,7 +27,7 @@ def search_body(study: Study, importance: ImportancesOrReason) -> Body:
         study: the search.
         importance: importances of its parameters by objective, or why there are none.
     """
-    drawing, manifest = Charts(bool(library())), study.manifest
+    drawing, manifest = new_charts(), study.manifest
     columns_of_best, best = best_rows(study)
     shares = None if isinstance(importance, str) else importance_chart(importance)
     first = tag(
