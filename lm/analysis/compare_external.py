@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from lm.analysis.compare import columns_of, counted, format_lost_runs, format_verdict
+from lm.analysis.compare import columns_of, counted, format_lost_runs
 from lm.analysis.external.runs import Runs
+from lm.analysis.verdict_text import format_verdict
 from lm.stats.unpaired import confirm_unpaired, describe_unpaired, measure_unpaired
 from lm.stats.verdicts import Comparison, Verdict, confirm, measure, plain
 

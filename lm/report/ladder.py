@@ -8,9 +8,10 @@ import numpy as np
 import pandas as pd
 
 from lm.analysis.ladder import ArmOf, LadderResults, losses
+from lm.analysis.verdict_text import display_verdict
 from lm.report.render import Section, TableCell
 from lm.report.run import describe_autotune
-from lm.report.tables import DIFFERENCE, format_verdict_cell, heading, number, signed
+from lm.report.tables import DIFFERENCE, heading, number, signed
 from lm.stats.compute_gain import Beyond, Gain
 from lm.stats.tests import seeds_needed
 from lm.stats.trend import MIN_PAIRS, Estimate, Trend
@@ -78,7 +79,8 @@ def worth_section(results: LadderResults) -> Section:
             arm_gain = arm.scaling.gains[index] if arm.scaling.gains else None
             difference = TableCell(signed(estimate.value, estimate.low, estimate.high, digits(results)), at.bold)
             text = gain(arm_gain) + (NOT_BRACKETED if arm_gain is not None and at.not_bracketed else "")
-            rows.append([rung["name"], arm.name, str(at.pairs), difference, text, format_verdict_cell(at.verdict)])
+            verdict = display_verdict(at.verdict, results.manifest["metric"])
+            rows.append([rung["name"], arm.name, str(at.pairs), difference, text, verdict])
     columns = ["rung", "arm", "n", DIFFERENCE, "gain in compute [95 % CI]", "verdict"]
     return Section("Arms by rung", columns, rows, worth_notes(results))
 
@@ -120,7 +122,7 @@ def trend_text(trend: Trend, margin: str, arm: ArmOf) -> str:
         return arm.withheld
     unhealthy = [at.rung for at in arm.at if at.ill]
     text = ("exploratory: " if arm.explored and trend.kind != "none" else "") + words.get(trend.kind, trend.kind)
-    return format_verdict_cell(text + (f" (unhealthy on {', '.join(unhealthy)}: see there)" if unhealthy else ""))
+    return display_verdict(text + (f" (unhealthy on {', '.join(unhealthy)}: see there)" if unhealthy else ""))
 
 
 # the forecast --------------------------------------------------------------------------------------------------------

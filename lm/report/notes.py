@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from lm.analysis.compare import format_seeds as count_seeds
 from lm.analysis.curve import last_validations
 from lm.analysis.results import Results, data_order_mismatches, one_tokenizer, provenance_differences
 from lm.analysis.texts import LOSS_OF, Texts, generalises, texts_by_quantity
+from lm.analysis.verdict_text import format_seeds as count_seeds
 from lm.report.run import describe_autotune, whereabouts
 from lm.report.sections import unlike_pairs
 from lm.report.tables import format_range, number

@@ -12,6 +12,7 @@ import pandas as pd
 
 from lm.analysis.compare import HEALTHY, NO_RUN, NONE_ENDED
 from lm.analysis.results import Results, quantities
+from lm.analysis.verdict_text import display_verdict
 from lm.config.tree import InputError
 from lm.report.notes import method
 from lm.report.render import Section, TableCell
@@ -19,7 +20,6 @@ from lm.report.tables import (
     DIFFERENCE,
     difference,
     format_run_counts,
-    format_verdict_cell,
     heading,
     mean_and_sd,
     number,
@@ -127,6 +127,5 @@ def _row(
 def _marks(row: Any, footnotes: _Footnotes) -> str:
     """Return a star for a significant difference, and a letter for a verdict that needs a footnote."""
     verdict = str(row.verdict)
-    return (STAR if row.significant else "") + (
-        "" if verdict in PLAIN else footnotes.mark(format_verdict_cell(verdict))
-    )
+    text = "" if verdict in PLAIN else footnotes.mark(display_verdict(verdict, str(row.metric)))
+    return (STAR if row.significant else "") + text

@@ -1,7 +1,6 @@
 """Tables of an experiment's comparisons, and the format of their cells."""
 
 import math
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -10,6 +9,7 @@ import pandas as pd
 from lm.analysis.compare import LOST
 from lm.analysis.pace import StepsToBaselineLoss, mean_share
 from lm.analysis.results import HEADLINE, Results
+from lm.analysis.verdict_text import display_verdict
 from lm.report.render import Section, TableCell
 from lm.stats.verdicts import Better
 from lm.store.files import escape_cell, escape_formula
@@ -77,23 +77,6 @@ def difference(row: Any, labelled: bool = True) -> str:
 def several_intervals(table: pd.DataFrame) -> bool:
     """Return True if the differences have intervals of several kinds, so that each must name its own."""
     return table[table.difference.notna()].interval.nunique() > 1
-
-
-EXPLORATORY = re.compile(r"exploratory: (.*?)(?:, q = ([-+.e\d]+))?( \(.*)?$")
-
-
-def format_verdict_cell(verdict: str) -> str:
-    """Format a verdict for a table, with the direction first and an exploratory one marked behind it.
-
-    >>> format_verdict_cell("exploratory: lower, q = 0.0059 (on 5 of 6 seeds; 1 diverged)")
-    'lower (exploratory, q=.006; on 5 of 6 seeds; 1 diverged)'
-    """
-    match = EXPLORATORY.match(verdict)
-    if match is None:
-        return verdict
-    kind, q, suffix = match.groups("")
-    label = "exploratory" + (f", q={float(q):z.3f}".replace("=0.", "=.") if q else "")
-    return f"{kind} ({label}" + (f"; {suffix.removeprefix(' (')}" if suffix else ")")
 
 
 def detectable(row: Any) -> str:
@@ -179,7 +162,7 @@ def summary(
 
 def verdict_without_problems(results: Results, row: Any) -> str:
     """Format a verdict without the training problems, which the column of health has."""
-    verdict = format_verdict_cell(str(row.verdict))
+    verdict = display_verdict(str(row.verdict), str(row.metric))
     for problem in filter(None, results.health.values()):
         verdict = verdict.replace(f" unhealthy: {problem}", " unhealthy")
     return verdict.replace(f"{row.arm} unhealthy", "unhealthy")
@@ -201,6 +184,6 @@ def details(table: pd.DataFrame, headings: Callable[[str], str] = heading) -> Se
         for row in table[table.metric == name].itertuples():
             size = signed(row.effect, row.effect_low, row.effect_high, 2)
             sample = [format_run_counts(row), mean_and_sd(row), difference(row)]
-            test = [size, detectable(row), adjusted_p(row), format_verdict_cell(str(row.verdict))]
+            test = [size, detectable(row), adjusted_p(row), display_verdict(str(row.verdict), name)]
             rows.append([label, str(row.arm), *sample, *test])
     return Section("All measurements", DETAILS, rows)

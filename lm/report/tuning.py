@@ -10,11 +10,12 @@ import numpy as np
 from lm.analysis.compare import compare
 from lm.analysis.rates import RateCurve, rate_curve, sensitivity_difference
 from lm.analysis.results import Results, load
+from lm.analysis.verdict_text import display_verdict
 from lm.config.plain import shown
 from lm.config.tree import InputError
 from lm.report.render import Section
 from lm.report.study import Study, edge, load_study, warnings_of
-from lm.report.tables import DIFFERENCE, difference, format_verdict_cell, mean_and_sd, number, signed
+from lm.report.tables import DIFFERENCE, difference, mean_and_sd, number, signed
 from lm.store.files import read_json
 from lm.store.formats import RATES, TUNED
 from lm.store.metrics import describe
@@ -73,7 +74,7 @@ def compared(results: Results) -> dict[str, list[str]]:
     """Return for each arm its headline mean and spread, its difference to the baseline, and the verdict."""
     table = compare(results)
     return {
-        str(row.arm): [mean_and_sd(row), difference(row), format_verdict_cell(str(row.verdict))]
+        str(row.arm): [mean_and_sd(row), difference(row), display_verdict(str(row.verdict), str(row.metric))]
         for row in table[table.metric == results.headline].itertuples()
     }
 

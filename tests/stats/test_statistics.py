@@ -11,7 +11,7 @@ from scipy import stats
 from statsmodels.stats.multitest import multipletests
 from statsmodels.stats.proportion import proportion_confint
 
-from lm.analysis.compare import format_verdict
+from lm.analysis.verdict_text import format_verdict
 from lm.stats.tests import (
     ALPHA,
     EXACT_PAIRS,
