@@ -3,7 +3,7 @@
 import html
 import re
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -82,14 +82,21 @@ def emphasis(text: str) -> TableCell:
 FRAMED, BARE = 3, 2
 """Characters of a column beside its text, with lines between columns and without."""
 
-LEAST = 6
-"""Smallest width of a column whose words have to be broken."""
+LEAST, NAME = 6, 12
+"""Smallest width of a column whose words have to be broken, and of one whose words give way to intervals."""
 
 MOST = 24
 """Length from which a word, such as a path or an id, may be broken."""
 
 NUMBER = re.compile(r"[-+]?[\d∞.]|-$|$")
 """Beginning of a text that is aligned at the right, if all of its column are."""
+
+_VALUE = r"[-+]?[\d.,∞]+(?:e[-+]?\d+)?"
+_INTERVAL = rf"\[{_VALUE}, {_VALUE}\]\S*|\S+"
+UNIT, SPLIT, WORD = (
+    re.compile(part) for part in (rf"{_VALUE} ± {_VALUE}|(?:{_VALUE} )?{_INTERVAL}", _INTERVAL, r"\S+")
+)
+"""Patterns of what stays on a line: a mean with its spread or interval; where space is short an interval; a word."""
 
 
 def print_section(section: Section, console: Console) -> None:
@@ -103,12 +110,15 @@ def print_section(section: Section, console: Console) -> None:
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], console: Console) -> None:
     """Print a table that fits the console, without lines between columns where space is short.
 
-    Columns of numbers are aligned at the right. No text is cut off, and no number is broken while there is room.
+    Columns of numbers are aligned at the right. No text is cut off, and no number or interval is broken while there is
+    room.
     """
     column_widths = widths(columns, rows, console.width - FRAMED * len(columns) - 1)
-    framed = all(has >= word for has, word in zip(column_widths, _words(columns, rows), strict=True))
+    framed = _holds(column_widths, _longest(columns, rows, UNIT)) and (
+        _holds(column_widths, _one_line(columns, rows)) or not fits(columns, rows, console.width)
+    )
     if not framed:
-        column_widths = widths(columns, rows, console.width - BARE * len(columns))
+        column_widths = widths(columns, rows, console.width - BARE * len(columns) + 1)
     grid = Table(
         title=Text(title) if title else None,
         title_justify="left",
@@ -117,23 +127,39 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]
         box=HEAVY_HEAD if framed else SIMPLE_HEAD,
         show_edge=framed,
         padding=(0, 1) if framed else (0, BARE - 1, 0, 0),
+        pad_edge=framed,
     )
     for index, (column, width) in enumerate(zip(columns, column_widths, strict=True)):
         numeric = index > 0 and all(NUMBER.match(row[index]) for row in rows)
         grid.add_column(Text(column), justify="right" if numeric else "left", overflow="fold", width=width)
     for row in rows:
-        cells = (Text(cell + cell.marks, style=cell.style) for cell in map(emphasis, row))
+        cells = (
+            Text(_wrapped(cell + cell.marks, width), style=cell.style)
+            for cell, width in zip(map(emphasis, row), column_widths, strict=True)
+        )
         grid.add_row(*cells, style="bold" if is_bold(row) else None)
     console.print(grid)
+
+
+def fits(columns: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> bool:
+    """Return True if each row of a table has a line to itself in so many characters."""
+    return sum(_one_line(columns, rows)) + BARE * len(columns) - 1 <= width
 
 
 def widths(columns: Sequence[str], rows: Sequence[Sequence[str]], room: int) -> list[int]:
     """Return the text width of each column, at most `room` together; the widest shrink first.
 
-    No column is narrower than its longest word while these fit. The result exceeds `room` only below LEAST a column.
+    Headings wrap before cells, names break before numbers, and words only where nothing else is left. The result
+    exceeds `room` only below LEAST a column.
     """
-    column_widths = [max(cell_len(text) for text in lines) for lines in _by_column(columns, rows)]
-    for least in (_words(columns, rows), [LEAST] * len(column_widths)):
+    one_line = _one_line(columns, rows)
+    column_widths = [max(cell_len(column), width) for column, width in zip(columns, one_line, strict=True)]
+    units, split, words = (_longest(columns, rows, part) for part in (UNIT, SPLIT, WORD))
+    narrow, narrower = (
+        [part if unit > word else min(part, name) for part, unit, word in zip(parts, units, words, strict=True)]
+        for parts, name in ((units, NAME), (split, LEAST))
+    )
+    for least in (one_line, units, narrow, narrower, words, [LEAST] * len(column_widths)):
         while sum(column_widths) > room and (
             wide := [index for index, width in enumerate(column_widths) if width > least[index]]
         ):
@@ -141,16 +167,43 @@ def widths(columns: Sequence[str], rows: Sequence[Sequence[str]], room: int) -> 
     return column_widths
 
 
-def _by_column(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[list[str]]:
-    """Yield the lines of text in each column, its heading's included."""
+def _holds(column_widths: Sequence[int], least: Sequence[int]) -> bool:
+    return all(width >= needed for width, needed in zip(column_widths, least, strict=True))
+
+
+def _one_line(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[int]:
+    """Return the width of each column in which no cell wraps, and its heading between words."""
+    words = _longest(columns, [], WORD)
+    cells = [[cell_len(line) for row in rows for line in row[index].splitlines()] for index in range(len(columns))]
+    return [max(word, *lengths, 0) for word, lengths in zip(words, cells, strict=True)]
+
+
+def _longest(columns: Sequence[str], rows: Sequence[Sequence[str]], part: re.Pattern[str]) -> list[int]:
+    """Return the length of the longest unbreakable part of each column, of single words at most MOST."""
+    lengths = []
     for index, column in enumerate(columns):
-        yield [line for text in (column, *(row[index] for row in rows)) for line in (text.splitlines() or [""])]
+        parts = [match for text in (column, *(row[index] for row in rows)) for match in part.findall(text)]
+        lengths.append(max((cell_len(text) if " " in text else min(MOST, cell_len(text)) for text in parts), default=0))
+    return lengths
 
 
-def _words(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[int]:
-    """Return the length of the longest unbreakable word of each column."""
-    word_lengths = ([cell_len(word) for text in lines for word in text.split()] for lines in _by_column(columns, rows))
-    return [min(MOST, max(lengths, default=0)) for lengths in word_lengths]
+def _wrapped(text: str, width: int) -> str:
+    """Break a text into lines of this width, between units while there is room and between words otherwise."""
+    lines = []
+    for line in text.splitlines():
+        parts = [line]
+        for pattern in (UNIT, SPLIT, WORD):
+            parts = [
+                piece for part in parts for piece in ([part] if cell_len(part) <= width else pattern.findall(part))
+            ]
+        lines.append("")
+        for part in parts:
+            together = f"{lines[-1]} {part}" if lines[-1] else part
+            if cell_len(together) > width and lines[-1]:
+                lines.append(part)
+            else:
+                lines[-1] = together
+    return "\n".join(lines)
 
 
 # Markdown ------------------------------------------------------------------------------------------------------------
