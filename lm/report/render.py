@@ -1,13 +1,14 @@
 """A table with its heading and notes, and its four renderers: terminal, Markdown, HTML and LaTeX."""
 
 import html
+import itertools
 import re
+import textwrap
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
-import pandas as pd
 from rich.box import HEAVY_HEAD, SIMPLE_HEAD
 from rich.cells import cell_len
 from rich.console import Console
@@ -264,9 +265,18 @@ def _html_cell(cell: TableCell) -> str:
 
 # LaTeX ---------------------------------------------------------------------------------------------------------------
 
-HEAD = "% Needs \\usepackage{booktabs} in the preamble."
+HEAD = "% Needs \\usepackage{booktabs,tabularx,threeparttable} in the preamble."
 MOST_IN_A_COLUMN = 4
 """Largest number of columns of a table in one column of a page; wider tables span the page."""
+
+WRAPPING = r">{\raggedright\arraybackslash}X"
+"""Type of the column of names, which takes the width that the others leave."""
+
+LONG_NAME = 10
+"""Length of a name from which a table in one column is in smaller type."""
+
+MOST_OF_A_CAPTION = 96
+"""Longest caption in characters, about two lines of a column; a longer title is in the notes as well."""
 
 MINUS = "\u2212"
 
@@ -320,39 +330,57 @@ def latex(sections: Sequence[Section]) -> str:
 
 
 def _latex_table(section: Section) -> str:
-    """Format one table with its caption, label, footnotes and notes, with the rules of the package booktabs."""
-    heads = zip(section.groups or [""] * len(section.columns), section.columns, strict=True)
-    columns = pd.MultiIndex.from_tuples([(escape_latex(group), escape_latex(column)) for group, column in heads])
+    """Format one table with caption, label, footnotes and notes; names of arms wrap, so that it fits its column."""
     rows = [[emphasis(text) for text in row] for row in section.rows]
-    texts = pd.DataFrame([[escape_latex(cell) + _raised(cell.marks) for cell in row] for row in rows], columns=columns)
-    bold = pd.DataFrame([["textbf:--rwrap;" if cell.bold else "" for cell in row] for row in rows], columns=columns)
-    environment = "table" if len(columns) <= MOST_IN_A_COLUMN else "table*"
-    written = (
-        texts.style.hide(axis="index")
-        .apply(lambda _: bold, axis=None)
-        .to_latex(
-            hrules=True,
-            caption=escape_latex(section.title),
-            label="tab:" + re.sub(r"[^A-Za-z0-9.+-]+", "-", section.name),
-            position="tbp",
-            position_float="centering",
-            column_format="l" + "r" * (len(columns) - 1),
-            environment=environment,
-            multicol_align="c",
-        )
-    )
-    written = written.replace("\\begin{tabular}", "\\small\n\\setlength{\\tabcolsep}{4pt}\n\\begin{tabular}", 1)
-    end = f"\\end{{{environment}}}"
-    body, _, _ = written.rpartition(end)
+    caption = textwrap.shorten(section.title, MOST_OF_A_CAPTION, placeholder="...")
+    notes = [*([f"{section.title}."] if caption != section.title else []), *section.notes]
     footnotes = ((mark, meaning) for mark, _, meaning in (line.partition(" ") for line in section.footnotes))
-    below = [f"{_raised(mark)} {escape_latex(meaning)}" for mark, meaning in footnotes]
-    below += [" ".join(map(escape_latex, section.notes))] if section.notes else []
-    text_below = " \\par\n".join(below)
-    return (
-        f"{body}\\par\\smallskip\n\\begin{{minipage}}{{\\linewidth}}\\footnotesize\n{text_below}\n"
-        f"\\end{{minipage}}\n{end}\n"
+    items = [f"\\item[{escape_latex(mark)}] {escape_latex(meaning)}" for mark, meaning in footnotes]
+    items += [f"\\item[] {' '.join(map(escape_latex, notes))}"] if notes else []
+    wide = len(section.columns) > MOST_IN_A_COLUMN
+    environment = "table*" if wide else "table"
+    small = not wide and max((cell_len(row[0]) for row in rows), default=0) > LONG_NAME
+    lines = [
+        f"\\begin{{{environment}}}[tbp]",
+        "\\centering",
+        "\\begin{threeparttable}",
+        f"\\caption{{{escape_latex(caption)}}}",
+        f"\\label{{tab:{re.sub(r'[^A-Za-z0-9.+-]+', '-', section.name)}}}",
+        "\\footnotesize" if small else "\\small",
+        f"\\setlength{{\\tabcolsep}}{{{6 if wide else 3}pt}}",
+        f"\\begin{{tabularx}}{{\\linewidth}}{{@{{}}{WRAPPING}{'r' * (len(section.columns) - 1)}@{{}}}}",
+        "\\toprule",
+        *_latex_groups(section.groups),
+        f"{' & '.join(map(escape_latex, section.columns))} \\\\",
+        "\\midrule",
+        *(f"{' & '.join(map(_latex_cell, row))} \\\\" for row in rows),
+        "\\bottomrule",
+        "\\end{tabularx}",
+        *(["\\begin{tablenotes}[flushleft]\\footnotesize", *items, "\\end{tablenotes}"] if items else []),
+        "\\end{threeparttable}",
+        f"\\end{{{environment}}}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _latex_groups(groups: Sequence[str]) -> list[str]:
+    """Format the headings above several columns, with a rule below each; none without groups."""
+    spans = [(group, len(list(members))) for group, members in itertools.groupby(groups)]
+    heads = " & ".join(f"\\multicolumn{{{width}}}{{c}}{{{escape_latex(group)}}}" for group, width in spans)
+    starts = itertools.accumulate((width for _, width in spans), initial=1)
+    rules = (
+        f"\\cmidrule(lr){{{start}-{start + width - 1}}}"
+        for (group, width), start in zip(spans, starts, strict=False)
+        if group
     )
+    return [f"{heads} \\\\", "".join(rules)] if groups else []
 
 
-def _raised(marks: str) -> str:
-    return f"\\textsuperscript{{{escape_latex(marks)}}}" if marks else ""
+def _latex_cell(cell: TableCell) -> str:
+    """Format a cell: a name may wrap, a spread is small, what follows a count or an interval has lines of its own."""
+    lines = re.split(r"(?<=\],) |(?<=\d,) (?=\d+ [a-z])|(?<=[a-z],) (?=\d+ [a-z])", "--" if cell == "-" else cell)
+    text = "\\\\".join(map(escape_latex, lines)).replace("\\_", "\\_\\allowbreak{}")
+    text = f"\\shortstack[r]{{{text}}}" if len(lines) > 1 else text
+    text = re.sub(r" (\$\\pm\$) (\S+)$", r"{\\scriptsize\\,\1\\,\2}", text)
+    text += f"\\textsuperscript{{{escape_latex(cell.marks)}}}" if cell.marks else ""
+    return f"\\textbf{{{text}}}" if cell.bold else text
