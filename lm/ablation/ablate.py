@@ -32,7 +32,7 @@ from lm.inference.remeasure import measure_lengths
 from lm.report.render import print_table
 from lm.report.run import describe_autotune
 from lm.report.status import duration
-from lm.report.write import write_report
+from lm.report.write import pointer, write_report
 from lm.search.sweep import SearchJob, best_changes, check_search, run_searches
 from lm.stats.sequential import sequential
 from lm.stats.tests import ALPHA
@@ -118,7 +118,7 @@ def ablate(experiment: Experiment, options: RunOptions, plan_only: bool = False)
         tuned_folder, interrupted = train_experiment(_plan(with_winners(experiment, winners), store), store, options)
         write_report(tuned_folder, Console())
     results = write_report(folder, Console())
-    print(f"report: {folder / 'table.md'}", file=sys.stderr)
+    print(pointer(folder), file=sys.stderr)
     return 1 if interrupted or results.harmed else 0
 
 

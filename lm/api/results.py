@@ -80,10 +80,10 @@ class Results:
         return curves(self.records)
 
     def __repr__(self) -> str:
-        from lm.report.tables import summary
+        from lm.report.tables import main_table
 
-        table = summary(self.records, self.comparisons)
-        return _short(table.title, table.columns[:6], [row[:6] for row in table.rows], "arms")
+        table = main_table(self.records, self.comparisons)
+        return _short(table.title, table.columns, table.rows, "arms")
 
 
 @dataclass(frozen=True, repr=False, eq=False)

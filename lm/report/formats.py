@@ -71,14 +71,14 @@ def load_source(folder: Path) -> ReportSource:
     return load_ladder(folder) if os.path.isfile(folder / FILE) else load_report(folder)
 
 
-def show_source(source: ReportSource, console: Console) -> None:
-    """Print its tables."""
+def show_source(source: ReportSource, console: Console, everything: bool = False) -> None:
+    """Print its main table, or with `everything` all of them."""
     if isinstance(source, StudySource):
         terminal(source.study, importance_lines(source.importance), console)
     elif isinstance(source, LadderResults):
-        show_ladder(source, console)
+        show_ladder(source, console, everything)
     else:
-        show(source, console)
+        show(source, console, everything)
 
 
 def is_damaged(source: ReportSource) -> bool:
@@ -273,7 +273,9 @@ def _ladder_entry(results: LadderResults) -> OverviewEntry:
 # the report ----------------------------------------------------------------------------------------------------------
 
 
-def write_formats(folders: Sequence[Path], into: Path, request: ReportRequest, console: Console) -> bool:
+def write_formats(
+    folders: Sequence[Path], into: Path, request: ReportRequest, console: Console, everything: bool = False
+) -> bool:
     """Print the tables of experiments and write their report; return True if any data are damaged.
 
     Raises:
@@ -283,7 +285,7 @@ def write_formats(folders: Sequence[Path], into: Path, request: ReportRequest, c
 
     def print_all() -> None:
         for source in sources:
-            show_source(source, console)
+            show_source(source, console, everything)
 
     publish(into, report_files(sources, request), print_all)
     return any(is_damaged(source) for source in sources)

@@ -241,6 +241,15 @@ def worth_notes(results: LadderResults) -> list[str]:
     return lines + ([describe_autotune(autotuned)] if (autotuned := results.manifest.get("ways")) else [])
 
 
+def brief_ladder_notes(results: LadderResults) -> list[str]:
+    """Explain the numbers by rung in a line or two, for the terminal."""
+    base = results.manifest["baseline"]
+    lines = [f"Gain: the compute that {base} needs for the arm's loss, over the arm's own."]
+    if any(at.not_bracketed for arm in results.arms for at in arm.at):
+        lines.append("Rate not bracketed: the gain may be the learning rate's; trends have no verdict.")
+    return lines
+
+
 def _rates(results: LadderResults) -> list[str]:
     """List the learning rates of the arms by rung, where some arm has more than one."""
     rates_of_arms: dict[str, list[float]] = {}

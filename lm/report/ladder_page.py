@@ -11,6 +11,7 @@ from lm.analysis.ladder import ArmOf, LadderResults, load_ladder
 from lm.report.figures.picture import as_files
 from lm.report.figures.static_pages import NAME, draw_ladder
 from lm.report.ladder import (
+    brief_ladder_notes,
     exp,
     forecast_rows,
     gain_margin,
@@ -28,11 +29,12 @@ from lm.report.web.static import ladder_body, ladder_html
 from lm.report.write import publish
 
 
-def show_ladder(results: LadderResults, console: Console) -> None:
-    """Print the tables and their notes."""
+def show_ladder(results: LadderResults, console: Console, everything: bool = False) -> None:
+    """Print the arms by rung and their trends with a few lines of notes, or all tables with all their notes."""
     first, *others = ladder_sections(results)
-    print_section(dataclasses.replace(first, title=results.manifest["title"]), console)
-    for section in others:
+    notes = first.notes if everything else brief_ladder_notes(results)
+    print_section(dataclasses.replace(first, title=results.manifest["title"], notes=notes), console)
+    for section in others if everything else [dataclasses.replace(section, notes=()) for section in others[:1]]:
         console.print()
         print_section(section, console)
 
@@ -68,19 +70,22 @@ def ladder_files(results: LadderResults) -> dict[str, str | bytes]:
     }
 
 
-def write_ladder_report(folder: Path, console: Console, into: Path | None = None) -> LadderResults:
+def write_ladder_report(
+    folder: Path, console: Console, into: Path | None = None, everything: bool = False
+) -> LadderResults:
     """Print the tables of a ladder, and write its files.
 
     Args:
         folder: folder of the ladder.
         console: console to print on.
         into: folder for the files instead of `folder`.
+        everything: True to print all tables with all their notes.
 
     Raises:
         InputError: if there is no ladder that this version can read.
     """
     results, into = load_ladder(folder), into or folder
-    publish(into, ladder_files(results), lambda: show_ladder(results, console))
+    publish(into, ladder_files(results), lambda: show_ladder(results, console, everything))
     return results
 
 

@@ -1,6 +1,7 @@
 """Notes below the tables: on the method, the runs, and what makes arms hard to compare."""
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -8,12 +9,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from lm.analysis.answers import Answer
 from lm.analysis.curve import last_validations
 from lm.analysis.results import Results, data_order_mismatches, one_tokenizer, provenance_differences
 from lm.analysis.texts import LOSS_OF, Texts, generalises, texts_by_quantity
 from lm.analysis.verdict_text import format_seeds as count_seeds
+from lm.report.claims import STYLES
 from lm.report.run import describe_autotune, whereabouts
-from lm.report.sections import unlike_pairs
+from lm.report.sections import cost_notes, unlike_pairs
 from lm.report.tables import format_range, number
 from lm.stats.tests import ALPHA, seeds_needed, smallest_p
 from lm.store.documents import KEPT
@@ -50,6 +53,76 @@ def method(results: Results, table: pd.DataFrame) -> list[str]:
     """Return the notes without those on single runs, for a table outside its report."""
     lines = [*_method(results, table), *_comparability(results), *_evaluation(results)]
     return [line.removesuffix(SEE) for line in lines]
+
+
+# the terminal --------------------------------------------------------------------------------------------------------
+
+MOST_NOTES = 4
+"""Largest number of lines below the table in the terminal."""
+
+
+def brief_notes(results: Results, table: pd.DataFrame, answers: Sequence[Answer] = ()) -> list[str]:
+    """Return at most `MOST_NOTES` lines: the test, warnings, counts of claims, and training problems with their arms.
+
+    Args:
+        results: results of the experiment.
+        table: comparisons of its arms.
+        answers: answers to its claims.
+    """
+    seeds, lines = results.manifest["seeds"], list[str]()
+    sample = f"n = {count_seeds(len(seeds))} ({seed_ranges(seeds)})"
+    if len(results.arms) > 1:
+        sample += f", paired by seed; {_brief_test(results)}"
+    lines.append(f"{sample}.")
+    if warnings := list(_brief_warnings(results)):
+        lines.append(f"Warnings (table.md): {'; '.join(warnings)}.")
+    if answers:
+        counts = Counter[str](answer.verdict for answer in answers)
+        lines.append(f"Claims: {', '.join(f'{counts[verdict]} {verdict}' for verdict in STYLES if counts[verdict])}.")
+    arms_by_problem: dict[str, list[str]] = {}
+    for arm in filter(results.health.get, results.arms):
+        arms_by_problem.setdefault(results.health[arm], []).append(arm)
+    problems = [f"! {', '.join(arms)}: {_first_problem(problem)}" for problem, arms in arms_by_problem.items()]
+    if len(problems) > (room := MOST_NOTES - len(lines)):
+        others = [arm for arms in list(arms_by_problem.values())[room - 1 :] for arm in arms]
+        problems = [*problems[: room - 1], f"! {', '.join(others)}: see table.md"]
+    lines += problems
+    sizes = [line for line in _detectable(results, table) if not line.endswith("none.")]
+    return [*lines, *sizes][:MOST_NOTES]
+
+
+def _first_problem(problems: str) -> str:
+    first, *others = problems.split("; ")
+    return first + (f"; {len(others)} more" if others else "")
+
+
+def _brief_test(results: Results) -> str:
+    """Name the test behind the verdicts, or what keeps it from one."""
+    if not results.confirmatory:
+        return "exploratory, to be confirmed"
+    number = len(results.confirmatory) * len(results.judged)
+    level = "5 %" + (f" over {number} comparisons" if number > 1 else "")
+    if results.manifest.get("adaptive"):
+        return f"sequential test at {level}"
+    if smallest_p(len(results.manifest["seeds"])) > ALPHA / number:
+        return f"too few for significance ({seeds_needed(number)} could)"
+    return f"sign-flip test at {level}"
+
+
+def _brief_warnings(results: Results) -> Iterator[str]:
+    """Name in a few words whatever may invalidate the comparison."""
+    if results.harmed:
+        yield "damaged files"
+    if not one_tokenizer(results):
+        yield "tokenizers differ, compare bits per byte"
+    if data_order_mismatches(results):
+        yield "arms saw other batches"
+    if unlike_pairs(results):
+        yield "devices or packages differ"
+    if cost_notes(results):
+        yield "undeclared costs differ"
+    if any(record and record["flags"] for record in results.records.values()):
+        yield "some runs raised flags"
 
 
 # how verdicts are reached --------------------------------------------------------------------------------------------
@@ -181,14 +254,19 @@ def average_notes(results: Results) -> Iterator[str]:
 def _sizes(results: Results, table: pd.DataFrame) -> Iterator[str]:
     """Yield the detectable effects and the standard errors of the headline, over all arms."""
     rows = table[(table.metric == results.headline) & (table.verdict != "baseline")]
-    digits, parts = describe(results.headline).digits, []
-    if len(detectable := rows.detectable.dropna()):
-        parts.append(f"Detectable effect (80 % power): {format_range(list(detectable), digits)}.")
+    digits, parts = describe(results.headline).digits, _detectable(results, table)
     if "se_seeds" in rows and len(errors := rows[["se_seeds", "se_text"]].dropna()):
         seeds, text = (format_range(list(errors[column]), digits) for column in errors)
         parts.append(f"Noise: seeds {seeds}, text {text} (SE).")
     if parts:
         yield " ".join(parts)
+
+
+def _detectable(results: Results, table: pd.DataFrame) -> list[str]:
+    """State the detectable effects of the headline over all arms; none where no test has one."""
+    values = table[(table.metric == results.headline) & (table.verdict != "baseline")].detectable.dropna()
+    text = format_range(list(values), describe(results.headline).digits) if len(values) else ""
+    return [f"Detectable effect (80 % power): {text}."] if text else []
 
 
 # the runs ------------------------------------------------------------------------------------------------------------

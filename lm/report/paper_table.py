@@ -22,16 +22,13 @@ from lm.report.tables import (
     format_run_counts,
     heading,
     mean_and_sd,
-    number,
+    ranked,
     several_intervals,
 )
 from lm.store.metrics import describe, nearest_metric
 
 STAR = "*"
 STAR_FOOTNOTE = f"{STAR} Significant, by the test in the notes."
-DEFAULT_METRICS = ("perplexity", "accuracy", "ece")
-"""Quantities shown beside the judged ones by default."""
-
 PLAIN = ("better", "worse", "higher", "lower", "inconclusive", "baseline", "-", "not judged")
 """Verdicts that need no footnote beside a star or its absence."""
 
@@ -71,16 +68,14 @@ def paper_table(results: Results, table: pd.DataFrame, columns: Sequence[str] | 
     Args:
         results: results of the experiment.
         table: its comparisons (`lm.analysis.compare.compare`).
-        columns: names of quantities in order; by default the judged ones, and the means of `DEFAULT_METRICS`.
+        columns: names of quantities in order; by default the judged ones, which fit one column of a page.
 
     Raises:
         InputError: if a quantity was not measured.
     """
     if columns is not None:
         check_columns(results, columns)
-    measured = set(table[table.n > 0].metric)
-    others = [name for name in DEFAULT_METRICS if name in measured and name not in results.judged]
-    shown = columns if columns is not None else [*results.judged, *others]
+    shown = results.judged if columns is None else columns
     footnotes = _Footnotes()
     judged = [name for name in shown if name in results.judged]
     labelled = several_intervals(table[table.metric.isin(judged)])
@@ -90,9 +85,9 @@ def paper_table(results: Results, table: pd.DataFrame, columns: Sequence[str] | 
         heads.append((heading(name), f"({unit})" if unit else ""))
         heads += [(heading(name), DIFFERENCE)] if name in judged else []
     rows = []
-    for arm in results.arms:
-        of_arm = {row.metric: row for row in table[table.arm == arm].itertuples()}
-        rows.append(_row(of_arm, shown, judged, labelled, footnotes, means=columns is None))
+    for headline in ranked(table[table.metric == results.headline].itertuples(), results.headline):
+        of_arm = {row.metric: row for row in table[table.arm == headline.arm].itertuples()}
+        rows.append(_row(of_arm, shown, judged, labelled, footnotes))
     star = [STAR_FOOTNOTE] if any(cell.marks[:1] == STAR for row in rows for cell in row) else []
     below = [*star, *(f"{mark} {text}" for text, mark in footnotes.marks.items())]
     groups, names = zip(*heads, strict=True)
@@ -106,15 +101,13 @@ def _row(
     judged: Sequence[str],
     labelled: bool,
     footnotes: _Footnotes,
-    means: bool,
 ) -> list[TableCell]:
     """Return the cells of an arm."""
     first = next(iter(of_arm.values()))
     cells: list[TableCell] = []
     for name in shown:
         row = of_arm[name]
-        spread = name in judged or not means
-        cells.append(TableCell(mean_and_sd(row) if spread else number(row.mean, describe(name).digits)))
+        cells.append(TableCell(mean_and_sd(row)))
         if name in judged:
             cells.append(TableCell(difference(row, labelled), bool(row.bold), _marks(row, footnotes)))
     noted = any(cell.marks.strip(STAR) for cell in cells)

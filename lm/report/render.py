@@ -1,13 +1,14 @@
 """A table with its heading and notes, and its four renderers: terminal, Markdown, HTML and LaTeX."""
 
 import html
+import itertools
 import re
+import textwrap
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
-import pandas as pd
 from rich.box import HEAVY_HEAD, SIMPLE_HEAD
 from rich.cells import cell_len
 from rich.console import Console
@@ -82,14 +83,21 @@ def emphasis(text: str) -> TableCell:
 FRAMED, BARE = 3, 2
 """Characters of a column beside its text, with lines between columns and without."""
 
-LEAST = 6
-"""Smallest width of a column whose words have to be broken."""
+LEAST, NAME = 6, 12
+"""Smallest width of a column whose words have to be broken, and of one whose words give way to intervals."""
 
 MOST = 24
 """Length from which a word, such as a path or an id, may be broken."""
 
 NUMBER = re.compile(r"[-+]?[\d∞.]|-$|$")
 """Beginning of a text that is aligned at the right, if all of its column are."""
+
+_VALUE = r"[-+]?[\d.,∞]+(?:e[-+]?\d+)?"
+_INTERVAL = rf"\[{_VALUE}, {_VALUE}\]\S*|\S+"
+UNIT, SPLIT, WORD = (
+    re.compile(part) for part in (rf"{_VALUE} ± {_VALUE}|(?:{_VALUE} )?{_INTERVAL}", _INTERVAL, r"\S+")
+)
+"""Patterns of what stays on a line: a mean with its spread or interval; where space is short an interval; a word."""
 
 
 def print_section(section: Section, console: Console) -> None:
@@ -103,12 +111,15 @@ def print_section(section: Section, console: Console) -> None:
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], console: Console) -> None:
     """Print a table that fits the console, without lines between columns where space is short.
 
-    Columns of numbers are aligned at the right. No text is cut off, and no number is broken while there is room.
+    Columns of numbers are aligned at the right. No text is cut off, and no number or interval is broken while there is
+    room.
     """
     column_widths = widths(columns, rows, console.width - FRAMED * len(columns) - 1)
-    framed = all(has >= word for has, word in zip(column_widths, _words(columns, rows), strict=True))
+    framed = _holds(column_widths, _longest(columns, rows, UNIT)) and (
+        _holds(column_widths, _one_line(columns, rows)) or not fits(columns, rows, console.width)
+    )
     if not framed:
-        column_widths = widths(columns, rows, console.width - BARE * len(columns))
+        column_widths = widths(columns, rows, console.width - BARE * len(columns) + 1)
     grid = Table(
         title=Text(title) if title else None,
         title_justify="left",
@@ -117,23 +128,39 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]
         box=HEAVY_HEAD if framed else SIMPLE_HEAD,
         show_edge=framed,
         padding=(0, 1) if framed else (0, BARE - 1, 0, 0),
+        pad_edge=framed,
     )
     for index, (column, width) in enumerate(zip(columns, column_widths, strict=True)):
         numeric = index > 0 and all(NUMBER.match(row[index]) for row in rows)
         grid.add_column(Text(column), justify="right" if numeric else "left", overflow="fold", width=width)
     for row in rows:
-        cells = (Text(cell + cell.marks, style=cell.style) for cell in map(emphasis, row))
+        cells = (
+            Text(_wrapped(cell + cell.marks, width), style=cell.style)
+            for cell, width in zip(map(emphasis, row), column_widths, strict=True)
+        )
         grid.add_row(*cells, style="bold" if is_bold(row) else None)
     console.print(grid)
+
+
+def fits(columns: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> bool:
+    """Return True if each row of a table has a line to itself in so many characters."""
+    return sum(_one_line(columns, rows)) + BARE * len(columns) - 1 <= width
 
 
 def widths(columns: Sequence[str], rows: Sequence[Sequence[str]], room: int) -> list[int]:
     """Return the text width of each column, at most `room` together; the widest shrink first.
 
-    No column is narrower than its longest word while these fit. The result exceeds `room` only below LEAST a column.
+    Headings wrap before cells, names break before numbers, and words only where nothing else is left. The result
+    exceeds `room` only below LEAST a column.
     """
-    column_widths = [max(cell_len(text) for text in lines) for lines in _by_column(columns, rows)]
-    for least in (_words(columns, rows), [LEAST] * len(column_widths)):
+    one_line = _one_line(columns, rows)
+    column_widths = [max(cell_len(column), width) for column, width in zip(columns, one_line, strict=True)]
+    units, split, words = (_longest(columns, rows, part) for part in (UNIT, SPLIT, WORD))
+    narrow, narrower = (
+        [part if unit > word else min(part, name) for part, unit, word in zip(parts, units, words, strict=True)]
+        for parts, name in ((units, NAME), (split, LEAST))
+    )
+    for least in (one_line, units, narrow, narrower, words, [LEAST] * len(column_widths)):
         while sum(column_widths) > room and (
             wide := [index for index, width in enumerate(column_widths) if width > least[index]]
         ):
@@ -141,16 +168,43 @@ def widths(columns: Sequence[str], rows: Sequence[Sequence[str]], room: int) -> 
     return column_widths
 
 
-def _by_column(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[list[str]]:
-    """Yield the lines of text in each column, its heading's included."""
+def _holds(column_widths: Sequence[int], least: Sequence[int]) -> bool:
+    return all(width >= needed for width, needed in zip(column_widths, least, strict=True))
+
+
+def _one_line(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[int]:
+    """Return the width of each column in which no cell wraps, and its heading between words."""
+    words = _longest(columns, [], WORD)
+    cells = [[cell_len(line) for row in rows for line in row[index].splitlines()] for index in range(len(columns))]
+    return [max(word, *lengths, 0) for word, lengths in zip(words, cells, strict=True)]
+
+
+def _longest(columns: Sequence[str], rows: Sequence[Sequence[str]], part: re.Pattern[str]) -> list[int]:
+    """Return the length of the longest unbreakable part of each column, of single words at most MOST."""
+    lengths = []
     for index, column in enumerate(columns):
-        yield [line for text in (column, *(row[index] for row in rows)) for line in (text.splitlines() or [""])]
+        parts = [match for text in (column, *(row[index] for row in rows)) for match in part.findall(text)]
+        lengths.append(max((cell_len(text) if " " in text else min(MOST, cell_len(text)) for text in parts), default=0))
+    return lengths
 
 
-def _words(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[int]:
-    """Return the length of the longest unbreakable word of each column."""
-    word_lengths = ([cell_len(word) for text in lines for word in text.split()] for lines in _by_column(columns, rows))
-    return [min(MOST, max(lengths, default=0)) for lengths in word_lengths]
+def _wrapped(text: str, width: int) -> str:
+    """Break a text into lines of this width, between units while there is room and between words otherwise."""
+    lines = []
+    for line in text.splitlines():
+        parts = [line]
+        for pattern in (UNIT, SPLIT, WORD):
+            parts = [
+                piece for part in parts for piece in ([part] if cell_len(part) <= width else pattern.findall(part))
+            ]
+        lines.append("")
+        for part in parts:
+            together = f"{lines[-1]} {part}" if lines[-1] else part
+            if cell_len(together) > width and lines[-1]:
+                lines.append(part)
+            else:
+                lines[-1] = together
+    return "\n".join(lines)
 
 
 # Markdown ------------------------------------------------------------------------------------------------------------
@@ -211,9 +265,18 @@ def _html_cell(cell: TableCell) -> str:
 
 # LaTeX ---------------------------------------------------------------------------------------------------------------
 
-HEAD = "% Needs \\usepackage{booktabs} in the preamble."
+HEAD = "% Needs \\usepackage{booktabs,tabularx,threeparttable} in the preamble."
 MOST_IN_A_COLUMN = 4
 """Largest number of columns of a table in one column of a page; wider tables span the page."""
+
+WRAPPING = r">{\raggedright\arraybackslash}X"
+"""Type of the column of names, which takes the width that the others leave."""
+
+LONG_NAME = 10
+"""Length of a name from which a table in one column is in smaller type."""
+
+MOST_OF_A_CAPTION = 96
+"""Longest caption in characters, about two lines of a column; a longer title is in the notes as well."""
 
 MINUS = "\u2212"
 
@@ -267,39 +330,57 @@ def latex(sections: Sequence[Section]) -> str:
 
 
 def _latex_table(section: Section) -> str:
-    """Format one table with its caption, label, footnotes and notes, with the rules of the package booktabs."""
-    heads = zip(section.groups or [""] * len(section.columns), section.columns, strict=True)
-    columns = pd.MultiIndex.from_tuples([(escape_latex(group), escape_latex(column)) for group, column in heads])
+    """Format one table with caption, label, footnotes and notes; names of arms wrap, so that it fits its column."""
     rows = [[emphasis(text) for text in row] for row in section.rows]
-    texts = pd.DataFrame([[escape_latex(cell) + _raised(cell.marks) for cell in row] for row in rows], columns=columns)
-    bold = pd.DataFrame([["textbf:--rwrap;" if cell.bold else "" for cell in row] for row in rows], columns=columns)
-    environment = "table" if len(columns) <= MOST_IN_A_COLUMN else "table*"
-    written = (
-        texts.style.hide(axis="index")
-        .apply(lambda _: bold, axis=None)
-        .to_latex(
-            hrules=True,
-            caption=escape_latex(section.title),
-            label="tab:" + re.sub(r"[^A-Za-z0-9.+-]+", "-", section.name),
-            position="tbp",
-            position_float="centering",
-            column_format="l" + "r" * (len(columns) - 1),
-            environment=environment,
-            multicol_align="c",
-        )
-    )
-    written = written.replace("\\begin{tabular}", "\\small\n\\setlength{\\tabcolsep}{4pt}\n\\begin{tabular}", 1)
-    end = f"\\end{{{environment}}}"
-    body, _, _ = written.rpartition(end)
+    caption = textwrap.shorten(section.title, MOST_OF_A_CAPTION, placeholder="...")
+    notes = [*([f"{section.title}."] if caption != section.title else []), *section.notes]
     footnotes = ((mark, meaning) for mark, _, meaning in (line.partition(" ") for line in section.footnotes))
-    below = [f"{_raised(mark)} {escape_latex(meaning)}" for mark, meaning in footnotes]
-    below += [" ".join(map(escape_latex, section.notes))] if section.notes else []
-    text_below = " \\par\n".join(below)
-    return (
-        f"{body}\\par\\smallskip\n\\begin{{minipage}}{{\\linewidth}}\\footnotesize\n{text_below}\n"
-        f"\\end{{minipage}}\n{end}\n"
+    items = [f"\\item[{escape_latex(mark)}] {escape_latex(meaning)}" for mark, meaning in footnotes]
+    items += [f"\\item[] {' '.join(map(escape_latex, notes))}"] if notes else []
+    wide = len(section.columns) > MOST_IN_A_COLUMN
+    environment = "table*" if wide else "table"
+    small = not wide and max((cell_len(row[0]) for row in rows), default=0) > LONG_NAME
+    lines = [
+        f"\\begin{{{environment}}}[tbp]",
+        "\\centering",
+        "\\begin{threeparttable}",
+        f"\\caption{{{escape_latex(caption)}}}",
+        f"\\label{{tab:{re.sub(r'[^A-Za-z0-9.+-]+', '-', section.name)}}}",
+        "\\footnotesize" if small else "\\small",
+        f"\\setlength{{\\tabcolsep}}{{{6 if wide else 3}pt}}",
+        f"\\begin{{tabularx}}{{\\linewidth}}{{@{{}}{WRAPPING}{'r' * (len(section.columns) - 1)}@{{}}}}",
+        "\\toprule",
+        *_latex_groups(section.groups),
+        f"{' & '.join(map(escape_latex, section.columns))} \\\\",
+        "\\midrule",
+        *(f"{' & '.join(map(_latex_cell, row))} \\\\" for row in rows),
+        "\\bottomrule",
+        "\\end{tabularx}",
+        *(["\\begin{tablenotes}[flushleft]\\footnotesize", *items, "\\end{tablenotes}"] if items else []),
+        "\\end{threeparttable}",
+        f"\\end{{{environment}}}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _latex_groups(groups: Sequence[str]) -> list[str]:
+    """Format the headings above several columns, with a rule below each; none without groups."""
+    spans = [(group, len(list(members))) for group, members in itertools.groupby(groups)]
+    heads = " & ".join(f"\\multicolumn{{{width}}}{{c}}{{{escape_latex(group)}}}" for group, width in spans)
+    starts = itertools.accumulate((width for _, width in spans), initial=1)
+    rules = (
+        f"\\cmidrule(lr){{{start}-{start + width - 1}}}"
+        for (group, width), start in zip(spans, starts, strict=False)
+        if group
     )
+    return [f"{heads} \\\\", "".join(rules)] if groups else []
 
 
-def _raised(marks: str) -> str:
-    return f"\\textsuperscript{{{escape_latex(marks)}}}" if marks else ""
+def _latex_cell(cell: TableCell) -> str:
+    """Format a cell: a name may wrap, a spread is small, what follows a count or an interval has lines of its own."""
+    lines = re.split(r"(?<=\],) |(?<=\d,) (?=\d+ [a-z])|(?<=[a-z],) (?=\d+ [a-z])", "--" if cell == "-" else cell)
+    text = "\\\\".join(map(escape_latex, lines)).replace("\\_", "\\_\\allowbreak{}")
+    text = f"\\shortstack[r]{{{text}}}" if len(lines) > 1 else text
+    text = re.sub(r" (\$\\pm\$) (\S+)$", r"{\\scriptsize\\,\1\\,\2}", text)
+    text += f"\\textsuperscript{{{escape_latex(cell.marks)}}}" if cell.marks else ""
+    return f"\\textbf{{{text}}}" if cell.bold else text

@@ -1,7 +1,8 @@
 """Tables of an experiment's comparisons, and the format of their cells."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -18,6 +19,11 @@ from lm.store.metrics import SUMMARY_METRICS, describe
 DIFFERENCE = "difference [95 % CI]"
 PACE = "steps vs baseline"
 """Headings of the difference to the baseline, and of the share of its steps that an arm needs for its final loss."""
+
+EXPLORATORY_Q = re.compile(r" \(exploratory, q=[.\d]+\)$")
+
+UNHEALTHY = " !"
+"""Mark of an arm with a training problem in the first table."""
 
 DETAILS = (
     "metric", "arm", "n", "mean ± sd", DIFFERENCE, "Hedges' g [95 % CI]", "detectable", "adjusted p", "verdict",
@@ -127,45 +133,62 @@ def format_steps_ratio(pace: StepsToBaselineLoss | None) -> str:
     return f"{mean} ({len(reached)} of {pace.seeds} seeds)" if mean else "not reached"
 
 
-def summary(
-    results: Results, table: pd.DataFrame, paces: Sequence[StepsToBaselineLoss] = (), notes: Sequence[str] = ()
-) -> Section:
-    """Build the first table: a row an arm, with significant differences of healthy arms in bold.
+def ranked(rows: Iterable[Any], metric: str) -> list[Any]:
+    """Sort the rows of one quantity by their difference, the best first; the baseline counts as zero."""
+    sign = -1.0 if describe(metric).better == "higher" else 1.0
+
+    def key(row: Any) -> float:
+        difference = 0.0 if row.verdict == "baseline" else sign * row.difference
+        return math.inf if math.isnan(difference) else difference
+
+    return sorted(rows, key=key)
+
+
+def main_table(results: Results, table: pd.DataFrame, short: bool = False) -> Section:
+    """Build the first table: a row an arm, the best first, with significant differences of healthy arms in bold.
 
     Args:
         results: results of the experiment.
         table: comparisons of its arms.
-        paces: steps of each arm to the baseline's loss, for a column of their own.
-        notes: lines below the table.
+        short: True to leave out the spread over seeds and q, for a narrow terminal.
     """
     judged = table[table.metric == results.headline]
-    labelled, by_arm = several_intervals(judged), {pace.arm: pace for pace in paces}
-    measured = set(table[table.n > 0].metric)
-    others = [name for name in (HEADLINE, *SUMMARY_METRICS) if name != results.headline and name in measured]
-    columns = ["arm", "n", heading(results.headline), DIFFERENCE, "verdict", "health"]
-    columns += ([PACE] if paces else []) + [heading(name) for name in others]
-    rows = []
-    for row in judged.itertuples():
-        of_arm = {r.metric: r for r in table[table.arm == row.arm].itertuples()}
-        cells = [
-            str(row.arm),
+    labelled = several_intervals(judged)
+    mean = heading(results.headline)
+    rows = [
+        [
+            f"{row.arm}{UNHEALTHY if results.health[str(row.arm)] else ''}",
             format_run_counts(row),
-            mean_and_sd(row),
+            number(row.mean, describe(row.metric).digits) if short else mean_and_sd(row),
             TableCell(difference(row, labelled), bool(row.bold)),
+            EXPLORATORY_Q.sub(", exploratory", verdict_without_problems(results, row))
+            if short
+            else verdict_without_problems(results, row),
         ]
-        cells += [verdict_without_problems(results, row), str(row.health)]
-        if paces:
-            cells.append("1" if row.verdict == "baseline" else format_steps_ratio(by_arm.get(str(row.arm))))
-        rows.append(cells + [_mean(of_arm, name) for name in others])
-    return Section(results.manifest["title"], columns, rows, notes)
+        for row in ranked(judged.itertuples(), results.headline)
+    ]
+    columns = ["arm", "n", mean.removeprefix("validation ") if short else mean, DIFFERENCE, "verdict"]
+    return Section(results.manifest["title"], columns, rows)
+
+
+def more_metrics(results: Results, table: pd.DataFrame, paces: Sequence[StepsToBaselineLoss] = ()) -> Section:
+    """Build the second table: health, steps to the baseline's loss and the means of other quantities, a row an arm."""
+    by_arm, measured = {pace.arm: pace for pace in paces}, set(table[table.n > 0].metric)
+    others = [name for name in (HEADLINE, *SUMMARY_METRICS) if name != results.headline and name in measured]
+    rows = []
+    for row in ranked(table[table.metric == results.headline].itertuples(), results.headline):
+        of_arm = {r.metric: r for r in table[table.arm == row.arm].itertuples()}
+        pace = "1" if row.verdict == "baseline" else format_steps_ratio(by_arm.get(str(row.arm)))
+        means = [_mean(of_arm, name) for name in others]
+        rows.append([str(row.arm), str(row.health), *([pace] if paces else []), *means])
+    return Section("More metrics", ["arm", "health", *([PACE] if paces else []), *map(heading, others)], rows)
 
 
 def verdict_without_problems(results: Results, row: Any) -> str:
-    """Format a verdict without the training problems, which the column of health has."""
-    verdict = display_verdict(str(row.verdict), str(row.metric))
-    for problem in filter(None, results.health.values()):
-        verdict = verdict.replace(f" unhealthy: {problem}", " unhealthy")
-    return verdict.replace(f"{row.arm} unhealthy", "unhealthy")
+    """Format a verdict without the training problems, which the mark of the arm stands for."""
+    sides = ((row.arm, results.health[str(row.arm)]), ("baseline", results.health[results.arms[0]]))
+    problems = "; ".join(f"{side} unhealthy: {problem}" for side, problem in sides if problem)
+    return display_verdict(str(row.verdict).replace(f" ({problems})", ""), str(row.metric))
 
 
 def _mean(of_arm: Mapping[str, Any], name: str) -> str:

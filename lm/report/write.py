@@ -17,23 +17,18 @@ from lm.analysis.results import Results, load
 from lm.report.claims import answers, claims_section, show_claims
 from lm.report.figures.catalogue import FigureInputs, draw_figures
 from lm.report.figures.picture import as_files
-from lm.report.notes import author_notes, axes, changes, notes
-from lm.report.render import Section, escape, markdown_list, markdown_section, print_section
-from lm.report.sections import all_sections, cost_notes, factor_sections
+from lm.report.notes import author_notes, axes, brief_notes, changes, notes
+from lm.report.render import Section, escape, fits, markdown_list, markdown_section, print_section
+from lm.report.sections import all_sections
 from lm.report.study import Study
-from lm.report.tables import as_csv, summary
+from lm.report.tables import UNHEALTHY, as_csv, main_table, more_metrics
 from lm.report.tuning import Rates, rates_of, rates_section, tuning_of, tuning_section
 from lm.report.web.gallery import MISSING, library
 from lm.report.web.page import Body, body, standalone_page
 from lm.store.files import write_atomic
 
-NARROW = 120
-"""Terminal width in characters below which long training problems stand below the table."""
-
-LONG = 40
-"""Longest text on health in the table of a narrow terminal, in characters."""
-
-FILES = "All metrics: table.csv. Provenance, curves and costs: report.html."
+FILES = "All measurements: table.csv. Curves, provenance and every chart: report.html."
+HEALTH = f"{UNHEALTHY.strip()} A training problem: see the column of health below."
 
 
 @dataclass(frozen=True)
@@ -67,9 +62,17 @@ def load_report(folder: Path) -> ExperimentReport:
 # the terminal --------------------------------------------------------------------------------------------------------
 
 
-def show(report: ExperimentReport, console: Console) -> None:
-    """Print the tables."""
-    terminal(report.results, report.table, console)
+def show(report: ExperimentReport, console: Console, everything: bool = False) -> None:
+    """Print the first table with a few lines of notes below it, or all tables with all their notes."""
+    results, table = report.results, report.table
+    if not everything:
+        _show_briefly(report, console)
+        return
+    paces = steps_to_baseline_loss(results)
+    first = dataclasses.replace(main_table(results, table), notes=notes(results, table))
+    for section in (first, more_metrics(results, table, paces), *all_sections(results, paces)):
+        print_section(section, console)
+        console.print()
     if report.claims:
         show_claims(report.claims, console)
     for section in _tuned_sections(report):
@@ -77,31 +80,15 @@ def show(report: ExperimentReport, console: Console) -> None:
         print_section(section, console)
 
 
-def terminal(results: Results, table: pd.DataFrame, console: Console) -> None:
-    """Print the comparison and its notes; narrow terminals get fewer columns, and long texts below."""
-    paces = steps_to_baseline_loss(results)
-    first = summary(results, table, paces, notes(results, table))
-    num_columns = len(first.columns) if console.width >= 170 else 6 if console.width < NARROW else 8
-    rows = [row[:num_columns] for row in first.rows]
-    lines: list[str] = []
-    if console.width < NARROW:
-        rows, lines = _with_marks(rows, list(first.columns).index("health"))
-    print_section(
-        dataclasses.replace(first, columns=first.columns[:num_columns], rows=rows, notes=[*lines, *first.notes]),
-        console,
-    )
-    for section in all_sections(results, paces):
-        console.print()
-        print_section(section, console)
-
-
-def _with_marks(rows: Sequence[Sequence[str]], column: int) -> tuple[list[Sequence[str]], list[str]]:
-    """Replace long texts on health by numbers; return the rows and a line for each number."""
-    long = list(dict.fromkeys(row[column] for row in rows if len(row[column]) > LONG))
-    marks = {text: f"[{number}]" for number, text in enumerate(long, 1)}
-    texts = [f"unhealthy {marks[row[column]]}" if row[column] in marks else row[column] for row in rows]
-    short = [[*row[:column], text, *row[column + 1 :]] for row, text in zip(rows, texts, strict=True)]
-    return [*short], [f"{mark} {text}" for text, mark in marks.items()]
+def _show_briefly(report: ExperimentReport, console: Console) -> None:
+    """Print the first table and the most important notes, each on one line."""
+    results, table = report.results, report.table
+    first = main_table(results, table)
+    if not fits(first.columns, first.rows, console.width):
+        first = main_table(results, table, short=True)
+    print_section(first, console)
+    for line in brief_notes(results, table, [answer for _, answer in report.claims]):
+        console.print(line, highlight=False, markup=False, no_wrap=True, overflow="ellipsis")
 
 
 # the files -----------------------------------------------------------------------------------------------------------
@@ -123,8 +110,9 @@ def markdown(
         first: table in place of the usual first one.
         more: further sections, such as claims.
     """
-    below = [*notes(results, table), *cost_notes(results), FILES]
-    usual = summary(results, table, steps_to_baseline_loss(results)) if first is None else first
+    paces = steps_to_baseline_loss(results)
+    below = [*notes(results, table), *([HEALTH] if any(results.health.values()) else []), FILES]
+    usual = main_table(results, table) if first is None else first
     lines = [
         f"# {escape(results.manifest['title'])}",
         "",
@@ -132,9 +120,11 @@ def markdown(
     ]
     if text := author_notes(results.manifest):
         lines += [escape(text), ""]
+    if first is None:
+        lines += markdown_section(more_metrics(results, table, paces))
     if len(results.arms) > 1:
         lines += ["## Arms", "", *markdown_list([*changes(results), *axes(results)])]
-    for section in (*factor_sections(results), *more):
+    for section in (*all_sections(results, paces), *more):
         lines += markdown_section(section)
     if figures:
         lines += ["## Figures", "", *(f"![{name.replace('_', ' ')}]({name}.png)" for name in figures)]
@@ -176,7 +166,14 @@ def publish(folder: Path, files: Mapping[str, str | bytes], show: Callable[[], N
             write_atomic(folder / name, content)
 
 
-def write_report(folder: Path, console: Console, into: Path | None = None, every_figure: bool = False) -> Results:
+def pointer(folder: Path) -> str:
+    """Return the line that says where the rest of a report is."""
+    return f"report: {folder / 'report.html'} (table.md beside it: all metrics and notes)"
+
+
+def write_report(
+    folder: Path, console: Console, into: Path | None = None, every_figure: bool = False, everything: bool = False
+) -> Results:
     """Print the table, and write table.csv, the figures, report.html and table.md.
 
     Args:
@@ -184,13 +181,14 @@ def write_report(folder: Path, console: Console, into: Path | None = None, every
         console: console to print on.
         into: folder for the files instead of `folder`.
         every_figure: True to write all figures, and not the usual four.
+        everything: True to print all tables, and not the first alone.
 
     Raises:
         InputError: if there is no experiment that this version can read.
     """
     report, into = load_report(folder), into or folder
     files = {"report.html": report_html(report), **page_files(report, every_figure=every_figure)}
-    publish(into, files, lambda: show(report, console))
+    publish(into, files, lambda: show(report, console, everything))
     if not library():
         print(f"lm: {into / 'report.html'}: {MISSING}", file=sys.stderr)
     return report.results

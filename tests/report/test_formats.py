@@ -47,7 +47,7 @@ def test_significant_differences_are_bold_with_a_star(experiment: MakeExperiment
     one = sheet_of(experiment({"base": BASE, "arm": BETTER}))
     assert marked(one, "arm") == STAR
     assert marked(one, "base") == ""
-    assert list(map(is_bold, one.rows)) == [False, True]
+    assert list(map(is_bold, one.rows)) == [True, False]
     text = latex([one])
     assert re.search(r"arm & 6 & .*\\textbf\{.*\\textsuperscript\{\{\*\}\}\}", text)
     assert all(rule in text for rule in (r"\toprule", r"\midrule", r"\bottomrule", r"\caption{", r"\label{tab:demo}"))
@@ -74,6 +74,7 @@ def test_unhealthy_arms_have_a_footnote_and_no_bold(experiment: MakeExperiment) 
 
 def test_columns_are_those_asked_for_in_their_order(experiment: MakeExperiment) -> None:
     one = sheet_of(experiment({"base": BASE, "arm": BETTER}), ("ece", "nll"))
+    assert list(sheet_of(experiment({"base": BASE, "arm": BETTER})).groups) == ["", "", *["validation NLL ↓"] * 2]
     assert list(one.groups) == ["", "", "ECE, 15 bins ↓", "validation NLL ↓", "validation NLL ↓"]
     assert all("±" in row[2] for row in one.rows)
 
@@ -96,8 +97,8 @@ def test_an_experiment_is_called_by_its_name(experiment: MakeExperiment, monkeyp
 def test_latex_and_markdown_are_of_one_frame(experiment: MakeExperiment) -> None:
     one = sheet_of(experiment({"base": BASE, "arm": BETTER}))
     page, text = "\n".join(markdown_section(one)), latex([one])
-    for shown in (cell for row in one.rows for cell in row):
-        assert escape_latex(shown) in text
+    for shown in (cell for row in one.rows for cell in row if cell != "-"):
+        assert all(escape_latex(part) in text for part in shown.split(" ± "))
         assert shown in page
 
 
@@ -117,6 +118,23 @@ def test_text_is_escaped_for_latex(given: str, expected: str) -> None:
     assert escape_latex(given) == expected
 
 
+def test_a_table_fits_one_column_unless_more_quantities_are_requested(experiment: MakeExperiment) -> None:
+    folder = experiment({"base": BASE, "post_norm": BETTER}, title="A title of a few words " * 9)
+    text = latex([sheet_of(folder)])
+    assert text.count("{table}") == text.count("{threeparttable}") == text.count("{tabularx}") == 2
+    assert r"\begin{tabularx}{\linewidth}{@{}>{\raggedright\arraybackslash}Xrrr@{}}" in text
+    assert r"\multicolumn{2}{c}{} & \multicolumn{2}{c}{validation NLL $\downarrow$} \\" in text
+    assert r"\cmidrule(lr){3-4}" in text
+    assert r"post\_\allowbreak{}norm & 6 & 1.7683{\scriptsize\,$\pm$\,0.1048} & " in text
+    (caption,) = re.findall(r"\\caption\{(.*)\}", text)
+    assert len(caption) <= 96
+    notes = text.partition(r"\begin{tablenotes}")[2]
+    assert "A title of a few words " * 8 in notes
+    assert r"\item[{*}] Significant" in notes
+    assert r"\item[] " in notes
+    assert "{table*}" in latex([sheet_of(folder, ("nll", "ece"))])
+
+
 @pytest.mark.slow
 @pytest.mark.extra
 def test_latex_compiles(experiment: MakeExperiment, tmp_path: Path) -> None:
@@ -128,7 +146,8 @@ def test_latex_compiles(experiment: MakeExperiment, tmp_path: Path) -> None:
     (tmp_path / "table.tex").write_text(latex([sheet_of(folder), sheet_of(folder, ("nll", "ece"))]), encoding="utf-8")
     letters = "".join(map(chr, range(32, 0x250)))
     document = (
-        "\\documentclass[twocolumn]{article}\n\\usepackage{booktabs}\n\\usepackage[margin=0.75in]{geometry}\n"
+        "\\documentclass[twocolumn]{article}\n\\usepackage{booktabs,tabularx,threeparttable}\n"
+        "\\usepackage[margin=0.75in]{geometry}\n"
         f"\\begin{{document}}\n\\input{{table}}\n\\raggedright {' '.join(map(escape_latex, letters))}\n"
         "\\end{document}\n"
     )

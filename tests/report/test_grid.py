@@ -4,7 +4,7 @@ import re
 import pytest
 from rich.console import Console
 
-from lm.report.render import print_table, widths
+from lm.report.render import fits, print_table, widths
 
 COSTS = ["arm", "parameters", "FLOPs per token", "tokens seen", "steps", "training seconds"]
 ARMS = [
@@ -52,3 +52,21 @@ def test_the_widest_column_shrinks_first_to_its_longest_word() -> None:
     assert widths(["a", "b"], [["one two three four", "12345"]], 15) == [10, 5]
     assert widths(["a", "b"], [["one two three four", "12345"]], 10) == [5, 5]
     assert sum(widths(["a", "b"], [["x" * 50, "y" * 50]], 30)) == 30
+
+
+def test_an_interval_stays_on_a_line_while_names_and_words_can_give_way() -> None:
+    interval, mean = "-0.0277 [-0.0337, -0.0217]", "1.4708 ± 0.0060"
+    rows = [["a_long_name_of_an_arm", "9", mean, interval, "better (exploratory, q=.006)"]]
+    lines = printed(80, ["arm", "n", "validation NLL", "difference [95 % CI]", "verdict"], rows).splitlines()
+    assert any(interval in line and mean in line for line in lines)
+    assert max(map(len, lines)) <= 80
+    narrow = printed(60, ["arm", "n", "validation NLL", "difference [95 % CI]", "verdict"], rows)
+    assert "[-0.0337, -0.0217]" in narrow
+
+
+def test_a_row_takes_a_line_where_it_fits_without_lines_between_columns() -> None:
+    columns, rows = ["arm", "n", "a heading that may wrap", "verdict"], [["x" * 9, "9", "1.5", "y" * 20]]
+    assert fits(columns, rows, 47)
+    assert "│" in printed(60, columns, rows)
+    assert "│" not in printed(47, columns, rows)
+    assert any("x" * 9 in line and "y" * 20 in line for line in printed(47, columns, rows).splitlines())

@@ -121,7 +121,7 @@ def test_best_rates_at_the_grid_edge_are_marked(over_rates: Callable[..., Path])
 @pytest.mark.slow
 def test_the_report_has_table_figure_and_page(over_rates: Callable[..., Path]) -> None:
     folder, console = over_rates(), Console(file=io.StringIO(), width=200)
-    write_report(folder, console)
+    write_report(folder, console, everything=True)
     page = (folder / "table.md").read_text()
     assert "## Learning rates" in page
     assert "![lr curve](lr_curve.png)" in page

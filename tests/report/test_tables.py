@@ -17,7 +17,7 @@ from scipy import stats
 from lm.analysis.compare import compare
 from lm.analysis.pace import StepsToBaselineLoss
 from lm.analysis.results import HEADLINE, Results, load
-from lm.report.notes import axes, notes
+from lm.report.notes import MOST_NOTES, axes, brief_notes, notes
 from lm.report.render import escape, is_bold
 from lm.report.tables import (
     as_csv,
@@ -25,11 +25,11 @@ from lm.report.tables import (
     difference,
     format_steps_ratio,
     heading,
+    main_table,
     mean_and_sd,
     number,
-    summary,
 )
-from lm.report.write import markdown, terminal, write_report
+from lm.report.write import load_report, markdown, show, write_report
 from lm.stats.tests import ALPHA
 from lm.store.metrics import SUMMARY_METRICS
 
@@ -39,9 +39,9 @@ def page(folder: Path) -> str:
     return markdown(results, compare(results), [])
 
 
-def printed(folder: Path, width: int = 200) -> str:
-    results, text = load(folder), io.StringIO()
-    terminal(results, compare(results), Console(file=text, width=width))
+def printed(folder: Path, width: int = 200, everything: bool = False) -> str:
+    text = io.StringIO()
+    show(load_report(folder), Console(file=text, width=width), everything)
     return text.getvalue()
 
 
@@ -125,7 +125,7 @@ def test_a_heading_says_which_way_is_better() -> None:
 
 def test_the_table_of_the_page_is_the_golden_one(experiment: MakeExperiment, check_message: CheckMessage) -> None:
     folder = experiment({"base": BASE, "better": BETTER, "mixed": [2.1, "diverged", 1.95, None, "failed", 1.9]})
-    check_message([" | ".join(row) for row in tables(page(folder))[0]])
+    check_message([" | ".join(row) for table in tables(page(folder))[:2] for row in table])
 
 
 def test_details_have_a_row_for_each_measurement(experiment: MakeExperiment, check_message: CheckMessage) -> None:
@@ -155,9 +155,9 @@ def at_length(arm: str, seed: int, record: dict[str, Any]) -> None:
 
 def test_an_experiment_may_be_judged_at_a_length(experiment: MakeExperiment) -> None:
     folder = experiment({"base": BASE, "better": BETTER}, at_length, metric="nll@512")
-    header, first, _ = tables(page(folder))[0]
+    header, *rows = tables(page(folder))[0]
     assert header[2] == "validation NLL, blocks of 512 tokens ↓"
-    assert first[2] == "3.5000 ± 1.8708"
+    assert [row[2] for row in rows] == ["3.5000 ± 1.8708"] * 2
     assert header[2].split()[0] in printed(folder)
 
 
@@ -166,9 +166,9 @@ def test_an_ece_stands_beside_its_floor_where_that_is_known(experiment: MakeExpe
         if arm == "arm":
             record["metrics"]["ece_floor"] = 0.005
 
-    header, *rows = tables(page(experiment({"base": BASE, "arm": MIXED}, change)))[0]
+    header, *rows = tables(page(experiment({"base": BASE, "arm": MIXED}, change)))[1]
     place = header.index(heading("ece"))
-    assert [row[place] for row in rows] == ["0.0100", "0.0100 (floor 0.0050)"]
+    assert {row[0]: row[place] for row in rows} == {"base": "0.0100", "arm": "0.0100 (floor 0.0050)"}
 
 
 def bold(text: str) -> list[str]:
@@ -190,7 +190,7 @@ def test_bold_is_what_a_test_found_significant_and_nothing_else(experiment: Make
 
 def test_nothing_is_bold_that_the_verdict_does_not_claim(experiment: MakeExperiment) -> None:
     results = load(experiment({"base": BASE, "better": BETTER, "gone": ["diverged"] * 6}))
-    for row in summary(results, compare(results)).rows:
+    for row in main_table(results, compare(results)).rows:
         assert is_bold(row) == (row[4] in ("better", "worse"))
 
 
@@ -294,15 +294,11 @@ def test_the_table_leads_with_the_headline_metric(experiment: MakeExperiment) ->
     folder = experiment({"base": MIXED, "arm": MIXED}, change, metric="bits_per_byte")
     header, *rows = tables(page(folder))[0]
     shown = [name for name in SUMMARY_METRICS if name in MEASURED - {"bits_per_byte"}]
-    assert header[2:] == [
-        heading("bits_per_byte"),
-        "difference [95 % CI]",
-        "verdict",
-        "health",
-        heading("nll"),
-        *map(heading, shown),
-    ]
-    assert rows[1][2:7] == ["1.7683 ± 0.1048", "-0.2650 [-0.3000, -0.2200]", "better", "healthy", "2.0417"]
+    assert header == ["arm", "n", heading("bits_per_byte"), "difference [95 % CI]", "verdict"]
+    assert rows[0] == ["arm", "6", "1.7683 ± 0.1048", "-0.2650 [-0.3000, -0.2200]", "better"]
+    more, *means = tables(page(folder))[1]
+    assert more == ["arm", "health", heading("nll"), *map(heading, shown)]
+    assert means[0][:3] == ["arm", "healthy", "2.0417"]
     assert bold(page(folder)) == ["arm"]
     told = notes(load(folder), compare(load(folder)))
     assert [line for line in told if line.startswith("Arms differ in tokenizer: NLL, perplexity")]
@@ -317,15 +313,16 @@ def test_exploratory_arms_are_named_as_such_and_never_bold(experiment: MakeExper
     assert "Exploratory, to be confirmed with other seeds: more." in told
     assert "Verdict of better: exact sign-flip test at 5 %" in told
     assert bold(page(folder)) == ["better"]
-    assert tables(page(folder))[0][3][4] == "better (exploratory, q=.031)"
+    verdicts = {row[0]: row[4] for row in tables(page(folder))[0]}
+    assert verdicts["more"] == "better (exploratory, q=.031)"
 
 
 def test_each_interval_names_its_kind_where_there_are_several(experiment: MakeExperiment) -> None:
     cells = {"base": BASE, "better": BETTER, "more": BETTER}
     _, *rows = tables(page(experiment(cells, confirmatory=["better"])))[0]
-    assert [row[3].split()[-1] for row in rows] == ["-", "joint", "plain"]
+    assert {row[0]: row[3].split()[-1] for row in rows} == {"base": "-", "better": "joint", "more": "plain"}
     _, *rows = tables(page(experiment(cells, confirmatory=[])))[0]
-    assert [row[3][-1] for row in rows] == ["-", "]", "]"]
+    assert {row[0]: row[3][-1] for row in rows} == {"base": "-", "better": "]", "more": "]"}
 
 
 @pytest.mark.parametrize("count", [10, 79, 80, 81, 300])
@@ -382,11 +379,11 @@ def test_factorial_effects_are_in_page_and_terminal(experiment: MakeExperiment) 
     folder = experiment(cells, design={"kind": "factorial", "aliases": []}, arms=arms)
     text = page(folder)
     assert "## Effects" in text
-    effect = tables(text)[1][1]
+    effect = tables(text)[2][1]
     assert effect[:2] == ["a", "a1 - a0"]
     by_hand = (2 * sum(BETTER) - sum(BASE) - sum(MIXED)) / 12
     assert effect[2].startswith(f"{by_hand:+.4f} [")
-    assert "a1 - a0" in printed(folder)
+    assert "a1 - a0" in printed(folder, everything=True)
 
 
 # the terminal
@@ -399,38 +396,85 @@ def test_the_terminal_shows_every_arm_at_any_width(experiment: MakeExperiment, w
     assert max(map(len, text.splitlines())) <= width
 
 
-def test_headings_keep_brackets_and_sections_are_separated(experiment: MakeExperiment) -> None:
-    text = printed(experiment({"base": BASE, "better": BETTER}), 320)
+def test_arms_are_sorted_by_difference_with_the_baseline_at_zero(experiment: MakeExperiment) -> None:
+    cells = {"base": BASE, "worse": [x + 0.1 for x in BASE], "better": BETTER, "gone": ["diverged"] * 6}
+    for metric, sign in (("nll", "-"), ("accuracy", "+")):
+        _, *rows = tables(page(experiment(cells, metric=metric)))[0]
+        assert [row[0] for row in rows] == ["better", "base", "worse", "gone"]
+        assert rows[0][3].startswith(sign)
+
+
+def test_the_terminal_ends_in_five_columns_and_few_lines(experiment: MakeExperiment) -> None:
+    cells = {"base": BASE, "better": BETTER, "mixed": MIXED}
+    lines = printed(experiment(cells, confirmatory=[]), 80).splitlines()
+    text = "\n".join(lines)
+    assert re.findall(r"arm|NLL ↓|difference \[95 % CI\]|verdict|health|Costs", text) == [
+        "arm", "NLL ↓", "difference [95 % CI]", "verdict"
+    ]  # fmt: skip
+    assert re.search(r"better │ 6 │ +1.7683 │ -0.2650 \[-0.\d+, -0.\d+\] │ inconclusive, exploratory", text)
+    table_end = max(index for index, line in enumerate(lines) if "mixed" in line)
+    notes_below = [line for line in lines[table_end + 1 :] if not set(line) <= set("└─┴┘ ")]
+    assert 1 <= len(notes_below) <= MOST_NOTES
+    assert notes_below[0] == "n = 6 seeds (0-5), paired by seed; exploratory, to be confirmed."
+
+
+def test_all_tables_are_printed_on_request(experiment: MakeExperiment) -> None:
+    text = printed(experiment({"base": BASE, "better": BETTER}), 320, everything=True)
     assert "difference [95 % CI]" in text
+    assert re.search(r"\n\nMore metrics *\n", text)
     assert re.search(r"\n\nCosts *\n", text)
+    assert "Mean ± sd over seeds." in text
 
 
-def test_a_verdict_leaves_training_problems_to_the_next_column(
+def test_a_training_problem_marks_its_arm_and_is_named_once_below(
     experiment: MakeExperiment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Results, "health", {"base": "", "better": "no layer ever woke"})
-    folder = experiment({"base": BASE, "better": BETTER})
-    for width in (100, 170):
-        assert printed(folder, width).split("Mean ±")[0].count("woke") == 1
-
-
-def test_long_health_texts_move_below_a_narrow_table(
-    experiment: MakeExperiment, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ill = {
-        "base": "no layer ever woke",
-        "better": "a fault; " * 12,
-        "mixed": "a fault; " * 12,
-        "other": "b fault; " * 12,
-    }
+    ill = {"base": "", "better": "no layer ever woke; b", "mixed": "no layer ever woke; b", "other": "another fault"}
     monkeypatch.setattr(Results, "health", ill)
-    text = printed(experiment({"base": BASE, "better": BETTER, "mixed": MIXED, "other": BASE}), 80)
-    table, _, below = text.partition("[1] a fault; ")
-    assert [len(re.findall(rf"unhealthy \[{n}\]", table)) for n in (1, 2)] == [2, 1]
-    assert "woke" in table
-    assert "[2] b fault; " in below
-    assert "fault" not in table
-    assert not re.search(r"\[[12]\] a fault", below)
+    folder = experiment({"base": BASE, "better": BETTER, "mixed": MIXED, "other": BASE})
+    for width in (80, 200):
+        text = printed(folder, width)
+        assert text.count("woke") == 1
+        assert "! better, mixed: no layer ever woke; 1 more\n" in text
+        assert "! other: another fault\n" in text
+        assert [f"{arm} !" in text for arm in ill] == [False, True, True, True]
+    arms, more = ([row[0] for row in table[1:]] for table in tables(page(folder))[:2])
+    assert set(arms) == {"base", "better !", "mixed !", "other !"}
+    assert set(more) == set(ill)
+    assert "unhealthy" not in page(folder).partition("## More metrics")[0]
+
+
+def test_a_baseline_with_a_training_problem_is_marked_alone(
+    experiment: MakeExperiment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Results, "health", {"base": "a fault (1 of 6)", "better": ""})
+    rows = main_table(results := load(experiment({"base": BASE, "better": BETTER})), compare(results)).rows
+    assert [(row[0], row[4], is_bold(row)) for row in rows] == [
+        ("better", "better", False),
+        ("base !", "baseline", False),
+    ]
+
+
+def test_there_are_never_more_than_four_lines_of_notes(
+    experiment: MakeExperiment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arms = {f"a{number}": MIXED for number in range(6)}
+    monkeypatch.setattr(Results, "health", {"base": "", **{arm: f"fault {arm}" for arm in arms}})
+    results = load(experiment({"base": BASE, **arms}, flagged))
+    lines = brief_notes(results, compare(results))
+    assert len(lines) == MOST_NOTES
+    assert lines[-1] == "! a2, a3, a4, a5: see table.md"
+    assert "undeclared" not in " ".join(lines)
+
+
+@pytest.mark.parametrize("case", NOTED)
+def test_brief_notes_are_the_golden_ones(experiment: MakeExperiment, check_message: CheckMessage, case: str) -> None:
+    cells, change, manifest = NOTED[case]
+    results = load(experiment(cells, change or (lambda *_: None), **manifest))
+    lines = brief_notes(results, compare(results))
+    assert len(lines) <= MOST_NOTES
+    assert all(len(line) <= 80 for line in lines)
+    check_message(lines)
 
 
 def test_the_terminal_takes_no_title_for_its_own_markup(experiment: MakeExperiment) -> None:

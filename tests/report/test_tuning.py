@@ -145,7 +145,7 @@ def test_the_tuning_section_is_in_page_and_terminal(
 ) -> None:
     monkeypatch.setattr("lm.report.figures.picture.render", lambda _: {"png": b"", "svg": b""})  # what takes longest
     said, folder = io.StringIO(), tuned()
-    write_report(folder, Console(file=said, width=300))
+    write_report(folder, Console(file=said, width=300), everything=True)
     page = (folder / "table.md").read_text()
     assert "## Tuning" in page
     assert "![tuning](tuning.png)" in page

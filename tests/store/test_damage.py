@@ -22,7 +22,7 @@ from lm.report.figures.catalogue import FigureInputs
 from lm.report.figures.training import learning_curve
 from lm.report.notes import notes
 from lm.report.sections import all_sections
-from lm.report.tables import summary
+from lm.report.tables import main_table, more_metrics
 from lm.report.write import write_report
 from lm.store.store import Store
 from lm.store.validation import curve_checksum, validate_curve_text, validate_record, with_checksum
@@ -155,7 +155,7 @@ def assert_left_out(results: Results, path: str, words: str) -> None:
     assert re.search(words, line)
     assert line.startswith("Warning: arm seed 1 is damaged and not in any mean: ")
     assert path in line
-    assert ["arm", "2, 1 damaged"] in [row[:2] for row in summary(results, table).rows]
+    assert ["arm", "2, 1 damaged"] in [row[:2] for row in main_table(results, table).rows]
 
 
 @pytest.mark.slow
@@ -255,7 +255,7 @@ def test_results_of_a_damaged_curve_are_withheld(experiment: MakeExperiment, sea
     path = broken(folder, "arm-2", seal)
     results = load(folder)
     table, paces = compare(results), steps_to_baseline_loss(results)
-    shown = summary(results, table, paces)
+    shown = more_metrics(results, table, paces)
     column = shown.columns.index("steps vs baseline")
     steps = {row[0]: row[column] for row in shown.rows}
     assert steps["arm"] == "-"

@@ -32,6 +32,7 @@ def add_options(parser: Parser) -> None:
         "--figures", choices=("usual", "all"), default="usual", help="four figures, or every one that has data"
     )
     parser.add_argument("--columns", metavar="Q", help="the quantities of the table, such as nll,ece")
+    parser.add_argument("--all", action="store_true", help="print every table and note, not the first table alone")
     parser.add_argument(
         "--check", action="store_true", help="write nothing, and name the files that differ from a rebuilt report"
     )
@@ -66,7 +67,7 @@ def _write(folders: list[Path], into: Path, options: argparse.Namespace) -> tupl
     from lm.report.formats import check_report, parse_request, write_formats
     from lm.report.ladder_page import write_ladder_report
     from lm.report.search import write_page, write_study
-    from lm.report.write import write_report
+    from lm.report.write import pointer, write_report
 
     is_default = len(folders) == 1 and options.format is None and options.columns is None and not options.check
     is_html_page = options.format == "html" and options.columns is None
@@ -91,14 +92,16 @@ def _write(folders: list[Path], into: Path, options: argparse.Namespace) -> tupl
         request = parse_request(options.format, options.columns, several=len(folders) > 1, figures=options.figures)
         if options.check:
             return None, check_report(folders, into, request) == 1
-        return into, write_formats(folders, into, request, Console())
+        return into, write_formats(folders, into, request, Console(), options.all)
     table = into / "table.md"
     if ladders:
-        return table, write_ladder_report(folders[0], Console(), into).damaged
+        return table, write_ladder_report(folders[0], Console(), into, options.all).damaged
     if searches:
         write_study(folders[0], Console(), into, options.figures == "all")
         return table, False
-    return table, write_report(folders[0], Console(), into, options.figures == "all").harmed
+    harmed = write_report(folders[0], Console(), into, options.figures == "all", options.all).harmed
+    print(pointer(into), file=sys.stderr)
+    return None, harmed
 
 
 COMMANDS = {
