@@ -66,6 +66,7 @@ class Series:
         hollow: True for points that are not filled.
         shade: value on the panel's scale of colours, in place of a member.
         tips: more fields of the page's tooltips, a value a point.
+        caption: text below its label where a picture draws it in a panel of its own.
     """
 
     label: str
@@ -81,6 +82,7 @@ class Series:
     hollow: bool = False
     shade: float | None = None
     tips: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    caption: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,6 +113,7 @@ class Panel(BasePanel):
         texts: texts at positions.
         right: label of a right-hand axis that shows the exponential of the values; empty for none.
         shades: label of the scale of colours, and whether low values are bright.
+        split: True for a picture with a panel for each series.
     """
 
     x: Axis
@@ -121,6 +124,7 @@ class Panel(BasePanel):
     texts: Sequence[tuple[float, float, str]] = ()
     right: str = ""
     shades: tuple[str, bool] | None = None
+    split: bool = False
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,8 @@ import io
 import itertools
 import math
 import textwrap
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 import matplotlib
@@ -47,7 +48,7 @@ MARKER_SIZES = {"o": 4, "s": 6, "x": 7, "*": 13}
 
 def draw(chart: Chart) -> Figure:
     """Draw a chart as a figure that pyplot does not know of."""
-    panels = chart.panels if chart.columns else chart.panels[:1]
+    panels = [*_panels(chart)]
     places = [panel.at or divmod(index, chart.columns or 1) for index, panel in enumerate(panels)]
     rows, columns = (max(place) + 1 for place in zip(*places, strict=True))
     figure = Figure(figsize=chart.size, layout="constrained")
@@ -64,7 +65,7 @@ def draw(chart: Chart) -> Figure:
         for axes in drawn:
             axes.tick_params(which="both", labelsize=7)
     if len(panels) > 1:
-        _share_labels(figure, drawn, bool(chart.heights))
+        _share_labels(grid, places, bool(chart.heights))
     if isinstance(panels[0], Heat):
         figure.colorbar(drawn[0].images[0], ax=drawn, label=panels[0].scale[0], shrink=0.8)
     _add_legend(figure, chart, drawn, colours)
@@ -73,8 +74,18 @@ def draw(chart: Chart) -> Figure:
     return figure
 
 
+def _panels(chart: Chart) -> Iterator[Panel | Heat | Forest]:
+    """Yield the panels of a picture: the first alone, or all, those to be split once for each series."""
+    for panel in chart.panels if chart.columns else chart.panels[:1]:
+        if isinstance(panel, Panel) and panel.split:
+            for series in panel.series:
+                yield replace(panel, series=[series], title="\n".join(filter(None, [series.label, series.caption])))
+        else:
+            yield panel
+
+
 def _draw_panel(axes: Axes, panel: Panel | Heat | Forest, styles: Mapping[str, Stroke], colours: Colours) -> None:
-    axes.set_title(panel.title, fontsize="small" if isinstance(panel, Heat) else None)
+    axes.set_title(panel.title, fontsize="small" if isinstance(panel, Heat) or getattr(panel, "split", False) else None)
     if isinstance(panel, Forest):
         _draw_forest(axes, panel)
     elif isinstance(panel, Heat):
@@ -226,16 +237,14 @@ def ticks_at(axes: Axes, values: Collection[float]) -> None:
     axes.xaxis.set_minor_locator(NullLocator())
 
 
-def _share_labels(figure: Figure, drawn: Sequence[Axes], stacked: bool) -> None:
-    """Write the label that all panels share once."""
-    for which, write in (("x", figure.supxlabel), ("y", figure.supylabel)):
-        labels = {axes.get_xlabel() if which == "x" else axes.get_ylabel() for axes in drawn}
-        if len(labels) == 1 and not (which == "x" and stacked):
-            for axes in drawn:
-                axes.set(**{f"{which}label": ""})
-            write(labels.pop(), fontsize="medium")
-    for axes in drawn[:-1] if stacked else ():
-        axes.set_xlabel("")
+def _share_labels(grid: Any, places: Sequence[tuple[int, int]], stacked: bool) -> None:
+    """Write a label that neighbours share once, at the left and at the bottom; of stacked panels only the last's."""
+    x_labels, y_labels = ({at: label(grid[at]) for at in places} for label in (Axes.get_xlabel, Axes.get_ylabel))
+    for row, column in places:
+        if x_labels[row, column] == x_labels.get((row + 1, column)) or (stacked and (row + 1, column) in x_labels):
+            grid[row, column].set_xlabel("")
+        if y_labels[row, column] == y_labels.get((row, column - 1)):
+            grid[row, column].set_ylabel("")
 
 
 def _add_legend(figure: Figure, chart: Chart, drawn: Sequence[Axes], colours: Colours) -> None:

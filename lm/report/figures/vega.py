@@ -146,12 +146,13 @@ def _layers(
     if series.member is not None and series.marker == "o":
         points["shape"] = _named(chart, shape)
     layers, data = [], {"name": name}
+    clip = {"clip": True} if panel.y.limits else {}
     if "low" in row:
         ends = {**both, "y": {**at["y"], "field": "low"}, "y2": {"field": "high"}}
         how: Spec = {"strokeWidth": 1.5} if series.bars else {"opacity": 0.16}
-        layers.append(layer("rule" if series.bars else "area", ends, data, **how))
+        layers.append(layer("rule" if series.bars else "area", ends, data, **how, **clip))
     if series.mark != "points":
-        stroke = {"interpolate": "step-after"} if series.mark in ("steps", "bins") else {}
+        stroke = clip | ({"interpolate": "step-after"} if series.mark in ("steps", "bins") else {})
         layers.append(layer("line", {**both, **dashed, "strokeWidth": width}, data, **stroke))
         if few or series.mark == "line" or series.member is None:
             visible = int(few and series.member is not None and series.mark in ("curve", "line"))
