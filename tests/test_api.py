@@ -263,10 +263,10 @@ def test_a_run_is_trained_once_and_its_model_is_what_was_measured(tmp_path: Path
 def test_an_ablation_gives_the_results_that_it_wrote(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     spec = ROOT / "experiments" / "quickstart.yaml"
     results = lm.ablate(spec, out=tmp_path, seeds=range(1), underpowered=True, workers=1, hang_minutes=5, **SHORT)
-    assert results.arms == ["post_norm", "pre_norm"]
+    assert results.arms == ["gelu", "swiglu"]
     assert results.cells.query("metric == 'nll'").status.tolist() == ["ok", "ok"]
     assert (tmp_path / "quickstart" / "table.md").is_file()
-    assert type(lm.load_model("quickstart/pre_norm/0", out=tmp_path).model).__name__ == "Decoder"
+    assert type(lm.load_model("quickstart/swiglu/0", out=tmp_path).model).__name__ == "Decoder"
     assert isinstance(results, lm.Results)
     command = results.records.manifest["command"]
     assert command is not None
