@@ -22,8 +22,7 @@ from lm.execution.executor import (
     Validation,
     Waiting,
 )
-from lm.store.lease_holder import Holder
-from lm.store.leases import HeldError
+from lm.store.leases import HeldError, Holder
 from lm.store.locks import LogLine, to_stderr
 from lm.store.record import Record
 from lm.store.store import Store

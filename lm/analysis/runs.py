@@ -11,7 +11,7 @@ from lm.analysis.results import read_manifest
 from lm.config.tree import InputError, load_yaml, nearest, path_name
 from lm.store.files import read_json, require_own
 from lm.store.formats import SEARCH
-from lm.store.lease_holder import Holder
+from lm.store.leases import Holder
 from lm.store.record import Record, StudyManifest
 from lm.store.side_files import ProgressFile, read_progress
 from lm.store.store import Store

@@ -5,7 +5,7 @@ import inspect
 import types
 import typing
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,19 +25,15 @@ class Slot:
 
 def slot_of(hint: Any) -> Slot | None:
     """Return the component slot of a type hint, or None for a plain value."""
-    if typing.get_origin(hint) in (typing.Union, types.UnionType):
-        inner = [slot_of(h) for h in typing.get_args(hint) if h is not type(None)]
-        if len(inner) == 1 and inner[0] is not None and type(None) in typing.get_args(hint):
-            return Slot(inner[0].base, inner[0].supplied, optional=True)
-        return None
-    supplied = 0
-    if typing.get_origin(hint) is Callable:
-        if len(typing.get_args(hint)) != 2:
+    origin, arguments, supplied = typing.get_origin(hint), typing.get_args(hint), 0
+    if origin in (typing.Union, types.UnionType):
+        inner = [slot_of(argument) for argument in arguments if argument is not type(None)]
+        optional = len(inner) == 1 and type(None) in arguments
+        return replace(inner[0], optional=True) if optional and inner[0] is not None else None
+    if origin is Callable:
+        if len(arguments) != 2 or arguments[0] is Ellipsis:
             return None
-        arguments, hint = typing.get_args(hint)
-        if arguments is Ellipsis:
-            return None
-        supplied = len(arguments)
+        supplied, hint = len(arguments[0]), arguments[1]
     if not isinstance(hint, type) or hint.__module__ in ("builtins", "typing") or issubclass(hint, Path):
         return None
     return Slot(hint, supplied)

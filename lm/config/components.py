@@ -137,8 +137,7 @@ def _expected(cls: type, name: str, value: Any) -> str:
     return f"expected {describe_option(cls, name)}, found {shown(value)}.{nearest(value, members)}".rstrip(".")
 
 
-Missing = list[tuple[str, str, str]]
-"""Missing settings: their paths, the class that needs them, and what it accepts."""
+Missing = list[tuple[str, str, str]]  # missing settings: their paths, the class that needs them, and what it accepts
 
 
 def _resolve_arguments(cls: type, supplied: int, settings: Any, path: str, missing: Missing) -> Tree:

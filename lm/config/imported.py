@@ -18,13 +18,11 @@ from typing import Any
 from lm.config.plain import shown
 from lm.config.tree import InputError
 
-IMPORT_SECONDS = 60.0
-"""Time limit for the import of a module."""
+IMPORT_SECONDS = 60.0  # time limit for the import of a module
 
 OURS = __name__.partition(".")[0]
 
-_trusted_only = [""]
-"""Name of the option that refuses a user's own modules; empty if none does."""
+_trusted_only = [""]  # name of the option that refuses a user's own modules; empty if none does
 
 
 @contextlib.contextmanager
@@ -122,8 +120,6 @@ def time_limit(seconds: float) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
         signal.setitimer(signal.ITIMER_REAL, left)
 
-
-# where errors come from ----------------------------------------------------------------------------------------------
 
 ROOT = Path(__file__).resolve().parents[1]
 CHOICES = ("data/", "model/", "training/objective.py", "training/optim.py", "training/schedule.py")

@@ -11,11 +11,8 @@ from lm.config.keys import Also
 from lm.config.plain import shown
 from lm.config.tree import InputError, Tree, is_component, join, load_yaml, nearest, override, path_name
 
-RESERVED = ("cells",)
-"""Names that no report may have: folders of the store."""
-
-MOST_SEEDS = 1000
-"""Largest number of seeds; more are a typing error."""
+RESERVED = ("cells",)  # names that no report may have: folders of the store
+MOST_SEEDS = 1000  # largest number of seeds; more are a typing error
 
 Seeds = (
     Annotated[int, Also(minimum=1, maximum=MOST_SEEDS)]
@@ -156,14 +153,11 @@ def read_seeds(value: Any, path: str) -> list[int]:
     return seeds
 
 
-# what comes with the package -----------------------------------------------------------------------------------------
-
 PACKAGE = Path(__file__).resolve().parents[1]
 WHEEL_FOLDER = "shipped"
 """Folder of an installed package into which setup.py copies the files; in a clone they are at its top."""
 
-STUDIES = "studies"
-"""Folder beside the experiments to learn from, with rates, recipes and controls."""
+STUDIES = "studies"  # folder beside the experiments to learn from, with rates, recipes and controls
 
 SHIPPED_FOLDERS = {"experiment": "experiments", "sweep": "sweeps", "configuration": "experiments/bases"}
 """Folder of each kind of file, below the clone or the wheel's folder."""

@@ -30,8 +30,7 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*")
 LONGEST_PATH = 3800
 """Bytes; Linux accepts 4095, and the names of cells are added."""
 
-LONGEST_NAME = 200
-"""Bytes; file systems accept 255, and endings such as `.tuned` and `.owner` are added."""
+LONGEST_NAME = 200  # bytes; file systems accept 255, and endings such as `.tuned` and `.owner` are added
 
 
 class InputError(Exception):

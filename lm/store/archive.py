@@ -34,15 +34,13 @@ INDEX = "pack.json"
 KINDS = ("manifests", "records", "configurations", "curves", "others")
 """Kinds of files; the member `<kind>.xz` holds those of a kind."""
 
-LARGEST = 2 << 30
-"""Bytes of a pack's files together."""
+LARGEST = 2 << 30  # bytes of a pack's files together
 LARGEST_FILE = 256 << 20
 LARGEST_INDEX = 64 << 20
 DEEPEST = 4
 """Names in the path of a file, as in `NAME/tune/ARM/study.json`."""
 
-MEMORY = 256 << 20
-"""Bytes that decompression may take."""
+MEMORY = 256 << 20  # bytes that decompression may take
 
 FAULTS = (zipfile.BadZipFile, lzma.LZMAError, zlib.error, struct.error)
 DAMAGE = (*FAULTS, EOFError, RuntimeError, ValueError, LookupError, OverflowError)
@@ -51,17 +49,11 @@ DAMAGE = (*FAULTS, EOFError, RuntimeError, ValueError, LookupError, OverflowErro
 
 @dataclass(frozen=True)
 class Archive:
-    """A pack whose index was read and checked.
-
-    Args:
-        path: of the file.
-        name: of the experiment, the search or the ladder in it.
-        members: of each kind, the files in order: their paths, and their sizes in bytes.
-    """
+    """A pack whose index was read and checked."""
 
     path: Path
-    name: str
-    members: dict[str, list[tuple[str, int]]]
+    name: str  # of the experiment, the search or the ladder in it
+    members: dict[str, list[tuple[str, int]]]  # the files of each kind in order: their paths, and their sizes in bytes
 
     @property
     def files(self) -> list[str]:

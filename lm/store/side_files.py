@@ -4,15 +4,15 @@ import contextlib
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, cast
+
+from typing_extensions import TypedDict
 
 from lm.config.tree import InputError
 from lm.store.files import finite, read_json, to_json, write_atomic
 from lm.store.formats import PROGRESS, WAYS
 from lm.store.locks import locked
-from lm.store.validation import is_number
-
-# progress of a cell --------------------------------------------------------------------------------------------------
+from lm.store.validation import check_shape
 
 PROGRESS_FILE = "progress.json"
 SECONDS_BETWEEN = 1.0
@@ -39,16 +39,16 @@ def progress_saver(work: Path, report: Callable[[int, int, float], None]) -> Cal
     Errors of the disk are ignored here: training itself soon meets them.
     """
     first: list[tuple[int, float]] = []  # a resumed run does not start at step 0
-    written = [float("-inf")]
+    written = float("-inf")
 
     def save(step: int, steps: int, loss: float) -> None:
+        nonlocal written
         report(step, steps, loss)
         now = time.monotonic()
         first[:] = first or [(step, now)]
-        if now - written[0] < SECONDS_BETWEEN:
+        if now - written < SECONDS_BETWEEN:
             return
-        written[0] = now
-        first_step, since = first[0]
+        written, (first_step, since) = now, first[0]
         pace = (now - since) / (step - first_step) if step > first_step else None
         progress = {"step": step, "steps": steps, "loss": loss, "pace": pace, "at": time.time()}
         with contextlib.suppress(OSError):
@@ -61,24 +61,12 @@ def read_progress(work: Path) -> ProgressFile | None:
     """Read the progress of the cell in a work folder; return None if there is none, or it is damaged."""
     path = work / PROGRESS_FILE
     try:
-        content: dict[str, Any] = PROGRESS.read(read_json(path), path)
+        content = PROGRESS.read(read_json(path), path)
+        check_shape(content, ProgressFile, path, "wait for the next")
     except InputError:
         return None
-    steps, numbers = [content.get(name) for name in ("step", "steps")], [content.get(n) for n in ("loss", "pace")]
-    valid = all(isinstance(value, int) and is_number(value) for value in steps) and is_number(content.get("at"))
-    if not valid or not all(value is None or is_number(value) for value in numbers):
-        return None
-    return ProgressFile(
-        format=content["format"],
-        step=content["step"],
-        steps=content["steps"],
-        loss=content.get("loss"),
-        pace=content.get("pace"),
-        at=float(content["at"]),
-    )
+    return cast(ProgressFile, content)
 
-
-# measurements of a folder of results ---------------------------------------------------------------------------------
 
 WAYS_FILE = "ways.json"
 

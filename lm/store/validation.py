@@ -26,14 +26,9 @@ from lm.store.metrics import describe
 from lm.store.record import Checksum, ClaimOf, Record, Weights
 from lm.store.thin_curves import THIN_NAME, validate_thin_curve
 
-CHECKSUM = "checksum"
-"""Key of a record's checksum in its provenance."""
-
-ROUNDING = 1e-6
-"""Relative rounding error: sums by document are float32, each a tenth of it, and less for their sum."""
-
-SLACK = 1e-6
-"""Rounding error by which a metric may exceed its range."""
+CHECKSUM = "checksum"  # key of a record's checksum in its provenance
+ROUNDING = 1e-6  # relative rounding error: sums by document are float32, each a tenth of it, and less for their sum
+SLACK = 1e-6  # rounding error by which a metric may exceed its range
 
 MAX_STEPS = re.compile(r"^trainer:\n(?:[ ].*\n)*?  max_steps: (\d+)$", re.MULTILINE)
 """The number of steps in `config.yaml` as training writes it; parsing the file takes a hundred times as long."""
@@ -137,8 +132,7 @@ IF_OK = ("metrics/nll", "evaluated/tokens", "pairing")
 """Parts of a record that reports need."""
 
 
-INSIDE = ("initial", "final", "reliability")
-"""Parts of a record that hold numbers alone, some of them null."""
+INSIDE = ("initial", "final", "reliability")  # parts of a record that hold numbers alone, some of them null
 
 
 def validate_record(record: Any, needed: bool = True) -> str:

@@ -22,7 +22,7 @@ from lm.execution.executor import Ended, Outcome, Started, Validation, Waiting
 from lm.execution.fork_server import MAX_FORKSERVER_RESTARTS, fork_server_pid
 from lm.execution.local import Attempt, Job, Local
 from lm.execution.scheduler import Planned, Running, Watcher, train_cells
-from lm.store.lease_holder import Holder
+from lm.store.leases import Holder
 from lm.store.locks import process_status
 from lm.store.record import Ending
 from lm.store.store import Store
