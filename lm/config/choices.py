@@ -92,19 +92,15 @@ def find_class(name: Any, base: type, path: str) -> type:
     classes = choices(base)
     if isinstance(name, str) and name in classes:
         return classes[name]
+    listed = f"Choose from {', '.join(classes)}"
     if isinstance(name, str) and "." in name and all(part.isidentifier() for part in name.split(".")):
-        require_trusted(
-            name, path, f".{nearest(name.rpartition('.')[2], list(classes))} Choose from {', '.join(classes)}"
-        )
+        require_trusted(name, path, f".{nearest(name.rpartition('.')[2], list(classes))} {listed}")
         cls = import_object(name, path)
         if isinstance(cls, type) and issubclass(cls, base) and not inspect.isabstract(cls):
             return cls
         raise InputError(f"{path}: {name!r} is not a concrete subclass of {base.__module__}.{base.__name__}")
-    listed = ", ".join(classes)
-    raise InputError(
-        f"{path}: no {base.__name__} called {shown(name)}.{nearest(name, list(classes))} "
-        f"Choose from {listed}, or give the dotted path of your own class"
-    )
+    hint = f"{nearest(name, list(classes))} {listed}, or give the dotted path of your own class"
+    raise InputError(f"{path}: no {base.__name__} called {shown(name)}.{hint}")
 
 
 def class_name(cls: type, base: type) -> str:

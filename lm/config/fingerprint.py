@@ -23,10 +23,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from lm.config.imported import import_object
+from lm.config.imported import OURS, import_object
 from lm.config.tree import InputError
-
-OURS = __name__.split(".")[0]  # this package, whose parts have versions instead of fingerprints
 
 DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 Version = tuple[int, int, int]

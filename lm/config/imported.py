@@ -144,6 +144,6 @@ def user_frame(error: BaseException) -> str:
     if not users and (not parts or isinstance(error, ValueError)):
         return ""
     frame = (users or parts)[-1]
-    path = Path(frame.filename)
-    folder = next((folder for folder in (Path.cwd(), ROOT.parent) if path.is_relative_to(folder)), Path("/"))
-    return f" ({path.relative_to(folder) if folder != Path('/') else path}:{frame.lineno})"
+    path, folders = Path(frame.filename), (Path.cwd(), ROOT.parent)
+    path = next((path.relative_to(folder) for folder in folders if path.is_relative_to(folder)), path)
+    return f" ({path}:{frame.lineno})"

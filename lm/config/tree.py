@@ -47,9 +47,6 @@ def nearest(word: object, choices: Sequence[str]) -> str:
     return f" Did you mean {lowered[close[0]]}?" if close else ""
 
 
-# reading -------------------------------------------------------------------------------------------------------------
-
-
 def require_regular(path: Path | str) -> None:
     """Raise OSError unless `path` is a plain file: opening a pipe may wait forever, and a device has no end."""
     try:
@@ -150,9 +147,6 @@ def join(path: str, name: str) -> str:
     return f"{path}.{name}" if path else name
 
 
-# overriding ----------------------------------------------------------------------------------------------------------
-
-
 def is_component(node: Any) -> bool:
     """Return True for a node that names its class."""
     return isinstance(node, Mapping) and "class_path" in node
@@ -194,9 +188,6 @@ def _set(node: Tree, path: list[str], value: Any) -> None:
             _set(current, str(name).split("."), inner)
     else:
         node[key] = value
-
-
-# identity ------------------------------------------------------------------------------------------------------------
 
 
 def canonical(value: Any) -> str:

@@ -47,9 +47,6 @@ PARENT_VARIABLE = "LM_WORKS_FOR"
 PROC = Path("/proc/self")  # path that exists where a process can read the state of others
 
 
-# processes -----------------------------------------------------------------------------------------------------------
-
-
 @functools.cache
 def machine_id() -> str:
     """Identify the boot and process namespace in which process numbers mean the same; host names may be shared."""
@@ -85,9 +82,6 @@ def is_of_exited_process(signature: str) -> bool:
     """Return True for the signature of a process of this machine that is known to have exited."""
     match = re.fullmatch(rf"(\d+)-(\d+|None)-{_machine_digest()}", signature)
     return match is not None and process_has_exited(int(match[1]), None if match[2] == "None" else int(match[2]))
-
-
-# holders -------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,6 @@ SQUARES = (0.0, 2.0)  # a certain but wrong prediction is off by one in two clas
 
 VALIDATED: dict[str, Any] = {"in_summary_table": True, "logged_at_validation": True}
 
-
 METRICS: dict[str, Metric] = {
     "nll": Metric("validation NLL", "nats/token", "lower", logged_at_validation=True, range=LOSS),
     "perplexity": Metric("perplexity", "", "lower", 3, in_summary_table=True, range=(1.0, math.inf)),
@@ -86,7 +85,6 @@ METRICS: dict[str, Metric] = {
 }
 """Declared metrics in the order of the tables; a record may hold others, which tables list after these, as named."""
 
-
 ALIASES = {
     **dict.fromkeys(("loss", "val_loss", "validation_loss", "eval_loss", "cross_entropy"), "nll"),
     **{"test_loss": "test_nll", "training_loss": "train_loss", "ppl": "perplexity", "acc": "accuracy"},
@@ -113,10 +111,8 @@ AT_LENGTH = {
     "sliding_nll": Metric("validation NLL, window of {} tokens", "nats/token", "lower", range=LOSS),
 }
 
-
 AVERAGED = rf"({'|'.join(VALIDATION_METRICS)})~([2-9]|[1-9][0-9]{{1,2}})"
 """Pattern of a mean over the last 2 to 999 validations, such as `nll~3`."""
-
 
 NOT_METRICS = ("evaluated_tokens", "reliability", "clusters")
 """Results of an evaluation that are no metrics, but other parts of the record."""

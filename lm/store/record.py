@@ -130,9 +130,6 @@ def evaluated_tokens(record: Record) -> int:
     return (record["evaluated"] or {"tokens": None})["tokens"] or 0
 
 
-# the manifests of experiments and searches ---------------------------------------------------------------------------
-
-
 class Arm(TypedDict):
     """An arm: the resolved differences from the baseline as (its value, the arm's), and its cells by seed."""
 
@@ -207,16 +204,8 @@ Chosen = TypedDict("Chosen", {"name": str, "options": NotRequired[dict[str, Any]
 StudyChoices = TypedDict("StudyChoices", {"choices": list[str]})
 """The choices of a search for one setting."""
 
-
-class StudyRange(TypedDict):
-    """The range of a search for one setting; numbers are `step` apart, at any distance if it is None."""
-
-    low: float
-    high: float
-    log: bool
-    step: float | None
-    int: bool
-
+StudyRange = TypedDict("StudyRange", {"low": float, "high": float, "log": bool, "step": float | None, "int": bool})
+"""The range of a search for one setting; numbers are `step` apart, at any distance if it is None."""
 
 StudyMethod = TypedDict("StudyMethod", {"sampler": Chosen, "pruner": Chosen, "from_trial": int})
 """The sampler and the pruner of the trials from a number on."""
@@ -268,9 +257,6 @@ class TunedManifest(TypedDict):
 
 PackManifest = TypedDict("PackManifest", {"format": int, "name": str, "members": dict[str, list[tuple[str, int]]]})
 """`pack.json`: the experiment's name, and for each member of the pack its files in order, with their bytes."""
-
-
-# ladder --------------------------------------------------------------------------------------------------------------
 
 
 class RateAt(TypedDict):

@@ -35,15 +35,8 @@ EARLIER, STACK, RANKS = "tries.json", "stack.txt", "ranks"
 LOGGED = "logged.json"  # rows that the loggers of a run have received
 
 WORK_FILES = (
-    "cell.json",
-    "outcome.json",
-    PROGRESS,
-    PARTIAL_CHECKPOINT,
-    BACKUP_CHECKPOINT,
-    EARLIER,
-    STACK,
-    RANKS,
-    LOGGED,
+    *("cell.json", "outcome.json", PROGRESS, PARTIAL_CHECKPOINT, BACKUP_CHECKPOINT),
+    *(EARLIER, STACK, RANKS, LOGGED),
 )
 """Files of a work folder that a finished cell does not have."""
 
@@ -86,12 +79,7 @@ class Store:
         return (self.work(cell) / "last.ckpt").exists()
 
     def record(self, cell: str, needed: bool = False) -> Record:
-        """Read and check the record of a finished cell; if `needed`, a missing part that reports need is an error.
-
-        Raises:
-            InputError: if a newer version wrote it.
-            DamagedError: if it is not what training wrote, or the record of another cell.
-        """
+        """Read a finished cell's record, if `needed` with all parts of reports; raise InputError for a damaged one."""
         path = self.directory(cell) / "record.json"
         try:
             record = read_json(path)
