@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Self
 from lm.config.plain import shown
 from lm.config.tree import InputError
 from lm.execution.machine import threads_each
-from lm.store.lease_holder import Holder, LeaseMonitor
+from lm.store.leases import Holder, LeaseMonitor
 from lm.store.locks import LogLine, to_stderr
 from lm.store.record import Record
 from lm.store.store import Store

@@ -21,8 +21,7 @@ from lm.execution.executor import (
 )
 from lm.execution.signal_handling import deferred_interrupts, raise_if_interrupted
 from lm.store import locks
-from lm.store.lease_holder import Holder
-from lm.store.leases import LostError
+from lm.store.leases import Holder, LostError
 from lm.store.locks import UNKNOWN_HOLDER, BackoffReporter
 from lm.store.record import Ending
 from lm.training.cell import Cell

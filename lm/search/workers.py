@@ -22,9 +22,8 @@ from sqlalchemy import Column, Engine, Integer, MetaData, String, Table, Text, i
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 
 from lm.search.storage import STORAGE_ERRORS, retry_create
-from lm.store import lease_holder, locks
-from lm.store.lease_holder import Holder, LeaseMonitor, LeaseState, read_lease
-from lm.store.leases import Lease, try_acquire
+from lm.store import leases, locks
+from lm.store.leases import Holder, Lease, LeaseMonitor, LeaseState, read_lease, try_acquire
 from lm.store.locks import UNKNOWN_HOLDER, BackoffReporter
 
 TABLE = Table(
@@ -52,7 +51,8 @@ class DbLease:
         self.thread.start()
 
     def _live(self) -> None:
-        while not self.over.wait(lease_holder.BEAT_SECONDS) and not self.taken_over:
+        """Send heartbeats until the lease is released or lost."""
+        while not self.over.wait(leases.BEAT_SECONDS) and not self.taken_over:
             self.beat()
 
     def beat(self) -> bool:
