@@ -201,10 +201,7 @@ class LanguageModel(LightningModule):
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
     def configure_gradient_clipping(
-        self,
-        optimizer: Any,
-        gradient_clip_val: float | None = None,
-        gradient_clip_algorithm: str | None = None,
+        self, optimizer: Any, gradient_clip_val: float | None = None, gradient_clip_algorithm: str | None = None
     ) -> None:
         """Measure the gradients, here unscaled and complete, then clip them by global norm or by value."""
         parameters = [p for p in self.model.parameters() if p.grad is not None]
