@@ -25,7 +25,6 @@ MODULES = (
     "lm.stats.unpaired",
     "lm.stats.verdicts",
     "lm.training.schedule",
-    "lm.metrics.calibration",
     "lm.metrics.cost",
     "lm.metrics.gradients",
     "lm.metrics.tokens",

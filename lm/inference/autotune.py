@@ -63,12 +63,13 @@ def replace_auto_settings(
 
     Raises InputError where the configuration cannot be trained, or the file of decisions cannot be read.
 
+    Code is compiled where that saves more time than it takes.
+
     Args:
         tree: of the baseline.
         out: the results folder, which stores decisions.
         threads: of a process that trains.
-        steps: optimiser steps that are to be trained one after the other; by default those of one run. Code is
-            compiled where that saves more time than it takes.
+        steps: optimiser steps that are to be trained one after the other; by default those of one run.
         shapes: kinds of cells for which code would be compiled.
     """
     names = auto_settings_requested(tree)

@@ -18,12 +18,11 @@ from lm.config.tree import InputError
 from lm.data import IGNORED
 from lm.data.batch import Batch, Clusters, Data, tensor
 from lm.data.text import TextData
-from lm.metrics.calibration import fit_temperature, scale_logits
-from lm.metrics.tokens import TokenStatistics, perplexity
+from lm.metrics.tokens import TokenStatistics, fit_temperature, perplexity, scale_logits
 from lm.model.attention import set_attention_impl
 from lm.model.transformer import load_weights
 from lm.store.record import Outcome, Record
-from lm.training.adapter import disable_metric_sync, quiet, to_device
+from lm.training.adapter import quiet, to_device
 from lm.training.cell import Cell
 from lm.training.module import CACHED_LOGITS_MAX_BYTES
 from lm.training.process import beat
@@ -87,7 +86,7 @@ class TrainedCell:
         frequent, count = self.data.frequent(split, FREQUENT), 0 if clusters is None else clusters.count
         measured = TokenStatistics(self.data.bytes_per_token(), classes=frequent, clusters=count)
         measured.to(self.device)
-        disable_metric_sync(measured)  # only the first of the training processes is here
+        measured.distributed_available_fn = lambda: False  # only the first of the training processes is here
         batches = itertools.repeat(None) if clusters is None else iter(self.data.evaluation_batches(split))
         for (logits_nv, targets_n), batch in zip(pairs, batches, strict=False):
             cluster_n = None

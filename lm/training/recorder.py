@@ -26,7 +26,6 @@ from lm.store.metrics import VALIDATION_METRICS, metrics_of
 from lm.store.validation import curve_checksum
 from lm.training.adapter import (
     broadcast_from_rank0,
-    gather_heads,
     has_full_parameters,
     reduce_over_processes,
     tensor_parallel_size,
@@ -67,8 +66,10 @@ class Probe:
         batch = to_device(trainer, next(iter(self.data.evaluation_batches("validation"))))
         with trainer.precision_plugin.val_step_context(), uncompiled(module.model):
             inside = probe(module.model, first_rows(batch))
-        if tensor_parallel_size(trainer) > 1:
-            inside = inside.of_heads(lambda values_nlh: gather_heads(trainer, values_nlh))
+        if tensor_parallel_size(trainer) > 1:  # the heads are those of all processes
+            strategy, group = trainer.strategy, trainer.strategy.device_mesh["tensor_parallel"].get_group()
+            gather = functools.partial(strategy.all_gather, group=group)
+            inside = inside.of_heads(lambda x_nlh: torch.cat(list(gather(x_nlh.to(strategy.root_device))), dim=-1))
         self.flags += [f"step {trainer.global_step}: {flag}" for flag in inside.flags()]
         if trainer.global_step == 0:
             self.initial = {**self.initial, **inside.measured()}
@@ -204,21 +205,15 @@ class Recorder(Callback):
 
     Rows of the learning curve are saved in the checkpoint, so that a resumed run ends with the same curve as one never
     stopped. Every decision uses values that all processes share.
-
-    Args:
-        work: the cell's work folder.
-        data: for the final evaluation.
-        report: receives progress every `log_every_n_steps`.
-        checkpoint_seconds: seconds between checkpoints.
-        should_continue: called after each validation; a run that it prunes leaves nothing behind.
     """
 
     def __init__(
         self,
-        work: Path,
-        data: Data,
-        report: Report = lambda *_: None,
-        checkpoint_seconds: float = math.inf,
+        work: Path,  # the cell's work folder
+        data: Data,  # for the final evaluation
+        report: Report = lambda *_: None,  # receives progress every `log_every_n_steps`
+        checkpoint_seconds: float = math.inf,  # seconds between checkpoints
+        # called after each validation; a run that it prunes leaves nothing behind
         should_continue: PruningCallback = lambda *_: True,
     ) -> None:
         self.work = work
