@@ -138,22 +138,17 @@ class TrainedCell:
             raise InputError(
                 f"evaluate.lengths: {longest} tokens of context and one to predict, found {len(ids)} in {split}"
             )
-        used = np.asarray(ids[: count + 1], dtype=np.int64)
-        return {str(length): self._length(used, length) for length in sorted(set(lengths))}
-
-    def _length(self, ids: np.ndarray, length: int) -> dict[str, Any]:
-        try:
-            nll_bt = self._losses(*blocks(ids, length))
-            sliding_n = self._sliding(ids, length)
-        except ValueError as error:  # an encoding that ends with the trained length says so
-            return {"error": str(error)}
-        by_position = nll_bt.mean(0)
-        return {
-            "tokens": nll_bt.numel(),
-            "nll": float(nll_bt.mean()),
-            "sliding_nll": float(sliding_n.mean()),
-            "by_position": by_position.tolist(),
-        }
+        used, measured = np.asarray(ids[: count + 1], dtype=np.int64), dict[str, Any]()
+        for length in sorted(set(lengths)):
+            try:
+                nll_bt = self._losses(*blocks(used, length))
+                sliding_n = self._sliding(used, length)
+            except ValueError as error:  # an encoding that ends with the trained length says so
+                measured[str(length)] = {"error": str(error)}
+                continue
+            sums = {"tokens": nll_bt.numel(), "nll": float(nll_bt.mean()), "sliding_nll": float(sliding_n.mean())}
+            measured[str(length)] = {**sums, "by_position": nll_bt.mean(0).tolist()}
+        return measured
 
     def _sliding(self, ids: np.ndarray, length: int) -> Tensor:
         """Return the NLL of each token (n,), after at least half the length of context except for the first ones."""
