@@ -20,7 +20,6 @@ MODULES = (
     "lm.store.redaction",
     "lm.store.files",
     "lm.training.schedule",
-    "lm.metrics.calibration",
     "lm.metrics.cost",
     "lm.metrics.gradients",
     "lm.metrics.tokens",
