@@ -19,15 +19,9 @@ from lm.data.pairs import LocalPairs, PairTokens, check_pairs, prepare_pairs
 from lm.data.tokenizer import BPE, Bytes, Characters
 from lm.data.tokens import TextStats, Tokens, check_entry, is_usable, prepare
 
+pytestmark = pytest.mark.usefixtures("cache")
 FRACTIONS = (0.6, 0.2, 0.2)
 TEXTS = [f"document {i}: {'xyz' * (i % 7)}\n" for i in range(40)]
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: Patch) -> Path:
-    """An empty cache."""
-    monkeypatch.setenv("LM_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache"
 
 
 def change(path: Path, edit: Callable[[bytes], bytes]) -> None:

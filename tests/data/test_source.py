@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import Patch
 from scipy.special import digamma, entr
 
 from lm.data.corpus import SPLITS, Corpus, LocalText
@@ -15,6 +14,7 @@ from lm.data.synthetic import BracketText, MarkovText, Source, uniforms
 from lm.data.text import TextData
 from lm.data.tokenizer import BPE, Bytes, Characters, Tokenizer
 
+pytestmark = pytest.mark.usefixtures("cache")
 SOURCES = [
     functools.partial(MarkovText, 4),
     functools.partial(MarkovText, 3, 2, 0.3),
@@ -271,11 +271,6 @@ def data_of(corpus: Corpus, tokenizer: Tokenizer) -> TextData:
     data = TextData(0, corpus, tokenizer, 8, 4, (0.8, 0.1, 0.1))
     data.setup()
     return data
-
-
-@pytest.fixture(autouse=True)
-def _cache(tmp_path: Path, monkeypatch: Patch) -> None:
-    monkeypatch.setenv("LM_CACHE", str(tmp_path / "cache"))
 
 
 @pytest.mark.parametrize("source", [MarkovText(5, size=3000), BracketText(size=3000)])

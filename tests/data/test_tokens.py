@@ -19,15 +19,9 @@ from lm.data.corpus import SPLITS, LocalText
 from lm.data.tokenizer import BPE, END_OF_TEXT, GPT2, UNKNOWN, Bytes, Characters, Tokenizer
 from lm.data.tokens import TextStats, Tokens, prepare
 
+pytestmark = pytest.mark.usefixtures("cache")
 FRACTIONS = (0.6, 0.2, 0.2)
 TEXTS = [f"document {i}: naïve café 日本 {'xyz' * (i % 7)}\n" for i in range(40)]
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: Patch) -> Path:
-    """An empty cache."""
-    monkeypatch.setenv("LM_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache"
 
 
 def tokenizer_of(cache: Path) -> Trained:
