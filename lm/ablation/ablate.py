@@ -310,7 +310,7 @@ def show_plan(
         rows.append([arm, *costs, "\n".join(f"{status}: {', '.join(listed)}" for status, listed in seeds.items())])
     print_table(experiment.title, COLUMNS, rows, Console())
     for arm in experiment.arms:
-        changes = [f"{path}: {before} -> {after}" for path, (before, after) in plan.changes(arm).items()]
+        changes = [f"{path}: {before} -> {after}" for path, (before, after) in plan.changes[arm].items()]
         same = "the baseline" if arm == experiment.baseline else "no difference from the baseline"
         print_line(f"{arm}: {'; '.join(changes) or same}")
     for line in (*_remarks(experiment), *(f"! {warning}" for warning in warnings)):

@@ -47,7 +47,8 @@ class Plan:
         return by_arm
 
     @functools.cached_property
-    def _changes(self) -> dict[str, dict[str, tuple[Any, Any]]]:
+    def changes(self) -> dict[str, dict[str, tuple[Any, Any]]]:
+        """The values of baseline and arm for each setting in which they differ, by arm."""
         base = self.first(self.experiment.baseline).config
         return {arm: differences(base, self.first(arm).config) for arm in self.by_arm}
 
@@ -60,10 +61,6 @@ class Plan:
     def first(self, arm: str) -> Cell:
         """Return the arm's cell of the first seed; its other cells differ in the seed alone."""
         return self.by_arm[arm][0].cell
-
-    def changes(self, arm: str) -> dict[str, tuple[Any, Any]]:
-        """Return the values of baseline and arm for each setting in which they differ."""
-        return self._changes[arm]
 
     def upto(self, seeds: int) -> "Plan":
         """Return the plan of the first seeds alone."""
@@ -87,7 +84,7 @@ def idle_arms(plan: Plan) -> dict[str, str]:
     for arm, changes in experiment.arms.items():
         if arm == experiment.baseline or plan.first(arm).id != base.id:
             continue
-        if differing := list(plan.changes(arm)):
+        if differing := list(plan.changes[arm]):
             why = f"what it changes, {', '.join(differing)}, is no part of what is computed"
         else:
             why = f"it sets {', '.join(changes)} to what is there already" if changes else "it changes nothing"
@@ -215,7 +212,7 @@ def axes(plan: Plan) -> dict[str, str]:
         above = (name for name in declared if any(spelling.startswith(name + ".") for spelling in spellings))
         return next((declared[name] for name in above), "scientific")
 
-    kinds = {path: kind(path) for arm in plan.experiment.arms for path in plan.changes(arm)}
+    kinds = {path: kind(path) for arm in plan.experiment.arms for path in plan.changes[arm]}
     return {**kinds, **{path: kind for path, kind in declared.items() if kind == "fixed"}}
 
 
@@ -269,7 +266,7 @@ def write_manifest(plan: Plan, store: Store, command: Sequence[str] = ()) -> Pat
         **({} if experiment.autotuned is None else {"ways": experiment.autotuned}),
         "arms": {
             arm: {
-                "changes": {path: list(values) for path, values in plan.changes(arm).items()},
+                "changes": {path: list(values) for path, values in plan.changes[arm].items()},
                 "levels": experiment.design.levels.get(arm, {}),
                 **asdict(sizes(plan.first(arm))),
                 "cells": {str(p.seed): p.cell.id for p in plan.by_arm[arm]},

@@ -123,10 +123,9 @@ def decide(claim: Claim, numbers: list[float], noise: TwoWay | None = None) -> A
     """Judge a claim from one number a seed; over other text as well if its noise is given."""
     if claim.exact:
         low, high = _ends(claim)
-        holds = {
-            "less": max(numbers) < claim.margin,
-            "greater": min(numbers) > claim.margin,
-        }.get(claim.relation, low <= min(numbers) and max(numbers) <= high)
+        holds = {"less": max(numbers) < claim.margin, "greater": min(numbers) > claim.margin}.get(
+            claim.relation, low <= min(numbers) and max(numbers) <= high
+        )
         few = holds and len(numbers) < MIN_SEEDS_OF_EXACT_CLAIMS
         verdict: Verdict = "not enough seeds" if few else "reproduced" if holds else "not reproduced"
         note = f"{MIN_SEEDS_OF_EXACT_CLAIMS} could decide" if few else ""

@@ -125,7 +125,7 @@ def gather(table: Table, request: CompareRequest) -> Runs:
         raise InputError(f"{table.path}: has the arm {arms[0]} alone; expected others beside it")
     arms = [request.baseline, *(name for name in arms if name != request.baseline)]
     seeds = sorted({key for _, key in runs}, key=lambda seed: (isinstance(seed, str), seed))
-    why = _why_unpaired(runs, arms, seeds, request, seed is None)
+    why = _why_unpaired(runs, arms, request.pairing, seed is None)
     if why and not math.isnan(request.margin):
         raise InputError("--margin: equivalence is tested on pairs of runs, and these are unpaired; leave it out")
     directions = {name: _better(table, name, column) for name, column in columns.items()}
@@ -172,9 +172,8 @@ def _others(table: Table, used: Sequence[str | None]) -> list[str]:
     for name in table.columns:
         if name in used or name.startswith("_") or (table.metrics and not name.startswith(table.metrics)):
             continue
-        texts = [row[name] for row in table.rows if name in row]
-        numbers = all(number(text) is not None for text in texts)
-        if numbers and (len(set(texts)) > 1 or table.metrics):
+        texts = {row[name] for row in table.rows if name in row}
+        if all(number(text) is not None for text in texts) and (len(texts) > 1 or table.metrics):
             columns.append(name)
     return columns
 
@@ -204,10 +203,8 @@ def _states(table: Table) -> tuple[str | None, list[str]]:
         if texts and texts <= STATUS.keys():
             return name, []
         if texts & STATUS.keys():
-            strange = ", ".join(sorted(texts - STATUS.keys()))
-            return None, [
-                f"the column {name} is not read, for it says {strange}; runs with a number count as ended well"
-            ]
+            why = f"is not read, for it says {', '.join(sorted(texts - STATUS.keys()))}"
+            return None, [f"the column {name} {why}; runs with a number count as ended well"]
     return None, []
 
 
@@ -216,30 +213,20 @@ def _better(table: Table, name: str, column: str) -> Better:
     if column in table.better:
         return table.better[column]
     parts = re.split(r"[/._-]", name)
-    for first in range(len(parts)):
-        quantity = METRICS.get("_".join(parts[first:]))
-        if quantity is not None:
-            return quantity.better
-    return None
-
-
-# pairs ---------------------------------------------------------------------------------------------------------------
+    endings = ["_".join(parts[first:]) for first in range(len(parts))]
+    return next((METRICS[ending].better for ending in endings if ending in METRICS), None)
 
 
 def _why_unpaired(
-    runs: Mapping[tuple[str, Seed], ExternalRun],
-    arms: Sequence[str],
-    seeds: Sequence[Seed],
-    request: CompareRequest,
-    seedless: bool,
+    runs: Mapping[tuple[str, Seed], ExternalRun], arms: Sequence[str], pairing: Pairing, seedless: bool
 ) -> str:
     """Return why runs are not paired by seed; empty if they are, as where one arm has all seeds of the others."""
-    if request.pairing == "unpaired":
+    if pairing == "unpaired":
         return "there are no seeds" if seedless else "as was asked for"
     of = {arm: {seed for name, seed in runs if name == arm} for arm in arms}
-    if request.pairing == "paired":
+    if pairing == "paired":
         apart = [arm for arm in arms[1:] if not of[arm] & of[arms[0]]]
         if apart:
             raise InputError(f"--paired: {apart[0]} shares no seed with {arms[0]}; expected seeds that both have")
         return ""
-    return "" if any(len(of_arm) == len(seeds) for of_arm in of.values()) else "seeds do not match"
+    return "" if set.union(*of.values()) in of.values() else "seeds do not match"
