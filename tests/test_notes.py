@@ -9,7 +9,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from lm.analysis.results import Results, curves, load, value
+from lm.analysis.results import Records as Results
+from lm.analysis.results import curves, load, value
 from lm.config.reading import shipped_files
 from lm.config.tree import load_yaml
 from lm.report.pack import unpack

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Required, TypedDict
 
 import numpy as np
 
-from lm.analysis.results import Results, value
+from lm.analysis.results import Records, value
 from lm.config.keys import Also, Name, Text, keys
 from lm.config.reading import Seeds, read_seeds
 from lm.config.tree import InputError, nearest
@@ -222,7 +222,7 @@ def measured(record: Record, metric: str) -> float:
     return value(record, metric)
 
 
-def by_seed(results: Results, claim: Claim) -> dict[int, float]:
+def by_seed(results: Records, claim: Claim) -> dict[int, float]:
     """Compute the claim's number for each seed on which all its arms have the metric."""
     numbers: dict[int, float] = {}
     for seed in results.manifest["seeds"]:

@@ -7,7 +7,7 @@ from rich.console import Console
 
 from lm.analysis.answers import DECIDED, Answer, adjust_p, answer_claim
 from lm.analysis.claims import KINDS, Claim
-from lm.analysis.results import Results
+from lm.analysis.results import Records as Results
 from lm.analysis.texts import DocumentCache
 from lm.report.render import Section, TableCell, print_section
 from lm.stats.tests import ALPHA, smallest_p

@@ -10,7 +10,8 @@ import pandas as pd
 
 from lm.analysis.compare import format_seeds as count_seeds
 from lm.analysis.curve import last_validations
-from lm.analysis.results import Results, data_order_mismatches, one_tokenizer, provenance_differences
+from lm.analysis.results import Records as Results
+from lm.analysis.results import data_order_mismatches, one_tokenizer, provenance_differences
 from lm.analysis.texts import LOSS_OF, Texts, generalises, texts_by_quantity
 from lm.report.run import describe_autotune, whereabouts
 from lm.report.sections import unlike_pairs

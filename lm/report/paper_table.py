@@ -11,7 +11,8 @@ from typing import Any
 import pandas as pd
 
 from lm.analysis.compare import HEALTHY, NO_RUN, NONE_ENDED
-from lm.analysis.results import Results, quantities
+from lm.analysis.results import Records as Results
+from lm.analysis.results import quantities
 from lm.config.tree import InputError
 from lm.report.notes import method
 from lm.report.render import Section, TableCell

@@ -9,7 +9,8 @@ from lm.analysis.comparability import format_provenance, provenance_diff
 from lm.analysis.compare import format_seeds
 from lm.analysis.effects import Effects, Orders, effects, orders
 from lm.analysis.pace import UNITS, StepsToBaselineLoss, mean_share
-from lm.analysis.results import Results, value
+from lm.analysis.results import Records as Results
+from lm.analysis.results import value
 from lm.report.render import Section
 from lm.report.tables import heading, number, signed
 from lm.stats.tests import t_interval

@@ -9,7 +9,8 @@ import pandas as pd
 
 from lm.analysis.compare import LOST
 from lm.analysis.pace import StepsToBaselineLoss, mean_share
-from lm.analysis.results import HEADLINE, Results
+from lm.analysis.results import HEADLINE
+from lm.analysis.results import Records as Results
 from lm.report.render import Section, TableCell
 from lm.stats.verdicts import Better
 from lm.store.files import escape_cell, escape_formula

@@ -8,7 +8,8 @@ from rich.console import Console
 
 from lm.analysis.claims import measured
 from lm.analysis.comparability import commit_of
-from lm.analysis.results import Results, load
+from lm.analysis.results import Records as Results
+from lm.analysis.results import load
 from lm.analysis.tidy import status_of
 from lm.config.tree import InputError, nearest
 from lm.report.render import print_table

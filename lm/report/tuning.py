@@ -9,7 +9,8 @@ import numpy as np
 
 from lm.analysis.compare import compare
 from lm.analysis.rates import RateCurve, rate_curve, sensitivity_difference
-from lm.analysis.results import Results, load
+from lm.analysis.results import Records as Results
+from lm.analysis.results import load
 from lm.config.plain import shown
 from lm.config.tree import InputError
 from lm.report.render import Section

@@ -13,7 +13,8 @@ from rich.console import Console
 from lm.analysis.answers import Answer
 from lm.analysis.compare import compare
 from lm.analysis.pace import steps_to_baseline_loss
-from lm.analysis.results import Results, load
+from lm.analysis.results import Records as Results
+from lm.analysis.results import load
 from lm.report.claims import answers, claims_section, show_claims
 from lm.report.figures.catalogue import FigureInputs, draw_figures
 from lm.report.figures.picture import as_files

@@ -16,7 +16,8 @@ from scipy import stats
 
 from lm.analysis.compare import compare
 from lm.analysis.pace import StepsToBaselineLoss
-from lm.analysis.results import HEADLINE, Results, load
+from lm.analysis.results import HEADLINE, load
+from lm.analysis.results import Records as Results
 from lm.report.notes import axes, notes
 from lm.report.render import escape, is_bold
 from lm.report.tables import (

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from lm.analysis.curve import curve_table
 from lm.analysis.pace import StepsToBaselineLoss, steps_to_baseline_loss
-from lm.analysis.results import Results
+from lm.analysis.results import Records as Results
 from lm.cli import main
 from lm.report import write
 from lm.report.write import write_report

@@ -15,7 +15,8 @@ from rich.console import Console
 
 from lm.analysis.compare import compare
 from lm.analysis.pace import steps_to_baseline_loss
-from lm.analysis.results import Results, curves, load
+from lm.analysis.results import Records as Results
+from lm.analysis.results import curves, load
 from lm.cli import main
 from lm.config.tree import InputError
 from lm.report.figures.catalogue import FigureInputs

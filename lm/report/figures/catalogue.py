@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import pandas as pd
 
-from lm.analysis.results import Results
+from lm.analysis.results import Records as Results
 from lm.report import figures as package
 from lm.report.figures.chart import Chart
 from lm.report.figures.picture import USUAL, RenderedFigures, render_all

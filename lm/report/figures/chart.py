@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from lm.analysis.results import Results
+from lm.analysis.results import Records as Results
 from lm.store.metrics import describe
 from lm.store.record import Record
 

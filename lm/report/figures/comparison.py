@@ -8,7 +8,8 @@ import numpy as np
 import pandas as pd
 
 from lm.analysis.compare import compare
-from lm.analysis.results import HEADLINE, Results, value
+from lm.analysis.results import HEADLINE, value
+from lm.analysis.results import Records as Results
 from lm.report.figures.catalogue import Figure, FigureInputs
 from lm.report.figures.chart import (
     SPREAD,

@@ -7,7 +7,7 @@ import itertools
 
 import numpy as np
 
-from lm.analysis.results import Results
+from lm.analysis.results import Records as Results
 from lm.config.tree import canonical
 from lm.report.figures.catalogue import Figure, FigureInputs
 from lm.report.figures.chart import (

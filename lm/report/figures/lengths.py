@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from lm.analysis.results import Results
+from lm.analysis.results import Records as Results
 from lm.report.figures.catalogue import Figure, FigureInputs
 from lm.report.figures.chart import Axis, Chart, Getter, Panel, Stroke, mean_over_seeds, stack_seeds
 from lm.store.record import Record

@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from lm.analysis.results import Results, curves
+from lm.analysis.results import Records as Results
+from lm.analysis.results import curves
 from lm.report.figures.catalogue import Figure, FigureInputs
 from lm.report.figures.chart import SPREAD, Axis, Chart, Heat, Panel, Series, grid_of
 from lm.store.files import unescape_formula

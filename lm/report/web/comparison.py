@@ -9,7 +9,8 @@ from typing import Any
 import pandas as pd
 
 from lm.analysis.pace import StepsToBaselineLoss, mean_share
-from lm.analysis.results import HEADLINE, Results, value
+from lm.analysis.results import HEADLINE, value
+from lm.analysis.results import Records as Results
 from lm.analysis.tidy import status_of
 from lm.report.figures.chart import label
 from lm.report.tables import (

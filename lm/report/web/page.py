@@ -9,7 +9,7 @@ import pandas as pd
 
 from lm.analysis.answers import Answer
 from lm.analysis.pace import steps_to_baseline_loss
-from lm.analysis.results import Results
+from lm.analysis.results import Records as Results
 from lm.report.claims import claims_section
 from lm.report.figures.catalogue import FigureInputs, charts
 from lm.report.notes import axes, grouped

@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 
 from lm.analysis.comparability import commit_of
-from lm.analysis.results import Results
+from lm.analysis.results import Records as Results
 from lm.analysis.tidy import status_of
 from lm.report.figures.chart import label
 from lm.report.notes import CELLS, changes
