@@ -6,15 +6,17 @@ from pathlib import Path
 from typing import Annotated, Any, Required, TypedDict
 
 from lm.ablation.design import MAX_ARMS, Design, DesignNode, read_design
-from lm.ablation.ladder.spec import LadderNode, LadderSpec, read_ladder
 from lm.ablation.sections import (
     CurveNode,
     Grid,
+    LadderNode,
+    LadderSpec,
     Stages,
     Tuning,
     TuningNode,
     is_positive,
     read_grid,
+    read_ladder,
     read_section,
     read_stages,
     read_tuning,
