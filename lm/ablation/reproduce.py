@@ -198,20 +198,25 @@ def _write(
     lines = [f"# Claims, tier {tier}", "", f"Made by `lm {shlex.join(command)}`.", ""]
     lines += [*markdown_section(claims_section(answered, title="", several=True)), *(f"- {line}" for line in left_out)]
     write_atomic(folder / "table.md", "\n".join(lines).rstrip() + "\n")
-    of_claim, of_answer = ("kind", "claim", "source", "metric"), ("estimate", "low", "high", "seeds", "p", "q")
-    frame = pd.DataFrame(
-        {
-            "experiment": name,
-            **{column: getattr(answer.claim, column) for column in of_claim},
-            "expected": answer.claim.expected(),
-            **{column: getattr(answer, column) for column in (*of_answer, "p_holm", "post_hoc")},
-            "over": answer.generalises_over,
-            "verdict": answer.verdict,
-            "note": answer.note,
-        }
-        for name, answer in answered
+    of_answer = (
+        "estimate",
+        "low",
+        "high",
+        "seeds",
+        "p",
+        "q",
+        "p_holm",
+        "post_hoc",
+        "generalises_over",
+        "verdict",
+        "note",
     )
-    write_atomic(folder / "table.csv", as_csv(frame))
+    rows = []
+    for name, answer in answered:
+        of_claim = {column: getattr(answer.claim, column) for column in ("kind", "claim", "source", "metric")}
+        row = {"experiment": name, **of_claim, "expected": answer.claim.expected()}
+        rows.append({**row, **{column: getattr(answer, column) for column in of_answer}})
+    write_atomic(folder / "table.csv", as_csv(pd.DataFrame(rows).rename(columns={"generalises_over": "over"})))
 
 
 # ladders -------------------------------------------------------------------------------------------------------------

@@ -148,11 +148,18 @@ def read_claim(tree: Any, arms: Sequence[str], baseline: str, path: str) -> Clai
     over = _weights(tree["over"], arms, f"{path}.over") if relation == "slope" else {}
     if over and (min(over.values()) <= 0 or len(set(over.values())) < 2):
         raise InputError(f"{path}.over: expected two different numbers or more, all above 0, found {tree['over']!r}")
+    contrast = _weights(tree["contrast"], arms, f"{path}.contrast") if "contrast" in tree and not over else {}
+    if not over and not contrast:
+        if "arm" not in tree:
+            raise InputError(f"{path}: arm is missing; a claim needs arm (and against), or a contrast of several arms")
+        contrast = {_arm(tree["arm"], arms, f"{path}.arm"): 1.0}
+        if relation != "range" or "against" in tree:
+            contrast[_arm(tree.get("against", baseline), arms, f"{path}.against")] = -1.0
     return Claim(
         claim=str(tree["claim"]),
         metric=_metric(tree["metric"], f"{path}.metric"),
         relation=relation,
-        contrast={} if over else _contrast(tree, arms, baseline, path),
+        contrast=contrast,
         over=over,
         exact=tree.get("exact", False),
         source=str(tree.get("source", "")),
@@ -194,16 +201,6 @@ def _arm(name: Any, arms: Sequence[str], path: str) -> str:
     if str(name) not in arms:
         raise InputError(f"{path}: no arm {name!r}.{nearest(str(name), list(arms))} Choose from {', '.join(arms)}")
     return str(name)
-
-
-def _contrast(tree: Mapping[str, Any], arms: Sequence[str], baseline: str, path: str) -> dict[str, float]:
-    if "contrast" in tree:
-        return _weights(tree["contrast"], arms, f"{path}.contrast")
-    if "arm" not in tree:
-        raise InputError(f"{path}: arm is missing; a claim needs arm (and against), or a contrast of several arms")
-    arm = _arm(tree["arm"], arms, f"{path}.arm")
-    alone = tree["relation"] == "range" and "against" not in tree
-    return {arm: 1.0} if alone else {arm: 1.0, _arm(tree.get("against", baseline), arms, f"{path}.against"): -1.0}
 
 
 # measuring -----------------------------------------------------------------------------------------------------------

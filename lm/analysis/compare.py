@@ -1,5 +1,6 @@
 """Arms compared with the baseline: paired differences, verdicts, and why one is withheld."""
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
@@ -79,8 +80,6 @@ def format_seeds(count: int) -> str:
     return f"{count} seed{'s' * (count != 1)}"
 
 
-# wording -------------------------------------------------------------------------------------------------------------
-
 LOST = ("diverged", "failed", "damaged")
 """Statuses of cells that enter no mean."""
 
@@ -95,12 +94,9 @@ def _differences(results: Records, arm: str, quantity: str, in_stages: bool) -> 
     """Return paired differences in the order of the seeds; in stages, those before the first missing cell."""
     if not in_stages:
         return [x - y for x, y in paired(results, arm, quantity)]
-    differences = []
-    for seed in results.manifest["seeds"]:
-        arm_record, base_record = results.records[arm, seed], results.records[results.manifest["baseline"], seed]
-        if arm_record is None or base_record is None:
-            break
-        differences.append(value(arm_record, quantity) - value(base_record, quantity))
+    pairs = [(results.records[arm, seed], results.records[results.arms[0], seed]) for seed in results.manifest["seeds"]]
+    trained = [(x, y) for x, y in itertools.takewhile(all, pairs) if x and y]
+    differences = [value(x, quantity) - value(y, quantity) for x, y in trained]
     return [difference for difference in differences if math.isfinite(difference)]
 
 
@@ -119,9 +115,9 @@ def compare(results: Records) -> pd.DataFrame:
     judged = _judged(results, noises if generalises(results) else {})
     for quantity in quantities(results):
         for arm in results.arms:
-            comparison = judged.get((arm, quantity)) or plain([x - y for x, y in paired(results, arm, quantity)])
-            if arm == base:
-                comparison = Comparison([], verdict=Verdict("baseline"))
+            comparison = Comparison([], verdict=Verdict("baseline"))
+            if arm != base:
+                comparison = judged.get((arm, quantity)) or plain([x - y for x, y in paired(results, arm, quantity)])
             row = {
                 "arm": arm,
                 "metric": quantity,
@@ -264,9 +260,8 @@ def lost_runs_suffix(results: Records, arm: str, on: str = "") -> str:
 
 def format_lost_runs(on: str, arm_statuses: Sequence[str], base_statuses: Sequence[str]) -> str:
     """Format the seeds a verdict rests on and the lost runs of both sides, to follow the verdict."""
-    parts_lost = []
+    parts = [on] if on else []
     for statuses, name in ((arm_statuses, ""), (base_statuses, "baseline: ")):
         counts = [f"{statuses.count(kind)} {kind}" for kind in LOST if kind in statuses]
-        parts_lost += [name + ", ".join(counts)] if counts else []
-    parts = [*([on] if on else []), *parts_lost]
+        parts += [name + ", ".join(counts)] if counts else []
     return f" ({'; '.join(parts)})" if parts else ""

@@ -278,9 +278,8 @@ def find_one(text: str, out: Path) -> RunEntry:
     path_name(experiment, f"{text}: the experiment")
     experiments = list(folders_of(out))
     if experiment not in experiments:
-        raise InputError(
-            f"{text}: no experiment {experiment!r} in {out}.{nearest(experiment, experiments)} {_choices(experiments)}"
-        )
+        near = nearest(experiment, experiments)
+        raise InputError(f"{text}: no experiment {experiment!r} in {out}.{near} {_choices(experiments)}")
     of_it = runs(out, experiment)
     if of_it.unreadable and not of_it.runs:
         raise InputError(of_it.unreadable[0])

@@ -173,9 +173,6 @@ def _read_runs(
     return runs, strange
 
 
-# what runs measured --------------------------------------------------------------------------------------------------
-
-
 def _others(table: Table, used: Sequence[str | None]) -> list[str]:
     """List the other columns of numbers that are not the same in every run."""
     columns = []
@@ -263,14 +260,18 @@ def compare_runs(runs: Runs) -> pd.DataFrame:
     judged, base = _judged(runs), runs.arms[0]
     rows: list[dict[str, Any]] = []
     for quantity, arm in itertools.product(runs.measured, runs.arms):
-        comparison = judged.get((arm, quantity)) or _described(runs, arm, quantity)
+        of_arm, of_base = values(runs, arm, quantity), values(runs, base, quantity)
+        comparison = Comparison([], verdict=Verdict("baseline"))
+        if arm != base:
+            plainly = plain(differences(runs, arm, quantity)) if runs.paired else describe_unpaired(of_arm, of_base)
+            comparison = judged.get((arm, quantity), plainly)
         statuses = [str(status) for status in runs.statuses(arm)]
         present = [status for status in statuses if status != "missing"]  # an unpaired run, only where it says so
         row: dict[str, Any] = {
             "arm": arm,
             "metric": quantity,
             "family": "baseline" if arm == base else "confirmatory",
-            **counted(values(runs, arm, quantity), present, len(runs.seeds) if runs.paired else len(statuses)),
+            **counted(of_arm, present, len(runs.seeds) if runs.paired else len(statuses)),
             "margin": runs.margin if quantity == runs.judged[0] else math.nan,
             **columns_of(comparison),
         }
@@ -326,12 +327,3 @@ def _judged(runs: Runs) -> dict[tuple[str, str], Comparison]:
     ]
     confirm_unpaired(apart)
     return dict(zip(keys, apart, strict=True))
-
-
-def _described(runs: Runs, arm: str, quantity: str) -> Comparison:
-    """Compare an arm in a quantity that is not judged; the baseline's comparison is empty."""
-    if arm == runs.arms[0]:
-        return Comparison([], verdict=Verdict("baseline"))
-    if runs.paired:
-        return plain(differences(runs, arm, quantity))
-    return describe_unpaired(values(runs, arm, quantity), values(runs, runs.arms[0], quantity))
