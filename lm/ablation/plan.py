@@ -114,9 +114,8 @@ def with_autotuned_settings(experiment: Experiment, out: Path, workers: int | No
     steps_in_turn = math.ceil(cells / workers) * steps if isinstance(steps, int) else None
     _, decision = replace_auto_settings(baseline, out, threads_each(workers), steps_in_turn, arms)
     if decision is None:  # the baseline sets its own
-        raise InputError(
-            f"{', '.join(settings)}: auto is decided on the baseline, and {experiment.baseline} names its own"
-        )
+        listed = ", ".join(settings)
+        raise InputError(f"{listed}: auto is decided on the baseline, and {experiment.baseline} names its own")
     chosen = {f"trainer.{name}": value for name, value in decision.chosen.items()}
     return replace(experiment, tree=override(experiment.tree, chosen), autotuned=asdict(decision))
 
@@ -250,11 +249,7 @@ def write_manifest(plan: Plan, store: Store, command: Sequence[str] = ()) -> Pat
         "command": stored_command(command),
         "notes": experiment.notes,
         "baseline": experiment.baseline,
-        "metric": inference.metric,
-        "secondary": inference.secondary,
-        "margin": inference.margin,
-        "confirmatory": inference.confirmatory,
-        "declared": inference.declared,
+        **{name: getattr(inference, name) for name in ("metric", "secondary", "margin", "confirmatory", "declared")},
         "axes": axes(plan),
         "equal": inference.equal,
         "adaptive": {"looks": list(looks), "maximum": looks[-1]} if looks else None,

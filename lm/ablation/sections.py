@@ -67,9 +67,8 @@ def _read_selection_seeds(
         raise InputError(f"{path}: arms are judged by {metric}, of which neither more nor less is better")
     seeds = read_seeds(tree.get("seeds", default), f"{path}.seeds")
     if shared := sorted(set(seeds) & set(confirmation)):
-        raise InputError(
-            f"{path}.seeds: {shared} confirm the winner; a winner is confirmed on seeds it was not chosen on"
-        )
+        why = "a winner is confirmed on seeds it was not chosen on"
+        raise InputError(f"{path}.seeds: {shared} confirm the winner; {why}")
     return seeds
 
 
@@ -329,9 +328,8 @@ def read_ladder(
     if isinstance(experiment.get("seeds"), Mapping):
         raise InputError(f"{path}: seeds: a ladder has no stages, as each rung's law rests on all of its seeds")
     if describe(metric).better != "lower":
-        raise InputError(
-            f"{path}: metric: a ladder follows a loss that falls with compute, such as nll; found {metric}"
-        )
+        expected = "a ladder follows a loss that falls with compute, such as nll"
+        raise InputError(f"{path}: metric: {expected}; found {metric}")
     path = f"{path}: ladder"
     missing = "a ladder needs sizes by name, from the smallest"
     tree = read_section({} if experiment["ladder"] is None else experiment["ladder"], LadderNode, path, missing=missing)

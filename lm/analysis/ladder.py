@@ -137,9 +137,8 @@ def load_ladder(folder: Path) -> LadderResults:
     rungs = [load(whole.parent / name) for name in names]
     for rung in rungs:
         if set(rung.manifest["arms"]) != set(manifest["arms"]):
-            raise InputError(
-                f"{folder / FILE}: rung {rung.manifest['name']} has other arms than the ladder; run `lm ablate` again"
-            )
+            name = rung.manifest["name"]
+            raise InputError(f"{folder / FILE}: rung {name} has other arms than the ladder; run `lm ablate` again")
     law, no_law = _law(manifest, rungs)
     with_text = [generalises(rung) and rung.headline in LOSS_OF for rung in rungs]
     noises = [
@@ -153,9 +152,8 @@ def load_ladder(folder: Path) -> LadderResults:
 def losses(results: Records, arm: str) -> np.ndarray:
     """Return the headline value of each seed, NaN where a cell has none."""
     records = [results.records[arm, seed] for seed in results.manifest["seeds"]]
-    return np.array(
-        [math.nan if record is None else value(record, results.headline) for record in records], dtype=float
-    )
+    numbers = [math.nan if record is None else value(record, results.headline) for record in records]
+    return np.array(numbers, dtype=float)
 
 
 def _point(manifest: LadderManifest, rung: RungOf, results: Records, arm: str) -> ScalePoint:
@@ -169,10 +167,8 @@ def _law(manifest: LadderManifest, rungs: Sequence[Records]) -> tuple[LawOf | No
     points = [_point(manifest, *rung, base) for rung in zip(manifest["rungs"], rungs, strict=True)]
     points = [point for point in points if len(point.base)]
     if len(points) < MIN_RUNGS:
-        return None, (
-            f"No law: {len(points)} rung{'s' * (len(points) != 1)} with runs of {base}, and a law of three parameters "
-            f"takes {MIN_RUNGS}."
-        )
+        rungs_are = f"{len(points)} rung{'s' * (len(points) != 1)} with runs of {base}"
+        return None, f"No law: {rungs_are}, and a law of three parameters takes {MIN_RUNGS}."
     ladder = LadderDraws(points)
     law, drawn = ladder.laws(ladder.base_k, ladder.base_dk, len(points))
     if not law.falls:

@@ -119,9 +119,8 @@ def read_manifest(folder: Path) -> Manifest:
     if (folder / "ladder.json").is_file():
         raise InputError(f"{folder}: is a ladder; name a rung of it, a folder beside it such as {folder.name}.RUNG")
     if not path.is_file():
-        raise InputError(
-            f"{folder}: holds no experiment.json; expected a folder that `lm ablate` made, such as OUT/NAME"
-        )
+        expected = "a folder that `lm ablate` made, such as OUT/NAME"
+        raise InputError(f"{folder}: holds no experiment.json; expected {expected}")
     manifest: Any = MANIFEST.read(read_json(path), path)
     again = "run `lm ablate` again"
     check_shape(manifest, Manifest, path, again)

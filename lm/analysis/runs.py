@@ -90,11 +90,9 @@ def runs(out: Path, only: str | None = None) -> RunIndex:
     """List all runs below a folder of results, or of one experiment in it. Raises InputError if it holds no results."""
     folders = folders_of(out)
     if not folders and not os.path.isdir(out / "cells"):
-        near = nearest(out.name, _names(out.parent))
         what = "holds no results" if os.path.isdir(out) else "no such folder"
-        raise InputError(
-            f"{out}: {what}; expected a folder that `lm ablate` made, or the name of an experiment in results.{near}"
-        )
+        expected = "a folder that `lm ablate` made, or the name of an experiment in results"
+        raise InputError(f"{out}: {what}; expected {expected}.{nearest(out.name, _names(out.parent))}")
     names = folders if only is None else [only, f"{only}.tuned"]
     require_own(out, [*{name.removesuffix(".tune") for name in names}, "cells"])
     store, listed, unreadable = Store(out), list[RunEntry](), list[str]()

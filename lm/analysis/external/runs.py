@@ -121,16 +121,13 @@ def gather(table: Table, request: CompareRequest) -> Runs:
     columns = {name: table.column(name, "--metric") for name in request.metrics}
     columns |= {table.short(name): name for name in _others(table, [arm, seed, *columns.values()])}
     if arm in columns.values() or seed in columns.values():
-        raise InputError(
-            f"{table.path}: --metric: {request.arm} and {request.seed} tell runs apart and measure nothing"
-        )
+        both = f"{request.arm} and {request.seed}"
+        raise InputError(f"{table.path}: --metric: {both} tell runs apart and measure nothing")
     runs, strange = _read_runs(table, arm, seed, columns, request)
     arms = list(dict.fromkeys(name for name, _ in runs))
     if request.baseline not in arms:
-        raise InputError(
-            f"{table.path}: --baseline {shown(request.baseline)}: no such arm.{nearest(request.baseline, arms)} "
-            f"It has {', '.join(arms)}"
-        )
+        near, where = nearest(request.baseline, arms), f"{table.path}: --baseline {shown(request.baseline)}"
+        raise InputError(f"{where}: no such arm.{near} It has {', '.join(arms)}")
     if len(arms) == 1:
         raise InputError(f"{table.path}: has the arm {arms[0]} alone; expected others beside it")
     arms = [request.baseline, *(name for name in arms if name != request.baseline)]
