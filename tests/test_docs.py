@@ -13,8 +13,7 @@ import torch
 import lm
 from lm.ablation.design import DesignNode
 from lm.ablation.experiment import ExperimentFile, Tier
-from lm.ablation.ladder.spec import LadderNode, MarginNode, RungNode
-from lm.ablation.sections import CurveNode, RatesNode, Stages, TuningNode
+from lm.ablation.sections import CurveNode, LadderNode, MarginNode, RatesNode, RungNode, Stages, TuningNode
 from lm.analysis.claims import ClaimNode
 from lm.cli import main
 from lm.cli.commands import commands

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from lm.analysis.compare import compare
-from lm.analysis.results import Results as Records
+from lm.analysis.results import Records
 from lm.analysis.results import load as load_records
 from lm.analysis.tidy import cells, curves
 from lm.config.tree import nearest

@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from lm.analysis.results import Results
+from lm.analysis.results import Records
 from lm.analysis.verdict_text import brief_verdict, format_seeds
 from lm.report.tables import mean_and_sd
 from lm.stats.verdicts import DIRECTIONS
@@ -16,7 +16,7 @@ MOST_NAMES = 3
 """Largest number of arms of a kind that a sentence names."""
 
 
-def answer(results: Results, compared: pd.DataFrame) -> str:
+def answer(results: Records, compared: pd.DataFrame) -> str:
     """State which arm is best in the headline quantity, by how much and how sure, in one sentence.
 
     Args:

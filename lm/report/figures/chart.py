@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from lm.analysis.results import Results
+from lm.analysis.results import Records
 from lm.store.metrics import describe
 from lm.store.record import Record
 
@@ -265,7 +265,7 @@ def getter(*keys: str) -> Getter:
     return pick
 
 
-def stack_seeds(results: Results, arm: str, pick: Getter) -> np.ndarray | None:
+def stack_seeds(results: Records, arm: str, pick: Getter) -> np.ndarray | None:
     """Stack a value of an arm's successful runs, (s, ...); None where none holds it.
 
     Values of another shape than the first are left out, as there is no mean over them.

@@ -9,7 +9,7 @@ import pandas as pd
 
 from lm.analysis.answers import Answer
 from lm.analysis.pace import steps_to_baseline_loss
-from lm.analysis.results import Results
+from lm.analysis.results import Records
 from lm.report.answer import answer
 from lm.report.claims import claims_section
 from lm.report.figures.catalogue import FigureInputs, charts
@@ -36,7 +36,7 @@ from lm.report.web.parts import (
 )
 
 HERE = Path(__file__).parent
-Tuning = tuple[dict[str, Any], Results, dict[str, Study]]
+Tuning = tuple[dict[str, Any], Records, dict[str, Study]]
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Body:
 
 
 def body(
-    results: Results,
+    results: Records,
     compared: pd.DataFrame,
     claims: Sequence[tuple[str, Answer]] = (),
     tuning: Tuning | None = None,
