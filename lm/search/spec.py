@@ -11,8 +11,7 @@ from lm.config.keys import Also, Changes, Text, keys, ref, required
 from lm.config.plain import shown
 from lm.config.reading import Seeds, read_base, read_seeds, read_text, report_name, require_kind, resolve_file
 from lm.config.tree import InputError, Tree, load_yaml, nearest, override
-from lm.search.distributions import SpacePaths
-from lm.search.space import Space, read_space
+from lm.search.space import Space, SpacePaths, read_space
 from lm.store.metrics import METRICS, VALIDATION_METRICS, nearest_metric
 
 SAMPLERS: dict[str, tuple[str, ...]] = {
