@@ -48,11 +48,7 @@ class ExecutorSpec:
 
 
 def parse_executor(value: object, where: str = "--executor") -> ExecutorSpec:
-    """Parse the text of an executor and check that its package is installed.
-
-    Args:
-        value: as on a command line.
-        where: name of the option or argument, for messages.
+    """Parse the text of an executor, named `where` in messages, and check that its package is installed.
 
     Raises:
         InputError: if there is no such executor or option, or its package is not installed.
@@ -60,10 +56,8 @@ def parse_executor(value: object, where: str = "--executor") -> ExecutorSpec:
     text = value if isinstance(value, str) else ""
     name, _, rest = text.partition(":")
     if name not in EXECUTORS:
-        wrong = shown(name if text else value)
-        raise InputError(
-            f"{where}: no executor {wrong}.{nearest(name, list(EXECUTORS))} Choose from {', '.join(EXECUTORS)}"
-        )
+        choices = f"{nearest(name, list(EXECUTORS))} Choose from {', '.join(EXECUTORS)}"
+        raise InputError(f"{where}: no executor {shown(name if text else value)}.{choices}")
     if text == LOCAL:  # has nothing to check
         return ExecutorSpec(LOCAL)
     executor = ExecutorSpec(name).executor
@@ -103,11 +97,7 @@ def _parse_options(choices: Mapping[str, str], text: str, where: str) -> dict[st
 def usable(value: object, loggers: Sequence[str], where: str = "--executor", of_loggers: str = "--logger") -> str:
     """Return the executor if it can train the cells, after a check that it can be reached.
 
-    Args:
-        value: as on a command line.
-        loggers: names of the loggers of the runs.
-        where: name of the option or argument of the executor, for messages.
-        of_loggers: name of the option or argument of the loggers.
+    `where` and `of_loggers` name the options or arguments of the executor and the loggers in messages.
 
     Raises:
         InputError: if there is no such executor, it cannot be reached, or it does not support loggers.

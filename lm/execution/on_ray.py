@@ -88,14 +88,7 @@ class OnRay(Job):
 
 
 class Ray(Executor):
-    """Executor of tasks on the nodes of a Ray cluster.
-
-    Args:
-        store: of the cells.
-        capacity: cells at a time.
-        say: called with a line when the submission of a cell is delayed.
-        options: address of the cluster, or memory of one to be started, which has a core for each thread.
-    """
+    """Executor of tasks on the nodes of a Ray cluster, or of one to be started with a core for each thread."""
 
     package = "ray"
     options: ClassVar[Mapping[str, str]] = {

@@ -130,14 +130,7 @@ class OnSlurm(Job):
 
 
 class Slurm(Executor):
-    """Executor of jobs of a SLURM cluster.
-
-    Args:
-        store: where the cells are trained into, on a disk that all machines see.
-        capacity: cells at a time, in the queue or at work.
-        say: called with a line when the submission of a cell is delayed.
-        options: values of `options` by name.
-    """
+    """Executor of jobs of a SLURM cluster, all of whose machines see the store; `capacity` includes queued jobs."""
 
     package = "submitit"
     options: ClassVar[Mapping[str, str]] = {
@@ -159,23 +152,38 @@ class Slurm(Executor):
         super().__init__(store, capacity, say, options)
         store.cells.mkdir(parents=True, exist_ok=True)
         self.folder = Path(tempfile.mkdtemp(prefix=".slurm-", dir=store.cells.resolve()))  # for its owner alone
-        self.last_query = 0.0
-        self.late = 0.0 if self.settings.get("executor") == "local" else LATE_SECONDS
-        self.every = 0.5 if not self.late else STATE_SECONDS
+        self.failed, self.last_query, self.real = False, 0.0, self.settings.get("executor", "slurm") == "slurm"
+        self.late, self.every = (LATE_SECONDS, STATE_SECONDS) if self.real else (0.0, 0.5)
+        chosen = self.settings
+        time_each = minutes(chosen["time"]) if "time" in chosen else MINUTES
+        more: dict[str, Any] = {"gpus_per_node": int(chosen["gpus"])} if "gpus" in chosen else {}
+        if self.real:
+            plain = ("partition", "account", "qos", "constraint", "exclude", "mem")
+            more |= {name: chosen[name] for name in plain if name in chosen}
+            more |= {"job_name": "lm", "nodes": 1, "ntasks_per_node": 1, "array_parallelism": capacity}
+            more |= {"time": time_each, "cpus_per_task": self.threads_each(chosen, capacity)}
+        else:
+            more["timeout_min"] = time_each
         try:
-            threads = self.threads_each(self.settings, capacity)
-            self.queue = Queue(self.settings, self.folder / "submitit", capacity, threads)
-        except BaseException:
+            kind: Any = submitit.SlurmExecutor if self.real else submitit.LocalExecutor
+            self.queue = kind(self.folder / "submitit", max_num_timeout=TIMEOUTS)
+            self.queue.update_parameters(stderr_to_stdout=True, **more)
+        except BaseException as error:
             shutil.rmtree(self.folder, ignore_errors=True)
+            if isinstance(error, RuntimeError):  # SLURM is not available
+                raise InputError(f"--executor slurm: {error}") from None
             raise
-        self.failed = False
 
     def close(self) -> None:
         """Cancel all jobs and remove their folder, unless one failed."""
         jobs = [job.job for job in self.jobs.values() if job.job is not None]
         self.jobs.clear()
-        self.queue.cancel(jobs)
-        self.queue.wait_until_gone(jobs, CLOSE_SECONDS)
+        self._cancel_jobs(jobs)
+        deadline = time.monotonic() + CLOSE_SECONDS
+        while jobs and time.monotonic() < deadline:
+            states = self._states(jobs)
+            jobs = [job for job in jobs if states is None or states[job.job_id] in STATES]
+            time.sleep(0.1 if not self.real else 1.0)
         if not self.failed:  # the output of the jobs tells why
             shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -227,7 +235,7 @@ class Slurm(Executor):
             time.sleep(min(READ_SECONDS, max(0.0, deadline - time.monotonic())))
 
     def _submit_jobs(self) -> None:
-        """Submit the cells that have come since the last call, as one array."""
+        """Submit the cells that have come since the last call, as one array. Raises InputError if they are refused."""
         waiting = []
         for job in [job for job in self.jobs.values() if job.job is None]:
             if job.cancelled is not None:
@@ -237,25 +245,28 @@ class Slurm(Executor):
             for suffix in (MESSAGES, ANSWERS):
                 (self.folder / (job.cell.id + suffix)).unlink(missing_ok=True)
             order = {
-                "out": str(self.store.out.resolve()),
                 "cell": CELL.stamped(asdict(job.cell)),
                 "execution": asdict(job.execution),
                 "name": job.handle.name,
-                "path": [os.path.abspath(folder) for folder in sys.path],
             }
+            order |= {"out": str(self.store.out.resolve()), "path": [os.path.abspath(folder) for folder in sys.path]}
             write_atomic(self.folder / (job.cell.id + ORDER), to_json(order))
             job.mail, job.over, job.state = FileMailbox(self.folder / (job.cell.id + MESSAGES)), None, "PENDING"
-        if waiting:
-            submitted = self.queue.submit([SlurmTask(str(self.folder), job.cell.id) for job in waiting])
-            for job, slurm_job in zip(waiting, submitted, strict=True):
-                job.job = slurm_job
+        try:
+            with self.queue.batch() if len(waiting) > 1 else contextlib.nullcontext():
+                submitted = [self.queue.submit(SlurmTask(str(self.folder), job.cell.id)) for job in waiting]
+        except (OSError, subprocess.SubprocessError, submitit.core.utils.FailedJobError) as error:
+            message = " ".join(str(error).split())[:300]
+            raise InputError(f"--executor slurm: the jobs were refused: {message}") from None
+        for job, slurm_job in zip(waiting, submitted, strict=True):
+            job.job = slurm_job
 
     def _query_states(self) -> None:
         """Query the states of the jobs periodically."""
         if time.monotonic() - self.last_query < self.every:
             return
         self.last_query = time.monotonic()
-        if (states := self.queue.states([job.job for job in self.jobs.values()])) is None:
+        if (states := self._states([job.job for job in self.jobs.values()])) is None:
             return
         for job in self.jobs.values():
             state = states[job.job.job_id]
@@ -290,7 +301,7 @@ class Slurm(Executor):
         if job.handle not in self.jobs:
             return
         if job.cancelled is not None and (job.state == "PENDING" or time.monotonic() - job.cancelled > GRACE_SECONDS):
-            self.queue.cancel([job.job])
+            self._cancel_jobs([job.job])
             self._end(job, Outcome.INTERRUPTED)
         elif job.over is not None and time.monotonic() - job.over >= self.late:
             self._read_messages(job)  # its last messages
@@ -311,54 +322,9 @@ class Slurm(Executor):
         for name in (ORDER, MESSAGES, ANSWERS):
             (self.folder / (job.cell.id + name)).unlink(missing_ok=True)
 
+    # jobs of submitit: those of SLURM, or processes of this machine in their place
 
-# jobs of submitit: those of SLURM, or processes of this machine in their place -------------------------------------
-
-
-class Queue:
-    """Queue of jobs that are submitted together as one array.
-
-    Args:
-        options: of the executor.
-        folder: of submitit's files.
-        at_a_time: jobs that run at a time.
-        threads: of a job.
-
-    Raises:
-        InputError: if SLURM is not available.
-    """
-
-    def __init__(self, options: Mapping[str, str], folder: Path, at_a_time: int, threads: int) -> None:
-        self.real = options.get("executor", "slurm") == "slurm"
-        try:
-            kind: Any = submitit.SlurmExecutor if self.real else submitit.LocalExecutor
-            self.executor = kind(folder, max_num_timeout=TIMEOUTS)
-        except RuntimeError as error:
-            raise InputError(f"--executor slurm: {error}") from None
-        time_each = minutes(options["time"]) if "time" in options else MINUTES
-        more: dict[str, Any] = {"gpus_per_node": int(options["gpus"])} if "gpus" in options else {}
-        if self.real:
-            plain = ("partition", "account", "qos", "constraint", "exclude", "mem")
-            more |= {name: options[name] for name in plain if name in options}
-            more |= {"job_name": "lm", "nodes": 1, "ntasks_per_node": 1, "cpus_per_task": threads}
-            more |= {"time": time_each, "array_parallelism": at_a_time}
-        else:
-            more["timeout_min"] = time_each
-        self.executor.update_parameters(stderr_to_stdout=True, **more)
-
-    def submit(self, tasks: Sequence[Any]) -> list[Any]:
-        """Submit tasks and return their jobs. Raises InputError if SLURM refuses them."""
-        try:
-            if len(tasks) == 1:
-                return [self.executor.submit(tasks[0])]
-            with self.executor.batch():
-                jobs = [self.executor.submit(task) for task in tasks]
-            return jobs
-        except (OSError, subprocess.SubprocessError, submitit.core.utils.FailedJobError) as error:
-            message = " ".join(str(error).split())[:300]
-            raise InputError(f"--executor slurm: the jobs were refused: {message}") from None
-
-    def states(self, jobs: Sequence[Any]) -> dict[str, str] | None:
+    def _states(self, jobs: Sequence[Any]) -> dict[str, str] | None:
         """Return the state of each job by its id, `GONE` for an unknown one; None if SLURM does not answer."""
         if not self.real:
             processes = {job.job_id: job._process for job in jobs}
@@ -372,7 +338,7 @@ class Queue:
         states = dict(line.strip().split("|", 1) for line in done.stdout.splitlines() if "|" in line)
         return {job.job_id: states.get(job.job_id, "GONE") for job in jobs}
 
-    def cancel(self, jobs: Sequence[Any]) -> None:
+    def _cancel_jobs(self, jobs: Sequence[Any]) -> None:
         """Cancel jobs, pending and running ones."""
         if self.real and jobs:
             with contextlib.suppress(OSError, subprocess.SubprocessError):
@@ -381,14 +347,6 @@ class Queue:
         elif jobs:
             for job in jobs:
                 job.cancel(check=False)
-
-    def wait_until_gone(self, jobs: Sequence[Any], seconds: float) -> None:
-        """Wait until jobs have ended, at most so many seconds."""
-        deadline = time.monotonic() + seconds
-        while jobs and time.monotonic() < deadline:
-            states = self.states(jobs)
-            jobs = [job for job in jobs if states is None or states[job.job_id] in STATES]
-            time.sleep(0.1 if not self.real else 1.0)
 
 
 def minutes(text: str, where: str = "--executor slurm") -> int:
