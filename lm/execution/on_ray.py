@@ -71,9 +71,7 @@ class OnRay(Job):
 
     Args:
         lock: the cell's lock, None until it is held.
-        attempt: number of the attempt.
         task: Ray's reference to the result of the task, None while there is none.
-        has_started: the task has started on a node.
         early: tasks lost before they had started.
         sent_files: references to pieces that the task may still fetch.
     """
@@ -341,11 +339,7 @@ _folder: list[str] = []
 
 
 def connect(options: Mapping[str, str], cpus: int) -> None:
-    """Connect to a cluster unless connected, or start one with so many cores on this machine.
-
-    Raises:
-        InputError: if there is none at the address, or it cannot be started.
-    """
+    """Connect to a cluster unless connected, or start one with so many cores here. Raises InputError on failure."""
     if not _users[0] and ray.is_initialized():  # a connection that is not ours
         return
     _users[0] += 1

@@ -37,17 +37,11 @@ process that ended it."""
 # samplers and pruners ------------------------------------------------------------------------------------------------
 
 
-def fresh_seed(seed: int, done: int, slot: int = 0) -> int:
-    """Return the sampler's seed after `done` trials: the same seed would repeat the first suggestions.
-
-    Concurrent processes must not suggest the same either: the first has slot 0, each other one its own.
-    """
-    return int(np.random.SeedSequence([seed, done, slot] if slot else [seed, done]).generate_state(1)[0])
-
-
 def sampler(spec: SweepSpec, done: int, parallel: bool, slot: int = 0) -> optuna.samplers.BaseSampler:
     """Make the sampler of a sweep after `done` trials. Raises InputError."""
-    name, options = spec.sampler.name, {"seed": fresh_seed(spec.sampler.seed, done, slot), **spec.sampler.options}
+    name, start = spec.sampler.name, [spec.sampler.seed, done, *([slot] if slot else [])]
+    # The same seed would repeat the first suggestions; nor must processes suggest the same: the first has slot 0.
+    options = {"seed": int(np.random.SeedSequence(start).generate_state(1)[0]), **spec.sampler.options}
     package = {"gp": "torch", "cmaes": "cmaes"}.get(name)
     if package is not None and importlib.util.find_spec(package) is None:
         raise InputError(f"sampler {name}: needs the package {package}; install it with: pip install {package}")
