@@ -115,13 +115,7 @@ def send(path: Path, message: Any) -> None:
 
 @dataclass(eq=False)
 class OnSlurm(Job):
-    """A submitted cell of this executor.
-
-    Args:
-        job: submitit's, None until it is submitted.
-        over: when the job ended without reporting an outcome, by the monotonic clock.
-        state: last state of the job, as SLURM calls it.
-    """
+    """A submitted cell, submitit's job, and when that was `over` without an outcome, by the monotonic clock."""
 
     job: Any = None
     mail: FileMailbox | None = None
@@ -244,11 +238,8 @@ class Slurm(Executor):
             waiting.append(job)
             for suffix in (MESSAGES, ANSWERS):
                 (self.folder / (job.cell.id + suffix)).unlink(missing_ok=True)
-            order = {
-                "cell": CELL.stamped(asdict(job.cell)),
-                "execution": asdict(job.execution),
-                "name": job.handle.name,
-            }
+            order: dict[str, Any] = {"cell": CELL.stamped(asdict(job.cell)), "execution": asdict(job.execution)}
+            order["name"] = job.handle.name
             order |= {"out": str(self.store.out.resolve()), "path": [os.path.abspath(folder) for folder in sys.path]}
             write_atomic(self.folder / (job.cell.id + ORDER), to_json(order))
             job.mail, job.over, job.state = FileMailbox(self.folder / (job.cell.id + MESSAGES)), None, "PENDING"

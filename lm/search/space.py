@@ -4,11 +4,14 @@ import contextlib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Protocol, Required, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any, Required, TypedDict
 
 from lm.config.keys import Also, keys, ref, required
 from lm.config.plain import shown
 from lm.config.tree import InputError, canonical, is_component, join, nearest
+
+if TYPE_CHECKING:  # a plan draws nothing
+    from optuna.trial import BaseTrial
 
 SpacePaths = Annotated[dict[str, Any], ref("Space")]
 """Dotted paths of a configuration, each with the distribution of its values."""
@@ -53,28 +56,9 @@ LARGEST_WHOLE = 2**53
 """Largest whole number up to which each is a float too: samplers draw floats."""
 
 
-class Suggests(Protocol):
-    """Source of values: Optuna's Trial, or its FixedTrial for fixed values."""
-
-    def suggest_float(self, name: str, low: float, high: float, *, step: float | None, log: bool) -> float:
-        """Suggest a number between two bounds."""
-
-    def suggest_int(self, name: str, low: int, high: int, *, step: int, log: bool) -> int:
-        """Suggest a whole number between two bounds."""
-
-    def suggest_categorical(self, name: str, choices: Any) -> Any:
-        """Suggest one of the choices."""
-
-
 @dataclass(frozen=True)
 class Range:
-    """Numbers from `low` to `high`, both included.
-
-    Args:
-        log: drawn evenly in the logarithm.
-        step: distance of the numbers, counted from `low`; None for a continuous range.
-        whole: whole numbers only.
-    """
+    """Numbers from `low` to `high`, as `Distribution` describes them; `whole` ones only, or all without a step."""
 
     low: float
     high: float
@@ -82,7 +66,7 @@ class Range:
     step: float | None = None
     whole: bool = False
 
-    def draw(self, trial: Suggests, name: str, path: str) -> dict[str, Any]:
+    def draw(self, trial: "BaseTrial", name: str, path: str) -> dict[str, Any]:
         """Draw a number, and return it as a change of the path."""
         if self.whole:
             low, high, step = int(self.low), int(self.high), int(self.step or 1)
@@ -116,7 +100,7 @@ class Choices:
 
     options: dict[str, tuple[Any, "Space"]]
 
-    def draw(self, trial: Suggests, name: str, path: str) -> dict[str, Any]:
+    def draw(self, trial: "BaseTrial", name: str, path: str) -> dict[str, Any]:
         """Draw a value and its space, and return changes."""
         value, space = self.options[trial.suggest_categorical(name, list(self.options))]
         return {path: value, **space.suggest(trial)}
@@ -153,7 +137,7 @@ class Space:
 
     dimensions: tuple[Dimension, ...] = ()
 
-    def suggest(self, trial: Suggests) -> dict[str, Any]:
+    def suggest(self, trial: "BaseTrial") -> dict[str, Any]:
         """Draw a value for every dimension; return dotted changes to a configuration."""
         changes: dict[str, Any] = {}
         for dimension in self.dimensions:

@@ -114,13 +114,9 @@ class SharedStudy:
 
 @contextlib.contextmanager
 def open_study(spec: SweepSpec, folder: Path, settings: dict[str, Any], parallel: bool) -> Iterator[SharedStudy]:
-    """Open or create the study of a sweep, to work on beside other processes.
+    """Open or create the study of a sweep, to work on beside other processes, several trials at a time if `parallel`.
 
-    Args:
-        spec: of the search.
-        folder: of the study's report and journal, unless the sweep names another storage.
-        settings: of the base's trainer, resolved.
-        parallel: this process runs several trials at a time.
+    `folder` holds the report, and the journal unless the sweep names another storage; `settings` are the trainer's.
 
     Raises:
         InputError: if it cannot be read, or has trials of another search.
