@@ -162,8 +162,14 @@ class Ray(Executor):
 
     @classmethod
     def check_reachable(cls, options: Mapping[str, str], where: str) -> None:
-        """Raise InputError if the cluster does not answer."""
-        reach(options.get("address"), where)
+        """Check that something listens at the address of the cluster, as Ray would wait long. Raises InputError."""
+        address = options.get("address", "auto")
+        if address != "auto":
+            host, _, port = address.removeprefix("ray://").rpartition(":")
+            try:
+                socket.create_connection((host, int(port)), REACH_SECONDS).close()
+            except (OSError, OverflowError, UnicodeError) as error:
+                raise InputError(f"{where}: {address} cannot be reached ({error}); is the cluster up?") from None
 
     @classmethod
     def threads_each(cls, options: Mapping[str, str], workers: int) -> int:
@@ -356,7 +362,7 @@ def connect(options: Mapping[str, str], cpus: int) -> None:
             own: Any = {"num_cpus": cpus, "object_store_memory": memory, "_temp_dir": _folder[0]}
             own["include_dashboard"] = False
         else:
-            reach(address)
+            Ray.check_reachable(options, "--executor ray")
             own = {}
         ray.init(address=address or "local", log_to_driver=False, logging_level=logging.ERROR, **own)
     except BaseException as error:
@@ -380,14 +386,3 @@ def disconnect() -> None:
         for folder in _folder:
             shutil.rmtree(folder, ignore_errors=True)
         _folder.clear()
-
-
-def reach(address: str | None, where: str = "--executor ray") -> None:
-    """Check that something listens at the address of a cluster, as Ray would wait long. Raises InputError."""
-    if address is None or address == "auto":
-        return
-    host, _, port = address.removeprefix("ray://").rpartition(":")
-    try:
-        socket.create_connection((host, int(port)), REACH_SECONDS).close()
-    except (OSError, OverflowError, UnicodeError) as error:
-        raise InputError(f"{where}: {address} cannot be reached ({error}); is the cluster up?") from None

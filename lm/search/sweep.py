@@ -32,7 +32,7 @@ from lm.search.space import Space
 from lm.search.spec import SweepSpec
 from lm.search.storage import check_storage
 from lm.search.study import CELLS, METHODS, REASON, SECONDS, SharedStudy, open_study, pruner, read_study, sampler
-from lm.search.trials import Search, Searches
+from lm.search.trials import OUTCOMES, Search, Searches
 from lm.store.files import finite, to_json, write_atomic
 from lm.store.formats import SEARCH
 from lm.store.store import Store
@@ -49,14 +49,6 @@ SAVED_SECONDS = 5.0
 
 NUM_DRAWS = 20
 """Draws of the other dimensions with which a value that does not fit the base is built."""
-
-STATES = {
-    TrialState.COMPLETE: "complete",
-    TrialState.PRUNED: "pruned",
-    TrialState.FAIL: "failed",
-    TrialState.RUNNING: "open",
-    TrialState.WAITING: "open",
-}
 
 
 @dataclass(frozen=True)
@@ -240,7 +232,7 @@ def write_manifest(spec: SweepSpec, shared: SharedStudy, folder: Path) -> None:
         "study": [
             {
                 "number": trial.number,
-                "state": STATES[trial.state],
+                "state": OUTCOMES.get(trial.state, "open"),
                 "params": trial.params,
                 "values": trial.values if trial.state == TrialState.COMPLETE else None,
                 "reason": trial.user_attrs.get(REASON),
