@@ -71,15 +71,6 @@ class Loop:
         self.optimizer.zero_grad()
         return time.monotonic() - start
 
-    def evaluation(self) -> tuple[float, int]:
-        """Return the seconds of an evaluation batch, and the number of batches of the validation split."""
-        batches = self.data.evaluation_batches("validation")
-        batch = next(iter(batches))
-        start = time.monotonic()
-        with torch.inference_mode(), evaluating(self.trainer):
-            self.model(*batch.inputs)
-        return time.monotonic() - start, len(batches)
-
 
 def step_seconds(cell: Cell, threads: int) -> tuple[float, float, int]:
     """Return the seconds of a training batch and of an evaluation batch, and the number of the latter."""
@@ -90,8 +81,13 @@ def step_seconds(cell: Cell, threads: int) -> tuple[float, float, int]:
             seconds.append(loop.step(batch))
             if sum(seconds) > SECONDS_TO_MEASURE and len(seconds) > 1:
                 break
-        step = sorted(seconds[1:] or seconds)[len(seconds[1:]) // 2]
-        return step, *loop.evaluation()
+        batches = loop.data.evaluation_batches("validation")
+        batch = next(iter(batches))
+        start = time.monotonic()
+        with torch.inference_mode(), evaluating(loop.trainer):
+            loop.model(*batch.inputs)
+        evaluation = time.monotonic() - start
+        return sorted(seconds[1:] or seconds)[len(seconds[1:]) // 2], evaluation, len(batches)
 
 
 def step_rate(cell: Cell, threads: int, seconds: float, begin: Callable[[], object]) -> float:

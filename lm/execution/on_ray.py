@@ -264,11 +264,21 @@ class Ray(Executor):
                 delete_other_files(work, names)
             write_files(files, work)
             for message in messages:
-                if message[0] == "ended":
-                    job.task = None
-                    self._on_end_message(job, Outcome(message[1]), message[2], message[3])
-                    return
-                self._on_message(job, message)
+                if message[0] != "ended":
+                    self._on_message(job, message)
+                    continue
+                job.task, job.step, outcome, broken = None, max(job.step, message[2]), Outcome(message[1]), message[3]
+                if outcome in (Outcome.RECORDED, Outcome.LOST):
+                    self.store.complete(job.cell.id)
+                    self._end(job, outcome, self.store.record(job.cell.id))
+                elif outcome is Outcome.PRUNED:
+                    self.store.drop(job.cell.id)
+                    self._end(job, outcome)
+                elif outcome is Outcome.LOCKED_ELSEWHERE or (broken is None and job.cancelled is None):
+                    self._on_task_lost(job, "what trained it was ended from outside")
+                else:
+                    self._end(job, outcome, broken=OSError(*broken) if broken else None)
+                return
         except LostError as error:  # this process was stopped for long, and another has the cell
             self._on_message(job, ("waiting", str(error)))
             self._end(job, Outcome.LOCKED_ELSEWHERE)
@@ -276,21 +286,6 @@ class Ray(Executor):
             if (broken := disk_error(error)) is None:
                 raise
             self._end(job, Outcome.INTERRUPTED, broken=broken)
-
-    def _on_end_message(self, job: OnRay, outcome: Outcome, step: int, broken: tuple[int, str, str] | None) -> None:
-        """Handle the end of a cell, whose files are here."""
-        cell = job.cell.id
-        job.step = max(job.step, step)
-        if outcome in (Outcome.RECORDED, Outcome.LOST):
-            self.store.complete(cell)
-            self._end(job, outcome, self.store.record(cell))
-        elif outcome is Outcome.PRUNED:
-            self.store.drop(cell)
-            self._end(job, outcome)
-        elif outcome is Outcome.LOCKED_ELSEWHERE or (broken is None and job.cancelled is None):
-            self._on_task_lost(job, "what trained it was ended from outside")
-        else:
-            self._end(job, outcome, broken=OSError(*broken) if broken else None)
 
     def _check_task(self, job: OnRay) -> None:
         """Handle the error of a task that is over; one without an error has sent its last letter before."""
