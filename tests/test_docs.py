@@ -24,7 +24,7 @@ from lm.execution.executor import Executor
 from lm.model.mlp import MLP
 from lm.model.shape import Shape
 from lm.report.figures.catalogue import figures
-from lm.search.distributions import ChoicesNode, ConditionalChoice, Distribution
+from lm.search.space import ChoicesNode, ConditionalChoice, Distribution
 from lm.search.spec import PRUNERS, SAMPLERS, SweepFile
 from lm.stats.tests import seeds_needed
 from lm.training.optim import Optim

@@ -10,8 +10,7 @@ from lm.config.keys import Also, Changes, keys, required
 from lm.config.plain import shown
 from lm.config.reading import MOST_SEEDS, Seeds, read_changes, read_mapping, read_seeds
 from lm.config.tree import InputError, Tree, nearest, path_name
-from lm.search.distributions import SpacePaths
-from lm.search.space import Space, read_space
+from lm.search.space import Space, SpacePaths, read_space
 from lm.search.spec import PRUNERS, SAMPLERS, Method, Pruner, Sampler, SweepSpec, check_methods, read_method
 from lm.stats.sequential import plan_looks
 from lm.stats.tests import ALPHA
