@@ -12,6 +12,7 @@ from lm.analysis.pace import steps_to_baseline_loss
 from lm.analysis.results import Results
 from lm.report.claims import claims_section
 from lm.report.figures.catalogue import FigureInputs, charts
+from lm.report.figures.palette import style_sheet
 from lm.report.notes import axes, grouped
 from lm.report.render import html_section
 from lm.report.sections import all_sections, made_under
@@ -164,7 +165,7 @@ def page_file(title: str, main: Html, numbers: Html, several: bool = False) -> s
     own, *styles = (
         (HERE / name).read_text(encoding="utf-8") for name in ("page.js", "page.css", *["several.css"] * several)
     )
-    script, style, first = library(), "".join(styles), "overview" if several else "verdict"
+    script, style, first = library(), style_sheet() + "".join(styles), "overview" if several else "verdict"
     allowed = " ".join(digest(text) for text in (script, own) if text)
     pictures = "img-src data:; " if "<img " in main else ""  # written by `tag`: the `<` of text is escaped
     policy = (
