@@ -22,6 +22,7 @@ from sqlalchemy import Column, Engine, Integer, MetaData, String, Table, Text, i
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 
 from lm.search.storage import STORAGE_ERRORS, retry_create
+from lm.store import leases as file_leases
 from lm.store import locks
 from lm.store.leases import Holder, Lease, LeaseMonitor, LeaseState, read_lease, try_acquire
 from lm.store.locks import UNKNOWN_HOLDER, BackoffReporter
@@ -49,7 +50,7 @@ class DbLease:
         self.over = threading.Event()
 
         def live() -> None:
-            while not self.over.wait(leases.BEAT_SECONDS) and not self.taken_over:
+            while not self.over.wait(file_leases.BEAT_SECONDS) and not self.taken_over:
                 self.beat()
 
         self.thread = threading.Thread(target=live, name=f"lease {name}", daemon=True)

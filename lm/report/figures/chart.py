@@ -237,6 +237,20 @@ class Chart:
     apart: bool = False
 
 
+def log_range(panel: Panel, which: Literal["x", "y"]) -> tuple[float, float] | None:
+    """Return the ends of a panel's logarithmic axis, from its limits or its data; None for another axis."""
+    axis = panel.x if which == "x" else panel.y
+    if not axis.log:
+        return None
+    values = [number for series in panel.series for column in _columns(series, which) for number in finite(column)]
+    positive = [number for number in values if number > 0]
+    return axis.limits or ((min(positive), max(positive)) if positive else None)
+
+
+def _columns(series: Series, which: Literal["x", "y"]) -> Sequence[Numbers]:
+    return (series.x,) if which == "x" else (series.y, series.low, series.high)
+
+
 def label(quantity: str) -> str:
     """Return the label of a quantity with its unit."""
     meaning = describe(quantity)
@@ -293,5 +307,9 @@ def mean_of_arm(label: str, x: float, values: Sequence[float], member: int) -> S
 
 
 def grid_of(count: int, columns: int) -> tuple[int, int]:
-    """Return rows and columns of a grid of `count` panels."""
-    return math.ceil(count / columns), min(count, columns)
+    """Return rows and columns of a grid of `count` panels, about `columns` wide, with no panel alone in a row."""
+    rows = max(1, math.ceil(count / columns))
+    columns = math.ceil(count / rows)
+    if rows > 1 and count - columns * (rows - 1) == 1:
+        columns += 1
+    return math.ceil(count / max(1, columns)), columns

@@ -13,6 +13,7 @@ from lm.analysis.results import Records
 from lm.report.answer import answer
 from lm.report.claims import claims_section
 from lm.report.figures.catalogue import FigureInputs, charts
+from lm.report.figures.palette import style_sheet
 from lm.report.notes import axes, grouped
 from lm.report.render import html_section
 from lm.report.sections import all_sections, made_under
@@ -171,7 +172,8 @@ def page_file(title: str, main: Html, numbers: Html, first: str) -> str:
         numbers: the data for its script.
         first: id of the section that the first link leads to.
     """
-    own, style, script = (HERE / "page.js").read_text(encoding="utf-8"), page_style(), library()
+    own, script = (HERE / "page.js").read_text(encoding="utf-8"), library()
+    style = style_sheet() + page_style()
     allowed = " ".join(digest(text) for text in (script, own) if text)
     pictures = "img-src data:; " if "<img " in main else ""  # written by `tag`: the `<` of text is escaped
     policy = (
