@@ -28,9 +28,9 @@ from lm.report.figures.vega import downsample_lttb
 from lm.report.pack import pack
 from lm.report.tables import as_csv
 from lm.report.web import gallery
-from lm.report.web.elements import data, table, tag
+from lm.report.web.elements import data, read_asset, table, tag
 from lm.report.web.gallery import MISSING
-from lm.report.web.page import HERE, body, standalone_page
+from lm.report.web.page import body, standalone_page
 from lm.report.web.parts import last_lines
 from lm.report.write import write_report
 
@@ -177,7 +177,7 @@ def test_a_pack_leaves_the_page_out(experiment: MakeExperiment) -> None:
 
 def palettes() -> dict[str, dict[str, str]]:
     """The colours that the style declares, by where: in the light, in the dark, in print."""
-    found = re.findall(r":root \{(.*?)\}", (HERE / "page.css").read_text(encoding="utf-8"), re.DOTALL)
+    found = re.findall(r":root \{(.*?)\}", read_asset("page.css"), re.DOTALL)
     return {
         name: dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6});", block))
         for name, block in zip(("light", "dark", "print"), found, strict=True)

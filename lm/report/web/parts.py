@@ -102,7 +102,7 @@ def _card(results: Results, row: Any) -> Html:
     """Format one comparison: arm, verdict in a few words, interval and seeds."""
     word, words = direction(row), brief(row)
     compared_as = f"{row.arm}, {describe(str(row.metric)).label}" if len(results.judged) > 1 else str(row.arm)
-    size = interval(row) if " by " in words else directed(row)
+    size = interval(row) if " by " in words else directed(row)  # not both, for both begin with the mean
     return tag(
         "li",
         tag("span", MARKS.get(word, "●"), class_="mark", aria_hidden="true"),
