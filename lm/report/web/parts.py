@@ -113,12 +113,6 @@ def _card(results: Results, row: Any) -> Html:
     )
 
 
-def kind(verdict: str) -> str:
-    """Return `better`, `worse`, or `none` for a verdict without a direction."""
-    word = re.match(r"(better|worse)\b", verdict)
-    return word[1] if word else "none"
-
-
 def health_section(results: Results, notes: Sequence[str]) -> Html:
     """List training problems, and runs that were lost or are missing."""
     ill = [f"{arm}: {words}" for arm, words in results.health.items() if words]
