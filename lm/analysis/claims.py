@@ -11,6 +11,7 @@ from typing import Annotated, Any, Required, TypedDict
 
 import numpy as np
 
+from lm.analysis.lead import STEPS_AHEAD, steps_ahead
 from lm.analysis.results import Results, value
 from lm.config.keys import Also, Name, Text, keys
 from lm.config.reading import Seeds, read_seeds
@@ -47,7 +48,8 @@ class ClaimNode(TypedDict, total=False):
         Annotated[
             str,
             "A quantity, one at a length such as nll@512, a path into the records such as initial/entropy/0/mean, or "
-            "two of these with ' - ' or ' / ' between them; 'log ' before it takes the logarithm.",
+            "two of these with ' - ' or ' / ' between them; 'log ' before it takes the logarithm. 'steps ahead' counts "
+            "the last steps for which arm stays ahead of against in validation loss.",
         ]
     ]
     arm: Annotated[Name, "The arm it speaks of."]
@@ -168,11 +170,15 @@ def read_claim(tree: Any, arms: Sequence[str], baseline: str, path: str) -> Clai
     over = _weights(tree["over"], arms, f"{path}.over") if relation == "slope" else {}
     if over and (min(over.values()) <= 0 or len(set(over.values())) < 2):
         raise InputError(f"{path}.over: expected two different numbers or more, all above 0, found {tree['over']!r}")
+    metric = _metric(tree["metric"], f"{path}.metric")
+    contrast = {} if over else _contrast(tree, arms, baseline, relation, path)
+    if metric == STEPS_AHEAD and sorted(contrast.values()) != [-1, 1]:
+        raise InputError(f"{path}.metric: {STEPS_AHEAD} compares two arms; give arm and against, and no slope")
     return Claim(
         claim=str(tree["claim"]),
-        metric=_metric(tree["metric"], f"{path}.metric"),
+        metric=metric,
         relation=relation,
-        contrast={} if over else _contrast(tree, arms, baseline, relation, path),
+        contrast=contrast,
         over=over,
         exact=tree.get("exact", False),
         source=str(tree.get("source", "")),
@@ -194,6 +200,8 @@ def _metric(text: Any, path: str) -> str:
     """Read a metric whose parts are quantities, quantities at a length, or paths into a part of a record."""
     if not isinstance(text, str):
         raise InputError(f"{path}: expected a quantity or a path into the records, found {text!r}")
+    if text == STEPS_AHEAD:
+        return text
     for part in re.split(r" - | / ", text.removeprefix("log ")):
         name, start = part.strip(), part.strip().partition("/")[0]
         base, at, length = name.partition("@")
@@ -253,6 +261,8 @@ def measured(record: Record, metric: str) -> float:
 
 def by_seed(results: Results, claim: Claim) -> dict[int, float]:
     """Compute the claim's number for each seed on which all its arms have the metric."""
+    if claim.metric == STEPS_AHEAD:
+        return steps_ahead(results, claim.contrast)
     numbers: dict[int, float] = {}
     for seed in results.manifest["seeds"]:
         records = {arm: results.records[arm, seed] for arm in claim.arms}

@@ -13,12 +13,14 @@ from records import BASE, BETTER, MIXED, MakeExperiment, inside
 
 import lm
 from lm.analysis.compare import compare
+from lm.analysis.lead import leads
 from lm.analysis.results import load
 from lm.report.figures import vega
 from lm.report.figures.catalogue import FigureInputs
-from lm.report.figures.chart import Chart, Forest
+from lm.report.figures.chart import Chart, Forest, Panel
 from lm.report.figures.differences import differences, differences_of_several
 from lm.report.figures.picture import draw
+from lm.report.figures.training import difference_curve
 
 WORSE = [loss + 0.3 + 0.01 * seed for seed, loss in enumerate(BASE)]
 CELLS: dict[str, list[Any]] = {
@@ -149,3 +151,46 @@ def test_there_is_no_figure_without_a_pair(experiment: MakeExperiment, cells: di
 def test_the_public_figure_is_the_picture_of_the_judged_metric(experiment: Callable[..., Any]) -> None:
     (axes,) = lm.figure(lm.load(experiment(CELLS)), "differences").axes
     assert labels(axes) == ROWS
+
+
+# over training -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def over_training(experiment: MakeExperiment) -> Chart:
+    chart = difference_curve(FigureInputs(load(experiment(CELLS))))
+    assert chart is not None
+    return chart
+
+
+def test_the_difference_over_training_has_the_band_of_the_arm(over_training: Chart, experiment: MakeExperiment) -> None:
+    panel = over_training.panels[0]
+    assert isinstance(panel, Panel)
+    of_arms = {lead.arm: lead for lead in leads(load(experiment(CELLS)))}
+    assert [series.label for series in panel.series] == ["worse", "mixed", "better"]
+    for series in panel.series:
+        lead = of_arms[series.label]
+        np.testing.assert_array_equal(series.y, lead.mean)
+        np.testing.assert_array_equal(series.low, lead.low)
+        np.testing.assert_array_equal(series.high, lead.high)
+    low, high = panel.y.limits or (np.nan, np.nan)
+    assert low < min(float(np.min(lead.low)) for lead in of_arms.values())
+    assert high > max(0.0, *(float(np.max(lead.high)) for lead in of_arms.values()))
+
+
+def test_a_picture_has_a_panel_for_each_arm_and_the_losses_last(over_training: Chart) -> None:
+    figure = draw(over_training)
+    titles = [axes.get_title().split("\n") for axes in figure.axes]
+    assert [title[0] for title in titles] == ["worse", "mixed", "better", "Losses"]
+    assert titles[0][1:] == ["behind from step 10 on", "the whole band from step 10 on"]
+    assert [axes.get_ylabel() for axes in figure.axes] == ["difference to base", "", "", "validation NLL (nats/token)"]
+    spec, _ = vega.draw(over_training, over_training.panels[0])
+    assert len(over_training.panels) == 2, "the page has all arms in one panel"
+    assert spec["layer"][1]["mark"]["clip"]
+
+
+def test_a_single_seed_has_a_difference_without_a_band(experiment: MakeExperiment) -> None:
+    chart = difference_curve(FigureInputs(load(experiment({"base": [2.0], "arm": [1.9]}))))
+    assert chart is not None
+    (series,) = chart.panels[0].series  # type: ignore[union-attr]
+    assert len(series.low) == 0

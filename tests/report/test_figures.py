@@ -110,7 +110,7 @@ def test_every_figure_is_rendered_as_png_and_svg(experiment: MakeExperiment) -> 
     assert plt.get_fignums() == []
 
 
-ALWAYS = {"learning_curve", "gradient_norm", "reliability", "differences", "costs"}
+ALWAYS = {"difference_curve", "learning_curve", "gradient_norm", "reliability", "differences", "costs"}
 INSIDE = {"gradient_norm_by_layer", "gradient_norm_over_depth", "residual_norm_by_layer", "attention_entropy"}
 
 
@@ -128,11 +128,11 @@ def test_figures_without_data_are_left_out(experiment: MakeExperiment, change: C
 @pytest.mark.usefixtures("undrawn")
 def test_four_figures_are_written_unless_all_are_requested(experiment: MakeExperiment) -> None:
     inputs = full_inputs(experiment, everything)
-    assert list(draw_figures(inputs)) == ["differences", "learning_curve", "nll_by_length", "gradient_norm_over_depth"]
+    assert list(draw_figures(inputs)) == ["differences", "difference_curve", "learning_curve", "nll_by_length"]
     assert len(draw_figures(inputs)) == USUAL
     assert set(draw_figures(inputs, every=True)) >= {"attention_entropy", "loss_by_position"}
     usual = draw_figures(full_inputs(experiment, lambda *_: None))
-    assert list(usual) == ["differences", "learning_curve", "reliability", "gradient_norm"]
+    assert list(usual) == ["differences", "difference_curve", "learning_curve", "reliability"]
 
 
 def test_a_curve_is_the_mean_over_successful_seeds(experiment: MakeExperiment) -> None:
@@ -275,9 +275,7 @@ def test_slopes_are_fitted_among_arms_differing_in_depth_alone(experiment: MakeE
     assert chart is not None
     (axes,) = draw(chart).axes
     assert (axes.get_xscale(), axes.get_yscale()) == ("log", "log")
-    legend = axes.get_legend()
-    assert legend is not None
-    labels = [text.get_text() for text in legend.get_texts()]
+    labels = [text.get_text() for text in axes.texts]
     assert labels == ["as the baseline: slope -0.50", "block PostNorm: slope +0.00"]
     drawn = [line for line in axes.get_lines() if np.size(line.get_xdata()) == 3]
     np.testing.assert_array_equal(drawn[0].get_xdata(), [2, 4, 8])

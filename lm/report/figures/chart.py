@@ -66,6 +66,7 @@ class Series:
         hollow: True for points that are not filled.
         shade: value on the panel's scale of colours, in place of a member.
         tips: more fields of the page's tooltips, a value a point.
+        caption: text below its label where a picture draws it in a panel of its own.
     """
 
     label: str
@@ -81,6 +82,7 @@ class Series:
     hollow: bool = False
     shade: float | None = None
     tips: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    caption: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,6 +113,7 @@ class Panel(BasePanel):
         texts: texts at positions.
         right: label of a right-hand axis that shows the exponential of the values; empty for none.
         shades: label of the scale of colours, and whether low values are bright.
+        split: True for a picture with a panel for each series.
     """
 
     x: Axis
@@ -121,6 +124,7 @@ class Panel(BasePanel):
     texts: Sequence[tuple[float, float, str]] = ()
     right: str = ""
     shades: tuple[str, bool] | None = None
+    split: bool = False
 
 
 @dataclass(frozen=True)
@@ -233,6 +237,20 @@ class Chart:
     apart: bool = False
 
 
+def log_range(panel: Panel, which: Literal["x", "y"]) -> tuple[float, float] | None:
+    """Return the ends of a panel's logarithmic axis, from its limits or its data; None for another axis."""
+    axis = panel.x if which == "x" else panel.y
+    if not axis.log:
+        return None
+    values = [number for series in panel.series for column in _columns(series, which) for number in finite(column)]
+    positive = [number for number in values if number > 0]
+    return axis.limits or ((min(positive), max(positive)) if positive else None)
+
+
+def _columns(series: Series, which: Literal["x", "y"]) -> Sequence[Numbers]:
+    return (series.x,) if which == "x" else (series.y, series.low, series.high)
+
+
 def label(quantity: str) -> str:
     """Return the label of a quantity with its unit."""
     meaning = describe(quantity)
@@ -289,5 +307,9 @@ def mean_of_arm(label: str, x: float, values: Sequence[float], member: int) -> S
 
 
 def grid_of(count: int, columns: int) -> tuple[int, int]:
-    """Return rows and columns of a grid of `count` panels."""
-    return math.ceil(count / columns), min(count, columns)
+    """Return rows and columns of a grid of `count` panels, about `columns` wide, with no panel alone in a row."""
+    rows = max(1, math.ceil(count / columns))
+    columns = math.ceil(count / rows)
+    if rows > 1 and count - columns * (rows - 1) == 1:
+        columns += 1
+    return math.ceil(count / max(1, columns)), columns

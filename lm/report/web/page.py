@@ -12,6 +12,7 @@ from lm.analysis.results import Results
 from lm.report.answer import answer
 from lm.report.claims import claims_section
 from lm.report.figures.catalogue import FigureInputs, charts
+from lm.report.figures.palette import style_sheet
 from lm.report.notes import axes, grouped
 from lm.report.render import html_section
 from lm.report.sections import all_sections, made_under
@@ -169,7 +170,7 @@ def page_file(title: str, main: Html, numbers: Html, first: str) -> str:
         numbers: the data for its script.
         first: id of the section that the first link leads to.
     """
-    own, style, script = read_asset("page.js"), read_asset("page.css"), library()
+    own, style, script = read_asset("page.js"), style_sheet() + read_asset("page.css"), library()
     allowed = " ".join(digest(text) for text in (script, own) if text)
     pictures = "img-src data:; " if "<img " in main else ""  # written by `tag`: the `<` of text is escaped
     policy = (
