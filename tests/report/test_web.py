@@ -26,14 +26,17 @@ from lm.report.figures.lengths import trained_lengths
 from lm.report.figures.palette import COLOURS, dash, style_sheet
 from lm.report.figures.training import gradients, gradients_by_step, learning_curve, parts_of
 from lm.report.figures.vega import downsample_lttb
-from lm.report.pack import pack
+from lm.report.pack import open_results, pack
 from lm.report.tables import as_csv
 from lm.report.web import gallery
-from lm.report.web.elements import data, table, tag
+from lm.report.web.elements import data, read_asset, table, tag
 from lm.report.web.gallery import MISSING
-from lm.report.web.page import HERE, body, standalone_page
+from lm.report.web.page import body, standalone_page
 from lm.report.web.parts import last_lines
-from lm.report.write import write_report
+from lm.report.write import load_report, report_html, write_report
+
+LARGEST = Path(__file__).resolve().parents[2] / "results" / "reference" / "gradient_depth.lmpack"
+"""The committed experiment whose page holds the most measurements."""
 
 FOR_MAIL = ("verdict", "table", "charts", "confounds", "lost", "provenance", "again", "all")
 
@@ -179,8 +182,7 @@ def test_a_pack_leaves_the_page_out(experiment: MakeExperiment) -> None:
 def palettes() -> dict[str, dict[str, str]]:
     """The colours that the style declares, by where: in the light, in the dark, in print."""
     of_page, of_arms = (
-        re.findall(r":root \{(.*?)\}", text, re.DOTALL)
-        for text in ((HERE / "page.css").read_text(encoding="utf-8"), style_sheet())
+        re.findall(r":root \{(.*?)\}", text, re.DOTALL) for text in (read_asset("page.css"), style_sheet())
     )
     return {
         name: dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6});", block + arms))
@@ -400,3 +402,11 @@ def test_the_page_names_the_library_by_its_hash_and_holds_it_compressed(experime
     assert found.unpacked("library") == gallery.library()
     assert "vegaEmbed" in gallery.library()
     assert len(found.text) < 550_000 < len(gallery.library())
+
+
+def test_the_page_of_the_largest_committed_experiment_takes_less_than_a_megabyte() -> None:
+    pytest.importorskip("vl_convert", reason="charts are drawn by vl-convert-python")
+    with open_results(LARGEST) as results:
+        page = report_html(load_report(results.folder))
+    assert len(page.encode()) < 1_000_000
+    Page(page).require_safe()

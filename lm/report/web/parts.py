@@ -102,7 +102,7 @@ def _card(results: Records, row: Any) -> Html:
     """Format one comparison: arm, verdict in a few words, interval and seeds."""
     word, words = direction(row), brief(row)
     compared_as = f"{row.arm}, {describe(str(row.metric)).label}" if len(results.judged) > 1 else str(row.arm)
-    size = interval(row) if " by " in words else directed(row)
+    size = interval(row) if " by " in words else directed(row)  # not both, for both begin with the mean
     return tag(
         "li",
         tag("span", MARKS.get(word, "●"), class_="mark", aria_hidden="true"),
@@ -111,12 +111,6 @@ def _card(results: Records, row: Any) -> Html:
         tag("span", f"{size}, {format_seeds(row.pairs)}", class_="number") if size else "",
         class_=(word or "none") + " exploratory" * ("exploratory" in words),
     )
-
-
-def kind(verdict: str) -> str:
-    """Return `better`, `worse`, or `none` for a verdict without a direction."""
-    word = re.match(r"(better|worse)\b", verdict)
-    return word[1] if word else "none"
 
 
 def health_section(results: Records, notes: Sequence[str]) -> Html:
