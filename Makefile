@@ -1,5 +1,6 @@
 PYTHON ?= python3
 BIN := .venv/bin
+SHELL := bash
 
 # Ways in which other processors compute: without AMX and AVX-512, without any vectors, sums shared by two threads.
 PORTABLE := OMP_NUM_THREADS=2 ATEN_CPU_CAPABILITY=default ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2
@@ -9,6 +10,13 @@ export OMP_NUM_THREADS ?= 1
 
 # What was compiled once is kept, also where the environment says otherwise: every process of tests would do it again.
 export PYTHONDONTWRITEBYTECODE =
+
+# Installs what it is called with and shows on one line which package is at hand; what pip says follows if it fails.
+INSTALL = log=$$(mktemp); $(BIN)/pip install --no-compile --constraint constraints.txt --editable $(1) 2>&1 | tee $$log | \
+	awk '/^(Collecting|Processing)/ { name = $$2; sub(".*/", "", name); sub("[^A-Za-z0-9_-].*", "", name); sub("-[0-9]*$$", "", name); \
+	printf "\r  %3d packages: %-40s", ++n, name; fflush() } \
+	/^Installing collected/ { printf "\r  writing them to disk%-40s\n", ""; fflush() }'; \
+	status=$${PIPESTATUS[0]}; test $$status = 0 || cat $$log; rm -f $$log; test $$status = 0
 
 REFERENCE ?= results/reference
 
@@ -29,7 +37,7 @@ EXTRAS := dashboard,postgres,ray,slurm,track
 
 .PHONY: demo test test-all check check-portable golden fuzz coverage advisories audit faults verify bench docs schema references clean
 
-demo: .venv/installed  ## train the quickstart ablation and print its table
+demo: .venv/base  ## train the quickstart ablation and print its table
 	$(BIN)/lm ablate experiments/quickstart.yaml
 
 test: check  ## everything: the fast checks, then the tests that train, three at a time as they often wait for a process
@@ -99,10 +107,17 @@ schema: .venv/installed  ## the JSON Schema that the first lines of shipped YAML
 bench: .venv/bench  ## speed and memory on this machine, as docs/bench.md describes; BENCH="step --nanogpt PATH" says what of it
 	env -u OMP_NUM_THREADS $(BIN)/python -m benchmarks $(BENCH) --out docs/bench/CPU.json
 
-.venv/installed: pyproject.toml constraints.txt
-	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
-	touch $@
+# What running needs and nothing else. Modules are compiled when they are first imported: most never are.
+.venv/base: pyproject.toml constraints.txt
+	@echo "installing what running needs into .venv: about 80 packages, 1.5 GB, one to three minutes"
+	@$(PYTHON) -m venv .venv
+	@$(call INSTALL,'.')
+	@touch $@
+
+.venv/installed: .venv/base
+	@echo "installing what the tests need besides: about 50 packages"
+	@$(call INSTALL,'.[dev]')
+	@touch $@
 
 # litgpt asks for older versions of what the rest needs; its model works with these.
 .venv/bench: .venv/installed

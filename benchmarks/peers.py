@@ -17,8 +17,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from benchmarks.machine import installed
 from benchmarks.sizes import Size
-from lm.execution.machine import installed
 
 Loss = Callable[[Any, Tensor, Tensor], Tensor]
 """The mean loss of a model on tokens (b, t) and targets (b, t)."""

@@ -8,11 +8,11 @@ from rich.console import Console
 from benchmarks.asked import Asked
 from benchmarks.cases import Case
 from benchmarks.figure import drawn
+from benchmarks.machine import describe_machine
 from benchmarks.rows import FORMAT, Result, read_result
 from benchmarks.scale import OVER
 from benchmarks.show import machine_line, show, show_case
 from lm import __version__
-from lm.execution.machine import describe_machine
 from lm.store.files import finite, to_json, write_atomic
 
 

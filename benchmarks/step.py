@@ -45,7 +45,9 @@ def _of_size(size: Size, asked: Asked) -> list[Row]:
     with threads_of(threads):
         ways, absent = _ways(size, asked.nanogpt, threads)
         taken = alternate(ways, size.rounds)
-        peaks = {name: matmul_peak(torch.device("cpu"), dtype) for name, dtype in _DTYPES.items()}
+        peaks = {
+            name: matmul_peak(torch.device("cpu"), dtype, torch.get_num_threads()) for name, dtype in _DTYPES.items()
+        }
         flops = _flops(size)
     weighed = [way for way in ways if way in FITTED or way.startswith("ours")]
     memory = {way: _memory(size, way, threads, asked.nanogpt) for way in weighed if not asked.quick or "fp32" in way}

@@ -13,7 +13,7 @@ from lm.training import train
 
 def train_on_node(*arguments: Any) -> None:
     """Trains nothing: what trains is replaced, in the processes of the node."""
-    fork_server.PRELOAD, local.train_one = [], stand_in.train_one  # type: ignore[attr-defined, assignment]
+    fork_server.PRELOAD, local.train_one = [], stand_in.train_one  # type: ignore[assignment]
     locks.FIRST_SECONDS = 0.05
     train.finish = finish
     ray_task.train_on_node(*arguments)

@@ -27,7 +27,7 @@ BASE = [2.0, 2.1, 1.9, 2.05, 2.2, 1.95]
 BETTER = [1.7, 1.85, 1.68, 1.8, 1.92, 1.66]
 CONFIG = ROOT / "experiments" / "bases" / "char_tiny.yaml"
 WRONG: dict[str, Any] = {"optim.lrr": 1}
-OWN: dict[str, Any] = {"model.mlp": "stranger.Own"}
+OWN: dict[str, Any] = {"model.norm": "stranger.Own"}
 ODD: Any = 3
 SHORT: dict[str, Any] = {
     "trainer.max_steps": 4,
@@ -332,7 +332,8 @@ def test_an_experiment_may_be_a_mapping(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr("lm.api.training.load", str)
     arms = {"relu": {"model.mlp": "ReLU"}, "gelu": {"model.mlp": "GELU"}}
     spec = {"base": "char_tiny", "seeds": np.arange(6), "arms": arms, "baseline": "relu"}
-    assert str(lm.ablate(spec, out=tmp_path, name="mine", **{"optim.lr": 0.5})) == str(tmp_path / "mine")
+    faster: dict[str, Any] = {"optim.lr": 0.5}
+    assert str(lm.ablate(spec, out=tmp_path, name="mine", **faster)) == str(tmp_path / "mine")
     assert str(lm.ablate(spec, out=tmp_path)) == str(tmp_path / "ablation")
     experiment, options = done[0]
     assert (experiment.name, experiment.title, experiment.seeds) == ("mine", "mine", list(range(6)))
@@ -345,10 +346,10 @@ def test_an_experiment_may_be_a_mapping(tmp_path: Path, monkeypatch: pytest.Monk
 def test_an_ablation_gives_the_results_that_it_wrote(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     spec = ROOT / "experiments" / "quickstart.yaml"
     results = lm.ablate(spec, out=tmp_path, seeds=range(1), underpowered=True, workers=1, hang_minutes=5, **SHORT)
-    assert results.arms == ["post_norm", "pre_norm"]
+    assert results.arms == ["gelu", "swiglu"]
     assert results.cells.query("metric == 'nll'").status.tolist() == ["ok", "ok"]
     assert (tmp_path / "quickstart" / "table.md").is_file()
-    assert type(lm.load_model("quickstart/pre_norm/0", out=tmp_path).model).__name__ == "Decoder"
+    assert type(lm.load_model("quickstart/swiglu/0", out=tmp_path).model).__name__ == "Decoder"
     assert isinstance(results, lm.Results)
     command = results.records.manifest["command"]
     assert command is not None

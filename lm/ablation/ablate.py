@@ -2,7 +2,7 @@
 
 import math
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -10,11 +10,18 @@ from rich.console import Console
 
 from lm.ablation.derived import expand_orders, expand_rates, with_winners, write_rates
 from lm.ablation.experiment import Experiment, check_power, shortage
-from lm.ablation.plan import Plan, idle_arms, make_plan, read_finished, with_autotuned_settings, write_manifest
-from lm.ablation.show import show_plan
+from lm.ablation.plan import (
+    FinishedCells,
+    Plan,
+    idle_arms,
+    make_plan,
+    read_finished,
+    with_autotuned_settings,
+    write_manifest,
+)
 from lm.analysis.results import Results, load, paired
 from lm.config.tree import InputError, override
-from lm.execution.estimate import Stopwatch
+from lm.execution.estimate import Stopwatch, advice, seconds_per_cell, wall_seconds
 from lm.execution.factory import capacity, make_executor, threads
 from lm.execution.machine import default_workers
 from lm.execution.progress import Display
@@ -22,6 +29,9 @@ from lm.execution.scheduler import Planned, train_cells
 from lm.execution.sharing import choose_num_workers
 from lm.inference.autotune import auto_settings_requested
 from lm.inference.remeasure import measure_lengths
+from lm.report.render import print_table
+from lm.report.run import describe_autotune
+from lm.report.status import duration
 from lm.report.write import pointer, write_report
 from lm.search.sweep import SearchJob, best_changes, check_search, run_searches
 from lm.stats.sequential import sequential
@@ -29,25 +39,24 @@ from lm.stats.tests import ALPHA
 from lm.store.files import read_json, to_json, write_atomic
 from lm.store.formats import TUNED
 from lm.store.store import Store
+from lm.training.cell import sizes
 from lm.training.evaluate import missing as lacks_lengths
 from lm.training.process import Execution
 
 TUNING_FOLDER = "tune"
 MAX_TRIALS = 10_000
 
+TOLERANCE = 0.01
+"""Share of the baseline's cost by which an arm may differ without declaring it."""
+
+COLUMNS = ("arm", "parameters", "FLOPs/token", "tokens", "steps", "seeds")
+
 
 @dataclass(frozen=True)
 class RunOptions:
-    """Options of a command that trains experiments.
+    """Options of a command that trains experiments, as those of `lm ablate`.
 
-    Args:
-        out: folder of cells and reports.
-        workers: cells trained at a time; None for one a device, or as many as were measured to be best.
-        retry_failed: True to train failed cells again.
-        underpowered: True to go on where the seeds cannot reach significance.
-        command: the arguments of `lm`, which the manifests store.
-        execution: how each cell is trained.
-        executor: that trains the cells, as in `lm ablate --executor`.
+    `workers` is None for one a device, or as many as were measured to be best. Manifests store the `command`.
     """
 
     out: Path
@@ -62,16 +71,15 @@ class RunOptions:
 def ablate(experiment: Experiment, options: RunOptions, plan_only: bool = False) -> int:
     """Train what is missing of an experiment and report on it; `lm.ablation.ladder.run_ladder` does so for a ladder.
 
-    Returns:
-        0 if every cell has a record, 1 if some were interrupted.
-
-    Raises:
-        InputError: for what cannot be carried out.
+    Returns 0 if every cell has a record, 1 if some were interrupted. Raises InputError for what cannot be carried out.
     """
     assert experiment.ladder is None
     store = Store(options.out)
-    if experiment.tuning is not None:
-        check_tuning(experiment, options.out)
+    if (tuning := experiment.tuning) is not None:
+        if tuning.trials > MAX_TRIALS:
+            raise InputError(f"tune.trials: expected at most {MAX_TRIALS}, found {tuning.trials}")
+        for job in _searches(experiment, options.out):
+            check_search(job.spec, job.folder)
     if auto_settings_requested(experiment.tree) and not (plan_only or options.underpowered):
         check_power(experiment)  # before anything is measured
     experiment = with_autotuned_settings(experiment, options.out, options.workers)
@@ -131,9 +139,7 @@ def train_experiment(plan: Plan, store: Store, options: RunOptions) -> tuple[Pat
     """Train what is missing; return the experiment's folder and the number of interrupted cells.
 
     Where seeds come in stages, each stage is trained whole, and the next only if a confirmatory difference is open.
-
-    Raises:
-        InputError: where the seeds cannot reach significance, unless `underpowered` says to go on.
+    Raises InputError where the seeds cannot reach significance, unless `underpowered` says to go on.
     """
     if not options.underpowered:
         check_power(plan.experiment)
@@ -146,11 +152,12 @@ def train_experiment(plan: Plan, store: Store, options: RunOptions) -> tuple[Pat
             break
         settled = settled_arms(load(folder), inference.looks, inference.confirmatory)
         undecided = [arm for arm, done in settled.items() if not done]
-        progress = f"{len(settled) - len(undecided)} of {len(settled)} differences found, open: {', '.join(undecided)}"
-        print(
-            f"after {seeds} seeds: {progress if undecided else 'every confirmatory difference is found'}",
-            file=sys.stderr,
-        )
+        progress = "every confirmatory difference is found"
+        if undecided:
+            progress = (
+                f"{len(settled) - len(undecided)} of {len(settled)} differences found, open: {', '.join(undecided)}"
+            )
+        print(f"after {seeds} seeds: {progress}", file=sys.stderr)
         if not undecided:
             break
     return folder, interrupted
@@ -173,8 +180,7 @@ def settled_arms(results: Results, looks: tuple[int, ...], confirmatory: list[st
 def train_missing(plan: Plan, store: Store, options: RunOptions, manifest: Path) -> int:
     """Train the cells of a plan that are missing; return the number of interrupted cells.
 
-    Raises:
-        LostError: where the `manifest`, that of the experiment or the ladder, is removed.
+    Raises LostError where the `manifest`, that of the experiment or the ladder, is removed.
     """
     finished = read_finished(plan, store)
     missing = to_train(plan, finished.statuses, options.retry_failed)
@@ -202,9 +208,8 @@ def train_missing(plan: Plan, store: Store, options: RunOptions, manifest: Path)
 
 def _num_workers(missing: list[Planned], options: RunOptions, measure: bool = True) -> int:
     """Return the number of cells to train at a time."""
-    return (
-        options.workers or capacity(options.executor, len(missing)) or choose_num_workers(missing, options.out, measure)
-    )
+    fixed = options.workers or capacity(options.executor, len(missing))
+    return fixed or choose_num_workers(missing, options.out, measure)
 
 
 def to_train(plan: Plan, statuses: dict[str, str], retry_failed: bool) -> list[Planned]:
@@ -217,12 +222,11 @@ def measure_missing_lengths(plan: Plan, store: Store) -> None:
     """Measure finished cells at context lengths that were added to the experiment since."""
     for planned in plan.distinct:
         cell = planned.cell
-        if not (cell.config.get("evaluate") or {}).get("lengths") or not store.finished(cell.id):
-            continue
-        if not lacks_lengths(store.record(cell.id), cell.config):
+        lengths = (cell.config.get("evaluate") or {}).get("lengths")
+        if not lengths or not store.finished(cell.id) or not lacks_lengths(store.record(cell.id), cell.config):
             continue
         try:
-            print(f"{planned.name}: measuring {cell.config['evaluate']['lengths']} tokens of context", file=sys.stderr)
+            print(f"{planned.name}: measuring {lengths} tokens of context", file=sys.stderr)
             measure_lengths(cell, store)
         except InputError as error:
             print(f"{planned.name}: not measured: {error}", file=sys.stderr)
@@ -235,25 +239,11 @@ def _searches(experiment: Experiment, out: Path) -> list[SearchJob]:
     """Return the search of every arm, with the same budget."""
     tuning, folder = experiment.tuning, out / experiment.name / TUNING_FOLDER
     assert tuning is not None
-    return [
-        SearchJob(
-            tuning.spec(arm, f"{experiment.title}: {arm}", override(experiment.tree, changes)),
-            folder / arm,
-            f"{arm} ",
-            f"{experiment.name}.tune/{arm}.trial_",
-        )
-        for arm, changes in experiment.arms.items()
-    ]
-
-
-def check_tuning(experiment: Experiment, out: Path) -> None:
-    """Check the search of every arm before anything is trained. Raises InputError."""
-    tuning = experiment.tuning
-    assert tuning is not None
-    if tuning.trials > MAX_TRIALS:
-        raise InputError(f"tune.trials: expected at most {MAX_TRIALS}, found {tuning.trials}")
-    for job in _searches(experiment, out):
-        check_search(job.spec, job.folder)
+    jobs = []
+    for arm, changes in experiment.arms.items():
+        spec = tuning.spec(arm, f"{experiment.title}: {arm}", override(experiment.tree, changes))
+        jobs.append(SearchJob(spec, folder / arm, f"{arm} ", f"{experiment.name}.tune/{arm}.trial_"))
+    return jobs
 
 
 def tune(experiment: Experiment, store: Store, options: RunOptions) -> int:
@@ -267,14 +257,7 @@ def tune(experiment: Experiment, store: Store, options: RunOptions) -> int:
     print(f"tuning {len(jobs)} arms, {tuning.trials} trials each", file=sys.stderr)
     cells = len(jobs) * tuning.trials
     workers = options.workers or capacity(options.executor, cells, search=True) or default_workers(cells)
-    interrupted = run_searches(
-        jobs,
-        store,
-        workers,
-        options.execution,
-        options.executor,
-    )
-    if interrupted:
+    if interrupted := run_searches(jobs, store, workers, options.execution, options.executor):
         return interrupted
     winners = {job.spec.name: best_changes(job) or (None, None, None) for job in jobs}
     content = {
@@ -287,3 +270,101 @@ def tune(experiment: Experiment, store: Store, options: RunOptions) -> int:
     }
     write_atomic(store.out / experiment.name / TUNING_FOLDER / "tuned.json", to_json(TUNED.stamped(content)))
     return 0
+
+
+# the tables of --plan ------------------------------------------------------------------------------------------------
+
+
+def print_line(text: str) -> None:
+    """Print a line as it is, without markup or line breaks of its own."""
+    Console().print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+def show_plan(
+    plan: Plan,
+    store: Store,
+    finished: FinishedCells,
+    missing: list[Planned],
+    workers: int,
+    executor: str = "local",
+    warnings: Sequence[str] = (),
+) -> None:
+    """Print the cells, differences and costs of arms, and an estimate of the time.
+
+    A cost that differs from the baseline's by over 1 % without the experiment declaring it is marked with `!`.
+    """
+    experiment, total, threads_each = plan.experiment, len(plan.distinct), threads(executor, workers)
+    missing_ids = {planned.cell.id for planned in missing}
+    rows, base = [], _costs(plan, experiment.baseline)
+    for arm in experiment.arms:
+        declared = experiment.inference.declared.get(arm, [])
+        costs = [_format_cost(cost, base[name], name in declared) for name, cost in _costs(plan, arm).items()]
+        seeds: dict[str, list[str]] = {}
+        for planned in plan.by_arm[arm]:
+            cell = planned.cell.id
+            if status := finished.statuses.get(cell):
+                status += " (again)" if cell in missing_ids else ""
+            else:
+                status = "started" if store.started(cell) else "missing"
+            seeds.setdefault(status, []).append(str(planned.seed))
+        rows.append([arm, *costs, "\n".join(f"{status}: {', '.join(listed)}" for status, listed in seeds.items())])
+    print_table(experiment.title, COLUMNS, rows, Console())
+    for arm in experiment.arms:
+        changes = [f"{path}: {before} -> {after}" for path, (before, after) in plan.changes(arm).items()]
+        same = "the baseline" if arm == experiment.baseline else "no difference from the baseline"
+        print_line(f"{arm}: {'; '.join(changes) or same}")
+    for line in (*_remarks(experiment), *(f"! {warning}" for warning in warnings)):
+        print_line(line)
+    if executor == "local" and (remark := advice([planned.cell for planned in missing], threads_each)):
+        print_line(remark)
+    line = f"{total} cells: {total - len(missing)} done, {len(missing)} to train"
+    if missing:
+        seconds = seconds_per_cell(plan.by_arm, missing, store, threads_each)
+        wall = wall_seconds([seconds[planned.arm] for planned in missing], workers)
+        line += f"; about {duration(wall)} with {workers} at a time, estimated from finished cells or a few steps"
+    for text in (line, *finished.reused(missing_ids)):
+        print_line(text)
+
+
+def _remarks(experiment: Experiment) -> list[str]:
+    """Return a line each on settings that were `auto`, costs held equal, tuning and stages."""
+    remarks = [] if experiment.autotuned is None else [describe_autotune(experiment.autotuned)]
+    if experiment.inference.equal != "steps":
+        remarks.append(f"Arms train for as many steps as make {experiment.inference.equal} equal.")
+    if tuning := experiment.tuning:
+        remarks.append(
+            f"Before that every arm is tuned: {tuning.trials} trials of {len(tuning.seeds)} seeds, over "
+            f"{', '.join(tuning.space.described())}; then all is trained again with the winners."
+        )
+    if grid := experiment.grid:
+        remarks.append(
+            f"Before that every arm is trained at {len(grid.rates)} rates with {len(grid.seeds)} seeds each, as above; "
+            "then all is trained again, each arm at its best rate."
+        )
+    if looks := experiment.inference.looks:
+        remarks.append(
+            f"Seeds come in stages of {', '.join(map(str, looks))}; after each, training stops where every "
+            "confirmatory difference is found."
+        )
+    return remarks
+
+
+def _costs(plan: Plan, arm: str) -> dict[str, float | None]:
+    """Return the costs of a run of an arm, by the names under which an experiment declares them."""
+    cell = plan.first(arm)
+    size, steps = sizes(cell), cell.config["trainer"]["max_steps"]
+    return {
+        "parameters": size.parameters,
+        "flops_per_token": size.flops_per_token,
+        "tokens": size.tokens_per_step * steps,
+        "steps": steps,
+    }
+
+
+def _format_cost(cost: float | None, base: float | None, declared: bool) -> str:
+    """Format a cost, its distance from the baseline's, and a mark where that was not declared."""
+    if cost is None or not base:
+        return "-" if cost is None else f"{cost:z,.0f}"
+    share = cost / base - 1
+    marked = " !" if abs(share) > TOLERANCE and not declared else ""
+    return f"{cost:z,.0f}" + (f" ({share:+z.2%}){marked}" if share else "")

@@ -4,6 +4,7 @@ Each is an experiment like any other: its cells are identified by what they comp
 resumes.
 """
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -39,11 +40,8 @@ def expand_rates(experiment: Experiment) -> Experiment:
     """Return the grid of learning rates of an experiment, with an arm for each arm and rate."""
     grid = experiment.grid
     assert grid is not None
-    arms = {
-        arm_at_rate(arm, rate): {**changes, RATE: rate}
-        for arm, changes in experiment.arms.items()
-        for rate in grid.rates
-    }
+    pairs = itertools.product(experiment.arms.items(), grid.rates)
+    arms = {arm_at_rate(arm, rate): {**changes, RATE: rate} for (arm, changes), rate in pairs}
     return replace(
         _without_verdicts(experiment, arms, arm_at_rate(experiment.baseline, grid.rates[0])),
         name=f"{experiment.name}.lr_curve",
@@ -107,8 +105,7 @@ def write_rates(plan: Plan, store: Store) -> dict[str, Any]:
 def read_rates(folder: Path) -> dict[str, tuple[Tree, RateCurve]]:
     """Return the curve of each arm of an experiment, with the configuration of a cell of it.
 
-    Raises:
-        InputError: where `lr_curve.json` or what it names cannot be read.
+    Raises InputError where `lr_curve.json` or what it names cannot be read.
     """
     path = folder / DESCRIBED
     content = RATES.read(read_json(path), path)

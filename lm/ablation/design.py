@@ -47,14 +47,10 @@ class DesignNode(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Design:
-    """Arms and the level of each factor in them.
+    """Arms, each with dotted paths and what to put there, and the baseline among them.
 
-    Args:
-        kind: one of KINDS, or `arms` for an explicit list.
-        arms: for each arm, dotted paths and what to put there.
-        baseline: the arm the others are compared with.
-        levels: for each arm the level of each factor; empty for an explicit list.
-        aliases: effects that a fraction cannot tell apart, in words.
+    `kind` is one of KINDS, or `arms` for an explicit list, which has no `levels`. `aliases` are effects that a fraction
+    cannot tell apart, in words.
     """
 
     kind: str
@@ -76,13 +72,12 @@ def read_design(value: Any, path: str) -> Design:
     if kind == "fractional":
         return _fractional(factors, tree.get("generators"), path)
     if kind == "factorial":
-        count = math.prod(map(len, factors.values()))
-        if count > MAX_ARMS:
+        if (count := math.prod(map(len, factors.values()))) > MAX_ARMS:
             raise InputError(
                 f"{path}.factors: {count} arms, expected {MAX_ARMS} at most; a fractional design has fewer"
             )
-        combinations = [dict(zip(factors, levels, strict=True)) for levels in itertools.product(*factors.values())]
-        return _crossed(kind, factors, combinations)
+        crossed = [dict(zip(factors, levels, strict=True)) for levels in itertools.product(*factors.values())]
+        return _from_levels(kind, factors, [("+".join(levels.values()), levels) for levels in crossed], "design")
     plain = {factor: next(iter(levels)) for factor, levels in factors.items()}
     if kind == "one_at_a_time":
         others = [(factor, level) for factor, levels in factors.items() for level in list(levels)[1:]]
@@ -100,9 +95,8 @@ def _read_factors(value: Any, path: str) -> Levels:
     factors: Levels = {}
     for factor, levels in value.items():
         if not isinstance(levels, Mapping) or len(levels) < 2:
-            raise InputError(
-                f"{path}.{factor}: expected two levels or more, the plain one first, found {shown(levels)}"
-            )
+            expected = "expected two levels or more, the plain one first"
+            raise InputError(f"{path}.{factor}: {expected}, found {shown(levels)}")
         for level, changes in levels.items():
             if changes is not None and not isinstance(changes, Mapping):
                 raise InputError(f"{path}.{factor}.{level}: expected dotted paths and values, found {shown(changes)}")
@@ -129,19 +123,11 @@ def _from_levels(kind: str, factors: Levels, levels: Sequence[tuple[str, dict[st
     return Design(kind, arms, names[0], dict(levels))
 
 
-def _crossed(kind: str, factors: Levels, combinations: Sequence[dict[str, str]]) -> Design:
-    return _from_levels(kind, factors, [("+".join(levels.values()), levels) for levels in combinations], "design")
-
-
 # fractions -----------------------------------------------------------------------------------------------------------
 
 
 def _fractional(factors: Levels, generators: Any, path: str) -> Design:
-    """Return a two-level fraction: products of the signs of factors set others (Box, Hunter and Hunter).
-
-    Raises:
-        InputError: naming `path`.
-    """
+    """Return a two-level fraction: products of the signs of factors set others (Box, Hunter and Hunter)."""
     for factor, levels in factors.items():
         if len(levels) != 2:
             raise InputError(f"{path}.factors.{factor}: a fraction needs two levels, found {', '.join(levels)}")
@@ -150,33 +136,28 @@ def _fractional(factors: Levels, generators: Any, path: str) -> Design:
     if generators is None:
         *free, last = factors
         generators = {last: free}
-    words = _read_generators(generators, list(factors), f"{path}.generators")
+    path = f"{path}.generators"
+    if not isinstance(generators, Mapping) or not generators:
+        raise InputError(f"{path}: expected a mapping such as {{d: [a, b, c]}}, found {shown(generators)}")
+    for factor, word in generators.items():
+        for name in [factor, *(word if isinstance(word, list) else [])]:
+            if name not in factors:
+                near, listed = nearest(str(name), list(factors)), ", ".join(factors)
+                raise InputError(f"{path}: no factor {name!r}.{near} Choose from {listed}")
+        if not isinstance(word, list) or not word or set(word) & set(generators):
+            raise InputError(f"{path}.{factor}: expected factors that are not made by others, found {shown(word)}")
+    words = {str(factor): [str(name) for name in word] for factor, word in generators.items()}
     free = [factor for factor in factors if factor not in words]
     if 2 ** len(free) > MAX_ARMS:
-        raise InputError(
-            f"{path}.generators: {2 ** len(free)} arms, expected {MAX_ARMS} at most; make more factors of others"
-        )
-    combinations = []
+        raise InputError(f"{path}: {2 ** len(free)} arms, expected {MAX_ARMS} at most; make more factors of others")
+    arms = []
     for signs in itertools.product((-1, 1), repeat=len(free)):
         sign = dict(zip(free, signs, strict=True))
         # The sign that makes the arm of all plain levels one of the fraction, as the baseline.
         sign |= {f: (-1) ** (len(word) + 1) * math.prod(sign[other] for other in word) for f, word in words.items()}
-        combinations.append({f: list(factors[f])[(sign[f] + 1) // 2] for f in factors})
-    return replace(_crossed("fractional", factors, combinations), aliases=aliases(list(factors), words))
-
-
-def _read_generators(value: Any, factors: list[str], path: str) -> dict[str, list[str]]:
-    """Read the factors whose product sets each other factor. Raises InputError."""
-    if not isinstance(value, Mapping) or not value:
-        raise InputError(f"{path}: expected a mapping such as {{d: [a, b, c]}}, found {shown(value)}")
-    for factor, word in value.items():
-        for name in [factor, *(word if isinstance(word, list) else [])]:
-            if name not in factors:
-                listed = ", ".join(factors)
-                raise InputError(f"{path}: no factor {name!r}.{nearest(str(name), factors)} Choose from {listed}")
-        if not isinstance(word, list) or not word or set(word) & set(value):
-            raise InputError(f"{path}.{factor}: expected factors that are not made by others, found {shown(word)}")
-    return {str(factor): [str(name) for name in word] for factor, word in value.items()}
+        chosen = {f: list(factors[f])[(sign[f] + 1) // 2] for f in factors}
+        arms.append(("+".join(chosen.values()), chosen))
+    return replace(_from_levels("fractional", factors, arms, "design"), aliases=aliases(list(factors), words))
 
 
 def aliases(factors: list[str], generators: Mapping[str, Sequence[str]]) -> list[str]:

@@ -132,18 +132,9 @@ class ExperimentFile(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Inference:
-    """Rules by which an experiment's differences are judged.
+    """Rules by which an experiment's differences are judged, as `ExperimentFile` describes them.
 
-    Args:
-        metric: the quantity that the table leads with and that arms are judged by.
-        secondary: other quantities that they are judged by; alpha is shared with these.
-        margin: for some quantities, the difference below which arms count as equivalent, declared beforehand.
-        confirmatory: the arms whose comparisons are tested together; the others are explored.
-        declared: for some arms, the costs in which they are meant to differ from the baseline.
-        axes: for some dotted paths, the kind: `scientific`, `nuisance` or `fixed`.
-        looks: numbers of seeds after which to look and perhaps to stop; none where all seeds are trained at once.
-        equal: the cost that is the same for all arms: steps, tokens, flops or seconds.
-        generalise: scope of the intervals of judged quantities and of claims: other `seeds`, or other `text` too.
+    `looks` are the numbers of seeds after which to look and perhaps to stop; none where all are trained at once.
     """
 
     metric: str = HEADLINE
@@ -164,23 +155,10 @@ class Inference:
 
 @dataclass(frozen=True)
 class Experiment:
-    """One ablation: a baseline and the arms that differ from it.
+    """One ablation: a baseline and the arms that differ from it, as `ExperimentFile` describes them.
 
-    Args:
-        name: of the file, and of the folder its report goes to.
-        title: of the report.
-        tree: the configuration that every arm starts from.
-        design: the baseline, and for each arm dotted paths and what to put there.
-        seeds: every arm is trained with each.
-        inference: rules by which differences are judged.
-        claims: statements that the report answers.
-        notes: printed under the table.
-        tier: the size, where it is not the file's own.
-        tuning: the search that each arm's nuisance parameters get, if any.
-        grid: the learning rates that each arm is trained over, if any.
-        ladder: its sizes, where it has several.
-        data_seeds: orders of the data that the baseline is trained in with every seed, if any.
-        autotuned: the decision on settings that were `auto` (`lm.inference.autotune.Decision`), if any.
+    `tree` is the configuration that every arm starts from, `autotuned` the decision on settings that were `auto`
+    (`lm.inference.autotune.Decision`).
     """
 
     name: str
@@ -220,7 +198,7 @@ def load_experiment(
     option_name: Callable[[str], str] = lambda name: f"--{name}",
     tree: Tree | None = None,
 ) -> Experiment:
-    """Read an experiment file, or a mapping with what a file holds.
+    """Read an experiment file, or a mapping with what a file holds. Raises InputError naming the path.
 
     Args:
         path: the YAML file, or the name of a shipped one; `base` in it is relative to it.
@@ -229,9 +207,6 @@ def load_experiment(
         tier: another size of the same experiment, one of its `tiers`; its name is added to the experiment's.
         option_name: returns the name of `seeds` or `tier` in messages.
         tree: the mapping; `path` is then the experiment's name, and `base` relative to the current folder.
-
-    Raises:
-        InputError: naming the path.
     """
     if tree is None:
         path = resolve_file(path, "experiment")
@@ -249,16 +224,17 @@ def load_experiment(
     chosen, looks = _read_seeds_or_stages(tree["seeds"] if seeds is None else seeds, tree, inference, where)
     inference = replace(inference, looks=looks)
     declared = [] if isinstance(tree["seeds"], Mapping) else read_seeds(tree["seeds"], f"{path}: seeds")
-    claims = read_claims(
-        [] if tree.get("claims") is None else tree["claims"],
-        list(design.arms),
-        design.baseline,
-        f"{path}: claims",
-        declared or chosen,
-    )
+    listed = [] if tree.get("claims") is None else tree["claims"]
+    claims = read_claims(listed, list(design.arms), design.baseline, f"{path}: claims", declared or chosen)
     if "tune" in tree and "lr_curve" in tree:
         raise InputError(f"{path}: tune and lr_curve both choose a rate for each arm; expected one of them")
     ladder = read_ladder(tree, chosen, inference.metric, settings, str(path), same_seeds=seeds is not None)
+    orders = read_seeds(tree["data_seeds"], f"{path}: data_seeds") if "data_seeds" in tree else []
+    if "data_seeds" in tree and (len(orders) < 2 or len(chosen) < 2 or looks):
+        raise InputError(
+            f"{path}: data_seeds: expected two orders or more and two seeds or more, not in stages, found "
+            f"{len(orders)} and {'stages' if looks else len(chosen)}; with fewer the variance cannot be split"
+        )
     return Experiment(
         name=name,
         title=read_text(tree, "title", path) or path.stem,
@@ -272,7 +248,7 @@ def load_experiment(
         tuning=read_tuning(tree["tune"], inference.metric, chosen, f"{path}: tune") if "tune" in tree else None,
         grid=read_grid(tree["lr_curve"], inference.metric, chosen, f"{path}: lr_curve") if "lr_curve" in tree else None,
         ladder=ladder,
-        data_seeds=_read_data_seeds(tree, chosen, inference, path) if "data_seeds" in tree else (),
+        data_seeds=tuple(orders),
     )
 
 
@@ -291,17 +267,6 @@ def _read_seeds_or_stages(
     return read_seeds(list(range(looks[-1])), where), looks
 
 
-def _read_data_seeds(tree: Tree, seeds: Sequence[int], inference: Inference, path: Path) -> tuple[int, ...]:
-    """Return the orders of the data that are crossed with the seeds. Raises InputError."""
-    orders = read_seeds(tree["data_seeds"], f"{path}: data_seeds")
-    if len(orders) < 2 or len(seeds) < 2 or inference.looks:
-        raise InputError(
-            f"{path}: data_seeds: expected two orders or more and two seeds or more, not in stages, found "
-            f"{len(orders)} and {'stages' if inference.looks else len(seeds)}; with fewer the variance cannot be split"
-        )
-    return tuple(orders)
-
-
 def at_tier(tree: Tree, tier: str, path: Path, option: str = "--tier") -> Tree:
     """Return the experiment at another size: `tiers` may give another base, more common changes, other seeds."""
     tiers = read_changes(tree.get("tiers"), f"{path}: tiers")
@@ -314,11 +279,8 @@ def at_tier(tree: Tree, tier: str, path: Path, option: str = "--tier") -> Tree:
     if path_name(tier, option) not in tiers:
         raise InputError(f"{path}: has no tier {tier!r}; {'it has ' + ', '.join(tiers) if tiers else 'it has none'}")
     changes = tiers[tier]
-    common = {
-        **read_changes(tree.get("common"), f"{path}: common"),
-        **read_changes(changes.get("common"), f"{path}: tiers.{tier}.common"),
-    }
-    return {**tree, **changes, "common": common}
+    common = read_changes(tree.get("common"), f"{path}: common")
+    return {**tree, **changes, "common": common | read_changes(changes.get("common"), f"{path}: tiers.{tier}.common")}
 
 
 def _read_design(tree: Tree, path: Path) -> Design:
@@ -356,10 +318,8 @@ def read_inference(tree: Tree, design: Design, path: Path) -> Inference:
     """Read how the differences of an experiment are judged. Raises InputError."""
     metric = str(tree.get("metric", HEADLINE))
     _check_quantity(metric, f"{path}: metric")
-    secondary = [
-        str(name)
-        for name in _read_list([] if tree.get("secondary") is None else tree["secondary"], f"{path}: secondary")
-    ]
+    listed = [] if tree.get("secondary") is None else _read_list(tree["secondary"], f"{path}: secondary")
+    secondary = [str(name) for name in listed]
     for name in secondary:
         _check_quantity(name, f"{path}: secondary")
     judged = [metric, *secondary]

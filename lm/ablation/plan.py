@@ -96,15 +96,9 @@ def idle_arms(plan: Plan) -> dict[str, str]:
 
 
 def with_autotuned_settings(experiment: Experiment, out: Path, workers: int | None) -> Experiment:
-    """Replace each `auto` of an experiment's base by the fastest setting of its baseline.
+    """Replace each `auto` of an experiment's base by the fastest setting of its baseline, stored under `out`.
 
-    Args:
-        experiment: as it was read.
-        out: the results folder, which stores decisions.
-        workers: cells trained at a time; None for the default.
-
-    Raises:
-        InputError: where an arm has an `auto` of its own, which could give arms different implementations.
+    Raises InputError where an arm has an `auto` of its own, which could give arms different implementations.
     """
     for arm, changes in experiment.arms.items():
         for path, value in changes.items():
@@ -139,67 +133,44 @@ def untimed(cell: Cell) -> float:
 
 
 def make_plan(experiment: Experiment, seconds: Callable[[Cell], float] = untimed) -> Plan:
-    """Resolve, build and check every cell before any is trained.
+    """Resolve, build and check every cell before any is trained. Raises InputError naming the arm.
 
-    Args:
-        experiment: to be planned.
-        seconds: returns the seconds of a step of a cell, where seconds are to be held equal.
-
-    Raises:
-        InputError: naming the arm.
+    Where seconds are to be held equal, `seconds` returns those of a step of a cell.
     """
     arms = {name: _check_arm(experiment, name, changes) for name, changes in experiment.arms.items()}
     steps = equal_steps(arms, experiment.baseline, experiment.inference.equal, seconds)
     for name, cell in arms.items():
         if steps[name] != cell.config["trainer"]["max_steps"]:
             arms[name] = _check_arm(experiment, name, {**experiment.arms[name], "trainer.max_steps": steps[name]})
-    seeds = experiment.seeds
-    by_arm = {name: seeded(cell, seeds) for name, cell in arms.items()}
-    cells = [
-        Planned(name, seed, by_arm[name][index], f"{experiment.name}/{name}/{seed}")
-        for index, seed in enumerate(seeds)
-        for name in arms
-    ]
-    return Plan(experiment, cells)
+    by_seed = zip(experiment.seeds, *(seeded(cell, experiment.seeds) for cell in arms.values()), strict=True)
+    named = [(seed, name, cell) for seed, *cells in by_seed for name, cell in zip(arms, cells, strict=True)]
+    return Plan(
+        experiment, [Planned(name, seed, cell, f"{experiment.name}/{name}/{seed}") for seed, name, cell in named]
+    )
 
 
 def _check_arm(experiment: Experiment, name: str, changes: dict[str, Any]) -> Cell:
     """Return the arm's cell of the first seed. Raises InputError naming the arm."""
     with prefix_errors(f"arm {name}"):
         cell = check(override(experiment.tree, {**changes, "seed": experiment.seeds[0]}))
-        check_strategy(cell.config["trainer"])
+        settings, lengths = cell.config["trainer"], (cell.config.get("evaluate") or {}).get("lengths", [])
+        check_strategy(settings)
         for metric in (experiment.inference.metric, *experiment.inference.secondary):
-            _check_metric(metric, cell)
+            _, at, length = metric.partition("@")
+            if at and int(length) not in lengths:
+                raise InputError(
+                    f"metric: {metric}: evaluate.lengths does not hold {length}, it has {lengths or 'none'}"
+                )
+            if (mean := parse_average(metric)) is not None:
+                batches = settings["max_steps"] * settings["accumulate_grad_batches"]
+                every = settings["val_check_interval"]
+                between = every if isinstance(every, int) else max(1, int((every or 1.0) * batches))
+                count = batches // between if settings["limit_val_batches"] else 0
+                if mean[1] > count:
+                    raise InputError(
+                        f"metric: {metric}: training has {count} validations; see trainer.val_check_interval"
+                    )
         return cell
-
-
-def _check_metric(metric: str, cell: Cell) -> None:
-    """Refuse a metric at a length that is not evaluated, or over more validations than training has."""
-    _, at, length = metric.partition("@")
-    lengths = (cell.config.get("evaluate") or {}).get("lengths", [])
-    if at and int(length) not in lengths:
-        raise InputError(f"metric: {metric}: evaluate.lengths does not hold {length}, it has {lengths or 'none'}")
-    if (mean := parse_average(metric)) is None:
-        return
-    settings = cell.config["trainer"]
-    batches = settings["max_steps"] * settings["accumulate_grad_batches"]
-    every = settings["val_check_interval"]
-    between = every if isinstance(every, int) else max(1, int((every or 1.0) * batches))
-    count = batches // between if settings["limit_val_batches"] else 0
-    if mean[1] > count:
-        raise InputError(f"metric: {metric}: training has {count} validations; see trainer.val_check_interval")
-
-
-def cost_per_step(cell: Cell, kind: str, seconds: Callable[[Cell], float]) -> float:
-    """Return the cost of an optimiser step in tokens, flops or seconds. Raises InputError for uncounted FLOPs."""
-    if kind == "seconds":
-        return seconds(cell)
-    size = sizes(cell)
-    if kind == "tokens":
-        return size.tokens_per_step
-    if size.flops_per_token is None:
-        raise InputError("equal: flops: this model has parts without a count of FLOPs; hold tokens equal")
-    return size.tokens_per_step * size.flops_per_token
 
 
 def equal_steps(
@@ -207,8 +178,7 @@ def equal_steps(
 ) -> dict[str, int]:
     """Return the optimiser steps for each arm with which all cost as much as the baseline.
 
-    Raises:
-        InputError: for an arm that sets its steps itself.
+    Raises InputError for an arm that sets its steps itself.
     """
     steps = {arm: cell.config["trainer"]["max_steps"] for arm, cell in cells.items()}
     if kind == "steps":
@@ -216,9 +186,20 @@ def equal_steps(
     own = next((arm for arm in cells if steps[arm] != steps[baseline]), None)
     if own is not None:
         raise InputError(f"arm {own}: trainer.max_steps is set by the arm, and by equal: {kind}; leave one of them out")
-    budget = steps[baseline] * cost_per_step(cells[baseline], kind, seconds)
-    costs = {arm: cost_per_step(cell, kind, seconds) for arm, cell in cells.items() if arm != baseline}
-    return {arm: max(1, round(budget / costs[arm])) if arm in costs else steps[arm] for arm in cells}
+
+    def cost(cell: Cell) -> float:
+        """Return the cost of an optimiser step. Raises InputError for uncounted FLOPs."""
+        if kind == "seconds":
+            return seconds(cell)
+        size = sizes(cell)
+        if kind == "tokens":
+            return size.tokens_per_step
+        if size.flops_per_token is None:
+            raise InputError("equal: flops: this model has parts without a count of FLOPs; hold tokens equal")
+        return size.tokens_per_step * size.flops_per_token
+
+    budget = steps[baseline] * cost(cells[baseline])
+    return {arm: steps[arm] if arm == baseline else max(1, round(budget / cost(cells[arm]))) for arm in cells}
 
 
 # the manifest --------------------------------------------------------------------------------------------------------
@@ -249,15 +230,9 @@ def stored_command(command: Sequence[str]) -> list[str] | None:
 
 
 def write_manifest(plan: Plan, store: Store, command: Sequence[str] = ()) -> Path:
-    """Write `experiment.json`, which holds what a report needs beside the records.
+    """Write `experiment.json`, which holds what a report needs beside the records; return the report's folder.
 
-    Args:
-        plan: of the experiment.
-        store: in whose folder the report's folder lies.
-        command: the arguments of `lm`, as given.
-
-    Returns:
-        the report's folder.
+    The `command` is that of `lm`, as a list of arguments.
     """
     experiment, inference, path = plan.experiment, plan.experiment.inference, plan.manifest(store)
     looks, previous = inference.looks, None
@@ -314,22 +289,13 @@ MAX_VERSIONS_NAMED = 3
 
 @dataclass(frozen=True)
 class FinishedCells:
-    """The finished cells of a plan.
-
-    Args:
-        statuses: of each, by its id.
-        other_code: by id, the version in words of those that other code of this package trained.
-    """
+    """Statuses of the finished cells of a plan, and the version of those that other code trained, in words; by id."""
 
     statuses: dict[str, str]
     other_code: dict[str, str]
 
     def reused(self, missing: Collection[str]) -> list[str]:
-        """Return a line on the cells that other code trained; none where no such cell is used.
-
-        Args:
-            missing: ids of the cells that are about to be trained, again or not.
-        """
+        """Return a line on the cells that other code trained, if any are used: those that are not `missing`."""
         versions = [version for cell, version in self.other_code.items() if cell not in missing]
         if not versions:
             return []
@@ -345,8 +311,7 @@ class FinishedCells:
 def read_finished(plan: Plan, store: Store) -> FinishedCells:
     """Read the record of each finished cell of a plan once, though there may be thousands.
 
-    Raises:
-        InputError: where a record is damaged, or a newer version wrote it.
+    Raises InputError where a record is damaged, or a newer version wrote it.
     """
     statuses, other_code, own_git = dict[str, str](), dict[str, str](), functools.cache(git_state)
     for planned in plan.distinct:

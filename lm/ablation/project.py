@@ -24,8 +24,7 @@ def starter() -> dict[str, str]:
 def copies(name: str) -> dict[str, str]:
     """Return a shipped experiment, sweep or configuration and the bases that it names, by their paths in a project.
 
-    Raises:
-        InputError: where nothing of that name is shipped, with the nearest.
+    Raises InputError where nothing of that name is shipped, with the nearest.
     """
     kinds = {kind: shipped_files(kind) for kind in SHIPPED_FOLDERS}
     for kind, files in kinds.items():
@@ -56,8 +55,7 @@ def _bases_in(tree: Mapping[str, object]) -> Iterator[str]:
 def put(files: Mapping[str, str], folder: Path, where: str) -> list[Path]:
     """Write files into a folder; return those written, without those that it already holds word for word.
 
-    Raises:
-        InputError: where the folder holds another file of one of the names; then nothing is written.
+    Raises InputError where the folder holds another file of one of the names; then nothing is written.
     """
     require_place(folder, where, folder=True)
     written = []

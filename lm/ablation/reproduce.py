@@ -1,4 +1,4 @@
-"""`lm reproduce`: every experiment that carries claims, and one table of the answers."""
+"""`lm reproduce`: every experiment with claims and a table of the answers, or every ladder and a table over them."""
 
 import os
 import shlex
@@ -13,19 +13,23 @@ from typing import Any
 import pandas as pd
 from rich.console import Console
 
-from lm.ablation.ablate import RunOptions, train_experiment, warn
+from lm.ablation.ablate import RunOptions, print_line, train_experiment, warn
 from lm.ablation.experiment import Experiment, load_experiment
+from lm.ablation.ladder.plan import merge_plans, plan_ladder
+from lm.ablation.ladder.run_ladder import run_ladder
 from lm.ablation.plan import Plan, idle_arms, make_plan, with_autotuned_settings
-from lm.ablation.show import print_line
+from lm.ablation.sections import prefix_errors
 from lm.analysis.answers import Answer, adjust_p
 from lm.analysis.claims import KINDS
+from lm.analysis.ladder import load_ladder
 from lm.analysis.results import load
 from lm.config.reading import files_by_name, report_name
 from lm.config.tree import InputError, load_yaml, nearest, path_name
 from lm.execution.estimate import advice, reduced_in, seconds_per_cell, wall_seconds
 from lm.execution.machine import default_workers, threads_each
 from lm.report.claims import answers, claims_section, show_claims
-from lm.report.render import markdown_section
+from lm.report.ladder_page import csv_worth, overview_section
+from lm.report.render import markdown_section, print_section
 from lm.report.status import duration
 from lm.report.tables import as_csv
 from lm.report.write import write_report
@@ -35,15 +39,10 @@ from lm.store.store import Store
 
 @dataclass(frozen=True)
 class ReproductionScope:
-    """The part of each experiment that is run.
+    """The part of each experiment that is run. Raises InputError for fewer seeds than one.
 
-    Args:
-        tier: its size; C is that of a CPU, which files have without naming it.
-        settings: dotted changes to every base, applied before those of the arms.
-        max_seeds: first seeds to use; None for all.
-
-    Raises:
-        InputError: for fewer seeds than one.
+    Tier C is the size for a CPU, which files have without naming it. `settings` are dotted changes to every base,
+    applied before those of the arms, and `max_seeds` the first seeds to use; None for all.
     """
 
     tier: str
@@ -68,8 +67,7 @@ class ReproductionScope:
 def find_experiments(folder: Path, names: Sequence[str], key: str = "claims") -> list[Path]:
     """Return the experiment files under `folder` that have claims, or another key, or those named.
 
-    Raises:
-        InputError: where there are none, and for a name without.
+    Raises InputError where there are none, and for a name without.
     """
     if not os.path.isdir(folder):
         raise InputError(f"--experiments {folder}: no such folder; expected one with experiment files")
@@ -89,16 +87,11 @@ def find_experiments(folder: Path, names: Sequence[str], key: str = "claims") ->
 def reproduce(
     files: Sequence[Path], scope: ReproductionScope, options: RunOptions, plan_only: bool, named: bool = False
 ) -> int:
-    """Train what is missing of each experiment and answer its claims.
+    """Train what is missing of each experiment and answer its claims; return 0, or 1 if something was left undone.
 
     An experiment that cannot be planned, perhaps for want of a file, is reported and left out, unless it was run at the
-    same tier under the same folder before.
-
-    Returns:
-        0, or 1 where something was left undone.
-
-    Raises:
-        InputError: at the end, where that left out one of those that are `named`, or left none.
+    same tier under the same folder before. Raises InputError at the end, where that left out one of those that are
+    `named`, or left none.
     """
     tier, start, store = scope.tier, time.monotonic(), Store(options.out)
     plans: dict[Path, Plan] = {}
@@ -110,11 +103,10 @@ def reproduce(
             reasons[path] = str(error)
     if plan_only:
         _show(plans, {} if named or not plans else reasons, tier, store, options)
-        if named or not plans:
-            _refuse(reasons, "cannot be run")
+        _refuse(reasons if named or not plans else {}, "cannot be run")
         return 0
     answered: list[tuple[str, Answer]] = []
-    interrupted, missing_before = 0, _missing_cells(plans.values(), store)
+    interrupted, missing = 0, {planned.cell.id for plan in plans.values() for planned in plan.missing(store)}
     for index, path in enumerate(files, 1):
         folder = options.out / report_name(path, scope.file_tier)
         if path in plans:
@@ -130,8 +122,8 @@ def reproduce(
         answered += [(path.stem, answer) for answer in answers(load(folder), tier)]
     if len(reasons) == len(files):
         _refuse(reasons, f"was not run at tier {tier}")
-    adjusted = adjust_p([answer for _, answer in answered])
-    answered = [(name, answer) for (name, _), answer in zip(answered, adjusted, strict=True)]
+    names, judged = [name for name, _ in answered], adjust_p([answer for _, answer in answered])
+    answered = list(zip(names, judged, strict=True))
     folder = options.out / f"reproduce.{tier}"
     left_out = [f"{path.stem} was not run at tier {tier}: {reason}" for path, reason in reasons.items()]
     _write(folder, tier, options.command, answered, left_out)
@@ -139,18 +131,13 @@ def reproduce(
         show_claims(answered, Console(), f"Claims, tier {tier}")
     for line in left_out:
         print_line(line)
-    trained = len(missing_before - _missing_cells(plans.values(), store))
-    cells = f"{trained} cell{'s' * (trained != 1)} trained"
-    print(f"{cells}, {duration(time.monotonic() - start)} by the clock", file=sys.stderr)
+    trained = sum(map(store.finished, missing))
+    clock = duration(time.monotonic() - start)
+    print(f"{trained} cell{'s' * (trained != 1)} trained, {clock} by the clock", file=sys.stderr)
     print(f"table: {folder / 'table.md'}", file=sys.stderr)
     if named and not interrupted:
         _refuse(reasons, f"was not run at tier {tier}")
     return 1 if interrupted or not answered else 0
-
-
-def _missing_cells(plans: Iterable[Plan], store: Store) -> set[str]:
-    """Return the ids of the cells that are missing."""
-    return {planned.cell.id for plan in plans for planned in plan.missing(store)}
 
 
 def _refuse(reasons: dict[Path, str], what: str) -> None:
@@ -163,7 +150,7 @@ def _show(plans: dict[Path, Plan], reasons: dict[Path, str], tier: str, store: S
     """Print for each experiment the number of claims and of cells to train, and the time they take."""
     total, kinds, counted = 0.0, Counter[str](), set[str]()
     for path, plan in plans.items():
-        cells, wall = describe_missing(plan, store, options.workers, counted)
+        cells, wall = _describe_missing(plan, store, options.workers, counted)
         total += wall
         claims = [claim.kind for claim in plan.experiment.claims if claim.at(tier)]
         kinds.update(claims)
@@ -173,31 +160,25 @@ def _show(plans: dict[Path, Plan], reasons: dict[Path, str], tier: str, store: S
     if plans:
         counts = ", ".join(f"{kinds[kind]} {kind}" for kind in KINDS)
         print(f"claims at tier {tier}: {counts}; {kinds.total()} over {len(plans)} experiments")
-        if remark := precision_remark(list(plans.values()), store, options.workers):
-            print(remark)
-        print(f"about {duration(total)} in all, estimated from finished cells or a few steps")
+        _show_total(plans.values(), total, store, options)
 
 
-def precision_remark(plans: Sequence[Plan], store: Store, workers: int | None) -> str | None:
-    """Return a line where the precision of missing cells does not pay on this machine; None otherwise.
+def _show_total(plans: Iterable[Plan], seconds: float, store: Store, options: RunOptions) -> None:
+    """Print the time that all plans take, after a line where the precision of missing cells does not pay here.
 
     The first plan whose missing cells all use the same reduced precision stands for the others.
     """
-    for plan in plans:
-        cells = [planned.cell for planned in plan.missing(store)]
-        if reduced_in(cells):
-            return advice(cells, threads_each(workers or default_workers(len(cells))))
-    return None
+    of_plans = ([planned.cell for planned in plan.missing(store)] for plan in plans)
+    cells = next(filter(reduced_in, of_plans), [])
+    if cells and (remark := advice(cells, threads_each(options.workers or default_workers(len(cells))))):
+        print(remark)
+    print(f"about {duration(seconds)} in all, estimated from finished cells or a few steps")
 
 
-def describe_missing(plan: Plan, store: Store, workers: int | None, counted: set[str]) -> tuple[str, float]:
-    """Return in words how many cells are to train, without those counted before, and about the seconds they take.
+def _describe_missing(plan: Plan, store: Store, workers: int | None, counted: set[str]) -> tuple[str, float]:
+    """Return in words how many cells are to train, without those `counted` before, and about the seconds they take.
 
-    Args:
-        plan: of an experiment, or of all rungs of a ladder.
-        store: where finished cells lie.
-        workers: cells trained at a time; None for the default.
-        counted: ids of the missing cells of plans before, to which those of this plan are added.
+    The ids of the plan's missing cells are added to `counted`.
     """
     undone = plan.missing(store)
     missing = [planned for planned in undone if planned.cell.id not in counted]
@@ -231,3 +212,47 @@ def _write(
         for name, answer in answered
     )
     write_atomic(folder / "table.csv", as_csv(frame))
+
+
+# ladders -------------------------------------------------------------------------------------------------------------
+
+TITLE = "What the arms of the ladders are worth"
+
+
+def reproduce_ladders(
+    files: Sequence[Path], settings: Mapping[str, Any], options: RunOptions, plan_only: bool = False
+) -> int:
+    """Run each ladder, with changes to its configuration, and write one table over all; return 0, or 1 if interrupted.
+
+    Raises InputError for a ladder that cannot be run, before anything is trained.
+    """
+    experiments, plans = [], []
+    for path in files:
+        with prefix_errors(f"{path.stem}: cannot be run"):
+            experiments.append(load_experiment(path, settings))
+    for experiment in experiments:
+        with prefix_errors(f"{experiment.name}: cannot be run"):
+            plans.append(merge_plans(experiment, plan_ladder(experiment, options.out, options.workers)))
+    if plan_only:
+        store, counted, total = Store(options.out), set[str](), 0.0
+        for plan in plans:
+            cells, wall = _describe_missing(plan, store, options.workers, counted)
+            total += wall
+            assert plan.experiment.ladder is not None
+            print(f"{plan.experiment.name}: {len(plan.experiment.ladder.rungs)} rungs, {cells}, {duration(wall)}")
+        _show_total(plans, total, store, options)
+        return 0
+    exit_code, folders = 0, list[Path]()
+    for index, plan in enumerate(plans, 1):
+        print(f"({index}/{len(plans)}) {plan.experiment.name}", file=sys.stderr)
+        exit_code |= run_ladder(plan.experiment, options, console=Console(quiet=True))
+        folders.append(options.out / plan.experiment.name)
+    ladders, console = [load_ladder(folder) for folder in folders], Console()
+    folder = options.out / "reproduce.L"
+    lines = [f"# {TITLE}", "", "Made by `lm reproduce --tier L`.", "", *markdown_section(overview_section(ladders))]
+    write_atomic(folder / "table.md", "\n".join(lines).rstrip() + "\n")
+    write_atomic(folder / "table.csv", csv_worth(ladders))
+    console.print()
+    print_section(overview_section(ladders, TITLE), console)
+    print(f"table: {folder / 'table.md'}", file=sys.stderr)
+    return exit_code

@@ -21,7 +21,7 @@ from lm.store.metrics import describe, parse_average
 def read_section(
     value: Any, node: type, path: str, expected: str = "", missing: str = "", inside: str = "", dotted: str = ""
 ) -> dict[str, Any]:
-    """Return a mapping that has only the keys of a declared node.
+    """Return a mapping that has only the keys of a TypedDict. Raises InputError naming the path, and the nearest key.
 
     Args:
         value: as the file has it.
@@ -31,9 +31,6 @@ def read_section(
         missing: added to the message for a missing key; required keys are not checked without it.
         inside: added to the message for an unknown key, after the key.
         dotted: added to the message for an unknown key with a dot.
-
-    Raises:
-        InputError: naming the path, and the nearest key.
     """
     names = keys(node)
     if not isinstance(value, Mapping):
@@ -63,9 +60,11 @@ def is_positive(value: Any) -> TypeGuard[float]:
 
 
 def _read_selection_seeds(
-    tree: Mapping[str, Any], default: list[int], confirmation: Sequence[int], path: str
+    tree: Mapping[str, Any], default: list[int], metric: str, confirmation: Sequence[int], path: str
 ) -> list[int]:
-    """Return the seeds on which a winner is chosen. Raises InputError for one that also confirms it."""
+    """Return the seeds on which a winner is chosen by a metric. Raises InputError for one that also confirms it."""
+    if describe(metric).better is None:
+        raise InputError(f"{path}: arms are judged by {metric}, of which neither more nor less is better")
     seeds = read_seeds(tree.get("seeds", default), f"{path}.seeds")
     if shared := sorted(set(seeds) & set(confirmation)):
         raise InputError(
@@ -96,12 +95,9 @@ def read_stages(value: Any, comparisons: int, path: str) -> tuple[int, ...]:
             raise InputError(f"{path}.{key}: expected a whole number from 1, found {shown(number)}")
     if numbers["min"] > numbers["max"]:
         raise InputError(f"{path}: min={numbers['min']} is more than max={numbers['max']}")
-    if numbers["max"] > MOST_SEEDS:
-        raise InputError(f"{path}.max: expected {MOST_SEEDS} seeds at most, found {numbers['max']}")
-    if numbers["stages"] > MOST_SEEDS:
-        raise InputError(
-            f"{path}.stages: expected {MOST_SEEDS} at most, as every one adds a seed, found {numbers['stages']}"
-        )
+    for key, most in (("max", "seeds at most"), ("stages", "at most, as every one adds a seed")):
+        if numbers[key] > MOST_SEEDS:
+            raise InputError(f"{path}.{key}: expected {MOST_SEEDS} {most}, found {numbers[key]}")
     return plan_looks(numbers["min"], numbers["max"], numbers["stages"], ALPHA / max(1, comparisons))
 
 
@@ -138,21 +134,12 @@ class Grid:
 
 
 def read_grid(value: Any, metric: str, confirmation: Sequence[int], path: str) -> Grid:
-    """Read the `lr_curve` section of an experiment.
+    """Read the `lr_curve` section of an experiment whose arms are judged by `metric`, on the seeds of `confirmation`.
 
-    Args:
-        value: as the file has it.
-        metric: that arms are judged by.
-        confirmation: seeds of the experiment.
-        path: of the section, for messages.
-
-    Raises:
-        InputError: naming the path.
+    Raises InputError naming the path.
     """
     tree = read_section(value, CurveNode, path, "a mapping with rates", "expected a list, or {low, high, n}")
-    if describe(metric).better is None:
-        raise InputError(f"{path}: arms are judged by {metric}, of which neither more nor less is better")
-    seeds = _read_selection_seeds(tree, CURVE_SEEDS, confirmation, path)
+    seeds = _read_selection_seeds(tree, CURVE_SEEDS, metric, confirmation, path)
     path, rates = f"{path}.rates", tree["rates"]
     if isinstance(rates, Mapping):
         rates = _spread_rates(rates, path)
@@ -172,13 +159,13 @@ def read_grid(value: Any, metric: str, confirmation: Sequence[int], path: str) -
 def _spread_rates(value: Mapping[str, Any], path: str) -> list[float]:
     """Return the rates of `{low, high, n}`, evenly spaced in their logarithm. Raises InputError."""
     tree = read_section(value, RatesNode, path)
-    low, high, count = (tree.get(key) for key in ("low", "high", "n"))
+    count = tree.get("n")
     if type(count) is not int or not MIN_RATES <= count <= MAX_RATES:
         raise InputError(f"{path}.n: expected a whole number from {MIN_RATES} to {MAX_RATES}, found {shown(count)}")
-    if not is_positive(low):
-        raise InputError(f"{path}.low: expected a number above 0, found {shown(low)}")
-    if not is_positive(high):
-        raise InputError(f"{path}.high: expected a number above 0, found {shown(high)}")
+    for key in ("low", "high"):
+        if not is_positive(tree.get(key)):
+            raise InputError(f"{path}.{key}: expected a number above 0, found {shown(tree.get(key))}")
+    low, high = tree["low"], tree["high"]
     if not low < high:
         raise InputError(f"{path}: expected low below high, found {low} and {high}")
     inner = [float(f"{low * (high / low) ** (index / (count - 1)):z.6g}") for index in range(1, count - 1)]
@@ -205,15 +192,7 @@ class TuningNode(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Tuning:
-    """The search that each arm gets.
-
-    Args:
-        space: the nuisance parameters.
-        trials: number of them, whatever becomes of them.
-        seeds: every trial is trained with each; the confirmation uses none of them.
-        sampler, pruner: how values are drawn and trials stopped.
-        metric: in which the winner is best.
-    """
+    """The search that each arm gets, as `TuningNode` describes it; the winner is best in `metric`."""
 
     space: Space
     trials: int
@@ -231,16 +210,9 @@ class Tuning:
 
 
 def read_tuning(value: Any, metric: str, confirmation: Sequence[int], path: str) -> Tuning:
-    """Read the `tune` section of an experiment.
+    """Read the `tune` section of an experiment whose arms are judged by `metric`, on the seeds of `confirmation`.
 
-    Args:
-        value: as the file has it.
-        metric: that arms are judged by.
-        confirmation: seeds of the experiment.
-        path: of the section, for messages.
-
-    Raises:
-        InputError: naming the path.
+    Raises InputError naming the path.
     """
     missing = "tuning needs a space and a number of trials for each arm"
     tree = read_section(value, TuningNode, path, "a mapping with space and trials", missing)
@@ -248,18 +220,16 @@ def read_tuning(value: Any, metric: str, confirmation: Sequence[int], path: str)
         raise InputError(f"{path}: arms are judged by {metric}, a mean over validations, which a search does not know")
     if "@" in metric:
         raise InputError(f"{path}: arms are judged by {metric}, a loss at a length, which a search does not know")
-    if describe(metric).better is None:
-        raise InputError(f"{path}: arms are judged by {metric}, of which neither more nor less is better")
+    seeds = _read_selection_seeds(tree, TUNING_SEEDS, metric, confirmation, path)
     if type(tree["trials"]) is not int or tree["trials"] < 1:
         raise InputError(f"{path}.trials: expected a whole number from 1, found {shown(tree['trials'])}")
-    seeds = _read_selection_seeds(tree, TUNING_SEEDS, confirmation, path)
     tuning = Tuning(
-        space=read_space(tree["space"], f"{path}.space"),
-        trials=tree["trials"],
-        seeds=seeds,
-        sampler=read_method(tree.get("sampler", "tpe"), SAMPLERS, f"{path}.sampler"),
-        pruner=read_method(tree.get("pruner", "none"), PRUNERS, f"{path}.pruner"),
-        metric=metric,
+        read_space(tree["space"], f"{path}.space"),
+        tree["trials"],
+        seeds,
+        read_method(tree.get("sampler", "tpe"), SAMPLERS, f"{path}.sampler"),
+        read_method(tree.get("pruner", "none"), PRUNERS, f"{path}.pruner"),
+        metric,
     )
     check_methods(tuning.spec("", "", {}), path)
     return tuning

@@ -20,7 +20,7 @@ import numpy as np
 from lm.analysis.claims import Claim, by_seed, seen_seeds
 from lm.analysis.compare import LOST
 from lm.analysis.results import Results
-from lm.analysis.texts import LOSS_OF, DocumentCache, generalises, keeps_documents, noise_over_texts
+from lm.analysis.texts import LOSS_OF, DocumentCache, generalises, noise_over_texts
 from lm.config.tree import InputError
 from lm.stats.tests import (
     ALPHA,
@@ -35,6 +35,7 @@ from lm.stats.tests import (
     values_needed,
 )
 from lm.stats.two_way import TwoWay
+from lm.store.documents import KEPT
 
 Verdict = Literal["reproduced", "not reproduced", "inconclusive", "not enough seeds"]
 
@@ -49,20 +50,11 @@ Scope = Literal["", "seeds", "seeds and text"]
 
 @dataclass(frozen=True)
 class Answer:
-    """Verdict on a claim, with its estimate, interval and p.
+    """Verdict on a claim by itself, at 5 %: the mean or median over the seeds that entered, its interval and p.
 
-    Args:
-        claim: that is judged.
-        verdict: at 5 %, of this claim by itself.
-        estimate: mean or median over seeds.
-        low, high: ends of its interval.
-        seeds: that entered.
-        note: lost runs, unhealthy arms, choice of seeds.
-        p: of the verdict's test, or of the one that came nearer to a verdict; NaN for a claim about every seed.
-        p_holm, q: p adjusted by Holm and by Benjamini and Hochberg, over the claims of the same kind and registration.
-        generalises_over: population that the answer holds of.
-        not_over_text_because: reason why it does not hold of other text.
-        post_hoc: true if the claim was written when results of its seeds could be known.
+    `p` is that of the verdict's test, or of the one that came nearer to a verdict; NaN for a claim about every seed.
+    `p_holm` and `q` adjust it over the claims of the same kind and registration. `post_hoc` is true if the claim was
+    written when results of its seeds could be known.
     """
 
     claim: Claim
@@ -83,10 +75,7 @@ class Answer:
 def answer_claim(results: Results, claim: Claim, read: DocumentCache | None = None) -> Answer:
     """Judge a claim by the results, at 5 %, each claim by itself.
 
-    Args:
-        results: of the experiment.
-        claim: one of its claims.
-        read: losses by document that answers to other claims of these results have read, to which others are added.
+    `read` holds losses by document that answers to other claims of these results have read; others are added.
     """
     found_s = by_seed(results, claim)
     if not found_s:
@@ -95,41 +84,27 @@ def answer_claim(results: Results, claim: Claim, read: DocumentCache | None = No
     judged_s, post_hoc, written = _unseen(results, claim, found_s)
     noise, scope, reason = _of_text(results, claim, list(judged_s), {} if read is None else read)
     decided = decide(claim, list(judged_s.values()), noise)
-    parts = [*_lost(results, claim, len(found_s)), *_unhealthy(results, claim), decided.note, written]
-    return replace(
-        decided,
-        note="; ".join(filter(None, parts)),
-        generalises_over=scope,
-        not_over_text_because=reason,
-        post_hoc=post_hoc,
-    )
+    ill = {} if claim.exact else results.health
+    unhealthy = [f"{arm} unhealthy: {ill[arm]}" for arm in claim.arms if ill.get(arm)]
+    note = "; ".join(filter(None, [*_lost(results, claim, len(found_s)), *unhealthy, decided.note, written]))
+    return replace(decided, note=note, generalises_over=scope, not_over_text_because=reason, post_hoc=post_hoc)
 
 
 def _unseen(results: Results, claim: Claim, by_seed: dict[int, float]) -> tuple[dict[int, float], bool, str]:
     """Choose the seeds that a claim is judged on: those whose results were unknown when it was written.
 
-    All of them where these are too few to decide; the answer is then post hoc. An identity holds by construction, and
-    no choice of seeds bears on it.
-
-    Returns:
-        The claim's number by seed, whether the answer is post hoc, and a note on either; empty for a claim that was
-        written before its seeds.
+    All of them where these are too few to decide; the answer is then post hoc, and a note says which seeds were known.
+    An identity holds by construction, and no choice of seeds bears on it.
     """
     known_seeds = sorted(seen_seeds(results.manifest, claim) & by_seed.keys())
     if not known_seeds or claim.kind == "identity":
         return by_seed, False, ""
     unseen = {seed: number for seed, number in by_seed.items() if seed not in known_seeds}
     reason = f"results of {_listed(known_seeds)} could be known when it was written"
-    if len(unseen) < _fewest_seeds(claim):
+    fewest = seeds_needed(1) if claim.relation in ("less", "greater") else values_needed()
+    if len(unseen) < (MIN_SEEDS_OF_EXACT_CLAIMS if claim.exact else fewest):
         return by_seed, True, f"post hoc: {reason}"
     return unseen, False, f"judged on {_listed(list(unseen))}, as {reason}"
-
-
-def _fewest_seeds(claim: Claim) -> int:
-    """Return how few seeds can decide a claim."""
-    if claim.exact:
-        return MIN_SEEDS_OF_EXACT_CLAIMS
-    return seeds_needed(1) if claim.relation in ("less", "greater") else values_needed()
 
 
 def _listed(seeds: Sequence[int]) -> str:
@@ -147,7 +122,15 @@ def _listed(seeds: Sequence[int]) -> str:
 def decide(claim: Claim, numbers: list[float], noise: TwoWay | None = None) -> Answer:
     """Judge a claim from one number a seed; over other text as well if its noise is given."""
     if claim.exact:
-        return _on_every_seed(claim, numbers)
+        low, high = _ends(claim)
+        holds = {
+            "less": max(numbers) < claim.margin,
+            "greater": min(numbers) > claim.margin,
+        }.get(claim.relation, low <= min(numbers) and max(numbers) <= high)
+        few = holds and len(numbers) < MIN_SEEDS_OF_EXACT_CLAIMS
+        verdict: Verdict = "not enough seeds" if few else "reproduced" if holds else "not reproduced"
+        note = f"{MIN_SEEDS_OF_EXACT_CLAIMS} could decide" if few else ""
+        return Answer(claim, verdict, float(np.mean(numbers)), min(numbers), max(numbers), len(numbers), note)
     judge = _of_mean if claim.relation in ("less", "greater") else _of_median
     decided = judge(claim, numbers, noise)
     if noise is not None and decided.verdict == "inconclusive" and judge(claim, numbers, None).verdict in DECIDED:
@@ -164,23 +147,6 @@ def adjust_p(answers: Sequence[Answer]) -> list[Answer]:
         for place, p, q in zip(places, holm(p_values), benjamini_hochberg(p_values), strict=True):
             adjusted[place] = replace(answers[place], p_holm=p, q=q)
     return adjusted
-
-
-def _on_every_seed(claim: Claim, numbers: list[float]) -> Answer:
-    verdict: Verdict = "reproduced" if all(_holds(claim, number) for number in numbers) else "not reproduced"
-    note = ""
-    if verdict == "reproduced" and len(numbers) < MIN_SEEDS_OF_EXACT_CLAIMS:
-        verdict, note = "not enough seeds", f"{MIN_SEEDS_OF_EXACT_CLAIMS} could decide"
-    return Answer(claim, verdict, float(np.mean(numbers)), min(numbers), max(numbers), len(numbers), note)
-
-
-def _holds(claim: Claim, number: float) -> bool:
-    if claim.relation == "less":
-        return number < claim.margin
-    if claim.relation == "greater":
-        return number > claim.margin
-    low, high = _ends(claim)
-    return low <= number <= high
 
 
 def _ends(claim: Claim) -> tuple[float, float]:
@@ -210,7 +176,13 @@ def _of_median(claim: Claim, numbers: list[float], noise: TwoWay | None) -> Answ
     """
     low, high = _ends(claim)
     ends = sum(map(math.isfinite, (low, high)))
-    below, above = (tuple(_p_beyond(numbers, end, side, noise) for end in (low, high)) for side in ("less", "greater"))
+
+    def p_beyond(end: float, side: Literal["less", "greater"]) -> float:
+        """Return p that the median lies below or above the end: the larger over seeds and over seeds and text."""
+        p = sign_test_p(numbers, end, side)
+        return p if noise is None else max(p, noise.p(float(np.mean(numbers)) - end, side))
+
+    below, above = (tuple(p_beyond(end, side) for end in (low, high)) for side in ("less", "greater"))
     inside, beyond = max(above[0], below[1]), min(1.0, ends * min(below[0], above[1]))
     p, note = min(inside, beyond), ""
     verdict: Verdict = "inconclusive"
@@ -225,19 +197,14 @@ def _of_median(claim: Claim, numbers: list[float], noise: TwoWay | None) -> Answ
     return Answer(claim, verdict, float(np.median(numbers)), *interval, len(numbers), note, p)
 
 
-def _p_beyond(numbers: list[float], end: float, side: Literal["less", "greater"], noise: TwoWay | None) -> float:
-    """Return p that the median lies below or above the end: the larger over seeds and over seeds and text."""
-    p = sign_test_p(numbers, end, side)
-    return p if noise is None else max(p, noise.p(float(np.mean(numbers)) - end, side))
-
-
 def _hull(first: tuple[float, float], second: tuple[float, float]) -> tuple[float, float]:
     return min(first[0], second[0]), max(first[1], second[1])
 
 
 def _of_text(results: Results, claim: Claim, seeds: list[int], read: DocumentCache) -> tuple[TwoWay | None, Scope, str]:
     """Return the noise over seeds and text, the scope of the answer, and why text is not covered."""
-    if claim.exact or not any(keeps_documents(record) for arm in claim.arms for record in results.of(arm)):
+    records = [record for arm in claim.arms for record in results.of(arm)]
+    if claim.exact or not any(record.get(part) for record in records for part, _ in KEPT.values()):
         return None, "", ""
     weights = {arm: weight for arm, weight in claim.contrast.items() if weight}
     reasons = {
@@ -253,12 +220,6 @@ def _of_text(results: Results, claim: Claim, seeds: list[int], read: DocumentCac
         return noise_over_texts(results, weights, claim.metric, seeds, read)[0], "seeds and text", ""
     except InputError as error:
         return None, "seeds", str(error)
-
-
-def _unhealthy(results: Results, claim: Claim) -> list[str]:
-    """List the training problems of the claim's arms; none for a claim about every seed."""
-    ill = {} if claim.exact else results.health
-    return [f"{arm} unhealthy: {ill[arm]}" for arm in claim.arms if ill.get(arm)]
 
 
 def _lost(results: Results, claim: Claim, entered: int) -> list[str]:

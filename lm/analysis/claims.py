@@ -11,6 +11,7 @@ from typing import Annotated, Any, Required, TypedDict
 
 import numpy as np
 
+from lm.analysis.lead import STEPS_AHEAD, steps_ahead
 from lm.analysis.results import Results, value
 from lm.config.keys import Also, Name, Text, keys
 from lm.config.reading import Seeds, read_seeds
@@ -33,11 +34,7 @@ class ClaimNode(TypedDict, total=False):
 
     claim: Required[Annotated[Text, "The statement, in words."]]
     kind: Required[
-        Annotated[
-            str,
-            "Published by others, our own, or an identity that holds by construction.",
-            Also(enum=list(KINDS)),
-        ]
+        Annotated[str, "Published by others, our own, or an identity that holds by construction.", Also(enum=[*KINDS])]
     ]
     source: Annotated[Text, "Where the statement is from."]
     tier: Annotated[
@@ -47,7 +44,8 @@ class ClaimNode(TypedDict, total=False):
         Annotated[
             str,
             "A quantity, one at a length such as nll@512, a path into the records such as initial/entropy/0/mean, or "
-            "two of these with ' - ' or ' / ' between them; 'log ' before it takes the logarithm.",
+            "two of these with ' - ' or ' / ' between them; 'log ' before it takes the logarithm. 'steps ahead' counts "
+            "the last steps for which arm stays ahead of against in validation loss.",
         ]
     ]
     arm: Annotated[Name, "The arm it speaks of."]
@@ -72,23 +70,8 @@ class Claim:
     """One statement that a number can bear out.
 
     A number a seed is made from the arms: a weighted sum of their metric (`contrast`), or the slope of its logarithm
-    over the logarithm of a number for each arm (`over`).
-
-    Args:
-        claim: the statement, in words.
-        metric: a quantity of the records, a path into them such as `initial/gradient_norm/mlp_out/-1`, or two of either
-            with ` - ` or ` / ` between them; `log ` before it takes the natural logarithm.
-        relation: `less` or `greater` than `margin`, `equivalent` to zero within it, or in the `range` from low to high;
-            `slope` is a range for a slope.
-        contrast: a weight for each arm; one arm against another is +1 and -1, one arm alone +1.
-        over: for a slope, a number for each arm.
-        exact: whether the number has no noise, so that it must hold on every seed and needs no test.
-        kind: `published` by others, `ours` where it is measured or derived by ourselves, or an `identity` that holds by
-            construction where the code is right.
-        source: where the statement is from.
-        tier: the size at which it is claimed, C for a laptop's CPU, G for a GPU; both where it is empty.
-        seeds: that its experiment declares.
-        seen: seeds whose results were known when it was written.
+    over the logarithm of a number for each arm (`over`). One arm against another is a contrast of +1 and -1, one arm
+    alone of +1. `seeds` are those that its experiment declares; `ClaimNode` describes the other fields.
     """
 
     claim: str
@@ -129,11 +112,7 @@ class Claim:
 
 
 def read_claims(tree: Any, arms: Sequence[str], baseline: str, path: str, seeds: Sequence[int] = ()) -> list[Claim]:
-    """Read the claims of an experiment, checked against its arms and its seeds.
-
-    Raises:
-        InputError: naming `path`.
-    """
+    """Read the claims of an experiment, checked against its arms and its seeds. Raises InputError naming `path`."""
     if not isinstance(tree, list):
         raise InputError(f"{path}: expected a list of claims, found {tree!r}")
     claims = [read_claim(node, arms, baseline, f"{path}[{index}]") for index, node in enumerate(tree)]
@@ -147,16 +126,19 @@ def read_claim(tree: Any, arms: Sequence[str], baseline: str, path: str) -> Clai
     for key in tree:
         if key not in KEYS:
             raise InputError(f"{path}: no key {key!r}.{nearest(str(key), KEYS)} It takes {', '.join(KEYS)}")
-    relation = _choice(tree, "relation", RELATIONS, path)
-    if "kind" not in tree:
-        raise InputError(f"{path}: kind is missing; a claim is one of {', '.join(KINDS)}")
-    kind, tier = _choice(tree, "kind", KINDS, path), _choice(tree, "tier", TIERS, path) if tree.get("tier") else ""
+    for key, choices in (("relation", RELATIONS), ("kind", KINDS), ("tier", ("", *TIERS))):
+        if key == "kind" and key not in tree:
+            raise InputError(f"{path}: kind is missing; a claim is one of {', '.join(KINDS)}")
+        choice = str(tree.get(key) or "") if key == "tier" else str(tree.get(key))
+        if choice not in choices:
+            listed = [name for name in choices if name]
+            raise InputError(f"{path}.{key}: no {choice!r}.{nearest(choice, listed)} Choose from {', '.join(listed)}")
+    relation = str(tree["relation"])
     for key in ("claim", "metric", *NEEDS.get(relation, ())):
         if key not in tree:
             raise InputError(f"{path}: {key} is missing; a claim of {relation} needs it")
-    numbers: dict[str, Any] = {
-        key: _number(tree[key], f"{path}.{key}") for key in ("margin", "low", "high") if key in tree
-    }
+    ends = [key for key in ("margin", "low", "high") if key in tree]
+    numbers: dict[str, Any] = {key: _number(tree[key], f"{path}.{key}") for key in ends}
     if relation == "equivalent" and not numbers["margin"] > 0:
         raise InputError(f"{path}.margin: expected a number above 0, found {tree['margin']!r}")
     if relation in ("range", "slope") and not {"low", "high"} & set(numbers):
@@ -168,32 +150,31 @@ def read_claim(tree: Any, arms: Sequence[str], baseline: str, path: str) -> Clai
     over = _weights(tree["over"], arms, f"{path}.over") if relation == "slope" else {}
     if over and (min(over.values()) <= 0 or len(set(over.values())) < 2):
         raise InputError(f"{path}.over: expected two different numbers or more, all above 0, found {tree['over']!r}")
+    metric = _metric(tree["metric"], f"{path}.metric")
+    contrast = {} if over else _contrast(tree, arms, baseline, path)
+    if metric == STEPS_AHEAD and sorted(contrast.values()) != [-1, 1]:
+        raise InputError(f"{path}.metric: {STEPS_AHEAD} compares two arms; give arm and against, and no slope")
     return Claim(
         claim=str(tree["claim"]),
-        metric=_metric(tree["metric"], f"{path}.metric"),
+        metric=metric,
         relation=relation,
-        contrast={} if over else _contrast(tree, arms, baseline, relation, path),
+        contrast=contrast,
         over=over,
         exact=tree.get("exact", False),
         source=str(tree.get("source", "")),
-        tier=tier,
-        kind=kind,
+        tier=str(tree.get("tier") or ""),
+        kind=str(tree["kind"]),
         seen=[] if tree.get("seen") is None else read_seeds(tree["seen"], f"{path}.seen"),
         **numbers,
     )
-
-
-def _choice(tree: Mapping[str, Any], key: str, choices: Sequence[str], path: str) -> str:
-    choice = str(tree.get(key))
-    if choice not in choices:
-        raise InputError(f"{path}.{key}: no {choice!r}.{nearest(choice, choices)} Choose from {', '.join(choices)}")
-    return choice
 
 
 def _metric(text: Any, path: str) -> str:
     """Read a metric whose parts are quantities, quantities at a length, or paths into a part of a record."""
     if not isinstance(text, str):
         raise InputError(f"{path}: expected a quantity or a path into the records, found {text!r}")
+    if text == STEPS_AHEAD:
+        return text
     for part in re.split(r" - | / ", text.removeprefix("log ")):
         name, start = part.strip(), part.strip().partition("/")[0]
         base, at, length = name.partition("@")
@@ -223,15 +204,13 @@ def _arm(name: Any, arms: Sequence[str], path: str) -> str:
     return str(name)
 
 
-def _contrast(
-    tree: Mapping[str, Any], arms: Sequence[str], baseline: str, relation: str, path: str
-) -> dict[str, float]:
+def _contrast(tree: Mapping[str, Any], arms: Sequence[str], baseline: str, path: str) -> dict[str, float]:
     if "contrast" in tree:
         return _weights(tree["contrast"], arms, f"{path}.contrast")
     if "arm" not in tree:
         raise InputError(f"{path}: arm is missing; a claim needs arm (and against), or a contrast of several arms")
     arm = _arm(tree["arm"], arms, f"{path}.arm")
-    alone = relation == "range" and "against" not in tree
+    alone = tree["relation"] == "range" and "against" not in tree
     return {arm: 1.0} if alone else {arm: 1.0, _arm(tree.get("against", baseline), arms, f"{path}.against"): -1.0}
 
 
@@ -253,6 +232,8 @@ def measured(record: Record, metric: str) -> float:
 
 def by_seed(results: Results, claim: Claim) -> dict[int, float]:
     """Compute the claim's number for each seed on which all its arms have the metric."""
+    if claim.metric == STEPS_AHEAD:
+        return steps_ahead(results, claim.contrast)
     numbers: dict[int, float] = {}
     for seed in results.manifest["seeds"]:
         records = {arm: results.records[arm, seed] for arm in claim.arms}
@@ -282,12 +263,9 @@ def fingerprint(claim: Claim) -> str:
 def register(
     claims: Iterable[Claim], previous: Mapping[str, Any] | None, trained_seeds: Callable[[Claim], list[int]]
 ) -> dict[str, Registration]:
-    """Return the registrations of an experiment's claims, by fingerprint; those that there are stay as they are.
+    """Return the registrations of an experiment's claims, by fingerprint; those in the `previous` manifest stay.
 
-    Args:
-        claims: of the experiment, with their declared seeds.
-        previous: the manifest that is there, None for the first one.
-        trained_seeds: the seeds on which all arms of a claim have a finished cell.
+    `trained_seeds` returns the seeds on which all arms of a claim have a finished cell.
     """
     registered: dict[str, Registration] = dict((previous or {}).get("registered") or {})
     if previous is not None and "registered" not in previous:  # of a version that registered none: when is not known

@@ -19,12 +19,7 @@ about that size.
 def ignores_gradient_scale(name: str, options: Mapping[str, Any]) -> bool:
     """Return whether updates stay the same when all gradients are multiplied by one constant.
 
-    Args:
-        name: of the optimiser, as in a resolved configuration: a class of torch or of this package has a short name.
-        options: its arguments, as there.
-
-    Returns:
-        False for an optimiser that is not known, such as a user's own.
+    The optimiser's name and options are as in a resolved configuration. False for one that is not known.
     """
     if name in DECAYS_APART:
         return True
@@ -35,11 +30,8 @@ def ignores_gradient_scale(name: str, options: Mapping[str, Any]) -> bool:
 def sets_the_rate(record: Mapping[str, Any], configuration: Mapping[str, Any]) -> bool:
     """Return whether clipping changed how long the steps of a run were.
 
-    Clipping by norm multiplies a gradient by a constant; clipping by value turns it too.
-
-    Args:
-        record: of the run; a newer one holds what its optimiser declares (`ignores_gradient_scale`).
-        configuration: resolved, of the run; empty where it was not kept.
+    Clipping by norm multiplies a gradient by a constant; clipping by value turns it too. A newer record holds what its
+    optimiser declares; the configuration is resolved, and empty where it was not kept.
     """
     if value_at(configuration, "trainer/gradient_clip_algorithm") == "value":
         return True

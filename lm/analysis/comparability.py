@@ -27,22 +27,21 @@ def provenance_of(record: Record) -> dict[str, str]:
     same are one.
     """
     origin = record["provenance"]
-    provenance = {COMMIT: str(origin["git"]["commit"]) + (" with changes" if origin["git"]["dirty"] else "")}
-    provenance[SOURCE] = canonical(_said(origin.get("source")))
-    provenance |= {name: _said(origin.get(name)) for name in ("device", "precision", "threads")}
-    provenance |= {
-        OWN_CODE + name: str(component["known_by"]) for name, component in (origin.get("code") or {}).items()
+    code, packages = origin.get("code") or {}, origin["packages"]
+    fields = {
+        COMMIT: str(origin["git"]["commit"]) + (" with changes" if origin["git"]["dirty"] else ""),
+        SOURCE: origin.get("source"),
+        **{name: origin.get(name) for name in ("device", "precision", "threads")},
+        **{OWN_CODE + name: component["known_by"] for name, component in code.items()},
+        **{f"{package} version": version for package, version in packages.items()},
     }
-    return provenance | {f"{package} version": _said(version) for package, version in origin["packages"].items()}
+    provenance = {name: NOT_RECORDED if value is None else str(value) for name, value in fields.items()}
+    return {**provenance, SOURCE: canonical(provenance[SOURCE])}
 
 
 def commit_of(git: GitState, digits: int) -> str:
     """Format the commit of a cell, cut short, and whether its checkout had changes; `none` without one."""
     return f"{(git['commit'] or 'none')[:digits]}{' with changes' if git['dirty'] else ''}"
-
-
-def _said(value: object) -> str:
-    return NOT_RECORDED if value is None else str(value)
 
 
 def _of_all(records: Iterable[Record]) -> list[dict[str, str]]:

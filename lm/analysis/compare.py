@@ -10,11 +10,10 @@ import pandas as pd
 
 from lm.analysis.comparability import confounded_provenance, mixed_provenance
 from lm.analysis.results import Results, paired, quantities, value
-from lm.analysis.texts import Texts, generalises, noise_of_quantity, texts_by_quantity
+from lm.analysis.texts import generalises, texts_by_quantity
 from lm.analysis.verdict_text import format_verdict
 from lm.stats.tests import ALPHA, rate_interval
-from lm.stats.text_power import detectable_floor, detectable_on_texts
-from lm.stats.two_way import cover_texts, set_p_over_texts
+from lm.stats.two_way import TwoWay, cover_texts, detectable_floor, detectable_on_texts, set_p_over_texts
 from lm.stats.verdicts import (
     Comparison,
     Verdict,
@@ -59,22 +58,35 @@ def compare(results: Results) -> pd.DataFrame:
     and is never bold.
     """
     rows: list[dict[str, Any]] = []
-    texts = texts_by_quantity(results)
-    judged = _judged(results, texts)
+    base, seeds, margins = results.arms[0], len(results.manifest["seeds"]), results.manifest.get("margin", {})
+    texts = texts_by_quantity(results).items()
+    noises = {(arm, quantity): noise for quantity, of_arms in texts for arm, noise in of_arms.noise.items()}
+    judged = _judged(results, noises if generalises(results) else {})
     for quantity in quantities(results):
         for arm in results.arms:
-            comparison = judged.get((arm, quantity)) or _described(results, arm, quantity)
-            row = _row(results, arm, quantity) | columns_of(comparison)
+            comparison = judged.get((arm, quantity)) or plain([x - y for x, y in paired(results, arm, quantity)])
+            if arm == base:
+                comparison = Comparison([], verdict=Verdict("baseline"))
+            row = {
+                "arm": arm,
+                "metric": quantity,
+                "family": results.family(arm),
+                **counted([value(record, quantity) for record in results.of(arm)], _statuses(results, arm), seeds),
+                "margin": float(margins.get(quantity, math.nan)),
+                **columns_of(comparison),
+            }
             reason = reason_not_comparable(results, arm, quantity)
             if reason:
                 row |= {"p_adjusted": math.nan, "q": math.nan, "p_equivalent": math.nan, "significant": False}
             row["verdict"] = reason or format_verdict(comparison.verdict)
             if (arm, quantity) in judged:
-                row["verdict"] += "" if reason else _missing_seeds_suffix(results, row)
-                row["verdict"] += _health_suffix(results, arm) + _mixed_provenance_suffix(results, arm)
-            well = all(health_text(results, side) == HEALTHY for side in (arm, results.arms[0]))
+                if not reason and row["pairs"] != seeds:
+                    on = f"on {row['pairs']} of {seeds} seeds" if row["pairs"] else ""
+                    row["verdict"] += lost_runs_suffix(results, arm, on)
+                row["verdict"] += _caveats(results, arm)
+            well = all(health_text(results, side) == HEALTHY for side in (arm, base))
             row |= {"health": health_text(results, arm), "bold": row["significant"] and well}
-            if (noise := noise_of_quantity(texts, arm, quantity)) is not None:
+            if (noise := noises.get((arm, quantity))) is not None:
                 row |= {"se_seeds": noise.seeds, "se_text": noise.text, "se_both": noise.both}
                 row["detectable_floor"] = comparison.detectable_floor
             rows.append(row)
@@ -94,32 +106,34 @@ def _statuses(results: Results, arm: str) -> list[str]:
     return [*(str(record["status"]) for record in results.of(arm)), *damaged]
 
 
-def _health_suffix(results: Results, arm: str) -> str:
-    """Format the training problems of the arm or the baseline, to follow the verdict."""
-    baseline, ill = results.arms[0], results.health
-    if arm == baseline:
-        return ""
-    sides = [f"{name} unhealthy: {ill[side]}" for side, name in ((arm, arm), (baseline, "baseline")) if ill[side]]
-    return f" ({'; '.join(sides)})" if sides else ""
+def _caveats(results: Results, arm: str) -> str:
+    """Format the training problems of an arm and the baseline, and provenance that is mixed, to follow a verdict."""
+    sides = ((arm, arm), (results.arms[0], "baseline"))
+    ill = [f"{name} unhealthy: {results.health[side]}" for side, name in sides if results.health[side]]
+    mixed = dict.fromkeys(
+        name for records in zip(*results.pairs(arm).values(), strict=True) for name in mixed_provenance(records)
+    )
+    text = f" ({'; '.join(ill)})" if ill else ""
+    return f"{text} (cells differ among themselves in {', '.join(mixed)})" if mixed else text
 
 
-def _mixed_provenance_suffix(results: Results, arm: str) -> str:
-    """Format the provenance in which the arm's or the baseline's cells differ, to follow the verdict."""
-    sides = list(zip(*results.pairs(arm).values(), strict=True)) if arm != results.arms[0] else []
-    names = dict.fromkeys(name for side in sides for name in mixed_provenance(side))
-    return f" (cells differ among themselves in {', '.join(names)})" if names else ""
-
-
-def _judged(results: Results, texts: dict[str, Texts]) -> dict[tuple[str, str], Comparison]:
+def _judged(results: Results, noises: Mapping[tuple[str, str], TwoWay]) -> dict[tuple[str, str], Comparison]:
     """Compare each arm with the baseline in each judged quantity, tested within its family."""
-    adaptive = results.manifest.get("adaptive")
+    adaptive, margins = results.manifest.get("adaptive"), results.manifest.get("margin", {})
     confirmatory, exploratory = (
-        {(arm, quantity): _measured(results, arm, quantity, adaptive) for quantity in results.judged for arm in arms}
-        for arms, adaptive in ((results.confirmatory, bool(adaptive)), (results.exploratory, False))
+        {
+            (arm, quantity): measure(
+                _differences(results, arm, quantity, in_stages),
+                describe(quantity).better,
+                float(margins.get(quantity, math.nan)),
+            )
+            for quantity in results.judged
+            for arm in arms
+        }
+        for arms, in_stages in ((results.confirmatory, bool(adaptive)), (results.exploratory, False))
     )
     judged = confirmatory | exploratory
-    noises = {key: noise_of_quantity(texts, *key) for key in judged} if generalises(results) else {}
-    noise_of = {key: noise for key, noise in noises.items() if noise is not None}
+    noise_of = {key: noises[key] for key in judged if key in noises}
     for key, noise in noise_of.items():
         set_p_over_texts(judged[key], noise)
     if adaptive:
@@ -137,23 +151,6 @@ def _judged(results: Results, texts: dict[str, Texts]) -> dict[tuple[str, str], 
     return judged
 
 
-def _measured(results: Results, arm: str, quantity: str, in_stages: bool) -> Comparison:
-    return measure(
-        _differences(results, arm, quantity, in_stages), describe(quantity).better, _margin(results, quantity)
-    )
-
-
-def _described(results: Results, arm: str, quantity: str) -> Comparison:
-    """Compare an arm in a quantity that is not judged; the baseline's comparison is empty."""
-    if arm == results.manifest["baseline"]:
-        return Comparison([], verdict=Verdict("baseline"))
-    return plain(_differences(results, arm, quantity, in_stages=False))
-
-
-def _margin(results: Results, quantity: str) -> float:
-    return float(results.manifest.get("margin", {}).get(quantity, math.nan))
-
-
 HIDDEN_FIELDS = (
     "differences",
     "better",
@@ -168,32 +165,13 @@ HIDDEN_FIELDS = (
 
 def columns_of(comparison: Comparison) -> dict[str, Any]:
     """Return a comparison as columns of the table."""
-    columns = {
-        field.name: getattr(comparison, field.name) for field in fields(comparison) if field.name not in HIDDEN_FIELDS
-    }
+    names = [field.name for field in fields(comparison) if field.name not in HIDDEN_FIELDS]
+    columns = {name: getattr(comparison, name) for name in names}
     return {"pairs": len(comparison.differences), "difference": comparison.mean, **columns}
 
 
-def _row(results: Results, arm: str, quantity: str) -> dict[str, Any]:
-    """Return the columns of an arm's own measurements."""
-    records, statuses = results.of(arm), _statuses(results, arm)
-    return {
-        "arm": arm,
-        "metric": quantity,
-        "family": results.family(arm),
-        **counted([value(record, quantity) for record in records], statuses, len(results.manifest["seeds"])),
-        "margin": _margin(results, quantity),
-    }
-
-
 def counted(values: Sequence[float], statuses: Sequence[str], seeds: int) -> dict[str, Any]:
-    """Summarise the runs of an arm as columns: counts by status, mean and spread.
-
-    Args:
-        values: what they measured; NaN counts for nothing.
-        statuses: what became of each that is there.
-        seeds: that there should be.
-    """
+    """Summarise the runs of an arm as columns: counts by status, those missing of `seeds`, mean and spread."""
     finite = [v for v in values if math.isfinite(v)]
     lost_counts = {kind: statuses.count(kind) for kind in LOST}
     ended = len(statuses) - lost_counts["damaged"]
@@ -222,14 +200,6 @@ def reason_not_comparable(results: Results, arm: str, quantity: str) -> str:
     changed = results.manifest["arms"][arm]["changes"]
     other = [name for name in confounded_provenance(pairs) if f"trainer.{name}" not in changed]
     return f"{NOT_COMPARABLE}: {', '.join(other)} differ{'s' * (len(other) == 1)} on every seed" if other else ""
-
-
-def _missing_seeds_suffix(results: Results, row: Mapping[str, Any]) -> str:
-    """Format the seeds on which an arm is not compared, to follow its verdict."""
-    arm, seeds = row["arm"], len(results.manifest["seeds"])
-    if arm == results.manifest["baseline"] or row["pairs"] == seeds:
-        return ""
-    return lost_runs_suffix(results, arm, f"on {row['pairs']} of {seeds} seeds" if row["pairs"] else "")
 
 
 def lost_runs_suffix(results: Results, arm: str, on: str = "") -> str:

@@ -4,6 +4,7 @@ Where no seeds pair them, `lm.stats.unpaired` has the test. What a record would 
 is not there, so that nothing is withheld for it: `UNCHECKED` says so beside every table.
 """
 
+import itertools
 import math
 from typing import Any
 
@@ -32,24 +33,26 @@ def compare_runs(runs: Runs) -> pd.DataFrame:
 
     All arms but the baseline are confirmatory: their comparisons in the judged quantities are one family.
     """
-    judged = _judged(runs)
+    judged, base = _judged(runs), runs.arms[0]
     rows: list[dict[str, Any]] = []
-    for quantity in runs.measured:
-        for arm in runs.arms:
-            comparison = judged.get((arm, quantity)) or _described(runs, arm, quantity)
-            row: dict[str, Any] = {
-                "arm": arm,
-                "metric": quantity,
-                "family": "baseline" if arm == runs.arms[0] else "confirmatory",
-                **_counted(runs, arm, quantity),
-                "margin": _margin(runs, quantity),
-                **columns_of(comparison),
-            }
-            row["verdict"] = format_verdict(comparison.verdict)
-            if (arm, quantity) in judged:
-                row["verdict"] += _missing_seeds_suffix(runs, row)
-                row["verdict"] += "" if runs.paired else f" (unpaired: {runs.why})"
-            rows.append({**row, "design": "paired" if runs.paired else "unpaired", "bold": row["significant"]})
+    for quantity, arm in itertools.product(runs.measured, runs.arms):
+        comparison = judged.get((arm, quantity)) or _described(runs, arm, quantity)
+        statuses = [str(status) for status in runs.statuses(arm)]
+        present = [status for status in statuses if status != "missing"]  # an unpaired run, only where it says so
+        row: dict[str, Any] = {
+            "arm": arm,
+            "metric": quantity,
+            "family": "baseline" if arm == base else "confirmatory",
+            **counted(values(runs, arm, quantity), present, len(runs.seeds) if runs.paired else len(statuses)),
+            "margin": runs.margin if quantity == runs.judged[0] else math.nan,
+            **columns_of(comparison),
+        }
+        row["verdict"] = format_verdict(comparison.verdict)
+        if (arm, quantity) in judged and not (runs.paired and row["pairs"] == len(runs.seeds)):
+            on = f"on {row['pairs']} of {len(runs.seeds)} seeds" if runs.paired and row["pairs"] else ""
+            row["verdict"] += format_lost_runs(on, statuses, [*map(str, runs.statuses(base))])
+            row["verdict"] += "" if runs.paired else f" (unpaired: {runs.why})"
+        rows.append({**row, "design": "paired" if runs.paired else "unpaired", "bold": row["significant"]})
     return pd.DataFrame(rows)
 
 
@@ -83,7 +86,11 @@ def _judged(runs: Runs) -> dict[tuple[str, str], Comparison]:
     """Compare each arm with the baseline in each judged quantity, tested within its family."""
     keys = [(arm, quantity) for quantity in runs.judged for arm in runs.arms[1:]]
     if runs.paired:
-        family = [measure(differences(runs, *key), runs.better[key[1]], _margin(runs, key[1])) for key in keys]
+        margins = {runs.judged[0]: runs.margin}
+        family = [
+            measure(differences(runs, arm, quantity), runs.better[quantity], margins.get(quantity, math.nan))
+            for arm, quantity in keys
+        ]
         confirm(family)
         return dict(zip(keys, family, strict=True))
     apart = [
@@ -101,23 +108,3 @@ def _described(runs: Runs, arm: str, quantity: str) -> Comparison:
     if runs.paired:
         return plain(differences(runs, arm, quantity))
     return describe_unpaired(values(runs, arm, quantity), values(runs, runs.arms[0], quantity))
-
-
-def _margin(runs: Runs, quantity: str) -> float:
-    return runs.margin if quantity == runs.judged[0] else math.nan
-
-
-def _counted(runs: Runs, arm: str, quantity: str) -> dict[str, Any]:
-    """Summarise the runs of an arm; unpaired ones are missing only where they say so."""
-    statuses = [str(status) for status in runs.statuses(arm)]
-    present = [status for status in statuses if status != "missing"]
-    return counted(values(runs, arm, quantity), present, len(runs.seeds) if runs.paired else len(statuses))
-
-
-def _missing_seeds_suffix(runs: Runs, row: dict[str, Any]) -> str:
-    """Format the lost runs of both sides, to follow the verdict."""
-    arm, base = row["arm"], runs.arms[0]
-    if runs.paired and row["pairs"] == len(runs.seeds):
-        return ""
-    on = f"on {row['pairs']} of {len(runs.seeds)} seeds" if runs.paired and row["pairs"] else ""
-    return format_lost_runs(on, [*map(str, runs.statuses(arm))], [*map(str, runs.statuses(base))])

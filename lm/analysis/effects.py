@@ -72,12 +72,11 @@ def effects(results: Results) -> Effects | None:
     ]
     cells = [cell for cell in cells if math.isfinite(cell[2])]
     baseline = levels[results.manifest["baseline"]]
-    return fit(cells, _levels(levels.values(), baseline), results.manifest["design"].get("aliases", []))
-
-
-def _levels(arms: Any, baseline: Mapping[str, str]) -> dict[str, list[str]]:
-    """List the levels of each factor in the order of the arms, the baseline's first."""
-    return {factor: list(dict.fromkeys([first, *(arm[factor] for arm in arms)])) for factor, first in baseline.items()}
+    in_order = {
+        factor: list(dict.fromkeys([first, *(of_arm[factor] for of_arm in levels.values())]))
+        for factor, first in baseline.items()
+    }
+    return fit(cells, in_order, results.manifest["design"].get("aliases", []))
 
 
 def fit(
@@ -90,19 +89,24 @@ def fit(
         return None
     seeds = sorted({seed for seed, _, _ in cells})
     blocks = np.array([[float(seed == block) for block in seeds] for seed, _, _ in cells])
-    parts = {factor: _sum_coded([cell[1][factor] for cell in cells], names) for factor, names in levels.items()}
+    parts = {}  # coded to sum to zero: a level's own column is 1, and the first level is -1 in all
+    for factor, (first, *others) in levels.items():
+        chosen = [cell[1][factor] for cell in cells]
+        coded = [[float(level == name) - float(level == first) for name in others] for level in chosen]
+        parts[factor] = np.array(coded).reshape(len(cells), len(others))
     terms: dict[tuple[str, ...], Array] = {}
     left_out, design = [], blocks
     all_terms: list[tuple[str, ...]] = [*((factor,) for factor in levels), *itertools.combinations(levels, 2)]
     for term in all_terms:
-        columns = parts[term[0]] if len(term) == 1 else _products(parts[term[0]], parts[term[1]])
+        columns = parts[term[0]]
+        if len(term) == 2:
+            columns = (columns[:, :, None] * parts[term[1]][:, None, :]).reshape(len(cells), -1)
         wider = np.hstack([design, columns])
         if np.linalg.matrix_rank(wider) < np.linalg.matrix_rank(design) + columns.shape[1]:
             left_out.append(_name(term))
             continue
         terms[term], design = columns, wider
-    freedom = len(cells) - design.shape[1]
-    if not terms or freedom < 1:
+    if not terms or len(cells) <= design.shape[1]:
         return None
     fitted = OLS(np.array([cell[2] for cell in cells]), design).fit()
     places: dict[tuple[str, ...], slice] = {}
@@ -116,27 +120,12 @@ def fit(
         same = [group for group in aliases if _name(term) in group.split(" = ")]
         others = [other for group in same for other in group.split(" = ") if other != _name(term)]
         fitted_effects.append(replace(effect, aliases=others))
-    adjusted = benjamini_hochberg([effect.p for effect in fitted_effects])
-    return Effects(
-        [replace(effect, q=q) for effect, q in zip(fitted_effects, adjusted, strict=True)], len(cells), left_out
-    )
+    adjusted = zip(fitted_effects, benjamini_hochberg([effect.p for effect in fitted_effects]), strict=True)
+    return Effects([replace(effect, q=q) for effect, q in adjusted], len(cells), left_out)
 
 
 def _name(term: Sequence[str]) -> str:
     return " x ".join(term)
-
-
-def _sum_coded(chosen: Sequence[str], names: Sequence[str]) -> Array:
-    """Code levels to sum to zero, cells x (levels - 1).
-
-    A level's own column is 1, and the first level is -1 in all.
-    """
-    columns = np.array([[float(level == name) - float(level == names[0]) for name in names[1:]] for level in chosen])
-    return columns.reshape(len(chosen), len(names) - 1)
-
-
-def _products(left: Array, right: Array) -> Array:
-    return (left[:, :, None] * right[:, None, :]).reshape(len(left), -1)
 
 
 def _effect(
@@ -144,16 +133,25 @@ def _effect(
     design: Array,
     places: Mapping[tuple[str, ...], slice],
     term: tuple[str, ...],
-    levels: Mapping[str, Sequence[str]],
+    levels: Mapping[str, Any],
 ) -> FactorEffect:
-    """Summarise one term: its contrast if it has one column, its means for a factor of more levels."""
+    """Summarise one term: its contrast if it has one column, its means for a factor of more levels.
+
+    F and p are of type II: given all other terms that do not contain it.
+    """
     coefficients = np.asarray(fitted.params)[places[term]]
-    f, p, freedom = _type_two(fitted, design, places, term)
-    names = [list(levels[factor]) for factor in term]
-    means: dict[str, float] = {}
-    estimate, low, high = math.nan, math.nan, math.nan
-    contrast = f"{len(coefficients)} contrasts"
-    if len(coefficients) == 1:
+    columns, freedom = len(coefficients), int(fitted.df_resid)
+    others = np.ones(design.shape[1], dtype=bool)
+    for other, place in places.items():
+        others[place] = other == term or not set(term) < set(other)
+    with_term = _squares(fitted.model.endog, design[:, others])
+    others[places[term]] = False
+    explained = max(0.0, _squares(fitted.model.endog, design[:, others]) - with_term)
+    noise = float(fitted.ssr) / freedom
+    f = explained / columns / noise if noise else math.inf if explained else 0.0
+    p, names, means = float(stats.f.sf(f, columns, freedom)), [list(levels[factor]) for factor in term], {}
+    estimate, low, high, contrast = math.nan, math.nan, math.nan, f"{columns} contrasts"
+    if columns == 1:
         scale = 2.0 ** len(term)
         estimate = scale * float(coefficients[0])
         low, high = (scale * float(end) for end in np.asarray(fitted.conf_int(0.05))[places[term]][0])
@@ -165,25 +163,7 @@ def _effect(
         deviations = [-float(coefficients.sum()), *map(float, coefficients)]
         means = {name: centre + deviation for name, deviation in zip(names[0], deviations, strict=True)}
         contrast = ", ".join(names[0])
-    return FactorEffect(_name(term), contrast, estimate, low, high, f, freedom, p, means=means)
-
-
-def _type_two(
-    fitted: Any, design: Array, places: Mapping[tuple[str, ...], slice], term: tuple[str, ...]
-) -> tuple[float, float, tuple[int, int]]:
-    """Return F, p and degrees of freedom of a term, given all others that do not contain it."""
-    outcome, freedom = fitted.model.endog, int(fitted.df_resid)
-    containing = [place for other, place in places.items() if other != term and set(term) < set(other)]
-    columns_kept = np.ones(design.shape[1], dtype=bool)
-    for place in containing:
-        columns_kept[place] = False
-    with_term = _squares(outcome, design[:, columns_kept])
-    columns_kept[places[term]] = False
-    columns = places[term].stop - places[term].start
-    explained = max(0.0, _squares(outcome, design[:, columns_kept]) - with_term)
-    noise = float(fitted.ssr) / freedom
-    f = explained / columns / noise if noise else math.inf if explained else 0.0
-    return f, float(stats.f.sf(f, columns, freedom)), (columns, freedom)
+    return FactorEffect(_name(term), contrast, estimate, low, high, f, (columns, freedom), p, means=means)
 
 
 def _squares(outcome: Array, design: Array) -> float:
@@ -200,14 +180,9 @@ ENDING = ".orders"
 
 @dataclass(frozen=True)
 class Orders:
-    """The headline quantity of the baseline for each seed and order.
+    """The headline of the baseline for each seed that ended well in every order, and the parts of its variance.
 
-    Args:
-        seeds: that ended well in every order.
-        orders: how many.
-        left_out: seeds that lack a cell, or have one that did not end well.
-        values_ij: of these seeds.
-        parts: of their variance; None for fewer than two seeds.
+    `parts` is None for fewer than two seeds.
     """
 
     seeds: list[int]
@@ -218,11 +193,7 @@ class Orders:
 
 
 def orders(results: Results) -> Orders | None:
-    """Load the orders of an experiment; None where it has none, or none was trained.
-
-    Raises:
-        InputError: where they are damaged.
-    """
+    """Load the orders of an experiment; None where none was trained. Raises InputError where they are damaged."""
     name = path_name(f"{results.manifest['name']}{ENDING}", "experiment")
     folder = results.store.out / name
     if not (folder / "experiment.json").is_file():

@@ -5,6 +5,7 @@ its bound here; a run that lacks what a rule looks at is not found to break it.
 """
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -63,61 +64,45 @@ def faults(
 ) -> list[str]:
     """List the training problems of a finished run; none for a healthy or a lost one.
 
-    Args:
-        record: of the run.
-        curve: its learning curve by step, None where that was not kept: then the last rule has nothing to look at.
-        configuration: reads its resolved configuration, where a rule needs it; empty where that was not kept.
+    Its curve by step is None where it was not kept. `configuration` reads the resolved one, or an empty mapping.
     """
     if record.get("status") != "ok" or (record.get("steps") or 0) < FEWEST_STEPS:
         return []
-    faults_of_rules = [fault for rule in RULES for fault in rule(record)]
-    return faults_of_rules + mostly_clipped(record, configuration) + still_falling(record, curve)
+    listed = [fault for rule in RULES for fault in rule(record)]
+    share = record["metrics"].get("clipped_share")
+    if share is not None and share > CLIPPED and sets_the_rate(record, configuration()):
+        listed.append("most steps are clipped")
+    falling = last_tenth(curve, record["steps"] or 0) > STILL_FALLING
+    return [*listed, "the loss is still falling at the end"] if falling else listed
 
 
 def unhealthy(faults_of_runs: Sequence[list[str]]) -> str:
     """Format the training problems of an arm's runs in one line, each with its number of runs."""
-    counts: dict[str, int] = {}
-    for run_faults in faults_of_runs:
-        for fault in dict.fromkeys(run_faults):
-            counts[fault] = counts.get(fault, 0) + 1
+    counts = Counter(fault for of_run in faults_of_runs for fault in dict.fromkeys(of_run))
     runs = len(faults_of_runs)
     return "; ".join(
-        f"{fault} on {count} of {runs} seeds" if count < runs else fault for fault, count in counts.items()
+        f"{fault} on {runs_with} of {runs} seeds" if runs_with < runs else fault for fault, runs_with in counts.items()
     )
 
 
-def uniform_attention(record: Record) -> list[str]:
-    """List layers that end with uniform attention in every head."""
-    return _attention(record, lambda heads: min(heads) > UNIFORM, "stays uniform")
-
-
-def collapsed_attention(record: Record) -> list[str]:
-    """List layers that end with every head attending to one place only."""
-    return _attention(record, lambda heads: max(heads) < COLLAPSED, "collapses")
-
-
-def _attention(record: Record, broken: Callable[[Sequence[float]], bool], words: str) -> list[str]:
+def attention(record: Record) -> list[str]:
+    """List layers that end with uniform attention in every head, or with every head attending to one place only."""
     layers = [heads for heads in _at(record, "final", "entropy") if heads]
-    faulty_layers = [index for index, heads in enumerate(layers, start=1) if broken(heads)]
-    return [f"attention of layer {index} of {len(layers)} {words}" for index in faulty_layers]
+    uniform = [index for index, heads in enumerate(layers, start=1) if min(heads) > UNIFORM]
+    collapsed = [index for index, heads in enumerate(layers, start=1) if max(heads) < COLLAPSED]
+    faulty = [*((index, "stays uniform") for index in uniform), *((index, "collapses") for index in collapsed)]
+    return [f"attention of layer {index} of {len(layers)} {words}" for index, words in faulty]
 
 
-def sleeping_blocks(record: Record) -> list[str]:
-    """List blocks that hardly get a gradient at first, and do not recover."""
-    first, last = (_block_gradients(_at(record, moment, "gradient_norm")) for moment in ("initial", "final"))
-    if len(first) != len(last) or len(first) < 2:
-        return []
-    asleep = (first < ASLEEP * np.median(first)) & (last < AWAKE * np.median(last))
-    return [f"block {index + 1} of {len(first)} gets next to no gradient" for index in np.flatnonzero(asleep)]
-
-
-def stopped_blocks(record: Record) -> list[str]:
-    """List blocks that got a gradient at first and get next to none at the end."""
+def blocks_without_gradient(record: Record) -> list[str]:
+    """List blocks that hardly get a gradient and do not recover, and those that got one at first only."""
     first, last = (_block_gradients(_at(record, moment, "gradient_norm")) for moment in ("initial", "final"))
     if not len(first) or len(first) != len(last):
         return []
+    asleep = np.flatnonzero((first < ASLEEP * np.median(first)) & (last < AWAKE * np.median(last)))
     count = int((last < STOPPED * first).sum())
-    return [f"{count} of {len(first)} blocks get next to no gradient any more"] if count else []
+    stopped = [f"{count} of {len(first)} blocks get next to no gradient any more"] if count else []
+    return [*(f"block {index + 1} of {len(first)} gets next to no gradient" for index in asleep), *stopped]
 
 
 def _block_gradients(norms: Any) -> np.ndarray:
@@ -163,30 +148,14 @@ def no_better_than_frequencies(record: Record) -> list[str]:
     return ["the loss is no better than that of token frequencies"] if nll > (1 - UNIGRAM_MARGIN) * unigram else []
 
 
-def mostly_clipped(record: Record, configuration: Callable[[], Mapping[str, Any]]) -> list[str]:
-    """Report a run most of whose steps were clipped, under an optimiser sensitive to gradient scale."""
-    share = record["metrics"].get("clipped_share")
-    if share is None or share <= CLIPPED or not sets_the_rate(record, configuration()):
-        return []
-    return ["most steps are clipped"]
-
-
 RULES: tuple[Callable[[Record], list[str]], ...] = (
-    uniform_attention,
-    collapsed_attention,
-    sleeping_blocks,
-    stopped_blocks,
+    attention,
+    blocks_without_gradient,
     dead_units,
     idle_blocks,
     no_better_than_frequencies,
 )
 """The rules that a record alone can answer."""
-
-
-def still_falling(record: Record, curve: pd.DataFrame | None) -> list[str]:
-    """Report a run whose loss was still falling fast when it ended."""
-    share = last_tenth(curve, record["steps"] or 0)
-    return ["the loss is still falling at the end"] if share > STILL_FALLING else []
 
 
 def last_tenth(curve: pd.DataFrame | None, steps: int) -> float:

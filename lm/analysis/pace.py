@@ -55,11 +55,8 @@ def _pace(results: Results, arm: str, arm_curves: pd.DataFrame, base_curves: pd.
     shares: dict[str, list[float]] = {unit: [] for unit in UNITS}
     missed = []
     for seed, records in results.pairs(arm).items():
-        if (
-            seed not in arm_curves
-            or seed not in base_curves
-            or len({evaluated_tokens(record) for record in records}) > 1
-        ):
+        evaluated_alike = len({evaluated_tokens(record) for record in records}) == 1
+        if not evaluated_alike or seed not in arm_curves or seed not in base_curves:
             continue
         own, theirs = arm_curves[seed].dropna(), base_curves[seed].dropna()
         if own.empty or theirs.empty:
@@ -79,15 +76,10 @@ def _pace(results: Results, arm: str, arm_curves: pd.DataFrame, base_curves: pd.
 
 def _per_step(record: Record) -> Mapping[str, float]:
     """Return the cost of one step of a run, in each unit that is known."""
-    steps, cost = record["steps"], record["cost"]
-    per_step = {"steps": 1.0}
-    if not steps:
-        return per_step
-    if (flops := cost.get("flops_per_token")) and (tokens := cost.get("tokens")):
-        per_step["FLOPs"] = flops * tokens / steps
-    if seconds := cost.get("train_seconds"):
-        per_step["seconds"] = seconds / steps
-    return per_step
+    steps, cost = record["steps"] or math.nan, record["cost"]
+    flops, seconds = (cost.get("flops_per_token") or 0) * (cost.get("tokens") or 0), cost.get("train_seconds") or 0
+    costs = {"steps": 1.0, "FLOPs": flops / steps, "seconds": seconds / steps}
+    return {unit: number for unit, number in costs.items() if number > 0}
 
 
 def mean_share(shares: Sequence[float]) -> float:

@@ -18,10 +18,9 @@ from lm.store.record import Record
 
 @dataclass(frozen=True)
 class RateCurve:
-    """Losses of an arm over the learning rates.
+    """Losses of an arm over the learning rates, which rise.
 
     Args:
-        rates: in rising order, (r,).
         values_rs: the headline quantity at each rate and seed; NaN where the cell did not end well.
         lost_r: for each rate the cells that diverged or failed.
         sensitivity_s: of each seed; NaN for one that lacks a cell, or has one that failed.

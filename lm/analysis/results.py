@@ -1,7 +1,6 @@
 """An experiment's results, read once: its manifest, its records, and what was measured of each arm."""
 
 import functools
-import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -32,8 +31,8 @@ HEADLINE = "nll"
 class Results:
     """An experiment's manifest and the records of its cells, None for a cell not trained yet or damaged.
 
-    `damaged` says what is wrong with the records of the latter, `broken` with learning curves, by the cell's id, and
-    `unread` with losses by document, by the cell's id and the quantity behind which they stand.
+    What is wrong is in `corrupt_records`, in `corrupt_curves` by the cell's id, and in `corrupt_documents` by the
+    cell's id and the quantity behind which losses by document stand.
     """
 
     manifest: Manifest
@@ -89,16 +88,16 @@ class Results:
     @functools.cached_property
     def health(self) -> dict[str, str]:
         """Training problems of each arm, in words; empty for a healthy arm."""
-        return {
-            arm: unhealthy(
-                [
-                    faults(record, _curve(self, record), functools.partial(self.configuration, arm))
-                    for record in self.of(arm)
-                    if record["status"] == "ok"
-                ]
-            )
-            for arm in self.arms
-        }
+        health = {}
+        for arm in self.arms:
+            faults_of_runs, configuration = [], functools.partial(self.configuration, arm)
+            for record in self.of(arm):
+                if record["status"] == "ok":
+                    path = self.store.history(record["id"])
+                    whole = path.is_file() and record["id"] not in self.corrupt_curves
+                    faults_of_runs.append(faults(record, curve_table(path) if whole else None, configuration))
+            health[arm] = unhealthy(faults_of_runs)
+        return health
 
     def of(self, arm: str) -> list[Record]:
         """Return the records of an arm, in the order of the seeds."""
@@ -115,11 +114,7 @@ class Results:
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """Read the manifest of an experiment's folder.
-
-    Raises:
-        InputError: where this version cannot read it.
-    """
+    """Read the manifest of an experiment's folder. Raises InputError where this version cannot read it."""
     path = folder / "experiment.json"
     if (folder / "ladder.json").is_file():
         raise InputError(f"{folder}: is a ladder; name a rung of it, a folder beside it such as {folder.name}.RUNG")
@@ -127,15 +122,27 @@ def read_manifest(folder: Path) -> Manifest:
         raise InputError(
             f"{folder}: holds no experiment.json; expected a folder that `lm ablate` made, such as OUT/NAME"
         )
-    return _checked_manifest(MANIFEST.read(read_json(path), path), path)
+    manifest: Any = MANIFEST.read(read_json(path), path)
+    again = "run `lm ablate` again"
+    check_shape(manifest, Manifest, path, again)
+    if manifest["baseline"] not in manifest["arms"]:
+        raise InputError(f"{path}: baseline: no arm {manifest['baseline']!r} in it; {again}")
+    for quantity, margin in manifest.get("margin", {}).items():
+        if not margin > 0:
+            raise InputError(f"{path}: margin.{quantity}: expected a number above zero, found {margin}; {again}")
+    for arm, described in manifest["arms"].items():
+        if set(described.get("cells", ())) != {str(seed) for seed in manifest["seeds"]}:
+            raise InputError(f"{path}: arms.{arm}.cells: expected a cell for each of its seeds; {again}")
+    for index, claim in enumerate(manifest.get("claims", ())):
+        arms = {**(claim.get("contrast") or {}), **(claim.get("over") or {})}
+        if strange := next((arm for arm in arms if arm not in manifest["arms"]), None):
+            near = nearest(strange, list(manifest["arms"]))
+            raise InputError(f"{path}: claims[{index}]: no arm {strange!r} in it.{near} Run `lm ablate` again")
+    return cast(Manifest, manifest)
 
 
 def load(folder: Path) -> Results:
-    """Load the results of an experiment's folder.
-
-    Raises:
-        InputError: where there are none that this version reads.
-    """
+    """Load the results of an experiment's folder. Raises InputError where there are none that this version reads."""
     manifest = read_manifest(folder)
     store = Store(folder.resolve().parent)
     results = Results(manifest, {}, store)
@@ -144,73 +151,28 @@ def load(folder: Path) -> Results:
             results.records[arm, int(seed)] = None
             try:
                 if store.finished(cell):
-                    results.records[arm, int(seed)] = _against_files(results, store.record(cell, needed=True))
+                    finished_record, path = store.record(cell, needed=True), store.directory(cell)
+                    wrong, harmed = validate_files(finished_record, path)
+                    results.corrupt_documents.update({(cell, quantity): words for quantity, words in harmed.items()})
+                    if wrong:
+                        raise DamagedError(wrong, path / "record.json")
+                    results.records[arm, int(seed)] = finished_record
             except DamagedError as error:
                 results.corrupt_records[arm, int(seed)] = error.problem
-        results.corrupt_curves.update(_broken(results, arm))
-    if not any(map(_keeps_files, filter(None, results.records.values()), itertools.repeat(store))):
+        finished = {record["id"]: record for record in results.of(arm) if record["status"] == "ok"}
+        with_curve = [cell for cell in finished if store.history(cell).is_file()]
+        for cell in finished if with_curve else ():  # one is missing only if the arm has others
+            wrong = validate_curve(store.history(cell), finished[cell]) if cell in with_curve else "is missing"
+            if wrong:
+                results.corrupt_curves[cell] = wrong
+    folders = [store.directory(record["id"]) for record in results.records.values() if record]
+    names = ("history.csv", THIN_NAME, *(file for _, file in KEPT.values()))
+    if not any((folder / name).is_file() for folder in folders for name in names):
         results.corrupt_documents.clear()  # a copy of the records alone
     for key, record in results.records.items():
         if record is not None and record["status"] == "ok" and record["id"] not in results.corrupt_curves:
             results.records[key] = with_averages(record, store.history(record["id"]), results.judged)
     return results
-
-
-def _against_files(results: Results, record: Record) -> Record:
-    """Return a record that the files beside it do not contradict, and note which of these are damaged.
-
-    Raises:
-        DamagedError: where they do.
-    """
-    folder = results.store.directory(record["id"])
-    wrong, harmed = validate_files(record, folder)
-    results.corrupt_documents.update({(record["id"], quantity): words for quantity, words in harmed.items()})
-    if wrong:
-        raise DamagedError(wrong, folder / "record.json")
-    return record
-
-
-def _keeps_files(record: Record, store: Store) -> bool:
-    """Return whether a curve or losses by document lie beside a record."""
-    folder = store.directory(record["id"])
-    return any((folder / name).is_file() for name in ("history.csv", THIN_NAME, *(file for _, file in KEPT.values())))
-
-
-def _broken(results: Results, arm: str) -> Iterator[tuple[str, str]]:
-    """Find the damaged learning curves of an arm; one is missing only if the arm has others."""
-    finished = {record["id"]: record for record in results.of(arm) if record["status"] == "ok"}
-    with_curve = [cell for cell in finished if results.store.history(cell).is_file()]
-    for cell, record in finished.items() if with_curve else ():
-        wrong = validate_curve(results.store.history(cell), record) if cell in with_curve else "is missing"
-        if wrong:
-            yield cell, wrong
-
-
-def _checked_manifest(manifest: Any, path: Path) -> Manifest:
-    """Check that a manifest holds all that a report needs.
-
-    Raises:
-        InputError: where it does not.
-    """
-    check_shape(manifest, Manifest, path, "run `lm ablate` again")
-    if manifest["baseline"] not in manifest["arms"]:
-        raise InputError(f"{path}: baseline: no arm {manifest['baseline']!r} in it; run `lm ablate` again")
-    for quantity, margin in manifest.get("margin", {}).items():
-        if not margin > 0:
-            raise InputError(
-                f"{path}: margin.{quantity}: expected a number above zero, found {margin}; run `lm ablate` again"
-            )
-    for arm, described in manifest["arms"].items():
-        if set(described.get("cells", ())) != {str(seed) for seed in manifest["seeds"]}:
-            raise InputError(f"{path}: arms.{arm}.cells: expected a cell for each of its seeds; run `lm ablate` again")
-    for index, claim in enumerate(manifest.get("claims", ())):
-        arms = {**(claim.get("contrast") or {}), **(claim.get("over") or {})}
-        if strange := next((arm for arm in arms if arm not in manifest["arms"]), None):
-            raise InputError(
-                f"{path}: claims[{index}]: no arm {strange!r} in it.{nearest(strange, list(manifest['arms']))} "
-                "Run `lm ablate` again"
-            )
-    return cast(Manifest, manifest)
 
 
 def value(record: Record, quantity: str) -> float:
@@ -220,9 +182,14 @@ def value(record: Record, quantity: str) -> float:
     """
     if record.get("status", "ok") != "ok":
         return math.nan
-    measured = record.get("metrics", {}).get(quantity, record.get("cost", {}).get(quantity))
+    measured: Any = record.get("metrics", {}).get(quantity, record.get("cost", {}).get(quantity))
     if measured is None and "/" in quantity:
-        measured = _at(record, quantity.split("/"))
+        measured = record
+        for step in quantity.split("/"):
+            try:
+                measured = measured[int(step) if isinstance(measured, list) else step]
+            except (KeyError, IndexError, ValueError, TypeError):
+                return math.nan
     return _mean(measured)
 
 
@@ -231,16 +198,6 @@ def _mean(node: Any) -> float:
     if isinstance(node, list) and node:
         return float(np.mean([_mean(item) for item in node]))
     return float(node) if is_number(node) else math.nan
-
-
-def _at(node: Any, path: list[str]) -> Any:
-    """Return the value at a path of keys and indices, None without one."""
-    for step in path:
-        try:
-            node = node[int(step)] if isinstance(node, list) else node[step]
-        except (KeyError, IndexError, ValueError, TypeError):
-            return None
-    return node
 
 
 def paired(results: Results, arm: str, quantity: str) -> list[tuple[float, float]]:
@@ -262,21 +219,11 @@ def quantities(results: Results) -> list[str]:
             measured |= {name for part in parts for name, number in (part or {}).items() if number is not None}
             own |= measured & (record.get("metrics") or {}).keys() - METRICS.keys()
     declared = [name for name in METRICS if name in measured]
-    lengths = sorted((name for name in measured if "@" in name), key=_by_length)
+    with_length = [(*name.partition("@")[::2], name) for name in measured if "@" in name]
+    lengths = [name for *_, name in sorted(with_length, key=lambda x: (x[0], int(x[1]) if x[1].isdigit() else 0))]
     others = sorted(name for name in own if "@" not in name)
     first = [name for name in results.judged if name not in (*declared, *others, *lengths)]
     return [*first, *declared, *others, *lengths]
-
-
-def _by_length(name: str) -> tuple[str, int]:
-    quantity, _, length = name.partition("@")
-    return quantity, int(length) if length.isdigit() else 0
-
-
-def _curve(results: Results, record: Record) -> pd.DataFrame | None:
-    """Read the learning curve of a run; None where it was not stored."""
-    path = results.store.history(record["id"])
-    return curve_table(path) if path.is_file() and record["id"] not in results.corrupt_curves else None
 
 
 def data_order_mismatches(results: Results) -> list[str]:

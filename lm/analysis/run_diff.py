@@ -20,14 +20,9 @@ TEXT = ("fingerprint", "tokenizer", "vocabulary", "documents", "tokens", "bytes"
 
 @dataclass(frozen=True)
 class RunDiff:
-    """Differences between two sides.
+    """Differences between two sides: in the resolved configurations by dotted path, the text, the provenance.
 
-    Args:
-        configuration: by dotted path, in the resolved configurations.
-        text: fingerprint, tokenizer and counts.
-        circumstances: commit, code of one's own, device, precision, threads, packages.
-        metrics: numbers of both sides, also where they are alike: what was measured is seldom the same.
-        seeds: of each side that a metric is the mean of.
+    `metrics` holds the numbers of both sides, also where they are alike, each the mean of as many `seeds`.
     """
 
     configuration: Pairs
@@ -48,21 +43,13 @@ def diff_configurations(left: Tree, right: Tree) -> RunDiff:
 
 
 def diff_runs(configs: tuple[Tree, Tree], records: tuple[list[Record], list[Record]]) -> RunDiff:
-    """Compare two runs, or two arms with the runs of each, whose metrics are then means.
-
-    Args:
-        configs: of one run of each side.
-        records: of all of each, those that went well; of a run itself the only one, however it went.
-    """
+    """Compare two runs, or two arms with the runs of each that went well, whose metrics are then means."""
     left, right = records
-    first = (left[0], right[0]) if left and right else None
     text: Pairs = {}
     circumstances: Pairs = {}
-    if first is not None:
-        sides = [{name: record["data"].get(name) for name in TEXT} for record in first]
-        text = _pairs(*sides)
-        provenances = [_joined(side) for side in records]
-        circumstances = _pairs(*provenances)
+    if left and right:
+        text = _pairs(*({name: side[0]["data"].get(name) for name in TEXT} for side in records))
+        circumstances = _pairs(*map(_joined, records))
     means = [_means(side) for side in records]
     metric_names = [name for name in means[0] if name in means[1]] + [name for side in means for name in side]
     metrics = {name: (means[0].get(name), means[1].get(name)) for name in dict.fromkeys(metric_names)}
@@ -71,11 +58,9 @@ def diff_runs(configs: tuple[Tree, Tree], records: tuple[list[Record], list[Reco
 
 def _joined(records: list[Record]) -> dict[str, str]:
     """Join the provenance of several runs, all values of each field."""
-    texts: dict[str, dict[str, None]] = {}
-    for record in records:
-        for name, text in provenance_of(record).items():
-            texts.setdefault(name, {})[text] = None
-    return {name: " and ".join(text) for name, text in texts.items()}
+    provenances = [provenance_of(record) for record in records]
+    names = dict.fromkeys(name for provenance in provenances for name in provenance)
+    return {name: " and ".join(dict.fromkeys(of[name] for of in provenances if name in of)) for name in names}
 
 
 def _means(records: list[Record]) -> dict[str, float]:

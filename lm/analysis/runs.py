@@ -2,16 +2,15 @@
 
 import errno
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 from lm.analysis.results import read_manifest
 from lm.config.tree import InputError, load_yaml, nearest, path_name
 from lm.store.files import read_json, require_own
 from lm.store.formats import SEARCH
-from lm.store.lease_holder import Holder
 from lm.store.record import Record, StudyManifest
 from lm.store.side_files import ProgressFile, read_progress
 from lm.store.store import Store
@@ -28,29 +27,21 @@ NO_EXPERIMENT = "-"
 
 @dataclass(frozen=True)
 class RunEntry:
-    """A cell as one experiment or search requests it.
+    """A cell as one experiment or search requests it, or NO_EXPERIMENT for a cell that belongs to none.
 
-    Args:
-        experiment: or search; ALONE for a cell that belongs to none.
-        arm: or trial.
-        seed: None where nothing says so.
-        cell: its id.
-        state: what became of it.
-        record: of a run that has ended, and can be read.
-        progress: of one that has not.
-        holder: who trains it now.
-        note: why it failed or diverged, or what is damaged.
+    A run that has ended has a record, if it can be read, and another its progress and who trains it now. `note` says
+    why it failed or diverged, or what is damaged. `seed` is None where nothing says so.
     """
 
-    experiment: str
-    arm: str
-    seed: int | None
     cell: str
     state: State
     record: Record | None = None
     progress: ProgressFile | None = None
     holder: str | None = None
     note: str = ""
+    experiment: str = NO_EXPERIMENT
+    arm: str = NO_EXPERIMENT
+    seed: int | None = None
 
     @property
     def name(self) -> str:
@@ -78,12 +69,10 @@ class RunEntry:
 
 @dataclass(frozen=True)
 class RunIndex:
-    """The runs below a folder, by experiments and searches in the order of their names.
+    """The runs below a folder, by experiments and searches in the order of their names, each as often as requested.
 
-    Args:
-        runs: each as often as it is asked for.
-        unreadable: what is wrong with manifests that could not be read.
-        to_come: cells of trials that each search has not begun, of which nobody can say what they are.
+    `unreadable` says what is wrong with manifests that cannot be read. `to_come` counts the cells of trials that each
+    search has not begun.
     """
 
     runs: list[RunEntry]
@@ -93,17 +82,12 @@ class RunIndex:
     @property
     def experiments(self) -> list[str]:
         """Names of the experiments and searches."""
-        return list(
-            dict.fromkeys([*(run.experiment for run in self.runs if run.experiment != NO_EXPERIMENT), *self.to_come])
-        )
+        names = dict.fromkeys([*(run.experiment for run in self.runs), *self.to_come])
+        return [name for name in names if name != NO_EXPERIMENT]
 
 
 def runs(out: Path, only: str | None = None) -> RunIndex:
-    """List all runs below a folder of results, or those of one experiment in it.
-
-    Raises:
-        InputError: where the folder holds no results.
-    """
+    """List all runs below a folder of results, or of one experiment in it. Raises InputError if it holds no results."""
     folders = folders_of(out)
     if not folders and not os.path.isdir(out / "cells"):
         near = nearest(out.name, _names(out.parent))
@@ -119,15 +103,15 @@ def runs(out: Path, only: str | None = None) -> RunIndex:
     for name in folders if only is None else [only]:
         for folder, prefix in folders.get(name, []):
             try:
-                requests = list(_requested_cells(folder, prefix))
-                if (more := _to_come(folder)) > 0:
-                    to_come[name] = to_come.get(name, 0) + more
+                requests, more = _requested_cells(folder, prefix)
             except InputError as error:
                 unreadable.append(str(error))
                 continue
+            if more > 0:
+                to_come[name] = to_come.get(name, 0) + more
             for arm, seed, cell, dropped in requests:
-                by_cell[cell] = by_cell.get(cell) or state_of(store, cell, dropped)
-                listed.append(_with_name(by_cell[cell], name, arm, seed))
+                by_cell[cell] = by_cell.get(cell) or _state_of(store, cell, dropped)
+                listed.append(replace(by_cell[cell], experiment=name, arm=arm, seed=seed))
     if only is None:
         listed += [run_of_cell(store, cell) for cell in cells_of(store) if cell not in by_cell]
     return RunIndex(listed, unreadable, to_come)
@@ -144,10 +128,8 @@ def _names(folder: Path) -> list[str]:
 def folders_of(out: Path) -> dict[str, list[tuple[Path, str]]]:
     """Find the folders of each experiment and search below `out`, and the prefix of its trials' names.
 
-    The searches that tune the arms of an experiment go by its name with `.tune`, their trials by arm.
-
-    Raises:
-        InputError: where the folder is there and may not be read.
+    The searches that tune the arms of an experiment go by its name with `.tune`, their trials by arm. Raises InputError
+    where the folder may not be read.
     """
     if os.path.isdir(out) and not os.access(out, os.R_OK | os.X_OK):
         raise InputError(f"{out}: cannot be read ({os.strerror(errno.EACCES)})")
@@ -156,7 +138,7 @@ def folders_of(out: Path) -> dict[str, list[tuple[Path, str]]]:
         folder = out / name
         if name == "cells" or name[0] == ".":
             continue
-        if any(os.path.isfile(folder / kind) for kind in ("experiment.json", "study.json")):
+        if is_experiment_or_search(folder):
             folders.setdefault(name, []).append((folder, ""))
         for arm in _names(folder / "tune"):
             if os.path.isfile(folder / "tune" / arm / "study.json"):
@@ -164,38 +146,31 @@ def folders_of(out: Path) -> dict[str, list[tuple[Path, str]]]:
     return folders
 
 
-def _requested_cells(folder: Path, prefix: str) -> Iterator[tuple[str, int, str, bool]]:
-    """Yield arm, seed and cell of every requested run, and whether the search discarded it."""
+def _requested_cells(folder: Path, prefix: str) -> tuple[list[tuple[str, int, str, bool]], int]:
+    """Read arm, seed and cell of every requested run, and whether the search discarded it.
+
+    The second value is the number of cells of trials that were not begun.
+    """
+
+    def whole(seed: str) -> int:
+        if not (seed.isascii() and seed.isdecimal() and len(seed) < 20):
+            raise InputError(f"{folder}: is damaged, found seed {seed[:20]!r}; run the same command again")
+        return int(seed)
+
     if (folder / "experiment.json").is_file():
-        for arm, described in read_manifest(folder)["arms"].items():
-            for seed, cell in described["cells"].items():
-                yield arm, _whole(seed, folder), path_name(cell, f"{folder}: {arm}"), False
-        return
-    for trial in _study(folder)["study"]:
-        for seed, cell in (trial.get("cells") or {}).items():
-            over = trial["state"] in ("pruned", "failed")
-            yield f"{prefix}trial_{trial['number']}", _whole(seed, folder), path_name(cell, f"{folder}: trial"), over
-
-
-def _study(folder: Path) -> StudyManifest:
-    path = folder / "study.json"
+        arms = read_manifest(folder)["arms"].items()
+        cells = [(arm, *item) for arm, described in arms for item in described["cells"].items()]
+        return [(arm, whole(seed), path_name(cell, f"{folder}: {arm}"), False) for arm, seed, cell in cells], 0
+    path, requests = folder / "study.json", []
     study: Any = SEARCH.read(read_json(path), path)
     check_shape(study, StudyManifest, path, "run `lm sweep` again")
-    return cast(StudyManifest, study)
-
-
-def _to_come(folder: Path) -> int:
-    """Count the cells of trials that a search has not begun; 0 for an experiment."""
-    if (folder / "experiment.json").is_file():
-        return 0
-    study = _study(folder)
-    return (study["trials"] - len(study["study"])) * len(study["seeds"])
-
-
-def _whole(seed: str, folder: Path) -> int:
-    if not (seed.isascii() and seed.isdecimal() and len(seed) < 20):
-        raise InputError(f"{folder}: is damaged, found seed {seed[:20]!r}; run the same command again")
-    return int(seed)
+    for trial in study["study"]:
+        over = trial["state"] in ("pruned", "failed")
+        for seed, cell in (trial.get("cells") or {}).items():
+            requests.append(
+                (f"{prefix}trial_{trial['number']}", whole(seed), path_name(cell, f"{folder}: trial"), over)
+            )
+    return requests, (study["trials"] - len(study["study"])) * len(study["seeds"])
 
 
 def cells_of(store: Store) -> list[str]:
@@ -206,45 +181,31 @@ def cells_of(store: Store) -> list[str]:
     return sorted(name for name in ids if name[0] != ".")
 
 
-def _words(holder: Holder) -> str:
-    return str(holder) + (
-        "" if holder.is_local() else ", by its own word: whether it still runs cannot be seen from here"
-    )
-
-
-def state_of(store: Store, cell: str, dropped: bool = False) -> RunEntry:
+def _state_of(store: Store, cell: str, dropped: bool = False) -> RunEntry:
     """Read the state of a cell."""
-    holder, progress = store.held_by(cell), read_progress(store.work(cell))
-    if holder is not None and not store.finished(cell):
-        return RunEntry(NO_EXPERIMENT, NO_EXPERIMENT, None, cell, "training", progress=progress, holder=_words(holder))
+    holder, progress = store.held_by(cell), read_progress(store.work(cell))  # first, as it may finish meanwhile
     if store.finished(cell):
         try:
             record = store.record(cell)
         except InputError as error:
-            return RunEntry(NO_EXPERIMENT, NO_EXPERIMENT, None, cell, "damaged", note=str(error))
-        return RunEntry(
-            NO_EXPERIMENT, NO_EXPERIMENT, None, cell, record["status"], record, note=str(record["error"] or "")
-        )
+            return RunEntry(cell, "damaged", note=str(error))
+        return RunEntry(cell, record["status"], record, note=str(record["error"] or ""))
+    if holder is not None:
+        unseen = "" if holder.is_local() else ", by its own word: whether it still runs cannot be seen from here"
+        return RunEntry(cell, "training", progress=progress, holder=f"{holder}{unseen}")
     started = os.path.isdir(store.work(cell))
-    state: State = "dropped" if dropped else "interrupted" if started else "missing"
-    return RunEntry(NO_EXPERIMENT, NO_EXPERIMENT, None, cell, state, progress=progress)
-
-
-def _with_name(run: RunEntry, experiment: str, arm: str, seed: int | None) -> RunEntry:
-    outcome = (run.cell, run.state, run.record, run.progress, run.holder, run.note)
-    return RunEntry(experiment, arm, seed, *outcome)
+    return RunEntry(cell, "dropped" if dropped else "interrupted" if started else "missing", progress=progress)
 
 
 def run_of_cell(store: Store, cell: str) -> RunEntry:
     """Describe a cell outside of experiments, with the seed of its configuration."""
-    run, seed = state_of(store, cell), None
     for folder in (store.directory(cell), store.work(cell)):
         try:
             seed = load_yaml(folder / "config.yaml").get("seed")
-            break
         except InputError:
             continue
-    return _with_name(run, NO_EXPERIMENT, NO_EXPERIMENT, seed if type(seed) is int else None)
+        return replace(_state_of(store, cell), seed=seed if type(seed) is int else None)
+    return _state_of(store, cell)
 
 
 def is_experiment_or_search(folder: Path) -> bool:
@@ -253,15 +214,9 @@ def is_experiment_or_search(folder: Path) -> bool:
 
 
 def runs_of_folder(folder: Path) -> RunIndex:
-    """List the runs of a folder of results, or of an experiment's folder in one.
-
-    Raises:
-        InputError: where it is neither.
-    """
-    if is_experiment_or_search(folder):
-        folder = folder.resolve()
-        return runs(folder.parent, folder.name)
-    return runs(folder)
+    """List the runs of a folder of results, or of an experiment's folder in one. Raises InputError for another."""
+    whole = folder.resolve()
+    return runs(whole.parent, whole.name) if is_experiment_or_search(folder) else runs(folder)
 
 
 # runs by name --------------------------------------------------------------------------------------------------------
@@ -280,14 +235,15 @@ def select_runs(
 ) -> list[RunEntry]:
     """Select runs by experiment, arm, seed, state and the beginning of the id, where given.
 
-    Raises:
-        InputError: for an experiment or an arm that there is not, naming the nearest.
+    Raises InputError for an experiment or an arm that there is not, naming the nearest.
     """
     selected = list(candidates)
-    if experiment is not None:
-        selected = _only(selected, [run.experiment for run in selected], experiment, "experiment")
-    if arm is not None:
-        selected = _only(selected, [run.arm for run in selected], arm, "arm")
+    for kind, name in (("experiment", experiment), ("arm", arm)):
+        if name is not None:
+            choices = sorted({getattr(run, kind) for run in selected} - {NO_EXPERIMENT})
+            selected = [run for run in selected if getattr(run, kind) == name]
+            if not selected:
+                raise InputError(f"no {kind} {name!r}.{nearest(name, choices)} {_choices(choices)}")
     return [
         run
         for run in selected
@@ -298,29 +254,18 @@ def select_runs(
 
 
 def find_by_name(text: str, candidates: Sequence[RunEntry]) -> list[RunEntry]:
-    """Find the runs named experiment, experiment/arm or experiment/arm/seed.
-
-    Raises:
-        InputError: where there is none, naming the nearest.
-    """
+    """Find the runs named experiment, experiment/arm or experiment/arm/seed. Raises InputError naming the nearest."""
     experiment, *rest = text.rstrip("/").split("/")
     try:
         selected = select_runs(candidates, experiment, rest[0] if rest else None)
     except InputError as error:
         raise InputError(f"{text}: no such folder, and {error}") from None
     if len(rest) > 1:
-        names = [f"{experiment}/{rest[0]}/{run.seed}" for run in selected]
-        selected = [run for run, name in zip(selected, names, strict=True) if name == text.rstrip("/")]
+        names = [run.name for run in selected]
+        selected = [run for run in selected if run.name == text.rstrip("/")]
         if not selected:
             raise InputError(f"{text}: no such folder, and no such run.{nearest(text, names)} {_choices(names)}")
     return selected
-
-
-def _only(candidates: list[RunEntry], names: list[str], name: str, kind: str) -> list[RunEntry]:
-    if name not in names:
-        choices = sorted(set(names) - {NO_EXPERIMENT})
-        raise InputError(f"no {kind} {name!r}.{nearest(name, choices)} {_choices(choices)}")
-    return [run for run, its_name in zip(candidates, names, strict=True) if its_name == name]
 
 
 def _choices(names: Sequence[str]) -> str:
@@ -331,8 +276,7 @@ def _choices(names: Sequence[str]) -> str:
 def find_one(text: str, out: Path) -> RunEntry:
     """Find the run named experiment/arm/seed, or by the beginning of its id, below a folder of results.
 
-    Raises:
-        InputError: where there is no such run, or more than one, with the nearest choices.
+    Raises InputError where there is no such run, or more than one, with the nearest choices.
     """
     text = text.rstrip("/")
     if "/" not in text or text[0] in "/.":
@@ -375,12 +319,10 @@ def _by_id(text: str, out: Path) -> RunEntry:
         its_runs = runs(out, text).runs
         such = f", such as {its_runs[0].name}" if its_runs else ""
         raise InputError(f"{text}: an experiment; expected one of its runs{such}")
-    near = (
-        f".{nearest(text, experiments)} {_choices([f'{name}/ARM/SEED' for name in experiments])}" if experiments else ""
-    )
+    choices = _choices([f"{name}/ARM/SEED" for name in experiments])
     raise InputError(
         f"{text}: no finished run; expected the folder of one, such as {store.cells}/ID, experiment/arm/seed, or the "
-        f"beginning of an ID there{near}"
+        f"beginning of an ID there{f'.{nearest(text, experiments)} {choices}' if experiments else ''}"
     )
 
 
@@ -392,8 +334,7 @@ def experiments_using(cell: str, all_runs: Iterable[RunEntry]) -> list[RunEntry]
 def find_run_or_arm(text: str, out: Path) -> tuple[Path, list[RunEntry]]:
     """Find a run, or all runs of an arm named `experiment/arm`, with their folder of results.
 
-    Raises:
-        InputError: where there is no such run or arm, with the nearest choices.
+    Raises InputError where there is no such run or arm, with the nearest choices.
     """
     path = Path(text)
     if os.path.isfile(path / "record.json"):

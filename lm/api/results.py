@@ -233,12 +233,11 @@ def load(folder: str | Path, *, out: str | Path = "results") -> Results | Ladder
     >>> import lm
     >>> results = lm.load("results/reference/quickstart")
     >>> results.arms
-    ['post_norm', 'pre_norm']
-    >>> nll = results.comparisons.query("metric == 'nll' and arm == 'pre_norm'")
-    >>> nll[["n", "mean", "difference", "low", "high", "verdict"]].round(4).to_dict("records")
-    [{'n': 6, 'mean': 1.733, 'difference': 0.0538, 'low': 0.025, 'high': 0.0848, 'verdict': 'worse'}]
+    ['gelu', 'swiglu']
+    >>> results.table[["arm", "mean", "difference", "low", "high", "verdict"]].round(4).to_dict("records")[0]
+    {'arm': 'swiglu', 'mean': 1.6931, 'difference': -0.0399, 'low': -0.0544, 'high': -0.0262, 'verdict': 'better'}
     >>> results.cells.query("metric == 'nll'").groupby("arm").value.mean().round(4).to_dict()
-    {'post_norm': 1.6792, 'pre_norm': 1.733}
+    {'gelu': 1.733, 'swiglu': 1.6931}
     """
     path = Path(folder)
     if len(path.parts) == 1 and not os.path.lexists(path):

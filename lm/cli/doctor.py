@@ -19,12 +19,11 @@ from lm.config.reading import PACKAGE
 from lm.config.tree import InputError, require_place
 from lm.execution.machine import (
     accelerators,
-    available_gib,
     cores,
-    cpuinfo,
     default_workers,
     flags,
     memory_gib,
+    proc_file,
     processor,
     threads_each,
 )
@@ -198,13 +197,13 @@ def devices() -> Lines:
     """Report processor, memory and CUDA devices. Raises ImportError if torch does not load."""
     import torch
 
-    cpu, total = cpuinfo(), os.cpu_count()
+    cpu, total = proc_file("cpuinfo"), os.cpu_count()
     usable = f"{cores()} cores" if total in (None, cores()) else f"{cores()} of its {total} cores may be used"
     yield "processor", f"{processor(cpu)}, {usable}"
     vectors = torch.backends.cpu.get_cpu_capability()
     yield "vectors", f"torch uses {vectors}; it has {', '.join(flags(cpu)) or 'none that matter here'}"
     if (memory := memory_gib()) is not None:
-        yield "memory", f"{memory:z.1f} GiB, of which {available_gib() or 0:z.1f} are free"
+        yield "memory", f"{memory:z.1f} GiB, of which {memory_gib('MemAvailable') or 0:z.1f} are free"
     built = f"torch is built for CUDA {torch.version.cuda}" if torch.version.cuda else "torch is built without it"
     if not accelerators():
         yield "CUDA", f"no device; {built}"

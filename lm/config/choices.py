@@ -92,11 +92,7 @@ def is_section(base: type) -> bool:
 
 
 def find_class(name: Any, base: type, path: str) -> type:
-    """Return the subclass of a base that has this name, short or dotted.
-
-    Raises:
-        InputError: with the choices, if there is none.
-    """
+    """Return the subclass of a base by its short or dotted name; raise InputError with the choices without one."""
     classes = choices(base)
     if isinstance(name, str) and name in classes:
         return classes[name]

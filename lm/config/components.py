@@ -9,13 +9,14 @@ This module checks names and keys, so that the message for a misspelled one has 
 plain values and adds defaults, with one parser for each class.
 """
 
+import contextlib
 import copy
 import functools
 import inspect
 import re
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -79,47 +80,37 @@ def hint_of(cls: type, name: str) -> Any:
 
 
 def _check_plain(cls: type, supplied: int, settings: Tree, path: str) -> Tree:
-    """Check settings against the plain parameters of a class, and add the defaults.
-
-    Arms of an experiment share most nodes, so that results are cached.
-    """
+    """Check settings against the plain parameters of a class, and add the defaults; results are cached."""
     try:
         key = (cls, supplied, repr(settings))
     except ValueError:  # a whole number of thousands of digits
-        return _parse_plain(cls, supplied, settings, path)
-    if key not in _checked:
-        _checked[key] = _parse_plain(cls, supplied, settings, path)
-    return copy.deepcopy(_checked[key])
-
-
-_checked: dict[tuple[type, int, str], Tree] = {}
-
-
-def _parse_plain(cls: type, supplied: int, settings: Tree, path: str) -> Tree:
+        key = None
+    if key in _checked:
+        return copy.deepcopy(_checked[key])
     try:
         parsed = _parser(cls, supplied).parse_object(copy.deepcopy(settings)).as_dict()
-        values = {name: _keep_int(cls, name, settings.get(name), _plain(value)) for name, value in parsed.items()}
+        values = {name: _plain(value) for name, value in parsed.items()}
     except (Exception, SystemExit) as error:  # jsonargparse raises several kinds; each becomes the one line below
         for name, value in settings.items():
             if re.search(rf'"{re.escape(name)}(?!\w)', str(error).splitlines()[0]):
                 raise InputError(f"{join(path, name)}: {_expected(cls, name, value)}") from None
         raise InputError(f"{path}: {' '.join(str(error).split())}") from None
     for name, value in values.items():
-        if (problem := find_unusable(value)) and not isinstance(settings.get(name), str):
+        raw = settings.get(name)
+        # Python caches one of `Union[int, float]` and `Union[float, int]`, whichever came first in the process, and the
+        # parser uses the first that fits: 2 would become 2.0 or not by the order of imports
+        if type(raw) is int and isinstance(value, float) and int in typing.get_args(hint_of(cls, name)):
+            values[name] = value = raw
+        if (problem := find_unusable(value)) and not isinstance(raw, str):
             raise InputError(f"{join(path, name)}: {problem}")
-        if problem or (type(value) is int and isinstance(settings.get(name), str)):  # "3" is text
+        if problem or (type(value) is int and isinstance(raw, str)):  # "3" is text
             raise InputError(f"{join(path, name)}: {_expected(cls, name, settings.get(name, value))}")
+    if key is not None:
+        _checked[key] = copy.deepcopy(values)
     return values
 
 
-def _keep_int(cls: type, name: str, raw: Any, parsed: Any) -> Any:
-    """Return a whole number unchanged if the hint accepts both kinds of numbers.
-
-    Python caches one of `Union[int, float]` and `Union[float, int]`, whichever came first in the process, and the
-    parser uses the first that fits: 2 would become 2.0 or not by the order of imports.
-    """
-    both = type(raw) is int and isinstance(parsed, float) and int in typing.get_args(hint_of(cls, name))
-    return raw if both else parsed
+_checked: dict[tuple[type, int, str] | None, Tree] = {}
 
 
 def _plain(value: Any) -> Any:
@@ -138,15 +129,12 @@ def describe_option(cls: type, name: str) -> str:
 
 
 def _expected(cls: type, name: str, value: Any) -> str:
-    members = [str(a) for a in _literals(hint_of(cls, name))]
+    hints, members = [hint_of(cls, name)], list[str]()
+    for hint in hints:
+        inner = typing.get_args(hint)
+        members += map(str, inner if typing.get_origin(hint) is typing.Literal else ())
+        hints += inner
     return f"expected {describe_option(cls, name)}, found {shown(value)}.{nearest(value, members)}".rstrip(".")
-
-
-def _literals(hint: Any) -> list[Any]:
-    arguments = typing.get_args(hint)
-    if typing.get_origin(hint) is typing.Literal:
-        return list(arguments)
-    return [literal for argument in arguments for literal in _literals(argument)]
 
 
 Missing = list[tuple[str, str, str]]
@@ -174,7 +162,13 @@ def _resolve_arguments(cls: type, supplied: int, settings: Any, path: str, missi
         has_default = name in components and defaults[name].default is not inspect.Parameter.empty
         absent = name not in settings or (name in plain and settings[name] is None)
         if absent and not has_default and plain.get(name, REQUIRED) is REQUIRED:
-            what = _needed(components[name]) if name in components else describe_option(cls, name)
+            what, inner = "" if name in components else describe_option(cls, name), Missing()
+            if name in components and not is_section(components[name].base):
+                what = " or ".join(choices(components[name].base))
+            elif name in components:  # with the settings that it requires itself
+                _resolve_arguments(components[name].base, components[name].supplied, {}, "", inner)
+                names = f", with {', '.join(option for option, _, _ in inner)}" if inner else ""
+                what = f"{components[name].base.__name__}{names}"
             missing.append((join(path, name), cls.__name__, what))
     lacking = {name for name, _, _ in missing}
     resolved: Tree = {}
@@ -189,16 +183,6 @@ def _resolve_arguments(cls: type, supplied: int, settings: Any, path: str, missi
         else:
             resolved[name] = _resolve_node(node, slot, join(path, name), missing)
     return dict(sorted(resolved.items()))
-
-
-def _needed(slot: Slot) -> str:
-    """Describe what a missing component may be; for a section its required settings."""
-    base = slot.base
-    if not is_section(base):
-        return " or ".join(choices(base))
-    inner: Missing = []
-    _resolve_arguments(base, slot.supplied, {}, "", inner)
-    return f"{base.__name__}, with {', '.join(name for name, _, _ in inner)}" if inner else base.__name__
 
 
 def _resolve_node(node: Any, slot: Slot, path: str, missing: Missing) -> Tree:
@@ -219,19 +203,10 @@ def _resolve_node(node: Any, slot: Slot, path: str, missing: Missing) -> Tree:
     return {"class_path": class_name(cls, slot.base), "init_args": arguments}
 
 
-def resolve(tree: Tree, root: type) -> Tree:
-    """Check a tree against the constructors under `root` and add every default.
-
-    Raises:
-        InputError: at the first wrong key, name, type or value; else with all missing settings.
-    """
-    return resolve_class(root, tree, "")
-
-
-def resolve_class(cls: type, settings: Any, path: str) -> Tree:
-    """Check the arguments of one class at `path`, as `resolve` does for a root."""
+def resolve(settings: Any, root: type, path: str = "") -> Tree:
+    """Check settings, at a path, against constructors and add defaults; raise InputError for the first problem."""
     missing: Missing = []
-    resolved = _resolve_arguments(cls, 0, settings, path, missing)
+    resolved = _resolve_arguments(root, 0, settings, path, missing)
     if len(missing) == 1:
         path, kind, what = missing[0]
         raise InputError(f"{path}: {kind} needs this setting: {what}")
@@ -244,56 +219,33 @@ def resolve_class(cls: type, settings: Any, path: str) -> Tree:
 # building ------------------------------------------------------------------------------------------------------------
 
 
-def build(resolved: Tree, root: type) -> Any:
-    """Build the objects of a resolved configuration; a node with supplied arguments becomes a partial.
-
-    Raises:
-        InputError: if a constructor refuses its arguments, with its own message.
-    """
-    return build_class(root, resolved, "")
-
-
-def build_class(cls: type, arguments: Tree, path: str) -> Any:
-    """Build the object of a class at `path` from resolved arguments."""
-    return _build_arguments(cls, 0, arguments, path)
-
-
-def _build_arguments(cls: type, supplied: int, resolved: Tree, path: str) -> Any:
-    components = slots(cls, supplied)
-    arguments = {
-        name: _build_node(value, components[name], join(path, name))
-        if name in components and value is not None
-        else value
-        for name, value in resolved.items()
-    }
+def build(resolved: Tree, root: type, path: str = "", supplied: int = 0) -> Any:
+    """Build the objects of a configuration, or a partial if arguments are supplied; raise InputError with its path."""
+    components, arguments = slots(root, supplied), dict(resolved)
+    for name, node in resolved.items():
+        if name in components and node is not None:
+            slot, cls = components[name], components[name].base
+            if is_component(node):
+                node, cls = node["init_args"], find_class(node["class_path"], slot.base, join(path, name))
+            arguments[name] = build(node, cls, join(path, name), slot.supplied)
     if supplied:
-        return functools.partial(cls, **arguments)
+        return functools.partial(root, **arguments)
     with blame(path):
-        return cls(**arguments)
+        return root(**arguments)
 
 
-def _build_node(node: Tree, slot: Slot, path: str) -> Any:
-    if is_component(node):
-        cls = find_class(node["class_path"], slot.base, path)
-        return _build_arguments(cls, slot.supplied, node["init_args"], path)
-    return _build_arguments(slot.base, slot.supplied, node, path)
-
-
-class blame:  # noqa: N801 - reads as a statement
-    """Context manager that converts errors of a constructor to InputErrors with the path in the configuration."""
-
-    def __init__(self, path: str) -> None:
-        self.path = path
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+@contextlib.contextmanager
+def blame(path: str) -> Iterator[None]:
+    """Convert errors of a constructor in the block to InputErrors with the path in the configuration."""
+    try:
+        yield
+    except (Exception, SystemExit) as error:
         exits = type(error) is SystemExit and not isinstance(error.__context__, KeyboardInterrupt)
-        if error is not None and (isinstance(error, Exception) or exits) and not isinstance(error, InputError):
-            name = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
-            message = f"{name}{' '.join(str(error).split())}{user_frame(error)}"
-            raise InputError(f"{self.path + ': ' if self.path else ''}{message}") from None
+        if isinstance(error, InputError) or not (isinstance(error, Exception) or exits):
+            raise
+        name = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
+        message = f"{name}{' '.join(str(error).split())}{user_frame(error)}"
+        raise InputError(f"{path + ': ' if path else ''}{message}") from None
 
 
 # catalogue -----------------------------------------------------------------------------------------------------------
@@ -301,20 +253,11 @@ class blame:  # noqa: N801 - reads as a statement
 Catalogue = dict[str, list[dict[str, Any]]]
 
 
-def catalogue(root: type) -> Catalogue:
-    """List every component that a user can choose, by kind, with its options and the first line of its docstring.
-
-    A kind is the dotted path of the component parameter, the same for all classes that have such a part.
-    """
-    entries: Catalogue = {}
-    _add_choices(root, 0, "", entries)
-    return entries
-
-
-def _add_choices(cls: type, supplied: int, path: str, entries: Catalogue) -> None:
-    for name, slot in slots(cls, supplied).items():
-        kind = f"{path}.{name}" if path else name
-        members = choices(slot.base)
+def catalogue(root: type, supplied: int = 0, path: str = "", entries: Catalogue | None = None) -> Catalogue:
+    """List the components to choose by kind, the dotted path of their parameter, with options and first lines."""
+    entries = {} if entries is None else entries
+    for name, slot in slots(root, supplied).items():
+        kind, members = join(path, name), choices(slot.base)
         if kind in entries:
             continue
         entries[kind] = [
@@ -332,7 +275,8 @@ def _add_choices(cls: type, supplied: int, path: str, entries: Catalogue) -> Non
             for choice, member in members.items()
         ]
         for member in members.values():
-            _add_choices(member, slot.supplied, kind, entries)
+            catalogue(member, slot.supplied, kind, entries)
+    return entries
 
 
 def catalogue_lines(entries: Catalogue) -> list[str]:

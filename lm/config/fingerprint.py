@@ -11,12 +11,14 @@ compares the numbers of small cells with every part with those that were pinned 
 """
 
 import ast
+import contextlib
 import functools
 import hashlib
+import importlib.util
 import site
 import sys
 import sysconfig
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -27,31 +29,24 @@ from lm.config.tree import InputError
 OURS = __name__.split(".")[0]
 """This package, whose parts have versions instead of fingerprints."""
 
+DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 Version = tuple[int, int, int]
+_packages_distributions = functools.cache(metadata.packages_distributions)
 
 
 def dotted_classes(config: Any) -> list[str]:
     """Return the dotted paths of the classes that a resolved configuration names, sorted, without duplicates."""
-    return sorted(name for name in set(_class_paths(config)) if "." in name)
+    return sorted(name for name in _class_paths(config) if "." in name)
 
 
-def _class_paths(node: Any) -> Iterator[str]:
-    if isinstance(node, Mapping):
-        if isinstance(node.get("class_path"), str):
-            yield node["class_path"]
-        for inner in node.values():
-            yield from _class_paths(inner)
-    elif isinstance(node, list):  # of callbacks
-        for inner in node:
-            yield from _class_paths(inner)
+def _class_paths(node: Any) -> set[str]:
+    inner = list(node.values()) if isinstance(node, Mapping) else node if isinstance(node, list) else []
+    name = node.get("class_path") if isinstance(node, Mapping) else None
+    return set[str]().union([name] if isinstance(name, str) else [], *map(_class_paths, inner))
 
 
 def code_of(config: Any) -> dict[str, str]:
-    """Return the fingerprint of each class that a resolved configuration names by its dotted path.
-
-    Raises:
-        InputError: if a module was changed after this process imported it.
-    """
+    """Return the fingerprints of classes with dotted paths; raise InputError for a module changed after its import."""
     return {name: fingerprint(import_object(name, name)) for name in dotted_classes(config)}
 
 
@@ -59,57 +54,47 @@ def fingerprint(cls: type) -> str:
     """Return a hash of the code of a class, or the name and version of its installed package."""
     if (package := _installed(cls.__module__)) is not None:
         return package
-    digest = hashlib.sha256()
-    for part, path in source_files(cls).items():
-        digest.update(f"{part}\n{_read(path, _version(path)).tree}\n".encode())
-    return digest.hexdigest()
+    text = (f"{part}\n{_read(path, _version(path))[0]}\n" for part, path in source_files(cls).items())
+    return hashlib.sha256("".join(text).encode()).hexdigest()
 
 
 def source_files(cls: type) -> dict[str, Path]:
-    """Return the files with the code of a user's own class by module; none for an installed package.
-
-    Raises:
-        InputError: if one was changed after this process imported it.
-    """
-    module = cls.__module__
-    path = _loaded_from(module)
-    if path is None or _installed(module) is not None:
+    """Return the files of a user's own class by module; raise InputError for one changed after its import."""
+    module, path, root = cls.__module__, _loaded_from(cls.__module__), project_folder(cls)
+    if path is None or root is None:
         return {}
-    root = _root(module, path)
     files: dict[str, Path] = {}
     queue = [module, *_and_above(module)]
     while queue:
         part = queue.pop()
-        file = path if part == module else _file_of(part, root)
-        if part in files or file is None or not _same_project(part, module, root):
+        top, stem = part.split(".")[0], root.joinpath(*part.split("."))
+        candidates = [path] if part == module else [stem / "__init__.py", stem.with_name(stem.name + ".py")]
+        file = next((candidate for candidate in candidates if candidate.is_file()), None)
+        same_project = top != OURS and (root not in _libraries() or top == module.split(".")[0])
+        if part in files or file is None or not same_project:
             continue
         files[part] = file
         _unchanged(part, file)
         package = part if file.name == "__init__.py" else part.rpartition(".")[0]
-        for name in _read(file, _version(file)).imports:
-            queue.extend(_and_above(_absolute(name, package)))
+        for name in _read(file, _version(file))[1]:
+            with contextlib.suppress(ImportError):  # relative to what is above all packages
+                queue.extend(_and_above(importlib.util.resolve_name(name, package)))
     return dict(sorted(files.items()))
 
 
 def project_folder(cls: type) -> Path | None:
     """Return the folder from which the module of a class is imported; None for an installed package."""
     path = _loaded_from(cls.__module__)
-    return None if path is None or _installed(cls.__module__) is not None else _root(cls.__module__, path)
+    if path is None or _installed(cls.__module__) is not None:
+        return None
+    inside = path.parent if path.name == "__init__.py" else path
+    return inside.parents[len(cls.__module__.split(".")) - 1]
 
 
 def _and_above(module: str) -> Iterator[str]:
     """Yield a module and the packages around it, which Python runs when it imports the module."""
     parts = module.split(".")
     yield from (".".join(parts[:count]) for count in range(1, len(parts) + 1))
-
-
-def _absolute(name: str, package: str) -> str:
-    """Return the absolute name of a module that is imported in a package, maybe with leading dots."""
-    level = len(name) - len(name.lstrip("."))
-    if not level:
-        return name
-    above = package.split(".")[: len(package.split(".")) - (level - 1)]
-    return ".".join([*above, *filter(None, [name.lstrip(".")])])
 
 
 # files and packages --------------------------------------------------------------------------------------------------
@@ -135,66 +120,18 @@ def _installed(module: str) -> str | None:
     top = module.split(".")[0]
     if path is not None and not any(path.is_relative_to(folder) for folder in _libraries()):
         return None
-    for package in _distributions().get(top, ()):
+    for package in _packages_distributions().get(top, ()):
         if metadata.distribution(package).read_text("direct_url.json"):  # PEP 610: from a folder or a repository
             return None
         return f"{package} {metadata.version(package).partition('+')[0]}"
     return f"{top} of Python {sys.version_info.major}.{sys.version_info.minor}"
 
 
-def _same_project(part: str, module: str, root: Path) -> bool:
-    """Return True if a module below `root` belongs to the project of another module."""
-    top = part.split(".")[0]
-    return top != OURS and (root not in _libraries() or top == module.split(".")[0])
-
-
-@functools.cache
-def _distributions() -> Mapping[str, Sequence[str]]:
-    return metadata.packages_distributions()
-
-
-def _root(module: str, path: Path) -> Path:
-    """Return the folder of the outermost package of a module at `path`, or of the module itself."""
-    inside = path.parent if path.name == "__init__.py" else path
-    return inside.parents[len(module.split(".")) - 1]
-
-
-def _file_of(module: str, root: Path) -> Path | None:
-    """Return the file of a module below a folder; None without one."""
-    stem = root.joinpath(*module.split("."))
-    candidates = (stem / "__init__.py", stem.with_name(stem.name + ".py"))
-    return next((path for path in candidates if path.is_file()), None)
-
-
 # syntax trees --------------------------------------------------------------------------------------------------------
 
 
-class _Source:
-    """A file of code: its syntax tree as text, and the modules that it imports, relative ones with leading dots."""
-
-    def __init__(self, content: bytes) -> None:
-        try:
-            tree = ast.parse(content)
-        except (SyntaxError, ValueError):  # its import reports it
-            self.tree, self.imports = hashlib.sha256(content).hexdigest(), []
-            return
-        self.imports = list(_imports(tree))
-        self.tree = "".join(_words(tree))
-
-
-def _imports(tree: ast.AST) -> Iterator[str]:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            base = "." * node.level + (node.module or "")
-            yield base
-            joint = "." if node.module else ""
-            yield from (f"{base}{joint}{alias.name}" for alias in node.names if alias.name != "*")
-
-
-def _words(node: Any) -> Iterator[str]:
-    """Yield a syntax tree as text, without docstrings; the same for all versions of Python.
+def syntax_text(node: Any) -> Iterator[str]:
+    """Yield the text of a syntax tree without docstrings; the same for all versions of Python.
 
     New versions add fields to nodes, which are empty for older code.
     """
@@ -203,24 +140,19 @@ def _words(node: Any) -> Iterator[str]:
         for name, value in ast.iter_fields(node):
             if name in ("ctx", "kind", "type_comment") or value is None or value == []:
                 continue
+            if name == "body" and isinstance(node, DOCUMENTED) and ast.get_docstring(node, clean=False) is not None:
+                value = value[1:]
             yield f" {name}="
-            yield from _words(_without_docstring(node, value) if name == "body" else value)
+            yield from syntax_text(value)
         yield ")"
     elif isinstance(node, list):
         yield "["
         for inner in node:
-            yield from _words(inner)
+            yield from syntax_text(inner)
             yield ","
         yield "]"
     else:
         yield repr(node)
-
-
-def _without_docstring(node: ast.AST, body: Any) -> Any:
-    documented = isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
-    if documented and isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant):
-        return body[1:] if isinstance(body[0].value.value, str) else body
-    return body
 
 
 def _version(path: Path) -> Version:
@@ -230,8 +162,21 @@ def _version(path: Path) -> Version:
 
 
 @functools.lru_cache(maxsize=1024)
-def _read(path: Path, version: Version) -> _Source:
-    return _Source(path.read_bytes())
+def _read(path: Path, version: Version) -> tuple[str, list[str]]:
+    """Return a file's syntax tree as text, and the modules that it imports, relative ones with leading dots."""
+    content, imports = path.read_bytes(), list[str]()
+    try:
+        tree = ast.parse(content)
+    except (SyntaxError, ValueError):  # its import reports it
+        return hashlib.sha256(content).hexdigest(), []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            imports += (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = "." * node.level + (node.module or "")
+            names = (alias.name for alias in node.names if alias.name != "*")
+            imports += (base, *(f"{base}{'.' if node.module else ''}{name}" for name in names))
+    return "".join(syntax_text(tree)), imports
 
 
 _first_versions: dict[str, tuple[int, Version]] = {}
@@ -243,10 +188,10 @@ def _unchanged(module: str, path: Path) -> None:
     loaded = sys.modules.get(module)
     if loaded is None:
         return
-    first = _first_versions.setdefault(module, (id(loaded), _version(path)))
-    if first[0] != id(loaded):  # imported anew
-        _first_versions[module] = id(loaded), _version(path)
-    elif first[1] != _version(path):
+    first, now = _first_versions.get(module), (id(loaded), _version(path))
+    if first is None or first[0] != id(loaded):  # imported anew
+        _first_versions[module] = now
+    elif first != now:
         raise InputError(
             f"{path}: was changed after it was imported; start anew, so that what is trained is what it says"
         )

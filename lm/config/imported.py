@@ -29,12 +29,7 @@ _trusted_only = [""]
 
 @contextlib.contextmanager
 def trusted_only(on: bool = True, called: str = "--trusted-only") -> Iterator[None]:
-    """Refuse classes outside `lm` in the block, and import none of their modules.
-
-    Args:
-        on: False refuses nothing.
-        called: the option that asks for it, for messages.
-    """
+    """Refuse classes outside `lm` in the block if `on`, and import none of their modules; `called` is the option."""
     before, _trusted_only[0] = _trusted_only[0], called if on else ""
     try:
         yield
@@ -71,46 +66,26 @@ def current_folder_modules() -> Iterator[None]:
 
 
 def import_object(name: str, path: str) -> Any:
-    """Import the object that a dotted path names.
-
-    Args:
-        name: the dotted path.
-        path: place in the configuration, for the message.
-
-    Raises:
-        InputError: if its module cannot be imported, for any reason.
-    """
+    """Import the object that a dotted path names, at `path` of a configuration; raise InputError for any error."""
     require_trusted(name, path)
     module, _, attribute = name.rpartition(".")
     with _blamed(name, f"{path}: "):
         loaded = importlib.import_module(module)
-        _require_first_found(module.partition(".")[0])
+        # A program that reads two experiments, each with its own `parts.py`, would train the second with the first's
+        top = module.partition(".")[0]
+        file, spec = getattr(sys.modules.get(top), "__file__", None), importlib.machinery.PathFinder.find_spec(top)
+        origin = spec.origin if spec and top != OURS else None
+        if file and origin and os.path.realpath(file) != os.path.realpath(origin):
+            raise ImportError(
+                f"{shown(top)} was imported from {file} before, and here it is {origin}; give one of them another "
+                "name, or start another process"
+            )
         return getattr(loaded, attribute)
-
-
-def _require_first_found(module: str) -> None:
-    """Raise ImportError if a module of this name was imported from another folder, which Python would keep.
-
-    A program that reads two experiments, each with its own `parts.py`, would train the second with that of the first.
-    """
-    loaded = getattr(sys.modules.get(module), "__file__", None)
-    spec = importlib.machinery.PathFinder.find_spec(module)
-    if not loaded or spec is None or not spec.origin or module == OURS:
-        return
-    if os.path.realpath(loaded) != os.path.realpath(spec.origin):
-        raise ImportError(
-            f"{shown(module)} was imported from {loaded} before, and here it is {spec.origin}; give one of them "
-            "another name, or start another process"
-        )
 
 
 @functools.cache
 def import_all(package: str) -> None:
-    """Import every module of a package, so that its classes are defined.
-
-    Raises:
-        InputError: naming a module that cannot be imported.
-    """
+    """Import all modules of a package, to define its classes; raise InputError for one that cannot be imported."""
     for module in pkgutil.iter_modules(importlib.import_module(package).__path__, f"{package}."):
         if module.name.rpartition(".")[2].isidentifier():
             with _blamed(module.name, ""):
@@ -163,23 +138,16 @@ def user_frame(error: BaseException) -> str:
 
     Without one, a component of lm counts, unless the error is a ValueError, whose message explains the argument.
     """
-    frames = [(Path(frame.filename), frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
-    inside = [(path, line) for path, line in frames if path.is_relative_to(ROOT)]
-    users = [frame for frame in frames if frame not in inside and _is_user_code(frame[0])]
-    if not users and not isinstance(error, ValueError):
-        users = [(path, line) for path, line in inside if path.relative_to(ROOT).as_posix().startswith(CHOICES)]
-    return f" ({_shown(users[-1][0])}:{users[-1][1]})" if users else ""
-
-
-def _is_user_code(path: Path) -> bool:
-    """Return True for a file that belongs to no installed package; generated code has no file."""
-    installed = any(path.is_relative_to(folder) for folder in INSTALLED)
-    return path.is_file() and not installed and not {"site-packages", "dist-packages"} & set(path.parts)
-
-
-def _shown(path: Path) -> str:
-    """Return a path relative to the current folder, or to that of the package."""
-    for folder in (Path.cwd(), ROOT.parent):
-        if path.is_relative_to(folder):
-            return str(path.relative_to(folder))
-    return str(path)
+    users, parts = [], []
+    for frame in traceback.extract_tb(error.__traceback__):
+        path = Path(frame.filename)
+        if path.is_relative_to(ROOT):
+            parts += [frame] if path.relative_to(ROOT).as_posix().startswith(CHOICES) else []
+        elif path.is_file() and not {"site-packages", "dist-packages"} & set(path.parts):  # generated code has no file
+            users += [] if any(path.is_relative_to(folder) for folder in INSTALLED) else [frame]
+    if not users and (not parts or isinstance(error, ValueError)):
+        return ""
+    frame = (users or parts)[-1]
+    path = Path(frame.filename)
+    folder = next((folder for folder in (Path.cwd(), ROOT.parent) if path.is_relative_to(folder)), Path("/"))
+    return f" ({path.relative_to(folder) if folder != Path('/') else path}:{frame.lineno})"

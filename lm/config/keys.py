@@ -6,6 +6,8 @@ A node of a file is a TypedDict whose hints may be `Annotated`: text is the desc
         min: Annotated[int, "Seeds before the first look.", Also(minimum=1)]
 """
 
+import functools
+import operator
 import types
 import typing
 from pathlib import Path
@@ -50,15 +52,13 @@ def required(node: type) -> tuple[str, ...]:
 
 
 def schema_of(hint: Any, nodes: dict[str, Schema]) -> Schema:
-    """Return the JSON Schema of a type hint; a class of another library accepts any value.
-
-    Args:
-        hint: the type.
-        nodes: receives the declared nodes that the hint names.
-    """
+    """Return the JSON Schema of a type hint; `nodes` receives the declared nodes that the hint names."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is Annotated:
-        return _annotated(arguments[0], hint.__metadata__, nodes)
+        notes = hint.__metadata__
+        additions = [note.words if isinstance(note, Also) else {"description": note} for note in notes]
+        whole = any("$ref" in addition or "type" in addition for addition in additions)
+        return functools.reduce(operator.or_, additions, {} if whole else schema_of(arguments[0], nodes))
     if origin in (typing.Required, typing.NotRequired):
         return schema_of(arguments[0], nodes)
     if origin is typing.Literal:
@@ -72,7 +72,17 @@ def schema_of(hint: Any, nodes: dict[str, Schema]) -> Schema:
     if origin is dict:
         return {"type": "object", "additionalProperties": schema_of(arguments[1], nodes)}
     if typing.is_typeddict(hint):
-        return _node(hint, nodes)
+        if hint.__name__ not in nodes:
+            nodes[hint.__name__] = {}  # a node may hold itself
+            hints = typing.get_type_hints(hint, include_extras=True)
+            nodes[hint.__name__] = {
+                "description": " ".join((hint.__doc__ or "").split()),
+                "type": "object",
+                "properties": {key: schema_of(hints[key], nodes) for key in keys(hint)},
+                "additionalProperties": False,
+                **({"required": list(required(hint))} if required(hint) else {}),
+            }
+        return {"$ref": f"#/$defs/{hint.__name__}"}
     if hint is float:
         return {"anyOf": [{"type": "number"}, {"type": "string", "pattern": NUMBER}]}
     plain = {int: "integer", bool: "boolean", str: "string", type(None): "null", Path: "string"}
@@ -88,31 +98,3 @@ def any_of(schemas: list[Schema]) -> Schema:
     if {} in parts:
         return {}
     return parts[0] if len(parts) == 1 else {"anyOf": parts}
-
-
-def _annotated(hint: Any, notes: tuple[Any, ...], nodes: dict[str, Schema]) -> Schema:
-    additions = [note.words for note in notes if isinstance(note, Also)]
-    whole = any("$ref" in addition or "type" in addition for addition in additions)
-    schema: Schema = {} if whole else schema_of(hint, nodes)
-    for addition in additions:
-        schema |= addition
-    for note in notes:
-        if isinstance(note, str):
-            schema["description"] = note
-    return schema
-
-
-def _node(node: Any, nodes: dict[str, Schema]) -> Schema:
-    """Add a declared node to `nodes` and return a reference to it."""
-    name = node.__name__
-    if name not in nodes:
-        nodes[name] = {}  # a node may hold itself
-        hints = typing.get_type_hints(node, include_extras=True)
-        nodes[name] = {
-            "description": " ".join((node.__doc__ or "").split()),
-            "type": "object",
-            "properties": {key: schema_of(hints[key], nodes) for key in keys(node)},
-            "additionalProperties": False,
-            **({"required": list(required(node))} if required(node) else {}),
-        }
-    return {"$ref": f"#/$defs/{name}"}

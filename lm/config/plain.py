@@ -89,15 +89,20 @@ def _refusal(problem: str, node: yaml.Node) -> yaml.YAMLError:
 
 
 def _measured(node: yaml.Node, sizes: dict[yaml.Node, tuple[int, int]], around: list[yaml.Node]) -> tuple[int, int]:
-    """Return the number of values in a node and their depth, with aliases followed; convert its keys to text.
-
-    Raises:
-        YAMLError: if there are too many.
-    """
+    """Return the number of values in a node, aliases followed, and their depth; convert its keys to text."""
     if node in around:
         raise _refusal("an alias refers to what it stands in", node)
     if node not in sizes:
-        inner = _inner(node)
+        inner: list[yaml.Node] = list(node.value) if isinstance(node, yaml.SequenceNode) else []
+        if isinstance(node, yaml.MappingNode):
+            node.value, inner = [(_key(key), value) for key, value in node.value], [value for _, value in node.value]
+            names = set[str]()
+            for key, _ in node.value:
+                if key.value in names:
+                    raise _refusal(f"key {shown(key.value)} given twice", key)
+                names.add(key.value)
+        elif node.tag in (f"{_TAG}int", f"{_TAG}float") and len(node.value) > LONGEST_NUMBER:
+            raise _refusal(f"a number of {len(node.value)} characters, expected {LONGEST_NUMBER} at most", node)
         around.append(node)
         measured = [_measured(value, sizes, around) for value in inner] if len(around) <= DEEPEST else [(0, DEEPEST)]
         around.pop()
@@ -106,27 +111,6 @@ def _measured(node: yaml.Node, sizes: dict[yaml.Node, tuple[int, int]], around: 
     if depth > DEEPEST or size > MOST_NODES:
         raise _refusal(_TOO_LARGE, node)
     return size, depth
-
-
-def _inner(node: yaml.Node) -> list[yaml.Node]:
-    """Return the values in a node, and convert its keys to text.
-
-    Raises:
-        YAMLError: for a key given twice, or a number that is too long.
-    """
-    if isinstance(node, yaml.MappingNode):
-        node.value = [(_key(key), value) for key, value in node.value]
-        names = set()
-        for key, _ in node.value:
-            if key.value in names:
-                raise _refusal(f"key {shown(key.value)} given twice", key)
-            names.add(key.value)
-        return [value for _, value in node.value]
-    if isinstance(node, yaml.SequenceNode):
-        return list(node.value)
-    if node.tag in (f"{_TAG}int", f"{_TAG}float") and len(node.value) > LONGEST_NUMBER:
-        raise _refusal(f"a number of {len(node.value)} characters, expected {LONGEST_NUMBER} at most", node)
-    return []
 
 
 def _key(node: yaml.Node) -> yaml.Node:
@@ -138,11 +122,7 @@ def _key(node: yaml.Node) -> yaml.Node:
 
 
 def parse_yaml(text: str) -> Any:
-    """Read a YAML text.
-
-    Raises:
-        YAMLError: if it is no YAML, or too large.
-    """
+    """Read a YAML text; raise YAMLError if it is no YAML, or too large."""
     try:
         return yaml.load(text, Loader=_Loader)  # noqa: S506 - a SafeLoader
     except RecursionError:
@@ -156,15 +136,11 @@ def parse_yaml(text: str) -> Any:
 
 def find_unusable(value: Any, where: str = "") -> str:
     """Return where and why JSON or UTF-8 cannot hold a value, or an empty string; `where` is a prefix of the place."""
+    inner: list[tuple[Any, str]] = []
     if isinstance(value, Mapping):
-        problems = (
-            find_unusable(key, where) or find_unusable(inner, f"{where}.{key}".lstrip("."))
-            for key, inner in value.items()
-        )
-        return next(filter(None, problems), "")
-    if isinstance(value, list | tuple):
-        problems = (find_unusable(inner, f"{where}[{index}]") for index, inner in enumerate(value))
-        return next(filter(None, problems), "")
+        inner = [part for key, item in value.items() for part in ((key, where), (item, f"{where}.{key}".lstrip(".")))]
+    elif isinstance(value, list | tuple):
+        inner = [(item, f"{where}[{index}]") for index, item in enumerate(value)]
     problem = ""
     if isinstance(value, float) and not math.isfinite(value):
         problem = f"expected a finite number, found {value}"
@@ -172,7 +148,9 @@ def find_unusable(value: Any, where: str = "") -> str:
         problem = f"expected a number of 64 bits, found one of {value.bit_length()}"
     elif isinstance(value, str) and not is_text(value):
         problem = f"expected text that UTF-8 can hold, found {shown(value)}"
-    return f"{where}: {problem}" if where and problem else problem
+    if problem:
+        return f"{where}: {problem}" if where else problem
+    return next(filter(None, (find_unusable(*part) for part in inner)), "")
 
 
 def is_text(text: str) -> bool:

@@ -38,33 +38,28 @@ def load_config(path: Path) -> Tree:
     Raises:
         InputError: if there is no such file, or it cannot be read.
     """
-    return _with_bases(resolve_file(path, "configuration"), ())
+    return _with_bases(resolve_file(path, "configuration"))
 
 
 def config_of(source: object) -> Tree:
-    """Read a configuration from a file, a shipped name or a mapping, whose `base` is relative to the current folder.
-
-    Raises:
-        InputError: if it is neither, or cannot be read.
-    """
+    """Read a file, a shipped name or a mapping as a configuration; raise InputError if it cannot be read."""
     if isinstance(source, str | Path):
         return load_config(Path(source))
     if not isinstance(source, Mapping):
         raise InputError(f"config: expected a YAML file, a name or a mapping, found {shown(source)}")
-    return _on_base(source, Path("config"), ())
+    return _with_bases(Path("config"), content=source)
 
 
-def _with_bases(path: Path, below: tuple[Path, ...]) -> Tree:
-    add_module_folder(path.parent)
-    tree, file = load_yaml(path), path.resolve()
-    if file in below:
-        raise InputError(f"{path}: base: names itself, by way of {below[-1]}")
-    require_kind(tree, path, "configuration")
-    return _on_base(tree, path, (*below, file))
-
-
-def _on_base(tree: Mapping[str, Any], path: Path, below: tuple[Path, ...]) -> Tree:
-    """Apply a mapping read at `path` to the base that it names; `below` are the files that named it."""
+def _with_bases(path: Path, below: tuple[Path, ...] = (), content: Mapping[str, Any] | None = None) -> Tree:
+    """Read the file at `path`, or take its content, and apply it to its base; `below` are the files that named it."""
+    tree = content
+    if tree is None:
+        add_module_folder(path.parent)
+        tree, file = load_yaml(path), path.resolve()
+        if file in below:
+            raise InputError(f"{path}: base: names itself, by way of {below[-1]}")
+        require_kind(tree, path, "configuration")
+        below = (*below, file)
     if "base" not in tree:
         return dict(tree)
     changes = dict(_changes({key: value for key, value in tree.items() if key != "base"}, ""))
@@ -97,11 +92,7 @@ def _base_named(base: object, path: Path) -> Path:
 
 
 def report_name(path: Path, tier: str = "") -> str:
-    """Return the name of the report's folder for the file at `path`.
-
-    Raises:
-        InputError: if the file's name cannot be one.
-    """
+    """Return the name of the report's folder for a file; raise InputError if the file's name cannot be one."""
     name = path_name(f"{path.stem}.{tier}" if tier else path.stem, f"{path}: the file's name")
     if name in RESERVED:
         raise InputError(f"{path}: {name!r} is the folder of all cells; give the file another name")
@@ -109,41 +100,25 @@ def report_name(path: Path, tier: str = "") -> str:
 
 
 def read_mapping(value: Any, path: str) -> dict[str, Any]:
-    """Check a mapping of dotted paths to values and return it.
-
-    Raises:
-        InputError: if it is none.
-    """
+    """Return a mapping of dotted paths to values; raise InputError if it is none."""
     if not isinstance(value, Mapping):
         raise InputError(f"{path}: expected a mapping of dotted paths to values, found {shown(value)}")
     return {str(key): inner for key, inner in value.items()}
 
 
 def read_changes(value: Any, path: str) -> dict[str, Any]:
-    """Return an optional mapping of dotted paths to values; empty for null.
-
-    Raises:
-        InputError: if it is neither.
-    """
+    """Return an optional mapping of dotted paths to values, as `read_mapping` does; empty for null."""
     return {} if value is None else read_mapping(value, path)
 
 
 def read_base(tree: Mapping[str, Any], path: Path) -> Tree:
-    """Read the `base` of the file at `path` and apply its `common` changes.
-
-    Raises:
-        InputError: if either cannot be read.
-    """
-    base = _with_bases(_base_named(tree["base"], path), ())
+    """Read the `base` of a file and apply its `common` changes; raise InputError if either cannot be read."""
+    base = _with_bases(_base_named(tree["base"], path))
     return override(base, read_changes(tree.get("common"), f"{path}: common"))
 
 
 def read_text(tree: Mapping[str, Any], key: str, path: Path, default: str = "") -> str:
-    """Return the value of a key in the file at `path` as text.
-
-    Raises:
-        InputError: for a mapping or a list.
-    """
+    """Return the value of a key in the file at `path` as text; raise InputError for a mapping or a list."""
     value = tree.get(key)
     if isinstance(value, Mapping | list):
         raise InputError(f"{path}: {key}: expected text, found {shown(value)}")
@@ -160,39 +135,24 @@ def read_seeds(value: Any, path: str) -> list[int]:
     Raises:
         InputError: for anything else, with what is accepted; and for a seed given twice or more than MOST_SEEDS.
     """
-    seeds: Any = _from_text(value, path) if isinstance(value, str) else value
+    seeds: Any = value
+    if isinstance(value, str):
+        matches = [SEED.fullmatch(part.strip()) for part in value.strip().removesuffix(",").split(",")]
+        ranges = [range(int(match[1]), int(match[2] or match[1]) + 1) for match in matches if match]
+        is_number = len(ranges) == 1 and value.strip().isdecimal()
+        seeds = ranges[0].start if is_number else list(ranges) if len(ranges) == len(matches) else None
     if isinstance(seeds, int) and not isinstance(seeds, bool):
-        seeds = range(_counted(seeds, path))
-    valid = isinstance(seeds, list | range) and seeds and all(type(seed) is int and 0 <= seed < 2**64 for seed in seeds)
-    if not valid:
+        seeds = [range(seeds)]
+    if not isinstance(seeds, list):
         raise InputError(f"{path}: expected {SEEDS}, found {shown(value)}")
-    _counted(len(seeds), path)
-    if len(set(seeds)) != len(seeds):
-        raise InputError(f"{path}: a seed is given twice in {shown(value)}")
-    return list(seeds)
-
-
-def _counted(number: int, path: str) -> int:
-    """Return a number of seeds, or raise InputError if it is too large."""
+    number = sum(max(0, part.stop - part.start) if isinstance(part, range) else 1 for part in seeds)
     if number > MOST_SEEDS:
         raise InputError(f"{path}: expected {MOST_SEEDS} seeds at most, found {number}")
-    return number
-
-
-def _from_text(text: str, path: str) -> list[int] | int | None:
-    """Read the seeds of `0,1,2`, `6,` or `0-5`, or the number `6`; return None for anything else."""
-    if re.fullmatch(r"\s*[0-9]{1,20}\s*", text):
-        return int(text)
-    parts = text.strip().removesuffix(",").split(",")
-    _counted(len(parts), path)
-    seeds: list[int] = []
-    for part in parts:
-        match = SEED.fullmatch(part.strip())
-        if match is None:
-            return None
-        first, last = int(match[1]), int(match[2] or match[1])
-        _counted(len(seeds) + last - first + 1, path)
-        seeds += range(first, last + 1)
+    seeds = [seed for part in seeds for seed in (part if isinstance(part, range) else [part])]
+    if not seeds or not all(type(seed) is int and 0 <= seed < 2**64 for seed in seeds):
+        raise InputError(f"{path}: expected {SEEDS}, found {shown(value)}")
+    if len(set(seeds)) != len(seeds):
+        raise InputError(f"{path}: a seed is given twice in {shown(value)}")
     return seeds
 
 
@@ -234,11 +194,7 @@ def files_by_name(folder: Path) -> dict[str, Path]:
 
 
 def resolve_file(path: Path, kind: str) -> Path:
-    """Return the file at `path`, or the shipped one of that name if there is none.
-
-    Raises:
-        InputError: with the nearest name, if there is neither.
-    """
+    """Return the file at `path`, or the shipped one of that name; raise InputError with the nearest name."""
     if path.suffix or len(path.parts) != 1 or os.path.lexists(path):
         return path
     files = shipped_files(kind)
@@ -263,9 +219,6 @@ def require_kind(tree: Mapping[str, Any], path: Path, kind: str) -> None:
 
 def _wrong_kind(path: Path, kinds: Sequence[str], expected: str) -> str:
     """Format the message for a file of other kinds than expected."""
-    readings = (f"{_article(kind)}: {COMMAND_BY_KIND[kind]} {path}" for kind in kinds)
-    return f"{path}: is {' and '.join(readings)}; expected {_article(expected)}"
-
-
-def _article(kind: str) -> str:
-    return f"an {kind}" if kind.startswith("e") else f"a {kind}"
+    articles = {kind: f"{'an' if kind.startswith('e') else 'a'} {kind}" for kind in COMMAND_BY_KIND}
+    readings = (f"{articles[kind]}: {COMMAND_BY_KIND[kind]} {path}" for kind in kinds)
+    return f"{path}: is {' and '.join(readings)}; expected {articles[expected]}"

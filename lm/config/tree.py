@@ -62,16 +62,7 @@ def require_regular(path: Path | str) -> None:
 
 
 def require_place(path: Path, where: str, folder: bool = False) -> None:
-    """Check that a file or a folder can be written.
-
-    Args:
-        path: of the file or folder, which may be missing.
-        where: option or key that named it, for the message.
-        folder: whether it is a folder.
-
-    Raises:
-        InputError: if it cannot.
-    """
+    """Raise InputError, beginning with `where`, if a file or a folder that may be missing cannot be written."""
     try:
         if len(os.fsencode(path.absolute())) > LONGEST_PATH:
             raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG))
@@ -105,11 +96,7 @@ def require_place(path: Path, where: str, folder: bool = False) -> None:
 
 
 def load_yaml(path: Path) -> Tree:
-    """Read the mapping in the YAML file at `path`.
-
-    Raises:
-        InputError: with file and line.
-    """
+    """Read the mapping in the YAML file at `path`; raise InputError with file and line."""
     try:
         require_regular(path)
         with open(path, "rb") as file:
@@ -137,15 +124,7 @@ def load_yaml(path: Path) -> Tree:
 
 
 def parse_value(text: str, where: str = "") -> Any:
-    """Read a text as YAML, such as the value of `--optim.lr`; return a text that is no YAML as it is.
-
-    Args:
-        text: the value.
-        where: option or key, for the message.
-
-    Raises:
-        InputError: for a value that no configuration can hold.
-    """
+    """Read a text as YAML, else return it as it is; raise InputError for what no configuration can hold."""
     try:
         value = parse_yaml(text)
     except yaml.YAMLError:
@@ -156,11 +135,7 @@ def parse_value(text: str, where: str = "") -> Any:
 
 
 def path_name(name: object, where: str) -> str:
-    """Return a name for a file or a folder.
-
-    Raises:
-        InputError: for a name that could lead elsewhere, or is too long.
-    """
+    """Return a name for a file or a folder; raise InputError for a name that could lead elsewhere, or is too long."""
     if not (isinstance(name, str) and NAME.fullmatch(name)):
         raise InputError(
             f"{where}: {shown(name)} cannot name a file; use letters, digits, '_', '-', '+' and '.', "

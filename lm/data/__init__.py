@@ -1,4 +1,3 @@
 """Corpora, tokenizers, packing, the order of batches, and the LightningDataModule."""
 
-IGNORED = -100
-"""A target that is not to be predicted, such as padding."""
+IGNORED = -100  # a target that is not to be predicted, such as padding

@@ -6,7 +6,7 @@ resuming exact. Legend: b batch, t time, d clusters.
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -18,33 +18,17 @@ from torch import Tensor
 from lm.data import IGNORED
 from lm.data.tokens import TextStats
 
-MAX_BATCH_TOKENS = 2**24
-"""Tokens of a batch on all devices; checking a configuration makes one."""
-
-MAX_PASSES = 100
-"""Passes over the training text in one batch."""
-
-MAX_CLUSTERS = 2**14
-"""Clusters of a split; above it, neighbouring documents are pooled, so that no text is left out."""
-
-MIN_DOCUMENTS = 20
-"""Documents from which on they are the clusters."""
-
-MAX_SEGMENTS = 128
-"""Clusters of a text with fewer documents."""
-
-# clusters -------------------------------------------------------------------------------------------------------------
+MAX_CLUSTERS = 2**14  # clusters of a split; above it, neighbouring documents are pooled, so that no text is left out
+MIN_DOCUMENTS = 20  # documents from which on they are the clusters
+MAX_SEGMENTS = 128  # clusters of a text with fewer documents
 
 
 @dataclass(frozen=True)
 class Clusters:
-    """The clusters of a split: losses within a document are no independent sample of text.
+    """The clusters of a split, `document` or `stretch`: losses within a document are no independent sample of text.
 
-    Args:
-        kind: `document`, or `stretch` for equal segments of a text of few documents or of unknown ones.
-        count: how many there are.
-        each: documents pooled in one, at most.
-        of: maps numbers of rows (b,) to the clusters of their targets, int64 (b, t) or (b, 1).
+    A stretch is an equal segment of a text of few documents. `each` are documents pooled in one, at most. `of` maps
+    numbers of rows (b,) to the clusters of their targets, int64 (b, t) or (b, 1).
     """
 
     kind: str
@@ -60,13 +44,7 @@ def clusters_per_row(rows: int) -> Clusters:
 
 
 def clusters_from_documents(ids: np.ndarray, end: int | None, context: int) -> Clusters:
-    """Assign each target of packed text to the document that it lies in.
-
-    Args:
-        ids: tokens of the split, of which row r predicts those from r * context + 1 on.
-        end: the token that ends a document, and is part of it; None where the tokenizer has none.
-        context: tokens of a block.
-    """
+    """Assign each target of packed text, in rows of `context`, to the document that ends with the token `end`."""
     blocks = (len(ids) - 1) // context
     last = blocks * context
     ends = np.zeros(0, dtype=np.int64) if end is None else np.flatnonzero(ids[: last + 1] == end)
@@ -84,9 +62,6 @@ def clusters_from_documents(ids: np.ndarray, end: int | None, context: int) -> C
     return Clusters("document", -(-documents // pooled), pooled, cluster_of)
 
 
-# batches --------------------------------------------------------------------------------------------------------------
-
-
 class Batch(NamedTuple):
     """The inputs of a model, int64; the targets (b, t); and the numbers of the rows in their split, (b,)."""
 
@@ -95,25 +70,18 @@ class Batch(NamedTuple):
     rows_b: Tensor
 
 
+@dataclass(eq=False)
 class Batches:
     """An iterable of `count` batches, of which the first `start` have been used already.
 
-    Args:
-        rows: returns the row numbers of a step's batch that this process takes; it may be none.
-        gather: makes the batch of these rows.
-        start: first step.
-        count: steps in all.
+    `rows` returns the row numbers of a step's batch that this process takes, perhaps none; `gather` makes the batch.
     """
 
-    def __init__(
-        self, rows: Callable[[int], np.ndarray], gather: Callable[[np.ndarray], Batch], start: int, count: int
-    ) -> None:
-        self.rows = rows
-        self.gather = gather
-        self.start = start
-        self.count = count
-        self.seconds = 0.0
-        """Time spent on making batches, for which training waits."""
+    rows: Callable[[int], np.ndarray]
+    gather: Callable[[np.ndarray], Batch]
+    start: int
+    count: int
+    seconds: float = 0.0  # time spent on making batches, for which training waits
 
     def __len__(self) -> int:
         return self.count
@@ -177,12 +145,10 @@ class Data(LightningDataModule, ABC):
 
     def train_dataloader(self) -> Batches:
         """Return the training batches from the trainer's step on."""
-        trainer = self.trainer
-        assert trainer is not None
-        every = trainer.accumulate_grad_batches
-        return self.training_batches(
-            trainer.global_step * every, trainer.max_steps * every, *rank_and_world_size(trainer)
-        )
+        assert self.trainer is not None
+        every = self.trainer.accumulate_grad_batches
+        start, count = self.trainer.global_step * every, self.trainer.max_steps * every
+        return self.training_batches(start, count, *rank_and_world_size(self.trainer))
 
     def val_dataloader(self) -> Batches:
         """Return the validation batches of this device."""
@@ -193,27 +159,10 @@ class Data(LightningDataModule, ABC):
 def rank_and_world_size(trainer: Any) -> tuple[int, int]:
     """Return this process's number, from 0, among those that divide the rows of each batch, and their count.
 
-    They are all processes of a run; under tensor parallelism several read the same rows.
+    Under tensor parallelism several processes read the same rows.
     """
     sampler = trainer.distributed_sampler_kwargs or {"rank": 0, "num_replicas": 1}
     return sampler["rank"], sampler["num_replicas"]
-
-
-def require_batch(context: int, **rows: int | None) -> None:
-    """Raise ValueError for batches that fit into no memory."""
-    for name, value in rows.items():
-        if value is not None and value * context > MAX_BATCH_TOKENS:
-            raise ValueError(
-                f"{name}={value} rows of context={context} are over {MAX_BATCH_TOKENS:,} tokens; "
-                "trainer.accumulate_grad_batches makes a step of several batches"
-            )
-
-
-def require_split(shares: Sequence[float]) -> None:
-    """Raise ValueError for shares of the text that do not add to 1."""
-    whole = all(0 <= share <= 1 for share in shares) and abs(sum(shares) - 1) <= 1e-6
-    if not whole or min(shares[:2]) == 0:
-        raise ValueError(f"split={list(shares)} must be three shares that add to 1, the first two above 0")
 
 
 def tensor(array: np.ndarray) -> Tensor:

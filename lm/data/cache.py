@@ -37,10 +37,7 @@ def cache_folder() -> Path:
 
 
 def keep_compiled_code() -> None:
-    """Make torch.compile keep its code in the cache for later processes; to be called before torch is imported.
-
-    It changes nothing where the user has set a folder, or the cache cannot be written to.
-    """
+    """Make torch.compile, imported after this, keep its code in the cache; a folder set by the user stays."""
     folder = cache_folder() / "inductor"
     existing = next((path for path in (folder, *folder.parents) if path.exists()), folder)
     if existing.is_dir() and os.access(existing, os.W_OK):
@@ -63,15 +60,9 @@ def cache_io_errors() -> Iterator[None]:
 
 
 def ensure_entry(folder: Path, check: Callable[[Path], None], write: Callable[[Path], None]) -> None:
-    """Fill an entry unless it is filled; one that is damaged is rebuilt, with a warning.
+    """Fill an entry unless it is filled; one in which `check` raises DamageError is rebuilt, with a warning.
 
-    Args:
-        folder: of the entry.
-        check: raises DamageError for an entry that is not what it should be.
-        write: fills a folder that becomes the entry.
-
-    Raises:
-        InputError: where the cache cannot be written to.
+    `write` fills a folder that becomes the entry. Raises InputError where the cache cannot be written to.
     """
     with cache_io_errors():
         if find_damage(folder, check) is None:
@@ -83,13 +74,27 @@ def ensure_entry(folder: Path, check: Callable[[Path], None], write: Callable[[P
                 return
             if folder.exists():
                 warn_rebuilt(folder, damage)
-            _make(folder, write)
+            for stale in folder.parent.glob(f".{folder.name}.*"):  # nobody else works on these: the lock is held
+                shutil.rmtree(stale, ignore_errors=True)
+            temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
+            try:
+                write(temporary)
+                sums = {path.name: check_sum(path) for path in sorted(temporary.iterdir())}
+                (temporary / SUMS).write_text(to_json(sums), encoding="utf-8")
+                shutil.rmtree(folder, ignore_errors=True)
+                os.replace(temporary, folder)
+            finally:
+                shutil.rmtree(temporary, ignore_errors=True)
 
 
 def find_damage(folder: Path, check: Callable[[Path], None]) -> str | None:
-    """Describe the damage of an entry; None where there is none."""
+    """Describe the damage of an entry; None where every file is what was written and `check` finds none."""
     try:
-        check_sums(folder)
+        for name, expected in stored_json(folder / SUMS).items() if (folder / SUMS).is_file() else ():
+            if not (folder / str(name)).is_file():
+                raise DamageError(f"{name} is missing")
+            if check_sum(folder / str(name)) != expected:
+                raise DamageError(f"{name} is not what was written")
         check(folder)
     except DamageError as damage:
         return str(damage)
@@ -101,24 +106,6 @@ def warn_rebuilt(path: Path, damage: str) -> None:
     print(f"{path}: damaged ({damage}); made again", file=sys.stderr)
 
 
-def _make(folder: Path, write: Callable[[Path], None]) -> None:
-    """Build an entry; the caller holds its lock, so that nobody else works on files beside it with its name."""
-    for stale in folder.parent.glob(f".{folder.name}.*"):
-        shutil.rmtree(stale, ignore_errors=True)
-    temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
-    try:
-        write(temporary)
-        sums = {path.name: check_sum(path) for path in sorted(temporary.iterdir())}
-        (temporary / SUMS).write_text(to_json(sums), encoding="utf-8")
-        shutil.rmtree(folder, ignore_errors=True)
-        os.replace(temporary, folder)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
-
-
-# parts of an entry ---------------------------------------------------------------------------------------------------
-
-
 def check_sum(path: Path) -> int:
     """Compute the CRC-32 of a file."""
     total = 0
@@ -126,18 +113,6 @@ def check_sum(path: Path) -> int:
         while data := file.read(1 << 20):
             total = zlib.crc32(data, total)
     return total
-
-
-def check_sums(folder: Path) -> None:
-    """Raise DamageError where a file is not what was written."""
-    if not (folder / SUMS).is_file():
-        return
-    sums = stored_json(folder / SUMS)
-    for name, expected in sums.items():
-        if not (folder / str(name)).is_file():
-            raise DamageError(f"{name} is missing")
-        if check_sum(folder / str(name)) != expected:
-            raise DamageError(f"{name} is not what was written")
 
 
 def stored_json(path: Path) -> dict[str, Any]:

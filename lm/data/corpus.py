@@ -16,21 +16,18 @@ import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from lm.config.plain import shown
 from lm.config.tree import InputError, nearest
 from lm.data.public import download_hint
 
 SPLITS = ("train", "validation", "test")
-MAX_FILES = 100_000
-"""Paths that a glob may match; more are a mistake, such as a whole file system."""
+MAX_FILES = 100_000  # paths that a glob may match; more are a mistake, such as a whole file system
 
 Splits = dict[str, list[str]]
 LEFT_OUT = {"test", "tests", "idle_test", "encodings", "pydoc_data", "site-packages", "dist-packages", "__pycache__"}
-
-ANSWER_SECONDS = 4.0
-"""Seconds in which the Hugging Face hub answers, or counts as out of reach."""
+ANSWER_SECONDS = 4.0  # seconds in which the Hugging Face hub answers, or counts as out of reach
 
 
 def expand_user(path: str) -> Path:
@@ -47,12 +44,7 @@ def read_unzipped(path: Path) -> bytes:
 
 
 def split_documents(documents: Sequence[str], fractions: Sequence[float]) -> Splits:
-    """Split documents into train, validation and test, in that order, without cutting a document.
-
-    Args:
-        documents: the texts, in the corpus's fixed order.
-        fractions: the three shares of all characters.
-    """
+    """Split documents into train, validation and test by shares of all characters, in order, without cutting one."""
     total = sum(map(len, documents))
     bounds = list(itertools.accumulate(fraction * total for fraction in fractions))
     splits: Splits = {name: [] for name in SPLITS}
@@ -72,8 +64,7 @@ def fingerprint(splits: Splits) -> str:
         digest.update(f"{name}:{len(splits[name])}\n".encode())
         for document in splits[name]:
             data = document.encode("utf-8", errors="surrogatepass")
-            digest.update(f"{len(data)}\n".encode())
-            digest.update(data)
+            digest.update(f"{len(data)}\n".encode() + data)
     return digest.hexdigest()
 
 
@@ -128,8 +119,7 @@ class StdlibText(Corpus):
         for name, value in (("size", size), ("longest", longest)):
             if value < 1:
                 raise ValueError(f"{name}={value} must be at least 1 character")
-        self.size = size
-        self.longest = longest
+        self.size, self.longest = size, longest
 
     def documents(self) -> Iterator[str]:
         """Yield the sources of the standard library until the size is reached."""
@@ -156,22 +146,24 @@ class LocalText(Corpus):
     """
 
     def __init__(
-        self,
-        path: str | list[str],
-        field: str = "text",
-        document: Literal["file", "line", "paragraph"] = "file",
+        self, path: str | list[str], field: str = "text", document: Literal["file", "line", "paragraph"] = "file"
     ) -> None:
         self.patterns = [path] if isinstance(path, str) else list(path)
-        self.field = field
-        self.document = document
+        self.field, self.document = field, document
 
     def files(self) -> list[Path]:
         """List the files that the patterns name, sorted. Raises InputError for a pattern that names none."""
         paths: list[Path] = []
         for pattern in self.patterns:
-            literal = expand_user(pattern)
-            globbed = self._matching(str(literal))
-            matches = [literal] if os.path.isfile(literal) else [p for p in globbed if os.path.isfile(p)]
+            literal, globbed = expand_user(pattern), []
+            with contextlib.suppress(OSError, ValueError, re.error):  # a NUL, or a name too long
+                globbed = list(itertools.islice(glob.iglob(str(literal), recursive=True), MAX_FILES + 1))
+            if len(globbed) > MAX_FILES:
+                raise InputError(
+                    f"data.corpus.path: {shown(str(literal))} matches over {MAX_FILES:,} paths; name fewer"
+                )
+            matches = [path for path in sorted(map(Path, globbed)) if os.path.isfile(path)]
+            matches = [literal] if os.path.isfile(literal) else matches
             if not matches:
                 folder = Path(pattern).parent
                 siblings = [str(p) for p in folder.iterdir()] if os.path.isdir(folder) else []
@@ -179,17 +171,6 @@ class LocalText(Corpus):
                 raise InputError(f"data.corpus.path: no file matches {shown(pattern)}.{hint}")
             paths.extend(matches)
         return list(dict.fromkeys(paths))
-
-    @staticmethod
-    def _matching(pattern: str) -> list[Path]:
-        """List the paths that a glob matches, sorted. Raises InputError where it matches far too many."""
-        try:
-            paths = list(itertools.islice(glob.iglob(pattern, recursive=True), MAX_FILES + 1))
-        except (OSError, ValueError, re.error):  # a NUL, or a name too long
-            return []
-        if len(paths) > MAX_FILES:
-            raise InputError(f"data.corpus.path: {shown(pattern)} matches over {MAX_FILES:,} paths; name fewer")
-        return sorted(map(Path, paths))
 
     def documents(self) -> Iterator[str]:
         """Yield the documents of all files in order."""
@@ -251,69 +232,21 @@ class LocalText(Corpus):
         yield from (str(text) for text in frame[self.field].dropna())
 
 
-class HubError(Exception):
-    """A dataset that cannot be loaded; the message is one line and says why."""
-
-
-def load_dataset(path: str, name: str | None) -> Any:
-    """Load the splits of a dataset, by name; from the copy on this machine where the hub does not answer.
-
-    The hub's own client would try for half a minute.
-
-    Args:
-        path: the dataset, a loader that comes with `datasets`, or a folder.
-        name: its configuration.
-
-    Raises:
-        HubError: where there is no such dataset, it cannot be read, or nothing answers and no copy is at hand.
-    """
-    import datasets
-    from huggingface_hub import constants
-
-    datasets.disable_progress_bars()
-    remote = not (Path(path).exists() or datasets.config.HF_HUB_OFFLINE or constants.HF_HUB_OFFLINE)
-    unreachable = remote and not answers(datasets.config.HF_ENDPOINT)
-    try:
-        with offline() if unreachable else contextlib.nullcontext():
-            return datasets.load_dataset(path, name)
-    except Exception as error:  # of the hub, of its client, and of every reader of a file format
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        if unreachable:
-            reason = f"{datasets.config.HF_ENDPOINT} does not answer, and without it: {reason}"
-        raise HubError(reason) from None
-
-
-def answers(address: str, seconds: float | None = None) -> bool:
-    """Return True if the hub at an address answers within so many seconds, ANSWER_SECONDS by default."""
-    answered = threading.Event()
-    timeout = ANSWER_SECONDS if seconds is None else seconds
+def answers(address: str) -> bool:
+    """Return True if the hub at an address answers within ANSWER_SECONDS."""
+    answered, finished = threading.Event(), threading.Event()
 
     def send_request() -> None:
         from huggingface_hub.utils import get_session  # type: ignore[attr-defined]
 
         with contextlib.suppress(Exception):  # of whatever client the library uses
-            get_session().head(address, timeout=timeout)
+            get_session().head(address, timeout=ANSWER_SECONDS)
             answered.set()
         finished.set()
 
-    finished = threading.Event()
     threading.Thread(target=send_request, daemon=True).start()  # looking up a name heeds no timeout
-    finished.wait(timeout)
+    finished.wait(ANSWER_SECONDS)
     return answered.is_set()
-
-
-@contextlib.contextmanager
-def offline() -> Iterator[None]:
-    """Keep the hub's client from sending requests."""
-    import datasets
-    from huggingface_hub import constants
-
-    before = datasets.config.HF_HUB_OFFLINE, constants.HF_HUB_OFFLINE
-    datasets.config.HF_HUB_OFFLINE = constants.HF_HUB_OFFLINE = True
-    try:
-        yield
-    finally:
-        datasets.config.HF_HUB_OFFLINE, constants.HF_HUB_OFFLINE = before
 
 
 class HubText(Corpus):
@@ -326,18 +259,31 @@ class HubText(Corpus):
     """
 
     def __init__(self, path: str, name: str | None = None, field: str = "text") -> None:
-        self.path = path
-        self.name = name
-        self.field = field
+        self.path, self.name, self.field = path, name, field
 
     def _load(self) -> dict[str, list[str]]:
+        """Load the texts by split, from the copy on this machine where the hub does not answer."""
+        import datasets
+        from huggingface_hub import constants
+
+        datasets.disable_progress_bars()
+        before = datasets.config.HF_HUB_OFFLINE, constants.HF_HUB_OFFLINE
+        remote = not (Path(self.path).exists() or any(before))
+        unreachable = remote and not answers(datasets.config.HF_ENDPOINT)
         try:
-            loaded = load_dataset(self.path, self.name)
-        except HubError as error:
+            if unreachable:  # the hub's own client would try for half a minute
+                datasets.config.HF_HUB_OFFLINE = constants.HF_HUB_OFFLINE = True
+            loaded = datasets.load_dataset(self.path, self.name)
+        except Exception as error:  # of the hub, of its client, and of every reader of a file format
+            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            if unreachable:
+                reason = f"{datasets.config.HF_ENDPOINT} does not answer, and without it: {reason}"
             raise InputError(
-                f"data.corpus: HubText cannot load {self.path!r} ({error}). Without a network use "
+                f"data.corpus: HubText cannot load {self.path!r} ({reason}). Without a network use "
                 "data.corpus=StdlibText, or LocalText with data.corpus.path=FILE"
             ) from None
+        finally:
+            datasets.config.HF_HUB_OFFLINE, constants.HF_HUB_OFFLINE = before
         for split, rows in loaded.items():
             if self.field not in rows.column_names:
                 raise InputError(

@@ -2,7 +2,6 @@
 
 import functools
 import hashlib
-from collections.abc import Iterator
 
 import numpy as np
 
@@ -16,10 +15,7 @@ def derive_seed(*parts: object) -> int:
 
 @functools.lru_cache(maxsize=4)
 def permutation(seed: int, epoch: int, rows: int) -> np.ndarray:
-    """Return the order of the rows in one pass over the text, int64 of shape (rows,).
-
-    It is drawn from RandomState, whose stream numpy keeps frozen between versions.
-    """
+    """Return the order of the rows in one pass, int64 (rows,); numpy keeps the stream of RandomState frozen."""
     random = np.random.RandomState(derive_seed("order", seed, epoch) % 2**32)
     return random.permutation(rows)
 
@@ -39,9 +35,3 @@ def update_order_hash(digest: str, rows_b: np.ndarray) -> str:
 def rank_slice(rank: int, world: int, size: int) -> slice:
     """Return the contiguous part of `size` rows that process `rank` of `world` takes."""
     return slice(rank * size // world, (rank + 1) * size // world)
-
-
-def evaluation_rows(rows: int, batch_size: int) -> Iterator[np.ndarray]:
-    """Yield every row once, in order, `batch_size` at a time; the last batch may be shorter."""
-    for start in range(0, rows, batch_size):
-        yield np.arange(start, min(start + batch_size, rows))

@@ -5,7 +5,6 @@ CACHE/pairs/<fingerprint of both sides and tokenizer hash>/
     tokenizer.json, bytes.npy, facts.json, sums.json
 """
 
-import hashlib
 import os
 import zlib
 from collections.abc import Iterator, Sequence
@@ -17,30 +16,19 @@ import tokenizers
 import torch
 from torch import Tensor
 
-from lm.config.tree import InputError, nearest, require_regular, run_id
-from lm.data import IGNORED
+from lm.config.tree import InputError, nearest, require_regular
+from lm.data import IGNORED, cache, tokens
 from lm.data.batch import Batch, Batches, Clusters, Data, clusters_per_row, tensor
-from lm.data.cache import (
-    DamageError,
-    cache_folder,
-    check_ids,
-    damage_as_os_error,
-    ensure_entry,
-    stored_array,
-    stored_json,
-    stored_tokenizer,
-    write_array,
-)
-from lm.data.corpus import SPLITS, expand_user, fingerprint, read_unzipped
+from lm.data.cache import DamageError, stored_array, stored_json, write_array
+from lm.data.corpus import SPLITS, expand_user, read_unzipped
 from lm.data.order import permutation, rank_slice
 from lm.data.public import download_hint
-from lm.data.tokenizer import SPECIALS, UNKNOWN, Tokenizer, bytes_per_token
-from lm.data.tokens import TextStats, check_tokenizer, row_counts, train_tokenizer, unigram_nll, write_stats
+from lm.data.tokenizer import SPECIALS, Tokenizer
+from lm.data.tokens import TextStats
 
 SIDES = ("source", "target")
 
-Pairs = dict[str, list[tuple[str, str]]]
-"""Source and target of each pair, by split."""
+Pairs = dict[str, list[tuple[str, str]]]  # source and target of each pair, by split
 
 
 class LocalPairs:
@@ -72,16 +60,12 @@ class LocalPairs:
     def lines(self, split: str) -> tuple[list[str], list[str]]:
         """Read all lines of both sides of a split, stripped, in order; none for a split without files.
 
-        Raises:
-            InputError: for files that cannot be read or differ in their number of lines.
+        Raises InputError for files that cannot be read or differ in their number of lines.
         """
         source, target = self.paths[split]
         if source is None or target is None:
             return [], []
-        sides = (
-            read_lines(source, f"data.corpus.{split}_source"),
-            read_lines(target, f"data.corpus.{split}_target"),
-        )
+        sides = read_lines(source, f"data.corpus.{split}_source"), read_lines(target, f"data.corpus.{split}_target")
         if len(sides[0]) != len(sides[1]):
             raise InputError(
                 f"data.corpus: {source} has {len(sides[0])} lines and {target} {len(sides[1])}; "
@@ -89,22 +73,9 @@ class LocalPairs:
             )
         return sides
 
-    def pairs(self) -> tuple[Pairs, dict[str, int]]:
-        """Return the pairs of each split, and how many were left out because a side is empty."""
-        pairs, empty = {}, {}
-        for split in SPLITS:
-            lines = list(zip(*self.lines(split), strict=True))
-            pairs[split] = [pair for pair in lines if all(pair)]
-            empty[split] = len(lines) - len(pairs[split])
-        return pairs, empty
-
 
 def read_lines(path: str, name: str) -> list[str]:
-    """Read the lines of a text file, plain or .gz, each stripped.
-
-    Raises:
-        InputError: where it cannot be read, with `name` for the setting that names it.
-    """
+    """Read the stripped lines of a text file, plain or .gz, that the setting `name` names; raises InputError."""
     file = expand_user(path)
     try:
         require_regular(file)
@@ -121,15 +92,8 @@ def read_lines(path: str, name: str) -> list[str]:
     return lines[:-1] if lines[-1] == "" else lines
 
 
-# token ids -----------------------------------------------------------------------------------------------------------
-
-
 class PairTokens:
-    """The token ids of prepared pairs, memory-mapped, and the tokenizer that made them.
-
-    Raises:
-        OSError: where they were damaged since.
-    """
+    """The token ids of prepared pairs, memory-mapped, and their tokenizer. Raises OSError where they were damaged."""
 
     def __init__(self, facts: TextStats) -> None:
         folder = Path(facts.folder)
@@ -138,9 +102,9 @@ class PairTokens:
             self.ids = {name: stored_array(folder / f"{name}.npy") for name in names}
             self.ends = {name: stored_array(folder / f"{name}.ends.npy", mapped=False) for name in names}
             self.bytes_per_token = stored_array(folder / "bytes.npy", mapped=False)
-            self.tokenizer = stored_tokenizer(folder / "tokenizer.json", facts.tokenizer)
+            self.tokenizer = cache.stored_tokenizer(folder / "tokenizer.json", facts.tokenizer)
         except DamageError as damage:
-            raise damage_as_os_error(folder, damage) from None
+            raise cache.damage_as_os_error(folder, damage) from None
         vocabulary = self.tokenizer.get_vocab()
         self.begin, self.end, self.padding = (vocabulary[name] for name in SPECIALS)
 
@@ -154,28 +118,27 @@ class PairTokens:
         return self.ids[f"{split}.{side}"][ends[row - 1] if row else 0 : ends[row]]
 
 
-def pairs_folder(text: str, tokenizer: str) -> Path:
-    """Return the folder of the ids of pairs with this fingerprint and of this tokenizer's hash."""
-    return cache_folder() / "pairs" / run_id([text, tokenizer])[:32]
-
-
 def prepare_pairs(corpus: LocalPairs, tokenizer: Tokenizer) -> TextStats:
     """Read the files, train one tokenizer on both sides and encode them, each unless it is cached.
 
     Tokens and bytes of the statistics are those of the targets, with an end each; documents are pairs.
     """
-    pairs, empty = corpus.pairs()
+    pairs: Pairs = {}
+    empty: dict[str, int] = {}
+    for split in SPLITS:
+        lines = list(zip(*corpus.lines(split), strict=True))
+        pairs[split] = [pair for pair in lines if all(pair)]
+        empty[f"{split}_empty"] = len(lines) - len(pairs[split])
     flat = {split: [text for pair in of_split for text in pair] for split, of_split in pairs.items()}
-    text = fingerprint(flat)
-    trained = train_tokenizer(tokenizer.with_specials(), flat["train"], text)
-    tokenizer_hash = hashlib.sha256(trained.to_str().encode()).hexdigest()
-    folder = pairs_folder(text, tokenizer_hash)
-    facts = TextStats(str(folder.resolve()), text, tokenizer_hash, trained.get_vocab_size(), {}, {}, {}, {})
-    facts.documents.update({f"{split}_empty": count for split, count in empty.items()})
+    trained, facts = tokens.describe_entry("pairs", flat, tokenizer.with_specials())
+    facts.documents.update(empty)
     for split, of_split in pairs.items():
         facts.documents[split] = len(of_split)
         facts.bytes[split] = sum(len(target.encode()) for _, target in of_split)
-    ensure_entry(folder, lambda entry: check_pairs(entry, facts), lambda entry: _write(entry, pairs, trained, facts))
+    folder = tokens.entry_folder("pairs", facts.fingerprint, facts.tokenizer)
+    cache.ensure_entry(
+        folder, lambda entry: check_pairs(entry, facts), lambda entry: _write(entry, pairs, trained, facts)
+    )
     return TextStats(folder=facts.folder, **stored_json(folder / "facts.json"))
 
 
@@ -188,40 +151,34 @@ def check_pairs(folder: Path, facts: TextStats) -> None:
     for key, value in expected.items():
         if stored.get(key) != value:
             raise DamageError(f"facts.json has {key}: {stored.get(key)!r}, expected {value!r}")
-    check_tokenizer(folder, facts)
+    tokens.check_tokenizer(folder, facts)
     for split in SPLITS:
         for side in SIDES:
             ids = stored_array(folder / f"{split}.{side}.npy")
-            check_ids(ids, f"{split}.{side}.npy", facts.vocabulary)
-            _check_ends(stored_array(folder / f"{split}.{side}.ends.npy", mapped=False), len(ids), facts, split)
+            cache.check_ids(ids, f"{split}.{side}.npy", facts.vocabulary)
+            ends = stored_array(folder / f"{split}.{side}.ends.npy", mapped=False)
+            rising = ends.ndim == 1 and not np.any(np.diff(ends, prepend=0) < 0)
+            last = int(ends[-1]) if rising and len(ends) else 0
+            if not rising or len(ends) != facts.documents[split] or last != len(ids):
+                raise DamageError(f"the ends of the {split} texts are not those of {len(ids)} ids")
     targets = {split: stored_array(folder / f"{split}.{SIDES[-1]}.npy") for split in SPLITS}
     counted = {split: len(ids) + facts.documents[split] for split, ids in targets.items()}
     if stored.get("tokens") != counted or set(stored.get("unknown") or {}) != set(SPLITS):
         raise DamageError(f"facts.json has tokens: {stored.get('tokens')!r}, found {counted!r}")
 
 
-def _check_ends(ends: np.ndarray, ids: int, facts: TextStats, split: str) -> None:
-    last = int(ends[-1]) if ends.ndim == 1 and len(ends) else 0
-    if ends.ndim != 1 or len(ends) != facts.documents[split] or last != ids or np.any(np.diff(ends, prepend=0) < 0):
-        raise DamageError(f"the ends of the {split} texts are not those of {ids} ids")
-
-
 def _write(folder: Path, pairs: Pairs, tokenizer: tokenizers.Tokenizer, facts: TextStats) -> None:
-    kind = np.uint16 if facts.vocabulary <= 2**16 else np.uint32
-    unknown = tokenizer.token_to_id(UNKNOWN)
     counted: dict[str, dict[str, int]] = {"tokens": {}, "unknown": dict.fromkeys(pairs, 0)}
     for split, of_split in pairs.items():
         for side, texts in zip(SIDES, zip(*of_split, strict=True) if of_split else ((), ()), strict=True):
             encoded = encode_lines(tokenizer, texts)
             ids = np.concatenate([np.zeros(0, np.int64), *encoded])
-            write_array(folder / f"{split}.{side}.npy", ids.astype(kind))
+            write_array(folder / f"{split}.{side}.npy", ids.astype(facts.id_type))
             ends = np.cumsum([len(row) for row in encoded], dtype=np.int64)
             write_array(folder / f"{split}.{side}.ends.npy", ends)
-            counted["unknown"][split] += 0 if unknown is None else int((ids == unknown).sum())
+            counted["unknown"][split] += tokens.count_unknown(ids, tokenizer)
         counted["tokens"][split] = len(ids) + len(of_split)  # the side written last is the target
-    write_array(folder / "bytes.npy", bytes_per_token(tokenizer))
-    tokenizer.save(str(folder / "tokenizer.json"))
-    write_stats(folder, facts, counted)
+    tokens.write_stats(folder, tokenizer, facts, counted)
 
 
 def encode_lines(tokenizer: tokenizers.Tokenizer, lines: Sequence[str]) -> list[np.ndarray]:
@@ -229,9 +186,6 @@ def encode_lines(tokenizer: tokenizers.Tokenizer, lines: Sequence[str]) -> list[
     tokenizer.encode_special_tokens = True
     encoded = tokenizer.encode_batch_fast(list(lines), add_special_tokens=False)
     return [np.asarray(encoding.ids, dtype=np.int64) for encoding in encoded]
-
-
-# batches -------------------------------------------------------------------------------------------------------------
 
 
 def pad_rows(rows: Sequence[Sequence[int] | np.ndarray], filler: int) -> np.ndarray:
@@ -243,14 +197,7 @@ def pad_rows(rows: Sequence[Sequence[int] | np.ndarray], filler: int) -> np.ndar
 
 
 def bucket_rows(order: np.ndarray, source: np.ndarray, target: np.ndarray, budget: int) -> Iterator[np.ndarray]:
-    """Yield batches of `order` whose padded source and target tokens are `budget` together at most.
-
-    Args:
-        order: row numbers.
-        source: tokens of each row's source.
-        target: tokens of each row's target.
-        budget: tokens of a batch.
-    """
+    """Yield batches of rows in this order, whose padded source and target tokens are `budget` together at most."""
     start, longest_source, longest_target = 0, 0, 0
     for index, row in enumerate(order):
         sides = max(longest_source, source[row]), max(longest_target, target[row])
@@ -297,28 +244,26 @@ class PairData(Data):
         self.context, self.batch_tokens, self.evaluation_batch_tokens = context, batch_tokens, evaluation
 
     def prepare_data(self) -> None:
-        """Tokenise the pairs into the cache, once."""
-        if self.facts is None:
-            self.facts = self._counted(prepare_pairs(self.corpus, self.tokenizer))
-
-    def _counted(self, facts: TextStats) -> TextStats:
-        """Add to the statistics the pairs that are too long, and the loss of a unigram model on the others."""
-        tokens, targets = PairTokens(facts), dict[str, np.ndarray]()
+        """Tokenise the pairs into the cache, once, and count those that are too long."""
+        if self.facts is not None:
+            return
+        facts = prepare_pairs(self.corpus, self.tokenizer)
+        encoded, targets = PairTokens(facts), dict[str, np.ndarray]()
         for split in SPLITS:
-            count = len(rows := self._fitting(tokens, split))
-            ids, lengths = tokens.ids[f"{split}.{SIDES[-1]}"], tokens.lengths(split, SIDES[-1])
-            targets[split] = row_counts(ids, lengths, rows, facts.vocabulary)
-            targets[split][tokens.end] += count
+            count = len(rows := self._fitting(encoded, split))
+            ids, lengths = encoded.ids[f"{split}.{SIDES[-1]}"], encoded.lengths(split, SIDES[-1])
+            targets[split] = tokens.row_counts(ids, lengths, rows, facts.vocabulary)
+            targets[split][encoded.end] += count
             facts.documents[f"{split}_too_long"] = facts.documents[split] - count
             if not count and split != "test":
                 raise InputError(
                     f"data: of {facts.documents[split]} {split} pairs none fits into context={self.context}; "
                     "give more text or a larger data.context"
                 )
-        return replace(facts, unigram_nll=unigram_nll(targets["train"], targets["validation"]))
+        self.facts = replace(facts, unigram_nll=tokens.unigram_nll(targets["train"], targets["validation"]))
 
-    def _fitting(self, tokens: PairTokens, split: str) -> np.ndarray:
-        sides = [tokens.lengths(split, side) + 1 <= self.context for side in SIDES]
+    def _fitting(self, encoded: PairTokens, split: str) -> np.ndarray:
+        sides = [encoded.lengths(split, side) + 1 <= self.context for side in SIDES]
         return np.flatnonzero(sides[0] & sides[1])
 
     def setup(self, stage: str | None = None) -> None:
@@ -326,17 +271,13 @@ class PairData(Data):
         self.prepare_data()
         assert self.facts is not None
         self.tokens = PairTokens(self.facts)
-        self.batches = {
-            split: self._batches(split, self.batch_tokens if split == "train" else self.evaluation_batch_tokens)
-            for split in SPLITS
-        }
-
-    def _batches(self, split: str, budget: int) -> list[np.ndarray]:
-        source, target = (self.tokens.lengths(split, side) + 1 for side in SIDES)
-        rows = self._fitting(self.tokens, split)
-        if split == "train":
-            rows = rows[np.lexsort((rows, source[rows], target[rows]))]
-        return list(bucket_rows(rows, source, target, budget))
+        self.batches: dict[str, list[np.ndarray]] = {}
+        for split in SPLITS:
+            source, target = (self.tokens.lengths(split, side) + 1 for side in SIDES)
+            rows, budget = self._fitting(self.tokens, split), self.evaluation_batch_tokens
+            if split == "train":
+                rows, budget = rows[np.lexsort((rows, source[rows], target[rows]))], self.batch_tokens
+            self.batches[split] = list(bucket_rows(rows, source, target, budget))
 
     def bytes_per_token(self) -> Tensor:
         """Return the number of bytes of each token of the vocabulary."""

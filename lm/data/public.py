@@ -8,7 +8,7 @@ import http.client
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
@@ -18,23 +18,14 @@ from lm import __version__
 from lm.config.tree import InputError, nearest, require_place, require_regular
 from lm.store.files import write_atomic
 
-SILENCE_SECONDS, DOWNLOAD_SECONDS = 30.0, 600.0
-"""Seconds that a server may be silent, and that a file may take."""
+SILENCE_SECONDS, DOWNLOAD_SECONDS = 30.0, 600.0  # seconds that a server may be silent, and that a file may take
 
 BLOCK = 1 << 16
 
 
 @dataclass(frozen=True)
 class File:
-    """A file as its owner publishes it.
-
-    Args:
-        name: in the folder of its dataset.
-        address: where it is downloaded from.
-        size: in bytes.
-        sha256: of its bytes.
-        also: checksums of the same content laid out in another way.
-    """
+    """A file as its owner publishes it; `also` are checksums of the same content laid out in another way."""
 
     name: str
     address: str
@@ -53,53 +44,38 @@ class Dataset:
     files: tuple[File, ...]
 
 
-def _github_files(commit: str, repository: str, folder: str, **files: tuple[int, str]) -> tuple[File, ...]:
-    start = f"https://raw.githubusercontent.com/{repository}/{commit}/{folder}"
-    return tuple(File(name, f"{start}/{name}", size, sha256) for name, (size, sha256) in files.items())
+def _from_github(about: str, licence: str, folder: str, **files: tuple[int, str]) -> Dataset:
+    """Describe files in `folder`, which begins with owner, repository and commit."""
+    start, source = f"https://raw.githubusercontent.com/{folder}", "/".join(folder.split("/")[:2])
+    described = (File(name, f"{start}/{name}", size, sha256) for name, (size, sha256) in files.items())
+    return Dataset(about, licence, f"https://github.com/{source}", tuple(described))
 
-
-_OPENAI = "https://openaipublic.blob.core.windows.net/gpt-2/encodings/main"
 
 DATASETS: Mapping[str, Dataset] = {
-    "tinyshakespeare": Dataset(
+    "tinyshakespeare": _from_github(
         "40,000 lines of Shakespeare, the character-level benchmark of char-rnn and nanoGPT",
         "text in the public domain",
-        "https://github.com/karpathy/char-rnn",
-        _github_files(
-            "6f9487a6fe5b420b7ca9afb0d7c078e37c1d1b4e",
-            "karpathy/char-rnn",
-            "data/tinyshakespeare",
-            **{"input.txt": (1_115_394, "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed")},
-        ),
+        "karpathy/char-rnn/6f9487a6fe5b420b7ca9afb0d7c078e37c1d1b4e/data/tinyshakespeare",
+        **{"input.txt": (1_115_394, "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed")},
     ),
-    "wikitext2": Dataset(
+    "wikitext2": _from_github(
         "the validation split of WikiText-2 (Merity et al. 2016), words with <unk>",
         "CC BY-SA 3.0",
-        "https://github.com/pytorch/examples",
-        _github_files(
-            "77f55b912142e11fcfdf5b530231fb9c52f181e8",
-            "pytorch/examples",
-            "word_language_model/data/wikitext-2",
-            **{"valid.txt": (1_121_681, "f0737ed31fc1329026e95cb8b98e19c2a182c39c240ab909dc31abf2f8af58e8")},
-        ),
+        "pytorch/examples/77f55b912142e11fcfdf5b530231fb9c52f181e8/word_language_model/data/wikitext-2",
+        **{"valid.txt": (1_121_681, "f0737ed31fc1329026e95cb8b98e19c2a182c39c240ab909dc31abf2f8af58e8")},
     ),
-    "multi30k": Dataset(
+    "multi30k": _from_github(
         "English and German captions, aligned (Elliott et al. 2016): 29,000 pairs, 1,014 and 1,000 held out",
         "research data of its authors, who name no licence",
-        "https://github.com/multi30k/dataset",
-        _github_files(
-            "a3d2e0d26b56f3846f66a952536ffed4e401d05a",
-            "multi30k/dataset",
-            "data/task1/raw",
-            **{
-                "train.en.gz": (568_929, "d79cfa999dd4c51d2cb42499b6796d5a882c3a8a961923c25a898c90f8bbd56f"),
-                "train.de.gz": (637_044, "726e39b2fa9eb9ffb6dc763fb35a179f80fae06ffc5d28b6ace5faa883de28a6"),
-                "val.en.gz": (21_650, "14f7d25ddd868909a9213e361768460edcacdd6ab9d1e77b92560dc10c10dc28"),
-                "val.de.gz": (24_681, "f0cba2f995189cf5770f29a8a9a537a3ad3f51657ad873405082ff6863a5e75a"),
-                "test_2016_flickr.en.gz": (21_077, "611d361c6334bc7246101d48097c13cf5c4413c5befc793cc629934359d532d9"),
-                "test_2016_flickr.de.gz": (22_890, "9204244e408ccb38d2a55cfcd344df15005fc42a07a6e55ca6c52b6ababb8cc8"),
-            },
-        ),
+        "multi30k/dataset/a3d2e0d26b56f3846f66a952536ffed4e401d05a/data/task1/raw",
+        **{
+            "train.en.gz": (568_929, "d79cfa999dd4c51d2cb42499b6796d5a882c3a8a961923c25a898c90f8bbd56f"),
+            "train.de.gz": (637_044, "726e39b2fa9eb9ffb6dc763fb35a179f80fae06ffc5d28b6ace5faa883de28a6"),
+            "val.en.gz": (21_650, "14f7d25ddd868909a9213e361768460edcacdd6ab9d1e77b92560dc10c10dc28"),
+            "val.de.gz": (24_681, "f0cba2f995189cf5770f29a8a9a537a3ad3f51657ad873405082ff6863a5e75a"),
+            "test_2016_flickr.en.gz": (21_077, "611d361c6334bc7246101d48097c13cf5c4413c5befc793cc629934359d532d9"),
+            "test_2016_flickr.de.gz": (22_890, "9204244e408ccb38d2a55cfcd344df15005fc42a07a6e55ca6c52b6ababb8cc8"),
+        },
     ),
     "gpt2": Dataset(
         "the byte-level vocabulary of GPT-2, 50,257 tokens and 50,000 merges",
@@ -108,31 +84,22 @@ DATASETS: Mapping[str, Dataset] = {
         (
             File(
                 "encoder.json",
-                f"{_OPENAI}/encoder.json",
+                "https://openaipublic.blob.core.windows.net/gpt-2/encodings/main/encoder.json",
                 1_042_301,
                 "196139668be63f3b5d6574427317ae82f612a97c5d1cdaf36ed2256dbf636783",
                 ("ed9423b19f79b803ff269c4b52a27aa439be19ae11cd89b42108a6405cc3b2bd",),
             ),
             File(
                 "vocab.bpe",
-                f"{_OPENAI}/vocab.bpe",
+                "https://openaipublic.blob.core.windows.net/gpt-2/encodings/main/vocab.bpe",
                 456_318,
                 "1ce1664773c50f3e0cc8842619a93edc4624525b728b188a9e0be33b7726adc5",
             ),
         ),
     ),
 }
-"""All datasets by name."""
 
-_SCHEMES = ("https",)
-"""Schemes of an address, also of one that a server redirects to."""
-
-
-def find_dataset(name: str) -> Dataset:
-    """Return the dataset of this name. Raises InputError where there is none, with the nearest."""
-    if name not in DATASETS:
-        raise InputError(f"no data {name!r}.{nearest(name, list(DATASETS))} Choose from {', '.join(DATASETS)}")
-    return DATASETS[name]
+_SCHEMES = ("https",)  # schemes of an address, also of one that a server redirects to
 
 
 def download_hint(path: str) -> str:
@@ -143,58 +110,45 @@ def download_hint(path: str) -> str:
     return ""
 
 
-# putting it into a folder --------------------------------------------------------------------------------------------
-
-
 def download_to(name: str, into: Path, source: Path | None = None, unlike: bool = False) -> list[Path]:
     """Put the files of a dataset into `into/NAME`; returns those written, the others being present already.
 
-    Nothing is written unless all files can be.
-
-    Args:
-        name: of the dataset.
-        into: the folder, created where it is missing.
-        source: a folder that has the files, in itself or in a folder of that name; None downloads them.
-        unlike: take files whose checksums differ, from `source`.
-
-    Raises:
-        InputError: where a file cannot be had, is not what is expected, or another is in its place.
+    Nothing is written unless all files can be. They are copied from `source`, a folder that has them in itself or in a
+    folder of that name, or else downloaded; `unlike` takes files of other checksums from it. Raises InputError where a
+    file cannot be had, is not what is expected, or another is in its place.
     """
-    data, folder = find_dataset(name), into / name
+    if name not in DATASETS:
+        raise InputError(f"no data {name!r}.{nearest(name, list(DATASETS))} Choose from {', '.join(DATASETS)}")
+    files, folder = DATASETS[name].files, into / name
     require_place(folder, "--to", folder=True)
-    copies = {} if source is None else _local_copies(name, data.files, source, unlike)
-    missing = [file for file in data.files if not _is_present(file, folder / file.name, copies.get(file.name))]
+    copies: dict[str, Path] = {}
+    if source is not None:
+        for path in [place / file.name for place in (source, source / name) for file in files]:
+            if path.is_file():
+                copies[path.name] = path  # that in the folder of the dataset's name comes first
+        if lacking := [file.name for file in files if file.name not in copies]:
+            raise InputError(f"--from {source}: lacks {', '.join(lacking)}, there or in its folder {name}")
+        for file in files:
+            path = copies[file.name]
+            if (checksum := digest(path)) not in (file.sha256, *file.also) and not unlike:
+                expected = f"expected {file.sha256}; --any takes it all the same"
+                raise InputError(f"{path}: is another file, with SHA-256 {checksum}, {expected}")
+    missing = []
+    for file in files:
+        path = folder / file.name
+        require_place(path, "--to")
+        if not path.exists():
+            missing.append(file)
+            continue
+        checksum = digest(path)
+        if checksum not in (file.sha256, *file.also) and not (copies and checksum == digest(copies[file.name])):
+            raise InputError(
+                f"{path}: is there, with SHA-256 {checksum}, expected {file.sha256}; choose another folder"
+            )
     contents = [copies[file.name].read_bytes() if copies else download(file) for file in missing]
     for file, content in zip(missing, contents, strict=True):
         write_atomic(folder / file.name, content)
     return [folder / file.name for file in missing]
-
-
-def _is_present(file: File, path: Path, source: Path | None) -> bool:
-    """Return True if `path` is the file, or equals the local copy. Raises InputError if it is another."""
-    require_place(path, "--to")
-    if not path.exists():
-        return False
-    checksum = digest(path)
-    if checksum in (file.sha256, *file.also) or (source is not None and checksum == digest(source)):
-        return True
-    raise InputError(f"{path}: is there, with SHA-256 {checksum}, expected {file.sha256}; choose another folder")
-
-
-def _local_copies(name: str, files: Sequence[File], source: Path, unlike: bool) -> dict[str, Path]:
-    """Find files in a folder. Raises InputError where they lack, or are others and these are not accepted."""
-    candidates = {file.name: [source / name / file.name, source / file.name] for file in files}
-    copies = {file: path for file, paths in candidates.items() for path in reversed(paths) if path.is_file()}
-    if missing := [file.name for file in files if file.name not in copies]:
-        raise InputError(f"--from {source}: lacks {', '.join(missing)}, there or in its folder {name}")
-    for file in files:
-        path = copies[file.name]
-        checksum = digest(path)
-        if checksum not in (file.sha256, *file.also) and not unlike:
-            raise InputError(
-                f"{path}: is another file, with SHA-256 {checksum}, expected {file.sha256}; --any takes it all the same"
-            )
-    return copies
 
 
 def digest(path: Path) -> str:
@@ -205,9 +159,6 @@ def digest(path: Path) -> str:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror})") from None
-
-
-# fetching it ---------------------------------------------------------------------------------------------------------
 
 
 class _Redirects(urllib.request.HTTPRedirectHandler):
@@ -225,17 +176,11 @@ def _require_scheme(address: str) -> None:
 
 def _opener() -> urllib.request.OpenerDirector:
     """Build the opener of addresses of the allowed schemes; the environment may name a proxy."""
-    opener = urllib.request.OpenerDirector()
-    kinds = {"https": urllib.request.HTTPSHandler, "http": urllib.request.HTTPHandler}
-    for handler in (
-        urllib.request.ProxyHandler(),
-        *(kinds[scheme]() for scheme in _SCHEMES),
-        urllib.request.HTTPDefaultErrorHandler(),
-        urllib.request.HTTPErrorProcessor(),
-        urllib.request.UnknownHandler(),
-        _Redirects(),
-    ):
-        opener.add_handler(handler)
+    opener, request = urllib.request.OpenerDirector(), urllib.request
+    kinds = {"https": request.HTTPSHandler, "http": request.HTTPHandler}
+    others = request.HTTPDefaultErrorHandler, request.HTTPErrorProcessor, request.UnknownHandler, _Redirects
+    for handler in (request.ProxyHandler, *map(kinds.__getitem__, _SCHEMES), *others):
+        opener.add_handler(handler())
     opener.addheaders = [("User-Agent", f"lm-ablations/{__version__}")]
     return opener
 
@@ -246,13 +191,22 @@ def download(file: File) -> bytes:
     offline = "without a network, take the files from a folder with --from DIR"
     try:
         with _opener().open(file.address, timeout=SILENCE_SECONDS) as answer:
-            content = _read(answer, file)
+            parts, length, end = [], 0, time.monotonic() + DOWNLOAD_SECONDS
+            while part := answer.read(BLOCK):
+                parts.append(part)
+                length += len(part)
+                if length > file.size:
+                    expected = f"the {file.size:,} bytes expected; nothing is written"
+                    raise InputError(f"{file.address}: sends more than {expected}")
+                if time.monotonic() > end:
+                    raise InputError(f"{file.address}: takes over {DOWNLOAD_SECONDS:z.0f} s; nothing is written")
     except urllib.error.HTTPError as error:
         raise InputError(f"{file.address}: the server answers {error.code} {error.reason}; {offline}") from None
     except (OSError, http.client.HTTPException) as error:  # URLError is one of the first
         reason = getattr(error, "reason", None) or error
         text = " ".join(str(reason).split()) or type(error).__name__
         raise InputError(f"{file.address}: cannot be fetched ({text}); {offline}") from None
+    content = b"".join(parts)
     sha256 = hashlib.sha256(content).hexdigest()
     if sha256 != file.sha256:
         raise InputError(
@@ -260,16 +214,3 @@ def download(file: File) -> bytes:
             "nothing is written"
         )
     return content
-
-
-def _read(answer: http.client.HTTPResponse, file: File) -> bytes:
-    """Read a server's answer, no more than the file's size."""
-    parts, length, end = [], 0, time.monotonic() + DOWNLOAD_SECONDS
-    while part := answer.read(BLOCK):
-        parts.append(part)
-        length += len(part)
-        if length > file.size:
-            raise InputError(f"{file.address}: sends more than the {file.size:,} bytes expected; nothing is written")
-        if time.monotonic() > end:
-            raise InputError(f"{file.address}: takes over {DOWNLOAD_SECONDS:z.0f} s; nothing is written")
-    return b"".join(parts)

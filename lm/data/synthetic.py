@@ -1,4 +1,4 @@
-"""Text of known entropy: the lowest possible loss and the probability of every character are known exactly."""
+"""Text of known entropy: the lowest possible loss is known exactly."""
 
 import itertools
 import string
@@ -10,23 +10,17 @@ from functools import cached_property
 import numpy as np
 from scipy.special import gammaincinv
 
+from lm.config.domain import require_from, require_not_negative
 from lm.data.corpus import SPLITS, Corpus, Splits
 
-MAX_CONTEXTS = 4096
-"""Contexts of a Markov chain; its stationary distribution is one dense system of as many equations."""
-
-MAX_CHARACTERS = 10**8
-"""Characters of a text, which is written in memory."""
-
-MAX_DEPTH = 10_000
-"""Brackets open at once; probabilities are kept for each depth."""
-
+MAX_CONTEXTS = 4096  # contexts of a Markov chain; its stationary distribution is one dense system of as many equations
+MAX_CHARACTERS = 10**8  # characters of a text, which is written in memory
+MAX_DEPTH = 10_000  # brackets open at once; probabilities are kept for each depth
+# Share of the uniform distribution in every row of a Markov chain, so that any letter may follow any context.
 UNIFORM_SHARE = 0.01
-"""Share of the uniform distribution in every row of a Markov chain, so that any letter may follow any context."""
-
 BRACKETS = "()<>[]{}"
 
-# s context (the last letters as one number), n next letter, d depth, k kind of bracket or closing, t time
+# s context (the last letters as one number), n next letter, d depth
 
 
 def uniforms(stream: np.random.PCG64, count: int) -> np.ndarray:
@@ -35,24 +29,15 @@ def uniforms(stream: np.random.PCG64, count: int) -> np.ndarray:
 
 
 class Source(Corpus):
-    """A random process that writes one text a split; its letters are ASCII, one byte each.
+    """A random process that writes one text a split; its letters are ASCII, one byte each, and sorted.
 
     Every text starts the process anew, so that validation and test are independent of the training text.
-
-    Args:
-        alphabet: its letters, sorted, so that `Characters` numbers them from 1 in this order.
-        size: characters in all.
-        seed: decides the text and whatever of the process is drawn.
     """
 
     def __init__(self, alphabet: str, size: int, seed: int) -> None:
-        if not 1 <= size <= MAX_CHARACTERS:
-            raise ValueError(f"size={size} must be from 1 to {MAX_CHARACTERS:,} characters")
-        if seed < 0:
-            raise ValueError(f"seed={seed} must be 0 or more")
-        self.alphabet = alphabet
-        self.size = size
-        self.seed = seed
+        require_from(1, MAX_CHARACTERS, size=size)
+        require_not_negative(seed=seed)
+        self.alphabet, self.size, self.seed = alphabet, size, seed
 
     def documents(self) -> Iterator[str]:
         """Yield one document of the whole size."""
@@ -65,16 +50,6 @@ class Source(Corpus):
         lengths = dict(zip(SPLITS, np.diff(ends).tolist(), strict=True))
         return {name: [self.write(stream, length)] if length else [] for name, length in lengths.items()}
 
-    def codes(self, text: str) -> np.ndarray:
-        """Return the indices of a text's letters in the alphabet. Raises ValueError for a letter outside it."""
-        table = np.full(128, -1)
-        table[np.frombuffer(self.alphabet.encode(), dtype=np.uint8)] = np.arange(len(self.alphabet))
-        codes = table[np.frombuffer(text.encode("ascii", errors="replace"), dtype=np.uint8)]
-        wrong = np.flatnonzero(codes < 0)
-        if len(wrong):
-            raise ValueError(f"text[{wrong[0]}]={text[wrong[0]]!r} must be one of {self.alphabet}")
-        return codes
-
     @abstractmethod
     def write(self, stream: np.random.PCG64, length: int) -> str:
         """Write a text of `length` characters; a longer one from the same stream begins with it."""
@@ -82,18 +57,6 @@ class Source(Corpus):
     @abstractmethod
     def entropy_rate(self) -> float:
         """Compute the nats per character that no predictor can undercut in a long text."""
-
-    @abstractmethod
-    def distribution(self, history: str) -> np.ndarray:
-        """Compute the exact probability of each letter of the alphabet after a text, shape (letters,)."""
-
-    @abstractmethod
-    def log_likelihood(self, text: str) -> np.ndarray:
-        """Compute the log-probability of each character given those before it, in nats, shape (characters,).
-
-        Raises:
-            ValueError: for a text that the process cannot write.
-        """
 
 
 class MarkovText(Source):
@@ -113,16 +76,13 @@ class MarkovText(Source):
     def __init__(
         self, symbols: int = 8, order: int = 1, concentration: float = 0.5, size: int = 1_000_000, seed: int = 0
     ) -> None:
-        if not 2 <= symbols <= len(string.ascii_lowercase):
-            raise ValueError(f"symbols={symbols} must be from 2 to {len(string.ascii_lowercase)} letters")
+        require_from(2, len(string.ascii_lowercase), symbols=symbols)
         if not 1 <= order < MAX_CONTEXTS.bit_length() or symbols**order > MAX_CONTEXTS:
             raise ValueError(f"order={order} must be at least 1, and {symbols}**order at most {MAX_CONTEXTS} contexts")
         if not 0.01 <= concentration <= 1e6:
             raise ValueError(f"concentration={concentration} must be from 0.01 (nearly certain) to 1e6 (uniform)")
         super().__init__(string.ascii_lowercase[:symbols], size, seed)
-        self.symbols = symbols
-        self.order = order
-        self.concentration = concentration
+        self.symbols, self.order, self.concentration = symbols, order, concentration
 
     @cached_property
     def rows_sn(self) -> np.ndarray:
@@ -144,17 +104,10 @@ class MarkovText(Source):
         system = np.ones((contexts, contexts))
         system[np.diag_indices(contexts)] += 1
         source = np.arange(contexts)[:, None]
-        system[source, self.following(source, np.arange(self.symbols))] -= self.rows_sn
+        following = (source * self.symbols + np.arange(self.symbols)) % contexts  # the oldest letter drops out
+        system[source, following] -= self.rows_sn
         solution = np.linalg.solve(system.T, np.ones(contexts))
         return np.asarray(solution / solution.sum())
-
-    def following(self, context: np.ndarray, letter: np.ndarray) -> np.ndarray:
-        """Return the context after a letter: the oldest letter drops out."""
-        return (context * self.symbols + letter) % self.symbols**self.order
-
-    def shares(self, length: int) -> np.ndarray:
-        """Compute the probability of each sequence of `length` letters, at most `order`, as one number each."""
-        return self.stationary_s.reshape(self.symbols**length, -1).sum(axis=1)
 
     def write(self, stream: np.random.PCG64, length: int) -> str:
         """Draw a text of `length` letters from a random stream."""
@@ -171,28 +124,6 @@ class MarkovText(Source):
     def entropy_rate(self) -> float:
         """Return the entropy per letter in nats."""
         return float(-(self.stationary_s @ (self.rows_sn * np.log(self.rows_sn)).sum(axis=1)))
-
-    def distribution(self, history: str) -> np.ndarray:
-        """Return the probability of each letter after a history."""
-        context = 0
-        for letter in self.codes(history[-self.order :]).tolist():
-            context = context * self.symbols + letter
-        if len(history) >= self.order:
-            return self.rows_sn[context].copy()
-        joint = self.shares(len(history) + 1).reshape(-1, self.symbols)[context]
-        return np.asarray(joint / joint.sum())
-
-    def log_likelihood(self, text: str) -> np.ndarray:
-        """Return the log probability of each letter of a text in nats."""
-        letters = self.codes(text)
-        log_probability = np.zeros(len(letters))
-        for index in range(min(self.order, len(letters))):
-            log_probability[index] = np.log(self.distribution(text[:index])[letters[index]])
-        contexts = np.zeros(max(len(letters) - self.order, 0), dtype=np.int64)
-        for index in range(self.order):
-            contexts = contexts * self.symbols + letters[index : index + len(contexts)]
-        log_probability[self.order :] = np.log(self.rows_sn)[contexts, letters[self.order :]]
-        return log_probability
 
 
 class BracketText(Source):
@@ -212,16 +143,12 @@ class BracketText(Source):
     def __init__(
         self, kinds: int = 4, opening: float = 0.5, depth: int = 8, size: int = 1_000_000, seed: int = 0
     ) -> None:
-        if not 1 <= kinds <= len(BRACKETS) // 2:
-            raise ValueError(f"kinds={kinds} must be from 1 to {len(BRACKETS) // 2} kinds of brackets")
+        require_from(1, len(BRACKETS) // 2, kinds=kinds)
         if not 0 < opening < 1:
             raise ValueError(f"opening={opening} must be a probability above 0 and below 1")
-        if not 1 <= depth <= MAX_DEPTH:
-            raise ValueError(f"depth={depth} must be from 1 to {MAX_DEPTH:,} open brackets")
+        require_from(1, MAX_DEPTH, depth=depth)
         super().__init__(BRACKETS[: 2 * kinds], size, seed)
-        self.kinds = kinds
-        self.opening = opening
-        self.depth = depth
+        self.kinds, self.opening, self.depth = kinds, opening, depth
 
     @cached_property
     def opening_d(self) -> np.ndarray:
@@ -230,10 +157,7 @@ class BracketText(Source):
 
     @cached_property
     def stationary_d(self) -> np.ndarray:
-        """The share of positions in a long text that have this many brackets open before them.
-
-        Depth goes up as often as it comes down again, which fixes the ratio of neighbours.
-        """
+        """The share of positions in a long text with so many brackets open: depth goes up as often as down again."""
         log_ratios = np.log(self.opening_d[:-1]) - np.log1p(-self.opening_d[1:])
         log_shares = np.cumsum([0.0, *log_ratios])
         shares = np.exp(log_shares - log_shares.max())
@@ -243,8 +167,7 @@ class BracketText(Source):
         """Draw a text of `length` letters from a random stream."""
         kinds = np.arange(1, self.kinds + 1) / self.kinds
         cumulative = np.outer(self.opening_d, kinds).tolist()
-        letters: list[str] = []
-        closing: list[str] = []
+        letters, closing = list[str](), list[str]()
         for number in uniforms(stream, length).tolist():
             kind = bisect_right(cumulative[len(closing)], number)
             if kind == self.kinds:
@@ -260,45 +183,3 @@ class BracketText(Source):
         choice = -(opens * np.log(opens) + closes * np.log(closes))
         kind = np.log(self.kinds) * self.opening_d
         return float(self.stationary_d @ kind + self.stationary_d[1:-1] @ choice)
-
-    def distribution(self, history: str) -> np.ndarray:
-        """Return the probability of each letter after a history."""
-        self.log_likelihood(history)
-        unclosed: list[int] = []
-        for letter in self.codes(history).tolist():
-            if letter % 2:
-                unclosed.pop()
-            else:
-                unclosed.append(letter)
-        opens = self.opening_d[len(unclosed)]
-        probability = np.zeros(2 * self.kinds)
-        probability[::2] = opens / self.kinds
-        if unclosed:
-            probability[unclosed[-1] + 1] = 1 - opens
-        return probability
-
-    def log_likelihood(self, text: str) -> np.ndarray:
-        """Return the log probability of each letter of a text in nats."""
-        letters_t = self.codes(text)
-        closes_t = letters_t % 2 == 1
-        after_t = np.cumsum(1 - 2 * closes_t)
-        before_t = after_t - 1 + 2 * closes_t
-        self._check(text, letters_t, closes_t, before_t)
-        with np.errstate(divide="ignore"):  # log 0 at the smallest and largest depth, never selected
-            opened_d = np.log(self.opening_d) - np.log(self.kinds)
-            closed_d = np.log1p(-self.opening_d)
-        return np.where(closes_t, closed_d[before_t], opened_d[before_t])
-
-    def _check(self, text: str, letters_t: np.ndarray, closes_t: np.ndarray, before_t: np.ndarray) -> None:
-        """Raise ValueError at the first bracket that is not allowed where it is."""
-        level_t = before_t + ~closes_t  # that a bracket opens or closes; on one level the two take turns
-        order = np.argsort(level_t, kind="stable")
-        partner_t = np.full(len(letters_t), -1)
-        partner_t[order[1:]] = letters_t[order[:-1]]
-        unmatched_t = closes_t & (partner_t != letters_t - 1)
-        wrong = np.flatnonzero(unmatched_t | (level_t < 1) | (level_t > self.depth))
-        if len(wrong):
-            raise ValueError(
-                f"text[{wrong[0]}]={text[wrong[0]]!r} must close the innermost open bracket, or open at most the "
-                f"{self.depth}th"
-            )

@@ -2,6 +2,7 @@
 
 import itertools
 from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
 
@@ -11,26 +12,32 @@ from torch import Tensor
 
 from lm.config.tree import InputError
 from lm.data import IGNORED
-from lm.data.batch import (
-    MAX_PASSES,
-    Batch,
-    Batches,
-    Clusters,
-    Data,
-    clusters_from_documents,
-    clusters_per_row,
-    require_batch,
-    require_split,
-    tensor,
-)
+from lm.data.batch import Batch, Batches, Clusters, Data, clusters_from_documents, clusters_per_row, tensor
 from lm.data.corpus import SPLITS, Corpus
-from lm.data.order import batch_rows, evaluation_rows, rank_slice
+from lm.data.order import batch_rows, rank_slice
 from lm.data.synthetic import Source
 from lm.data.tokenizer import END_OF_TEXT, Bytes, Characters, Tokenizer
 from lm.data.tokens import Tokens, entry_unigram_nll, prepare, token_counts, unigram_nll
 
-MAX_TABLE_TOKENS = 2**27
-"""Tokens of rows, which are held in memory."""
+MAX_BATCH_TOKENS = 2**24  # tokens of a batch on all devices; checking a configuration makes one
+MAX_PASSES = 100  # passes over the training text in one batch
+MAX_TABLE_TOKENS = 2**27  # tokens of rows, which are held in memory
+
+
+def require_sizes(split: Sequence[float], context: int, **rows: int | None) -> None:
+    """Raise ValueError for sizes below 1, batches beyond any memory, and shares of the text that do not add to 1."""
+    for name, value in {"context": context, **rows}.items():
+        if value is not None and value < 1:
+            raise ValueError(f"{name}={value} must be at least 1")
+    for name, value in rows.items():
+        if value is not None and value * context > MAX_BATCH_TOKENS:
+            raise ValueError(
+                f"{name}={value} rows of context={context} are over {MAX_BATCH_TOKENS:,} tokens; "
+                "trainer.accumulate_grad_batches makes a step of several batches"
+            )
+    whole = all(0 <= share <= 1 for share in split) and abs(sum(split) - 1) <= 1e-6
+    if not whole or min(split[:2]) == 0:
+        raise ValueError(f"split={list(split)} must be three shares that add to 1, the first two above 0")
 
 
 class RowData(Data):
@@ -40,7 +47,7 @@ class RowData(Data):
     batch_size: int
     evaluation_batch_size: int
     evaluate_on: Literal["train", "validation"] = "validation"
-    tokens: Tokens | None = None
+    tokens: Tokens
 
     @abstractmethod
     def count_rows(self, split: str) -> int:
@@ -52,7 +59,6 @@ class RowData(Data):
 
     def bytes_per_token(self) -> Tensor:
         """Return the number of bytes of each token of the vocabulary."""
-        assert self.tokens is not None
         return torch.from_numpy(self.tokens.bytes_per_token)
 
     def check_devices(self, world: int) -> None:
@@ -73,7 +79,8 @@ class RowData(Data):
     def evaluation_batches(self, split: str, rank: int = 0, world: int = 1) -> Batches:
         """Return the batches of a split in a fixed order."""
         source = self.evaluated_split(split)
-        batches = list(evaluation_rows(self.count_rows(source), self.evaluation_batch_size))
+        total, size = self.count_rows(source), self.evaluation_batch_size
+        batches = [np.arange(start, min(start + size, total)) for start in range(0, total, size)]
         rows = lambda step: batches[step][rank_slice(rank, world, len(batches[step]))]  # noqa: E731
         return Batches(rows, lambda rows_b: self.gather(source, rows_b), 0, len(batches))
 
@@ -102,21 +109,9 @@ class TextData(RowData):
         evaluation_batch_size: int | None = None,
     ) -> None:
         super().__init__()
-        for name, value in (
-            ("context", context),
-            ("batch_size", batch_size),
-            ("evaluation_batch_size", evaluation_batch_size),
-        ):
-            if value is not None and value < 1:
-                raise ValueError(f"{name}={value} must be at least 1")
-        require_batch(context, batch_size=batch_size, evaluation_batch_size=evaluation_batch_size)
-        require_split(split)
-        self.seed = seed
-        self.corpus = corpus
-        self.tokenizer = tokenizer
-        self.context = context
-        self.batch_size = batch_size
-        self.split = split
+        require_sizes(split, context, batch_size=batch_size, evaluation_batch_size=evaluation_batch_size)
+        self.seed, self.corpus, self.tokenizer = seed, corpus, tokenizer
+        self.context, self.batch_size, self.split = context, batch_size, split
         self.evaluation_batch_size = evaluation_batch_size or 4 * batch_size
 
     def prepare_data(self) -> None:
@@ -153,11 +148,7 @@ class TextData(RowData):
         return (self.facts.tokens[split] - 1) // self.context
 
     def entropy_per_token(self) -> float | None:
-        """Return the nats per token of the best possible predictor, or None where it is unknown.
-
-        It is the corpus's entropy rate where a token is a character. A block begins without what came before, so that a
-        model of blocks may stay a little above it. The data must be prepared.
-        """
+        """Return the nats per token of the best predictor of long text; None unless tokens are known characters."""
         assert self.facts is not None
         characters = isinstance(self.tokenizer, Characters) and not any(self.facts.unknown.values())
         one_byte = isinstance(self.tokenizer, Bytes) and isinstance(self.corpus, Source)
@@ -165,12 +156,10 @@ class TextData(RowData):
 
     def clusters(self, split: str) -> Clusters:
         """Return the clusters of a split's targets, from its documents."""
-        assert self.tokens is not None
         return clusters_from_documents(self.tokens.split[split], self.tokens.facts.end_of_text, self.context)
 
     def gather(self, split: str, rows_b: np.ndarray) -> Batch:
         """Return the batch of some rows of a split."""
-        assert self.tokens is not None
         indices = rows_b[:, None] * self.context + np.arange(self.context + 1)
         tokens_bt = tensor(self.tokens.split[split][indices])
         return Batch((tokens_bt[:, :-1].contiguous(),), tokens_bt[:, 1:].contiguous(), tensor(rows_b))
@@ -206,13 +195,11 @@ class PaddedRows(RowData):
         split: tuple[float, float, float] = (0.8, 0.2, 0.0),
     ) -> None:
         super().__init__()
-        for name, value in (("context", context), ("rows", rows), ("batch_size", batch_size)):
-            if value < 1:
-                raise ValueError(f"{name}={value} must be at least 1")
-        require_batch(context, batch_size=batch_size)
+        require_sizes(split, context, batch_size=batch_size)
+        if rows < 1:
+            raise ValueError(f"rows={rows} must be at least 1")
         if rows * (context + 1) > MAX_TABLE_TOKENS:
             raise ValueError(f"rows={rows} of context={context} make a table of over {MAX_TABLE_TOKENS:,} tokens")
-        require_split(split)
         self.seed, self.corpus, self.tokenizer = seed, corpus, tokenizer
         self.context, self.rows, self.batch_size = context, rows, batch_size
         self.evaluation_batch_size = batch_size
@@ -225,10 +212,12 @@ class PaddedRows(RowData):
         self.facts = prepare(self.corpus, self.tokenizer, self.split)
         if self.facts.end_of_text is None:
             return  # `setup` raises InputError
-        self.table = self._tables(Tokens(self.facts))
-        targets = (self._all_targets(name) for name in ("train", self.evaluate_on))
-        training_v, validation_v = (token_counts(targets_n, self.facts.vocabulary) for targets_n in targets)
-        self.facts = replace(self.facts, unigram_nll=unigram_nll(training_v, validation_v))
+        self._pad(Tokens(self.facts))
+        counts = []
+        for name in ("train", self.evaluate_on):
+            targets_bt = self.gather(name, np.arange(self.count_rows(name))).targets_bt
+            counts.append(token_counts(targets_bt[targets_bt != IGNORED].numpy(), self.facts.vocabulary))
+        self.facts = replace(self.facts, unigram_nll=unigram_nll(*counts))
 
     def setup(self, stage: str | None = None) -> None:
         """Open the tokens and pad the rows of all splits."""
@@ -237,32 +226,24 @@ class PaddedRows(RowData):
         if self.facts.end_of_text is None:
             raise InputError(f"data.tokenizer: rows are padded with {END_OF_TEXT}, which this tokenizer does not have")
         self.tokens = Tokens(self.facts)
-        self.table = self._tables(self.tokens)
+        self._pad(self.tokens)
         if len(self.table["train"]) < self.rows or not len(self.table["validation"]):
             raise InputError(
                 f"data.rows: expected {self.rows} training rows and one or more for validation, found "
                 f"{len(self.table['train'])} and {len(self.table['validation'])}; give more documents or another split"
             )
 
-    def _tables(self, tokens: Tokens) -> dict[str, np.ndarray]:
-        return {name: self._rows(tokens.split[name]) for name in SPLITS}
-
-    def _all_targets(self, split: str) -> np.ndarray:
-        """Return the targets of all rows of a split that count, (n,)."""
-        targets_bt = self.gather(split, np.arange(len(self.table[split]))).targets_bt
-        return targets_bt[targets_bt != IGNORED].numpy()
-
-    def _rows(self, ids: np.ndarray) -> np.ndarray:
-        """Cut or pad documents, int64 of shape (rows, context + 1)."""
+    def _pad(self, tokens: Tokens) -> None:
+        """Cut or pad the documents of each split to a table, int64 of shape (rows, context + 1)."""
         assert self.facts is not None
         assert self.facts.end_of_text is not None
-        end = self.facts.end_of_text
-        starts = np.concatenate([[0], np.flatnonzero(ids == end) + 1])[: self.rows + 1]
-        table = np.full((len(starts) - 1, self.context + 1), end, dtype=np.int64)
-        for row, (start, stop) in enumerate(itertools.pairwise(starts)):
-            document = ids[start : min(stop - 1, start + self.context + 1)]
-            table[row, : len(document)] = document
-        return table
+        end, self.table = self.facts.end_of_text, dict[str, np.ndarray]()
+        for name, ids in tokens.split.items():
+            starts = np.concatenate([[0], np.flatnonzero(ids == end) + 1])[: self.rows + 1]
+            self.table[name] = np.full((len(starts) - 1, self.context + 1), end, dtype=np.int64)
+            for row, (start, stop) in enumerate(itertools.pairwise(starts)):
+                document = ids[start : min(stop - 1, start + self.context + 1)]
+                self.table[name][row, : len(document)] = document
 
     def clusters(self, split: str) -> Clusters:
         """Return one cluster for each row of a split."""

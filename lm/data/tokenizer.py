@@ -10,7 +10,7 @@ import os
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import tokenizers
@@ -21,25 +21,16 @@ from lm.data.public import download_hint
 
 END_OF_TEXT = "<|endoftext|>"
 UNKNOWN = "<unk>"
-SPECIALS = ("<|begin|>", "<|end|>", "<|pad|>")
-"""Begin, end and padding of a text, as a corpus of pairs needs them."""
-
+SPECIALS = ("<|begin|>", "<|end|>", "<|pad|>")  # begin, end and padding of a text, as a corpus of pairs needs them
+# Mark of a WordPiece token inside a word; unlike ##, it is none of the characters that spell bytes.
 CONTINUED = "\u2026"
-"""Mark of a WordPiece token inside a word; unlike ##, it is none of the characters that spell bytes."""
-
 RUN = re.compile(r"[^\W\d_]+|\d+|\s+|(?:[^\w\s]|_)+")
-MAX_RUN = 20_000
-"""Characters that BPE and Unigram take as one word; one of 100,000 takes them half a minute."""
-
-MAX_WORD = 64
-"""Characters of a WordPiece word; it searches the longest token anew at every byte, at a quadratic cost."""
+MAX_RUN = 20_000  # characters that BPE and Unigram take as one word; one of 100,000 takes them half a minute
+MAX_WORD = 64  # characters of a WordPiece word; it searches the longest token anew at every byte, at a quadratic cost
 
 
 class Tokenizer(ABC):
-    """A method of cutting text into tokens.
-
-    `specials` are tokens that represent no text; no text is ever cut into one.
-    """
+    """A method of cutting text into tokens; no text is ever cut into one of `specials`, which represent none."""
 
     specials: tuple[str, ...] = ()
 
@@ -82,24 +73,32 @@ class Bytes(Tokenizer):
         return _byte_level(models.BPE(vocab={c: i for i, c in enumerate(alphabet)}, merges=[]))
 
 
-class BPE(Tokenizer):
+class Sized(Tokenizer):
+    """A tokenizer with a vocabulary of `size` tokens, of which some are always there."""
+
+    least: ClassVar[tuple[int, str]]
+
+    def __init__(self, size: int = 1024) -> None:
+        if size < self.least[0]:
+            raise ValueError(f"size={size} must be at least {self.least[0]}: {self.least[1]}")
+        self.size = size
+
+
+class BPE(Sized):
     """Byte-level byte-pair encoding trained on the training split (Sennrich et al. 2016).
 
     Args:
         size: the vocabulary, the 256 bytes and the end-of-text token included.
     """
 
-    def __init__(self, size: int = 1024) -> None:
-        if size < 257:
-            raise ValueError(f"size={size} must be at least 257: 256 bytes and the end of text")
-        self.size = size
+    least = 257, "256 bytes and the end of text"
 
     def learn(self, documents: Sequence[str]) -> tokenizers.Tokenizer:
         """Learn byte-level merges from the documents."""
         return _train_on_bytes(models.BPE(), trainers.BpeTrainer, self.size, documents)
 
 
-class Unigram(Tokenizer):
+class Unigram(Sized):
     """The likeliest segmentation under a unigram model of byte strings (Kudo 2018, https://arxiv.org/abs/1804.10959).
 
     Training is not deterministic; what was trained first is kept.
@@ -108,10 +107,7 @@ class Unigram(Tokenizer):
         size: the most tokens it may have, the 256 bytes and the end-of-text token included.
     """
 
-    def __init__(self, size: int = 1024) -> None:
-        if size < 258:
-            raise ValueError(f"size={size} must be at least 258: 256 bytes, the end of text and one string of bytes")
-        self.size = size
+    least = 258, "256 bytes, the end of text and one string of bytes"
 
     def learn(self, documents: Sequence[str]) -> tokenizers.Tokenizer:
         """Learn a byte-level unigram model from the documents."""
@@ -122,7 +118,7 @@ class Unigram(Tokenizer):
         return tokenizers.Tokenizer.from_str(json.dumps(trained))
 
 
-class WordPiece(Tokenizer):
+class WordPiece(Sized):
     """The longest token first, with other tokens inside a word than at its start (Schuster and Nakajima 2012).
 
     A word with a byte that training never saw at such a position is one unknown token. Training is not deterministic;
@@ -132,10 +128,7 @@ class WordPiece(Tokenizer):
         size: the vocabulary, the unknown and the end-of-text token included.
     """
 
-    def __init__(self, size: int = 1024) -> None:
-        if size < 3:
-            raise ValueError(f"size={size} must be at least 3: the unknown, the end of text and one byte")
-        self.size = size
+    least = 3, "the unknown, the end of text and one byte"
 
     def learn(self, documents: Sequence[str]) -> tokenizers.Tokenizer:
         """Learn a byte-level WordPiece vocabulary from the documents."""
@@ -176,8 +169,7 @@ class GPT2(Tokenizer):
                 raise ValueError(
                     f"{name}={value!r} is no file; expected GPT-2's encoder.json and vocab.bpe.{download_hint(value)}"
                 )
-        self.vocab = vocab
-        self.merges = merges
+        self.vocab, self.merges = vocab, merges
 
     def learn(self, documents: Sequence[str]) -> tokenizers.Tokenizer:
         """Read the vocabulary and merges from their files; nothing is learnt."""
@@ -200,20 +192,15 @@ def _check_size(size: int, documents: Sequence[str]) -> None:
         raise InputError(f"data.tokenizer.size: {size} tokens are more than the training text can fill, at most {room}")
 
 
-def _check_runs(documents: Sequence[str]) -> None:
-    """Raise InputError for text without breaks, over which training takes time quadratic in its length."""
+def _train_on_bytes(model: models.Model, trainer: Any, size: int, documents: Sequence[str]) -> tokenizers.Tokenizer:
+    """Train a byte-level model of `size` tokens by a class of trainers. Raises InputError for unsuitable text."""
+    _check_size(size, documents)
     longest = max((len(run) for document in documents for run in RUN.findall(document)), default=0)
-    if longest > MAX_RUN:
+    if longest > MAX_RUN:  # over text without breaks training takes time quadratic in its length
         raise InputError(
             f"data.tokenizer: the text has a word of {longest} characters, expected {MAX_RUN} at most; "
             "use Characters, Bytes or WordPiece"
         )
-
-
-def _train_on_bytes(model: models.Model, trainer: Any, size: int, documents: Sequence[str]) -> tokenizers.Tokenizer:
-    """Train a byte-level model of `size` tokens by a class of trainers. Raises InputError for unsuitable text."""
-    _check_size(size, documents)
-    _check_runs(documents)
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     settings = {"vocab_size": size, "initial_alphabet": alphabet, "special_tokens": [END_OF_TEXT]}
     tokenizer = _byte_level(model)
@@ -229,10 +216,7 @@ def _byte_level(model: models.Model) -> tokenizers.Tokenizer:
 
 
 def encode(tokenizer: tokenizers.Tokenizer, documents: Sequence[str]) -> np.ndarray:
-    """Encode documents as one int64 array; each is followed by the end-of-text token if the tokenizer has one.
-
-    A special token's name in a document is text like any other.
-    """
+    """Encode documents, also names of special tokens, as one int64 array, each with the end of text if there is one."""
     end = tokenizer.token_to_id(END_OF_TEXT)
     tail = [] if end is None else [end]
     tokenizer.encode_special_tokens = True  # as text; it is not kept in the tokenizer's file

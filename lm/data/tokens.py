@@ -1,7 +1,6 @@
 """The memory-mapped cache of token ids, and the loss of a unigram model of them. Legend: v vocabulary.
 
-CACHE/tokenizers/<corpus, split and settings>.json    a trained tokenizer
-                                                      and a .sha256 of it
+CACHE/tokenizers/<corpus, split and settings>.json     a trained tokenizer, and a .sha256 of it
 CACHE/tokens/<corpus fingerprint and tokenizer hash>/  train.npy, validation.npy, test.npy, bytes.npy, facts.json,
                                                        tokenizer.json, unigram.json, sums.json
 """
@@ -9,7 +8,7 @@ CACHE/tokens/<corpus fingerprint and tokenizer hash>/  train.npy, validation.npy
 import contextlib
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,43 +18,23 @@ import tokenizers
 from lm.config.fingerprint import OURS
 from lm.config.fingerprint import fingerprint as code_fingerprint
 from lm.config.tree import run_id
-from lm.data.cache import (
-    DamageError,
-    cache_folder,
-    cache_io_errors,
-    check_ids,
-    damage_as_os_error,
-    ensure_entry,
-    find_damage,
-    stored_array,
-    stored_json,
-    stored_tokenizer,
-    warn_rebuilt,
-    write_array,
-)
-from lm.data.corpus import SPLITS, Corpus, fingerprint
+from lm.data import cache
+from lm.data.cache import DamageError, stored_array, stored_json, write_array
+from lm.data.corpus import SPLITS, Corpus, Splits, fingerprint
 from lm.data.tokenizer import END_OF_TEXT, UNKNOWN, Tokenizer, bytes_per_token, encode
 from lm.store.files import to_json, write_atomic
 from lm.store.locks import locked
 
 DOCUMENTS_AT_ONCE = 1000
-
+# Fields that `facts.json` does not hold: older versions read it, and take no others.
 NOT_STORED = ("folder", "unigram_nll")
-"""Fields that `facts.json` does not hold: older versions read it, and take no others."""
-
-UNIGRAM = "unigram.json"
-"""File of the loss of a unigram model; entries of older versions lack it."""
-
-COUNT_CHUNK = 2**22
-"""Token ids that are counted at once, so that a memory-mapped text is never in memory as a whole."""
+UNIGRAM = "unigram.json"  # file of the loss of a unigram model; entries of older versions lack it
+COUNT_CHUNK = 2**22  # token ids that are counted at once, so that a memory-mapped text is never in memory as a whole
 
 
 @dataclass(frozen=True)
 class TextStats:
-    """Statistics of a corpus and a tokenizer; all of the text that a cell's identity needs.
-
-    `unigram_nll` is the loss of a unigram model on the validation split; None where the data does not provide it.
-    """
+    """Statistics of a corpus and a tokenizer; `unigram_nll` is the loss of a unigram model on validation, or None."""
 
     folder: str
     fingerprint: str
@@ -67,6 +46,11 @@ class TextStats:
     unknown: dict[str, int]
     end_of_text: int | None = None
     unigram_nll: float | None = None
+
+    @property
+    def id_type(self) -> type[np.unsignedinteger]:
+        """The smallest type that holds every token id."""
+        return np.uint16 if self.vocabulary <= 2**16 else np.uint32
 
     def identity(self) -> dict[str, Any]:
         """Return the fields that decide what is computed."""
@@ -83,37 +67,38 @@ class Tokens:
             self.split = {name: stored_array(folder / f"{name}.npy") for name in SPLITS}
             self.bytes_per_token = stored_array(folder / "bytes.npy", mapped=False)
         except DamageError as damage:
-            raise damage_as_os_error(folder, damage) from None
+            raise cache.damage_as_os_error(folder, damage) from None
 
 
-def tokens_folder(text: str, tokenizer: str) -> Path:
-    """Return the folder of the token ids of a text and a tokenizer, identified by their hashes."""
-    return cache_folder() / "tokens" / run_id([text, tokenizer])[:32]
+def entry_folder(kind: str, text: str, tokenizer: str) -> Path:
+    """Return the folder of the token ids, of `tokens` or `pairs`, of a text and a tokenizer, given by their hashes."""
+    return cache.cache_folder() / kind / run_id([text, tokenizer])[:32]
+
+
+def describe_entry(kind: str, splits: Splits, tokenizer: Tokenizer) -> tuple[tokenizers.Tokenizer, TextStats]:
+    """Train a tokenizer on texts unless it is cached; returns it and the statistics of an entry with no counts yet."""
+    text = fingerprint(splits)
+    trained = train_tokenizer(tokenizer, splits["train"], text)
+    sha256 = hashlib.sha256(trained.to_str().encode()).hexdigest()
+    folder = str(entry_folder(kind, text, sha256).resolve())
+    return trained, TextStats(folder, text, sha256, trained.get_vocab_size(), {}, {}, {}, {})
 
 
 def prepare(corpus: Corpus, tokenizer: Tokenizer, fractions: Sequence[float]) -> TextStats:
     """Read the corpus, train the tokenizer and encode the text, each unless it is cached."""
     splits = corpus.splits(fractions)
-    text = fingerprint(splits)
-    trained = train_tokenizer(tokenizer, splits["train"], text)
-    tokenizer_hash = hashlib.sha256(trained.to_str().encode()).hexdigest()
-    folder = tokens_folder(text, tokenizer_hash)
-    facts = TextStats(
-        str(folder.resolve()),
-        text,
-        tokenizer_hash,
-        trained.get_vocab_size(),
-        documents={name: len(splits[name]) for name in SPLITS},
-        tokens={},
-        bytes={name: sum(len(d.encode("utf-8", "surrogatepass")) for d in splits[name]) for name in SPLITS},
-        unknown={},
-        end_of_text=trained.token_to_id(END_OF_TEXT),
-    )
-    ensure_entry(
-        folder, lambda entry: check_entry(entry, facts), lambda entry: _write_entry(entry, splits, trained, facts)
+    trained, facts = describe_entry("tokens", splits, tokenizer)
+    facts = replace(facts, end_of_text=trained.token_to_id(END_OF_TEXT))
+    for name, documents in splits.items():
+        facts.documents[name] = len(documents)
+        facts.bytes[name] = sum(len(document.encode("utf-8", "surrogatepass")) for document in documents)
+    cache.ensure_entry(
+        entry_folder("tokens", facts.fingerprint, facts.tokenizer),
+        lambda entry: check_entry(entry, facts),
+        lambda entry: _write_entry(entry, splits, trained, facts),
     )
     for name, ids in Tokens(facts).split.items():
-        facts.tokens[name], facts.unknown[name] = len(ids), _count_unknown(ids, trained)
+        facts.tokens[name], facts.unknown[name] = len(ids), count_unknown(ids, trained)
     return facts
 
 
@@ -126,54 +111,46 @@ def check_entry(folder: Path, facts: TextStats) -> None:
     trained = check_tokenizer(folder, facts)
     for name in SPLITS:
         ids = stored_array(folder / f"{name}.npy")
-        check_ids(ids, f"{name}.npy", facts.vocabulary)
-        _check_count(stored, "tokens", name, len(ids))
-        _check_count(stored, "unknown", name, _count_unknown(ids, trained))
-
-
-def _check_count(stored: dict[str, Any], key: str, name: str, expected: int) -> None:
-    counts = stored.get(key)
-    stored_count = counts.get(name) if isinstance(counts, dict) else None
-    if stored_count != expected:
-        raise DamageError(f"facts.json has {key} of {name}: {stored_count!r}, found {expected}")
+        cache.check_ids(ids, f"{name}.npy", facts.vocabulary)
+        for key, expected in (("tokens", len(ids)), ("unknown", count_unknown(ids, trained))):
+            counts = stored.get(key)
+            stored_count = counts.get(name) if isinstance(counts, dict) else None
+            if stored_count != expected:
+                raise DamageError(f"facts.json has {key} of {name}: {stored_count!r}, found {expected}")
 
 
 def check_tokenizer(folder: Path, facts: TextStats) -> tokenizers.Tokenizer:
     """Read the tokenizer of an entry. Raises DamageError for another one, or where the bytes of its tokens differ."""
-    trained = stored_tokenizer(folder / "tokenizer.json", facts.tokenizer)
+    trained = cache.stored_tokenizer(folder / "tokenizer.json", facts.tokenizer)
     if not np.array_equal(stored_array(folder / "bytes.npy", mapped=False), bytes_per_token(trained)):
         raise DamageError("bytes.npy is not that of the tokenizer")
     return trained
 
 
-def write_stats(folder: Path, facts: TextStats, counted: Mapping[str, Any]) -> None:
-    """Write the statistics of an entry, with those that were counted as it was written."""
+def write_stats(folder: Path, tokenizer: tokenizers.Tokenizer, facts: TextStats, counted: Mapping[str, Any]) -> None:
+    """Write the tokenizer and the statistics of an entry, with those that were counted as it was written."""
+    write_array(folder / "bytes.npy", bytes_per_token(tokenizer))
+    write_atomic(folder / "tokenizer.json", tokenizer.to_str())
     stored = {key: value for key, value in {**asdict(facts), **counted}.items() if key not in NOT_STORED}
     (folder / "facts.json").write_text(to_json(stored), encoding="utf-8")
 
 
 def entry_unigram_nll(facts: TextStats) -> float | None:
-    """Return the loss of the unigram model of an entry's training split on its validation split, in nats per token.
-
-    It is computed anew where an older version of this package made the entry.
-    """
+    """Return the loss of the unigram model of an entry, computed anew where an older version made the entry."""
     with contextlib.suppress(DamageError):
         return stored_json(Path(facts.folder) / UNIGRAM)["nll"]
-    return _unigram_nll(Tokens(facts).split, facts.vocabulary)
-
-
-def _unigram_nll(ids: Mapping[str, np.ndarray], vocabulary: int) -> float | None:
-    training_v, validation_v = (token_counts(ids[name], vocabulary) for name in ("train", "validation"))
-    return unigram_nll(training_v, validation_v)
+    ids = Tokens(facts).split
+    return unigram_nll(*(token_counts(ids[name], facts.vocabulary) for name in ("train", "validation")))
 
 
 def is_usable(folder: Path, facts: TextStats, check: Callable[[Path, TextStats], None] = check_entry) -> bool:
     """Return True if an entry can be used for `facts`."""
-    with cache_io_errors():
-        return folder.is_dir() and find_damage(folder, lambda entry: check(entry, facts)) is None
+    with cache.cache_io_errors():
+        return folder.is_dir() and cache.find_damage(folder, lambda entry: check(entry, facts)) is None
 
 
-def _count_unknown(ids: np.ndarray, tokenizer: tokenizers.Tokenizer) -> int:
+def count_unknown(ids: np.ndarray, tokenizer: tokenizers.Tokenizer) -> int:
+    """Count the unknown tokens among ids."""
     unknown = tokenizer.token_to_id(UNKNOWN)
     return 0 if unknown is None else int((ids == unknown).sum())
 
@@ -186,8 +163,8 @@ def train_tokenizer(tokenizer: Tokenizer, documents: Sequence[str], text: str) -
             settings[key] = hashlib.sha256(Path(value).read_bytes()).hexdigest()
     if not type(tokenizer).__module__.startswith(f"{OURS}."):
         settings["code"] = code_fingerprint(type(tokenizer))
-    path = cache_folder() / "tokenizers" / f"{run_id([text, settings])[:32]}.json"
-    with cache_io_errors():
+    path = cache.cache_folder() / "tokenizers" / f"{run_id([text, settings])[:32]}.json"
+    with cache.cache_io_errors():
         with contextlib.suppress(DamageError):
             return _read_tokenizer(path)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -196,7 +173,7 @@ def train_tokenizer(tokenizer: Tokenizer, documents: Sequence[str], text: str) -
                 return _read_tokenizer(path)
             except DamageError as damage:
                 if path.is_file():
-                    warn_rebuilt(path, str(damage))
+                    cache.warn_rebuilt(path, str(damage))
             trained = tokenizer.train(documents).to_str()
             checksum = path.with_suffix(".sha256")
             checksum.unlink(missing_ok=True)  # a tokenizer without one is believed if it can be read
@@ -222,20 +199,18 @@ def _read_tokenizer(path: Path) -> tokenizers.Tokenizer:
         raise DamageError(" ".join(str(error).split())) from None
 
 
-def _write_entry(folder: Path, splits: dict[str, list[str]], tokenizer: tokenizers.Tokenizer, facts: TextStats) -> None:
-    kind = np.uint16 if facts.vocabulary <= 2**16 else np.uint32
+def _write_entry(folder: Path, splits: Splits, tokenizer: tokenizers.Tokenizer, facts: TextStats) -> None:
     counted: dict[str, dict[str, int]] = {"tokens": {}, "unknown": {}}
-    arrays: dict[str, np.ndarray] = {}
+    counts = []
     for name in SPLITS:
         starts = range(0, len(splits[name]), DOCUMENTS_AT_ONCE)
         encoded = (encode(tokenizer, splits[name][start : start + DOCUMENTS_AT_ONCE]) for start in starts)
-        arrays[name] = ids = np.concatenate([np.zeros(0, np.int64), *encoded]).astype(kind)
+        ids = np.concatenate([np.zeros(0, np.int64), *encoded]).astype(facts.id_type)
         write_array(folder / f"{name}.npy", ids)
-        counted["tokens"][name], counted["unknown"][name] = len(ids), _count_unknown(ids, tokenizer)
-    (folder / UNIGRAM).write_text(to_json({"nll": _unigram_nll(arrays, facts.vocabulary)}), encoding="utf-8")
-    write_array(folder / "bytes.npy", bytes_per_token(tokenizer))
-    write_atomic(folder / "tokenizer.json", tokenizer.to_str())
-    write_stats(folder, facts, counted)
+        counted["tokens"][name], counted["unknown"][name] = len(ids), count_unknown(ids, tokenizer)
+        counts.append(token_counts(ids, facts.vocabulary))
+    (folder / UNIGRAM).write_text(to_json({"nll": unigram_nll(*counts[:2])}), encoding="utf-8")
+    write_stats(folder, tokenizer, facts, counted)
 
 
 def token_counts(ids: np.ndarray, vocabulary: int) -> np.ndarray:
@@ -247,31 +222,17 @@ def token_counts(ids: np.ndarray, vocabulary: int) -> np.ndarray:
 
 
 def row_counts(ids: np.ndarray, lengths: np.ndarray, rows: np.ndarray, vocabulary: int) -> np.ndarray:
-    """Count the occurrences of each token in some of the rows that lie end to end in `ids`, (vocabulary,).
-
-    Args:
-        ids: the tokens of all rows.
-        lengths: tokens of each row.
-        rows: numbers of the rows that count.
-        vocabulary: number of tokens.
-    """
+    """Count the occurrences of each token in rows with these numbers, which lie end to end in `ids`, (vocabulary,)."""
     chosen = np.zeros(len(lengths), dtype=bool)
     chosen[rows] = True
     return token_counts(ids[np.repeat(chosen, lengths)], vocabulary)
 
 
 def unigram_nll(training_v: np.ndarray, validation_v: np.ndarray) -> float | None:
-    """Compute the loss of the training text's unigram model on the validation text, in nats per token.
+    """Compute the loss of the training text's unigram model on the validation text, in nats per token, or None.
 
-    A token that occurs c times among n has the probability (c + 1) / (n + v): add-one smoothing, so that tokens of
-    validation alone have one too.
-
-    Args:
-        training_v: how often each token is a target of training.
-        validation_v: the same of validation.
-
-    Returns:
-        The loss, or None where validation has no targets.
+    A token that occurs c times among n has the probability (c + 1) / (n + v). The arguments count targets by token,
+    (v,).
     """
     if not validation_v.sum():
         return None

@@ -18,7 +18,7 @@ from lm.store.files import read_json, to_json, write_atomic
 from lm.store.formats import SECONDS
 from lm.store.store import Store
 from lm.store.validation import is_number
-from lm.training.adapter import device_of, evaluating, quiet, stepping
+from lm.training.adapter import quiet
 from lm.training.cell import Cell, sizes
 from lm.training.optim import tables
 from lm.training.recorder import Recorder
@@ -64,7 +64,7 @@ class Loop:
     def step(self, batch: Batch) -> float:
         """Take a step and return its seconds."""
         start = time.monotonic()
-        with stepping(self.trainer):
+        with self.trainer.precision_plugin.train_step_context():
             logits_nv = self.model(*batch.inputs).flatten(0, 1)
             loss = self.objective.loss(logits_nv, batch.targets_bt.flatten())
         loss.backward()
@@ -77,7 +77,7 @@ class Loop:
         batches = self.data.evaluation_batches("validation")
         batch = next(iter(batches))
         start = time.monotonic()
-        with torch.inference_mode(), evaluating(self.trainer):
+        with torch.inference_mode(), self.trainer.precision_plugin.val_step_context():
             self.model(*batch.inputs)
         return time.monotonic() - start, len(batches)
 
@@ -193,7 +193,7 @@ def relative_step_time(cell: Cell, threads: int) -> float | None:
     """Return the time of a training step relative to float32, on this processor; None on an accelerator."""
     with threads_of(threads):
         reduced = Loop(cell)
-        if device_of(reduced.trainer).type != "cpu":
+        if reduced.trainer.strategy.root_device.type != "cpu":
             return None
         plain = Loop(replace(cell, config=override(cell.config, {"trainer.precision": PLAIN})))
         batch = next(iter(reduced.data.training_batches(0, 1)))

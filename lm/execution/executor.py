@@ -5,11 +5,12 @@ executor is another class, and an entry in `lm/execution/factory.py`.
 """
 
 import itertools
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, ClassVar, Generic, Self, TypeVar
+from typing import Any, ClassVar, Self
 
 from lm.config.plain import shown
 from lm.config.tree import InputError
@@ -24,13 +25,7 @@ from lm.training.process import Execution
 
 @dataclass(frozen=True)
 class Handle:
-    """A submitted cell; submitted again after its end, it has another handle.
-
-    Args:
-        number: unique within an executor.
-        cell: id of the cell.
-        name: of the cell in lines for the user.
-    """
+    """A submitted cell, by its id and its name in lines for the user; submitted again, it has another number."""
 
     number: int
     cell: str
@@ -96,13 +91,9 @@ class Waiting:
 
 @dataclass(frozen=True)
 class Ended:
-    """The cell has ended; this is the last event of its handle.
+    """The cell has ended after `step`; this is the last event of its handle.
 
-    Args:
-        handle: of the cell.
-        outcome: of the cell.
-        step: last step reported.
-        broken: error of the disk that stopped it, and would stop the next cell too.
+    `broken` is the error of the disk that stopped it, and would stop the next cell too.
     """
 
     handle: Handle
@@ -115,6 +106,32 @@ Event = Started | Progress | Validation | Waiting | Ended
 
 
 # the protocol --------------------------------------------------------------------------------------------------------
+
+
+ATTEMPTS = 2
+"""Attempts at a cell whose process or machine is lost, each from the last checkpoint, until it counts as failed."""
+
+CANCEL = "cancel"
+"""Answer that asks what trains a cell to end it; others are those to a validation, whether the cell goes on."""
+
+Message = Sequence[Any]
+"""Message of what trains a cell, as JSON values: `started`; `progress` with step, steps and loss; `validation` with
+step and measured values; `waiting` with a line; from another machine `ended` with outcome, last step and disk error
+(number, text and file, or None)."""
+
+
+@dataclass(eq=False)
+class Job:
+    """A submitted cell, with its last step, its lost processes or machines, and times by the monotonic clock."""
+
+    handle: Handle
+    cell: Cell
+    execution: Execution
+    submitted: float = field(default_factory=time.monotonic)
+    step: int = 0
+    awaits_answer: bool = False
+    losses: int = 0
+    cancelled: float | None = None
 
 
 class Executor(ABC):
@@ -136,7 +153,7 @@ class Executor(ABC):
 
     Args:
         store: where the cells are trained into.
-        capacity: cells at a time.
+        capacity: largest number of cells that are submitted and have not ended.
         say: called, possibly in another thread, with a line when the submission of a cell is delayed.
         options: values of `options` by name.
     """
@@ -150,28 +167,28 @@ class Executor(ABC):
     no_loggers: ClassVar[str] = ""
     """Reason why loggers cannot follow the runs; empty if they can."""
 
-    capacity: int
-    """Largest number of cells that are submitted and have not ended."""
-
     def __init__(
         self, store: Store, capacity: int, say: LogLine = to_stderr, options: Mapping[str, str] | None = None
     ) -> None:
         self.store, self.capacity, self.say, self.settings = store, capacity, say, dict(options or {})
+        self.watches: dict[str, LeaseMonitor] = {}
+        self.numbers = itertools.count()
+        self.jobs: dict[Handle, Any] = {}
+        self.records: dict[Handle, Record | None] = {}
+        self.events: list[Event] = []
 
     @classmethod
     def packages(cls, options: Mapping[str, str]) -> list[str]:
         """Return the packages that these options need."""
         return [cls.package] if cls.package else []
 
-    @classmethod
+    @classmethod  # noqa: B027
     def check_options(cls, options: Mapping[str, str], where: str) -> None:
         """Check the values of the options. Raises InputError, which begins with `where`."""
-        return
 
-    @classmethod
+    @classmethod  # noqa: B027
     def check_reachable(cls, options: Mapping[str, str], where: str) -> None:
         """Check that the machines can be reached, within seconds. Raises InputError."""
-        return
 
     @classmethod
     def threads_each(cls, options: Mapping[str, str], workers: int) -> int:
@@ -187,24 +204,24 @@ class Executor(ABC):
         """
         return None
 
-    @abstractmethod
+    # called by the scheduler
+
     def submit(self, cell: Cell, execution: Execution, name: str) -> Handle:
-        """Submit a cell, without waiting for a cell or for a lock.
+        """Submit a cell that is not submitted here, without waiting for a cell or for a lock.
 
         It may wait seconds for a process to start, and calls `say` if that takes longer. A cell that is recorded
         already ends as recorded, unless `execution` has failures trained again.
-
-        Args:
-            cell: checked, and not submitted here already.
-            execution: settings of training.
-            name: of the cell in lines for the user.
 
         Raises:
             RuntimeError: if `capacity` cells are submitted and have not ended.
             InputError: if no process can be started.
         """
+        if len(self.jobs) >= self.capacity:
+            raise RuntimeError(f"{name}: {self.capacity} cells are being trained, as many as may be")
+        handle = Handle(next(self.numbers), cell.id, name)
+        self.jobs[handle] = self._start(handle, cell, execution)
+        return handle
 
-    @abstractmethod
     def poll(self, timeout: float) -> Sequence[Event]:
         """Return the events since the last call; wait at most `timeout` seconds for one.
 
@@ -213,22 +230,30 @@ class Executor(ABC):
         Raises:
             InputError: if a process cannot be started again, or a record cannot be read.
         """
+        if self.jobs:
+            self._listen(0.0 if self.events else timeout)
+        events, self.events = self.events, []
+        return events
 
-    @abstractmethod
     def cancel(self, handle: Handle) -> None:
         """Ask a cell to end, without waiting: it ends as interrupted, or as it was about to end.
 
         A cell that has ended is left alone. One that does not react is killed.
         """
+        if (job := self.jobs.get(handle)) is not None and job.cancelled is None:
+            job.cancelled = time.monotonic()
+            self._send(job, CANCEL)
 
     def held(self, cell: str) -> Holder | str | None:
         """Return the process that trains a cell, None if the cell can be submitted.
 
-        Call it periodically, as it watches the heartbeats of that process.
+        Call it periodically: a holder without a heartbeat from one call to the next loses the cell.
         """
-        return None
+        holder = self.store.watched(cell, self.watches.setdefault(cell, LeaseMonitor()))
+        if holder is None:
+            del self.watches[cell]
+        return holder
 
-    @abstractmethod
     def result(self, handle: Handle) -> Record | None:
         """Return the record of a cell that has ended, once its files are in the store.
 
@@ -238,6 +263,7 @@ class Executor(ABC):
         Raises:
             KeyError: for a cell that has not ended, or whose record was returned before.
         """
+        return self.records.pop(handle)
 
     @abstractmethod
     def close(self) -> None:
@@ -252,6 +278,73 @@ class Executor(ABC):
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    # implemented by each executor, with the calls below
+
+    @abstractmethod
+    def _start(self, handle: Handle, cell: Cell, execution: Execution) -> Job:
+        """Start a cell, or queue it, and return its job."""
+
+    @abstractmethod
+    def _listen(self, seconds: float) -> None:
+        """Wait for messages and ends, at most so long, and handle them."""
+
+    @abstractmethod
+    def _send(self, job: Any, answer: bool | str) -> None:
+        """Send the answer to a validation to what trains the cell, or CANCEL."""
+
+    def _release(self, job: Any) -> None:  # noqa: B027
+        """Release what is held for a cell that has ended."""
+
+    def _on_message(self, job: Any, message: Message) -> None:
+        """Turn a message, except `ended`, into an event."""
+        kind, *values = message
+        if kind == "started":
+            self.events.append(Started(job.handle))
+        elif kind == "progress":
+            job.step = values[0]
+            self.events.append(Progress(job.handle, *values))
+        elif kind == "validation":
+
+            def answer(goes_on: bool) -> None:
+                if job.awaits_answer and job.handle in self.jobs:
+                    job.awaits_answer = False
+                    self._send(job, goes_on)
+
+            job.step, job.awaits_answer = max(job.step, values[0]), True
+            self.events.append(Validation(job.handle, values[0], values[1], answer))
+        else:
+            self.events.append(Waiting(job.handle, values[0]))
+
+    def _end(self, job: Any, outcome: Outcome, record: Record | None = None, broken: OSError | None = None) -> None:
+        """Record the outcome of a cell."""
+        self._release(job)
+        del self.jobs[job.handle]
+        self.records[job.handle] = record
+        self.events.append(Ended(job.handle, outcome, job.step, broken))
+
+    def _on_worker_lost(self, job: Any, cause: str) -> bool:
+        """Handle the loss of the machine of a cell; return True if the cell must start again."""
+        job.losses += 1
+        job.awaits_answer = False
+        if job.cancelled is not None:
+            self._end(job, Outcome.INTERRUPTED)
+        elif job.losses < ATTEMPTS:
+            self._on_message(job, ("waiting", f"{cause}; tried again from its last checkpoint"))
+            return True
+        else:
+            self._give_up(job, cause, job.submitted)
+        return False
+
+    def _give_up(self, job: Any, cause: str, started: float, trace: str | None = None) -> None:
+        """Record a lost cell that was started then, unless another process has it."""
+        from lm.training.train import fail  # it imports Lightning, which a plan does without
+
+        self._release(job)
+        record = fail(job.cell, self.store, cause, time.monotonic() - started, job.execution.retrain, trace)
+        if record is None:
+            self._on_message(job, ("waiting", f"{cause}; the cell is left to {self.store.holder(job.cell.id)}"))
+        self._end(job, Outcome.INTERRUPTED if record is None else Outcome.LOST, record)
+
 
 def require_whole(options: Mapping[str, str], names: Sequence[str], where: str) -> None:
     """Check that the options of these names are whole numbers from 1. Raises InputError."""
@@ -260,91 +353,15 @@ def require_whole(options: Mapping[str, str], names: Sequence[str], where: str) 
             raise InputError(f"{where}: {name}: expected a whole number from 1, found {shown(value)}")
 
 
-Job = TypeVar("Job", bound=Any)
-"""Entry of an executor for a submitted cell."""
-
-
-class JobExecutor(Executor, Generic[Job]):
-    """An executor that keeps a job for each cell, and the events and records that the caller has not fetched."""
-
-    def __init__(
-        self, store: Store, capacity: int, say: LogLine = to_stderr, options: Mapping[str, str] | None = None
-    ) -> None:
-        super().__init__(store, capacity, say, options)
-        self.foreign = ForeignCells(store)
-        self.numbers = itertools.count()
-        self.jobs: dict[Handle, Job] = {}
-        self.records: dict[Handle, Record | None] = {}
-        self.events: list[Event] = []
-
-    @abstractmethod
-    def _start(self, handle: Handle, cell: Cell, execution: Execution) -> Job:
-        """Start a cell, or queue it, and return its job."""
-
-    def submit(self, cell: Cell, execution: Execution, name: str) -> Handle:
-        """Start training a cell; raise RuntimeError where the executor is full."""
-        if len(self.jobs) >= self.capacity:
-            raise RuntimeError(f"{name}: {self.capacity} cells are being trained, as many as may be")
-        handle = Handle(next(self.numbers), cell.id, name)
-        self.jobs[handle] = self._start(handle, cell, execution)
-        return handle
-
-    def held(self, cell: str) -> Holder | str | None:
-        """Return who holds a cell that another command trains; None where nobody does."""
-        return self.foreign.held(cell)
-
-    def result(self, handle: Handle) -> Record | None:
-        """Return the record of a finished cell and forget it."""
-        return self.records.pop(handle)
-
-    def _take_events(self) -> list[Event]:
-        """Return the events since the last call."""
-        events, self.events = self.events, []
-        return events
-
-    def _end(self, ended: Ended, record: Record | None = None) -> None:
-        """Record the outcome of a cell."""
-        del self.jobs[ended.handle]
-        self.records[ended.handle] = record
-        self.events.append(ended)
-
-
-# cells of other commands, on this machine or others ------------------------------------------------------------------
-
-
-class ForeignCells:
-    """Monitor of cells whose locks other processes hold.
-
-    Args:
-        store: where the cells are trained into.
-    """
-
-    def __init__(self, store: Store) -> None:
-        self.store = store
-        self.watches: dict[str, LeaseMonitor] = {}
-
-    def held(self, cell: str) -> Holder | str | None:
-        """Return the holder of a cell, None if the cell is free.
-
-        A holder without a heartbeat from one call to the next loses the cell.
-        """
-        holder = self.store.watched(cell, self.watches.setdefault(cell, LeaseMonitor()))
-        if holder is None:
-            del self.watches[cell]
-        return holder
-
-
 def by_process(holders: Sequence[Holder | str]) -> dict[str, int]:
     """Return the number of cells that each command holds, by a phrase that names its process and host."""
-    by_command: dict[tuple[int, str] | str, list[Holder]] = {}
-    unknown = 0
+    by_command: dict[tuple[int, str], list[Holder]] = {}
     for holder in holders:
-        if isinstance(holder, str):
-            unknown += 1
-        else:
+        if not isinstance(holder, str):
             by_command.setdefault((holder.parent_pid, holder.host), []).append(holder)
     counts = {}
     for own in by_command.values():
         first = min(own, key=lambda holder: holder.since)
         counts[f"process {first.parent_pid} on host {first.host} since {first.when()}"] = len(own)
+    unknown = sum(isinstance(holder, str) for holder in holders)
     return {**counts, **({"a process that left no name": unknown} if unknown else {})}

@@ -44,11 +44,7 @@ Body = Callable[..., None]
 def start_process(body: Body, arguments: tuple[Any, ...], name: str, say: LogLine) -> tuple[Any, Connection]:
     """Start a process, by a new fork server if the last one has ended; return it with the pipe to it.
 
-    Args:
-        body: runs in the process, with its end of the pipe and the arguments.
-        arguments: of the body.
-        name: of the process, also in lines for the user.
-        say: called with a line when the process cannot be started yet.
+    The body runs in it, with its end of the pipe and the arguments. `say` is called with a line if that takes long.
 
     Raises:
         InputError: if every fork server ends before it has started the process.
@@ -75,22 +71,19 @@ def start_process(body: Body, arguments: tuple[Any, ...], name: str, say: LogLin
 
 
 def _run(body: Body, pipe: Connection, *arguments: Any) -> None:
-    """Run the body of a process, which exits with its parent."""
-    threading.Thread(target=_exit_with_parent, daemon=True).start()
-    if (parent := multiprocessing.parent_process()) is not None:
-        os.environ[PARENT_VARIABLE] = str(parent.pid)
-    body(pipe, *arguments)
+    """Run the body of a process, which exits with the process of the command: an orphan would keep the cell's lock.
 
-
-def _exit_with_parent() -> None:
-    """Exit once the parent has exited: an orphan would keep the cell's lock.
-
-    The parent is the process of the command. The fork server between the two may die without harm.
+    The fork server between the two may die without harm.
     """
-    parent = multiprocessing.parent_process()
-    if parent is not None:
+    parent: Any = multiprocessing.parent_process()
+
+    def exit_with_parent() -> None:
         parent.join()
         os._exit(1)
+
+    threading.Thread(target=exit_with_parent, daemon=True).start()
+    os.environ[PARENT_VARIABLE] = str(parent.pid)
+    body(pipe, *arguments)
 
 
 def start_fork_server() -> None:
@@ -110,9 +103,7 @@ def start_fork_server() -> None:
 
 def fork_server_pid() -> int | None:
     """Return the process number of multiprocessing's fork server, None if none was started."""
-    server = getattr(forkserver, "_forkserver", None)
-    pid: int | None = getattr(server, "_forkserver_pid", None)
-    return pid
+    return getattr(getattr(forkserver, "_forkserver", None), "_forkserver_pid", None)
 
 
 # temporary folders, some of which hold the sockets of fork servers ---------------------------------------------------
@@ -121,8 +112,7 @@ def fork_server_pid() -> int | None:
 def make_tempdir(name: str) -> Path:
     """Make a temporary folder of this process, which a later command removes if this one is killed.
 
-    Raises:
-        InputError: if there is no folder for temporary files.
+    Raises InputError if there is no folder for temporary files.
     """
     remove_stale_tempdirs()
     folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{name}-"))
@@ -137,11 +127,7 @@ def mark_owner(folder: Path) -> None:
 
 
 def remove_stale_tempdirs() -> None:
-    """Remove the temporary folders of killed commands on this machine.
-
-    Raises:
-        InputError: if there is no folder for temporary files.
-    """
+    """Remove the temporary folders of killed commands. Raises InputError if there is no folder for temporary files."""
     for folder in list(Path(temporary_folder()).glob(f"{PREFIX}*")):
         with contextlib.suppress(OSError):  # of another user, or removed by its own command
             marks = [name.removeprefix(MARK) for name in os.listdir(folder) if name.startswith(MARK)]
@@ -151,10 +137,7 @@ def remove_stale_tempdirs() -> None:
 
 @contextlib.contextmanager
 def stale_tempdirs_removed() -> Iterator[None]:
-    """Remove stale temporary folders before and after the block.
-
-    Once more after it, as another command may be killed meanwhile and never be run again.
-    """
+    """Remove stale temporary folders before and after the block, as another command may be killed meanwhile."""
     remove_stale_tempdirs()
     try:
         yield

@@ -14,15 +14,9 @@ MAX_CHECK_INTERVAL = 10.0
 
 
 class SilenceMonitor:
-    """Monitor of the silence of one worker.
+    """Monitor of the silence of one worker: call `record_activity` on every message and `check` periodically.
 
-    Call `record_activity` on every message and `check` periodically. `check` returns a warning line or None.
-
-    Args:
-        pid: process number.
-        clock: seconds since any moment.
-        state: returns the state of a process as Linux reports it.
-        busy: returns the processor seconds that a process has used.
+    `state` and `busy` return the state of a process and the processor seconds that it has used.
     """
 
     def __init__(
@@ -32,20 +26,17 @@ class SilenceMonitor:
         state: Callable[[int], str | None] = process_status,
         busy: Callable[[int], float | None] = cpu_seconds,
     ) -> None:
-        self.pid = pid
-        self.state = state
-        self.busy = busy
+        self.pid, self.state, self.busy = pid, state, busy
         self.stopped, self.quiet = BackoffReporter(FIRST_SECONDS, clock), BackoffReporter(QUIET_SECONDS, clock)
-        self.used = busy(pid)
         self.over = False
-        self.clock, self.last_check, self.silent = clock, clock(), 0.0
+        self.clock, self.last_check = clock, clock()
+        self.record_activity()
 
     def record_activity(self) -> None:
         """Record that the process has sent a message."""
         self.stopped.restart()
         self.quiet.restart()
-        self.used = self.busy(self.pid)
-        self.silent = 0.0
+        self.used, self.silent = self.busy(self.pid), 0.0
 
     def seconds_silent(self) -> float:
         """Return the seconds since the last message.
@@ -65,20 +56,15 @@ class SilenceMonitor:
         if process_state in ENDED and not self.over:  # the fork server will report it any moment
             self.over = True
             self.stopped.restart()
-        if process_state in STOPPED or process_state in ENDED:
-            if not self.stopped.should_report():
-                return None
-            if process_state in STOPPED:
-                return f"no word for {self.quiet.lasted:z.0f} s: process {self.pid} is stopped, SIGCONT lets it go on"
-            return f"no word for {self.quiet.lasted:z.0f} s: process {self.pid} has ended; the fork server is silent"
-        if not self.quiet.should_report():
-            return None
-        now = self.busy(self.pid)
-        used = "" if now is None or self.used is None else f" and has used {now - self.used:z.0f} s of a processor"
-        return (
-            f"no word for {self.quiet.lasted:z.0f} s: process {self.pid} lives{used}; "
-            "long steps, compilation and evaluation are silent"
-        )
+        if process_state in STOPPED:
+            is_due, what = self.stopped.should_report(), "is stopped, SIGCONT lets it go on"
+        elif process_state in ENDED:
+            is_due, what = self.stopped.should_report(), "has ended; the fork server is silent"
+        else:
+            is_due, now = self.quiet.should_report(), self.busy(self.pid)
+            used = "" if now is None or self.used is None else f" and has used {now - self.used:z.0f} s of a processor"
+            what = f"lives{used}; long steps, compilation and evaluation are silent"
+        return f"no word for {self.quiet.lasted:z.0f} s: process {self.pid} {what}" if is_due else None
 
 
 class SlowBlockWarning:

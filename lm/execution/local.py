@@ -1,27 +1,28 @@
 """Executor of this machine: a process a cell, and the recovery of cells whose process was killed."""
 
 import contextlib
+import faulthandler
+import json
 import os
 import signal
+import sys
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
-from lm.execution.executor import Ended, Event, Handle, JobExecutor, Outcome, Progress, Started, Validation, Waiting
+from lm.execution.executor import ATTEMPTS, CANCEL, Executor, Handle, Job, Message, Outcome
 from lm.execution.fork_server import MAX_FORKSERVER_RESTARTS, start_process
 from lm.execution.heartbeat import SilenceMonitor
-from lm.execution.process import train_one
+from lm.store.files import disk_error
+from lm.store.leases import HeldError, LostError
 from lm.store.record import Record
-from lm.store.store import STACK
+from lm.store.store import LOG, STACK, Store
 from lm.training.cell import Cell
-from lm.training.process import Execution
-from lm.training.train import fail
-
-ATTEMPTS = 2
-"""Attempts at a cell whose process is killed from outside, each from the last checkpoint, until it counts as failed."""
+from lm.training.process import Execution, on_heartbeat
+from lm.training.train import train
 
 STACK_SECONDS = 2.0
 """Time for a hanging process to write its stack."""
@@ -31,6 +32,9 @@ GRACE_SECONDS = 5.0
 
 INNERMOST = 3
 """Calls that the error of a hung process names."""
+
+URGENT = ("validation", "ended")
+"""Kinds of messages that a worker on another machine sends immediately."""
 
 UNKNOWN_CODE = 255
 """Exit code of a process whose fork server has ended: it may have exited, or run on."""
@@ -44,8 +48,6 @@ class Attempt:
         process: handle of the process.
         pipe: to the process; closed once the process has closed its end, which it does by exiting.
         before: the record that the cell had already.
-        step: the last one reported.
-        awaits_answer: the cell waits for the answer to a validation.
         stopped: the answer to a validation was to stop.
         broken: error of the disk that stopped the cell.
         held: another process has the lock of the cell.
@@ -56,8 +58,6 @@ class Attempt:
     pipe: Connection
     before: Record | None
     started: float = field(default_factory=time.monotonic)
-    step: int = 0
-    awaits_answer: bool = False
     stopped: bool = False
     broken: OSError | None = None
     held: bool = False
@@ -82,45 +82,31 @@ class Attempt:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.process.pid, number)
 
-    def drain(self) -> None:
-        """Discard the messages of the process, and close the pipe if the process has closed its end."""
-        with contextlib.suppress(EOFError, OSError):
-            while not self.pipe.closed and self.pipe.poll():
-                self.pipe.recv()
-            return
-        self.pipe.close()
-
-    def answer(self, goes_on: bool) -> None:
-        """Answer the last validation, once: whether the cell goes on."""
-        if not self.awaits_answer:
-            return
-        self.awaits_answer, self.stopped = False, not goes_on
-        with contextlib.suppress(OSError):  # it has exited since
-            self.pipe.send(goes_on)
+    def receive(self) -> list[Any] | None:
+        """Return one message, None after closing the pipe if the process has closed its end."""
+        try:
+            return list(self.pipe.recv())
+        except (EOFError, OSError):
+            self.pipe.close()
+            return None
 
 
-@dataclass
-class Job:
-    """A submitted cell.
+@dataclass(eq=False)
+class LocalJob(Job):
+    """A submitted cell of this executor.
 
     Args:
         slot: index among the running cells, which chooses the accelerator.
-        tries: processes started for the cell, except those whose fork server ended.
+        attempt: the last one.
         servers: fork servers that ended under the cell.
-        cancelled: time of the cancellation, by the monotonic clock.
     """
 
-    handle: Handle
-    cell: Cell
-    execution: Execution
-    slot: int
+    slot: int = 0
     attempt: Attempt = field(init=False)
-    tries: int = 0
     servers: int = 0
-    cancelled: float | None = None
 
 
-class Local(JobExecutor[Job]):
+class Local(Executor):
     """Executor of processes on this machine, each with one cell and one accelerator, if any.
 
     They are forked from a server that has imported everything, and exit when this process does.
@@ -128,145 +114,118 @@ class Local(JobExecutor[Job]):
 
     broken = False
 
-    def poll(self, timeout: float) -> Sequence[Event]:
-        """Return the events of the processes, after `timeout` seconds at the latest."""
-        self._listen(0.0 if self.events else timeout)
-        for job in [job for job in self.jobs.values() if job.attempt.has_exited]:
-            if self._finish_attempt(job):
-                self._start_attempt(job)
-        for job in self.jobs.values():
-            if job.cancelled is not None and time.monotonic() - job.cancelled > GRACE_SECONDS:
-                job.attempt.send_signal(signal.SIGKILL)
-            self._end_if_hung(job)
-            if (line := job.attempt.silence.check()) is not None:
-                self.events.append(Waiting(job.handle, line))
-        return self._take_events()
-
-    def cancel(self, handle: Handle) -> None:
-        """Send the process of a cell SIGTERM, once."""
-        if (job := self.jobs.get(handle)) is not None and job.cancelled is None:
-            job.cancelled = time.monotonic()
-            job.attempt.send_signal(signal.SIGTERM)
-
     def close(self) -> None:
         """End all processes, by force after a time of grace."""
         attempts = [job.attempt for job in self.jobs.values()]
         for attempt in attempts:
             attempt.send_signal(signal.SIGTERM)
         deadline = time.monotonic() + GRACE_SECONDS
-        while time.monotonic() < deadline:
+        while time.monotonic() < deadline and not all(attempt.has_exited for attempt in attempts):
             for attempt in attempts:
-                attempt.drain()  # a process whose messages nobody reads may wait for ever
-            if all(attempt.has_exited for attempt in attempts):
-                break
+                while not attempt.pipe.closed and attempt.pipe.poll():
+                    attempt.receive()  # a process whose messages nobody reads may wait for ever
             time.sleep(0.02)
         for attempt in attempts:
             attempt.send_signal(signal.SIGKILL)
         self.jobs.clear()
 
-    def _start(self, handle: Handle, cell: Cell, execution: Execution) -> Job:
+    def _start(self, handle: Handle, cell: Cell, execution: Execution) -> LocalJob:
         busy_slots = {job.slot for job in self.jobs.values()}
-        job = Job(handle, cell, execution, next(slot for slot in range(self.capacity) if slot not in busy_slots))
+        free_slot = next(slot for slot in range(self.capacity) if slot not in busy_slots)
+        job = LocalJob(handle, cell, execution, slot=free_slot)
         self._start_attempt(job)
         return job
 
-    def _start_attempt(self, job: Job) -> None:
+    def _start_attempt(self, job: LocalJob) -> None:
         """Start a process for a cell."""
         cell = job.cell
         before = self.store.record(cell.id) if self.store.finished(cell.id) else None
         slot = job.slot if cell.config["trainer"]["devices"] == 1 else None
         process, pipe = start_process(train_one, (cell, self.store, job.execution, slot), job.handle.name, self.say)
-        job.tries += 1
-        job.attempt = Attempt(process, pipe, before)
-        self.events.append(Started(job.handle))
+        job.attempt, job.step, job.awaits_answer = Attempt(process, pipe, before), 0, False
+        self._on_message(job, ("started",))
 
-    def _listen(self, timeout: float) -> None:
-        """Wait for a message or the end of a process, and handle one message of each that sent any."""
+    def _listen(self, seconds: float) -> None:
+        """Handle one message of each process that sent any, the ends of processes, and silent processes."""
         jobs = {job.attempt.pipe: job for job in self.jobs.values() if not job.attempt.pipe.closed}
         ends = [job.attempt.process.sentinel for job in self.jobs.values() if not job.attempt.is_orphaned]
-        if not jobs and not ends:
-            return
-        for pipe in wait([*jobs, *ends], timeout):
+        for pipe in wait([*jobs, *ends], seconds) if jobs or ends else ():
             if isinstance(pipe, Connection):
                 self._receive(jobs[pipe])
+        for job in [job for job in self.jobs.values() if job.attempt.has_exited]:
+            self._finish_attempt(job)
+        for job in self.jobs.values():
+            attempt, limit = job.attempt, job.execution.hang_seconds
+            if job.cancelled is not None and time.monotonic() - job.cancelled > GRACE_SECONDS:
+                attempt.send_signal(signal.SIGKILL)
+            if attempt.hung is not None:
+                if time.monotonic() - attempt.hung > STACK_SECONDS:
+                    attempt.send_signal(signal.SIGKILL)
+            elif attempt.silence.seconds_silent() > limit > 0 and not job.awaits_answer:
+                attempt.hung = time.monotonic()
+                attempt.send_signal(signal.SIGUSR1)  # asks it for its stack
+                what_next = "started once more" if job.losses + 1 < ATTEMPTS else "given up"
+                line = f"no word for {limit / 60:z.3g} minutes: process {attempt.process.pid} is ended, {what_next}"
+                self._on_message(job, ("waiting", line))
+            if (warning := attempt.silence.check()) is not None:
+                self._on_message(job, ("waiting", warning))
 
-    def _receive(self, job: Job) -> None:
+    def _send(self, job: LocalJob, answer: bool | str) -> None:
+        if answer == CANCEL:
+            job.attempt.send_signal(signal.SIGTERM)
+            return
+        job.attempt.stopped = not answer
+        with contextlib.suppress(OSError):  # it has exited since
+            job.attempt.pipe.send(answer)
+
+    def _receive(self, job: LocalJob) -> None:
         """Handle one message, or the end of the pipe."""
-        handle, attempt = job.handle, job.attempt
-        try:
-            kind, *message = attempt.pipe.recv()
-        except (EOFError, OSError):
-            attempt.pipe.close()
+        attempt = job.attempt
+        if (message := attempt.receive()) is None:
             return
         attempt.silence.record_activity()
-        if kind == "progress":
-            attempt.step = message[0]
-            self.events.append(Progress(handle, *message))
-        elif kind == "waiting":
-            self.events.append(Waiting(handle, message[0]))
-        elif kind == "disk":
-            attempt.broken = OSError(*message)
-        elif kind == "held":
+        if message[0] == "disk":
+            attempt.broken = OSError(*message[1:])
+        elif message[0] == "held":
             attempt.held = True
-        elif kind == "validation":
-            attempt.step, attempt.awaits_answer = max(attempt.step, message[0]), True
-            self.events.append(Validation(handle, message[0], message[1], attempt.answer))
+        elif message[0] != "alive":
+            self._on_message(job, message)
 
-    def _finish_attempt(self, job: Job) -> bool:
-        """Handle a process that has exited; return True if the cell must start again."""
-        attempt = job.attempt
+    def _finish_attempt(self, job: LocalJob) -> None:
+        """Handle a process that has exited: end the cell with its new record, if any, or start it again."""
+        cell, attempt, again = job.cell, job.attempt, job.execution.retrain
         while not attempt.pipe.closed and attempt.pipe.poll():
             self._receive(job)
         attempt.process.join()
         attempt.pipe.close()
         self.broken = self.broken or attempt.broken is not None
-        outcome, record = self._outcome(job)
-        if outcome is None and not self.broken:
-            return True
-        self._end(Ended(job.handle, outcome or Outcome.INTERRUPTED, attempt.step, attempt.broken), record)
-        return False
-
-    def _end_if_hung(self, job: Job) -> None:
-        """Kill a process without a message for too long, after asking it for its stack."""
-        attempt, limit = job.attempt, job.execution.hang_seconds
-        if attempt.hung is not None:
-            if time.monotonic() - attempt.hung > STACK_SECONDS:
-                attempt.send_signal(signal.SIGKILL)
-        elif attempt.silence.seconds_silent() > limit > 0 and not attempt.awaits_answer:
-            attempt.hung = time.monotonic()
-            attempt.send_signal(signal.SIGUSR1)
-            what_next = "started once more" if job.tries < ATTEMPTS else "given up"
-            line = f"no word for {limit / 60:z.3g} minutes: process {attempt.process.pid} is ended, {what_next}"
-            self.events.append(Waiting(job.handle, line))
-
-    def _outcome(self, job: Job) -> tuple[Outcome | None, Record | None]:
-        """Return the outcome of the cell and its new record, if any; no outcome if it must start again."""
-        cell, attempt, again = job.cell, job.attempt, job.execution.retrain
         code = attempt.process.exitcode
         stored = self.store.record(cell.id) if self.store.finished(cell.id) else None
+        outcome = None
         if stored is not None and (stored != attempt.before or not self.store.pending(cell.id, again)):
-            return Outcome.RECORDED, stored
+            self._end(job, Outcome.RECORDED, stored, attempt.broken)
+            return
         if attempt.held:
-            return (Outcome.INTERRUPTED if job.cancelled is not None else Outcome.LOCKED_ELSEWHERE), None
-        if attempt.stopped and code in (0, UNKNOWN_CODE) and not self.store.work(cell.id).is_dir():
-            return Outcome.PRUNED, None
-        if attempt.broken is not None or job.cancelled is not None or code in (0, -signal.SIGINT, -signal.SIGTERM):
-            return Outcome.INTERRUPTED, None
-        if code == UNKNOWN_CODE:
-            job.tries -= 1
+            outcome = Outcome.INTERRUPTED if job.cancelled is not None else Outcome.LOCKED_ELSEWHERE
+        elif attempt.stopped and code in (0, UNKNOWN_CODE) and not self.store.work(cell.id).is_dir():
+            outcome = Outcome.PRUNED
+        elif attempt.broken is not None or job.cancelled is not None or code in (0, -signal.SIGINT, -signal.SIGTERM):
+            outcome = Outcome.INTERRUPTED
+        elif code == UNKNOWN_CODE:
             job.servers += 1
-            return (None if job.servers < MAX_FORKSERVER_RESTARTS else Outcome.INTERRUPTED), None
-        if code < 0 and job.tries < ATTEMPTS:
-            return None, None
-        cause, trace = describe_exit(code), None
-        if attempt.hung is not None:
-            cause, trace = describe_hang(self.store.work(cell.id) / STACK, job.execution.hang_seconds)
-        record = fail(cell, self.store, cause, time.monotonic() - attempt.started, again, trace)
-        if record is None:
-            left = f"{cause}; the cell is left to {self.store.holder(cell.id)}"
-            self.events.append(Waiting(job.handle, left))
-            return Outcome.INTERRUPTED, None
-        return Outcome.LOST, record
+            outcome = None if job.servers < MAX_FORKSERVER_RESTARTS else Outcome.INTERRUPTED
+        else:
+            job.losses += 1
+            if code > 0 or job.losses >= ATTEMPTS:
+                cause, trace = describe_exit(code), None
+                if attempt.hung is not None:
+                    cause, trace = describe_hang(self.store.work(cell.id) / STACK, job.execution.hang_seconds)
+                self._give_up(job, cause, attempt.started, trace)
+                return
+        if outcome is None and not self.broken:
+            self._start_attempt(job)
+        else:
+            self._end(job, outcome or Outcome.INTERRUPTED, None, attempt.broken)
 
 
 def describe_exit(code: int) -> str:
@@ -287,3 +246,114 @@ def describe_hang(path: Path, seconds: float) -> tuple[str, str | None]:
     main_thread = stack.rpartition("most recent call first):")[2]  # the first thread is the last in the file
     calls = [line.strip() for line in main_thread.splitlines() if line.strip()][:INNERMOST]
     return f"{message}; it was in {', called from '.join(calls)}" if calls else message, stack or None
+
+
+class RemoteWorker(Local):
+    """Trainer of one cell on the machine of a worker, as `Local` trains it, whose events are messages too.
+
+    Args:
+        store: where the cell is trained into.
+        name: of the cell in lines for the user, which every event has already.
+    """
+
+    def __init__(self, store: Store, name: str) -> None:
+        super().__init__(store, 1, lambda line: self.messages.append(("waiting", line.removeprefix(f"{name}: "))))
+        self.messages: list[Message] = []
+
+    @property
+    def awaits_answer(self) -> bool:
+        """True if the cell waits for the answer to a validation."""
+        return any(job.awaits_answer for job in self.jobs.values())
+
+    def take_messages(self, seconds: float) -> list[Message]:
+        """Return the messages of the next seconds, at once if one is urgent."""
+        deadline = time.monotonic() + seconds
+        while True:
+            self.poll(max(0.0, deadline - time.monotonic()))
+            if not self.jobs or time.monotonic() >= deadline or any(kind in URGENT for kind, *_ in self.messages):
+                messages, self.messages = self.messages, []
+                return messages
+
+    def answer(self, answer: bool | str) -> None:
+        """Answer the last validation, or cancel the cell."""
+        for job in self.jobs.values():
+            if answer == CANCEL:
+                self.cancel(job.handle)
+            elif job.awaits_answer:
+                job.awaits_answer = False
+                self._send(job, bool(answer))
+
+    def _on_message(self, job: LocalJob, message: Message) -> None:
+        super()._on_message(job, message)
+        self.messages.append(tuple(message))
+
+    def _end(
+        self, job: LocalJob, outcome: Outcome, record: Record | None = None, broken: OSError | None = None
+    ) -> None:
+        super()._end(job, outcome, record, broken)
+        error = None if broken is None else (broken.errno, broken.strerror, broken.filename)
+        self.messages.append(("ended", outcome.value, job.step, error))
+
+
+# in the process of a cell ---------------------------------------------------------------------------------------------
+
+
+def train_one(pipe: Connection, cell: Cell, store: Store, execution: Execution, slot: int | None) -> None:
+    """Train a cell in this process, with messages through the pipe.
+
+    `slot` chooses its accelerator, None leaves it all of them. Messages: `alive`; `progress`; `validation`, which
+    expects an answer; `waiting` with a line; `held` if another process has the cell; `disk` with the error that
+    stopped it.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
+    sys.modules["__main__"].__spec__ = None
+    if slot is not None and (devices := accelerators_visible()):
+        os.environ["CUDA_VISIBLE_DEVICES"] = devices[slot % len(devices)]
+    # Lightning starts the other processes of a multi-device cell with this process's command line.
+    work = store.work(cell.id)
+    script = str(Path(__file__).with_name("worker.py"))
+    sys.argv = [script, str(work), json.dumps(asdict(execution)), json.dumps(sys.path)]
+
+    def tell(*message: Any) -> None:
+        with contextlib.suppress(OSError):
+            pipe.send(message)
+
+    def judge(step: int, measured: Mapping[str, float]) -> bool:
+        try:
+            pipe.send(("validation", step, measured))
+            return bool(pipe.recv())
+        except (EOFError, OSError):  # the parent is gone
+            os._exit(1)
+
+    def redirect_output(work: Path) -> None:
+        """Redirect output to the log of the cell, and the stack on SIGUSR1 to a file beside it."""
+        log = os.open(work / LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        os.close(log)
+        faulthandler.register(signal.SIGUSR1, os.open(work / STACK, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644))
+
+    report = lambda *progress: tell("progress", *progress)  # noqa: E731
+    say = lambda line: tell("waiting", line)  # noqa: E731
+    try:
+        with on_heartbeat(lambda: tell("alive")):
+            train(cell, store, report, execution, judge, say, redirect_output, wait=False)
+    except HeldError:
+        tell("held")
+    except LostError as error:
+        tell("waiting", str(error))
+        tell("held")
+        os._exit(0)  # nothing may be written any more, not even what a buffer holds
+    except OSError as error:
+        if (error_of_disk := disk_error(error)) is None:
+            raise
+        tell("disk", error_of_disk.errno, error_of_disk.strerror, error_of_disk.filename)
+        os._exit(0)  # nothing may be written any more, not even what a buffer holds
+
+
+def accelerators_visible() -> list[str]:
+    """Return the names of the CUDA devices that this process may use, without starting CUDA in it."""
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if named is not None:
+        return [name for name in named.split(",") if name.strip()]
+    return [str(index) for index in range(len(list(Path("/proc/driver/nvidia/gpus").glob("*"))))]

@@ -1,19 +1,18 @@
 """Resources of this machine, its description, the speed of its precisions, and checks of the settings of a command."""
 
-import math
 import os
 import platform
 import re
 import statistics
 import time
 from collections.abc import Callable
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from lm.config.plain import shown
 from lm.config.tree import InputError, require_place
 from lm.store.files import require_own
+from lm.store.validation import is_number
 
 MOST_WORKERS = 1024
 """Largest number of processes at a time on one machine."""
@@ -23,8 +22,6 @@ FLAGS = (
     *("asimd", "sve", "sve2", "bf16", "i8mm", "sme"),
 )
 """Flags of a processor on which the speed of matrix products depends."""
-
-PACKAGES = ("torch", "lightning", "torchmetrics", "numpy", "transformers", "x-transformers", "litgpt")
 
 PLAIN = "32-true"
 
@@ -89,36 +86,13 @@ def require_run_settings(
     require_place(out, called("out"), folder=True)
     if os.path.islink(out / "cells"):  # better now than when the report is refused after training
         require_own(out, ["cells"])
-    if not (_is_number(checkpoint_seconds) and 0 <= checkpoint_seconds < math.inf):
+    if not (is_number(checkpoint_seconds) and checkpoint_seconds >= 0):
         raise InputError(f"{called('checkpoint_seconds')}: expected a number from 0, found {shown(checkpoint_seconds)}")
     if workers is not None and not (type(workers) is int and 1 <= workers <= MOST_WORKERS):
         raise InputError(f"{called('workers')}: expected 1 or more, {MOST_WORKERS} at most, found {shown(workers)}")
-    if not (_is_number(hang_minutes) and 0 <= hang_minutes < math.inf):
+    if not (is_number(hang_minutes) and hang_minutes >= 0):
         where = called("hang_minutes")
         raise InputError(f"{where}: expected a number from 0, 0 for never, found {shown(hang_minutes)}")
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def describe_machine(threads: int) -> dict[str, Any]:
-    """Return processor, usable cores, threads, memory and the versions of the packages that are compared."""
-    import torch
-
-    description = cpuinfo()
-    return {
-        "processor": processor(description),
-        "cores": cores(),
-        "threads": threads,
-        "flags": flags(description),
-        "memory_gib": memory_gib(),
-        "system": platform.system(),
-        "python": platform.python_version(),
-        "blas": blas(torch.__config__.show()),
-        "vectors": torch.backends.cpu.get_cpu_capability(),
-        "packages": {name: version for name in PACKAGES if (version := installed(name))},
-    }
 
 
 def processor(cpuinfo: str) -> str:
@@ -134,46 +108,18 @@ def flags(cpuinfo: str) -> list[str]:
     return [flag for flag in FLAGS if flag in has]
 
 
-def blas(shown: str) -> str:
-    """Return the library that multiplies matrices, from the text of `torch.__config__.show`."""
-    named = re.search(r"BLAS_INFO=(\w+)", shown)
-    one_dnn = ", oneDNN" if re.search(r"USE_MKLDNN=(?:ON|1)\b", shown) else ""
-    return (named[1] if named else "unknown") + one_dnn
-
-
-def installed(package: str) -> str | None:
-    """Return the version of a package, None if it is not installed."""
+def proc_file(name: str) -> str:
+    """Return a file of Linux on processor or memory, empty on other systems."""
     try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
-
-
-def cpuinfo() -> str:
-    """Return the description of the processor by Linux, empty on other systems."""
-    return _read(Path("/proc/cpuinfo"))
-
-
-def memory_gib() -> float | None:
-    """Return the memory of this machine in GiB, None if it is not available."""
-    return _gib("MemTotal")
-
-
-def available_gib() -> float | None:
-    """Return the memory in GiB that a new process could take now, None if it is not available."""
-    return _gib("MemAvailable")
-
-
-def _gib(entry: str) -> float | None:
-    line = re.search(rf"^{entry}:\s*(\d+) kB", _read(Path("/proc/meminfo")), re.MULTILINE)
-    return round(int(line[1]) / 2**20, 1) if line else None
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace")
+        return Path("/proc", name).read_text(encoding="utf-8", errors="replace")
     except OSError:
         return ""
+
+
+def memory_gib(entry: str = "MemTotal") -> float | None:
+    """Return the memory of this machine, or another entry of Linux about it, in GiB; None if it is not available."""
+    line = re.search(rf"^{entry}:\s*(\d+) kB", proc_file("meminfo"), re.MULTILINE)
+    return round(int(line[1]) / 2**20, 1) if line else None
 
 
 # speed of reduced precisions ------------------------------------------------------------------------------------------
@@ -182,22 +128,13 @@ def _read(path: Path) -> str:
 def in_turn(
     reduced: Callable[[], object], plain: Callable[[], object], clock: Callable[[], float] = time.perf_counter
 ) -> float:
-    """Return the median seconds of `reduced` over those of `plain`, timed in turn after a warm-up of each.
-
-    Args:
-        reduced: does the work in a reduced precision.
-        plain: does it in float32.
-        clock: seconds since any moment.
-    """
-    workloads = (reduced, plain)
-    for workload in workloads:
-        workload()
+    """Return the median seconds of `reduced` over those of `plain`, timed in turn after a warm-up of each."""
     seconds: tuple[list[float], list[float]] = ([], [])
-    for _ in range(ROUNDS):
-        for workload, durations in zip(workloads, seconds, strict=True):
+    for round_ in range(1 + ROUNDS):
+        for workload, durations in zip((reduced, plain), seconds, strict=True):
             start = clock()
             workload()
-            durations.append(clock() - start)
+            durations += [clock() - start] if round_ else []
         if sum(map(sum, seconds)) > SECONDS:
             break
     return statistics.median(seconds[0]) / statistics.median(seconds[1])

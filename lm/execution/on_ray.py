@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 
 from lm.config.plain import shown
 from lm.config.tree import InputError
-from lm.execution.executor import Handle, Outcome, require_whole
+from lm.execution.executor import CANCEL, Executor, Handle, Job, Outcome, require_whole
 from lm.execution.factory import HOST_PORT
 from lm.execution.fork_server import make_tempdir
 from lm.execution.machine import cores, env_threads, threads_each
@@ -35,7 +35,6 @@ from lm.execution.ray_task import (
     train_on_node,
     write_files,
 )
-from lm.execution.remote import CANCEL, RemoteExecutor, RemoteJob
 from lm.store.files import disk_error
 from lm.store.leases import LostError
 from lm.store.locks import FIRST_SECONDS, BackoffReporter, LogLine, to_stderr
@@ -67,14 +66,13 @@ REACH_SECONDS = 5.0
 
 
 @dataclass(eq=False)
-class OnRay(RemoteJob):
+class OnRay(Job):
     """A submitted cell of this executor.
 
     Args:
         lock: the cell's lock, None until it is held.
         attempt: number of the attempt.
         task: Ray's reference to the result of the task, None while there is none.
-        needs: cores and devices of the task.
         has_started: the task has started on a node.
         early: tasks lost before they had started.
         sent_files: references to pieces that the task may still fetch.
@@ -83,14 +81,13 @@ class OnRay(RemoteJob):
     lock: ExitStack | None = None
     attempt: int = -1
     task: Any = None
-    needs: Mapping[str, float] = field(default_factory=dict)
     has_started: bool = False
     early: int = 0
     waits: BackoffReporter = field(default_factory=lambda: BackoffReporter(FIRST_SECONDS))
     sent_files: Files = ()
 
 
-class Ray(RemoteExecutor[OnRay]):
+class Ray(Executor):
     """Executor of tasks on the nodes of a Ray cluster.
 
     Args:
@@ -128,13 +125,12 @@ class Ray(RemoteExecutor[OnRay]):
             for job in self.jobs.values():
                 if job.lock:
                     job.lock.close()
-                if job.task is None:
-                    continue
                 with contextlib.suppress(RayError, ConnectionError):
-                    self._send(job, CANCEL) if job.has_started else ray.cancel(job.task, force=True)
+                    if job.task is not None:
+                        self._send(job, CANCEL) if job.has_started else ray.cancel(job.task, force=True)
             self.jobs.clear()
-            if tasks:
-                with contextlib.suppress(RayError, ConnectionError):
+            with contextlib.suppress(RayError, ConnectionError):
+                if tasks:
                     ray.wait(tasks, num_returns=len(tasks), timeout=GRACE_SECONDS)
         finally:
             with contextlib.suppress(RayError, ConnectionError):
@@ -211,45 +207,55 @@ class Ray(RemoteExecutor[OnRay]):
         tasks = {job.task: job for job in self.jobs.values() if job.task is not None}
         for task in ray.wait(list(tasks), num_returns=len(tasks), timeout=0)[0] if tasks else ():
             self._check_task(tasks[task])
-        for job in list(self.jobs.values()):
-            self._check(job)
+        for job in [job for job in self.jobs.values() if job.task is not None]:
+            if not job.has_started and job.waits.should_report():
+                needs = ", ".join(f"{count:zg} {name}" for name, count in self._needs(job).items())
+                line = f"waiting for a node of the Ray cluster with {needs} free, and a worker there"
+                self._on_message(job, ("waiting", line))
+            if job.cancelled is not None and (not job.has_started or time.monotonic() - job.cancelled > GRACE_SECONDS):
+                self._end(job, Outcome.INTERRUPTED)
 
     def _lock_and_start(self, job: OnRay) -> None:
         """Acquire the lock of the cell, unless another process has it, and start the cell unless it is recorded."""
         lock, cell = ExitStack(), job.cell.id
         if job.cancelled is not None:
-            self._on_ended(job, Outcome.INTERRUPTED)
-            return
-        if not lock.enter_context(self.store.claim(cell)):
+            self._end(job, Outcome.INTERRUPTED)
+        elif not lock.enter_context(self.store.claim(cell)):
             lock.close()
-            self._on_ended(job, Outcome.LOCKED_ELSEWHERE)
-            return
-        job.lock = lock
-        self.store.complete(cell)
-        if not self.store.pending(cell, job.execution.retrain):
-            self.store.drop(cell)
-            self._on_ended(job, Outcome.RECORDED, self.store.record(cell))
-            return
-        self._start_task(job)
+            self._end(job, Outcome.LOCKED_ELSEWHERE)
+        else:
+            job.lock = lock
+            self.store.complete(cell)
+            if self.store.pending(cell, job.execution.retrain):
+                self._start_task(job)
+            else:
+                self.store.drop(cell)
+                self._end(job, Outcome.RECORDED, self.store.record(cell))
+
+    def _needs(self, job: OnRay) -> dict[str, float]:
+        """Return the cores and devices that the task of a cell needs."""
+        settings = job.cell.config["trainer"]
+        needs = {"CPU": getattr(job.execution, "threads", None) or 1}
+        if self.gpus and settings.get("accelerator") != "cpu":
+            devices = settings["devices"]
+            needs["GPU"] = devices if isinstance(devices, int) and devices > 0 else 1
+        return needs
 
     def _start_task(self, job: OnRay) -> None:
         """Start a task with the cell and its files, and cores and devices as the cell needs them."""
-        cell, threads = job.cell, getattr(job.execution, "threads", None) or 1
-        job.needs = {"CPU": threads}
-        if self.gpus and cell.config["trainer"].get("accelerator") != "cpu":
-            devices = cell.config["trainer"]["devices"]
-            job.needs["GPU"] = devices if isinstance(devices, int) and devices > 0 else 1
-        if cell.facts is not None and cell.facts.folder not in self.texts:
-            self.texts[cell.facts.folder] = files_below(Path(cell.facts.folder), ray.put, ("sums.json",))
-        text = [] if cell.facts is None else self.texts[cell.facts.folder]
+        cell, needs = job.cell, self._needs(job)
+        text: Files = []
+        if cell.facts is not None:
+            if cell.facts.folder not in self.texts:
+                self.texts[cell.facts.folder] = files_below(Path(cell.facts.folder), ray.put, ("sums.json",))
+            text = self.texts[cell.facts.folder]
         job.sent_files = files_below(self.store.work(cell.id), ray.put, OWN)
         self.attempts += 1
         job.attempt, job.has_started = self.attempts, False
         job.waits.restart()
-        order = Order(
-            job.attempt, cell, job.execution, job.handle.name, threads, text, job.sent_files, list(code_of(cell))
-        )
-        task = ray.remote(train_on_node).options(num_cpus=threads, num_gpus=job.needs.get("GPU", 0), max_retries=0)
+        code, threads = code_of(cell), int(needs["CPU"])
+        order = Order(job.attempt, cell, job.execution, job.handle.name, threads, text, job.sent_files, code)
+        task = ray.remote(train_on_node).options(num_cpus=threads, num_gpus=needs.get("GPU", 0), max_retries=0)
         job.task = task.remote(order, self.mailbox, ray.get)
 
     def _handle_letter(self, job: OnRay, letter: Letter) -> None:
@@ -267,12 +273,12 @@ class Ray(RemoteExecutor[OnRay]):
                     return
                 self._on_message(job, message)
         except LostError as error:  # this process was stopped for long, and another has the cell
-            self._report_delay(job, str(error))
-            self._on_ended(job, Outcome.LOCKED_ELSEWHERE)
+            self._on_message(job, ("waiting", str(error)))
+            self._end(job, Outcome.LOCKED_ELSEWHERE)
         except OSError as error:
             if (broken := disk_error(error)) is None:
                 raise
-            self._on_ended(job, Outcome.INTERRUPTED, broken=broken)
+            self._end(job, Outcome.INTERRUPTED, broken=broken)
 
     def _on_end_message(self, job: OnRay, outcome: Outcome, step: int, broken: tuple[int, str, str] | None) -> None:
         """Handle the end of a cell, whose files are here."""
@@ -280,14 +286,14 @@ class Ray(RemoteExecutor[OnRay]):
         job.step = max(job.step, step)
         if outcome in (Outcome.RECORDED, Outcome.LOST):
             self.store.complete(cell)
-            self._on_ended(job, outcome, self.store.record(cell))
+            self._end(job, outcome, self.store.record(cell))
         elif outcome is Outcome.PRUNED:
             self.store.drop(cell)
-            self._on_ended(job, outcome)
+            self._end(job, outcome)
         elif outcome is Outcome.LOCKED_ELSEWHERE or (broken is None and job.cancelled is None):
             self._on_task_lost(job, "what trained it was ended from outside")
         else:
-            self._on_ended(job, outcome, broken=OSError(*broken) if broken else None)
+            self._end(job, outcome, broken=OSError(*broken) if broken else None)
 
     def _check_task(self, job: OnRay) -> None:
         """Handle the error of a task that is over; one without an error has sent its last letter before."""
@@ -298,7 +304,7 @@ class Ray(RemoteExecutor[OnRay]):
                 raise InputError(str(error.cause)) from None
             if (broken := disk_error(error.cause)) is not None:
                 job.task = None
-                self._on_ended(job, Outcome.INTERRUPTED, broken=broken)
+                self._end(job, Outcome.INTERRUPTED, broken=broken)
             elif not job.has_started:
                 raise InputError(f"a node of the Ray cluster cannot train cells: {last_line(error)}") from None
             else:
@@ -314,16 +320,6 @@ class Ray(RemoteExecutor[OnRay]):
         if (early and job.early < STARTS) or self._on_worker_lost(job, cause):
             self._start_task(job)
 
-    def _check(self, job: OnRay) -> None:
-        """Report what a cell waits for, and end a cancelled one that does not react."""
-        if job.task is None:
-            return
-        if not job.has_started and job.waits.should_report():
-            needs = ", ".join(f"{count:zg} {name}" for name, count in job.needs.items())
-            self._report_delay(job, f"waiting for a node of the Ray cluster with {needs} free, and a worker there")
-        if job.cancelled is not None and (not job.has_started or time.monotonic() - job.cancelled > GRACE_SECONDS):
-            self._on_ended(job, Outcome.INTERRUPTED)
-
     def _send(self, job: OnRay, answer: bool | str) -> None:
         self.mailbox.answer.remote(job.attempt, answer)
 
@@ -331,11 +327,10 @@ class Ray(RemoteExecutor[OnRay]):
         """Release the lock of the cell, and kill its task if that has not ended."""
         if job.lock is not None:
             job.lock.close()
-            job.lock = None
         if job.task is not None:
             with contextlib.suppress(RayError, ConnectionError):
                 ray.cancel(job.task, force=True)
-        job.task, job.sent_files = None, ()
+        job.lock, job.task, job.sent_files = None, None, ()
 
 
 def last_line(error: Exception) -> str:
@@ -358,31 +353,11 @@ def connect(options: Mapping[str, str], cpus: int) -> None:
     Raises:
         InputError: if there is none at the address, or it cannot be started.
     """
-    if _users[0] or not ray.is_initialized():
-        if not _users[0]:
-            _connect(options, cpus)
-        _users[0] += 1
-
-
-def disconnect() -> None:
-    """Undo one `connect`; the last one shuts down a cluster that this process has started."""
-    if not _users[0]:
+    if not _users[0] and ray.is_initialized():  # a connection that is not ours
         return
-    _users[0] -= 1
-    if not _users[0]:
-        _shut_down()
-
-
-def _shut_down() -> None:
-    """Disconnect from Ray and delete the folder of the cluster."""
-    ray.shutdown()
-    for folder in _folder:
-        shutil.rmtree(folder, ignore_errors=True)
-    _folder.clear()
-
-
-def _connect(options: Mapping[str, str], cpus: int) -> None:
-    """Connect to a cluster or start one."""
+    _users[0] += 1
+    if _users[0] > 1:
+        return
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     address = options.get("address")
     before = signal.getsignal(signal.SIGTERM)
@@ -390,20 +365,15 @@ def _connect(options: Mapping[str, str], cpus: int) -> None:
         if address is None:
             os.environ.setdefault("RAY_worker_niceness", "0")  # as `local`; Ray's own is for nodes that do more
             _folder.append(str(make_tempdir("ray")))
-            ray.init(
-                address="local",
-                num_cpus=cpus,
-                object_store_memory=int(options.get("memory", MEMORY_MB)) * 2**20,
-                include_dashboard=False,
-                log_to_driver=False,
-                logging_level=logging.ERROR,
-                _temp_dir=_folder[0],
-            )
+            memory = int(options.get("memory", MEMORY_MB)) * 2**20
+            own: Any = {"num_cpus": cpus, "object_store_memory": memory, "_temp_dir": _folder[0]}
+            own["include_dashboard"] = False
         else:
             reach(address)
-            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+            own = {}
+        ray.init(address=address or "local", log_to_driver=False, logging_level=logging.ERROR, **own)
     except BaseException as error:
-        _shut_down()
+        disconnect()
         if isinstance(error, InputError) or not isinstance(error, Exception):
             raise
         message = " ".join(str(error).split())[:300]
@@ -411,6 +381,18 @@ def _connect(options: Mapping[str, str], cpus: int) -> None:
     finally:
         with contextlib.suppress(ValueError):  # in another thread Ray has set none
             signal.signal(signal.SIGTERM, before)
+
+
+def disconnect() -> None:
+    """Undo one `connect`; the last one shuts down a cluster that this process has started and deletes its folder."""
+    if not _users[0]:
+        return
+    _users[0] -= 1
+    if not _users[0]:
+        ray.shutdown()
+        for folder in _folder:
+            shutil.rmtree(folder, ignore_errors=True)
+        _folder.clear()
 
 
 def reach(address: str | None, where: str = "--executor ray") -> None:

@@ -17,9 +17,8 @@ from typing import Any, ClassVar
 
 from lm.config.plain import shown
 from lm.config.tree import InputError
-from lm.execution.executor import Handle, Outcome, require_whole
+from lm.execution.executor import Executor, Handle, Job, Outcome, require_whole
 from lm.execution.machine import env_threads
-from lm.execution.remote import RemoteExecutor, RemoteJob
 from lm.execution.slurm_job import ANSWERS, MESSAGES, ORDER, FileMailbox, SlurmTask, send, write_order
 from lm.store.locks import LogLine, to_stderr
 from lm.store.store import Store
@@ -54,10 +53,9 @@ TIMEOUTS = 10_000
 """Number of times that a job may go on after its time limit."""
 
 STATES = {
-    "PENDING": True, "CONFIGURING": True, "RUNNING": True, "COMPLETING": True, "SUSPENDED": True, "REQUEUED": True,
-    "REQUEUE_HOLD": True, "REQUEUE_FED": True, "RESIZING": True, "SIGNALING": True, "STOPPED": True, "STAGE_OUT": True,
-    "RESV_DEL_HOLD": True, "SPECIAL_EXIT": True,
-}  # fmt: skip
+    *("PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED"),
+    *("RESIZING", "SIGNALING", "STOPPED", "STAGE_OUT", "RESV_DEL_HOLD", "SPECIAL_EXIT"),
+}
 """States of a job that goes on or will."""
 
 COMMAND_SECONDS = 60.0
@@ -68,12 +66,11 @@ SBATCH = "as sbatch takes it"
 
 
 @dataclass(eq=False)
-class OnSlurm(RemoteJob):
+class OnSlurm(Job):
     """A submitted cell of this executor.
 
     Args:
         job: submitit's, None until it is submitted.
-        mail: messages of the job.
         over: when the job ended without reporting an outcome, by the monotonic clock.
         state: last state of the job, as SLURM calls it.
     """
@@ -84,7 +81,7 @@ class OnSlurm(RemoteJob):
     state: str = "PENDING"
 
 
-class Slurm(RemoteExecutor[OnSlurm]):
+class Slurm(Executor):
     """Executor of jobs of a SLURM cluster.
 
     Args:
@@ -186,7 +183,7 @@ class Slurm(RemoteExecutor[OnSlurm]):
         waiting = []
         for job in [job for job in self.jobs.values() if job.job is None]:
             if job.cancelled is not None:
-                self._on_ended(job, Outcome.INTERRUPTED)
+                self._end(job, Outcome.INTERRUPTED)
                 continue
             waiting.append(job)
             for suffix in (MESSAGES, ANSWERS):
@@ -203,37 +200,35 @@ class Slurm(RemoteExecutor[OnSlurm]):
         if time.monotonic() - self.last_query < self.every:
             return
         self.last_query = time.monotonic()
-        states = self.queue.states([job.job for job in self.jobs.values()])
-        for job in self.jobs.values() if states is not None else ():
-            state = (states or {})[job.job.job_id]
+        if (states := self.queue.states([job.job for job in self.jobs.values()])) is None:
+            return
+        for job in self.jobs.values():
+            state = states[job.job.job_id]
             if state in STATES:
                 job.over = None
             elif job.over is None:
                 job.over = time.monotonic()
             if state != job.state and state == "PENDING":
-                self._report_delay(job, f"SLURM job {job.job.job_id} waits in the queue again")
+                self._on_message(job, ("waiting", f"SLURM job {job.job.job_id} waits in the queue again"))
             job.state = state
 
     def _read_messages(self, job: OnSlurm) -> None:
-        """Handle the new messages of a job."""
+        """Handle the new messages of a job, and the outcome of its cell."""
         assert job.mail is not None
-        for message in job.mail.new():
+        for kind, *values in job.mail.new():
             job.state = "RUNNING" if job.state == "PENDING" else job.state  # SLURM is queried less often
-            if message[0] == "ended":
-                self._on_end_message(job, Outcome(message[1]), message[2], message[3])
-                return
-            self._on_message(job, message)
-
-    def _on_end_message(self, job: OnSlurm, outcome: Outcome, step: int, broken: tuple[int, str, str] | None) -> None:
-        """Handle the outcome of a cell."""
-        job.step = max(job.step, step)
-        record = None
-        if outcome in (Outcome.RECORDED, Outcome.LOST):
-            deadline = time.monotonic() + self.late
-            while not self.store.finished(job.cell.id) and time.monotonic() < deadline:
-                time.sleep(READ_SECONDS)
-            record = self.store.record(job.cell.id)
-        self._on_ended(job, outcome, record, OSError(*broken) if broken else None)
+            if kind != "ended":
+                self._on_message(job, (kind, *values))
+                continue
+            outcome, step, broken = Outcome(values[0]), values[1], values[2]
+            job.step, record = max(job.step, step), None
+            if outcome in (Outcome.RECORDED, Outcome.LOST):
+                deadline = time.monotonic() + self.late
+                while not self.store.finished(job.cell.id) and time.monotonic() < deadline:
+                    time.sleep(READ_SECONDS)
+                record = self.store.record(job.cell.id)
+            self._end(job, outcome, record, OSError(*broken) if broken else None)
+            return
 
     def _check(self, job: OnSlurm) -> None:
         """Handle a job that has ended without an outcome, or that was cancelled."""
@@ -241,21 +236,18 @@ class Slurm(RemoteExecutor[OnSlurm]):
             return
         if job.cancelled is not None and (job.state == "PENDING" or time.monotonic() - job.cancelled > GRACE_SECONDS):
             self.queue.cancel([job.job])
-            self._on_ended(job, Outcome.INTERRUPTED)
+            self._end(job, Outcome.INTERRUPTED)
         elif job.over is not None and time.monotonic() - job.over >= self.late:
             self._read_messages(job)  # its last messages
-            if job.handle in self.jobs and self.held(job.cell.id) is None:  # the training process may outlive the job
-                self._on_job_lost(job)
-
-    def _on_job_lost(self, job: OnSlurm) -> None:
-        """Handle the loss of a job: submit the cell again, or end it."""
-        self.failed = True
-        if job.state == "PREEMPTED":  # no fault of the cell
-            job.losses -= 1
-        cause = f"SLURM job {job.job.job_id} ended as {job.state}; what it printed: {job.job.paths.stdout}"
-        if self._on_worker_lost(job, cause):
-            job.job = None
-            self._submit_jobs()
+            if job.handle not in self.jobs or self.held(job.cell.id) is not None:
+                return  # the training process may outlive the job
+            self.failed = True
+            if job.state == "PREEMPTED":  # no fault of the cell
+                job.losses -= 1
+            cause = f"SLURM job {job.job.job_id} ended as {job.state}; what it printed: {job.job.paths.stdout}"
+            if self._on_worker_lost(job, cause):
+                job.job = None
+                self._submit_jobs()
 
     def _send(self, job: OnSlurm, answer: bool | str) -> None:
         send(self.folder / (job.cell.id + ANSWERS), answer)
@@ -289,18 +281,15 @@ class Queue:
         except RuntimeError as error:
             raise InputError(f"--executor slurm: {error}") from None
         time_each = minutes(options["time"]) if "time" in options else MINUTES
+        more: dict[str, Any] = {"gpus_per_node": int(options["gpus"])} if "gpus" in options else {}
         if self.real:
-            plain = {name: options[name] for name in ("partition", "account", "qos", "constraint", "exclude", "mem")
-                     if name in options}  # fmt: skip
-            if "gpus" in options:
-                plain["gpus_per_node"] = int(options["gpus"])  # type: ignore[assignment]
-            self.executor.update_parameters(
-                job_name="lm", time=time_each, cpus_per_task=threads, nodes=1, ntasks_per_node=1,
-                array_parallelism=at_a_time, stderr_to_stdout=True, **plain,
-            )  # fmt: skip
+            plain = ("partition", "account", "qos", "constraint", "exclude", "mem")
+            more |= {name: options[name] for name in plain if name in options}
+            more |= {"job_name": "lm", "nodes": 1, "ntasks_per_node": 1, "cpus_per_task": threads}
+            more |= {"time": time_each, "array_parallelism": at_a_time}
         else:
-            gpus = {"gpus_per_node": int(options["gpus"])} if "gpus" in options else {}
-            self.executor.update_parameters(timeout_min=time_each, stderr_to_stdout=True, **gpus)
+            more["timeout_min"] = time_each
+        self.executor.update_parameters(stderr_to_stdout=True, **more)
 
     def submit(self, tasks: Sequence[Any]) -> list[Any]:
         """Submit tasks and return their jobs. Raises InputError if SLURM refuses them."""
@@ -352,15 +341,10 @@ def minutes(text: str, where: str = "--executor slurm") -> int:
     match = TIME.fullmatch(text)
     if match is None or len(text) > 20:
         raise InputError(f"{where}: time: expected minutes, H:M:S or D-H:M:S, found {shown(text)}")
-    days, *parts = (None if part is None else int(part) for part in match.groups())
-    fields = [part for part in parts if part is not None]
-    if days is not None:
-        hours, mins, seconds = [*fields, 0, 0][:3]
-    elif len(fields) == 3:
-        hours, mins, seconds = fields
-    else:
-        hours, (mins, seconds) = 0, [*fields, 0][:2]
-    total = (((days or 0) * 24 + hours) * 60 + mins) * 60 + seconds
-    if total <= 0:
+    days, *fields = (int(part) for part in match.groups(default="0"))
+    if match[1] is None and match[4] is None:  # without hours
+        fields = [0, *fields[:2]]
+    seconds = ((days * 24 + fields[0]) * 60 + fields[1]) * 60 + fields[2]
+    if seconds <= 0:
         raise InputError(f"{where}: time: expected more than nothing, found {shown(text)}")
-    return -(-total // 60)
+    return -(-seconds // 60)

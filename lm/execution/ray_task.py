@@ -12,7 +12,7 @@ import shutil
 import socket
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,8 +23,9 @@ from lm.config.fingerprint import dotted_classes, source_files
 from lm.config.imported import add_module_folder, import_object
 from lm.config.tree import InputError, path_name
 from lm.data.cache import DamageError, cache_folder, ensure_entry
+from lm.execution.executor import Message
 from lm.execution.fork_server import make_tempdir
-from lm.execution.remote import Message, RemoteWorker
+from lm.execution.local import RemoteWorker
 from lm.store.files import PARTIAL_CHECKPOINT, write_atomic
 from lm.store.side_files import PROGRESS_FILE as PROGRESS
 from lm.store.store import Store
@@ -56,14 +57,10 @@ class Order:
 
     Args:
         attempt: number of the attempt at the cell, unique within an executor.
-        cell: to be trained.
-        execution: settings of training.
         name: of the cell in lines for the user.
-        threads: of the cell.
         text: files of the prepared text.
         work: files of an earlier attempt.
         code: user modules by name, each with the name and content of its file.
-        version: of lm where the cell comes from.
     """
 
     attempt: int
@@ -107,20 +104,15 @@ class Mailbox:
 # at the sender -------------------------------------------------------------------------------------------------------
 
 
-def pieces(path: Path) -> Iterator[bytes]:
-    """Yield the content of a file in pieces."""
-    with path.open("rb") as file:
-        while piece := file.read(PIECE):
-            yield piece
-
-
 def files_below(folder: Path, put: Callable[[bytes], Any], leave: Sequence[str] = ()) -> Files:
     """Pass each piece of the files in a folder, except hidden ones, to `put`."""
-    if not folder.is_dir():
-        return []
-    names = [path.relative_to(folder) for path in sorted(folder.rglob("*")) if path.is_file()]
-    selected = [name for name in names if not _hidden(name) and str(name) not in leave]
-    return [(name.as_posix(), [put(piece) for piece in pieces(folder / name)]) for name in selected]
+    files = []
+    for path in sorted(folder.rglob("*")):
+        name = path.relative_to(folder)
+        if path.is_file() and not _hidden(name) and str(name) not in leave:
+            with path.open("rb") as file:
+                files.append((name.as_posix(), [put(piece) for piece in iter(lambda: file.read(PIECE), b"")]))
+    return files
 
 
 def code_of(cell: Cell) -> list[tuple[str, str, bytes]]:
@@ -157,10 +149,7 @@ def delete_other_files(folder: Path, names: Iterable[str]) -> None:
 def train_on_node(order: Order, mailbox: Any, get: Callable[[Any], Any]) -> None:
     """Train a cell in a private folder, and exchange letters until it has ended.
 
-    Args:
-        order: cell with all that it needs.
-        mailbox: handle of a `Mailbox`.
-        get: returns the value of a reference.
+    `mailbox` is the handle of a `Mailbox`, and `get` returns the value of a reference.
 
     Raises:
         InputError: if the cell cannot be trained on this node.
@@ -178,17 +167,20 @@ def train_on_node(order: Order, mailbox: Any, get: Callable[[Any], Any]) -> None
         send = lambda *letter: fetch(mailbox.exchange.remote((order.attempt, *letter)))  # noqa: E731
         store = Store(Path(folder))
         cell = unpack_cell(order, fetch, process_folder() / "code")
-        if isinstance(cell, Cell):
-            check_same(cell, host)
-        work, changes, worker = store.work(cell.id), Changes(), RemoteWorker(store)
+        if isinstance(cell, Cell) and identity(cell.config, cell.facts) != cell.id:
+            raise InputError(
+                f"{host}: would compute another cell than was planned; install there the version of lm that is "
+                "installed here, and none of the modules that the configuration names"
+            )
+        work = store.work(cell.id)
         unpack(order.work, fetch, work)
-        changes.mark_sent(work)
-        try:
+        changes = Changes(work)
+        with RemoteWorker(store, order.name) as worker:
             send([], {}, None)
             worker.submit(cell, order.execution, order.name)
-            while worker.handle is not None:
-                messages = worker.poll(ANSWER_SECONDS if worker.validation else POLL_SECONDS)
-                if worker.handle is None:  # it has ended
+            while worker.jobs:
+                messages = worker.take_messages(ANSWER_SECONDS if worker.awaits_answer else POLL_SECONDS)
+                if not worker.jobs:  # it has ended
                     finished = store.directory(cell.id) if store.finished(cell.id) else work
                     files = changes.take(finished, whole=True)
                     names = [name for name in changes.sent if (finished / name).is_file() and name not in OWN]
@@ -196,8 +188,6 @@ def train_on_node(order: Order, mailbox: Any, get: Callable[[Any], Any]) -> None
                 else:
                     for answer in send(messages, changes.take(work, whole=False), None):
                         worker.answer(answer)
-        finally:
-            worker.close()
 
 
 @functools.cache
@@ -209,13 +199,7 @@ def process_folder() -> Path:
 
 
 def unpack_cell(order: Order, get: Callable[[Any], bytes], code: Path) -> Cell:
-    """Write the files of an order, and return the cell with the paths of this machine.
-
-    Args:
-        order: that was sent.
-        get: returns a piece from its reference.
-        code: folder for the user modules.
-    """
+    """Write the files of an order, user modules into `code`, and return the cell with the paths of this machine."""
     for module, name, content in order.code:
         parts = module.split(".")
         path = code.joinpath(*(parts if name == "__init__.py" else parts[:-1]), name)
@@ -227,24 +211,14 @@ def unpack_cell(order: Order, get: Callable[[Any], bytes], code: Path) -> Cell:
     if cell.facts is not None and order.text:
         source = Path(cell.facts.folder)
         folder = cache_folder() / path_name(source.parent.name, "text") / path_name(source.name, "text")
-        ensure_entry(folder, _check_exists, lambda staging: unpack(order.text, get, staging))
+
+        def check(entry: Path) -> None:
+            if not entry.is_dir():
+                raise DamageError("missing")
+
+        ensure_entry(folder, check, lambda staging: unpack(order.text, get, staging))
         cell = replace(cell, facts=replace(cell.facts, folder=str(folder.resolve())))
     return cell
-
-
-def check_same(cell: Cell, host: str) -> None:
-    """Check that this machine would compute the same cell. Raises InputError."""
-    if identity(cell.config, cell.facts) != cell.id:
-        raise InputError(
-            f"{host}: would compute another cell than was planned; install there the version of lm that is installed "
-            "here, and none of the modules that the configuration names"
-        )
-
-
-def _check_exists(folder: Path) -> None:
-    """Raise DamageError if the folder does not exist."""
-    if not folder.is_dir():
-        raise DamageError("missing")
 
 
 def unpack(files: Files, get: Callable[[Any], bytes], folder: Path) -> None:
@@ -270,13 +244,9 @@ def _hidden(path: Path) -> bool:
 
 
 class Changes:
-    """Changes in the folder of a cell since the last call."""
+    """Changes in the folder of a cell since the last call; the other side has the files that it starts with."""
 
-    def __init__(self) -> None:
-        self.sent: dict[str, tuple[int, int, int]] = {}
-
-    def mark_sent(self, folder: Path) -> None:
-        """Record that the other side has the files in the folder."""
+    def __init__(self, folder: Path) -> None:
         self.sent = _stamps(folder)
 
     def take(self, folder: Path, whole: bool) -> dict[str, bytes]:

@@ -3,7 +3,7 @@
 import heapq
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -21,9 +21,9 @@ from lm.execution.executor import (
 )
 from lm.execution.signal_handling import deferred_interrupts, raise_if_interrupted
 from lm.store import locks
-from lm.store.lease_holder import UNKNOWN_HOLDER, Holder
+from lm.store.lease_holder import Holder
 from lm.store.leases import LostError
-from lm.store.locks import BackoffReporter
+from lm.store.locks import UNKNOWN_HOLDER, BackoffReporter
 from lm.store.record import Ending
 from lm.training.cell import Cell
 from lm.training.process import Execution
@@ -87,40 +87,28 @@ class CellQueue:
 
 
 class StaticQueue(CellQueue):
-    """Queue of cells that are known beforehand, in their order."""
+    """Queue of cells that are known beforehand, in their order.
 
-    def __init__(self, cells: list[Planned]) -> None:
-        self.cells = deque(cells)
+    Args:
+        cells: in their order.
+        manifest: file in the folder of their experiment that the report needs, None if there is none.
+    """
+
+    def __init__(self, cells: Sequence[Planned], manifest: Path | None = None) -> None:
+        self.cells, self.manifest = deque(cells), manifest
 
     def pop(self) -> Planned | None:
         """Return the next cell; None where none is left."""
+        self.refresh()
         return self.cells.popleft() if self.cells else None
 
     def remaining(self) -> int:
         """Return the number of cells that are left."""
         return len(self.cells)
 
-
-class ExperimentQueue(StaticQueue):
-    """Queue of an experiment's cells that raises once the experiment's folder is gone.
-
-    Args:
-        cells: in their order.
-        manifest: file in the experiment's folder that the report needs.
-    """
-
-    def __init__(self, cells: list[Planned], manifest: Path) -> None:
-        super().__init__(cells)
-        self.manifest = manifest
-
-    def pop(self) -> Planned | None:
-        """Return the next cell, while the experiment is still there; None where none is left."""
-        self.refresh()
-        return super().pop()
-
     def refresh(self) -> None:
         """Check that the manifest still exists. Raises LostError if it was removed."""
-        if not self.manifest.is_file():
+        if self.manifest is not None and not self.manifest.is_file():
             raise LostError(
                 f"{self.manifest.parent}: was taken away while its cells were trained ({self.manifest.name} is gone); "
                 "training stopped, and the same command trains what is missing"
@@ -136,7 +124,6 @@ class Running:
         slot: index among the running cells, the lowest that was free.
         step: last optimiser step reported, of `steps`.
         loss: training loss at that step in nats a token.
-        now: returns seconds since any moment.
     """
 
     planned: Planned
@@ -146,30 +133,29 @@ class Running:
     steps: int = 0
     loss: float = float("nan")
     first: tuple[int, float] | None = None
-    now: Callable[[], float] = field(default=lambda: time.monotonic(), repr=False)
 
     def restart(self) -> None:
         """Reset the progress of a cell that starts, maybe again."""
-        self.started, self.first = self.now(), None
+        self.started, self.first = time.monotonic(), None
         self.step, self.steps, self.loss = 0, 0, float("nan")
 
     def update(self, step: int, steps: int, loss: float) -> None:
         """Record the progress of the cell."""
         self.step, self.steps, self.loss = step, steps, loss
         if self.first is None:  # a cell taken up from a checkpoint does not begin at step 0
-            self.first = step, self.now()
+            self.first = step, time.monotonic()
 
     @property
     def seconds(self) -> float:
         """Seconds since the cell was started."""
-        return self.now() - self.started
+        return time.monotonic() - self.started
 
     @property
     def pace(self) -> float | None:
         """Seconds per step, None before there are two reports."""
         if self.first is None or self.step <= self.first[0]:
             return None
-        return (self.now() - self.first[1]) / (self.step - self.first[0])
+        return (time.monotonic() - self.first[1]) / (self.step - self.first[0])
 
 
 class Watcher:
@@ -188,19 +174,6 @@ class Watcher:
         """Show a line about a delay. May be called from another thread."""
 
 
-@dataclass(frozen=True)
-class Clock:
-    """Clock of the scheduler; another one serves simulations.
-
-    Args:
-        now: returns seconds since any moment.
-        sleep: waits for so many seconds.
-    """
-
-    now: Callable[[], float] = time.monotonic
-    sleep: Callable[[float], None] = time.sleep
-
-
 def train_cells(
     cells: Sequence[Planned], executor: Executor, watcher: Watcher, execution: Execution, manifest: Path | None = None
 ) -> int:
@@ -214,39 +187,27 @@ def train_cells(
         are = "cell is" if count == len(cells) == 1 else "is" if count == 1 else "are"
         subject = f"the {are}" if count == len(cells) == 1 else f"{count} of {len(cells)} cells {are}"
         watcher.on_waiting(f"{subject} being trained by {who}; going on with the others")
-    queue = StaticQueue(list(cells)) if manifest is None else ExperimentQueue(list(cells), manifest)
+    queue = StaticQueue(cells, manifest)
     interrupted = run_cells(queue, executor, watcher, execution)
     queue.refresh()  # the last cells may have ended since
     return interrupted
 
 
-def run_cells(
-    queue: CellQueue, executor: Executor, watcher: Watcher, execution: Execution, clock: Clock | None = None
-) -> int:
+def run_cells(queue: CellQueue, executor: Executor, watcher: Watcher, execution: Execution) -> int:
     """Train cells until the queue is empty and return how many were interrupted.
-
-    Args:
-        queue: of the cells.
-        executor: that trains them.
-        watcher: receives progress and outcomes.
-        execution: settings of training.
-        clock: for simulations; this machine's by default.
 
     Raises:
         OSError: if a full or failing disk stops training, once no cell runs any more.
         KeyboardInterrupt: on Ctrl-C, even if something swallowed the first one.
     """
     with deferred_interrupts():
-        return Scheduler(queue, executor, watcher, execution, clock or Clock(time.monotonic, time.sleep)).run()
+        return Scheduler(queue, executor, watcher, execution).run()
 
 
 class Scheduler:
     """Training of the cells of a queue, here or by other processes."""
 
-    def __init__(
-        self, queue: CellQueue, executor: Executor, watcher: Watcher, execution: Execution, clock: Clock
-    ) -> None:
-        self.clock = clock
+    def __init__(self, queue: CellQueue, executor: Executor, watcher: Watcher, execution: Execution) -> None:
         self.queue, self.executor, self.watcher, self.execution = queue, executor, watcher, execution
         self.running: dict[Handle, Running] = {}
         self.free_slots = list(range(executor.capacity))
@@ -255,8 +216,8 @@ class Scheduler:
         """Cells that other processes train, with their holders."""
         self.released: deque[Planned] = deque()
         """Cells that other processes have released."""
-        self.last_check = clock.now()
-        self.patience = BackoffReporter(locks.FIRST_SECONDS, clock.now)
+        self.last_check = time.monotonic()
+        self.patience = BackoffReporter(locks.FIRST_SECONDS)
         self.interrupted = 0
         self.broken: OSError | None = None
 
@@ -264,7 +225,8 @@ class Scheduler:
         """Train all cells and return how many were interrupted."""
         while True:
             raise_if_interrupted()
-            self._check_foreign()
+            if time.monotonic() - self.last_check >= LOOK_SECONDS:
+                self._check_foreign()
             self._submit()
             if self.running:
                 self.patience.restart()
@@ -280,29 +242,22 @@ class Scheduler:
         return self.interrupted
 
     def _submit(self) -> None:
-        """Submit cells while the executor has free slots."""
-        while (
-            self.broken is None  # the next cell would end there too
-            and len(self.running) < self.executor.capacity
-            and (planned := self._next())
-        ):
+        """Submit cells that no other process trains while there are free slots; released ones come after all others."""
+        while self.broken is None and len(self.running) < self.executor.capacity:  # else the next cell would end too
+            if (planned := self.queue.pop()) is not None:
+                if (holder := self.executor.held(planned.cell.id)) is not None:
+                    self.foreign[planned.cell.id] = planned, holder
+                    continue
+            elif self.released:
+                planned = self.released.popleft()
+            else:
+                return
             execution = replace(self.execution, run_name=planned.called)
             handle = self.executor.submit(planned.cell, execution, planned.name)
-            slot = heapq.heappop(self.free_slots)
-            self.running[handle] = Running(planned, slot, self.clock.now(), now=self.clock.now)
-
-    def _next(self) -> Planned | None:
-        """Return a cell that no other process trains; released ones come after all others."""
-        while (planned := self.queue.pop()) is not None:
-            if (holder := self.executor.held(planned.cell.id)) is None:
-                return planned
-            self.foreign[planned.cell.id] = planned, holder
-        return self.released.popleft() if self.released else None
+            self.running[handle] = Running(planned, heapq.heappop(self.free_slots))
 
     def _check_foreign(self) -> None:
-        """Check periodically which cells of other processes are free again."""
-        if self.clock.now() - self.last_check < LOOK_SECONDS:
-            return
+        """Check which cells of other processes are free again."""
         self.queue.refresh()
         for cell, (planned, _) in list(self.foreign.items()):
             if (holder := self.executor.held(cell)) is None:
@@ -310,11 +265,11 @@ class Scheduler:
                 self.released.append(planned)
             else:
                 self.foreign[cell] = planned, holder
-        self.last_check = self.clock.now()
+        self.last_check = time.monotonic()
 
     def _wait(self) -> None:
         """Wait for other processes, and report it if that lasts."""
-        self.clock.sleep(min(LISTEN_SECONDS, LOOK_SECONDS, max(0.01, self.patience.left)))
+        time.sleep(min(LISTEN_SECONDS, LOOK_SECONDS, max(0.01, self.patience.left)))
         if self.patience.should_report():
             for who, count in by_process([holder for _, holder in self.foreign.values()]).items():
                 self.watcher.on_waiting(f"waiting for {count} cell{'s' * (count > 1)} being trained by {who}")
@@ -323,7 +278,7 @@ class Scheduler:
 
     def _handle(self, event: Event) -> None:
         """Handle an event of the executor."""
-        running = self.running[event.handle]
+        handle, running = event.handle, self.running[event.handle]
         match event:
             case Started():
                 running.restart()
@@ -334,28 +289,15 @@ class Scheduler:
                 event.answer(self.queue.judge(running.planned, event.step, event.measured))
             case Waiting():
                 self.watcher.on_waiting(f"{running.planned.name}: {event.line}")
-            case Ended(outcome=Outcome.LOCKED_ELSEWHERE):
-                self._free_slot(event.handle)
-                self.executor.result(event.handle)
-                self.foreign[event.handle.cell] = (
-                    running.planned,
-                    self.executor.held(event.handle.cell) or UNKNOWN_HOLDER,
-                )
             case Ended():
-                self._free_slot(event.handle)
+                heapq.heappush(self.free_slots, self.running.pop(handle).slot)
+                record: Ending | None = self.executor.result(handle)
+                if event.outcome is Outcome.LOCKED_ELSEWHERE:
+                    self.foreign[handle.cell] = running.planned, self.executor.held(handle.cell) or UNKNOWN_HOLDER
+                    return
+                if event.outcome is Outcome.PRUNED:  # it has no record on disk
+                    record = {"status": "pruned", "error": f"stopped after step {event.step}"}
                 self.broken = self.broken or event.broken
-                record = self._record_of(event)
                 self.interrupted += record is None
                 self.watcher.on_finished(running.planned, record, running.seconds)
                 self.queue.ended(running.planned, record)
-
-    def _free_slot(self, handle: Handle) -> None:
-        """Free the slot of a cell that has ended."""
-        heapq.heappush(self.free_slots, self.running.pop(handle).slot)
-
-    def _record_of(self, event: Ended) -> Ending | None:
-        """Return the record of a cell that has ended; a pruned one has none on disk."""
-        record = self.executor.result(event.handle)
-        if event.outcome is Outcome.PRUNED:
-            return {"status": "pruned", "error": f"stopped after step {event.step}"}
-        return record

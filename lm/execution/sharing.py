@@ -73,7 +73,7 @@ def rates(cell: Cell) -> dict[int, float]:
 
 
 def _together(cell: Cell, workers: int) -> float:
-    """Measure the steps a second of so many processes that train the same cell at the same time."""
+    """Return the steps a second of so many processes that train the same cell at the same time; 0 if they fail."""
     context: Any = multiprocessing.get_context("forkserver")
     start_fork_server()
     start, answers = context.Barrier(workers), context.Queue()
@@ -81,26 +81,22 @@ def _together(cell: Cell, workers: int) -> float:
     processes = [context.Process(target=_measure, args=arguments, daemon=True) for _ in range(workers)]
     for process in processes:
         process.start()
+    rates_of_processes: list[float] = []
+    deadline = time.monotonic() + PATIENCE
     try:
-        return sum(_answer(answers, processes) for _ in processes)
-    except queue.Empty:  # this number of workers does not run
-        return 0.0
+        while len(rates_of_processes) < workers:
+            failed = any(process.exitcode for process in processes)  # before looking for what it may have left
+            try:
+                rates_of_processes.append(answers.get(timeout=LOOK_SECONDS))
+                deadline = time.monotonic() + PATIENCE
+            except queue.Empty:
+                if failed or time.monotonic() > deadline:
+                    return 0.0
+        return sum(rates_of_processes)
     finally:
         for process in processes:
             process.terminate()
             process.join()
-
-
-def _answer(answers: Any, processes: Sequence[Any]) -> float:
-    """Return the measurement of one process. Raises Empty if one has failed, or none answers in time."""
-    deadline = time.monotonic() + PATIENCE
-    while True:
-        failed = any(process.exitcode for process in processes)  # before looking for what it may have left
-        try:
-            return float(answers.get(timeout=LOOK_SECONDS))
-        except queue.Empty:
-            if failed or time.monotonic() > deadline:
-                raise
 
 
 def _measure(cell: Cell, threads: int, start: Barrier, answers: Any) -> None:

@@ -15,27 +15,16 @@ from lm.training.process import Execution, tee_to_log
 from lm.training.train import train
 
 
-def train_single(
-    tree: Tree,
-    out: Path,
-    execution: Execution,
-    progress: bool = True,
-    called: str = "",
-) -> Path:
+def train_single(tree: Tree, out: Path, execution: Execution, progress: bool = True, called: str = "") -> Path:
     """Train a configuration unless it is trained already, and return the folder of its finished cell.
 
-    Args:
-        tree: the configuration.
-        out: folder of cells and reports.
-        execution: how it is trained.
-        progress: write to standard error what `auto` chose, whether the cell is trained already, and a line a second
-            with the step and the loss.
-        called: first part of the run's name in loggers, before the beginning of its id and its seed.
+    With `progress`, standard error gets what `auto` chose, whether the cell is trained already, and a line a second
+    with step and loss. `called` is the first part of the run's name in loggers, before its id and its seed.
 
     Raises:
         InputError: if the configuration cannot be trained.
     """
-    report, say = (step_lines(), to_stderr) if progress else (_ignore, _ignore)
+    report, say = (step_lines(), to_stderr) if progress else (lambda *_: None, lambda *_: None)
     tree, decision = replace_auto_settings(tree, out, threads_each(1))
     if decision is not None:
         say(describe_autotune(asdict(decision)))
@@ -48,7 +37,3 @@ def train_single(
         with tee_to_log() as on_start:
             train(cell, store, report, replace(execution, run_name=name), on_start=on_start)
     return store.directory(cell.id)
-
-
-def _ignore(*_: object) -> None:
-    """Ignore a report; stands in for a callback where nothing is shown."""

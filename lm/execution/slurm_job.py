@@ -17,8 +17,8 @@ from typing import Any
 
 from lm.config.tree import InputError
 from lm.data.tokens import TextStats
-from lm.execution.executor import Outcome
-from lm.execution.remote import CANCEL, Message, RemoteWorker
+from lm.execution.executor import CANCEL, Outcome
+from lm.execution.local import RemoteWorker
 from lm.store.files import read_json, to_json, write_atomic
 from lm.store.formats import CELL
 from lm.store.store import Store
@@ -48,7 +48,7 @@ class SlurmTask:
         self.folder, self.cell = folder, cell
 
     def __call__(self) -> str:
-        """Train the cell on the machine of the job."""
+        """Train the cell on the machine of the job, and return how it ended."""
         return run_order(Path(self.folder), self.cell)
 
     def checkpoint(self) -> Any:
@@ -105,51 +105,44 @@ def write_order(folder: Path, cell: Cell, execution: Execution, out: Path, name:
 
 
 def run_order(folder: Path, cell_id: str) -> str:
-    """Train the cell of an order, report its messages, and return how it ended."""
+    """Train the cell of an order, report its messages, and return how it ended.
+
+    Raises:
+        RuntimeError: if something outside has ended the training.
+    """
     path = folder / (cell_id + ORDER)
     order = read_json(path)
     sys.path += [entry for entry in order["path"] if entry not in sys.path]
     described = CELL.read(order["cell"], path)
     cell = Cell(described["config"], TextStats(**described["facts"]), described["id"])
-    return run_cell(cell, Execution(**order["execution"]), Store(Path(order["out"])), order["name"], folder)
-
-
-def run_cell(cell: Cell, execution: Execution, store: Store, name: str, folder: Path) -> str:
-    """Train a cell, report its messages, and return how it ended.
-
-    Raises:
-        RuntimeError: if something outside has ended the training.
-    """
-    messages_path, answers = folder / (cell.id + MESSAGES), FileMailbox(folder / (cell.id + ANSWERS))
+    execution = Execution(**order["execution"])
+    messages_path, answers = folder / (cell_id + MESSAGES), FileMailbox(folder / (cell_id + ANSWERS))
     cancelled = CANCEL in answers.new()  # other answers belong to an earlier attempt
     if execution.threads is not None:
         os.environ["OMP_NUM_THREADS"] = str(execution.threads)
-    worker = RemoteWorker(store)
-    try:
-        with hidden_scheduler():
-            worker.submit(cell, execution, name)
-        if cancelled:
-            worker.answer(CANCEL)
-        while True:
-            messages: list[Message] = worker.poll(0.0 if worker.validation else LISTEN_SECONDS)
-            for message in messages:
-                end = message[1] if message[0] == "ended" else None
-                if end == Outcome.INTERRUPTED.value and message[3] is None and not cancelled:
-                    time.sleep(PATIENCE)
-                    raise RuntimeError("what trained the cell was ended from outside")
-                send(messages_path, message)
-                if end is not None:
-                    return str(end)
-            for answer in answers.new():
-                cancelled = cancelled or answer == CANCEL
-                worker.answer(answer)
-            if worker.validation:
-                time.sleep(0.1)
-    except InputError as error:
-        send(messages_path, ("waiting", str(error)))
-        raise
-    finally:
-        worker.close()
+    with RemoteWorker(Store(Path(order["out"])), order["name"]) as worker:
+        try:
+            with hidden_scheduler():
+                worker.submit(cell, execution, order["name"])
+            if cancelled:
+                worker.answer(CANCEL)
+            while True:
+                for message in worker.take_messages(0.0 if worker.awaits_answer else LISTEN_SECONDS):
+                    end = message[1] if message[0] == "ended" else None
+                    if end == Outcome.INTERRUPTED.value and message[3] is None and not cancelled:
+                        time.sleep(PATIENCE)
+                        raise RuntimeError("what trained the cell was ended from outside")
+                    send(messages_path, message)
+                    if end is not None:
+                        return str(end)
+                for answer in answers.new():
+                    cancelled = cancelled or answer == CANCEL
+                    worker.answer(answer)
+                if worker.awaits_answer:
+                    time.sleep(0.1)
+        except InputError as error:
+            send(messages_path, ("waiting", str(error)))
+            raise
 
 
 @contextlib.contextmanager

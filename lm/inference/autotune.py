@@ -23,7 +23,7 @@ from lm.model.attention_impl import BLOCK
 from lm.model.position import Position
 from lm.model.transformer import Model
 from lm.store.side_files import WAYS_FILE, measure_once
-from lm.training.adapter import convert, device_of, quiet, stepping, to_device
+from lm.training.adapter import quiet, to_device
 from lm.training.cell import Cell, check, seedless
 from lm.training.module import compile_blocks
 from lm.training.optim import tables
@@ -31,35 +31,23 @@ from lm.training.provenance import device_name
 from lm.training.recorder import Recorder
 from lm.training.run import AUTO, RunConfig
 
-STEPS, SECONDS = 9, 4.0
-"""Steps over which each choice is timed, or fewer where they take longer than so many seconds."""
-
-MIN_TRAINING_SECONDS = 10.0
-"""Seconds of training, in all, below which compiled code is not timed: compiling takes longer."""
-
-MIN_SPEEDUP = 1.03
-"""Speed, relative to a plainer choice, from which another is preferred."""
-
-Settings = dict[str, Any]
-"""Values of settings of the trainer, by name."""
+STEPS, SECONDS = 9, 4.0  # steps over which each choice is timed, or fewer where they take longer than so many seconds
+MIN_TRAINING_SECONDS = (
+    10.0  # seconds of training, in all, below which compiled code is not timed: compiling takes longer
+)
+MIN_SPEEDUP = 1.03  # speed, relative to a plainer choice, from which another is preferred
+Settings = dict[str, Any]  # values of settings of the trainer, by name
 
 
 @dataclass(frozen=True)
 class Decision:
-    """Values chosen for settings that are `auto`.
+    """Values chosen for settings that are `auto`."""
 
-    Args:
-        chosen: for each setting that was `auto`.
-        measured: each choice that was timed, with the milliseconds of a training step, and for compiled code the
-            seconds that it took to compile.
-        device: on which.
-        threads: of the process.
-    """
-
-    chosen: Settings
+    chosen: Settings  # for each setting that was `auto`
+    # each choice that was timed, with the milliseconds of a training step, and the seconds that compiled code took
     measured: list[dict[str, Any]]
-    device: str
-    threads: int
+    device: str  # on which
+    threads: int  # of the process
 
 
 def auto_settings_requested(tree: Mapping[str, Any]) -> list[str]:
@@ -73,6 +61,8 @@ def replace_auto_settings(
 ) -> tuple[Tree, Decision | None]:
     """Return the configuration with each `auto` replaced, and the decision; None where nothing is `auto`.
 
+    Raises InputError where the configuration cannot be trained, or the file of decisions cannot be read.
+
     Args:
         tree: of the baseline.
         out: the results folder, which stores decisions.
@@ -80,9 +70,6 @@ def replace_auto_settings(
         steps: optimiser steps that are to be trained one after the other; by default those of one run. Code is
             compiled where that saves more time than it takes.
         shapes: kinds of cells for which code would be compiled.
-
-    Raises:
-        InputError: where the configuration cannot be trained, or the file of decisions cannot be read.
     """
     names = auto_settings_requested(tree)
     if not names:
@@ -93,7 +80,6 @@ def replace_auto_settings(
     path = out / WAYS_FILE
 
     def measure() -> dict[str, Any]:
-        """Time the choices; return the decision as the file stores it."""
         with threads_of(threads):
             chosen, measured = _Timing(cell, names).decide(steps or trainer["max_steps"], shapes)
         return asdict(Decision(chosen, measured, device_name(), threads))
@@ -155,27 +141,27 @@ class _Timing:
         options = {name: list(AUTO[name]) for name in self.names} | {"compile": [False]}
         with torch.device("meta"):
             model = self.built.run.model(self.cell.facts.vocabulary, self.built.data.context)
-        options["attention"] = [name for name in AUTO["attention"] if self._is_distinct(name, model)]
+        if not any(isinstance(module, SoftmaxAttention) for module in model.modules()):
+            distinct = {"sdpa"}
+        else:  # an implementation that does what a plainer one does for this model is left out
+            distinct = {"sdpa", "plain"}
+            if any(isinstance(part, Position) and part.slopes() is not None for part in model.modules()):
+                distinct.add("folded")
+            if self.built.data.context > BLOCK:
+                distinct.add("blocked")
+            if self._trainer({}).strategy.root_device.type == "cuda":
+                distinct.add("flex")
+        options["attention"] = [name for name in AUTO["attention"] if name in distinct]
         values = itertools.product(*(options[name] for name in self.names))
         return [dict(zip(self.names, combination, strict=True)) for combination in values]
-
-    def _is_distinct(self, attention: str, model: Model) -> bool:
-        """Return False where an implementation of attention does what a plainer one does for this model."""
-        if not any(isinstance(module, SoftmaxAttention) for module in model.modules()):
-            return attention == "sdpa"
-        if attention == "folded":
-            return any(isinstance(part, Position) and part.slopes() is not None for part in model.modules())
-        if attention == "blocked":
-            return self.built.data.context > BLOCK
-        return attention != "flex" or device_of(self._trainer({})).type == "cuda"
 
     def _trained(self) -> tuple[Model, Optimizer]:
         """Build a model on its device, with its optimizer."""
         run = self.built.run
         trainer = self._trainer({})
         model = self.built.model()
-        convert(trainer, model)
-        model.to(device_of(trainer)).train()
+        trainer.precision_plugin.convert_module(model)
+        model.to(trainer.strategy.root_device).train()
         optimizer, _ = run.optim.build(
             model.parameters(), self.cell.config["trainer"]["max_steps"], tables(model), model.map_rate
         )
@@ -208,9 +194,8 @@ class _Timing:
         objective = self.built.run.optim.objective
 
         def step() -> None:
-            """Make a step of training."""
             set_attention_impl(model, trainer.attention)
-            with stepping(trainer):
+            with trainer.precision_plugin.train_step_context():
                 logits_nv = model(*batch.inputs).flatten(0, 1)
                 loss = objective.loss(logits_nv, batch.targets_bt.flatten())
             loss.backward()

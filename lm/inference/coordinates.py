@@ -5,6 +5,8 @@ https://arxiv.org/abs/2203.03466). A configuration is trained in the standard pa
 data, without warm-up, which would hide the first steps. Measured is the mean |activation| over the first batch.
 """
 
+import contextlib
+import functools
 import io
 import math
 from collections.abc import Mapping, Sequence
@@ -13,7 +15,6 @@ from typing import Any
 import numpy as np
 import seaborn as sns
 import torch
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
@@ -27,25 +28,16 @@ from lm.training.cell import check
 from lm.training.optim import tables
 from lm.training.run import RunConfig
 
-LAYERS: tuple[type[nn.Module], ...] = (Embedding, Attention, MLP, Block)
-"""Layers that are measured, beside the logits."""
-
-FORMAT = 1
+LAYERS: tuple[type[nn.Module], ...] = (Embedding, Attention, MLP, Block)  # layers that are measured, beside the logits
+# mean |activation| by parametrisation, steps, layer and width; keys are text, as in JSON
 Table = dict[str, dict[str, dict[str, dict[str, float]]]]
-"""Mean |activation| by parametrisation, steps, layer and width; keys are text, as in JSON."""
 
 
 def coordinates(tree: Tree, widths: Sequence[int], steps: Sequence[int]) -> dict[str, Any]:
-    """Return the check of a configuration, as JSON.
+    """Return the check of a configuration, as JSON. Raises InputError for a width that the model cannot have.
 
-    Args:
-        tree: the configuration; its parametrisation is compared with the standard one, or MuP from its own width if it
-            has none.
-        widths: at least two.
-        steps: numbers of updates after which to measure.
-
-    Raises:
-        InputError: for a width that the model cannot have.
+    Its parametrisation, or MuP from its own width if it has none, is compared with the standard one, at two or more
+    `widths`, after so many updates as `steps` lists.
     """
     options = resolve(tree, RunConfig)["model"]["init_args"]
     if not {"width", "heads", "parametrization"} <= options.keys():
@@ -67,7 +59,7 @@ def coordinates(tree: Tree, widths: Sequence[int], steps: Sequence[int]) -> dict
             for step, layers in measured.items():
                 for layer, value in layers.items():
                     table.setdefault(name, {}).setdefault(str(step), {}).setdefault(layer, {})[str(width)] = value
-    return {"format": FORMAT, "parametrization": chosen, "activations": table}
+    return {"format": 1, "parametrization": chosen, "activations": table}
 
 
 def activations(tree: Tree, steps: Sequence[int]) -> dict[int, dict[str, float]]:
@@ -97,21 +89,15 @@ def _mean_outputs(model: nn.Module, inputs: Sequence[Tensor]) -> dict[str, float
     """Return the mean |output| of each layer and of the logits; the last call counts of layers called twice."""
     means: dict[str, float] = {}
 
-    def hook_for(name: str) -> Any:
-        """Return a hook that measures the output of the layer of this name."""
-
-        def hook(module: nn.Module, inputs: Any, output: Tensor) -> None:
-            means[name] = float(output.abs().mean())
-
-        return hook
+    def measure(name: str, module: nn.Module, inputs: Any, output: Tensor) -> None:
+        means[name] = float(output.abs().mean())
 
     layers = {name: module for name, module in model.named_modules() if isinstance(module, LAYERS)}
-    handles = [module.register_forward_hook(hook_for(name)) for name, module in layers.items()]
     model.eval()
-    with torch.no_grad():
+    with torch.no_grad(), contextlib.ExitStack() as stack:
+        for name, module in layers.items():
+            stack.callback(module.register_forward_hook(functools.partial(measure, name)).remove)
         logits = model(*inputs)
-    for handle in handles:
-        handle.remove()
     return {**means, "logits": float(logits.abs().mean())}
 
 
@@ -133,9 +119,6 @@ def slope(by_width: Mapping[str, float]) -> float:
     return float(np.polyfit(np.log([int(width) for width in by_width]), np.log(values), 1)[0])
 
 
-# the figure ----------------------------------------------------------------------------------------------------------
-
-
 def draw_coordinates(result: Mapping[str, Any]) -> bytes:
     """Draw the check as PNG: a panel for each parametrisation and number of steps, a line for each layer."""
     by_name: Table = result["activations"]
@@ -145,7 +128,15 @@ def draw_coordinates(result: Mapping[str, Any]) -> bytes:
         panels = figure.subplots(len(by_name), len(steps), squeeze=False, sharex=True, sharey=True)
         for row, (name, by_step) in zip(panels, by_name.items(), strict=True):
             for axes, step in zip(row, steps, strict=True):
-                _draw_panel(axes, by_step[step])
+                by_layer = by_step[step]
+                colours = sns.color_palette("viridis", len(by_layer))
+                for (layer, by_width), colour in zip(by_layer.items(), colours, strict=True):
+                    widths, style = [int(width) for width in by_width], "--" if layer == "logits" else "-"
+                    values = list(by_width.values())
+                    axes.plot(widths, values, style, marker="o", markersize=3, color=colour, label=layer)
+                axes.set_xscale("log", base=2)
+                axes.set_yscale("log")
+                axes.set_xticks(widths, [str(width) for width in widths])
                 axes.set_title(f"{parametrization_name(name, result)}, {step} step{'s' * (step != '1')}", fontsize=10)
             row[0].set_ylabel("mean |activation|")
         for axes in panels[-1]:
@@ -155,17 +146,6 @@ def draw_coordinates(result: Mapping[str, Any]) -> bytes:
     content = io.BytesIO()
     figure.savefig(content, format="png", dpi=110)
     return content.getvalue()
-
-
-def _draw_panel(axes: Axes, by_layer: Mapping[str, Mapping[str, float]]) -> None:
-    """Draw a line for each layer over the widths."""
-    for (layer, by_width), colour in zip(by_layer.items(), sns.color_palette("viridis", len(by_layer)), strict=True):
-        widths = [int(width) for width in by_width]
-        dashed = "--" if layer == "logits" else "-"
-        axes.plot(widths, list(by_width.values()), dashed, marker="o", markersize=3, color=colour, label=layer)
-    axes.set_xscale("log", base=2)
-    axes.set_yscale("log")
-    axes.set_xticks(widths, [str(width) for width in widths])
 
 
 def parametrization_name(key: str, result: Mapping[str, Any]) -> str:

@@ -19,8 +19,8 @@ from lm.config.fingerprint import dotted_classes
 from lm.config.imported import add_module_folder, require_trusted
 from lm.config.plain import shown
 from lm.config.tree import InputError, Tree, load_yaml
-from lm.data.pairs import check_pairs, pairs_folder
-from lm.data.tokens import TextStats, check_entry, is_usable, tokens_folder
+from lm.data.pairs import check_pairs
+from lm.data.tokens import TextStats, check_entry, entry_folder, is_usable
 from lm.model.transformer import Model, load_weights
 from lm.report.status import training_line
 from lm.store.files import require_own
@@ -32,14 +32,10 @@ Kind = TypeVar("Kind", bound=nn.Module)
 
 
 def find(run: str, out: Path) -> Path:
-    """Return the folder of a finished cell.
+    """Return the folder of a finished cell in the results folder `out`.
 
-    Args:
-        run: the folder itself, experiment/arm/seed, or the beginning of the cell's id.
-        out: the results folder.
-
-    Raises:
-        InputError: where there is none, or more than one.
+    `run` is the folder itself, experiment/arm/seed, or the beginning of the cell's id. Raises InputError where there is
+    none, or more than one.
     """
     if os.path.isfile(Path(run) / "record.json"):
         return Path(run)
@@ -54,37 +50,29 @@ def find_components(config: Tree, folder: Path) -> None:
     """Put the folders of a user's own classes on the path.
 
     They are looked for in the current folder, in the one that holds the results, and beside the files of the
-    experiments of which the run is part, as far as these are recorded.
-
-    Args:
-        config: of the run, which names the classes.
-        folder: of the run.
-
-    Raises:
-        InputError: where one is in none of them.
+    experiments of which the run is part, as far as these are recorded. Raises InputError where one is in none of them.
     """
-    for name in dotted_classes(config):
+    names = dotted_classes(config)
+    for name in names:
         require_trusted(name, str(folder))
+
+    def not_importable() -> list[str]:
+        tops = {name: name.partition(".")[0] for name in names}
+        return [name for name, top in tops.items() if top not in sys.modules and not importlib.util.find_spec(top)]
+
     searched: list[str] = []
     for candidate in _component_folders(folder):
-        if all(map(_is_importable, dotted_classes(config))):
+        if not not_importable():
             return
         if (absolute := os.path.abspath(candidate)) not in searched:
             searched.append(absolute)
             add_module_folder(candidate)
-    for name in dotted_classes(config):
-        if not _is_importable(name):
-            code = folder / "code"
-            raise InputError(
-                f"{folder}: this run's own {shown(name)} is not found; looked in {', '.join(searched)}"
-                + (f". Its code as it was trained with lies in {code}" if code.is_dir() else "")
-            )
-
-
-def _is_importable(name: str) -> bool:
-    """Return True if there is a module, or a package, of a dotted path's first name."""
-    top = name.partition(".")[0]
-    return top in sys.modules or importlib.util.find_spec(top) is not None
+    for name in not_importable():
+        code = folder / "code"
+        raise InputError(
+            f"{folder}: this run's own {shown(name)} is not found; looked in {', '.join(searched)}"
+            + (f". Its code as it was trained with lies in {code}" if code.is_dir() else "")
+        )
 
 
 def _component_folders(folder: Path) -> Iterator[Path]:
@@ -111,24 +99,17 @@ class _ModelOnly:
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """A run that was trained to its end.
+    """A run that was trained to its end."""
 
-    Args:
-        folder: OUT/cells/ID.
-        record: of the run.
-        config: as it was saved.
-    """
-
-    folder: Path
+    folder: Path  # OUT/cells/ID
     record: Record
-    config: Tree
+    config: Tree  # as it was saved
 
     @classmethod
     def at(cls, folder: Path) -> Self:
         """Open the run in `folder`, and put the folders of its own components on the path.
 
-        Raises:
-            InputError: unless it was trained to its end, and where a component is not found.
+        Raises InputError unless it was trained to its end, and where a component is not found.
         """
         resolved = folder.resolve()
         out = resolved.parent.parent
@@ -166,12 +147,12 @@ class FinishedRun:
     def facts(self) -> TextStats:
         """Return the facts of its text, which lies in the cache or is prepared again.
 
-        Raises:
-            InputError: where the text is no longer what the run was trained on.
+        Raises InputError where the text is no longer what the run was trained on.
         """
         text = self.record["data"]
         hashes = text["fingerprint"], text["tokenizer"]
-        for cached, check in ((tokens_folder(*hashes), check_entry), (pairs_folder(*hashes), check_pairs)):
+        for kind, check in (("tokens", check_entry), ("pairs", check_pairs)):
+            cached = entry_folder(kind, *hashes)
             facts = TextStats(folder=str(cached.resolve()), **text)
             if is_usable(cached, facts, check):
                 return facts
@@ -186,14 +167,10 @@ class FinishedRun:
         return facts
 
     def model(self, kind: type[Kind], instead: str) -> Kind:
-        """Return the trained model, in its checkpoint's precision, on the CPU.
+        """Return the trained model, of class `kind`, in its checkpoint's precision, on the CPU.
 
-        Args:
-            kind: class that it must have.
-            instead: message for another class, `{}` for its name.
-
-        Raises:
-            InputError: where it has another class, or the checkpoint cannot be used.
+        Raises InputError where it has another class, with the message `instead` and its name in `{}`, or the checkpoint
+        cannot be used.
         """
         make: Any = build(resolve({"model": self.config.get("model")}, _ModelOnly), _ModelOnly).model
         cls = make.func if isinstance(make, functools.partial) else make

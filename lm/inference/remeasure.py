@@ -25,42 +25,28 @@ from lm.training.run import Evaluation, RunConfig
 
 SPLIT = "test"
 
+# relative tolerance of a loss between kinds of processors: with logits in float32 or float64, and in less
 EXACT, ROUGH = 1e-3, 1e-2
-"""Relative tolerance of a loss between kinds of processors: with logits in float32 or float64, and in less."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """Measurements to make.
+    """Measurements to make."""
 
-    Args:
-        split: None for the test split, if there is one.
-        lengths: contexts in tokens.
-        tokens: at most over which lengths are measured; None for the number in the run's configuration.
-        changes: dotted settings of the data, where it is not the run's own.
-    """
-
-    split: str | None = None
-    lengths: Sequence[int] = ()
-    tokens: int | None = None
-    changes: Tree | None = None
+    split: str | None = None  # None for the test split, if there is one
+    lengths: Sequence[int] = ()  # contexts in tokens
+    tokens: int | None = None  # at most over which lengths are measured; None for the number in the configuration
+    changes: Tree | None = None  # dotted settings of the data, where it is not the run's own
 
 
 class _Stored(Tokenizer):
-    """A tokenizer that was trained before.
-
-    Args:
-        path: its `tokenizer.json`.
-    """
+    """A tokenizer that was trained before; `path` is its `tokenizer.json`."""
 
     def __init__(self, path: str) -> None:
         self.path = path
 
     def learn(self, documents: Sequence[str]) -> tokenizers.Tokenizer:
         return tokenizers.Tokenizer.from_file(self.path)
-
-
-# a finished run ------------------------------------------------------------------------------------------------------
 
 
 def cell_of(run: FinishedRun) -> Cell:
@@ -71,8 +57,7 @@ def cell_of(run: FinishedRun) -> Cell:
 def other_data(cell: Cell, changes: Tree) -> tuple[Data, Tree]:
     """Return the run's data with other settings, tokenised by the run's own tokenizer, and its configuration.
 
-    Raises:
-        InputError: for a setting that is none of the data's, or belongs to the run.
+    Raises InputError for a setting that is none of the data's, or belongs to the run.
     """
     for key in changes:
         if not key.startswith("data."):
@@ -90,17 +75,12 @@ def other_data(cell: Cell, changes: Tree) -> tuple[Data, Tree]:
     return data, config["data"]["init_args"]
 
 
-# measuring -----------------------------------------------------------------------------------------------------------
-
-
 def remeasure(folder: Path, request: Request) -> dict[str, dict[str, Any]]:
     """Measure a finished run, add the results to its record, and return them by their name there.
 
-    Tables hold the test split and lengths on validation; anything else is in the record's details alone.
-
-    Raises:
-        InputError: where the run has no model or cannot be measured as requested; where its checkpoint is not the one
-            that the record was written with, as far as hashes and losses tell.
+    Tables hold the test split and lengths on validation; anything else is in the record's details alone. Raises
+    InputError where the run has no model or cannot be measured as requested; where its checkpoint is not the one that
+    the record was written with, as far as hashes and losses tell.
     """
     resolved = folder.resolve()
     FinishedRun.at(resolved)
@@ -110,10 +90,17 @@ def remeasure(folder: Path, request: Request) -> dict[str, dict[str, Any]]:
     with store.lock(resolved.name):
         run = FinishedRun.at(resolved)
         record, cell, checkpoint = run.record, cell_of(run), run.checkpoint
+        tokens = request.tokens or (cell.config["evaluate"] or {}).get("tokens") or Evaluation().tokens
         if request.changes:
-            results = _measure_other_data(cell, checkpoint, request, request.changes)
+            results = _measure_other_data(cell, checkpoint, request, request.changes, tokens)
         else:
-            results = _measure_own_data(cell, checkpoint, record, request)
+            trained, results = _trained(cell, checkpoint), {}
+            has_test = bool(len(trained.data.evaluation_batches(SPLIT)))
+            if request.split or has_test or not request.lengths:
+                results[request.split or SPLIT] = trained.split(request.split or SPLIT)
+            if request.lengths:
+                results["lengths"] = lengths(trained, record, request.lengths, tokens)
+            check_losses(record, results, trained, checkpoint)
         for name, measured in results.items():
             add_to_record(record, name, measured)
         store.rewrite(resolved.name, record)
@@ -158,37 +145,12 @@ def _trained(cell: Cell, checkpoint: Path, data: Data | None = None) -> TrainedC
         return TrainedCell(cell, checkpoint, data)
 
 
-def _tokens(cell: Cell, request: Request) -> int:
-    return request.tokens or (cell.config["evaluate"] or {}).get("tokens") or Evaluation().tokens
-
-
-def _measure_own_data(cell: Cell, checkpoint: Path, record: Record, request: Request) -> dict[str, Any]:
-    """Return measurements on the run's own text, by name. Raises InputError for other weights than the record's."""
-    trained, results = _trained(cell, checkpoint), dict[str, Any]()
-    has_test = bool(len(trained.data.evaluation_batches(SPLIT)))
-    if request.split or has_test or not request.lengths:
-        results[request.split or SPLIT] = trained.split(request.split or SPLIT)
-    if request.lengths:
-        results["lengths"] = lengths(trained, record, request.lengths, _tokens(cell, request))
-    check_losses(record, results, trained, checkpoint)
-    return results
-
-
 def check_losses(record: Record, results: dict[str, Any], trained: TrainedCell, checkpoint: Path) -> None:
     """Check that losses measured on a run's own text equal those in its record.
 
     Where the record holds the hash of the checkpoint, which was checked before, a difference is reported in a line on
-    standard error. Where it holds none, as of an older version, the weights may be another cell's.
-
-    Args:
-        record: of the run.
-        results: measurements so far, by split; where they lack validation, and there is no hash, the validation split
-            is measured.
-        trained: the model.
-        checkpoint: file of its weights.
-
-    Raises:
-        InputError: for losses that differ, without a hash.
+    standard error. Where it holds none, as of an older version, the weights may be another cell's. Raises InputError
+    for losses that differ, without a hash; the validation split is then measured if the `results` lack it.
     """
     hashed = record["provenance"].get("checkpoint") is not None
     losses = {split: float(results[split]["nll"]) for split in ("validation", SPLIT) if split in results}
@@ -210,7 +172,9 @@ def check_losses(record: Record, results: dict[str, Any], trained: TrainedCell, 
         print(f"{differs}; its weights are the record's, so other code or another machine makes it so", file=sys.stderr)
 
 
-def _measure_other_data(cell: Cell, checkpoint: Path, request: Request, changes: Tree) -> dict[str, Any]:
+def _measure_other_data(
+    cell: Cell, checkpoint: Path, request: Request, changes: Tree, tokens: int
+) -> dict[str, dict[str, Any]]:
     """Return measurements on the data with other settings, by a name that holds the fingerprint of its text."""
     data, settings = other_data(cell, changes)
     trained, split, facts = _trained(cell, checkpoint, data), request.split or SPLIT, data.facts
@@ -218,7 +182,7 @@ def _measure_other_data(cell: Cell, checkpoint: Path, request: Request, changes:
     with blame("data"):  # an encoding that ends with the trained length says so
         measured = trained.split(split)
     if request.lengths:
-        measured["lengths"] = trained.lengths(request.lengths, split, _tokens(cell, request))
+        measured["lengths"] = trained.lengths(request.lengths, split, tokens)
     measured["text"] = {
         "data": settings | {"tokenizer": "the run's own"},
         "fingerprint": facts.fingerprint,

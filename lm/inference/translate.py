@@ -25,8 +25,7 @@ REPORT_SECONDS = 10.0
 def load(folder: Path) -> tuple[EncoderDecoder, PairData]:
     """Load the model of a finished run, in its checkpoint's precision on the CPU, and its data.
 
-    Raises:
-        InputError: unless the folder is that of a finished encoder-decoder run whose text is available.
+    Raises InputError unless the folder is that of a finished encoder-decoder run whose text is available.
     """
     run = FinishedRun.at(folder)
     data = run.data()
@@ -82,15 +81,10 @@ def bleu(hypotheses: Sequence[str], references: Sequence[str]) -> dict[str, Any]
 
 @dataclass(frozen=True)
 class Translation:
-    """The file of translations, and BLEU where there is a reference.
+    """The file of translations, and BLEU where there is a reference."""
 
-    Args:
-        path: of the file with a line for each line of the source.
-        bleu: content of bleu_<split>.json.
-    """
-
-    path: Path
-    bleu: dict[str, Any] | None
+    path: Path  # of the file with a line for each line of the source
+    bleu: dict[str, Any] | None  # content of bleu_<split>.json
 
     @property
     def text(self) -> str:
@@ -108,8 +102,7 @@ def translate(
 ) -> Translation:
     """Translate a split, or the lines of the file `source`, with the run in `folder`, and write the results there.
 
-    Raises:
-        InputError: where there are no lines, or the run cannot translate.
+    Raises InputError where there are no lines, or the run cannot translate.
     """
     if beam < 1:
         raise InputError(f"--beam: expected 1 or more, found {beam}")

@@ -21,8 +21,7 @@ FINE_BINS, FINE_LIMIT = 4096, 16.0
 LOGITS_PER_CHUNK = 2**21
 """Logits processed at a time: few enough for a processor's cache, and enough to keep its threads busy."""
 
-MAX_LOG_TEMPERATURE = 5.0
-"""Bound of |log T|."""
+MAX_LOG_TEMPERATURE = 5.0  # bound of |log T|
 
 
 def bin_index(confidence_n: Tensor, bins: int) -> Tensor:
@@ -120,9 +119,6 @@ def classwise_calibration_error(excess_km: Tensor, tokens: int) -> float:
     return float(excess_km.abs().sum(1).mean() / tokens) if tokens else math.nan
 
 
-# temperature ----------------------------------------------------------------------------------------------------------
-
-
 def row_slices(logits_nv: Tensor) -> Iterator[slice]:
     """Return slices of rows of about LOGITS_PER_CHUNK logits, which bounds the memory that they need."""
     tokens, vocabulary = logits_nv.shape
@@ -159,15 +155,13 @@ def fit_temperature(passes: Callable[[], Iterable[tuple[Tensor, Tensor]]]) -> fl
     """Find the T > 0 that minimises the NLL of logits / T (Guo et al. 2017, https://arxiv.org/abs/1706.04599).
 
     Dividing by it leaves every argmax as it was. T lies within e^-5 and e^5: where every token is right, less is always
-    better, and T ends near the lower bound. Fit on one split and measure on another.
+    better, and T ends near the lower bound. Fit on one split and measure on another. Raises ValueError where there are
+    no tokens, or a logit is not finite.
 
     Args:
         passes: iterates once over the split each time it is called, about ten times in all: logits (n, v) and targets
             (n,),
             of which those that are IGNORED do not count. The same values each time, recomputed or kept.
-
-    Raises:
-        ValueError: where there are no tokens, or a logit is not finite.
     """
     log_temperature = torch.zeros((), dtype=torch.float64)
     optimizer = torch.optim.LBFGS(

@@ -1,9 +1,10 @@
 """The cost of training: durations of steps, the speed of the machine's matrix product, energy."""
 
+import contextlib
 import functools
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,6 @@ BINS = math.ceil(math.log(MAX_SECONDS / MIN_SECONDS) / math.log(RATIO))
 
 class Durations:
     """A histogram of durations in bins 1 % wide: quantiles of any number of them, to 0.5 %, at fixed memory.
-
-    Args:
-        counts: of an earlier instance, by bin.
 
     >>> durations = Durations()
     >>> for seconds in (0.1, 0.2, 0.2, 0.3):
@@ -45,16 +43,12 @@ class Durations:
         return None
 
 
-def matmul_peak(device: torch.device, dtype: torch.dtype) -> float:
-    """Measure the FLOP/s of the fastest of a few products of square matrices, once per process.
+@functools.cache
+def matmul_peak(device: torch.device, dtype: torch.dtype, threads: int) -> float:
+    """Measure the FLOP/s of the fastest of a few products of square matrices, once per process and number of threads.
 
     Utilisation is relative to it: 2 n^3 operations per product, n large enough to fill the device.
     """
-    return _measured_peak(device, dtype, torch.get_num_threads())
-
-
-@functools.cache
-def _measured_peak(device: torch.device, dtype: torch.dtype, threads: int) -> float:
     n = 4096 if device.type == "cuda" else 512
     # Of its own, so that what others draw does not depend on whether this was measured before.
     a = torch.randn(n, n, device=device, generator=torch.Generator(device).manual_seed(0)).to(dtype)
@@ -80,23 +74,24 @@ class Energy:
     """
 
     def __init__(self, device: torch.device, powercap: Path = Path("/sys/class/powercap")) -> None:
-        self.handle: Any = _nvml_handle(device) if device.type == "cuda" else None
+        self.handle: Any = None
         self.files = [] if device.type == "cuda" else sorted(powercap.glob("intel-rapl:?/energy_uj"))
+        if device.type == "cuda":
+            with _ignored_nvml_errors():
+                import pynvml
+
+                pynvml.nvmlInit()
+                self.handle = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{torch.cuda.get_device_properties(device).uuid}")
         self.before = self._read()
 
     def _read(self) -> list[float] | None:
-        try:
+        with contextlib.suppress(OSError, ValueError), _ignored_nvml_errors():
             if self.handle is not None:
                 import pynvml
 
                 return [pynvml.nvmlDeviceGetTotalEnergyConsumption(self.handle) / 1e3]
             return [int(file.read_text()) / 1e6 for file in self.files] or None
-        except (OSError, ValueError):
-            return None
-        except Exception as error:  # pynvml's own error, raised by devices without a counter
-            if type(error).__module__.startswith("pynvml"):
-                return None
-            raise
+        return None
 
     def joules(self) -> float | None:
         """Return the joules used since the last call; None where a counter wrapped around."""
@@ -108,17 +103,14 @@ class Energy:
         return sum(used) if min(used) >= 0 else None
 
 
-def _nvml_handle(device: torch.device) -> Any:
-    """Return the device in NVIDIA's library, None where that is not installed."""
+@contextlib.contextmanager
+def _ignored_nvml_errors() -> Iterator[None]:
+    """End a block where NVIDIA's library is not installed, does not know the device, or it has no counter."""
     try:
-        import pynvml
-
-        pynvml.nvmlInit()
-        return pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{torch.cuda.get_device_properties(device).uuid}")
-    except Exception as error:  # the library is missing, or does not know the device
-        if isinstance(error, ImportError) or type(error).__module__.startswith("pynvml"):
-            return None
-        raise
+        yield
+    except Exception as error:
+        if not (isinstance(error, ImportError) or type(error).__module__.startswith("pynvml")):
+            raise
 
 
 def utilisation(tokens_per_second: float | None, flops_per_token: float | None, peaks: Sequence[float]) -> float | None:

@@ -7,7 +7,6 @@ Legend: p parameters, g groups, each the parameters of one kind in one part of t
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -20,6 +19,7 @@ from lm.model.norm import Norm
 from lm.model.position import Position
 from lm.model.transformer import Embedding
 
+# matrices of each kind: the module, and its attribute
 KINDS: tuple[tuple[type[nn.Module], str, str], ...] = (
     (Attention, "query", "query"),
     (Attention, "key", "key"),
@@ -31,10 +31,7 @@ KINDS: tuple[tuple[type[nn.Module], str, str], ...] = (
     (Embedding, "tokens", "embedding"),
     (Embedding, "head", "head"),
 )
-"""Matrices of each kind: the module, and its attribute."""
-
-KIND_NAMES = frozenset(kind for *_, kind in KINDS) | {"norm", "position", "bias", "other"}
-"""Names of all kinds."""
+KIND_NAMES = frozenset(kind for *_, kind in KINDS) | {"norm", "position", "bias", "other"}  # names of all kinds
 
 
 def full_tensor(tensor: Tensor) -> Tensor:
@@ -43,20 +40,13 @@ def full_tensor(tensor: Tensor) -> Tensor:
     return tensor if gather is None else gather()
 
 
-def gradient_norm(parameters: Iterable[nn.Parameter]) -> Tensor:
-    """Compute the 2-norm of all gradients together, a scalar tensor; zero where there are none."""
-    return _joint_norm([p.grad for p in parameters if p.grad is not None], 2.0)
+def gradient_norm(parameters: Iterable[nn.Parameter], order: float = 2.0) -> Tensor:
+    """Compute a norm of all gradients together, a scalar tensor; zero where there are none.
 
-
-def largest_gradient(parameters: Iterable[nn.Parameter]) -> Tensor:
-    """Return the largest absolute entry of all gradients, a scalar tensor; zero where there are none."""
-    return _joint_norm([p.grad for p in parameters if p.grad is not None], torch.inf)
-
-
-def _joint_norm(gradients: Sequence[Tensor], order: float) -> Tensor:
-    """Compute the norm of all gradients together, one layout of DTensors after the other."""
-    by_layout: dict[Any, list[Tensor]] = {}
-    for gradient in gradients:
+    Of order infinity it is the largest absolute entry.
+    """
+    by_layout: dict[Any, list[Tensor]] = {}  # of DTensors
+    for gradient in [p.grad for p in parameters if p.grad is not None]:
         layout = getattr(gradient, "device_mesh", None), getattr(gradient, "placements", None)
         by_layout.setdefault(layout, []).append(gradient)
     norms = [full_tensor(get_total_norm(same_layout, order, foreach=None)) for same_layout in by_layout.values()]
@@ -99,13 +89,14 @@ def parameters_by_part(model: nn.Module) -> dict[str, list[nn.Parameter]]:
             parts |= {f"{name}.{index}": member for index, member in enumerate(child)}
         else:
             parts[name] = child
-    assigned: set[nn.Parameter] = set()
-    by_part: dict[str, list[nn.Parameter]] = {}
+    part_of: dict[nn.Parameter, str] = {}
     for name, part in parts.items():
-        own = [p for p in part.parameters() if p.requires_grad and p not in assigned]
-        assigned.update(own)
-        if own:
-            by_part[name] = own
+        for parameter in part.parameters():
+            if parameter.requires_grad:
+                part_of.setdefault(parameter, name)
+    by_part: dict[str, list[nn.Parameter]] = {}
+    for parameter, name in part_of.items():
+        by_part.setdefault(name, []).append(parameter)
     return by_part
 
 
@@ -128,11 +119,7 @@ def parameter_kinds(model: nn.Module) -> dict[nn.Parameter, str]:
 
 
 class ParameterGroups:
-    """The parameters of a model by part and kind, and norms over them.
-
-    Args:
-        model: the model; its trainable parameters are grouped.
-    """
+    """The trainable parameters of a model by part and kind, and norms over them."""
 
     def __init__(self, model: nn.Module) -> None:
         kinds, names = parameter_kinds(model), dict[tuple[str, str], int]()
@@ -151,7 +138,12 @@ class ParameterGroups:
         tensors = [tensor.detach() for tensor in tensors_p if tensor is not None]
         if not tensors:
             return torch.zeros(len(self.names), dtype=torch.float64)
-        norms_p = torch.stack(_norms(tensors)).double()
+        exact = torch.float64 if any(t.dtype == torch.float64 for t in tensors) else torch.float32
+        if any(hasattr(tensor, "full_tensor") for tensor in tensors):
+            norms = [full_tensor(torch.linalg.vector_norm(tensor, dtype=exact)) for tensor in tensors]
+        else:  # in one kernel
+            norms = list(torch._foreach_norm(tensors, 2, exact))
+        norms_p = torch.stack(norms).double()
         sums_g = norms_p.new_zeros(len(self.names))
         return sums_g.index_add_(0, self.group_p[present].to(norms_p.device), norms_p.square())
 
@@ -162,10 +154,6 @@ class ParameterGroups:
     def weights(self) -> Tensor:
         """Sum squared weights, (g,)."""
         return self.squared_norms(self.parameters)
-
-    def copy_weights(self) -> list[Tensor]:
-        """Copy the weights."""
-        return [p.detach().clone() for p in self.parameters]
 
     def updates(self, before: Sequence[Tensor]) -> Tensor:
         """Sum squared changes since `before`, (g,)."""
@@ -190,45 +178,24 @@ class ParameterGroups:
         return norms
 
 
-def _norms(tensors: list[Tensor]) -> list[Tensor]:
-    """Compute the 2-norm of each tensor, in float32 at least: in one kernel where they are plain tensors."""
-    exact = torch.float64 if any(t.dtype == torch.float64 for t in tensors) else torch.float32
-    if any(hasattr(tensor, "full_tensor") for tensor in tensors):
-        return [full_tensor(torch.linalg.vector_norm(tensor, dtype=exact)) for tensor in tensors]
-    return list(torch._foreach_norm(tensors, 2, exact))
-
-
-# noise ----------------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class GradientNoise:
-    """Unbiased estimates from gradients of pieces of a batch; either may be negative.
-
-    Args:
-        trace: the trace of the covariance of one token's gradient.
-        signal: the squared norm of the true gradient.
-    """
-
-    trace: float
-    signal: float
-
-
-def estimate_noise(small: float, big: float, small_tokens: float, big_tokens: float) -> GradientNoise:
+def estimate_noise(small: float, big: float, small_tokens: float, big_tokens: float) -> tuple[float, float]:
     """Estimate from the mean squared gradient norms of pieces of `small_tokens` and of all `big_tokens` tokens.
 
+    Returns the trace of the covariance of one token's gradient and the squared norm of the true gradient, both without
+    bias, so that either may be negative.
+
     >>> estimate_noise(small=5.0, big=2.0, small_tokens=8, big_tokens=32)
-    GradientNoise(trace=32.0, signal=1.0)
+    (32.0, 1.0)
     """
     signal = (big_tokens * big - small_tokens * small) / (big_tokens - small_tokens)
     trace = (small - big) / (1 / small_tokens - 1 / big_tokens)
-    return GradientNoise(trace, signal)
+    return trace, signal
 
 
 def measure_noise(
     parameters: Sequence[nn.Parameter], losses: Sequence[Callable[[], Tensor]], tokens: Sequence[int]
-) -> GradientNoise:
-    """Estimate from the gradients of the mean losses of disjoint pieces of about equal numbers of tokens.
+) -> tuple[float, float]:
+    """Estimate noise from the gradients of the mean losses of disjoint pieces of about equal numbers of tokens.
 
     No `.grad` is touched, and hooks on gradients, such as those of DistributedDataParallel, do not run.
     """

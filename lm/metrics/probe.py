@@ -22,11 +22,8 @@ from lm.model.block import Block, ResidualConnection
 from lm.model.mlp import MLP, ReGLU, ReLU
 from lm.model.position import Position
 
+# attention scores above this size precede divergence (Wortsman et al. 2023, https://arxiv.org/abs/2309.14322)
 MAX_LOGIT = 1e4
-"""Attention scores above this size precede divergence (Wortsman et al. 2023, https://arxiv.org/abs/2309.14322)."""
-
-ROWS = 8
-"""Rows of the batch."""
 
 
 @dataclass
@@ -58,9 +55,10 @@ class ProbeResult:
         """Return one number each: the means, but the largest logit of all and the residual stream at the end."""
         means: dict[str, float] = {}
         if self.entropy:
-            means["attention_entropy"] = _mean(self.entropy)
+            heads = sum(map(len, self.entropy))
+            means["attention_entropy"] = sum(map(sum, self.entropy)) / heads
             means["attention_logit"] = max(map(max, self.largest_logit))
-            means["attention_first"] = _mean(self.first_share)
+            means["attention_first"] = sum(map(sum, self.first_share)) / heads
         if self.residual_norm:
             means["residual_norm"] = self.residual_norm[-1]
         if self.dead_share:
@@ -91,11 +89,7 @@ class ProbeResult:
         return flags
 
 
-def _mean(rows: list[list[float]]) -> float:
-    return sum(map(sum, rows)) / sum(map(len, rows))
-
-
-def first_rows(batch: Batch, rows: int = ROWS) -> Batch:
+def first_rows(batch: Batch, rows: int = 8) -> Batch:
     """Return the first rows of a batch."""
     return Batch(tuple(x[:rows] for x in batch.inputs), batch.targets_bt[:rows], batch.rows_b[:rows])
 
@@ -151,28 +145,21 @@ def _observed(model: nn.Module, result: ProbeResult, counted_bt: Tensor) -> Iter
             elif isinstance(module, Block):
                 stack.callback(module.mlp_residual.register_forward_hook(residual).remove)
                 hook = share_hook(module)
-                for part in module.children() if has_standard_forward(module) else ():
-                    if isinstance(part, ResidualConnection):
+                kind = type(module)  # whose residual connections are called with the stream and a sublayer alone
+                is_standard = kind.forward is Block.forward
+                is_standard &= kind.forward_with_cross_attention is Block.forward_with_cross_attention
+                for part in module.children():
+                    if is_standard and isinstance(part, ResidualConnection):
                         stack.callback(part.register_forward_hook(hook).remove)
             elif isinstance(module, MLP) and isinstance(module, (ReLU, ReGLU)):
                 stack.callback(module.down.register_forward_pre_hook(hidden).remove)
         yield
 
 
-def has_standard_forward(block: Block) -> bool:
-    """Return True if a block calls its residual connections with the stream and a sublayer alone."""
-    return (
-        type(block).forward is Block.forward
-        and type(block).forward_with_cross_attention is Block.forward_with_cross_attention
-    )
-
-
 def block_share(after_btd: Tensor, without_btd: Tensor) -> float:
-    """Compute the share of a block in the residual stream: 0 for a block that leaves the stream as it is.
+    """Compute the share of a block in the residual stream after it: 0 for a block that leaves the stream as it is.
 
-    Args:
-        after_btd: the stream after the block.
-        without_btd: the stream after the same block if its sublayers gave zero; after post-LN it is still normalised.
+    `without_btd` is the stream after the same block if its sublayers gave zero; after post-LN it is still normalised.
     """
     after_btd, without_btd = after_btd.double(), without_btd.double()
     return float((after_btd - without_btd).norm(dim=-1).mean() / without_btd.norm(dim=-1).mean())

@@ -4,7 +4,7 @@ Legend: n tokens, r some of them, v vocabulary, b blocks of w of it, m bins, f f
 """
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -73,22 +73,10 @@ class TokenStatistics(Metric):
     """
 
     full_state_update = False
-    bytes_table: Tensor
-    classes_k: Tensor
-    nll: Tensor
-    brier: Tensor
-    tokens: Tensor
-    bytes: Tensor
-    count_m: Tensor
-    confidence_m: Tensor
-    correct_m: Tensor
-    variance_m: Tensor
-    count_f: Tensor
-    confidence_f: Tensor
-    correct_f: Tensor
-    excess_km: Tensor
-    nll_d: Tensor
-    tokens_d: Tensor
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any: ...  # the sums are tensors, declared by `add_state`
 
     def __init__(
         self, bytes_per_token: Tensor, bins: int = 15, classes: Tensor | None = None, clusters: int = 0
@@ -98,14 +86,13 @@ class TokenStatistics(Metric):
         self.register_buffer("bytes_table", bytes_per_token, persistent=False)
         classes_k = torch.zeros(0, dtype=torch.int64) if classes is None else classes
         self.register_buffer("classes_k", classes_k, persistent=False)
-        sizes: dict[str, tuple[int, ...]] = {"nll": (), "brier": (), "excess_km": (len(classes_k), bins)}
-        sizes["nll_d"] = (clusters,)
-        sizes |= {f"{name}_m": (bins,) for name in ("count", "confidence", "correct", "variance")}
-        sizes |= {f"{name}_f": (FINE_BINS,) for name in ("count", "confidence", "correct")}
-        for name, size in sizes.items():
-            self.add_state(name, torch.zeros(size, dtype=torch.float64), dist_reduce_fx="sum")
-        for name, size in (("tokens", ()), ("bytes", ()), ("tokens_d", (clusters,))):
-            self.add_state(name, torch.zeros(size, dtype=torch.int64), dist_reduce_fx="sum")
+        exact = {"nll": (), "brier": (), "excess_km": (len(classes_k), bins), "nll_d": (clusters,)}
+        exact |= {f"{name}_m": (bins,) for name in ("count", "confidence", "correct", "variance")}
+        exact |= {f"{name}_f": (FINE_BINS,) for name in ("count", "confidence", "correct")}
+        counts = {"tokens": (), "bytes": (), "tokens_d": (clusters,)}
+        for sizes, dtype in ((exact, torch.float64), (counts, torch.int64)):
+            for name, size in sizes.items():
+                self.add_state(name, torch.zeros(size, dtype=dtype), dist_reduce_fx="sum")
 
     def _apply(self, fn: Any, exclude_state: Any = "") -> "TokenStatistics":
         """Move between devices only: sums stay float64 whatever the model's precision."""
@@ -118,12 +105,9 @@ class TokenStatistics(Metric):
         return self
 
     def update(self, logits_nv: Tensor, targets_n: Tensor, cluster_n: Tensor | None = None) -> None:
-        """Add tokens; to measure at a temperature, scale the logits by `lm.metrics.calibration.scale_logits`.
+        """Add tokens, of which those whose target is IGNORED do not count, to the sums, also to those of clusters.
 
-        Args:
-            logits_nv: logits, (n, v).
-            targets_n: targets, (n,), of which those that are IGNORED do not count.
-            cluster_n: the cluster of each token, (n,), where sums by cluster are kept.
+        To measure at a temperature, scale the logits by `lm.metrics.calibration.scale_logits`.
         """
         counted_n = targets_n != IGNORED
         if not counted_n.all():
@@ -150,13 +134,10 @@ class TokenStatistics(Metric):
         self.variance_m.index_add_(0, bin_n, rest_n / total_n**2)
 
     def _softmax_sums(self, logits_nv: Tensor, targets_n: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Sum what one pass of exp over the logits gives, each (n,), without the top token, which would add 1.
+        """Take one pass of exp over the logits; add up class probabilities.
 
-        Class probabilities are added up here.
-
-        Returns:
-            The top token, how far the target's logit is below its logit, and the sums over the vocabulary of
-            exp(logit - top logit) and of its square; all but the first in float64.
+        Returns the top token, how far the target's logit is below its logit, and the sums over the rest of the
+        vocabulary of exp(logit - top logit) and of its square, each (n,); all but the first in float64.
         """
         top_n = torch.empty_like(targets_n)
         gap_n, rest_n, squares_n = torch.empty(3, len(targets_n), dtype=torch.float64, device=targets_n.device)
@@ -173,14 +154,12 @@ class TokenStatistics(Metric):
             rest_n[rows] = weight_rv.sum(1)
             squares_n[rows] = torch.linalg.vector_norm(weight_rv, dim=1).double().square()
             if self.classes_k.numel():
-                self._add_classes(class_rk / (1 + rest_n[rows, None]), targets_r1 == self.classes_k)
+                probability_rk = class_rk / (1 + rest_n[rows, None])
+                first_k = torch.arange(len(self.classes_k), device=self.classes_k.device) * self.bins
+                index_rk = first_k + bin_index(probability_rk, self.bins)
+                excess_rk = probability_rk - (targets_r1 == self.classes_k).double()
+                self.excess_km.view(-1).index_add_(0, index_rk.flatten(), excess_rk.flatten())
         return top_n, gap_n, rest_n, squares_n
-
-    def _add_classes(self, probability_nk: Tensor, target_nk: Tensor) -> None:
-        """Add the probabilities of the classes, float64, and which of them are the target."""
-        first_k = torch.arange(len(self.classes_k), device=self.classes_k.device) * self.bins
-        index_nk = first_k + bin_index(probability_nk, self.bins)
-        self.excess_km.view(-1).index_add_(0, index_nk.flatten(), (probability_nk - target_nk.double()).flatten())
 
     def compute(self) -> dict[str, Any]:
         """Compute the metrics by the names of `lm.store.metrics`, the token count and the reliability bins."""
@@ -191,7 +170,7 @@ class TokenStatistics(Metric):
         filled_m = count_m.clamp(min=1)
         ece = expected_calibration_error(count_m, confidence_m, correct_m)
         floor = calibration_floor(count_m, confidence_m, variance_m)
-        measured = {
+        measured: dict[str, Any] = {
             "nll": nll,
             "perplexity": perplexity(nll) if math.isfinite(nll) else nll,
             "bits_per_byte": bits_per_byte(float(self.nll), int(self.bytes)),

@@ -2,7 +2,7 @@
 
 import math
 from abc import ABC, abstractmethod
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +15,7 @@ from lm.model.initializers import QueryKeyLinear, ResidualLinear
 from lm.model.position import Position, relative_positions
 from lm.model.shape import Shape
 
+Optional = Tensor | None  # of a tensor, so that a signature fits on a line
 Scale = Literal["1/sqrt(d_k)", "1/d_k", "none"] | float
 
 
@@ -27,31 +28,21 @@ def scale_factor(scale: Scale, head_size: int) -> float:
 class Mask:
     """A mask over keys and a bias on scores, the same for every layer of a forward pass.
 
-    Args:
-        causal: no query sees a later key; the queries are the last of the keys' positions.
-        bias_hqs: added to the scaled scores, from the position encoding.
-        hidden_bs: keys that no query sees, such as padding.
-        slopes_h: the slope of each head, where the bias is minus the slope times the distance.
+    If causal, no query sees a later key; the queries are the last of the keys' positions. No query sees a key of
+    `hidden_bs`, such as padding. Where the bias is minus a slope times the distance, `slopes_h` has the slope of each
+    head.
     """
 
     def __init__(
-        self,
-        causal: bool = True,
-        bias_hqs: Tensor | None = None,
-        hidden_bs: Tensor | None = None,
-        slopes_h: Tensor | None = None,
+        self, causal: bool = True, bias_hqs: Optional = None, hidden_bs: Optional = None, slopes_h: Optional = None
     ) -> None:
-        self.slopes_h = slopes_h
-        self.causal = causal
-        self.bias_hqs = bias_hqs
-        self.hidden_bs = hidden_bs
+        self.causal, self.bias_hqs, self.hidden_bs, self.slopes_h = causal, bias_hqs, hidden_bs, slopes_h
         self._made: dict[tuple[int, int, int | None, torch.dtype], Tensor | None] = {}
 
-    def additive(self, queries: int, keys: int, window: int | None, like: Tensor) -> Tensor | None:
+    def additive(self, queries: int, keys: int, window: int | None, like: Tensor) -> Optional:
         """Return the mask and the bias as one tensor, broadcastable to (b, h, q, s); layers of a pass share it.
 
-        Returns:
-            None for plain causality over equal numbers of queries and keys, or for no mask at all.
+        None stands for plain causality over equal numbers of queries and keys, or for no mask at all.
         """
         if torch.compiler.is_compiling():  # layers share its code where nothing is kept
             return self._additive(queries, keys, window, like)
@@ -60,7 +51,7 @@ class Mask:
             self._made[key] = self._additive(queries, keys, window, like)
         return self._made[key]
 
-    def _additive(self, queries: int, keys: int, window: int | None, like: Tensor) -> Tensor | None:
+    def _additive(self, queries: int, keys: int, window: int | None, like: Tensor) -> Optional:
         windowed = window is not None and window < keys
         past = self.causal and 1 < queries < keys
         if self.bias_hqs is None and self.hidden_bs is None and not windowed and not past:
@@ -81,29 +72,19 @@ class Mask:
 class Attention(nn.Module, ABC):
     """A layer that mixes positions: (b, q, d) -> (b, q, d)."""
 
-    cached = True
-    """True if one token at a time gives what all at once would."""
+    cached = True  # true if one token at a time gives what all at once would
 
     @abstractmethod
     def forward(
-        self,
-        x_bqd: Tensor,
-        position: Position,
-        mask: Mask,
-        memory_bsd: Tensor | None = None,
-        cache: Cache | None = None,
+        self, x_bqd: Tensor, position: Position, mask: Mask, memory_bsd: Optional = None, cache: Cache | None = None
     ) -> Tensor:
-        """Attend to `memory_bsd`, or to `x_bqd` itself where it is None.
-
-        A cache holds the keys and values of earlier tokens.
-        """
+        """Attend to `memory_bsd`, or to `x_bqd` itself where it is None; a cache holds earlier keys and values."""
 
 
 class SoftmaxAttention(Attention):
     """softmax(scale q k^T + bias) v for several heads (Vaswani et al. 2017, https://arxiv.org/abs/1706.03762).
 
     Args:
-        key_value_heads: heads of keys and values, each shared by as many query heads; supplied by the subclasses.
         scale: what multiplies the scores: `1/sqrt(d_k)`, `1/d_k`, `none` (that is, 1), or a number.
         bias: whether the four projections have offsets.
         qk_norm: whether queries and keys are brought to unit root mean square, with a gain, before they are rotated
@@ -113,14 +94,11 @@ class SoftmaxAttention(Attention):
         dropout: on the weights.
     """
 
-    impl: AttentionImpl = "sdpa"
-    """The implementation; a setting of training, the same for all layers."""
+    impl: AttentionImpl = "sdpa"  # the implementation; a setting of training, the same for all layers
 
-    @abstractmethod
     def __init__(
         self,
         shape: Shape,
-        key_value_heads: int,
         scale: Scale = "1/sqrt(d_k)",
         bias: bool = True,
         qk_norm: bool = False,
@@ -129,6 +107,7 @@ class SoftmaxAttention(Attention):
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
+        key_value_heads = self.count_key_value_heads(shape.heads)
         if key_value_heads < 1 or shape.heads % key_value_heads:
             raise ValueError(f"key_value_heads={key_value_heads} must divide heads={shape.heads}")
         require_positive(softcap=softcap, window=window)
@@ -148,12 +127,7 @@ class SoftmaxAttention(Attention):
         self.key_norm = nn.RMSNorm(shape.head_size, eps=1e-6) if qk_norm else nn.Identity()
 
     def forward(
-        self,
-        x_bqd: Tensor,
-        position: Position,
-        mask: Mask,
-        memory_bsd: Tensor | None = None,
-        cache: Cache | None = None,
+        self, x_bqd: Tensor, position: Position, mask: Mask, memory_bsd: Optional = None, cache: Cache | None = None
     ) -> Tensor:
         """Attend to the input itself, or to a memory, (b, q, width) to (b, q, width)."""
         q_bhqk, k_bgsk, v_bgsk = self.projected(x_bqd, position, memory_bsd, cache)
@@ -171,8 +145,12 @@ class SoftmaxAttention(Attention):
         output_bhqk = ATTENTION_IMPLS[self.impl](q_bhqk, k_bgsk, v_bgsk, args)
         return self.output(output_bhqk.transpose(1, 2).flatten(2))  # (b, h, q, k) -> (b, q, d)
 
+    @abstractmethod
+    def count_key_value_heads(self, heads: int) -> int:
+        """Return the heads of keys and values, each shared by as many of the query heads."""
+
     def projected(
-        self, x_bqd: Tensor, position: Position, memory_bsd: Tensor | None = None, cache: Cache | None = None
+        self, x_bqd: Tensor, position: Position, memory_bsd: Optional = None, cache: Cache | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return queries (b, h, q, k), keys and values (b, g, s, k), normed and rotated for the scores."""
         if memory_bsd is not None:
@@ -209,28 +187,11 @@ def set_attention_impl(model: AnyModule, impl: AttentionImpl) -> AnyModule:
 
 
 class MultiHead(SoftmaxAttention):
-    """Attention whose query heads each have their own keys and values (Vaswani et al. 2017, equation 1).
+    """Attention whose query heads each have their own keys and values (Vaswani et al. 2017, equation 1)."""
 
-    Args:
-        scale: what multiplies the scores: `1/sqrt(d_k)`, `1/d_k`, `none` (that is, 1), or a number.
-        bias: whether the four projections have offsets.
-        qk_norm: whether queries and keys are normed before they are rotated.
-        softcap: bounds the scores by tanh.
-        window: how many keys a query sees, itself the last.
-        dropout: on the weights.
-    """
-
-    def __init__(
-        self,
-        shape: Shape,
-        scale: Scale = "1/sqrt(d_k)",
-        bias: bool = True,
-        qk_norm: bool = False,
-        softcap: float | None = None,
-        window: int | None = None,
-        dropout: float = 0.0,
-    ) -> None:
-        super().__init__(shape, shape.heads, scale, bias, qk_norm, softcap, window, dropout)
+    def count_key_value_heads(self, heads: int) -> int:
+        """Return all heads."""
+        return heads
 
 
 class GroupedQuery(SoftmaxAttention):
@@ -240,48 +201,29 @@ class GroupedQuery(SoftmaxAttention):
 
     Args:
         key_value_heads: must divide the heads; half of them by default.
-        scale, bias, qk_norm, softcap, window, dropout: as in MultiHead.
     """
 
-    def __init__(
-        self,
-        shape: Shape,
-        key_value_heads: int | None = None,
-        scale: Scale = "1/sqrt(d_k)",
-        bias: bool = True,
-        qk_norm: bool = False,
-        softcap: float | None = None,
-        window: int | None = None,
-        dropout: float = 0.0,
-    ) -> None:
-        kv_heads = max(1, shape.heads // 2) if key_value_heads is None else key_value_heads
-        super().__init__(shape, kv_heads, scale, bias, qk_norm, softcap, window, dropout)
+    def __init__(self, shape: Shape, key_value_heads: int | None = None, **options: Any) -> None:
+        self.key_value_heads = key_value_heads
+        super().__init__(shape, **options)
+
+    def count_key_value_heads(self, heads: int) -> int:
+        """Return the heads that were asked for."""
+        return max(1, heads // 2) if self.key_value_heads is None else self.key_value_heads
 
 
 class MultiQuery(SoftmaxAttention):
     """Attention whose query heads all share one head of keys and values (Shazeer 2019).
 
     https://arxiv.org/abs/1911.02150
-
-    Args:
-        scale, bias, qk_norm, softcap, window, dropout: as in MultiHead.
     """
 
-    def __init__(
-        self,
-        shape: Shape,
-        scale: Scale = "1/sqrt(d_k)",
-        bias: bool = True,
-        qk_norm: bool = False,
-        softcap: float | None = None,
-        window: int | None = None,
-        dropout: float = 0.0,
-    ) -> None:
-        super().__init__(shape, 1, scale, bias, qk_norm, softcap, window, dropout)
+    def count_key_value_heads(self, heads: int) -> int:
+        """Return one."""
+        return 1
 
 
-CHUNK = 64
-"""Positions in a chunk of `causal_products`."""
+CHUNK = 64  # positions in a chunk of `causal_products`
 
 
 def causal_products(q_bhtk: Tensor, k_bhtk: Tensor, v_bhtv: Tensor) -> Tensor:
@@ -315,12 +257,7 @@ class LinearAttention(Attention):
         self.output = ResidualLinear(shape.width, shape.width, bias)
 
     def forward(
-        self,
-        x_bqd: Tensor,
-        position: Position,
-        mask: Mask,
-        memory_bsd: Tensor | None = None,
-        cache: Cache | None = None,
+        self, x_bqd: Tensor, position: Position, mask: Mask, memory_bsd: Optional = None, cache: Cache | None = None
     ) -> Tensor:
         """Attend to the input itself, or to a memory, (b, q, width) to (b, q, width)."""
         if mask.bias_hqs is not None:

@@ -5,7 +5,7 @@ Legend: b batch, h heads, g key-value heads, q queries, s keys, k head size.
 
 import functools
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -23,19 +23,14 @@ the keys up to their end, which leaves out what causality hides. `flex`: on CUDA
 is added to the scores, and `sdpa` where nothing is.
 """
 
-BLOCK = 128
-"""Queries in a block of `blocked`."""
+BLOCK = 128  # queries in a block of `blocked`
 
 
 class AttentionArgs(NamedTuple):
-    """The options that turn q k^T into the weight of each value.
+    """The options that turn q k^T into the weight of each value, as in `attention_weights`, and the dropout of weights.
 
-    Args:
-        scale: multiplies it.
-        bias: added then, broadcastable to (b, h, q, s): all that hides a key, causality too, or None.
-        causal: no query sees a later key; without a bias of as many queries as keys, or of one query.
-        softcap: bounds the scaled products to (-softcap, softcap) by tanh; None leaves them.
-        dropout: of the weights.
+    The bias is all that hides a key, causality too. Without it, `causal` is for as many queries as keys, or for one
+    query.
     """
 
     scale: float
@@ -54,14 +49,9 @@ def causal_bias(queries: int, keys: int, like: Tensor) -> Tensor:
 def attention_weights(
     q_bhqk: Tensor, k_bhsk: Tensor, scale: float, bias: Tensor | None = None, softcap: float | None = None
 ) -> Tensor:
-    """Compute softmax(scale q k^T + bias), (b, h, q, s).
+    """Compute softmax(scale q k^T + bias), (b, h, q, s); minus infinity in the bias hides a key.
 
-    Args:
-        q_bhqk: queries.
-        k_bhsk: keys.
-        scale: multiplies the scores.
-        bias: added to the scaled scores; minus infinity hides a key.
-        softcap: bounds the scaled scores to (-softcap, softcap) by tanh (Gemma 2, https://arxiv.org/abs/2408.00118).
+    `softcap` bounds the scaled scores to (-softcap, softcap) by tanh (Gemma 2, https://arxiv.org/abs/2408.00118).
     """
     scores = scale * q_bhqk @ k_bhsk.transpose(-1, -2)
     if softcap is not None:
@@ -91,15 +81,14 @@ def sdpa(q_bhqk: Tensor, k_bgsk: Tensor, v_bgsk: Tensor, args: AttentionArgs) ->
     )
 
 
+# A whole number up to which all others, and its own multiples up to its square, are exact in bfloat16.
 BF16_EXACT_INT = 256
-"""A whole number up to which all others, and its own multiples up to its square, are exact in bfloat16."""
 
 
 def alibi_as_extra_dims(q_bhqk: Tensor, k_bgsk: Tensor, slopes_h: Tensor, scale: float) -> tuple[Tensor, Tensor]:
     """Extend queries and keys by two dimensions whose scaled product adds slope * (position of the key).
 
-    Under causality this is ALiBi's penalty on distance: the missing slope * (position of the query) is the same for all
-    keys of a row, and the softmax ignores it. The keys are repeated to as many heads as the queries.
+    Under causality this is ALiBi's penalty: what is missing is the same for all keys of a row, and softmax ignores it.
     """
     position_s = torch.arange(k_bgsk.shape[2], device=k_bgsk.device)
     low_s = position_s % BF16_EXACT_INT
@@ -129,10 +118,7 @@ def _whole_bias(q_bhqk: Tensor, k_bgsk: Tensor, args: AttentionArgs) -> Tensor |
 
 
 def blocked(q_bhqk: Tensor, k_bgsk: Tensor, v_bgsk: Tensor, args: AttentionArgs) -> Tensor:
-    """Attend one block of queries after the other, (b, h, q, k).
-
-    This saves half of the products, and of the weights kept for the gradient, as the context grows.
-    """
+    """Attend one block of queries after the other, (b, h, q, k), which saves half of the products and weights."""
     heads, queries, keys = *q_bhqk.shape[1:3], k_bgsk.shape[2]
     if not args.causal or queries <= BLOCK:
         return plain(q_bhqk, k_bgsk, v_bgsk, args)
@@ -171,23 +157,13 @@ def flex(q_bhqk: Tensor, k_bgsk: Tensor, v_bgsk: Tensor, args: AttentionArgs) ->
             score = softcap * torch.tanh(score / softcap)
         return score if bias_bhqs is None else score + bias_bhqs[b, h, q, s]
 
-    kernel = _compiled_flex() if q_bhqk.is_cuda else flex_attention
+    kernel = compiled_flex() if q_bhqk.is_cuda else flex_attention
     grouped = q_bhqk.shape[1] > k_bgsk.shape[1]
     output_bhqk: Tensor = kernel(q_bhqk, k_bgsk, v_bgsk, modify_score, scale=args.scale, enable_gqa=grouped)
     return output_bhqk
 
 
-@functools.cache
-def _compiled_flex() -> Any:
-    return torch.compile(flex_attention)
-
-
-AttentionFunction = Callable[[Tensor, Tensor, Tensor, AttentionArgs], Tensor]
-
-ATTENTION_IMPLS: dict[AttentionImpl, AttentionFunction] = {
-    "sdpa": sdpa,
-    "folded": sdpa,
-    "plain": plain,
-    "blocked": blocked,
-    "flex": flex,
+compiled_flex = functools.cache(lambda: torch.compile(flex_attention))
+ATTENTION_IMPLS: dict[AttentionImpl, Callable[[Tensor, Tensor, Tensor, AttentionArgs], Tensor]] = {
+    **{"sdpa": sdpa, "folded": sdpa, "plain": plain, "blocked": blocked, "flex": flex}
 }

@@ -1,22 +1,16 @@
 """Keys and values of the tokens read so far, so that a new token costs one row of attention.
 
-A layer keeps 2 b g t k numbers: 2 b h t k where every query head has keys of its own, 2 b t k where all share one head.
-
-Legend: b batch, g key-value heads, t time, k head size.
+A layer keeps 2 b g t k numbers. Legend: b batch, g key-value heads, t time, k head size.
 """
 
 import torch
 from torch import Tensor
 
-INT8_MAX = 127
-"""The largest code of a row in int8; -128 stays unused, so that x and -x have opposite codes."""
+INT8_MAX = 127  # the largest code of a row in int8; -128 stays unused, so that x and -x have opposite codes
 
 
 class Rows:
-    """A tensor (b, g, t, ...) that grows along time.
-
-    Its buffer has space for up to twice the rows held: a row is copied a bounded number of times, not once per token.
-    """
+    """A tensor (b, g, t, ...) that grows along time; its buffer has space for up to twice the rows held."""
 
     def __init__(self) -> None:
         self.length = 0
@@ -47,11 +41,10 @@ class Rows:
 
 
 def quantise(x_bgtk: Tensor) -> tuple[Tensor, Tensor]:
-    """Quantise rows to int8 codes (b, g, t, k) and a float32 scale per row (b, g, t, 1).
+    """Quantise rows to int8 codes (b, g, t, k) and a float32 scale per row (b, g, t, 1): scale = absmax / 127.
 
-    Symmetric: scale = absmax / 127 over the row, code = round(x / scale), so that each element comes back within
-    absmax / 254, but for rounding to the precision of x (Dettmers et al. 2022, section 2.1,
-    https://arxiv.org/abs/2208.07339). A row that is not finite comes back as NaN, 0 times its scale.
+    Each element comes back within absmax / 254, but for rounding to the precision of x (Dettmers et al. 2022, section
+    2.1, https://arxiv.org/abs/2208.07339). A row that is not finite comes back as NaN, 0 times its scale.
     """
     wide_bgtk = x_bgtk.to(torch.promote_types(x_bgtk.dtype, torch.float32))
     scale_bgt1 = (wide_bgtk.abs().amax(-1, keepdim=True) / INT8_MAX).float()
@@ -98,11 +91,10 @@ class Int8Rows:
 class Cache:
     """The keys and values of one layer. For use without gradients: rows are written in place."""
 
-    def __init__(self) -> None:
-        self._key, self._value = self._rows(), self._rows()
+    rows: type[Rows] | type[Int8Rows] = Rows
 
-    def _rows(self) -> Rows | Int8Rows:
-        return Rows()
+    def __init__(self) -> None:
+        self._key, self._value = self.rows(), self.rows()
 
     @property
     def length(self) -> int:
@@ -123,22 +115,17 @@ class Cache:
         """Add the rows of new tokens and return all keys and values."""
         return self._key.append(key_bgtk), self._value.append(value_bgtk)
 
-    def elements(self) -> int:
-        """Count the numbers held: 2 b g t k."""
-        return sum(rows.numel() for rows in (self.key_bgtk, self.value_bgtk) if rows is not None)
-
     def bytes(self) -> int:
         """Return the memory of the rows held; up to as much again is reserved for tokens to come."""
         return self._key.bytes() + self._value.bytes()
 
 
 class Int8Cache(Cache):
-    """A cache with a byte per number and 4 bytes per row: 2 b g t (k + 4) bytes.
+    """A cache with a byte per number and 4 bytes per row: 2 b g t (k + 4) bytes, the same however tokens are added.
 
-    Each dequantised element is within absmax / 254 of the original, absmax being that of its key or value. A score is
-    then off by at most e = scale * |q|_1 * absmax / 254, and a head's output by (exp(2e) - 1) V + V / 254, V being the
-    largest element of the values. Tokens added one by one or together give the same rows.
+    Each element is within absmax / 254 of the original, absmax being that of its key or value. A score is then off by
+    at most e = scale * |q|_1 * absmax / 254, and a head's output by (exp(2e) - 1) V + V / 254, V being the largest
+    value.
     """
 
-    def _rows(self) -> Rows | Int8Rows:
-        return Int8Rows()
+    rows = Int8Rows

@@ -7,16 +7,7 @@ from typing import Any, ClassVar
 
 
 def resolve_old_name(module: str, name: str, new_names: Mapping[str, str]) -> Any:
-    """Return what a module's old name stands for now; to be called by the module's `__getattr__`.
-
-    Args:
-        module: the module that is asked for the name.
-        name: the name.
-        new_names: dotted paths by old name.
-
-    Raises:
-        AttributeError: for a name that the module never had.
-    """
+    """Return what a module's old name stands for now, by dotted paths; called by the module's `__getattr__`."""
     if name not in new_names:
         raise AttributeError(f"module {module!r} has no attribute {name!r}")
     warnings.warn(f"{module}.{name} is now {new_names[name]}", DeprecationWarning, stacklevel=3)
@@ -25,12 +16,7 @@ def resolve_old_name(module: str, name: str, new_names: Mapping[str, str]) -> An
 
 
 class OldAttribute:
-    """A class attribute under its old name, which warns when it is read.
-
-    Args:
-        value: of the attribute under its new name, in the same class.
-        text: of the warning.
-    """
+    """A class attribute under its old name, of the value under its new name; it warns with `text` when it is read."""
 
     def __init__(self, value: Any, text: str) -> None:
         self.value, self.text = value, text
@@ -46,8 +32,7 @@ class RenamedAttributes:
     Each class has both names for what it defines, so that `super()` finds the next definition by either of them.
     """
 
-    new_names: ClassVar[Mapping[str, str]] = {}
-    """New names by old name."""
+    new_names: ClassVar[Mapping[str, str]] = {}  # new names by old name
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)

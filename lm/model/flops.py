@@ -1,9 +1,8 @@
 """The cost of a configuration before training: parameters, FLOPs per token, cache and activation memory.
 
-All of it is read off the modules of a model, which may lie on the meta device: nothing is computed or measured.
-Legend: b batch, t context, d width, h heads, g key-value heads, k head size, f hidden width of an MLP.
-
-A module of your own needs one line for what it adds: `attention_flops.register` and `activation_numel.register`.
+All of it is read off the modules of a model, which may lie on the meta device. A module of your own needs one line for
+what it adds: `attention_flops.register` and `activation_numel.register`. Legend: b batch, t context, d width, h heads,
+g key-value heads, k head size, f hidden width of an MLP.
 """
 
 import functools
@@ -22,15 +21,9 @@ from lm.model.position import Position
 from lm.model.shape import Shape
 from lm.model.transformer import Decoder, Embedding, EncoderDecoder, Model
 
-# parameters ----------------------------------------------------------------------------------------------------------
-
 KINDS: dict[type[nn.Module], str] = {
-    Attention: "attention",
-    MLP: "mlp",
-    ResidualConnection: "norm",
-    Norm: "norm",
-    Position: "position",
-    Embedding: "embedding",
+    **{Attention: "attention", MLP: "mlp", ResidualConnection: "norm"},
+    **{Norm: "norm", Position: "position", Embedding: "embedding"},
 }
 
 
@@ -59,18 +52,12 @@ def parameters(model: nn.Module) -> dict[str, dict[str, int]]:
     return counts
 
 
-# FLOPs ---------------------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Flops:
     """Floating-point operations of matrix products, 2 m n k each, without norms, softmax and activations.
 
-    Args:
-        linear: forward, of linear layers: 2 per weight and token.
-        attention: forward, of scores and weighted values over all pairs of query and key, as torch's own counter has
-            it.
-        useful: of these, the pairs that causality and the window let through; fused causal kernels come near it.
+    Those of the forward pass: of linear layers, 2 per weight and token; of attention, over all pairs of query and key,
+    as torch's own counter has it; and, useful of these, the pairs that causality and the window let through.
     """
 
     linear: float
@@ -94,13 +81,7 @@ class Flops:
 
 
 def flops_per_token(model: Model, context: int) -> Flops:
-    """Count FLOPs per token in a row of `context` tokens.
-
-    With an encoder it is per target token, with a source as long as the target.
-
-    Raises:
-        InputError: where the model has parts that nobody has counted.
-    """
+    """Count FLOPs per token in a row of `context` tokens; with an encoder per target token of as long a source."""
     row = flops_per_row(model, context)
     return Flops(row.linear / context, row.attention / context, row.useful / context)
 
@@ -162,17 +143,14 @@ def _(attention: LinearAttention, time: int, causal: bool) -> tuple[int, int]:
     return 4 * width * sum(c * c for c in chunks) + state, 4 * width * useful + state
 
 
-# memory --------------------------------------------------------------------------------------------------------------
-
 DTYPES = {"float32": 4, "bfloat16": 2}
 SCALE_BYTES = 4
 
 
 def cache_bytes(model: Model, context: int, batch: int = 1) -> dict[str, int]:
-    """Compute the bytes of the keys and values of `context` tokens, by dtype.
+    """Compute the bytes of the keys and values of `context` tokens, 2 b t g k numbers per causal layer, by dtype.
 
-    They are 2 b t g k numbers per layer of causal self-attention. `int8` has a byte per number and a float32 scale for
-    each key and each value of a head, as in Int8Cache. Attention without a cache holds none; windows do not shorten it.
+    `int8` has a float32 scale besides for each key and value of a head. Windows do not shorten it.
     """
     sizes = [
         (layer.key.out_features, layer.key.out_features // layer.head_size)
@@ -187,10 +165,8 @@ def cache_bytes(model: Model, context: int, batch: int = 1) -> dict[str, int]:
 def activation_bytes(model: Model, context: int, batch: int = 1) -> dict[str, int]:
     """Estimate what one training step keeps for the backward pass, by dtype, without weights and gradients.
 
-    This is b t (sum of `activation_numel` over all modules) numbers; the masks, made once per pass: h t^2 for an
-    encoding that biases scores, t^2 for a window; and below float32 the copies of weights that are multiplied as one
-    matrix. It is what autograd keeps on the CPU where all is in one dtype: CUDA kernels keep less of norms and dropout;
-    autocast keeps copies of the weights besides.
+    These are b t (sum of `activation_numel` over all modules) numbers; masks, made once per pass: h t^2 for an encoding
+    that biases scores, t^2 for a window; and below float32 copies of weights. CUDA kernels keep less, autocast more.
     """
     shape = shape_of(model)
     token = sum(activation_numel(module, shape, context) for module in model.modules())
@@ -201,16 +177,14 @@ def activation_bytes(model: Model, context: int, batch: int = 1) -> dict[str, in
     windows = {getattr(attention, "window", None) for attention, _ in attention_layers(model)}
     bounded = sum(window is not None and window < context for window in windows)
     masks = shape.heads * sum(bias is not None for bias in biases) or bounded
-    copies = sum(map(fused_weights, model.modules())) if batch * context >= MIN_ROWS_TO_FUSE else 0
+    copies = 0
+    for module in model.modules() if batch * context >= MIN_ROWS_TO_FUSE else ():  # weights copied into one matrix
+        if isinstance(module, SoftmaxAttention | LinearAttention):
+            copies += sum(layer.weight.numel() for layer in (module.query, module.key, module.value))
+        elif isinstance(module, GatedMLP):
+            copies += module.gate.weight.numel() + module.up.weight.numel()
     numbers = batch * context * token + context**2 * masks
     return {name: round(size * (numbers + copies * (name != "float32"))) for name, size in DTYPES.items()}
-
-
-def fused_weights(module: nn.Module) -> int:
-    """Count the weights of a module that are copied into one matrix, a copy that the backward pass needs."""
-    if isinstance(module, SoftmaxAttention | LinearAttention):
-        return module.query.weight.numel() + module.key.weight.numel() + module.value.weight.numel()
-    return module.gate.weight.numel() + module.up.weight.numel() if isinstance(module, GatedMLP) else 0
 
 
 def shape_of(model: Model) -> Shape:
@@ -229,17 +203,8 @@ def activation_numel(module: nn.Module, shape: Shape, time: int) -> float:
 
 @activation_numel.register
 def _(module: Norm, shape: Shape, time: int) -> float:
-    return shape.width  # what it reads; what it gives is kept by the maps that read it
-
-
-@activation_numel.register
-def _(module: RMSNorm, shape: Shape, time: int) -> float:
-    return 2 * shape.width  # and that over its root mean square
-
-
-@activation_numel.register
-def _(module: NoNorm, shape: Shape, time: int) -> float:
-    return 0
+    # what it reads, and for RMSNorm that over its root mean square; what it gives is kept by the maps that read it
+    return shape.width * (0 if isinstance(module, NoNorm) else 2 if isinstance(module, RMSNorm) else 1)
 
 
 @activation_numel.register

@@ -3,16 +3,13 @@
 import torch
 from torch import Tensor, nn
 
-MIN_ROWS_TO_FUSE = 32
-"""Rows of the input below which joining the weights takes longer than it saves."""
+MIN_ROWS_TO_FUSE = 32  # rows of the input below which joining the weights takes longer than it saves
 
 
 def fused_linear(x: Tensor, *layers: nn.Linear) -> Tensor:
     """Apply several linear layers to x (..., i) in one product; returns (..., sum of o), side by side.
 
-    Parameters, names, initial values and gradients stay those of the layers; results are equal up to rounding. The
-    layers are called one by one where they would not gain (`should_fuse`, few rows), or where something else watches or
-    replaces one: a hook, a subclass with a `forward` of its own, a parametrisation.
+    They are called one by one where they would not gain, or where something else watches or replaces one.
     """
     if (
         not should_fuse(x)
@@ -26,11 +23,7 @@ def fused_linear(x: Tensor, *layers: nn.Linear) -> Tensor:
 
 
 def should_fuse(x: Tensor) -> bool:
-    """Return True under autocast and in compiled code, where fusing pays.
-
-    Plain float32 keeps its order of summation bit for bit: at a high learning rate, 400 steps turn a difference in the
-    last digit into one that a table shows.
-    """
+    """Return True under autocast and in compiled code; plain float32 keeps its order of summation, bit for bit."""
     return autocasting(x.device.type) or torch.compiler.is_compiling()
 
 

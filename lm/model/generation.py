@@ -5,7 +5,7 @@ Legend: b batch, w beam, r rows = b w, s source time, t (target) time, d width, 
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import cast
 
 import torch
@@ -16,10 +16,7 @@ from lm.model.block import Block
 from lm.model.cache import Cache
 from lm.model.transformer import Decoder, EncoderDecoder
 
-Choose = Callable[[Tensor], Tensor]
-"""A function that picks a token for each row: logits (b, v) -> tokens (b,)."""
-
-# choosing a token ----------------------------------------------------------------------------------------------------
+Choose = Callable[[Tensor], Tensor]  # A function that picks a token for each row: logits (b, v) -> tokens (b,)
 
 
 def greedy(logits_bv: Tensor) -> Tensor:
@@ -28,10 +25,7 @@ def greedy(logits_bv: Tensor) -> Tensor:
 
 
 def apply_temperature(logits_bv: Tensor, temperature: float) -> Tensor:
-    """Divide logits by a temperature, less the largest of the row, in float64.
-
-    The probabilities are the same, and there is no overflow near 0.
-    """
+    """Divide logits, less the largest of the row against overflow, by a temperature, in float64."""
     return (logits_bv - logits_bv.amax(-1, keepdim=True)).double() / temperature
 
 
@@ -55,10 +49,7 @@ def top_p(logits_bv: Tensor, p: float) -> Tensor:
 
 
 def draw(logits_bv: Tensor, generator: torch.Generator) -> Tensor:
-    """Draw a token of each row with the probabilities softmax(logits), (b,).
-
-    It is drawn on the generator's device: with one on the CPU a seed gives the same text on every device of the model.
-    """
+    """Draw a token of each row with the probabilities softmax(logits), (b,), on the device of the generator."""
     shares_bv = logits_bv.softmax(-1, dtype=torch.float64).to(generator.device)
     return torch.multinomial(shares_bv, 1, generator=generator)[:, 0].to(logits_bv.device)
 
@@ -67,11 +58,8 @@ def draw(logits_bv: Tensor, generator: torch.Generator) -> Tensor:
 class Sample:
     """A choice of tokens at random: logits / temperature, then the k largest of them, then a nucleus of those.
 
-    Args:
-        generator: where the randomness comes from.
-        temperature: above 0; below 1 likely tokens become likelier.
-        top_k: how many tokens may be drawn at a step; None for all.
-        top_p: probability that the tokens that may be drawn have together; 1 for all.
+    Below a temperature of 1 likely tokens become likelier. `top_k` tokens may be drawn at a step, None for all; those
+    that may be drawn have a probability of `top_p` together.
     """
 
     generator: torch.Generator
@@ -98,9 +86,6 @@ class Sample:
         return draw(self.filtered(logits_bv), self.generator)
 
 
-# generating ----------------------------------------------------------------------------------------------------------
-
-
 def caches_for(model: Decoder, kind: type[Cache] = Cache) -> list[Cache] | None:
     """Make an empty cache per layer; None where one token at a time differs from all at once."""
     cacheable = model.causal and all(part.cached for part in model.modules() if isinstance(part, Attention))
@@ -115,18 +100,11 @@ def generate(
     caches: Sequence[Cache] | None = None,
     stop: int | None = None,
 ) -> Iterator[Tensor]:
-    """Continue `tokens_bt`, one token of each row at a time.
+    """Continue `tokens_bt`, one token of each row at a time; yields tokens (b,), each as soon as it is known.
 
-    Args:
-        model: called as model(tokens, caches); in evaluation mode.
-        tokens_bt: the prompt, at least one token per row.
-        steps: the most tokens to generate.
-        choose: picks the next tokens from logits.
-        caches: one per layer, empty or holding what came before `tokens_bt`; without, every step reads all tokens anew.
-        stop: a row that has generated this token repeats it; generation ends once every row has.
-
-    Returns:
-        Tokens (b,), each as soon as it is known.
+    The model is called as model(tokens, caches). A cache per layer is empty or holds what came before `tokens_bt`;
+    without caches every step reads all tokens anew. A row that has generated `stop` repeats it; generation ends once
+    every row has.
 
     Raises:
         ValueError: for no tokens, a model in training mode, or where a position encoding reaches no further.
@@ -135,29 +113,22 @@ def generate(
         raise ValueError(f"tokens of shape {tuple(tokens_bt.shape)}: a model needs at least one token to go on from")
     if model.training:
         raise ValueError("the model is in training mode, which dropout makes random; call model.eval() first")
-    return _generate(model, tokens_bt, steps, choose, caches, stop)
 
+    @torch.no_grad()
+    def tokens(tokens_bt: Tensor) -> Iterator[Tensor]:
+        stopped_b = torch.zeros(len(tokens_bt), dtype=torch.bool, device=tokens_bt.device)
+        for _ in range(steps):
+            next_b = choose(model(tokens_bt, caches)[:, -1])
+            if stop is not None:
+                next_b = torch.where(stopped_b, stop, next_b)
+                stopped_b = next_b == stop
+            yield next_b
+            if stopped_b.all():
+                return
+            new_b1 = next_b[:, None]
+            tokens_bt = torch.cat([tokens_bt, new_b1], dim=1) if caches is None else new_b1
 
-@torch.no_grad()
-def _generate(
-    model: nn.Module,
-    tokens_bt: Tensor,
-    steps: int,
-    choose: Choose,
-    caches: Sequence[Cache] | None,
-    stop: int | None,
-) -> Iterator[Tensor]:
-    stopped_b = torch.zeros(len(tokens_bt), dtype=torch.bool, device=tokens_bt.device)
-    for _ in range(steps):
-        next_b = choose(model(tokens_bt, caches)[:, -1])
-        if stop is not None:
-            next_b = torch.where(stopped_b, stop, next_b)
-            stopped_b = next_b == stop
-        yield next_b
-        if stopped_b.all():
-            return
-        new_b1 = next_b[:, None]
-        tokens_bt = torch.cat([tokens_bt, new_b1], dim=1) if caches is None else new_b1
+    return tokens(tokens_bt)
 
 
 @dataclass(frozen=True)
@@ -179,21 +150,12 @@ class Hypothesis:
 
 
 def length_penalty(length: int, alpha: float) -> float:
-    """Compute ((5 + length) / 6)^alpha, by which log-probabilities are divided (Wu et al. 2016, equation 14).
-
-    https://arxiv.org/abs/1609.08144
-    """
+    """Compute ((5 + length) / 6)^alpha, the divisor of log-probabilities (Wu et al. 2016, arXiv:1609.08144)."""
     return float(((5 + length) / 6) ** alpha)
 
 
 class Stepper:
-    """A model of the next token for rows of targets that grow by one token per call.
-
-    Args:
-        model, source_bs, hidden_bs: the encoder-decoder, and its source with padding marked.
-        width: rows of each source, next to one another.
-        cached: whether keys and values of earlier tokens are kept, or computed anew.
-    """
+    """A model of the next token for rows of targets, `width` of each source, that grow by one token per call."""
 
     def __init__(
         self, model: EncoderDecoder, source_bs: Tensor, hidden_bs: Tensor, width: int = 1, cached: bool = True
@@ -221,15 +183,6 @@ class Stepper:
                 cache.append(old.key_bgtk[rows_r], old.value_bgtk[rows_r])
 
 
-@dataclass
-class _Beams:
-    """The state of a search: live hypotheses as tensors, and those that ended, a list for each source."""
-
-    tokens_bwt: Tensor
-    total_bw: Tensor
-    ended: list[list[Hypothesis]] = field(default_factory=list)
-
-
 @torch.inference_mode()
 def beam_search(
     model: EncoderDecoder,
@@ -243,58 +196,43 @@ def beam_search(
     """Search for the likeliest targets of each source; returns the hypotheses that ended, best first.
 
     Each step extends the `width` likeliest targets of a source by every token. Of the extensions, those among the
-    `width` likeliest that end are kept for good, and the likeliest others live on. A source is done when `width`
-    have ended; one where none ends within `ends.longest` tokens gives its likeliest target as it is, not ended.
-    With width 1 this is greedy search.
-
-    Args:
-        model: in evaluation mode.
-        source_bs: token ids.
-        hidden_bs: True for padding.
-        ends: how a target begins and ends.
-        width: of the beam.
-        alpha: of the length penalty; 0 is none.
-        cached: whether to keep keys and values; the outcome is the same.
+    `width` likeliest that end are kept for good, and the likeliest others live on. A source is done when `width` have
+    ended; one where none ends within `ends.longest` tokens gives its likeliest target as it is, not ended. With width 1
+    this is greedy search. `hidden_bs` is True for padding, `alpha` the exponent of the length penalty; the outcome is
+    the same with or without cached keys and values. The model is in evaluation mode.
     """
     if width < 1:
         raise ValueError(f"width={width} must be at least 1")
-    step = Stepper(model, source_bs, hidden_bs, width, cached)
-    batch, device = len(source_bs), source_bs.device
+    step, (batch, device) = Stepper(model, source_bs, hidden_bs, width, cached), (len(source_bs), source_bs.device)
+    index_b = torch.arange(batch, device=device)[:, None]
+    tokens_bwt = torch.full((batch, width, 1), ends.begin, device=device)
     total_bw = torch.full((batch, width), -torch.inf, dtype=torch.float64, device=device)
     total_bw[:, 0] = 0.0  # all rows of a source are the same at first
-    beams = _Beams(torch.full((batch, width, 1), ends.begin, device=device), total_bw, [[] for _ in range(batch)])
-    for _ in range(ends.longest):
-        total_bwv = beams.total_bw[:, :, None] + step(beams.tokens_bwt.flatten(0, 1)).unflatten(0, (batch, width))
-        step.reorder(_extend(beams, total_bwv, ends, alpha))
-        if all(len(ended) >= width for ended in beams.ended):
+    ended: list[list[Hypothesis]] = [[] for _ in range(batch)]
+    for length in range(1, ends.longest + 1):
+        total_bwv = total_bw[:, :, None] + step(tokens_bwt.flatten(0, 1)).unflatten(0, (batch, width))
+        vocabulary = total_bwv.shape[2]
+        # At most `width` of the extensions end, one for each row, so that as many again are left to live on.
+        total_bc, index_bc = total_bwv.flatten(1).topk(min(2 * width, width * vocabulary), dim=1)
+        row_bc, token_bc = index_bc // vocabulary, index_bc % vocabulary
+        ending_bc = (token_bc == ends.end) & total_bc.isfinite()
+        for index, choice in ending_bc[:, :width].nonzero().tolist():
+            if len(ended[index]) < width:
+                tokens = [*tokens_bwt[index, row_bc[index, choice], 1:].tolist(), ends.end]
+                score = float(total_bc[index, choice]) / length_penalty(length, alpha)
+                ended[index].append(Hypothesis(tokens, score, True))
+        live_bw = (token_bc == ends.end).long().sort(dim=1, stable=True).indices[:, :width]
+        row_bw, token_bw = row_bc.gather(1, live_bw), token_bc.gather(1, live_bw)
+        tokens_bwt = torch.cat([tokens_bwt[index_b, row_bw], token_bw[:, :, None]], dim=2)
+        # where too few do not end
+        total_bw = total_bc.gather(1, live_bw).masked_fill(token_bw == ends.end, -torch.inf)
+        step.reorder((index_b * width + row_bw).flatten())
+        if all(len(hypotheses) >= width for hypotheses in ended):
             break
-    for ended, totals_w, tokens_wt in zip(beams.ended, beams.total_bw, beams.tokens_bwt, strict=True):
-        if not ended:
+    for hypotheses, totals_w, tokens_wt in zip(ended, total_bw, tokens_bwt, strict=True):
+        if not hypotheses:
             best = int(totals_w.argmax())
             tokens = tokens_wt[best, 1:].tolist()
-            ended.append(Hypothesis(tokens, float(totals_w[best]) / length_penalty(len(tokens), alpha), False))
-        ended.sort(key=lambda hypothesis: -hypothesis.score)
-    return beams.ended
-
-
-def _extend(beams: _Beams, total_bwv: Tensor, ends: Ends, alpha: float) -> Tensor:
-    """Take the likeliest extensions into `beams`; returns the row that each live hypothesis continues, (r,)."""
-    batch, width, vocabulary = total_bwv.shape
-    # At most `width` of the extensions end, one for each row, so that as many again are left to live on.
-    count = min(2 * width, width * vocabulary)
-    total_bc, index_bc = total_bwv.flatten(1).topk(count, dim=1)
-    row_bc, token_bc = index_bc // vocabulary, index_bc % vocabulary
-    ending_bc = (token_bc == ends.end) & total_bc.isfinite()
-    length = beams.tokens_bwt.shape[2]
-    for index, choice in ending_bc[:, :width].nonzero().tolist():
-        if len(beams.ended[index]) < width:
-            tokens = [*beams.tokens_bwt[index, row_bc[index, choice], 1:].tolist(), ends.end]
-            score = float(total_bc[index, choice]) / length_penalty(length, alpha)
-            beams.ended[index].append(Hypothesis(tokens, score, True))
-    live_bw = (token_bc == ends.end).long().sort(dim=1, stable=True).indices[:, :width]
-    row_bw, token_bw = row_bc.gather(1, live_bw), token_bc.gather(1, live_bw)
-    index_b = torch.arange(batch, device=row_bw.device)[:, None]
-    beams.tokens_bwt = torch.cat([beams.tokens_bwt[index_b, row_bw], token_bw[:, :, None]], dim=2)
-    total_bw = total_bc.gather(1, live_bw)
-    beams.total_bw = total_bw.masked_fill(token_bw == ends.end, -torch.inf)  # where too few do not end
-    return (index_b * width + row_bw).flatten()
+            hypotheses.append(Hypothesis(tokens, float(totals_w[best]) / length_penalty(len(tokens), alpha), False))
+        hypotheses.sort(key=lambda hypothesis: -hypothesis.score)
+    return ended

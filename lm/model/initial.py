@@ -4,10 +4,7 @@ from typing import Any
 
 from lm.model.deprecated import resolve_old_name
 
-NAMES = (
-    *("Initializer", "Normal", "Xavier", "FanIn"),
-    *("ResidualLinear", "QueryKeyLinear", "OutputLinear", "PositionTable"),
-)
+NAMES = "Initializer", "Normal", "Xavier", "FanIn", "ResidualLinear", "QueryKeyLinear", "OutputLinear", "PositionTable"
 
 
 def __getattr__(name: str) -> Any:

@@ -3,12 +3,12 @@
 Swapping one component therefore leaves every other parameter of the same seed bit for bit as it was.
 """
 
-import math
 from abc import ABC, abstractmethod
 
 import torch
 from torch import nn
 
+from lm.config.domain import require_positive
 from lm.data.order import derive_seed
 
 
@@ -37,10 +37,8 @@ class Initializer(ABC):
     """
 
     def __init__(self, query_key: float = 1.0, scale_residual: bool = True) -> None:
-        if query_key <= 0:
-            raise ValueError(f"query_key={query_key} must be above 0")
-        self.query_key = query_key
-        self.scale_residual = scale_residual
+        require_positive(query_key=query_key)
+        self.query_key, self.scale_residual = query_key, scale_residual
 
     @abstractmethod
     def std(self, module: nn.Linear | nn.Embedding) -> float:
@@ -54,17 +52,15 @@ class Initializer(ABC):
                 continue
             generator = torch.Generator().manual_seed(derive_seed("parameter", seed, f"{name}.weight"))
             value = torch.empty(module.weight.shape, dtype=torch.float32)
-            value.normal_(0.0, self.std(module) * self._factor(module, layers), generator=generator)
+            factor = self.query_key if isinstance(module, QueryKeyLinear) else 1.0
+            if self.scale_residual and isinstance(module, ResidualLinear):
+                factor = (2 * layers) ** -0.5
+            value.normal_(0.0, self.std(module) * factor, generator=generator)
             with torch.no_grad():
                 module.weight.copy_(value)
                 if isinstance(module, nn.Linear) and module.bias is not None:
                     module.bias.zero_()
             initialized.add(module.weight)
-
-    def _factor(self, module: nn.Module, layers: int) -> float:
-        if isinstance(module, QueryKeyLinear):
-            return self.query_key
-        return (2 * layers) ** -0.5 if self.scale_residual and isinstance(module, ResidualLinear) else 1.0
 
 
 class Normal(Initializer):
@@ -72,14 +68,11 @@ class Normal(Initializer):
 
     Args:
         std: standard deviation.
-        query_key: factor on it for the layers to queries and keys.
-        scale_residual: whether layers into the residual stream are divided by sqrt(2 layers), as in GPT-2.
     """
 
     def __init__(self, std: float = 0.02, query_key: float = 1.0, scale_residual: bool = True) -> None:
         super().__init__(query_key, scale_residual)
-        if std <= 0:
-            raise ValueError(f"std={std} must be above 0")
+        require_positive(std=std)
         self.deviation = std
 
     def std(self, module: nn.Linear | nn.Embedding) -> float:
@@ -92,14 +85,11 @@ class Xavier(Initializer):
 
     Args:
         embedding: standard deviation of embeddings.
-        query_key: factor on the standard deviation of the layers to queries and keys.
-        scale_residual: whether layers into the residual stream are divided by sqrt(2 layers).
     """
 
     def __init__(self, embedding: float = 1.0, query_key: float = 1.0, scale_residual: bool = False) -> None:
         super().__init__(query_key, scale_residual)
-        if embedding <= 0:
-            raise ValueError(f"embedding={embedding} must be above 0")
+        require_positive(embedding=embedding)
         self.embedding = embedding
 
     def std(self, module: nn.Linear | nn.Embedding) -> float:
@@ -117,19 +107,14 @@ class FanIn(Initializer):
     Args:
         gain: of linear layers.
         position: standard deviation of learned positions.
-        query_key: factor on the standard deviation of the layers to queries and keys.
-        scale_residual: whether layers into the residual stream are divided by sqrt(2 layers), as in GPT-2.
     """
 
     def __init__(
         self, gain: float = 1.0, position: float = 0.1, query_key: float = 1.0, scale_residual: bool = True
     ) -> None:
         super().__init__(query_key, scale_residual)
-        for name, value in (("gain", gain), ("position", position)):
-            if not (value > 0 and math.isfinite(value)):
-                raise ValueError(f"{name}={value} must be a finite number above 0")
-        self.gain = gain
-        self.position = position
+        require_positive(gain=gain, position=position)
+        self.gain, self.position = gain, position
 
     def std(self, module: nn.Linear | nn.Embedding) -> float:
         """Return the standard deviation of a module's initial weights."""

@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from typing import Literal
 
+import torch
 from torch import Tensor, nn
 
 from lm.config.domain import require_positive, require_share
@@ -10,8 +11,7 @@ from lm.model.fused_linear import fused_linear
 from lm.model.initializers import ResidualLinear
 from lm.model.shape import Shape
 
-MAX_HIDDEN = 10**8
-"""Hidden units above which a model could not be trained."""
+MAX_HIDDEN = 10**8  # hidden units above which a model could not be trained
 
 
 class MLP(nn.Module, ABC):
@@ -42,7 +42,7 @@ class MLP(nn.Module, ABC):
         return hidden
 
     @abstractmethod
-    def activation(self, x: Tensor) -> Tensor:
+    def activation(self, x: Tensor, /) -> Tensor:
         """Apply the activation to the hidden units, element by element."""
 
     def forward(self, x_btd: Tensor) -> Tensor:
@@ -53,9 +53,7 @@ class MLP(nn.Module, ABC):
 class ReLU(MLP):
     """max(0, x)."""
 
-    def activation(self, x: Tensor) -> Tensor:
-        """Apply ReLU."""
-        return nn.functional.relu(x)
+    activation = staticmethod(nn.functional.relu)
 
 
 class GELU(MLP):
@@ -84,17 +82,13 @@ class GELU(MLP):
 class SiLU(MLP):
     """x times the logistic function of x, also called Swish (Ramachandran et al. 2017)."""
 
-    def activation(self, x: Tensor) -> Tensor:
-        """Apply SiLU."""
-        return nn.functional.silu(x)
+    activation = staticmethod(nn.functional.silu)
 
 
 class Sigmoid(MLP):
     """The logistic function."""
 
-    def activation(self, x: Tensor) -> Tensor:
-        """Apply the sigmoid."""
-        return x.sigmoid()
+    activation = staticmethod(torch.sigmoid)
 
 
 class GatedMLP(MLP):
@@ -122,30 +116,22 @@ class GatedMLP(MLP):
 class GLU(GatedMLP):
     """A gated layer whose gate is the logistic function (Dauphin et al. 2017, https://arxiv.org/abs/1612.08083)."""
 
-    def activation(self, x: Tensor) -> Tensor:
-        """Apply the sigmoid."""
-        return x.sigmoid()
+    activation = staticmethod(torch.sigmoid)
 
 
 class ReGLU(GatedMLP):
     """A gated layer whose gate is max(0, x)."""
 
-    def activation(self, x: Tensor) -> Tensor:
-        """Apply ReLU."""
-        return nn.functional.relu(x)
+    activation = staticmethod(nn.functional.relu)
 
 
 class GEGLU(GatedMLP):
     """A gated layer whose gate is GELU, exact."""
 
-    def activation(self, x: Tensor) -> Tensor:
-        """Apply GELU."""
-        return nn.functional.gelu(x)
+    activation = staticmethod(nn.functional.gelu)
 
 
 class SwiGLU(GatedMLP):
     """A gated layer whose gate is SiLU."""
 
-    def activation(self, x: Tensor) -> Tensor:
-        """Apply SiLU."""
-        return nn.functional.silu(x)
+    activation = staticmethod(nn.functional.silu)

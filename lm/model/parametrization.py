@@ -16,8 +16,8 @@ from lm.config.domain import require_from
 from lm.model.initializers import Initializer, OutputLinear, PositionTable
 from lm.model.shape import MAX_SIZES, Shape
 
+# Kinds of updates: each entry about the learning rate, or an orthogonal matrix of that root mean square.
 Optimizer = Literal["AdamW", "Muon"]
-"""Kinds of updates: each entry about the learning rate, or an orthogonal matrix of that root mean square."""
 
 
 class Parametrization(ABC):
@@ -58,9 +58,8 @@ class MuP(Parametrization):
     Yang et al. 2022, https://arxiv.org/abs/2203.03466, table 8: linear layers have initial weights of variance 1 /
     inputs and, with AdamW, a learning rate that goes with 1 / width; tables and vectors keep theirs; the input of the
     output layer, tied or not, is multiplied by base / width; scores are scaled by 1 / d_k. At the base width all of it
-    is the standard model. Muon's updates are orthogonal matrices times sqrt(width) here, and are to keep their spectral
-    norm (Yang, Simon and Bernstein 2023, https://arxiv.org/abs/2310.17813): its rate goes with 1 / sqrt(width). Rate
-    times weight decay stays what it is at the base width.
+    is the standard model. Muon's updates keep their spectral norm (Yang, Simon and Bernstein 2023,
+    https://arxiv.org/abs/2310.17813): its rate goes with 1 / sqrt(width). Rate times weight decay stays as it is.
 
     Args:
         base_width: at which the recipe was found.
@@ -71,8 +70,7 @@ class MuP(Parametrization):
         require_from(1, MAX_SIZES["width"], base_width=base_width)
         if base_heads is not None:
             require_from(1, MAX_SIZES["heads"], base_heads=base_heads)
-        self.base_width = base_width
-        self.base_heads = base_heads
+        self.base_width, self.base_heads = base_width, base_heads
 
     def shape(self, shape: Shape) -> Shape:
         """Return the shape with the sizes of the base model."""

@@ -25,8 +25,8 @@ class Position(RenamedAttributes, nn.Module, ABC):
 
     new_names: ClassVar = {"alike": "head_independent", "rotate": "apply_rotary"}
 
+    # True if `apply_rotary` treats all heads alike, so that one call can rotate queries and keys.
     head_independent = False
-    """True if `apply_rotary` treats all heads alike, so that one call can rotate queries and keys."""
 
     def embed(self, x_btd: Tensor, start: int = 0) -> Tensor:
         """Return token embeddings with positions added; unchanged by default."""
@@ -37,13 +37,7 @@ class Position(RenamedAttributes, nn.Module, ABC):
         return x_bhtk
 
     def bias(self, queries: int, keys: int, causal: bool = True) -> Tensor | None:
-        """Return what is added to the scaled scores, (h, q, k), or None.
-
-        Args:
-            queries: number of queries, the last of the keys' positions.
-            keys: number of keys.
-            causal: whether no query sees a later key.
-        """
+        """Return what is added to the scaled scores, (h, q, k), or None; queries are the last of the keys."""
         return None
 
     def slopes(self) -> Tensor | None:
@@ -77,9 +71,7 @@ class Sinusoidal(Position):
         super().__init__()
         require_positive(base=base)
         require_not_negative(amplitude=amplitude)
-        self.base = base
-        self.amplitude = amplitude
-        self.width = shape.width
+        self.base, self.amplitude, self.width = base, amplitude, shape.width
         self.register_buffer("table_td", self._table(shape.context), persistent=False)
         self.table_td: Tensor
 
@@ -113,10 +105,7 @@ class Learned(Position):
 
 
 def alibi_slopes(heads: int) -> Tensor:
-    """Compute one slope per head, (h,): 2^(-8i/h), filled up from the next power of two where h is none.
-
-    Press et al. 2022, https://arxiv.org/abs/2108.12409.
-    """
+    """Compute one slope per head, (h,): 2^(-8i/h), filled up from the next power of two where h is none (ALiBi)."""
     power = 2 ** math.floor(math.log2(heads))
     slopes = 2.0 ** (-8 * torch.arange(1, power + 1, dtype=torch.float64) / power)
     if power == heads:
@@ -149,18 +138,9 @@ class Alibi(Position):
 
 
 def relative_buckets(relative_qk: Tensor, buckets: int, longest: int, causal: bool) -> Tensor:
-    """Map relative positions to T5's buckets: exact for near keys, logarithmic up to `longest`, one beyond.
-
-    Args:
-        relative_qk: key position less query position, int64.
-        buckets: how many there are; without causality half of them are for later keys.
-        longest: distance from which all keys share one bucket.
-        causal: whether no query sees a later key.
-    """
-    offset_qk = torch.zeros_like(relative_qk)
-    if causal:
-        distance_qk = (-relative_qk).clamp(min=0)
-    else:
+    """Map relative positions to T5's buckets, exact for near keys; half are for later keys without causality."""
+    offset_qk, distance_qk = torch.zeros_like(relative_qk), (-relative_qk).clamp(min=0)
+    if not causal:
         buckets //= 2
         offset_qk = (relative_qk > 0) * buckets
         distance_qk = relative_qk.abs()
@@ -186,8 +166,7 @@ class T5Bias(Position):
             raise ValueError(f"buckets={buckets} must be a multiple of 4")
         if longest <= buckets // 2:
             raise ValueError(f"longest={longest} must be above half of buckets={buckets}")
-        self.buckets = buckets
-        self.longest = longest
+        self.buckets, self.longest = buckets, longest
         self.table = nn.Embedding(buckets, shape.heads)
 
     def bias(self, queries: int, keys: int, causal: bool = True) -> Tensor:
@@ -215,9 +194,7 @@ class Rope(Position):
         if shape.head_size % 2:
             raise ValueError(f"Rope turns pairs: head size {shape.head_size} (width / heads) must be even")
         require_positive(base=base)
-        self.base = base
-        self.head_size = shape.head_size
-        self.trained = shape.context
+        self.base, self.head_size, self.trained = base, shape.head_size, shape.context
         self.grow(shape.context)
 
     def frequency(self) -> Tensor:
@@ -229,10 +206,7 @@ class Rope(Position):
         return 1.0
 
     def grow(self, time: int) -> None:
-        """Make the tables long enough for `time` positions.
-
-        They are float64 until they are used, and no buffers, so that a model in half precision keeps exact positions.
-        """
+        """Make tables for `time` positions, float64 and no buffers: a model in half precision keeps exact positions."""
         angle = torch.arange(time, dtype=torch.float64)[:, None] * self.frequency()
         self.length = time
         self.cosine_tk = self.factor() * torch.cat([angle.cos(), angle.cos()], dim=-1)
@@ -257,74 +231,69 @@ class Rope(Position):
         return x_bhtk * cosine_tk + x_bhtk.roll(self.head_size // 2, dims=-1) * sine_tk
 
 
-class RopeLinear(Rope):
-    """Positions divided by `stretch` (Chen et al. 2023, position interpolation, https://arxiv.org/abs/2306.15595).
+class _Stretched(Rope):
+    """Rotations for longer contexts.
 
     Args:
         stretch: how many times longer the context is to become.
     """
 
     def __init__(self, shape: Shape, base: float = 10000.0, stretch: float = 2.0) -> None:
-        self.stretch = _stretch(stretch)
+        if not 1 <= stretch < math.inf:
+            raise ValueError(f"stretch={stretch} must be a finite number, at least 1")
+        self.stretch = stretch
         super().__init__(shape, base)
+
+
+class RopeLinear(_Stretched):
+    """Positions divided by `stretch` (Chen et al. 2023, position interpolation, https://arxiv.org/abs/2306.15595)."""
 
     def frequency(self) -> Tensor:
         """Return the frequencies divided by the stretch."""
-        return rope_frequencies(self.head_size, self.base) / self.stretch
+        return super().frequency() / self.stretch
 
 
-class RopeNTK(Rope):
+class RopeNTK(_Stretched):
     """A larger base, base * stretch^(k / (k - 2)): the slowest pair is stretched whole, the fastest not at all.
 
-    "NTK-aware" scaling, as described by Peng et al. 2024, section 3.1, https://arxiv.org/abs/2309.00071.
-
-    Args:
-        stretch: how many times longer the context is to become.
+    "NTK-aware" scaling (Peng et al. 2024, section 3.1, https://arxiv.org/abs/2309.00071).
     """
-
-    def __init__(self, shape: Shape, base: float = 10000.0, stretch: float = 2.0) -> None:
-        self.stretch = _stretch(stretch)
-        if shape.head_size <= 2:
-            raise ValueError(f"RopeNTK needs a head size above 2, not {shape.head_size}")
-        super().__init__(shape, base)
 
     def frequency(self) -> Tensor:
         """Return the frequencies of a larger base."""
-        size = self.head_size
-        return rope_frequencies(size, self.base * self.stretch ** (size / (size - 2)))
+        if self.head_size <= 2:
+            raise ValueError(f"RopeNTK needs a head size above 2, not {self.head_size}")
+        return rope_frequencies(self.head_size, self.base * self.stretch ** (self.head_size / (self.head_size - 2)))
 
 
-class RopeYarn(Rope):
+class RopeYarn(_Stretched):
     """YaRN: fast pairs unchanged, slow pairs interpolated, a ramp between, and a factor on rotated vectors.
 
     Peng et al. 2024, https://arxiv.org/abs/2309.00071. The factor is 0.1 ln(stretch) + 1.
 
     Args:
-        stretch: how many times longer the context is to become.
         fast, slow: rotations in the trained context above which a pair is left alone, below which it is interpolated.
     """
 
     def __init__(
         self, shape: Shape, base: float = 10000.0, stretch: float = 2.0, fast: float = 32.0, slow: float = 1.0
     ) -> None:
-        self.stretch = _stretch(stretch)
         require_positive(fast=fast, slow=slow)
         if not fast > slow:
             raise ValueError(f"fast={fast} must be above slow={slow}, and slow above 0")
         if base == 1:
             raise ValueError(f"base={base} turns every pair alike, and YaRN tells fast pairs from slow ones")
         self.fast, self.slow = fast, slow
-        super().__init__(shape, base)
-
-    def _pair(self, turns: float) -> float:
-        """Return the pair, as a real number, that makes `turns` rotations within the trained context."""
-        return self.head_size * math.log(self.trained / (turns * 2 * math.pi)) / (2 * math.log(self.base))
+        super().__init__(shape, base, stretch)
 
     def frequency(self) -> Tensor:
         """Return frequencies of which only the low ones are divided by the stretch."""
-        unscaled = rope_frequencies(self.head_size, self.base)
-        low = max(math.floor(self._pair(self.fast)), 0)
-        high = min(math.ceil(self._pair(self.slow)), self.head_size - 1)
+        unscaled = super().frequency()
+        fastest, slowest = (  # pairs, as real numbers, that make so many rotations within the trained context
+            self.head_size * math.log(self.trained / (turns * 2 * math.pi)) / (2 * math.log(self.base))
+            for turns in (self.fast, self.slow)
+        )
+        low, high = max(math.floor(fastest), 0), min(math.ceil(slowest), self.head_size - 1)
         pair = torch.arange(self.head_size // 2, dtype=torch.float64)
         interpolated = ((pair - low) / max(high - low, 1e-3)).clamp(0, 1)
         return unscaled * (1 - interpolated) + unscaled / self.stretch * interpolated
@@ -332,9 +301,3 @@ class RopeYarn(Rope):
     def factor(self) -> float:
         """Return the factor of queries and keys, which sets the temperature of attention."""
         return 0.1 * math.log(self.stretch) + 1 if self.stretch > 1 else 1.0
-
-
-def _stretch(value: float) -> float:
-    if not 1 <= value < math.inf:
-        raise ValueError(f"stretch={value} must be a finite number, at least 1")
-    return value

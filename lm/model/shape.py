@@ -3,21 +3,15 @@
 import warnings
 from dataclasses import dataclass, field
 
+# Sizes far beyond any model, above which merely counting parameters takes as long as training.
 MAX_SIZES = {"vocabulary": 10**8, "context": 10**8, "width": 10**6, "heads": 10**6, "layers": 1000}
-"""Sizes far beyond any model, above which merely counting parameters takes as long as training."""
 
 
 @dataclass(frozen=True)
 class Shape:
-    """Sizes of a decoder.
+    """Sizes of a decoder: tokens that it can read, positions, width of the residual stream, heads of a layer, layers.
 
-    Args:
-        vocabulary: tokens the model can read and predict.
-        context: positions in a training block.
-        width: size of the residual stream, d_model.
-        heads: attention heads in a layer.
-        layers: blocks.
-        base: the sizes at which a parametrisation scales nothing; None where nothing is scaled.
+    `base` are the sizes at which a parametrisation scales nothing; None where nothing is scaled.
     """
 
     vocabulary: int

@@ -7,14 +7,14 @@ import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar, cast
+from typing import ClassVar, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from lm.config.domain import require_share
-from lm.model.attention import Attention, Mask, SoftmaxAttention
+from lm.model.attention import Attention, Mask
 from lm.model.block import Block, ResidualConnection
 from lm.model.cache import Cache
 from lm.model.deprecated import RenamedAttributes
@@ -67,11 +67,22 @@ class Embedding(RenamedAttributes, nn.Module):
 
 
 class Model(RenamedAttributes, nn.Module, ABC):
-    """A model that gives logits of the next token; `inputs` of a batch are its arguments."""
+    """A model that gives logits of the next token; `inputs` of a batch are its arguments.
+
+    Args:
+        vocabulary, context: sizes supplied by the data; the context is the longest row, source or target.
+        width, heads, layers: d_model, attention heads, blocks, of an encoder as many as of its decoder.
+        embedding, position, block, norm, attention, mlp: the parts.
+        initializer: draws the initial weights.
+        dropout: on the embeddings and on each residual branch.
+        parametrization: how initial weights, learning rates and multipliers go with the width; by default Standard.
+    """
 
     new_names: ClassVar = {"factors": "hidden_and_weight"}
     initializer: Initializer
     depth: int
+    parametrization: Parametrization | None = None
+    shape: Shape
 
     def initialize(self, seed: int) -> None:
         """Draw every parameter anew from the random streams of `seed`."""
@@ -79,18 +90,14 @@ class Model(RenamedAttributes, nn.Module, ABC):
 
     def map_rate(self, optimizer: Optimizer) -> float:
         """Return the factor on the learning rate of layers from one width to another."""
-        return 1.0
+        return 1.0 if self.parametrization is None else self.parametrization.rate(self.shape, optimizer)
 
     @abstractmethod
     def forward(self, *inputs: Tensor) -> Tensor:
         """Return logits of the next token at each position, (b, t, v)."""
 
     def hidden_and_weight(self, *inputs: Tensor) -> tuple[Tensor, Tensor] | None:
-        """Return hidden states (b, t, d) and output weight (v, d) whose product is the logits.
-
-        Returns:
-            None if the logits are more than that product.
-        """
+        """Return hidden states (b, t, d) and output weight (v, d) whose product is the logits, or None."""
         return None
 
 
@@ -98,18 +105,10 @@ class Decoder(Model):
     """A transformer that predicts each next token from the tokens up to it.
 
     Args:
-        vocabulary, context: sizes supplied by the data.
-        width, heads, layers: d_model, attention heads, blocks.
-        embedding, position, block, norm, attention, mlp: the parts.
-        initializer: draws the initial weights.
-        dropout: on the embeddings and on each residual branch.
         causal: off, every position sees the token it is to predict: a fault to measure, not a model.
-        parametrization: how initial weights, learning rates and multipliers go with the width; the standard one by
-            default.
     """
 
-    local_heads = slice(None)
-    """The heads of each layer that this process computes: all but under tensor parallelism."""
+    local_heads = slice(None)  # the heads of each layer that this process computes: all but under tensor parallelism
 
     def __init__(
         self,
@@ -135,23 +134,14 @@ class Decoder(Model):
         shape = self.parametrization.shape(Shape(vocabulary, context, width, heads, layers))
         self.shape, self.depth, self.causal = shape, layers, causal
         self.initializer = self.parametrization.initializer(initializer, shape)
-        self.embedding = embedding(shape)
-        self.position = position(shape)
-        self.dropout = nn.Dropout(dropout)
+        self.embedding, self.position, self.dropout = embedding(shape), position(shape), nn.Dropout(dropout)
         arrange = lambda: block(shape, norm, dropout)  # noqa: E731
         self.blocks = nn.ModuleList(Block(attention(shape), mlp(shape), arrange) for _ in range(layers))
         residual: ResidualConnection = arrange()
         self.final_norm = residual.final_norm(shape, norm)
 
-    def map_rate(self, optimizer: Optimizer) -> float:
-        """Return the factor on the learning rate of layers."""
-        return self.parametrization.rate(self.shape, optimizer)
-
     def forward(self, tokens_bt: Tensor, caches: Sequence[Cache] | None = None) -> Tensor:  # type: ignore[override]
-        """Return logits of the next token at each position, (b, t, v).
-
-        With caches, the tokens continue those that the caches hold.
-        """
+        """Return logits (b, t, v) of the next tokens; with caches, the tokens continue those that the caches hold."""
         return self.embedding.logits(self.final_norm(self._stream(tokens_bt, caches)))
 
     def hidden_and_weight(self, tokens_bt: Tensor) -> tuple[Tensor, Tensor] | None:  # type: ignore[override]
@@ -196,15 +186,7 @@ class EncoderDecoder(Model):
     (section 3.4); encoder and decoder have position encodings of their own, and cross-attention has none.
 
     Args:
-        vocabulary, context: sizes supplied by the data; the context is the longest source and the longest target.
-        width, heads: d_model, attention heads.
-        layers: blocks of the encoder, and as many of the decoder.
-        embedding, position, block, norm, attention, mlp: the parts.
-        initializer: draws the initial weights.
-        dropout: on the embeddings and on each residual branch.
         cross: the decoder's attention to the encoder; the same as `attention` by default.
-        parametrization: how initial weights, learning rates and multipliers go with the width; the standard one by
-            default.
     """
 
     def __init__(
@@ -232,30 +214,26 @@ class EncoderDecoder(Model):
         self.shape, self.depth = shape, layers
         self.initializer = self.parametrization.initializer(initializer, shape)
         arrange = lambda: block(shape, norm, dropout)  # noqa: E731
-        self.embedding = embedding(shape)
-        self.dropout = nn.Dropout(dropout)
+        self.embedding, self.dropout = embedding(shape), nn.Dropout(dropout)
         self.encoder_position, self.decoder_position = position(shape), position(shape)
         self.encoder = nn.ModuleList(Block(attention(shape), mlp(shape), arrange) for _ in range(layers))
         self.decoder = nn.ModuleList(
-            Block(attention(shape), mlp(shape), arrange, _cross(cross or attention, shape)) for _ in range(layers)
+            Block(attention(shape), mlp(shape), arrange, (cross or attention)(shape)) for _ in range(layers)
         )
+        window = getattr(cast(Block, self.decoder[0]).cross, "window", None)
+        if window is not None:  # positions of two texts cannot be compared
+            raise ValueError(
+                f"window={window} has no meaning between source and target; set model.cross to an attention "
+                "without a window"
+            )
         residual: ResidualConnection = arrange()
-        self.encoder_norm = residual.final_norm(shape, norm)
-        self.decoder_norm = residual.final_norm(shape, norm)
-
-    def map_rate(self, optimizer: Optimizer) -> float:
-        """Return the factor on the learning rate of layers."""
-        return self.parametrization.rate(self.shape, optimizer)
+        self.encoder_norm, self.decoder_norm = (residual.final_norm(shape, norm) for _ in range(2))
 
     def forward(self, target_bt: Tensor, source_bs: Tensor, hidden_bs: Tensor) -> Tensor:  # type: ignore[override]
-        """Return logits of the next target token at each position, (b, t, v).
-
-        Args:
-            target_bt: tokens of the target so far.
-            source_bs: tokens of the source.
-            hidden_bs: True for padding of the source.
-        """
-        with _kernel(target_bt.device):
+        """Return logits (b, t, v) of the next target tokens; hidden_bs is True for padding of the source."""
+        # torch's fused attention has a slow backward pass on a CPU under autocast
+        slow = target_bt.device.type == "cpu" and torch.is_autocast_enabled("cpu")
+        with sdpa_kernel(SDPBackend.MATH) if slow else contextlib.nullcontext():
             return self.decode(target_bt, self.encode(source_bs, hidden_bs), hidden_bs)
 
     def encode(self, source_bs: Tensor, hidden_bs: Tensor) -> Tensor:
@@ -270,10 +248,7 @@ class EncoderDecoder(Model):
     def decode(
         self, target_bt: Tensor, memory_bsd: Tensor, hidden_bs: Tensor, caches: Sequence[Cache] | None = None
     ) -> Tensor:
-        """Return logits (b, t, v) for an encoded source.
-
-        With caches, the tokens continue those that the caches hold.
-        """
+        """Return logits (b, t, v) for an encoded source; with caches, tokens continue those that the caches hold."""
         start = caches[0].length if caches else 0
         time, position = target_bt.shape[1], self.decoder_position
         mask = Mask(True, position.bias(time, start + time))
@@ -285,29 +260,8 @@ class EncoderDecoder(Model):
         return self.embedding.logits(self.decoder_norm(x_btd))
 
 
-def _cross(make: Callable[[Shape], Attention], shape: Shape) -> Attention:
-    """Build attention between two texts, whose positions cannot be compared."""
-    attention = make(shape)
-    if isinstance(attention, SoftmaxAttention) and attention.window is not None:
-        raise ValueError(
-            f"window={attention.window} has no meaning between source and target; set model.cross to an attention "
-            "without a window"
-        )
-    return attention
-
-
-def _kernel(device: torch.device) -> contextlib.AbstractContextManager[Any]:
-    """Select torch's plain attention on a CPU under autocast, where the fused one has a slow backward pass."""
-    slow = device.type == "cpu" and torch.is_autocast_enabled("cpu")
-    return sdpa_kernel(SDPBackend.MATH) if slow else contextlib.nullcontext()
-
-
 def load_weights(checkpoint: Path) -> dict[str, Tensor]:
-    """Load the model's tensors by name from a checkpoint in one file; nothing but tensors is loaded.
-
-    Raises:
-        ValueError: where the file is not what was written. Torch itself reads changed bytes as other weights.
-    """
+    """Load the tensors of a model, and nothing else, from a checkpoint; raises ValueError for a damaged one."""
     if not is_intact(checkpoint):
         raise ValueError(
             "is damaged: its bytes are not those that were written; delete the cell, and it is trained again"

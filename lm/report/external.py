@@ -30,7 +30,7 @@ from lm.report.tables import (
     mean_and_sd,
     several_intervals,
 )
-from lm.report.web.static import Picture, static_page
+from lm.report.web.static import Picture, static_page, static_parts
 from lm.report.write import publish
 from lm.stats.tests import ALPHA
 from lm.stats.unpaired import runs_needed, smallest_unpaired_p
@@ -187,7 +187,7 @@ def html(runs: Runs, table: pd.DataFrame, pictures: Sequence[Picture]) -> str:
     """Format the report as one HTML file that needs no network."""
     parts = [*judged_sections(runs, table), details(table, functools.partial(heading, runs))]
     below = f"{runs.source.path}: {runs.source.kind}; baseline {runs.arms[0]}"
-    return static_page(title(runs), below, parts, pictures)
+    return static_page(title(runs), below, static_parts(parts, pictures))
 
 
 def tidy(runs: Runs) -> pd.DataFrame:

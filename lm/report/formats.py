@@ -15,8 +15,10 @@ from lm.analysis.ladder import FILE, LadderResults, load_ladder
 from lm.analysis.tidy import cells
 from lm.analysis.verdict_text import display_verdict
 from lm.config.tree import InputError, nearest
+from lm.report.answer import answer, most_certain, ranked
 from lm.report.figures.catalogue import charts
 from lm.report.figures.chart import label
+from lm.report.figures.differences import differences_of_several
 from lm.report.figures.picture import METADATA, Kind, paper_figures
 from lm.report.ladder import digits
 from lm.report.ladder_page import ladder_report_body as body_of_ladder
@@ -218,44 +220,43 @@ def overview_page(sources: Sequence[ReportSource]) -> str:
     counts = Counter(map(type, sources))
     counted = [f"{counts[kind]} {names[counts[kind] > 1]}" for kind, names in KINDS.items() if counts[kind]]
     listed = " and ".join(filter(None, [", ".join(counted[:-1]), counted[-1]]))
-    return overview_html(f"Report of {listed}", [_entry(source) for source in sources])
+    experiments = [source.figure_inputs for source in sources if isinstance(source, ExperimentReport)]
+    chart = differences_of_several(experiments)
+    return overview_html(f"Report of {listed}", [_entry(source) for source in sources], chart)
 
 
 def _entry(source: ReportSource) -> OverviewEntry:
     if isinstance(source, StudySource):
         body = search_body(source.study, source.importance)
-        return OverviewEntry(source.study.manifest["name"], "", [], best_line(source.study), body)
+        return OverviewEntry(source.study.manifest["name"], best_line(source.study), [], "", body)
     return _ladder_entry(source) if isinstance(source, LadderResults) else _experiment_entry(source)
 
 
 def _experiment_entry(report: ExperimentReport) -> OverviewEntry:
-    """List the arms by the headline quantity; of many, the baseline and those with significant differences."""
+    """List the arms by the headline quantity, the best first; of many those with certain differences."""
     results = report.results
     judged = report.table[report.table.metric == results.headline]
-    labelled = several_intervals(judged)
-    rows = list(judged.itertuples())
-    if len(rows) > MOST_VERDICTS + 1:
-        rows = sorted(rows, key=lambda row: (row.verdict != "baseline", not row.bold))
+    baseline, *others = judged.itertuples()
+    chosen = most_certain(ranked(others), MOST_VERDICTS)
     lines = [
         ArmLine(
             str(row.arm),
             format_run_counts(row),
-            difference(row, labelled),
+            difference(row, several_intervals(judged)),
             display_verdict(str(row.verdict), results.headline),
             str(row.health),
             bool(row.bold),
         )
-        for row in rows[: MOST_VERDICTS + 1]
+        for row in (baseline, *chosen)
     ]
-    left = len(rows) - len(lines)
+    left = len(others) - len(chosen)
     more = f"And {left} more arm{'s' * (left > 1)} in its own table." if left else ""
-    of = f"{DIFFERENCE} of {label(results.headline)}" if len(rows) > 1 else ""
-    return OverviewEntry(results.manifest["name"], of, lines, more, report_body(report))
+    return OverviewEntry(results.manifest["name"], answer(results, report.table), lines, more, report_body(report))
 
 
 def _ladder_entry(results: LadderResults) -> OverviewEntry:
     """List the arms at the top rung."""
-    top, lines = results.manifest["rungs"][-1]["name"], []
+    top, metric, lines = results.manifest["rungs"][-1]["name"], results.manifest["metric"], []
     for arm in results.arms:
         if arm.scaling is None or arm.at[-1].rung != top:
             nothing = f"no pair to compare{arm.lost_runs.get(top, '')}"
@@ -263,17 +264,9 @@ def _ladder_entry(results: LadderResults) -> OverviewEntry:
             continue
         at, of = arm.at[-1], arm.scaling.differences[-1]
         text = signed(of.value, of.low, of.high, digits(results))
-        lines.append(
-            ArmLine(
-                arm.name,
-                str(at.pairs),
-                text,
-                display_verdict(at.verdict, results.manifest["metric"]),
-                at.ill or HEALTHY,
-                at.bold,
-            )
-        )
-    judged = f"{DIFFERENCE} of {label(results.manifest['metric'])} at the top rung, {top}"
+        verdict = display_verdict(at.verdict, metric)
+        lines.append(ArmLine(arm.name, str(at.pairs), text, verdict, at.ill or HEALTHY, at.bold))
+    judged = f"{DIFFERENCE} of {label(metric)} at the top rung, {top}"
     return OverviewEntry(results.manifest["name"], judged, lines, "", body_of_ladder(results))
 
 

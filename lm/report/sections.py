@@ -7,6 +7,7 @@ import numpy as np
 
 from lm.analysis.comparability import format_provenance, provenance_diff
 from lm.analysis.effects import Effects, Orders, effects, orders
+from lm.analysis.lead import leads
 from lm.analysis.pace import UNITS, StepsToBaselineLoss, mean_share
 from lm.analysis.results import Results, value
 from lm.analysis.verdict_text import format_seeds
@@ -21,7 +22,7 @@ def all_sections(results: Results, paces: Sequence[StepsToBaselineLoss]) -> list
     """Return the tables below the first one: effects and variances, then what belongs to training."""
     tables = factor_sections(results)
     if paces:
-        tables.append(pace_section(paces))
+        tables.append(pace_section(results, paces))
     costs = cost_section(results)
     return tables + ([costs] if len(costs.columns) > 1 else [])
 
@@ -39,25 +40,31 @@ def factor_sections(results: Results) -> list[Section]:
 # steps to the baseline's loss ----------------------------------------------------------------------------------------
 
 
-def pace_section(paces: Sequence[StepsToBaselineLoss]) -> Section:
+LEAD = "ahead or behind"
+"""Heading of the sign of the difference over training."""
+
+
+def pace_section(results: Results, paces: Sequence[StepsToBaselineLoss]) -> Section:
     """Build the table of the share of the baseline's training that each arm needs for its final loss."""
     units = [unit for unit in UNITS if unit == "steps" or any(unit in pace.shares for pace in paces)]
-    rows = []
+    rows, words = [], {lead.arm: lead.words() for lead in leads(results)}
     for pace in paces:
         reached = f"{pace.seeds - len(pace.missed)} of {format_seeds(pace.seeds)}"
         partly = f" (on {reached})" if pace.missed else ""
         means = [_share(pace.shares.get(unit, []), partly) for unit in units]
         by_seed = ", ".join(f"{share:z.2f}" for share in pace.shares.get("steps", [])) or "-"
         missed = f"on {len(pace.missed)} of {format_seeds(pace.seeds)}" if pace.missed else "-"
-        rows.append([pace.arm, *means, by_seed, missed])
+        rows.append([pace.arm, *means, by_seed, missed, words.get(pace.arm, "-")])
     notes = [
         "Share of the baseline's training after which an arm has the baseline's final validation loss, by seed; below "
         "1 the arm is faster. Interpolated on the learning curves. Rather too high: a run planned to be that short "
-        "would have lowered its learning rate sooner. Student's CIs; no verdict."
+        "would have lowered its learning rate sooner. Student's CIs; no verdict.",
+        "Ahead or behind: the sign of the mean difference in validation loss, from the step after which it no longer "
+        "changes. The band (95 %, over seeds) covers the differences at all validations together.",
     ]
     if any(pace.missed and pace.shares for pace in paces):
         notes.append("An arm that misses the loss on some seeds looks too good here: the mean is over the others.")
-    columns = ["arm", *(f"{unit} [95 % CI]" for unit in units), "steps by seed", "not reached"]
+    columns = ["arm", *(f"{unit} [95 % CI]" for unit in units), "steps by seed", "not reached", LEAD]
     return Section("Training to the baseline's loss", columns, rows, notes)
 
 

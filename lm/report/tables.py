@@ -161,7 +161,9 @@ def main_table(results: Results, table: pd.DataFrame, short: bool = False) -> Se
             format_run_counts(row),
             number(row.mean, describe(row.metric).digits) if short else mean_and_sd(row),
             TableCell(difference(row, labelled), bool(row.bold)),
-            EXPLORATORY_Q.sub(", exploratory", _verdict_cell(results, row)) if short else _verdict_cell(results, row),
+            EXPLORATORY_Q.sub(", exploratory", verdict_without_problems(results, row))
+            if short
+            else verdict_without_problems(results, row),
         ]
         for row in ranked(judged.itertuples(), results.headline)
     ]
@@ -182,7 +184,7 @@ def more_metrics(results: Results, table: pd.DataFrame, paces: Sequence[StepsToB
     return Section("More metrics", ["arm", "health", *([PACE] if paces else []), *map(heading, others)], rows)
 
 
-def _verdict_cell(results: Results, row: Any) -> str:
+def verdict_without_problems(results: Results, row: Any) -> str:
     """Format a verdict without the training problems, which the mark of the arm stands for."""
     sides = ((row.arm, results.health[str(row.arm)]), ("baseline", results.health[results.arms[0]]))
     problems = "; ".join(f"{side} unhealthy: {problem}" for side, problem in sides if problem)

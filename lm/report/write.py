@@ -180,7 +180,7 @@ def write_report(
         folder: folder of the experiment.
         console: console to print on.
         into: folder for the files instead of `folder`.
-        every_figure: True to write all figures, and not the usual three.
+        every_figure: True to write all figures, and not the usual four.
         everything: True to print all tables, and not the first alone.
 
     Raises:

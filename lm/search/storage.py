@@ -44,10 +44,9 @@ def retry_create(make: Callable[[], T]) -> T:
         try:
             return make()
         except Exception as error:
+            kinds = IntegrityError | ProgrammingError | OperationalError
             errors = (error, error.__cause__, error.__context__)  # Optuna raises its own from SQLAlchemy's
-            is_conflict = any(
-                isinstance(cause, IntegrityError | ProgrammingError | OperationalError) for cause in errors
-            )
+            is_conflict = any(isinstance(cause, kinds) for cause in errors)
             if not (left and is_conflict and "already exist" in f"{error} {error.__cause__}"):
                 raise
         time.sleep(PAUSE_SECONDS)
@@ -97,14 +96,6 @@ def _url(text: str) -> URL:
     return url
 
 
-def _engine(url: URL) -> dict[str, Any]:
-    """Return options that detect a lost connection or host within half a minute."""
-    if url.get_backend_name() != "postgresql":
-        return {"pool_pre_ping": True}
-    defaults = {"connect_timeout": 10, "keepalives_idle": 15, "keepalives_interval": 5, "keepalives_count": 3}
-    return {"pool_pre_ping": True, "connect_args": {k: v for k, v in defaults.items() if k not in url.query}}
-
-
 def open_storage(spec: SweepSpec, path: Path | None) -> JournalStorage | RDBStorage:
     """Open the storage of a study: the journal at `path`, or the database. Raises InputError on failure."""
     if path is not None:
@@ -115,12 +106,14 @@ def open_storage(spec: SweepSpec, path: Path | None) -> JournalStorage | RDBStor
             raise
         except Exception as error:  # Optuna checks little of what it reads: a damaged line may raise anything
             what = _one_line(error) or type(error).__name__
-            raise InputError(
-                f"{path}: is damaged, or not the journal of a study: {what}; move the file away to start a new study"
-            ) from None
-    url = _url(str(spec.storage))
+            line = f"is damaged, or not the journal of a study: {what}; move the file away to start a new study"
+            raise InputError(f"{path}: {line}") from None
+    url, options = _url(str(spec.storage)), dict[str, Any](pool_pre_ping=True)
+    if url.get_backend_name() == "postgresql":  # detects a lost connection or host within half a minute
+        defaults = {"connect_timeout": 10, "keepalives_idle": 15, "keepalives_interval": 5, "keepalives_count": 3}
+        options["connect_args"] = {key: value for key, value in defaults.items() if key not in url.query}
     try:
-        return retry_create(lambda: RDBStorage(url.render_as_string(hide_password=False), engine_kwargs=_engine(url)))
+        return retry_create(lambda: RDBStorage(url.render_as_string(hide_password=False), engine_kwargs=options))
     except Exception as error:  # SQLAlchemy's and each driver's own
         raise InputError(f"storage: {describe_location(spec, path)}: cannot be opened: {_one_line(error)}") from None
 
@@ -146,7 +139,9 @@ class Backend(JournalFileBackend):
         self.path = path.absolute()  # the link that is Optuna's lock would lead nowhere from its own folder
         self.lock = JournalFileSymlinkLock(str(self.path))
         super().__init__(str(self.path), self.lock)
-        if not _readable(path):
+        with path.open("rb") as file:
+            intact = all(map(_whole, file))
+        if not intact:
             with self.locked():
                 repair(path)
 
@@ -154,7 +149,11 @@ class Backend(JournalFileBackend):
         """Append lines, all or none. Raises OSError if they cannot be written."""
         lines = "".join(json.dumps(log, separators=(",", ":")) + "\n" for log in logs).encode()
         with self.locked():
-            if _torn(self.path):
+            with self.path.open("rb") as file:
+                size = file.seek(0, os.SEEK_END)
+                file.seek(max(0, size - 1))
+                torn = file.read() not in (b"", b"\n")
+            if torn:
                 repair(self.path)
             with self.path.open("ab") as file:
                 file.write(lines)
@@ -169,21 +168,6 @@ class Backend(JournalFileBackend):
             yield
         finally:
             self.lock.release()
-
-
-def _torn(path: Path) -> bool:
-    """Return True if a journal ends in the middle of a line."""
-    with path.open("rb") as file:
-        if not file.seek(0, os.SEEK_END):
-            return False
-        file.seek(-1, os.SEEK_END)
-        return file.read(1) != b"\n"
-
-
-def _readable(path: Path) -> bool:
-    """Return True if every line of a journal is complete JSON."""
-    with path.open("rb") as file:
-        return all(_whole(line) for line in file)
 
 
 def _whole(line: bytes) -> bool:
@@ -262,10 +246,3 @@ class RetryingStorage:
             if reported:
                 self.say(f"{self.name} answers again")
             return result
-
-
-@contextlib.contextmanager
-def ignore_storage_errors() -> Iterator[None]:
-    """Ignore errors of the storage, for what need not succeed: other processes notice the end of this one anyway."""
-    with contextlib.suppress(*STORAGE_ERRORS):
-        yield

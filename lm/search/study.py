@@ -1,6 +1,7 @@
 """Optuna studies: samplers, pruners, and the state that the processes of a study share."""
 
 import contextlib
+import importlib.util
 import json
 import warnings
 from collections.abc import Callable, Iterator, Set
@@ -46,26 +47,28 @@ def fresh_seed(seed: int, done: int, slot: int = 0) -> int:
 
 def sampler(spec: SweepSpec, done: int, parallel: bool, slot: int = 0) -> optuna.samplers.BaseSampler:
     """Make the sampler of a sweep after `done` trials. Raises InputError."""
-    name, options = spec.sampler.name, spec.sampler.options
-    seed = fresh_seed(spec.sampler.seed, done, slot)
-    samplers = optuna.samplers
-    needs = {"gp": "torch", "cmaes": "cmaes"}
-    _need(needs.get(name), f"sampler {name}")
+    name, options = spec.sampler.name, {"seed": fresh_seed(spec.sampler.seed, done, slot), **spec.sampler.options}
+    package = {"gp": "torch", "cmaes": "cmaes"}.get(name)
+    if package is not None and importlib.util.find_spec(package) is None:
+        raise InputError(f"sampler {name}: needs the package {package}; install it with: pip install {package}")
     _quiet()
-    with _blame("sampler"):
-        if name == "tpe":
-            return samplers.TPESampler(seed=seed, group=spec.space.conditional, constant_liar=parallel, **options)
-        if name == "gp":
-            return samplers.GPSampler(seed=seed, warn_independent_sampling=False, **options)
-        if name == "cmaes":
-            return samplers.CmaEsSampler(seed=seed, warn_independent_sampling=False, **options)
-        if name == "nsga2":
-            size = max(4, min(50, spec.trials // 4))
-            return samplers.NSGAIISampler(seed=seed, **{"population_size": size, **options})
-        if name == "qmc":  # its position in the sequence is kept by the study, so its seed must stay the same
-            qmc_options = {"scramble": True, "warn_independent_sampling": False, **options}
-            return samplers.QMCSampler(seed=spec.sampler.seed, warn_asynchronous_seeding=False, **qmc_options)
-        return samplers.RandomSampler(seed=seed)  # a grid is enumerated by us
+    silent = {"warn_independent_sampling": False}
+    kinds: dict[str, tuple[str, dict[str, Any]]] = {
+        "tpe": ("TPESampler", {"group": spec.space.conditional, "constant_liar": parallel}),
+        "gp": ("GPSampler", silent),
+        "cmaes": ("CmaEsSampler", silent),
+        "nsga2": ("NSGAIISampler", {"population_size": max(4, min(50, spec.trials // 4))}),
+        "qmc": (
+            "QMCSampler",
+            {"scramble": True, **silent, "warn_asynchronous_seeding": False},
+        ),
+        "random": ("RandomSampler", {}),
+        "grid": ("RandomSampler", {}),  # a grid is enumerated by us
+    }
+    kind, defaults = kinds[name]
+    if name == "qmc":  # its position in the sequence is kept by the study, so its seed must stay the same
+        options["seed"] = spec.sampler.seed
+    return _made("sampler", getattr(optuna.samplers, kind), **{**defaults, **options})
 
 
 def pruner(spec: SweepSpec, settings: dict[str, Any]) -> optuna.pruners.BasePruner:
@@ -79,13 +82,11 @@ def pruner(spec: SweepSpec, settings: dict[str, Any]) -> optuna.pruners.BasePrun
             "pruner: trials are judged by validations in training; "
             f"set trainer.val_check_interval to a number of batches, found {shown(every)}"
         )
-    with _blame("pruner"):
-        if name == "median":
-            return optuna.pruners.MedianPruner(**options)
-        step = max(1, every // settings["accumulate_grad_batches"])
-        return optuna.pruners.HyperbandPruner(
-            **{"min_resource": step, **options}, max_resource=max(settings["max_steps"], step)
-        )
+    if name == "median":
+        return _made("pruner", optuna.pruners.MedianPruner, **options)
+    step = max(1, every // settings["accumulate_grad_batches"])
+    options = {"min_resource": step, "max_resource": max(settings["max_steps"], step), **options}
+    return _made("pruner", optuna.pruners.HyperbandPruner, **options)
 
 
 def _quiet() -> None:
@@ -94,20 +95,10 @@ def _quiet() -> None:
     warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
 
 
-def _need(package: str | None, what: str) -> None:
-    """Check that a package is installed. Raises InputError."""
-    if package is not None:
-        try:
-            __import__(package)
-        except ImportError:
-            raise InputError(f"{what}: needs the package {package}; install it with: pip install {package}") from None
-
-
-@contextlib.contextmanager
-def _blame(where: str) -> Iterator[None]:
-    """Turn errors of Optuna into InputError."""
+def _made(where: str, kind: Any, **options: Any) -> Any:
+    """Make a sampler or pruner, with errors of Optuna as InputError."""
     try:
-        yield
+        return kind(**options)
     except (TypeError, ValueError) as error:
         raise InputError(f"{where}: {' '.join(str(error).split())}") from None
 
@@ -175,7 +166,7 @@ def open_study(spec: SweepSpec, folder: Path, settings: dict[str, Any], parallel
             done = len(study.get_trials(deepcopy=False))
             study.sampler = sampler(spec, done, parallel or bool(workers.peers()), slot)
             study.set_user_attr(DEFINITION, spec.definition())
-            if num_finished(study) < spec.trials:
+            if len(study.get_trials(deepcopy=False, states=FINISHED_STATES)) < spec.trials:
                 used = {"sampler": spec.sampler.described(), "pruner": spec.pruner.described(), "from_trial": done}
                 before = study.user_attrs.get(METHODS, [])
                 if used not in before:
@@ -199,63 +190,39 @@ def read_study(spec: SweepSpec, folder: Path) -> optuna.Study:
 def _load_or_create(
     spec: SweepSpec, storage: JournalStorage | RDBStorage, path: Path | None, chosen: BasePruner | None
 ) -> optuna.Study:
-    """Load a study, or create it."""
-    directions = _directions(spec)
-    if spec.name in optuna.get_all_study_names(storage):
-        _check_same_search(spec, optuna.load_study(study_name=spec.name, storage=storage), path)
-        return optuna.load_study(study_name=spec.name, storage=storage, pruner=chosen)
-    study = optuna.create_study(
-        study_name=spec.name, storage=storage, directions=directions, pruner=chosen, load_if_exists=True
-    )
-    study.set_metric_names(list(spec.objectives))
-    return study
-
-
-def _directions(spec: SweepSpec) -> list[StudyDirection]:
-    """Return the direction of each objective."""
-    return [
-        StudyDirection.MINIMIZE if better == "lower" else StudyDirection.MAXIMIZE for better in spec.objectives.values()
-    ]
-
-
-def _check_same_search(spec: SweepSpec, study: optuna.Study, path: Path | None) -> None:
-    """Check that a study is intact and has comparable trials. Raises InputError."""
-    before = study.user_attrs.get(DEFINITION)
-    definition = json.loads(json.dumps(spec.definition()))
-    damaged = InputError(
-        f"{describe_location(spec, path)}: is damaged: it describes no valid study; move it away to start a new one"
-    )
-    if not isinstance(before, dict | None) or not isinstance(study.user_attrs.get(METHODS, []), list):
-        raise damaged
-    if before is not None and before != definition:
-        changed = differences(before, definition)
-        if not changed:  # names of missing values differ, which no version writes
-            raise damaged
+    """Load a study, or create it. Raises InputError for a damaged one, or one of another search."""
+    lower, higher = StudyDirection.MINIMIZE, StudyDirection.MAXIMIZE
+    directions = [lower if better == "lower" else higher for better in spec.objectives.values()]
+    if spec.name not in optuna.get_all_study_names(storage):
+        study = optuna.create_study(
+            study_name=spec.name, storage=storage, directions=directions, pruner=chosen, load_if_exists=True
+        )
+        study.set_metric_names(list(spec.objectives))
+        return study
+    study = optuna.load_study(study_name=spec.name, storage=storage, pruner=chosen)
+    before, definition = study.user_attrs.get(DEFINITION), json.loads(json.dumps(spec.definition()))
+    changed = differences(before, definition) if isinstance(before, dict) else {}
+    if changed:
         key, (old, new) = next(iter(changed.items()))
         more = f", and {len(changed) - 1} more" if len(changed) > 1 else ""
         raise InputError(
             f"{describe_location(spec, path)}: holds trials of another search ({key}: {old} -> {new}{more}); "
             "name another --out, or the sweep's file otherwise"
         )
-    if study.directions != _directions(spec):
-        raise damaged
-
-
-def num_finished(study: optuna.Study) -> int:
-    """Return the number of trials that have ended, failed ones included."""
-    return len(study.get_trials(deepcopy=False, states=FINISHED_STATES))
+    is_list = isinstance(study.user_attrs.get(METHODS, []), list)
+    if before not in (None, definition) or not is_list or study.directions != directions:  # no version writes it
+        raise InputError(
+            f"{describe_location(spec, path)}: is damaged: it describes no valid study; move it away to start a new one"
+        )
+    return study
 
 
 def resume_trial(
     study: optuna.Study, frozen: FrozenTrial, signature: dict[str, Any], own: Set[str]
 ) -> optuna.trial.Trial | None:
-    """Resume a free trial; return None for one that was resumed too often and fails.
+    """Resume a free trial with the signature of this process; return None for one that was resumed too often and fails.
 
-    Args:
-        study: of the trial.
-        frozen: state of the trial.
-        signature: written on the trial by the process that runs it.
-        own: tokens of this process; a failed start by itself does not count.
+    A failed start by this process, whose tokens are `own`, does not count.
     """
     resumes, before = frozen.user_attrs.get(RESUMES, 0), frozen.user_attrs.get(HOLDER)
     trial = optuna.trial.Trial(study, frozen._trial_id)

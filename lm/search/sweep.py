@@ -1,9 +1,10 @@
 """`lm sweep`: search, train missing cells, report."""
 
 import contextlib
+import itertools
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -69,12 +70,7 @@ class SearchJob:
 
 
 def sweep(
-    spec: SweepSpec,
-    out: Path,
-    workers: int | None,
-    execution: Execution,
-    plan_only: bool,
-    executor: str = "local",
+    spec: SweepSpec, out: Path, workers: int | None, execution: Execution, plan_only: bool, executor: str = "local"
 ) -> int:
     """Run a search. Return 0 if every trial has ended, 1 if some were interrupted.
 
@@ -131,37 +127,32 @@ def check_space(space: Space, tree: Tree) -> None:
             hint = " (int: true draws whole numbers)" if "expected a whole number" in str(error) else ""
             raise InputError(f"space: {error}{hint}") from None
     for changes in examples:
-        if problem := _find_problem(space, tree, changes):
-            drawn = ", ".join(f"{path}={shown(value)}" for path, value in changes.items())
-            raise InputError(f"space: {drawn} cannot be trained: {problem}")
+        prefixes, draws, problem = tuple(f"{path}." for path in changes), random_draws(space, 0), ""
+        for attempt in range(1 + NUM_DRAWS if len(space.dimensions) > 1 else 1):
+            drawn = next(draws) if attempt else {}
+            others = {path: value for path, value in drawn.items() if not f"{path}.".startswith(prefixes)}
+            try:
+                check(override(tree, {**others, **changes}))
+                break
+            except InputError as error:
+                problem = problem or str(error)
+        else:
+            values = ", ".join(f"{path}={shown(value)}" for path, value in changes.items())
+            raise InputError(f"space: {values} cannot be trained: {problem}")
 
 
-def _find_problem(space: Space, tree: Tree, changes: dict[str, Any]) -> str:
-    """Return why the changes cannot be built with any other values of the space; empty if they can."""
+def random_draws(space: Space, seed: int) -> Iterator[dict[str, Any]]:
+    """Yield random changes drawn from a space."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    study, problem = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0)), ""
-    prefixes = tuple(f"{path}." for path in changes)
-    for attempt in range(1 + NUM_DRAWS if len(space.dimensions) > 1 else 1):
-        drawn = space.suggest(study.ask()) if attempt else {}
-        others = {path: value for path, value in drawn.items() if not f"{path}.".startswith(prefixes)}
-        try:
-            check(override(tree, {**others, **changes}))
-            return ""
-        except InputError as error:
-            problem = problem or str(error)
-    return problem
+    study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=seed))
+    while True:
+        yield space.suggest(study.ask())
 
 
 def run_searches(
-    jobs: Sequence[SearchJob],
-    store: Store,
-    workers: int,
-    execution: Execution,
-    executor: str = "local",
+    jobs: Sequence[SearchJob], store: Store, workers: int, execution: Execution, executor: str = "local"
 ) -> int:
-    """Run several searches that share the workers, and write a `study.json` for each.
-
-    Each search has its own budget.
+    """Run several searches that share the workers, each with its budget, and write a `study.json` for each.
 
     Returns:
         How many cells were interrupted.
@@ -169,15 +160,19 @@ def run_searches(
     for job in jobs:
         check_search(job.spec, job.folder)
     with contextlib.ExitStack() as stack:
-        studies = []
+        studies: list[SharedStudy] = []
+        watcher = Watcher()
+
+        def say(name: str, outcome: str, cells: int) -> None:
+            watcher.on_settled(name, outcome, cells)  # of the display, once there is one
+
         for job in jobs:
             settings = resolve(job.spec.tree, RunConfig)["trainer"]
             shared = stack.enter_context(open_study(job.spec, job.folder, settings, parallel=workers > 1))
             stack.callback(write_manifest, job.spec, shared, job.folder)
             studies.append(shared)
-        relay = Relay()
         searches = [
-            Search(job.spec, shared, store, relay.say, job.label, job.called, StudyWriter(job, shared).write)
+            Search(job.spec, shared, store, say, job.label, job.called, manifest_writer(job, shared))
             for job, shared in zip(jobs, studies, strict=True)
         ]
         source = Searches(searches, store)
@@ -193,7 +188,7 @@ def run_searches(
             Display(source.remaining(), workers, store) as display,
             make_executor(executor, store, workers, display.on_waiting) as engine,
         ):
-            relay.watcher = display
+            watcher = display
             for shared in studies:
                 shared.say = display.on_waiting
             return run_cells(source, engine, display, execution)
@@ -227,32 +222,18 @@ def write_best(job: SearchJob) -> int | None:
     return number
 
 
-class StudyWriter:
-    """Writer of `study.json` during a search."""
+def manifest_writer(job: SearchJob, shared: SharedStudy) -> Callable[[], None]:
+    """Return a function that writes `study.json`, unless that was done recently: it takes longer with every trial."""
+    due = 0.0
 
-    def __init__(self, job: SearchJob, shared: SharedStudy) -> None:
-        self.job, self.shared = job, shared
-        self.next = 0.0
-        self.write()
+    def write() -> None:
+        nonlocal due
+        if (started := time.monotonic()) >= due:
+            write_manifest(job.spec, shared, job.folder)
+            due = time.monotonic() + max(SAVED_SECONDS, 20 * (time.monotonic() - started))
 
-    def write(self) -> None:
-        """Write it, unless that was done recently: it takes longer with every trial."""
-        started = time.monotonic()
-        if started < self.next:
-            return
-        write_manifest(self.job.spec, self.shared, self.job.folder)
-        self.next = time.monotonic() + max(SAVED_SECONDS, 20 * (time.monotonic() - started))
-
-
-class Relay:
-    """Forwarder of outcomes to a watcher that is created after the searches."""
-
-    def __init__(self) -> None:
-        self.watcher = Watcher()
-
-    def say(self, name: str, outcome: str, cells: int) -> None:
-        """Forward an outcome."""
-        self.watcher.on_settled(name, outcome, cells)
+    write()
+    return write
 
 
 def write_manifest(spec: SweepSpec, shared: SharedStudy, folder: Path) -> None:
@@ -267,26 +248,25 @@ def write_manifest(spec: SweepSpec, shared: SharedStudy, folder: Path) -> None:
         "trials": spec.trials,
         "seeds": spec.seeds,
         "methods": shared.retry(lambda: study.user_attrs[METHODS]),
-        "study": [_trial_as_json(trial) for trial in trials if trial.state != TrialState.WAITING],
+        "study": [
+            {
+                "number": trial.number,
+                "state": STATES[trial.state],
+                "params": trial.params,
+                "values": trial.values if trial.state == TrialState.COMPLETE else None,
+                "reason": trial.user_attrs.get(REASON),
+                "cells": trial.user_attrs.get(CELLS, {}),
+                "seconds": trial_seconds(trial),
+                "reported": {str(step): value for step, value in trial.intermediate_values.items()},
+            }
+            for trial in trials
+            if trial.state != TrialState.WAITING
+        ],
     }
     write_atomic(folder / "study.json", to_json(finite(SEARCH.stamped(manifest))))
 
 
-def _trial_as_json(trial: FrozenTrial) -> dict[str, Any]:
-    """Return a trial as JSON."""
-    return {
-        "number": trial.number,
-        "state": STATES[trial.state],
-        "params": trial.params,
-        "values": trial.values if trial.state == TrialState.COMPLETE else None,
-        "reason": trial.user_attrs.get(REASON),
-        "cells": trial.user_attrs.get(CELLS, {}),
-        "seconds": _seconds(trial),
-        "reported": {str(step): value for step, value in trial.intermediate_values.items()},
-    }
-
-
-def _seconds(trial: FrozenTrial) -> float | None:
+def trial_seconds(trial: FrozenTrial) -> float | None:
     """Return the duration of a trial; None if it was not measured and the clock was set back meanwhile."""
     if (measured := trial.user_attrs.get(SECONDS)) is not None:
         return float(measured)
@@ -301,40 +281,28 @@ def show_plan(spec: SweepSpec, workers: int, each: int) -> None:
     for column in ("parameter", "drawn from"):
         table.add_column(column)
     for name, drawn in spec.space.described().items():
-        table.add_row(Text(name), Text(_format_distribution(drawn)))
+        values = ", ".join(drawn.get("choices", []))
+        if "low" in drawn:
+            kind, log = "whole numbers " if drawn["int"] else "", ", logarithmic" if drawn["log"] else ""
+            step = f" in steps of {drawn['step']:zg}" if drawn["step"] else ""
+            values = f"{kind}{drawn['low']:zg} to {drawn['high']:zg}{step}{log}"
+        table.add_row(Text(name), Text(values))
     console.print(table)
     seeds, objectives = len(spec.seeds), ", ".join(f"{name} ({better})" for name, better in spec.objectives.items())
-    estimate, remark = _estimate(spec, workers, each)
-    lines = [
+    remark = None
+    estimate = "; none of ten random trials can be built: check that the values of the space fit each other"
+    for changes in itertools.islice(random_draws(spec.space, spec.sampler.seed), 10):
+        try:
+            cell = check(override(spec.tree, {**changes, "seed": spec.seeds[0]}))
+        except InputError:
+            continue
+        wall = wall_seconds([measured_seconds(cell, each)] * spec.trials * seeds, workers)
+        estimate = f"; about {duration(wall)} with {workers} at a time, estimated from a few steps of a random trial"
+        remark = advice([cell], each)
+        break
+    for line in (
         f"for {objectives}, by {spec.sampler.name} with seed {spec.sampler.seed}, pruner {spec.pruner.name}",
         f"{spec.trials} trials of {seeds} {'seed' if seeds == 1 else 'seeds'}" + estimate,
         *([remark] if remark else []),
-    ]
-    for line in lines:
+    ):
         console.print(line, highlight=False, soft_wrap=True)
-
-
-def _format_distribution(described: dict[str, Any]) -> str:
-    """Format a distribution."""
-    if "choices" in described:
-        return ", ".join(described["choices"])
-    kind = "whole numbers " if described["int"] else ""
-    step = f" in steps of {described['step']:zg}" if described["step"] else ""
-    return f"{kind}{described['low']:zg} to {described['high']:zg}{step}" + (
-        ", logarithmic" if described["log"] else ""
-    )
-
-
-def _estimate(spec: SweepSpec, workers: int, each: int) -> tuple[str, str | None]:
-    """Estimate the time of all trials from a few steps of a random one; advise on its precision."""
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=spec.sampler.seed))
-    for _ in range(10):
-        try:
-            cell = check(override(spec.tree, {**spec.space.suggest(study.ask()), "seed": spec.seeds[0]}))
-        except InputError:
-            continue
-        wall = wall_seconds([measured_seconds(cell, each)] * spec.trials * len(spec.seeds), workers)
-        line = f"; about {duration(wall)} with {workers} at a time, estimated from a few steps of a random trial"
-        return line, advice([cell], each)
-    return "; none of ten random trials can be built: check that the values of the space fit each other", None

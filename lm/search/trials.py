@@ -2,6 +2,7 @@
 
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,7 +15,7 @@ from lm.config.tree import InputError, canonical, override
 from lm.execution.scheduler import CellQueue, Planned
 from lm.search.spec import SweepSpec
 from lm.search.study import CELLS, FINISHED_STATES, HOLDER, REASON, SECONDS, SharedStudy, resume_trial
-from lm.search.workers import StudyWorkers, format_process
+from lm.search.workers import format_process
 from lm.store.lease_holder import Holder
 from lm.store.record import Ending
 from lm.store.redaction import redacted
@@ -22,77 +23,6 @@ from lm.store.store import Store
 from lm.training.cell import Cell, check, with_seed
 
 OUTCOMES = {TrialState.COMPLETE: "complete", TrialState.PRUNED: "pruned", TrialState.FAIL: "failed"}
-
-
-class PeerWorkers:
-    """Other processes that work on a study.
-
-    Args:
-        spec: of the search.
-        workers: this process among the others.
-        label: prefix of the names of trials.
-        say: called when a process comes or goes, or has ended a trial: name, outcome and number of cells.
-    """
-
-    def __init__(
-        self, spec: SweepSpec, workers: StudyWorkers, label: str, say: Callable[[str, str, int], None]
-    ) -> None:
-        self.spec, self.workers, self.label, self.say = spec, workers, label, say
-        self.alive: dict[str, Holder] = workers.peers()
-        self.reported: dict[str, Holder] = {}
-        """Processes that were reported."""
-        self.at_work: dict[str, int] = {}
-        """Number of trials that each process runs, by token."""
-        self.ended_trials: set[int] = set()
-        """Trials that are not reported: ended before this process came, by it, or reported already."""
-
-    def initialise(self, trials: list[FrozenTrial]) -> None:
-        """Record the trials that had ended when this process came."""
-        self.ended_trials = {trial.number for trial in trials if trial.state in FINISHED_STATES}
-
-    def owns(self, trial: FrozenTrial) -> bool:
-        """Return True if another living process runs the trial."""
-        return _token(trial) in self.alive
-
-    def is_own(self, trial: FrozenTrial) -> bool:
-        """Return True if this process runs the trial, or was the last to run it."""
-        return _token(trial) in self.workers.tokens
-
-    def refresh(self, trials: list[FrozenTrial]) -> None:
-        """Read all trials and the living processes, and report news."""
-        self.alive = self.workers.peers()
-        self.at_work = {}
-        for trial in trials:
-            if trial.state == TrialState.RUNNING and (token := _token(trial)) in self.alive:
-                self.at_work[token] = self.at_work.get(token, 0) + 1
-            elif trial.state in FINISHED_STATES and trial.number not in self.ended_trials:
-                self.ended_trials.add(trial.number)
-                who = trial.user_attrs.get(HOLDER, {}).get("by", "another process")
-                self.say(
-                    f"{self.label}trial {trial.number}", f"{OUTCOMES[trial.state]}, by {who}", len(self.spec.seeds)
-                )
-        for token, holder in self.alive.items():
-            if token not in self.reported:
-                self.say(self.spec.name, f"{holder} also works on it", 0)
-        for token, holder in self.reported.items():
-            if token not in self.alive:
-                self.say(self.spec.name, f"{format_process(holder)} no longer works on it", 0)
-        self.reported = dict(self.alive)
-
-    def waiting_lines(self) -> list[str]:
-        """Return a line for each process that this one waits for."""
-        return [
-            f"waiting for {count} trial{'s' * (count > 1)} of {self.spec.name}: run by {self.alive[token]}"
-            for token, count in self.at_work.items()
-        ]
-
-
-def _token(trial: FrozenTrial) -> str:
-    """Return the token on a trial."""
-    return str(trial.user_attrs.get(HOLDER, {}).get("token", ""))
-
-
-# one study ------------------------------------------------------------------------------------------------------------
 
 
 REST_SECONDS = 2.0
@@ -121,7 +51,7 @@ class Search:
         spec: of the search.
         shared: study of the trials, and the processes that work on it.
         store: of the cells; a finished one is not trained again.
-        say: called for cells that need no training.
+        say: called for cells that need no training, and when another process comes, goes, or has ended a trial.
         label: prefix of the names of trials, where several studies share the workers.
         called: prefix of the numbers of trials in the names of runs in loggers.
         changed: called when a trial has started or ended.
@@ -137,24 +67,27 @@ class Search:
         called: str = "",
         changed: Callable[[], None] = lambda: None,
     ) -> None:
-        self.spec = spec
-        self.shared = shared
-        self.study = shared.study
-        self.workers = shared.workers
-        self.store = store
-        self.say = say
-        self.label = label
-        self.called = called or f"{spec.name}/trial_"
-        self.changed = changed
+        self.spec, self.shared, self.store, self.say = spec, shared, store, say
+        self.study, self.workers = shared.study, shared.workers
+        self.label, self.called, self.changed = label, called or f"{spec.name}/trial_", changed
         self.open: dict[str, OpenTrial] = {}
         self.queue: list[Planned] = []
         self.points = spec.space.grid() if spec.sampler.name == "grid" else None
-        self.peers = PeerWorkers(spec, self.workers, label, say)
         self.rest = 0.0
+        self.alive: dict[str, Holder] = self.workers.peers()
+        self.reported: dict[str, Holder] = {}
+        """Other processes that were reported, by token, as in `alive`."""
+        self.at_work: Counter[str] = Counter()
+        """Number of trials that each process runs, by token."""
         trials = shared.trials()
-        self.spent = _num_finished(trials)
-        self.unfinished = sum(self._is_free(trial) for trial in trials)
-        self.peers.initialise(trials)
+        self.ended_trials = {trial.number for trial in trials if trial.state in FINISHED_STATES}
+        """Trials that are not reported: ended before this process came, by it, or reported already."""
+        self.unfinished = sum(map(self._is_free, trials))
+
+    @property
+    def spent(self) -> int:
+        """Number of trials that have ended."""
+        return len(self.ended_trials)
 
     @property
     def left(self) -> int:
@@ -174,11 +107,29 @@ class Search:
     def refresh(self) -> list[FrozenTrial]:
         """Read and report what other processes have done; return all trials."""
         trials = self.shared.trials()
-        self.spent = _num_finished(trials)
-        self.shared.retry(lambda: self.peers.refresh(trials))
+        self.alive = self.shared.retry(self.workers.peers)
+        running = [_token(trial) for trial in trials if trial.state == TrialState.RUNNING]
+        self.at_work = Counter(token for token in running if token in self.alive)
+        for trial in trials:
+            if trial.state in FINISHED_STATES and trial.number not in self.ended_trials:
+                self.ended_trials.add(trial.number)
+                outcome = f"{OUTCOMES[trial.state]}, by {trial.user_attrs.get(HOLDER, {}).get('by', 'another process')}"
+                self.say(f"{self.label}trial {trial.number}", outcome, len(self.spec.seeds))
+        for holder in [holder for token, holder in self.alive.items() if token not in self.reported]:
+            self.say(self.spec.name, f"{holder} also works on it", 0)
+        for holder in [holder for token, holder in self.reported.items() if token not in self.alive]:
+            self.say(self.spec.name, f"{format_process(holder)} no longer works on it", 0)
+        self.reported = dict(self.alive)
         if self._may_start(trials):
             self.rest = 0.0
         return trials
+
+    def waiting_lines(self) -> list[str]:
+        """Return a line for each process that this one waits for."""
+        return [
+            f"waiting for {count} trial{'s' * (count > 1)} of {self.spec.name}: run by {self.alive[token]}"
+            for token, count in self.at_work.items()
+        ]
 
     def _start_trial(self) -> bool:
         """Start a free trial, or a new one; return False if there was none."""
@@ -199,19 +150,24 @@ class Search:
         be repeated: it leaves a free trial then.
         """
         with self.workers.mutex():
-            self._register_again()
-            self.peers.alive = self.workers.peers()  # none registers or starts a trial meanwhile
+            if self.workers.is_evicted():  # by other processes: its running trials are signed anew
+                self.workers.register()
+                for open_trial in self.open.values():
+                    if self._is_own(self.study._storage.get_trial(open_trial.trial._trial_id)):
+                        open_trial.trial.set_user_attr(HOLDER, self.workers.signature())
+            self.alive = self.workers.peers()  # none registers or starts a trial meanwhile
             trials = self.study.get_trials(deepcopy=False)
-            for candidate in trials:
-                if self._is_free(candidate):
-                    trial = resume_trial(self.study, candidate, self.workers.signature(), self.workers.tokens)
-                    if trial is None:
-                        return candidate.number
-                    break
+            if (candidate := next(filter(self._is_free, trials), None)) is not None:
+                trial = resume_trial(self.study, candidate, self.workers.signature(), self.workers.tokens)
+                if trial is None:
+                    return candidate.number
             else:
                 if _num_started(trials) >= self.spec.trials:
                     return None
-                trial = self._ask_study(trials)
+                if self.points is not None and not any(trial.state == TrialState.WAITING for trial in trials):
+                    tried = {canonical({**t.system_attrs.get("fixed_params", {}), **t.params}) for t in trials}
+                    self.study.enqueue_trial(next(point for point in self.points if canonical(point) not in tried))
+                trial = self.study.ask()
                 if _num_started(self.study.get_trials(deepcopy=False)) > self.spec.trials:  # drawn twice, or too late
                     self.study._storage.set_trial_state_values(trial._trial_id, TrialState.WAITING)
                     return None
@@ -220,21 +176,16 @@ class Search:
 
     def _may_start(self, trials: list[FrozenTrial]) -> bool:
         """Return True if there may be a trial to start; only the mutex makes it certain."""
-        return _num_started(trials) < self.spec.trials or any(self._is_free(trial) for trial in trials)
+        return _num_started(trials) < self.spec.trials or any(map(self._is_free, trials))
 
     def _is_free(self, trial: FrozenTrial) -> bool:
         """Return True for a running trial that no living process runs."""
-        if trial.state != TrialState.RUNNING:
-            return False
-        return not self.peers.owns(trial) and f"{self.label}trial {trial.number}" not in self.open
+        is_taken = _token(trial) in self.alive or f"{self.label}trial {trial.number}" in self.open
+        return trial.state == TrialState.RUNNING and not is_taken
 
-    def _register_again(self) -> None:
-        """Register anew and sign the running trials, if other processes have evicted this one."""
-        if self.workers.is_evicted():
-            self.workers.register()
-            for open_trial in self.open.values():
-                if self.peers.is_own(self.study._storage.get_trial(open_trial.trial._trial_id)):
-                    open_trial.trial.set_user_attr(HOLDER, self.workers.signature())
+    def _is_own(self, trial: FrozenTrial) -> bool:
+        """Return True if this process runs the trial, or was the last to run it."""
+        return _token(trial) in self.workers.tokens
 
     def judge(self, planned: Planned, step: int, measured: Mapping[str, float]) -> bool:
         """Report a validation to the pruner; return True if the cell goes on.
@@ -273,16 +224,7 @@ class Search:
         open_trial.records[planned.seed] = record
         if record["status"] != "ok":
             self._skip_queued(planned.arm)
-        if not open_trial.training and not self._has_queued_cells(planned.arm):
-            self._settle(planned.arm)
-
-    def _ask_study(self, trials: list[FrozenTrial]) -> optuna.trial.Trial:
-        """Ask the study for a trial, of a grid for the next untried point."""
-        if self.points is not None and not any(trial.state == TrialState.WAITING for trial in trials):
-            tried = {canonical({**trial.system_attrs.get("fixed_params", {}), **trial.params}) for trial in trials}
-            untried = [point for point in self.points if canonical(point) not in tried]
-            self.study.enqueue_trial(untried[0])
-        return self.study.ask()
+        self._settle(planned.arm)
 
     def _create_cells(self, trial: optuna.trial.Trial, changes: dict[str, Any]) -> None:
         """Create the cells of a trial, and settle it at once if there is nothing to train."""
@@ -291,7 +233,7 @@ class Search:
         try:
             first = check(override(self.spec.tree, {**changes, "seed": self.spec.seeds[0]}))
         except InputError as error:
-            self._fail(name, str(error))
+            self._tell(name, TrialState.FAIL, reason=str(error))
             self.say(name, f"failed: {error}", len(self.spec.seeds))
             return
         open_trial.cells = {seed: with_seed(first, seed) for seed in self.spec.seeds}
@@ -305,28 +247,24 @@ class Search:
             else:
                 self.queue.append(Planned(name, seed, cell, f"{self.called}{trial.number}/{seed}"))
         self.changed()
-        if not self._has_queued_cells(name):
-            self._settle(name)
-
-    def _has_queued_cells(self, name: str) -> bool:
-        """Return True if a cell of the trial is in the queue."""
-        return any(planned.arm == name for planned in self.queue)
+        self._settle(name)
 
     def _skip_queued(self, name: str) -> None:
         """Remove the queued cells of a trial."""
-        dropped = [planned for planned in self.queue if planned.arm == name]
-        self.queue = [planned for planned in self.queue if planned.arm != name]
-        if dropped:
-            self.say(name, "its other seeds are skipped", len(dropped))
+        remaining = [planned for planned in self.queue if planned.arm != name]
+        if dropped := len(self.queue) - len(remaining):
+            self.say(name, "its other seeds are skipped", dropped)
+        self.queue = remaining
 
     def _settle(self, name: str) -> None:
-        """Tell the study the outcome of a trial: one failed seed fails it, one stopped seed prunes it."""
+        """Tell the study how a trial without cells to train ended: a bad seed fails it, a stopped one prunes it."""
         open_trial = self.open[name]
-        bad = [(seed, r) for seed, r in sorted(open_trial.records.items()) if r["status"] in ("failed", "diverged")]
-        if bad:
-            seed, record = bad[0]
-            self._fail(name, f"{record['status']}, seed {seed}: {record['error']}")
+        if open_trial.training or any(planned.arm == name for planned in self.queue):
             return
+        for seed, record in sorted(open_trial.records.items()):
+            if record["status"] in ("failed", "diverged"):
+                self._tell(name, TrialState.FAIL, reason=f"{record['status']}, seed {seed}: {record['error']}")
+                return
         records = open_trial.records.values()
         if any(record["status"] == "pruned" for record in records) or len(records) < len(open_trial.cells):
             self._tell(name, TrialState.PRUNED)
@@ -334,17 +272,12 @@ class Search:
         measured = [{**record["metrics"], **record["cost"]} for record in records]
         values = []
         for quantity in self.spec.objectives:
-            of_seeds = [values_of_seed.get(quantity) for values_of_seed in measured]
-            numbers = [float(value) for value in of_seeds if value is not None]
-            if len(numbers) < len(of_seeds):
-                self._fail(name, f"{quantity} was not measured")
+            numbers = [float(of_seed[quantity]) for of_seed in measured if of_seed.get(quantity) is not None]
+            if len(numbers) < len(measured):
+                self._tell(name, TrialState.FAIL, reason=f"{quantity} was not measured")
                 return
             values.append(sum(numbers) / len(numbers))
         self._tell(name, TrialState.COMPLETE, values)
-
-    def _fail(self, name: str, reason: str) -> None:
-        """Tell the study that a trial has failed."""
-        self._tell(name, TrialState.FAIL, reason=redacted(reason))
 
     def _tell(self, name: str, state: TrialState, values: list[float] | None = None, reason: str | None = None) -> None:
         """Tell the study the outcome of a trial, unless another process has taken it over."""
@@ -353,12 +286,12 @@ class Search:
         def tell() -> bool:
             with self.workers.mutex():
                 frozen = self.study._storage.get_trial(open_trial.trial._trial_id)
-                if not self.peers.is_own(frozen):
+                if not self._is_own(frozen):
                     return False
                 if frozen.state == TrialState.RUNNING:  # not told before the storage failed
                     open_trial.trial.set_user_attr(SECONDS, time.monotonic() - open_trial.started)
                     if reason is not None:
-                        open_trial.trial.set_user_attr(REASON, reason)
+                        open_trial.trial.set_user_attr(REASON, redacted(reason))
                     self.study.tell(frozen.number, values, state=state)
                 return True
 
@@ -366,16 +299,15 @@ class Search:
         del self.open[name]
         self.rest = 0.0
         if is_own:
-            self.spent += 1
-            self.peers.ended_trials.add(open_trial.trial.number)
+            self.ended_trials.add(open_trial.trial.number)
             self.changed()
         else:
             self.say(name, "another process has taken it over, as this one missed its heartbeats", 0)
 
 
-def _num_finished(trials: list[FrozenTrial]) -> int:
-    """Return the number of trials that have ended."""
-    return sum(trial.state in FINISHED_STATES for trial in trials)
+def _token(trial: FrozenTrial) -> str:
+    """Return the token on a trial."""
+    return str(trial.user_attrs.get(HOLDER, {}).get("token", ""))
 
 
 def _num_started(trials: list[FrozenTrial]) -> int:
@@ -424,7 +356,7 @@ class Searches(CellQueue):
 
     def blocked_on(self) -> list[str]:
         """Return a line for each peer that a search waits for."""
-        return [line for search in self.searches for line in search.peers.waiting_lines()]
+        return [line for search in self.searches for line in search.waiting_lines()]
 
     def remaining(self) -> int:
         """Return the number of trials that are left."""

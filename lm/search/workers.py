@@ -9,6 +9,7 @@ resumes the trial of another. Leases are files beside a journal, or rows in a da
 
 import contextlib
 import hashlib
+import itertools
 import secrets
 import threading
 import time
@@ -20,11 +21,11 @@ from typing import Any
 from sqlalchemy import Column, Engine, Integer, MetaData, String, Table, Text, insert, select, update
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 
-from lm.search.storage import ignore_storage_errors, retry_create
+from lm.search.storage import STORAGE_ERRORS, retry_create
 from lm.store import lease_holder, locks
-from lm.store.lease_holder import UNKNOWN_HOLDER, Holder, LeaseMonitor, LeaseState, read_lease
+from lm.store.lease_holder import Holder, LeaseMonitor, LeaseState, read_lease
 from lm.store.leases import Lease, try_acquire
-from lm.store.locks import BackoffReporter
+from lm.store.locks import UNKNOWN_HOLDER, BackoffReporter
 
 TABLE = Table(
     "lm_leases",
@@ -41,14 +42,7 @@ AGAIN_SECONDS = 1.0
 
 
 class DbLease:
-    """A lease that this process holds, with a thread that sends heartbeats.
-
-    Args:
-        leases: of the study.
-        name: of the lease.
-        number: of its acquisitions, this one included.
-        holder: written into the row.
-    """
+    """A lease that this process holds, by the number of its acquisitions, with a thread that sends heartbeats."""
 
     def __init__(self, leases: "DbLeases", name: str, number: int, holder: Holder) -> None:
         self.leases, self.name, self.number, self.holder = leases, name, number, holder
@@ -58,7 +52,6 @@ class DbLease:
         self.thread.start()
 
     def _live(self) -> None:
-        """Send heartbeats until the lease is released or lost."""
         while not self.over.wait(lease_holder.BEAT_SECONDS) and not self.taken_over:
             self.beat()
 
@@ -81,18 +74,12 @@ class DbLease:
             threading.Thread(target=self._release_later, name=f"lease {self.name}", daemon=True).start()
 
     def _release_later(self) -> None:
-        """Retry the release until the database answers."""
         while not self.beat():
             time.sleep(AGAIN_SECONDS)
 
 
 class DbLeases:
-    """Leases of a study in its database.
-
-    Args:
-        engine: of the database; the table is created if it is missing.
-        study: name of the study.
-    """
+    """Leases of a study in its database, whose table is created if it is missing."""
 
     def __init__(self, engine: Engine, study: str) -> None:
         self.engine = engine
@@ -180,8 +167,7 @@ class StudyWorkers:
     """
 
     def __init__(self, leases: FileLeases | DbLeases, say: Callable[[str], None]) -> None:
-        self.leases = leases
-        self.say = say
+        self.leases, self.say = leases, say
         self.slot: Lease | DbLease | None = None
         self.number = 0
         self.tokens: set[str] = set()
@@ -202,19 +188,19 @@ class StudyWorkers:
         try:
             yield
         finally:
-            with ignore_storage_errors():
+            with contextlib.suppress(*STORAGE_ERRORS):  # other processes notice the end of this one anyway
                 lease.release()
 
     def register(self) -> int:
         """Take the first free slot, with the mutex held; return its number, which is unique among living processes."""
-        self.number = 0
-        while True:
-            name, number = str(self.number), self.number
+        for number in itertools.count():
+            name = str(number)
             self.slot = self.leases.try_acquire(name, self.watches.setdefault(name, LeaseMonitor()))
             if self.slot is not None:
+                self.number = number
                 self.tokens.add(self.slot.holder.token)
-                return number
-            self.number += 1
+                break
+        return self.number
 
     def is_evicted(self) -> bool:
         """Return True if another process has the slot, as this one missed its heartbeats."""
@@ -231,27 +217,22 @@ class StudyWorkers:
     def peers(self) -> dict[str, Holder]:
         """Return the other living processes by token; call it periodically, as it watches their heartbeats."""
         peers: dict[str, Holder] = {}
-        number = 0
-        while (state := self._read_lease(str(number))).number:
-            watch = self.watches.setdefault(str(number), LeaseMonitor())
-            alive = state.holder is not None and not state.free() and not watch.has_expired(state)
-            if alive and state.holder is not None and state.holder.token not in self.tokens:
-                peers[state.holder.token] = state.holder
-            number += 1
-        return peers
-
-    def _read_lease(self, name: str) -> LeaseState:
-        """Return the state of a lease with its holder; a network file system may show it half-written."""
-        for _ in range(3):
-            state = self.leases.read(name)
-            if not state.number or state.holder is not None:
+        for name in map(str, itertools.count()):
+            for _ in range(3):  # a network file system may show a lease half-written
+                state = self.leases.read(name)
+                if not state.number or (holder := state.holder) is not None:
+                    break
+                time.sleep(0.01)
+            if not state.number:
                 break
-            time.sleep(0.01)
-        return state
+            watch = self.watches.setdefault(name, LeaseMonitor())
+            if holder is not None and not state.free() and not watch.has_expired(state):
+                peers[holder.token] = holder
+        return {token: holder for token, holder in peers.items() if token not in self.tokens}
 
     def unregister(self) -> None:
         """Release the slot; running trials of this process are free."""
         if self.slot is not None:
-            with ignore_storage_errors():
+            with contextlib.suppress(*STORAGE_ERRORS):
                 self.slot.release()
             self.slot = None

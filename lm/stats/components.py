@@ -9,8 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-DRAWS = 4_000
-"""Draws of the unknown variances for an interval."""
+DRAWS = 4_000  # draws of the unknown variances for an interval
 
 Array = NDArray[np.float64]
 
@@ -30,34 +29,26 @@ class Components:
 
 
 def components(values_ij: Array) -> Components:
-    """Estimate variance components by the method of moments, a negative one counted as zero.
+    """Estimate variance components of finite values, 2 x 2 or larger, by moments; a negative one counts as zero.
 
     Mean squares of a two-way table (Searle, Casella, McCulloch 1992, chapter 4) are set equal to what they are expected
     to be. The 95 % intervals of the shares are generalised ones (Weerahandi 1993): each mean square over a draw of its
     chi-squared distribution stands for the variance it is of. They ask for normal effects, and are wide for few levels.
-
-    Args:
-        values_ij: finite, 2 x 2 or larger.
-
-    Raises:
-        ValueError: for a smaller table.
+    Raises ValueError for a smaller table.
     """
     rows, columns = values_ij.shape
     if rows < 2 or columns < 2:
         raise ValueError(f"values_ij={rows} x {columns} must be at least 2 x 2")
     freedom = (rows - 1, columns - 1, (rows - 1) * (columns - 1))
     squares = mean_squares(values_ij)
-    variances = _solved(squares, values_ij.shape)
+    variances, shares = _solved(squares, values_ij.shape)
     random = np.random.default_rng(0)
     drawn = [
         square * degrees / random.chisquare(degrees, DRAWS) for square, degrees in zip(squares, freedom, strict=True)
     ]
-    shares = _shares(variances)
-    low, high = (
-        np.nanquantile(_shares(_solved(drawn, values_ij.shape)), (0.025, 0.975), axis=1)
-        if sum(variances)
-        else (np.full((2, 3), np.nan))
-    )
+    low, high = np.full((2, 3), np.nan)
+    if sum(variances):
+        low, high = np.nanquantile(_solved(drawn, values_ij.shape)[1], (0.025, 0.975), axis=1)
     triples = tuple((float(share), float(a), float(b)) for share, a, b in zip(shares, low, high, strict=True))
     first, second, rest = (float(variance) for variance in variances)
     return Components(first, second, rest, triples)
@@ -76,14 +67,10 @@ def mean_squares(values_ij: Array) -> tuple[float, float, float]:
     )
 
 
-def _solved(squares: Sequence[Array | float], shape: tuple[int, ...]) -> Array:
-    """Solve for the variances with such expected mean squares, none below zero: (3,) or (3, s)."""
+def _solved(squares: Sequence[Array | float], shape: tuple[int, ...]) -> tuple[Array, Array]:
+    """Solve for the variances with such expected mean squares, none below zero, (3,) or (3, s), and their shares."""
     (first, second, rest), (rows, columns) = squares, shape
     parts = np.maximum(0.0, (first - rest) / columns), np.maximum(0.0, (second - rest) / rows), np.asarray(rest)
-    return np.stack(parts)
-
-
-def _shares(variances: Array) -> Array:
-    """Divide each variance by their sum; NaN where that is zero."""
+    variances = np.stack(parts)
     total = variances.sum(axis=0)
-    return np.asarray(np.divide(variances, total, out=np.full_like(variances, np.nan), where=total > 0))
+    return variances, np.divide(variances, total, out=np.full_like(variances, np.nan), where=total > 0)

@@ -2,10 +2,7 @@
 
 The compute-equivalent gain of an arm is the compute that the baseline needs for the arm's loss, over the arm's own
 (Gundlach et al. 2025, https://arxiv.org/abs/2511.21622). The baseline's law is read at its own loss at the rung plus
-the paired difference: what both share, seeds and the law's misfit alike, drops out, and an arm that changes nothing has
-a gain of exactly one.
-
-Legend: d draws, k rungs, s seeds.
+the paired difference: an arm that changes nothing has a gain of exactly one. Legend: d draws, k rungs, s seeds.
 """
 
 import functools
@@ -17,32 +14,19 @@ from typing import Literal
 import numpy as np
 from scipy import stats
 
+from lm.stats import trend
 from lm.stats.scaling import DELTA, MIN_RUNGS, TUNING, Array, Law, draw_means, fit, interval
-from lm.stats.trend import (
-    Estimate,
-    Trend,
-    estimate_from_draws,
-    estimate_from_means,
-    judge_trend,
-    mean_variances,
-    trend_of_means,
-    trend_weights,
-)
+from lm.stats.trend import Estimate, Trend
 
 DRAWS = 1_000
 
+# Kind of extrapolation: above all rungs, below them, or at losses that the law never reaches.
 Beyond = Literal["", "above", "below", "floor"]
-"""Kind of extrapolation: above all rungs, below them, or at losses that the law never reaches."""
 
 
 @dataclass(frozen=True)
 class ScalePoint:
-    """Losses of the baseline and of an arm at one size.
-
-    Args:
-        compute, arm_compute: FLOPs of a run of the baseline and of the arm.
-        baseline_s, arm_s: loss of each seed, NaN where it was lost.
-    """
+    """Compute in FLOPs and loss of each seed of the baseline and of an arm at one size; NaN for a lost seed."""
 
     compute: float
     arm_compute: float
@@ -96,14 +80,7 @@ class ScalingFit:
 
 
 class LadderDraws:
-    """Rungs of one arm with their bootstrap draws.
-
-    Every rung has a seed of the baseline and a pair.
-
-    Args:
-        rungs: from the least compute to the most.
-        draws: of every mean; those of the baseline are the same for every arm.
-    """
+    """Rungs of one arm, from the least compute to the most, with bootstrap draws of the mean of seeds and pairs."""
 
     def __init__(self, rungs: Sequence[ScalePoint], draws: int = DRAWS) -> None:
         self.rungs = list(rungs)
@@ -144,19 +121,18 @@ class LadderDraws:
 def fit_scaling(
     rungs: Sequence[ScalePoint], forecast: bool, margins: tuple[float, float], level: float = 0.05, draws: int = DRAWS
 ) -> ScalingFit:
-    """Compute differences, gains, trends and forecast of an arm over all rungs.
+    """Compute differences, gains, trends and forecast of an arm over all rungs, from the least compute to the most.
 
-    Args:
-        rungs: of the arm and the baseline, from the least compute to the most.
-        forecast: whether the top rung is forecast by those below.
-        margins: per decade of compute, of the difference and of the logarithm of the gain; NaN for none.
-        level: at which trends are judged; intervals of rungs and forecasts hold at 95 % each.
-        draws: of the bootstrap over seeds.
+    `margins` are those of the difference and of the logarithm of the gain, per decade of compute; NaN for none. Trends
+    are judged at `level`; intervals of rungs and forecasts hold at 95 % each.
     """
     ladder = LadderDraws(rungs, draws)
     values = [rung.pairs for rung in rungs]
-    by_rung = [_mean(differences) for differences in values]
-    of_difference = trend_of_means(ladder.compute_k, values, margins[0], 1 - level)
+    by_rung = [
+        trend.estimate_from_means([pairs], np.ones(1), 0.95) if len(pairs) > 1 else Estimate(float(pairs.mean()))
+        for pairs in values
+    ]
+    of_difference = trend.trend_of_means(ladder.compute_k, values, margins[0], 1 - level)
     if len(rungs) < MIN_RUNGS or not ladder.repeated:
         unknown = Trend("none" if ladder.repeated else "too few", margin=margins[1])
         return ScalingFit(by_rung, None, None, of_difference, unknown, None)
@@ -182,23 +158,24 @@ def gains_of(ladder: LadderDraws, laws: tuple[Law, Law], margin: float, level: f
         at = drawn.loss(rung.compute) + ladder.difference_dk[:, k]
         draws_dk[:, k] = drawn.log_compute(at) - math.log(rung.arm_compute)
         log = Estimate(value_k[k], *interval(value_k[k], draws_dk[:, k], sources, of))
-        gains.append(Gain(log, _beyond(needed, ladder.compute_k)))
+        low, high = math.log(ladder.compute_k[0]) - 1e-9, math.log(ladder.compute_k[-1]) + 1e-9
+        beyond: Beyond = "below" if needed < low else "above" if needed > high else ""
+        if math.isinf(needed):
+            beyond = "floor"
+        gains.append(Gain(log, beyond))
     variance_k = np.array([_variance(rung.pairs) for rung in ladder.rungs])
-    spread_k = mean_variances(variance_k, np.array([len(rung.pairs) for rung in ladder.rungs]))
+    spread_k = trend.mean_variances(variance_k, np.array([len(rung.pairs) for rung in ladder.rungs]))
     spread_k = spread_k / law.steepness(ladder.compute_k) ** 2 if spread_k.all() else np.ones(count)
-    rise_k, middle_k = trend_weights(ladder.compute_k, spread_k)
+    rise_k, middle_k = trend.trend_weights(ladder.compute_k, spread_k)
     slope, narrow = (
-        estimate_from_draws(value_k, draws_dk, rise_k, sources, of, 1 - part) for part in (level, 2 * level)
+        trend.estimate_from_draws(value_k, draws_dk, rise_k, sources, of, 1 - part) for part in (level, 2 * level)
     )
-    middle = estimate_from_draws(value_k, draws_dk, middle_k, sources, of, 1 - level)
-    return gains, judge_trend(slope, narrow, middle, min(len(rung.pairs) for rung in ladder.rungs), margin)
+    middle = trend.estimate_from_draws(value_k, draws_dk, middle_k, sources, of, 1 - level)
+    return gains, trend.judge_trend(slope, narrow, middle, min(len(rung.pairs) for rung in ladder.rungs), margin)
 
 
 def forecast_of(ladder: LadderDraws) -> Forecast | None:
-    """Forecast the top rung from the laws of those below; None if the baseline or the arm has no law.
-
-    The noise of the means to be measured there is that of the rungs below, relative to the loss.
-    """
+    """Forecast the top rung, with noise like that below, from the laws of those below; None without a law."""
     below, top = len(ladder.rungs) - 1, ladder.rungs[-1]
     base, base_d = ladder.laws(ladder.base_k, ladder.base_dk, below)
     arm, arm_d = ladder.laws(ladder.arm_k, ladder.arm_dk, below)
@@ -224,10 +201,7 @@ def forecast_of(ladder: LadderDraws) -> Forecast | None:
 
 
 def misfit(ladder: LadderDraws, law: Law) -> tuple[float, float]:
-    """Return the largest relative error of the law at a rung, and the p that seed noise alone makes it.
-
-    p is NaN for three rungs, through which a law goes, and where noise is not known.
-    """
+    """Return the largest relative error of the law at a rung, and the p that seed noise makes it, NaN if unknown."""
     missed_k = np.log(ladder.base_k / law.loss(ladder.compute_k))
     largest, spare = float(np.abs(missed_k).max()), len(missed_k) - MIN_RUNGS
     free = ladder.n_k - 1
@@ -237,16 +211,5 @@ def misfit(ladder: LadderDraws, law: Law) -> tuple[float, float]:
     return largest, float(stats.f.sf((missed_k**2 * ladder.n_k).sum() / together / spare, spare, free.sum()))
 
 
-def _mean(values: Array) -> Estimate:
-    return estimate_from_means([values], np.ones(1), 0.95) if len(values) > 1 else Estimate(float(values.mean()))
-
-
 def _variance(values: Array) -> float:
     return float(values.var(ddof=1)) if len(values) > 1 else 0.0
-
-
-def _beyond(log_compute: float, compute_k: Array) -> Beyond:
-    if math.isinf(log_compute):
-        return "floor"
-    ends = math.log(compute_k[0]), math.log(compute_k[-1])
-    return "below" if log_compute < ends[0] - 1e-9 else "above" if log_compute > ends[1] + 1e-9 else ""

@@ -1,13 +1,9 @@
 """Power and detectable difference of the exact sign-flip test, for normal differences.
 
-The noise is estimated from the same few seeds. An effect is called detectable where the power, averaged over what the
-true noise may be given its estimate, is 80 %. With the estimate taken for the truth it would be 70 % at 6 seeds.
-
-The test is not Student's: at few seeds it has few levels, and at a small level it wants nearly all signs alike. So its
-power is counted in simulated experiments, the same ones on every call. What the seeds of one have beside their mean is
-drawn, and tells how far from zero the mean has to be for the test to find it: as far as its interval reaches. The
-chance that a normal mean is that far is known. Up to 13 pairs the test is carried out in full; beyond, random flips
-stand for all.
+An effect is called detectable where the power, averaged over what the true noise may be given its estimate from the
+same few seeds, is 80 %. With the estimate taken for the truth it would be 70 % at 6 seeds. The test has few levels at
+few seeds, so that its power is counted in simulated experiments, the same ones on every call: the deviations from the
+mean tell how far from zero the mean has to be for the test to find it. Beyond 13 pairs random flips stand for all.
 """
 
 import functools
@@ -19,14 +15,9 @@ from scipy import optimize, special, stats
 
 from lm.stats.tests import ALPHA, smallest_p, subsets
 
-FLIPS = 2**13
-"""Patterns of signs that are counted, all of them for up to 13 pairs."""
-
-EXPERIMENTS = 4_000
-"""Simulated for up to 10 pairs, fewer with more; each counts twice, mirrored."""
-
-CHANCE = 0.8
-"""Power at which an effect is called detectable."""
+FLIPS = 2**13  # patterns of signs that are counted, all of them for up to 13 pairs
+EXPERIMENTS = 4_000  # simulated for up to 10 pairs, fewer with more; each counts twice, mirrored
+CHANCE = 0.8  # power at which an effect is called detectable
 
 
 def power(n: int, effect: float, sd: float, alpha: float = ALPHA) -> float:
@@ -54,10 +45,7 @@ def spread_ratios(freedom: float, count: int = 101) -> NDArray[np.float64]:
 
 
 def average_power(n: int, effect: float, sd: float, alpha: float = ALPHA) -> float:
-    """Average the power over the true spread of n normal differences that showed the spread `sd`.
-
-    NaN for n < 2.
-    """
+    """Average the power over the true spread of n normal differences that showed the spread `sd`; NaN for n < 2."""
     if n < 2 or math.isnan(sd):
         return math.nan
     return float(np.mean([power(n, effect * ratio, sd, alpha) for ratio in spread_ratios(n - 1)]))
@@ -73,8 +61,7 @@ def _detectable(n: int, alpha: float, chance: float) -> float:
 def detectable(n: int, sd: float, alpha: float = ALPHA, chance: float = CHANCE) -> float:
     """Return the smallest effect that n further differences would show with the given chance.
 
-    `sd` is the spread that n differences showed; the chance is averaged over the true spread. Infinite where no effect
-    could be shown: no p of so few is as small. NaN for n < 2.
+    The chance is averaged over the true spread, of which n differences showed `sd`. Infinite where no p is as small.
     """
     if n < 2 or math.isnan(sd):
         return math.nan
@@ -83,10 +70,7 @@ def detectable(n: int, sd: float, alpha: float = ALPHA, chance: float = CHANCE) 
 
 @functools.cache
 def reaches(n: int, alpha: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Simulate how far the test's interval reaches from the mean, to each side, at a spread of one.
-
-    Beside it the variance that each of these experiments shows (e,).
-    """
+    """Simulate how far the test's interval reaches to each side at a spread of one, and the variance shown (e,)."""
     flips = min(FLIPS, 2**n)
     rows, place = min(EXPERIMENTS, 2**22 // flips), math.floor(alpha / 2 * flips + 1e-9)
     noise = np.random.default_rng(n).normal(size=(rows, n))

@@ -2,14 +2,9 @@
 
 The law is fitted to the means of the rungs of a ladder by Huber's loss on the residuals of log L (Hoffmann et al. 2022,
 https://arxiv.org/abs/2203.15556, appendix D.3), over all exponents of a grid and then closer: for one exponent the rest
-is nearly linear, so that no start can end in another minimum. A is above zero, and E lies between zero and the data.
-
-Intervals come from a bootstrap over seeds: the deviations of a seed get a normal weight, the same in the baseline and
-in the arm. Percentiles of that alone are too narrow for 3 to 6 seeds, and a t for each rung is too wide where several
-rungs speak together; so they are stretched by Student's t with the degrees of freedom that Satterthwaite gives the
-statistic. `make audit` counts how often such intervals cover.
-
-Legend: d draws, k rungs, s seeds.
+is nearly linear. A is above zero, and E lies between zero and the data. Intervals come from a bootstrap over seeds, the
+same in baseline and arm, whose percentiles are too narrow for 3 to 6 seeds: they are stretched by Student's t with
+Satterthwaite's degrees of freedom. Legend: d draws, k rungs, s seeds.
 """
 
 import math
@@ -22,18 +17,10 @@ from scipy import stats
 
 Array = NDArray[np.float64]
 
-MIN_RUNGS = 3
-"""Rungs that a law of three parameters takes."""
-
-EXPONENTS = np.geomspace(0.005, 4.0, 14)
-"""Grid of exponents that are tried first."""
-
-DELTA = 1e-3
-"""Residual of log L from which Huber's loss grows no longer with its square: that of Hoffmann et al."""
-
-TUNING = 1.345
-"""Huber's threshold in standard errors of a rung's mean: normal noise then costs 5 % of the precision."""
-
+MIN_RUNGS = 3  # rungs that a law of three parameters takes
+EXPONENTS = np.geomspace(0.005, 4.0, 14)  # grid of exponents that are tried first
+DELTA = 1e-3  # residual of log L from which Huber's loss grows no longer with its square: that of Hoffmann et al
+TUNING = 1.345  # Huber's threshold in standard errors of a rung's mean: normal noise then costs 5 % of the precision
 _GOLDEN = (math.sqrt(5) - 1) / 2
 _CLOSER, _NEWTON = 14, 2
 
@@ -42,11 +29,7 @@ _CLOSER, _NEWTON = 14, 2
 class Law:
     """L = floor + scale (C / reference)^-exponent, or as many of them as its arrays are long.
 
-    Args:
-        floor: E, the loss that no compute goes below.
-        scale: A, what is above it at the reference; NaN in all three where the losses do not fall.
-        exponent: a.
-        reference: C0, a compute in the middle of those it was fitted to.
+    `reference` is a compute in the middle of those it was fitted to; the other three are NaN where losses do not fall.
     """
 
     floor: Array
@@ -77,19 +60,10 @@ class Law:
 
 
 def fit(compute: Sequence[float] | Array, loss: ArrayLike, delta: float = DELTA) -> Law:
-    """Fit the law of losses at several computes.
+    """Fit the law to losses (k,), or many sets of them (d, k), by compute (k,) in any unit.
 
-    Args:
-        compute: of each rung (k,), in any unit.
-        loss: of each rung (k,), or many sets of them (d, k).
-        delta: from which residual of log L on Huber's loss is linear.
-
-    Raises:
-        ValueError: for fewer than three rungs, and computes or losses that are not above zero.
-
-    >>> found = fit([1e12, 1e13, 1e14, 1e15], [1.5 + 0.8 * 10 ** (-0.3 * k) for k in range(4)])
-    >>> round(float(found.floor), 6), round(float(found.exponent), 6), round(float(found.loss(1e16)), 6)
-    (1.5, 0.3, 1.550477)
+    `delta` is the residual of log L from which on Huber's loss is linear. Raises ValueError for fewer than three rungs,
+    and computes or losses that are not above zero.
     """
     c_k, y_dk = np.asarray(compute, dtype=float), np.atleast_2d(np.asarray(loss, dtype=float))
     if len(c_k) < MIN_RUNGS:
@@ -154,14 +128,8 @@ def _solved(x_dk: Array, y_dk: Array, w_dk: Array) -> tuple[Array, Array]:
     return y - slope * x, slope
 
 
-# seeds ---------------------------------------------------------------------------------------------------------------
-
-
 def draw_means(values_s: Array, weights_ds: Array) -> Array:
-    """Draw bootstrap means of a rung's seeds, (d,), with a standard normal weight for each seed's deviation.
-
-    `values_s` is NaN for a seed that was lost. What is paired is given the same weights.
-    """
+    """Draw bootstrap means of a rung's finite seeds, (d,), with a normal weight for each seed's deviation."""
     finite = np.isfinite(values_s)
     n = int(finite.sum())
     if n < 2:
@@ -171,12 +139,9 @@ def draw_means(values_s: Array, weights_ds: Array) -> Array:
 
 
 def freedom(statistic_d: Array, sources: Sequence[Array], of_sources: Sequence[int]) -> float:
-    """Return Satterthwaite's degrees of freedom of a statistic, from the share of each source of noise.
+    """Return Satterthwaite's degrees of freedom of a statistic, from its draws and those of its sources of noise.
 
-    Args:
-        statistic_d: its draws.
-        sources: the draws of what it is made from, (d,) or (d, p), independent of one another.
-        of_sources: the degrees of freedom of each.
+    The draws of a source are (d,) or (d, p), and `of_sources` the degrees of freedom of each.
     """
     finite = np.isfinite(statistic_d)
     if not finite.any():

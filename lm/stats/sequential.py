@@ -1,19 +1,14 @@
 """Stopping early without being wrong more often: a group-sequential sign-flip test, for seeds added in stages.
 
-After each stage the differences so far are judged, and seeds stop where they have shown a difference. Looking often is
-paid for by an error-spending function (Lan and DeMets 1983): by look k at most `spent(alpha, pairs / maximum)` of all
-experiments without an effect may have been called one.
+After each stage seeds stop where their differences so far have shown one. Looking often is paid for by an
+error-spending function (Lan and DeMets 1983): by look k at most `spent(alpha, pairs / maximum)` of all experiments
+without an effect may have been called one.
 
-The test needs no normal noise. Where an arm changes nothing, the sign of every difference is a fair coin, whatever the
-magnitudes are. So, given the magnitudes, all sequences of signs are equally likely, and one sequence belongs to one
-course of the sums over all looks. At look k the critical sum is the lowest for which the sequences that have crossed at
-this or an earlier look stay within what may be spent; it depends on the magnitudes up to look k alone, so no later look
-changes an earlier decision. The share of sequences that ever cross is at most alpha, and so is the chance that the one
-seen does: exactly, for any number of pairs. Up to 20 planned pairs all sequences are counted. Beyond, 131,071 random
-ones and the one seen are: which of them was seen is then a matter of chance, and it is as likely to cross as any other.
-
-With several arms each gets alpha divided by their number (Bonferroni), which holds whatever the others do or when they
-stop. To stop early without a finding costs power and is no error.
+The test needs no normal noise: where an arm changes nothing, all sequences of signs are equally likely, whatever the
+magnitudes. At look k the critical sum is the lowest for which the sequences that have crossed so far stay within what
+may be spent; no later look changes an earlier decision. So the chance that the sequence seen ever crosses is at most
+alpha, exactly. Up to 20 planned pairs all sequences are counted, beyond 131,071 random ones and the one seen. Each of
+several arms gets alpha over their number (Bonferroni). To stop early without a finding costs power, no error.
 """
 
 import functools
@@ -27,22 +22,16 @@ from scipy import stats
 
 from lm.stats.tests import ALPHA, signed_sums, smallest_p, t_interval
 
-EXACT_PAIRS = 20
-"""Planned pairs up to which every sequence of signs is counted."""
-
-SEQUENCES = 2**17
-"""Sequences of signs, the one seen among them, where there are too many to count."""
-
-DIGITS = 11
-"""Decimals of a sum, as a share of the sum of magnitudes, that count: sums that agree in them are tied."""
+EXACT_PAIRS = 20  # planned pairs up to which every sequence of signs is counted
+SEQUENCES = 2**17  # sequences of signs, the one seen among them, where there are too many to count
+DIGITS = 11  # decimals of a sum, as a share of the sum of magnitudes, that count: sums that agree in them are tied
 
 
 @dataclass(frozen=True)
 class Look:
-    """Result of the last look reached, at `pairs` pairs.
+    """Result of the last look reached, at `pairs` pairs, and the look that found a difference.
 
-    `rejected_at` is the look that found a difference. `p` is the share of sequences whose sum is at least as far from
-    zero, `level` the p up to which this look finds a difference, `spent` the error that may have been made so far.
+    `p` is the share of sequences whose sum is as far from zero, `level` the p up to which this look finds one.
     """
 
     pairs: int
@@ -65,10 +54,9 @@ def spent(alpha: float, fraction: float) -> float:
 
 
 def plan_looks(minimum: int, maximum: int, stages: int, alpha: float = ALPHA) -> tuple[int, ...]:
-    """Plan the pairs at which to look: at most `stages`, evenly spaced, from the first that can reject.
+    """Plan the pairs at which to look: at most `stages`, evenly spaced, from the first that can reject to `maximum`.
 
-    A look at fewer pairs could not: no p of theirs is as small as the error that may be spent by then. The last look is
-    at `maximum`. Raises ValueError for numbers out of order.
+    At fewer pairs no p is as small as the error that may be spent by then. Raises ValueError for numbers out of order.
     """
     if not (1 <= minimum <= maximum and stages >= 1):
         raise ValueError(f"minimum={minimum}, maximum={maximum}, stages={stages}: expected 1 <= minimum <= maximum")
@@ -78,21 +66,28 @@ def plan_looks(minimum: int, maximum: int, stages: int, alpha: float = ALPHA) ->
 
 
 def sequential(differences: Sequence[float], planned: Sequence[int], maximum: int, alpha: float = ALPHA) -> Look | None:
-    """Test differences in the order of the seeds at the last look that they reach; None before the first.
-
-    Give each of k arms alpha / k. Differences beyond that look are not used before the next one is reached.
-    """
+    """Test the first differences, as many as the last look that they reach, at alpha; None before the first look."""
     reached = _reached(len(differences), planned, maximum)
     if not reached:
         return None
     sample = np.asarray(differences[: reached[-1]], dtype=float)
-    courses = _every_course(sample, reached) if maximum <= EXACT_PAIRS else _random_courses(sample, reached, maximum)
+    courses = []  # the sums at each look under every sequence of signs or random ones, the observed one first
+    if maximum <= EXACT_PAIRS:
+        courses = [np.repeat(signed_sums(sample[:pairs])[::-1], 2 ** (len(sample) - pairs)) for pairs in reached]
+    else:
+        sums = np.zeros(SEQUENCES)
+        for pairs, (value, flips) in enumerate(zip(sample, _signs(maximum), strict=False), start=1):
+            sums = sums + value * flips
+            courses += [sums] * (pairs in reached)
     rejected_at, p, level, crossed = None, 1.0, 0.0, np.zeros(len(courses[0]), dtype=bool)
     for pairs, course in zip(reached, courses, strict=True):
         total = float(np.abs(sample[:pairs]).sum()) or 1.0
         distances = np.round(np.abs(course) / total, DIGITS)
         may_cross = math.floor(spent(alpha, pairs / maximum) * len(course) + 1e-9) - int(crossed.sum())
-        bound = _bound(distances[~crossed], may_cross)
+        left, bound = distances[~crossed], -math.inf
+        if may_cross < len(left):  # ties stay together on the near side
+            place = len(left) - 1 - may_cross
+            bound = float(np.partition(left, place)[place])
         p, level = float(np.mean(distances >= distances[0])), float(np.mean(distances > bound))
         if rejected_at is None and distances[0] > bound:
             rejected_at = pairs
@@ -103,11 +98,10 @@ def sequential(differences: Sequence[float], planned: Sequence[int], maximum: in
 def repeated_interval(
     differences: Sequence[float], planned: Sequence[int], maximum: int, alpha: float = ALPHA
 ) -> tuple[float, float]:
-    """Return an interval for the mean that holds at every look: Student's, widened for repeated looks.
+    """Return an interval for the mean that holds at every look: Student's, widened; NaN before the first look.
 
     At each look it is one of level 1 - (what that look may spend). For normal differences the chance that all of them
-    cover the truth is at least 1 - alpha: errors add up to no more than what is spent (Jennison and Turnbull 1989).
-    NaN before the first look.
+    cover the truth is at least 1 - alpha (Jennison and Turnbull 1989).
     """
     reached = _reached(len(differences), planned, maximum)
     if not reached:
@@ -125,30 +119,6 @@ def _reached(pairs: int, planned: Sequence[int], maximum: int) -> list[int]:
     if list(planned) != sorted(set(planned)) or not planned or not 1 <= planned[0] <= planned[-1] <= maximum:
         raise ValueError(f"looks at {list(planned)} pairs: expected rising numbers from 1 to {maximum}")
     return [look for look in planned if look <= pairs]
-
-
-def _bound(distances: NDArray[np.float64], may_cross: int) -> float:
-    """Return the distance beyond which at most `may_cross` lie; ties stay together on the near side."""
-    if may_cross >= len(distances):
-        return -math.inf
-    place = len(distances) - 1 - may_cross
-    return float(np.partition(distances, place)[place])
-
-
-def _every_course(sample: NDArray[np.float64], reached: Sequence[int]) -> list[NDArray[np.float64]]:
-    """Return the sums at each look under every sequence of signs, the observed one first."""
-    return [np.repeat(signed_sums(sample[:pairs])[::-1], 2 ** (len(sample) - pairs)) for pairs in reached]
-
-
-def _random_courses(sample: NDArray[np.float64], reached: Sequence[int], maximum: int) -> list[NDArray[np.float64]]:
-    """Return the sums at each look under random sequences of signs, the observed one first."""
-    sums = np.zeros(SEQUENCES)
-    courses = []
-    for pairs, (value, flips) in enumerate(zip(sample, _signs(maximum), strict=False), start=1):
-        sums = sums + value * flips
-        if pairs in reached:
-            courses.append(sums)
-    return courses
 
 
 @functools.cache

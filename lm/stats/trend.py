@@ -10,11 +10,10 @@ from scipy import stats
 
 from lm.stats.scaling import Array, interval
 
-MIN_PAIRS = 3
-"""Pairs that every rung needs before a trend is called anything."""
+MIN_PAIRS = 3  # pairs that every rung needs before a trend is called anything
 
+# Kind of trend; `turns` is a significant slope whose middle is not significant.
 Kind = Literal["grows", "holds", "fades", "turns", "inconclusive", "too few", "none"]
-"""Kind of trend; `turns` is a significant slope whose middle is not significant."""
 
 
 @dataclass(frozen=True)
@@ -30,21 +29,10 @@ class Estimate:
         """True if the interval lies on one side of zero."""
         return self.low > 0 or self.high < 0
 
-    def within(self, margin: float) -> bool:
-        """Return whether the interval lies between -margin and margin."""
-        return -margin < self.low and self.high < margin
-
 
 @dataclass(frozen=True)
 class Trend:
-    """The slope of a line per decade of compute.
-
-    Args:
-        kind: what is said of it.
-        slope: with its interval.
-        middle: the line's height in the middle of the rungs, likewise.
-        margin: the slope that counts as none, declared beforehand; NaN without one.
-    """
+    """The slope of a line per decade of compute and its middle; `margin` is the slope that counts as none, or NaN."""
 
     kind: Kind = "none"
     slope: Estimate = Estimate()
@@ -53,11 +41,7 @@ class Trend:
 
 
 def mean_variances(variance_k: Array, seeds_k: Array) -> Array:
-    """Return the variance of each rung's mean under the pooled variance of all rungs.
-
-    That of a few seeds of one may be small by chance, and would then draw the line alone: with such weights intervals
-    of slopes cover in 91 of 100 families, and are no shorter for it.
-    """
+    """Return the variance of each rung's mean under the pooled variance: that of a few seeds may be small by chance."""
     free_k = seeds_k - 1
     variances_k: Array = (variance_k * free_k).sum() / free_k.sum() / seeds_k
     return variances_k
@@ -97,19 +81,15 @@ def estimate_from_draws(
 def judge_trend(slope: Estimate, narrow: Estimate, middle: Estimate, fewest: int, margin: float) -> Trend:
     """Judge a slope: grows, holds, fades, turns, inconclusive or too few.
 
-    Args:
-        slope: with the interval that leaves out zero in as few families without a trend as the level says.
-        narrow: the same with that of two one-sided tests at the level.
-        middle: of the line.
-        fewest: pairs of the rung that has fewest.
-        margin: per decade of compute, NaN where none was declared.
+    `narrow` is the slope with the interval of two one-sided tests at the level. `fewest` are the pairs of the rung that
+    has fewest, and `margin` is per decade of compute.
     """
     if math.isnan(slope.value):
         return Trend("none", slope, middle, margin)
     kind: Kind = "inconclusive"
     if fewest < MIN_PAIRS:
         kind = "too few"
-    elif narrow.within(margin):
+    elif -margin < narrow.low and narrow.high < margin:
         kind = "holds"
     elif slope.excludes_zero:
         kind = "turns" if not middle.excludes_zero else "grows" if slope.value * middle.value > 0 else "fades"

@@ -1,16 +1,20 @@
-"""Two kinds of noise in a difference: of the seeds that were trained, and of the text that they were evaluated on.
+"""Two kinds of noise in a difference, of the seeds that were trained and of the text, and the power over both.
 
-Seeds and documents are crossed random effects: every seed is evaluated on every document. Legend: s seeds, d documents.
+Seeds and documents are crossed random effects: every seed is evaluated on every document. More seeds lower the noise of
+seeds and not that of the text. Power is counted in simulated experiments as `lm.stats.power` does, averaged over what
+the true noise of both kinds may be. Legend: s seeds, d documents, e simulated experiments.
 """
 
+import functools
 import math
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import special, stats
+from scipy import optimize, special, stats
 
-from lm.stats.tests import Side
+from lm.stats.power import CHANCE, reaches, spread_ratios
+from lm.stats.tests import ALPHA, Side, smallest_p
 from lm.stats.verdicts import DIRECTIONS, Comparison
 
 Array = NDArray[np.float64]
@@ -18,16 +22,11 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class TwoWay:
-    """Standard errors of a mean difference per token.
+    """Standard errors of a mean difference per token: over seeds, over documents, and over both.
 
-    Args:
-        seeds: over seeds, the text as it is.
-        text: over documents, the seeds as they are.
-        floor: over documents, of as many seeds as there may be: `text` less what belongs to a seed on a document.
-        both: over both.
-        freedom: degrees of freedom of `both`, by Satterthwaite.
-        documents: with tokens, or what else stands for them.
-        effective: of one length, whose mean would scatter as much (Kish 1965); as many where lengths are equal.
+    `floor` is that over documents with as many seeds as there may be: `text` less what belongs to a seed on a document.
+    `freedom` is Satterthwaite's, of `both`. `effective` documents of one length would scatter as much (Kish 1965) as
+    these `documents` with tokens, or what else stands for them.
     """
 
     seeds: float
@@ -44,10 +43,7 @@ class TwoWay:
         return mean - reach, mean + reach
 
     def p(self, distance: float, side: Side = "two-sided") -> float:
-        """Return Student's p of a distance from zero, on other seeds and other text.
-
-        `greater` tests that it is above.
-        """
+        """Return Student's p of a distance from zero, above it for `greater`, on other seeds and other text."""
         observed = {"greater": distance, "less": -distance, "two-sided": abs(distance)}[side]
         if not self.both:
             return float(observed <= 0)
@@ -55,20 +51,13 @@ class TwoWay:
 
 
 def two_way(difference_sd: Array, tokens_d: Array) -> TwoWay:
-    """Estimate the noise of seeds and of text in the difference per token.
+    """Estimate the noise of seeds and of text in the difference per token, in nats.
 
     Documents differ in length, so that the difference is a ratio (Cochran 1977, chapter 6), clustered by document
-    (Miller 2024, https://arxiv.org/abs/2411.00640). Its error over documents is the jackknife's, from the ratios with
-    one of them left out: residuals alone are too small where a few long documents weigh most (MacKinnon, Nielsen, Webb
-    2023, https://doi.org/10.1002/jae.2969). What belongs to a seed on a document is in both, and taken off once
-    (Cameron, Gelbach, Miller 2011), never to less than the larger.
-
-    Args:
-        difference_sd: arm minus baseline of each seed on each document, in nats.
-        tokens_d: of each document; those without count for nothing.
-
-    Raises:
-        ValueError: for fewer than two seeds, or two documents with tokens.
+    (Miller 2024, https://arxiv.org/abs/2411.00640). Its error over documents is the jackknife's: residuals alone are
+    too small where a few long documents weigh most (MacKinnon, Nielsen, Webb 2023, https://doi.org/10.1002/jae.2969).
+    What belongs to a seed on a document is in both, and taken off once (Cameron, Gelbach, Miller 2011), never to less
+    than the larger. Raises ValueError for fewer than two seeds, or two documents with tokens.
     """
     held = tokens_d > 0
     difference_sd, tokens_d = difference_sd[:, held], tokens_d[held]
@@ -107,11 +96,9 @@ def set_p_over_texts(comparison: Comparison, noise: TwoWay) -> None:
 
 
 def cover_texts(comparison: Comparison, noise: TwoWay, alpha: float) -> None:
-    """Widen a judged comparison's interval to hold over other text, and withdraw claims that then fail.
+    """Widen a judged comparison's interval to hold both the seeds' own and that over text, and withdraw claims.
 
-    The interval becomes the smallest that holds both the seeds' own and that over both kinds of noise: it leaves out
-    zero where both do, and only there a difference is claimed. Equivalence is claimed where the interval over both lies
-    within the margin too.
+    Equivalence is claimed where the interval over both kinds of noise lies within the margin too.
     """
     if comparison.identical or not comparison.differences:
         return
@@ -126,3 +113,62 @@ def cover_texts(comparison: Comparison, noise: TwoWay, alpha: float) -> None:
         comparison.significant = False
         verdict = replace(verdict, kind="seeds only")
     comparison.verdict = verdict
+
+
+def chance_beyond(effect: float, needed_e: Array, scatter_e: Array) -> float:
+    """Return the chance that a mean, independent of the noise, lies beyond the one that both tests need (e,)."""
+    above, below = (effect - needed_e) / scatter_e, (-effect - needed_e) / scatter_e
+    return float(np.mean(special.ndtr(above) + special.ndtr(below)))
+
+
+def detectable_on_texts(n: int, noise: TwoWay, alpha: float = ALPHA, chance: float = CHANCE) -> float:
+    """Return the smallest effect that n seeds on as much text would show over seeds and text with the given chance.
+
+    `noise` is as the seeds showed it; the chance is averaged over the true one. Infinite where no p is as small.
+    """
+    if alpha < smallest_p(n):
+        return math.inf
+    if not noise.both:
+        return 0.0
+    needed_e, both_e = simulate(n, noise, alpha, noise_is_known=False)
+    missing = lambda effect: chance_beyond(effect, needed_e, both_e) - chance  # noqa: E731
+    return float(optimize.brentq(missing, 0.0, float((needed_e + 10 * both_e).max()), rtol=1e-9))
+
+
+def detectable_floor(noise: TwoWay, alpha: float = ALPHA, chance: float = CHANCE) -> float:
+    """Return the same with as many seeds as there may be, on as much text: what no seeds lower. Student's t-test."""
+    return noise.floor * _floor(degrees(noise.effective), alpha, chance)
+
+
+@functools.lru_cache(maxsize=256)
+def _floor(freedom: float, alpha: float, chance: float) -> float:
+    """Return the mean that Student's t-test finds with the given chance, in standard errors as they were estimated."""
+    bound, ratios = float(stats.t.ppf(1 - alpha / 2, freedom)), spread_ratios(freedom)
+
+    def missing(effect: float) -> float:
+        below = special.nctdtr(freedom, effect * ratios, bound)
+        return float(np.mean(1 - np.where(np.isfinite(below), below, 0.0))) - chance
+
+    return float(optimize.brentq(missing, 0.0, 1e5, xtol=1e-9))
+
+
+def simulate(n: int, noise: TwoWay, alpha: float, noise_is_known: bool) -> tuple[Array, Array]:
+    """Simulate the means that both tests need (e,) and their errors (e,), of this noise or of draws of the true one."""
+    reach_e, variance_e = reaches(n, alpha)
+    free, m = degrees(noise.effective), noise.documents
+    random, count = np.random.default_rng(m), len(variance_e)
+    shown_e = random.chisquare(free, count) / free
+    seeds_e, text_e = np.full(count, noise.seeds**2), np.full(count, noise.text**2)
+    shared = max(0.0, noise.seeds**2 + noise.text**2 - noise.both**2)
+    if not noise_is_known:
+        seeds_e = seeds_e * (n - 1) / random.chisquare(n - 1, count)
+        text_e = text_e * free / random.chisquare(free, count)
+    shared_e = np.minimum(shared, np.minimum(seeds_e, text_e))
+    both_e = np.maximum(seeds_e + text_e - shared_e, np.maximum(seeds_e, text_e))
+    seen_seeds_e, seen_text_e = seeds_e * variance_e, text_e * shown_e
+    larger_e = np.maximum(seen_seeds_e, seen_text_e)
+    seen_both_e = np.maximum(seen_seeds_e + seen_text_e - shared_e, larger_e)
+    weights_e = seen_seeds_e**2 / (n - 1) + seen_text_e**2 / free
+    freedom_e = np.maximum(seen_both_e**2 / weights_e, min(n, m) - 1)
+    over_both_e = special.stdtrit(freedom_e, 1 - alpha / 2) * np.sqrt(seen_both_e)
+    return np.maximum(np.sqrt(n * seeds_e) * reach_e, over_both_e), np.sqrt(both_e)

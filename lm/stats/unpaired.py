@@ -1,13 +1,10 @@
 """Compare two groups of runs that no seed pairs: permutation test, Welch's test, intervals, verdicts of a family.
 
-Two tests have to agree, and p is the larger of both. The first permutes Welch's t, the difference of means over its
-standard error. It is exact where an arm changes nothing, whatever the noise looks like: every way to divide all values
-into groups of these sizes is then equally likely. The second is Welch's own. It holds, about, where an arm leaves the
-mean of normal noise alone and changes its spread, of which the first calls 10 of 100 different at 4 wide against 8
-narrow. For skewed noise of unequal spreads neither holds: docs/verdicts.md has the rates.
+Two tests have to agree, and p is the larger of both. The first permutes Welch's t, and is exact where an arm changes
+nothing, whatever the noise looks like. The second is Welch's own, which holds, about, where an arm changes the spread
+of normal noise alone. For skewed noise of unequal spreads neither holds: docs/verdicts.md has the rates.
 
-Legend: n runs of the arm, m of the baseline, w ways to divide them, the one that was seen first; e simulated
-experiments.
+Legend: n runs of the arm, m of the baseline, w ways to divide them, the one seen first; e simulated experiments.
 """
 
 import functools
@@ -21,23 +18,14 @@ from numpy.typing import NDArray
 from scipy import optimize, special, stats
 
 from lm.stats.power import CHANCE, spread_ratios
-from lm.stats.tests import ALPHA, Effect, bonferroni, noncentral_interval, unbiased
-from lm.stats.verdicts import Better, Comparison, Verdict, align_interval_with_test, direction, num_tested
+from lm.stats.tests import ALPHA, Effect, bonferroni, standardised
+from lm.stats.verdicts import Better, Comparison, Kind, Verdict, align_interval_with_test, direction, num_tested
 
-EXACT_DIVISIONS = 200_000
-"""Ways up to which all are counted, among them those of 10 runs against 10."""
-
-RANDOM_DIVISIONS = 2**16
-"""Random ones that stand for all beyond, fewer of very many runs."""
-
-MAX_TABLE_SIZE = 2**24
-"""Numbers of a table of ways."""
-
-SIMULATION_SIZE = 2**20
-"""Statistics that are simulated at a time to know what a test could have found."""
-
-TIE = 1e-9
-"""Statistics closer than this, relative to the one seen, count as equal."""
+EXACT_DIVISIONS = 200_000  # ways up to which all are counted, among them those of 10 runs against 10
+RANDOM_DIVISIONS = 2**16  # random ones that stand for all beyond, fewer of very many runs
+MAX_TABLE_SIZE = 2**24  # numbers of a table of ways
+SIMULATION_SIZE = 2**20  # statistics that are simulated at a time to know what a test could have found
+TIE = 1e-9  # statistics closer than this, relative to the one seen, count as equal
 
 Floats = NDArray[np.float64]
 
@@ -62,37 +50,21 @@ class Unpaired(Comparison):
         return bool(self.arm_values and self.base_values) and len({*self.arm_values, *self.base_values}) == 1
 
 
-# the tests -----------------------------------------------------------------------------------------------------------
-
-
 def smallest_unpaired_p(n: int, m: int) -> float:
-    """Return the smallest p that a permutation test of n runs and m can give; a spread takes two runs of each.
-
-    Groups of one size that change places have the same statistic but for its sign, and count twice.
-
-    >>> smallest_unpaired_p(4, 4), smallest_unpaired_p(4, 5)
-    (0.02857142857142857, 0.007936507936507936)
-    """
+    """Return the smallest p of a permutation test of n runs and m; groups of one size can change places."""
     if min(n, m) < 2:
         return 1.0
     return (2.0 if n == m else 1.0) / math.comb(n + m, n)
 
 
 def runs_needed(comparisons: int, alpha: float = ALPHA) -> int:
-    """Return the runs of each group with which the test can reach `alpha`, shared by so many comparisons.
-
-    >>> runs_needed(1), runs_needed(3)
-    (4, 5)
-    """
+    """Return the runs of each group with which the test can reach `alpha`, shared by so many comparisons."""
     return next(n for n in range(2, 64) if smallest_unpaired_p(n, n) <= alpha / max(1, comparisons))
 
 
 @functools.lru_cache(maxsize=2)
 def permutation_weights(n: int, m: int, most: int = EXACT_DIVISIONS) -> Floats:
-    """Return ways to divide n + m values, (n + m, w): one for a member of the first group, else zero.
-
-    The first column is the way that was seen. Up to `most` ways all are there, beyond it random ones.
-    """
+    """Return ways to divide n + m values, that seen first, (n + m, w): 1 for a member of the first group, else 0."""
     size = n + m
     if math.comb(size, n) <= most:
         ways = itertools.chain.from_iterable(itertools.combinations(range(size), n))
@@ -107,13 +79,7 @@ def permutation_weights(n: int, m: int, most: int = EXACT_DIVISIONS) -> Floats:
 
 
 class _Sums:
-    """Sums of the members of each division, from which the statistic follows for any shift of the arm's values.
-
-    Args:
-        values: of the arm and then of the baseline, (..., n + m).
-        n: of the arm.
-        ways: as `permutation_weights` has them.
-    """
+    """Sums over members of each division of values (..., n + m), from which p follows for any shift of the arm's n."""
 
     def __init__(self, values: Floats, n: int, ways: Floats) -> None:
         values = values - values.mean(axis=-1, keepdims=True)
@@ -124,8 +90,8 @@ class _Sums:
         self.total, self.total_squares = (part.sum(axis=-1, keepdims=True) for part in (values, values**2))
         self.arm_total = arm.sum(axis=-1, keepdims=True)
 
-    def statistics(self, shift: Floats | float) -> Floats:
-        """Return the size of Welch's t of each division with the arm's values less `shift`, (..., w)."""
+    def p(self, shift: Floats | float) -> Floats:
+        """Return the share of divisions whose Welch's t, with the arm's values less `shift`, is that seen or larger."""
         n, m = self.n, self.m
         first = self.sums - shift * self.arm_members
         squares = self.squares - 2 * shift * self.arm_sums + shift**2 * self.arm_members
@@ -136,26 +102,15 @@ class _Sums:
         rounding = 1e-13 * (squares + squares_of_second)
         with np.errstate(divide="ignore", invalid="ignore"):
             size = np.where(variance > rounding, difference / np.sqrt(variance), np.inf)
-        statistics: Floats = np.where(difference**2 > rounding, size, 0.0)
-        return statistics
-
-    def p(self, shift: Floats | float) -> Floats:
-        """Return the share of divisions whose statistic is no smaller than the one seen, (...)."""
-        size = self.statistics(shift)
-        observed = size[..., :1] * (1 - TIE)
-        share: Floats = (size >= observed).mean(axis=-1)
-        return share
+        size = np.where(difference**2 > rounding, size, 0.0)
+        return np.asarray((size >= size[..., :1] * (1 - TIE)).mean(axis=-1))
 
 
 def permutation_p(arm: Sequence[float], base: Sequence[float]) -> float:
     """Return the share of all ways to divide the values whose Welch's t is as large; NaN for under two runs of a group.
 
     Exact where the arm changes nothing. For unequal spreads it holds as runs become many (Janssen 1997,
-    https://doi.org/10.1016/S0167-7152(97)00043-6; Chung and Romano 2013, https://doi.org/10.1214/13-AOS1090). Up to
-    200,000 ways all are counted (10 runs against 10), beyond it 65,536 random ones.
-
-    >>> permutation_p([1.0, 1.1, 1.2, 1.3], [2.0, 2.1, 2.2, 2.3])  # 2 of 70 ways
-    0.02857142857142857
+    https://doi.org/10.1016/S0167-7152(97)00043-6; Chung and Romano 2013, https://doi.org/10.1214/13-AOS1090).
     """
     if min(len(arm), len(base)) < 2:
         return math.nan
@@ -167,10 +122,7 @@ def _sums(arm: Sequence[float], base: Sequence[float]) -> _Sums:
 
 
 def permutation_interval(arm: Sequence[float], base: Sequence[float], level: float = ALPHA) -> tuple[float, float]:
-    """Return the smallest interval that holds all shifts which the permutation test does not reject at `level`.
-
-    NaN for under two runs of a group, infinite where so few runs reject nothing.
-    """
+    """Return the smallest interval of all shifts that the permutation test does not reject; NaN for under two runs."""
     n, m = len(arm), len(base)
     if min(n, m) < 2:
         return math.nan, math.nan
@@ -217,9 +169,6 @@ def unpaired_interval(arm: Sequence[float], base: Sequence[float], level: float 
     return min(of_permutations[0], of_welch[0]), max(of_permutations[1], of_welch[1])
 
 
-# beside it -----------------------------------------------------------------------------------------------------------
-
-
 def welch_interval(arm: Sequence[float], base: Sequence[float], confidence: float = 1 - ALPHA) -> tuple[float, float]:
     """Return Welch's interval for a difference of means; NaN where a group has fewer than two values."""
     if min(len(arm), len(base)) < 2:
@@ -234,21 +183,14 @@ def welch_interval(arm: Sequence[float], base: Sequence[float], confidence: floa
 
 
 def bootstrap_unpaired(arm: Sequence[float], base: Sequence[float]) -> tuple[float, float]:
-    """Return the BCa bootstrap interval for a difference of means; NaN where a group has under two.
-
-    It takes 9,999 seeded resamples.
-    """
+    """Return the BCa bootstrap interval for a difference of means; NaN where a group has under two values."""
     if min(len(arm), len(base)) < 2:
         return math.nan, math.nan
     if np.ptp(arm) == 0 and np.ptp(base) == 0:
         return welch_interval(arm, base)
-    done = stats.bootstrap(
-        (arm, base),
-        lambda x, y, axis: np.mean(x, axis=axis) - np.mean(y, axis=axis),
-        method="BCa",
-        rng=0,
-    )
-    return float(done.confidence_interval.low), float(done.confidence_interval.high)
+    difference = lambda x, y, axis: np.mean(x, axis=axis) - np.mean(y, axis=axis)  # noqa: E731
+    interval = stats.bootstrap((arm, base), difference, method="BCa", rng=0).confidence_interval
+    return float(interval.low), float(interval.high)
 
 
 def pooled_sd(arm: Sequence[float], base: Sequence[float]) -> float:
@@ -265,20 +207,14 @@ def effect_size_unpaired(arm: Sequence[float], base: Sequence[float]) -> Effect:
     n, m = len(arm), len(base)
     if not n or not m or n + m < 4:
         return Effect(math.nan, math.nan, math.nan, math.nan)
-    difference, spread = float(np.mean(arm) - np.mean(base)), pooled_sd(arm, base)
-    if spread == 0:
-        size = math.copysign(math.inf, difference) if difference else 0.0
-        return Effect(size, size, size, size)
-    cohen, freedom, root = difference / spread, n + m - 2, math.sqrt(n * m / (n + m))
-    low, high = noncentral_interval(cohen * root, freedom)
-    return Effect(cohen, unbiased(freedom) * cohen, low / root, high / root)
+    difference = float(np.mean(arm) - np.mean(base))
+    return standardised(difference, pooled_sd(arm, base), n + m - 2, math.sqrt(n * m / (n + m)))
 
 
 def detectable_unpaired(n: int, m: int, sd: float, alpha: float = ALPHA, chance: float = CHANCE) -> float:
     """Return the smallest difference that n other runs and m would show both tests with the given chance.
 
-    As `lm.stats.power.detectable`, of normal noise of one spread, `sd` as n runs and m showed it. Infinite where no p
-    is as small, NaN where a spread cannot be known.
+    `sd` is the spread of normal noise, as n runs and m showed it; infinite where no p is as small.
     """
     if min(n, m) < 2 or math.isnan(sd):
         return math.nan
@@ -287,19 +223,7 @@ def detectable_unpaired(n: int, m: int, sd: float, alpha: float = ALPHA, chance:
 
 @functools.cache
 def _detectable(n: int, m: int, alpha: float, chance: float) -> float:
-    """Return the same in standard deviations that were seen."""
-    reach_e, scatter = _reaches(n, m, alpha), math.sqrt(1 / n + 1 / m)
-    ratios = spread_ratios(n + m - 2)[:, None]
-
-    def missing(effect: float) -> float:
-        above, below = (special.ndtr((sign * effect * ratios - reach_e) / scatter) for sign in (1, -1))
-        return float(np.mean(above + below)) - chance
-
-    return float(optimize.brentq(missing, 0.0, 1000.0, xtol=1e-6))
-
-
-def _reaches(n: int, m: int, alpha: float) -> Floats:
-    """Return how far apart the means have to be for both tests in simulated experiments with a spread of one (e,)."""
+    """Return the same in standard deviations that were seen, from simulated experiments with a spread of one."""
     ways = permutation_weights(n, m, 2**13)
     random, count = np.random.default_rng(n), max(100, min(2_000, SIMULATION_SIZE // ways.shape[1]))
     noise = random.normal(size=(count, n + m))
@@ -313,11 +237,14 @@ def _reaches(n: int, m: int, alpha: float) -> Floats:
         middle = (low + high) / 2
         rejected = sums.p(-middle[:, None]) <= alpha
         low, high = np.where(rejected, low, middle), np.where(rejected, middle, high)
-    reach_e: Floats = np.maximum(high, of_welch)
-    return reach_e
+    reach_e, scatter = np.maximum(high, of_welch), math.sqrt(1 / n + 1 / m)
+    ratios = spread_ratios(n + m - 2)[:, None]
 
+    def missing(effect: float) -> float:
+        above, below = (special.ndtr((sign * effect * ratios - reach_e) / scatter) for sign in (1, -1))
+        return float(np.mean(above + below)) - chance
 
-# verdicts ------------------------------------------------------------------------------------------------------------
+    return float(optimize.brentq(missing, 0.0, 1000.0, xtol=1e-6))
 
 
 def describe_unpaired(arm: Sequence[float], base: Sequence[float]) -> Unpaired:
@@ -351,17 +278,14 @@ def confirm_unpaired(family: Sequence[Unpaired]) -> None:
         comparison.low, comparison.high = align_interval_with_test(comparison, low, high)
         sd = pooled_sd(comparison.arm_values, comparison.base_values)
         comparison.detectable = detectable_unpaired(n, m, sd, alpha)
-        comparison.verdict = replace(_verdict(comparison, count), pairs=n, against=m)
-
-
-def _verdict(comparison: Unpaired, comparisons: int) -> Verdict:
-    n, m = len(comparison.arm_values), len(comparison.base_values)
-    if not n or not m:
-        return Verdict("no runs")
-    if comparison.identical:
-        return Verdict("identical")
-    if comparison.significant:
-        return Verdict(direction(comparison.mean, comparison.better))
-    if smallest_unpaired_p(n, m) > ALPHA / comparisons:
-        return Verdict("too few", needed=runs_needed(comparisons))
-    return Verdict("inconclusive")
+        kind: Kind = "inconclusive"
+        if not n or not m:
+            kind = "no runs"
+        elif comparison.identical:
+            kind = "identical"
+        elif comparison.significant:
+            kind = direction(comparison.mean, comparison.better)
+        elif smallest_unpaired_p(n, m) > alpha:
+            kind = "too few"
+        needed = runs_needed(count) if kind == "too few" else 0
+        comparison.verdict = Verdict(kind, pairs=n, needed=needed, against=m)

@@ -1,12 +1,10 @@
 """Verdicts on the arms of one family from their paired differences: tests, corrections, intervals.
 
 A family is the comparisons that are corrected together: of all its arms, in the headline and the quantities declared
-beside it. Each confirmatory one is tested at its share of alpha (Bonferroni), so that any false claim among them is
-rare, and its interval is what the test does not reject at that share. So the intervals of a family cover the truth
-together, and one leaves out zero exactly where there is a verdict. Holm's test finds more where several arms differ,
-but has no such intervals: with an end cut off at zero wherever it alone finds a difference they cover together in only
-92 to 94 of 100 experiments in which some arms differ and others do not. The exploratory ones are tested by Benjamini
-and Hochberg, so that few of their claims are false.
+beside it. Each confirmatory one is tested at its share of alpha (Bonferroni), and its interval is what the test does
+not reject at that share: the intervals of a family cover the truth together, and one leaves out zero exactly where
+there is a verdict. Holm's test finds more where several arms differ, but has no such intervals. The exploratory ones
+are tested by Benjamini and Hochberg, so that few of their claims are false.
 """
 
 import math
@@ -16,49 +14,21 @@ from typing import Any, Literal
 
 import numpy as np
 
+from lm.stats import tests
 from lm.stats.power import detectable
-from lm.stats.sequential import Look, repeated_interval, sequential, stage_alpha
-from lm.stats.tests import (
-    ALPHA,
-    benjamini_hochberg,
-    bonferroni,
-    bootstrap_interval,
-    effect_size,
-    equivalence_p,
-    holm,
-    seeds_needed,
-    sign_flip_interval,
-    sign_flip_p,
-    smallest_p,
-    t_interval,
-    values_needed,
-)
+from lm.stats.sequential import repeated_interval, sequential, stage_alpha
+from lm.stats.tests import ALPHA, smallest_p
 
 Better = Literal["lower", "higher"] | None
 Interval = Literal["plain", "joint", "repeated", "seeds-and-text"]
 """Student's 95 %; the test's own, 95 % for a family together; one that holds at every look, at the share of its arm;
 one that holds on other text too."""
 
-Kind = Literal[
-    "not judged",
-    "baseline",
-    "no pair",
-    "no runs",
-    "identical",
-    "better",
-    "worse",
-    "higher",
-    "lower",
-    "equivalent",
-    "inconclusive",
-    "seeds only",
-    "too few",
-    "too early",
-    "undecided",
-]
-"""Kind of verdict; `seeds only`: found over seeds, not over texts. In stages it is too early before the first look, and
-undecided between two."""
-
+Unclaimed = Literal["not judged", "baseline", "no pair", "no runs", "identical", "too few", "too early", "undecided"]
+Direction = Literal["better", "worse", "higher", "lower"]
+# Kind of verdict; `seeds only`: found over seeds, not over texts. In stages it is too early before the first look, and
+# undecided between two.
+Kind = Literal[Unclaimed, Direction, "equivalent", "inconclusive", "seeds only"]
 DIRECTIONS = ("better", "worse", "higher", "lower")
 
 
@@ -66,16 +36,10 @@ DIRECTIONS = ("better", "worse", "higher", "lower")
 class Verdict:
     """Outcome of a comparison, without wording.
 
-    Args:
-        kind: what is said.
-        pairs: that it rests on; in stages those at which the difference was found, or the last look. Where runs are
-            not paired, the runs of the arm.
-        needed: pairs that could say more; too early: the first look; in stages otherwise the most there may be.
-        within: the margin within which the difference lies, besides what `kind` says; NaN where that was not found.
-        q: of an exploratory verdict, p adjusted in its family; NaN for others, and where no test was asked.
-        staged: whether seeds were added in stages.
-        exploratory: whether it claims nothing.
-        against: runs of the baseline where runs are not paired, else zero.
+    `pairs` it rests on: in stages those at which the difference was found, or the last look; the runs of the arm where
+    runs are not paired, and `against` those of the baseline. `needed` pairs could say more: the first look if too
+    early, else in stages the most there may be. `within` is the margin within which the difference lies, besides what
+    `kind` says, and `q` the adjusted p of an exploratory verdict; NaN for others.
     """
 
     kind: Kind
@@ -93,11 +57,11 @@ class Comparison:
     """Paired differences of an arm to the baseline and their statistics; NaN for those not computed.
 
     `low` and `high` are the interval to show, `plain_low` and `plain_high` Student's 95 %. `detectable` is the smallest
-    difference that these seeds would have shown four times in five, at the level of a confirmatory test, and where the
-    interval covers text that which seeds and text would have; `detectable_floor` is what more seeds do not lower.
-    `p_adjusted` and `q` are p adjusted in a confirmatory and an exploratory family. `level` is the p at which a test in
-    stages finds a difference. `p_equivalent` is that of equivalence within the margin, adjusted by Holm or as q is.
-    `p_both` is that of the difference over seeds and text, and `p_equivalent_both` that of equivalence, not adjusted.
+    difference that these seeds, and where the interval covers text this text, would have shown four times in five;
+    `detectable_floor` is what more seeds do not lower. `p_adjusted` and `q` are p adjusted in a confirmatory and an
+    exploratory family. `level` is the p at which a test in stages finds a difference. `p_equivalent` is that of
+    equivalence within the margin, adjusted by Holm or as q is. `p_both` and `p_equivalent_both` are over seeds and
+    text, not adjusted.
     """
 
     differences: Sequence[float]
@@ -138,16 +102,16 @@ class Comparison:
 
 def plain(differences: Sequence[float], margin: float = math.nan) -> Comparison:
     """Describe differences by their plain interval, without a test."""
-    low, high = t_interval(differences)
+    low, high = tests.t_interval(differences)
     return Comparison(differences, None, margin, low, high, plain_low=low, plain_high=high)
 
 
 def measure(differences: Sequence[float], better: Better = None, margin: float = math.nan) -> Comparison:
     """Describe differences with p, bootstrap interval and effect size."""
     comparison = plain(differences, margin)
-    comparison.better, comparison.p = better, sign_flip_p(differences)
-    comparison.bootstrap_low, comparison.bootstrap_high = bootstrap_interval(differences)
-    size = effect_size(differences)
+    comparison.better, comparison.p = better, tests.sign_flip_p(differences)
+    comparison.bootstrap_low, comparison.bootstrap_high = tests.bootstrap_interval(differences)
+    size = tests.effect_size(differences)
     comparison.effect, comparison.effect_low, comparison.effect_high = size.hedges, size.low, size.high
     return comparison
 
@@ -157,42 +121,37 @@ def num_tested(p_values: Sequence[float]) -> int:
     return max(1, sum(not math.isnan(p) for p in p_values))
 
 
-def _set_detectable(comparison: Comparison, alpha: float) -> None:
-    if len(comparison.differences) > 1:
-        sd = float(np.std(comparison.differences, ddof=1))
-        comparison.detectable = detectable(len(comparison.differences), sd, alpha)
-
-
 def _equivalence(family: Sequence[Comparison]) -> list[float]:
-    return [math.nan if math.isnan(each.margin) else equivalence_p(each.differences, each.margin) for each in family]
+    return [
+        math.nan if math.isnan(each.margin) else tests.equivalence_p(each.differences, each.margin) for each in family
+    ]
 
 
 def confirm(family: Sequence[Comparison]) -> None:
     """Judge confirmatory comparisons: sign-flip tests with joint intervals, and tests of equivalence (Holm)."""
     p_values = [comparison.p for comparison in family]
-    count, adjusted = num_tested(p_values), bonferroni(p_values)
-    for comparison, p, p_equivalent in zip(family, adjusted, holm(_equivalence(family)), strict=True):
+    count, adjusted = num_tested(p_values), tests.bonferroni(p_values)
+    for comparison, p, p_equivalent in zip(family, adjusted, tests.holm(_equivalence(family)), strict=True):
         comparison.p_adjusted, comparison.p_equivalent, comparison.significant = p, p_equivalent, p <= ALPHA
-        comparison.interval, (comparison.low, comparison.high) = "joint", _joint(comparison, ALPHA / count)
-        _set_detectable(comparison, ALPHA / count)
-        margin = None if math.isnan(comparison.margin) else comparison.margin
+        low, high = tests.sign_flip_interval(comparison.differences, ALPHA / count)
+        comparison.interval, (comparison.low, comparison.high) = (
+            "joint",
+            align_interval_with_test(comparison, low, high),
+        )
         pairs = len(comparison.differences)
+        if pairs > 1:
+            comparison.detectable = detectable(pairs, float(np.std(comparison.differences, ddof=1)), ALPHA / count)
+        margin = None if math.isnan(comparison.margin) else comparison.margin
         comparison.verdict = verdict(comparison.mean, p, pairs, count, comparison.better, margin, p_equivalent)
         if comparison.identical:
             comparison.verdict = Verdict("identical", pairs)
 
 
-def _joint(comparison: Comparison, alpha: float) -> tuple[float, float]:
-    """Return the means that the test does not reject at its share of alpha.
-
-    Sums that agree but for rounding count as tied in the p, and means of random subsets stand for all of many: zero is
-    in the interval as the test has it.
-    """
-    return align_interval_with_test(comparison, *sign_flip_interval(comparison.differences, alpha))
-
-
 def align_interval_with_test(comparison: Comparison, low: float, high: float) -> tuple[float, float]:
-    """Adjust an interval to leave out zero exactly where the test found a difference."""
+    """Adjust an interval to leave out zero exactly where the test found a difference.
+
+    Sums that agree but for rounding count as tied in the p, and means of random subsets stand for all of many.
+    """
     if comparison.identical:
         return 0.0, 0.0
     if comparison.significant and low <= 0 <= high:
@@ -201,18 +160,15 @@ def align_interval_with_test(comparison: Comparison, low: float, high: float) ->
 
 
 def confirm_in_stages(family: Sequence[Comparison], adaptive: Mapping[str, Any]) -> None:
-    """Judge confirmatory comparisons whose seeds were added in stages, each at its share of alpha.
+    """Judge confirmatory comparisons whose seeds were added in stages, each at its share of alpha, at every look.
 
-    The interval becomes one that holds at every look, at that share. An arm is equivalent where two one-sided sign
-    tests say so at what its last look may spend; what all looks spend adds up to its share.
+    An arm is equivalent where two one-sided sign tests say so at what its last look may spend.
     """
     planned, maximum, alpha = adaptive["looks"], adaptive["maximum"], ALPHA / max(1, len(family))
     for comparison in family:
         look = sequential(comparison.differences, planned, maximum, alpha)
-        comparison.interval, (comparison.low, comparison.high) = (
-            "repeated",
-            repeated_interval(comparison.differences, planned, maximum, alpha),
-        )
+        comparison.low, comparison.high = repeated_interval(comparison.differences, planned, maximum, alpha)
+        comparison.interval = "repeated"
         comparison.p = math.nan
         if look is None:
             early = Verdict("too early", len(comparison.differences), planned[0], staged=True)
@@ -220,61 +176,51 @@ def confirm_in_stages(family: Sequence[Comparison], adaptive: Mapping[str, Any])
             continue
         comparison.p, comparison.level, comparison.significant = look.p, look.level, look.rejected
         if not math.isnan(comparison.margin):
-            comparison.p_equivalent = equivalence_p(comparison.differences[: look.pairs], comparison.margin)
+            comparison.p_equivalent = tests.equivalence_p(comparison.differences[: look.pairs], comparison.margin)
         within = comparison.p_equivalent <= stage_alpha(look.pairs, planned, maximum, alpha)
-        kind = _kind_in_stages(comparison, look, maximum, alpha, within)
-        needed = seeds_needed(len(family)) if kind == "too few" else maximum
+        kind: Kind = "too few" if smallest_p(maximum) > alpha else "inconclusive"
+        if look.rejected_at is not None:
+            kind = direction(comparison.mean, comparison.better)
+        elif within or look.pairs < maximum:
+            kind = "equivalent" if within else "undecided"
+        needed = tests.seeds_needed(len(family)) if kind == "too few" else maximum
         margin = comparison.margin if within else math.nan
         comparison.verdict = Verdict(kind, look.rejected_at or look.pairs, needed, margin, staged=True)
-
-
-def _kind_in_stages(comparison: Comparison, look: Look, maximum: int, alpha: float, within: bool) -> Kind:
-    if look.rejected_at is not None:
-        return direction(comparison.mean, comparison.better)
-    if within:
-        return "equivalent"
-    if look.pairs < maximum:
-        return "undecided"
-    return "too few" if smallest_p(maximum) > alpha else "inconclusive"
 
 
 def explore(family: Sequence[Comparison]) -> None:
     """Judge exploratory comparisons by Benjamini and Hochberg's q; the interval stays the plain one.
 
-    q is over the larger of p over seeds and p over seeds and text, where the latter is known. Over p of seeds alone it
-    would bound false discoveries on this text only: with text as noisy as seeds, 10 of 100 are false on other text.
+    q is over the larger of p over seeds and p over seeds and text, where the latter is known: with text as noisy as
+    seeds, q over seeds alone is false on other text in 10 of 100.
     """
     p_seeds, p_equivalent_seeds = [comparison.p for comparison in family], _equivalence(family)
-    q_seeds = benjamini_hochberg(p_seeds)
-    q_both = benjamini_hochberg([_larger(p, each.p_both) for p, each in zip(p_seeds, family, strict=True)])
-    q_equivalent = benjamini_hochberg(
+    q_seeds = tests.benjamini_hochberg(p_seeds)
+    q_both = tests.benjamini_hochberg([_larger(p, each.p_both) for p, each in zip(p_seeds, family, strict=True)])
+    q_equivalent = tests.benjamini_hochberg(
         [_larger(p, each.p_equivalent_both) for p, each in zip(p_equivalent_seeds, family, strict=True)]
     )
     for comparison, of_seeds, q, equivalent in zip(family, q_seeds, q_both, q_equivalent, strict=True):
-        comparison.q, comparison.p_equivalent = q, equivalent
-        comparison.verdict = replace(_explored(comparison, of_seeds), exploratory=True)
+        comparison.q, comparison.p_equivalent, pairs = q, equivalent, len(comparison.differences)
+        judged = Verdict("inconclusive", pairs, q=q)
+        if not pairs:
+            judged = Verdict("no pair")
+        elif comparison.identical:
+            judged = Verdict("identical", pairs)
+        elif q <= ALPHA:
+            judged = replace(judged, kind=direction(comparison.mean, None))
+        elif equivalent <= ALPHA:
+            judged = Verdict("equivalent", pairs, within=comparison.margin, q=equivalent)
+        elif of_seeds <= ALPHA:
+            judged = replace(judged, kind="seeds only")
+        elif smallest_p(pairs) > ALPHA:
+            judged = too_few(pairs)
+        comparison.verdict = replace(judged, exploratory=True)
 
 
 def _larger(p_seeds: float, p_both: float) -> float:
     """Return the larger p of two tests that have to agree; the first where the second is NaN."""
     return p_seeds if math.isnan(p_both) else max(p_seeds, p_both)
-
-
-def _explored(comparison: Comparison, q_seeds: float) -> Verdict:
-    pairs = len(comparison.differences)
-    if not pairs:
-        return Verdict("no pair")
-    if comparison.identical:
-        return Verdict("identical", pairs)
-    if comparison.q <= ALPHA:
-        return Verdict(direction(comparison.mean, None), pairs, q=comparison.q)
-    if comparison.p_equivalent <= ALPHA:
-        return Verdict("equivalent", pairs, within=comparison.margin, q=comparison.p_equivalent)
-    if q_seeds <= ALPHA:
-        return Verdict("seeds only", pairs, q=comparison.q)
-    if smallest_p(pairs) > ALPHA:
-        return too_few(pairs)
-    return Verdict("inconclusive", pairs, q=comparison.q)
 
 
 def verdict(
@@ -286,21 +232,14 @@ def verdict(
     margin: float | None = None,
     p_equivalent: float = math.nan,
 ) -> Verdict:
-    """Judge a difference from its adjusted p and the p of equivalence.
+    """Judge a difference from its adjusted p and the p of equivalence within `margin`.
 
-    `p_adjusted` is the sign-flip test's and `p_equivalent` that of equivalence within `margin`, each adjusted over all
-    comparisons, so that each kind of claim is wrong anywhere in at most `ALPHA` of all experiments. Neither is believed
-    of fewer pairs than such a p takes.
-
-    >>> verdict(-0.02, p_adjusted=0.03125, pairs=6, comparisons=1, better="lower").kind
-    'better'
-    >>> found = verdict(-0.02, p_adjusted=0.125, pairs=4, comparisons=1, better="lower")
-    >>> found.kind, found.pairs, found.needed
-    ('too few', 4, 6)
+    Each kind of claim is wrong anywhere in at most `ALPHA` of all experiments, as each p is adjusted over all
+    comparisons. Neither is believed of fewer pairs than such a p takes.
     """
     if pairs == 0 or math.isnan(difference):
         return Verdict("no pair")
-    equivalent = margin is not None and p_equivalent <= ALPHA and pairs >= values_needed()
+    equivalent = margin is not None and p_equivalent <= ALPHA and pairs >= tests.values_needed()
     within = margin if margin is not None and equivalent else math.nan
     if p_adjusted <= ALPHA and smallest_p(pairs) <= ALPHA:
         return Verdict(direction(difference, better), pairs, within=within)
@@ -313,7 +252,7 @@ def verdict(
 
 def too_few(pairs: int, comparisons: int = 1) -> Verdict:
     """Return the verdict "too few", with the number of seeds that could reach significance."""
-    return Verdict("too few", pairs, seeds_needed(comparisons))
+    return Verdict("too few", pairs, tests.seeds_needed(comparisons))
 
 
 def direction(difference: float, better: Better) -> Kind:

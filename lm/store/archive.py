@@ -15,7 +15,7 @@ import os
 import struct
 import zipfile
 import zlib
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -41,22 +41,11 @@ LARGEST_INDEX = 64 << 20
 DEEPEST = 4
 """Names in the path of a file, as in `NAME/tune/ARM/study.json`."""
 
-BLOCK = 1 << 20
 MEMORY = 256 << 20
 """Bytes that decompression may take."""
 
-DAMAGE = (
-    zipfile.BadZipFile,
-    lzma.LZMAError,
-    zlib.error,
-    struct.error,
-    EOFError,
-    NotImplementedError,
-    RuntimeError,
-    ValueError,
-    LookupError,
-    OverflowError,
-)
+FAULTS = (zipfile.BadZipFile, lzma.LZMAError, zlib.error, struct.error)
+DAMAGE = (*FAULTS, EOFError, RuntimeError, ValueError, LookupError, OverflowError)
 """Errors of reading a zip file that is damaged, cut short or made to deceive."""
 
 
@@ -87,10 +76,20 @@ class Archive:
     def contents(self, *kinds: str) -> Iterator[tuple[str, bytes]]:
         """Yield the path and content of every file, or of those of some kinds. Raises InputError for a damaged pack."""
         with _damage_explained(self.path), zipfile.ZipFile(self.path) as parts:
-            for kind, files in self.members.items():
-                if kinds and kind not in kinds:
-                    continue
-                yield from self._of(parts, f"{kind}.xz", files)
+            for kind in [kind for kind in self.members if not kinds or kind in kinds]:
+                decompressor = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=MEMORY)
+                total, at = sum(size for _, size in self.members[kind]), 0
+                whole = decompressor.decompress(parts.read(f"{kind}.xz"), total + 1)  # whatever it was compressed from
+                for name, size in self.members[kind]:
+                    if at + size > len(whole):
+                        raise InputError(f"{self.path}: is damaged: {kind}.xz ends within {name}")
+                    yield name, whole[at : at + size]
+                    at += size
+                if len(whole) > total:
+                    raise InputError(f"{self.path}: is damaged: {kind}.xz holds more than its files")
+                if not decompressor.eof or decompressor.unused_data:
+                    problem = "goes on after its end" if decompressor.eof else "is cut short"
+                    raise InputError(f"{self.path}: is damaged: {kind}.xz {problem}")
 
     def extract(self, folder: Path) -> None:
         """Write every file below an empty folder. Raises InputError where the pack is damaged."""
@@ -99,49 +98,6 @@ class Archive:
             path.parent.mkdir(parents=True, exist_ok=True)
             with open(path, "xb") as file:
                 file.write(content)
-
-    def _of(self, parts: zipfile.ZipFile, member: str, files: list[tuple[str, int]]) -> Iterator[tuple[str, bytes]]:
-        with parts.open(member) as compressed:
-            stream = _Stream(self._decompressed(compressed, member))
-            for name, size in files:
-                content = stream.take(size)
-                if len(content) < size:
-                    raise InputError(f"{self.path}: is damaged: {member} ends within {name}")
-                yield name, content
-            if stream.take(1):
-                raise InputError(f"{self.path}: is damaged: {member} holds more than its files")
-
-    def _decompressed(self, compressed: Any, member: str) -> Iterator[bytes]:
-        """Yield the blocks of a member, each of a bounded size whatever it was compressed from."""
-        decompressor = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=MEMORY)
-        while not decompressor.eof:
-            chunk = compressed.read(BLOCK) if decompressor.needs_input else b""
-            if decompressor.needs_input and not chunk:
-                raise InputError(f"{self.path}: is damaged: {member} is cut short")
-            if block := decompressor.decompress(chunk, BLOCK):
-                yield block
-        if decompressor.unused_data or compressed.read(1):
-            raise InputError(f"{self.path}: is damaged: {member} goes on after its end")
-
-
-class _Stream:
-    """Blocks of bytes, read in other portions than they come in."""
-
-    def __init__(self, blocks: Iterator[bytes]) -> None:
-        self.blocks, self.block, self.at = blocks, b"", 0
-
-    def take(self, size: int) -> bytes:
-        """Return the next `size` bytes, fewer where there are no more."""
-        parts: list[bytes] = []
-        while size:
-            if self.at == len(self.block):
-                self.block, self.at = next(self.blocks, b""), 0
-                if not self.block:
-                    break
-            part = self.block[self.at : self.at + size]
-            self.at, size = self.at + len(part), size - len(part)
-            parts.append(part)
-        return b"".join(parts)
 
 
 @contextlib.contextmanager
@@ -163,41 +119,25 @@ def _damage_explained(path: Path) -> Iterator[None]:
 def write_archive(path: Path, name: str, files: Mapping[str, tuple[str, Path | bytes]]) -> Archive:
     """Write a pack, whole or not at all; the same contents give the same bytes.
 
-    Args:
-        path: of the pack.
-        name: of the experiment in it.
-        files: for each path in the pack the kind of the file, one of KINDS, and its path on disk or its content.
-
-    Raises:
-        InputError: where a file cannot be read, or the pack would be one that is refused when it is read.
+    `files` has for each path in the pack its kind, one of KINDS, and its path on disk or content. Raises InputError if
+    a file cannot be read, or the pack would be one that is refused when it is read.
     """
     members: dict[str, list[tuple[str, int]]] = {}
     whole = io.BytesIO()
     with zipfile.ZipFile(whole, "w", zipfile.ZIP_STORED) as parts:
-        for kind in KINDS:
-            of_kind = {inside: source for inside, (of, source) in sorted(files.items()) if of == kind}
-            if not of_kind:
-                continue
-            compressor, sizes = lzma.LZMACompressor(lzma.FORMAT_XZ), []
+        for kind in [kind for kind in KINDS if any(of == kind for of, _ in files.values())]:
+            compressor, members[kind] = lzma.LZMACompressor(lzma.FORMAT_XZ), []
             with parts.open(_member(f"{kind}.xz"), "w", force_zip64=True) as member:
-                for inside, source in of_kind.items():
+                for inside, source in sorted((inside, source) for inside, (of, source) in files.items() if of == kind):
                     content = source if isinstance(source, bytes) else _content(source)
                     member.write(compressor.compress(content))
-                    sizes.append((inside, len(content)))
+                    members[kind].append((inside, len(content)))
                 member.write(compressor.flush())
-            members[kind] = sizes
         index = PackManifest(format=PACK.version, name=name, members=members)
         _check(index, path)
         parts.writestr(_member(INDEX), to_json(PACK.stamped(index)), zipfile.ZIP_DEFLATED)
     write_atomic(path, whole.getvalue())
     return Archive(path, name, members)
-
-
-def _member(name: str) -> zipfile.ZipInfo:
-    """Return the metadata of a member, the same on all machines and at all times."""
-    member = zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0))
-    member.create_system, member.external_attr = 3, 0o644 << 16
-    return member
 
 
 def _content(path: Path) -> bytes:
@@ -208,6 +148,13 @@ def _content(path: Path) -> bytes:
         if error.errno in DISK_ERRORS:
             raise
         raise InputError(f"{path}: cannot be read ({error.strerror})") from None
+
+
+def _member(name: str) -> zipfile.ZipInfo:
+    """Return the metadata of a member, the same on all machines and at all times."""
+    member = zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0))
+    member.create_system, member.external_attr = 3, 0o644 << 16
+    return member
 
 
 # reading -------------------------------------------------------------------------------------------------------------
@@ -251,9 +198,8 @@ def read_archive(path: Path) -> Archive:
     _check(cast(PackManifest, index), path)
     if strange := sorted({*names} - {INDEX} ^ {f"{kind}.xz" for kind in index["members"]}):
         raise InputError(f"{path}: is damaged: {strange[0]} is in the file or in its index, and not in both")
-    return Archive(
-        path, index["name"], {kind: [(name, size) for name, size in files] for kind, files in index["members"].items()}
-    )
+    members = {kind: [(name, size) for name, size in files] for kind, files in index["members"].items()}
+    return Archive(path, index["name"], members)
 
 
 def _check(index: PackManifest, path: Path) -> None:
@@ -307,14 +253,9 @@ baseline in several orders of the data."""
 OF_A_CELL = {
     "record.json": "records",
     "config.yaml": "configurations",
-    "history.csv": "curves",
-    THIN_NAME: "curves",
-    FILE: "others",
-    TEST_FILE: "others",
-    "code/module.*.py": "others",
-    "code/changes.diff": "others",
-    "bleu_*.json": "others",
-    "translation_*.txt": "others",
+    **dict.fromkeys(("history.csv", THIN_NAME), "curves"),
+    **dict.fromkeys((FILE, TEST_FILE, "code/module.*.py", "code/changes.diff"), "others"),
+    **dict.fromkeys(("bleu_*.json", "translation_*.txt"), "others"),
 }
 """Files of a finished cell in a pack with their kinds: no weights, and a log only of a run that failed."""
 
@@ -327,18 +268,11 @@ OF_AN_EXPERIMENT = (
     "lr_curve.json",
 )
 OF_A_STUDY = (STUDY, JOURNAL, "seconds.json")
-OF_A_TWIN = (EXPERIMENT,)
-OF_A_LADDER = (LADDER,)
 """Files of each folder in a pack, beside its cells; a folder may be of more than one kind."""
 
 
 def pattern_of(inside: str, patterns: Iterable[str]) -> str | None:
-    """Return the first pattern that a path matches, name by name; None where it matches none of them.
-
-    Args:
-        inside: a path with `/` between its names; a `*` of a pattern stands for part of one name.
-        patterns: such as `tune/*/study.json`.
-    """
+    """Return the first pattern, such as `tune/*/study.json`, that a path matches, name by name; None without one."""
     names = inside.split("/")
     for pattern in patterns:
         parts = pattern.split("/")
@@ -348,43 +282,22 @@ def pattern_of(inside: str, patterns: Iterable[str]) -> str | None:
 
 
 def check_members(members: Mapping[str, Iterable[str]], name: str, where: str) -> None:
-    """Check that a pack holds nothing but what `lm pack` puts there.
-
-    Args:
-        members: for each kind of file its paths, `cells/ID/...` or `FOLDER/...`.
-        name: of the experiment, the search or the ladder in the pack.
-        where: the pack, for messages.
-
-    Raises:
-        InputError: naming the first file that is on no list, or that lies among files of another kind.
-    """
+    """Raise InputError for the first file, by kind, that `lm pack` does not put among those of its kind."""
     paths = {path for files in members.values() for path in files}
-    folders = {path.split("/")[0] for path in paths}
-    for kind, files in members.items():
-        for path in files:
-            folder, _, inside = path.partition("/")
-            if folder == CELLS:
-                inside, of = inside.partition("/")[2], {**OF_A_CELL, LOG: "others"}
-            else:
-                of = dict.fromkeys(_patterns(folder, name, paths, folders), "manifests")
-            pattern = pattern_of(inside, of)
-            if pattern is None:
-                where_in = "the folder of a cell" if folder == CELLS else folder
-                raise InputError(
-                    f"{where}: {path}: no pack holds such a file; expected in {where_in}: {', '.join(of)}."
-                    f"{nearest(inside, [*of])}"
-                )
-            if of[pattern] != kind:
-                raise InputError(f"{where}: {path}: lies among {kind}, expected among {of[pattern]}")
-
-
-def _patterns(folder: str, name: str, paths: Collection[str], folders: Collection[str]) -> tuple[str, ...]:
-    """Return the patterns of the files that a folder beside the cells may hold."""
-    of_another = any(folder.endswith(end) and folder.removesuffix(end) in folders for end in TWINS)
-    if f"{name}/{LADDER}" in paths and folder == name:
-        return OF_A_LADDER
-    if of_another or folder in {name + end for end in TWINS}:
-        return OF_A_TWIN
-    as_study = OF_A_STUDY if f"{folder}/{STUDY}" in paths else ()
-    as_experiment = OF_AN_EXPERIMENT if f"{folder}/{EXPERIMENT}" in paths or not as_study else ()
-    return tuple(dict.fromkeys([*as_experiment, *as_study]))
+    twins = {path.split("/")[0] + end for path in (name, *paths) for end in TWINS}
+    for kind, path in [(kind, path) for kind, files in members.items() for path in files]:
+        folder, _, inside = path.partition("/")
+        as_study = OF_A_STUDY if f"{folder}/{STUDY}" in paths else ()
+        as_experiment = OF_AN_EXPERIMENT if f"{folder}/{EXPERIMENT}" in paths or not as_study else ()
+        of = dict.fromkeys([*as_experiment, *as_study], "manifests")
+        if folder == CELLS:
+            inside, of = inside.partition("/")[2], {**OF_A_CELL, LOG: "others"}
+        elif folder == name and f"{name}/{LADDER}" in paths:
+            of = {LADDER: "manifests"}
+        elif folder in twins:
+            of = {EXPERIMENT: "manifests"}
+        if (pattern := pattern_of(inside, of)) is None:
+            expected = f"expected in {'the folder of a cell' if folder == CELLS else folder}: {', '.join(of)}"
+            raise InputError(f"{where}: {path}: no pack holds such a file; {expected}.{nearest(inside, [*of])}")
+        if of[pattern] != kind:
+            raise InputError(f"{where}: {path}: lies among {kind}, expected among {of[pattern]}")

@@ -54,11 +54,7 @@ def described(content: bytes, kind: str, each: int, rows: int) -> DocumentsOf:
 
 
 def read_documents(path: Path, record: Mapping[str, Any], quantity: str = "nll") -> Documents:
-    """Read the losses by document of a record that lists such a file.
-
-    Raises:
-        InputError: for a file that is missing, or is not what training wrote.
-    """
+    """Read the losses by document that a record lists; raise InputError for a missing or changed file."""
     import numpy as np
 
     entry = record[KEPT[quantity][0]]

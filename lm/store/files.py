@@ -13,7 +13,7 @@ import stat
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,11 +33,11 @@ PATH_ERRORS = frozenset((errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR,
 
 def disk_error(error: BaseException | None) -> OSError | None:
     """Return the error of a disk that caused an error; None without one."""
-    visited: set[int] = set()
-    while error is not None and id(error) not in visited:
+    visited: list[BaseException] = []
+    while error is not None and error not in visited:
         if isinstance(error, OSError) and error.errno in DISK_ERRORS:
             return error
-        visited.add(id(error))
+        visited.append(error)
         error = error.__cause__
     return None
 
@@ -48,12 +48,7 @@ def with_path(error: OSError, path: object) -> OSError:
 
 
 def explain_disk_error(error: OSError, then: str) -> str:
-    """Explain an error of a file in one line: the path, the problem and the remedy.
-
-    Args:
-        error: with its path.
-        then: the effect of the same command once the problem is solved.
-    """
+    """Explain an error of a file, with its path, in one line; `then` is the effect of another try once it is solved."""
     where = "" if error.filename is None else f"{error.filename}: "
     remedy = "; make room" if error.errno in DISK_FULL else ""
     if error.errno == errno.EFBIG:
@@ -62,11 +57,7 @@ def explain_disk_error(error: OSError, then: str) -> str:
 
 
 def temporary_folder() -> str:
-    """Return the folder for temporary files.
-
-    Raises:
-        InputError: if none of the system's can be used.
-    """
+    """Return the folder for temporary files; raise InputError if none of the system's can be used."""
     try:
         return tempfile.gettempdir()
     except FileNotFoundError as error:
@@ -80,37 +71,39 @@ def temporary_folder() -> str:
 # writing -------------------------------------------------------------------------------------------------------------
 
 
-def write_atomic(path: Path, content: str | bytes) -> None:
-    """Write a file under a temporary name and rename it, so that no reader sees half of it.
-
-    Raises:
-        LostError: if a lease of this process guards the folder and another process took it over.
-    """
+@contextlib.contextmanager
+def _staging(path: Path) -> Iterator[tuple[Path, Callable[[], None]]]:
+    """Yield the folder in which `path` is written first, and the check of the lease before it is renamed into place."""
     lease = guarding_lease(path.parent)
-    folder = path.parent if lease is None else lease.staging_dir(path.parent)
-    folder.mkdir(parents=True, exist_ok=True)
-    if lease is None:  # a staging directory is removed as a whole
-        prefix = f".{path.name}."
-        for name in os.listdir(folder):  # left by killed processes of this machine
-            if name.startswith(prefix) and is_of_exited_process(name.removeprefix(prefix).partition(".")[0]):
-                (folder / name).unlink(missing_ok=True)
-    temporary = ""
+    check = (lambda: None) if lease is None else lease.check
     try:
-        descriptor, temporary = tempfile.mkstemp(dir=folder, prefix=f".{path.name}.{process_signature()}.")
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content.encode() if isinstance(content, str) else content)
-        os.chmod(temporary, 0o644)
-        if lease is not None:
-            lease.check()
-        os.replace(temporary, path)
-    except BaseException as error:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(temporary)
-        if lease is not None and isinstance(error, FileNotFoundError):
-            lease.check()
-        if isinstance(error, OSError):
-            raise with_path(error, path) from error
-        raise
+        yield path.parent if lease is None else lease.staging_dir(path.parent), check
+    except OSError as error:  # of a copy, the second file is the one being written
+        if isinstance(error, FileNotFoundError):
+            check()
+        raise with_path(error, error.filename2 or path) from error
+
+
+def write_atomic(path: Path, content: str | bytes) -> None:
+    """Write a file under another name and rename it, never half; raise LostError if its lease was taken over."""
+    with _staging(path) as (folder, check):
+        folder.mkdir(parents=True, exist_ok=True)
+        prefix = f".{path.name}."
+        for name in os.listdir(folder) if folder == path.parent else ():  # a staging directory is removed as a whole
+            if name.startswith(prefix) and is_of_exited_process(name.removeprefix(prefix).partition(".")[0]):
+                (folder / name).unlink(missing_ok=True)  # left by a killed process of this machine
+        temporary = ""
+        try:
+            descriptor, temporary = tempfile.mkstemp(dir=folder, prefix=f"{prefix}{process_signature()}.")
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(content.encode() if isinstance(content, str) else content)
+            os.chmod(temporary, 0o644)
+            check()
+            os.replace(temporary, path)
+        except BaseException:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(temporary)
+            raise
 
 
 def to_json(value: Any) -> str:
@@ -130,11 +123,7 @@ def finite(value: Any) -> Any:
 
 
 def read_json(path: Path) -> Any:
-    """Read the JSON file at `path`.
-
-    Raises:
-        InputError: with the path, if there is none.
-    """
+    """Read the JSON file at `path`; raise InputError with the path, if there is none."""
     try:
         require_regular(path)
         return json.loads(path.read_text(encoding="utf-8"))
@@ -171,13 +160,11 @@ def remove(path: Path) -> None:
 
 def replace_checkpoint(new: Path, path: Path) -> None:
     """Replace the checkpoint at `path`, a file or a folder; after an interruption call `restore_backup`."""
-    if not (path.is_dir() or new.is_dir()):
-        os.replace(new, path)
-        return
     backup = path.with_name(BACKUP_CHECKPOINT)
-    remove(backup)
-    if path.exists():
-        os.replace(path, backup)
+    if path.is_dir() or new.is_dir():
+        remove(backup)
+        if path.exists():
+            os.replace(path, backup)
     os.replace(new, path)
     remove(backup)
 
@@ -191,26 +178,15 @@ def restore_backup(path: Path) -> None:
 
 
 def save_checkpoint(trainer: Any, path: Path) -> None:
-    """Write a Lightning checkpoint, whole or not at all: Lightning may copy it from another disk.
-
-    Raises:
-        LostError: if a lease of this process guards the folder and another process took it over.
-    """
-    lease = guarding_lease(path.parent)  # of the first process, alone
-    folder = path.parent if lease is None else lease.staging_dir(path.parent)
-    try:
+    """Write a Lightning checkpoint, whole or not at all; raise LostError if its lease was taken over."""
+    with _staging(path) as (folder, check):  # the lease is of the first process, alone
         if trainer.is_global_zero:
             remove(folder / PARTIAL_CHECKPOINT)  # of an attempt that was killed
         partial = Path(trainer.strategy.broadcast(str(folder / PARTIAL_CHECKPOINT)))
         trainer.save_checkpoint(partial)
         if trainer.is_global_zero:
-            if lease is not None:
-                lease.check()
+            check()
             replace_checkpoint(partial, path)
-    except OSError as error:  # of a copy, the second file is the one being written
-        if lease is not None and isinstance(error, FileNotFoundError):
-            lease.check()
-        raise with_path(error, error.filename2 or path) from error
 
 
 def is_intact(checkpoint: Path) -> bool:
@@ -262,16 +238,7 @@ def escape_cell(cell: object) -> object:
 
 
 def read_csv_rows(content: str | Iterable[str], delimiter: str = ",", strict: bool = False) -> list[list[str]]:
-    """Read the rows of CSV, with its texts as they were before they were escaped.
-
-    Args:
-        content: a whole file, or its lines.
-        delimiter: between two cells.
-        strict: raise for content that is no CSV.
-
-    Raises:
-        csv.Error: if the content is no CSV.
-    """
+    """Read the rows of CSV, with its texts as they were before escaping; if strict, raise csv.Error."""
     lines = io.StringIO(content) if isinstance(content, str) else content
     return [[unescape_formula(cell) for cell in row] for row in csv.reader(lines, delimiter=delimiter, strict=strict)]
 
@@ -280,10 +247,9 @@ def curve_csv(rows: Mapping[int, Mapping[str, float]]) -> str:
     """Format a learning curve as CSV: a row for each step, a column for each quantity measured at any step."""
     columns = list(dict.fromkeys(name for step in sorted(rows) for name in rows[step]))
     text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerow(["step", *map(escape_formula, columns)])
-    writer = csv.DictWriter(text, ["step", *columns], lineterminator="\n")
-    for step in sorted(rows):
-        writer.writerow({"step": step, **rows[step]})
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["step", *map(escape_formula, columns)])
+    writer.writerows([step, *(rows[step].get(name, "") for name in columns)] for step in sorted(rows))
     return text.getvalue()
 
 
@@ -291,17 +257,10 @@ def curve_csv(rows: Mapping[int, Mapping[str, float]]) -> str:
 
 
 def require_own(out: Path, names: Sequence[str]) -> None:
-    """Check that nothing in a folder of results leads outside: no link out of it, no pipe, no device.
+    """Raise InputError if something in a folder of results leads outside: a link out of it, a pipe, a device.
 
-    A link that stays inside is followed, and its target checked too. The folder itself may be a link, which the user
-    knows.
-
-    Args:
-        out: the folder, which nothing may lead out of.
-        names: of the files and folders in it to check, down to the last file; they may be missing.
-
-    Raises:
-        InputError: with the path of the first that does.
+    A link that stays inside is followed, and its target checked too. The folder itself may be a link. `names` are those
+    of the files and folders in it to check, down to the last file; they may be missing.
     """
     top, visited = os.path.realpath(out), set[str]()
     waiting = [os.path.join(top, name) for name in names]
@@ -315,21 +274,15 @@ def require_own(out: Path, names: Sequence[str]) -> None:
                     "holds its own files: put what it leads to in its place"
                 )
             path = target
-        if path not in visited:
-            visited.add(path)
-            waiting += _folders_and_links(path, top, out)
-
-
-def _folders_and_links(folder: str, top: str, out: Path) -> Iterator[str]:
-    try:
-        with os.scandir(folder) as entries:
+        if path in visited:
+            continue
+        visited.add(path)
+        with contextlib.suppress(OSError), os.scandir(path) as entries:  # missing, or no folder: its reader reports it
             for entry in entries:
                 if entry.is_symlink() or entry.is_dir(follow_symlinks=False):
-                    yield entry.path
+                    waiting.append(entry.path)
                 elif not entry.is_file(follow_symlinks=False):
                     with contextlib.suppress(FileNotFoundError):
                         if not stat.S_ISREG(os.lstat(entry.path).st_mode):
-                            path = out / os.path.relpath(entry.path, top)
-                            raise InputError(f"{path}: is neither a file nor a folder; remove it")
-    except OSError:  # missing, no folder, or unreadable: its reader reports that
-        return
+                            place = out / os.path.relpath(entry.path, top)
+                            raise InputError(f"{place}: is neither a file nor a folder; remove it")

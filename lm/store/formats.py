@@ -18,13 +18,7 @@ Step = Callable[[Content], Content]
 
 @dataclass(frozen=True)
 class Format:
-    """A kind of file.
-
-    Args:
-        name: of the kind, in messages.
-        version: of the files that are written.
-        steps: migrations from each older version to the next.
-    """
+    """A kind of file: its name, the version that is written, and migrations from each older version to the next."""
 
     name: str
     version: int
@@ -35,11 +29,7 @@ class Format:
         return {"format": self.version, **{key: value for key, value in content.items() if key != "format"}}
 
     def read(self, content: Any, path: Path) -> Content:
-        """Return the content of a file in the layout of this version.
-
-        Raises:
-            InputError: if the file has no version, or that of a newer layout.
-        """
+        """Return content in the layout of this version; raise InputError for a newer layout, or without a version."""
         written = content.get("format") if isinstance(content, dict) else None
         if not isinstance(written, int) or isinstance(written, bool) or not 1 <= written <= self.version:
             newer = isinstance(written, int) and written > self.version

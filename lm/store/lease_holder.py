@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from lm.store.locks import ENDED, STOPPED, process_status
+from lm.store.locks import ENDED, STOPPED, UNKNOWN_HOLDER, clock_time, describe_process, process_status, start_ticks
 
 BEAT_SECONDS = 5.0
 """Interval between two heartbeats."""
@@ -34,11 +34,7 @@ PROC = Path("/proc/self")
 
 @functools.cache
 def machine_id() -> str:
-    """Identify the machine on which process numbers mean the same: one boot of a kernel, and one process namespace.
-
-    Host names are no such thing: several machines share one, and so do containers that do not see each other's
-    processes.
-    """
+    """Identify the boot and process namespace in which process numbers mean the same; host names may be shared."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
         return f"{boot} {os.readlink('/proc/self/ns/pid')}"
@@ -51,25 +47,14 @@ def _machine_digest() -> str:
     return hashlib.sha256(machine_id().encode()).hexdigest()[:8]
 
 
-def start_ticks(pid: int) -> int | None:
-    """Return when a process started, in clock ticks since boot; None if unknown."""
-    try:
-        status = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-        return int(status.rpartition(")")[2].split()[19])
-    except (OSError, ValueError, IndexError):
-        return None
-
-
 def process_has_exited(pid: int, start: int | None) -> bool:
     """Return True if the process of this machine that started at `start` is known to have exited."""
     if PROC.exists():
         return process_status(pid) is None or process_status(pid) in ENDED or start_ticks(pid) != start
     try:
         os.kill(pid, 0)
-    except ProcessLookupError:
-        return True
-    except OSError:
-        return False
+    except OSError as error:
+        return isinstance(error, ProcessLookupError)
     return False
 
 
@@ -138,16 +123,11 @@ class Holder:
         return self.is_local() and PROC.exists() and not self.has_exited() and process_status(self.pid) not in STOPPED
 
     def __str__(self) -> str:
-        stopped = " (stopped)" if self.is_local() and process_status(self.pid) in STOPPED else ""
-        return f"process {self.pid}{stopped} on host {self.host} since {self.when()}"
+        return describe_process(self.pid, self.host, self.since, self.is_local())
 
     def when(self) -> str:
         """Format the time since which it holds the lease."""
-        since, today = time.localtime(self.since), time.localtime()[:3]
-        return time.strftime("%H:%M" if since[:3] == today else "%Y-%m-%d %H:%M", since)
-
-
-UNKNOWN_HOLDER = "a process that left no name"
+        return clock_time(self.since)
 
 
 def parse_holder(content: bytes) -> Holder | None:
@@ -164,12 +144,7 @@ def parse_holder(content: bytes) -> Holder | None:
 
 @dataclass
 class LeaseState:
-    """The valid lease of a folder.
-
-    Args:
-        number: of its file; 0 if there is no lease.
-        content: of its file.
-    """
+    """The valid lease of a folder: the number of its file, 0 if there is no lease, and the file's content."""
 
     number: int
     content: bytes = b""
@@ -227,22 +202,15 @@ class LeaseMonitor:
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self.clock = clock
+        self.clock, self.checked, self.silent = clock, clock(), 0.0
         self.last_state: LeaseState | None = None
-        self.checked = clock()
-        self.silent = 0.0
 
     def has_expired(self, state: LeaseState) -> bool:
-        """Return True if the lease did not change for too long and its process is not known to run.
-
-        Args:
-            state: of the lease now; call this again and again.
-        """
+        """Return True if the lease did not change for too long and its process is not known to run."""
         now = self.clock()
         self.silent += min(now - self.checked, 2 * BEAT_SECONDS)
         self.checked = now
         if state != self.last_state:
             self.last_state, self.silent = state, 0.0
-        if self.silent <= MAX_MISSED_BEATS * BEAT_SECONDS:
-            return False
-        return state.holder is None or not state.holder.is_running()
+        silent = self.silent > MAX_MISSED_BEATS * BEAT_SECONDS
+        return silent and (state.holder is None or not state.holder.is_running())

@@ -26,16 +26,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from lm.store import lease_holder, locks
-from lm.store.lease_holder import (
-    UNKNOWN_HOLDER,
-    Holder,
-    LeaseMonitor,
-    describe_holder,
-    lease_numbers,
-    parse_holder,
-    read_lease,
-)
-from lm.store.locks import BackoffReporter, LogLine
+from lm.store.lease_holder import Holder, LeaseMonitor, describe_holder, lease_numbers, parse_holder, read_lease
+from lm.store.locks import UNKNOWN_HOLDER, BackoffReporter, LogLine
 
 MAX_POLL_SECONDS = 1.0
 """Longest interval between two attempts of a process that waits."""
@@ -56,11 +48,7 @@ class LostError(Exception):
 class Lease:
     """A lease that this process holds, with a thread that sends heartbeats.
 
-    Args:
-        path: of its file.
-        holder: this process, as the file names it.
-        guards: folders into which only the holder may write.
-        previous: the holder before it that never released the lease; None without one.
+    Into the folders that it `guards` only the holder may write. `previous` is a holder that never released it.
     """
 
     path: Path
@@ -96,30 +84,22 @@ class Lease:
 
     def check(self) -> None:
         """Raise LostError if another process took the lease over."""
-        if not self.taken_over:
-            try:
-                holder = parse_holder(self.path.read_bytes())
-                self.taken_over = holder is not None and holder.token != self.holder.token
-            except FileNotFoundError:
-                self.taken_over = True
-            except OSError as error:
-                if error.errno != errno.ESTALE:  # of a network file system, whose file is gone
-                    raise
-                self.taken_over = True
-        if self.taken_over and not lease_numbers(self.path.parent):
-            raise LostError(f"{self.path.parent.name[:8]}: its lease was removed; it goes on with a new one")
+        try:
+            holder = None if self.taken_over else parse_holder(self.path.read_bytes())
+            self.taken_over = self.taken_over or (holder is not None and holder.token != self.holder.token)
+        except OSError as error:
+            if error.errno not in (errno.ENOENT, errno.ESTALE):  # the latter of a network file system
+                raise
+            self.taken_over = True
+        folder = self.path.parent
+        if self.taken_over and not lease_numbers(folder):
+            raise LostError(f"{folder.name[:8]}: its lease was removed; it goes on with a new one")
         if self.taken_over:
-            raise LostError(
-                f"{self.path.parent.name[:8]}: this process sent no heartbeat for so long that it was taken over by "
-                f"{describe_holder(self.path.parent)}"
-            )
+            problem = f"sent no heartbeat for so long that it was taken over by {describe_holder(folder)}"
+            raise LostError(f"{folder.name[:8]}: this process {problem}")
 
     def staging_dir(self, folder: Path) -> Path:
-        """Return the directory in which files for a guarded folder are written first; create it if missing.
-
-        Raises:
-            LostError: if another process took the lease over.
-        """
+        """Create and return the directory for new files of a guarded folder; raise LostError after a takeover."""
         self.check()
         staging = folder / f"{STAGING_PREFIX}{self.holder.token}"
         staging.mkdir(parents=True, exist_ok=True)
@@ -130,8 +110,7 @@ class Lease:
         for folder in self.guards:
             if _leases_by_folder.get(folder.absolute()) is self:
                 del _leases_by_folder[folder.absolute()]
-            if (folder / f"{STAGING_PREFIX}{self.holder.token}").is_dir():
-                shutil.rmtree(folder / f"{STAGING_PREFIX}{self.holder.token}", ignore_errors=True)
+            shutil.rmtree(folder / f"{STAGING_PREFIX}{self.holder.token}", ignore_errors=True)
         self.over.set()
         if self.thread.is_alive():
             self.thread.join()
@@ -153,13 +132,7 @@ def guarding_lease(folder: Path) -> Lease | None:
 
 
 def try_acquire(folder: Path, guards: Sequence[Path] = (), monitor: LeaseMonitor | None = None) -> Lease | None:
-    """Acquire the lease of a folder if it is free or has expired; return None if another process holds it.
-
-    Args:
-        folder: of the lease.
-        guards: folders into which only the holder may write.
-        monitor: of the lease, which tells whether it has expired; None: it has not.
-    """
+    """Acquire a lease that is free, or has expired by its monitor; return None if another process holds it."""
     before = read_lease(folder)
     held = not before.free()
     if held and (monitor is None or not monitor.has_expired(before)):
@@ -180,8 +153,12 @@ def try_acquire(folder: Path, guards: Sequence[Path] = (), monitor: LeaseMonitor
         lease = Lease(path, holder, guards, previous)
     except FileNotFoundError:  # removed at once by somebody: nobody holds it, and the next attempt may succeed
         return None
-    for guarded in guards:
-        _remove_staging(guarded, previous, holder.token)
+    for guarded in guards:  # in which earlier holders left staging directories
+        with contextlib.suppress(OSError):  # at once and by its name, whatever a cached listing says
+            former = previous.token if previous is not None else ""
+            os.rename(guarded / f"{STAGING_PREFIX}{former}", guarded / f"{STAGING_PREFIX}{holder.token}.gone")
+        for staging in guarded.glob(f"{STAGING_PREFIX}*") if guarded.is_dir() else ():
+            shutil.rmtree(staging, ignore_errors=True)
     lease.start()
     return lease
 
@@ -193,29 +170,16 @@ def _create_exclusively(path: Path, content: bytes) -> bool:
         temporary.write_bytes(content)
         try:
             os.link(temporary, path)
-            return True
         except FileExistsError:
-            return False
+            raise
         except OSError:  # a file system without links
-            pass
-        try:
-            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
-        except FileExistsError:
-            return False
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
-        return True
+            with open(path, "xb") as file:
+                file.write(content)
+    except FileExistsError:
+        return False
     finally:
         temporary.unlink(missing_ok=True)
-
-
-def _remove_staging(folder: Path, previous: Holder | None, token: str) -> None:
-    """Remove the staging directories of earlier holders from a guarded folder."""
-    if previous is not None:
-        with contextlib.suppress(OSError):  # at once and by its name, whatever a cached listing says
-            os.rename(folder / f"{STAGING_PREFIX}{previous.token}", folder / f"{STAGING_PREFIX}{token}.gone")
-    for staging in folder.glob(f"{STAGING_PREFIX}*") if folder.is_dir() else ():
-        shutil.rmtree(staging, ignore_errors=True)
+    return True
 
 
 @contextlib.contextmanager
@@ -231,18 +195,7 @@ def try_lease(folder: Path, guards: Sequence[Path] = ()) -> Iterator[Lease | Non
 
 @contextlib.contextmanager
 def acquire(folder: Path, what: str, guards: Sequence[Path], say: LogLine, wait: bool = True) -> Iterator[Lease]:
-    """Hold the lease of a folder in the block, after waiting until it is free or has expired.
-
-    Args:
-        folder: of the lease.
-        what: name of what is waited for, in messages.
-        guards: folders into which only the holder may write.
-        say: called with a line if waiting takes long.
-        wait: False raises instead of waiting.
-
-    Raises:
-        HeldError: if another process holds it and `wait` is False.
-    """
+    """Hold a lease in the block, after waiting for it, which `say` reports; raise HeldError without `wait`."""
     reporter, monitor, pause = BackoffReporter(locks.FIRST_SECONDS), LeaseMonitor(), 0.01
     while (lease := try_acquire(folder, guards, monitor)) is None:
         if not wait:
@@ -260,11 +213,7 @@ def acquire(folder: Path, what: str, guards: Sequence[Path], say: LogLine, wait:
 
 
 def release_if_expired(folder: Path, monitor: LeaseMonitor, guards: Sequence[Path] = ()) -> Holder | str | None:
-    """Release the lease of another process if it has expired.
-
-    Returns:
-        Its holder, or a text if the holder is unknown; None if the lease is free by now.
-    """
+    """Release an expired lease; return its holder, a text for an unknown one, or None if it is free by now."""
     state = read_lease(folder)
     if state.free():
         return None

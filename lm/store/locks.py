@@ -20,6 +20,8 @@ LogLine = Callable[[str], None]
 FIRST_SECONDS = 8.0
 """Seconds of waiting before the first message."""
 
+UNKNOWN_HOLDER = "a process that left no name"
+
 STOPPED = frozenset("Tt")
 ENDED = frozenset("ZX")
 """Letters of `process_status` for processes that are stopped, and for those that have ended."""
@@ -31,12 +33,7 @@ def to_stderr(line: str) -> None:
 
 
 class BackoffReporter:
-    """Timer for messages on something that lasts: after `first` seconds, then at three times the seconds before.
-
-    Args:
-        first: seconds before the first message.
-        clock: returns seconds.
-    """
+    """Timer for messages on something that lasts: after `first` seconds, then at three times the seconds before."""
 
     def __init__(self, first: float, clock: Callable[[], float] = time.monotonic) -> None:
         self.first = first
@@ -70,53 +67,60 @@ class BackoffReporter:
 # processes -----------------------------------------------------------------------------------------------------------
 
 
-def process_status(pid: int) -> str | None:
-    """Return the letter of a process's state on Linux, such as R for running and T for stopped; None if unknown."""
+def _proc_fields(pid: int) -> list[str]:
+    """Return the fields of `/proc/PID/stat` after the name of the process; none if it has no such file."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
-        return None
-    return text.rpartition(")")[2].split()[0]
+        return []
+    return text.rpartition(")")[2].split()
+
+
+def process_status(pid: int) -> str | None:
+    """Return the letter of a process's state on Linux, such as R for running and T for stopped; None if unknown."""
+    return next(iter(_proc_fields(pid)), None)
+
+
+def start_ticks(pid: int) -> int | None:
+    """Return when a process started, in clock ticks since boot; None if unknown."""
+    return int(fields[19]) if len(fields := _proc_fields(pid)) > 19 else None
 
 
 def cpu_seconds(pid: int) -> float | None:
     """Return the processor time that a process has used; None if unknown."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-    except (OSError, ValueError, IndexError):
-        return None
+    fields = _proc_fields(pid)
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK") if len(fields) > 12 else None
+
+
+def describe_process(pid: int, host: str, since: float, local: bool) -> str:
+    """Describe a process that holds something since a time in seconds; a local one may be stopped."""
+    stopped = " (stopped)" if local and process_status(pid) in STOPPED else ""
+    return f"process {pid}{stopped} on host {host} since {clock_time(since)}"
+
+
+def clock_time(seconds: float) -> str:
+    """Format a time in seconds since 1970, with its date unless it is of today."""
+    moment = time.localtime(seconds)
+    return time.strftime("%H:%M" if moment[:3] == time.localtime()[:3] else "%Y-%m-%d %H:%M", moment)
 
 
 # locks ---------------------------------------------------------------------------------------------------------------
 
 
-def _holder_path(path: Path) -> Path:
-    return path.with_name(path.name + ".holder")
-
-
 def describe_lock_holder(path: Path) -> str:
     """Describe the holder of the lock at `path` for a message."""
     try:
-        content = json.loads(_holder_path(path).read_text(encoding="utf-8"))
-        pid, host, since = int(content["pid"]), str(content["host"]), time.localtime(float(content["since"]))
+        content = json.loads(path.with_name(path.name + ".holder").read_text(encoding="utf-8"))
+        pid, host, since = int(content["pid"]), str(content["host"]), float(content["since"])
+        return describe_process(pid, host, since, host == socket.gethostname())
     except (OSError, ValueError, TypeError, KeyError, OverflowError, RecursionError):
-        return "a process that left no name"
-    today = since[:3] == time.localtime()[:3]
-    stopped = " (stopped)" if host == socket.gethostname() and process_status(pid) in STOPPED else ""
-    return f"process {pid}{stopped} on host {host} since {time.strftime('%H:%M' if today else '%Y-%m-%d %H:%M', since)}"
+        return UNKNOWN_HOLDER
 
 
 @contextlib.contextmanager
 def locked(path: Path, what: str, say: LogLine = to_stderr) -> Iterator[None]:
-    """Hold the lock at `path` in the block, after waiting until it is free.
-
-    Args:
-        path: of the lock file.
-        what: name of what is waited for, in messages.
-        say: called with a line if waiting takes long.
-    """
-    lock, reporter = FileLock(path), BackoffReporter(FIRST_SECONDS)
+    """Hold the lock at `path` in the block, after waiting until it is free; messages name it `what`."""
+    lock, reporter, holder = FileLock(path), BackoffReporter(FIRST_SECONDS), path.with_name(path.name + ".holder")
     while True:
         try:
             lock.acquire(timeout=reporter.left)
@@ -126,11 +130,11 @@ def locked(path: Path, what: str, say: LogLine = to_stderr) -> Iterator[None]:
                 say(f"waiting for {what}: held by {describe_lock_holder(path)}")
     try:
         with contextlib.suppress(OSError):
-            _holder_path(path).unlink(missing_ok=True)
+            holder.unlink(missing_ok=True)
             text = json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "since": time.time()})
-            _holder_path(path).write_text(text, encoding="utf-8")
+            holder.write_text(text, encoding="utf-8")
         yield
     finally:
         with contextlib.suppress(OSError):
-            _holder_path(path).unlink(missing_ok=True)
+            holder.unlink(missing_ok=True)
         lock.release()

@@ -17,7 +17,7 @@ Contents = Mapping[str, Any]
 
 BINS: Contents = {"count": NUMBERS, "confidence": NUMBERS, "accuracy": NUMBERS}
 LENGTHS: Contents = {
-    ANY: {"tokens": NUMBER, "nll": NUMBER, "sliding_nll": NUMBER, "by_position": NUMBERS, "error": TEXT},
+    ANY: {"tokens": NUMBER, "nll": NUMBER, "sliding_nll": NUMBER, "by_position": NUMBERS, "error": TEXT}
 }
 SPLIT: Contents = {
     "reliability": BINS,

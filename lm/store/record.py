@@ -1,11 +1,13 @@
 """Types of the JSON files in a results folder: one declaration a file, by which it is written, checked and read."""
 
 from collections.abc import Mapping
-from typing import Any, Literal, NotRequired
+from typing import Annotated, Any, Literal, NotRequired
 
+from annotated_types import Ge
 from typing_extensions import TypedDict
 
 Status = Literal["ok", "diverged", "failed"]
+Count = Annotated[int, Ge(0)]
 
 
 class GitState(TypedDict):
@@ -25,7 +27,7 @@ class OwnCode(TypedDict):
 class Weights(TypedDict):
     """Identity of a cell's checkpoint: its size in bytes and the hash of its file."""
 
-    bytes: int
+    bytes: Count
     sha256: str
 
 
@@ -75,7 +77,7 @@ class Evaluated(TypedDict):
     """The tokens on which the metrics were measured."""
 
     split: str
-    tokens: int | None
+    tokens: Count | None
 
 
 class Reliability(TypedDict):
@@ -108,7 +110,7 @@ class Pairing(TypedDict):
 class Checksum(TypedDict):
     """Identity of a learning curve: the number of its rows and the hash of its file."""
 
-    rows: int
+    rows: Count
     sha256: str
 
 
@@ -116,7 +118,7 @@ class DocumentsOf(Checksum):
     """Identity of the losses by document: a row is a `document`, `each` of them at most, or a `stretch` of text."""
 
     kind: str
-    each: int
+    each: Count
 
 
 Outcome = dict[str, Any]
@@ -135,7 +137,7 @@ class Record(TypedDict):
     error: str | None
     traceback: NotRequired[str | None]
     diverged: dict[str, Any] | None
-    steps: int | None
+    steps: Count | None
     metrics: dict[str, float | None]
     evaluated: Evaluated | None
     reliability: Reliability | None

@@ -1,6 +1,7 @@
 """Small files beside the records: the progress of a cell, and what was measured once for a folder of results."""
 
 import contextlib
+import math
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -18,11 +19,15 @@ PROGRESS_FILE = "progress.json"
 SECONDS_BETWEEN = 1.0
 """Shortest interval between two writes; nobody reads faster."""
 
+CURVE_POINTS = 200
+"""Largest number of points of the curve that `progress.json` holds."""
+
 
 class ProgressFile(TypedDict):
     """`progress.json`: the last reported step of how many, its training loss and the seconds a step takes.
 
-    `at` is when, in seconds since 1970. `pace` is None until two steps were reported.
+    `at` is when, in seconds since 1970. `pace` is None until two steps were reported. `curve` has steps with their
+    training losses so far; files of earlier versions have none.
     """
 
     format: int
@@ -31,6 +36,7 @@ class ProgressFile(TypedDict):
     loss: float | None
     pace: float | None
     at: float
+    curve: list[tuple[int, float]]
 
 
 def progress_saver(work: Path, report: Callable[[int, int, float], None]) -> Callable[[int, int, float], None]:
@@ -40,9 +46,12 @@ def progress_saver(work: Path, report: Callable[[int, int, float], None]) -> Cal
     """
     first: list[tuple[int, float]] = []  # a resumed run does not start at step 0
     written = [float("-inf")]
+    earlier = read_progress(work)
+    curve = earlier["curve"] if earlier else []
 
     def save(step: int, steps: int, loss: float) -> None:
         report(step, steps, loss)
+        _extend(curve, step, steps, loss)
         now = time.monotonic()
         first[:] = first or [(step, now)]
         if now - written[0] < SECONDS_BETWEEN:
@@ -50,11 +59,19 @@ def progress_saver(work: Path, report: Callable[[int, int, float], None]) -> Cal
         written[0] = now
         first_step, since = first[0]
         pace = (now - since) / (step - first_step) if step > first_step else None
-        progress = {"step": step, "steps": steps, "loss": loss, "pace": pace, "at": time.time()}
+        progress = {"step": step, "steps": steps, "loss": loss, "pace": pace, "at": time.time(), "curve": curve}
         with contextlib.suppress(OSError):
             write_atomic(work / PROGRESS_FILE, to_json(finite(PROGRESS.stamped(progress))))
 
     return save
+
+
+def _extend(curve: list[tuple[int, float]], step: int, steps: int, loss: float) -> None:
+    """Append a point that is far enough from the last one; drop those that a resumed run computes again."""
+    while curve and curve[-1][0] >= step:
+        curve.pop()
+    if math.isfinite(loss) and (not curve or (step - curve[-1][0]) * CURVE_POINTS >= steps):
+        curve.append((step, loss))
 
 
 def read_progress(work: Path) -> ProgressFile | None:
@@ -75,7 +92,17 @@ def read_progress(work: Path) -> ProgressFile | None:
         loss=content.get("loss"),
         pace=content.get("pace"),
         at=float(content["at"]),
+        curve=_read_curve(content.get("curve")),
     )
+
+
+def _read_curve(content: Any) -> list[tuple[int, float]]:
+    """Check the points of a curve; a damaged one has none."""
+    points = content if isinstance(content, list) else []
+    if not all(isinstance(point, list) and len(point) == 2 and all(map(is_number, point)) for point in points):
+        return []
+    numbers = [(int(step), float(loss)) for step, loss in points]
+    return numbers if all(math.isfinite(loss) for _, loss in numbers) else []
 
 
 # measurements of a folder of results ---------------------------------------------------------------------------------
@@ -84,11 +111,7 @@ WAYS_FILE = "ways.json"
 
 
 def read_cached(path: Path, kind: str) -> dict[str, Any]:
-    """Return the measurements of one kind in the file at `path`, by question.
-
-    Raises:
-        InputError: if the file is damaged.
-    """
+    """Return the measurements of one kind by question; raise InputError if the file is damaged."""
     answers = WAYS.read(read_json(path), path).get(kind, {}) if path.is_file() else {}
     if not isinstance(answers, dict):
         raise InputError(f"{path}: {kind}: is damaged; delete it, and it is measured anew")
@@ -96,12 +119,9 @@ def read_cached(path: Path, kind: str) -> dict[str, Any]:
 
 
 def measure_once(path: Path, kind: str, question: str, measure: Callable[[], Any]) -> Any:
-    """Return the measured answer to a question; measure and store it if the file has none.
+    """Return the stored answer to a question, or measure and store it; raise InputError for a damaged file.
 
     One process of a folder measures at a time: another would slow it down, and might get another answer.
-
-    Raises:
-        InputError: if the file is damaged.
     """
     if question in (answers := read_cached(path, kind)):
         return answers[question]

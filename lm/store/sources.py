@@ -5,10 +5,15 @@ attributes, imported names and everything at the level of a module or a class do
 """
 
 import ast
+import contextlib
 import hashlib
+import itertools
+from collections import ChainMap
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
+
+from lm.config.fingerprint import syntax_text
 
 EQUIVALENT: tuple[frozenset[str], ...] = (
     frozenset(
@@ -27,8 +32,9 @@ Only a commit that shows the pinned cells bit-equal before and after (`make gold
 READS_NAMES = frozenset({"locals", "eval", "exec", "vars", "dir", "currentframe", "_getframe"})
 """Names whose use in a function may read its local variables by name."""
 
-SKIPPED_FIELDS = frozenset({"ctx", "kind", "type_comment"})
-"""Fields of syntax trees that change nothing."""
+NAME_FIELDS = "name", "rest"
+BINDS_BY_FIELD = ast.ExceptHandler, ast.MatchAs, ast.MatchStar, ast.MatchMapping
+"""Syntax that binds a name in one of these fields, without a node of its own."""
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 Comprehension = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
@@ -59,219 +65,137 @@ def hash_sources(files: Mapping[str, bytes]) -> str:
 
 
 def canonical_text(tree: ast.Module) -> str:
-    """Write a module's syntax tree as text in which local variables have numbers for names.
+    """Write a module's syntax tree, which is changed, as text in which local variables have numbers for names.
 
     The text is the same for every version of Python that reads the same code alike.
     """
-    return "".join(_Writer(tree).write(tree, None))
+    return "".join(syntax_text(_Renamer(tree).visit(tree)))
 
 
-class _Scope:
-    """The names that a function, a comprehension, a lambda or a class binds, with what stands for each.
-
-    Args:
-        names: what stands for each name; None for a variable that was not written yet.
-        parent: the scope around it; None for the module.
-        is_class: True for the body of a class, whose names the functions in it do not see.
-    """
-
-    def __init__(self, names: dict[str, str | None], parent: "_Scope | None", is_class: bool = False) -> None:
-        self.names, self.is_class = names, is_class
-        self.parent: _Scope | None = parent.parent if parent is not None and parent.is_class else parent
-
-
-def _in_function(scope: _Scope | None) -> bool:
-    return scope is not None and not scope.is_class
-
-
-class _Writer:
-    """Writes the syntax tree of one module."""
+class _Renamer(ast.NodeTransformer):
+    """Gives numbers to local variables, and removes docstrings, notes and the annotations that Python does not read."""
 
     def __init__(self, tree: ast.Module) -> None:
-        self.count = 0
-        self.nonlocals: set[str] = set()
-        self.reads_names = False
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Nonlocal):
-                self.nonlocals.update(node.names)
-            self.reads_names = self.reads_names or _reads_names(node)
+        self.scope: ChainMap[str, str] = ChainMap()
+        self.in_class = False
+        self.numbers = itertools.count(1)
+        nodes = list(ast.walk(tree))
+        self.nonlocals = {name for node in nodes if isinstance(node, ast.Nonlocal) for name in node.names}
+        self.reads_names = any(map(_reads_names, nodes))
 
-    def write(self, node: Any, scope: _Scope | None) -> Iterator[str]:
-        """Yield the text of a node, a list of nodes or a value."""
-        if isinstance(node, ast.AnnAssign) and node.value and _in_function(scope):
-            node = ast.Assign(targets=[node.target], value=node.value)  # Python does not read the annotation
-        if isinstance(node, ast.AST):
-            yield f"({type(node).__name__}"
-            yield from self._fields(node, scope)
-            yield ")"
-        elif isinstance(node, list):
-            yield "["
-            for item in node:
-                if not _is_text(item):
-                    yield from self.write(item, scope)
-                    yield ","
-            yield "]"
-        else:
-            yield ascii(node)
+    @contextlib.contextmanager
+    def within(self, node: ast.AST, variables: dict[str, None], fixed: set[str], of_class: bool) -> Iterator[None]:
+        """Add a scope in the block; names stay that are fixed, or that something may go by."""
+        outer, in_class = self.scope, self.in_class
+        fixed = fixed | (variables.keys() & self.nonlocals)
+        if of_class or (self.reads_names and any(map(_reads_names, ast.walk(node)))):
+            fixed |= variables.keys()
+        names = {name: name if name in fixed else f"#{next(self.numbers)}" for name in (*variables, *fixed)}
+        self.scope = (outer.parents if in_class else outer).new_child(names)  # functions do not see names of a class
+        self.in_class = of_class
+        yield
+        self.scope, self.in_class = outer, in_class
 
-    def _fields(self, node: ast.AST, scope: _Scope | None) -> Iterator[str]:
-        if isinstance(node, ast.Name):
-            yield f" {self._resolve(node.id, scope)}"
-        elif isinstance(node, Function):
-            yield f" name={self._resolve(node.name, scope)}"
-            yield from self._function(node, scope)
-        elif isinstance(node, ast.Lambda):
-            yield from self._function(node, scope)
-        elif isinstance(node, Comprehension):
-            yield from self._comprehension(node, scope)
-        elif isinstance(node, ast.ClassDef):
-            yield from self._class(node, scope)
-        else:
-            for name, value in ast.iter_fields(node):
-                if name in SKIPPED_FIELDS or value is None or value == []:
-                    continue
-                if name == "annotation" and isinstance(node, ast.AnnAssign) and _in_function(scope):
-                    continue
-                if isinstance(node, ast.JoinedStr):  # Python 3.12.1 adds empty texts
-                    value = [part for part in value if not (isinstance(part, ast.Constant) and part.value == "")]
-                yield f" {name}="
-                if isinstance(value, str) and _binds_by_field(node, name):
-                    yield self._resolve(value, scope)
-                else:
-                    yield from self.write(value, scope)
+    def visit_Name(self, node: ast.Name) -> ast.AST:
+        node.id = self.scope.get(node.id, node.id)
+        return node
 
-    def _resolve(self, name: str, scope: _Scope | None) -> str:
-        """Return what stands for a name where it is used: its number, or the name itself."""
-        while scope is not None:
-            if name in scope.names:
-                if (label := scope.names[name]) is None:
-                    self.count += 1
-                    label = scope.names[name] = f"#{self.count}"
-                return label
-            scope = scope.parent
-        return name
+    def visit_Expr(self, node: ast.Expr) -> ast.AST | None:
+        is_text = isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+        return None if is_text else self.generic_visit(node)
 
-    def _function(self, node: Function | ast.Lambda, scope: _Scope | None) -> Iterator[str]:
-        inner = self._function_scope(node, scope)
-        arguments = node.args
-        for kind in ("posonlyargs", "args", "vararg", "kwonlyargs", "kwarg"):
-            if not (value := getattr(arguments, kind)):
-                continue
-            yield f" {kind}=["
-            for argument in value if isinstance(value, list) else [value]:
-                yield self._resolve(argument.arg, inner)
-                if argument.annotation is not None:
-                    yield ":"
-                    yield from self.write(argument.annotation, scope)
-                yield ","
-            yield "]"
-        for name, outer in (("defaults", arguments.defaults), ("kw_defaults", arguments.kw_defaults)):
-            if outer:
-                yield f" {name}="
-                yield from self.write(outer, scope)
-        for name in ("decorator_list", "returns", "type_params"):
-            if outer_value := getattr(node, name, None):
-                yield f" {name}="
-                yield from self.write(outer_value, scope)
-        yield " body="
-        yield from self.write(node.body, inner)
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST | None:
+        if self.in_class or len(self.scope.maps) == 1:
+            return self.generic_visit(node)
+        assigned = node.value and ast.Assign(targets=[node.target], value=node.value)
+        return assigned and self.generic_visit(assigned)
 
-    def _function_scope(self, node: Function | ast.Lambda, scope: _Scope | None) -> _Scope:
-        arguments = node.args
-        is_lambda = isinstance(node, ast.Lambda)
+    def visit_JoinedStr(self, node: ast.JoinedStr) -> ast.AST:
+        node.values = [part for part in node.values if getattr(part, "value", None) != ""]  # Python 3.12.1 adds those
+        return self.generic_visit(node)
+
+    def visit_ExceptHandler(self, node: Any) -> ast.AST:
+        for field in NAME_FIELDS:
+            if name := getattr(node, field, None):
+                setattr(node, field, self.scope.get(name, name))
+        return self.generic_visit(node)
+
+    visit_MatchAs = visit_MatchStar = visit_MatchMapping = visit_ExceptHandler  # noqa: N815
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:
+        self.visit_body(node, *_bound(node.body), [])
+        return node
+
+    def visit_FunctionDef(self, node: Any) -> ast.AST:
         variables, fixed = _bound(node.body if isinstance(node.body, list) else [node.body])
-        positional = [*arguments.posonlyargs, *arguments.args]
-        others = [*arguments.kwonlyargs, *filter(None, (arguments.vararg, arguments.kwarg))]
+        positional = [*node.args.posonlyargs, *node.args.args]
+        others = [*node.args.kwonlyargs, *filter(None, (node.args.vararg, node.args.kwarg))]
         fixed |= {argument.arg for argument in others}
-        if is_lambda:
-            variables |= {argument.arg for argument in positional}
+        if isinstance(node, ast.Lambda):
+            variables |= dict.fromkeys(argument.arg for argument in positional)
         else:
+            node.name = self.scope.get(node.name, node.name)
             fixed |= {argument.arg for argument in positional}
-        return self._scope(node, variables, fixed, scope)
+        self.visit_body(node, variables, fixed, positional + others)
+        return node
 
-    def _scope(self, node: ast.AST, variables: set[str], fixed: set[str], scope: _Scope | None) -> _Scope:
-        """Return the scope of a node, in which names stay that something may go by."""
-        fixed = fixed | (variables & self.nonlocals)
-        if self.reads_names and any(_reads_names(inner) for inner in ast.walk(node)):
-            fixed |= variables
-        return _Scope(dict.fromkeys(variables) | {name: name for name in fixed}, scope)
+    visit_AsyncFunctionDef = visit_Lambda = visit_FunctionDef  # noqa: N815
 
-    def _comprehension(self, node: Comprehension, scope: _Scope | None) -> Iterator[str]:
-        targets = [generator.target for generator in node.generators]
-        inner = self._scope(node, _stored(targets), set(), scope)
-        for number, generator in enumerate(node.generators):
-            yield f" for={generator.is_async} "
-            yield from self.write(generator.iter, inner if number else scope)
-            yield from self.write(generator.target, inner)
-            yield from self.write(generator.ifs, inner)
-        for name in ("key", "value", "elt"):
-            if hasattr(node, name):
-                yield f" {name}="
-                yield from self.write(getattr(node, name), inner)
+    def visit_body(self, node: Any, variables: dict[str, None], fixed: set[str], arguments: list[ast.arg]) -> None:
+        """Visit the parts around a body in the scope around it, then the body and the names of its arguments."""
+        content, node.body = ast.Module(node.body, []), []
+        self.generic_visit(node)
+        with self.within(content, variables, fixed, isinstance(node, ast.ClassDef)):
+            for argument in arguments:
+                argument.arg = self.scope[argument.arg]
+            node.body = self.generic_visit(content).body  # type: ignore[attr-defined]
 
-    def _class(self, node: ast.ClassDef, scope: _Scope | None) -> Iterator[str]:
-        yield f" name={node.name}"
-        for name in ("bases", "keywords", "decorator_list", "type_params"):
-            if value := getattr(node, name, None):
-                yield f" {name}="
-                yield from self.write(value, scope)
-        variables, fixed = _bound(node.body)
-        yield " body="
-        yield from self.write(node.body, _Scope({name: name for name in variables | fixed}, scope, is_class=True))
+    def visit_ListComp(self, node: Comprehension) -> ast.AST:
+        first = node.generators[0]
+        targets = (inner for generator in node.generators for inner in ast.walk(generator.target))
+        names = [inner.id for inner in targets if isinstance(inner, ast.Name) and isinstance(inner.ctx, ast.Store)]
+        outer, first.iter = self.visit(first.iter), ast.Constant(None)
+        with self.within(node, dict.fromkeys(names), set(), False):
+            self.generic_visit(node)
+        first.iter = outer
+        return node
 
-
-def _is_text(node: object) -> bool:
-    """Return True for a statement that is nothing but a string: a docstring, or a note on an attribute."""
-    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
-
-
-def _stored(targets: list[ast.expr]) -> set[str]:
-    nodes = (node for target in targets for node in ast.walk(target))
-    return {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    visit_SetComp = visit_DictComp = visit_GeneratorExp = visit_ListComp  # noqa: N815
 
 
 def _reads_names(node: ast.AST) -> bool:
-    return (isinstance(node, ast.Name) and node.id in READS_NAMES) or (
-        isinstance(node, ast.Attribute) and node.attr in READS_NAMES
-    )
+    return getattr(node, "id", getattr(node, "attr", None)) in READS_NAMES
 
 
-def _binds_by_field(node: ast.AST, field: str) -> bool:
-    """Return True for a field that binds a name though it is no node of its own."""
-    if isinstance(node, ast.ExceptHandler | ast.MatchAs | ast.MatchStar):
-        return field == "name"
-    return isinstance(node, ast.MatchMapping) and field == "rest"
-
-
-def _bound(body: list[Any]) -> tuple[set[str], set[str]]:
-    """Return the names that a body binds itself: variables, and names that stay."""
-    variables, fixed = set[str](), set[str]()
-    stack: list[tuple[ast.AST, bool]] = [(node, False) for node in body]
+def _bound(body: list[Any]) -> tuple[dict[str, None], set[str]]:
+    """Return the names that a body binds itself: variables in order, and names that stay."""
+    variables, fixed = dict[str, None](), set[str]()
+    stack: list[tuple[Any, bool]] = [(node, False) for node in body]
     while stack:
         node, in_comprehension = stack.pop()
         inner = list(ast.iter_child_nodes(node))
         if isinstance(node, ast.Name):
             if not isinstance(node.ctx, ast.Load) and not in_comprehension:
-                variables.add(node.id)
+                variables[node.id] = None
         elif isinstance(node, ast.NamedExpr):
-            variables.add(node.target.id)
+            variables[node.target.id] = None
         elif isinstance(node, ast.Global | ast.Nonlocal):
             fixed.update(node.names)
         elif isinstance(node, ast.Import | ast.ImportFrom):
             fixed.update((alias.asname or alias.name).split(".")[0] for alias in node.names)
-        elif isinstance(node, Function):
-            (fixed if node.decorator_list else variables).add(node.name)
-            inner = [*node.decorator_list, *node.args.defaults, *filter(None, node.args.kw_defaults)]
+        elif isinstance(node, Function | ast.Lambda):
+            if isinstance(node, Function):
+                variables |= {} if node.decorator_list else {node.name: None}
+                fixed.update([node.name] if node.decorator_list else [])
+            decorators = getattr(node, "decorator_list", [])
+            inner = [*decorators, *node.args.defaults, *filter(None, node.args.kw_defaults)]
         elif isinstance(node, ast.ClassDef):
             fixed.add(node.name)
             inner = [*node.decorator_list, *node.bases, *node.keywords]
-        elif isinstance(node, ast.Lambda):
-            inner = [*node.args.defaults, *filter(None, node.args.kw_defaults)]
-        elif isinstance(node, Comprehension):
-            in_comprehension = True
         else:
-            for field in ("name", "rest"):
-                if _binds_by_field(node, field) and (name := getattr(node, field, None)):
-                    variables.add(name)
+            in_comprehension = in_comprehension or isinstance(node, Comprehension)
+            if isinstance(node, BINDS_BY_FIELD):
+                names = (getattr(node, field, None) for field in NAME_FIELDS)
+                variables |= dict.fromkeys(filter(None, names))
         stack += [(child, in_comprehension) for child in inner]
     return variables, fixed

@@ -31,7 +31,6 @@ from lm.store.thin_curves import THIN_NAME
 from lm.store.validation import (
     checkpoint_checksum,
     validate_checksum,
-    validate_id,
     validate_numbers,
     validate_record,
     with_checksum,
@@ -99,11 +98,7 @@ class Store:
         return (self.work(cell) / "last.ckpt").exists()
 
     def record(self, cell: str, needed: bool = False) -> Record:
-        """Read and check the record of a finished cell.
-
-        Args:
-            cell: its id.
-            needed: whether a missing part that reports need is an error.
+        """Read and check the record of a finished cell; if `needed`, a missing part that reports need is an error.
 
         Raises:
             InputError: if a newer version wrote it.
@@ -117,19 +112,16 @@ class Store:
         if not isinstance(record, dict) or "format" not in record:
             raise DamagedError(f"expected a mapping with its format, found {shown(record)}", path)
         content, record = record, RECORD.read(record, path)
-        problem = validate_record(record, needed) or validate_id(record, cell)
+        problem = validate_record(record, needed)
+        if not problem and record.get("id") != cell:
+            problem = f"id: is of another cell, {shown(record.get('id'))}, expected {cell}, the name of its folder"
         problem = problem or "; ".join(filter(None, (validate_numbers(record), validate_checksum(content))))
         if problem:
             raise DamagedError(problem, path)
         return cast(Record, without_checksum(record))
 
     def rewrite(self, cell: str, record: Record) -> None:
-        """Write a new record of a finished cell, with its checksum; the caller must hold the cell.
-
-        Args:
-            cell: its id.
-            record: all of it; numbers that JSON cannot hold become null.
-        """
+        """Write a record of a finished cell, which the caller holds; numbers that JSON cannot hold become null."""
         write_atomic(self.directory(cell) / "record.json", with_checksum(RECORD.stamped(finite(record))))
 
     def history(self, cell: str) -> Path:
@@ -147,17 +139,9 @@ class Store:
 
     @contextlib.contextmanager
     def lock(self, cell: str, say: LogLine = to_stderr, wait: bool = True) -> Iterator[None]:
-        """Hold a cell in the block, after waiting for the process that holds it.
+        """Hold a cell in the block, after waiting for it, which `say` reports; raise HeldError without `wait`.
 
         A process that sends no heartbeat for a minute loses the cell. Its next write there raises LostError.
-
-        Args:
-            cell: its id.
-            say: called with a line if waiting takes long.
-            wait: False raises instead of waiting.
-
-        Raises:
-            HeldError: if another process holds it and `wait` is False.
         """
         with acquire(self._lease(cell), f"cell {cell[:8]}", self._guarded(cell), say, wait):
             yield
@@ -177,12 +161,7 @@ class Store:
         return current_holder(self._lease(cell))
 
     def watched(self, cell: str, watch: LeaseMonitor) -> Holder | str | None:
-        """Return the process that holds a cell; release the lease and return None if it has expired.
-
-        Args:
-            cell: its id.
-            watch: monitor of its lease, the same for each call.
-        """
+        """Return the process that holds a cell; release its lease and return None if it has expired by its monitor."""
         return release_if_expired(self._lease(cell), watch, self._guarded(cell))
 
     def _lease(self, cell: str) -> Path:
@@ -217,11 +196,7 @@ class Store:
                     self.complete(cell)
 
     def complete(self, cell: str) -> None:
-        """Rename the work folder to the finished cell; the caller must hold the cell.
-
-        Raises:
-            LostError: if another process took the cell over.
-        """
+        """Rename the work folder of a held cell to the finished cell; raise LostError after a takeover."""
         work, directory, before = self.work(cell), self.directory(cell), self._before(cell)
         if not holds_mapping(work / "record.json"):
             remove(work / "record.json")  # damaged by the disk
@@ -258,13 +233,10 @@ class Store:
         return self.work(cell).with_suffix(".before")
 
     def drop(self, cell: str) -> None:
-        """Remove the work folder of a cell; the caller must hold the cell.
+        """Remove the work folder of a held cell; raise LostError after a takeover.
 
         Each file is moved into the staging directory of this process first, which a new holder deletes: a process that
         stalled and lost the cell cannot move the files of the new holder.
-
-        Raises:
-            LostError: if another process took the cell over.
         """
         work = self.work(cell)
         if (lease := guarding_lease(work)) is None:

@@ -37,21 +37,12 @@ def thin_curve(content: str) -> bytes:
 
 
 def read_thin_curve(path: Path) -> dict[str, list[float | None]]:
-    """Read the columns of a thin curve, of one length each.
-
-    Raises:
-        InputError: if the file is damaged or from a newer version.
-        OSError: if it cannot be read.
-    """
+    """Read the columns of a thin curve, of one length each; raise InputError if it is damaged or newer."""
     return _read(path)["columns"]
 
 
 def validate_thin_curve(path: Path, record: Mapping[str, Any]) -> str:
-    """Describe what is wrong with a thin curve of a run that went well; empty if nothing is.
-
-    Raises:
-        OSError: if it cannot be read.
-    """
+    """Describe what is wrong with the thin curve of a finished run; raise OSError if it cannot be read."""
     try:
         thin = _read(path)
     except InputError as error:

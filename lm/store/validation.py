@@ -5,6 +5,7 @@ checksum and with the files beside it. A checksum is no signature: it reveals a 
 of older versions have none, and are checked by the rest alone.
 """
 
+import contextlib
 import csv
 import functools
 import hashlib
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from lm.config.plain import shown
-from lm.config.tree import InputError
+from lm.config.tree import InputError, flatten
 from lm.store.documents import KEPT, read_documents
 from lm.store.files import to_json
 from lm.store.metrics import describe
@@ -54,6 +55,14 @@ def value_at(record: Mapping[str, Any], path: str) -> Any:
     return value
 
 
+def _walk(tree: Any, path: str) -> Iterator[tuple[str, Any]]:
+    """Yield the paths and values of a tree of mappings and lists, inner ones after those around them."""
+    yield path, tree
+    if isinstance(tree, Mapping | list):
+        for name, inner in tree.items() if isinstance(tree, Mapping) else enumerate(tree):
+            yield from _walk(inner, f"{path}/{name}" if path else str(name))
+
+
 # declared types ------------------------------------------------------------------------------------------------------
 
 EXPECTED = {
@@ -62,6 +71,8 @@ EXPECTED = {
     "string_type": "text",
     "bool_type": "true or false",
     "int_type": "a whole number",
+    "greater_than_equal": "a whole number",
+    "literal_error": "one of ok, diverged, failed",
     **dict.fromkeys(("float_type", "finite_number"), "a number"),
 }
 """Descriptions of what was expected, by the type of pydantic's error."""
@@ -77,13 +88,7 @@ def _validator(declared: Any) -> Any:
 
 
 def _errors(value: Any, declared: Any, text: bytes | None = None) -> list[tuple[str, list[str | int], Any]]:
-    """List where a value is not of a declared type: the kind of error, the keys and what is there.
-
-    Args:
-        value: as it was read from JSON.
-        declared: a type of lm/store/record.py.
-        text: the same value as JSON, in which a list may be a tuple; None if no tuple is declared.
-    """
+    """List where a value, also given as JSON if lists stand for tuples, is not of a type: error, keys, content."""
     from pydantic import ValidationError
 
     validator = _validator(declared)
@@ -106,17 +111,7 @@ def _errors(value: Any, declared: Any, text: bytes | None = None) -> list[tuple[
 
 
 def check_shape(value: Any, declared: Any, path: Path, remedy: str) -> None:
-    """Check that a manifest is of its declared type.
-
-    Args:
-        value: as it was read from JSON.
-        declared: a type of lm/store/record.py.
-        path: of the file.
-        remedy: what helps, for the message.
-
-    Raises:
-        InputError: naming the file, the place in it and what is there.
-    """
+    """Raise InputError with a place and the remedy if a manifest, as read from JSON, is not of its declared type."""
     try:
         errors = _errors(value, declared, json.dumps(value, ensure_ascii=False).encode(errors="replace"))
     except RecursionError:
@@ -141,25 +136,19 @@ ALWAYS = (
 IF_OK = ("metrics/nll", "evaluated/tokens", "pairing")
 """Parts of a record that reports need."""
 
-COUNTS = (
-    *("steps", "evaluated/tokens", "provenance/checkpoint/bytes"),
-    *("documents/rows", "documents/each", "test_documents/rows", "test_documents/each"),
-)
-"""Numbers in a record that are not negative."""
 
 INSIDE = ("initial", "final", "reliability")
 """Parts of a record that hold numbers alone, some of them null."""
 
 
 def validate_record(record: Any, needed: bool = True) -> str:
-    """Return what is wrong with the form of a record; an empty text if nothing is.
-
-    Args:
-        record: as it was read; null stands for a part that it does not have.
-        needed: whether a missing part that reports need is an error.
-    """
+    """Return what is wrong with the form of a record; if `needed`, also a missing part that reports need."""
     if not isinstance(record, Mapping):
         return f"expected a mapping, found {shown(record)}"
+    return next(itertools.chain(_type_problems(record, needed), _number_problems(record)), "")
+
+
+def _type_problems(record: Mapping[str, Any], needed: bool) -> Iterator[str]:
     for kind, place, value in _errors(record, Record):
         section = len(place) == 1 or (len(place) == 2 and place[0] in ("provenance", "data", "evaluated"))
         partial = kind == "missing" and section
@@ -167,68 +156,22 @@ def validate_record(record: Any, needed: bool = True) -> str:
             continue  # older versions wrote fewer parts; those of numbers alone are checked below
         path = "/".join(map(str, place))
         if kind == "missing":
-            return f"{path.rpartition('/')[0]}: expected {place[-1]}, found {shown(value)}"
-        expected = "one of ok, diverged, failed" if kind == "literal_error" else EXPECTED.get(kind, "another value")
-        return f"{path}: expected {expected}, found {shown(value)}"
-    for path in COUNTS:
-        if (value_at(record, path) or 0) < 0:
-            return f"{path}: expected a whole number, found {shown(value_at(record, path))}"
+            yield f"{path.rpartition('/')[0]}: expected {place[-1]}, found {shown(value)}"
+        yield f"{path}: expected {EXPECTED.get(kind, 'another value')}, found {shown(value)}"
     parts = ALWAYS + (IF_OK if record.get("status") == "ok" else ()) if needed else ("status",)
     if missing := [path for path in parts if value_at(record, path) is None]:
-        return f"has no {', '.join(missing)}"
-    problems: Iterator[str] = itertools.chain(
-        *(_not_numbers(record.get(part) or {}, part) for part in INSIDE),
-        _unequal_layers(record),
-        _bad_lengths(record),
-        _bad_bins(record),
-        _not_finite(record),
-    )
-    return next(problems, "")
+        yield f"has no {', '.join(missing)}"
 
 
-def validate_id(record: Mapping[str, Any], cell: str) -> str:
-    """Return that a record is in the folder of another cell; an empty text if its id is the folder's name."""
-    written = record.get("id")
-    if written == cell:
-        return ""
-    return f"id: is of another cell, {shown(written)}, expected {cell}, the name of its folder"
-
-
-def _not_numbers(value: Any, path: str) -> Iterator[str]:
-    """Yield leaves of a tree that are no numbers, and lists of lists of several lengths."""
-    if isinstance(value, Mapping):
-        for name, inner in value.items():
-            yield from _not_numbers(inner, f"{path}/{name}")
-    elif isinstance(value, list):
-        lengths = {len(inner) if isinstance(inner, list) else None for inner in value}
-        if len(lengths) > 1:
-            yield f"{path}: expected numbers, or lists of one length"
-        for index, inner in enumerate(value):
-            yield from _not_numbers(inner, f"{path}/{index}")
-    elif value is not None and not is_number(value):
-        yield f"{path}: expected a number, found {shown(value)}"
-
-
-def _unequal_layers(record: Mapping[str, Any]) -> Iterator[str]:
-    """Yield lists that have other lengths in `final` than in `initial`."""
-    first, last = _lists(record.get("initial") or {}), _lists(record.get("final") or {})
-    for path in first.keys() & last.keys():
-        if len(first[path]) != len(last[path]):
-            yield f"final{path}: expected {len(first[path])} entries as in initial{path}, found {len(last[path])}"
-
-
-def _lists(tree: Mapping[str, Any], path: str = "") -> dict[str, list[Any]]:
-    lists: dict[str, list[Any]] = {}
-    for name, inner in tree.items():
-        if isinstance(inner, list):
-            lists[f"{path}/{name}"] = inner
-        elif isinstance(inner, Mapping):
-            lists |= _lists(inner, f"{path}/{name}")
-    return lists
-
-
-def _bad_lengths(record: Mapping[str, Any]) -> Iterator[str]:
-    """Yield lengths of context that lack their measurements."""
+def _number_problems(record: Mapping[str, Any]) -> Iterator[str]:
+    """Yield numbers, lists and bins that a record of the right types must not hold."""
+    for part in INSIDE:
+        yield from _not_numbers(record.get(part) or {}, part)
+    first, last = (flatten(record.get(part) or {}) for part in ("initial", "final"))
+    for name in first.keys() & last.keys():  # lists by layer
+        if isinstance(first[name], list) and isinstance(last[name], list) and len(first[name]) != len(last[name]):
+            path, size = name.replace(".", "/"), len(first[name])
+            yield f"final/{path}: expected {size} entries as in initial/{path}, found {len(last[name])}"
     lengths = value_at(record, "evaluations/lengths") or {}
     if not isinstance(lengths, Mapping):
         yield f"evaluations/lengths: expected a mapping, found {shown(lengths)}"
@@ -239,38 +182,38 @@ def _bad_lengths(record: Mapping[str, Any]) -> Iterator[str]:
             yield f"{path}: expected what was measured at a number of tokens, found {shown(measured)}"
         elif "error" not in measured:
             for name in ("nll", "sliding_nll", "by_position"):
-                inside = (
-                    _not_numbers(measured[name], f"{path}/{name}") if name in measured else [f"{path}: has no {name}"]
-                )
-                yield from inside
-
-
-def _bad_bins(record: Mapping[str, Any]) -> Iterator[str]:
-    """Yield problems of a reliability diagram: its bins are not those of the evaluated tokens."""
-    diagram = record.get("reliability")
-    if not diagram:
-        return
-    bins = {name: diagram.get(name) or [] for name in ("count", "confidence", "accuracy")}
+                if name not in measured:
+                    yield f"{path}: has no {name}"
+                yield from _not_numbers(measured.get(name), f"{path}/{name}")
+    bins = _bins(record)
     for name, values in bins.items():
         if not isinstance(values, list) or (name == "count" and not all(map(is_number, values))):
             yield f"reliability/{name}: expected a list of numbers, found {shown(values)}"
-            return
     sizes = {name: len(values) for name, values in bins.items()}
     if len(set(sizes.values())) > 1:
         yield f"reliability: expected as many bins of each kind, found {sizes}"
-    counted, tokens = sum(bins["count"]), value_at(record, "evaluated/tokens")
-    if tokens is not None and counted != tokens:
+    counted, tokens = sum(bins.get("count", [])), value_at(record, "evaluated/tokens")
+    if bins and tokens is not None and counted != tokens:
         yield f"reliability/count: adds up to {counted:,}, expected the {tokens:,} tokens that were evaluated"
+    for path, value in _walk(record, ""):  # NaN and infinities, which Python reads from JSON and training never writes
+        if isinstance(value, float) and not math.isfinite(value):
+            yield f"{path}: expected a number, found {shown(value)}"
 
 
-def _not_finite(tree: Any, path: str = "") -> Iterator[str]:
-    """Yield paths to NaN or an infinity, which Python reads from JSON and training never writes."""
-    for name, inner in tree.items() if isinstance(tree, Mapping) else enumerate(tree):
-        here = f"{path}/{name}" if path else str(name)
-        if isinstance(inner, float) and not math.isfinite(inner):
-            yield f"{here}: expected a number, found {shown(inner)}"
-        elif isinstance(inner, (Mapping, list)):
-            yield from _not_finite(inner, here)
+def _bins(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the counts, confidences and accuracies of a reliability diagram; nothing without one."""
+    diagram = record.get("reliability")
+    return {name: diagram.get(name) or [] for name in ("count", "confidence", "accuracy")} if diagram else {}
+
+
+def _not_numbers(tree: Any, path: str) -> Iterator[str]:
+    """Yield leaves of a tree that are no numbers, and lists of lists of several lengths."""
+    for place, value in _walk(tree, path):
+        if isinstance(value, list):
+            if len({len(inner) if isinstance(inner, list) else None for inner in value}) > 1:
+                yield f"{place}: expected numbers, or lists of one length"
+        elif value is not None and not isinstance(value, Mapping) and not is_number(value):
+            yield f"{place}: expected a number, found {shown(value)}"
 
 
 # the checksum of a record --------------------------------------------------------------------------------------------
@@ -313,28 +256,21 @@ def validate_checksum(content: Mapping[str, Any]) -> str:
 
 def validate_numbers(record: Mapping[str, Any]) -> str:
     """Return the first part of a record that contradicts the rest of it; an empty text if none does."""
-    if record.get("status") == "ok":
-        for part in ("diverged", "error"):
-            if record.get(part) is not None:
-                return f"{part}: expected nothing beside status ok, found {shown(record[part])}"
-    return next(itertools.chain(_out_of_range(record), _contradictions(record), _not_the_diagram(record)), "")
-
-
-def _out_of_range(record: Mapping[str, Any]) -> Iterator[str]:
-    """Yield metrics outside their declared ranges."""
-    for part in ("metrics", "cost"):
-        for name, value in (record.get(part) or {}).items():
-            low, high = describe(name).range
-            if value is None or low - SLACK <= value <= high + SLACK:
-                continue
-            expected = f"{low:zg} to {high:zg}" if math.isfinite(low) else f"{high:zg} or less"
-            expected = f"{low:zg} or more" if math.isinf(high) else expected
-            yield f"{part}/{name}: expected {expected}, found {shown(value)}"
+    return next(_contradictions(record), "")
 
 
 def _contradictions(record: Mapping[str, Any]) -> Iterator[str]:
-    """Yield numbers that a record holds twice, in two forms, with different values."""
+    for part in ("diverged", "error") if record.get("status") == "ok" else ():
+        if record.get(part) is not None:
+            yield f"{part}: expected nothing beside status ok, found {shown(record[part])}"
     metrics: Mapping[str, Any] = record.get("metrics") or {}
+    for part, values in (("metrics", metrics), ("cost", record.get("cost") or {})):
+        for name, value in values.items():
+            low, high = describe(name).range
+            if value is not None and not low - SLACK <= value <= high + SLACK:
+                expected = f"{low:zg} to {high:zg}" if math.isfinite(low) else f"{high:zg} or less"
+                expected = f"{low:zg} or more" if math.isinf(high) else expected
+                yield f"{part}/{name}: expected {expected}, found {shown(value)}"
     for name, value in metrics.items():
         loss = metrics.get(name.replace("perplexity", "nll"))
         if value is None or loss is None or name.partition("@")[0] not in ("perplexity", "test_perplexity"):
@@ -348,46 +284,36 @@ def _contradictions(record: Mapping[str, Any]) -> Iterator[str]:
         first, second = value_at(record, path), value_at(record, other)
         if is_number(first) and is_number(second) and not math.isclose(first, second, rel_tol=ROUNDING):
             yield f"{path}: expected {second:z.9g}, as in {other}, found {shown(first)}"
-
-
-def _not_the_diagram(record: Mapping[str, Any]) -> Iterator[str]:
-    """Yield accuracy and ECE that differ from those of the reliability diagram of the same tokens."""
-    diagram = record.get("reliability")
-    if not diagram or not sum(diagram.get("count") or [0]):
-        return
-    bins = list(zip(*(diagram.get(name) or [] for name in ("count", "confidence", "accuracy")), strict=True))
-    if not all(map(is_number, itertools.chain(*bins))):
-        return
+    bins = list(zip(*_bins(record).values(), strict=True))
     tokens = sum(count for count, _, _ in bins)
+    if not tokens or not all(map(is_number, itertools.chain(*bins))):
+        return
     of_diagram = {
         "accuracy": sum(count * right for count, _, right in bins) / tokens,
         "ece": sum(count * abs(right - confidence) for count, confidence, right in bins) / tokens,
     }
-    for name, expected in of_diagram.items():
-        value = (record.get("metrics") or {}).get(name)
-        if value is not None and not math.isclose(value, expected, rel_tol=0, abs_tol=SLACK):
-            yield f"metrics/{name}: expected {expected:z.9g}, which reliability gives, found {shown(value)}"
+    for name, expected_value in of_diagram.items():
+        value = metrics.get(name)
+        if value is not None and not math.isclose(value, expected_value, rel_tol=0, abs_tol=SLACK):
+            yield f"metrics/{name}: expected {expected_value:z.9g}, which reliability gives, found {shown(value)}"
 
 
 # the files beside a record -------------------------------------------------------------------------------------------
 
 
 def validate_files(record: Mapping[str, Any], folder: Path) -> tuple[str, dict[str, str]]:
-    """Compare a record of sound form with the files beside it.
+    """Return what is wrong with a record of sound form beside its files, and with its losses by document.
 
-    Args:
-        record: of a sound form.
-        folder: of the record.
-
-    Returns:
-        What is wrong with the record, or an empty text; by quantity of KEPT what is wrong with its losses by document,
-        beginning with the name of their file.
+    The latter are by quantity of KEPT, each text beginning with the name of the file.
     """
-    problem, damaged = _too_many_steps(record, folder / "config.yaml"), dict[str, str]()
-    if record.get("status") != "ok":
-        return problem, damaged
+    problem, damaged, steps = "", dict[str, str](), record.get("steps")
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        match = MAX_STEPS.search((folder / "config.yaml").read_text(encoding="utf-8"))
+        if match is not None and steps is not None and steps > int(match[1]):
+            most = f"{int(match[1]):,} at most, trainer.max_steps of its configuration"
+            problem = f"steps: expected {most}, found {steps:,}"
     for quantity, (part, file) in KEPT.items():
-        if not record.get(part):
+        if record.get("status") != "ok" or not record.get(part):
             continue
         try:
             losses = read_documents(folder / file, record, quantity)
@@ -401,26 +327,8 @@ def validate_files(record: Mapping[str, Any], folder: Path) -> tuple[str, dict[s
     return problem, damaged
 
 
-def _too_many_steps(record: Mapping[str, Any], config: Path) -> str:
-    """Return that a run took more steps than its configuration allows; an empty text otherwise, or if unknown."""
-    steps = record.get("steps")
-    if steps is None:
-        return ""
-    try:
-        match = MAX_STEPS.search(config.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError):
-        return ""
-    if match is None or steps <= int(match[1]):
-        return ""
-    return f"steps: expected {int(match[1]):,} at most, trainer.max_steps of its configuration, found {steps:,}"
-
-
 def checkpoint_checksum(checkpoint: Path) -> Weights | None:
-    """Return the size in bytes and the hash of a checkpoint; None if there is no such file.
-
-    Raises:
-        OSError: if it cannot be read.
-    """
+    """Return the size and hash of a checkpoint; None if it is no file; raise OSError if it cannot be read."""
     if not checkpoint.is_file():  # a sharding strategy may leave a folder
         return None
     with open(checkpoint, "rb") as file:
@@ -428,11 +336,7 @@ def checkpoint_checksum(checkpoint: Path) -> Weights | None:
 
 
 def validate_checkpoint(record: Mapping[str, Any], checkpoint: Path) -> str:
-    """Return that a checkpoint is not the one of a record; an empty text if it is, or the record has no hash of it.
-
-    Raises:
-        OSError: if it cannot be read.
-    """
+    """Return that a checkpoint's hash is not that of its record, else an empty text; raise OSError if unreadable."""
     written = value_at(record, "provenance/checkpoint")
     if written is None or checkpoint_checksum(checkpoint) == written:
         return ""
@@ -460,30 +364,31 @@ def validate_curve(path: Path, record: Mapping[str, Any]) -> str:
 
 
 def validate_curve_text(content: str, record: Mapping[str, Any]) -> str:
-    """Return what is wrong with the content of a learning curve; an empty text if nothing is.
+    """Return what is wrong with the content of a learning curve; an empty text if nothing is."""
+    return next(_curve_problems(content, record), "")
 
-    Without a checksum, as in records of older versions, its last step and the distances between its rows are checked:
-    training and validation are each measured at equal distances.
+
+def _curve_problems(content: str, record: Mapping[str, Any]) -> Iterator[str]:
+    """Yield differences from the checksum; without one, as in older records, wrong rows and gaps between them.
+
+    Training and validation are each measured at equal distances. Distances may differ by one: with accumulated
+    gradients, a count of batches may fall between two steps.
     """
     written, last, rows = record.get("curve"), record.get("steps"), max(0, content.count("\n") - 1)
     if written:
-        if curve_checksum(content) == written:
-            step = content.rstrip("\n").rpartition("\n")[2].partition(",")[0]
-            ends = last is None or step == str(last)
-            return "" if ends else f"ends at step {step}, and its record says {last:,}: one of them was changed"
+        step = content.rstrip("\n").rpartition("\n")[2].partition(",")[0]
         if rows != written.get("rows"):
-            return f"has {rows} rows, expected {written.get('rows')}"
-        return "is not what training wrote: its hash differs from the record's"
+            yield f"has {rows} rows, expected {written.get('rows')}"
+        if curve_checksum(content) != written:
+            yield "is not what training wrote: its hash differs from the record's"
+        if last is not None and step != str(last):
+            yield f"ends at step {step}, and its record says {last:,}: one of them was changed"
+        return
     if not content.endswith("\n"):
-        return f"ends in the middle of row {rows + 1}"
+        yield f"ends in the middle of row {rows + 1}"
     head, *body = csv.reader(io.StringIO(content))
     if not head or head[0] != "step" or not body:
-        return "expected a column of steps and rows of numbers"
-    return next(_bad_rows(head, body), "") or next(_bad_steps(head, body, last), "")
-
-
-def _bad_rows(head: list[str], body: list[list[str]]) -> Iterator[str]:
-    """Yield rows that are too short or too long, and texts that are no numbers."""
+        yield "expected a column of steps and rows of numbers"
     for index, row in enumerate(body, start=1):
         if len(row) != len(head):
             yield f"row {index} has {len(row)} of {len(head)} columns"
@@ -492,10 +397,6 @@ def _bad_rows(head: list[str], body: list[list[str]]) -> Iterator[str]:
                 int(text) if name == "step" else float(text or "nan")
             except ValueError:
                 yield f"row {index}, {name}: expected a number, found {shown(text)}"
-
-
-def _bad_steps(head: list[str], body: list[list[str]], last: int | None) -> Iterator[str]:
-    """Yield that steps are not in order, end before the run did, or lack some in between."""
     steps = [int(row[0]) for row in body]
     if any(after <= before for before, after in itertools.pairwise(steps)):
         yield "its steps are not in order"
@@ -505,14 +406,6 @@ def _bad_steps(head: list[str], body: list[list[str]], last: int | None) -> Iter
         column = head.index(name) if name in head else None
         measured = [step for step, row in zip(steps, body, strict=True) if column is not None and row[column]]
         regular = [step for step in measured if step > 1 or name != "train_loss"]  # the first step is measured too
-        if regular and _has_gap(regular):
+        distances = [after - before for before, after in itertools.pairwise([0, *regular])]
+        if len(distances) > 1 and max(distances) > min(distances[:-1]) + 1:
             yield f"{name}: rows are missing between steps"
-
-
-def _has_gap(steps: list[int]) -> bool:
-    """Return True if one of the steps is missing that come at equal distances, but for the last.
-
-    Distances may differ by one: with accumulated gradients, a count of batches may fall between two steps.
-    """
-    *distances, final = (after - before for before, after in itertools.pairwise([0, *steps]))
-    return bool(distances) and max(*distances, final) > min(distances) + 1

@@ -12,43 +12,17 @@ import torch
 from lightning.fabric.plugins import TorchCheckpointIO
 from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy, SingleDeviceStrategy
 from lightning.pytorch.strategies.launchers import subprocess_script
-from lightning.pytorch.utilities import GradClipAlgorithmType, rank_zero_only
+from lightning.pytorch.utilities import rank_zero_only
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 Batch = TypeVar("Batch")
 
 
-# precision and device ------------------------------------------------------------------------------------------------
-
-
 def to_device(trainer: Any, batch: Batch) -> Batch:
     """Move a batch to the trainer's device and into its precision."""
     moved: Batch = trainer.strategy.batch_to_device(trainer.precision_plugin.convert_input(batch))
     return moved
-
-
-def evaluating(trainer: Any) -> contextlib.AbstractContextManager[Any]:
-    """Return the context of a validation step: autocast, if the precision needs it."""
-    context: contextlib.AbstractContextManager[Any] = trainer.precision_plugin.val_step_context()
-    return context
-
-
-def stepping(trainer: Any) -> contextlib.AbstractContextManager[Any]:
-    """Return the context of a training step."""
-    context: contextlib.AbstractContextManager[Any] = trainer.precision_plugin.train_step_context()
-    return context
-
-
-def convert(trainer: Any, module: nn.Module) -> None:
-    """Convert the weights of a module to the trainer's precision."""
-    trainer.precision_plugin.convert_module(module)
-
-
-def device_of(trainer: Any) -> torch.device:
-    """Return the device of this process."""
-    device: torch.device = trainer.strategy.root_device
-    return device
 
 
 def has_full_parameters(trainer: Any) -> bool:
@@ -68,15 +42,6 @@ class InPlace(TorchCheckpointIO):
         content = io.BytesIO()  # a full disk is then an OSError, not one of torch's writer
         torch.save(checkpoint, content)
         Path(path).write_bytes(content.getbuffer())
-
-
-def save_in_place(trainer: Any) -> None:
-    """Write checkpoints by `InPlace`, unless the strategy writes them itself, in shards."""
-    if has_full_parameters(trainer):
-        trainer.strategy.checkpoint_io = InPlace()
-
-
-# processes -----------------------------------------------------------------------------------------------------------
 
 
 def data_group(trainer: Any) -> Any:
@@ -99,7 +64,7 @@ def reduce_over_processes(trainer: Any, values: Tensor, how: Literal["mean", "su
 def gather_heads(trainer: Any, values: Tensor) -> Tensor:
     """Concatenate the heads, (..., h), of all processes that divide the layers of a model."""
     group = trainer.strategy.device_mesh["tensor_parallel"].get_group()
-    everywhere: Tensor = trainer.strategy.all_gather(values.to(device_of(trainer)), group=group)
+    everywhere: Tensor = trainer.strategy.all_gather(values.to(trainer.strategy.root_device), group=group)
     return torch.cat(list(everywhere), dim=-1)
 
 
@@ -122,14 +87,6 @@ def on_processes_launched(callback: Callable[[Any], None]) -> Iterator[None]:
         yield
     finally:
         launcher._launch_process_observer = before
-
-
-# parts ---------------------------------------------------------------------------------------------------------------
-
-
-def clips_by_value(algorithm: Any) -> bool:
-    """Return True if gradients are clipped entry by entry, which Lightning says by an enum."""
-    return algorithm == GradClipAlgorithmType.VALUE
 
 
 def runs_compiled(module: nn.Module) -> bool:

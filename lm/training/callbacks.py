@@ -13,7 +13,7 @@ import lightning.pytorch.callbacks as lightning_callbacks
 from lightning.pytorch import Callback
 from lightning.pytorch.callbacks.progress.progress_bar import ProgressBar
 
-from lm.config.components import build_class, resolve_class
+from lm.config.components import build, resolve
 from lm.config.imported import import_object
 from lm.config.plain import shown
 from lm.config.tree import InputError, Tree
@@ -26,12 +26,13 @@ STOPS = (
     "would end a run by what it sees. Arms would then have seen different numbers of tokens, and their differences "
     "would not be paired; expected trainer.max_steps alone, or a sweep with a pruner"
 )
+# settings of early stopping that people look for, and the reason why there are none
 REASONS = dict.fromkeys(
     ("early_stop", "early_stopping", "early_stopping_patience", "early_stop_callback", "min_delta", "patience"),
     f"early stopping {STOPS}",
 )
-"""Settings of early stopping that people look for, and the reason why there are none."""
 
+# callbacks of Lightning that a run cannot have, and the reason
 REFUSED: dict[type[Callback], str] = {
     lightning_callbacks.EarlyStopping: STOPS,
     lightning_callbacks.Timer: STOPS,
@@ -48,14 +49,12 @@ REFUSED: dict[type[Callback], str] = {
     lightning_callbacks.ThroughputMonitor: "needs a logger, and the trainer has none; the record has tokens a second",
     lightning_callbacks.BasePredictionWriter: "has nothing to write: nothing is predicted",
 }
-"""Callbacks of Lightning that a run cannot have, and the reason."""
 
 
 def resolve_callbacks(entries: Sequence[Any] | None) -> list[Tree] | None:
     """Fill in every default of `trainer.callbacks`; None without callbacks.
 
-    Raises:
-        InputError: for a class that is no callback, takes other arguments, or cannot be used here.
+    Raises InputError for a class that is no callback, takes other arguments, or cannot be used here.
     """
     nodes = [_resolved(node, f"{PATH}[{index}]") for index, node in enumerate(entries or [])]
     for index, node in enumerate(nodes):
@@ -75,14 +74,7 @@ def _resolved(node: Any, path: str) -> Tree:
     harmless = node.get("harmless", False)
     if not isinstance(harmless, bool):
         raise InputError(f"{path}.harmless: expected true or false, found {shown(harmless)}")
-    cls = _callback_class(node["class_path"], path)
-    arguments = resolve_class(cls, node.get("init_args"), path)
-    name = f"{cls.__module__}.{cls.__qualname__}"
-    return {"class_path": name, "init_args": arguments} | ({"harmless": True} if harmless else {})
-
-
-def _callback_class(name: str, path: str) -> type[Callback]:
-    """Import the class that a dotted path names. Raises InputError if it cannot be used, with the reason."""
+    name = node["class_path"]
     if "." not in name and hasattr(lightning_callbacks, name):
         name = f"{lightning_callbacks.__name__}.{name}"
     if not all(part.isidentifier() for part in name.split(".")) or "." not in name:
@@ -97,7 +89,9 @@ def _callback_class(name: str, path: str) -> type[Callback]:
         reason = f"sets trainer.should_stop, and {STOPS}"
     if reason is not None:
         raise InputError(f"{path}: {cls.__name__} {reason}")
-    return cls
+    arguments = resolve(node.get("init_args"), cls, path)
+    resolved = {"class_path": f"{cls.__module__}.{cls.__qualname__}", "init_args": arguments}
+    return resolved | ({"harmless": True} if harmless else {})
 
 
 def _stops(cls: type) -> bool:
@@ -119,37 +113,22 @@ def _stops(cls: type) -> bool:
 def build_callbacks(nodes: Sequence[Tree] | None) -> list[Callback]:
     """Build the callbacks of resolved nodes, and a guard that none of them ends the run.
 
-    Raises:
-        InputError: if a constructor refuses its arguments.
+    Raises InputError if a constructor refuses its arguments.
     """
     callbacks = [
-        build_class(import_object(node["class_path"], PATH), node["init_args"], f"{PATH}[{index}]")
+        build(node["init_args"], import_object(node["class_path"], PATH), f"{PATH}[{index}]")
         for index, node in enumerate(nodes or [])
     ]
     return [*callbacks, Guard()] if callbacks else []
 
 
-def identity_callbacks(nodes: Sequence[Tree] | None) -> list[Tree]:
-    """Return the resolved nodes that are part of a cell's identity."""
-    return [node for node in nodes or [] if not node.get("harmless")]
-
-
 class Guard(Callback):
     """A callback that fails a run which a callback before it would end early."""
 
-    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, *args: Any, **kwargs: Any) -> None:
         """Raise ValueError if a callback asked the trainer to stop."""
-        self._check(trainer)
-
-    def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
-        """Raise ValueError if a callback asked the trainer to stop."""
-        self._check(trainer)
-
-    def on_train_end(self, trainer: Any, pl_module: Any) -> None:
-        """Raise ValueError if a callback asked the trainer to stop."""
-        self._check(trainer)
-
-    def _check(self, trainer: Any) -> None:
         recorder = next(callback for callback in trainer.callbacks if isinstance(callback, Recorder))
         if trainer.should_stop and recorder.diverged is None and not recorder.pruned:
             raise ValueError(f"{PATH}: a callback set trainer.should_stop, and {STOPS}")
+
+    on_validation_end = on_train_end = on_train_batch_end

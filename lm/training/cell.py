@@ -21,7 +21,7 @@ from lm.model.flops import flops_per_token
 from lm.model.parametrization import scales, without_standard
 from lm.model.transformer import Model, build_and_initialize
 from lm.training.adapter import quiet
-from lm.training.callbacks import build_callbacks, identity_callbacks, resolve_callbacks
+from lm.training.callbacks import build_callbacks, resolve_callbacks
 from lm.training.recorder import Recorder
 from lm.training.run import AUTO, EXECUTION, MAY_BE_NONE, SETTINGS, UNSOUND, RunConfig, Trainer
 from lm.training.schedule import in_steps
@@ -29,8 +29,8 @@ from lm.training.strategies import Processes, check_model, check_sharded, proces
 
 MOST_PARAMETERS = 10**12
 
+# settings of the data that only determine the text, whose fingerprint and tokenizer hash are in the identity
 TEXT = frozenset(("corpus", "tokenizer", "split"))
-"""Settings of the data that only determine the text, whose fingerprint and tokenizer hash are in the identity."""
 
 
 @dataclass(frozen=True)
@@ -48,34 +48,19 @@ class BuiltCell:
 
 @dataclass(frozen=True)
 class Cell:
-    """One run, checked and identified.
+    """One run, checked and identified."""
 
-    Args:
-        config: the resolved configuration.
-        facts: statistics of its text.
-        id: the hash of all that determines its numbers.
-    """
-
-    config: Tree
+    config: Tree  # resolved
     facts: TextStats
-    id: str
+    id: str  # the hash of all that determines its numbers
 
     def open(self) -> BuiltCell:
         """Build the parts of the cell."""
-        return with_data(build(self.config, RunConfig), self.facts)
+        run: RunConfig = build(self.config, RunConfig)
+        return BuiltCell(run, _data(run, self.facts), self.facts)
 
 
-def with_data(run: RunConfig, facts: TextStats) -> BuiltCell:
-    """Return a run with its data, whose text is prepared already."""
-    with blame("data"):
-        data = run.data(run.order_seed)
-    data.facts = facts
-    data.setup("fit")
-    return BuiltCell(run, data, facts)
-
-
-IDENTITY = 1
-"""Version of the identity, apart from the formats of files: another one would orphan every cell."""
+IDENTITY = 1  # version of the identity, apart from the formats of files: another one would orphan every cell
 
 
 def identity(config: Tree, facts: TextStats) -> str:
@@ -94,7 +79,7 @@ def _identified(config: Tree, facts: TextStats) -> Tree:
         for key, value in config["trainer"].items()
         if key not in EXECUTION and key not in UNSOUND and value != defaults.get(key)
     }
-    if callbacks := identity_callbacks(trainer.pop("callbacks", None)):
+    if callbacks := [node for node in trainer.pop("callbacks", None) or [] if not node.get("harmless")]:
         trainer["callbacks"] = callbacks
     options = config["data"]["init_args"].items()
     data = {"class_path": config["data"]["class_path"], **{key: value for key, value in options if key not in TEXT}}
@@ -113,8 +98,7 @@ def seedless(config: Tree) -> Tree:
     return {key: None if key == "seed" else value for key, value in config.items() if key != "data_seed"}
 
 
-SEED = "\0seed\0"
-"""Placeholder for a seed."""
+SEED = "\0seed\0"  # placeholder for a seed
 
 
 def seeded(cell: Cell, seeds: Sequence[int]) -> list[Cell]:
@@ -139,10 +123,18 @@ def with_seed(cell: Cell, seed: int) -> Cell:
 def check(tree: Tree) -> Cell:
     """Resolve a configuration, prepare its text and run its model on one row: a cell that can be trained.
 
-    Raises:
-        InputError: for anything that would prevent its training.
+    Raises InputError for anything that would prevent its training.
     """
-    _refuse_auto(tree)
+    trainer = tree.get("trainer")
+    for name in AUTO:
+        value = trainer.get(name) if isinstance(trainer, Mapping) else None
+        if value == "auto":
+            raise InputError(
+                f"trainer.{name}: auto is measured at the start of `lm fit`, `lm ablate` and `lm sweep`, for all cells "
+                "alike; here name one"
+            )
+        if isinstance(value, str) and value.lower() == "auto":
+            raise InputError(f"trainer.{name}: found {shown(value)}; did you mean auto?")
     config = resolve(tree, RunConfig)
     if config["data_seed"] is None:
         del config["data_seed"]
@@ -153,8 +145,14 @@ def check(tree: Tree) -> Cell:
         options = config["optim"]["schedule"]["init_args"]
         options["warmup"] = in_steps(share, config["trainer"]["max_steps"])
     facts = _facts(canonical(config["data"]), run)
-    data = with_data(run, facts).data
-    sharing = _check_execution(run, data, config["trainer"])
+    data = _data(run, facts)
+    _check_settings(config["trainer"])
+    key = canonical({**config["trainer"], "callbacks": None})
+    if key not in _processes_of:
+        with blame("trainer"), quiet():  # Lightning checks accelerator, strategy and precision against this machine
+            _processes_of[key] = processes(run.trainer(Recorder(Path(), data)))
+    sharing = _processes_of[key]
+    data.check_devices(sharing.rows)
     if sharing.model_is_shared or (sharing.rows > 1 and not config["trainer"]["sync_batchnorm"]):
         with blame("model"), torch.device("meta"):
             check_model(run.model(facts.vocabulary, data.context), run.optim.optimizer, sharing)
@@ -172,25 +170,17 @@ def check(tree: Tree) -> Cell:
 def checked_unread(tree: Tree) -> Tree:
     """Resolve a configuration and build its parts without reading its text or checking this machine's devices.
 
-    Files and devices of another machine may be missing here; settings may be `auto`.
-
-    Raises:
-        InputError: for what would prevent training with any text on any machine.
+    Files and devices of another machine may be missing here; settings may be `auto`. Raises InputError for what would
+    prevent training with any text on any machine.
     """
     config = resolve(tree, RunConfig)
     build_callbacks(resolve_callbacks(tree["trainer"].get("callbacks")))
     run: RunConfig = build(config, RunConfig)
     _check_settings(config["trainer"])
-    with blame("data"):
-        data = run.data(run.order_seed)
     with blame("model"), torch.device("meta"):
-        _checked_model(run, STAND_IN_VOCABULARY, data.context)
+        _checked_model(run, 256, _data(run).context)  # the vocabulary of bytes, as the text is not read
     _try_optim(run, config)
     return config
-
-
-STAND_IN_VOCABULARY = 256
-"""Vocabulary size used for a text that is not read."""
 
 
 def _try_optim(run: RunConfig, config: Tree) -> None:
@@ -199,20 +189,6 @@ def _try_optim(run: RunConfig, config: Tree) -> None:
         run.optim.try_out(
             config["trainer"]["max_steps"], scales(getattr(run.model, "keywords", {}).get("parametrization"))
         )
-
-
-def _refuse_auto(tree: Tree) -> None:
-    """Refuse `auto` for settings that are measured only at the start of an experiment."""
-    trainer = tree.get("trainer")
-    for name in AUTO:
-        value = trainer.get(name) if isinstance(trainer, Mapping) else None
-        if value == "auto":
-            raise InputError(
-                f"trainer.{name}: auto is measured at the start of `lm fit`, `lm ablate` and `lm sweep`, for all cells "
-                "alike; here name one"
-            )
-        if isinstance(value, str) and value.lower() == "auto":
-            raise InputError(f"trainer.{name}: found {shown(value)}; did you mean auto?")
 
 
 def _checked_model(run: RunConfig, vocabulary: int, context: int) -> Model:
@@ -228,8 +204,7 @@ def _checked_model(run: RunConfig, vocabulary: int, context: int) -> Model:
     return model
 
 
-ACCELERATORS = ("auto", "gpu", *sorted(AcceleratorRegistry.available_accelerators()))
-"""All accelerators that Lightning supports, on any machine."""
+ACCELERATORS = ("auto", "gpu", *sorted(AcceleratorRegistry.available_accelerators()))  # of Lightning, on any machine
 
 
 def _check_settings(settings: Tree) -> None:
@@ -263,29 +238,25 @@ def _check_settings(settings: Tree) -> None:
         )
 
 
-def _check_execution(run: RunConfig, data: Data, settings: Tree) -> Processes:
-    """Return the processes that share the run. Raises InputError if they cannot."""
-    _check_settings(settings)
-    key = canonical({**settings, "callbacks": None})
-    if key not in _processes_of:
-        with blame("trainer"), quiet():  # Lightning checks accelerator, strategy and precision against this machine
-            _processes_of[key] = processes(run.trainer(Recorder(Path(), data)))
-    data.check_devices(_processes_of[key].rows)
-    return _processes_of[key]
-
-
-_processes_of: dict[str, Processes] = {}
-"""Processes of a trainer by its settings; settings that arms have in common are checked once."""
-
-
+_processes_of: dict[str, Processes] = {}  # by the trainer's settings; those that arms have in common are checked once
 _prepared: dict[str, TextStats] = {}
+_model_sizes_of: dict[str, tuple[int, float | None]] = {}
+
+
+def _data(run: RunConfig, facts: TextStats | None = None) -> Data:
+    """Return the data of a run, with `facts` of its prepared text ready to be read."""
+    with blame("data"):
+        data = run.data(run.order_seed)
+    if facts is not None:
+        data.facts = facts
+        data.setup("fit")
+    return data
 
 
 def _facts(key: str, run: RunConfig) -> TextStats:
     """Return the prepared text; corpora are read once per process, not once per cell."""
     if key not in _prepared:
-        with blame("data"):
-            data = run.data(run.order_seed)
+        data = _data(run)
         data.prepare_data()
         assert data.facts is not None
         _prepared[key] = data.facts
@@ -294,27 +265,17 @@ def _facts(key: str, run: RunConfig) -> TextStats:
 
 @dataclass(frozen=True)
 class Sizes:
-    """Sizes of a cell that follow from its shape.
+    """Sizes of a cell that follow from its shape."""
 
-    Args:
-        parameters: trainable ones, shared ones counted once.
-        flops_per_token: of training; None if a part of the model has no known count.
-        tokens_per_step: predicted tokens of the first optimiser step.
-    """
-
-    parameters: int
-    flops_per_token: float | None
-    tokens_per_step: int
-
-
-_model_sizes_of: dict[str, tuple[int, float | None]] = {}
+    parameters: int  # trainable ones, shared ones counted once
+    flops_per_token: float | None  # of training; None if a part of the model has no known count
+    tokens_per_step: int  # predicted tokens of the first optimiser step
 
 
 def _model_sizes(config: Tree, facts: TextStats, run: RunConfig, data: Data) -> tuple[int, float | None]:
     """Return trainable parameters and FLOPs a token, after a dry run; computed once for each model and data.
 
-    Raises:
-        InputError: if the model cannot be built, or cannot read a row.
+    Raises InputError if the model cannot be built, or cannot read a row.
     """
     key = canonical([config["data"], config["model"], config["seed"], facts.vocabulary])
     if key not in _model_sizes_of:
@@ -330,8 +291,7 @@ def _model_sizes(config: Tree, facts: TextStats, run: RunConfig, data: Data) -> 
     return _model_sizes_of[key]
 
 
-DRY_RUN_MAX_NUMBERS = 2**20
-"""Numbers of a model, and pairs of tokens that it reads, up to which a dry run computes them."""
+DRY_RUN_MAX_NUMBERS = 2**20  # numbers of a model, and pairs of tokens that it reads, up to which a dry run computes
 
 
 def dry_run(build_model: Callable[[], Model], inputs: Sequence[Tensor]) -> Model:

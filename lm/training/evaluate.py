@@ -23,20 +23,16 @@ from lm.metrics.tokens import TokenStatistics, perplexity
 from lm.model.attention import set_attention_impl
 from lm.model.transformer import load_weights
 from lm.store.record import Outcome, Record
-from lm.training.adapter import convert, device_of, disable_metric_sync, evaluating, quiet, to_device
+from lm.training.adapter import disable_metric_sync, quiet, to_device
 from lm.training.cell import Cell
 from lm.training.module import CACHED_LOGITS_MAX_BYTES
 from lm.training.process import beat
 from lm.training.recorder import Recorder
 from lm.training.run import SINGLE_PROCESS, RunConfig
 
-FREQUENT = 10
-"""Number of the most frequent tokens, whose class-wise calibration is measured."""
-
+FREQUENT = 10  # number of the most frequent tokens, whose class-wise calibration is measured
 TOKENS_AT_ONCE = 8192
-
-SCALED = ("nll", "ece", "ece_floor", "brier")
-"""Metrics that are reported again after temperature scaling."""
+SCALED = ("nll", "ece", "ece_floor", "brier")  # metrics that are reported again after temperature scaling
 
 
 class TrainedCell:
@@ -46,16 +42,11 @@ class TrainedCell:
         cell: the run.
         checkpoint: a file, not the folder of a sharding strategy.
         data: evaluation data; by default the cell's own.
-        cached: logits (n, v) and targets (n,) of all batches of the validation split, if they are at hand; emptied
-            once the temperature is fitted.
+        cached: logits (n, v) and targets (n,) of the validation split, if at hand; emptied once the temperature is fit.
     """
 
     def __init__(
-        self,
-        cell: Cell,
-        checkpoint: Path,
-        data: Data | None = None,
-        cached: list[tuple[Tensor, Tensor]] | None = None,
+        self, cell: Cell, checkpoint: Path, data: Data | None = None, cached: list[tuple[Tensor, Tensor]] | None = None
     ) -> None:
         self.cached = [] if cached is None else cached
         run: RunConfig = build({**cell.config, "trainer": {**cell.config["trainer"], **SINGLE_PROCESS}}, RunConfig)
@@ -65,17 +56,17 @@ class TrainedCell:
         self.data.setup("fit")
         with quiet():
             self.trainer = run.trainer(Recorder(checkpoint.parent, self.data))
-        self.device = device_of(self.trainer)
+        self.device = self.trainer.strategy.root_device
         with blame(str(checkpoint)):
             self.model = set_attention_impl(run.model(cell.facts.vocabulary, own.context), self.trainer.attention)
-            convert(self.trainer, self.model)
+            self.trainer.precision_plugin.convert_module(self.model)
             self.model.load_state_dict(load_weights(checkpoint))
         self.model.to(self.device).eval()
 
     def logits(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return logits (n, v) and targets (n,) of a batch."""
         moved = to_device(self.trainer, batch)
-        with torch.inference_mode(), evaluating(self.trainer):
+        with torch.inference_mode(), self.trainer.precision_plugin.val_step_context():
             return self.model(*moved.inputs).flatten(0, 1), moved.targets_bt.flatten()
 
     def passes(self, split: str) -> Callable[[], Iterable[tuple[Tensor, Tensor]]]:
@@ -90,28 +81,20 @@ class TrainedCell:
         return lambda: computed
 
     def statistics(
-        self,
-        pairs: Iterable[tuple[Tensor, Tensor]],
-        split: str,
-        temperature: float = 1.0,
-        clusters: Clusters | None = None,
+        self, pairs: Iterable[Any], split: str, temperature: float = 1.0, clusters: Clusters | None = None
     ) -> Any:
         """Compute the metrics of logits divided by a temperature, and the sums over each cluster."""
         frequent, count = self.data.frequent(split, FREQUENT), 0 if clusters is None else clusters.count
         measured = TokenStatistics(self.data.bytes_per_token(), classes=frequent, clusters=count)
         measured.to(self.device)
         disable_metric_sync(measured)  # only the first of the training processes is here
-        cluster_ns = itertools.repeat(None) if clusters is None else self._clusters(split, clusters)
-        for (logits_nv, targets_n), cluster_n in zip(pairs, cluster_ns, strict=False):
+        batches = itertools.repeat(None) if clusters is None else iter(self.data.evaluation_batches(split))
+        for (logits_nv, targets_n), batch in zip(pairs, batches, strict=False):
+            cluster_n = None
+            if clusters is not None and batch is not None:
+                cluster_n = clusters.of(batch.rows_b).expand_as(batch.targets_bt).flatten().to(self.device)
             measured.update(scale_logits(logits_nv, temperature), targets_n, cluster_n)
         return measured.compute()
-
-    def _clusters(self, split: str, clusters: Clusters) -> Iterator[Tensor]:
-        """Yield the cluster of each target (n,) of the batches of a split."""
-        for batch in self.data.evaluation_batches(split):
-            yield clusters.of(batch.rows_b).expand_as(batch.targets_bt).flatten().to(self.device)
-
-    # splits
 
     def split(self, split: str, by_document: bool = False) -> dict[str, Any]:
         """Evaluate a split, and any but validation also at the temperature fitted on validation.
@@ -122,7 +105,10 @@ class TrainedCell:
             raise InputError(f"--split {split}: this run's {split} split holds no text")
         if split == "validation":
             return {**self.statistics(self.passes(split)(), split), "scaled": None}
-        temperature, before, after = self.fitted_temperature()
+        fitting = self.passes("validation")
+        temperature = fit_temperature(fitting)
+        fits = [self.statistics(fitting(), "validation", t)["nll"] for t in (1.0, temperature)]
+        self.cached.clear()
         passes = self.passes(split)
         clusters = self.data.clusters(split) if by_document else None
         unscaled = self.statistics(passes(), split, clusters=clusters)
@@ -135,21 +121,11 @@ class TrainedCell:
             "scaled": {
                 "temperature": temperature,
                 "fitted_on": "validation",
-                "validation_nll": [before, after],
+                "validation_nll": fits,
                 "argmax_changed": changed,
                 **{name: after_scaling[name] for name in (*SCALED, "reliability")},
             },
         }
-
-    def fitted_temperature(self) -> tuple[float, float, float]:
-        """Fit the temperature on validation; return it and the NLL there without and with it. Frees the cache."""
-        fitting = self.passes("validation")
-        temperature = fit_temperature(fitting)
-        before, after = (self.statistics(fitting(), "validation", t)["nll"] for t in (1.0, temperature))
-        self.cached.clear()
-        return temperature, before, after
-
-    # lengths
 
     def lengths(self, lengths: Sequence[int], split: str, tokens: int) -> dict[str, Any]:
         """Compute NLL at contexts of these lengths over the same tokens, in separate blocks and in a sliding window."""
@@ -168,7 +144,7 @@ class TrainedCell:
 
     def _length(self, ids: np.ndarray, length: int) -> dict[str, Any]:
         try:
-            nll_bt = self._losses(blocks(ids, length))
+            nll_bt = self._losses(*blocks(ids, length))
             sliding_n = self._sliding(ids, length)
         except ValueError as error:  # an encoding that ends with the trained length says so
             return {"error": str(error)}
@@ -183,19 +159,18 @@ class TrainedCell:
     def _sliding(self, ids: np.ndarray, length: int) -> Tensor:
         """Return the NLL of each token (n,), after at least half the length of context except for the first ones."""
         stride = max(1, length // 2)
-        first = self._losses(blocks(ids[: length + 1], length)).flatten()
+        first = self._losses(*blocks(ids[: length + 1], length)).flatten()
         starts = np.arange(stride, len(ids) - length, stride)
         if not len(starts):
             return first
         windows = starts[:, None] + np.arange(length + 1)
-        losses_bt = self._losses((ids[windows[:, :-1]], ids[windows[:, 1:]]))
+        losses_bt = self._losses(ids[windows[:, :-1]], ids[windows[:, 1:]])
         left = len(ids) - 1 - (int(starts[-1]) + length)  # fewer than a stride, the end of a last window
-        last = self._losses(blocks(ids[-length - 1 :], length)).flatten()[length - left :]
+        last = self._losses(*blocks(ids[-length - 1 :], length)).flatten()[length - left :]
         return torch.cat([first, losses_bt[:, length - stride :].flatten(), last])
 
-    def _losses(self, rows: tuple[np.ndarray, np.ndarray]) -> Tensor:
+    def _losses(self, inputs_bt: np.ndarray, targets_bt: np.ndarray) -> Tensor:
         """Return the NLL in nats of every target, (b, t), in float64 on the CPU."""
-        inputs_bt, targets_bt = rows
         at_once = max(1, TOKENS_AT_ONCE // inputs_bt.shape[1])
         losses = []
         for start in range(0, len(inputs_bt), at_once):
@@ -213,9 +188,6 @@ def blocks(ids: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:
     """Return inputs and targets of consecutive blocks, (b, t) each."""
     rows = (len(ids) - 1) // length
     return ids[: rows * length].reshape(rows, length), ids[1 : rows * length + 1].reshape(rows, length)
-
-
-# what goes into a record ---------------------------------------------------------------------------------------------
 
 
 def evaluations(
@@ -237,19 +209,14 @@ def evaluations(
 def headline(name: str, evaluation: dict[str, Any]) -> dict[str, float | None]:
     """Return the numbers of an evaluation for tables, by the names of `lm.store.metrics.describe`."""
     if name == "lengths":
-        lengths = [(length, at) for length, at in evaluation.items() if "error" not in at]
-        return {
-            f"{quantity}@{length}": value
-            for length, at in lengths
-            for quantity, value in (
-                ("nll", at["nll"]),
-                ("perplexity", finite_perplexity(at["nll"])),
-                ("sliding_nll", at["sliding_nll"]),
-            )
-        }
-    scaled = evaluation["scaled"] or {}
+        numbers: dict[str, float | None] = {}
+        for length, at in evaluation.items():
+            if "error" not in at:
+                numbers |= {f"nll@{length}": at["nll"], f"perplexity@{length}": finite_perplexity(at["nll"])}
+                numbers[f"sliding_nll@{length}"] = at["sliding_nll"]
+        return numbers
     numbers = {f"{name}_{quantity}": evaluation[quantity] for quantity in ("nll", "perplexity", *SCALED[1:])}
-    if scaled:
+    if scaled := evaluation["scaled"]:
         before, after = scaled["validation_nll"]
         numbers |= {"temperature": scaled["temperature"], "temperature_gain": before - after}
         numbers |= {"argmax_changed": float(scaled["argmax_changed"])}

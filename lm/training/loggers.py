@@ -31,12 +31,8 @@ NEEDS: dict[str, tuple[str, ...]] = {
 """Packages that each logger imports."""
 
 LOSS = "validation_nll"
-
-PATIENCE = 15
-"""Seconds to wait for a server that does not answer."""
-
-FOLDER = "logs"
-"""Folder of the logs, in the folder of cells and reports."""
+PATIENCE = 15  # seconds to wait for a server that does not answer
+FOLDER = "logs"  # folder of the logs, in the folder of cells and reports
 
 
 def parse_loggers(value: object, where: str = "--logger") -> tuple[str, ...]:

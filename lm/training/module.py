@@ -5,7 +5,6 @@ steps, so that no step waits for a device.
 """
 
 import contextlib
-import functools
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -14,23 +13,22 @@ from typing import Any
 import numpy as np
 import torch
 from lightning.pytorch import LightningModule
+from lightning.pytorch.utilities import GradClipAlgorithmType
 from torch import Tensor, nn
 
 from lm.config.plain import clipped
 from lm.data import IGNORED
 from lm.data.batch import Batch, Clusters, rank_and_world_size
 from lm.data.order import derive_seed
-from lm.metrics.gradients import ParameterGroups, clip_by_norm, clip_by_value, gradient_norm, largest_gradient
+from lm.metrics.gradients import ParameterGroups, clip_by_norm, clip_by_value, gradient_norm
 from lm.metrics.tokens import TokenStatistics
 from lm.model.block import Block
 from lm.model.transformer import Decoder, Model
 from lm.training.adapter import (
-    clips_by_value,
     data_group,
     has_full_parameters,
     reduce_over_processes,
     runs_compiled,
-    stepping,
     to_device,
     uncompile,
 )
@@ -38,11 +36,9 @@ from lm.training.optim import Optim, tables
 from lm.training.process import beat
 from lm.training.strategies import shard
 
+# logits of a batch from which the loss is computed in chunks: 64 MiB, and twice that for their gradient
 CHUNKED_LOSS_MIN_LOGITS = 2**24
-"""Logits of a batch from which the loss is computed in chunks: 64 MiB, and twice that for their gradient."""
-
-CACHED_LOGITS_MAX_BYTES = 2**28
-"""Size up to which the logits of a split are cached; larger ones are computed again."""
+CACHED_LOGITS_MAX_BYTES = 2**28  # size up to which the logits of a split are cached; larger ones are computed again
 
 
 class LanguageModel(LightningModule):
@@ -78,26 +74,22 @@ class LanguageModel(LightningModule):
         self.compiled = compiled
         self.halved = halved
         self.compile_seconds = 0.0
-        self.notes: list[str] = []
-        """Settings that could not be carried out, for the record."""
+        self.notes: list[str] = []  # settings that could not be carried out, for the record
         self.clusters = clusters
         count = 0 if clusters is None else clusters.count
         self.validation = TokenStatistics(bytes_per_token, classes=classes, clusters=count)
-        self.num_validated_batches = 0
-        """Number of batches that `validation` holds."""
+        self.num_validated_batches = 0  # that `validation` holds
+        # logits (n, v) and targets (n,) of these batches, at the end of training and if they are small enough
         self.logits: list[tuple[Tensor, Tensor]] = []
-        """Logits (n, v) and targets (n,) of these batches, at the end of training and if they are small enough."""
-        self.logits_bytes = 0
-        """Size of the logits of these batches, cached or not."""
+        self.logits_bytes = 0  # of these batches, cached or not
         self.losses: list[Tensor] = []
         self.rows: list[Tensor] = []
         self.tokens: list[Tensor] = []
         self.norms: list[Tensor] = []
-        self.largest: list[Tensor] = []
-        """Largest absolute entry of the gradient of each step, if gradients are clipped by value."""
+        self.largest: list[Tensor] = []  # entry of each step's gradient by size, if gradients are clipped by value
         self.groups: ParameterGroups | None = None
+        # sums of squares of gradients, weights and updates over `groups`, of the last step measured
         self.squares: dict[str, Tensor] = {}
-        """Sums of squares of gradients, weights and updates over `groups`, of the last step measured."""
         self.weights_before: list[Tensor] | None = None
 
     def configure_model(self) -> None:
@@ -113,21 +105,25 @@ class LanguageModel(LightningModule):
         if not has_full_parameters(trainer):
             self.notes.append("not compiled: the strategy shards the weights")
             return
+
+        def warm_up() -> None:
+            data: Any = trainer.datamodule  # type: ignore[attr-defined]
+            batch = next(iter(data.training_batches(0, 1, *rank_and_world_size(trainer))))
+            batch = halves(batch)[0] if self.halved else batch
+            parameters = [p for p in self.model.parameters() if p.requires_grad]
+            self.model.train()
+            with (
+                preserve_buffers_and_rng(self.model),
+                trainer.precision_plugin.train_step_context(),
+                torch.enable_grad(),
+            ):
+                torch.autograd.grad(self.loss(to_device(trainer, batch)), parameters, allow_unused=True)
+
         beat()
-        reason = compile_blocks(self.model, self.compiled, self._warm_up_compile)
+        reason = compile_blocks(self.model, self.compiled, warm_up)
         beat()
         self.compile_seconds = time.perf_counter() - start
         self.notes += [] if reason is None else [reason]
-
-    def _warm_up_compile(self) -> None:
-        """Run a step that changes nothing."""
-        data: Any = self.trainer.datamodule  # type: ignore[attr-defined]
-        batch = next(iter(data.training_batches(0, 1, *rank_and_world_size(self.trainer))))
-        batch = halves(batch)[0] if self.halved else batch
-        parameters = [p for p in self.model.parameters() if p.requires_grad]
-        self.model.train()
-        with preserve_buffers_and_rng(self.model), stepping(self.trainer), torch.enable_grad():
-            torch.autograd.grad(self.loss(to_device(self.trainer, batch)), parameters, allow_unused=True)
 
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
         """Seed dropout by the number of the batch."""
@@ -141,22 +137,26 @@ class LanguageModel(LightningModule):
         """Return the weighted loss of a batch and count its tokens."""
         self.tokens.append((batch.targets_bt != IGNORED).sum())
         self.rows.append(batch.rows_b)
-        if self.halved:
-            return deferred_backward(functools.partial(self._backward_in_halves, batch), self.device)
-        loss = self.loss(batch) * self.weight(batch)
-        self.losses.append(loss.detach())
-        return loss
+        if not self.halved:
+            weight: Any = 1.0
+            if rank_and_world_size(self.trainer)[1] > 1:  # the mean over processes is then the mean over tokens
+                tokens = (batch.targets_bt != IGNORED).sum().double()
+                weight = tokens / reduce_over_processes(self.trainer, tokens.clone(), "mean")
+            loss = self.loss(batch) * weight
+            self.losses.append(loss.detach())
+            return loss
 
-    def _backward_in_halves(self, batch: Batch, scale: Tensor) -> None:
-        """Accumulate the gradients of the halves of a batch, one at a time."""
-        losses = []
-        for half, weight in weighted_halves(batch):
-            with stepping(self.trainer):
-                loss = self.loss(half)
-            loss = loss * weight.to(loss.dtype)
-            losses.append(loss.detach())
-            torch.autograd.backward(loss * scale)
-        self.losses.append(torch.stack(losses).sum())
+        def backward_one_at_a_time(scale: Tensor) -> None:
+            losses = []
+            for half, weight in weighted_halves(batch):
+                with self.trainer.precision_plugin.train_step_context():
+                    loss = self.loss(half)
+                loss = loss * weight.to(loss.dtype)
+                losses.append(loss.detach())
+                torch.autograd.backward(loss * scale)
+            self.losses.append(torch.stack(losses).sum())
+
+        return deferred_backward(backward_one_at_a_time, self.device)
 
     def loss(self, batch: Batch) -> Tensor:
         """Return the objective's mean over the targets of a batch."""
@@ -165,13 +165,6 @@ class LanguageModel(LightningModule):
         if many and (factors := self.model.hidden_and_weight(*batch.inputs)) is not None:
             return self.optim.objective.of_product(factors[0].flatten(0, 1), factors[1], targets_n)
         return self.optim.objective.loss(self.model(*batch.inputs).flatten(0, 1), targets_n)
-
-    def weight(self, batch: Batch) -> Any:
-        """Return the weight that turns the mean over processes into the mean over tokens."""
-        if rank_and_world_size(self.trainer)[1] == 1:
-            return 1.0
-        tokens: Any = (batch.targets_bt != IGNORED).sum().double()
-        return tokens / reduce_over_processes(self.trainer, tokens.clone(), "mean")
 
     def on_validation_epoch_start(self) -> None:
         """Reset the measurements of the validation."""
@@ -220,9 +213,9 @@ class LanguageModel(LightningModule):
         if self.is_measured(self.global_step + 1):
             self.groups = self.groups or ParameterGroups(self.model)
             self.squares = {"gradient": self.groups.gradients(), "weight": self.groups.weights()}
-            self.weights_before = self.groups.copy_weights()
-        if gradient_clip_val and clips_by_value(gradient_clip_algorithm):
-            self.largest.append(largest_gradient(parameters))
+            self.weights_before = [p.detach().clone() for p in self.groups.parameters]
+        if gradient_clip_val and gradient_clip_algorithm == GradClipAlgorithmType.VALUE:
+            self.largest.append(gradient_norm(parameters, torch.inf))
             clip_by_value(parameters, gradient_clip_val)
         elif gradient_clip_val:
             clip_by_norm(parameters, gradient_clip_val, norm)
@@ -249,19 +242,14 @@ def gather_rows(module: LanguageModel, rows: list[Tensor]) -> list[np.ndarray]:
     longest = torch.tensor(max(map(len, rows)), device=rows[0].device)
     size = int(reduce_over_processes(module.trainer, longest, "max"))
     padded = torch.stack([torch.nn.functional.pad(rows_b, (0, size - len(rows_b)), value=-1) for rows_b in rows])
-    everywhere: Any = module.all_gather(
-        padded, group=data_group(module.trainer)
-    )  # (batches, b), or (world, batches, b)
-    if everywhere.ndim == 3:
+    everywhere: Any = module.all_gather(padded, group=data_group(module.trainer))
+    if everywhere.ndim == 3:  # (world, batches, b), not (batches, b)
         everywhere = everywhere.transpose(0, 1).flatten(1)
     return [rows_b[rows_b >= 0] for rows_b in everywhere.cpu().numpy()]
 
 
-# halved batches ------------------------------------------------------------------------------------------------------
 # The gradient of a mean over tokens is the sum of those of its halves, each weighted by its part of the tokens: the
 # step is the same up to rounding. Dropout draws other numbers.
-
-
 def halves(batch: Batch) -> list[Batch]:
     """Split a batch into its first rows and the others; one of a single row stays whole."""
     rows = len(batch.rows_b)
@@ -299,31 +287,19 @@ def deferred_backward(run: Callable[[Tensor], None], device: torch.device) -> Te
     return loss
 
 
-# compiled blocks -----------------------------------------------------------------------------------------------------
-
-LONGEST_REASON = 300
-
-_in_memory = ""
-"""Key of the code that this process holds; code for other keys would count against the compiler's limit."""
+_in_memory = ""  # key of the code that this process holds; code for other keys would count against the compiler's limit
 
 
 def compile_blocks(model: Model, key: str, warm_up: Callable[[], object]) -> str | None:
     """Compile the blocks of a model, in place; layers and later cells of the same shape share the code.
 
-    Blocks that cannot be compiled stay as they are: the same numbers up to rounding, at another cost.
-
-    Args:
-        model: on its device, in its precision.
-        key: equal for cells that can share code.
-        warm_up: runs a step on the model that changes nothing, so that the code is compiled.
-
-    Returns:
-        The reason, in one line, why the blocks are not compiled; None if they are.
+    Cells of equal `key` share code, which `warm_up` makes by a step that changes nothing. Blocks that cannot be
+    compiled stay: the same numbers up to rounding, at another cost. Returns the reason, in one line; None without.
     """
     global _in_memory
-    blocks = [module for module in model.modules() if isinstance(module, Block)]
     if not isinstance(model, Decoder):
         return f"not compiled: {type(model).__name__} sees batches of many shapes, each of which would take a minute"
+    blocks = [module for module in model.modules() if isinstance(module, Block)]
     if _in_memory != key:
         torch.compiler.reset()
         _in_memory = key
@@ -336,7 +312,7 @@ def compile_blocks(model: Model, key: str, warm_up: Callable[[], object]) -> str
             uncompile(block)
         _in_memory = ""
         first = (str(error).strip() or "no reason given").splitlines()[0]
-        return clipped(f"not compiled: {type(error).__name__}: {first}", LONGEST_REASON)
+        return clipped(f"not compiled: {type(error).__name__}: {first}", 300)
     return None
 
 

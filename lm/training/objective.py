@@ -14,8 +14,7 @@ from torch.autograd.function import once_differentiable
 from lm.data import IGNORED as IGNORED
 from lm.model.fused_linear import autocasting
 
-CHUNK_LOGITS = 2**22
-"""Logits in memory at a time."""
+CHUNK_LOGITS = 2**22  # logits in memory at a time
 
 
 class Objective(ABC):
@@ -57,21 +56,15 @@ class CrossEntropy(Objective):
             logits_nv, targets_n, ignore_index=IGNORED, label_smoothing=self.label_smoothing
         )
         mean = torch.where(is_target_n.any(), mean, 0.0)  # the mean of no tokens is NaN; asking in Python would wait
-        return mean + self.z_loss * log_normalizer_squared(logits_nv, is_target_n) if self.z_loss else mean
+        if not self.z_loss:
+            return mean
+        exact_nv = logits_nv.float() if logits_nv.dtype in (torch.float16, torch.bfloat16) else logits_nv
+        squared_n = exact_nv.logsumexp(-1).square()
+        return mean + self.z_loss * (torch.where(is_target_n, squared_n, 0.0).sum() / is_target_n.sum().clamp(min=1))
 
     def of_product(self, x_nd: Tensor, weight_vd: Tensor, targets_n: Tensor) -> Tensor:
         """Return the loss of the logits x @ weight.T without having all of them at once."""
         return chunked_cross_entropy(x_nd, weight_vd, targets_n, self.label_smoothing, self.z_loss)
-
-
-def log_normalizer_squared(logits_nv: Tensor, is_target_n: Tensor) -> Tensor:
-    """Return the mean of log(sum(exp(logits)))^2 over rows with a target, in float32 at least; 0 without any."""
-    exact_nv = logits_nv.float() if logits_nv.dtype in (torch.float16, torch.bfloat16) else logits_nv
-    squared_n = exact_nv.logsumexp(-1).square()
-    return torch.where(is_target_n, squared_n, 0.0).sum() / is_target_n.sum().clamp(min=1)
-
-
-# in chunks ------------------------------------------------------------------------------------------------------------
 
 
 def chunked_cross_entropy(
@@ -81,13 +74,6 @@ def chunked_cross_entropy(
 
     The forward pass computes the logits of a chunk, their loss and the gradients of both factors, and keeps only these
     gradients. Under autocast products are taken in its precision, sums over the vocabulary in float32 at least.
-
-    Args:
-        x_nd: the input of the output projection.
-        weight_vd: its matrix; it has no bias.
-        targets_n: targets; IGNORED ones do not count.
-        label_smoothing: a.
-        z_loss: z.
     """
     kind = x_nd.device.type
     dtype = torch.get_autocast_dtype(kind) if autocasting(kind) else x_nd.dtype

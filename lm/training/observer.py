@@ -1,5 +1,6 @@
 """Measurements inside the model and of the cost of a run, taken while it trains."""
 
+import functools
 from typing import Any
 
 import torch
@@ -11,15 +12,7 @@ from lm.metrics.cost import Durations, Energy, matmul_peak, utilisation
 from lm.metrics.gradients import measure_noise
 from lm.metrics.probe import first_rows, probe
 from lm.model.flops import flops_per_token
-from lm.training.adapter import (
-    device_of,
-    evaluating,
-    gather_heads,
-    has_full_parameters,
-    stepping,
-    tensor_parallel_size,
-    to_device,
-)
+from lm.training.adapter import gather_heads, has_full_parameters, tensor_parallel_size, to_device
 from lm.training.module import LanguageModel, uncompiled
 from lm.training.provenance import peak_memory
 
@@ -30,9 +23,6 @@ class Probe:
     """Measures inside the model on fixed batches: the first of validation, and of training for gradient noise.
 
     Every process reads the same rows, so that the number of processes changes nothing.
-
-    Args:
-        data: where the batches come from.
     """
 
     STATE_KEYS = ("initial", "final", "flags", "trace", "signal", "update_ratio")
@@ -48,7 +38,7 @@ class Probe:
     def measure(self, trainer: Any, module: LanguageModel) -> dict[str, float]:
         """Measure the model as it is now; return the numbers for the learning curve."""
         batch = to_device(trainer, next(iter(self.data.evaluation_batches("validation"))))
-        with evaluating(trainer), uncompiled(module.model):
+        with trainer.precision_plugin.val_step_context(), uncompiled(module.model):
             inside = probe(module.model, first_rows(batch))
         if tensor_parallel_size(trainer) > 1:
             inside = inside.of_heads(lambda values_nlh: gather_heads(trainer, values_nlh))
@@ -77,17 +67,16 @@ class Probe:
         parameters = [p for p in module.model.parameters() if p.requires_grad]
 
         def loss(piece: Batch) -> torch.Tensor:
-            with stepping(trainer), uncompiled(module.model):
+            with trainer.precision_plugin.train_step_context(), uncompiled(module.model):
                 return module.loss(piece)
 
         training = module.model.training
         module.model.eval()
         with torch.inference_mode(False), torch.enable_grad():
-            noise = measure_noise(parameters, [lambda p=piece: loss(p) for piece in pieces], tokens)  # type: ignore[misc]
+            trace, signal = measure_noise(parameters, [functools.partial(loss, piece) for piece in pieces], tokens)
         module.model.train(training)
-        self.trace += noise.trace
-        self.signal += noise.signal
-        return {"noise_trace": noise.trace, "noise_signal": noise.signal}
+        self.trace, self.signal = self.trace + trace, self.signal + signal
+        return {"noise_trace": trace, "noise_signal": signal}
 
     def matrices(self, trainer: Any, module: LanguageModel) -> dict[str, float]:
         """Return norms of the step just measured, by part and kind, for the learning curve."""
@@ -138,9 +127,10 @@ class CostMeter:
     def start(self, trainer: Any, module: LanguageModel) -> None:
         """Measure the machine, before the first step."""
         self.durations.counts = self.counts  # of the checkpoint, if there is one
-        device = device_of(trainer)
+        device = trainer.strategy.root_device
         bfloat = str(trainer.precision).startswith("bf16")
-        self.matmul_peak = matmul_peak(device, torch.bfloat16 if bfloat else next(module.parameters()).dtype)
+        dtype = torch.bfloat16 if bfloat else next(module.parameters()).dtype
+        self.matmul_peak = matmul_peak(device, dtype, torch.get_num_threads())
         self.energy = Energy(device)
 
     def step(self, now: float) -> None:
@@ -157,8 +147,7 @@ class CostMeter:
         """Add the waiting time and the energy since the last call."""
         batches = trainer.train_dataloader
         self.waited, batches.seconds = self.waited + batches.seconds, 0.0
-        used = self.energy.joules() if self.energy else None
-        if used is not None:
+        if self.energy and (used := self.energy.joules()) is not None:
             self.joules = (self.joules or 0.0) + used
 
     def costs(self, module: LanguageModel, context: int, tokens: int, seconds: float) -> dict[str, float | None]:

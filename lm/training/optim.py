@@ -16,18 +16,14 @@ from lm.model.transformer import Embedding
 from lm.training.objective import Objective
 from lm.training.schedule import Schedule
 
+# optimisers of torch that cannot train a model here, and the reason
 UNUSABLE: dict[Any, str] = {
     torch.optim.LBFGS: "evaluates the loss several times an update and takes no parameter groups",
     torch.optim.SparseAdam: "takes sparse gradients only, and these are dense",
     torch.optim.Rprop: "steps by the sign of the gradient of all data, which a batch does not give",
     torch.optim.Muon: "takes matrices only; MuonAdamW is Muon for the hidden ones and AdamW for the rest",
 }
-"""Optimisers of torch that cannot train a model here, and the reason."""
-
-Rate = Callable[[Optimizer], float]
-"""Function from an optimiser to the factor of the learning rate of hidden matrices."""
-
-# parameters ----------------------------------------------------------------------------------------------------------
+Rate = Callable[[Optimizer], float]  # function from an optimiser to the factor of the learning rate of hidden matrices
 
 
 def tables(model: nn.Module) -> list[nn.Parameter]:
@@ -56,9 +52,6 @@ def decay_groups(parameters: Iterable[nn.Parameter], tables: Collection[nn.Param
         {"params": [p for p in trainable if p.ndim < 2], "weight_decay": 0.0},
     ]
     return [group for group in groups if group["params"]]
-
-
-# optimisers ----------------------------------------------------------------------------------------------------------
 
 
 class MuonAdamW(torch.optim.Optimizer):
@@ -91,7 +84,12 @@ class MuonAdamW(torch.optim.Optimizer):
         require_from(1, 99, ns_steps=ns_steps)
         shared: dict[str, Any] = {"lr": lr, "weight_decay": weight_decay}
         muon: dict[str, Any] = {"momentum": momentum, "nesterov": nesterov, "ns_steps": ns_steps}
-        hidden, others = (_part(params, hidden) for hidden in (True, False))
+        hidden, others = [], []
+        for group in params:
+            matrices = [p for p in group["params"] if p.ndim == 2 and not group.get("table", False)]
+            rest = [p for p in group["params"] if p.ndim != 2 or group.get("table", False)]
+            hidden += [{**group, "hidden": True, "params": matrices}] if matrices else []
+            others += [{**group, "hidden": False, "params": rest}] if rest else []
         self.parts: list[torch.optim.Optimizer] = []
         if hidden:
             self.parts.append(torch.optim.Muon(hidden, **shared, **muon, adjust_lr_fn="match_rms_adamw"))
@@ -112,32 +110,6 @@ class MuonAdamW(torch.optim.Optimizer):
             part.state = self.state
             part.step()
         return loss
-
-
-def _part(groups: Iterable[dict[str, Any]], hidden: bool) -> list[dict[str, Any]]:
-    """Return the groups reduced to their hidden matrices, or to all other parameters."""
-
-    def is_hidden(parameter: nn.Parameter, group: dict[str, Any]) -> bool:
-        return parameter.ndim == 2 and not group.get("table", False)
-
-    reduced = [
-        {**group, "hidden": hidden, "params": [p for p in group["params"] if is_hidden(p, group) is hidden]}
-        for group in groups
-    ]
-    return [group for group in reduced if group["params"]]
-
-
-def scale_rates(optimizer: torch.optim.Optimizer, maps: Collection[nn.Parameter], rate: Rate) -> None:
-    """Multiply the learning rates of the groups that hold `maps`; rate times weight decay stays the same."""
-    marked = {id(p) for p in maps}
-    for group in optimizer.param_groups:
-        if not any(id(p) in marked for p in group["params"]):
-            continue
-        is_muon = isinstance(optimizer, MuonAdamW) and group["hidden"]
-        factor = rate("Muon" if is_muon else "AdamW")
-        if factor != 1:
-            group["lr"] = group["lr"] * factor
-            group["weight_decay"] = group["weight_decay"] / factor
 
 
 def beta2_at(t: int, beta2: float) -> float:
@@ -169,11 +141,7 @@ class Beta2Warmup(LambdaLR):
 
 
 NOT_NEGATIVE = ("weight_decay", "lambd", "t0", "lr_decay", "initial_accumulator_value", "momentum_decay")
-SHARES = ("momentum", "dampening", "alpha", "rho")
-"""Options that some optimisers of torch do not check."""
-
-
-# together ------------------------------------------------------------------------------------------------------------
+SHARES = ("momentum", "dampening", "alpha", "rho")  # options that some optimisers of torch do not check
 
 
 class Optim:
@@ -224,14 +192,10 @@ class Optim:
         return ignores_gradient_scale(class_name(cls, torch.optim.Optimizer), getattr(self.optimizer, "keywords", {}))
 
     def try_out(self, total: int, scaled: bool = False) -> None:
-        """Build the optimiser and run an update, as some of its options are checked only then.
+        """Build the optimiser for `total` steps and run an update, as some of its options are checked only then.
 
-        Args:
-            total: steps.
-            scaled: True if learning rates of hidden matrices are scaled with the width.
-
-        Raises:
-            ValueError: or another error of the optimiser for invalid options.
+        Raises ValueError, or another error of the optimiser, for invalid options, and for an optimiser whose rates are
+        not known where those of hidden matrices are `scaled` with the width.
         """
         cls: Any = getattr(self.optimizer, "func", self.optimizer)
         if scaled and not issubclass(cls, (torch.optim.AdamW, MuonAdamW)):
@@ -258,9 +222,14 @@ class Optim:
         `rate` gives the factor of the learning rate of all other matrices.
         """
         groups = decay_groups(parameters, tables)
-        maps = [p for group in groups if not group.get("table") for p in group["params"] if p.ndim >= 2]
+        maps = {id(p) for group in groups if not group.get("table") for p in group["params"] if p.ndim >= 2}
         optimizer = self.optimizer(groups, self.lr)
-        if rate is not None:
-            scale_rates(optimizer, maps, rate)
+        for group in optimizer.param_groups:
+            if rate is not None and any(id(p) in maps for p in group["params"]):
+                is_muon = isinstance(optimizer, MuonAdamW) and group["hidden"]
+                factor = rate("Muon" if is_muon else "AdamW")
+                if factor != 1:  # rate times weight decay stays the same
+                    group["lr"] = group["lr"] * factor
+                    group["weight_decay"] = group["weight_decay"] / factor
         kind = Beta2Warmup if self.beta2_warmup else LambdaLR
         return optimizer, kind(optimizer, lambda step: self.schedule.factor(step + 1, total))

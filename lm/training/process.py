@@ -36,10 +36,7 @@ class Execution:
     run_name: str = ""
 
 
-# heartbeats ----------------------------------------------------------------------------------------------------------
-
 SECONDS_BETWEEN = 5.0
-
 _callbacks: list[Callable[[], None]] = []
 _last_beat = [float("-inf")]
 
@@ -59,9 +56,6 @@ def on_heartbeat(callback: Callable[[], None]) -> Iterator[None]:
         yield
     finally:
         _callbacks.remove(callback)
-
-
-# log -----------------------------------------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
@@ -94,9 +88,6 @@ class Tee:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.stream, name)
-
-
-# interrupts ----------------------------------------------------------------------------------------------------------
 
 
 def is_interrupt(error: SystemExit) -> bool:

@@ -22,24 +22,16 @@ from lm.config.tree import Tree, path_name
 from lm.store.files import write_atomic
 from lm.store.sources import hash_sources, read_sources
 
-OWN = Path(__file__).parents[1]
-"""Folder of this package."""
+OWN = Path(__file__).parents[1]  # folder of this package
+COMPUTING = ("config", "data", "metrics", "model", "training")  # packages of lm whose code may change a cell's numbers
+LONGEST_DIFF = 1_000_000  # characters of a checkout's changes that are kept
 
-COMPUTING = ("config", "data", "metrics", "model", "training")
-"""Packages of lm whose code may change a cell's numbers."""
-
-LONGEST_DIFF = 1_000_000
-"""Characters of a checkout's changes that are kept."""
-
+# environment variables that may change numbers or speed; no other is recorded: they may hold secrets
 ENVIRONMENT = (
     *("OMP_NUM_THREADS", "MKL_NUM_THREADS", "ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "MKL_CBWR"),
     *("CUDA_VISIBLE_DEVICES", "CUBLAS_WORKSPACE_CONFIG", "PYTORCH_CUDA_ALLOC_CONF", "NVIDIA_TF32_OVERRIDE"),
 )
-"""Environment variables that may change numbers or speed. No other is recorded: they may hold secrets."""
-
-LONGEST_VALUE = 100
-"""Characters of a variable that are kept."""
-
+LONGEST_VALUE = 100  # characters of a variable that are kept
 PACKAGES = ("torch", "lightning", "torchmetrics", "tokenizers", "numpy")
 
 
@@ -52,11 +44,8 @@ def device_name() -> str:
         return torch.cuda.get_device_name()
     vendor = ""
     with contextlib.suppress(OSError):  # not Linux
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
-            name, _, value = line.partition(":")
-            if name.strip() == "vendor_id":
-                vendor = value.strip()
-                break
+        cpuinfo = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+        vendor = next(iter(re.findall(r"^vendor_id\s*:(.*)$", cpuinfo, re.M)), "").strip()
     parts = (platform.processor() or platform.machine(), vendor, torch.backends.cpu.get_cpu_capability())
     return ", ".join(part for part in parts if part)
 
@@ -80,8 +69,7 @@ def git(folder: Path, *arguments: str) -> str | None:
     return done.stdout.strip()
 
 
-_FILES = read_sources(OWN, COMPUTING)
-"""Code of this package at the start of this process, as it may be edited during training."""
+_FILES = read_sources(OWN, COMPUTING)  # as they are at the start of this process, which may be edited during training
 
 
 @functools.cache
@@ -101,10 +89,8 @@ def keep_code(config: Tree, work: Path) -> dict[str, Any]:
     """Copy the code of a user's own classes into the cell's work folder.
 
     Their modules go to `code/`, and uncommitted changes of the checkout around them to `code/changes.diff`. Returns the
-    hash of each class, and the commit of its checkout.
-
-    Raises:
-        InputError: if a module was changed after this process imported it.
+    hash of each class, and the commit of its checkout. Raises InputError if a module was changed after this process
+    imported it.
     """
     classes: dict[str, Any] = {}
     for name, known_by in code_of(config).items():

@@ -22,12 +22,10 @@ from lm.store.store import RANKS
 from lm.training.adapter import on_processes_launched, rank
 
 POLL_SECONDS = 0.5
+PATIENCE = 10.0  # seconds for a process to notice that another has died, and for the reason to be written
 
-PATIENCE = 10.0
-"""Seconds for a process to notice that another has died, and for the reason to be written."""
-
+# words in errors which say that another process does not answer
 PEER_FAILURE_WORDS = ("gloo", "nccl", "connection", "process group", "socket", "broken pipe", "peer")
-"""Words in errors which say that another process does not answer."""
 
 
 class RankError(RuntimeError):
@@ -40,9 +38,6 @@ def is_peer_failure(error: BaseException) -> bool:
         return True
     message = str(error).lower()
     return isinstance(error, (RuntimeError, OSError)) and any(word in message for word in PEER_FAILURE_WORDS)
-
-
-# the first process ---------------------------------------------------------------------------------------------------
 
 
 class RankSupervisor:
@@ -66,29 +61,20 @@ class RankSupervisor:
 
     def cause(self) -> str | None:
         """Return why the first of them to die has died; None while none has."""
-        exit_codes = {number: process.poll() for number, process in enumerate(self.processes, start=1)}
+        exit_codes = [process.poll() for process in self.processes]
         errors: dict[int, str] = {}
         for path in (self.work / RANKS).glob("*.json"):
             with contextlib.suppress(InputError, OSError, ValueError, TypeError, KeyError):
                 errors[int(path.stem)] = str(read_json(path)["error"])
         if errors:
             return f"rank {min(errors)}: {errors[min(errors)]}"
-        for number, code in exit_codes.items():
+        for number, code in enumerate(exit_codes, start=1):
             if code and code > 0:
                 return f"rank {number} ended with exit code {code}"
             if code:
                 hint = "; the machine may have run out of memory" if code == -signal.SIGKILL else ""
                 return f"rank {number} was killed by {signal.Signals(-code).name}{hint}"
         return None
-
-    def explain(self, error: BaseException) -> str | None:
-        """Return the cause of an error of this process if that is the death of another."""
-        if not (isinstance(error, Exception) and is_peer_failure(error)):
-            return None
-        deadline = time.monotonic() + PATIENCE
-        while (cause := self.cause()) is None and time.monotonic() < deadline:
-            time.sleep(POLL_SECONDS)
-        return cause
 
     def leave(self) -> None:
         """End the supervision, as this process shares nothing more; block forever if the cell is being given up."""
@@ -107,9 +93,7 @@ class RankSupervisor:
                 return
             time.sleep(POLL_SECONDS)
         deadline = time.monotonic() + 2 * PATIENCE
-        while time.monotonic() < deadline:
-            if self.left:
-                return
+        while not self.left and time.monotonic() < deadline:
             time.sleep(POLL_SECONDS)
         with self.over:
             if self.left:
@@ -124,8 +108,7 @@ class RankSupervisor:
 def supervise_ranks(work: Path, give_up: Callable[[str], object]) -> Iterator[None]:
     """Supervise the other processes of a cell within a block.
 
-    Raises:
-        RankError: if one of them dies, in place of the error by which this process notices.
+    Raises RankError if one of them dies, in place of the error by which this process notices.
     """
     remove(work / RANKS)
     supervisor = RankSupervisor(work, give_up)
@@ -133,16 +116,16 @@ def supervise_ranks(work: Path, give_up: Callable[[str], object]) -> Iterator[No
         with on_processes_launched(supervisor.start):
             yield
     except BaseException as error:
-        cause = supervisor.explain(error)
+        cause, deadline = None, time.monotonic() + PATIENCE
+        if isinstance(error, Exception) and is_peer_failure(error):
+            while (cause := supervisor.cause()) is None and time.monotonic() < deadline:
+                time.sleep(POLL_SECONDS)
         supervisor.leave()
         supervisor.kill_running()
         if cause is None:
             raise
         raise RankError(cause) from error
     supervisor.leave()
-
-
-# the other processes -------------------------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager

@@ -18,26 +18,16 @@ from lm.store.files import curve_csv, finite, save_checkpoint, to_json, write_at
 from lm.store.formats import OUTCOME
 from lm.store.metrics import VALIDATION_METRICS, metrics_of
 from lm.store.validation import curve_checksum
-from lm.training.adapter import broadcast_from_rank0, evaluating, reduce_over_processes, to_device
+from lm.training.adapter import broadcast_from_rank0, reduce_over_processes, to_device
 from lm.training.module import LanguageModel, gather_rows, to_floats
 from lm.training.observer import CostMeter, Probe
 from lm.training.process import beat
 from lm.training.strategies import single_file_checkpoint
 
-Report = Callable[[int, int, float], None]
-"""Receives progress: optimiser step, steps in all, training loss."""
+Report = Callable[[int, int, float], None]  # receives progress: optimiser step, steps in all, training loss
 
+# receives the optimiser step and the metrics of a validation; returns True to continue the run
 PruningCallback = Callable[[int, dict[str, float]], bool]
-"""Receives the optimiser step and the metrics of a validation; returns True to continue the run."""
-
-
-def never_prune(step: int, measured: dict[str, float]) -> bool:
-    """Return True: the run is trained to its end."""
-    return True
-
-
-def ignore_progress(step: int, steps: int, loss: float) -> None:
-    """Ignore a report of progress."""
 
 
 class Recorder(Callback):
@@ -58,9 +48,9 @@ class Recorder(Callback):
         self,
         work: Path,
         data: Data,
-        report: Report = ignore_progress,
+        report: Report = lambda *_: None,
         checkpoint_seconds: float = math.inf,
-        should_continue: PruningCallback = never_prune,
+        should_continue: PruningCallback = lambda *_: True,
     ) -> None:
         self.work = work
         self.data = data
@@ -82,10 +72,11 @@ class Recorder(Callback):
         self.clock = 0.0
         self.checkpoint_due = False
         self.last_checkpoint = 0.0
-        self.last_probe: tuple[int, dict[str, float]] = (-1, {})
-        """The optimiser step of the last validation, and what the probe measured then."""
-
-    # checkpoints
+        self.last_probe: tuple[int, dict[str, float]] = (
+            -1,
+            {},
+        )  # the step of the last validation, its measurements
+        self.stateful: dict[str, Any] = {"recorder": self, "observer": self.probe, "meter": self.meter}
 
     STATE_KEYS = (
         "rows", "order", "batches", "tokens", "seconds", "losses", "norms", "norm_sum", "norm_count", "clipped",
@@ -93,20 +84,13 @@ class Recorder(Callback):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state that a checkpoint holds."""
-        return {
-            key: {name: getattr(part, name) for name in part.STATE_KEYS} for key, part in self._stateful_parts().items()
-        }
+        return {key: {name: getattr(part, name) for name in part.STATE_KEYS} for key, part in self.stateful.items()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore the state from a checkpoint."""
-        for key, part in self._stateful_parts().items():
+        for key, part in self.stateful.items():
             for name, value in state_dict[key].items():
                 setattr(part, name, value)
-
-    def _stateful_parts(self) -> dict[str, Any]:
-        return {"recorder": self, "observer": self.probe, "meter": self.meter}
-
-    # training
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Measure the initial model and start the clocks."""
@@ -204,8 +188,6 @@ class Recorder(Callback):
             },
         }
 
-    # evaluation
-
     def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
         """Read the losses of the steps so far and pause the clock of training."""
         self.drain(trainer, pl_module)
@@ -217,7 +199,8 @@ class Recorder(Callback):
         measured = pl_module.validation.compute()
         is_finite = math.isfinite(measured["nll"])
         row = self.rows.setdefault(trainer.global_step, {})
-        row.update({f"validation_{name}": measured[name] for name in VALIDATION_METRICS})
+        metrics = {name: measured[name] for name in VALIDATION_METRICS}
+        row.update({f"validation_{name}": value for name, value in metrics.items()})
         if is_finite:
             self.last_probe = trainer.global_step, self.probe.measure(trainer, pl_module)
             row.update(self.last_probe[1])
@@ -227,7 +210,6 @@ class Recorder(Callback):
             self._diverge(trainer.global_step, [], [])
             trainer.should_stop = True
         if self.diverged is None and trainer.global_step < trainer.max_steps:
-            metrics = {name: measured[name] for name in VALIDATION_METRICS}
             goes_on = self.should_continue(trainer.global_step, metrics) if trainer.is_global_zero else True
             if not broadcast_from_rank0(trainer, goes_on):
                 self.pruned = trainer.should_stop = True
@@ -267,14 +249,12 @@ class Recorder(Callback):
         batches = self.data.evaluation_batches("validation", *rank_and_world_size(trainer))
         for batch in itertools.islice(batches, module.num_validated_batches, None):
             moved = to_device(trainer, batch)
-            with evaluating(trainer):
+            with trainer.precision_plugin.val_step_context():
                 module.validation_step(moved, 0)
         module.train()
         measured: dict[str, Any] = module.validation.compute()
         self._add_elapsed("evaluation")
         return measured
-
-    # results
 
     def outcome(self, trainer: Any, module: LanguageModel, measured: dict[str, Any]) -> dict[str, Any]:
         """Return the measured part of the record."""
@@ -317,15 +297,9 @@ class Recorder(Callback):
 def write_document_losses(
     work: Path, clusters: Clusters | None, measured: dict[str, Any], quantity: str
 ) -> dict[str, Any]:
-    """Write the losses by document behind a quantity into `work`, and return their part of the record.
+    """Write the losses by document behind a quantity, a key of KEPT, into `work`; return their part of the record.
 
-    Nothing is written if the data has no documents, or the run diverged.
-
-    Args:
-        work: the cell's work folder.
-        clusters: the documents of the split.
-        measured: over all of the split, `nll` and perhaps `clusters`.
-        quantity: a key of KEPT.
+    Nothing is written if the data has no documents, or the run diverged. `measured` has `nll` and perhaps `clusters`.
     """
     if clusters is None or "clusters" not in measured or not math.isfinite(measured["nll"]):
         return {}

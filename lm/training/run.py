@@ -1,36 +1,21 @@
 """The root of a configuration, and the roles of the settings of Lightning's trainer."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import lightning.pytorch
 import torch
-from lightning.pytorch import Callback
 
 from lm.data.batch import Data
 from lm.model.attention_impl import AttentionImpl
 from lm.model.transformer import Model
-from lm.training.adapter import save_in_place
+from lm.training.adapter import InPlace, has_full_parameters
 from lm.training.callbacks import REASONS
 from lm.training.optim import Optim
 from lm.training.recorder import Recorder
 from lm.training.strategies import FSDP2
 from lm.training.tensor_parallel import TENSOR_PARALLEL
-
-BACKENDS = {"gpu": ("cuda", "mps"), "cuda": ("cuda",), "mps": ("mps",)}
-"""Backends of torch for each accelerator that is a GPU; any of them will do."""
-
-
-def require_accelerator(name: object) -> None:
-    """Raise ValueError if a GPU is requested by name and torch can use none here."""
-    usable = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
-    backends = BACKENDS.get(name, ()) if isinstance(name, str) else ()
-    if backends and not any(usable[backend] for backend in backends):
-        raise ValueError(
-            f"accelerator={name}: torch can use no such device of this machine; expected accelerator: auto, which "
-            "takes a GPU where there is one, or cpu"
-        )
 
 
 class Trainer(lightning.pytorch.Trainer):
@@ -72,7 +57,13 @@ class Trainer(lightning.pytorch.Trainer):
         for name, reason in UNSOUND.items():
             if settings.get(name) not in (None, False):
                 raise ValueError(f"{name}={settings[name]} {reason}")
-        require_accelerator(settings.get("accelerator"))
+        cuda, mps = torch.cuda.is_available(), torch.backends.mps.is_available()
+        accelerator = settings.get("accelerator")
+        if accelerator in ("gpu", "cuda", "mps") and not {"gpu": cuda or mps, "cuda": cuda, "mps": mps}[accelerator]:
+            raise ValueError(
+                f"accelerator={accelerator}: torch can use no such device of this machine; expected accelerator: auto, "
+                "which takes a GPU where there is one, or cpu"
+            )
         if strategy in (FSDP2, TENSOR_PARALLEL):
             settings["inference_mode"] = False  # tensors gathered in it could not be trained with afterwards
         super().__init__(
@@ -103,15 +94,12 @@ class Trainer(lightning.pytorch.Trainer):
             model_registry=None,
             **settings,
         )
-        save_in_place(self)
+        if has_full_parameters(self):  # else the strategy writes checkpoints itself, in shards
+            self.strategy.checkpoint_io = InPlace()
         present: list[Any] = self.callbacks  # type: ignore[attr-defined]
         foreign = [f"{type(other).__module__}.{type(other).__name__}" for other in present if other is not recorder]
         if foreign:
             raise ValueError(f"{', '.join(foreign)}: an installed package adds this to every run; uninstall it")
-
-    def begin_with(self, own: Sequence[Callback]) -> None:
-        """Insert callbacks before the recorder, whose checkpoints then hold their state after each step."""
-        self.callbacks[:0] = own  # type: ignore[attr-defined]
 
 
 UNSOUND = {
@@ -168,10 +156,8 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         for name, seed in (("seed", self.seed), ("data_seed", self.order_seed)):
-            if seed < 0:
-                raise ValueError(f"{name}={seed} must be 0 or more")
-            if seed >= 2**64:
-                raise ValueError(f"{name}={seed} must be below 2**64")
+            if not 0 <= seed < 2**64:
+                raise ValueError(f"{name}={seed} must be " + ("0 or more" if seed < 0 else "below 2**64"))
 
     @property
     def order_seed(self) -> int:
@@ -179,13 +165,11 @@ class RunConfig:
         return self.seed if self.data_seed is None else self.data_seed
 
 
-SINGLE_PROCESS = {"devices": 1, "num_nodes": 1, "strategy": "auto"}
-"""Settings of the trainer for a cell in one process, on one device."""
-
+SINGLE_PROCESS = {"devices": 1, "num_nodes": 1, "strategy": "auto"}  # the trainer's settings for one process and device
+# settings of the trainer that do not change a cell's numbers
 EXECUTION = frozenset(
     ("accelerator", "devices", "num_nodes", "strategy", "log_every_n_steps", "detect_anomaly", "inference_mode")
 )
-"""Settings of the trainer that do not change a cell's numbers."""
 
 SETTINGS = {
     "max_steps": (1, 10**12),
@@ -198,5 +182,4 @@ SETTINGS = {
 }
 """Ranges of numeric settings of the trainer."""
 
-MAY_BE_NONE = ("gradient_clip_val", "limit_val_batches")
-"""Numeric settings that may be null."""
+MAY_BE_NONE = ("gradient_clip_val", "limit_val_batches")  # numeric settings that may be null

@@ -3,8 +3,6 @@
 import math
 from abc import ABC, abstractmethod
 
-# pure functions ------------------------------------------------------------------------------------------------------
-
 
 def warmup_cosine(t: int, warmup: int, total: int, final: float = 0.0) -> float:
     """Return the fraction of the peak rate at update `t`, counted from 1: t / warmup, then half a cosine down.
@@ -58,9 +56,6 @@ def warmup_stable_decay(t: int, warmup: int, total: int, decay: int, final: floa
     return 1 + (final - 1) * progress
 
 
-# components ----------------------------------------------------------------------------------------------------------
-
-
 def in_steps(warmup: float, total: int) -> int:
     """Return a warm-up as a number of updates; below 1 it is a fraction of `total`, and 1 at least.
 
@@ -82,8 +77,7 @@ class Schedule(ABC):
     def factor(self, t: int, total: int) -> float:
         """Return the fraction of the peak rate for update `t`, counted from 1, of `total`.
 
-        Raises:
-            ValueError: if warm-up does not end within `total` updates.
+        Raises ValueError if warm-up does not end within `total` updates.
         """
 
 

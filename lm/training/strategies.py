@@ -8,7 +8,7 @@ import os
 import pickle
 import zipfile
 from collections.abc import Iterator
-from enum import Enum, EnumType
+from enum import EnumType
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,28 +28,18 @@ from lm.training.tensor_parallel import TENSOR_PARALLEL, check_optimizer, parall
 
 FSDP2 = "fsdp2"
 
-FORKING = ("fork", "spawn", "notebook")
-"""Parts of the names of strategies that start their processes as copies of a running one."""
-
+# precisions in which gradients need no scaling by a number that is adapted during training
 PRECISIONS = ("32-true", "64-true", "bf16-true", "bf16-mixed")
-"""Precisions in which gradients need no scaling by a number that is adapted during training."""
 
+# beginnings of the names of strategies that no run can use, each with the reason
 REFUSED = {
     "fsdp": "flattens weights, which decay, are measured and are clipped by their shape",
     "deepspeed": "keeps weights, gradients or optimiser to itself, which a run reads",
 }
-"""Beginnings of the names of strategies that no run can use, each with the reason."""
-
-
-# strategies ----------------------------------------------------------------------------------------------------------
 
 
 class ModelParallel(ModelParallelStrategy):
-    """Divides every weight, gradient and optimiser state among processes (FSDP2), or the layers (tensor parallelism).
-
-    Args:
-        layers: True to divide the layers among the devices of one machine.
-    """
+    """Divides weights, gradients and optimiser states among processes (FSDP2), or the layers (tensor parallelism)."""
 
     def __init__(self, layers: bool = False) -> None:
         super().__init__()
@@ -58,8 +48,7 @@ class ModelParallel(ModelParallelStrategy):
     def sizes(self) -> tuple[int, int]:
         """Return the number of processes that divide the rows of a batch, and that divide the layers.
 
-        Raises:
-            InputError: if the layers would be divided among several machines.
+        Raises InputError if the layers would be divided among several machines.
         """
         if not self.layers:
             return self.num_nodes * self.num_processes, 1
@@ -79,15 +68,6 @@ class ModelParallel(ModelParallelStrategy):
         """Load a checkpoint, tensors only."""
         with weights_only_load(Path(checkpoint_path)):
             return super().load_checkpoint(checkpoint_path, weights_only)
-
-    @contextlib.contextmanager
-    def full_state_dict(self) -> Iterator[None]:
-        """Write checkpoints as one file, as a single process does: the first process gathers all shards."""
-        self._save_distributed_checkpoint = False
-        try:
-            yield
-        finally:
-            self._save_distributed_checkpoint = True
 
 
 # by a name, as Lightning refuses float64 to a strategy that is given as an object
@@ -127,20 +107,20 @@ def shard(trainer: Any, model: nn.Module) -> None:
     fully_shard(model, mesh=mesh)
 
 
-def single_file_checkpoint(trainer: Any) -> contextlib.AbstractContextManager[Any]:
-    """Write checkpoints as one file within a block, whatever the strategy."""
-    strategy = trainer.strategy
-    return strategy.full_state_dict() if isinstance(strategy, ModelParallel) else contextlib.nullcontext()
-
-
-# checks --------------------------------------------------------------------------------------------------------------
+@contextlib.contextmanager
+def single_file_checkpoint(trainer: Any) -> Iterator[None]:
+    """Write checkpoints as one file within a block: the first process gathers all shards, if there are any."""
+    trainer.strategy._save_distributed_checkpoint = False  # which strategies without shards do not read
+    try:
+        yield
+    finally:
+        trainer.strategy._save_distributed_checkpoint = True
 
 
 def check_sharded(settings: Any) -> None:
     """Refuse strategies that compute something else, and settings that a strategy does not carry out.
 
-    Raises:
-        InputError: with what to choose instead.
+    Raises InputError with what to choose instead.
     """
     name, precision = settings["strategy"], settings["precision"] or "32-true"
     if name not in (FSDP2, TENSOR_PARALLEL):
@@ -160,10 +140,9 @@ def check_sharded(settings: Any) -> None:
 def check_strategy(settings: Any) -> None:
     """Refuse strategies that fork, which hang in a process with threads, and cells of several machines.
 
-    Raises:
-        InputError: with what to choose instead.
+    Raises InputError with what to choose instead.
     """
-    if any(part in settings["strategy"] for part in FORKING):
+    if any(part in settings["strategy"] for part in ("fork", "spawn", "notebook")):
         raise InputError(
             f"trainer.strategy: {settings['strategy']!r} forks its processes, which works in `lm fit` alone; use 'ddp' "
             "here"
@@ -178,13 +157,7 @@ def check_strategy(settings: Any) -> None:
 def check_model(model: nn.Module, optimizer: Any, sharing: Processes) -> None:
     """Refuse a model, or an optimiser, that several processes cannot divide, or with which they compute something else.
 
-    Args:
-        model: the model, on any device.
-        optimizer: the class, or a partial of it.
-        sharing: the processes.
-
-    Raises:
-        InputError: with the first part that does not fit.
+    `optimizer` is the class, or a partial of it. Raises InputError with the first part that does not fit.
     """
     if sharing.layers > 1:
         plan(model, sharing.layers)
@@ -203,11 +176,9 @@ def check_model(model: nn.Module, optimizer: Any, sharing: Processes) -> None:
         )
 
 
-# sharded checkpoints -------------------------------------------------------------------------------------------------
+METADATA_FILE = ".metadata"  # the file that torch writes last into the folder of a sharded checkpoint
 
-METADATA_FILE = ".metadata"
-"""The file that torch writes last into the folder of a sharded checkpoint."""
-
+# classes that the metadata of a sharded checkpoint consists of, besides torch's dtypes
 METADATA_CLASSES = frozenset(
     (
         *(("torch.distributed.checkpoint.metadata", name) for name in (
@@ -220,7 +191,6 @@ METADATA_CLASSES = frozenset(
         ("pathlib", "PosixPath"),
     )
 )  # fmt: skip
-"""Classes that the metadata of a sharded checkpoint consists of, besides torch's dtypes."""
 
 
 def is_intact(path: Path) -> bool:
@@ -248,26 +218,24 @@ class _MetadataUnpickler(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) == ("builtins", "getattr"):
-            return _enum_member
+            return self.enum_member
         is_dtype = module == "torch" and isinstance(getattr(torch, name, None), torch.dtype)
         if not is_dtype and (module, name) not in METADATA_CLASSES:
             raise pickle.UnpicklingError(f"{module}.{name} is no part of a checkpoint")
         return super().find_class(module, name)
 
-
-def _enum_member(kind: Any, name: str) -> Enum:
-    """Return a member of an enumeration, which Python before 3.11.4 pickles as `getattr`; refuse anything else."""
-    if not isinstance(kind, EnumType) or name not in kind.__members__:
-        raise pickle.UnpicklingError(f"{name!r} of {kind!r} is no part of a checkpoint")
-    member: Enum = kind[name]
-    return member
+    @staticmethod
+    def enum_member(kind: Any, name: str) -> Any:
+        """Return a member of an enumeration, which Python before 3.11.4 pickles as `getattr`."""
+        if not isinstance(kind, EnumType) or name not in kind.__members__:
+            raise pickle.UnpicklingError(f"{name!r} of {kind!r} is no part of a checkpoint")
+        return kind[name]
 
 
 def read_checkpoint_metadata(path: Path) -> Metadata:
     """Read the metadata of a sharded checkpoint.
 
-    Raises:
-        pickle.UnpicklingError: if it holds anything but metadata of tensors.
+    Raises pickle.UnpicklingError if it holds anything but metadata of tensors.
     """
     with open(path / METADATA_FILE, "rb") as file:
         metadata = _MetadataUnpickler(file).load()
@@ -310,16 +278,10 @@ def consolidate(folder: Path, file: Path) -> None:
     with weights_only_load(folder):
         checkpoint = _load_distributed_checkpoint(folder)
     states = [checkpoint.pop(name) for name in sorted(name for name in checkpoint if name.startswith("optimizer_"))]
-    torch.save({**checkpoint, "optimizer_states": [_numbered(state) for state in states]}, file)
-
-
-def _numbered(state: dict[str, Any]) -> dict[str, Any]:
-    """Replace the names of parameters in an optimiser's state by numbers, in the order of its groups."""
-    names = [name for group in state["param_groups"] for name in group["params"]]
-    numbers = {name: number for number, name in enumerate(names)}
-    return {
-        "state": {numbers[name]: value for name, value in state["state"].items()},
-        "param_groups": [
-            {**group, "params": [numbers[name] for name in group["params"]]} for group in state["param_groups"]
-        ],
-    }
+    for state in states:  # parameters by number, in the order of their groups, not by name
+        names = [name for group in state["param_groups"] for name in group["params"]]
+        numbers = {name: number for number, name in enumerate(names)}
+        state["state"] = {numbers[name]: value for name, value in state["state"].items()}
+        for group in state["param_groups"]:
+            group["params"] = [numbers[name] for name in group["params"]]
+    torch.save({**checkpoint, "optimizer_states": states}, file)

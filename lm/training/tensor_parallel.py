@@ -20,17 +20,14 @@ from lm.model.transformer import Decoder
 
 TENSOR_PARALLEL = "tensor_parallel"
 
-Split = Literal["columns", "rows"]
-"""The features by which a linear layer is divided: those of its output, or those of its input."""
-
+Split = Literal["columns", "rows"]  # the features by which a linear layer is divided: of its output, or of its input
 STYLES: dict[Split, type[ParallelStyle]] = {"columns": ColwiseParallel, "rows": RowwiseParallel}
-
 ATTENTION: dict[str, Split] = {"query": "columns", "key": "columns", "value": "columns", "output": "rows"}
 PLAIN: dict[str, Split] = {"up": "columns", "down": "rows"}
 GATED: dict[str, Split] = {"gate": "columns", **PLAIN}
 
+# optimisers that update each entry of a matrix by itself
 ENTRY_BY_ENTRY = (Adam, AdamW, SGD, RMSprop, Adagrad, Adamax, NAdam, RAdam, Adadelta)
-"""Optimisers that update each entry of a matrix by itself."""
 
 
 def parallelize(model: nn.Module, mesh: Any) -> None:
@@ -49,8 +46,7 @@ def parallelize(model: nn.Module, mesh: Any) -> None:
 def plan(model: nn.Module, world: int) -> dict[str, Split]:
     """Return the split of each linear layer of a model among `world` processes, by its name; undivided ones left out.
 
-    Raises:
-        InputError: with the first part that cannot be divided, and the reason.
+    Raises InputError with the first part that cannot be divided, and the reason.
     """
     if (
         not isinstance(model, Decoder)
@@ -63,17 +59,30 @@ def plan(model: nn.Module, world: int) -> dict[str, Split]:
         if isinstance(module, Attention):
             splits |= _attention(name, module, world)
         elif isinstance(module, MLP):
-            splits |= _mlp(name, module, world)
+            gated = isinstance(module, GatedMLP)
+            if type(module).forward is not (GatedMLP.forward if gated else MLP.forward):
+                raise _refusal(f"{name} ({type(module).__name__})", "computes something of its own")
+            if module.up.out_features % world:
+                raise _undivided(name, module.up.out_features, "hidden units", world)
+            if module.dropout.p:
+                reason = "would be drawn for each share of the hidden units alike; expected 0"
+                raise _refusal(f"{name}.dropout", reason)
+            splits |= _maps(name, module, GATED if gated else PLAIN)
         elif isinstance(module, Position):
-            _check_position(module, model.shape.heads)
+            kind, bias = type(module), module.bias(1, 1)
+            turns = kind.apply_rotary is not Position.apply_rotary
+            if turns and (not module.head_independent or next(module.parameters(), None) is not None):
+                raise _refusal(f"position {kind.__name__}", "may turn each head in its own way")
+            if bias is not None and (bias.requires_grad or bias.shape[0] != model.shape.heads):
+                reason = "has a bias that is learnt from all heads, or is not one a head"
+                raise _refusal(f"position {kind.__name__}", reason)
     return splits
 
 
 def check_optimizer(optimizer: Any) -> None:
     """Refuse an optimiser, a class or a partial of one, that needs whole matrices, or all parameters divided alike.
 
-    Raises:
-        InputError: with the optimisers that can be used.
+    Raises InputError with the optimisers that can be used.
     """
     cls, options = getattr(optimizer, "func", optimizer), getattr(optimizer, "keywords", {})
     if cls not in ENTRY_BY_ENTRY:
@@ -88,9 +97,6 @@ def check_optimizer(optimizer: Any) -> None:
                 f"optim.optimizer.{name}: under tensor parallelism some parameters are shared out and some whole, "
                 "which cannot be updated in one call; expected false"
             )
-
-
-# layer by layer ------------------------------------------------------------------------------------------------------
 
 
 def _attention(name: str, module: Attention, world: int) -> dict[str, Split]:
@@ -108,17 +114,6 @@ def _attention(name: str, module: Attention, world: int) -> dict[str, Split]:
     return _maps(name, module, ATTENTION)
 
 
-def _mlp(name: str, module: MLP, world: int) -> dict[str, Split]:
-    gated = isinstance(module, GatedMLP)
-    if type(module).forward is not (GatedMLP.forward if gated else MLP.forward):
-        raise _refusal(f"{name} ({type(module).__name__})", "computes something of its own")
-    if module.up.out_features % world:
-        raise _undivided(name, module.up.out_features, "hidden units", world)
-    if module.dropout.p:
-        raise _refusal(f"{name}.dropout", "would be drawn for each share of the hidden units alike; expected 0")
-    return _maps(name, module, GATED if gated else PLAIN)
-
-
 def _maps(name: str, module: nn.Module, how: dict[str, Split]) -> dict[str, Split]:
     """Return the linear layers of a module by their full names, refusing other parameters, which would diverge."""
     for part, _ in module.named_parameters():
@@ -128,17 +123,6 @@ def _maps(name: str, module: nn.Module, how: dict[str, Split]) -> dict[str, Spli
         if not is_plain_linear(module.get_submodule(part)):  # type: ignore[arg-type]
             raise _refusal(f"{name}.{part}", "is more than a linear map")
     return {f"{name}.{part}": split for part, split in how.items()}
-
-
-def _check_position(position: Position, heads: int) -> None:
-    """Refuse position encodings that treat heads differently, or that learn from all of them."""
-    kind = type(position)
-    turns = kind.apply_rotary is not Position.apply_rotary
-    if turns and (not position.head_independent or next(position.parameters(), None) is not None):
-        raise _refusal(f"position {kind.__name__}", "may turn each head in its own way")
-    bias = position.bias(1, 1)
-    if bias is not None and (bias.requires_grad or bias.shape[0] != heads):
-        raise _refusal(f"position {kind.__name__}", "has a bias that is learnt from all heads, or is not one a head")
 
 
 def _undivided(name: str, count: int, what: str, world: int) -> InputError:

@@ -24,8 +24,7 @@ from lm.store.store import LOGGED
 from lm.training.loggers import KINDS, Logger
 from lm.training.recorder import Recorder
 
-Rows = Mapping[int, Mapping[str, float]]
-"""A learning curve: the measurements at each optimiser step."""
+Rows = Mapping[int, Mapping[str, float]]  # a learning curve: the measurements at each optimiser step
 
 
 class Tracker(Callback):

@@ -1,6 +1,7 @@
 """From a cell to its record: training, in a work folder that becomes the finished cell."""
 
 import contextlib
+import functools
 import gc
 import sys
 import time
@@ -24,7 +25,7 @@ from lm.store.record import Outcome, Record
 from lm.store.redaction import redacted
 from lm.store.side_files import progress_saver
 from lm.store.store import EARLIER, LOG, STACK, Store
-from lm.training.adapter import convert, quiet, rank, uses_batch_statistics
+from lm.training.adapter import quiet, rank, uses_batch_statistics
 from lm.training.callbacks import build_callbacks
 from lm.training.cell import Cell, identity, seedless
 from lm.training.evaluate import FREQUENT, add, evaluations
@@ -34,27 +35,19 @@ from lm.training.process import Execution as Execution
 from lm.training.process import is_interrupt
 from lm.training.provenance import keep_code, provenance
 from lm.training.ranks import nonzero_rank, supervise_ranks
-from lm.training.recorder import PruningCallback, Recorder, Report, never_prune, write_document_losses
+from lm.training.recorder import PruningCallback, Recorder, Report, write_document_losses
 from lm.training.run import SINGLE_PROCESS, Trainer
 from lm.training.strategies import is_intact, resumable_checkpoint
 from lm.training.tracking import tracked
 
-UNEVALUATED = "not evaluated further"
-"""Beginning of the flag of a cell that was trained well, and whose evaluation raised an exception."""
-
+UNEVALUATED = "not evaluated further"  # begins the flag of a cell whose evaluation after training raised an exception
 HALVED = "memory did not suffice for a batch at once: each was taken in two halves, whose gradients add up to the same"
 HUNG = "a try reported nothing for too long and was ended; where it was stands in log.txt"
 
-OUT_OF_MEMORY_MESSAGES = (
-    "out of memory", "can't allocate memory", "not enough memory", "CUBLAS_STATUS_ALLOC_FAILED",
-)  # fmt: skip
-"""Parts of the messages of errors that are only a RuntimeError."""
+# parts of the messages of errors that are only a RuntimeError
+OUT_OF_MEMORY_MESSAGES = ("out of memory", "can't allocate memory", "not enough memory", "CUBLAS_STATUS_ALLOC_FAILED")
 
-Logits = list[tuple[torch.Tensor, torch.Tensor]]
-"""Logits (n, v) and targets (n,) of each batch of a split."""
-
-
-# from a cell to its record -------------------------------------------------------------------------------------------
+Logits = list[tuple[torch.Tensor, torch.Tensor]]  # logits (n, v) and targets (n,) of each batch of a split
 
 
 def train(
@@ -62,7 +55,7 @@ def train(
     store: Store,
     report: Report,
     execution: Execution,
-    should_continue: PruningCallback = never_prune,
+    should_continue: PruningCallback = lambda *_: True,
     log: LogLine = to_stderr,
     on_start: Callable[[Path], None] | None = None,
     wait: bool = True,
@@ -70,7 +63,9 @@ def train(
     """Train a cell, from its last checkpoint if there is one, and write its record.
 
     An exception is recorded with its traceback. An interrupt (Ctrl-C, SIGTERM) is not: the checkpoint stays for the
-    next attempt. Nor is a disk that is full or fails, which raises OSError. A pruned run leaves nothing behind.
+    next attempt. Nor is a disk that is full or fails, which raises OSError. A pruned run leaves nothing behind. Raises
+    HeldError if another process holds the cell, and `wait` is False, and LostError if another process has taken the
+    cell over, as this one sent no heartbeat for too long.
 
     Args:
         cell: what to train.
@@ -81,10 +76,6 @@ def train(
         log: called with a line if another process holds the cell.
         on_start: called with the work folder once this process holds the cell.
         wait: True to wait for another process that holds the cell.
-
-    Raises:
-        HeldError: if another process holds the cell, and `wait` is False.
-        LostError: if another process has taken the cell over, as this one sent no heartbeat for too long.
     """
     work = store.work(cell.id)
     if rank():  # the first process holds the cell
@@ -97,10 +88,9 @@ def train(
             store.drop(cell.id)
             return
         write_work(cell, store)
-        append_hang_stack(work)
         if on_start is not None:
             on_start(work)
-        drop_damaged(work)
+        recover_previous_attempt(work)
         if execution.threads is not None:
             torch.set_num_threads(execution.threads)
         _train_held(cell, store, report, execution, should_continue, log)
@@ -111,21 +101,29 @@ def _train_held(
 ) -> None:
     """Train a cell that this process holds, and write its record."""
     work = store.work(cell.id)
-    resumed = count_resumed(work, store.started(cell.id))
-    times: dict[str, Any] = {"started": time.time(), "resumed": resumed, "seconds": -time.monotonic()}
+    resumed, clock = count_resumed(work, store.started(cell.id)), time.monotonic()  # which nobody sets
+    times: dict[str, Any] = {"started": time.time(), "resumed": resumed, "seconds": 0.0}
+
+    def end(outcome: Outcome) -> None:
+        finish(cell, store, outcome, {**times, "finished": time.time(), "seconds": time.monotonic() - clock})
+
     try:
-        times["code"] = unchanged_code(cell, work)
+        times["code"] = keep_code(cell.config, work)
+        if times["code"] and identity(cell.config, cell.facts) != cell.id:
+            names = ", ".join(times["code"])
+            raise InputError(f"{names}: its code was changed after this cell was planned; give the command again")
         logits: Logits | None = []
         config = {**cell.config, "cell": cell.id}
         with tracked(execution.loggers, work, store.out / FOLDER, execution.run_name, config, log) as follow:
             if not (work / "outcome.json").is_file():
-                with supervise_ranks(work, lambda error: finish(cell, store, failure(error), _until_now(times))):
+                with supervise_ranks(work, lambda error: end(failure(error))):
                     progress = progress_saver(work, report)
-                    logits = fit_with_oom_retry(cell, work, progress, execution, should_continue, follow)
+                    attempt = functools.partial(fit, cell, work, progress, execution, should_continue, follow)
+                    logits = fit_with_oom_retry(cell, work, attempt)
         if logits is None:
             store.drop(cell.id)
             return
-        outcome = evaluate_trained(cell, work, read_outcome(work), logits)
+        outcome = evaluate_trained(cell, work, logits)
     except LostError:
         raise
     except (Exception, SystemExit) as error:
@@ -137,7 +135,7 @@ def _train_held(
             lease.check()
         outcome = failure(format_error(error), log_traceback(work))
     outcome["flags"] = [*outcome.get("flags", []), *read_previous_attempts(work)["flags"]]
-    finish(cell, store, outcome, _until_now(times))
+    end(outcome)
 
 
 def run_nonzero_rank(work: Path, execution: Execution) -> None:
@@ -159,34 +157,14 @@ def write_work(cell: Cell, store: Store) -> Path:
     return work
 
 
-def _until_now(times: dict[str, Any]) -> dict[str, Any]:
-    """Add when the run ended, and its length by a clock that nobody sets."""
-    return {**times, "finished": time.time(), "seconds": times["seconds"] + time.monotonic()}
-
-
-def unchanged_code(cell: Cell, work: Path) -> dict[str, Any]:
-    """Copy a user's own code into the work folder. Raises InputError if it has changed since the cell was planned."""
-    copied = keep_code(cell.config, work)
-    if copied and identity(cell.config, cell.facts) != cell.id:
-        raise InputError(
-            f"{', '.join(copied)}: its code was changed after this cell was planned; give the command again"
-        )
-    return copied
-
-
-def read_outcome(work: Path) -> Outcome:
-    """Read the outcome that the recorder wrote at the end of training; one without a format has the first."""
-    path = work / "outcome.json"
-    content = read_json(path)
-    return OUTCOME.read({"format": 1, **content} if isinstance(content, dict) else content, path)
-
-
-def evaluate_trained(cell: Cell, work: Path, outcome: Outcome, logits: Logits) -> Outcome:
-    """Add the final evaluations to the outcome of a model that was trained to its end.
+def evaluate_trained(cell: Cell, work: Path, logits: Logits) -> Outcome:
+    """Return the outcome that the recorder wrote, with the final evaluations of a model that was trained to its end.
 
     `logits` are those on validation, if they are at hand; the list is emptied.
     """
-    checkpoint = work / "final.ckpt"
+    path, checkpoint = work / "outcome.json", work / "final.ckpt"
+    content = read_json(path)  # one without a format has the first
+    outcome: Outcome = OUTCOME.read({"format": 1, **content} if isinstance(content, dict) else content, path)
     if outcome["status"] != "ok" or not checkpoint.is_file():  # a sharding strategy leaves a folder
         return outcome
     try:
@@ -228,11 +206,7 @@ def failure(error: str, trace: str | None = None) -> Outcome:
 def fail(
     cell: Cell, store: Store, error: str, seconds: float, retrain: bool = False, trace: Any = None
 ) -> Record | None:
-    """Write a `failed` record for a cell whose process died without reporting.
-
-    Returns:
-        The cell's record; None if another process holds the cell.
-    """
+    """Write and return a `failed` record for a cell whose process died; None if another process holds the cell."""
     with store.claim(cell.id) as claimed:
         if not claimed:
             return None
@@ -256,20 +230,10 @@ def finish(cell: Cell, store: Store, outcome: Outcome, times: dict[str, Any]) ->
     return store.finish(cell.id, record)
 
 
-# Lightning -----------------------------------------------------------------------------------------------------------
-
-
-def fit_with_oom_retry(
-    cell: Cell,
-    work: Path,
-    report: Report,
-    execution: Execution,
-    should_continue: PruningCallback,
-    on_trainer_built: Callable[[Trainer], None],
-) -> Logits | None:
-    """Call `fit`, and once more from the last checkpoint with halved batches if memory does not suffice."""
+def fit_with_oom_retry(cell: Cell, work: Path, attempt: Callable[[], Logits | None]) -> Logits | None:
+    """Call `attempt`, and again from the last checkpoint with halved batches if memory does not suffice."""
     try:
-        return fit(cell, work, report, execution, should_continue, on_trainer_built)
+        return attempt()
     except Exception as error:
         if not is_out_of_memory(error) or read_previous_attempts(work)["halved"] or not can_halve_batch(cell):
             raise
@@ -277,7 +241,7 @@ def fit_with_oom_retry(
     gc.collect()  # of what the traceback held
     torch.cuda.empty_cache()
     add_flag(work, HALVED, halved=True)
-    return fit(cell, work, report, execution, should_continue, on_trainer_built)
+    return attempt()
 
 
 def fit(
@@ -285,31 +249,28 @@ def fit(
     work: Path,
     report: Report,
     execution: Execution,
-    should_continue: PruningCallback = never_prune,
+    should_continue: PruningCallback = lambda *_: True,
     on_trainer_built: Callable[[Trainer], None] = lambda _: None,
 ) -> Logits | None:
     """Run Lightning on the cell; the recorder leaves `outcome.json` in `work`.
 
-    Returns:
-        Logits and targets of the validation split at the end, if they are small enough to be cached; None if the run
-        was pruned.
+    Returns the validation split's last logits, if they are small enough to be cached; None if the run was pruned.
     """
     pruned = work / "pruned"
     pruned.unlink(missing_ok=True)  # of a try that was killed before it could clear up
     built = cell.open()
     run, data = built.run, built.data
-    classes = data.frequent("validation", FREQUENT)
     trainer: Trainer = run.trainer(Recorder(work, data, report, execution.checkpoint_seconds, should_continue))
-    trainer.begin_with(build_callbacks(cell.config["trainer"].get("callbacks")))
+    callbacks: list[Any] = trainer.callbacks  # type: ignore[attr-defined]
+    callbacks[:0] = build_callbacks(cell.config["trainer"].get("callbacks"))  # before the recorder, which saves them
     on_trainer_built(trainer)
     code = canonical(seedless(cell.config)) if trainer.compile else None
     model = set_attention_impl(built.model(), trainer.attention)
+    classes, clusters = data.frequent("validation", FREQUENT), data.clusters("validation")
     halved = read_previous_attempts(work)["halved"]
-    module = LanguageModel(
-        model, run.optim, data.bytes_per_token(), run.seed, classes, code, halved, data.clusters("validation")
-    )
+    module = LanguageModel(model, run.optim, data.bytes_per_token(), run.seed, classes, code, halved, clusters)
     # Lightning restores weights before it converts the model: a float64 checkpoint would pass through float32.
-    convert(trainer, module)
+    trainer.precision_plugin.convert_module(module)
     checkpoint = resumable_checkpoint(trainer, work / "last.ckpt")
     trainer.fit(module, datamodule=data, ckpt_path=checkpoint, weights_only=True)
     logits, module.logits = module.logits, []  # the module lives on in Lightning's circles
@@ -340,9 +301,6 @@ def can_halve_batch(cell: Cell) -> bool:
     return rows > 1 and not any(map(uses_batch_statistics, model.modules()))
 
 
-# previous attempts, in the work folder until they are in the record --------------------------------------------------
-
-
 def read_previous_attempts(work: Path) -> dict[str, Any]:
     """Read what previous attempts left: nothing if that is missing or damaged.
 
@@ -350,22 +308,21 @@ def read_previous_attempts(work: Path) -> dict[str, Any]:
         `halved`: True if batches are halved; `flags`: lines for the record; `resumed`: number of resumptions.
     """
     path = work / EARLIER
-    nothing: dict[str, Any] = {"halved": False, "flags": [], "resumed": 0}
-    if not path.is_file():
-        return nothing
-    with contextlib.suppress(InputError):
-        content = TRIES.read(read_json(path), path)
-        halved, flags, count = content.get("halved"), content.get("flags"), content.get("resumed", 0)
-        if isinstance(halved, bool) and isinstance(flags, list) and isinstance(count, int):
-            return {"halved": halved, "flags": [str(flag) for flag in flags], "resumed": count}
-    return nothing
+    if path.is_file():
+        with contextlib.suppress(InputError):
+            content = TRIES.read(read_json(path), path)
+            halved, flags, count = content.get("halved"), content.get("flags"), content.get("resumed", 0)
+            if isinstance(halved, bool) and isinstance(flags, list) and isinstance(count, int):
+                return {"halved": halved, "flags": [str(flag) for flag in flags], "resumed": count}
+    return {"halved": False, "flags": [], "resumed": 0}
 
 
 def add_flag(work: Path, flag: str, halved: bool = False) -> None:
     """Add a flag to those of the previous attempts."""
     before = read_previous_attempts(work)
     flags = list(dict.fromkeys([*before["flags"], flag]))
-    _write_attempts(work, {**before, "halved": halved or before["halved"], "flags": flags})
+    attempts = {**before, "halved": halved or before["halved"], "flags": flags}
+    write_atomic(work / EARLIER, to_json(TRIES.stamped(attempts)))
 
 
 def count_resumed(work: Path, checkpoint: bool) -> int:
@@ -373,26 +330,18 @@ def count_resumed(work: Path, checkpoint: bool) -> int:
     before = read_previous_attempts(work)
     count: int = before["resumed"] + 1 if checkpoint else 0
     if count != before["resumed"]:
-        _write_attempts(work, {**before, "resumed": count})
+        write_atomic(work / EARLIER, to_json(TRIES.stamped({**before, "resumed": count})))
     return count
 
 
-def _write_attempts(work: Path, attempts: dict[str, Any]) -> None:
-    write_atomic(work / EARLIER, to_json(TRIES.stamped(attempts)))
-
-
-def append_hang_stack(work: Path) -> None:
-    """Append the stack of a previous attempt that hung to the log."""
+def recover_previous_attempt(work: Path) -> None:
+    """Append the stack of a previous attempt that hung to the log, and delete its files that are damaged on disk."""
     path = work / STACK
     if path.is_file() and (stack := path.read_text(encoding="utf-8", errors="replace")):
         with open(work / LOG, "a", encoding="utf-8") as log:
             log.write(f"{HUNG.partition(';')[0]}:\n{stack}\n")
         add_flag(work, HUNG)
     path.unlink(missing_ok=True)
-
-
-def drop_damaged(work: Path) -> None:
-    """Delete files of a previous attempt that are damaged on disk: the cell continues from what is left."""
     restore_backup(work / "last.ckpt")
     for name, is_sound, consequence in (
         ("last.ckpt", is_intact, "the cell begins anew"),

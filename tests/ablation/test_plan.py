@@ -216,7 +216,7 @@ def test_retry_failed_adds_failed_cells_to_the_missing(tmp_path: Path) -> None:
 
 def planned(path: Path, capsys: Capture, monkeypatch: Patch, *more: str) -> str:
     """What `--plan` prints of an experiment, without a step timed."""
-    monkeypatch.setattr("lm.ablation.show.seconds_per_cell", lambda by_arm, *_: dict.fromkeys(by_arm, 1.0))
+    monkeypatch.setattr("lm.ablation.ablate.seconds_per_cell", lambda by_arm, *_: dict.fromkeys(by_arm, 1.0))
     assert main(["ablate", str(path), "--plan", "--out", str(path.parent / "out"), *more]) == 0
     return capsys.readouterr().out
 
@@ -329,7 +329,7 @@ def test_shared_cell_is_trained_once_and_its_record_read_once(
     monkeypatch.setattr(Store, "record", counted)
     monkeypatch.setattr("lm.ablation.ablate.train_cells", queue)
     monkeypatch.setattr("lm.ablation.ablate.write_report", lambda *_: SimpleNamespace(harmed=False))
-    monkeypatch.setattr("lm.ablation.show.seconds_per_cell", lambda by_arm, *_: dict.fromkeys(by_arm, 1.0))
+    monkeypatch.setattr("lm.ablation.ablate.seconds_per_cell", lambda by_arm, *_: dict.fromkeys(by_arm, 1.0))
     assert main(["ablate", str(path), "--underpowered", "--out", str(store.out), *more]) == 0
     assert max(reads.values()) == 1
     said = capsys.readouterr()

@@ -12,7 +12,7 @@ from lm.analysis.compare import compare
 from lm.analysis.results import load
 from lm.analysis.texts import texts
 from lm.report.notes import notes
-from lm.stats.text_power import detectable_on_texts
+from lm.stats.two_way import detectable_on_texts
 from lm.store.documents import KEPT, described, packed
 from lm.store.files import write_atomic
 from lm.store.store import Store

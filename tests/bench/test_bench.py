@@ -12,6 +12,7 @@ import torch
 from helpers import Capture, Patch, refused
 from torch import nn
 
+from benchmarks import machine as described
 from benchmarks import run
 from benchmarks.__main__ import main
 from benchmarks.asked import Asked
@@ -155,12 +156,12 @@ def test_the_machine_is_described_without_its_name() -> None:
     assert machine.flags(CPUINFO) == ["avx2", "amx_tile", "amx_bf16"]
     assert machine.flags("Features\t: fp asimd sve\n") == ["asimd", "sve"]
     assert machine.flags("") == []
-    assert machine.blas("BLAS_INFO=mkl, X=1, USE_MKLDNN=ON, ") == "mkl, oneDNN"
-    assert machine.blas("") == "unknown"
-    found = machine.describe_machine(threads=3)
+    assert described.blas("BLAS_INFO=mkl, X=1, USE_MKLDNN=ON, ") == "mkl, oneDNN"
+    assert described.blas("") == "unknown"
+    found = described.describe_machine(threads=3)
     assert found["threads"] == 3
-    assert found["packages"]["torch"] == machine.installed("torch")
-    assert machine.installed("no-such-package-anywhere") is None
+    assert found["packages"]["torch"] == described.installed("torch")
+    assert described.installed("no-such-package-anywhere") is None
     assert not {"host", "hostname", "node"} & found.keys()
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from helpers import order_hash
 
-from lm.data.order import batch_rows, derive_seed, evaluation_rows, permutation, rank_slice, update_order_hash
+from lm.data.order import batch_rows, derive_seed, permutation, rank_slice, update_order_hash
 
 
 def positions(seed: int, steps: int, batch: int, blocks: int) -> np.ndarray:
@@ -82,10 +82,3 @@ def test_the_hash_tells_orders_apart() -> None:
     hashes = [order_hash(*arguments) for arguments in ((0, 5, 4, 10), (1, 5, 4, 10), (0, 6, 4, 10), (0, 5, 4, 11))]
     assert len(set(hashes)) == 4
     assert update_order_hash("", np.array([1, 2])) != update_order_hash("", np.array([2, 1]))
-
-
-@pytest.mark.parametrize(("blocks", "batch", "sizes"), [(10, 4, [4, 4, 2]), (8, 4, [4, 4]), (3, 8, [3]), (0, 4, [])])
-def test_evaluation_shows_every_block_once_in_order(blocks: int, batch: int, sizes: list[int]) -> None:
-    found = list(evaluation_rows(blocks, batch))
-    assert [len(rows) for rows in found] == sizes
-    assert [int(block) for rows in found for block in rows] == list(range(blocks))

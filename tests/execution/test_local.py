@@ -7,7 +7,6 @@ import signal
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,9 +17,9 @@ from stand_in import STEPS, StandIn
 
 from lm.config.tree import InputError
 from lm.execution import heartbeat, local
-from lm.execution.executor import Ended, Outcome, Started, Validation, Waiting
+from lm.execution.executor import ATTEMPTS, Ended, Outcome, Started, Validation, Waiting
 from lm.execution.fork_server import MAX_FORKSERVER_RESTARTS, fork_server_pid
-from lm.execution.local import Attempt, Job, Local
+from lm.execution.local import Local, LocalJob
 from lm.execution.scheduler import Planned, Running, Watcher, train_cells
 from lm.store.lease_holder import Holder
 from lm.store.locks import process_status
@@ -36,7 +35,7 @@ class Told(Watcher):
 
     executor: Local
 
-    def __init__(self, deed: Callable[[list[Job]], None] | None = None, step: int = 3) -> None:
+    def __init__(self, deed: Callable[[list[LocalJob]], None] | None = None, step: int = 3) -> None:
         self.deed, self.step = deed, step
         self.lines: list[str] = []
         self.records: dict[str, Any] = {}
@@ -66,7 +65,7 @@ def server() -> int:
     return pid
 
 
-def kill_server(jobs: list[Job]) -> None:
+def kill_server(jobs: list[LocalJob]) -> None:
     os.kill(server(), signal.SIGKILL)
 
 
@@ -78,7 +77,7 @@ def whole(store: Store, *cells: str) -> bool:
 def test_cells_survive_their_fork_server_and_the_next_has_another(store: Store) -> None:
     killed: list[int] = []
 
-    def kill(jobs: list[Job]) -> None:
+    def kill(jobs: list[LocalJob]) -> None:
         killed.append(server())
         kill_server(jobs)
 
@@ -93,7 +92,7 @@ def test_cells_survive_their_fork_server_and_the_next_has_another(store: Store) 
 def test_cells_killed_with_their_fork_server_resume_uncounted(store: Store) -> None:
     kills = []
 
-    def kill_all(jobs: list[Job]) -> None:
+    def kill_all(jobs: list[LocalJob]) -> None:
         kills.append(len(jobs))
         told.deed = kill_all if len(kills) < 3 else None
         told.step += 4
@@ -102,7 +101,7 @@ def test_cells_killed_with_their_fork_server_resume_uncounted(store: Store) -> N
             os.kill(job.attempt.process.pid, signal.SIGKILL)
 
     told = Told(kill_all)
-    assert local.ATTEMPTS < 3 < MAX_FORKSERVER_RESTARTS
+    assert ATTEMPTS < 3 < MAX_FORKSERVER_RESTARTS
     assert trained(store, told, StandIn(FIRST), StandIn(SECOND)) == 0
     assert kills  # how many there is time for depends on the machine
     assert whole(store, FIRST, SECOND)
@@ -111,7 +110,7 @@ def test_cells_killed_with_their_fork_server_resume_uncounted(store: Store) -> N
 
 
 def test_a_cell_that_loses_every_fork_server_is_interrupted(store: Store) -> None:
-    def kill_all(jobs: list[Job]) -> None:
+    def kill_all(jobs: list[LocalJob]) -> None:
         told.deed = kill_all
         kill_server(jobs)
         os.kill(jobs[0].attempt.process.pid, signal.SIGKILL)
@@ -158,7 +157,7 @@ def test_fork_servers_that_all_end_are_an_input_error(store: Store, monkeypatch:
 def test_an_interrupt_leaves_no_process_behind(store: Store, orphaned: bool) -> None:
     pids: list[int] = []
 
-    def interrupt(jobs: list[Job]) -> None:
+    def interrupt(jobs: list[LocalJob]) -> None:
         pids.extend(job.attempt.process.pid for job in jobs)
         if orphaned:
             kill_server(jobs)
@@ -196,7 +195,7 @@ def test_a_stopped_process_is_reported_and_continues_after_sigcont(store: Store,
 
     stopped: list[int] = []
 
-    def stop(jobs: list[Job]) -> None:
+    def stop(jobs: list[LocalJob]) -> None:
         stopped.append(jobs[0].attempt.process.pid)
         os.kill(stopped[0], signal.SIGSTOP)
 
@@ -208,7 +207,7 @@ def test_a_stopped_process_is_reported_and_continues_after_sigcont(store: Store,
 
 
 def test_a_killed_process_records_no_cell_it_lost(store: Store, monkeypatch: Patch) -> None:
-    def lose(jobs: list[Job]) -> None:
+    def lose(jobs: list[LocalJob]) -> None:
         other = replace(Holder.this("a" * 16), machine="another", host="elsewhere", pid=7)
         (store.cells / ".leases" / FIRST / "2").write_bytes(other.written())
         os.kill(jobs[0].attempt.process.pid, signal.SIGKILL)
@@ -301,14 +300,3 @@ def test_each_cell_has_a_process_of_its_own(store: Store) -> None:
             ended(executor)
     assert len(set(pids)) == 2
     assert [process_status(pid) for pid in pids if process_status(pid) not in (None, "Z")] == []
-
-
-def test_a_validation_is_answered_once() -> None:
-    sent: list[bool] = []
-    process: Any = SimpleNamespace(pid=os.getpid(), exitcode=None, send=sent.append)
-    attempt = Attempt(process, process, None)
-    attempt.answer(True)
-    attempt.awaits_answer = True
-    attempt.answer(False)
-    attempt.answer(True)
-    assert (sent, attempt.stopped) == ([False], True)

@@ -9,9 +9,8 @@ from helpers import Patch
 from stand_in import StandIn
 from stand_in_task import train_on_node
 
-from lm.execution.executor import Ended, Handle, Outcome, Started
+from lm.execution.executor import Ended, Executor, Handle, Outcome, Started
 from lm.execution.factory import make_executor
-from lm.execution.remote import RemoteExecutor
 from lm.store.store import Store
 
 pytestmark = [pytest.mark.slow, pytest.mark.extra]
@@ -25,8 +24,8 @@ class Losing:
         from lm.execution import on_ray
 
         self.executor = on_ray.Ray.__new__(on_ray.Ray)
-        RemoteExecutor.__init__(self.executor, store, 1, print)
-        monkeypatch.setattr("lm.execution.remote.fail", lambda *_: {})
+        Executor.__init__(self.executor, store, 1, print)
+        monkeypatch.setattr("lm.training.train.fail", lambda *_: {})
         monkeypatch.setattr(self.executor, "_start_task", self.start)
         self.starts = 0
         cell: Any = SimpleNamespace(id="a" * 16)

@@ -16,6 +16,7 @@ from lm import __version__
 from lm.config.tree import InputError
 from lm.data.tokens import TextStats
 from lm.execution import ray_task
+from lm.execution.executor import CANCEL
 from lm.execution.ray_task import (
     Changes,
     Letter,
@@ -29,7 +30,6 @@ from lm.execution.ray_task import (
     unpack_cell,
     write_files,
 )
-from lm.execution.remote import CANCEL
 
 
 def write(folder: Path, **files: str) -> Path:
@@ -106,8 +106,8 @@ def test_user_modules_are_sent_with_the_cell(tmp_path: Path, monkeypatch: Patch)
 
 
 def test_changed_files_are_sent_with_checkpoints_and_at_the_end(tmp_path: Path) -> None:
-    folder, changes = write(tmp_path / "work", cell_json="{}", last_ckpt="1"), Changes()
-    changes.mark_sent(folder)
+    folder = write(tmp_path / "work", cell_json="{}", last_ckpt="1")
+    changes = Changes(folder)
     assert changes.take(folder, whole=False) == {}
     write(folder, log_txt="a", progress_json="3", saving_ckpt="half")
     assert changes.take(folder, whole=False) == {"progress.json": b"3"}
@@ -116,7 +116,7 @@ def test_changed_files_are_sent_with_checkpoints_and_at_the_end(tmp_path: Path) 
     assert changes.take(folder, whole=True) == {}
     write(folder, history_csv="step\n")
     assert changes.take(folder, whole=True) == {"history.csv": b"step\n"}
-    assert Changes().take(tmp_path / "nothing", whole=True) == {}
+    assert Changes(tmp_path / "nothing").take(tmp_path / "nothing", whole=True) == {}
 
 
 def test_outcome_and_record_are_written_last(tmp_path: Path, monkeypatch: Patch) -> None:

@@ -11,32 +11,28 @@ from helpers import Patch
 from records import blank
 from stand_in import StandIn
 
-from lm.execution.executor import Ended, Handle, Outcome, Progress, Started, Validation, Waiting
-from lm.execution.remote import RemoteExecutor, RemoteJob
+from lm.execution.executor import Ended, Executor, Handle, Job, Outcome, Progress, Started, Validation, Waiting
 from lm.execution.slurm_job import FileMailbox, hidden_scheduler, send
 from lm.store.store import Store
 
 FIRST = "a" * 16
 
 
-class Far(RemoteExecutor[RemoteJob]):
+class Far(Executor):
     """A machine of which one hears what the test says."""
 
     def __init__(self, store: Store) -> None:
         super().__init__(store, 1)
         self.sent: list[Any] = []
 
-    def _start(self, handle: Handle, cell: Any, execution: Any) -> RemoteJob:
-        return RemoteJob(handle, cell, execution)
+    def _start(self, handle: Handle, cell: Any, execution: Any) -> Job:
+        return Job(handle, cell, execution)
 
     def _listen(self, seconds: float) -> None:
         pass
 
-    def _send(self, job: RemoteJob, answer: bool | str) -> None:
+    def _send(self, job: Job, answer: bool | str) -> None:
         self.sent.append(answer)
-
-    def _release(self, job: RemoteJob) -> None:
-        pass
 
     def close(self) -> None:
         pass
@@ -51,7 +47,7 @@ def far(tmp_path: Path, monkeypatch: Patch) -> Far:
     return Far(Store(tmp_path))
 
 
-def hand_over(far: Far) -> tuple[Handle, RemoteJob]:
+def hand_over(far: Far) -> tuple[Handle, Job]:
     cell: Any = StandIn(FIRST)
     handle = far.submit(cell, stand_in.execution(), "cell a")
     return handle, far.jobs[handle]

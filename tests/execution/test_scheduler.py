@@ -1,7 +1,7 @@
 """The loop between a source of cells and an executor, whichever that is."""
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from interrupting import listening, press_unheard
 from stand_in import STEPS, StandIn, execution
 
 from lm.execution import scheduler
-from lm.execution.executor import Ended, Event, Executor, Handle, Outcome, Progress
+from lm.execution.executor import Executor, Handle, Job, Outcome
 from lm.execution.scheduler import Planned, Running, StaticQueue, Watcher, run_cells, train_cells
 from lm.store import lease_holder
 from lm.store.lease_holder import Holder
@@ -130,37 +130,38 @@ def test_a_cell_started_again_begins_to_be_timed_again(store: Store) -> None:
 
 
 class Scripted(Executor):
-    """Tells what it was given to tell, a poll at a time, of handles by their number."""
+    """Tells what it was given to tell, a poll at a time, of cells by their number."""
 
-    def __init__(self, capacity: int, polls: list[list[Callable[[Handle], Event]]], numbers: list[list[int]]) -> None:
-        self.capacity, self.polls, self.numbers = capacity, polls, numbers
-        self.handles: list[Handle] = []
+    def __init__(self, store: Store, polls: list[list[tuple[int, Any]]]) -> None:
+        super().__init__(store, 2)
+        self.polls = polls
 
-    def submit(self, cell: Any, execution: Any, name: str) -> Handle:
-        self.handles.append(Handle(len(self.handles), cell.id, name))
-        return self.handles[-1]
+    def _start(self, handle: Handle, cell: Any, execution: Any) -> Job:
+        return Job(handle, cell, execution)
 
-    def poll(self, timeout: float) -> list[Event]:
-        told = zip(self.polls.pop(0), self.numbers.pop(0), strict=True)
-        return [make(self.handles[number]) for make, number in told]
+    def _listen(self, seconds: float) -> None:
+        jobs = {handle.number: job for handle, job in self.jobs.items()}
+        for number, told in self.polls.pop(0):
+            if isinstance(told, list):
+                self._on_message(jobs[number], told)
+            else:
+                self._end(jobs[number], *told)
 
-    def cancel(self, handle: Handle) -> None: ...
-
-    def result(self, handle: Handle) -> None: ...
+    def _send(self, job: Job, answer: bool | str) -> None: ...
 
     def close(self) -> None: ...
 
 
-def test_a_full_disk_ends_the_loop_after_the_running_cells() -> None:
+def test_a_full_disk_ends_the_loop_after_the_running_cells(store: Store) -> None:
     full = OSError(28, "No space left on device", "a file")
-    polls: list[list[Callable[[Handle], Event]]] = [
-        [lambda handle: Ended(handle, Outcome.INTERRUPTED, 5, full)],
-        [lambda handle: Progress(handle, 3, STEPS, 1.0)],
-        [lambda handle: Ended(handle, Outcome.PRUNED, 3)],
+    polls: list[list[tuple[int, Any]]] = [
+        [(0, (Outcome.INTERRUPTED, None, full))],
+        [(1, ["progress", 3, STEPS, 1.0])],
+        [(1, (Outcome.PRUNED,))],
     ]
     told, source = Told(), Asked(planned(StandIn(FIRST), StandIn(SECOND), StandIn(THIRD)))
     with pytest.raises(OSError, match="No space left on device") as raised:
-        run_cells(source, Scripted(2, polls, [[0], [1], [1]]), told, execution())
+        run_cells(source, Scripted(store, polls), told, execution())
     assert raised.value is full
     assert source.said == [("arm seed 0", None), ("arm seed 1", "pruned")]
     assert source.remaining() == 1
@@ -169,7 +170,7 @@ def test_a_full_disk_ends_the_loop_after_the_running_cells() -> None:
 def test_interrupted_cells_are_counted(store: Store) -> None:
     class Cancels(Asked):
         def judge(self, planned: Planned, step: int, measured: Mapping[str, float]) -> bool:
-            (handle,) = (handle for handle in executor.at_work if handle.cell == planned.cell.id)
+            (handle,) = (handle for handle in executor.jobs if handle.cell == planned.cell.id)
             executor.cancel(handle)
             return True
 
@@ -270,7 +271,7 @@ def test_no_cell_is_begun_once_the_folder_was_taken_away(store: Store, seed: int
     with pytest.raises(LostError, match="small: was taken away"), InThreads(store, 1) as executor:
         train_cells(cells, executor, told, execution(), manifest)
     assert list(told.records) == [f"arm seed {number}" for number in range(seed + 1)]
-    assert executor.at_work == {}
+    assert executor.jobs == {}
 
 
 def test_an_interrupt_leaves_through_the_executor(store: Store, tmp_path: Path) -> None:
@@ -280,7 +281,7 @@ def test_an_interrupt_leaves_through_the_executor(store: Store, tmp_path: Path) 
 
     with pytest.raises(KeyboardInterrupt), InThreads(store, 1) as executor:
         train_cells(planned(StandIn(FIRST, {5: "validate"})), executor, Interrupts(), execution())
-    assert executor.at_work == {}
+    assert executor.jobs == {}
     with store.claim(FIRST) as free:
         assert free
 
@@ -296,4 +297,4 @@ def test_a_swallowed_interrupt_still_ends_the_loop(store: Store) -> None:
     with listening(), pytest.raises(KeyboardInterrupt), InThreads(store, 1) as executor:
         train_cells(planned(*map(StandIn, (FIRST, SECOND, THIRD))), executor, told, execution())
     assert len(told.seen) == 1
-    assert executor.at_work == {}
+    assert executor.jobs == {}

@@ -1,14 +1,13 @@
-"""What trackers leave is read without them where it can be; files that they have just made are read as well."""
+"""Files and folders of trackers are read; files that the trackers have just made as well."""
 
-import contextlib
 import json
 import os
-import random
 import re
 import subprocess
 import sys
-import zlib
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import optuna
 import pytest
@@ -22,22 +21,12 @@ from lm.analysis.external.runs import CompareRequest, Runs, gather
 from lm.analysis.external.trackers import USUAL
 from lm.config.tree import InputError
 
-MADE = Path(__file__).parent / "made"
 ASKED = CompareRequest("plain", ("loss",))
 
 VALUES = {("plain", 0): 1.5, ("plain", 1): 1.75, ("new", 0): 1.25}
 """The last loss of each run that ended well, of those that `MAKE` makes; `new` with seed 1 diverged."""
 
 MAKE = {
-    "wandb": """
-        for arm, seed, losses in RUNS:
-            settings = wandb.Settings(x_disable_stats=True, x_disable_meta=True, console="off", silent=True)
-            config = {"arm": arm, "seed": seed}
-            run = wandb.init(project="p", dir="out", config=config, settings=settings, mode="offline")
-            for loss in losses:
-                run.log({"loss": loss, "val/accuracy": 0.5})
-            run.finish()
-    """,
     "mlflow": """
         mlflow.set_tracking_uri(URI)
         mlflow.set_experiment("demo")
@@ -77,7 +66,7 @@ def made(library: str, folder: Path, uri: str = "") -> None:
     """Lets a library write its files, in a process of its own."""
     body = "\n".join(line.removeprefix("        ") for line in MAKE[library].splitlines())
     script = f"import {library}\n{RUNS}\nURI = {uri!r}\n{body}"
-    quiet = {"MLFLOW_ALLOW_FILE_STORE": "true", "MLFLOW_DISABLE_TELEMETRY": "true", "WANDB_SILENT": "true"}
+    quiet = {"MLFLOW_ALLOW_FILE_STORE": "true", "MLFLOW_DISABLE_TELEMETRY": "true"}
     (folder / "out").mkdir()
     done = subprocess.run(
         [sys.executable, "-c", script], cwd=folder, env={**os.environ, **quiet}, capture_output=True, text=True
@@ -96,45 +85,12 @@ def check(runs: Runs, seeds: int = 2) -> None:
     assert runs.runs["plain", 0].values["val/accuracy"] == 0.5
 
 
-def test_files_of_wandb_are_read_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "wandb", None)
-    runs = gather(read(MADE), ASKED)
-    assert runs.measured == ["loss", "val/accuracy"]
-    assert dict(runs.runs["plain", 0].values) == {"loss": 1.5, "val/accuracy": 0.5}
-    assert {key: run.status for key, run in runs.runs.items()} == {("plain", 0): "ok", ("new", 0): "failed"}
-    assert read(MADE / "run-new0.wandb").rows[0]["config.optim.lr"] == "0.001"
-
-
-def test_cut_or_damaged_wandb_files_are_reported(tmp_path: Path) -> None:
-    whole, place = (MADE / "run-plain0.wandb").read_bytes(), tmp_path / "run-plain0.wandb"
-    place.write_bytes(whole[:1300])
-    table = read(place)
-    assert table.rows[0]["state"] == "unfinished"
-    assert table.notes == ("run-plain0.wandb ends in the middle of an entry, as that of a run that was killed does",)
-    place.write_bytes(whole[:600] + b"?" + whole[601:])
-    with pytest.raises(InputError, match="is damaged, or of a W&B that writes otherwise: the checksum at byte"):
-        read(tmp_path)
-
-
-def test_bytes_that_were_overwritten_are_never_more_than_a_line(tmp_path: Path) -> None:
-    whole, place = (MADE / "run-plain0.wandb").read_bytes(), tmp_path / "run-plain0.wandb"
-    draw = random.Random(0)
-    for _ in range(60):
-        start = draw.randrange(7, len(whole))
-        chunk = bytearray(whole[:start] + draw.randbytes(draw.choice((0, 1, 4))) + whole[start + draw.choice((0, 4)) :])
-        place.write_bytes(sealed(chunk) if draw.random() < 0.7 else bytes(chunk))
-        with contextlib.suppress(InputError):
-            read(place)
-
-
-def sealed(data: bytearray) -> bytes:
-    """A file of wandb with the checksums that its chunks should have, so that what is in them is looked at."""
-    place = 7
-    while place + 7 <= len(data):
-        size = int.from_bytes(data[place + 4 : place + 6], "little")
-        data[place : place + 4] = zlib.crc32(data[place + 6 : place + 7 + size]).to_bytes(4, "little")
-        place += 7 + size
-    return bytes(data)
+@pytest.mark.parametrize("place", ["", "run-1", "run-1/run-1.wandb"])
+def test_files_of_wandb_are_answered_with_how_to_export_them(place: str, tmp_path: Path) -> None:
+    (tmp_path / "run-1").mkdir()
+    (tmp_path / "run-1" / "run-1.wandb").write_bytes(b":W&B\x01\x00\x00")
+    with pytest.raises(InputError, match="is W&B's own file or folder, which is not read; export the table of runs"):
+        read(tmp_path / place)
 
 
 def test_an_export_of_wandb_is_read(tmp_path: Path) -> None:
@@ -145,42 +101,62 @@ def test_an_export_of_wandb_is_read(tmp_path: Path) -> None:
     assert [run.status for run in runs.runs.values()] == ["ok", "failed"]
 
 
-@pytest.mark.slow
-@pytest.mark.extra
-def test_a_folder_that_wandb_has_just_written_is_read(tmp_path: Path) -> None:
-    pytest.importorskip("wandb")
-    made("wandb", tmp_path)
-    check(gather(read(tmp_path / "out"), ASKED))
-
-
-META = "run_id: '{id}'\nrun_name: {id}\nexperiment_id: '1'\nstatus: {status}\nlifecycle_stage: {stage}\n"
-
-
 def store_of_mlflow(folder: Path) -> None:
-    """As MLflow 3 lays it out."""
-    (folder / "1").mkdir(parents=True)
-    (folder / "1" / "meta.yaml").write_text("experiment_id: '1'\nname: demo\nlifecycle_stage: active\n")
-    for place, (arm, seed, status, stage) in enumerate(
-        [("plain", 0, 3, "active"), ("new", 0, 4, "active"), ("new", 0, 3, "deleted")]
-    ):
-        run = folder / "1" / f"r{place}"
-        for name in ("params", "metrics/val", "tags"):
-            (run / name).mkdir(parents=True)
-        (run / "meta.yaml").write_text(META.format(id=f"r{place}", status=status, stage=stage))
-        (run / "params" / "arm").write_text(arm)
-        (run / "params" / "seed").write_text(str(seed))
-        (run / "metrics" / "loss").write_text("1795 2.5 0\n1797 1.5 2\n1796 2.0 1\n")
-        (run / "metrics" / "val" / "accuracy").write_text("1795 0.5 0\n")
+    """As MLflow 3 lays it out, as far as telling it apart goes."""
+    for place in ("1", "1/r0"):
+        (folder / place).mkdir(parents=True)
+        (folder / place / "meta.yaml").write_text("experiment_id: '1'\n")
 
 
-def test_a_store_of_mlflow_is_read_without_it(tmp_path: Path) -> None:
+class Mlflow(ModuleType):
+    """Stands in for the package: one experiment, whose runs come in two pages."""
+
+    def __init__(self, uri: str) -> None:
+        super().__init__("mlflow")
+        self.MlflowClient, self.entities, self.uri = self.open, SimpleNamespace(ViewType=SimpleNamespace(ALL=3)), uri
+
+    def open(self, uri: str) -> "Mlflow":
+        assert uri == self.uri
+        return self
+
+    def get_experiment(self, experiment: str) -> SimpleNamespace:
+        if experiment != "1":
+            raise ValueError("no such\nexperiment")
+        return SimpleNamespace(name="demo")
+
+    def search_runs(self, experiments: list[str], page_token: str | None, **options: Any) -> list[SimpleNamespace]:
+        listed = [("plain", "FINISHED", "active"), ("new", "FAILED", "active"), ("new", "FINISHED", "deleted")]
+        page = Page()
+        page.token = None if page_token else "more"
+        for arm, status, stage in listed[1:] if page_token else listed[:1]:
+            info = SimpleNamespace(run_id=arm, run_name="", status=status, lifecycle_stage=stage)
+            data = SimpleNamespace(
+                params={"arm": arm, "seed": "0"}, tags={}, metrics={"loss": 1.5, "val/accuracy": 0.5}
+            )
+            page.append(SimpleNamespace(info=info, data=data))
+        return page
+
+
+class Page(list[SimpleNamespace]):
+    """Some runs, and the token of the next ones."""
+
+    token: str | None
+
+
+def test_a_folder_of_mlflow_is_read_by_its_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store_of_mlflow(tmp_path / "mlruns")
-    runs = gather(read(tmp_path / "mlruns"), ASKED)
-    assert {key: run.status for key, run in runs.runs.items()} == {("plain", 0): "ok", ("new", 0): "failed"}
-    assert dict(runs.runs["plain", 0].values) == {"loss": 1.5, "val/accuracy": 0.5}
-    assert runs.notes == ["1 deleted run is left out"]
-    (tmp_path / "mlruns" / "1" / "r0" / "metrics" / "loss").write_text("what\n")
-    with pytest.raises(InputError, match="expected lines of time, value and step, found 'what'"):
+    mlflow = Mlflow((tmp_path / "mlruns").as_uri())
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: name)
+    monkeypatch.setitem(sys.modules, "mlflow", mlflow)
+    monkeypatch.setitem(sys.modules, "mlflow.entities", mlflow.entities)
+    for place in ("", "mlruns", "mlruns/1"):
+        runs = gather(read(tmp_path / place), ASKED)
+        assert {key: run.status for key, run in runs.runs.items()} == {("plain", 0): "ok", ("new", 0): "failed"}
+        assert dict(runs.runs["plain", 0].values) == {"loss": 1.5, "val/accuracy": 0.5}
+        assert runs.notes == ["1 deleted run is left out"]
+    assert runs.source.rows[0]["experiment"] == "demo"
+    (tmp_path / "mlruns" / "1").rename(tmp_path / "mlruns" / "2")
+    with pytest.raises(InputError, match="mlruns: MLflow cannot read it: no such experiment"):
         read(tmp_path / "mlruns")
 
 
@@ -266,9 +242,12 @@ def test_the_name_of_a_run_says_its_arm_and_seed(name: str, arm: str, seed: str)
     assert (found["arm"], found["seed"]) == (arm, seed)
 
 
-def test_without_tensorboard_a_line_says_which_extra_has_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", ["events.out.tfevents.1.here", "meta.yaml"])
+def test_without_its_package_a_line_says_which_extra_has_it(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "base" / "0").mkdir(parents=True)
-    (tmp_path / "base" / "0" / "events.out.tfevents.1.here").write_bytes(b"")
+    (tmp_path / "base" / "0" / name).write_bytes(b"")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(InputError, match=r"is not installed; pip install 'lm-ablations\[track\]'"):
         read(tmp_path)
@@ -290,7 +269,7 @@ def test_events_that_tensorboard_has_just_written_are_read(library: str, tmp_pat
 
 
 def test_a_folder_of_two_trackers_is_not_guessed_at(tmp_path: Path) -> None:
-    (tmp_path / "run-plain0.wandb").write_bytes((MADE / "run-plain0.wandb").read_bytes())
+    (tmp_path / "run-plain0.wandb").write_bytes(b":W&B")
     store_of_mlflow(tmp_path / "mlruns")
     with pytest.raises(InputError, match="holds runs of W&B and MLflow; give the folder of one of them"):
         read(tmp_path)

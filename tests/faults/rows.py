@@ -9,8 +9,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from benchmarks.machine import describe_machine
 from lm import __version__
-from lm.execution.machine import describe_machine
 from lm.report.status import duration
 from lm.store.files import to_json, write_atomic
 

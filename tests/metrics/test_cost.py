@@ -11,7 +11,6 @@ import pytest
 import torch
 from helpers import Patch
 
-from lm.metrics import cost
 from lm.metrics.cost import Durations, Energy, matmul_peak, utilisation
 
 
@@ -46,10 +45,10 @@ def test_the_peak_is_that_of_the_fastest_product(monkeypatch: Patch) -> None:
         return product(a, b)
 
     monkeypatch.setattr(torch.Tensor, "__matmul__", counted)
-    monkeypatch.setattr(cost, "_measured_peak", functools.cache(cost._measured_peak.__wrapped__))
+    measure = functools.cache(matmul_peak.__wrapped__)
     state = torch.get_rng_state()
-    assert matmul_peak(torch.device("cpu"), torch.float32) == 2 * 512**3 / 0.125
-    assert matmul_peak(torch.device("cpu"), torch.float32) == 2 * 512**3 / 0.125
+    assert measure(torch.device("cpu"), torch.float32, 1) == 2 * 512**3 / 0.125
+    assert measure(torch.device("cpu"), torch.float32, 1) == 2 * 512**3 / 0.125
     assert products == [(512, 512, 512, 512)] * len(durations), "measured once"
     assert torch.equal(torch.get_rng_state(), state), "what others draw does not depend on it"
 

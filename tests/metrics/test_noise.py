@@ -17,19 +17,19 @@ def test_estimates_are_unbiased_for_gradients_of_known_mean_and_covariance() -> 
     for _ in range(4000):
         pieces = [torch.randn(5, 3, generator=random, dtype=torch.float64) * spread for _ in range(4)]
         losses = [lambda x=piece: ((weight - x) ** 2).sum(-1).mean() / 2 for piece in pieces]
-        found = measure_noise([weight], losses, [5] * 4)
-        traces.append(found.trace)
-        signals.append(found.signal)
-    trace, signal = torch.tensor(traces), torch.tensor(signals)
-    for values, truth in ((trace, float(spread.square().sum())), (signal, float(weight.detach().square().sum()))):
+        trace, signal = measure_noise([weight], losses, [5] * 4)
+        traces.append(trace)
+        signals.append(signal)
+    squares = spread.square().sum(), weight.detach().square().sum()
+    for values, truth in zip((torch.tensor(traces), torch.tensor(signals)), map(float, squares), strict=True):
         assert abs(float(values.mean()) - truth) < 4 * float(values.std()) / len(values) ** 0.5
         assert float(values.std()) / len(values) ** 0.5 < 0.02 * truth, "the test must be sharp"
 
 
 def test_equal_pieces_have_no_noise() -> None:
-    found = estimate_noise(small=2.0, big=2.0, small_tokens=3, big_tokens=12)
-    assert found.trace == 0
-    assert found.signal == pytest.approx(2.0)
+    trace, signal = estimate_noise(small=2.0, big=2.0, small_tokens=3, big_tokens=12)
+    assert trace == 0
+    assert signal == pytest.approx(2.0)
 
 
 def test_no_gradient_is_left_behind() -> None:

@@ -122,15 +122,14 @@ def test_a_cache_holds_key_value_heads_only(layer: Attention, heads: int) -> Non
         for cache in (exact, small):
             layer(x_b1d, NoPosition(SHAPE), Mask(), cache=cache)
     assert exact.length == small.length == N
-    assert exact.elements() == small.elements() == 2 * B * heads * N * SIZE
-    assert exact.bytes() == 4 * exact.elements()
-    assert small.bytes() == small.elements() + 4 * 2 * B * heads * N
+    elements = 2 * B * heads * N * SIZE
+    assert (exact.bytes(), small.bytes()) == (4 * elements, elements + 4 * 2 * B * heads * N)
 
 
 @pytest.mark.parametrize("kind", [Cache, Int8Cache])
 def test_an_empty_cache_holds_nothing(kind: type[Cache]) -> None:
     cache = kind()
-    assert (cache.length, cache.elements(), cache.bytes()) == (0, 0, 0)
+    assert (cache.length, cache.bytes()) == (0, 0)
     assert cache.key_bgtk is None
     assert cache.value_bgtk is None
 

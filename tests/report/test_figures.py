@@ -18,12 +18,12 @@ from matplotlib.patches import StepPatch
 from records import MakeExperiment, inside
 
 from lm.analysis.results import load
-from lm.report.figures.catalogue import FigureInputs, draw_figures, figures
+from lm.report.figures.catalogue import USUAL, FigureInputs, draw_figures, figures
 from lm.report.figures.chart import Panel
 from lm.report.figures.comparison import settings
 from lm.report.figures.inside import MOST_MAPS, attention_entropy
 from lm.report.figures.lengths import log_edges
-from lm.report.figures.picture import USUAL, as_files, draw
+from lm.report.figures.picture import as_files, draw
 from lm.store.files import write_atomic
 
 CELLS: dict[str, list[Any]] = {"base": [2.0, 2.4, 2.2], "arm": [1.0, "diverged", 1.5]}
@@ -110,7 +110,7 @@ def test_every_figure_is_rendered_as_png_and_svg(experiment: MakeExperiment) -> 
     assert plt.get_fignums() == []
 
 
-ALWAYS = {"learning_curve", "gradient_norm", "reliability", "differences", "costs"}
+ALWAYS = {"difference_curve", "learning_curve", "gradient_norm", "reliability", "differences", "costs"}
 INSIDE = {"gradient_norm_by_layer", "gradient_norm_over_depth", "residual_norm_by_layer", "attention_entropy"}
 
 
@@ -126,13 +126,13 @@ def test_figures_without_data_are_left_out(experiment: MakeExperiment, change: C
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_three_figures_are_written_unless_all_are_requested(experiment: MakeExperiment) -> None:
+def test_four_figures_are_written_unless_all_are_requested(experiment: MakeExperiment) -> None:
     inputs = full_inputs(experiment, everything)
-    assert list(draw_figures(inputs)) == ["learning_curve", "nll_by_length", "gradient_norm_over_depth"]
+    assert list(draw_figures(inputs)) == ["differences", "difference_curve", "learning_curve", "nll_by_length"]
     assert len(draw_figures(inputs)) == USUAL
     assert set(draw_figures(inputs, every=True)) >= {"attention_entropy", "loss_by_position"}
     usual = draw_figures(full_inputs(experiment, lambda *_: None))
-    assert list(usual) == ["learning_curve", "reliability", "gradient_norm"]
+    assert list(usual) == ["differences", "difference_curve", "learning_curve", "reliability"]
 
 
 def test_a_curve_is_the_mean_over_successful_seeds(experiment: MakeExperiment) -> None:

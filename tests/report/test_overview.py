@@ -31,10 +31,11 @@ def test_equal_names_share_no_ids_and_links_resolve(two: list[ReportSource]) -> 
     found = Page(overview_page(two))
     found.require_safe()
     assert {"overview", "e1", "e1-verdict", "e1-comparison", "e2-filter", "e2-chart-learning_curve"} <= {*found.ids()}
-    assert [one["id"] for one in found.of("script") if one.get("type")] == [
-        f"e{place}-{name}" for place in (1, 2) for name in ("report", "specs", "columns")
+    assert [one["id"] for one in found.of("script") if one.get("id") != "library" and one.get("id")] == [
+        f"{prefix}-{name}" for prefix in ("all", "e1", "e2") for name in ("report", "specs", "columns")
     ]
-    assert found.text.count("window.vegaEmbed = 1;") == 1
+    assert found.unpacked("library") == "window.vegaEmbed = 1;"
+    assert found.ids().count("library") == 1
     assert [one.get("data-report") for one in found.of("details") if one.get("class") == "report"] == ["e1-", "e2-"]
 
 
@@ -54,7 +55,7 @@ def test_an_attribute_that_ends_like_an_id_is_left_alone() -> None:
 
 def test_overview_rows_link_to_the_report_of_each_arm(two: list[ReportSource]) -> None:
     text = overview_page(two)
-    overview = text[text.index('<section id="overview">') :].partition("</section>")[0]
+    overview = text[text.index('<section id="overview"') :].partition("</section>")[0]
     rows = [re.sub(r"<[^>]*>", " ", row) for row in re.findall(r"<tr>(.*?)</tr>", overview)]
     assert len(rows) == 1 + 2 * 3
     assert re.search(r"onerror.* 6 .*-0\.2483 \[.*\].*6 seeds cannot reach significance.*healthy", rows[2])
@@ -69,9 +70,10 @@ def test_of_many_arms_the_overview_has_those_that_stand_out(experiment: MakeExpe
     told = load_source(experiment(arms))
     assert isinstance(told, ExperimentReport)
     last = told.table.arm == "last"
-    table = told.table.assign(bold=last, health=last.map({True: "clipped", False: "healthy"}))
+    verdict = told.table.verdict.where(~last, "better")
+    table = told.table.assign(verdict=verdict, health=last.map({True: "clipped", False: "healthy"}))
     found = Page(overview_page([replace(told, table=table), told]))
-    overview = found.told()[: found.told().index("Question")]
+    overview = found.told()[: found.told().index("Comparison\n")]
     assert "And 5 more arms in its own table." in overview
     assert overview.index("last") < overview.index("arm_00")
     assert "arm_13" not in overview
@@ -116,3 +118,13 @@ def test_without_the_library_it_is_said_once(two: list[ReportSource], monkeypatc
     found = Page(overview_page(two))
     assert found.told().count("No charts: ") == 1
     assert not [one for one in found.of("div") if one.get("class") == "chart"]
+
+
+def test_several_experiments_are_compared_in_one_chart_at_the_top(two: list[ReportSource]) -> None:
+    found = Page(overview_page(two))
+    assert found.text.index('id="all-chart-differences"') < found.text.index("<table")
+    assert [one.get("data-report") for one in found.of("section") if one.get("id") == "overview"] == ["all-"]
+    panel = found.json("all-specs")["differences"]["panels"]["0"]
+    columns = found.json("all-columns")[panel["sets"]["set0"]]
+    assert columns["name"] == [f"{number}. demo\n{arm}" for number in (1, 2) for arm in (IMAGE, SCRIPT)]
+    assert found.text.count("in the mean &lt;img src=x onerror=alert(1)&gt; is better than base by 0.248") == 4

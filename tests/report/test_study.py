@@ -1,8 +1,6 @@
 """The report of a search, against Optuna's own fronts and a variance that is known."""
 
 import itertools
-import json
-import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +12,7 @@ import pandas as pd
 import pytest
 from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
+from pages import Page
 from rich.console import Console
 
 from lm.cli import main
@@ -360,8 +359,7 @@ def test_search_charts_are_valid_vega_lite(tmp_path: Path) -> None:
     pages.append(paged(tmp_path, drawn(8, objectives=2), objectives={"nll": "lower", "ece": "lower"}))
     names: set[str] = set()
     for page in pages:
-        (text,) = re.findall(r'<script type="application/json" id="specs">(.*?)</script>', page)
-        specs = json.loads(text)
+        specs = Page(page).json("specs")
         names |= specs.keys()
         for one in specs.values():
             for panel in one["panels"].values():

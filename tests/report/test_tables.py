@@ -511,7 +511,7 @@ def test_the_page_shows_the_figures_that_were_written(experiment: MakeExperiment
     folder = experiment({"base": BASE, "better": BETTER})
     files = written(folder)
     shown = re.findall(r"!\[[^]]*\]\(([^)]*)\)", files["table.md"].decode())
-    assert shown == ["learning_curve.png", "reliability.png", "gradient_norm.png"]
+    assert shown == ["differences.png", "difference_curve.png", "learning_curve.png", "reliability.png"]
     assert set(shown) <= files.keys()
 
 

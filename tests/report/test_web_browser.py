@@ -101,7 +101,7 @@ def test_every_chart_is_drawn_within_the_screen(
     for chart in page.locator(".chart").all():
         assert chart.locator("svg path, svg line").count() > 5
     assert page.evaluate("document.documentElement.scrollWidth") <= width
-    assert page.locator("p.warn").count() == 0
+    assert page.locator("p.warn:visible").count() == 0
 
 
 def test_hostile_names_are_shown_letter_for_letter(hostile: MakeExperiment, show: Callable[..., Any]) -> None:
@@ -219,7 +219,7 @@ def weighed_and_opened(page: Any, folder: Path) -> None:
 
 def test_the_page_of_a_search_is_sorted_filtered_and_drawn(search: Path, show: Callable[..., Any]) -> None:
     page = show(search)
-    assert page.locator("figure svg.marks").count() == 4
+    assert page.locator("figure svg.marks").count() == page.locator(".chart").count() > 0
     page.locator("#comparison thead button", has_text="validation NLL").click()
     first = page.locator("#comparison tbody tr").first
     assert first.locator("th").inner_text() == "3"
@@ -259,9 +259,7 @@ def test_several_experiments_are_drawn_within_the_screen(
     assert len(set(ids)) == len(ids)
     assert page.locator("img").count() == 1  # the ladder's figure
     assert page.locator("#e1 > summary").inner_text() == f"1. {IMAGE}"
-    assert (
-        page.locator("nav.contents").bounding_box()["x"] < page.locator("#overview").bounding_box()["x"] or width < 640
-    )
+    assert page.locator("main > nav").bounding_box()["x"] < page.locator("#overview").bounding_box()["x"] or width < 640
 
 
 def test_interactions_with_one_experiment_leave_others_alone(two: tuple[Path, Path], show: Callable[..., Any]) -> None:
@@ -296,7 +294,7 @@ def test_links_of_several_open_folded_sections(two: tuple[Path, Path], show: Cal
     page.locator("#e2 > summary").press("Enter")
     assert page.locator("#e2-comparison").is_hidden()
     page.set_viewport_size({"width": 800, "height": 800})
-    page.locator("nav.contents a", has_text="demo").nth(1).press("Enter")
+    page.locator("main > nav a", has_text="demo").nth(1).press("Enter")
     until(page, at_top, "e2")
     page.locator("#e2 nav a", has_text="Charts").click()
     until(page, at_top, "e2-charts")

@@ -20,7 +20,7 @@ from lm.search.space import read_space
 from lm.search.spec import Method
 from lm.search.storage import repair
 from lm.search.study import sampler
-from lm.search.sweep import _seconds
+from lm.search.sweep import trial_seconds
 from lm.store.record import Record
 from lm.store.store import Store
 
@@ -75,11 +75,11 @@ def test_the_same_seed_suggests_the_same_and_another_does_not(tmp_path: Path) ->
 def test_a_clock_that_was_set_back_makes_no_trial_shorter(tmp_path: Path) -> None:
     (trial,) = carry_out(tmp_path, World(), spec(trials=1))
     trial.datetime_start += datetime.timedelta(days=1)
-    assert _seconds(trial) == trial.user_attrs["seconds"] >= 0
+    assert trial_seconds(trial) == trial.user_attrs["seconds"] >= 0
     del trial._user_attrs["seconds"]  # as an older version left it
-    assert _seconds(trial) is None
+    assert trial_seconds(trial) is None
     trial.datetime_start -= datetime.timedelta(days=1)
-    assert _seconds(trial) == trial.duration.total_seconds()
+    assert trial_seconds(trial) == trial.duration.total_seconds()
 
 
 def test_a_trial_of_several_seeds_is_their_mean(tmp_path: Path) -> None:

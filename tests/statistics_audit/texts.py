@@ -14,8 +14,7 @@ from lm.analysis.answers import decide
 from lm.analysis.claims import Claim
 from lm.stats.power import CHANCE
 from lm.stats.tests import ALPHA, sign_flip_p
-from lm.stats.text_power import detectable_on_texts
-from lm.stats.two_way import TwoWay, cover_texts, degrees, set_p_over_texts, two_way
+from lm.stats.two_way import TwoWay, cover_texts, degrees, detectable_on_texts, set_p_over_texts, two_way
 from lm.stats.verdicts import DIRECTIONS, Comparison, confirm, explore
 from statistics_audit.finding import Finding
 

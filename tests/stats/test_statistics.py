@@ -16,7 +16,6 @@ from lm.stats.tests import (
     ALPHA,
     EXACT_PAIRS,
     Side,
-    attainable,
     benjamini_hochberg,
     bonferroni,
     bootstrap_interval,
@@ -167,20 +166,6 @@ def test_sampled_p_is_close_to_exact_and_never_zero() -> None:
     assert sign_flip_p(sample) == pytest.approx(exact, abs=5 * math.sqrt(exact / 99_999))
     assert sign_flip_p(sample) == sign_flip_p(sample)
     assert sign_flip_p([1.0 + i / 100 for i in range(52)]) == pytest.approx(2 / 100_000, rel=1e-9)
-
-
-@pytest.mark.parametrize(
-    ("n", "alpha", "level"), [(5, 0.05, 0.0), (6, 0.05, 1 / 32), (7, 0.05, 3 / 64), (5, 0.0625, 1 / 16)]
-)
-def test_the_attainable_level_by_hand(n: int, alpha: float, level: float) -> None:
-    assert attainable(n, alpha) == level
-
-
-@pytest.mark.parametrize("n", [3, 6, pytest.param(9, marks=pytest.mark.slow)])
-def test_the_attainable_level_is_the_largest_occurring_p(n: int) -> None:
-    magnitudes = [2.0**i for i in range(n)]
-    found = {enumerated_p([s * x for s, x in zip(signs, magnitudes, strict=True)]) for signs in flips(n)}
-    assert attainable(n) == max([p for p in found if p <= ALPHA], default=0.0)
 
 
 # the interval of the sign-flip test

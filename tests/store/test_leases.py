@@ -156,7 +156,8 @@ def test_a_silent_local_process_keeps_its_lease_unless_stopped(tmp_path: Path, m
     left(tmp_path / "x", pid=mine.pid, start=mine.start, machine=mine.machine)
     watch = watched(tmp_path / "x", clock, 100)
     assert try_acquire(tmp_path / "x", (), watch) is None
-    monkeypatch.setattr(lease_holder, "process_status", lambda pid: "T")
+    for module in (lease_holder, locks):
+        monkeypatch.setattr(module, "process_status", lambda pid: "T")
     assert "(stopped)" in describe_holder(tmp_path / "x")
     got(tmp_path / "x", watch).release()
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from lm.store.side_files import PROGRESS_FILE, SECONDS_BETWEEN, progress_saver, read_progress
+from lm.store.side_files import CURVE_POINTS, PROGRESS_FILE, SECONDS_BETWEEN, progress_saver, read_progress
 
 
 def test_clocks_that_jump_back_change_no_progress(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -31,3 +31,37 @@ def test_clocks_that_jump_back_change_no_progress(tmp_path: Path, monkeypatch: p
 def test_damaged_progress_is_none(tmp_path: Path, content: str) -> None:
     (tmp_path / PROGRESS_FILE).write_text(content)
     assert read_progress(tmp_path) is None
+
+
+def curve_of(folder: Path) -> list[tuple[int, float]]:
+    progress = read_progress(folder)
+    assert progress is not None
+    return progress["curve"]
+
+
+def test_progress_holds_a_thinned_curve_that_a_resumed_run_continues(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lm.store.side_files.SECONDS_BETWEEN", float("inf"))
+    report = progress_saver(tmp_path, lambda *_: None)
+    for step in range(1, 10_000):
+        report(step, 10_000, 1000.0 / step)
+    monkeypatch.setattr("lm.store.side_files.SECONDS_BETWEEN", 0.0)
+    report(10_000, 10_000, 0.1)
+    curve = curve_of(tmp_path)
+    assert len(curve) == CURVE_POINTS
+    assert curve[:2] == [(1, 1000.0), (51, 1000.0 / 51)]
+    report = progress_saver(tmp_path, lambda *_: None)
+    report(120, 10_000, 7.0)
+    report(200, 10_000, float("nan"))
+    assert curve_of(tmp_path) == [(1, 1000.0), (51, 1000.0 / 51), (101, 1000.0 / 101)]
+    report(240, 10_000, 6.0)
+    assert curve_of(tmp_path)[-1] == (240, 6.0)
+
+
+@pytest.mark.parametrize(
+    "curve", ["", ', "curve": 3', ', "curve": [[1]]', ', "curve": [[1, "x"]]', ', "curve": [[1, NaN]]']
+)
+def test_progress_without_a_sound_curve_is_still_progress(tmp_path: Path, curve: str) -> None:
+    (tmp_path / PROGRESS_FILE).write_text(f'{{"format": 1, "step": 3, "steps": 10, "at": 1{curve}}}')
+    assert curve_of(tmp_path) == []

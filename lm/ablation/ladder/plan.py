@@ -6,23 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from lm.ablation.derived import read_rates
-from lm.ablation.experiment import Experiment
+from lm.ablation.experiment import Experiment, one_of
 from lm.ablation.ladder.spec import RungSpec
-from lm.ablation.plan import (
-    Plan,
-    cost_per_step,
-    make_plan,
-    stored_command,
-    untimed,
-    with_autotuned_settings,
-    write_manifest,
-)
+from lm.ablation.plan import Plan, make_plan, stored_command, with_autotuned_settings, write_manifest
 from lm.ablation.sections import prefix_errors
 from lm.analysis.ladder import FILE
 from lm.analysis.rates import RateCurve
 from lm.config.components import resolve
-from lm.config.plain import shown
-from lm.config.tree import InputError, Tree, nearest, override
+from lm.config.tree import InputError, Tree, override
 from lm.execution.estimate import Stopwatch
 from lm.execution.scheduler import Planned
 from lm.inference.autotune import auto_settings_requested
@@ -35,10 +26,6 @@ from lm.training.run import RunConfig
 
 Changes = dict[str, Any]
 
-MIN_SEEDS = 2
-"""Seeds of a rung; one alone has no estimate of the noise, and no interval."""
-
-
 # rungs as experiments ------------------------------------------------------------------------------------------------
 
 
@@ -47,12 +34,8 @@ def expand_rungs(
 ) -> list[Experiment]:
     """Return every rung of a ladder as an experiment `NAME.RUNG`, whose folder lies beside the ladder's.
 
-    Args:
-        experiment: with a ladder.
-        autotune: replaces settings that are `auto`, on the top rung, which takes most of the time; all rungs use them.
-
-    Raises:
-        InputError: naming the rung.
+    `autotune` replaces settings that are `auto`, on the top rung, which takes most of the time; all rungs use them.
+    Raises InputError naming the rung.
     """
     ladder = experiment.ladder
     assert ladder is not None
@@ -60,36 +43,31 @@ def expand_rungs(
     expanded: list[Experiment] = []
     for name, spec in reversed(ladder.rungs.items()):
         with prefix_errors(f"rung {name}"):
+            for arm in spec.rates:
+                one_of(arm, experiment.arms, "rates", "arm")
+            arms = {
+                arm: {**own, "optim.lr": spec.rates.get(arm)} if arm in spec.rates else own
+                for arm, own in experiment.arms.items()
+            }
             tree = override(override(experiment.tree, spec.changes), ladder.settings)
             rung = replace(
                 experiment,
                 name=f"{experiment.name}.{name}",
                 title=f"{experiment.title}, rung {name}",
                 tree=tree,
-                design=replace(experiment.design, arms=_at_rates(experiment.arms, spec.rates, ladder.settings)),
+                design=replace(experiment.design, arms=experiment.arms if "optim.lr" in ladder.settings else arms),
                 seeds=spec.seeds,
                 ladder=None,
             )
             top = top or autotune(rung)
             chosen = {} if top.autotuned is None else top.autotuned["chosen"]
             settings = auto_settings_requested(tree)
-            for setting in settings:
-                if setting not in chosen:
-                    raise InputError(f"trainer.{setting}: auto is decided on the top rung, which names its own")
+            if own := [setting for setting in settings if setting not in chosen]:
+                raise InputError(f"trainer.{own[0]}: auto is decided on the top rung, which names its own")
             tree = override(tree, {f"trainer.{setting}": chosen[setting] for setting in settings})
             rung = replace(rung, tree=tree, autotuned=top.autotuned)
             expanded.append(replace(rung, tree=_with_steps(rung, spec, ladder.warmup, ladder.settings)))
     return expanded[::-1]
-
-
-def _at_rates(arms: dict[str, Changes], rates: dict[str, float], settings: Changes) -> dict[str, Changes]:
-    """Return the arms with a rung's learning rates, unless the command sets one. Raises InputError for another arm."""
-    for arm in rates:
-        if arm not in arms:
-            raise InputError(f"rates: no arm {shown(arm)}.{nearest(arm, list(arms))} Choose from {', '.join(arms)}")
-    if "optim.lr" in settings:
-        return arms
-    return {arm: {**own, "optim.lr": rates[arm]} if arm in rates else own for arm, own in arms.items()}
 
 
 def _with_steps(rung: Experiment, spec: RungSpec, warmup: float | None, settings: dict[str, Any]) -> Tree:
@@ -137,32 +115,18 @@ def plan_ladder(experiment: Experiment, out: Path, workers: int | None) -> list[
 def training_flops(plan: Plan, arm: str) -> float:
     """Return the training FLOPs of a run of an arm. Raises InputError where they cannot be counted."""
     cell = plan.first(arm)
-    try:
-        return float(cost_per_step(cell, "flops", untimed) * cell.config["trainer"]["max_steps"])
-    except InputError:
-        raise InputError(
-            f"arm {arm}: a ladder goes by FLOPs, and this model has parts without a count of FLOPs"
-        ) from None
-
-
-def check_seeds(experiment: Experiment) -> None:
-    """Refuse a rung with too few seeds for an interval. Raises InputError."""
-    assert experiment.ladder is not None
-    for name, rung in experiment.ladder.rungs.items():
-        if len(rung.seeds) < MIN_SEEDS:
-            raise InputError(
-                f"{experiment.name}: rung {name} has {len(rung.seeds)} seed, too few for an interval; give "
-                f"{MIN_SEEDS} or more (6 for a verdict), or go on with --underpowered"
-            )
+    size = sizes(cell)
+    if size.flops_per_token is None:
+        raise InputError(f"arm {arm}: a ladder goes by FLOPs, and this model has parts without a count of FLOPs")
+    return float(size.tokens_per_step * size.flops_per_token * cell.config["trainer"]["max_steps"])
 
 
 def merge_plans(experiment: Experiment, plans: Sequence[Plan]) -> Plan:
     """Return the cells of all rungs as one plan, from the least compute to the most; arms become RUNG.ARM."""
-    cells = [
-        Planned(f"{plan.experiment.name.removeprefix(f'{experiment.name}.')}.{planned.arm}", planned.seed, planned.cell)
-        for plan in plans
-        for planned in plan.cells
-    ]
+    cells = []
+    for plan in plans:
+        rung = plan.experiment.name.removeprefix(f"{experiment.name}.")
+        cells += [Planned(f"{rung}.{planned.arm}", planned.seed, planned.cell) for planned in plan.cells]
     return Plan(experiment, cells)
 
 
@@ -224,13 +188,7 @@ TRAINER_SETTINGS = ("max_steps", "gradient_clip_val", "accumulate_grad_batches")
 
 @dataclass(frozen=True)
 class TrainedCurve:
-    """Losses of an arm over learning rates.
-
-    Args:
-        experiment: to which the curve belongs.
-        setting: the configuration that the best rate depends on, from `setting_of`.
-        curve: losses by rate and seed.
-    """
+    """Losses of an arm over learning rates, its experiment, and its configuration as `setting_of` returns it."""
 
     experiment: str
     setting: Tree
@@ -275,13 +233,8 @@ def rates_at(plan: Plan, curves: Sequence[TrainedCurve]) -> dict[str, RateAt]:
         trained = max(matches, key=lambda match: match.curve.values_rs.shape[1], default=None)
         if trained is None or (best := trained.curve.best) is None or trained.curve.edge:
             continue
-        grid = trained.curve.rates
+        grid, seeds = trained.curve.rates, int(trained.curve.values_rs.shape[1])
         if abs(grid[best] - rate) <= 1e-9 * rate:
-            rates[arm] = {
-                "rate": rate,
-                "curve": trained.experiment,
-                "lower": grid[best - 1],
-                "higher": grid[best + 1],
-                "seeds": int(trained.curve.values_rs.shape[1]),
-            }
+            lower, higher = grid[best - 1], grid[best + 1]
+            rates[arm] = {"rate": rate, "curve": trained.experiment, "lower": lower, "higher": higher, "seeds": seeds}
     return rates

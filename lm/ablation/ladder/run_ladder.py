@@ -1,16 +1,16 @@
 """`lm ablate` of a ladder: plan, train the cells of all rungs from the smallest on, report on each and on all."""
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from rich.console import Console
 
-from lm.ablation.ablate import RunOptions, to_train, train_missing, warn
+from lm.ablation.ablate import RunOptions, print_line, to_train, train_missing, warn
 from lm.ablation.experiment import Experiment, shortage
-from lm.ablation.ladder.plan import check_seeds, describe_rung, merge_plans, plan_ladder, write_ladder_manifest
+from lm.ablation.ladder.plan import describe_rung, merge_plans, plan_ladder, write_ladder_manifest
 from lm.ablation.plan import FinishedCells, Plan, idle_arms, read_finished
-from lm.ablation.show import print_line
 from lm.analysis.ladder import FILE
+from lm.config.tree import InputError
 from lm.execution.estimate import advice, seconds_per_cell, wall_seconds
 from lm.execution.machine import threads_each
 from lm.execution.scheduler import Planned
@@ -23,6 +23,9 @@ from lm.report.write import write_report
 from lm.stats.scaling import MIN_RUNGS
 from lm.store.store import Store
 
+MIN_SEEDS = 2
+"""Seeds of a rung; one alone has no estimate of the noise, and no interval."""
+
 COLUMNS = ("rung", "parameters", "tokens", "steps", "FLOPs a cell", "seeds", "cells", "done", "time")
 
 
@@ -31,16 +34,17 @@ def run_ladder(
 ) -> int:
     """Train what is missing of a ladder and report on it, on the terminal unless another console is given.
 
-    Returns:
-        0 if every cell has a record, 1 if some were interrupted.
-
-    Raises:
-        InputError: for what cannot be carried out, and a rung of too few seeds, unless `underpowered` says to go on.
+    Returns 0 if every cell has a record, 1 if some were interrupted. Raises InputError for what cannot be carried out,
+    and for a rung of too few seeds, unless `underpowered` says to go on.
     """
     assert experiment.ladder is not None
     store = Store(options.out)
-    if not options.underpowered:
-        check_seeds(experiment)
+    for name, rung in experiment.ladder.rungs.items():
+        if len(rung.seeds) < MIN_SEEDS and not options.underpowered:
+            raise InputError(
+                f"{experiment.name}: rung {name} has {len(rung.seeds)} seed, too few for an interval; give "
+                f"{MIN_SEEDS} or more (6 for a verdict), or go on with --underpowered"
+            )
     plans = plan_ladder(experiment, options.out, options.workers)
     merged = merge_plans(experiment, plans)
     if plan_only:
@@ -63,15 +67,6 @@ def _idle_everywhere(plans: Sequence[Plan]) -> list[str]:
     """Return a line for each arm that trains the cells of the baseline in every rung."""
     lines_by_rung = [idle_arms(plan) for plan in plans]
     return [line for arm, line in lines_by_rung[0].items() if all(arm in lines for lines in lines_by_rung)]
-
-
-def _shortages(plans: Mapping[str, Plan]) -> list[str]:
-    """Return a line for the rungs, by name, whose seeds cannot reach a verdict at their own size."""
-    rungs: dict[str, list[str]] = {}
-    for name, plan in plans.items():
-        if line := shortage(plan.experiment):
-            rungs.setdefault(line, []).append(name)
-    return [f"rung{'s' * (len(names) > 1)} {', '.join(names)}: {line}" for line, names in rungs.items()]
 
 
 def show_ladder_plan(
@@ -102,7 +97,12 @@ def show_ladder_plan(
         rows.append([name, *counts, compute, str(len(rung["seeds"])), str(len(cells)), str(done), time])
     print_table(experiment.title, COLUMNS, rows, Console())
     print_line(f"Arms: {', '.join(experiment.arms)}; sizes are those of the baseline, {experiment.baseline}.")
-    for line in (*_idle_everywhere(plans), *_shortages(dict(zip(ladder.rungs, plans, strict=True)))):
+    short: dict[str, list[str]] = {}  # rungs whose seeds cannot reach a verdict at their own size
+    for name, plan in zip(ladder.rungs, plans, strict=True):
+        if line := shortage(plan.experiment):
+            short.setdefault(line, []).append(name)
+    shortages = [f"rung{'s' * (len(names) > 1)} {', '.join(names)}: {line}" for line, names in short.items()]
+    for line in (*_idle_everywhere(plans), *shortages):
         print_line(f"! {line}")
     if (autotuned := plans[0].experiment.autotuned) is not None:
         print_line(describe_autotune(autotuned))

@@ -58,15 +58,7 @@ class LadderNode(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class RungSpec:
-    """One size of a ladder.
-
-    Args:
-        changes: to the configuration of every arm.
-        seeds: of this rung.
-        tokens: to train on, if given.
-        tokens_per_parameter: of the baseline, to train on, if given.
-        rates: learning rates of some arms, instead of theirs.
-    """
+    """One size of a ladder as `RungNode` describes it: changes to every arm, seeds, training tokens, learning rates."""
 
     changes: dict[str, Any]
     seeds: list[int]
@@ -77,15 +69,7 @@ class RungSpec:
 
 @dataclass(frozen=True)
 class LadderSpec:
-    """A ladder as its experiment's file has it.
-
-    Args:
-        rungs: by name, in the order of the file.
-        warmup: share of the steps; None where the configurations say.
-        forecast: True if the rungs below forecast the top one.
-        margin: some of `difference` and `gain`, per decade of compute.
-        settings: changes given with the command, which go before those of the rungs.
-    """
+    """A ladder as `LadderNode` describes it; `settings` given with the command go before the changes of its rungs."""
 
     rungs: dict[str, RungSpec]
     warmup: float | None
@@ -107,18 +91,10 @@ EXCLUDED = {
 def read_ladder(
     experiment: Tree, seeds: list[int], metric: str, settings: Mapping[str, Any], path: str, same_seeds: bool = False
 ) -> LadderSpec | None:
-    """Read the `ladder` section of an experiment; None where it has none.
+    """Read the `ladder` section of an experiment; None where it has none. Raises InputError naming the path.
 
-    Args:
-        experiment: the file.
-        seeds: of the experiment.
-        metric: its headline.
-        settings: changes given with the command.
-        path: of the file.
-        same_seeds: True where the command gives the seeds, which go before those of a rung.
-
-    Raises:
-        InputError: naming the path.
+    Seeds and metric are the experiment's, settings those given with the command. With `same_seeds` the command gives
+    the seeds, which go before those of a rung.
     """
     if "ladder" not in experiment:
         return None
@@ -141,7 +117,7 @@ def read_ladder(
             "the top one is forecast"
         )
     rungs = {
-        path_name(name, f"{path}.rungs"): _read_rung(node, tree, seeds, same_seeds, path, str(name))
+        path_name(name, f"{path}.rungs"): _read_rung(node, tree, seeds, same_seeds, path, name)
         for name, node in nodes.items()
     }
     forecast, warmup, margin = tree.get("forecast", True), tree.get("warmup"), dict[str, float]()

@@ -1,42 +1,32 @@
 """Detection of the tracker or table format of a path by its content."""
 
-import json
 import os
 import sqlite3
 from contextlib import closing
 from pathlib import Path
 
-from lm.analysis.external.table import Table
-from lm.analysis.external.tabular import read_csv, read_json, read_parquet
-from lm.analysis.external.trackers import (
-    META,
-    read_events,
-    read_mlflow_database,
-    read_optuna_database,
-    read_optuna_journal,
-    read_store,
-)
-from lm.analysis.external.wandb_reader import MAGIC, read_wandb
+from lm.analysis.external.table import Table, read_csv, read_json, read_parquet
+from lm.analysis.external.trackers import META, read_events, read_mlflow_database, read_mlflow_folder, read_optuna
 from lm.config.tree import InputError
 
-PARQUET, SQLITE = b"PAR1", b"SQLite format 3\0"
+WANDB, PARQUET, SQLITE = b":W&B", b"PAR1", b"SQLite format 3\0"
 EVENTS = ".tfevents."
 
 SUPPORTED = (
-    "a table (CSV, parquet, JSON), W&B's run-ID.wandb, MLflow's mlruns or mlflow.db, Optuna's journal or database, or "
+    "a table (CSV, parquet, JSON), MLflow's mlruns or mlflow.db, Optuna's journal or database, or "
     "a folder of TensorBoard's events"
+)
+
+EXPORT_WANDB = (
+    "is W&B's own file or folder, which is not read; export the table of runs in W&B's app as CSV (after `wandb sync` "
+    "for runs that were offline), or write it with wandb.Api as JSON or parquet"
 )
 
 
 def read(path: Path, called: str | None = None) -> Table:
-    """Read the runs at a path, in whatever supported format.
+    """Read the runs at a path, in whatever supported format. Raises InputError for no runs, and for damaged files.
 
-    Args:
-        path: of a file or a folder.
-        called: how TensorBoard's runs are called, such as `{arm}/{seed}`.
-
-    Raises:
-        InputError: where there is nothing, nothing that is known, or it is damaged.
+    TensorBoard's runs may be `called` in a way of their own, such as `{arm}/{seed}`.
     """
     if os.path.isdir(path):
         return _folder(path, called)
@@ -45,15 +35,15 @@ def read(path: Path, called: str | None = None) -> Table:
             head = file.read(4096)
     except (OSError, ValueError) as error:
         raise InputError(f"{path}: cannot be read ({getattr(error, 'strerror', None) or error})") from None
-    if head[:4] == MAGIC:
-        return read_wandb(path, [path])
+    if head.startswith(WANDB):
+        raise InputError(f"{path}: {EXPORT_WANDB}")
     if head[:4] == PARQUET:
         return read_parquet(path)
     if head.startswith(SQLITE):
         return _database(path)
     start = head.lstrip(b"\xef\xbb\xbf \t\r\n")[:1]
-    if start == b"{" and _is_optuna_journal(head):
-        return read_optuna_journal(path)
+    if start == b"{" and b'"op_code"' in head.partition(b"\n")[0]:
+        return read_optuna(path, journal=True)
     if start in (b"[", b"{"):
         return read_json(path)
     if EVENTS in path.name:
@@ -74,9 +64,9 @@ def _folder(path: Path, called: str | None) -> Table:
     if len(trackers) > 1:
         raise InputError(f"{path}: holds runs of {' and '.join(trackers)}; give the folder of one of them")
     if wandb:
-        return read_wandb(path, wandb)
+        raise InputError(f"{path}: {EXPORT_WANDB}")
     if metas:
-        return read_store(path, metas)
+        return read_mlflow_folder(path, metas)
     if events:
         return read_events(path, events, called)
     raise InputError(f"{path}: holds no runs; expected {SUPPORTED}")
@@ -92,14 +82,5 @@ def _database(path: Path) -> Table:
     if "latest_metrics" in tables:
         return read_mlflow_database(path)
     if {"studies", "trials"} <= tables:
-        return read_optuna_database(path)
+        return read_optuna(path, journal=False)
     raise InputError(f"{path}: a database of neither MLflow nor Optuna; expected {SUPPORTED}")
-
-
-def _is_optuna_journal(head: bytes) -> bool:
-    """Return whether a file begins with a line of Optuna's journal."""
-    try:
-        entry = json.loads(head.partition(b"\n")[0])
-    except ValueError:
-        return False
-    return isinstance(entry, dict) and "op_code" in entry

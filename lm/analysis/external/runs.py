@@ -1,6 +1,7 @@
 """Runs told apart by arm and seed, each with what became of it and what it measured."""
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -30,14 +31,12 @@ STATUS_COLUMNS = ("status", "state", "State")
 
 @dataclass(frozen=True)
 class CompareRequest:
-    """Options of a comparison of a table of runs.
+    """Options of a comparison of a table of runs, whose columns `arm` and `seed` tell runs apart.
 
     Args:
-        baseline: the arm that the others are compared with.
         metrics: the quantities that are judged, the first of them the headline.
-        arm, seed: the columns that tell runs apart.
         higher: quantities in which more is better, whatever else is known of them.
-        otherwise: which way is better in a judged quantity of which nothing is known.
+        default_direction: which way is better in a judged quantity of which nothing is known.
         only: texts that columns must hold for a row to be taken.
         pairing: whether runs are paired by seed; `auto` pairs them where seeds match.
         margin: of the headline, within which arms count as equivalent; NaN for none.
@@ -65,19 +64,13 @@ class ExternalRun:
 
 @dataclass(frozen=True)
 class Runs:
-    """Runs of a table by arm and seed.
+    """Runs of a table by arm, the baseline first, and seed.
 
     Args:
-        source: the table that they come from, without its rows.
-        arms: all, the baseline first.
-        seeds: all of any arm, in order.
-        runs: by arm and seed.
-        judged: the quantities that may have a verdict.
-        measured: all quantities, the judged first.
-        better: which way is better, of each.
+        judged: the quantities that may have a verdict; they lead those that were `measured`.
+        better: which way is better, of each quantity.
         assumed: the judged of which that is not known but taken to be so.
-        paired: whether runs are paired by seed.
-        why: the reason where they are not.
+        why: the reason where runs are not paired by seed.
         margin: of the headline.
         notes: what else is to be known of the source.
     """
@@ -108,8 +101,7 @@ class Runs:
 def gather(table: Table, request: CompareRequest) -> Runs:
     """Group the runs of a table by arm and seed.
 
-    Raises:
-        InputError: for a column, an arm or a number that is missing, and for duplicates.
+    Raises InputError for a column, an arm or a number that is missing, and for duplicates.
     """
     table = filter_rows(table, request.only)
     arm = table.column(request.arm, "--arm-column")
@@ -122,20 +114,7 @@ def gather(table: Table, request: CompareRequest) -> Runs:
         raise InputError(
             f"{table.path}: --metric: {request.arm} and {request.seed} tell runs apart and measure nothing"
         )
-    states, strange = _states(table)
-    runs: dict[tuple[str, Seed], ExternalRun] = {}
-    for index, row in enumerate(table.rows):
-        name = row.get(arm)
-        if name is None or (seed is not None and seed not in row):
-            lacks = request.arm if name is None else request.seed
-            raise InputError(f"{table.path}: {_place(row, index)} has no {lacks}; --only COLUMN=TEXT takes some rows")
-        key = name, _seed(row[seed]) if seed is not None else index
-        if key in runs:
-            raise InputError(
-                f"{table.path}: arm {shown(name)} seed {key[1]} is there twice, again in {_place(row, index)}; "
-                "expected each arm and seed once, and --only COLUMN=TEXT takes some rows"
-            )
-        runs[key] = _run(row, columns, request.metrics[0], states, f"{table.path}: {_place(row, index)}")
+    runs, strange = _read_runs(table, arm, seed, columns, request)
     arms = list(dict.fromkeys(name for name, _ in runs))
     if request.baseline not in arms:
         raise InputError(
@@ -146,40 +125,42 @@ def gather(table: Table, request: CompareRequest) -> Runs:
         raise InputError(f"{table.path}: has the arm {arms[0]} alone; expected others beside it")
     arms = [request.baseline, *(name for name in arms if name != request.baseline)]
     seeds = sorted({key for _, key in runs}, key=lambda seed: (isinstance(seed, str), seed))
-    paired, why = _pairing(runs, arms, seeds, request, seed is None)
-    if not paired and not math.isnan(request.margin):
+    why = _why_unpaired(runs, arms, seeds, request, seed is None)
+    if why and not math.isnan(request.margin):
         raise InputError("--margin: equivalence is tested on pairs of runs, and these are unpaired; leave it out")
     directions = {name: _better(table, name, column) for name, column in columns.items()}
     directions |= dict.fromkeys(request.higher, "higher")
     assumed = [name for name in request.metrics if directions[name] is None and name not in METRICS]
     better = directions | dict.fromkeys(assumed, request.default_direction)
-    notes = [*table.notes, *strange]
-    return Runs(
-        table,
-        arms,
-        seeds,
-        runs,
-        list(request.metrics),
-        list(columns),
-        better,
-        assumed,
-        paired,
-        why,
-        request.margin,
-        notes,
-    )
+    judged, measured, notes = list(request.metrics), list(columns), [*table.notes, *strange]
+    return Runs(table, arms, seeds, runs, judged, measured, better, assumed, not why, why, request.margin, notes)
 
 
-def _place(row: Row, index: int) -> str:
-    """Name a row by its run's name, or by its number, the headings being the first line."""
-    named = next((row[name] for name in ("run", "run_name", "Name", "name", "number") if name in row), None)
-    return f"row {index + 2}" if named is None else f"run {named}"
-
-
-def _seed(text: str) -> Seed:
-    """Read a seed as a whole number where it is one, `0.0` among them."""
-    value = number(text)
-    return int(value) if value is not None and math.isfinite(value) and value == int(value) else text
+def _read_runs(
+    table: Table, arm: str, seed: str | None, columns: Mapping[str, str], request: CompareRequest
+) -> tuple[dict[tuple[str, Seed], ExternalRun], list[str]]:
+    """Read the run of each row, with a note on a column of statuses that is not understood. Raises InputError."""
+    states, strange = _states(table)
+    runs: dict[tuple[str, Seed], ExternalRun] = {}
+    for index, row in enumerate(table.rows):
+        named = next((row[name] for name in ("run", "run_name", "Name", "name", "number") if name in row), None)
+        place = f"row {index + 2}" if named is None else f"run {named}"  # the headings are the first line
+        name = row.get(arm)
+        if name is None or (seed is not None and seed not in row):
+            lacks = request.arm if name is None else request.seed
+            raise InputError(f"{table.path}: {place} has no {lacks}; --only COLUMN=TEXT takes some rows")
+        key: tuple[str, Seed] = name, index
+        if seed is not None:  # as a whole number where it is one, `0.0` among them
+            value = number(row[seed])
+            whole = value is not None and math.isfinite(value) and value == int(value)
+            key = name, int(value) if value is not None and whole else row[seed]
+        if key in runs:
+            raise InputError(
+                f"{table.path}: arm {shown(name)} seed {key[1]} is there twice, again in {place}; "
+                "expected each arm and seed once, and --only COLUMN=TEXT takes some rows"
+            )
+        runs[key] = _run(row, columns, request.metrics[0], states, f"{table.path}: {place}")
+    return runs, strange
 
 
 # what runs measured --------------------------------------------------------------------------------------------------
@@ -199,11 +180,7 @@ def _others(table: Table, used: Sequence[str | None]) -> list[str]:
 
 
 def _run(row: Row, columns: Mapping[str, str], headline: str, states: str | None, where: str) -> ExternalRun:
-    """Read a run from a row.
-
-    Raises:
-        InputError: for a judged quantity that is no number.
-    """
+    """Read a run from a row. Raises InputError for a quantity that is no number."""
     values: dict[str, float] = {}
     for name, column in columns.items():
         if column in row:
@@ -215,11 +192,9 @@ def _run(row: Row, columns: Mapping[str, str], headline: str, states: str | None
     status = STATUS.get(text.lower(), "ok")
     if status != "ok":
         return ExternalRun(status, text if text.lower() != status else "", values)
-    if headline not in values:
-        return ExternalRun("diverged", f"{headline} is blank", values)
-    if not math.isfinite(values[headline]):
-        return ExternalRun("diverged", f"{headline} is {values[headline]}", values)
-    return ExternalRun("ok", "", values)
+    if math.isfinite(values.get(headline, math.nan)):
+        return ExternalRun("ok", "", values)
+    return ExternalRun("diverged", f"{headline} is {values.get(headline, 'blank')}", values)
 
 
 def _states(table: Table) -> tuple[str | None, list[str]]:
@@ -240,7 +215,7 @@ def _better(table: Table, name: str, column: str) -> Better:
     """Return the better direction of a quantity: from the source, or from lm's own metrics."""
     if column in table.better:
         return table.better[column]
-    parts = name.replace("/", "_").replace(".", "_").replace("-", "_").split("_")
+    parts = re.split(r"[/._-]", name)
     for first in range(len(parts)):
         quantity = METRICS.get("_".join(parts[first:]))
         if quantity is not None:
@@ -251,27 +226,20 @@ def _better(table: Table, name: str, column: str) -> Better:
 # pairs ---------------------------------------------------------------------------------------------------------------
 
 
-def _pairing(
+def _why_unpaired(
     runs: Mapping[tuple[str, Seed], ExternalRun],
     arms: Sequence[str],
     seeds: Sequence[Seed],
     request: CompareRequest,
     seedless: bool,
-) -> tuple[bool, str]:
-    """Decide whether runs are paired by seed, with the reason if not.
-
-    Seeds match if one arm has all of them, so that others lack runs.
-    """
+) -> str:
+    """Return why runs are not paired by seed; empty if they are, as where one arm has all seeds of the others."""
     if request.pairing == "unpaired":
-        return False, "there are no seeds" if seedless else "as was asked for"
+        return "there are no seeds" if seedless else "as was asked for"
     of = {arm: {seed for name, seed in runs if name == arm} for arm in arms}
     if request.pairing == "paired":
         apart = [arm for arm in arms[1:] if not of[arm] & of[arms[0]]]
         if apart:
             raise InputError(f"--paired: {apart[0]} shares no seed with {arms[0]}; expected seeds that both have")
-        return True, ""
-    return (
-        (True, "")
-        if any(len(seeds_of_arm) == len(seeds) for seeds_of_arm in of.values())
-        else (False, "seeds do not match")
-    )
+        return ""
+    return "" if any(len(of_arm) == len(seeds) for of_arm in of.values()) else "seeds do not match"

@@ -1,14 +1,17 @@
-"""Runs as others wrote them down: a row each, text by column, and which column a name means."""
+"""Tables of runs: one row a run, text by column, from files of CSV, parquet and JSON as trackers export them."""
 
-import math
+import csv
+import io
+import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from lm.config.plain import shown
-from lm.config.tree import InputError, nearest
+from lm.config.tree import InputError, nearest, require_regular
 from lm.stats.verdicts import Better
+from lm.store.files import read_csv_rows
 
 Row = dict[str, str]
 """Fields of a run: text by column, without empty ones."""
@@ -22,14 +25,11 @@ class Table:
     """Runs of a file or a folder, a row each.
 
     Args:
-        path: of the file or folder.
         kind: what it is, in words.
-        rows: one a run.
         prefixes: what stands before the names of some columns, `params.` and the like, and may be left out of a name.
         metrics: the beginnings of columns that hold measurements; none where any column of numbers may.
         better: which way is better, where the file says so, by column.
         last: whether each value is the last of many that the run logged.
-        notes: what else is to be known.
     """
 
     path: Path
@@ -47,11 +47,7 @@ class Table:
         return list(dict.fromkeys(name for row in self.rows for name in row))
 
     def find(self, name: str) -> str | None:
-        """Find the column with a name, exact or after a prefix; None for none.
-
-        Raises:
-            InputError: where several match.
-        """
+        """Find the column with a name, exact or after a prefix; None for none. Raises InputError if several match."""
         columns = self.columns
         if name in columns:
             return name
@@ -61,11 +57,7 @@ class Table:
         return matches[0] if matches else None
 
     def column(self, name: str, option: str) -> str:
-        """Find the column that an option names.
-
-        Raises:
-            InputError: where there is none, with the nearest.
-        """
+        """Find the column that an option names. Raises InputError where there is none, with the nearest."""
         column_name = self.find(name)
         if column_name is None:
             names = [self.short(column) for column in self.columns]
@@ -81,12 +73,10 @@ class Table:
         for prefix in self.prefixes:
             rest = column.removeprefix(prefix)
             if rest and rest != column:
-                return column if rest in self.columns or self._several(rest) else rest
+                columns = set(self.columns)
+                alone = sum(other + rest in columns for other in self.prefixes) == 1
+                return rest if alone and rest not in columns else column
         return column
-
-    def _several(self, name: str) -> bool:
-        columns = set(self.columns)
-        return sum(prefix + name in columns for prefix in self.prefixes) > 1
 
 
 def number(text: str) -> float | None:
@@ -125,24 +115,140 @@ def flatten(tree: Mapping[str, Any], before: str = "") -> Row:
 
 
 def filter_rows(table: Table, conditions: Sequence[tuple[str, str]]) -> Table:
-    """Keep the rows in which columns hold these texts.
-
-    Raises:
-        InputError: where there are none.
-    """
+    """Keep the rows in which columns hold these texts. Raises InputError where there are none."""
     rows = table.rows
     for name, text in conditions:
         column = table.column(name, "--only")
         texts = list(dict.fromkeys(row.get(column, "") for row in rows))
-        rows = [row for row in rows if _same(row.get(column, ""), text)]
+        expected = number(text)
+        same = {text, *(other for other in texts if expected is not None and number(other) == expected)}
+        rows = [row for row in rows if row.get(column, "") in same]
         if not rows:
             raise InputError(
                 f"{table.path}: --only {name}={text}: no such run.{nearest(text, texts)} {name} is "
                 f"{', '.join(map(shown, texts[:MOST_NAMED]))}"
             )
-    return Table(**{**vars(table), "rows": rows})
+    return replace(table, rows=rows)
 
 
-def _same(text: str, expected: str) -> bool:
-    left, right = number(text), number(expected)
-    return text == expected or (left is not None and left == right and math.isfinite(left))
+# files ---------------------------------------------------------------------------------------------------------------
+
+LONGEST = 200_000_000
+"""Bytes of a file."""
+
+LONG = ("metric", "value")
+"""Columns by which a table has a row for each quantity, as `cells.csv` has."""
+
+OF_QUANTITY = (*LONG, "label", "unit", "better")
+"""Columns of such a table that say nothing of the run."""
+
+PREFIXES = ("params.", "metrics.", "tags.", "config.", "summary.", "params_", "user_attrs_", "values_", "")
+"""Prefixes of exports before the names of parameters and measurements."""
+
+
+def _content(path: Path) -> bytes:
+    """Read the bytes of a file. Raises InputError where it cannot be read, or is too long."""
+    try:
+        require_regular(path)
+        with open(path, "rb") as file:
+            data = file.read(LONGEST + 1)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror})") from None
+    if len(data) > LONGEST:
+        raise InputError(f"{path}: is longer than {LONGEST:,} bytes; expected a table of runs")
+    return data
+
+
+def _text(path: Path) -> str:
+    try:
+        return _content(path).decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise InputError(f"{path}: is not UTF-8 text; expected a table of runs, such as a CSV file") from None
+
+
+def read_csv(path: Path) -> Table:
+    """Read the runs in a CSV file, or one with tabs or semicolons. Raises InputError for another file."""
+    decoded = _text(path)
+    head = decoded.partition("\n")[0]
+    delimiter = max(",\t;", key=head.count)
+    try:
+        lines = read_csv_rows(decoded, delimiter, strict=True)
+    except csv.Error as error:
+        raise InputError(f"{path}: not valid CSV: {error}") from None
+    if not lines or len(lines[0]) < 2:
+        raise InputError(f"{path}: expected a CSV file with the columns arm, seed and metrics, found {len(head)} bytes")
+    columns = [name.strip() for name in lines[0]]
+    if twice := [name for name in columns if name and columns.count(name) > 1]:
+        raise InputError(f"{path}:1: the column {twice[0]!r} is there twice; expected each once")
+    rows = []
+    for place, cells in enumerate(lines[1:], 2):
+        if len(cells) > len(columns):
+            raise InputError(f"{path}: row {place} has {len(cells)} entries, expected {len(columns)}")
+        if any(cells):
+            pairs = zip(columns, cells, strict=False)
+            rows.append({name: entry for name, cell in pairs if name and (entry := cell.strip())})
+    return _table(path, "a table of CSV", rows)
+
+
+def read_parquet(path: Path) -> Table:
+    """Read the runs in a parquet file. Raises InputError for another file."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        mappings: list[dict[str, Any]] = pq.read_table(io.BytesIO(_content(path))).to_pylist()
+    except (pa.ArrowException, OSError) as error:
+        raise InputError(f"{path}: not valid parquet: {str(error).partition(chr(10))[0]}") from None
+    return _table(path, "a table of parquet", [flatten(mapping) for mapping in mappings])
+
+
+def read_json(path: Path) -> Table:
+    """Read the runs in a JSON file, a list of mappings or a mapping a line. Raises InputError for another file."""
+    decoded = _text(path)
+    try:
+        lines = decoded.splitlines() if decoded.lstrip().startswith("{") else []
+        mappings = [json.loads(line) for line in lines if line.strip()] if lines else json.loads(decoded)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path}: not valid JSON, as a list or a mapping a line: {error}") from None
+    if not isinstance(mappings, list) or not all(isinstance(mapping, dict) for mapping in mappings):
+        raise InputError(f"{path}: expected a list of mappings, one a run, found {type(mappings).__name__}")
+    return _table(path, "a table of JSON", [flatten(mapping) for mapping in mappings])
+
+
+# what they hold ------------------------------------------------------------------------------------------------------
+
+
+def _table(path: Path, kind: str, rows: list[Row]) -> Table:
+    """Recognise the exporter of a table by its columns."""
+    if not rows:
+        raise InputError(f"{path}: holds no run; expected a row for each arm and seed")
+    columns = {name for row in rows for name in row}
+    if columns >= set(LONG):
+        return _wide(path, rows)
+    if {"run_id", "experiment_id", "status"} <= columns and any(name.startswith("metrics.") for name in columns):
+        return Table(path, "an export of MLflow's runs", rows, PREFIXES[:3], ("metrics.",), last=True)
+    if {"number", "state"} <= columns and columns & {"value", "datetime_start", "values_0"}:
+        return Table(path, "an export of Optuna's trials", rows, PREFIXES[5:8], ("value", "user_attrs_"))
+    if {"Name", "State"} <= columns:
+        return Table(path, "an export of W&B's runs", rows, PREFIXES[3:5], last=True)
+    return Table(path, kind, rows, PREFIXES[:5])
+
+
+def _wide(path: Path, rows: Sequence[Row]) -> Table:
+    """Pivot a table with a row for each quantity, such as `cells.csv`, to a row for each run."""
+    runs: dict[tuple[tuple[str, str], ...], Row] = {}
+    better: dict[str, Better] = {}
+    for number, row in enumerate(rows, 2):
+        if (quantity := row.get("metric")) is None:
+            raise InputError(f"{path}: row {number} names no metric")
+        fields = {name: value for name, value in row.items() if name not in OF_QUANTITY}
+        run = runs.setdefault(tuple(fields.items()), dict(fields))
+        if quantity in run:
+            fields_text = ", ".join(f"{name} {value}" for name, value in fields.items())
+            raise InputError(f"{path}: row {number}: {quantity} of {fields_text} is there twice; expected it once")
+        if (measured := as_text(row.get("value"))) is not None:
+            run[quantity] = measured
+        if row.get("better") in ("lower", "higher"):
+            better[quantity] = "lower" if row["better"] == "lower" else "higher"
+    names = tuple(dict.fromkeys(row["metric"] for row in rows))
+    return Table(path, "a table with a row for each quantity", list(runs.values()), (), names, better)

@@ -1,191 +1,150 @@
-"""Readers of what trackers leave: MLflow without its package, Optuna and TensorBoard by theirs."""
+"""Readers of what trackers leave: databases of MLflow by SQL, the rest by the tracker's own package."""
 
 import importlib.util
 import math
 import os
 import re
 import sqlite3
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from lm.analysis.external.table import Row, Table, as_text
-from lm.analysis.external.tabular import text
+from lm.analysis.external.table import PREFIXES, Row, Table, as_text
 from lm.config.plain import shown
-from lm.config.tree import InputError, load_yaml
+from lm.config.tree import InputError
 from lm.stats.verdicts import Better
 
-STATUSES = {1: "running", 2: "scheduled", 3: "finished", 4: "failed", 5: "killed"}
-"""Statuses by their numbers in a run's `meta.yaml`."""
-
 INFINITE = 1.7976931348623157e308
-"""Value of the database for infinity."""
+"""Value of MLflow's database for infinity."""
 
-PREFIXES = ("params.", "metrics.", "tags.")
 META = "meta.yaml"
+"""File of each run and experiment in MLflow's folder."""
 
 
-def read_store(path: Path, files: list[Path]) -> Table:
-    """Read the runs in a folder such as `mlruns`.
+def _require(package: str, what: str, path: Path) -> None:
+    """Refuse files whose package is not installed. Raises InputError."""
+    if importlib.util.find_spec(package) is None:
+        raise InputError(
+            f"{path}: {what} by the package {package}, which is not installed; pip install 'lm-ablations[track]'"
+        )
 
-    Args:
-        path: of the folder.
-        files: every `meta.yaml` in it.
 
-    Raises:
-        InputError: for files that are damaged.
+def _row(fields: dict[str, Any]) -> Row:
+    return {name: text for name, value in fields.items() if (text := as_text(value)) is not None}
+
+
+# MLflow --------------------------------------------------------------------------------------------------------------
+
+
+def read_mlflow_folder(path: Path, metas: list[Path]) -> Table:
+    """Read the runs in a folder such as `mlruns`, whose files `meta.yaml` are `metas`, by MLflow itself.
+
+    Raises InputError without MLflow, or where it cannot read them.
     """
-    metas = {file.parent: load_yaml(file) for file in files}
-    runs = {folder: meta for folder, meta in metas.items() if {"run_id", "run_uuid"} & meta.keys()}
-    active = {folder: meta for folder, meta in runs.items() if meta.get("lifecycle_stage", "active") == "active"}
-    rows = []
-    for folder, meta in sorted(active.items()):
-        fields = {"experiment": metas.get(folder.parent, {}).get("name", meta.get("experiment_id"))}
-        fields |= {"run_id": meta.get("run_id", meta.get("run_uuid")), "run_name": meta.get("run_name")}
-        fields["status"] = STATUSES.get(meta.get("status", 0), meta.get("status"))
-        row = {name: written for name, value in fields.items() if (written := as_text(value)) is not None}
-        row |= {f"params.{name}": text(file).strip() for name, file in _below(folder / "params")}
-        row |= {f"tags.{name}": text(file).strip() for name, file in _below(folder / "tags")}
-        row |= {f"metrics.{name}": _latest(file) for name, file in _below(folder / "metrics")}
-        rows.append(row)
-    return _mlflow_table(path, rows, len(runs) - len(active))
+    _require("mlflow", "MLflow's folders are read", path)
+    os.environ.update(MLFLOW_ALLOW_FILE_STORE="true", MLFLOW_DISABLE_TELEMETRY="true")
+    from mlflow import MlflowClient
+    from mlflow.entities import ViewType
 
-
-def _below(folder: Path) -> Iterator[tuple[str, Path]]:
-    """Yield the files below a folder with their relative paths; a name may hold slashes."""
-    for parent, _, names in sorted(os.walk(folder)):
-        for name in sorted(names):
-            file = Path(parent) / name
-            yield file.relative_to(folder).as_posix(), file
-
-
-def _latest(file: Path) -> str:
-    """Read the value of the last step in a file with a line of time, value and step for each."""
-    points: list[tuple[int, int, str]] = []
-    for line in text(file).splitlines():
-        words = line.split()
-        try:
-            points.append((int(words[2]) if len(words) > 2 else 0, int(words[0]), words[1]))
-        except (ValueError, IndexError):
-            raise InputError(f"{file}: expected lines of time, value and step, found {line[:40]!r}") from None
-    return max(points)[2] if points else "nan"
+    store = min(metas, key=lambda meta: len(meta.parts)).parent.parent
+    rows, deleted = list[Row](), 0
+    try:
+        client = MlflowClient(store.absolute().as_uri())
+        for folder in sorted(meta.parent.name for meta in metas if meta.parent.parent == store):
+            experiment, token = client.get_experiment(folder).name, None
+            while token != "":
+                page = client.search_runs([folder], run_view_type=ViewType.ALL, order_by=["run_id"], page_token=token)
+                token = page.token or ""
+                for run in page:
+                    deleted += run.info.lifecycle_stage != "active"
+                    if run.info.lifecycle_stage == "active":
+                        fields = {"experiment": experiment, "run_id": run.info.run_id, "run_name": run.info.run_name}
+                        fields["status"] = run.info.status.lower()
+                        for part in ("params", "tags", "metrics"):
+                            fields |= {f"{part}.{name}": value for name, value in getattr(run.data, part).items()}
+                        rows.append(_row(fields))
+    except Exception as error:  # MLflow's, YAML's, and whatever damaged files lead to
+        raise InputError(f"{path}: MLflow cannot read it: {' '.join(str(error).split())[:200]}") from None
+    return _mlflow_table(path, rows, deleted)
 
 
 def read_mlflow_database(path: Path) -> Table:
-    """Read the runs in a database of SQLite.
-
-    Raises:
-        InputError: where it is damaged.
-    """
+    """Read the runs in a database of SQLite. Raises InputError where it is damaged."""
     with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as database:
         try:
             listed = database.execute(
                 "select run_uuid, runs.name, status, experiments.name, runs.lifecycle_stage from runs "
                 "left join experiments using (experiment_id) order by start_time, run_uuid"
             ).fetchall()
-            params = database.execute("select run_uuid, key, value from params").fetchall()
-            tags = database.execute("select run_uuid, key, value from tags").fetchall()
+            settings = database.execute(
+                "select run_uuid, 'params.' || key, value from params union all "
+                "select run_uuid, 'tags.' || key, value from tags"
+            ).fetchall()
             measured = database.execute("select run_uuid, key, value, is_nan from latest_metrics").fetchall()
         except sqlite3.Error as error:
             raise InputError(f"{path}: is no database of MLflow's, or damaged: {error}") from None
     rows: dict[str, Row] = {}
     for run, name, status, experiment, stage in listed:
         if stage == "active":
-            parts = {"run_id": run, "run_name": name, "status": status, "experiment": experiment}
-            rows[run] = {key: text for key, value in parts.items() if (text := as_text(value)) is not None}
-    for prefix, entries in (("params.", params), ("tags.", tags)):
-        for run, key, value in entries:
-            if run in rows and (text := as_text(value)) is not None:
-                rows[run][f"{prefix}{key}"] = text
-    for run, key, value, is_nan in measured:
+            rows[run] = _row({"run_id": run, "run_name": name, "status": status, "experiment": experiment})
+    for run, name, value in settings:
         if run in rows:
-            rows[run][f"metrics.{key}"] = "nan" if is_nan else repr(_finite(value))
+            rows[run] |= _row({name: value})
+    for run, name, value, is_nan in measured:
+        if run in rows:
+            number = math.copysign(math.inf, value) if abs(value) >= INFINITE else float(value)
+            rows[run][f"metrics.{name}"] = "nan" if is_nan else repr(number)
     return _mlflow_table(path, list(rows.values()), len(listed) - len(rows))
-
-
-def _finite(value: Any) -> float:
-    number = float(value)
-    return math.copysign(math.inf, number) if abs(number) >= INFINITE else number
 
 
 def _mlflow_table(path: Path, rows: list[Row], deleted: int) -> Table:
     if not rows:
         raise InputError(f"{path}: holds no run of MLflow's that was not deleted")
     gone = (f"{deleted} deleted run{'s are' if deleted > 1 else ' is'} left out",) if deleted else ()
-    return Table(path, "MLflow's runs", rows, PREFIXES, ("metrics.",), last=True, notes=gone)
+    return Table(path, "MLflow's runs", rows, PREFIXES[:3], ("metrics.",), last=True, notes=gone)
 
 
 # Optuna --------------------------------------------------------------------------------------------------------------
 
-OPTUNA_PREFIXES = ("params_", "user_attrs_", "values_")
 
+def read_optuna(path: Path, journal: bool) -> Table:
+    """Read the trials in a journal, or in a database of SQLite without writing to it.
 
-def read_optuna_journal(path: Path) -> Table:
-    """Read the trials in a journal.
-
-    Raises:
-        InputError: where Optuna cannot read it.
+    The columns are named as in `Study.trials_dataframe`. Raises InputError where Optuna cannot read it.
     """
-    from optuna.storages import JournalStorage
-    from optuna.storages.journal import JournalFileBackend
-
-    return _trials(path, lambda: JournalStorage(JournalFileBackend(str(path))))
-
-
-def read_optuna_database(path: Path) -> Table:
-    """Read the trials in a database of SQLite without writing to it.
-
-    Raises:
-        InputError: where Optuna cannot read it.
-    """
-    from optuna.storages import RDBStorage
-
-    url = f"sqlite:///file:{quote(str(path.absolute()))}?mode=ro&uri=true"
-    return _trials(path, lambda: RDBStorage(url, skip_table_creation=True))
-
-
-def _trials(path: Path, open_storage: Any) -> Table:
-    """Tabulate each trial of every study, with columns named as in `Study.trials_dataframe`."""
     import optuna
+    from optuna.storages import JournalStorage, RDBStorage
+    from optuna.storages.journal import JournalFileBackend
 
     verbosity = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(optuna.logging.ERROR)
+    rows, better = list[Row](), dict[str, Better]()
     try:
-        storage = open_storage()
-        studies = [optuna.load_study(study_name=name, storage=storage) for name in optuna.get_all_study_names(storage)]
-        rows, better = list[Row](), dict[str, Better]()
-        for study in studies:
-            names = _objectives(study)
-            better |= {
-                name: "higher" if direction == optuna.study.StudyDirection.MAXIMIZE else "lower"
-                for name, direction in zip(names, study.directions, strict=True)
-            }
-            rows += [_trial_row(study.study_name, trial, names) for trial in study.get_trials(deepcopy=False)]
+        url = f"sqlite:///file:{quote(str(path.absolute()))}?mode=ro&uri=true"
+        storage = (
+            JournalStorage(JournalFileBackend(str(path))) if journal else RDBStorage(url, skip_table_creation=True)
+        )
+        for study_name in optuna.get_all_study_names(storage):
+            study = optuna.load_study(study_name=study_name, storage=storage)
+            several = len(study.directions) > 1
+            numbered = [f"values_{place}" if several else "value" for place in range(len(study.directions))]
+            names = [f"values_{name}" for name in study.metric_names or ()] or numbered
+            for name, direction in zip(names, study.directions, strict=True):
+                better[name] = "higher" if direction == optuna.study.StudyDirection.MAXIMIZE else "lower"
+            for trial in study.get_trials(deepcopy=False):
+                fields: dict[str, Any] = {"study": study_name, "number": trial.number, "state": trial.state.name}
+                fields |= dict(zip(names, trial.values or (), strict=False))
+                fields |= {f"params_{name}": value for name, value in trial.params.items()}
+                fields |= {f"user_attrs_{name}": value for name, value in trial.user_attrs.items()}
+                rows.append(_row(fields))
     except Exception as error:  # SQLAlchemy's, and whatever a journal's lines lead Optuna to
         raise InputError(f"{path}: Optuna cannot read it: {' '.join(str(error).split())[:200]}") from None
     finally:
         optuna.logging.set_verbosity(verbosity)
     if not rows:
         raise InputError(f"{path}: holds no trial of Optuna's")
-    return Table(path, "Optuna's trials", rows, OPTUNA_PREFIXES, ("value", "values_", "user_attrs_"), better)
-
-
-def _objectives(study: Any) -> list[str]:
-    """Name the objectives of a study."""
-    if study.metric_names:
-        return [f"values_{name}" for name in study.metric_names]
-    count = len(study.directions)
-    return ["value"] if count == 1 else [f"values_{place}" for place in range(count)]
-
-
-def _trial_row(study: str, trial: Any, names: list[str]) -> Row:
-    fields: dict[str, Any] = {"study": study, "number": trial.number, "state": trial.state.name}
-    fields |= dict(zip(names, trial.values or (), strict=False))
-    fields |= {f"params_{name}": value for name, value in trial.params.items()}
-    fields |= {f"user_attrs_{name}": value for name, value in trial.user_attrs.items()}
-    return {name: text for name, value in fields.items() if (text := as_text(value)) is not None}
+    return Table(path, "Optuna's trials", rows, PREFIXES[5:8], ("value", "values_", "user_attrs_"), better)
 
 
 # TensorBoard ---------------------------------------------------------------------------------------------------------
@@ -197,22 +156,18 @@ USUAL = re.compile(r"(?P<arm>.+?)[/_.-]+(?:(?:seed|s|run|version)[=_-]?)?(?P<see
 
 
 def read_events(path: Path, folders: list[Path], called: str | None) -> Table:
-    """Read the runs in a folder, the last value of each scalar.
+    """Read the runs in the `folders` below a path that hold files of events, the last value of each scalar.
 
-    Args:
-        path: of the folder.
-        folders: those in it that hold files of events, a run each.
-        called: how these are called, such as `{arm}/{seed}`; None for the usual ways.
-
-    Raises:
-        InputError: without TensorBoard, or where a name does not say arm and seed.
+    `called` is how these are called, such as `{arm}/{seed}`; None for the usual ways. Raises InputError without
+    TensorBoard, or where a name does not say arm and seed.
     """
-    if importlib.util.find_spec("tensorboard") is None:
-        raise InputError(
-            f"{path}: TensorBoard's events are read by the package tensorboard, which is not installed; "
-            "pip install 'lm-ablations[track]'"
-        )
-    pattern = USUAL if called is None else _run_name_pattern(called)
+    _require("tensorboard", "TensorBoard's events are read", path)
+    pattern = USUAL
+    if called is not None:
+        if called.count(ARM) != 1 or called.count(SEED) != 1:
+            raise InputError(f"--runs-called {called}: expected {ARM} and {SEED}, each once, as in {ARM}/{SEED}")
+        with_arm = re.escape(called).replace(re.escape(ARM), r"(?P<arm>.+?)")
+        pattern = re.compile(with_arm.replace(re.escape(SEED), r"(?P<seed>[^/]+)"), re.DOTALL)
     rows = []
     for folder in sorted(folders):
         name = folder.relative_to(path).as_posix() if folder != path else path.resolve().name
@@ -222,20 +177,6 @@ def read_events(path: Path, folders: list[Path], called: str | None) -> Table:
             raise InputError(f"{path}: the run {shown(name)} does not say its arm and its seed; expected {expected}")
         rows.append({"run": name, "arm": match["arm"], "seed": match["seed"], **_last_values(folder)})
     return Table(path, "TensorBoard's runs", rows, ("scalars.",), ("scalars.",), last=True)
-
-
-def _run_name_pattern(called: str) -> re.Pattern[str]:
-    """Compile the pattern of run names.
-
-    Raises:
-        InputError: where arm or seed is not in it once.
-    """
-    if called.count(ARM) != 1 or called.count(SEED) != 1:
-        raise InputError(f"--runs-called {called}: expected {ARM} and {SEED}, each once, as in {ARM}/{SEED}")
-    escaped = re.escape(called)
-    return re.compile(
-        escaped.replace(re.escape(ARM), r"(?P<arm>.+?)").replace(re.escape(SEED), r"(?P<seed>[^/]+)"), re.DOTALL
-    )
 
 
 def _last_values(folder: Path) -> Row:

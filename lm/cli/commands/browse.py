@@ -188,7 +188,7 @@ def dashboard(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
 COMMANDS = {
     "ls": Command(
         "list the runs in a folder of results, all or a selection",
-        ("lm ls --experiment quickstart --status failed", "lm ls results --arm pre_norm --seed 0 --json"),
+        ("lm ls --experiment quickstart --status failed", "lm ls results --arm swiglu --seed 0 --json"),
         add_ls_options,
         list_runs,
     ),
@@ -200,7 +200,7 @@ COMMANDS = {
     ),
     "diff": Command(
         "show the differences between two runs, two arms or two configurations",
-        ("lm diff quickstart/pre_norm quickstart/post_norm", "lm diff a.yaml b.yaml --json"),
+        ("lm diff quickstart/swiglu quickstart/gelu", "lm diff a.yaml b.yaml --json"),
         add_diff_options,
         diff,
     ),

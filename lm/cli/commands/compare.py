@@ -16,7 +16,7 @@ def add_options(parser: Parser) -> None:
         type=Path,
         metavar="RUNS",
         help="a CSV, parquet or JSON file with one row per run (arm, seed, metrics) or per quantity (cells.csv); "
-        "or W&B's wandb folder, MLflow's mlruns or mlflow.db, Optuna's journal or database, TensorBoard's folder",
+        "or MLflow's mlruns or mlflow.db, Optuna's journal or database, TensorBoard's folder",
     )
     parser.add_argument("--baseline", required=True, metavar="ARM", help="the arm that others are compared with")
     parser.add_argument(

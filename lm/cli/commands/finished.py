@@ -110,7 +110,7 @@ def translate(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
 COMMANDS = {
     "evaluate": Command(
         "evaluate a finished run again",
-        ("lm evaluate quickstart/pre_norm/0 --lengths 64,256", "lm evaluate 00f2b14b --split validation --out results"),
+        ("lm evaluate quickstart/swiglu/0 --lengths 64,256", "lm evaluate 00f2b14b --split validation --out results"),
         add_evaluate_options,
         evaluate,
         settable=True,
@@ -118,7 +118,7 @@ COMMANDS = {
     "generate": Command(
         "continue a text with a finished run",
         (
-            'lm generate quickstart/pre_norm/0 --prompt "def "',
+            'lm generate quickstart/swiglu/0 --prompt "def "',
             'lm generate 00f2b14b --prompt "def " --tokens 50 --top-p 0.9 --seed 1',
         ),
         add_generate_options,

@@ -29,7 +29,7 @@ def add_options(parser: Parser) -> None:
         help="md (with the usual figures), html, latex, csv, parquet, pdf, svg; several with commas",
     )
     parser.add_argument(
-        "--figures", choices=("usual", "all"), default="usual", help="three figures, or every one that has data"
+        "--figures", choices=("usual", "all"), default="usual", help="four figures, or every one that has data"
     )
     parser.add_argument("--columns", metavar="Q", help="the quantities of the table, such as nll,ece")
     parser.add_argument("--all", action="store_true", help="print every table and note, not the first table alone")

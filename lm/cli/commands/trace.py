@@ -17,7 +17,7 @@ def add_options(parser: Parser) -> None:
         type=Path,
         metavar="EXPERIMENT",
         help="an experiment's name, its folder such as results/quickstart, or its pack; or a run, such as "
-        "quickstart/pre_norm/0 or the beginning of its id",
+        "quickstart/swiglu/0 or the beginning of its id",
     )
     parser.add_argument("arm", nargs="?", help="one of its arms, of a ladder RUNG.ARM; left out after a run")
     parser.add_argument(
@@ -93,7 +93,7 @@ def _find_run(path: Path, out: Path) -> tuple[Path, str] | None:
 COMMANDS = {
     "trace": Command(
         "print the cells behind a number of a table, and the commands that made them",
-        ("lm trace quickstart pre_norm nll", "lm trace quickstart/pre_norm/0"),
+        ("lm trace quickstart swiglu nll", "lm trace quickstart/swiglu/0"),
         add_options,
         run,
     )

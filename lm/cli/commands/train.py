@@ -183,7 +183,7 @@ def reproduce(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
         execution=execution_of(options),
     )
     if options.tier == "L":
-        from lm.ablation.ladder.overview import reproduce_ladders
+        from lm.ablation.reproduce import reproduce_ladders
 
         return reproduce_ladders(files, settings, run_options, options.plan)
     portion = ReproductionScope(options.tier, settings, options.first_seeds)

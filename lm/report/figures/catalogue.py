@@ -14,9 +14,12 @@ import pandas as pd
 from lm.analysis.results import Results
 from lm.report import figures as package
 from lm.report.figures.chart import Chart
-from lm.report.figures.picture import USUAL, RenderedFigures, render_all
+from lm.report.figures.picture import RenderedFigures, render_all
 from lm.report.study import Study
 from lm.report.tuning import Rates
+
+USUAL = 4
+"""Number of figures that a report writes as files unless all are requested."""
 
 
 @dataclass(frozen=True)

@@ -66,6 +66,7 @@ class Series:
         hollow: True for points that are not filled.
         shade: value on the panel's scale of colours, in place of a member.
         tips: more fields of the page's tooltips, a value a point.
+        caption: text below its label where a picture draws it in a panel of its own.
     """
 
     label: str
@@ -81,6 +82,7 @@ class Series:
     hollow: bool = False
     shade: float | None = None
     tips: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    caption: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,6 +113,7 @@ class Panel(BasePanel):
         texts: texts at positions.
         right: label of a right-hand axis that shows the exponential of the values; empty for none.
         shades: label of the scale of colours, and whether low values are bright.
+        split: True for a picture with a panel for each series.
     """
 
     x: Axis
@@ -121,6 +124,7 @@ class Panel(BasePanel):
     texts: Sequence[tuple[float, float, str]] = ()
     right: str = ""
     shades: tuple[str, bool] | None = None
+    split: bool = False
 
 
 @dataclass(frozen=True)
@@ -146,7 +150,19 @@ class Heat(BasePanel):
 
 @dataclass(frozen=True)
 class Bar:
-    """A row of a forest plot: a value with its interval."""
+    """A row of a forest plot: a value with its interval.
+
+    Args:
+        name: the row's name.
+        value: the value; NaN for none.
+        low: lower end of the interval; NaN for none.
+        high: its upper end.
+        bold: True to fill its marker.
+        tips: further fields of the page's tooltips.
+        texts: lines beside it.
+        tone: meaning of its colour, `good` or `bad`; empty for neither.
+        margin: distance from zero of two dotted lines; NaN for none.
+    """
 
     name: str
     value: float
@@ -154,6 +170,9 @@ class Bar:
     high: float = math.nan
     bold: bool = False
     tips: Mapping[str, Any] = field(default_factory=dict)
+    texts: Sequence[str] = ()
+    tone: Literal["", "good", "bad"] = ""
+    margin: float = math.nan
 
 
 @dataclass(frozen=True)
@@ -162,7 +181,7 @@ class Forest(BasePanel):
 
     Args:
         x: horizontal axis.
-        names: rows from the top.
+        names: rows from the top; one shows what follows a line break, and one without bar or point is a heading.
         bars: values with their intervals, filled where bold.
         points: single values, drawn small.
         zero: True for a line at zero.

@@ -1,4 +1,4 @@
-"""Figures that compare arms: differences, loss over costs, settings and tuned parameters, reliability."""
+"""Figures that compare arms: loss over costs, settings and tuned parameters, reliability."""
 
 import math
 from collections.abc import Sequence
@@ -7,15 +7,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from lm.analysis.compare import compare
-from lm.analysis.results import HEADLINE, Results, value
+from lm.analysis.results import Results, value
 from lm.report.figures.catalogue import Figure, FigureInputs
 from lm.report.figures.chart import (
     SPREAD,
     Axis,
-    Bar,
     Chart,
-    Forest,
     Numbers,
     Panel,
     Series,
@@ -25,8 +22,6 @@ from lm.report.figures.chart import (
     label,
     mean_of_arm,
 )
-from lm.report.tables import difference
-from lm.store.metrics import SUMMARY_METRICS
 from lm.store.record import Record
 
 COSTS = {
@@ -39,42 +34,6 @@ COSTS = {
 }
 
 CALIBRATED = "perfectly calibrated"
-
-
-def differences(inputs: FigureInputs) -> Chart | None:
-    """Return the differences to the baseline with their intervals, and those of single seeds."""
-    results = inputs.results
-    table = compare(results) if inputs.compared is None else inputs.compared
-    measured = set(table[table.n > 0].metric)
-    panels = []
-    for name in dict.fromkeys((*results.judged, HEADLINE, *SUMMARY_METRICS)):
-        rows = list(table[(table.metric == name) & (table.pairs > 0)].itertuples()) if name in measured else []
-        if rows:
-            bars = [_difference_bar(row) for row in rows]
-            points = [point for row in rows for point in _seed_points(results, str(row.arm), name)]
-            x = Axis(f"{label(name)}, difference to the baseline", "arm")
-            panels.append(Forest(x, results.arms[1:], bars, points, option=label(name)))
-    if not panels:
-        return None
-    note = (
-        "Diamonds: mean differences, paired by seed; filled where a test of healthy arms found one. Bars: 95 % "
-        "intervals, of the kind that the table names. Circles: single seeds. Left of the line the arm has less."
-    )
-    rows_, columns = grid_of(len(panels), 2)
-    size = (1.6 + 4.2 * columns, rows_ * (1.2 + 0.4 * len(results.arms)))
-    return Chart(
-        "Paired differences", panels, note=note, size=size, columns=columns, legend="none", arms=False, wide=True
-    )
-
-
-def _difference_bar(row: Any) -> Bar:
-    tips = {"difference": difference(row), "verdict": str(row.verdict), "n": int(row.pairs)}
-    return Bar(str(row.arm), row.difference, row.low, row.high, bool(row.bold), tips)
-
-
-def _seed_points(results: Results, arm: str, name: str) -> list[Bar]:
-    gaps = {seed: value(own, name) - value(base, name) for seed, (own, base) in results.pairs(arm).items()}
-    return [Bar(arm, gap, tips={"seed": seed}) for seed, gap in gaps.items() if math.isfinite(gap)]
 
 
 # loss over costs and settings ----------------------------------------------------------------------------------------
@@ -252,7 +211,6 @@ def reliability(inputs: FigureInputs) -> Chart | None:
 FIGURES = (
     Figure("lr_curve", 20, lr_curve),
     Figure("tuning", 50, tuning),
-    Figure("differences", 63, differences),
     Figure("reliability", 60, reliability),
     Figure("costs", 64, costs),
     Figure("settings", 66, settings),

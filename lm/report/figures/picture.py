@@ -3,7 +3,9 @@
 import io
 import itertools
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import textwrap
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 import matplotlib
@@ -26,14 +28,17 @@ RenderedFigures = dict[str, dict[str, bytes]]
 
 Colours = Sequence[tuple[float, float, float]]
 
-USUAL = 3
-"""Number of figures that a report writes as files unless all are requested."""
-
 LEGEND_ROWS = 3
 """Legend rows that fit below the panels without enlarging a figure."""
 
 MOST_TICKS = 8
 """Largest number of labelled ticks of an axis."""
+
+TONES = {"": "#4d4d4d", "good": "#0072b2", "bad": "#d55e00"}
+"""Colours of the rows of a forest plot; both are told apart by people with colour blindness."""
+
+TEXT_WIDTH = 44
+"""Largest number of characters of a line beside a row of a forest plot."""
 
 FEW = 16
 """Largest number of points of a line with a marker each."""
@@ -43,7 +48,7 @@ MARKER_SIZES = {"o": 4, "s": 6, "x": 7, "*": 13}
 
 def draw(chart: Chart) -> Figure:
     """Draw a chart as a figure that pyplot does not know of."""
-    panels = chart.panels if chart.columns else chart.panels[:1]
+    panels = [*_panels(chart)]
     places = [panel.at or divmod(index, chart.columns or 1) for index, panel in enumerate(panels)]
     rows, columns = (max(place) + 1 for place in zip(*places, strict=True))
     figure = Figure(figsize=chart.size, layout="constrained")
@@ -60,7 +65,7 @@ def draw(chart: Chart) -> Figure:
         for axes in drawn:
             axes.tick_params(which="both", labelsize=7)
     if len(panels) > 1:
-        _share_labels(figure, drawn, bool(chart.heights))
+        _share_labels(grid, places, bool(chart.heights))
     if isinstance(panels[0], Heat):
         figure.colorbar(drawn[0].images[0], ax=drawn, label=panels[0].scale[0], shrink=0.8)
     _add_legend(figure, chart, drawn, colours)
@@ -69,8 +74,18 @@ def draw(chart: Chart) -> Figure:
     return figure
 
 
+def _panels(chart: Chart) -> Iterator[Panel | Heat | Forest]:
+    """Yield the panels of a picture: the first alone, or all, those to be split once for each series."""
+    for panel in chart.panels if chart.columns else chart.panels[:1]:
+        if isinstance(panel, Panel) and panel.split:
+            for series in panel.series:
+                yield replace(panel, series=[series], title="\n".join(filter(None, [series.label, series.caption])))
+        else:
+            yield panel
+
+
 def _draw_panel(axes: Axes, panel: Panel | Heat | Forest, styles: Mapping[str, Stroke], colours: Colours) -> None:
-    axes.set_title(panel.title, fontsize="small" if isinstance(panel, Heat) else None)
+    axes.set_title(panel.title, fontsize="small" if isinstance(panel, Heat) or getattr(panel, "split", False) else None)
     if isinstance(panel, Forest):
         _draw_forest(axes, panel)
     elif isinstance(panel, Heat):
@@ -145,7 +160,10 @@ def _draw_heat(axes: Axes, panel: Heat) -> None:
 
 
 def _draw_forest(axes: Axes, panel: Forest) -> None:
-    """Draw diamonds with their intervals, of which the far ends are not drawn, and single points below them."""
+    """Draw diamonds with their intervals, single points below them, and texts beside them.
+
+    Ends of intervals beyond twice the largest finite number are cut off, and marked by arrowheads.
+    """
     heights = {name: len(panel.names) - index for index, name in enumerate(panel.names)}
     ends = np.abs([[bar.value, bar.low, bar.high] for bar in panel.bars])
     far = 2 * (float(ends[np.isfinite(ends)].max(initial=0.0)) or 1.0)
@@ -154,10 +172,26 @@ def _draw_forest(axes: Axes, panel: Forest) -> None:
     for point in panel.points:
         axes.plot(point.value, heights[point.name] - 0.25, "o", color="grey", mfc="none", markersize=4)
     for bar in panel.bars:
+        height, colour = heights[bar.name], TONES[bar.tone]
         if not math.isnan(bar.low):
-            axes.plot([max(-far, bar.low), min(far, bar.high)], [heights[bar.name]] * 2, color="C0", linewidth=1.5)
-        axes.plot(bar.value, heights[bar.name], "D", color="C0", mfc="C0" if bar.bold else "white", markersize=6)
-    axes.set(yticks=range(1, len(heights) + 1), yticklabels=panel.names[::-1], ylim=(0.4, len(heights) + 0.6))
+            axes.plot([max(-far, bar.low), min(far, bar.high)], [height, height], color=colour, linewidth=1.5)
+            cut_off = [(-far, "<")] * (bar.low < -far) + [(far, ">")] * (bar.high > far)
+            for end, marker in cut_off:
+                axes.plot(end, height, marker, color=colour, markersize=6)
+        axes.plot(bar.value, height, "D", color=colour, mfc=colour if bar.bold else "white", markersize=6)
+        margin = [bar.margin, -bar.margin] if math.isfinite(bar.margin) else []
+        axes.vlines(margin, height - 0.5, height + 0.5, color="grey", linewidth=1, linestyle=":")
+        lines = [line for text in bar.texts for line in textwrap.wrap(text, TEXT_WIDTH)]
+        axes.annotate(
+            "\n".join(lines), (1, height), xytext=(8, 0), xycoords=("axes fraction", "data"),
+            textcoords="offset points", fontsize="small", va="center", annotation_clip=False,
+        )  # fmt: skip
+    labels = [name.rpartition("\n")[2] for name in panel.names]
+    axes.set(yticks=list(heights.values()), yticklabels=labels, ylim=(0.4, len(heights) + 0.6))
+    headings = {*panel.names} - {bar.name for bar in (*panel.bars, *panel.points)}
+    for name, tick in zip(panel.names, axes.get_yticklabels(), strict=True):
+        tick.set_fontweight("bold" if name in headings else "normal")
+    axes.grid(visible=False, axis="y")
     axes.set_xlabel(panel.x.label)
 
 
@@ -203,16 +237,14 @@ def ticks_at(axes: Axes, values: Collection[float]) -> None:
     axes.xaxis.set_minor_locator(NullLocator())
 
 
-def _share_labels(figure: Figure, drawn: Sequence[Axes], stacked: bool) -> None:
-    """Write the label that all panels share once."""
-    for which, write in (("x", figure.supxlabel), ("y", figure.supylabel)):
-        labels = {axes.get_xlabel() if which == "x" else axes.get_ylabel() for axes in drawn}
-        if len(labels) == 1 and not (which == "x" and stacked):
-            for axes in drawn:
-                axes.set(**{f"{which}label": ""})
-            write(labels.pop(), fontsize="medium")
-    for axes in drawn[:-1] if stacked else ():
-        axes.set_xlabel("")
+def _share_labels(grid: Any, places: Sequence[tuple[int, int]], stacked: bool) -> None:
+    """Write a label that neighbours share once, at the left and at the bottom; of stacked panels only the last's."""
+    x_labels, y_labels = ({at: label(grid[at]) for at in places} for label in (Axes.get_xlabel, Axes.get_ylabel))
+    for row, column in places:
+        if x_labels[row, column] == x_labels.get((row + 1, column)) or (stacked and (row + 1, column) in x_labels):
+            grid[row, column].set_xlabel("")
+        if y_labels[row, column] == y_labels.get((row, column - 1)):
+            grid[row, column].set_ylabel("")
 
 
 def _add_legend(figure: Figure, chart: Chart, drawn: Sequence[Axes], colours: Colours) -> None:

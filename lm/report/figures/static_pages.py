@@ -7,7 +7,8 @@ import pandas as pd
 
 from lm.analysis.external.runs import Runs
 from lm.analysis.ladder import LadderResults, losses
-from lm.report.figures.chart import Axis, Bar, Chart, Forest, Panel, Series, label
+from lm.report.figures.chart import Axis, Chart, Forest, Panel, Series, label
+from lm.report.figures.differences import ROW, WIDTH, difference_bar, sorted_rows
 from lm.report.figures.picture import RenderedFigures, render_all
 from lm.report.ladder import shown_arms
 from lm.report.tables import ARROWS, heading
@@ -115,12 +116,11 @@ def differences(runs: Runs, table: pd.DataFrame) -> Chart | None:
     title = f"{'Paired' if runs.paired else 'Unpaired'} differences, joint 95 % intervals"
     panels: list[Forest] = []
     for quantity in runs.judged:
-        of_quantity = rows[rows.metric == quantity].itertuples()
-        bars = [Bar(str(row.arm), row.difference, row.low, row.high, bool(row.bold)) for row in of_quantity]
+        bars = [difference_bar(row, str(row.verdict)) for row in sorted_rows(rows, quantity, runs.better[quantity])]
         x = Axis(f"{axis_label(runs, quantity)}, arm - {runs.arms[0]}")
-        panels.append(Forest(x, runs.arms[1:], bars, title="" if panels else title))
-    size = (2.4 + 3.6 * len(panels), 1.4 + 0.4 * len(runs.arms))
-    return Chart("Differences", panels, size=size, columns=len(panels), legend="none", arms=False)
+        panels.append(Forest(x, [bar.name for bar in bars], bars, title="" if panels else title))
+    size = (WIDTH, len(panels) * (1.0 + ROW * len(runs.arms)))
+    return Chart("Differences", panels, size=size, legend="none", arms=False)
 
 
 def every_run(runs: Runs) -> Chart | None:

@@ -4,22 +4,33 @@ import csv
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from lm.analysis.lead import leads
+from lm.analysis.pace import CURVES
 from lm.analysis.results import Results, curves
 from lm.report.figures.catalogue import Figure, FigureInputs
-from lm.report.figures.chart import SPREAD, Axis, Chart, Heat, Panel, Series, grid_of
+from lm.report.figures.chart import SPREAD, Axis, Chart, Heat, Panel, Series, finite, grid_of, label
 from lm.store.files import unescape_formula
 
 MOST_STEPS = 60
 """Largest number of steps of a heat map."""
 
+MOST_SPLIT = 15
+"""Largest number of arms whose differences over training are drawn in panels of their own."""
+
+DIFFERENCE_NOTE = (
+    "Arm minus baseline, mean over the seeds that both have; below the line the arm is ahead. The band covers the "
+    "differences at all validations together (95 %, Student's max-t over seeds). The first quarter may leave the panel."
+)
+
 THINNED = f"{SPREAD} Of long curves, the steps that keep their shape."
 
 
-def _panel(results: Results, column: str, y: Axis, title: str) -> Panel | None:
+def curve_panel(results: Results, column: str, y: Axis, title: str) -> Panel | None:
     """Return a column of the curves over steps, mean and spread over seeds; None where no run has it."""
     series = []
     for index, arm in enumerate(results.arms):
@@ -37,20 +48,55 @@ def _panel(results: Results, column: str, y: Axis, title: str) -> Panel | None:
 def learning_curve(inputs: FigureInputs) -> Chart | None:
     """Return validation loss over steps and training loss; a picture has the first of those that were recorded."""
     losses = {"validation_nll": "validation NLL (nats/token)", "train_loss": "training loss (nats/token)"}
-    panels = [_panel(inputs.results, name, Axis(text, "mean"), "Learning curve") for name, text in losses.items()]
+    panels = [curve_panel(inputs.results, name, Axis(text, "mean"), "Learning curve") for name, text in losses.items()]
     return _of_curves(inputs, "Learning curve", panels, wide=True)
+
+
+def difference_curve(inputs: FigureInputs) -> Chart | None:
+    """Return the differences to the baseline over training, with a simultaneous band, beside the losses."""
+    results, series = inputs.results, list[Series]()
+    for lead in leads(results):
+        steps, count = lead.by_seed.index.to_numpy(), lead.by_seed.shape[1]
+        band: dict[str, Any] = {"low": lead.low, "high": lead.high} if count > 1 else {}
+        tips: dict[str, Sequence[Any]] = {"n": [count] * len(steps)}
+        words, member = lead.words().replace(", ", "\n"), results.arms.index(lead.arm)
+        series.append(Series(lead.arm, steps, lead.mean, member=member, mark="curve", tips=tips, caption=words, **band))
+    if not series:
+        return None
+    column = CURVES.get(results.headline, CURVES["nll"])
+    losses = curve_panel(results, column, Axis(label(column.removeprefix("validation_")), "mean"), "Losses")
+    y = Axis(f"difference to {results.arms[0]}", "difference", limits=_late_limits(series))
+    panel = Panel(
+        Axis("optimiser step", "step"), y, series, option="difference to the baseline", horizontal=0,
+        split=len(series) <= MOST_SPLIT,
+    )  # fmt: skip
+    rows, columns = grid_of(1 + (len(series) if panel.split else 1), 4)
+    size = (2.9 * max(columns, 2) + 0.6, 2.5 * rows + 0.9)
+    panels = [panel] if losses is None else [losses, panel]
+    return Chart(
+        "Difference over training", panels[::-1], results.arms, DIFFERENCE_NOTE, size, max(columns, 2), legend="below",
+        wide=True,
+    )  # fmt: skip
+
+
+def _late_limits(series: Sequence[Series]) -> tuple[float, float]:
+    """Return ends of the vertical axis that hold zero and everything after the first quarter of the validations."""
+    late = [values[len(line.x) // 4 :] for line in series for values in (line.y, line.low, line.high)]
+    numbers = [0.0, *(number for values in late for number in finite(values))]
+    margin = 0.05 * (max(numbers) - min(numbers)) or 1.0
+    return min(numbers) - margin, max(numbers) + margin
 
 
 def gradient_norm(inputs: FigureInputs) -> Chart | None:
     """Return the norm of the gradient before clipping over steps."""
     y = Axis("gradient norm before clipping", "mean", log=True)
-    return _of_curves(inputs, "Gradient norm", [_panel(inputs.results, "gradient_norm", y, "Gradient norm")])
+    return _of_curves(inputs, "Gradient norm", [curve_panel(inputs.results, "gradient_norm", y, "Gradient norm")])
 
 
 def learning_rate(inputs: FigureInputs) -> Chart | None:
     """Return the learning rate over steps."""
     y = Axis("learning rate", "mean")
-    return _of_curves(inputs, "Learning rate", [_panel(inputs.results, "learning_rate", y, "Learning rate")])
+    return _of_curves(inputs, "Learning rate", [curve_panel(inputs.results, "learning_rate", y, "Learning rate")])
 
 
 def _of_curves(inputs: FigureInputs, title: str, panels: Sequence[Panel | None], wide: bool = False) -> Chart | None:
@@ -133,6 +179,7 @@ def parts_of(heads: Sequence[str]) -> dict[str, str]:
 
 FIGURES = (
     Figure("learning_curve", 10, learning_curve),
+    Figure("difference_curve", 8, difference_curve),
     Figure("gradient_norm", 61, gradient_norm),
     Figure("learning_rate", 70, learning_rate),
     Figure("gradients_by_step", 90, gradients_by_step),

@@ -146,12 +146,13 @@ def _layers(
     if series.member is not None and series.marker == "o":
         points["shape"] = _named(chart, shape)
     layers, data = [], {"name": name}
+    clip = {"clip": True} if panel.y.limits else {}
     if "low" in row:
         ends = {**both, "y": {**at["y"], "field": "low"}, "y2": {"field": "high"}}
         how: Spec = {"strokeWidth": 1.5} if series.bars else {"opacity": 0.16}
-        layers.append(layer("rule" if series.bars else "area", ends, data, **how))
+        layers.append(layer("rule" if series.bars else "area", ends, data, **how, **clip))
     if series.mark != "points":
-        stroke = {"interpolate": "step-after"} if series.mark in ("steps", "bins") else {}
+        stroke = clip | ({"interpolate": "step-after"} if series.mark in ("steps", "bins") else {})
         layers.append(layer("line", {**both, **dashed, "strokeWidth": width}, data, **stroke))
         if few or series.mark == "line" or series.member is None:
             visible = int(few and series.member is not None and series.mark in ("curve", "line"))
@@ -274,39 +275,63 @@ def _heat(panel: Heat) -> tuple[Spec, dict[str, list[dict[str, Any]]]]:
 
 
 def _forest(panel: Forest) -> tuple[Spec, dict[str, list[dict[str, Any]]]]:
-    """Draw values with their intervals, and single values below them."""
-    x, names = _axis(panel.x, "x"), list(panel.names)
-    sets = {"set0": [_bar_row(bar) for bar in panel.bars], "points": [_bar_row(point) for point in panel.points]}
+    """Draw values with their intervals, texts above and single values below them."""
+    x, names = _axis(panel.x, "x") | {"title": panel.x.label.split("\n")}, list(panel.names)
+    x["scale"] = {"padding": ROOM, **x["scale"]}
+    sets = {
+        "set0": [_bar_row(bar) for bar in panel.bars],
+        "points": [_bar_row(point) for point in panel.points],
+        "texts": [{"name": bar.name, "text": ": ".join(bar.texts)} for bar in panel.bars if bar.texts],
+        "margins": [{"name": bar.name, "x": x} for bar in panel.bars for x in _margins(bar)],
+    }
     titles = {"name": panel.x.field or "name", "x": _in_a_line(panel.x.label), "low": "low", "high": "high"}
     mean, single = (
-        [_tip(key, titles.get(key, key), entry) for key, entry in _merged(rows).items() if key != "bold"]
-        for rows in sets.values()
+        [_tip(key, titles.get(key, key), entry) for key, entry in _merged(sets[name]).items() if key not in HIDDEN]
+        for name in ("set0", "points")
     )
-    fill = {"condition": {"test": "datum.bold", "value": INK}, "value": "var(--page)"}
+    colours = {name: {"field": name, "type": "nominal", "scale": None, "legend": None} for name in ("stroke", "fill")}
     zero = {"x": {"datum": 0}, "y": {"value": 0}, "y2": {"value": "height"}}
     below: Spec = {"yOffset": 9, "strokeWidth": 1.5, "size": 40, "color": "var(--seed)"}
-    diamond: Spec = {"shape": "diamond", "stroke": INK, "size": 110, "opacity": 1}
+    diamond: Spec = {"shape": "diamond", "size": 110, "opacity": 1}
     low, data = {"x": {**x, "field": "low"}, "x2": {"field": "high"}, "tooltip": mean}, {"name": "set0"}
+    height = 46 if sets["texts"] else 34 if len(names) <= 12 else 26
     layers = [layer("rule", zero, {"values": [{}]}, color=INK, strokeDash=[4, 3])] if panel.zero else []
-    layers.append(layer("rule", low, data, color=INK, strokeWidth=2))
+    if sets["margins"]:
+        across: Spec = {"orient": "vertical", "size": height, "thickness": 1, "color": "var(--soft)"}
+        layers.append(layer("tick", {"x": x}, {"name": "margins"}, **across))
+    layers.append(layer("rule", {**low, "stroke": colours["stroke"]}, data, strokeWidth=2))
     layers += [layer("point", {"x": x, "tooltip": single}, {"name": "points"}, **below)] if panel.points else []
-    layers.append(layer("point", {"x": x, "fill": fill, "tooltip": mean}, data, **diamond))
-    y = {
-        "field": "name",
-        "type": "nominal",
-        "title": None,
-        "sort": None,
-        "scale": {"domain": names},
-        "axis": {"labelLimit": 260},
-    }
-    height = (34 if len(names) <= 12 else 26) * max(1, len(names))
-    return {"height": height, "encoding": {"y": y}, "layer": layers}, sets
+    layers.append(layer("point", {"x": x, **colours, "tooltip": mean}, data, **diamond))
+    if sets["texts"]:
+        limit = {"limit": {"expr": "width - 8"}}
+        above: Spec = {"align": "left", "dx": 4, "dy": -13, "fontSize": 12, "color": INK, **limit}
+        text = {"x": {"value": 0}, "text": {"field": "text", "type": "nominal"}}
+        for halo in ({"stroke": "var(--page)", "strokeWidth": 4}, {}):
+            layers.append(layer("text", text, {"name": "texts"}, **above, **halo))
+    axis: Spec = {"labelLimit": 260}
+    if any("\n" in name for name in names):
+        heading = {"test": "indexof(datum.value, '\\n') < 0", "value": "bold"}
+        axis |= {"labelExpr": "slice(datum.value, lastindexof(datum.value, '\\n') + 1)"}
+        axis |= {"labelFontWeight": {"condition": heading, "value": "normal"}}
+    y = {"field": "name", "type": "nominal", "title": None, "sort": None, "scale": {"domain": names}, "axis": axis}
+    return {"height": height * max(1, len(names)), "encoding": {"y": y}, "layer": layers}, sets
+
+
+HIDDEN = ("bold", "stroke", "fill")
+"""Fields of a bar that no tooltip shows."""
 
 
 def _bar_row(bar: Bar) -> dict[str, Any]:
     row = {"name": bar.name, "x": round5(bar.value), "low": round5(bar.low), "high": round5(bar.high)}
     row = {key: entry for key, entry in row.items() if entry is not None}
-    return row | ({"bold": bar.bold} if "low" in row else {}) | dict(bar.tips)
+    stroke = f"var(--{bar.tone})" if bar.tone else INK
+    drawn = {"stroke": stroke, "fill": stroke if bar.bold else "var(--page)"} if "low" in row else {}
+    return row | drawn | dict(bar.tips)
+
+
+def _margins(bar: Bar) -> list[float]:
+    """Return the places of the lines at a bar's margin."""
+    return [-bar.margin, bar.margin] if math.isfinite(bar.margin) else []
 
 
 # numbers -------------------------------------------------------------------------------------------------------------

@@ -82,18 +82,27 @@ def comparison(results: Results, table: pd.DataFrame, paces: Sequence[StepsToBas
         tag("label", tag("input", type="checkbox", data_column=index + 1, checked=column.shown), column.title)
         for index, column in enumerate(columns)
     ]
-    controls = tag(
-        "div",
-        tag("label", "Filter ", tag("input", type="search", id="filter", placeholder="arm, verdict, ...")),
-        tag("span", id="count", class_="hint", role="status"),
-        class_="controls",
-    )
     chooser = tag("details", tag("summary", "Columns"), tag("div", boxes, class_="chosen"), class_="controls")
     heads = [_head("arm", False, False), *(_head(c.title, not c.shown, c.long) for c in columns)]
     rows = [_row(place, arm, columns) for place, arm in enumerate(results.arms)]
+    return filtered(heads, rows, "arm, verdict, ...", "comparison of the arms", chooser)
+
+
+def filtered(heads: Sequence[Html], rows: Sequence[Html], example: str, what: str, more: Html | str = "") -> Html:
+    """Format a table that sorts, with a field to filter its rows.
+
+    Args:
+        heads: its headings, each with a button.
+        rows: its rows.
+        example: texts to filter by.
+        what: description of the table.
+        more: further controls.
+    """
+    field = tag("label", "Filter ", tag("input", type="search", id="filter", placeholder=example))
+    count = tag("span", id="count", class_="hint", role="status")
     body = tag("table", tag("thead", tag("tr", heads)), tag("tbody", rows), id="comparison")
-    box = tag("div", body, class_="scroll tall", tabindex="0", role="region", aria_label="comparison of the arms")
-    return joined(controls, chooser, box)
+    box = tag("div", body, class_="scroll tall", tabindex="0", role="region", aria_label=what)
+    return joined(tag("div", field, count, class_="controls"), more, box)
 
 
 def _head(title: str, hidden: bool, long: bool) -> Html:

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -29,7 +28,7 @@ def library() -> str:
         import vl_convert
     except ImportError:
         return ""
-    return re.sub(r"</(?=script)", r"<\\/", vl_convert.javascript_bundle(SNIPPET), flags=re.IGNORECASE)
+    return str(vl_convert.javascript_bundle(SNIPPET))
 
 
 class Charts:
@@ -98,8 +97,10 @@ def gallery(charts: Mapping[str, Chart], arms: Sequence[str], drawing: Charts) -
     wide = [drawing.add(name, chart) for name, chart in others.items() if chart.wide]
     narrow = [drawing.add(name, chart) for name, chart in others.items() if not chart.wide and chart.copies == 1]
     copied = [drawing.add(name, chart) for name, chart in others.items() if chart.copies > 1]
-    drawn = [wide, tag("div", narrow, class_="pair") if any(narrow) else "", copied]
-    return joined(_legend(arms), *drawn) if any(map(any, (wide, narrow, copied))) else Html()
+    if not any([*wide, *narrow, *copied]):
+        return Html()
+    drawn = tag("div", wide, tag("div", narrow, class_="pair") if any(narrow) else "", copied)
+    return tag("div", _legend(arms), drawn, class_="gallery")
 
 
 def _legend(arms: Sequence[str]) -> Html:

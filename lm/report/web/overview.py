@@ -4,9 +4,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lm.analysis.compare import HEALTHY
+from lm.report.figures.chart import Chart
 from lm.report.web.elements import SENTENCE, Html, joined, nested, tag
-from lm.report.web.page import Body, charts_credit, embedded, missing_charts_note, page_file
-from lm.report.web.parts import MARKS, kind
+from lm.report.web.gallery import FIRST
+from lm.report.web.page import Body, charts_credit, charts_notes, embedded, new_charts, page_file
+from lm.report.web.parts import MARKS, contents, kind
+
+ALL = "all-"
+"""Prefix of the ids of the chart of all differences."""
 
 COLUMNS = ("arm", "n", "difference", "verdict", "health")
 
@@ -38,34 +43,46 @@ class OverviewEntry:
 
     Args:
         name: name in the list of reports.
-        judged: description of its differences; empty where there are none.
+        answer: what it came to, in a sentence.
         lines: its arms.
         more: a line below them; empty for none.
         body: content of its own page.
     """
 
     name: str
-    judged: str
+    answer: str
     lines: Sequence[ArmLine]
     more: str
     body: Body
 
 
-def overview_html(title: str, entries: Sequence[OverviewEntry]) -> str:
-    """Format the file. Reports are distinguished by their position, whatever they are called."""
-    numbered = list(enumerate(entries, 1))
-    links = [tag("li", tag("a", entry.name, href=f"#e{number}")) for number, entry in numbered]
+def overview_html(title: str, entries: Sequence[OverviewEntry], differences: Chart | None) -> str:
+    """Format the file. Reports are distinguished by their position, whatever they are called.
+
+    Args:
+        title: its heading.
+        entries: the reports.
+        differences: chart of the differences of all experiments; None without any.
+    """
+    numbered, drawing = list(enumerate(entries, 1)), new_charts()
+    chart = nested(tag("div", drawing.add(FIRST, differences), id="differences"), ALL)
+    links = [tag("a", f"{number}. {entry.name}", href=f"#e{number}") for number, entry in numbered]
     charts = any(entry.body.data for entry in entries)
     main = tag(
         "main",
-        tag("header", tag("h1", title), missing_charts_note() if charts else ""),
-        tag("nav", tag("a", "Overview", href="#overview"), tag("ol", links), class_="contents", aria_label="reports"),
-        tag("div", _overview(numbered), [_report(*entry) for entry in numbered], charts_credit() if charts else ""),
-        class_="several",
+        tag("header", tag("h1", title), charts_notes() if charts else ""),
+        tag("nav", tag("a", "Overview", href="#overview"), links, class_="contents", aria_label="reports"),
+        tag(
+            "div",
+            _overview(numbered, chart),
+            [_report(*entry) for entry in numbered],
+            charts_credit() if charts else "",
+        ),
+        class_="page",
     )
-    return page_file(
-        title, main, joined(embedded(entry.body, _id_prefix(number)) for number, entry in numbered), several=True
-    )
+    numbers = [embedded(entry.body.data, _id_prefix(number)) for number, entry in numbered]
+    drawn = {"report": {}, "specs": drawing.specs, "columns": drawing.columns}
+    return page_file(title, main, joined(embedded(drawn, ALL), numbers), "overview")
 
 
 def _id_prefix(number: int) -> str:
@@ -75,7 +92,7 @@ def _id_prefix(number: int) -> str:
 
 def _report(number: int, entry: OverviewEntry) -> Html:
     """Format a report below one heading, which folds it."""
-    inside = [tag("p", entry.body.below, class_="soft"), entry.body.shown]
+    inside = [tag("p", entry.body.below, class_="soft"), contents(entry.body.parts), entry.body.shown]
     return tag(
         "details",
         tag("summary", tag("h2", f"{number}. {entry.body.title}")),
@@ -90,18 +107,18 @@ def _report(number: int, entry: OverviewEntry) -> Html:
 # the overview --------------------------------------------------------------------------------------------------------
 
 
-def _overview(numbered: Sequence[tuple[int, OverviewEntry]]) -> Html:
-    """Format a table with a group of rows for each report."""
+def _overview(numbered: Sequence[tuple[int, OverviewEntry]], chart: Html) -> Html:
+    """Format the chart of all differences, and a table with a group of rows for each report."""
     heads = tag("thead", tag("tr", [tag("th", column, scope="col") for column in COLUMNS]))
     inside = tag("table", heads, [_group(*entry) for entry in numbered])
     box = tag("div", inside, class_="scroll overview", tabindex="0", role="region", aria_label="overview")
-    return tag("section", tag("h2", "Overview"), box, id="overview")
+    return tag("section", tag("h2", "Overview"), chart, box, id="overview", data_report=ALL)
 
 
 def _group(number: int, entry: OverviewEntry) -> Html:
-    about = f"{entry.body.below}{'; ' * bool(entry.judged)}{entry.judged}"
     leads = tag("a", f"{number}. {entry.body.title}", href=f"#e{number}")
-    top = tag("th", leads, tag("div", about, class_="hint"), colspan=len(COLUMNS), scope="rowgroup")
+    about = [tag("div", entry.answer), tag("div", entry.body.below, class_="hint")]
+    top = tag("th", leads, about, colspan=len(COLUMNS), scope="rowgroup")
     more = tag("tr", tag("td", entry.more, colspan=len(COLUMNS))) if entry.more else ""
     verdict = f"{_id_prefix(number)}verdict" if entry.body.data else f"e{number}"
     return tag("tbody", tag("tr", top, class_="of"), [_row(line, verdict) for line in entry.lines], more)

@@ -1,11 +1,15 @@
 "use strict";
-(() => {
+(async () => {
   const all = (selector, within = document) => [...within.querySelectorAll(selector)];
   const make = (name, text = "", parent = null) => {
     const element = document.createElement(name);
     element.textContent = text; // never innerHTML: names of arms are anyone's text
     if (parent) parent.append(element);
     return element;
+  };
+  const unpack = async (id) => {
+    const bytes = Uint8Array.from(atob(document.getElementById(id).textContent), (letter) => letter.charCodeAt(0));
+    return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"))).text();
   };
 
   // tooltips ---------------------------------------------------------------------------------------------------------
@@ -34,12 +38,18 @@
     heads.forEach((head) => { make("th", head, top).scope = "col"; });
     for (const row of rows) { const line = make("tr", "", body); row.forEach((cell) => make("td", short(cell), line)); }
   };
-  const begin = (root) => {
+  const begin = async (root) => {
     const own = (id) => document.getElementById(root.dataset.report + id);
-    const [report, specs, columns] = ["report", "specs", "columns"].map((id) => JSON.parse(own(id).textContent));
+    const [report, specs, columns] = await Promise.all(
+      ["report", "specs", "columns"].map(async (id) => JSON.parse(await unpack(root.dataset.report + id))));
 
-    // the numbers of the table ---------------------------------------------------------------------------------------
+    if (own("comparison")) tables(own, root, report);
+    return charts(own, root, report, specs, columns);
+  };
 
+  // the numbers of a table: what is behind each, sorting, filtering, columns ------------------------------------------
+
+  const tables = (own, root, report) => {
     const rowOf = new Map(report.table.metric.map((metric, at) => [JSON.stringify([metric, report.table.arm[at]]), at]));
     const behind = (button) => {
       const metric = button.dataset.metric, place = Number(button.dataset.arm);
@@ -95,8 +105,6 @@
     });
     for (const kind of ["pointerleave", "focusout"]) table.addEventListener(kind, hide);
 
-    // sorting, filtering, columns ------------------------------------------------------------------------------------
-
     const body = table.tBodies[0], lines = [...body.rows], heads = [...table.tHead.rows[0].cells];
     const key = (row, at) => { const text = row.cells[at].dataset.v; return text === "" || isNaN(text) ? text : Number(text); };
     const order = (a, b, way) => {
@@ -121,8 +129,11 @@
       [heads[at], ...lines.map((row) => row.cells[at])].forEach((cell) => { cell.hidden = !box.checked; });
     }));
 
-    // charts ---------------------------------------------------------------------------------------------------------
+  };
 
+  // charts -----------------------------------------------------------------------------------------------------------
+
+  const charts = (own, root, report, specs, columns) => {
     const views = new Map();
     const boxes = all("[data-shown]", root);
     const shown = () => new Set(boxes.filter((box) => box.checked).map((box) => Number(box.dataset.shown)));
@@ -172,31 +183,22 @@
     }));
     return Object.keys(specs).map((name) => () => redraw(name));
   };
-  const later = window.requestIdleCallback || ((call) => setTimeout(call, 0));
-  const queue = all("[data-report]").flatMap(begin);
-  const next = () => {
-    const drawing = queue.shift();
-    if (drawing) drawing().then(() => later(next));
-    else document.documentElement.dataset.drawn = "true";
-  };
-  if (window.vegaEmbed) later(next);
+  // what is folded, and the table of contents ------------------------------------------------------------------------
 
-  // several reports on a page ----------------------------------------------------------------------------------------
-
-  all("details.report").forEach((one) => one.addEventListener("toggle", () => {
-    if (one.open) dispatchEvent(new Event("resize")); // what was drawn in a folded report has no width yet
+  all("section > details, details.report").forEach((fold) => fold.addEventListener("toggle", () => {
+    if (fold.open) dispatchEvent(new Event("resize")); // what was drawn in it has no width yet
   }));
   all('a[href^="#"]').forEach((link) => link.addEventListener("click", () => {
-    const target = document.getElementById(link.hash.slice(1)), folded = target && target.closest("details.report");
-    if (folded) folded.open = true;
+    const target = document.getElementById(link.hash.slice(1)), inside = target && target.querySelector(":scope > details");
+    for (let fold = inside || target; fold; fold = fold.parentElement) if (fold.tagName === "DETAILS") fold.open = true;
   }));
 
-  const watch = new IntersectionObserver((entries) => entries.forEach((one) => {
-    const link = document.querySelector(`nav.contents a[href="#${one.target.id}"]`);
-    if (one.isIntersecting) link.setAttribute("aria-current", "true");
-    else link.removeAttribute("aria-current");
+  const links = new Map(all("main > nav.contents a").map((link) => [document.getElementById(link.hash.slice(1)), link]));
+  const watch = new IntersectionObserver((entries) => entries.forEach(({ target, isIntersecting }) => {
+    if (isIntersecting) links.get(target).setAttribute("aria-current", "true");
+    else links.get(target).removeAttribute("aria-current");
   }), { rootMargin: "-10% 0px -89% 0px" }); // what lies a tenth below the top is what is being read
-  all("#overview, details.report").forEach((one) => watch.observe(one));
+  for (const section of links.keys()) watch.observe(section);
 
   // printing ---------------------------------------------------------------------------------------------------------
 
@@ -206,4 +208,21 @@
     opened.forEach((one) => { one.open = true; });
   });
   addEventListener("afterprint", () => opened.forEach((one) => { one.open = false; }));
+
+  // what this page holds, unpacked and drawn one after the other -----------------------------------------------------
+
+  if (!window.DecompressionStream) {
+    document.getElementById("old").hidden = false;
+    return;
+  }
+  const queue = (await Promise.all(all("[data-report]").map(begin))).flat();
+  if (!document.getElementById("library")) return;
+  make("script", await unpack("library"), document.body);
+  const later = window.requestIdleCallback || ((call) => setTimeout(call, 0));
+  const next = () => {
+    const drawing = queue.shift();
+    if (drawing) drawing().then(() => later(next));
+    else document.documentElement.dataset.drawn = "true";
+  };
+  later(next);
 })();

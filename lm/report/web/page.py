@@ -10,6 +10,7 @@ import pandas as pd
 from lm.analysis.answers import Answer
 from lm.analysis.pace import steps_to_baseline_loss
 from lm.analysis.results import Results
+from lm.report.answer import answer
 from lm.report.claims import claims_section
 from lm.report.figures.catalogue import FigureInputs, charts
 from lm.report.notes import axes, grouped
@@ -19,17 +20,19 @@ from lm.report.study import Study
 from lm.report.tables import details
 from lm.report.tuning import RATES_TITLE, Rates, rates_section, tuning_section
 from lm.report.web.comparison import behind, comparison
-from lm.report.web.elements import Html, data, digest, document, joined, listed, tag
+from lm.report.web.elements import Html, data, digest, document, joined, listed, packed, tag
 from lm.report.web.gallery import FIRST, MISSING, Charts, gallery, library
 from lm.report.web.parts import (
-    author_section,
+    PageSection,
+    author_notes,
+    cards,
+    contents,
     health_section,
     lost_runs_section,
     provenance_section,
     question_section,
     rerun_section,
-    section,
-    verdict_section,
+    sections,
 )
 
 HERE = Path(__file__).parent
@@ -43,14 +46,21 @@ class Body:
     Args:
         title: its heading.
         below: a line below it.
-        shown: the visible content below that.
+        first: what stands above the sections.
+        parts: its sections.
         data: data for its script, by name; empty without charts and interactive numbers.
     """
 
     title: str
     below: str
-    shown: Html
+    first: Html
+    parts: Sequence[PageSection]
     data: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def shown(self) -> Html:
+        """The visible content below the title."""
+        return joined(self.first, sections(self.parts))
 
 
 def body(
@@ -69,77 +79,77 @@ def body(
         tuning: results of tuning, where there are any.
         rates: the learning-rate curves, where there are any.
     """
-    drawing, notes, paces = Charts(bool(library())), grouped(results, compared), steps_to_baseline_loss(results)
+    drawing, notes, paces = new_charts(), grouped(results, compared), steps_to_baseline_loss(results)
     figures = charts(FigureInputs(results, compared, tuning[2] if tuning else {}, rates)) if drawing.drawn else {}
+    first = tag(
+        "section",
+        tag("p", answer(results, compared), class_="answer"),
+        tag("div", drawing.add(FIRST, figures.get(FIRST)), id="differences"),
+        cards(results, compared),
+        id="verdict",
+    )
+    sure = joined(
+        question_section(results),
+        listed([*notes["method"], *notes["evaluation"]]),
+        health_section(results, notes["runs"]),
+    )
+    confounds = [*notes["comparability"], *axes(results)] or ["Nothing else differs, as far as the records show."]
     parts = [
-        section(
-            "verdict",
-            "Verdict",
-            question_section(results),
-            verdict_section(results, compared),
-            [tag("h3", "How sure"), listed([*notes["method"], *notes["evaluation"]])],
-            health_section(results, notes["runs"]),
-            author_section(results),
+        PageSection(
+            "table", "Comparison", joined(tag("p", NUMBERS, class_="hint"), comparison(results, compared, paces))
         ),
-        section("differences", "Differences to the baseline", drawing.add(FIRST, figures.get(FIRST))),
-        section("table", "Comparison", tag("p", NUMBERS, class_="hint"), comparison(results, compared, paces)),
-        section("charts", "Charts", gallery(figures, results.arms, drawing)),
+        PageSection("sure", "How sure", sure),
+        PageSection("notes", "Author's notes", author_notes(results.manifest)),
+        PageSection("charts", "Charts", gallery(figures, results.arms, drawing)),
+        PageSection("claims", "Claims", html_section(claims_section(claims)) if claims else Html()),
         *(
-            section(part.title.split()[0].lower(), part.title, html_section(part))
+            PageSection(part.title.split()[0].lower(), part.title, html_section(part), folded=True)
             for part in all_sections(results, paces)
         ),
-        section("tuning", "Tuning", html_section(tuning_section(results, *tuning)) if tuning else ""),
-        section("rates", RATES_TITLE, html_section(rates_section(results, rates)) if rates else ""),
-        section(
-            "confounds",
-            "What else differs",
-            listed([*notes["comparability"], *axes(results)])
-            or tag("p", "Nothing was found that differs besides what the arms declare."),
+        PageSection(
+            "tuning", "Tuning", html_section(tuning_section(results, *tuning)) if tuning else Html(), folded=True
         ),
-        section("claims", "Claims", html_section(claims_section(claims)) if claims else ""),
-        section("lost", "Lost runs", lost_runs_section(results)),
-        section("provenance", "Provenance", provenance_section(results, made_under(results))),
-        section("again", "How to run it again", rerun_section(results)),
-        section("all", "All measurements", tag("details", tag("summary", ALL), html_section(details(compared)))),
+        PageSection(
+            "rates", RATES_TITLE, html_section(rates_section(results, rates)) if rates else Html(), folded=True
+        ),
+        PageSection("confounds", "What else differs", listed(confounds), folded=True),
+        PageSection("lost", "Lost runs", lost_runs_section(results), folded=True),
+        PageSection("provenance", "Provenance", provenance_section(results, made_under(results)), folded=True),
+        PageSection("again", "How to run it again", rerun_section(results), folded=True),
+        PageSection("all", "All measurements", html_section(details(compared)), folded=True),
     ]
     data_of = {"report": behind(results, compared), "specs": drawing.specs, "columns": drawing.columns}
     manifest = results.manifest
     below = f"{manifest['name']}: {len(results.arms)} arms, {len(manifest['seeds'])} seeds, baseline {results.arms[0]}"
-    return Body(manifest["title"], below, joined(contents(parts, NAMES), parts), data_of)
+    return Body(manifest["title"], below, first, parts, data_of)
 
 
 DRAWN_BY = (
     "Charts: Vega, Vega-Lite and Vega-Embed, copyright University of Washington Interactive Data Lab and contributors, "
     "BSD-3-Clause."
 )
-ALL = "Every quantity of every arm"
+TOO_OLD = "Charts, sorting and filters need JavaScript and a browser of 2023 or later."
 NUMBERS = "Point at a number for its n and interval; press it for the cells behind it and the commands that show them."
-
-
-NAMES = {
-    "verdict": "Verdict", "differences": "Differences", "table": "Table", "charts": "Charts", "costs": "Costs",
-    "tuning": "Tuning", "rates": RATES_TITLE, "confounds": "Confounds", "claims": "Claims", "lost": "Lost runs",
-    "provenance": "Provenance", "again": "Run it again",
-}  # fmt: skip
-
-
-def contents(parts: Sequence[Html], names: Mapping[str, str]) -> Html:
-    """Build links to the sections that exist, with these names."""
-    present = [
-        name for name in names if any(part.endswith("</section>") and f' id="{name}">' in part for part in parts)
-    ]
-    return tag("nav", [tag("a", names[name], href=f"#{name}") for name in present], aria_label="sections")
 
 
 def standalone_page(body: Body) -> str:
     """Format a file with this one page."""
-    content = [tag("h1", body.title), tag("p", body.below, class_="soft"), missing_charts_note(), body.shown]
-    return page_file(body.title, tag("main", content, charts_credit(), data_report=""), embedded(body))
+    head = tag("header", tag("h1", body.title), tag("p", body.below, class_="soft"), charts_notes())
+    main = tag(
+        "main", head, contents(body.parts), tag("div", body.shown, charts_credit()), class_="page", data_report=""
+    )
+    return page_file(body.title, main, embedded(body.data), "verdict")
 
 
-def missing_charts_note() -> Html:
-    """Return a hint on what to install where charts cannot be drawn."""
-    return Html() if library() else tag("p", f"No charts: {MISSING}.", class_="warn")
+def new_charts() -> Charts:
+    """Return an empty collection of charts, which stays empty where the library that draws is not installed."""
+    return Charts(bool(library()))
+
+
+def charts_notes() -> Html:
+    """Return a hint on what to install where charts cannot be drawn, and one that old browsers show."""
+    note = Html() if library() else tag("p", f"No charts: {MISSING}.", class_="warn")
+    return joined(note, tag("p", TOO_OLD, id="old", class_="warn", hidden=True), tag("noscript", tag("p", TOO_OLD)))
 
 
 def charts_credit() -> Html:
@@ -147,24 +157,21 @@ def charts_credit() -> Html:
     return tag("p", DRAWN_BY, class_="hint") if library() else Html()
 
 
-def embedded(body: Body, prefix: str = "") -> Html:
+def embedded(data_of: Mapping[str, Any], prefix: str = "") -> Html:
     """Embed the data of a page, under names that begin with `prefix`."""
-    return joined(data(f"{prefix}{name}", value) for name, value in body.data.items())
+    return joined(data(f"{prefix}{name}", value) for name, value in data_of.items())
 
 
-def page_file(title: str, main: Html, numbers: Html, several: bool = False) -> str:
+def page_file(title: str, main: Html, numbers: Html, first: str) -> str:
     """Format the file; its policy allows only its two scripts, by hash, and no network.
 
     Args:
         title: title of the file.
         main: the visible content.
         numbers: the data for its script.
-        several: True for several pages below an overview.
+        first: id of the section that the first link leads to.
     """
-    own, *styles = (
-        (HERE / name).read_text(encoding="utf-8") for name in ("page.js", "page.css", *["several.css"] * several)
-    )
-    script, style, first = library(), "".join(styles), "overview" if several else "verdict"
+    own, style, script = (HERE / "page.js").read_text(encoding="utf-8"), page_style(), library()
     allowed = " ".join(digest(text) for text in (script, own) if text)
     pictures = "img-src data:; " if "<img " in main else ""  # written by `tag`: the `<` of text is escaped
     policy = (
@@ -177,7 +184,12 @@ def page_file(title: str, main: Html, numbers: Html, several: bool = False) -> s
         tag("div", id="tip", role="tooltip", hidden=True),
         tag("dialog", id="panel", aria_label="behind a number"),
         numbers,
-        tag("script", Html(script)) if script else "",
+        packed("library", script) if script else "",
         tag("script", Html(own)),
     ]
     return document(title, style, policy, inside)
+
+
+def page_style() -> str:
+    """Return the style of every page."""
+    return (HERE / "page.css").read_text(encoding="utf-8")

@@ -4,7 +4,8 @@ import datetime
 import re
 import shlex
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,12 @@ import pandas as pd
 from lm.analysis.comparability import commit_of
 from lm.analysis.results import Results
 from lm.analysis.tidy import status_of
-from lm.analysis.verdict_text import display_verdict
+from lm.analysis.verdict_text import format_seeds
+from lm.report.answer import brief, directed, direction, interval, most_certain, ranked
 from lm.report.figures.chart import label
 from lm.report.notes import CELLS, changes
-from lm.report.tables import difference, heading
 from lm.report.web.elements import Html, joined, listed, table, tag
+from lm.store.metrics import describe
 from lm.store.record import Provenance, Record
 from lm.store.store import LOG
 
@@ -26,10 +28,40 @@ MOST_LOST, LAST_LINES, LAST_BYTES = 30, 12, 16_384
 MARKS = {"better": "▲", "worse": "▼"}
 
 
-def section(name: str, title: str, *content: str | Sequence[str]) -> Html:
-    """Format a section with its heading; empty where it has no content."""
-    inside = joined(*content)
-    return tag("section", tag("h2", title, id=f"{name}-heading"), inside, id=name) if inside else Html()
+@dataclass(frozen=True)
+class PageSection:
+    """A section of a page; one without content is left out.
+
+    Args:
+        name: its id.
+        title: its heading, and its link in the table of contents.
+        content: what stands below the heading.
+        folded: True to show the heading alone at first.
+    """
+
+    name: str
+    title: str
+    content: Html
+    folded: bool = False
+
+
+def contents(parts: Sequence[PageSection]) -> Html:
+    """Build the table of contents."""
+    links = [tag("a", part.title, href=f"#{part.name}") for part in parts if part.content]
+    return tag("nav", links, class_="contents", aria_label="sections")
+
+
+def sections(parts: Sequence[PageSection]) -> Html:
+    """Format sections that fold."""
+    return joined(
+        tag(
+            "section",
+            tag("details", tag("summary", tag("h2", part.title)), part.content, open=not part.folded),
+            id=part.name or False,
+        )
+        for part in parts
+        if part.content
+    )
 
 
 # the verdict ---------------------------------------------------------------------------------------------------------
@@ -44,50 +76,41 @@ def question_section(results: Results) -> Html:
     line = f"{count} arm{'s' * (count != 1)} on {seeds} seed{'s' * (seeds != 1)}{against}. Judged: {judged}."
     differ = listed(changes(results))
     return joined(
-        tag("h3", "Question"),
         tag("p", line),
         tag("details", tag("summary", "How the arms differ from the baseline"), differ) if differ else "",
     )
 
 
-def author_section(results: Results) -> Html:
-    """Format the notes in the experiment's file."""
-    notes = results.manifest["notes"].strip()
-    return joined(tag("h3", "Author's notes"), tag("p", notes, class_="notes")) if notes else Html()
+def author_notes(manifest: Mapping[str, Any]) -> Html:
+    """Format the notes in the file of an experiment, a search or a ladder."""
+    notes = (manifest["notes"] or "").strip()
+    return tag("p", notes, class_="notes") if notes else Html()
 
 
-def verdict_section(results: Results, compared: pd.DataFrame) -> Html:
-    """Format the verdict on each arm; of many arms the significant ones, and a count of the others."""
-    lines: list[Html] = []
-    others = Counter[str]()
-    rows = [row for name in results.judged for row in compared[compared.metric == name].itertuples()]
+def cards(results: Results, compared: pd.DataFrame) -> Html:
+    """Format the verdict on each arm, the best first; of many arms those that are certain, and count the others."""
+    rows = [row for name in results.judged for row in ranked(list(compared[compared.metric == name].itertuples()))]
     rows = [row for row in rows if row.verdict != "baseline"]
-    for row in sorted(rows, key=lambda row: not row.bold) if len(rows) > MOST_VERDICTS else rows:
-        verdict = display_verdict(str(row.verdict), str(row.metric))
-        direction = kind(verdict)
-        if len(lines) == MOST_VERDICTS:
-            others[direction] += 1
-            continue
-        compared_as = f"{row.arm}, {heading(str(row.metric))}" if len(results.judged) > 1 else str(row.arm)
-        mark = tag("span", MARKS.get(direction, "●"), class_="mark", aria_hidden="true")
-        number = tag("span", difference(row), class_="number")
-        lines.append(
-            tag(
-                "li",
-                mark,
-                tag("strong", compared_as),
-                number,
-                tag("span", verdict, class_="word"),
-                class_=direction,
-            )
-        )
-    if not lines:
-        lines = [tag("li", "One arm, compared with nothing.", class_="none")]
-    counted = ", ".join(
-        f"{count} {'without a direction' if direction == 'none' else direction}" for direction, count in others.items()
+    shown = most_certain(rows, MOST_VERDICTS)
+    left = Counter(direction(row) or "not certain" for row in rows if row not in shown)
+    counted = ", ".join(f"{count} {word}" for word, count in left.items())
+    more = tag("p", f"And {left.total()} more in the table below: {counted}.") if left else ""
+    return joined(tag("ul", [_card(results, row) for row in shown], class_="verdicts") if shown else "", more)
+
+
+def _card(results: Results, row: Any) -> Html:
+    """Format one comparison: arm, verdict in a few words, interval and seeds."""
+    word, words = direction(row), brief(row)
+    compared_as = f"{row.arm}, {describe(str(row.metric)).label}" if len(results.judged) > 1 else str(row.arm)
+    size = interval(row) if " by " in words else directed(row)
+    return tag(
+        "li",
+        tag("span", MARKS.get(word, "●"), class_="mark", aria_hidden="true"),
+        tag("strong", compared_as),
+        tag("span", words, class_="word"),
+        tag("span", f"{size}, {format_seeds(row.pairs)}", class_="number") if size else "",
+        class_=(word or "none") + " exploratory" * ("exploratory" in words),
     )
-    more = tag("p", f"And {sum(others.values())} more in the table below: {counted}.") if others else ""
-    return joined(tag("h3", "Results"), tag("ul", lines, class_="verdicts"), more)
 
 
 def kind(verdict: str) -> str:

@@ -7,10 +7,10 @@ import pandas as pd
 from lm.report.figures.chart import label
 from lm.report.figures.searches import FIGURES, format_settings, format_value, importance_chart
 from lm.report.study import Importance, Study, best_rows, importance_lines, notes, warnings_of
+from lm.report.web.comparison import filtered
 from lm.report.web.elements import Html, joined, listed, table, tag
-from lm.report.web.gallery import Charts, library
-from lm.report.web.page import Body, contents, standalone_page
-from lm.report.web.parts import section
+from lm.report.web.page import Body, new_charts, standalone_page
+from lm.report.web.parts import PageSection, author_notes
 
 ImportancesOrReason = dict[str, list[Importance]] | str
 
@@ -27,46 +27,35 @@ def search_body(study: Study, importance: ImportancesOrReason) -> Body:
         study: the search.
         importance: importances of its parameters by objective, or why there are none.
     """
-    drawing, manifest = Charts(bool(library())), study.manifest
+    drawing, manifest = new_charts(), study.manifest
     columns_of_best, best = best_rows(study)
     shares = None if isinstance(importance, str) else importance_chart(importance)
-    several = len(study.objectives) > 1
+    first = tag(
+        "section",
+        tag("p", best_line(study), class_="answer"),
+        listed(warnings_of(study), class_="warn"),
+        listed(notes(study)),
+        id="verdict",
+    )
+    drawn = [drawing.add(name, make(study)) for name, make in FIGURES.items()]
+    title = "Pareto front" if len(study.objectives) > 1 else "Best trials"
     parts = [
-        section(
-            "verdict",
-            "Verdict",
-            tag("p", best_line(study), class_="lead"),
-            listed(warnings_of(study), class_="warn"),
-            listed(notes(study)),
+        PageSection("best", title, table(columns_of_best, best) if best else Html()),
+        PageSection(
+            "importance",
+            "Importance",
+            joined(drawing.add("importances", shares), listed(importance_lines(importance))),
         ),
-        section("best", "Pareto front" if several else "Best trials", table(columns_of_best, best) if best else ""),
-        section("importance", "Importance", drawing.add("importances", shares), listed(importance_lines(importance))),
-        section(
-            "charts",
-            "Charts",
-            [drawing.add(name, make(study)) for name, make in FIGURES.items()],
-        ),
-        section("table", "Trials", _trials(study)),
-        section("lost", "Lost trials", _lost(study)),
-        section("again", "How to run it again", _again(study)),
+        PageSection("charts", "Charts", joined(drawn)),
+        PageSection("table", "Trials", _trials(study)),
+        PageSection("notes", "Author's notes", author_notes(manifest)),
+        PageSection("lost", "Lost trials", _lost(study), folded=True),
+        PageSection("again", "How to run it again", _again(study), folded=True),
     ]
     subtitle = f"{manifest['name']}: a search over {', '.join(study.shown_space)}"
-    about = tag("p", manifest["notes"].strip(), class_="notes") if manifest["notes"] else ""
-    shown = joined(about, contents(parts, NAMES), parts)
     behind = {"arms": [], "table": {"metric": [], "arm": []}, "rows": "trials"}
     data_of = {"report": behind, "specs": drawing.specs, "columns": drawing.columns}
-    return Body(manifest["title"], subtitle, shown, data_of)
-
-
-NAMES = {
-    "verdict": "Verdict",
-    "best": "Best trials",
-    "importance": "Importance",
-    "charts": "Charts",
-    "table": "Trials",
-    "lost": "Lost trials",
-    "again": "Run it again",
-}
+    return Body(manifest["title"], subtitle, first, parts, data_of)
 
 
 def best_line(study: Study) -> str:
@@ -100,13 +89,7 @@ def _trials(study: Study) -> Html:
             for text in [format_value(row[name])]
         ]
         rows.append(tag("tr", cells))
-    body = tag("table", tag("thead", tag("tr", heads)), tag("tbody", rows), id="comparison")
-    field = tag("input", type="search", id="filter", placeholder="pruned, a value, ...")
-    count = tag("span", id="count", class_="hint", role="status")
-    controls = tag("div", tag("label", "Filter ", field), count, class_="controls")
-    return joined(
-        controls, tag("div", body, class_="scroll tall", tabindex="0", role="region", aria_label="all trials")
-    )
+    return filtered(heads, rows, "pruned, a value, ...", "all trials")
 
 
 def _lost(study: Study) -> Html:

@@ -1,0 +1,101 @@
+"""Differences of losses over training: which arm is ahead of the baseline, and from which step on."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from lm.analysis.pace import CURVES
+from lm.analysis.results import Results, curves, one_tokenizer
+from lm.stats.bands import simultaneous_band
+from lm.store.record import evaluated_tokens
+
+STEPS_AHEAD = "steps ahead"
+"""The metric of a claim that counts the last steps of training for which one arm stays ahead of another."""
+
+
+@dataclass(frozen=True)
+class Lead:
+    """The paired difference of an arm's validation loss to the baseline's, at every validation.
+
+    Args:
+        arm: name of the arm.
+        by_seed: arm minus baseline, a row a step, a column a seed.
+        low: lower end of the simultaneous 95 % band at each step; NaN for one seed.
+        high: its upper end.
+    """
+
+    arm: str
+    by_seed: pd.DataFrame
+    low: np.ndarray
+    high: np.ndarray
+
+    @property
+    def mean(self) -> np.ndarray:
+        """The mean over seeds at each step."""
+        return self.by_seed.mean(axis=1).to_numpy()
+
+    def words(self) -> str:
+        """Describe the lead: `ahead from step 200 on`.
+
+        With a second step where the band leaves out zero from there on: `ahead from step 200 on (band: 350)`.
+        """
+        steps, mean = self.by_seed.index.to_numpy(), self.mean
+        side = "ahead" if mean[-1] < 0 else "behind" if mean[-1] > 0 else ""
+        if not side:
+            return "even at the end"
+        sign = np.sign(mean[-1])
+        nearer = self.high if sign < 0 else self.low
+        beyond = last_stretch(np.nan_to_num(sign * nearer, nan=-1.0) > 0)
+        surely = f", the whole band from step {steps[beyond]:zg} on" if beyond < len(steps) else ""
+        return f"{side} from step {steps[last_stretch(sign * mean > 0)]:zg} on{surely}"
+
+
+def last_stretch(holds: np.ndarray) -> int:
+    """Return the index from which a condition holds up to the end; the length where it does not hold there."""
+    failures = np.flatnonzero(~holds)
+    return int(failures[-1]) + 1 if len(failures) else 0
+
+
+def leads(results: Results) -> list[Lead]:
+    """Compute the difference over training of each arm that shares validations with the baseline."""
+    of_arms = ((arm, differences_by_step(results, arm, results.arms[0])) for arm in results.arms[1:])
+    bands = ((arm, by_seed, simultaneous_band(by_seed.to_numpy().T)) for arm, by_seed in of_arms if not by_seed.empty)
+    return [Lead(arm, by_seed, band.low_n, band.high_n) for arm, by_seed, band in bands]
+
+
+def differences_by_step(results: Results, arm: str, against: str) -> pd.DataFrame:
+    """Return the differences of the validation losses of two arms: a row a common step, a column a common seed.
+
+    Empty where losses are per token and tokenizers differ. Seeds on which the two were not evaluated on the same number
+    of tokens are left out.
+    """
+    column = CURVES.get(results.headline, CURVES["nll"])
+    if column == CURVES["nll"] and not one_tokenizer(results):
+        return pd.DataFrame()
+    own, other = curves(results, arm, column), curves(results, against, column)
+    seeds = [seed for seed in own.columns.intersection(other.columns) if _same_text(results, (arm, against), seed)]
+    return (own[seeds] - other[seeds]).dropna() if seeds else pd.DataFrame()
+
+
+def _same_text(results: Results, arms: tuple[str, str], seed: int) -> bool:
+    records = (results.records[arm, seed] for arm in arms)
+    return len({evaluated_tokens(record) for record in records if record is not None}) == 1
+
+
+def steps_ahead(results: Results, contrast: Mapping[str, float]) -> dict[int, float]:
+    """Return for each seed the last steps for which the first arm stays ahead of the second; 0 where it ends behind.
+
+    Args:
+        results: results of the experiment.
+        contrast: the two arms, with weights of 1 and -1.
+    """
+    arm, against = sorted(contrast, key=lambda name: -contrast[name])
+    by_seed, counts = differences_by_step(results, arm, against), dict[int, float]()
+    for seed, differences in by_seed.items():
+        start = last_stretch(differences.to_numpy() < 0)
+        steps = by_seed.index
+        counts[int(str(seed))] = float(steps[-1] - steps[start]) if start < len(steps) else 0.0
+    return {seed: count for seed, count in counts.items() if math.isfinite(count)}

@@ -1,0 +1,106 @@
+"""Forest plots of the paired differences to the baseline, of one experiment or several."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Literal
+
+import pandas as pd
+
+from lm.analysis.compare import compare
+from lm.analysis.results import HEADLINE, Results, value
+from lm.report.figures.catalogue import Figure, FigureInputs
+from lm.report.figures.chart import Axis, Bar, Chart, Forest, label
+from lm.report.tables import difference, verdict_without_problems
+from lm.stats.verdicts import Better
+from lm.store.metrics import SUMMARY_METRICS, describe
+
+SIDES = {"lower": "left is better", "higher": "right is better", None: "left is less"}
+"""Meaning of the sides of the line at zero, by the better direction of the quantity."""
+
+NOTE = (
+    "Diamonds: mean differences, paired by seed; filled where a test of healthy arms found one. Bars: 95 % intervals, "
+    "of the kind that the table names. Circles: single seeds. Lines beside zero: the margins."
+)
+
+WIDTH, ROW = 7.2, 0.48
+"""Width of a picture, and height of a row, in inches."""
+
+
+def differences(inputs: FigureInputs) -> Chart | None:
+    """Return the paired differences of each arm, the best first, a panel a quantity, the headline first."""
+    results, table = inputs.results, _table(inputs)
+    names = dict.fromkeys((*results.judged, HEADLINE, *SUMMARY_METRICS))
+    panels = [_panel(name, {"": inputs}, f"difference to {results.arms[0]}") for name in names if _has(table, name)]
+    return _chart(panels)
+
+
+def differences_of_several(experiments: Sequence[FigureInputs]) -> Chart | None:
+    """Return the headline differences of several experiments, grouped by experiment, a panel a headline."""
+    by_headline: dict[str, dict[str, FigureInputs]] = {}
+    for number, inputs in enumerate(experiments, 1):
+        headline = inputs.results.headline
+        heading = f"{number}. {inputs.results.manifest['name']}"  # names may be equal
+        if _has(_table(inputs), headline):
+            by_headline.setdefault(headline, {})[heading] = inputs
+    return _chart([_panel(name, of_name, "difference to the baseline") for name, of_name in by_headline.items()])
+
+
+def _table(inputs: FigureInputs) -> pd.DataFrame:
+    return compare(inputs.results) if inputs.compared is None else inputs.compared
+
+
+def _has(table: pd.DataFrame, metric: str) -> bool:
+    return bool(((table.metric == metric) & (table.pairs > 0)).any())
+
+
+def _chart(panels: Sequence[Forest]) -> Chart | None:
+    """Return a chart whose picture has the first panel alone."""
+    if not panels:
+        return None
+    size = (WIDTH, 1.2 + ROW * len(panels[0].names))
+    title = "Paired differences"
+    return Chart(title, panels, note=NOTE, size=size, columns=0, legend="none", arms=False, wide=True)
+
+
+def _panel(metric: str, by_heading: Mapping[str, FigureInputs], of: str) -> Forest:
+    """Return the rows of one quantity, those of each experiment below its heading; an empty one has no row."""
+    better, bars, points, names = describe(metric).better, list[Bar](), list[Bar](), list[str]()
+    for heading, inputs in by_heading.items():
+        results, prefix = inputs.results, f"{heading}\n" if heading else ""
+        rows = sorted_rows(_table(inputs), metric, better)
+        verdicts = [verdict_without_problems(results, row) for row in rows]
+        of_arms = [difference_bar(row, verdict) for row, verdict in zip(rows, verdicts, strict=True)]
+        names += [heading] * bool(heading) + [prefix + bar.name for bar in of_arms]
+        bars += [replace(bar, name=prefix + bar.name) for bar in of_arms]
+        points += [point for bar in of_arms for point in _seed_points(results, bar.name, metric, prefix)]
+    x = Axis(f"{label(metric)}, {of}\n{SIDES[better]}", "arm")
+    return Forest(x, names, bars, points, option=label(metric))
+
+
+def sorted_rows(table: pd.DataFrame, metric: str, better: Better) -> list[Any]:
+    """Return the rows of the compared arms, the best difference first, those without a difference last."""
+    sign = -1 if better == "higher" else 1
+    rows = [row for row in table[table.metric == metric].itertuples() if row.verdict != "baseline"]
+    return sorted(rows, key=lambda row: math.inf if math.isnan(row.difference) else sign * row.difference)
+
+
+def difference_bar(row: Any, verdict: str) -> Bar:
+    """Return a row of a forest plot from a row of comparisons and its short verdict; the latter is `-` for none."""
+    health = str(getattr(row, "health", ""))
+    tips = {"difference": difference(row), "verdict": str(row.verdict), "n": int(row.pairs or row.n)}
+    tips |= {"health": health} if health else {}
+    size = "" if math.isnan(row.difference) else difference(row, labelled=False)
+    texts = ["" if verdict == "-" else verdict, ", ".join(filter(None, [size, health]))]
+    tone: Literal["", "good", "bad"] = "" if not row.bold else "bad" if str(row.verdict).startswith("worse") else "good"
+    return Bar(
+        str(row.arm), row.difference, row.low, row.high, bool(row.bold), tips, [*filter(None, texts)], tone, row.margin
+    )
+
+
+def _seed_points(results: Results, arm: str, metric: str, prefix: str) -> list[Bar]:
+    gaps = {seed: value(own, metric) - value(base, metric) for seed, (own, base) in results.pairs(arm).items()}
+    return [Bar(prefix + arm, gap, tips={"seed": seed}) for seed, gap in gaps.items() if math.isfinite(gap)]
+
+
+FIGURES = (Figure("differences", 5, differences),)

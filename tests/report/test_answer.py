@@ -1,0 +1,107 @@
+"""The answer of an experiment in a sentence: what is best, by how much and how sure."""
+
+from typing import Any
+
+import pytest
+from records import MakeExperiment
+
+from lm.analysis.compare import compare
+from lm.analysis.results import load
+from lm.report.answer import answer
+
+NOISE = [0.0, 0.01, -0.01, 0.02, -0.02, 0.005, -0.005, 0.0]
+BASE = [2.0, 2.1, 2.2, 2.3, 2.4, 2.5, 2.6, 2.7]
+SHIFTS = {"base": 0.0, "better": -0.2, "best": -0.3, "worse": 0.3, "worst": 0.5, "level": 0.001}
+ARMS: dict[str, list[Any]] = {
+    arm: [loss + shift + noise * (arm != "base") for loss, noise in zip(BASE, NOISE, strict=True)]
+    for arm, shift in SHIFTS.items()
+}
+ARMS["unsure"] = [1.0, 3.0, 1.2, 3.3, 2.2, 2.1, 2.0, 3.1]
+ARMS["leader"] = [0.1, 3.0, 0.2, 2.9, 0.1, 2.7, 0.1, 0.1]
+ARMS["lost"] = [None] * 8
+
+
+def answered(make: MakeExperiment, *arms: str, seeds: int = 8, **manifest: Any) -> str:
+    results = load(make({arm: ARMS[arm][:seeds] for arm in ("base", *arms)}, **manifest))
+    return answer(results, compare(results))
+
+
+@pytest.mark.parametrize(
+    ("arms", "sentence"),
+    [
+        (["better"], "better is better than base by 0.200 [0.190, 0.210] nats/token, 8 seeds."),
+        (["worse"], "base is better than worse by 0.300 [0.290, 0.310] nats/token, 8 seeds."),
+        (
+            ["worst", "worse"],
+            "base is better than every other arm, the nearest of which is worse, by 0.300 [0.287, 0.312] nats/token, "
+            "8 seeds.",
+        ),
+        (
+            ["better", "best", "worse"],
+            "best is better than base by 0.300 [0.285, 0.315] nats/token, 8 seeds; also better: better; worse: worse.",
+        ),
+        (
+            ["unsure", "better"],
+            "better is better than base by 0.200 [0.188, 0.213] nats/token, 8 seeds; not certain: unsure.",
+        ),
+        (
+            ["leader", "better"],
+            "better is better than base by 0.200 [0.188, 0.213] nats/token, 8 seeds; not certain: leader, though ahead "
+            "of it in the mean.",
+        ),
+        (
+            ["unsure", "worse"],
+            "No arm is certain to be better than base; worse is worse by 0.300 [0.287, 0.312] nats/token, 8 seeds; "
+            "not certain: unsure.",
+        ),
+        (
+            ["unsure"],
+            "Nothing is certain: in the mean unsure is better than base by 0.113 [-0.650, 0.800] nats/token, 8 seeds: "
+            "inconclusive.",
+        ),
+        (["lost"], "Nothing is certain: no arm can be compared with base yet."),
+        ([], "One arm, compared with nothing: validation NLL 2.3500 ± 0.2449, 8 seeds."),
+    ],
+    ids=str,
+)
+def test_what_is_certain_is_said_with_its_size(experiment: MakeExperiment, arms: list[str], sentence: str) -> None:
+    assert answered(experiment, *arms, confirmatory=arms) == sentence
+
+
+def test_an_exploratory_lead_is_marked(experiment: MakeExperiment) -> None:
+    sentence = "better is better than base by 0.200 [0.190, 0.210] nats/token, 8 seeds, exploratory."
+    assert answered(experiment, "better", confirmatory=[]) == sentence
+
+
+def test_a_confirmed_lead_comes_before_a_larger_exploratory_one(experiment: MakeExperiment) -> None:
+    sentence = "better is better than base by 0.200 [0.190, 0.210] nats/token, 8 seeds; also better: best."
+    assert answered(experiment, "better", "best", confirmatory=["better"]) == sentence
+
+
+def test_too_few_seeds_claim_nothing(experiment: MakeExperiment) -> None:
+    sentence = answered(experiment, "better", seeds=3)
+    assert sentence.startswith("Nothing is certain: in the mean better is better than base by 0.200 [-∞, ∞] nats/token")
+    assert sentence.endswith("3 seeds: 3 seeds cannot reach significance.")
+
+
+def test_arms_within_the_margin_are_equal(experiment: MakeExperiment) -> None:
+    sentence = answered(experiment, "level", margin={"nll": 0.05})
+    assert sentence == "level and base are equal within 0.05, 8 seeds."
+
+
+def test_a_lead_of_an_unhealthy_arm_is_not_certain(experiment: MakeExperiment) -> None:
+    results = load(experiment({arm: ARMS[arm] for arm in ("base", "better")}))
+    compared = compare(results)
+    ill = compared.verdict.where(compared.verdict != "better", "better (better unhealthy: a layer never trained)")
+    assert answer(results, compared.assign(verdict=ill)) == (
+        "Nothing is certain: in the mean better is better than base by 0.200 [0.190, 0.210] nats/token, 8 seeds: "
+        "unhealthy."
+    )
+
+
+def test_a_quantity_without_a_better_direction_is_higher_or_lower(experiment: MakeExperiment) -> None:
+    def sized(arm: str, seed: int, record: dict[str, Any]) -> None:
+        record["metrics"]["parameters"] = 1000.0 + (seed + 100) * (arm != "base")
+
+    results = load(experiment({arm: ARMS[arm] for arm in ("base", "better")}, sized, metric="parameters"))
+    assert answer(results, compare(results)).startswith("better is higher than base by 104")

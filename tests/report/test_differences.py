@@ -1,0 +1,196 @@
+"""The forest plot of paired differences: rows by difference, the best first, with verdicts, health and margins."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from matplotlib.axes import Axes
+from matplotlib.collections import LineCollection
+from matplotlib.lines import Line2D
+from records import BASE, BETTER, MIXED, MakeExperiment, inside
+
+import lm
+from lm.analysis.compare import compare
+from lm.analysis.lead import leads
+from lm.analysis.results import load
+from lm.report.figures import vega
+from lm.report.figures.catalogue import FigureInputs
+from lm.report.figures.chart import Chart, Forest, Panel
+from lm.report.figures.differences import differences, differences_of_several
+from lm.report.figures.picture import draw
+from lm.report.figures.training import difference_curve
+
+WORSE = [loss + 0.3 + 0.01 * seed for seed, loss in enumerate(BASE)]
+CELLS: dict[str, list[Any]] = {
+    "base": BASE * 2, "worse": WORSE * 2, "mixed": MIXED * 2, "absent": [None] * 12, "better": BETTER * 2,
+}  # fmt: skip
+ROWS = ["better", "mixed", "worse", "absent"]
+
+
+@pytest.fixture
+def chart(experiment: MakeExperiment) -> Chart:
+    """The differences of arms of which one is better, one worse and one not trained, with a margin."""
+    chart = differences(FigureInputs(load(experiment(CELLS, margin={"nll": 0.2}))))
+    assert chart is not None
+    return chart
+
+
+def forest(chart: Chart) -> Forest:
+    panel = chart.panels[0]
+    assert isinstance(panel, Forest)
+    return panel
+
+
+def labels(axes: Axes) -> list[str]:
+    """Row labels from the top."""
+    return [tick.get_text() for tick in axes.get_yticklabels()]
+
+
+def texts(axes: Axes) -> list[str]:
+    return [text.get_text() for text in axes.texts]
+
+
+def diamonds(axes: Axes) -> list[tuple[float, float]]:
+    return [(at(line), float(np.asarray(line.get_ydata())[0])) for line in axes.get_lines() if line.get_marker() == "D"]
+
+
+def at(line: Line2D) -> float:
+    """Return where a line begins on the horizontal axis."""
+    return float(np.asarray(line.get_xdata())[0])
+
+
+def test_arms_are_sorted_by_difference_and_those_without_one_come_last(chart: Chart) -> None:
+    panel = forest(chart)
+    assert panel.names == ROWS
+    expected = [np.mean(np.subtract(values, BASE)) for values in (BETTER, MIXED, WORSE)]
+    np.testing.assert_allclose([bar.value for bar in panel.bars][:3], expected, rtol=1e-12)
+    (axes,) = draw(chart).axes
+    assert labels(axes) == panel.names
+    heights = [y for x, y in diamonds(axes) if np.isfinite(x)]
+    assert heights == [4, 3, 2], "the best is at the top"
+
+
+def test_more_is_better_where_a_quantity_says_so(chart: Chart) -> None:
+    of_accuracy = next(panel for panel in chart.panels if isinstance(panel, Forest) and "accuracy" in panel.option)
+    assert of_accuracy.names == ROWS
+    assert of_accuracy.x.label.endswith("\nright is better")
+    assert forest(chart).x.label == "validation NLL (nats/token), difference to base\nleft is better"
+
+
+def test_verdict_interval_and_health_stand_beside_each_row(chart: Chart) -> None:
+    (axes,) = draw(chart).axes
+    beside = texts(axes)
+    assert beside[0].startswith("better\n-0.2650 [")
+    assert beside[0].endswith("healthy")
+    assert beside[1].startswith("equivalent within 0.2\n+0.0083 [")
+    assert beside[2].startswith("worse\n+0.3250 [")
+    assert beside[3] == "no pair to compare\nno run yet"
+
+
+def test_an_unhealthy_arm_says_so_and_is_not_filled(experiment: MakeExperiment) -> None:
+    def change(arm: str, seed: int, record: dict[str, Any]) -> None:
+        if arm == "better":
+            record |= {"steps": 100, "final": inside({}, [[0.01, 0.01]])}
+
+    inputs = FigureInputs(load(experiment({"base": BASE, "better": BETTER}, change)))
+    chart = differences(inputs)
+    assert chart is not None
+    (bar,) = forest(chart).bars
+    (health,) = compare(inputs.results).query("arm == 'better' and metric == 'nll'").health
+    assert bar.texts[0] == "better (unhealthy)"
+    assert bar.texts[1].endswith(health)
+    assert (bar.bold, bar.tone) == (False, "")
+
+
+def test_lines_stand_at_the_margins_and_at_zero(chart: Chart) -> None:
+    (axes,) = draw(chart).axes
+    segments = [lines for lines in axes.collections if isinstance(lines, LineCollection)]
+    assert {float(segment[0][0]) for lines in segments for segment in lines.get_segments()} == {-0.2, 0.2}
+    assert [at(line) for line in axes.get_lines() if np.array_equal(line.get_ydata(), [0, 1])] == [0.0]
+    _, sets = vega.draw(chart, chart.panels[0])
+    assert set(sets["margins"]["x"]) == {-0.2, 0.2}
+
+
+def test_ends_that_are_cut_off_have_arrowheads(experiment: MakeExperiment) -> None:
+    chart = differences(FigureInputs(load(experiment({"base": BASE[:3], "better": BETTER[:3]}))))
+    assert chart is not None
+    (axes,) = draw(chart).axes
+    markers = {str(line.get_marker()): at(line) for line in axes.get_lines()}
+    assert markers["<"] < -0.2
+    assert markers[">"] > 0.2
+
+
+def test_rows_of_several_experiments_are_grouped(experiment: MakeExperiment) -> None:
+    inputs = FigureInputs(load(experiment(CELLS)))
+    other = FigureInputs(
+        dataclasses.replace(inputs.results, manifest={**inputs.results.manifest, "metric": "accuracy"})
+    )
+    chart = differences_of_several([inputs, other, inputs])
+    assert chart is not None
+    of_nll, of_accuracy = (panel for panel in chart.panels if isinstance(panel, Forest))
+    assert [name for name in of_nll.names if "\n" not in name] == ["1. demo", "3. demo"]
+    assert [name for name in of_accuracy.names if "\n" not in name] == ["2. demo"]
+    (axes,) = draw(chart).axes
+    assert labels(axes) == ["1. demo", *ROWS, "3. demo", *ROWS]
+    weights = [tick.get_fontweight() for tick in axes.get_yticklabels()]
+    assert [weight == "bold" for weight in weights] == [True, False, False, False, False] * 2
+    spec, sets = vega.draw(chart, of_nll)
+    assert spec["encoding"]["y"]["scale"]["domain"] == list(of_nll.names)
+    assert set(sets["set0"]["name"]) == {name for name in of_nll.names if "\n" in name}
+
+
+@pytest.mark.parametrize("cells", [{"base": BASE}, {"base": BASE, "lost": ["failed"] * 6}])
+def test_there_is_no_figure_without_a_pair(experiment: MakeExperiment, cells: dict[str, list[Any]]) -> None:
+    inputs = FigureInputs(load(experiment(cells)))
+    assert differences(inputs) is None
+    assert differences_of_several([inputs]) is None
+
+
+def test_the_public_figure_is_the_picture_of_the_judged_metric(experiment: Callable[..., Any]) -> None:
+    (axes,) = lm.figure(lm.load(experiment(CELLS)), "differences").axes
+    assert labels(axes) == ROWS
+
+
+# over training -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def over_training(experiment: MakeExperiment) -> Chart:
+    chart = difference_curve(FigureInputs(load(experiment(CELLS))))
+    assert chart is not None
+    return chart
+
+
+def test_the_difference_over_training_has_the_band_of_the_arm(over_training: Chart, experiment: MakeExperiment) -> None:
+    panel = over_training.panels[0]
+    assert isinstance(panel, Panel)
+    of_arms = {lead.arm: lead for lead in leads(load(experiment(CELLS)))}
+    assert [series.label for series in panel.series] == ["worse", "mixed", "better"]
+    for series in panel.series:
+        lead = of_arms[series.label]
+        np.testing.assert_array_equal(series.y, lead.mean)
+        np.testing.assert_array_equal(series.low, lead.low)
+        np.testing.assert_array_equal(series.high, lead.high)
+    low, high = panel.y.limits or (np.nan, np.nan)
+    assert low < min(float(np.min(lead.low)) for lead in of_arms.values())
+    assert high > max(0.0, *(float(np.max(lead.high)) for lead in of_arms.values()))
+
+
+def test_a_picture_has_a_panel_for_each_arm_and_the_losses_last(over_training: Chart) -> None:
+    figure = draw(over_training)
+    titles = [axes.get_title().split("\n") for axes in figure.axes]
+    assert [title[0] for title in titles] == ["worse", "mixed", "better", "Losses"]
+    assert titles[0][1:] == ["behind from step 10 on", "the whole band from step 10 on"]
+    assert [axes.get_ylabel() for axes in figure.axes] == ["difference to base", "", "", "validation NLL (nats/token)"]
+    spec, _ = vega.draw(over_training, over_training.panels[0])
+    assert len(over_training.panels) == 2, "the page has all arms in one panel"
+    assert spec["layer"][1]["mark"]["clip"]
+
+
+def test_a_single_seed_has_a_difference_without_a_band(experiment: MakeExperiment) -> None:
+    chart = difference_curve(FigureInputs(load(experiment({"base": [2.0], "arm": [1.9]}))))
+    assert chart is not None
+    (series,) = chart.panels[0].series  # type: ignore[union-attr]
+    assert len(series.low) == 0
