@@ -5,7 +5,9 @@ from typing import Any
 
 __version__ = "0.9.0"
 
-_PUBLIC = ("InputError", "Ladder", "Results", "Run", "Trained", "ablate", "figure", "fit", "load", "load_model")
+_PUBLIC = (
+    "InputError", "Ladder", "Results", "Run", "Trained", "ablate", "figure", "fit", "generate", "load", "load_model",
+)  # fmt: skip
 """What `lm.api` holds for others, imported when it is first asked for; `__init__.pyi` tells type checkers of it."""
 
 __all__ = ["__version__", *_PUBLIC]

@@ -2,6 +2,7 @@
 
 import io
 import re
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -19,13 +20,14 @@ from matplotlib.figure import Figure
 import lm
 from lm.api.training import to_plain
 from lm.cli import main
+from lm.store.store import Store
 
 MakeExperiment = Callable[..., Path]
 BASE = [2.0, 2.1, 1.9, 2.05, 2.2, 1.95]
 BETTER = [1.7, 1.85, 1.68, 1.8, 1.92, 1.66]
 CONFIG = ROOT / "experiments" / "bases" / "char_tiny.yaml"
 WRONG: dict[str, Any] = {"optim.lrr": 1}
-OWN: dict[str, Any] = {"model.mlp": "stranger.Own"}
+OWN: dict[str, Any] = {"model.norm": "stranger.Own"}
 ODD: Any = 3
 SHORT: dict[str, Any] = {
     "trainer.max_steps": 4,
@@ -45,6 +47,57 @@ def test_results_show_a_short_table(experiment: MakeExperiment) -> None:
     assert lines[2].split()[0] == "arm"
     assert "better" in lines[2]
     assert results.name == "demo"
+
+
+def test_results_are_frames_texts_and_figures(experiment: MakeExperiment) -> None:
+    results = lm.load(experiment({"base": BASE, "arm": BETTER, "none": ["diverged"] * 6}, confirmatory=["none"]))
+    assert isinstance(results, lm.Results)
+    assert results.table.arm.tolist() == ["arm", "base", "none"]
+    assert results.table.verdict.tolist()[0] == "better (exploratory, q=.031)"
+    best = results.comparisons.query("metric == 'nll' and arm == 'arm'").iloc[0]
+    assert (
+        results.table.iloc[0][["mean", "difference", "low", "high"]].tolist()
+        == best[["mean", "difference", "low", "high"]].tolist()
+    )
+    head, _, first, *others = results.to_markdown().splitlines()
+    assert head == "| arm | n | validation NLL ↓ | difference [95 % CI] | verdict |"
+    assert first.startswith("| arm | 6 | 1.7683 ± 0.1048 | -0.2650 [")
+    assert len(others) == 2
+    assert r"\label{tab:demo}" in results.to_latex()
+    assert "accuracy" in results.to_latex(["accuracy"])
+    assert [axes.get_xlabel() for axes in results.plot().axes] == [
+        axes.get_xlabel() for axes in lm.figure(results, "differences").axes
+    ]
+
+
+def test_a_notebook_shows_five_columns_and_escapes_them(experiment: MakeExperiment) -> None:
+    results = lm.load(experiment({"base": BASE, "arm": BETTER}, title="<b>a title</b>"))
+    html = results._repr_html_()
+    assert "&lt;b&gt;a title" in html
+    assert re.findall(r'<th scope="col">([^<]*)</th>', html) == [
+        "arm", "n", "validation NLL ↓", "difference [95 % CI]", "verdict"
+    ]  # fmt: skip
+
+
+def test_a_run_is_shown_in_five_lines(experiment: MakeExperiment) -> None:
+    store = Store(experiment({"base": BASE, "arm": [1.7, "diverged"]}).parent)
+    for cell, status in (("arm-0", "ok"), ("arm-1", "diverged")):
+        run = lm.Run(store.record(cell), store.directory(cell))
+        first, *lines = repr(run).splitlines()
+        assert first.startswith(f"run {cell}: {status}")
+        assert len(lines) == 4
+        assert lines[-1].strip() == str(run.folder)
+    assert "validation NLL 1.7000 nats/token" in repr(lm.Run(store.record("arm-0"), store.directory("arm-0")))
+
+
+@pytest.mark.slow
+def test_loading_results_imports_no_torch_and_no_scipy() -> None:
+    script = (
+        "import sys, lm; lm.load('results/reference/quickstart');"
+        "print(*({'torch', 'lightning', 'scipy.stats', 'matplotlib'} & {*sys.modules}))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout == "\n"
 
 
 def test_results_of_many_arms_still_show_a_short_table(experiment: MakeExperiment) -> None:
@@ -189,7 +242,13 @@ def test_settings_that_a_program_worked_out_are_as_a_file_has_them() -> None:
         ),
         (lambda out: lm.ablate("quickstart", out=out, seeds="some"), "seeds: expected a number of seeds"),
         (lambda out: lm.ablate("quickstart", out=out, tier="../G"), "tier: '../G' cannot name a file"),
-        (lambda out: lm.ablate(ODD, out=out), "spec: expected a YAML file or the name of a shipped one, found 3"),
+        (lambda out: lm.ablate(ODD, out=out), "spec: expected a YAML file, the name of a shipped one or a mapping"),
+        (lambda out: lm.ablate({"arms": {}}, out=out), "ablation: base is missing; an experiment needs base"),
+        (lambda out: lm.ablate({"basse": "char_tiny"}, out=out), "ablation: no key 'basse' in an experiment. Did"),
+        (lambda out: lm.ablate({}, out=out, name="../x"), "name: '../x' cannot name a file"),
+        (lambda out: lm.ablate("quickstart", out=out, name="x"), "name: 'x' is for a mapping"),
+        (lambda out: lm.generate("abc", "def", out=out), "no finished run"),
+        (lambda out: lm.generate("abc", "def", out=out, greedy=True, top_k=3), "greedy takes the likeliest token"),
     ],
 )
 def test_what_cannot_be_done_is_an_error_of_one_line(call: Callable[[Path], object], said: str, tmp_path: Path) -> None:
@@ -251,12 +310,36 @@ def test_a_run_is_trained_once_and_its_model_is_what_was_measured(tmp_path: Path
     assert first.record["steps"] == 4
     again = lm.fit(str(CONFIG), out=str(tmp_path), **{**SHORT, "trainer.max_steps": np.int64(4)})
     assert again == first
-    model, tokenizer = lm.load_model(first.folder.name[:12], out=tmp_path)
-    tokens_bt = torch.tensor([tokenizer.encode("def f(x):").ids])
+    trained = lm.load_model(first.folder.name[:12], out=tmp_path)
+    tokens = trained.encode("def f(x):")
+    assert trained.decode(tokens) == "def f(x):"
+    text = lm.generate(first, "def ", tokens=5, seed=1)
+    assert text.startswith("def ")
+    assert len(trained.encode(text)) == len(trained.encode("def ")) + 5
+    assert text == lm.generate(first.folder, "def ", tokens=5, seed=1)
+    model, tokenizer = trained
+    assert tokenizer.encode("def f(x):").ids == tokens
+    tokens_bt = torch.tensor([tokens])
     with torch.no_grad():
         logits_btv = model(tokens_bt)
     assert logits_btv.shape == (1, 9, tokenizer.get_vocab_size())
     assert not model.training
+
+
+def test_an_experiment_may_be_a_mapping(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[Any] = []
+    monkeypatch.setattr("lm.ablation.ablate.ablate", lambda experiment, options: done.append((experiment, options)))
+    monkeypatch.setattr("lm.api.training.load", str)
+    arms = {"relu": {"model.mlp": "ReLU"}, "gelu": {"model.mlp": "GELU"}}
+    spec = {"base": "char_tiny", "seeds": np.arange(6), "arms": arms, "baseline": "relu"}
+    faster: dict[str, Any] = {"optim.lr": 0.5}
+    assert str(lm.ablate(spec, out=tmp_path, name="mine", **faster)) == str(tmp_path / "mine")
+    assert str(lm.ablate(spec, out=tmp_path)) == str(tmp_path / "ablation")
+    experiment, options = done[0]
+    assert (experiment.name, experiment.title, experiment.seeds) == ("mine", "mine", list(range(6)))
+    assert list(experiment.arms) == ["relu", "gelu"]
+    assert experiment.tree["optim"]["lr"] == 0.5
+    assert options.command == ()
 
 
 @pytest.mark.slow

@@ -195,8 +195,9 @@ def load_experiment(
     seeds: Any = None,
     tier: str = "",
     option_name: Callable[[str], str] = lambda name: f"--{name}",
+    tree: Tree | None = None,
 ) -> Experiment:
-    """Read an experiment file. Raises InputError naming the path.
+    """Read an experiment file, or a mapping with what a file holds. Raises InputError naming the path.
 
     Args:
         path: the YAML file, or the name of a shipped one; `base` in it is relative to it.
@@ -204,10 +205,12 @@ def load_experiment(
         seeds: instead of the file's, in the same grammar.
         tier: another size of the same experiment, one of its `tiers`; its name is added to the experiment's.
         option_name: returns the name of `seeds` or `tier` in messages.
+        tree: the mapping; `path` is then the experiment's name, and `base` relative to the current folder.
     """
-    path = resolve_file(path, "experiment")
-    add_module_folder(path.parent)
-    tree = load_yaml(path)
+    if tree is None:
+        path = resolve_file(path, "experiment")
+        add_module_folder(path.parent)
+        tree = load_yaml(path)
     require_kind(tree, path, "experiment")
     tree = at_tier(tree, tier, path, option_name("tier"))
     missing = "an experiment needs base, seeds, and arms or a design"

@@ -13,5 +13,6 @@ from lm.api.training import Run as Run
 from lm.api.training import Trained as Trained
 from lm.api.training import ablate as ablate
 from lm.api.training import fit as fit
+from lm.api.training import generate as generate
 from lm.api.training import load_model as load_model
 from lm.config.tree import InputError as InputError

@@ -5,23 +5,24 @@ import functools
 import os
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from lm.analysis.compare import compare
 from lm.analysis.results import Records
 from lm.analysis.results import load as load_records
-from lm.analysis.tidy import cells, curves
 from lm.config.tree import nearest
+from lm.report.pack import open_results
+from lm.store.archive import LADDER
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from lm.analysis.ladder import LadderResults
     from lm.report.figures.chart import Chart
+    from lm.report.render import Section
 
 Draw = Callable[[], "Figure | None"]
 """Function that draws a figure, or returns None where there is nothing to draw."""
@@ -59,6 +60,8 @@ class Results:
         Columns: `experiment`, `arm`, `seed`, `cell` (the id), `status`, `metric`, `label`, `unit`, `better` and
         `value`, which is NaN where the cell measured nothing.
         """
+        from lm.analysis.tidy import cells
+
         return cells(self.records)
 
     @functools.cached_property
@@ -68,6 +71,8 @@ class Results:
         Columns: `n`, `mean`, `sd`, the paired `difference` to the baseline with `low` and `high`, `p`, `verdict`,
         `health`, and `bold`: a test found a difference of healthy arms.
         """
+        from lm.analysis.compare import compare
+
         return compare(self.records)
 
     @functools.cached_property
@@ -77,13 +82,53 @@ class Results:
         Columns: `experiment`, `arm`, `seed`, `step`, `train_loss`, `validation_nll` and whatever else was logged,
         losses in nats per token; NaN where a step measured less.
         """
+        from lm.analysis.tidy import curves
+
         return curves(self.records)
 
-    def __repr__(self) -> str:
+    @property
+    def table(self) -> pd.DataFrame:
+        """The comparison in the headline quantity, a row an arm, the best first.
+
+        Columns: `arm`, `n`, `mean`, `sd`, `difference` with `low` and `high`, `verdict` as a reader sees it, `health`.
+        """
+        from lm.analysis.verdict_text import display_verdict
+        from lm.report.tables import ranked
+
+        headline = self.comparisons[self.comparisons.metric == self.records.headline]
+        order = [row.Index for row in ranked(headline.itertuples(), self.records.headline)]
+        columns = ["arm", "n", "mean", "sd", "difference", "low", "high", "verdict", "health"]
+        table = headline.loc[order, columns].reset_index(drop=True)
+        return table.assign(verdict=[display_verdict(text, self.records.headline) for text in table.verdict])
+
+    def to_markdown(self) -> str:
+        """Format the five columns of the first table in Markdown."""
+        from lm.report.render import markdown_table
+
+        return "\n".join(markdown_table(self._section.columns, self._section.rows))
+
+    def to_latex(self, columns: Sequence[str] | None = None) -> str:
+        """Format the table of a paper, as `lm report --format latex` writes it; `columns` names its quantities."""
+        from lm.report.paper_table import paper_table
+        from lm.report.render import latex
+
+        return latex([paper_table(self.records, self.comparisons, columns)])
+
+    def plot(self, name: str = "differences") -> "Figure":
+        """Draw one figure of the report, as `lm.figure` does."""
+        return figure(self, name)
+
+    @property
+    def _section(self) -> "Section":
         from lm.report.tables import main_table
 
-        table = main_table(self.records, self.comparisons)
-        return _short(table.title, table.columns, table.rows, "arms")
+        return main_table(self.records, self.comparisons)
+
+    def __repr__(self) -> str:
+        return _short(self._section, "arms")
+
+    def _repr_html_(self) -> str:
+        return _html(self._section)
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -151,11 +196,21 @@ class Ladder:
 
         return trend_table(self.records)
 
-    def __repr__(self) -> str:
+    def plot(self, name: str = "ladder") -> "Figure":
+        """Draw the figure of the ladder, as `lm.figure` does."""
+        return figure(self, name)
+
+    @property
+    def _section(self) -> "Section":
         from lm.report.ladder import worth_section
 
-        table = worth_section(self.records)
-        return _short(self.records.manifest["title"], table.columns, table.rows, "rows")
+        return replace(worth_section(self.records), title=self.records.manifest["title"], notes=())
+
+    def __repr__(self) -> str:
+        return _short(self._section, "rows")
+
+    def _repr_html_(self) -> str:
+        return _html(self._section)
 
     def _of_rungs(self, table: Callable[[Results], pd.DataFrame]) -> pd.DataFrame:
         tables = {name: table(rung) for name, rung in self.rungs.items()}
@@ -179,22 +234,20 @@ def load(folder: str | Path, *, out: str | Path = "results") -> Results | Ladder
     >>> results = lm.load("results/reference/quickstart")
     >>> results.arms
     ['gelu', 'swiglu']
-    >>> nll = results.comparisons.query("metric == 'nll' and arm == 'swiglu'")
-    >>> nll[["n", "mean", "difference", "low", "high", "verdict"]].round(4).to_dict("records")
-    [{'n': 6, 'mean': 1.6931, 'difference': -0.0399, 'low': -0.0544, 'high': -0.0262, 'verdict': 'better'}]
+    >>> results.table[["arm", "mean", "difference", "low", "high", "verdict"]].round(4).to_dict("records")[0]
+    {'arm': 'swiglu', 'mean': 1.6931, 'difference': -0.0399, 'low': -0.0544, 'high': -0.0262, 'verdict': 'better'}
     >>> results.cells.query("metric == 'nll'").groupby("arm").value.mean().round(4).to_dict()
     {'gelu': 1.733, 'swiglu': 1.6931}
     """
-    from lm.analysis.ladder import FILE, load_ladder
-    from lm.report.pack import open_results
-
     path = Path(folder)
     if len(path.parts) == 1 and not os.path.lexists(path):
         path = Path(out) / path
     with contextlib.ExitStack() as stack:
         location = stack.enter_context(open_results(path))
         results: Results | Ladder
-        if os.path.isfile(location.folder / FILE):
+        if os.path.isfile(location.folder / LADDER):
+            from lm.analysis.ladder import load_ladder
+
             results = Ladder(location.folder, load_ladder(location.folder))
         else:
             results = Results(location.pack or location.folder, load_records(location.folder))
@@ -203,11 +256,19 @@ def load(folder: str | Path, *, out: str | Path = "results") -> Results | Ladder
     return results
 
 
-def _short(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], what: str) -> str:
-    """Format a title and the first rows of a table."""
-    table = pd.DataFrame(rows[:MOST_ROWS], columns=list(columns)).to_string(index=False)
-    more = f"\n... and {len(rows) - MOST_ROWS} more {what}" if len(rows) > MOST_ROWS else ""
-    return f"{title}\n{table}{more}"
+def _short(section: "Section", what: str) -> str:
+    """Format a title and the first rows of a table as text."""
+    table = pd.DataFrame(section.rows[:MOST_ROWS], columns=list(section.columns)).to_string(index=False)
+    more = f"\n... and {len(section.rows) - MOST_ROWS} more {what}" if len(section.rows) > MOST_ROWS else ""
+    return f"{section.title}\n{table}{more}"
+
+
+def _html(section: "Section") -> str:
+    """Format a title and a table for a notebook."""
+    from lm.report.render import html_section
+    from lm.report.web.elements import joined, tag
+
+    return joined(tag("p", tag("strong", section.title)), html_section(section))
 
 
 def figure(results: Results | Ladder, name: str) -> "Figure":

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -14,7 +15,7 @@ from lm.config.imported import current_folder_modules
 from lm.config.imported import trusted_only as trusted
 from lm.config.plain import shown
 from lm.config.reading import config_of
-from lm.config.tree import InputError, override
+from lm.config.tree import InputError, override, path_name
 from lm.execution.factory import usable
 from lm.execution.machine import require_run_settings
 from lm.store.record import Record
@@ -25,8 +26,8 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
     from torch import nn
 
-NAMELESS = "fit"
-"""Run name for loggers where the configuration is a mapping."""
+NAMELESS, MAPPING = "fit", "ablation"
+"""Run name for loggers where the configuration is a mapping, and name of an experiment that is one."""
 
 
 class Run(NamedTuple):
@@ -35,12 +36,25 @@ class Run(NamedTuple):
     record: Record
     folder: Path
 
+    def __repr__(self) -> str:
+        from lm.report.run import summary_lines
+
+        return "\n".join(summary_lines(self.record, self.folder))
+
 
 class Trained(NamedTuple):
     """A trained model, in eval mode on the CPU, and the tokenizer of its training text."""
 
     model: "nn.Module"
     tokenizer: "Tokenizer"
+
+    def encode(self, text: str) -> list[int]:
+        """Return the tokens of a text, as the model takes them."""
+        return list(self.tokenizer.encode(text, add_special_tokens=False).ids)
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """Return the text of tokens, such as a model generates."""
+        return str(self.tokenizer.decode(list(tokens)))
 
 
 def fit(
@@ -120,12 +134,52 @@ def load_model(run: Run | str | Path, *, out: str | Path = "results", trusted_on
         return Trained(finished.model(kind, "a {} is no model"), load_tokenizer(finished))
 
 
+def generate(
+    run: Run | str | Path,
+    prompt: str,
+    *,
+    tokens: int | None = None,
+    temperature: float | None = None,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    greedy: bool = False,
+    seed: int = 0,
+    out: str | Path = "results",
+    trusted_only: bool = False,
+) -> str:
+    """Continue a text with a finished run, as `lm generate` does, and return the prompt with its continuation.
+
+    Args:
+        run: the run, as in `load_model`.
+        prompt: text to continue.
+        tokens: most tokens to generate; by default 200, or the model's longest context.
+        temperature: divisor of the logits (1).
+        top_k: number of the likeliest tokens to sample from.
+        top_p: probability of the likeliest tokens to sample from.
+        greedy: True to take the likeliest token always.
+        seed: random seed; the same seed gives the same text.
+        out: folder of cells and reports, where `run` is a name or a prefix of an id.
+        trusted_only: True to refuse every class that is not part of lm.
+
+    Raises:
+        InputError: if there is no such run, or it cannot continue this text.
+    """
+    from lm.inference.finished import find
+    from lm.inference.generate import chooser, stream_text
+
+    with _user_modules(trusted_only), _arguments_for_options():
+        choose = chooser(greedy, temperature, top_k, top_p, seed)
+        folder = run.folder if isinstance(run, Run) else find(os.fspath(run), Path(out))
+        return prompt + "".join(stream_text(folder, prompt, tokens, choose))
+
+
 # experiments ----------------------------------------------------------------------------------------------------------
 
 
 def ablate(
-    spec: str | Path,
+    spec: str | Path | Mapping[str, Any],
     *,
+    name: str = "",
     out: str | Path = "results",
     seeds: int | str | Sequence[int] | None = None,
     tier: str = "",
@@ -144,7 +198,8 @@ def ablate(
     Cells run in processes of their own: call this from a script below `if __name__ == "__main__":`.
 
     Args:
-        spec: a YAML file, or the name of a shipped one such as `quickstart`.
+        spec: a YAML file, the name of a shipped one such as `quickstart`, or a mapping with what a file holds.
+        name: name of the report's folder where `spec` is a mapping.
         out: folder of cells and reports.
         seeds: seeds that replace the file's: a number, a list, or a range such as `0-5`.
         tier: size tier of the experiment, where it has several.
@@ -172,10 +227,9 @@ def ablate(
     lm.config.tree.InputError: quickstart: 2 seeds cannot reach significance in 1 comparison (6 could); ...
     """
     folder = _prepare(out, checkpoint_seconds, workers, hang_minutes)
-    if not isinstance(spec, str | os.PathLike):
-        raise InputError(f"spec: expected a YAML file or the name of a shipped one, found {shown(spec)}")
     if clashes := {"seed", "seeds"} & changes.keys():
         raise InputError(f"{min(clashes)}: an experiment has several; use seeds=[0, 1, 2]")
+    path, tree = _read_spec(spec, name)
     named = parse_loggers(loggers, "loggers")
     trains = usable(executor, named, "executor", "loggers")
     with _user_modules(trusted_only):
@@ -185,18 +239,23 @@ def ablate(
         from lm.ablation.ladder.run_ladder import run_ladder
 
         settings, chosen = to_plain(changes), to_plain(seeds)
-        experiment = load_experiment(Path(spec), settings, chosen, tier, str)
-        options = RunOptions(
-            folder,
-            workers,
-            retry_failed,
-            underpowered,
-            _command(Path(spec), folder, chosen, tier, underpowered, settings),
-            execution=Execution(None, False, checkpoint_seconds, 60 * hang_minutes, named),
-            executor=trains,
-        )
+        experiment = load_experiment(path, settings, chosen, tier, str, tree)
+        command = () if tree is not None else _command(path, folder, chosen, tier, underpowered, settings)
+        execution = Execution(None, False, checkpoint_seconds, 60 * hang_minutes, named)
+        options = RunOptions(folder, workers, retry_failed, underpowered, command, execution, trains)
         (carry_out if experiment.ladder is None else run_ladder)(experiment, options)
     return load(folder / experiment.name)
+
+
+def _read_spec(spec: object, name: str) -> tuple[Path, dict[str, Any] | None]:
+    """Return the path of an experiment's file, or a path that names a mapping and the mapping. Raises InputError."""
+    if isinstance(spec, Mapping):
+        return Path(path_name(name or MAPPING, "name")), to_plain(spec)
+    if not isinstance(spec, str | os.PathLike):
+        raise InputError(f"spec: expected a YAML file, the name of a shipped one or a mapping, found {shown(spec)}")
+    if name:
+        raise InputError(f"name: {shown(name)} is for a mapping; the file {os.fspath(spec)} names its report itself")
+    return Path(spec), None
 
 
 def _command(
@@ -236,6 +295,15 @@ def _user_modules(trusted_only: bool) -> Iterator[None]:
     """Let modules in the current folder be imported meanwhile; with `trusted_only` none but those of `lm`."""
     with trusted(trusted_only, "trusted_only=True"), current_folder_modules():
         yield
+
+
+@contextlib.contextmanager
+def _arguments_for_options() -> Iterator[None]:
+    """Name arguments in place of the options of a command in messages: top_k for --top-k."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(re.sub(r"--([a-z][a-z-]*)", lambda option: option[1].replace("-", "_"), str(error))) from None
 
 
 def to_plain(value: Any) -> Any:

@@ -4,6 +4,7 @@ import codecs
 import contextlib
 import sys
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Literal
 
@@ -140,13 +141,18 @@ def steps_for(model: Decoder, prompt: int, requested: int | None) -> int:
     return TOKENS
 
 
-def write_text(
-    folder: Path, prompt: str, tokens: int | None, choose: Choose, cache: Literal["full", "int8", "none"] = "full"
-) -> None:
-    """Print the prompt and its continuation by the run in `folder`, and the speed on stderr.
+def stream_text(
+    folder: Path,
+    prompt: str,
+    tokens: int | None,
+    choose: Choose,
+    cache: Literal["full", "int8", "none"] = "full",
+    on_end: Callable[[int, float, str], None] = lambda *_: None,
+) -> Iterator[str]:
+    """Yield the continuation of a prompt by the run in `folder`, as it is generated.
 
     It ends after `tokens`, or at the end of a text where the tokenizer has a token for that. Attention without a cache
-    recomputes all positions.
+    recomputes all positions. `on_end` receives the number of tokens, their seconds and a description of the cache.
     """
     run = FinishedRun.at(folder)
     model = run.model(Decoder, "a {} turns one text into another; use lm translate")
@@ -159,14 +165,26 @@ def write_text(
     kind = CACHES[cache]
     caches = None if kind is None else caches_for(model, kind)
     stream, count, start = TextStream(tokenizer), 0, time.perf_counter()
-    _print(prompt)
     for token_b in generate(model, tokens_bt, steps, choose, caches, tokenizer.token_to_id(END_OF_TEXT)):
         count += 1
-        _print(stream.add(int(token_b)))
-    _print(stream.end() + "\n")
+        yield stream.add(int(token_b))
+    yield stream.end()
     seconds = time.perf_counter() - start
     held = "no cache" if caches is None else f"{cache} cache of {sum(c.bytes() for c in caches) / 1024:z.0f} KiB"
-    print(f"{count} tokens in {seconds:z.2f} s: {count / seconds:z.0f} tokens per second, {held}", file=sys.stderr)
+    on_end(count, seconds, held)
+
+
+def write_text(
+    folder: Path, prompt: str, tokens: int | None, choose: Choose, cache: Literal["full", "int8", "none"] = "full"
+) -> None:
+    """Print the prompt and its continuation, as `stream_text` yields it, and the speed on stderr."""
+
+    def print_speed(count: int, seconds: float, held: str) -> None:
+        _print("\n")
+        print(f"{count} tokens in {seconds:z.2f} s: {count / seconds:z.0f} tokens per second, {held}", file=sys.stderr)
+
+    for index, piece in enumerate(stream_text(folder, prompt, tokens, choose, cache, print_speed)):
+        _print(prompt + piece if index == 0 else piece)
 
 
 def _print(text: str) -> None:

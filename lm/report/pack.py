@@ -8,11 +8,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from lm.analysis.ladder import read_ladder
 from lm.analysis.results import read_manifest
 from lm.analysis.runs import is_experiment_or_search
 from lm.config.tree import InputError, nearest, path_name
-from lm.report.study import load_study
 from lm.store import files
 from lm.store.archive import (
     CELLS,
@@ -50,6 +48,8 @@ def rungs_of(folder: Path) -> list[Path]:
     """Return the folders of a ladder's rungs; empty for others. Raises InputError where unreadable."""
     if not os.path.isfile(folder / LADDER):
         return []
+    from lm.analysis.ladder import read_ladder  # takes half a second to import, and `lm.load` imports this file
+
     return [folder.with_name(rung["experiment"]) for rung in read_ladder(folder)["rungs"]]
 
 
@@ -69,6 +69,8 @@ def cells_of(folder: Path) -> list[str]:
     if rungs := rungs_of(folder):
         return sorted({cell for rung in rungs for cell in cells_of(rung)})
     if os.path.isfile(folder / STUDY):
+        from lm.report.study import load_study
+
         trials = load_study(folder).manifest["study"]
         cells: Iterable[str] = (cell for trial in trials for cell in (trial.get("cells") or {}).values())
     else:

@@ -43,6 +43,19 @@ def show_run(store: Store, cell: str, console: Console) -> str:
     return str(record["status"])
 
 
+def summary_lines(record: Ending, folder: Path) -> list[str]:
+    """Describe a run in five lines: outcome, quality, size, cost, folder."""
+    measured = {**record["metrics"], **record["cost"]}
+    outcome = str(record["status"]) + (f", {record['error']}" if record["error"] else "")
+    flags = f", {len(record['flags'])} flags" if record["flags"] else ""
+    lines = [f"run {record['id'][:12]}: {outcome}{flags}"]
+    for names in (("nll", "perplexity", "accuracy"), ("parameters", "tokens"), ("train_seconds", "tokens_per_second")):
+        values = {describe(name): measured[name] for name in names if measured.get(name) is not None}
+        parts = [f"{meaning.label} {shown(meaning, float(value or 0.0))}" for meaning, value in values.items()]
+        lines.append(f"  {', '.join(parts) or '-'}")
+    return [*lines, f"  {folder}"]
+
+
 def whereabouts(store: Store, record: Ending, folder: Path | None = None) -> str:
     """Return `; traceback in FOLDER/log.txt` for a failed cell, or where the log of a killed one is.
 
