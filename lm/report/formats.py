@@ -16,7 +16,8 @@ from lm.analysis.tidy import cells
 from lm.config.tree import InputError, nearest
 from lm.report.figures.catalogue import charts
 from lm.report.figures.chart import label
-from lm.report.figures.picture import METADATA, Kind, paper_figures
+from lm.report.figures.differences import differences_of_several
+from lm.report.figures.picture import METADATA, Kind, paper_figures, render_all
 from lm.report.ladder import digits
 from lm.report.ladder_page import ladder_report_body as body_of_ladder
 from lm.report.ladder_page import show_ladder
@@ -218,7 +219,10 @@ def overview_page(sources: Sequence[ReportSource]) -> str:
     counts = Counter(map(type, sources))
     counted = [f"{counts[kind]} {names[counts[kind] > 1]}" for kind, names in KINDS.items() if counts[kind]]
     listed = " and ".join(filter(None, [", ".join(counted[:-1]), counted[-1]]))
-    return overview_html(f"Report of {listed}", [_entry(source) for source in sources])
+    inputs = [source.figure_inputs if isinstance(source, ExperimentReport) else None for source in sources]
+    drawn = render_all([("differences", differences_of_several(inputs))])
+    pictures = [("differences to the baseline with their intervals", files["png"]) for files in drawn.values()]
+    return overview_html(f"Report of {listed}", [_entry(source) for source in sources], next(iter(pictures), None))
 
 
 def _entry(source: ReportSource) -> OverviewEntry:

@@ -7,6 +7,7 @@ from lm.analysis.compare import HEALTHY
 from lm.report.web.elements import SENTENCE, Html, joined, nested, tag
 from lm.report.web.page import Body, charts_credit, embedded, missing_charts_note, page_file
 from lm.report.web.parts import MARKS, kind
+from lm.report.web.static import Picture, static_picture
 
 COLUMNS = ("arm", "n", "difference", "verdict", "health")
 
@@ -51,16 +52,28 @@ class OverviewEntry:
     body: Body
 
 
-def overview_html(title: str, entries: Sequence[OverviewEntry]) -> str:
-    """Format the file. Reports are distinguished by their position, whatever they are called."""
+def overview_html(title: str, entries: Sequence[OverviewEntry], picture: Picture | None = None) -> str:
+    """Format the file. Reports are distinguished by their position, whatever they are called.
+
+    Args:
+        title: title of the file.
+        entries: the reports.
+        picture: picture in the overview; None for none.
+    """
     numbered = list(enumerate(entries, 1))
     links = [tag("li", tag("a", entry.name, href=f"#e{number}")) for number, entry in numbered]
     charts = any(entry.body.data for entry in entries)
+    credit = charts_credit() if charts else ""
     main = tag(
         "main",
         tag("header", tag("h1", title), missing_charts_note() if charts else ""),
         tag("nav", tag("a", "Overview", href="#overview"), tag("ol", links), class_="contents", aria_label="reports"),
-        tag("div", _overview(numbered), [_report(*entry) for entry in numbered], charts_credit() if charts else ""),
+        tag(
+            "div",
+            _overview(numbered, picture),
+            [_report(*entry) for entry in numbered],
+            credit,
+        ),
         class_="several",
     )
     return page_file(
@@ -90,12 +103,13 @@ def _report(number: int, entry: OverviewEntry) -> Html:
 # the overview --------------------------------------------------------------------------------------------------------
 
 
-def _overview(numbered: Sequence[tuple[int, OverviewEntry]]) -> Html:
-    """Format a table with a group of rows for each report."""
+def _overview(numbered: Sequence[tuple[int, OverviewEntry]], picture: Picture | None) -> Html:
+    """Format a table with a group of rows for each report, and a picture below it."""
     heads = tag("thead", tag("tr", [tag("th", column, scope="col") for column in COLUMNS]))
     inside = tag("table", heads, [_group(*entry) for entry in numbered])
     box = tag("div", inside, class_="scroll overview", tabindex="0", role="region", aria_label="overview")
-    return tag("section", tag("h2", "Overview"), box, id="overview")
+    below = static_picture(*picture) if picture else ""
+    return tag("section", tag("h2", "Overview"), box, below, id="overview")
 
 
 def _group(number: int, entry: OverviewEntry) -> Html:

@@ -34,11 +34,16 @@ def static_page(
     return document(title, style, policy, tag("main", body))
 
 
+def static_picture(words: str, png: bytes) -> Html:
+    """Embed a picture with its alternative text."""
+    src = f"data:image/png;base64,{base64.b64encode(png).decode()}"
+    return tag("div", tag("img", src=src, alt=words, width=900), class_="scroll")
+
+
 def static_tables(parts: Sequence[Section], pictures: Sequence[Picture]) -> Html:
     """Format tables, with the pictures after the first of them."""
     sections = [tag("section", tag("h2", part.title), html_section(part)) for part in parts]
-    sources = [(words, f"data:image/png;base64,{base64.b64encode(png).decode()}") for words, png in pictures]
-    images = [tag("div", tag("img", src=src, alt=words, width=900), class_="scroll") for words, src in sources]
+    images = [static_picture(*picture) for picture in pictures]
     if images:
         sections.insert(1, tag("section", tag("h2", "Figures" if len(images) > 1 else "Figure"), images))
     return joined(sections)
