@@ -127,13 +127,14 @@ def test_rows_of_several_experiments_are_grouped(experiment: MakeExperiment) -> 
     other = FigureInputs(
         dataclasses.replace(inputs.results, manifest={**inputs.results.manifest, "metric": "accuracy"})
     )
-    chart = differences_of_several([inputs, other, inputs])
+    chart = differences_of_several([inputs, other, inputs, None])
     assert chart is not None
     of_nll, of_accuracy = (panel for panel in chart.panels if isinstance(panel, Forest))
     assert [name for name in of_nll.names if "\n" not in name] == ["1. demo", "3. demo"]
     assert [name for name in of_accuracy.names if "\n" not in name] == ["2. demo"]
-    (axes,) = draw(chart).axes
+    axes, below = draw(chart).axes
     assert labels(axes) == ["1. demo", *ROWS, "3. demo", *ROWS]
+    assert labels(below) == ["2. demo", *ROWS]
     weights = [tick.get_fontweight() for tick in axes.get_yticklabels()]
     assert [weight == "bold" for weight in weights] == [True, False, False, False, False] * 2
     spec, sets = vega.draw(chart, of_nll)

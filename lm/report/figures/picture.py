@@ -81,7 +81,7 @@ def _panels(chart: Chart) -> Iterator[Panel | Heat | Forest]:
 
 
 def _draw_panel(axes: Axes, panel: Panel | Heat | Forest, chart: Chart) -> None:
-    axes.set_title(panel.title, fontsize="small" if isinstance(panel, Heat) or getattr(panel, "split", False) else None)
+    axes.set_title(panel.title, fontsize="small" if len(chart.panels) > 3 or getattr(panel, "split", False) else None)
     if isinstance(panel, Forest):
         _draw_forest(axes, panel)
     elif isinstance(panel, Heat):
