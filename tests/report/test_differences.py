@@ -183,7 +183,7 @@ def test_a_picture_has_a_panel_for_each_arm_and_the_losses_last(over_training: C
     figure = draw(over_training)
     titles = [axes.get_title().split("\n") for axes in figure.axes]
     assert [title[0] for title in titles] == ["worse", "mixed", "better", "Losses"]
-    assert titles[0][1:] == ["behind from step 10 on", "the whole band from step 10 on"]
+    assert titles[0][1:] == ["behind from step 10 on", "its band from 10 on"]
     assert [axes.get_ylabel() for axes in figure.axes] == ["difference to base", "", "", "validation NLL (nats/token)"]
     spec, _ = vega.draw(over_training, over_training.panels[0])
     assert len(over_training.panels) == 2, "the page has all arms in one panel"

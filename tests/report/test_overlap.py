@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import matplotlib
 import numpy as np
 import pytest
 from matplotlib.axes import Axes
@@ -15,6 +16,7 @@ from matplotlib.transforms import Bbox
 from records import MakeExperiment, inside
 
 from lm.analysis.results import Records, load
+from lm.report.figures import picture
 from lm.report.figures.catalogue import FigureInputs, charts
 from lm.report.figures.picture import draw
 from lm.store.files import write_atomic
@@ -102,6 +104,19 @@ def test_texts_and_legends_cover_nothing(arms: int, experiment: MakeExperiment) 
     assert len(drawable) >= 13
     covered = {name: covering for name, chart in drawable.items() if (covering := coverings(draw(chart)))}
     assert covered == {}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("width", picture.WIDTHS)
+def test_texts_and_legends_cover_nothing_on_paper(width: str, experiment: MakeExperiment) -> None:
+    covered = {}
+    for name, chart in charts(FigureInputs(made_up(experiment, 7))).items():
+        if width == picture.TWO or chart.size[0] <= picture.WIDEST:
+            with matplotlib.rc_context(picture._style(picture.FACES[width])):
+                figure = draw(chart)
+                picture.fit(figure, picture.WIDTHS[width], picture.FACES[width])
+                covered[name] = coverings(figure)
+    assert {name: covering for name, covering in covered.items() if covering} == {}
 
 
 def coverings(figure: Figure) -> list[tuple[str, str]]:
