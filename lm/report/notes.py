@@ -82,18 +82,16 @@ def brief_notes(results: Results, table: pd.DataFrame, answers: Sequence[Answer]
     arms_by_problem: dict[str, list[str]] = {}
     for arm in filter(results.health.get, results.arms):
         arms_by_problem.setdefault(results.health[arm], []).append(arm)
-    problems = [f"! {', '.join(arms)}: {_first_problem(problem)}" for problem, arms in arms_by_problem.items()]
+    problems = []
+    for problem, arms in arms_by_problem.items():
+        first, *others = problem.split("; ")
+        problems.append(f"! {', '.join(arms)}: {first}{f'; {len(others)} more' if others else ''}")
     if len(problems) > (room := MOST_NOTES - len(lines)):
         others = [arm for arms in list(arms_by_problem.values())[room - 1 :] for arm in arms]
         problems = [*problems[: room - 1], f"! {', '.join(others)}: see table.md"]
     lines += problems
     sizes = [line for line in _detectable(results, table) if not line.endswith("none.")]
     return [*lines, *sizes][:MOST_NOTES]
-
-
-def _first_problem(problems: str) -> str:
-    first, *others = problems.split("; ")
-    return first + (f"; {len(others)} more" if others else "")
 
 
 def _brief_test(results: Results) -> str:
