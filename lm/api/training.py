@@ -193,9 +193,10 @@ def ablate(
     trusted_only: bool = False,
     **changes: Any,
 ) -> Results | Ladder:
-    """Train every arm with every seed that is not trained yet, as `lm ablate` does, and write the report.
+    """Train every arm with every seed that is not trained yet, as `lm ablate` does, write the report and load it.
 
-    Cells run in processes of their own: call this from a script below `if __name__ == "__main__":`.
+    Cells run in processes of their own: call this from a script below `if __name__ == "__main__":`. Raises InputError
+    if the experiment cannot be run, and LostError if its folder is removed during training.
 
     Args:
         spec: a YAML file, the name of a shipped one such as `quickstart`, or a mapping with what a file holds.
@@ -212,19 +213,6 @@ def ablate(
         loggers: loggers of each run, such as `csv` or `["tensorboard", "mlflow"]`.
         trusted_only: True to refuse every class that is not part of lm.
         changes: changes to every arm's configuration, by dotted paths: `**{"trainer.max_steps": 100}`.
-
-    Returns:
-        The results of the experiment or of the ladder, as `load` returns them.
-
-    Raises:
-        InputError: if the experiment cannot be run.
-        LostError: if its folder is removed during training.
-
-    >>> import lm
-    >>> lm.ablate("quickstart", seeds=2)
-    Traceback (most recent call last):
-    ...
-    lm.config.tree.InputError: quickstart: 2 seeds cannot reach significance in 1 comparison (6 could); ...
     """
     folder = _prepare(out, checkpoint_seconds, workers, hang_minutes)
     if clashes := {"seed", "seeds"} & changes.keys():

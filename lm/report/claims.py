@@ -124,19 +124,14 @@ def _corrected(of_kind: Sequence[Answer]) -> str:
             [answer for answer in decided if answer.p_holm <= ALPHA],
         )
     )
-    few = sum(len(tests) * _smallest_p(answer) > ALPHA for answer in tests)
+    sides = {"less": 1, "greater": 1}  # of the test of a claim; others test both ends of a range
+    few = sum(len(tests) * smallest_p(answer.seeds) / sides.get(answer.claim.relation, 2) > ALPHA for answer in tests)
     verb = "has" if few == 1 else "have"
     too_few = f"; {few} of them {verb} too few seeds for Holm's correction over so many" if few else ""
     return (
         f" Each at 5 % by itself. Corrected over these {len(tests)} tests: by Benjamini and Hochberg {by_q}, by Holm "
         f"{by_holm}{too_few}."
     )
-
-
-def _smallest_p(answer: Answer) -> float:
-    """Return the smallest p that the test of a claim can give with its seeds."""
-    of_mean = smallest_p(answer.seeds)
-    return of_mean if answer.claim.relation in ("less", "greater") else of_mean / 2
 
 
 def claim_notes(answers: Sequence[Answer]) -> list[str]:

@@ -76,11 +76,6 @@ def show_source(source: ReportSource, console: Console, everything: bool = False
         show(source, console, everything)
 
 
-def is_damaged(source: ReportSource) -> bool:
-    """Return True if a record or a curve was changed since training wrote it."""
-    return not isinstance(source, StudySource) and source.damaged
-
-
 # the request ----------------------------------------------------------------------------------------------------------
 
 
@@ -123,11 +118,8 @@ def parse_formats(text: str) -> tuple[str, ...]:
 def report_files(sources: Sequence[ReportSource], request: ReportRequest) -> Files:
     """Return the files of a report by name; the page, where there is one, comes last.
 
-    The HTML page alone may include ladders and searches, and distinguishes reports of equal names.
-
-    Raises:
-        InputError: if an experiment did not measure a column, two experiments have the same name, or a source is no
-            experiment.
+    The HTML page alone may include ladders and searches, and distinguishes reports of equal names. Raises InputError if
+    an experiment did not measure a column, two experiments have the same name, or a source is no experiment.
     """
     if len(sources) > 1 and request.formats == (HTML,) and request.columns is None:
         return {"report.html": overview_page(sources)}
@@ -156,20 +148,8 @@ def _md(reports: Sequence[ExperimentReport], tables: Sequence[Section], request:
     return {"table.md": "\n".join(lines).rstrip("\n") + "\n"}
 
 
-def _html(reports: Sequence[ExperimentReport], tables: Sequence[Section], request: ReportRequest) -> Files:
-    return {"report.html": report_html(reports[0]) if len(reports) == 1 else overview_page(reports)}
-
-
-def _latex(reports: Sequence[ExperimentReport], tables: Sequence[Section], request: ReportRequest) -> Files:
-    return {"table.tex": latex(tables)}
-
-
 def _all_cells(reports: Sequence[ExperimentReport]) -> pd.DataFrame:
     return pd.concat([cells(report.results) for report in reports], ignore_index=True)
-
-
-def _csv(reports: Sequence[ExperimentReport], tables: Sequence[Section], request: ReportRequest) -> Files:
-    return {"cells.csv": as_csv(_all_cells(reports))}
 
 
 def _parquet(reports: Sequence[ExperimentReport], tables: Sequence[Section], request: ReportRequest) -> Files:
@@ -194,9 +174,9 @@ PAGE, HTML = "md", "html"
 
 FORMATS: Mapping[str, Callable[[Sequence[ExperimentReport], Sequence[Section], ReportRequest], Files]] = {
     PAGE: _md,
-    HTML: _html,
-    "latex": _latex,
-    "csv": _csv,
+    HTML: lambda reports, *_: {"report.html": report_html(reports[0]) if len(reports) == 1 else overview_page(reports)},
+    "latex": lambda _reports, tables, _request: {"table.tex": latex(tables)},
+    "csv": lambda reports, *_: {"cells.csv": as_csv(_all_cells(reports))},
     "parquet": _parquet,
     "pdf": _figures,
     "svg": _figures,
@@ -250,11 +230,7 @@ def _ladder_entry(results: LadderResults) -> OverviewEntry:
 def write_formats(
     folders: Sequence[Path], into: Path, request: ReportRequest, console: Console, everything: bool = False
 ) -> bool:
-    """Print the tables of experiments and write their report; return True if any data are damaged.
-
-    Raises:
-        InputError: if a folder cannot be read by this version, or `report_files` refuses the sources.
-    """
+    """Print the tables of experiments and write their report; return True if data are damaged. Raises InputError."""
     sources = [load_source(folder) for folder in folders]
 
     def print_all() -> None:
@@ -262,15 +238,11 @@ def write_formats(
             show_source(source, console, everything)
 
     publish(into, report_files(sources, request), print_all)
-    return any(is_damaged(source) for source in sources)
+    return any(not isinstance(source, StudySource) and source.damaged for source in sources)
 
 
 def check_report(folders: Sequence[Path], into: Path, request: ReportRequest) -> int:
-    """Compare a rebuilt report with the existing files without writing; return 1 where files differ.
-
-    Raises:
-        InputError: as `write_formats`.
-    """
+    """Compare a rebuilt report with the existing files; return 1 where files differ. Raises InputError."""
     files = report_files([load_source(folder) for folder in folders], request)
     different = differing_files(into, files)
     if different:

@@ -82,7 +82,10 @@ def brief_notes(results: Records, table: pd.DataFrame, answers: Sequence[Answer]
     arms_by_problem: dict[str, list[str]] = {}
     for arm in filter(results.health.get, results.arms):
         arms_by_problem.setdefault(results.health[arm], []).append(arm)
-    problems = [f"! {', '.join(arms)}: {_first_problem(problem)}" for problem, arms in arms_by_problem.items()]
+    problems = []
+    for problem, arms in arms_by_problem.items():
+        first, *others = problem.split("; ")
+        problems.append(f"! {', '.join(arms)}: {first}{f'; {len(others)} more' if others else ''}")
     if len(problems) > (room := MOST_NOTES - len(lines)):
         others = [arm for arms in list(arms_by_problem.values())[room - 1 :] for arm in arms]
         problems = [*problems[: room - 1], f"! {', '.join(others)}: see table.md"]
@@ -91,12 +94,16 @@ def brief_notes(results: Records, table: pd.DataFrame, answers: Sequence[Answer]
     return [*lines, *sizes][:MOST_NOTES]
 
 
+<<<<<<< HEAD
 def _first_problem(problems: str) -> str:
     first, *others = problems.split("; ")
     return first + (f"; {len(others)} more" if others else "")
 
 
 def _brief_test(results: Records) -> str:
+=======
+def _brief_test(results: Results) -> str:
+>>>>>>> wip-term
     """Name the test behind the verdicts, or what keeps it from one."""
     if not results.confirmatory:
         return "exploratory, to be confirmed"

@@ -61,11 +61,7 @@ def require_own_files(folder: Path) -> None:
 
 
 def cells_of(folder: Path) -> list[str]:
-    """Return the ids of all cells of an experiment, with its tuning, of a search or of a ladder.
-
-    Raises:
-        InputError: if the folder cannot be read.
-    """
+    """Return the ids of all cells of an experiment, with its tuning, of a search or of a ladder. Raises InputError."""
     if rungs := rungs_of(folder):
         return sorted({cell for rung in rungs for cell in cells_of(rung)})
     if os.path.isfile(folder / STUDY):
@@ -265,10 +261,8 @@ class Unpacked:
 def unpack(path: Path, out: Path) -> Unpacked:
     """Put the cells of a pack into OUT/cells and its experiments into OUT, so that an ablation can go on.
 
-    Existing files are not overwritten. An interrupted call can be repeated.
-
-    Raises:
-        InputError: if the file is no pack, or OUT holds another experiment of the same name; nothing is written then.
+    Existing files are not overwritten. An interrupted call can be repeated. Raises InputError if the file is no pack,
+    or OUT holds another experiment of the same name; nothing is written then.
     """
     if not looks_like_pack(path):
         _refuse(path)

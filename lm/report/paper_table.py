@@ -109,16 +109,11 @@ def _row(
         row = of_arm[name]
         cells.append(TableCell(mean_and_sd(row)))
         if name in judged:
-            cells.append(TableCell(difference(row, labelled), bool(row.bold), _marks(row, footnotes)))
+            verdict, star = str(row.verdict), STAR if row.significant else ""
+            mark = "" if verdict in PLAIN else footnotes.mark(display_verdict(verdict, name))
+            cells.append(TableCell(difference(row, labelled), bool(row.bold), star + mark))
     noted = any(cell.marks.strip(STAR) for cell in cells)
     problem = str(first.health) if first.health in (NONE_ENDED, NO_RUN) else f"unhealthy: {first.health}"
     mark = footnotes.mark(problem) if first.health != HEALTHY and not noted else ""
     counted = next((of_arm[name] for name in shown if name in judged), first)
     return [TableCell(str(first.arm), marks=mark), TableCell(format_run_counts(counted)), *cells]
-
-
-def _marks(row: Any, footnotes: _Footnotes) -> str:
-    """Return a star for a significant difference, and a letter for a verdict that needs a footnote."""
-    verdict = str(row.verdict)
-    text = "" if verdict in PLAIN else footnotes.mark(display_verdict(verdict, str(row.metric)))
-    return (STAR if row.significant else "") + text

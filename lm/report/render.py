@@ -232,14 +232,12 @@ def markdown_section(section: Section) -> list[str]:
 
 def markdown_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     """Format the lines of a Markdown table of any text."""
-    heads = [" | ".join(map(escape, columns)), " | ".join(["---"] * len(columns))]
-    return [f"| {line} |" for line in (*heads, *(" | ".join(map(_markdown_cell, row)) for row in rows))]
-
-
-def _markdown_cell(text: str) -> str:
-    cell = emphasis(text)
-    marks = f"<sup>{escape(cell.marks)}</sup>" if cell.marks else ""
-    return (f"**{escape(cell)}**" if cell.bold else escape(cell)) + marks
+    lines = [" | ".join(map(escape, columns)), " | ".join(["---"] * len(columns))]
+    for row in rows:
+        texts = [f"**{escape(cell)}**" if cell.bold else escape(cell) for cell in map(emphasis, row)]
+        marks = [f"<sup>{escape(cell.marks)}</sup>" if cell.marks else "" for cell in map(emphasis, row)]
+        lines.append(" | ".join(map(str.__add__, texts, marks)))
+    return [f"| {line} |" for line in lines]
 
 
 def markdown_list(lines: Sequence[str]) -> list[str]:

@@ -17,11 +17,7 @@ from lm.store.files import write_atomic
 
 
 def load_ranked(folder: Path) -> tuple[Study, dict[str, list[Importance]] | str]:
-    """Load a search, and its parameters' importances by objective, or why there are none.
-
-    Raises:
-        InputError: if there is no search that this version can read.
-    """
+    """Load a search, and its parameters' importances or why there are none. Raises InputError where unreadable."""
     study = load_study(folder)
     if len(study.complete) < FEWEST:
         return study, f"{len(study.complete)} complete trials are too few; it takes {FEWEST}."
@@ -40,16 +36,13 @@ def write_page(folder: Path, into: Path) -> None:
 
 
 def write_study(folder: Path, console: Console, into: Path | None = None, every_figure: bool = False) -> Study:
-    """Print the table, and write trials.csv, report.html, the figures and table.md.
+    """Print the table, and write trials.csv, report.html, the figures and table.md. Raises InputError.
 
     Args:
         folder: folder of the search.
         console: console to print on.
         into: folder for the files instead of `folder`.
         every_figure: True to write all figures, and not the usual three.
-
-    Raises:
-        InputError: if there is no search that this version can read.
     """
     (study, importance), into = load_ranked(folder), into or folder
     lines, figures = importance_lines(importance), draw_search(study, every_figure)

@@ -20,6 +20,7 @@ from lm.store.record import Record
 
 def all_sections(results: Records, paces: Sequence[StepsToBaselineLoss]) -> list[Section]:
     """Return the tables below the first one: effects and variances, then what belongs to training."""
+<<<<<<< HEAD
     tables = factor_sections(results)
     if paces:
         tables.append(pace_section(results, paces))
@@ -29,12 +30,17 @@ def all_sections(results: Records, paces: Sequence[StepsToBaselineLoss]) -> list
 
 def factor_sections(results: Records) -> list[Section]:
     """Return the tables of effects of factors, and of variance over initial values and order of the data."""
+=======
+>>>>>>> wip-term
     tables = []
     if (of_factors := effects(results)) is not None:
         tables.append(effects_section(results, of_factors))
     if (of_orders := orders(results)) is not None:
         tables.append(orders_section(results, of_orders))
-    return tables
+    if paces:
+        tables.append(pace_section(results, paces))
+    costs = cost_section(results)
+    return tables + ([costs] if len(costs.columns) > 1 else [])
 
 
 # steps to the baseline's loss ----------------------------------------------------------------------------------------
@@ -51,7 +57,11 @@ def pace_section(results: Records, paces: Sequence[StepsToBaselineLoss]) -> Sect
     for pace in paces:
         reached = f"{pace.seeds - len(pace.missed)} of {format_seeds(pace.seeds)}"
         partly = f" (on {reached})" if pace.missed else ""
-        means = [_share(pace.shares.get(unit, []), partly) for unit in units]
+        means = []
+        for shares in (pace.shares.get(unit, []) for unit in units):
+            low, high = t_interval(shares)
+            interval = f" [{low:z.3f}, {high:z.3f}]" if len(shares) > 1 else ""
+            means.append(f"{mean_share(shares):z.3f}{interval}{partly}" if shares else "-")
         by_seed = ", ".join(f"{share:z.2f}" for share in pace.shares.get("steps", [])) or "-"
         missed = f"on {len(pace.missed)} of {format_seeds(pace.seeds)}" if pace.missed else "-"
         rows.append([pace.arm, *means, by_seed, missed, words.get(pace.arm, "-")])
@@ -66,13 +76,6 @@ def pace_section(results: Records, paces: Sequence[StepsToBaselineLoss]) -> Sect
         notes.append("An arm that misses the loss on some seeds looks too good here: the mean is over the others.")
     columns = ["arm", *(f"{unit} [95 % CI]" for unit in units), "steps by seed", "not reached", LEAD]
     return Section("Training to the baseline's loss", columns, rows, notes)
-
-
-def _share(shares: Sequence[float], partly: str) -> str:
-    if not shares:
-        return "-"
-    low, high = t_interval(shares)
-    return f"{mean_share(shares):z.3f}" + (f" [{low:z.3f}, {high:z.3f}]" if len(shares) > 1 else "") + partly
 
 
 # effects of factors --------------------------------------------------------------------------------------------------
@@ -170,8 +173,10 @@ def cost_section(results: Records) -> Section:
     for arm in results.arms:
         texts = [arm]
         for name in measured:
-            off = "" if arm == results.manifest["baseline"] else _off(results, arm, name)
-            texts.append(number(_mean(results, arm, name), COSTS[name][1]) + (f" ({off})" if off else ""))
+            texts.append(number(_mean(results, arm, name), COSTS[name][1]))
+            share, marked = relative(results, arm, name)
+            if arm != results.manifest["baseline"] and not math.isnan(share):
+                texts[-1] += f" ({'same' if share == 0 else f'{100 * share:+z.1f} %'}{MARK if marked else ''})"
         rows.append(texts)
     return Section("Costs", ["arm", *(COSTS[name][0] for name in measured)], rows, cost_notes(results))
 
@@ -197,6 +202,7 @@ def relative(results: Records, arm: str, name: str) -> tuple[float, bool]:
     return share, real and abs(share) > ALLOWED and not meant
 
 
+<<<<<<< HEAD
 def _off(results: Records, arm: str, name: str) -> str:
     share, marked = relative(results, arm, name)
     if math.isnan(share):
@@ -205,6 +211,9 @@ def _off(results: Records, arm: str, name: str) -> str:
 
 
 def cost_notes(results: Records) -> list[str]:
+=======
+def cost_notes(results: Results) -> list[str]:
+>>>>>>> wip-term
     """Name the arms whose costs differ from the baseline's without being declared, where there are any."""
     marked_by_arm = {
         arm: marked

@@ -10,15 +10,9 @@ from lm.analysis.runs import NO_EXPERIMENT, RunEntry, RunIndex
 from lm.report.render import print_table
 
 COLUMNS = {
-    "ok": "done",
-    "diverged": "diverged",
-    "failed": "failed",
-    "damaged": "damaged",
-    "dropped": "dropped",
-    "training": "in training",
-    "interrupted": "interrupted",
-    "missing": "missing",
-}
+    "ok": "done", "diverged": "diverged", "failed": "failed", "damaged": "damaged", "dropped": "dropped",
+    "training": "in training", "interrupted": "interrupted", "missing": "missing",
+}  # fmt: skip
 ALWAYS = ("ok", "training", "missing")
 """States that always have a column."""
 
@@ -114,10 +108,7 @@ def status_json(index: RunIndex) -> dict[str, Any]:
     """Return the output of `lm status --json`."""
     return {
         "experiments": {
-            name: {
-                **_counts(index, name, runs),
-                "seconds_left": seconds_left(runs, index.to_come.get(name, 0)),
-            }
+            name: {**_counts(index, name, runs), "seconds_left": seconds_left(runs, index.to_come.get(name, 0))}
             for name, runs in _by_experiment(index).items()
         },
         "training": [run_json(run) for run in _distinct(index.runs) if run.state == "training"],

@@ -55,7 +55,8 @@ class Study:
     @property
     def space(self) -> dict[str, dict[str, Any]]:
         """Parameters by name: `{low, high, log, step, int}` or `{choices}`."""
-        return _space(self.manifest)
+        described: Any = self.manifest["space"]  # of two kinds, told apart by `choices`
+        return dict(described)
 
     @property
     def shown_space(self) -> dict[str, dict[str, Any]]:
@@ -87,11 +88,14 @@ def load_study(folder: Path) -> Study:
     path = folder / "study.json"
     manifest: Any = SEARCH.read(read_json(path), path)
     check_shape(manifest, StudyManifest, path, "run `lm sweep` again")
-    if damage := next(
-        filter(None, (_damage(trial, manifest) for trial in manifest["study"])), _damaged_space(manifest)
-    ):
+    described: Any = manifest["space"]
+    damages = (
+        *(_damage(trial, manifest, described) for trial in manifest["study"]),
+        _damaged_space(manifest, described),
+    )
+    if damage := next(filter(None, damages), ""):
         raise InputError(f"{path}: is damaged, {damage}; run `lm sweep` again")
-    objectives, space = list(manifest["objectives"]), list(manifest["space"])
+    objectives, space = list(manifest["objectives"]), list(described)
     rows = [
         {
             **{key: trial[key] for key in ("number", "state", "seconds", "reason")},
@@ -104,17 +108,12 @@ def load_study(folder: Path) -> Study:
     return Study(manifest, pd.DataFrame(rows, columns=columns))
 
 
-def _space(manifest: StudyManifest) -> dict[str, dict[str, Any]]:
-    described: Any = manifest["space"]  # of two kinds, told apart by `choices`
-    return dict(described)
-
-
-def _damaged_space(manifest: StudyManifest) -> str:
+def _damaged_space(manifest: StudyManifest, space: dict[str, dict[str, Any]]) -> str:
     """Describe impossible objectives, methods, seeds or search space; empty where all is well."""
     for name, direction in manifest["objectives"].items():
         if name not in METRICS or direction not in ("lower", "higher"):
             return f"objectives hold {clipped(name, 80)}: {clipped(direction, 80)}"
-    for name, described in _space(manifest).items():
+    for name, described in space.items():
         ends = described.get("low", 0), described.get("high", 1)
         if not ends[0] < ends[1] or (described.get("log") and ends[0] <= 0) or described.get("choices") == []:
             return f"space.{clipped(name, 80)} holds nothing"
@@ -122,14 +121,14 @@ def _damaged_space(manifest: StudyManifest) -> str:
     return "" if filled else "objectives, methods or seeds are empty"
 
 
-def _damage(trial: Trial, manifest: StudyManifest) -> str:
+def _damage(trial: Trial, manifest: StudyManifest, space: dict[str, dict[str, Any]]) -> str:
     """Describe invalid content of a trial; empty where all is well."""
     title, values = f"trial {trial['number']}", trial["values"]
     if trial["state"] not in STATES:
         return f"{title} is {clipped(trial['state'], 80)}"
     if (values is None and trial["state"] == "complete") or (values and len(values) != len(manifest["objectives"])):
         return f"{title} has the values {shown(values)}"
-    for name, described in _space(manifest).items():
+    for name, described in space.items():
         value = trial["params"].get(name)
         fits = value is None or (
             value in described["choices"]
@@ -164,11 +163,8 @@ def warnings_of(study: Study) -> list[str]:
         for end in ("low", "high"):
             count = sum(edge(value, described) == end for value in values)
             if count > len(values) / 2:
-                which = (
-                    "the best trial lies"
-                    if len(study.objectives) == 1
-                    else f"{count} of {len(values)} on the front lie"
-                )
+                several = len(study.objectives) > 1
+                which = f"{count} of {len(values)} on the front lie" if several else "the best trial lies"
                 warnings.append(
                     f"{name}: {which} at the {end} end of its range, {_text(described[end])}: widen the range, "
                     "or the best may be missed."
@@ -179,9 +175,7 @@ def warnings_of(study: Study) -> list[str]:
 def notes(study: Study) -> list[str]:
     """List the notes on trials, seeds, sampler and pruner."""
     manifest, counts = study.manifest, study.trials.state.value_counts()
-    states = ", ".join(
-        f"{counts[state]} {state}" for state in ("complete", "pruned", "failed", "open") if state in counts
-    )
+    states = ", ".join(f"{counts[state]} {state}" for state in STATES if state in counts)
     lines = [f"{len(study.trials)} of {manifest['trials']} trials: {states or 'none yet'}."]
     for reason, rows in study.trials[study.trials.state == "failed"].groupby("reason"):
         word = "trials" if len(rows) > 1 else "trial"
@@ -291,11 +285,14 @@ def shares(trials: pd.DataFrame, quantity: str, space: dict[str, dict[str, Any]]
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     distributions = {name: distribution(described) for name, described in space.items()}
+    kinds = {
+        name: (int if described["int"] else float) for name, described in space.items() if "choices" not in described
+    }
     study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=seed))
     study.add_trials(
         [
             optuna.trial.create_trial(
-                params={name: _native(row[name], space[name]) for name in space},
+                params={name: kinds[name](row[name]) if name in kinds else row[name] for name in space},
                 distributions=distributions,
                 value=float(row[quantity]),
             )
@@ -317,12 +314,6 @@ def distribution(described: dict[str, Any]) -> Any:
     if described["int"]:
         return IntDistribution(int(low), int(high), log=log, step=int(described["step"] or 1))
     return FloatDistribution(low, high, log=log, step=described["step"])
-
-
-def _native(value: Any, described: dict[str, Any]) -> Any:
-    if "choices" in described:
-        return value
-    return int(value) if described["int"] else float(value)
 
 
 def importance_lines(importances: dict[str, list[Importance]] | str) -> list[str]:

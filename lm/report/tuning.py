@@ -1,6 +1,5 @@
 """Results of tuning and of learning-rate curves: best settings, arms compared at these, optima at an edge, budgets."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,24 +23,21 @@ from lm.store.validation import check_shape
 
 FOLDER = "tune"
 TUNED_COLUMNS = (
-    "arm",
-    "shared settings",
-    DIFFERENCE,
-    "verdict",
-    "tuned",
-    DIFFERENCE,
-    "verdict",
-    "trials",
-    "the winner's settings",
-)
+    "arm", "shared settings", DIFFERENCE, "verdict", "tuned", DIFFERENCE, "verdict", "trials", "the winner's settings",
+)  # fmt: skip
 
 
+<<<<<<< HEAD
 def tuning_of(results: Records, folder: Path) -> tuple[dict[str, Any], Records, dict[str, Study]] | None:
     """Load the tuning, the winners' results and each arm's study; None where tuning is absent or incomplete.
 
     Raises:
         InputError: if a file is damaged.
     """
+=======
+def tuning_of(results: Results, folder: Path) -> tuple[dict[str, Any], Results, dict[str, Study]] | None:
+    """Load tuning, winners' results and each arm's study; None where incomplete. Raises InputError for damage."""
+>>>>>>> wip-term
     described, twin = folder / FOLDER / "tuned.json", folder.parent / f"{folder.name}.tuned"
     if not described.is_file() or not (twin / "experiment.json").is_file():
         return None
@@ -53,12 +49,24 @@ def tuning_of(results: Records, folder: Path) -> tuple[dict[str, Any], Records, 
     return tuning, load(twin), studies
 
 
+<<<<<<< HEAD
 def tuned_rows(results: Records, tuning: dict[str, Any], twin: Records, studies: dict[str, Study]) -> list[list[str]]:
     """Format the table, a row an arm."""
+=======
+def tuned_rows(results: Results, tuning: dict[str, Any], twin: Results, studies: dict[str, Study]) -> list[list[str]]:
+    """Format the table, a row an arm; winners at an end of their range follow the verdict."""
+>>>>>>> wip-term
     table_rows, shared, tuned = [], compared(results), compared(twin)
     for arm in results.arms:
         cells = [arm, *shared[arm], *tuned[arm]]
-        cells[-1] += _edges_suffix(studies, dict.fromkeys((arm, results.arms[0])))
+        edges = [
+            f"{side} at the {end} end of {name}"
+            for side in dict.fromkeys((arm, results.arms[0]))
+            for _, best in studies[side].best.head(1).iterrows()
+            for name, described in studies[side].space.items()
+            if (end := edge(best[name], described))
+        ]
+        cells[-1] += f" ({', '.join(edges)})" if edges else ""
         counts = studies[arm].trials.state.value_counts()
         spent = ", ".join(f"{counts[state]} {state}" for state in ("complete", "pruned", "failed") if state in counts)
         winner = tuning["arms"][arm]["changes"]
@@ -77,18 +85,6 @@ def compared(results: Records) -> dict[str, list[str]]:
         str(row.arm): [mean_and_sd(row), difference(row), display_verdict(str(row.verdict), str(row.metric))]
         for row in table[table.metric == results.headline].itertuples()
     }
-
-
-def _edges_suffix(studies: dict[str, Study], arms: Iterable[str]) -> str:
-    """Format the winners that lie at an end of their range, to follow a verdict."""
-    edges = [
-        f"{arm} at the {end} end of {name}"
-        for arm in arms
-        for _, best in studies[arm].best.head(1).iterrows()
-        for name, described in studies[arm].space.items()
-        if (end := edge(best[name], described))
-    ]
-    return f" ({', '.join(edges)})" if edges else ""
 
 
 def tuning_notes(tuning: dict[str, Any], studies: dict[str, Study]) -> list[str]:
@@ -112,15 +108,9 @@ def tuning_section(results: Records, tuning: dict[str, Any], twin: Records, stud
 DESCRIBED = "lr_curve.json"
 RATES_TITLE = "Learning rates"
 RATE_COLUMNS = (
-    "arm",
-    "shared rate",
-    "best rate",
-    "mean ± sd there",
-    DIFFERENCE,
-    "verdict",
-    "sensitivity",
+    "arm", "shared rate", "best rate", "mean ± sd there", DIFFERENCE, "verdict", "sensitivity",
     "difference in it [95 % CI]",
-)
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -140,12 +130,17 @@ class Rates:
     twin: Records
 
 
+<<<<<<< HEAD
 def rates_of(results: Records, folder: Path) -> Rates | None:
     """Load the curves of an experiment; None where it has none, or training is incomplete.
 
     Raises:
         InputError: if a file is damaged.
     """
+=======
+def rates_of(results: Results, folder: Path) -> Rates | None:
+    """Load the curves of an experiment; None without any, or if training is incomplete. Raises InputError."""
+>>>>>>> wip-term
     path, twin = folder / DESCRIBED, folder.parent / f"{folder.name}.tuned"
     if not path.is_file() or not (twin / "experiment.json").is_file():
         return None
@@ -161,14 +156,21 @@ def rates_of(results: Records, folder: Path) -> Rates | None:
     return Rates(shared, curves, grid, load(twin))
 
 
+<<<<<<< HEAD
 def rate_rows(results: Records, rates: Rates) -> list[list[str]]:
     """Format the table, a row an arm."""
+=======
+def rate_rows(results: Results, rates: Rates) -> list[list[str]]:
+    """Format the table, a row an arm; best rates at an end of the grid follow the verdict."""
+>>>>>>> wip-term
     digits, table_rows = describe("nll").digits, []
     base, twin = rates.curves[results.arms[0]], compared(rates.twin)
     for arm in results.arms:
         curve = rates.curves[arm]
         comparison = list(twin[arm])
-        comparison[2] += _rate_edges_suffix(results, rates, arm)
+        sides = {"its": curve} if curve is base else {"its": curve, "the baseline's": base}
+        edges = [f"{whose} rate at the {side.edge} end of the grid" for whose, side in sides.items() if side.edge]
+        comparison[2] += f" ({', '.join(edges)})" if edges else ""
         best = "none" if curve.best is None else f"{curve.rates[curve.best]:z.3g}"
         other = "" if curve is base else signed(*sensitivity_difference(curve, base), digits)
         table_rows.append([arm, f"{rates.shared[arm]:z.3g}", best, *comparison, _sensitivity(curve, digits), other])
@@ -183,6 +185,7 @@ def _sensitivity(curve: RateCurve, digits: int) -> str:
     return f"{number(float(finite.mean()), digits)}{spread}"
 
 
+<<<<<<< HEAD
 def _rate_edges_suffix(results: Records, rates: Rates, arm: str) -> str:
     """Format the best rates that lie at an end of the grid, to follow a verdict."""
     baseline = results.arms[0]
@@ -194,6 +197,9 @@ def _rate_edges_suffix(results: Records, rates: Rates, arm: str) -> str:
 
 
 def rate_notes(results: Records, rates: Rates) -> list[str]:
+=======
+def rate_notes(results: Results, rates: Rates) -> list[str]:
+>>>>>>> wip-term
     """Explain the curves, and warn of best rates at an end of the grid and of lost runs."""
     first, seeds = next(iter(rates.curves.values())), rates.grid.manifest["seeds"]
     lines = [
@@ -209,10 +215,9 @@ def rate_notes(results: Records, rates: Rates) -> list[str]:
             which = "lowest" if curve.edge == "low" else "highest"
             lines.append(f"{arm}: the best rate is the {which} of the grid: widen it, or the best may be missed.")
         if any(curve.lost_r):
-            lost_runs = [
-                f"{count} at {rate:z.3g}" for rate, count in zip(curve.rates, curve.lost_r, strict=True) if count
-            ]
-            lines.append(f"{arm}: runs that diverged or failed: {', '.join(lost_runs)}.")
+            pairs = zip(curve.rates, curve.lost_r, strict=True)
+            lost_runs = ", ".join(f"{count} at {rate:z.3g}" for rate, count in pairs if count)
+            lines.append(f"{arm}: runs that diverged or failed: {lost_runs}.")
     return lines
 
 

@@ -66,7 +66,12 @@ def show(report: ExperimentReport, console: Console, everything: bool = False) -
     """Print the first table with a few lines of notes below it, or all tables with all their notes."""
     results, table = report.results, report.table
     if not everything:
-        _show_briefly(report, console)
+        first = main_table(results, table)
+        if not fits(first.columns, first.rows, console.width):
+            first = main_table(results, table, short=True)
+        print_section(first, console)
+        for line in brief_notes(results, table, [answer for _, answer in report.claims]):
+            console.print(line, highlight=False, markup=False, no_wrap=True, overflow="ellipsis")
         return
     paces = steps_to_baseline_loss(results)
     first = dataclasses.replace(main_table(results, table), notes=notes(results, table))
@@ -78,17 +83,6 @@ def show(report: ExperimentReport, console: Console, everything: bool = False) -
     for section in _tuned_sections(report):
         console.print()
         print_section(section, console)
-
-
-def _show_briefly(report: ExperimentReport, console: Console) -> None:
-    """Print the first table and the most important notes, each on one line."""
-    results, table = report.results, report.table
-    first = main_table(results, table)
-    if not fits(first.columns, first.rows, console.width):
-        first = main_table(results, table, short=True)
-    print_section(first, console)
-    for line in brief_notes(results, table, [answer for _, answer in report.claims]):
-        console.print(line, highlight=False, markup=False, no_wrap=True, overflow="ellipsis")
 
 
 # the files -----------------------------------------------------------------------------------------------------------

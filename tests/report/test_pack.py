@@ -24,6 +24,7 @@ from lm.cli import main
 from lm.config.tree import InputError
 from lm.report.pack import cells_of, open_results, pack, unpack
 from lm.report.tables import as_csv
+from lm.report.write import pointer
 from lm.store.archive import ENDING, read_archive
 from lm.store.documents import packed
 from lm.store.store import Store
@@ -119,7 +120,7 @@ def test_a_pack_and_its_folder_give_equal_reports(
         assert tree(place) == wanted
         again = capsys.readouterr()
         assert again.out == said.out
-        assert again.err == f"report: {place}/table.md\n"
+        assert again.err == f"{pointer(place)}\n"
     assert list((tmp_path / "temporary").iterdir()) == [], "what was unpacked for it is gone"
     assert sorted(path.name for path in file.parent.iterdir()) == ["demo", "demo.lmpack"]
 
