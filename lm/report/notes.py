@@ -94,16 +94,7 @@ def brief_notes(results: Records, table: pd.DataFrame, answers: Sequence[Answer]
     return [*lines, *sizes][:MOST_NOTES]
 
 
-<<<<<<< HEAD
-def _first_problem(problems: str) -> str:
-    first, *others = problems.split("; ")
-    return first + (f"; {len(others)} more" if others else "")
-
-
 def _brief_test(results: Records) -> str:
-=======
-def _brief_test(results: Results) -> str:
->>>>>>> wip-term
     """Name the test behind the verdicts, or what keeps it from one."""
     if not results.confirmatory:
         return "exploratory, to be confirmed"

@@ -20,18 +20,6 @@ from lm.store.record import Record
 
 def all_sections(results: Records, paces: Sequence[StepsToBaselineLoss]) -> list[Section]:
     """Return the tables below the first one: effects and variances, then what belongs to training."""
-<<<<<<< HEAD
-    tables = factor_sections(results)
-    if paces:
-        tables.append(pace_section(results, paces))
-    costs = cost_section(results)
-    return tables + ([costs] if len(costs.columns) > 1 else [])
-
-
-def factor_sections(results: Records) -> list[Section]:
-    """Return the tables of effects of factors, and of variance over initial values and order of the data."""
-=======
->>>>>>> wip-term
     tables = []
     if (of_factors := effects(results)) is not None:
         tables.append(effects_section(results, of_factors))
@@ -202,18 +190,7 @@ def relative(results: Records, arm: str, name: str) -> tuple[float, bool]:
     return share, real and abs(share) > ALLOWED and not meant
 
 
-<<<<<<< HEAD
-def _off(results: Records, arm: str, name: str) -> str:
-    share, marked = relative(results, arm, name)
-    if math.isnan(share):
-        return ""
-    return ("same" if share == 0 else f"{100 * share:+z.1f} %") + (MARK if marked else "")
-
-
 def cost_notes(results: Records) -> list[str]:
-=======
-def cost_notes(results: Results) -> list[str]:
->>>>>>> wip-term
     """Name the arms whose costs differ from the baseline's without being declared, where there are any."""
     marked_by_arm = {
         arm: marked

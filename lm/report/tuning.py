@@ -27,17 +27,8 @@ TUNED_COLUMNS = (
 )  # fmt: skip
 
 
-<<<<<<< HEAD
 def tuning_of(results: Records, folder: Path) -> tuple[dict[str, Any], Records, dict[str, Study]] | None:
-    """Load the tuning, the winners' results and each arm's study; None where tuning is absent or incomplete.
-
-    Raises:
-        InputError: if a file is damaged.
-    """
-=======
-def tuning_of(results: Results, folder: Path) -> tuple[dict[str, Any], Results, dict[str, Study]] | None:
     """Load tuning, winners' results and each arm's study; None where incomplete. Raises InputError for damage."""
->>>>>>> wip-term
     described, twin = folder / FOLDER / "tuned.json", folder.parent / f"{folder.name}.tuned"
     if not described.is_file() or not (twin / "experiment.json").is_file():
         return None
@@ -49,13 +40,8 @@ def tuning_of(results: Results, folder: Path) -> tuple[dict[str, Any], Results, 
     return tuning, load(twin), studies
 
 
-<<<<<<< HEAD
 def tuned_rows(results: Records, tuning: dict[str, Any], twin: Records, studies: dict[str, Study]) -> list[list[str]]:
-    """Format the table, a row an arm."""
-=======
-def tuned_rows(results: Results, tuning: dict[str, Any], twin: Results, studies: dict[str, Study]) -> list[list[str]]:
     """Format the table, a row an arm; winners at an end of their range follow the verdict."""
->>>>>>> wip-term
     table_rows, shared, tuned = [], compared(results), compared(twin)
     for arm in results.arms:
         cells = [arm, *shared[arm], *tuned[arm]]
@@ -130,17 +116,8 @@ class Rates:
     twin: Records
 
 
-<<<<<<< HEAD
 def rates_of(results: Records, folder: Path) -> Rates | None:
-    """Load the curves of an experiment; None where it has none, or training is incomplete.
-
-    Raises:
-        InputError: if a file is damaged.
-    """
-=======
-def rates_of(results: Results, folder: Path) -> Rates | None:
     """Load the curves of an experiment; None without any, or if training is incomplete. Raises InputError."""
->>>>>>> wip-term
     path, twin = folder / DESCRIBED, folder.parent / f"{folder.name}.tuned"
     if not path.is_file() or not (twin / "experiment.json").is_file():
         return None
@@ -156,13 +133,8 @@ def rates_of(results: Results, folder: Path) -> Rates | None:
     return Rates(shared, curves, grid, load(twin))
 
 
-<<<<<<< HEAD
 def rate_rows(results: Records, rates: Rates) -> list[list[str]]:
-    """Format the table, a row an arm."""
-=======
-def rate_rows(results: Results, rates: Rates) -> list[list[str]]:
     """Format the table, a row an arm; best rates at an end of the grid follow the verdict."""
->>>>>>> wip-term
     digits, table_rows = describe("nll").digits, []
     base, twin = rates.curves[results.arms[0]], compared(rates.twin)
     for arm in results.arms:
@@ -185,21 +157,7 @@ def _sensitivity(curve: RateCurve, digits: int) -> str:
     return f"{number(float(finite.mean()), digits)}{spread}"
 
 
-<<<<<<< HEAD
-def _rate_edges_suffix(results: Records, rates: Rates, arm: str) -> str:
-    """Format the best rates that lie at an end of the grid, to follow a verdict."""
-    baseline = results.arms[0]
-    sides = {"its": arm} if arm == baseline else {"its": arm, "the baseline's": baseline}
-    edges = [
-        f"{whose} rate at the {end} end of the grid" for whose, of in sides.items() if (end := rates.curves[of].edge)
-    ]
-    return f" ({', '.join(edges)})" if edges else ""
-
-
 def rate_notes(results: Records, rates: Rates) -> list[str]:
-=======
-def rate_notes(results: Results, rates: Rates) -> list[str]:
->>>>>>> wip-term
     """Explain the curves, and warn of best rates at an end of the grid and of lost runs."""
     first, seeds = next(iter(rates.curves.values())), rates.grid.manifest["seeds"]
     lines = [

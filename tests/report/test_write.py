@@ -46,12 +46,7 @@ def test_every_record_and_every_curve_is_read_once(
     read.clear()  # of making them
     write_report(folder, Console(file=io.StringIO(), width=200))
     cells = [f"{arm}-{seed}" for arm in ("base", "arm") for seed in range(3)]
-<<<<<<< HEAD
-    # a curve's text is looked at for damage, and a configuration for the number of steps
-    ways = ("record.json/text", "config.yaml/text", "history.csv/text", "history.csv/table")
-=======
     ways = ("record.json/text", "config.yaml/text", "history.csv/text", "history.csv/table")  # texts for damage
->>>>>>> wip-term
     assert {name: read[name] for name in read if not name.startswith(("demo/", "web/", f"{os.getpid()}/"))} == {
         f"{cell}/{way}": 1 for cell in cells for way in ways
     }
