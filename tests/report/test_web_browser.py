@@ -219,7 +219,7 @@ def weighed_and_opened(page: Any, folder: Path) -> None:
 
 def test_the_page_of_a_search_is_sorted_filtered_and_drawn(search: Path, show: Callable[..., Any]) -> None:
     page = show(search)
-    assert page.locator("figure svg.marks").count() == 4
+    assert page.locator("figure svg.marks").count() == 5
     page.locator("#comparison thead button", has_text="validation NLL").click()
     first = page.locator("#comparison tbody tr").first
     assert first.locator("th").inner_text() == "3"
@@ -257,7 +257,7 @@ def test_several_experiments_are_drawn_within_the_screen(
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     ids = page.evaluate("[...document.querySelectorAll('[id]')].map(one => one.id)")
     assert len(set(ids)) == len(ids)
-    assert page.locator("img").count() == 1  # the ladder's figure
+    assert page.locator("img").count() == 2  # the overview's figure, and the ladder's
     assert page.locator("#e1 > summary").inner_text() == f"1. {IMAGE}"
     assert (
         page.locator("nav.contents").bounding_box()["x"] < page.locator("#overview").bounding_box()["x"] or width < 640
