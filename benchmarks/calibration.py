@@ -17,8 +17,7 @@ from torchmetrics.classification import MulticlassCalibrationError
 from benchmarks.asked import Asked
 from benchmarks.memory import added, in_child
 from benchmarks.rows import Row, row, rows_of
-from lm.metrics.calibration import bin_index, calibration_floor
-from lm.metrics.tokens import TokenStatistics
+from lm.metrics.tokens import TokenStatistics, bin_index, calibration_floor
 
 VOCABULARY, BATCH, CLASSES = 8192, 4096, 100
 OURS, THEIRS = "ours: all that is measured", "torchmetrics: the calibration error"

@@ -12,7 +12,7 @@ from lm.data.batch import Batch
 from lm.metrics.gradients import ParameterGroups, clip_by_norm, full_tensor, gradient_norm
 from lm.metrics.probe import probe
 from lm.model.attention import set_attention_impl
-from lm.training.tensor_parallel import parallelize
+from lm.training.strategies import parallelize
 
 GROUPED = {"class_path": "GroupedQuery", "init_args": {"key_value_heads": 2, "softcap": 5.0, "window": 5}}
 

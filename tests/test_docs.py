@@ -13,8 +13,7 @@ import torch
 import lm
 from lm.ablation.design import DesignNode
 from lm.ablation.experiment import ExperimentFile, Tier
-from lm.ablation.ladder.spec import LadderNode, MarginNode, RungNode
-from lm.ablation.sections import CurveNode, RatesNode, Stages, TuningNode
+from lm.ablation.sections import CurveNode, LadderNode, MarginNode, RatesNode, RungNode, Stages, TuningNode
 from lm.analysis.claims import ClaimNode
 from lm.cli import main
 from lm.cli.commands import commands
@@ -25,7 +24,7 @@ from lm.execution.executor import Executor
 from lm.model.mlp import MLP
 from lm.model.shape import Shape
 from lm.report.figures.catalogue import figures
-from lm.search.distributions import ChoicesNode, ConditionalChoice, Distribution
+from lm.search.space import ChoicesNode, ConditionalChoice, Distribution
 from lm.search.spec import PRUNERS, SAMPLERS, SweepFile
 from lm.stats.tests import seeds_needed
 from lm.training.optim import Optim

@@ -108,7 +108,7 @@ def test_only_the_executor_of_this_machine_knows_of_processes() -> None:
             "lm.cli.entry": {"lm.execution.fork_server"},
             "lm.execution.on_ray": {"lm.execution.fork_server"},
             "lm.execution.ray_task": {"lm.execution.fork_server", "lm.execution.local"},
-            "lm.execution.slurm_job": {"lm.execution.local"},
+            "lm.execution.on_slurm": {"lm.execution.local"},
             "lm.ablation.ablate": {"lm.execution.sharing"},
             "lm.ablation.ladder.run_ladder": {"lm.execution.sharing"},
         }
@@ -116,7 +116,7 @@ def test_only_the_executor_of_this_machine_knows_of_processes() -> None:
 
 
 def test_what_is_of_an_extra_is_imported_by_its_own_files_alone() -> None:
-    of = {"ray": {"on_ray"}, "submitit": {"slurm_job", "on_slurm"}}
+    of = {"ray": {"on_ray"}, "submitit": {"on_slurm"}}
     for name, path in MODULES.items():
         named = {str(node.module) for node in nodes(path) if isinstance(node, ast.ImportFrom)}
         named |= {alias.name for node in nodes(path) if isinstance(node, ast.Import) for alias in node.names}
@@ -256,7 +256,6 @@ def test_names_that_were_replaced_do_not_come_back() -> None:
 
 def test_a_name_means_one_class_and_at_most_two_modules() -> None:
     class_counts = Counter(name for name, _ in classes())
-    public = {"Results"}  # what `lm.load` returns is made of the `Results` of lm.analysis
-    assert {name for name, count in class_counts.items() if count > 1} == public
+    assert {name for name, count in class_counts.items() if count > 1} == set()
     module_counts = Counter(path.stem for path in FILES if path.stem != "__init__")
     assert {name for name, count in module_counts.items() if count > 2} == set()

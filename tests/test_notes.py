@@ -9,7 +9,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from lm.analysis.results import Results, curves, load, value
+from lm.analysis.results import Records, curves, load, value
 from lm.config.reading import shipped_files
 from lm.config.tree import load_yaml
 from lm.report.pack import unpack
@@ -17,7 +17,7 @@ from lm.report.pack import unpack
 ROOT = Path(__file__).resolve().parents[1]
 REFERENCE = ROOT / "results" / "reference"
 
-Committed = Callable[[str], Results]
+Committed = Callable[[str], Records]
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +25,7 @@ def committed(tmp_path_factory: pytest.TempPathFactory) -> Committed:
     """Reads the results of a committed pack, each once."""
 
     @functools.cache
-    def read(name: str) -> Results:
+    def read(name: str) -> Records:
         out = tmp_path_factory.mktemp(name)
         unpack(REFERENCE / f"{name}.lmpack", out)
         return load(out / name)
@@ -43,7 +43,7 @@ def page(name: str) -> str:
     return " ".join((ROOT / name).read_text(encoding="utf-8").split())
 
 
-def differences(results: Results, arm: str) -> pd.Series:
+def differences(results: Records, arm: str) -> pd.Series:
     """The mean difference of validation losses to the baseline, by step."""
     mine, base = (curves(results, side, "validation_nll") for side in (arm, results.manifest["baseline"]))
     return (mine - base).mean(axis=1)

@@ -19,7 +19,7 @@ from lm.ablation.plan import (
     with_autotuned_settings,
     write_manifest,
 )
-from lm.analysis.results import Results, load, paired
+from lm.analysis.results import Records, load, paired
 from lm.config.tree import InputError, override
 from lm.execution.estimate import Stopwatch, advice, seconds_per_cell, wall_seconds
 from lm.execution.factory import capacity, make_executor, threads
@@ -163,7 +163,7 @@ def train_experiment(plan: Plan, store: Store, options: RunOptions) -> tuple[Pat
     return folder, interrupted
 
 
-def settled_arms(results: Results, looks: tuple[int, ...], confirmatory: list[str]) -> dict[str, bool]:
+def settled_arms(results: Records, looks: tuple[int, ...], confirmatory: list[str]) -> dict[str, bool]:
     """Return True for each confirmatory arm whose difference in the headline metric is significant at a look."""
     settled = {}
     for arm in confirmatory:
@@ -310,7 +310,7 @@ def show_plan(
         rows.append([arm, *costs, "\n".join(f"{status}: {', '.join(listed)}" for status, listed in seeds.items())])
     print_table(experiment.title, COLUMNS, rows, Console())
     for arm in experiment.arms:
-        changes = [f"{path}: {before} -> {after}" for path, (before, after) in plan.changes(arm).items()]
+        changes = [f"{path}: {before} -> {after}" for path, (before, after) in plan.changes[arm].items()]
         same = "the baseline" if arm == experiment.baseline else "no difference from the baseline"
         print_line(f"{arm}: {'; '.join(changes) or same}")
     for line in (*_remarks(experiment), *(f"! {warning}" for warning in warnings)):

@@ -79,9 +79,6 @@ def with_winners(experiment: Experiment, winners: Mapping[str, Any]) -> Experime
     )
 
 
-# curves of learning rates --------------------------------------------------------------------------------------------
-
-
 def write_rates(plan: Plan, store: Store) -> dict[str, Any]:
     """Write `lr_curve.json` for an experiment whose grid was trained; return the winning changes of each arm."""
     experiment = plan.experiment

@@ -123,9 +123,6 @@ def _from_levels(kind: str, factors: Levels, levels: Sequence[tuple[str, dict[st
     return Design(kind, arms, names[0], dict(levels))
 
 
-# fractions -----------------------------------------------------------------------------------------------------------
-
-
 def _fractional(factors: Levels, generators: Any, path: str) -> Design:
     """Return a two-level fraction: products of the signs of factors set others (Box, Hunter and Hunter)."""
     for factor, levels in factors.items():

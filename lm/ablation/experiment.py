@@ -6,15 +6,17 @@ from pathlib import Path
 from typing import Annotated, Any, Required, TypedDict
 
 from lm.ablation.design import MAX_ARMS, Design, DesignNode, read_design
-from lm.ablation.ladder.spec import LadderNode, LadderSpec, read_ladder
 from lm.ablation.sections import (
     CurveNode,
     Grid,
+    LadderNode,
+    LadderSpec,
     Stages,
     Tuning,
     TuningNode,
     is_positive,
     read_grid,
+    read_ladder,
     read_section,
     read_stages,
     read_tuning,
@@ -125,9 +127,6 @@ class ExperimentFile(TypedDict, total=False):
     tiers: Annotated[dict[str, Tier] | None, "The same experiment at other sizes, run with --tier."]
     ladder: Annotated[LadderNode, "The same arms at several sizes, and what they are worth with more compute."]
     notes: Annotated[Text, "Printed under the table."]
-
-
-# what is read --------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -290,10 +289,8 @@ def _read_design(tree: Tree, path: Path) -> Design:
     if "design" in tree:
         design = read_design(tree["design"], f"{path}: design")
     elif "baseline" in tree:
-        arms = {
-            name: read_changes(changes, f"{path}: arms.{name}")
-            for name, changes in read_mapping(tree["arms"], f"{path}: arms").items()
-        }
+        listed = read_mapping(tree["arms"], f"{path}: arms").items()
+        arms = {name: read_changes(changes, f"{path}: arms.{name}") for name, changes in listed}
         if len(arms) > MAX_ARMS:
             raise InputError(f"{path}: arms: expected {MAX_ARMS} at most, found {len(arms)}")
         design = Design("arms", arms, str(tree["baseline"]))
@@ -326,23 +323,20 @@ def read_inference(tree: Tree, design: Design, path: Path) -> Inference:
     if len(set(judged)) < len(judged):
         raise InputError(f"{path}: secondary: a quantity is given twice in {', '.join(judged)}")
     others = [arm for arm in design.arms if arm != design.baseline]
-    listed = tree.get("confirmatory", True)
-    if not isinstance(listed, (bool, list)):
-        raise InputError(f"{path}: confirmatory: expected true, false, or a list of arms, found {shown(listed)}")
-    if isinstance(listed, bool):
-        listed = others if listed else []
-    declared = {
-        one_of(arm, others, f"{path}: declared", "arm"): [
-            one_of(cost, COSTS, f"{path}: declared.{arm}", "cost")
-            for cost in _read_list(costs, f"{path}: declared.{arm}")
-        ]
-        for arm, costs in read_changes(tree.get("declared"), f"{path}: declared").items()
-    }
-    axes = {
-        dotted: one_of(kind, AXES, f"{path}: axes.{dotted}", "kind of axis")
-        for dotted, kind in read_changes(tree.get("axes"), f"{path}: axes").items()
-    }
-    confirmatory = [one_of(arm, others, f"{path}: confirmatory", "arm") for arm in listed]
+    confirmatory = tree.get("confirmatory", True)
+    if not isinstance(confirmatory, (bool, list)):
+        raise InputError(f"{path}: confirmatory: expected true, false, or a list of arms, found {shown(confirmatory)}")
+    if isinstance(confirmatory, bool):
+        confirmatory = others if confirmatory else []
+    declared = read_changes(tree.get("declared"), f"{path}: declared")
+    for arm, costs in declared.items():
+        one_of(arm, others, f"{path}: declared", "arm")
+        where = f"{path}: declared.{arm}"
+        declared[arm] = [one_of(cost, COSTS, where, "cost") for cost in _read_list(costs, where)]
+    axes = read_changes(tree.get("axes"), f"{path}: axes")
+    for dotted, kind in axes.items():
+        one_of(kind, AXES, f"{path}: axes.{dotted}", "kind of axis")
+    confirmatory = [one_of(arm, others, f"{path}: confirmatory", "arm") for arm in confirmatory]
     if len(set(confirmatory)) < len(confirmatory):
         raise InputError(f"{path}: confirmatory: an arm is given twice in {confirmatory}")
     margin = _read_margins(tree.get("margin"), judged, f"{path}: margin")
@@ -376,9 +370,9 @@ def _check_quantity(name: str, path: str) -> None:
 
 
 def _read_list(value: Any, path: str) -> list[Any]:
-    if not isinstance(value, list):
-        raise InputError(f"{path}: expected a list, found {shown(value)}")
-    return value
+    if isinstance(value, list):
+        return value
+    raise InputError(f"{path}: expected a list, found {shown(value)}")
 
 
 def _read_margins(value: Any, judged: Sequence[str], path: str) -> dict[str, float]:
@@ -388,15 +382,11 @@ def _read_margins(value: Any, judged: Sequence[str], path: str) -> dict[str, flo
     for quantity, margin in margins.items():
         _check_quantity(str(quantity), path)
         if quantity not in judged:
-            raise InputError(
-                f"{path}.{quantity}: is not judged, {', '.join(judged)} is; name it in metric or secondary"
-            )
+            listed = ", ".join(judged)
+            raise InputError(f"{path}.{quantity}: is not judged, {listed} is; name it in metric or secondary")
         if not is_positive(margin):
             raise InputError(f"{path}.{quantity}: expected a number above 0, found {margin!r}")
     return {str(quantity): float(margin) for quantity, margin in margins.items()}
-
-
-# power ---------------------------------------------------------------------------------------------------------------
 
 
 def shortage(experiment: Experiment) -> str:

@@ -47,7 +47,8 @@ class Plan:
         return by_arm
 
     @functools.cached_property
-    def _changes(self) -> dict[str, dict[str, tuple[Any, Any]]]:
+    def changes(self) -> dict[str, dict[str, tuple[Any, Any]]]:
+        """The values of baseline and arm for each setting in which they differ, by arm."""
         base = self.first(self.experiment.baseline).config
         return {arm: differences(base, self.first(arm).config) for arm in self.by_arm}
 
@@ -60,10 +61,6 @@ class Plan:
     def first(self, arm: str) -> Cell:
         """Return the arm's cell of the first seed; its other cells differ in the seed alone."""
         return self.by_arm[arm][0].cell
-
-    def changes(self, arm: str) -> dict[str, tuple[Any, Any]]:
-        """Return the values of baseline and arm for each setting in which they differ."""
-        return self._changes[arm]
 
     def upto(self, seeds: int) -> "Plan":
         """Return the plan of the first seeds alone."""
@@ -87,7 +84,7 @@ def idle_arms(plan: Plan) -> dict[str, str]:
     for arm, changes in experiment.arms.items():
         if arm == experiment.baseline or plan.first(arm).id != base.id:
             continue
-        if differing := list(plan.changes(arm)):
+        if differing := list(plan.changes[arm]):
             why = f"what it changes, {', '.join(differing)}, is no part of what is computed"
         else:
             why = f"it sets {', '.join(changes)} to what is there already" if changes else "it changes nothing"
@@ -117,9 +114,8 @@ def with_autotuned_settings(experiment: Experiment, out: Path, workers: int | No
     steps_in_turn = math.ceil(cells / workers) * steps if isinstance(steps, int) else None
     _, decision = replace_auto_settings(baseline, out, threads_each(workers), steps_in_turn, arms)
     if decision is None:  # the baseline sets its own
-        raise InputError(
-            f"{', '.join(settings)}: auto is decided on the baseline, and {experiment.baseline} names its own"
-        )
+        listed = ", ".join(settings)
+        raise InputError(f"{listed}: auto is decided on the baseline, and {experiment.baseline} names its own")
     chosen = {f"trainer.{name}": value for name, value in decision.chosen.items()}
     return replace(experiment, tree=override(experiment.tree, chosen), autotuned=asdict(decision))
 
@@ -215,7 +211,7 @@ def axes(plan: Plan) -> dict[str, str]:
         above = (name for name in declared if any(spelling.startswith(name + ".") for spelling in spellings))
         return next((declared[name] for name in above), "scientific")
 
-    kinds = {path: kind(path) for arm in plan.experiment.arms for path in plan.changes(arm)}
+    kinds = {path: kind(path) for arm in plan.experiment.arms for path in plan.changes[arm]}
     return {**kinds, **{path: kind for path, kind in declared.items() if kind == "fixed"}}
 
 
@@ -253,11 +249,7 @@ def write_manifest(plan: Plan, store: Store, command: Sequence[str] = ()) -> Pat
         "command": stored_command(command),
         "notes": experiment.notes,
         "baseline": experiment.baseline,
-        "metric": inference.metric,
-        "secondary": inference.secondary,
-        "margin": inference.margin,
-        "confirmatory": inference.confirmatory,
-        "declared": inference.declared,
+        **{name: getattr(inference, name) for name in ("metric", "secondary", "margin", "confirmatory", "declared")},
         "axes": axes(plan),
         "equal": inference.equal,
         "adaptive": {"looks": list(looks), "maximum": looks[-1]} if looks else None,
@@ -269,7 +261,7 @@ def write_manifest(plan: Plan, store: Store, command: Sequence[str] = ()) -> Pat
         **({} if experiment.autotuned is None else {"ways": experiment.autotuned}),
         "arms": {
             arm: {
-                "changes": {path: list(values) for path, values in plan.changes(arm).items()},
+                "changes": {path: list(values) for path, values in plan.changes[arm].items()},
                 "levels": experiment.design.levels.get(arm, {}),
                 **asdict(sizes(plan.first(arm))),
                 "cells": {str(p.seed): p.cell.id for p in plan.by_arm[arm]},

@@ -75,10 +75,8 @@ def find_experiments(folder: Path, names: Sequence[str], key: str = "claims") ->
     label = "a ladder" if key == "ladder" else key
     for name in names:
         if path_name(name, "NAME") not in files:
-            raise InputError(
-                f"{name}: no experiment with {label} in {folder}.{nearest(name, list(files))} "
-                f"Choose from {', '.join(files)}"
-            )
+            near, listed = nearest(name, list(files)), ", ".join(files)
+            raise InputError(f"{name}: no experiment with {label} in {folder}.{near} Choose from {listed}")
     if not files:
         raise InputError(f"--experiments {folder}: no experiment there has {label}")
     return [files[name] for name in names] if names else list(files.values())
@@ -198,20 +196,14 @@ def _write(
     lines = [f"# Claims, tier {tier}", "", f"Made by `lm {shlex.join(command)}`.", ""]
     lines += [*markdown_section(claims_section(answered, title="", several=True)), *(f"- {line}" for line in left_out)]
     write_atomic(folder / "table.md", "\n".join(lines).rstrip() + "\n")
-    of_claim, of_answer = ("kind", "claim", "source", "metric"), ("estimate", "low", "high", "seeds", "p", "q")
-    frame = pd.DataFrame(
-        {
-            "experiment": name,
-            **{column: getattr(answer.claim, column) for column in of_claim},
-            "expected": answer.claim.expected(),
-            **{column: getattr(answer, column) for column in (*of_answer, "p_holm", "post_hoc")},
-            "over": answer.generalises_over,
-            "verdict": answer.verdict,
-            "note": answer.note,
-        }
-        for name, answer in answered
-    )
-    write_atomic(folder / "table.csv", as_csv(frame))
+    measured = ("estimate", "low", "high", "seeds", "p", "q", "p_holm", "post_hoc")
+    of_answer = (*measured, "generalises_over", "verdict", "note")
+    rows = []
+    for name, answer in answered:
+        of_claim = {column: getattr(answer.claim, column) for column in ("kind", "claim", "source", "metric")}
+        row = {"experiment": name, **of_claim, "expected": answer.claim.expected()}
+        rows.append({**row, **{column: getattr(answer, column) for column in of_answer}})
+    write_atomic(folder / "table.csv", as_csv(pd.DataFrame(rows).rename(columns={"generalises_over": "over"})))
 
 
 # ladders -------------------------------------------------------------------------------------------------------------

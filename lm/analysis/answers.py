@@ -19,7 +19,7 @@ import numpy as np
 
 from lm.analysis.claims import Claim, by_seed, seen_seeds
 from lm.analysis.compare import LOST
-from lm.analysis.results import Results
+from lm.analysis.results import Records
 from lm.analysis.texts import LOSS_OF, DocumentCache, generalises, noise_over_texts
 from lm.config.tree import InputError
 from lm.stats.tests import (
@@ -72,7 +72,7 @@ class Answer:
     post_hoc: bool = False
 
 
-def answer_claim(results: Results, claim: Claim, read: DocumentCache | None = None) -> Answer:
+def answer_claim(results: Records, claim: Claim, read: DocumentCache | None = None) -> Answer:
     """Judge a claim by the results, at 5 %, each claim by itself.
 
     `read` holds losses by document that answers to other claims of these results have read; others are added.
@@ -90,7 +90,7 @@ def answer_claim(results: Results, claim: Claim, read: DocumentCache | None = No
     return replace(decided, note=note, generalises_over=scope, not_over_text_because=reason, post_hoc=post_hoc)
 
 
-def _unseen(results: Results, claim: Claim, by_seed: dict[int, float]) -> tuple[dict[int, float], bool, str]:
+def _unseen(results: Records, claim: Claim, by_seed: dict[int, float]) -> tuple[dict[int, float], bool, str]:
     """Choose the seeds that a claim is judged on: those whose results were unknown when it was written.
 
     All of them where these are too few to decide; the answer is then post hoc, and a note says which seeds were known.
@@ -123,10 +123,9 @@ def decide(claim: Claim, numbers: list[float], noise: TwoWay | None = None) -> A
     """Judge a claim from one number a seed; over other text as well if its noise is given."""
     if claim.exact:
         low, high = _ends(claim)
-        holds = {
-            "less": max(numbers) < claim.margin,
-            "greater": min(numbers) > claim.margin,
-        }.get(claim.relation, low <= min(numbers) and max(numbers) <= high)
+        holds = {"less": max(numbers) < claim.margin, "greater": min(numbers) > claim.margin}.get(
+            claim.relation, low <= min(numbers) and max(numbers) <= high
+        )
         few = holds and len(numbers) < MIN_SEEDS_OF_EXACT_CLAIMS
         verdict: Verdict = "not enough seeds" if few else "reproduced" if holds else "not reproduced"
         note = f"{MIN_SEEDS_OF_EXACT_CLAIMS} could decide" if few else ""
@@ -201,7 +200,7 @@ def _hull(first: tuple[float, float], second: tuple[float, float]) -> tuple[floa
     return min(first[0], second[0]), max(first[1], second[1])
 
 
-def _of_text(results: Results, claim: Claim, seeds: list[int], read: DocumentCache) -> tuple[TwoWay | None, Scope, str]:
+def _of_text(results: Records, claim: Claim, seeds: list[int], read: DocumentCache) -> tuple[TwoWay | None, Scope, str]:
     """Return the noise over seeds and text, the scope of the answer, and why text is not covered."""
     records = [record for arm in claim.arms for record in results.of(arm)]
     if claim.exact or not any(record.get(part) for record in records for part, _ in KEPT.values()):
@@ -222,7 +221,7 @@ def _of_text(results: Results, claim: Claim, seeds: list[int], read: DocumentCac
         return None, "seeds", str(error)
 
 
-def _lost(results: Results, claim: Claim, entered: int) -> list[str]:
+def _lost(results: Records, claim: Claim, entered: int) -> list[str]:
     """List the lost runs of the claim's arms, and how many seeds enter."""
     seeds, parts = len(results.manifest["seeds"]), []
     for arm in claim.arms:

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Required, TypedDict
 import numpy as np
 
 from lm.analysis.lead import STEPS_AHEAD, steps_ahead
-from lm.analysis.results import Results, value
+from lm.analysis.results import Records, value
 from lm.config.keys import Also, Name, Text, keys
 from lm.config.reading import Seeds, read_seeds
 from lm.config.tree import InputError, nearest
@@ -151,7 +151,13 @@ def read_claim(tree: Any, arms: Sequence[str], baseline: str, path: str) -> Clai
     if over and (min(over.values()) <= 0 or len(set(over.values())) < 2):
         raise InputError(f"{path}.over: expected two different numbers or more, all above 0, found {tree['over']!r}")
     metric = _metric(tree["metric"], f"{path}.metric")
-    contrast = {} if over else _contrast(tree, arms, baseline, path)
+    contrast = _weights(tree["contrast"], arms, f"{path}.contrast") if "contrast" in tree and not over else {}
+    if not over and not contrast:
+        if "arm" not in tree:
+            raise InputError(f"{path}: arm is missing; a claim needs arm (and against), or a contrast of several arms")
+        contrast = {_arm(tree["arm"], arms, f"{path}.arm"): 1.0}
+        if relation != "range" or "against" in tree:
+            contrast[_arm(tree.get("against", baseline), arms, f"{path}.against")] = -1.0
     if metric == STEPS_AHEAD and sorted(contrast.values()) != [-1, 1]:
         raise InputError(f"{path}.metric: {STEPS_AHEAD} compares two arms; give arm and against, and no slope")
     return Claim(
@@ -204,16 +210,6 @@ def _arm(name: Any, arms: Sequence[str], path: str) -> str:
     return str(name)
 
 
-def _contrast(tree: Mapping[str, Any], arms: Sequence[str], baseline: str, path: str) -> dict[str, float]:
-    if "contrast" in tree:
-        return _weights(tree["contrast"], arms, f"{path}.contrast")
-    if "arm" not in tree:
-        raise InputError(f"{path}: arm is missing; a claim needs arm (and against), or a contrast of several arms")
-    arm = _arm(tree["arm"], arms, f"{path}.arm")
-    alone = tree["relation"] == "range" and "against" not in tree
-    return {arm: 1.0} if alone else {arm: 1.0, _arm(tree.get("against", baseline), arms, f"{path}.against"): -1.0}
-
-
 # measuring -----------------------------------------------------------------------------------------------------------
 
 
@@ -230,7 +226,7 @@ def measured(record: Record, metric: str) -> float:
     return value(record, metric)
 
 
-def by_seed(results: Results, claim: Claim) -> dict[int, float]:
+def by_seed(results: Records, claim: Claim) -> dict[int, float]:
     """Compute the claim's number for each seed on which all its arms have the metric."""
     if claim.metric == STEPS_AHEAD:
         return steps_ahead(results, claim.contrast)

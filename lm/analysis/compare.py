@@ -1,5 +1,6 @@
 """Arms compared with the baseline: paired differences, verdicts, and why one is withheld."""
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
@@ -9,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from lm.analysis.comparability import confounded_provenance, mixed_provenance
-from lm.analysis.results import Results, paired, quantities, value
+from lm.analysis.results import Records, paired, quantities, value
 from lm.analysis.texts import generalises, texts_by_quantity
 from lm.analysis.verdict_text import format_verdict
 from lm.stats.tests import ALPHA, rate_interval
@@ -36,20 +37,17 @@ NOT_COMPARABLE = "not comparable"
 """Beginning of the text in place of a withheld verdict."""
 
 
-def _differences(results: Results, arm: str, quantity: str, in_stages: bool) -> list[float]:
+def _differences(results: Records, arm: str, quantity: str, in_stages: bool) -> list[float]:
     """Return paired differences in the order of the seeds; in stages, those before the first missing cell."""
     if not in_stages:
         return [x - y for x, y in paired(results, arm, quantity)]
-    differences = []
-    for seed in results.manifest["seeds"]:
-        arm_record, base_record = results.records[arm, seed], results.records[results.manifest["baseline"], seed]
-        if arm_record is None or base_record is None:
-            break
-        differences.append(value(arm_record, quantity) - value(base_record, quantity))
+    pairs = [(results.records[arm, seed], results.records[results.arms[0], seed]) for seed in results.manifest["seeds"]]
+    trained = [(x, y) for x, y in itertools.takewhile(all, pairs) if x and y]
+    differences = [value(x, quantity) - value(y, quantity) for x, y in trained]
     return [difference for difference in differences if math.isfinite(difference)]
 
 
-def compare(results: Results) -> pd.DataFrame:
+def compare(results: Records) -> pd.DataFrame:
     """Build the table of comparisons: a row for each arm and quantity.
 
     Diverged and failed cells are counted, and enter no mean. The headline and the secondary quantities are judged: the
@@ -64,9 +62,9 @@ def compare(results: Results) -> pd.DataFrame:
     judged = _judged(results, noises if generalises(results) else {})
     for quantity in quantities(results):
         for arm in results.arms:
-            comparison = judged.get((arm, quantity)) or plain([x - y for x, y in paired(results, arm, quantity)])
-            if arm == base:
-                comparison = Comparison([], verdict=Verdict("baseline"))
+            comparison = Comparison([], verdict=Verdict("baseline"))
+            if arm != base:
+                comparison = judged.get((arm, quantity)) or plain([x - y for x, y in paired(results, arm, quantity)])
             row = {
                 "arm": arm,
                 "metric": quantity,
@@ -93,20 +91,20 @@ def compare(results: Results) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def health_text(results: Results, arm: str) -> str:
+def health_text(results: Records, arm: str) -> str:
     """Return the health column of an arm; an arm without a finished run has no health."""
     if any(record["status"] == "ok" for record in results.of(arm)):
         return results.health[arm] or HEALTHY
     return NONE_ENDED if _statuses(results, arm) else NO_RUN
 
 
-def _statuses(results: Results, arm: str) -> list[str]:
+def _statuses(results: Records, arm: str) -> list[str]:
     """List the statuses of an arm's runs."""
     damaged = ["damaged" for of, _ in results.corrupt_records if of == arm]
     return [*(str(record["status"]) for record in results.of(arm)), *damaged]
 
 
-def _caveats(results: Results, arm: str) -> str:
+def _caveats(results: Records, arm: str) -> str:
     """Format the training problems of an arm and the baseline, and provenance that is mixed, to follow a verdict."""
     sides = ((arm, arm), (results.arms[0], "baseline"))
     ill = [f"{name} unhealthy: {results.health[side]}" for side, name in sides if results.health[side]]
@@ -117,7 +115,7 @@ def _caveats(results: Results, arm: str) -> str:
     return f"{text} (cells differ among themselves in {', '.join(mixed)})" if mixed else text
 
 
-def _judged(results: Results, noises: Mapping[tuple[str, str], TwoWay]) -> dict[tuple[str, str], Comparison]:
+def _judged(results: Records, noises: Mapping[tuple[str, str], TwoWay]) -> dict[tuple[str, str], Comparison]:
     """Compare each arm with the baseline in each judged quantity, tested within its family."""
     adaptive, margins = results.manifest.get("adaptive"), results.manifest.get("margin", {})
     confirmatory, exploratory = (
@@ -189,7 +187,7 @@ def counted(values: Sequence[float], statuses: Sequence[str], seeds: int) -> dic
     }
 
 
-def reason_not_comparable(results: Results, arm: str, quantity: str) -> str:
+def reason_not_comparable(results: Records, arm: str, quantity: str) -> str:
     """Explain why no verdict may be given on an arm; empty where one may."""
     if arm == results.manifest["baseline"]:
         return ""
@@ -202,16 +200,15 @@ def reason_not_comparable(results: Results, arm: str, quantity: str) -> str:
     return f"{NOT_COMPARABLE}: {', '.join(other)} differ{'s' * (len(other) == 1)} on every seed" if other else ""
 
 
-def lost_runs_suffix(results: Results, arm: str, on: str = "") -> str:
+def lost_runs_suffix(results: Records, arm: str, on: str = "") -> str:
     """Format the lost cells of an arm and of the baseline, to follow a verdict; empty without any."""
     return format_lost_runs(on, *(_statuses(results, side) for side in (arm, results.manifest["baseline"])))
 
 
 def format_lost_runs(on: str, arm_statuses: Sequence[str], base_statuses: Sequence[str]) -> str:
     """Format the seeds a verdict rests on and the lost runs of both sides, to follow the verdict."""
-    parts_lost = []
+    parts = [on] if on else []
     for statuses, name in ((arm_statuses, ""), (base_statuses, "baseline: ")):
         counts = [f"{statuses.count(kind)} {kind}" for kind in LOST if kind in statuses]
-        parts_lost += [name + ", ".join(counts)] if counts else []
-    parts = [*([on] if on else []), *parts_lost]
+        parts += [name + ", ".join(counts)] if counts else []
     return f" ({'; '.join(parts)})" if parts else ""

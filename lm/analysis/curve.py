@@ -26,7 +26,7 @@ def curve_table(path: Path, parts: bool = False) -> pd.DataFrame:
 @functools.lru_cache(maxsize=4096)
 def _curve_table(path: Path, parts: bool, version: tuple[int, int, int]) -> pd.DataFrame:
     if path.name == THIN_NAME:
-        return pd.DataFrame(read_thin_curve(path)).set_index("step")
+        return pd.DataFrame(read_thin_curve(path)["columns"]).set_index("step")
     table = pd.read_csv(path, index_col="step", usecols=lambda name: parts or "/" not in name)
     return table.rename(columns=unescape_formula)
 

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from lm.analysis.results import Results, load, one_tokenizer, value
+from lm.analysis.results import Records, load, one_tokenizer, value
 from lm.config.tree import path_name
 from lm.stats.components import Components, components
 from lm.stats.tests import benjamini_hochberg
@@ -58,7 +58,7 @@ class Effects:
     left_out: list[str]
 
 
-def effects(results: Results) -> Effects | None:
+def effects(results: Records) -> Effects | None:
     """Estimate the effects on the headline metric; None without factors, or if arms cannot be compared."""
     if results.manifest.get("design", {}).get("kind") not in DESIGNS:
         return None
@@ -192,7 +192,7 @@ class Orders:
     parts: Components | None
 
 
-def orders(results: Results) -> Orders | None:
+def orders(results: Records) -> Orders | None:
     """Load the orders of an experiment; None where none was trained. Raises InputError where they are damaged."""
     name = path_name(f"{results.manifest['name']}{ENDING}", "experiment")
     folder = results.store.out / name

@@ -116,22 +116,16 @@ def _block_gradients(norms: Any) -> np.ndarray:
 def dead_units(record: Record) -> list[str]:
     """List feed-forward layers most of whose units are zero on every token."""
     shares = _at(record, "final", "dead_share")
-    return [
-        f"most hidden units of layer {index} of {len(shares)} are dead"
-        for index, share in enumerate(shares, start=1)
-        if share > DEAD
-    ]
+    dead = [index for index, share in enumerate(shares, start=1) if share > DEAD]
+    return [f"most hidden units of layer {index} of {len(shares)} are dead" for index in dead]
 
 
 def idle_blocks(record: Record) -> list[str]:
     """List blocks that leave the residual stream nearly unchanged at the end."""
     measured = _at(record, "final", "block_share")
     shares = measured if isinstance(measured, list) else []
-    return [
-        f"block {index} of {len(shares)} adds next to nothing"
-        for index, share in enumerate(shares, start=1)
-        if is_number(share) and share < BLOCK_SHARE
-    ]
+    idle = [index for index, share in enumerate(shares, start=1) if is_number(share) and share < BLOCK_SHARE]
+    return [f"block {index} of {len(shares)} adds next to nothing" for index in idle]
 
 
 def no_better_than_frequencies(record: Record) -> list[str]:

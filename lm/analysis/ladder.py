@@ -9,7 +9,7 @@ from typing import Any, cast
 import numpy as np
 
 from lm.analysis.compare import compare, health_text, lost_runs_suffix, reason_not_comparable
-from lm.analysis.results import Results, load, value
+from lm.analysis.results import Records, load, value
 from lm.analysis.texts import LOSS_OF, generalises, texts
 from lm.config.plain import shown
 from lm.config.tree import InputError, path_name
@@ -88,7 +88,7 @@ class LadderResults:
     """
 
     manifest: LadderManifest
-    rungs: list[Results]
+    rungs: list[Records]
     law: LawOf | None
     no_law: str
     arms: list[ArmOf]
@@ -137,9 +137,8 @@ def load_ladder(folder: Path) -> LadderResults:
     rungs = [load(whole.parent / name) for name in names]
     for rung in rungs:
         if set(rung.manifest["arms"]) != set(manifest["arms"]):
-            raise InputError(
-                f"{folder / FILE}: rung {rung.manifest['name']} has other arms than the ladder; run `lm ablate` again"
-            )
+            name = rung.manifest["name"]
+            raise InputError(f"{folder / FILE}: rung {name} has other arms than the ladder; run `lm ablate` again")
     law, no_law = _law(manifest, rungs)
     with_text = [generalises(rung) and rung.headline in LOSS_OF for rung in rungs]
     noises = [
@@ -150,29 +149,26 @@ def load_ladder(folder: Path) -> LadderResults:
     return LadderResults(manifest, rungs, law, no_law, arms)
 
 
-def losses(results: Results, arm: str) -> np.ndarray:
+def losses(results: Records, arm: str) -> np.ndarray:
     """Return the headline value of each seed, NaN where a cell has none."""
     records = [results.records[arm, seed] for seed in results.manifest["seeds"]]
-    return np.array(
-        [math.nan if record is None else value(record, results.headline) for record in records], dtype=float
-    )
+    numbers = [math.nan if record is None else value(record, results.headline) for record in records]
+    return np.array(numbers, dtype=float)
 
 
-def _point(manifest: LadderManifest, rung: RungOf, results: Results, arm: str) -> ScalePoint:
+def _point(manifest: LadderManifest, rung: RungOf, results: Records, arm: str) -> ScalePoint:
     base = manifest["baseline"]
     return ScalePoint(rung["compute"][base], rung["compute"][arm], losses(results, base), losses(results, arm))
 
 
-def _law(manifest: LadderManifest, rungs: Sequence[Results]) -> tuple[LawOf | None, str]:
+def _law(manifest: LadderManifest, rungs: Sequence[Records]) -> tuple[LawOf | None, str]:
     """Fit the baseline's law over all rungs, or explain why there is none."""
     base = manifest["baseline"]
     points = [_point(manifest, *rung, base) for rung in zip(manifest["rungs"], rungs, strict=True)]
     points = [point for point in points if len(point.base)]
     if len(points) < MIN_RUNGS:
-        return None, (
-            f"No law: {len(points)} rung{'s' * (len(points) != 1)} with runs of {base}, and a law of three parameters "
-            f"takes {MIN_RUNGS}."
-        )
+        rungs_are = f"{len(points)} rung{'s' * (len(points) != 1)} with runs of {base}"
+        return None, f"No law: {rungs_are}, and a law of three parameters takes {MIN_RUNGS}."
     ladder = LadderDraws(points)
     law, drawn = ladder.laws(ladder.base_k, ladder.base_dk, len(points))
     if not law.falls:
@@ -189,7 +185,7 @@ def _law(manifest: LadderManifest, rungs: Sequence[Results]) -> tuple[LawOf | No
 
 
 def _arm(
-    arm: str, manifest: LadderManifest, of_rungs: Sequence[tuple[RungOf, Results, Any, dict[str, TwoWay]]]
+    arm: str, manifest: LadderManifest, of_rungs: Sequence[tuple[RungOf, Records, Any, dict[str, TwoWay]]]
 ) -> ArmOf:
     """Analyse an arm over its rungs, each with results, comparisons and noise; confirmatory arms share the level."""
     confirmatory, explored = len(of_rungs[0][1].confirmatory), arm in of_rungs[0][1].exploratory

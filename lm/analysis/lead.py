@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from lm.analysis.pace import CURVES
-from lm.analysis.results import Results, curves, one_tokenizer
+from lm.analysis.results import Records, curves, one_tokenizer
 from lm.stats.bands import simultaneous_band
 from lm.store.record import evaluated_tokens
 
@@ -59,14 +59,14 @@ def last_stretch(holds: np.ndarray) -> int:
     return int(failures[-1]) + 1 if len(failures) else 0
 
 
-def leads(results: Results) -> list[Lead]:
+def leads(results: Records) -> list[Lead]:
     """Compute the difference over training of each arm that shares validations with the baseline."""
     of_arms = ((arm, differences_by_step(results, arm, results.arms[0])) for arm in results.arms[1:])
     bands = ((arm, by_seed, simultaneous_band(by_seed.to_numpy().T)) for arm, by_seed in of_arms if not by_seed.empty)
     return [Lead(arm, by_seed, band.low_n, band.high_n) for arm, by_seed, band in bands]
 
 
-def differences_by_step(results: Results, arm: str, against: str) -> pd.DataFrame:
+def differences_by_step(results: Records, arm: str, against: str) -> pd.DataFrame:
     """Return the differences of the validation losses of two arms: a row a common step, a column a common seed.
 
     Empty where losses are per token and tokenizers differ. Seeds on which the two were not evaluated on the same number
@@ -80,12 +80,12 @@ def differences_by_step(results: Results, arm: str, against: str) -> pd.DataFram
     return (own[seeds] - other[seeds]).dropna() if seeds else pd.DataFrame()
 
 
-def _same_text(results: Results, arms: tuple[str, str], seed: int) -> bool:
+def _same_text(results: Records, arms: tuple[str, str], seed: int) -> bool:
     records = (results.records[arm, seed] for arm in arms)
     return len({evaluated_tokens(record) for record in records if record is not None}) == 1
 
 
-def steps_ahead(results: Results, contrast: Mapping[str, float]) -> dict[int, float]:
+def steps_ahead(results: Records, contrast: Mapping[str, float]) -> dict[int, float]:
     """Return for each seed the last steps for which the first arm stays ahead of the second; 0 where it ends behind.
 
     Args:

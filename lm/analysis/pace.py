@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pandas as pd
 
-from lm.analysis.results import Results, curves, one_tokenizer
+from lm.analysis.results import Records, curves, one_tokenizer
 from lm.store.record import Record, evaluated_tokens
 
 CURVES = {"nll": "validation_nll", "bits_per_byte": "validation_bits_per_byte"}
@@ -34,7 +34,7 @@ class StepsToBaselineLoss:
         return len(self.shares.get("steps", [])) + len(self.missed)
 
 
-def steps_to_baseline_loss(results: Results) -> list[StepsToBaselineLoss]:
+def steps_to_baseline_loss(results: Records) -> list[StepsToBaselineLoss]:
     """Compute the cost of reaching the baseline's loss for each arm with curves.
 
     There is none where losses are per token and tokenizers differ.
@@ -51,7 +51,7 @@ def steps_to_baseline_loss(results: Results) -> list[StepsToBaselineLoss]:
     return [steps for steps in steps_of_arms if steps.seeds]
 
 
-def _pace(results: Results, arm: str, arm_curves: pd.DataFrame, base_curves: pd.DataFrame) -> StepsToBaselineLoss:
+def _pace(results: Records, arm: str, arm_curves: pd.DataFrame, base_curves: pd.DataFrame) -> StepsToBaselineLoss:
     shares: dict[str, list[float]] = {unit: [] for unit in UNITS}
     missed = []
     for seed, records in results.pairs(arm).items():

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from lm.analysis.results import HEADLINE, Results, value
+from lm.analysis.results import HEADLINE, Records, value
 from lm.stats.tests import t_interval
 from lm.store.metrics import describe
 from lm.store.record import Record
@@ -47,7 +47,7 @@ class RateCurve:
         return {0: "low", len(self.rates) - 1: "high"}.get(-1 if self.best is None else self.best, "")
 
 
-def rate_curve(grid: Results, names: Mapping[float, str]) -> RateCurve:
+def rate_curve(grid: Records, names: Mapping[float, str]) -> RateCurve:
     """Build the rate curve of an arm from a grid, in which it has these names at its rates."""
     rates, seeds = tuple(sorted(names)), grid.manifest["seeds"]
     records = [[grid.records[names[rate], seed] for seed in seeds] for rate in rates]

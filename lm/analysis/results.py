@@ -28,7 +28,7 @@ HEADLINE = "nll"
 
 
 @dataclass(frozen=True)
-class Results:
+class Records:
     """An experiment's manifest and the records of its cells, None for a cell not trained yet or damaged.
 
     What is wrong is in `corrupt_records`, in `corrupt_curves` by the cell's id, and in `corrupt_documents` by the
@@ -119,9 +119,8 @@ def read_manifest(folder: Path) -> Manifest:
     if (folder / "ladder.json").is_file():
         raise InputError(f"{folder}: is a ladder; name a rung of it, a folder beside it such as {folder.name}.RUNG")
     if not path.is_file():
-        raise InputError(
-            f"{folder}: holds no experiment.json; expected a folder that `lm ablate` made, such as OUT/NAME"
-        )
+        expected = "a folder that `lm ablate` made, such as OUT/NAME"
+        raise InputError(f"{folder}: holds no experiment.json; expected {expected}")
     manifest: Any = MANIFEST.read(read_json(path), path)
     again = "run `lm ablate` again"
     check_shape(manifest, Manifest, path, again)
@@ -141,11 +140,11 @@ def read_manifest(folder: Path) -> Manifest:
     return cast(Manifest, manifest)
 
 
-def load(folder: Path) -> Results:
+def load(folder: Path) -> Records:
     """Load the results of an experiment's folder. Raises InputError where there are none that this version reads."""
     manifest = read_manifest(folder)
     store = Store(folder.resolve().parent)
-    results = Results(manifest, {}, store)
+    results = Records(manifest, {}, store)
     for arm, described in manifest["arms"].items():
         for seed, cell in described["cells"].items():
             results.records[arm, int(seed)] = None
@@ -200,14 +199,14 @@ def _mean(node: Any) -> float:
     return float(node) if is_number(node) else math.nan
 
 
-def paired(results: Results, arm: str, quantity: str) -> list[tuple[float, float]]:
+def paired(results: Records, arm: str, quantity: str) -> list[tuple[float, float]]:
     """Return the (arm, baseline) values of the seeds on which both cells finished well."""
     records = results.pairs(arm).values()
     pairs = [(value(of_arm, quantity), value(of_base, quantity)) for of_arm, of_base in records]
     return [(x, y) for x, y in pairs if math.isfinite(x) and math.isfinite(y)]
 
 
-def quantities(results: Results) -> list[str]:
+def quantities(results: Records) -> list[str]:
     """List every quantity that a run measured, in the order of the tables; the judged always.
 
     Those that no table knows come after those it knows, those at a length last.
@@ -226,7 +225,7 @@ def quantities(results: Results) -> list[str]:
     return [*first, *declared, *others, *lengths]
 
 
-def data_order_mismatches(results: Results) -> list[str]:
+def data_order_mismatches(results: Records) -> list[str]:
     """Name the arms and seeds whose batches differ from the baseline's."""
     mismatches: dict[str, list[int]] = {}
     for arm in results.arms[1:]:
@@ -240,17 +239,17 @@ def data_order_mismatches(results: Results) -> list[str]:
     ]
 
 
-def one_tokenizer(results: Results) -> bool:
+def one_tokenizer(results: Records) -> bool:
     """Return whether all records have the same tokenizer, so that values per token are comparable."""
     return len({record["data"]["tokenizer"] for record in results.records.values() if record is not None}) <= 1
 
 
-def provenance_differences(results: Results) -> dict[str, list[str]]:
+def provenance_differences(results: Records) -> dict[str, list[str]]:
     """Return the provenance fields in which cells differ: code, device, precision, threads, packages."""
     return differing_provenance(record for record in results.records.values() if record is not None)
 
 
-def curves(results: Results, arm: str, column: str) -> pd.DataFrame:
+def curves(results: Records, arm: str, column: str) -> pd.DataFrame:
     """Read a column of the learning curves of an arm's finished cells: a row a step, a column a seed.
 
     A cell whose curve was not kept, as in a copy of the records alone, has no column. There is none for any seed where
@@ -260,7 +259,7 @@ def curves(results: Results, arm: str, column: str) -> pd.DataFrame:
     return pd.DataFrame({seed: table[column].dropna() for seed, table in tables if column in table})
 
 
-def curve_files(results: Results, arm: str) -> Iterator[tuple[int, Path]]:
+def curve_files(results: Records, arm: str) -> Iterator[tuple[int, Path]]:
     """Yield seed and learning curve of an arm's finished cells; none where a curve of the arm is damaged."""
     if any(record["id"] in results.corrupt_curves for record in results.of(arm)):
         return

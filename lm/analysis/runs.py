@@ -90,11 +90,9 @@ def runs(out: Path, only: str | None = None) -> RunIndex:
     """List all runs below a folder of results, or of one experiment in it. Raises InputError if it holds no results."""
     folders = folders_of(out)
     if not folders and not os.path.isdir(out / "cells"):
-        near = nearest(out.name, _names(out.parent))
         what = "holds no results" if os.path.isdir(out) else "no such folder"
-        raise InputError(
-            f"{out}: {what}; expected a folder that `lm ablate` made, or the name of an experiment in results.{near}"
-        )
+        expected = "a folder that `lm ablate` made, or the name of an experiment in results"
+        raise InputError(f"{out}: {what}; expected {expected}.{nearest(out.name, _names(out.parent))}")
     names = folders if only is None else [only, f"{only}.tuned"]
     require_own(out, [*{name.removesuffix(".tune") for name in names}, "cells"])
     store, listed, unreadable = Store(out), list[RunEntry](), list[str]()
@@ -232,10 +230,11 @@ def select_runs(
     seed: int | None = None,
     state: str | None = None,
     beginning: str = "",
+    where: str = "",
 ) -> list[RunEntry]:
     """Select runs by experiment, arm, seed, state and the beginning of the id, where given.
 
-    Raises InputError for an experiment or an arm that there is not, naming the nearest.
+    Raises InputError for an experiment or an arm that there is not, naming the nearest; `where` begins the message.
     """
     selected = list(candidates)
     for kind, name in (("experiment", experiment), ("arm", arm)):
@@ -243,23 +242,15 @@ def select_runs(
             choices = sorted({getattr(run, kind) for run in selected} - {NO_EXPERIMENT})
             selected = [run for run in selected if getattr(run, kind) == name]
             if not selected:
-                raise InputError(f"no {kind} {name!r}.{nearest(name, choices)} {_choices(choices)}")
-    return [
-        run
-        for run in selected
-        if (seed is None or run.seed == seed)
-        and (state is None or run.state == state)
-        and run.cell.startswith(beginning)
-    ]
+                raise InputError(f"{where}no {kind} {name!r}.{nearest(name, choices)} {_choices(choices)}")
+    selected = [run for run in selected if seed in (None, run.seed) and state in (None, run.state)]
+    return [run for run in selected if run.cell.startswith(beginning)]
 
 
 def find_by_name(text: str, candidates: Sequence[RunEntry]) -> list[RunEntry]:
     """Find the runs named experiment, experiment/arm or experiment/arm/seed. Raises InputError naming the nearest."""
     experiment, *rest = text.rstrip("/").split("/")
-    try:
-        selected = select_runs(candidates, experiment, rest[0] if rest else None)
-    except InputError as error:
-        raise InputError(f"{text}: no such folder, and {error}") from None
+    selected = select_runs(candidates, experiment, rest[0] if rest else None, where=f"{text}: no such folder, and ")
     if len(rest) > 1:
         names = [run.name for run in selected]
         selected = [run for run in selected if run.name == text.rstrip("/")]
@@ -285,22 +276,17 @@ def find_one(text: str, out: Path) -> RunEntry:
     path_name(experiment, f"{text}: the experiment")
     experiments = list(folders_of(out))
     if experiment not in experiments:
-        raise InputError(
-            f"{text}: no experiment {experiment!r} in {out}.{nearest(experiment, experiments)} {_choices(experiments)}"
-        )
+        near = nearest(experiment, experiments)
+        raise InputError(f"{text}: no experiment {experiment!r} in {out}.{near} {_choices(experiments)}")
     of_it = runs(out, experiment)
     if of_it.unreadable and not of_it.runs:
         raise InputError(of_it.unreadable[0])
     arm, _, seed = rest.partition("/")
-    try:
-        selected = select_runs(of_it.runs, arm=arm or None)
-    except InputError as error:
-        raise InputError(f"{text}: {experiment} has {error}") from None
-    if seed:
-        selected = [run for run in selected if str(run.seed) == seed]
+    of_arm = select_runs(of_it.runs, arm=arm or None, where=f"{text}: {experiment} has ")
+    selected = [run for run in of_arm if not seed or str(run.seed) == seed]
     if len(selected) == 1:
         return selected[0]
-    names = [run.name for run in selected or select_runs(of_it.runs, arm=arm or None)]
+    names = [run.name for run in selected or of_arm]
     what = f"{len(selected)} runs" if selected else f"no seed {seed!r}"
     raise InputError(f"{text}: {what}; expected experiment/arm/seed.{nearest(text, names)} {_choices(names)}")
 
@@ -343,8 +329,5 @@ def find_run_or_arm(text: str, out: Path) -> tuple[Path, list[RunEntry]]:
         return folder.parent.parent, [run_of_cell(Store(folder.parent.parent), folder.name)]
     experiment, _, arm = text.rstrip("/").partition("/")
     if experiment in folders_of(out) and arm and "/" not in arm:
-        try:
-            return out, select_runs(runs(out, experiment).runs, arm=arm)
-        except InputError as error:
-            raise InputError(f"{text}: {experiment} has {error}") from None
+        return out, select_runs(runs(out, experiment).runs, arm=arm, where=f"{text}: {experiment} has ")
     return out, [find_one(text, out)]

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lm.analysis.results import HEADLINE, Results, value
+from lm.analysis.results import HEADLINE, Records, value
 from lm.config.tree import InputError
 from lm.stats.two_way import TwoWay, two_way
 from lm.store.documents import KEPT, Documents, read_documents
@@ -34,12 +34,12 @@ class Texts:
     lacking: dict[str, str]
 
 
-def generalises(results: Results) -> bool:
+def generalises(results: Records) -> bool:
     """Return whether the experiment wants intervals of judged quantities to cover other text."""
     return results.manifest.get("generalise") != "seeds" and not results.manifest.get("adaptive")
 
 
-def texts(results: Results, quantity: str = HEADLINE) -> Texts:
+def texts(results: Records, quantity: str = HEADLINE) -> Texts:
     """Estimate the noise of text in a quantity of LOSS_OF, for each arm but the baseline."""
     read: DocumentCache = {}
     noises, lacking, kinds = dict[str, TwoWay](), dict[str, str](), set[str]()
@@ -54,7 +54,7 @@ def texts(results: Results, quantity: str = HEADLINE) -> Texts:
 
 
 def noise_over_texts(
-    results: Results, weights: Mapping[str, float], quantity: str, seeds: Sequence[int], read: DocumentCache
+    results: Records, weights: Mapping[str, float], quantity: str, seeds: Sequence[int], read: DocumentCache
 ) -> tuple[TwoWay, str]:
     """Estimate the noise of a weighted sum of arms over seeds and documents, and name the unit of text.
 
@@ -88,7 +88,7 @@ def noise_over_texts(
     return two_way(factor * np.array(sums), tokens_d.astype(np.float64)), kind
 
 
-def texts_by_quantity(results: Results) -> dict[str, Texts]:
+def texts_by_quantity(results: Records) -> dict[str, Texts]:
     """Estimate the noise of text in each measured quantity that has losses by document or is judged."""
     measured = [record["metrics"] for record in results.records.values() if record is not None]
     names = [name for name in LOSS_OF if name in (*KEPT, *results.judged)]

@@ -5,14 +5,14 @@ import math
 import pandas as pd
 
 from lm.analysis.curve import curve_table
-from lm.analysis.results import Results, curve_files, quantities, value
+from lm.analysis.results import Records, curve_files, quantities, value
 from lm.store.metrics import describe
 
 CELLS = ("experiment", "arm", "seed", "cell", "status", "metric", "label", "unit", "better", "value")
 CURVES = ("experiment", "arm", "seed", "step")
 
 
-def status_of(results: Results, arm: str, seed: int) -> str:
+def status_of(results: Records, arm: str, seed: int) -> str:
     """Return the status of a cell: `ok`, `diverged`, `failed`, `damaged`, or `missing` if not trained yet."""
     if (arm, seed) in results.corrupt_records:
         return "damaged"
@@ -20,7 +20,7 @@ def status_of(results: Results, arm: str, seed: int) -> str:
     return "missing" if record is None else str(record["status"])
 
 
-def cells(results: Results) -> pd.DataFrame:
+def cells(results: Records) -> pd.DataFrame:
     """Tabulate the values of all cells: a row for each arm, seed and quantity, in the order of the tables.
 
     Columns are those of `CELLS`; `cell` is the id, `unit` empty for a pure number, `better` one of `lower`, `higher`
@@ -39,7 +39,7 @@ def cells(results: Results) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=list(CELLS)).astype({"seed": "int64", "value": "float64"})
 
 
-def curves(results: Results) -> pd.DataFrame:
+def curves(results: Records) -> pd.DataFrame:
     """Return the learning curves: a row for each arm, seed and logged step, a column for each quantity.
 
     A quantity that was not measured at a step is NaN. A run that did not go well, or whose curve was not kept, has no

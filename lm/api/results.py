@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from lm.analysis.results import Results as Records
+from lm.analysis.results import Records
 from lm.analysis.results import load as load_records
 from lm.config.tree import nearest
 from lm.report.pack import open_results

@@ -13,7 +13,7 @@ from lm.config.choices import Slot, choices, is_section, slots
 from lm.config.components import REQUIRED, hint_of, plain_options
 from lm.config.keys import Schema, any_of, schema_of
 from lm.config.tree import join
-from lm.search.distributions import ChoicesNode, Distribution
+from lm.search.space import ChoicesNode, Distribution
 from lm.search.spec import OPTIONS, PRUNERS, SAMPLERS, SweepFile, accepted_options
 from lm.training.run import AUTO, UNSOUND, RunConfig, Trainer
 

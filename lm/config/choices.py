@@ -5,7 +5,7 @@ import inspect
 import types
 import typing
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,19 +25,15 @@ class Slot:
 
 def slot_of(hint: Any) -> Slot | None:
     """Return the component slot of a type hint, or None for a plain value."""
-    if typing.get_origin(hint) in (typing.Union, types.UnionType):
-        inner = [slot_of(h) for h in typing.get_args(hint) if h is not type(None)]
-        if len(inner) == 1 and inner[0] is not None and type(None) in typing.get_args(hint):
-            return Slot(inner[0].base, inner[0].supplied, optional=True)
-        return None
-    supplied = 0
-    if typing.get_origin(hint) is Callable:
-        if len(typing.get_args(hint)) != 2:
+    origin, arguments, supplied = typing.get_origin(hint), typing.get_args(hint), 0
+    if origin in (typing.Union, types.UnionType):
+        inner = [slot_of(argument) for argument in arguments if argument is not type(None)]
+        optional = len(inner) == 1 and type(None) in arguments
+        return replace(inner[0], optional=True) if optional and inner[0] is not None else None
+    if origin is Callable:
+        if len(arguments) != 2 or arguments[0] is Ellipsis:
             return None
-        arguments, hint = typing.get_args(hint)
-        if arguments is Ellipsis:
-            return None
-        supplied = len(arguments)
+        supplied, hint = len(arguments[0]), arguments[1]
     if not isinstance(hint, type) or hint.__module__ in ("builtins", "typing") or issubclass(hint, Path):
         return None
     return Slot(hint, supplied)
@@ -96,19 +92,15 @@ def find_class(name: Any, base: type, path: str) -> type:
     classes = choices(base)
     if isinstance(name, str) and name in classes:
         return classes[name]
+    listed = f"Choose from {', '.join(classes)}"
     if isinstance(name, str) and "." in name and all(part.isidentifier() for part in name.split(".")):
-        require_trusted(
-            name, path, f".{nearest(name.rpartition('.')[2], list(classes))} Choose from {', '.join(classes)}"
-        )
+        require_trusted(name, path, f".{nearest(name.rpartition('.')[2], list(classes))} {listed}")
         cls = import_object(name, path)
         if isinstance(cls, type) and issubclass(cls, base) and not inspect.isabstract(cls):
             return cls
         raise InputError(f"{path}: {name!r} is not a concrete subclass of {base.__module__}.{base.__name__}")
-    listed = ", ".join(classes)
-    raise InputError(
-        f"{path}: no {base.__name__} called {shown(name)}.{nearest(name, list(classes))} "
-        f"Choose from {listed}, or give the dotted path of your own class"
-    )
+    hint = f"{nearest(name, list(classes))} {listed}, or give the dotted path of your own class"
+    raise InputError(f"{path}: no {base.__name__} called {shown(name)}.{hint}")
 
 
 def class_name(cls: type, base: type) -> str:

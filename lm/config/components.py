@@ -28,8 +28,6 @@ from lm.config.tree import InputError, Tree, is_component, join, nearest
 REQUIRED = object()
 WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text", dict: "a mapping", None: "null"}
 
-# components ----------------------------------------------------------------------------------------------------------
-
 
 @functools.cache
 def _parser(cls: type, supplied: int) -> Any:
@@ -137,13 +135,11 @@ def _expected(cls: type, name: str, value: Any) -> str:
     return f"expected {describe_option(cls, name)}, found {shown(value)}.{nearest(value, members)}".rstrip(".")
 
 
-Missing = list[tuple[str, str, str]]
-"""Missing settings: their paths, the class that needs them, and what it accepts."""
+Missing = list[tuple[str, str, str]]  # missing settings: their paths, the class that needs them, and what it accepts
 
 
 def _resolve_arguments(cls: type, supplied: int, settings: Any, path: str, missing: Missing) -> Tree:
-    if settings is None:
-        settings = {}
+    settings = {} if settings is None else settings
     if not isinstance(settings, Mapping):
         raise InputError(f"{path}: expected a mapping of settings of {cls.__name__}, found {shown(settings)}")
     components, plain = slots(cls, supplied), plain_options(cls, supplied)
@@ -152,11 +148,8 @@ def _resolve_arguments(cls: type, supplied: int, settings: Any, path: str, missi
         if (reason := getattr(cls, "REASONS", {}).get(key)) is not None:
             raise InputError(f"{join(path, str(key))}: {reason}")
         if key not in accepted:
-            listed = ", ".join(accepted) or "no settings"
-            raise InputError(
-                f"{join(path, str(key))}: {cls.__name__} has no setting {key!r}."
-                f"{nearest(key, accepted)} It takes {listed}"
-            )
+            hint = f"{nearest(key, accepted)} It takes {', '.join(accepted) or 'no settings'}"
+            raise InputError(f"{join(path, str(key))}: {cls.__name__} has no setting {key!r}.{hint}")
     defaults = parameters(cls)
     for name in accepted:
         has_default = name in components and defaults[name].default is not inspect.Parameter.empty
@@ -175,13 +168,10 @@ def _resolve_arguments(cls: type, supplied: int, settings: Any, path: str, missi
     if not any(join(path, name) in lacking for name in plain):
         resolved = _check_plain(cls, supplied, {k: v for k, v in settings.items() if k in plain}, path)
     for name, slot in components.items():
-        node = settings.get(name)
-        if join(path, name) in lacking:
-            continue
-        if node is None and (slot.optional or name not in settings):
-            resolved[name] = None
-        else:
-            resolved[name] = _resolve_node(node, slot, join(path, name), missing)
+        if join(path, name) not in lacking:
+            node = settings.get(name)
+            absent = node is None and (slot.optional or name not in settings)
+            resolved[name] = None if absent else _resolve_node(node, slot, join(path, name), missing)
     return dict(sorted(resolved.items()))
 
 
@@ -191,12 +181,9 @@ def _resolve_node(node: Any, slot: Slot, path: str, missing: Missing) -> Tree:
     if not is_component(node) and is_section(slot.base):
         return _resolve_arguments(slot.base, slot.supplied, node, path, missing)
     if not is_component(node):
-        listed = ", ".join(choices(slot.base))
-        raise InputError(
-            f"{path}: expected a class name or {{class_path, init_args}}, found {shown(node)}. Choose from {listed}"
-        )
-    extra = [key for key in node if key not in ("class_path", "init_args")]
-    if extra:
+        problem = f"found {shown(node)}. Choose from {', '.join(choices(slot.base))}"
+        raise InputError(f"{path}: expected a class name or {{class_path, init_args}}, {problem}")
+    if extra := [key for key in node if key not in ("class_path", "init_args")]:
         raise InputError(f"{path}: a component has class_path and init_args only; move {extra[0]!r} under init_args")
     cls = find_class(node["class_path"], slot.base, path)
     arguments = _resolve_arguments(cls, slot.supplied, node.get("init_args"), path, missing)
@@ -214,9 +201,6 @@ def resolve(settings: Any, root: type, path: str = "") -> Tree:
         listed = "; ".join(f"{path}: {what}" for path, _, what in missing)
         raise InputError(f"{len(missing)} settings are missing, or a base that has them (base: char_tiny): {listed}")
     return resolved
-
-
-# building ------------------------------------------------------------------------------------------------------------
 
 
 def build(resolved: Tree, root: type, path: str = "", supplied: int = 0) -> Any:
@@ -247,8 +231,6 @@ def blame(path: str) -> Iterator[None]:
         message = f"{name}{' '.join(str(error).split())}{user_frame(error)}"
         raise InputError(f"{path + ': ' if path else ''}{message}") from None
 
-
-# catalogue -----------------------------------------------------------------------------------------------------------
 
 Catalogue = dict[str, list[dict[str, Any]]]
 
@@ -281,15 +263,13 @@ def catalogue(root: type, supplied: int = 0, path: str = "", entries: Catalogue 
 
 def catalogue_lines(entries: Catalogue) -> list[str]:
     """Format the catalogue as text: kind, class, options with defaults, docstring."""
-    text = []
+    text: list[str] = []
     for kind, members in entries.items():
-        text.append(kind)
+        text += ["", kind]
         for member in members:
-            options = ", ".join(
+            options = (
                 f"{name}={option['default']}" if "default" in option else name
                 for name, option in member["options"].items()
             )
-            text.append(f"  {member['name']}({options})")
-            text.append(f"      {member['doc']}")
-        text.append("")
-    return text[:-1]
+            text += [f"  {member['name']}({', '.join(options)})", f"      {member['doc']}"]
+    return text[1:]

@@ -23,11 +23,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from lm.config.imported import import_object
+from lm.config.imported import OURS, import_object
 from lm.config.tree import InputError
-
-OURS = __name__.split(".")[0]
-"""This package, whose parts have versions instead of fingerprints."""
 
 DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 Version = tuple[int, int, int]
@@ -97,9 +94,6 @@ def _and_above(module: str) -> Iterator[str]:
     yield from (".".join(parts[:count]) for count in range(1, len(parts) + 1))
 
 
-# files and packages --------------------------------------------------------------------------------------------------
-
-
 @functools.cache
 def _libraries() -> tuple[Path, ...]:
     """Return the folders of installed packages and of the standard library."""
@@ -125,9 +119,6 @@ def _installed(module: str) -> str | None:
             return None
         return f"{package} {metadata.version(package).partition('+')[0]}"
     return f"{top} of Python {sys.version_info.major}.{sys.version_info.minor}"
-
-
-# syntax trees --------------------------------------------------------------------------------------------------------
 
 
 def syntax_text(node: Any) -> Iterator[str]:
@@ -196,8 +187,6 @@ def _unchanged(module: str, path: Path) -> None:
             f"{path}: was changed after it was imported; start anew, so that what is trained is what it says"
         )
 
-
-# behaviour versions --------------------------------------------------------------------------------------------------
 
 EVERY = "training"
 """Name of what all cells share: random streams, the order of batches, the steps and the NLL of an evaluation."""

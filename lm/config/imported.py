@@ -18,13 +18,11 @@ from typing import Any
 from lm.config.plain import shown
 from lm.config.tree import InputError
 
-IMPORT_SECONDS = 60.0
-"""Time limit for the import of a module."""
+IMPORT_SECONDS = 60.0  # time limit for the import of a module
 
 OURS = __name__.partition(".")[0]
 
-_trusted_only = [""]
-"""Name of the option that refuses a user's own modules; empty if none does."""
+_trusted_only = [""]  # name of the option that refuses a user's own modules; empty if none does
 
 
 @contextlib.contextmanager
@@ -123,8 +121,6 @@ def time_limit(seconds: float) -> Iterator[None]:
         signal.setitimer(signal.ITIMER_REAL, left)
 
 
-# where errors come from ----------------------------------------------------------------------------------------------
-
 ROOT = Path(__file__).resolve().parents[1]
 CHOICES = ("data/", "model/", "training/objective.py", "training/optim.py", "training/schedule.py")
 """Files of lm with classes that can be chosen, to which users add their own."""
@@ -148,6 +144,6 @@ def user_frame(error: BaseException) -> str:
     if not users and (not parts or isinstance(error, ValueError)):
         return ""
     frame = (users or parts)[-1]
-    path = Path(frame.filename)
-    folder = next((folder for folder in (Path.cwd(), ROOT.parent) if path.is_relative_to(folder)), Path("/"))
-    return f" ({path.relative_to(folder) if folder != Path('/') else path}:{frame.lineno})"
+    path, folders = Path(frame.filename), (Path.cwd(), ROOT.parent)
+    path = next((path.relative_to(folder) for folder in folders if path.is_relative_to(folder)), path)
+    return f" ({path}:{frame.lineno})"

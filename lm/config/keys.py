@@ -37,8 +37,7 @@ Text = Annotated[str | float | bool | None, Also(type=["string", "number", "bool
 Name = Annotated[str, Also(type=["string", "number", "boolean"])]
 """The name of an arm or a factor, which may be a number."""
 
-Changes = Annotated[dict[str, Any] | None, ref("Changes")]
-"""Dotted paths of a configuration and their new values."""
+Changes = Annotated[dict[str, Any] | None, ref("Changes")]  # dotted paths of a configuration and their new values
 
 
 def keys(node: type) -> tuple[str, ...]:

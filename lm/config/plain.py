@@ -14,13 +14,8 @@ LONGEST_SHOWN = 80
 LONGEST_NUMBER = 100
 """Characters; Python's time to read a number is quadratic in them."""
 
-MOST_NODES = 20_000
-"""Values in a YAML text; those of an alias count each time it is used."""
-
-DEEPEST = 50
-"""Levels of a value."""
-
-# showing -------------------------------------------------------------------------------------------------------------
+MOST_NODES = 20_000  # values in a YAML text; those of an alias count each time it is used
+DEEPEST = 50  # levels of a value
 
 
 def clipped(text: str, most: int) -> str:
@@ -33,9 +28,6 @@ def clipped(text: str, most: int) -> str:
 def shown(value: object) -> str:
     """Format a value for a message: as Python writes it, shortened."""
     return clipped(repr(value), LONGEST_SHOWN)
-
-
-# reading -------------------------------------------------------------------------------------------------------------
 
 
 class _Loader(yaml.SafeLoader):
@@ -129,9 +121,6 @@ def parse_yaml(text: str) -> Any:
         raise yaml.YAMLError("nested too deeply") from None
     except (ValueError, OverflowError) as error:  # of the scanner, such as a character beyond the last
         raise yaml.YAMLError(str(error)) from None
-
-
-# judging -------------------------------------------------------------------------------------------------------------
 
 
 def find_unusable(value: Any, where: str = "") -> str:

@@ -11,11 +11,8 @@ from lm.config.keys import Also
 from lm.config.plain import shown
 from lm.config.tree import InputError, Tree, is_component, join, load_yaml, nearest, override, path_name
 
-RESERVED = ("cells",)
-"""Names that no report may have: folders of the store."""
-
-MOST_SEEDS = 1000
-"""Largest number of seeds; more are a typing error."""
+RESERVED = ("cells",)  # names that no report may have: folders of the store
+MOST_SEEDS = 1000  # largest number of seeds; more are a typing error
 
 Seeds = (
     Annotated[int, Also(minimum=1, maximum=MOST_SEEDS)]
@@ -31,12 +28,10 @@ SEED = re.compile(r"([0-9]{1,20})(?:\s*-\s*([0-9]{1,20}))?")
 
 
 def load_config(path: Path) -> Tree:
-    """Read the configuration at `path`, or the shipped one of that name, and make modules beside it importable.
+    """Read the configuration at `path`, or a shipped one of that name; raise InputError if it cannot be read.
 
-    A file with a `base` holds only what differs: dotted paths, or sections with some of their settings.
-
-    Raises:
-        InputError: if there is no such file, or it cannot be read.
+    Modules beside it can be imported then. A file with a `base` holds only what differs: dotted paths, or sections with
+    some of their settings.
     """
     return _with_bases(resolve_file(path, "configuration"))
 
@@ -126,16 +121,11 @@ def read_text(tree: Mapping[str, Any], key: str, path: Path, default: str = "") 
 
 
 def read_seeds(value: Any, path: str) -> list[int]:
-    """Return the seeds that a file or a command line names.
+    """Return the seeds that a file or a command line names; raise InputError for anything else.
 
-    Args:
-        value: a number of seeds (6: seeds 0 to 5), a list of seeds, or text: `0,1,2`, `6,` or `0-5`.
-        path: of the value, for the message.
-
-    Raises:
-        InputError: for anything else, with what is accepted; and for a seed given twice or more than MOST_SEEDS.
+    The value is a number of seeds (6: seeds 0 to 5), a list of seeds, or text: `0,1,2`, `6,` or `0-5`.
     """
-    seeds: Any = value
+    seeds: Any = list(value) if isinstance(value, range) else value
     if isinstance(value, str):
         matches = [SEED.fullmatch(part.strip()) for part in value.strip().removesuffix(",").split(",")]
         ranges = [range(int(match[1]), int(match[2] or match[1]) + 1) for match in matches if match]
@@ -143,8 +133,7 @@ def read_seeds(value: Any, path: str) -> list[int]:
         seeds = ranges[0].start if is_number else list(ranges) if len(ranges) == len(matches) else None
     if isinstance(seeds, int) and not isinstance(seeds, bool):
         seeds = [range(seeds)]
-    if not isinstance(seeds, list):
-        raise InputError(f"{path}: expected {SEEDS}, found {shown(value)}")
+    seeds = seeds if isinstance(seeds, list) else []
     number = sum(max(0, part.stop - part.start) if isinstance(part, range) else 1 for part in seeds)
     if number > MOST_SEEDS:
         raise InputError(f"{path}: expected {MOST_SEEDS} seeds at most, found {number}")
@@ -156,20 +145,14 @@ def read_seeds(value: Any, path: str) -> list[int]:
     return seeds
 
 
-# what comes with the package -----------------------------------------------------------------------------------------
-
 PACKAGE = Path(__file__).resolve().parents[1]
-WHEEL_FOLDER = "shipped"
-"""Folder of an installed package into which setup.py copies the files; in a clone they are at its top."""
-
-STUDIES = "studies"
-"""Folder beside the experiments to learn from, with rates, recipes and controls."""
+WHEEL_FOLDER = "shipped"  # of an installed package, into which setup.py copies the files at the top of a clone
+STUDIES = "studies"  # folder beside the experiments to learn from, with rates, recipes and controls
 
 SHIPPED_FOLDERS = {"experiment": "experiments", "sweep": "sweeps", "configuration": "experiments/bases"}
-"""Folder of each kind of file, below the clone or the wheel's folder."""
-
 COMMAND_BY_KIND = {"experiment": "lm ablate", "sweep": "lm sweep", "configuration": "lm fit"}
-"""Command for each kind of file."""
+"""Folder of each kind of file, below the clone or the wheel's folder, and the command that reads it."""
+
 
 KEYS_BY_KIND = {
     "experiment": ("arms", "design", "baseline", "claims", "confirmatory", "ladder", "lr_curve", "tune"),

@@ -30,8 +30,7 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*")
 LONGEST_PATH = 3800
 """Bytes; Linux accepts 4095, and the names of cells are added."""
 
-LONGEST_NAME = 200
-"""Bytes; file systems accept 255, and endings such as `.tuned` and `.owner` are added."""
+LONGEST_NAME = 200  # bytes; file systems accept 255, and endings such as `.tuned` and `.owner` are added
 
 
 class InputError(Exception):
@@ -46,9 +45,6 @@ def nearest(word: object, choices: Sequence[str]) -> str:
     lowered = {choice.lower(): choice for choice in reversed(choices)}
     close = difflib.get_close_matches(str(word).lower(), list(lowered), n=1, cutoff=0.6)
     return f" Did you mean {lowered[close[0]]}?" if close else ""
-
-
-# reading -------------------------------------------------------------------------------------------------------------
 
 
 def require_regular(path: Path | str) -> None:
@@ -151,9 +147,6 @@ def join(path: str, name: str) -> str:
     return f"{path}.{name}" if path else name
 
 
-# overriding ----------------------------------------------------------------------------------------------------------
-
-
 def is_component(node: Any) -> bool:
     """Return True for a node that names its class."""
     return isinstance(node, Mapping) and "class_path" in node
@@ -195,9 +188,6 @@ def _set(node: Tree, path: list[str], value: Any) -> None:
             _set(current, str(name).split("."), inner)
     else:
         node[key] = value
-
-
-# identity ------------------------------------------------------------------------------------------------------------
 
 
 def canonical(value: Any) -> str:

@@ -113,9 +113,8 @@ def download_hint(path: str) -> str:
 def download_to(name: str, into: Path, source: Path | None = None, unlike: bool = False) -> list[Path]:
     """Put the files of a dataset into `into/NAME`; returns those written, the others being present already.
 
-    Nothing is written unless all files can be. They are copied from `source`, a folder that has them in itself or in a
-    folder of that name, or else downloaded; `unlike` takes files of other checksums from it. Raises InputError where a
-    file cannot be had, is not what is expected, or another is in its place.
+    Nothing is written unless all files can be. They are copied from `source`, a folder that has them in itself or in
+    one of the dataset's name, or downloaded; `unlike` takes files of other checksums from it. Raises InputError else.
     """
     if name not in DATASETS:
         raise InputError(f"no data {name!r}.{nearest(name, list(DATASETS))} Choose from {', '.join(DATASETS)}")

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import tokenizers
 
-from lm.config.fingerprint import OURS
 from lm.config.fingerprint import fingerprint as code_fingerprint
+from lm.config.imported import OURS
 from lm.config.tree import run_id
 from lm.data import cache
 from lm.data.cache import DamageError, stored_array, stored_json, write_array

@@ -55,10 +55,9 @@ class Loop:
         with quiet():
             self.trainer = built.run.trainer(Recorder(Path(), self.data))
         self.model = set_attention_impl(built.model(), self.trainer.attention)
-        settings = cell.config["trainer"]
-        self.optimizer, _ = built.run.optim.build(
-            self.model.parameters(), settings["max_steps"], tables(self.model), self.model.map_rate
-        )
+        settings, parameters = cell.config["trainer"], self.model.parameters()
+        steps, rate = settings["max_steps"], self.model.map_rate
+        self.optimizer, _ = built.run.optim.build(parameters, steps, tables(self.model), rate)
         self.batches = settings["max_steps"] * settings["accumulate_grad_batches"]
 
     def step(self, batch: Batch) -> float:
@@ -72,15 +71,6 @@ class Loop:
         self.optimizer.zero_grad()
         return time.monotonic() - start
 
-    def evaluation(self) -> tuple[float, int]:
-        """Return the seconds of an evaluation batch, and the number of batches of the validation split."""
-        batches = self.data.evaluation_batches("validation")
-        batch = next(iter(batches))
-        start = time.monotonic()
-        with torch.inference_mode(), self.trainer.precision_plugin.val_step_context():
-            self.model(*batch.inputs)
-        return time.monotonic() - start, len(batches)
-
 
 def step_seconds(cell: Cell, threads: int) -> tuple[float, float, int]:
     """Return the seconds of a training batch and of an evaluation batch, and the number of the latter."""
@@ -91,8 +81,13 @@ def step_seconds(cell: Cell, threads: int) -> tuple[float, float, int]:
             seconds.append(loop.step(batch))
             if sum(seconds) > SECONDS_TO_MEASURE and len(seconds) > 1:
                 break
-        step = sorted(seconds[1:] or seconds)[len(seconds[1:]) // 2]
-        return step, *loop.evaluation()
+        batches = loop.data.evaluation_batches("validation")
+        batch = next(iter(batches))
+        start = time.monotonic()
+        with torch.inference_mode(), loop.trainer.precision_plugin.val_step_context():
+            loop.model(*batch.inputs)
+        evaluation = time.monotonic() - start
+        return sorted(seconds[1:] or seconds)[len(seconds[1:]) // 2], evaluation, len(batches)
 
 
 def step_rate(cell: Cell, threads: int, seconds: float, begin: Callable[[], object]) -> float:
@@ -110,34 +105,24 @@ def step_rate(cell: Cell, threads: int, seconds: float, begin: Callable[[], obje
 
 
 class Stopwatch:
-    """Seconds of an optimiser step by cell, timed once and cached in a file, so that a plan is reproducible.
-
-    Args:
-        path: of the file; steps are timed on one thread.
-    """
+    """Seconds of an optimiser step by cell on one thread, cached in a file, so that a plan is reproducible."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def __call__(self, cell: Cell) -> float:
-        """Return the seconds of an optimiser step of a cell, timed once."""
-        seconds_by_cell = self._read()
-        if cell.id not in seconds_by_cell:
-            seconds_by_cell[cell.id] = (
-                step_seconds(cell, threads=1)[0] * cell.config["trainer"]["accumulate_grad_batches"]
-            )
-            write_atomic(self.path, to_json(SECONDS.stamped({"seconds": seconds_by_cell})))
-        return seconds_by_cell[cell.id]
-
-    def _read(self) -> dict[str, float]:
-        """Read the seconds by cell; the oldest files hold nothing else. Raises InputError for a damaged one."""
+        """Return the seconds of an optimiser step of a cell, timed once. Raises InputError for a damaged file."""
         content = read_json(self.path) if self.path.is_file() else {}
-        if isinstance(content, dict) and "format" not in content:
+        if isinstance(content, dict) and "format" not in content:  # the oldest files hold the seconds alone
             content = SECONDS.stamped({"seconds": content})
         seconds = SECONDS.read(content, self.path).get("seconds")
         if not isinstance(seconds, dict) or not all(is_number(value) and value > 0 for value in seconds.values()):
             raise InputError(f"{self.path}: is damaged; delete it, and steps are timed anew")
-        return dict(seconds)
+        if cell.id not in seconds:
+            batches = cell.config["trainer"]["accumulate_grad_batches"]
+            seconds = {**seconds, cell.id: step_seconds(cell, threads=1)[0] * batches}
+            write_atomic(self.path, to_json(SECONDS.stamped({"seconds": seconds})))
+        return float(seconds[cell.id])
 
 
 def seconds_per_cell(
@@ -150,9 +135,8 @@ def seconds_per_cell(
         done = [p.cell.id for p in by_arm[arm] if store.finished(p.cell.id)]
         costs = [record["cost"] for record in map(store.record, done) if record["status"] == "ok"]
         if costs:
-            seconds_by_arm[arm] = sum(
-                (c["train_seconds"] or 0.0) + (c["evaluation_seconds"] or 0.0) for c in costs
-            ) / len(costs)
+            seconds = [(c["train_seconds"] or 0.0) + (c["evaluation_seconds"] or 0.0) for c in costs]
+            seconds_by_arm[arm] = sum(seconds) / len(seconds)
         else:
             unknown[arm] = cell
     return seconds_by_arm | judged_seconds(unknown, threads)
@@ -162,22 +146,15 @@ def judged_seconds(cells: Mapping[str, Cell], threads: int) -> dict[str, float]:
     """Time the cells of some arms, from the cheapest to the dearest, and interpolate the others."""
     if not cells:  # each arm has finished ones
         return {}
-    work = {arm: _operations(cell) for arm, cell in cells.items()}
+    work = {}  # approximate operations of training: six per parameter and token without a count of FLOPs
+    for arm, cell in cells.items():
+        counts, steps = sizes(cell), int(cell.config["trainer"]["max_steps"])
+        work[arm] = (counts.flops_per_token or 6 * counts.parameters) * counts.tokens_per_step * steps
     ordered = sorted(cells, key=work.__getitem__)
     indices = np.linspace(0, len(ordered) - 1, min(len(ordered), TIMED)).round().astype(int).tolist()
     timed = {ordered[index]: measured_seconds(cells[ordered[index]], threads) for index in indices}
     between = np.interp([work[arm] for arm in ordered], [work[arm] for arm in timed], list(timed.values())).tolist()
     return dict(zip(ordered, between, strict=True)) | timed
-
-
-def _operations(cell: Cell) -> float:
-    """Return the approximate operations of training: six per parameter and token without a count of FLOPs."""
-    counts = sizes(cell)
-    return (
-        (counts.flops_per_token or 6 * counts.parameters)
-        * counts.tokens_per_step
-        * int(cell.config["trainer"]["max_steps"])
-    )
 
 
 def wall_seconds(seconds: list[float], workers: int) -> float:
@@ -210,10 +187,6 @@ def advice(cells: Sequence[Cell], threads: int) -> str | None:
     """Return a line for a plan if the reduced precision of its cells does not pay, None otherwise.
 
     The last cell is timed, of a ladder one of the largest. Nothing is timed if cells differ in their precision.
-
-    Args:
-        cells: to be trained on this machine.
-        threads: of a training process.
     """
     if (name := reduced_in(cells)) is None:
         return None

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Self
 from lm.config.plain import shown
 from lm.config.tree import InputError
 from lm.execution.machine import threads_each
-from lm.store.lease_holder import Holder, LeaseMonitor
+from lm.store.leases import Holder, LeaseMonitor
 from lm.store.locks import LogLine, to_stderr
 from lm.store.record import Record
 from lm.store.store import Store
@@ -255,10 +255,7 @@ class Executor(ABC):
         return holder
 
     def result(self, handle: Handle) -> Record | None:
-        """Return the record of a cell that has ended, once its files are in the store.
-
-        Call it once for each `Ended`. None if the cell was pruned, interrupted or locked elsewhere, even if the store
-        has an older record of it.
+        """Return the record of a cell, once for each `Ended`; None if it has no new one, whatever is in the store.
 
         Raises:
             KeyError: for a cell that has not ended, or whose record was returned before.
@@ -267,10 +264,7 @@ class Executor(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """End all training within seconds; the cells can be resumed.
-
-        No events follow. A second call does nothing.
-        """
+        """End all training within seconds; cells can be resumed. No events follow, and a second call does nothing."""
 
     def __enter__(self) -> Self:
         return self

@@ -48,11 +48,7 @@ class ExecutorSpec:
 
 
 def parse_executor(value: object, where: str = "--executor") -> ExecutorSpec:
-    """Parse the text of an executor and check that its package is installed.
-
-    Args:
-        value: as on a command line.
-        where: name of the option or argument, for messages.
+    """Parse the text of an executor, named `where` in messages, and check that its package is installed.
 
     Raises:
         InputError: if there is no such executor or option, or its package is not installed.
@@ -60,10 +56,8 @@ def parse_executor(value: object, where: str = "--executor") -> ExecutorSpec:
     text = value if isinstance(value, str) else ""
     name, _, rest = text.partition(":")
     if name not in EXECUTORS:
-        wrong = shown(name if text else value)
-        raise InputError(
-            f"{where}: no executor {wrong}.{nearest(name, list(EXECUTORS))} Choose from {', '.join(EXECUTORS)}"
-        )
+        choices = f"{nearest(name, list(EXECUTORS))} Choose from {', '.join(EXECUTORS)}"
+        raise InputError(f"{where}: no executor {shown(name if text else value)}.{choices}")
     if text == LOCAL:  # has nothing to check
         return ExecutorSpec(LOCAL)
     executor = ExecutorSpec(name).executor
@@ -72,7 +66,22 @@ def parse_executor(value: object, where: str = "--executor") -> ExecutorSpec:
         if not HOST_PORT.fullmatch(rest[2:]):
             raise InputError(f"{where} {text}: expected {name}://HOST:PORT, as in {name}://head.example:10001")
     else:
-        options = _parse_options(executor.options, rest, f"{where} {name}")
+        options = {}
+        for part in rest.split(",") if rest else ():
+            key, equals, option = (text.strip() for text in part.partition("="))
+            if key not in executor.options:
+                listed = f"Choose from {', '.join(executor.options)}" if executor.options else "It takes none"
+                closest = nearest(key, list(executor.options))
+                raise InputError(f"{where} {name}: no option {shown(key)}.{closest} {listed}")
+            if not equals or not option:
+                raise InputError(f"{where} {name}: {key}: expected {key}=VALUE, {executor.options[key]}")
+            if key in options:
+                raise InputError(f"{where} {name}: {key} is given twice")
+            options[key] = option
+        for key, option in options.items():
+            if not PLAIN.fullmatch(option):
+                expected = executor.options[key]
+                raise InputError(f"{where} {name}: {key}: expected {expected}, found {shown(option)}")
     executor.check_options(options, f"{where} {name}")
     for package in executor.packages(options):
         if importlib.util.find_spec(package) is None:
@@ -80,34 +89,10 @@ def parse_executor(value: object, where: str = "--executor") -> ExecutorSpec:
     return ExecutorSpec(name, options)
 
 
-def _parse_options(choices: Mapping[str, str], text: str, where: str) -> dict[str, str]:
-    """Parse KEY=VALUE,KEY=VALUE."""
-    options: dict[str, str] = {}
-    for part in text.split(",") if text else ():
-        key, equals, value = part.partition("=")
-        key, value = key.strip(), value.strip()
-        if key not in choices:
-            listed = f"Choose from {', '.join(choices)}" if choices else "It takes none"
-            raise InputError(f"{where}: no option {shown(key)}.{nearest(key, list(choices))} {listed}")
-        if not equals or not value:
-            raise InputError(f"{where}: {key}: expected {key}=VALUE, {choices[key]}")
-        if key in options:
-            raise InputError(f"{where}: {key} is given twice")
-        options[key] = value
-    for key, value in options.items():
-        if not PLAIN.fullmatch(value):
-            raise InputError(f"{where}: {key}: expected {choices[key]}, found {shown(value)}")
-    return options
-
-
 def usable(value: object, loggers: Sequence[str], where: str = "--executor", of_loggers: str = "--logger") -> str:
     """Return the executor if it can train the cells, after a check that it can be reached.
 
-    Args:
-        value: as on a command line.
-        loggers: names of the loggers of the runs.
-        where: name of the option or argument of the executor, for messages.
-        of_loggers: name of the option or argument of the loggers.
+    `where` and `of_loggers` name the options or arguments of the executor and the loggers in messages.
 
     Raises:
         InputError: if there is no such executor, it cannot be reached, or it does not support loggers.
@@ -127,11 +112,7 @@ def make_executor(text: str, store: Store, capacity: int, say: LogLine = to_stde
 
 
 def capacity(text: str, cells: int, search: bool = False) -> int | None:
-    """Return how many of these cells the executor trains at a time, None if this machine decides.
-
-    Raises:
-        InputError: if a cluster cannot be reached, or for a `search` that would queue all its trials.
-    """
+    """Return how many of these cells the executor trains at a time, None if this machine decides. Raises InputError."""
     spec = parse_executor(text)
     return spec.executor.default_capacity(spec.options, cells, search)
 

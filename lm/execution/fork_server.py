@@ -18,7 +18,7 @@ from typing import Any
 from lm.config.tree import InputError
 from lm.execution.heartbeat import SlowBlockWarning
 from lm.store.files import temporary_folder
-from lm.store.lease_holder import PARENT_VARIABLE, is_of_exited_process, process_signature
+from lm.store.leases import PARENT_VARIABLE, is_of_exited_process, process_signature
 from lm.store.locks import LogLine
 
 PRELOAD = ["lm.execution.forkserver_preload"]

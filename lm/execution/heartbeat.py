@@ -70,12 +70,8 @@ class SilenceMonitor:
 class SlowBlockWarning:
     """Context manager that warns while a block waits for a process: soon if that is stopped, else after long.
 
-    Args:
-        line: what the block waits for; the reason is appended.
-        say: called with the line, and again each time the wait has lasted three times as long.
-        pid: returns the process number, None before the process exists.
-        clock: seconds since any moment.
-        state: returns the state of a process as Linux reports it.
+    `say` is called with the line and a reason, and again each time the wait has lasted three times as long; `pid`
+    returns the process number, None before the process exists.
     """
 
     def __init__(

@@ -45,7 +45,6 @@ class Attempt:
     """A process and its attempt at a cell.
 
     Args:
-        process: handle of the process.
         pipe: to the process; closed once the process has closed its end, which it does by exiting.
         before: the record that the cell had already.
         stopped: the answer to a validation was to stop.
@@ -93,13 +92,7 @@ class Attempt:
 
 @dataclass(eq=False)
 class LocalJob(Job):
-    """A submitted cell of this executor.
-
-    Args:
-        slot: index among the running cells, which chooses the accelerator.
-        attempt: the last one.
-        servers: fork servers that ended under the cell.
-    """
+    """A submitted cell, with its slot, which chooses the accelerator, and the fork servers that ended under it."""
 
     slot: int = 0
     attempt: Attempt = field(init=False)
@@ -217,7 +210,9 @@ class Local(Executor):
         else:
             job.losses += 1
             if code > 0 or job.losses >= ATTEMPTS:
-                cause, trace = describe_exit(code), None
+                hint = "; the machine may have run out of memory" if code == -signal.SIGKILL else ""
+                killed_by = "" if code > 0 else f"process killed by {signal.Signals(-code).name}{hint}"
+                cause, trace = killed_by or f"process ended with exit code {code}", None
                 if attempt.hung is not None:
                     cause, trace = describe_hang(self.store.work(cell.id) / STACK, job.execution.hang_seconds)
                 self._give_up(job, cause, attempt.started, trace)
@@ -226,14 +221,6 @@ class Local(Executor):
             self._start_attempt(job)
         else:
             self._end(job, outcome or Outcome.INTERRUPTED, None, attempt.broken)
-
-
-def describe_exit(code: int) -> str:
-    """Describe the exit of a process from its code."""
-    if code > 0:
-        return f"process ended with exit code {code}"
-    hint = "; the machine may have run out of memory" if code == -signal.SIGKILL else ""
-    return f"process killed by {signal.Signals(-code).name}{hint}"
 
 
 def describe_hang(path: Path, seconds: float) -> tuple[str, str | None]:
@@ -249,12 +236,7 @@ def describe_hang(path: Path, seconds: float) -> tuple[str, str | None]:
 
 
 class RemoteWorker(Local):
-    """Trainer of one cell on the machine of a worker, as `Local` trains it, whose events are messages too.
-
-    Args:
-        store: where the cell is trained into.
-        name: of the cell in lines for the user, which every event has already.
-    """
+    """Trainer of one cell on another machine, as `Local` trains it, whose events are messages with the cell's name."""
 
     def __init__(self, store: Store, name: str) -> None:
         super().__init__(store, 1, lambda line: self.messages.append(("waiting", line.removeprefix(f"{name}: "))))
@@ -307,7 +289,10 @@ def train_one(pipe: Connection, cell: Cell, store: Store, execution: Execution, 
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
     sys.modules["__main__"].__spec__ = None
-    if slot is not None and (devices := accelerators_visible()):
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")  # the devices are counted without starting CUDA in this process
+    if named is None:
+        named = ",".join(map(str, range(len(list(Path("/proc/driver/nvidia/gpus").glob("*"))))))
+    if slot is not None and (devices := [name for name in named.split(",") if name.strip()]):
         os.environ["CUDA_VISIBLE_DEVICES"] = devices[slot % len(devices)]
     # Lightning starts the other processes of a multi-device cell with this process's command line.
     work = store.work(cell.id)
@@ -349,11 +334,3 @@ def train_one(pipe: Connection, cell: Cell, store: Store, execution: Execution, 
             raise
         tell("disk", error_of_disk.errno, error_of_disk.strerror, error_of_disk.filename)
         os._exit(0)  # nothing may be written any more, not even what a buffer holds
-
-
-def accelerators_visible() -> list[str]:
-    """Return the names of the CUDA devices that this process may use, without starting CUDA in it."""
-    named = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if named is not None:
-        return [name for name in named.split(",") if name.strip()]
-    return [str(index) for index in range(len(list(Path("/proc/driver/nvidia/gpus").glob("*"))))]

@@ -76,12 +76,7 @@ def require_run_settings(
 ) -> None:
     """Check the folder, workers, checkpoint interval and time limit of a command. Raises InputError.
 
-    Args:
-        out: folder of cells and reports.
-        checkpoint_seconds: seconds between checkpoints.
-        workers: cells trained at a time, None for the default.
-        hang_minutes: minutes without a heartbeat after which a cell is ended; 0 for never.
-        called: returns the name of an argument in messages.
+    `called` returns the name of an argument in messages.
     """
     require_place(out, called("out"), folder=True)
     if os.path.islink(out / "cells"):  # better now than when the report is refused after training

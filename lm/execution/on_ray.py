@@ -71,9 +71,7 @@ class OnRay(Job):
 
     Args:
         lock: the cell's lock, None until it is held.
-        attempt: number of the attempt.
         task: Ray's reference to the result of the task, None while there is none.
-        has_started: the task has started on a node.
         early: tasks lost before they had started.
         sent_files: references to pieces that the task may still fetch.
     """
@@ -88,14 +86,7 @@ class OnRay(Job):
 
 
 class Ray(Executor):
-    """Executor of tasks on the nodes of a Ray cluster.
-
-    Args:
-        store: of the cells.
-        capacity: cells at a time.
-        say: called with a line when the submission of a cell is delayed.
-        options: address of the cluster, or memory of one to be started, which has a core for each thread.
-    """
+    """Executor of tasks on the nodes of a Ray cluster, or of one to be started with a core for each thread."""
 
     package = "ray"
     options: ClassVar[Mapping[str, str]] = {
@@ -171,8 +162,14 @@ class Ray(Executor):
 
     @classmethod
     def check_reachable(cls, options: Mapping[str, str], where: str) -> None:
-        """Raise InputError if the cluster does not answer."""
-        reach(options.get("address"), where)
+        """Check that something listens at the address of the cluster, as Ray would wait long. Raises InputError."""
+        address = options.get("address", "auto")
+        if address != "auto":
+            host, _, port = address.removeprefix("ray://").rpartition(":")
+            try:
+                socket.create_connection((host, int(port)), REACH_SECONDS).close()
+            except (OSError, OverflowError, UnicodeError) as error:
+                raise InputError(f"{where}: {address} cannot be reached ({error}); is the cluster up?") from None
 
     @classmethod
     def threads_each(cls, options: Mapping[str, str], workers: int) -> int:
@@ -267,11 +264,21 @@ class Ray(Executor):
                 delete_other_files(work, names)
             write_files(files, work)
             for message in messages:
-                if message[0] == "ended":
-                    job.task = None
-                    self._on_end_message(job, Outcome(message[1]), message[2], message[3])
-                    return
-                self._on_message(job, message)
+                if message[0] != "ended":
+                    self._on_message(job, message)
+                    continue
+                job.task, job.step, outcome, broken = None, max(job.step, message[2]), Outcome(message[1]), message[3]
+                if outcome in (Outcome.RECORDED, Outcome.LOST):
+                    self.store.complete(job.cell.id)
+                    self._end(job, outcome, self.store.record(job.cell.id))
+                elif outcome is Outcome.PRUNED:
+                    self.store.drop(job.cell.id)
+                    self._end(job, outcome)
+                elif outcome is Outcome.LOCKED_ELSEWHERE or (broken is None and job.cancelled is None):
+                    self._on_task_lost(job, "what trained it was ended from outside")
+                else:
+                    self._end(job, outcome, broken=OSError(*broken) if broken else None)
+                return
         except LostError as error:  # this process was stopped for long, and another has the cell
             self._on_message(job, ("waiting", str(error)))
             self._end(job, Outcome.LOCKED_ELSEWHERE)
@@ -279,21 +286,6 @@ class Ray(Executor):
             if (broken := disk_error(error)) is None:
                 raise
             self._end(job, Outcome.INTERRUPTED, broken=broken)
-
-    def _on_end_message(self, job: OnRay, outcome: Outcome, step: int, broken: tuple[int, str, str] | None) -> None:
-        """Handle the end of a cell, whose files are here."""
-        cell = job.cell.id
-        job.step = max(job.step, step)
-        if outcome in (Outcome.RECORDED, Outcome.LOST):
-            self.store.complete(cell)
-            self._end(job, outcome, self.store.record(cell))
-        elif outcome is Outcome.PRUNED:
-            self.store.drop(cell)
-            self._end(job, outcome)
-        elif outcome is Outcome.LOCKED_ELSEWHERE or (broken is None and job.cancelled is None):
-            self._on_task_lost(job, "what trained it was ended from outside")
-        else:
-            self._end(job, outcome, broken=OSError(*broken) if broken else None)
 
     def _check_task(self, job: OnRay) -> None:
         """Handle the error of a task that is over; one without an error has sent its last letter before."""
@@ -348,11 +340,7 @@ _folder: list[str] = []
 
 
 def connect(options: Mapping[str, str], cpus: int) -> None:
-    """Connect to a cluster unless connected, or start one with so many cores on this machine.
-
-    Raises:
-        InputError: if there is none at the address, or it cannot be started.
-    """
+    """Connect to a cluster unless connected, or start one with so many cores here. Raises InputError on failure."""
     if not _users[0] and ray.is_initialized():  # a connection that is not ours
         return
     _users[0] += 1
@@ -369,7 +357,7 @@ def connect(options: Mapping[str, str], cpus: int) -> None:
             own: Any = {"num_cpus": cpus, "object_store_memory": memory, "_temp_dir": _folder[0]}
             own["include_dashboard"] = False
         else:
-            reach(address)
+            Ray.check_reachable(options, "--executor ray")
             own = {}
         ray.init(address=address or "local", log_to_driver=False, logging_level=logging.ERROR, **own)
     except BaseException as error:
@@ -393,14 +381,3 @@ def disconnect() -> None:
         for folder in _folder:
             shutil.rmtree(folder, ignore_errors=True)
         _folder.clear()
-
-
-def reach(address: str | None, where: str = "--executor ray") -> None:
-    """Check that something listens at the address of a cluster, as Ray would wait long. Raises InputError."""
-    if address is None or address == "auto":
-        return
-    host, _, port = address.removeprefix("ray://").rpartition(":")
-    try:
-        socket.create_connection((host, int(port)), REACH_SECONDS).close()
-    except (OSError, OverflowError, UnicodeError) as error:
-        raise InputError(f"{where}: {address} cannot be reached ({error}); is the cluster up?") from None

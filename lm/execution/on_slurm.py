@@ -1,25 +1,33 @@
 """Executor of a SLURM cluster, by submitit: one job a cell, submitted as arrays. All machines share the results.
 
-A job trains into the results folder as `local` would, and holds the cell's lock there. Messages and answers are in
-OUT/cells/.slurm-*/, which only its owner may read: submitit keeps pickles there.
+A job trains into the results folder as `local` would, and holds the cell's lock there. submitit pickles a `SlurmTask`,
+which is two strings. All else is JSON beside it: the order, the messages of the job, one a line, and the answers to
+them, in OUT/cells/.slurm-*/, which only its owner may read.
 """
 
 import contextlib
+import json
+import os
 import re
 import shutil
+import signal
 import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
 from lm.config.plain import shown
 from lm.config.tree import InputError
-from lm.execution.executor import Executor, Handle, Job, Outcome, require_whole
+from lm.data.tokens import TextStats
+from lm.execution.executor import CANCEL, Executor, Handle, Job, Outcome, require_whole
+from lm.execution.local import RemoteWorker
 from lm.execution.machine import env_threads
-from lm.execution.slurm_job import ANSWERS, MESSAGES, ORDER, FileMailbox, SlurmTask, send, write_order
+from lm.store.files import read_json, to_json, write_atomic
+from lm.store.formats import CELL
 from lm.store.locks import LogLine, to_stderr
 from lm.store.store import Store
 from lm.training.cell import Cell
@@ -61,19 +69,53 @@ STATES = {
 COMMAND_SECONDS = 60.0
 """Time limit of a command of SLURM."""
 
+LISTEN_SECONDS = 1.0
+"""Time between two reads of the answers."""
+
+PATIENCE = 100.0
+"""Seconds that a job waits for the signal after the end of its training: in a preemption, SIGTERM comes first."""
+
+ORDER, MESSAGES, ANSWERS = ".json", ".told", ".answers"
+"""Suffixes of the files of a cell in the folder of its executor."""
+
+SCHEDULER = ("SLURM_", "SUBMITIT_")
+"""Prefixes of variables that are hidden from the processes of a cell: Lightning would take the job for its own."""
+
 TIME = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", re.ASCII)
 SBATCH = "as sbatch takes it"
 
 
+class FileMailbox:
+    """Reader of the JSON lines that another process appends to a file; an incomplete line is left for later."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.read = 0
+
+    def new(self) -> list[Any]:
+        """Return the messages since the last call."""
+        try:
+            with self.path.open("rb") as file:
+                file.seek(self.read)
+                text = file.read()
+        except FileNotFoundError:
+            return []
+        complete = text[: text.rfind(b"\n") + 1]
+        self.read += len(complete)
+        return [json.loads(line) for line in complete.splitlines()]
+
+
+def send(path: Path, message: Any) -> None:
+    """Append a line of JSON and sync it to disk, as another machine reads it."""
+    with path.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(message) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
 @dataclass(eq=False)
 class OnSlurm(Job):
-    """A submitted cell of this executor.
-
-    Args:
-        job: submitit's, None until it is submitted.
-        over: when the job ended without reporting an outcome, by the monotonic clock.
-        state: last state of the job, as SLURM calls it.
-    """
+    """A submitted cell, submitit's job, and when that was `over` without an outcome, by the monotonic clock."""
 
     job: Any = None
     mail: FileMailbox | None = None
@@ -82,14 +124,7 @@ class OnSlurm(Job):
 
 
 class Slurm(Executor):
-    """Executor of jobs of a SLURM cluster.
-
-    Args:
-        store: where the cells are trained into, on a disk that all machines see.
-        capacity: cells at a time, in the queue or at work.
-        say: called with a line when the submission of a cell is delayed.
-        options: values of `options` by name.
-    """
+    """Executor of jobs of a SLURM cluster, all of whose machines see the store; `capacity` includes queued jobs."""
 
     package = "submitit"
     options: ClassVar[Mapping[str, str]] = {
@@ -111,23 +146,38 @@ class Slurm(Executor):
         super().__init__(store, capacity, say, options)
         store.cells.mkdir(parents=True, exist_ok=True)
         self.folder = Path(tempfile.mkdtemp(prefix=".slurm-", dir=store.cells.resolve()))  # for its owner alone
-        self.last_query = 0.0
-        self.late = 0.0 if self.settings.get("executor") == "local" else LATE_SECONDS
-        self.every = 0.5 if not self.late else STATE_SECONDS
+        self.failed, self.last_query, self.real = False, 0.0, self.settings.get("executor", "slurm") == "slurm"
+        self.late, self.every = (LATE_SECONDS, STATE_SECONDS) if self.real else (0.0, 0.5)
+        chosen = self.settings
+        time_each = minutes(chosen["time"]) if "time" in chosen else MINUTES
+        more: dict[str, Any] = {"gpus_per_node": int(chosen["gpus"])} if "gpus" in chosen else {}
+        if self.real:
+            plain = ("partition", "account", "qos", "constraint", "exclude", "mem")
+            more |= {name: chosen[name] for name in plain if name in chosen}
+            more |= {"job_name": "lm", "nodes": 1, "ntasks_per_node": 1, "array_parallelism": capacity}
+            more |= {"time": time_each, "cpus_per_task": self.threads_each(chosen, capacity)}
+        else:
+            more["timeout_min"] = time_each
         try:
-            threads = self.threads_each(self.settings, capacity)
-            self.queue = Queue(self.settings, self.folder / "submitit", capacity, threads)
-        except BaseException:
+            kind: Any = submitit.SlurmExecutor if self.real else submitit.LocalExecutor
+            self.queue = kind(self.folder / "submitit", max_num_timeout=TIMEOUTS)
+            self.queue.update_parameters(stderr_to_stdout=True, **more)
+        except BaseException as error:
             shutil.rmtree(self.folder, ignore_errors=True)
+            if isinstance(error, RuntimeError):  # SLURM is not available
+                raise InputError(f"--executor slurm: {error}") from None
             raise
-        self.failed = False
 
     def close(self) -> None:
         """Cancel all jobs and remove their folder, unless one failed."""
         jobs = [job.job for job in self.jobs.values() if job.job is not None]
         self.jobs.clear()
-        self.queue.cancel(jobs)
-        self.queue.wait_until_gone(jobs, CLOSE_SECONDS)
+        self._cancel_jobs(jobs)
+        deadline = time.monotonic() + CLOSE_SECONDS
+        while jobs and time.monotonic() < deadline:
+            states = self._states(jobs)
+            jobs = [job for job in jobs if states is None or states[job.job_id] in STATES]
+            time.sleep(0.1 if not self.real else 1.0)
         if not self.failed:  # the output of the jobs tells why
             shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -179,7 +229,7 @@ class Slurm(Executor):
             time.sleep(min(READ_SECONDS, max(0.0, deadline - time.monotonic())))
 
     def _submit_jobs(self) -> None:
-        """Submit the cells that have come since the last call, as one array."""
+        """Submit the cells that have come since the last call, as one array. Raises InputError if they are refused."""
         waiting = []
         for job in [job for job in self.jobs.values() if job.job is None]:
             if job.cancelled is not None:
@@ -188,19 +238,26 @@ class Slurm(Executor):
             waiting.append(job)
             for suffix in (MESSAGES, ANSWERS):
                 (self.folder / (job.cell.id + suffix)).unlink(missing_ok=True)
-            write_order(self.folder, job.cell, job.execution, self.store.out, job.handle.name)
+            order: dict[str, Any] = {"cell": CELL.stamped(asdict(job.cell)), "execution": asdict(job.execution)}
+            order["name"] = job.handle.name
+            order |= {"out": str(self.store.out.resolve()), "path": [os.path.abspath(folder) for folder in sys.path]}
+            write_atomic(self.folder / (job.cell.id + ORDER), to_json(order))
             job.mail, job.over, job.state = FileMailbox(self.folder / (job.cell.id + MESSAGES)), None, "PENDING"
-        if waiting:
-            submitted = self.queue.submit([SlurmTask(str(self.folder), job.cell.id) for job in waiting])
-            for job, slurm_job in zip(waiting, submitted, strict=True):
-                job.job = slurm_job
+        try:
+            with self.queue.batch() if len(waiting) > 1 else contextlib.nullcontext():
+                submitted = [self.queue.submit(SlurmTask(str(self.folder), job.cell.id)) for job in waiting]
+        except (OSError, subprocess.SubprocessError, submitit.core.utils.FailedJobError) as error:
+            message = " ".join(str(error).split())[:300]
+            raise InputError(f"--executor slurm: the jobs were refused: {message}") from None
+        for job, slurm_job in zip(waiting, submitted, strict=True):
+            job.job = slurm_job
 
     def _query_states(self) -> None:
         """Query the states of the jobs periodically."""
         if time.monotonic() - self.last_query < self.every:
             return
         self.last_query = time.monotonic()
-        if (states := self.queue.states([job.job for job in self.jobs.values()])) is None:
+        if (states := self._states([job.job for job in self.jobs.values()])) is None:
             return
         for job in self.jobs.values():
             state = states[job.job.job_id]
@@ -235,7 +292,7 @@ class Slurm(Executor):
         if job.handle not in self.jobs:
             return
         if job.cancelled is not None and (job.state == "PENDING" or time.monotonic() - job.cancelled > GRACE_SECONDS):
-            self.queue.cancel([job.job])
+            self._cancel_jobs([job.job])
             self._end(job, Outcome.INTERRUPTED)
         elif job.over is not None and time.monotonic() - job.over >= self.late:
             self._read_messages(job)  # its last messages
@@ -256,54 +313,9 @@ class Slurm(Executor):
         for name in (ORDER, MESSAGES, ANSWERS):
             (self.folder / (job.cell.id + name)).unlink(missing_ok=True)
 
+    # jobs of submitit: those of SLURM, or processes of this machine in their place
 
-# jobs of submitit: those of SLURM, or processes of this machine in their place -------------------------------------
-
-
-class Queue:
-    """Queue of jobs that are submitted together as one array.
-
-    Args:
-        options: of the executor.
-        folder: of submitit's files.
-        at_a_time: jobs that run at a time.
-        threads: of a job.
-
-    Raises:
-        InputError: if SLURM is not available.
-    """
-
-    def __init__(self, options: Mapping[str, str], folder: Path, at_a_time: int, threads: int) -> None:
-        self.real = options.get("executor", "slurm") == "slurm"
-        try:
-            kind: Any = submitit.SlurmExecutor if self.real else submitit.LocalExecutor
-            self.executor = kind(folder, max_num_timeout=TIMEOUTS)
-        except RuntimeError as error:
-            raise InputError(f"--executor slurm: {error}") from None
-        time_each = minutes(options["time"]) if "time" in options else MINUTES
-        more: dict[str, Any] = {"gpus_per_node": int(options["gpus"])} if "gpus" in options else {}
-        if self.real:
-            plain = ("partition", "account", "qos", "constraint", "exclude", "mem")
-            more |= {name: options[name] for name in plain if name in options}
-            more |= {"job_name": "lm", "nodes": 1, "ntasks_per_node": 1, "cpus_per_task": threads}
-            more |= {"time": time_each, "array_parallelism": at_a_time}
-        else:
-            more["timeout_min"] = time_each
-        self.executor.update_parameters(stderr_to_stdout=True, **more)
-
-    def submit(self, tasks: Sequence[Any]) -> list[Any]:
-        """Submit tasks and return their jobs. Raises InputError if SLURM refuses them."""
-        try:
-            if len(tasks) == 1:
-                return [self.executor.submit(tasks[0])]
-            with self.executor.batch():
-                jobs = [self.executor.submit(task) for task in tasks]
-            return jobs
-        except (OSError, subprocess.SubprocessError, submitit.core.utils.FailedJobError) as error:
-            message = " ".join(str(error).split())[:300]
-            raise InputError(f"--executor slurm: the jobs were refused: {message}") from None
-
-    def states(self, jobs: Sequence[Any]) -> dict[str, str] | None:
+    def _states(self, jobs: Sequence[Any]) -> dict[str, str] | None:
         """Return the state of each job by its id, `GONE` for an unknown one; None if SLURM does not answer."""
         if not self.real:
             processes = {job.job_id: job._process for job in jobs}
@@ -317,7 +329,7 @@ class Queue:
         states = dict(line.strip().split("|", 1) for line in done.stdout.splitlines() if "|" in line)
         return {job.job_id: states.get(job.job_id, "GONE") for job in jobs}
 
-    def cancel(self, jobs: Sequence[Any]) -> None:
+    def _cancel_jobs(self, jobs: Sequence[Any]) -> None:
         """Cancel jobs, pending and running ones."""
         if self.real and jobs:
             with contextlib.suppress(OSError, subprocess.SubprocessError):
@@ -326,14 +338,6 @@ class Queue:
         elif jobs:
             for job in jobs:
                 job.cancel(check=False)
-
-    def wait_until_gone(self, jobs: Sequence[Any], seconds: float) -> None:
-        """Wait until jobs have ended, at most so many seconds."""
-        deadline = time.monotonic() + seconds
-        while jobs and time.monotonic() < deadline:
-            states = self.states(jobs)
-            jobs = [job for job in jobs if states is None or states[job.job_id] in STATES]
-            time.sleep(0.1 if not self.real else 1.0)
 
 
 def minutes(text: str, where: str = "--executor slurm") -> int:
@@ -348,3 +352,77 @@ def minutes(text: str, where: str = "--executor slurm") -> int:
     if seconds <= 0:
         raise InputError(f"{where}: time: expected more than nothing, found {shown(text)}")
     return -(-seconds // 60)
+
+
+# in the job -----------------------------------------------------------------------------------------------------------
+
+
+class SlurmTask:
+    """Task that submitit pickles: the folder of an executor, and the id of the cell.
+
+    Called in the job. A preempted job is submitted again as it is, and the cell resumes from its checkpoint.
+    """
+
+    def __init__(self, folder: str, cell: str) -> None:
+        self.folder, self.cell = folder, cell
+
+    def __call__(self) -> str:
+        """Train the cell on the machine of the job, and return how it ended."""
+        return run_order(Path(self.folder), self.cell)
+
+    def checkpoint(self) -> Any:
+        """Return the task that SLURM queues again after a preemption."""
+        return submitit.helpers.DelayedSubmission(self)
+
+
+def run_order(folder: Path, cell_id: str) -> str:
+    """Train the cell of an order, report its messages, and return how it ended.
+
+    Raises:
+        RuntimeError: if something outside has ended the training.
+    """
+    path = folder / (cell_id + ORDER)
+    order = read_json(path)
+    sys.path += [entry for entry in order["path"] if entry not in sys.path]
+    described = CELL.read(order["cell"], path)
+    cell = Cell(described["config"], TextStats(**described["facts"]), described["id"])
+    execution = Execution(**order["execution"])
+    messages_path, answers = folder / (cell_id + MESSAGES), FileMailbox(folder / (cell_id + ANSWERS))
+    cancelled = CANCEL in answers.new()  # other answers belong to an earlier attempt
+    if execution.threads is not None:
+        os.environ["OMP_NUM_THREADS"] = str(execution.threads)
+    with RemoteWorker(Store(Path(order["out"])), order["name"]) as worker:
+        try:
+            with hidden_scheduler():
+                worker.submit(cell, execution, order["name"])
+            if cancelled:
+                worker.answer(CANCEL)
+            while True:
+                for message in worker.take_messages(0.0 if worker.awaits_answer else LISTEN_SECONDS):
+                    end = message[1] if message[0] == "ended" else None
+                    if end == Outcome.INTERRUPTED.value and message[3] is None and not cancelled:
+                        time.sleep(PATIENCE)
+                        raise RuntimeError("what trained the cell was ended from outside")
+                    send(messages_path, message)
+                    if end is not None:
+                        return str(end)
+                for answer in answers.new():
+                    cancelled = cancelled or answer == CANCEL
+                    worker.answer(answer)
+                if worker.awaits_answer:
+                    time.sleep(0.1)
+        except InputError as error:
+            send(messages_path, ("waiting", str(error)))
+            raise
+
+
+@contextlib.contextmanager
+def hidden_scheduler() -> Iterator[None]:
+    """Hide the variables of the scheduler from child processes, and block the signal that is meant for the job."""
+    hidden = {name: os.environ.pop(name) for name in list(os.environ) if name.startswith(SCHEDULER)}
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR2})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        os.environ.update(hidden)

@@ -30,33 +30,19 @@ def outcome_line(record: Ending | None, store: Store | None = None) -> str:
 class Display(Watcher):
     """Progress of `total` cells with an estimate of the time left, from the speed so far.
 
-    Args:
-        total: cells to train.
-        workers: cells trained at a time.
-        store: of the cells.
-        expected: expected seconds of a cell by arm, as far as known.
+    `workers` are trained at a time, and `expected` holds the seconds of a cell by arm, where they can be estimated.
     """
 
     def __init__(
         self, total: int, workers: int, store: Store | None = None, expected: dict[str, float] | None = None
     ) -> None:
         self.console = Console(stderr=True)
-        self.total = total
-        self.workers = workers
-        self.store = store
-        self.expected = dict(expected or {})
+        self.total, self.workers, self.store, self.expected = total, workers, store, dict(expected or {})
         self.done = 0
-        self.last_line = time.monotonic()
-        self.last_draw = -DRAW_SECONDS
-        self.bars = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[note]}"),
-            console=self.console,
-            transient=True,
-            disable=not self.console.is_terminal,
-        )
+        self.last_line, self.last_draw = time.monotonic(), -DRAW_SECONDS
+        columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[note]}")
+        disable = not self.console.is_terminal
+        self.bars = Progress(*columns, console=self.console, transient=True, disable=disable)
         self.overall = self.bars.add_task("cells", total=total, note="")
         self.tasks: dict[int, TaskID] = {}
 
@@ -93,13 +79,8 @@ class Display(Watcher):
             if cell.slot not in self.tasks:
                 self.tasks[cell.slot] = self.bars.add_task("", note="")
             loss = f"loss {cell.loss:z.3f}" if cell.step else "starting"
-            self.bars.update(
-                self.tasks[cell.slot],
-                description=cell.planned.name,
-                completed=cell.step,
-                total=cell.steps or None,
-                note=loss,
-            )
+            bar, total = self.tasks[cell.slot], cell.steps or None
+            self.bars.update(bar, description=cell.planned.name, completed=cell.step, total=total, note=loss)
         if not self.console.is_terminal and time.monotonic() - self.last_line > LINE_SECONDS:
             self.last_line = time.monotonic()
             at = ", ".join(f"{r.planned.name} at {r.step}/{r.steps}" for r in running)
@@ -111,12 +92,8 @@ class Display(Watcher):
             self.done += 1
             if record["status"] == "ok":
                 self.expected[planned.arm] = seconds
-        self.console.print(
-            f"[{self.done}/{self.total}] {planned.name}: {outcome_line(record, self.store)} ({duration(seconds)})",
-            highlight=False,
-            markup=False,
-            soft_wrap=True,
-        )
+        outcome = f"{outcome_line(record, self.store)} ({duration(seconds)})"
+        self.on_waiting(f"[{self.done}/{self.total}] {planned.name}: {outcome}")
 
     def on_waiting(self, line: str) -> None:
         """Print a line on what the command waits for."""
@@ -125,25 +102,22 @@ class Display(Watcher):
     def on_settled(self, name: str, outcome: str, cells: int) -> None:
         """Print the outcome of cells that were not trained here."""
         self.done += cells
-        line = f"[{self.done}/{self.total}] {name}: {outcome}"
-        self.console.print(line, highlight=False, markup=False, soft_wrap=True)
+        self.on_waiting(f"[{self.done}/{self.total}] {name}: {outcome}")
 
 
 def step_lines() -> Callable[[int, int, float], None]:
     """Return a function that prints the progress of one run, at most a line a second and always the last."""
-    console, last_line = Console(stderr=True), [-1.0]
-    first: list[tuple[int, float]] = []  # a resumed run does not begin at step 0
+    console, last_line = Console(stderr=True), -1.0
+    first: tuple[int, float] | None = None  # a resumed run does not begin at step 0
 
     def report(step: int, steps: int, loss: float) -> None:
+        nonlocal first, last_line
         now = time.monotonic()
-        if not first:
-            first.append((step, now))
-        if now - last_line[0] < 1 and step < steps:
-            return
-        last_line[0] = now
-        done, since = first[0]
-        left = f", about {duration((now - since) / (step - done) * (steps - step))} left" if step > done else ""
-        text = f"step {step}/{steps}: training loss {loss:z.4f}{left}"
-        console.print(text, highlight=False, soft_wrap=True)
+        first = first or (step, now)
+        if now - last_line >= 1 or step >= steps:
+            last_line, (done, since) = now, first
+            left = f", about {duration((now - since) / (step - done) * (steps - step))} left" if step > done else ""
+            text = f"step {step}/{steps}: training loss {loss:z.4f}{left}"
+            console.print(text, highlight=False, soft_wrap=True)
 
     return report

@@ -53,14 +53,9 @@ Letter = tuple[int, list[Message], dict[str, bytes], list[str] | None]
 
 @dataclass(frozen=True)
 class Order:
-    """A cell with all that a node needs to train it.
+    """A cell with all that a node needs to train it: files of the prepared text and of an earlier attempt, and code.
 
-    Args:
-        attempt: number of the attempt at the cell, unique within an executor.
-        name: of the cell in lines for the user.
-        text: files of the prepared text.
-        work: files of an earlier attempt.
-        code: user modules by name, each with the name and content of its file.
+    The code is the user modules by name, each with the name and content of its file.
     """
 
     attempt: int

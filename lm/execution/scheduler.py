@@ -21,8 +21,7 @@ from lm.execution.executor import (
 )
 from lm.execution.signal_handling import deferred_interrupts, raise_if_interrupted
 from lm.store import locks
-from lm.store.lease_holder import Holder
-from lm.store.leases import LostError
+from lm.store.leases import Holder, LostError
 from lm.store.locks import UNKNOWN_HOLDER, BackoffReporter
 from lm.store.record import Ending
 from lm.training.cell import Cell
@@ -37,14 +36,7 @@ LOOK_SECONDS = 2.0
 
 @dataclass(frozen=True)
 class Planned:
-    """A cell with its position in an experiment or a search.
-
-    Args:
-        arm: name of the arm or the trial.
-        seed: of the cell.
-        cell: to be trained.
-        called: experiment/arm/seed, the name on command lines and in loggers.
-    """
+    """A cell of an arm or a trial; it is `called` experiment/arm/seed on command lines and in loggers."""
 
     arm: str
     seed: int
@@ -87,12 +79,7 @@ class CellQueue:
 
 
 class StaticQueue(CellQueue):
-    """Queue of cells that are known beforehand, in their order.
-
-    Args:
-        cells: in their order.
-        manifest: file in the folder of their experiment that the report needs, None if there is none.
-    """
+    """Queue of cells in their order; `manifest` is the file in the folder of their experiment that the report needs."""
 
     def __init__(self, cells: Sequence[Planned], manifest: Path | None = None) -> None:
         self.cells, self.manifest = deque(cells), manifest
@@ -117,14 +104,7 @@ class StaticQueue(CellQueue):
 
 @dataclass
 class Running:
-    """A running cell.
-
-    Args:
-        planned: the cell.
-        slot: index among the running cells, the lowest that was free.
-        step: last optimiser step reported, of `steps`.
-        loss: training loss at that step in nats a token.
-    """
+    """A running cell in the lowest slot that was free, with its last step and its training loss in nats a token."""
 
     planned: Planned
     slot: int

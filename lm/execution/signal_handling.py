@@ -36,8 +36,13 @@ def deferred_interrupts() -> Iterator[None]:
     if before is not signal.default_int_handler or threading.current_thread() is not threading.main_thread():
         yield
         return
+
+    def record_and_raise(number: int, frame: FrameType | None) -> None:
+        _pressed[0] = True
+        signal.default_int_handler(number, frame)
+
     _pressed[0] = False
-    signal.signal(signal.SIGINT, _record_and_raise)
+    signal.signal(signal.SIGINT, record_and_raise)
     try:
         yield
         raise_if_interrupted()
@@ -50,12 +55,6 @@ def raise_if_interrupted() -> None:
     """Raise KeyboardInterrupt if Ctrl-C was pressed and something swallowed it."""
     if _pressed[0]:
         raise KeyboardInterrupt
-
-
-def _record_and_raise(number: int, frame: FrameType | None) -> None:
-    """Record Ctrl-C and raise KeyboardInterrupt."""
-    _pressed[0] = True
-    signal.default_int_handler(number, frame)
 
 
 @contextlib.contextmanager

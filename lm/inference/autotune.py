@@ -63,12 +63,13 @@ def replace_auto_settings(
 
     Raises InputError where the configuration cannot be trained, or the file of decisions cannot be read.
 
+    Code is compiled where that saves more time than it takes.
+
     Args:
         tree: of the baseline.
         out: the results folder, which stores decisions.
         threads: of a process that trains.
-        steps: optimiser steps that are to be trained one after the other; by default those of one run. Code is
-            compiled where that saves more time than it takes.
+        steps: optimiser steps that are to be trained one after the other; by default those of one run.
         shapes: kinds of cells for which code would be compiled.
     """
     names = auto_settings_requested(tree)
@@ -141,17 +142,16 @@ class _Timing:
         options = {name: list(AUTO[name]) for name in self.names} | {"compile": [False]}
         with torch.device("meta"):
             model = self.built.run.model(self.cell.facts.vocabulary, self.built.data.context)
-        if not any(isinstance(module, SoftmaxAttention) for module in model.modules()):
-            distinct = {"sdpa"}
-        else:  # an implementation that does what a plainer one does for this model is left out
-            distinct = {"sdpa", "plain"}
-            if any(isinstance(part, Position) and part.slopes() is not None for part in model.modules()):
-                distinct.add("folded")
-            if self.built.data.context > BLOCK:
-                distinct.add("blocked")
-            if self._trainer({}).strategy.root_device.type == "cuda":
-                distinct.add("flex")
-        options["attention"] = [name for name in AUTO["attention"] if name in distinct]
+        parts = list(model.modules())
+        is_softmax = any(isinstance(part, SoftmaxAttention) for part in parts)
+        distinct = {  # from plainer implementations, for this model
+            "sdpa": True,
+            "plain": is_softmax,
+            "folded": is_softmax and any(isinstance(part, Position) and part.slopes() is not None for part in parts),
+            "blocked": is_softmax and self.built.data.context > BLOCK,
+            "flex": is_softmax and self._trainer({}).strategy.root_device.type == "cuda",
+        }
+        options["attention"] = [name for name in AUTO["attention"] if distinct[name]]
         values = itertools.product(*(options[name] for name in self.names))
         return [dict(zip(self.names, combination, strict=True)) for combination in values]
 

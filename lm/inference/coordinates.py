@@ -70,7 +70,12 @@ def activations(tree: Tree, steps: Sequence[int]) -> dict[int, dict[str, float]]
     optimizer, schedule = run.optim.build(model.parameters(), max(steps), tables(model), model.map_rate)
     clip = cell.config["trainer"]["gradient_clip_val"]
     batches = list(opened.data.training_batches(0, max(steps)))
+    layers = {name: module for name, module in model.named_modules() if isinstance(module, LAYERS)}
     by_step: dict[int, dict[str, float]] = {}
+
+    def measure(means: dict[str, float], name: str, module: nn.Module, inputs: Any, output: Tensor) -> None:
+        means[name] = float(output.abs().mean())
+
     for step, batch in enumerate(batches, start=1):
         model.train()
         loss = run.optim.objective.loss(model(*batch.inputs).flatten(0, 1), batch.targets_bt.flatten())
@@ -81,24 +86,15 @@ def activations(tree: Tree, steps: Sequence[int]) -> dict[int, dict[str, float]]
         optimizer.step()
         schedule.step()
         if step in steps:
-            by_step[step] = _mean_outputs(model, batches[0].inputs)
+            means: dict[str, float] = {}  # the last call counts of layers called twice
+            model.eval()
+            with torch.no_grad(), contextlib.ExitStack() as stack:
+                for name, module in layers.items():
+                    hook = functools.partial(measure, means, name)
+                    stack.callback(module.register_forward_hook(hook).remove)
+                logits = model(*batches[0].inputs)
+            by_step[step] = {**means, "logits": float(logits.abs().mean())}
     return by_step
-
-
-def _mean_outputs(model: nn.Module, inputs: Sequence[Tensor]) -> dict[str, float]:
-    """Return the mean |output| of each layer and of the logits; the last call counts of layers called twice."""
-    means: dict[str, float] = {}
-
-    def measure(name: str, module: nn.Module, inputs: Any, output: Tensor) -> None:
-        means[name] = float(output.abs().mean())
-
-    layers = {name: module for name, module in model.named_modules() if isinstance(module, LAYERS)}
-    model.eval()
-    with torch.no_grad(), contextlib.ExitStack() as stack:
-        for name, module in layers.items():
-            stack.callback(module.register_forward_hook(functools.partial(measure, name)).remove)
-        logits = model(*inputs)
-    return {**means, "logits": float(logits.abs().mean())}
 
 
 def exponents(result: Mapping[str, Any]) -> list[tuple[str, str, str, float]]:

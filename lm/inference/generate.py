@@ -65,17 +65,6 @@ def prompt_ids(tokenizer: tokenizers.Tokenizer, prompt: str) -> list[int]:
     return list(encoding.ids)
 
 
-def byte_of_character() -> dict[str, int]:
-    """Return the byte that each character of a byte-level vocabulary stands for (GPT-2's table).
-
-    Characters stand for the printable byte of the same number, those from 256 on for the other bytes in turn.
-    """
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    plain = {character: ord(character) for character in alphabet if ord(character) < 256}
-    others = [character for character in alphabet if character not in plain]
-    return plain | dict(zip(others, sorted(set(range(256)) - set(plain.values())), strict=True))
-
-
 class TextStream:
     """A decoder of tokens as they come; the bytes of an unfinished character wait for the rest of it.
 
@@ -87,7 +76,11 @@ class TextStream:
         self.tokenizer = tokenizer
         self.silent = {index for index, token in added.items() if token.special and token.content != UNKNOWN}
         self.byte_level = not isinstance(tokenizer.decoder, decoders.Fuse)
-        self.bytes = byte_of_character()
+        # GPT-2's table: characters stand for the printable byte of the same number, from 256 on for the others in turn
+        alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+        plain = {character: ord(character) for character in alphabet if ord(character) < 256}
+        others = [character for character in alphabet if character not in plain]
+        self.bytes = plain | dict(zip(others, sorted(set(range(256)) - set(plain.values())), strict=True))
         self.text = codecs.getincrementaldecoder("utf-8")(errors="replace")
 
     def add(self, token: int) -> str:

@@ -83,20 +83,12 @@ def parameters_by_part(model: nn.Module) -> dict[str, list[nn.Parameter]]:
 
     A parameter that two parts share belongs to the first.
     """
-    parts: dict[str, nn.Module] = {}
-    for name, child in model.named_children():
-        if isinstance(child, nn.ModuleList):
-            parts |= {f"{name}.{index}": member for index, member in enumerate(child)}
-        else:
-            parts[name] = child
-    part_of: dict[nn.Parameter, str] = {}
-    for name, part in parts.items():
-        for parameter in part.parameters():
-            if parameter.requires_grad:
-                part_of.setdefault(parameter, name)
+    lists = {name for name, child in model.named_children() if isinstance(child, nn.ModuleList)}
     by_part: dict[str, list[nn.Parameter]] = {}
-    for parameter, name in part_of.items():
-        by_part.setdefault(name, []).append(parameter)
+    for name, parameter in model.named_parameters():  # each once, and none of the model itself
+        first, *rest = name.split(".")
+        if rest and parameter.requires_grad:
+            by_part.setdefault(f"{first}.{rest[0]}" if first in lists else first, []).append(parameter)
     return by_part
 
 

@@ -28,23 +28,19 @@ MAX_LOGIT = 1e4
 
 @dataclass
 class ProbeResult:
-    """Measurements of each layer, in the order in which they ran.
+    """Measurements of each layer, in the order in which they ran."""
 
-    Args:
-        entropy: mean entropy of the attention rows over ln n, n the keys a row may see; by layer and head, (l, h).
-        largest_logit: the largest scaled score before the softmax, by layer and head, (l, h).
-        first_share: mean attention on the first key, over the rows that see others too, (l, h).
-        residual_norm: mean 2-norm of the residual stream after each block.
-        block_share: of each block the mean 2-norm of its sublayers' change of the stream, over that of the stream
-            as it would be after the block if they gave zero.
-        dead_share: share of the hidden units of each ReLU layer that are zero on every token.
-    """
-
+    # mean entropy of the attention rows over ln n, n the keys a row may see; by layer and head, (l, h)
     entropy: list[list[float]] = field(default_factory=list)
+    # the largest scaled score before the softmax, by layer and head, (l, h)
     largest_logit: list[list[float]] = field(default_factory=list)
+    # mean attention on the first key, over the rows that see others too, (l, h)
     first_share: list[list[float]] = field(default_factory=list)
-    residual_norm: list[float] = field(default_factory=list)
+    residual_norm: list[float] = field(default_factory=list)  # mean 2-norm of the residual stream after each block
+    # of each block the mean 2-norm of its sublayers' change of the stream, over that of the stream as it would
+    # be after the block if they gave zero
     block_share: list[float] = field(default_factory=list)
+    # share of the hidden units of each ReLU layer that are zero on every token
     dead_share: list[float] = field(default_factory=list)
 
     def measured(self) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from lm.model.initializers import QueryKeyLinear, ResidualLinear
 from lm.model.position import Position, relative_positions
 from lm.model.shape import Shape
 
-Optional = Tensor | None  # of a tensor, so that a signature fits on a line
+MaybeTensor = Tensor | None
 Scale = Literal["1/sqrt(d_k)", "1/d_k", "none"] | float
 
 
@@ -29,17 +29,20 @@ class Mask:
     """A mask over keys and a bias on scores, the same for every layer of a forward pass.
 
     If causal, no query sees a later key; the queries are the last of the keys' positions. No query sees a key of
-    `hidden_bs`, such as padding. Where the bias is minus a slope times the distance, `slopes_h` has the slope of each
-    head.
+    `hidden_bs`, such as padding. Where the bias is minus a slope times the distance, `slopes_h` has that of each head.
     """
 
     def __init__(
-        self, causal: bool = True, bias_hqs: Optional = None, hidden_bs: Optional = None, slopes_h: Optional = None
+        self,
+        causal: bool = True,
+        bias_hqs: MaybeTensor = None,
+        hidden_bs: MaybeTensor = None,
+        slopes_h: MaybeTensor = None,
     ) -> None:
         self.causal, self.bias_hqs, self.hidden_bs, self.slopes_h = causal, bias_hqs, hidden_bs, slopes_h
         self._made: dict[tuple[int, int, int | None, torch.dtype], Tensor | None] = {}
 
-    def additive(self, queries: int, keys: int, window: int | None, like: Tensor) -> Optional:
+    def additive(self, queries: int, keys: int, window: int | None, like: Tensor) -> MaybeTensor:
         """Return the mask and the bias as one tensor, broadcastable to (b, h, q, s); layers of a pass share it.
 
         None stands for plain causality over equal numbers of queries and keys, or for no mask at all.
@@ -51,7 +54,7 @@ class Mask:
             self._made[key] = self._additive(queries, keys, window, like)
         return self._made[key]
 
-    def _additive(self, queries: int, keys: int, window: int | None, like: Tensor) -> Optional:
+    def _additive(self, queries: int, keys: int, window: int | None, like: Tensor) -> MaybeTensor:
         windowed = window is not None and window < keys
         past = self.causal and 1 < queries < keys
         if self.bias_hqs is None and self.hidden_bs is None and not windowed and not past:
@@ -76,7 +79,7 @@ class Attention(nn.Module, ABC):
 
     @abstractmethod
     def forward(
-        self, x_bqd: Tensor, position: Position, mask: Mask, memory_bsd: Optional = None, cache: Cache | None = None
+        self, x_bqd: Tensor, position: Position, mask: Mask, memory_bsd: MaybeTensor = None, cache: Cache | None = None
     ) -> Tensor:
         """Attend to `memory_bsd`, or to `x_bqd` itself where it is None; a cache holds earlier keys and values."""
 
@@ -127,7 +130,7 @@ class SoftmaxAttention(Attention):
         self.key_norm = nn.RMSNorm(shape.head_size, eps=1e-6) if qk_norm else nn.Identity()
 
     def forward(
-        self, x_bqd: Tensor, position: Position, mask: Mask, memory_bsd: Optional = None, cache: Cache | None = None
+        self, x_bqd: Tensor, position: Position, mask: Mask, memory_bsd: MaybeTensor = None, cache: Cache | None = None
     ) -> Tensor:
         """Attend to the input itself, or to a memory, (b, q, width) to (b, q, width)."""
         q_bhqk, k_bgsk, v_bgsk = self.projected(x_bqd, position, memory_bsd, cache)
@@ -150,7 +153,7 @@ class SoftmaxAttention(Attention):
         """Return the heads of keys and values, each shared by as many of the query heads."""
 
     def projected(
-        self, x_bqd: Tensor, position: Position, memory_bsd: Optional = None, cache: Cache | None = None
+        self, x_bqd: Tensor, position: Position, memory_bsd: MaybeTensor = None, cache: Cache | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return queries (b, h, q, k), keys and values (b, g, s, k), normed and rotated for the scores."""
         if memory_bsd is not None:
@@ -257,7 +260,7 @@ class LinearAttention(Attention):
         self.output = ResidualLinear(shape.width, shape.width, bias)
 
     def forward(
-        self, x_bqd: Tensor, position: Position, mask: Mask, memory_bsd: Optional = None, cache: Cache | None = None
+        self, x_bqd: Tensor, position: Position, mask: Mask, memory_bsd: MaybeTensor = None, cache: Cache | None = None
     ) -> Tensor:
         """Attend to the input itself, or to a memory, (b, q, width) to (b, q, width)."""
         if mask.bias_hqs is not None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from lm.analysis.results import Results
+from lm.analysis.results import Records
 from lm.analysis.verdict_text import brief_verdict, format_seeds
 from lm.report.tables import mean_and_sd
 from lm.stats.verdicts import DIRECTIONS
@@ -16,7 +16,7 @@ MOST_NAMES = 3
 """Largest number of arms of a kind that a sentence names."""
 
 
-def answer(results: Results, compared: pd.DataFrame) -> str:
+def answer(results: Records, compared: pd.DataFrame) -> str:
     """State which arm is best in the headline quantity, by how much and how sure, in one sentence.
 
     Args:
@@ -51,21 +51,21 @@ def answer(results: Results, compared: pd.DataFrame) -> str:
     if all(brief(row).startswith("equal") for row in rows):
         return f"{_names(rows)} and {baseline} are {brief(rows[0])}, {format_seeds(rows[0].pairs)}."
     largest = max(rows, key=lambda row: abs(row.difference))
-    words, verb = brief(largest), directed(largest).partition(" ")[0]
+    words, verb = brief(largest).removesuffix(", exploratory"), directed(largest).partition(" ")[0]
     reason = words.partition(", ")[2] if " by " in words else words
-    size = f"{largest.arm} is {verb} than {baseline} by {_size(largest)}"
-    return f"Nothing is certain: in the mean {size}: {reason}."
+    size = _size(largest, with_seeds="seeds" not in reason)
+    return f"Nothing is certain: in the mean {largest.arm} is {verb} than {baseline} by {size}: {reason}."
 
 
 def _sentence(clauses: Sequence[str]) -> str:
     return f"{'; '.join(clauses)}."
 
 
-def _size(row: Any) -> str:
-    """Format the size of a certain difference with its interval, unit and seeds."""
-    unit, marks = describe(row.metric).unit, ", exploratory" * (row.family == "exploratory")
-    size = f"{_number(abs(row.difference), row)} {interval(row)}"
-    return f"{size}{' ' * bool(unit)}{unit}, {format_seeds(row.pairs)}{marks}"
+def _size(row: Any, with_seeds: bool = True) -> str:
+    """Format the size of a difference with its interval, unit and seeds."""
+    size = " ".join(filter(None, [_number(abs(row.difference), row), interval(row), describe(row.metric).unit]))
+    marks = [format_seeds(row.pairs)] * with_seeds + ["exploratory"] * (row.family == "exploratory")
+    return ", ".join([size, *marks])
 
 
 def _others(rows: Sequence[Any], named: Any) -> list[str]:
@@ -126,14 +126,16 @@ def most_certain(rows: Sequence[Any], most: int) -> list[Any]:
 
 def directed(row: Any) -> str:
     """Format a mean difference with its interval, in the direction that it has: `better by 0.050 [0.021, 0.080]`."""
+    if not math.isfinite(row.difference):
+        return ""
     words = ("higher", "lower") if describe(row.metric).better is None else ("better", "worse")
-    return f"{words[lead(row) < 0]} by {_number(abs(row.difference), row)} {interval(row)}" if interval(row) else ""
+    return f"{words[lead(row) < 0]} by {_number(abs(row.difference), row)} {interval(row)}".rstrip()
 
 
 def interval(row: Any) -> str:
-    """Format the interval of a difference, counted in the direction of its mean; empty without a difference."""
+    """Format the interval of a difference, counted in the direction of its mean; empty without an end."""
     low, high = (row.low, row.high) if row.difference >= 0 else (-row.high, -row.low)
-    return f"[{_number(low, row)}, {_number(high, row)}]" if math.isfinite(row.difference) else ""
+    return f"[{_number(low, row)}, {_number(high, row)}]" if math.isfinite(low) or math.isfinite(high) else ""
 
 
 def _number(value: float, row: Any) -> str:

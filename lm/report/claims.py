@@ -7,7 +7,7 @@ from rich.console import Console
 
 from lm.analysis.answers import DECIDED, Answer, adjust_p, answer_claim
 from lm.analysis.claims import KINDS, Claim
-from lm.analysis.results import Results
+from lm.analysis.results import Records
 from lm.analysis.texts import DocumentCache
 from lm.report.render import Section, TableCell, print_section
 from lm.stats.tests import ALPHA, smallest_p
@@ -22,7 +22,7 @@ POST_HOC = "post hoc"
 """Label of claims that were written when results of their seeds could be known."""
 
 
-def answers(results: Results, tier: str = "") -> list[Answer]:
+def answers(results: Records, tier: str = "") -> list[Answer]:
     """Judge the experiment's claims of a size tier, with p corrected over these.
 
     Losses by document are read once for all claims.

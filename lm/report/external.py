@@ -11,8 +11,7 @@ from pathlib import Path
 import pandas as pd
 from rich.console import Console
 
-from lm.analysis.compare_external import UNCHECKED, arms_of_unequal_spread, compare_runs
-from lm.analysis.external.runs import Runs
+from lm.analysis.external.runs import UNCHECKED, Runs, arms_of_unequal_spread, compare_runs
 from lm.analysis.tidy import CELLS
 from lm.config.tree import InputError
 from lm.report.figures.picture import as_files

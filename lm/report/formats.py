@@ -10,12 +10,11 @@ from pathlib import Path
 import pandas as pd
 from rich.console import Console
 
-from lm.analysis.compare import HEALTHY, NO_RUN
 from lm.analysis.ladder import FILE, LadderResults, load_ladder
 from lm.analysis.tidy import cells
 from lm.analysis.verdict_text import display_verdict
 from lm.config.tree import InputError, nearest
-from lm.report.answer import answer, most_certain, ranked
+from lm.report.answer import answer
 from lm.report.figures.catalogue import charts
 from lm.report.figures.chart import label
 from lm.report.figures.differences import differences_of_several
@@ -31,13 +30,9 @@ from lm.report.study import Study, importance_lines, terminal
 from lm.report.tables import (
     DIFFERENCE,
     as_csv,
-    difference,
-    format_run_counts,
-    several_intervals,
     signed,
 )
-from lm.report.web.overview import ArmLine, OverviewEntry, overview_html
-from lm.report.web.parts import MOST_VERDICTS
+from lm.report.web.overview import OverviewEntry, overview_html
 from lm.report.web.search import ImportancesOrReason, best_line, search_body
 from lm.report.write import ExperimentReport, load_report, page_files, publish, report_body, report_html, show
 
@@ -207,31 +202,11 @@ def overview_page(sources: Sequence[ReportSource]) -> str:
 
 def _entry(source: ReportSource) -> OverviewEntry:
     if isinstance(source, StudySource):
-        body = search_body(source.study, source.importance)
-        return OverviewEntry(source.study.manifest["name"], best_line(source.study), [], "", body)
-    return _ladder_entry(source) if isinstance(source, LadderResults) else _experiment_entry(source)
-
-
-def _experiment_entry(report: ExperimentReport) -> OverviewEntry:
-    """List the arms by the headline quantity, the best first; of many those with certain differences."""
-    results = report.results
-    judged = report.table[report.table.metric == results.headline]
-    baseline, *others = judged.itertuples()
-    chosen = most_certain(ranked(others), MOST_VERDICTS)
-    lines = [
-        ArmLine(
-            str(row.arm),
-            format_run_counts(row),
-            difference(row, several_intervals(judged)),
-            display_verdict(str(row.verdict), results.headline),
-            str(row.health),
-            bool(row.bold),
-        )
-        for row in (baseline, *chosen)
-    ]
-    left = len(others) - len(chosen)
-    more = f"And {left} more arm{'s' * (left > 1)} in its own table." if left else ""
-    return OverviewEntry(results.manifest["name"], answer(results, report.table), lines, more, report_body(report))
+        name, body = source.study.manifest["name"], search_body(source.study, source.importance)
+        return OverviewEntry(name, best_line(source.study), body)
+    if isinstance(source, LadderResults):
+        return _ladder_entry(source)
+    return OverviewEntry(source.results.manifest["name"], answer(source.results, source.table), report_body(source))
 
 
 def _ladder_entry(results: LadderResults) -> OverviewEntry:
@@ -239,15 +214,14 @@ def _ladder_entry(results: LadderResults) -> OverviewEntry:
     top, metric, lines = results.manifest["rungs"][-1]["name"], results.manifest["metric"], []
     for arm in results.arms:
         if arm.scaling is None or arm.at[-1].rung != top:
-            nothing = f"no pair to compare{arm.lost_runs.get(top, '')}"
-            lines.append(ArmLine(arm.name, "0", "-", nothing, arm.health.get(top, NO_RUN), bold=False))
+            lines.append(f"{arm.name}: no pair to compare{arm.lost_runs.get(top, '')}")
             continue
         at, of = arm.at[-1], arm.scaling.differences[-1]
-        text = signed(of.value, of.low, of.high, digits(results))
-        verdict = display_verdict(at.verdict, metric)
-        lines.append(ArmLine(arm.name, str(at.pairs), text, verdict, at.ill or HEALTHY, at.bold))
-    judged = f"{DIFFERENCE} of {label(metric)} at the top rung, {top}"
-    return OverviewEntry(results.manifest["name"], judged, lines, "", body_of_ladder(results))
+        size = signed(of.value, of.low, of.high, digits(results))
+        words = [display_verdict(at.verdict, metric), size, f"{at.pairs} pairs", *filter(None, [at.ill])]
+        lines.append(f"{arm.name}: {', '.join(words)}")
+    judged = f"{DIFFERENCE} of {label(metric)} at the top rung, {top}."
+    return OverviewEntry(results.manifest["name"], judged, body_of_ladder(results), lines)
 
 
 # the report ----------------------------------------------------------------------------------------------------------

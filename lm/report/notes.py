@@ -11,7 +11,7 @@ import pandas as pd
 
 from lm.analysis.answers import Answer
 from lm.analysis.curve import last_validations
-from lm.analysis.results import Results, data_order_mismatches, one_tokenizer, provenance_differences
+from lm.analysis.results import Records, data_order_mismatches, one_tokenizer, provenance_differences
 from lm.analysis.texts import LOSS_OF, Texts, generalises, texts_by_quantity
 from lm.analysis.verdict_text import format_seeds as count_seeds
 from lm.report.claims import STYLES
@@ -34,12 +34,12 @@ SEE = " See docs/verdicts.md."
 """End of the note on verdicts, but in a table for a paper."""
 
 
-def notes(results: Results, table: pd.DataFrame) -> list[str]:
+def notes(results: Records, table: pd.DataFrame) -> list[str]:
     """Return all notes in a list."""
     return [line for lines in grouped(results, table).values() for line in lines]
 
 
-def grouped(results: Results, table: pd.DataFrame) -> dict[str, list[str]]:
+def grouped(results: Records, table: pd.DataFrame) -> dict[str, list[str]]:
     """Return the notes by topic: `method`, `runs`, `comparability`, `evaluation`."""
     return {
         "method": list(_method(results, table)),
@@ -49,7 +49,7 @@ def grouped(results: Results, table: pd.DataFrame) -> dict[str, list[str]]:
     }
 
 
-def method(results: Results, table: pd.DataFrame) -> list[str]:
+def method(results: Records, table: pd.DataFrame) -> list[str]:
     """Return the notes without those on single runs, for a table outside its report."""
     lines = [*_method(results, table), *_comparability(results), *_evaluation(results)]
     return [line.removesuffix(SEE) for line in lines]
@@ -61,7 +61,7 @@ MOST_NOTES = 4
 """Largest number of lines below the table in the terminal."""
 
 
-def brief_notes(results: Results, table: pd.DataFrame, answers: Sequence[Answer] = ()) -> list[str]:
+def brief_notes(results: Records, table: pd.DataFrame, answers: Sequence[Answer] = ()) -> list[str]:
     """Return at most `MOST_NOTES` lines: the test, warnings, counts of claims, and training problems with their arms.
 
     Args:
@@ -94,7 +94,7 @@ def brief_notes(results: Results, table: pd.DataFrame, answers: Sequence[Answer]
     return [*lines, *sizes][:MOST_NOTES]
 
 
-def _brief_test(results: Results) -> str:
+def _brief_test(results: Records) -> str:
     """Name the test behind the verdicts, or what keeps it from one."""
     if not results.confirmatory:
         return "exploratory, to be confirmed"
@@ -107,7 +107,7 @@ def _brief_test(results: Results) -> str:
     return f"sign-flip test at {level}"
 
 
-def _brief_warnings(results: Results) -> Iterator[str]:
+def _brief_warnings(results: Records) -> Iterator[str]:
     """Name in a few words whatever may invalidate the comparison."""
     if results.harmed:
         yield "damaged files"
@@ -126,7 +126,7 @@ def _brief_warnings(results: Results) -> Iterator[str]:
 # how verdicts are reached --------------------------------------------------------------------------------------------
 
 
-def _method(results: Results, table: pd.DataFrame) -> Iterator[str]:
+def _method(results: Records, table: pd.DataFrame) -> Iterator[str]:
     """Yield the block of notes on sample, verdict, text, detectable effect and noise."""
     seeds = results.manifest["seeds"]
     paired = f", paired with {results.manifest['baseline']} by seed" if len(results.arms) > 1 else ""
@@ -150,7 +150,7 @@ def _method(results: Results, table: pd.DataFrame) -> Iterator[str]:
     yield from _sizes(results, table)
 
 
-def _confirmatory(results: Results, scope: str) -> str:
+def _confirmatory(results: Records, scope: str) -> str:
     """Describe the test behind the verdicts of the confirmatory arms."""
     number = len(results.confirmatory) * len(results.judged)
     if adaptive := results.manifest.get("adaptive"):
@@ -190,7 +190,7 @@ def share_of_alpha(number: int) -> str:
     return "5 %" if number == 1 else f"{100 * ALPHA / number:z.3g} % each (5 % over {number} comparisons, Bonferroni)"
 
 
-def _exploratory(results: Results, table: pd.DataFrame) -> str:
+def _exploratory(results: Records, table: pd.DataFrame) -> str:
     """State what q and the intervals of exploratory arms generalise over: seeds, and text where known."""
     judged = table[(table.family == "exploratory") & table.metric.isin(results.judged)]
     over_text = judged.p_both.notna()
@@ -203,7 +203,7 @@ def _exploratory(results: Results, table: pd.DataFrame) -> str:
     )
 
 
-def _not_over_text(results: Results, texts_of: Mapping[str, Texts]) -> Iterator[str]:
+def _not_over_text(results: Records, texts_of: Mapping[str, Texts]) -> Iterator[str]:
     """State which intervals cover other seeds but not other text, and why."""
     if results.manifest.get("adaptive"):
         yield "CIs cover other seeds, not other text: stages are tested over seeds alone."
@@ -225,7 +225,7 @@ def _not_over_text(results: Results, texts_of: Mapping[str, Texts]) -> Iterator[
             yield f"CIs{label} of these arms cover other seeds, not other text: {lacking}."
 
 
-def average_notes(results: Results) -> Iterator[str]:
+def average_notes(results: Records) -> Iterator[str]:
     """Yield a note for each judged mean over validations on how averaging changed the noise."""
     for name in results.judged:
         if (mean := parse_average(name)) is None:
@@ -249,7 +249,7 @@ def average_notes(results: Results) -> Iterator[str]:
             )
 
 
-def _sizes(results: Results, table: pd.DataFrame) -> Iterator[str]:
+def _sizes(results: Records, table: pd.DataFrame) -> Iterator[str]:
     """Yield the detectable effects and the standard errors of the headline, over all arms."""
     rows = table[(table.metric == results.headline) & (table.verdict != "baseline")]
     digits, parts = describe(results.headline).digits, _detectable(results, table)
@@ -260,7 +260,7 @@ def _sizes(results: Results, table: pd.DataFrame) -> Iterator[str]:
         yield " ".join(parts)
 
 
-def _detectable(results: Results, table: pd.DataFrame) -> list[str]:
+def _detectable(results: Records, table: pd.DataFrame) -> list[str]:
     """State the detectable effects of the headline over all arms; none where no test has one."""
     values = table[(table.metric == results.headline) & (table.verdict != "baseline")].detectable.dropna()
     text = format_range(list(values), describe(results.headline).digits) if len(values) else ""
@@ -270,7 +270,7 @@ def _detectable(results: Results, table: pd.DataFrame) -> list[str]:
 # the runs ------------------------------------------------------------------------------------------------------------
 
 
-def _runs(results: Results, table: pd.DataFrame) -> Iterator[str]:
+def _runs(results: Records, table: pd.DataFrame) -> Iterator[str]:
     """Describe lost and missing cells, and the flags that cells raised."""
     yield from _damaged(results)
     missing: dict[str, list[int]] = {}
@@ -300,7 +300,7 @@ def _runs(results: Results, table: pd.DataFrame) -> Iterator[str]:
             yield f"{row.arm} is compared on the {row.pairs} of {total} seeds on which it and the baseline finished."
 
 
-def _damaged(results: Results) -> Iterator[str]:
+def _damaged(results: Records) -> Iterator[str]:
     """Warn of cells with damaged files, and state what is left out for that."""
     cell_of = {(arm, seed): results.manifest["arms"][arm]["cells"][str(seed)] for arm, seed in results.records}
     for (arm, seed), wrong in sorted(results.corrupt_records.items()):
@@ -322,7 +322,7 @@ def _damaged(results: Results) -> Iterator[str]:
                 )
 
 
-def _comparability(results: Results) -> Iterator[str]:
+def _comparability(results: Records) -> Iterator[str]:
     if not one_tokenizer(results):
         yield (
             "Arms differ in tokenizer: NLL, perplexity, accuracy, ECE and training loss are per token and not "
@@ -337,7 +337,7 @@ def _comparability(results: Results) -> Iterator[str]:
         yield describe_autotune(autotuned)
 
 
-def _evaluation(results: Results) -> Iterator[str]:
+def _evaluation(results: Records) -> Iterator[str]:
     records = [r for r in results.records.values() if r is not None and r["status"] == "ok"]
     evaluated = sorted({evaluated_tokens(record) for record in records})
     if evaluated:
@@ -387,7 +387,7 @@ def seed_ranges(seeds: Sequence[int | str]) -> str:
     return ", ".join(f"{part[0]}-{part[-1]}" if len(part) > 2 else ", ".join(map(str, part)) for part in ranges)
 
 
-def changes(results: Results) -> list[str]:
+def changes(results: Records) -> list[str]:
     """List the resolved differences of each arm from the baseline, a line each."""
     lines = []
     for arm in results.arms[1:]:
@@ -417,7 +417,7 @@ def author_notes(manifest: Mapping[str, Any]) -> str:
     return " ".join([*(shown or [" ".join(text.split()[:room]), "..."]), pointer])
 
 
-def axes(results: Results) -> list[str]:
+def axes(results: Records) -> list[str]:
     """Describe in one line the kind of each path on which arms differ; empty where none is declared."""
     kind_by_path = results.manifest.get("axes") or {}
     if not kind_by_path:

@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 
 from lm.analysis.compare import HEALTHY, NO_RUN, NONE_ENDED
-from lm.analysis.results import Results, quantities
+from lm.analysis.results import Records, quantities
 from lm.analysis.verdict_text import display_verdict
 from lm.config.tree import InputError
 from lm.report.notes import method
@@ -49,7 +49,7 @@ def _letter(index: int) -> str:
     return (_letter(index // 26 - 1) if index >= 26 else "") + letters[index % 26]
 
 
-def check_columns(results: Results, columns: Sequence[str]) -> None:
+def check_columns(results: Records, columns: Sequence[str]) -> None:
     """Raise InputError for a quantity that no run measured, or one named twice."""
     measured = quantities(results)
     for name in columns:
@@ -62,7 +62,7 @@ def check_columns(results: Results, columns: Sequence[str]) -> None:
             raise InputError(f"--columns {name}: is there twice; expected each quantity once")
 
 
-def paper_table(results: Results, table: pd.DataFrame, columns: Sequence[str] | None = None) -> Section:
+def paper_table(results: Records, table: pd.DataFrame, columns: Sequence[str] | None = None) -> Section:
     """Build the table of chosen quantities: judged ones with differences, others with mean and sd.
 
     Args:

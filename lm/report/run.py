@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.console import Console
 
-from lm.analysis.run_diff import RunDiff, format_value
+from lm.analysis.comparability import RunDiff, format_value
 from lm.report.render import print_table
 from lm.store.metrics import AT_LENGTH, METRICS, Metric, describe
 from lm.store.record import Ending

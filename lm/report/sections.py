@@ -9,7 +9,7 @@ from lm.analysis.comparability import format_provenance, provenance_diff
 from lm.analysis.effects import Effects, Orders, effects, orders
 from lm.analysis.lead import leads
 from lm.analysis.pace import UNITS, StepsToBaselineLoss, mean_share
-from lm.analysis.results import Results, value
+from lm.analysis.results import Records, value
 from lm.analysis.verdict_text import format_seeds
 from lm.report.render import Section
 from lm.report.tables import heading, number, signed
@@ -18,7 +18,7 @@ from lm.store.metrics import describe
 from lm.store.record import Record
 
 
-def all_sections(results: Results, paces: Sequence[StepsToBaselineLoss]) -> list[Section]:
+def all_sections(results: Records, paces: Sequence[StepsToBaselineLoss]) -> list[Section]:
     """Return the tables below the first one: effects and variances, then what belongs to training."""
     tables = []
     if (of_factors := effects(results)) is not None:
@@ -38,7 +38,7 @@ LEAD = "ahead or behind"
 """Heading of the sign of the difference over training."""
 
 
-def pace_section(results: Results, paces: Sequence[StepsToBaselineLoss]) -> Section:
+def pace_section(results: Records, paces: Sequence[StepsToBaselineLoss]) -> Section:
     """Build the table of the share of the baseline's training that each arm needs for its final loss."""
     units = [unit for unit in UNITS if unit == "steps" or any(unit in pace.shares for pace in paces)]
     rows, words = [], {lead.arm: lead.words() for lead in leads(results)}
@@ -69,7 +69,7 @@ def pace_section(results: Results, paces: Sequence[StepsToBaselineLoss]) -> Sect
 # effects of factors --------------------------------------------------------------------------------------------------
 
 
-def effects_section(results: Results, of_factors: Effects) -> Section:
+def effects_section(results: Records, of_factors: Effects) -> Section:
     """Build the table of effects: contrast in the headline's unit, F test and q."""
     digits = describe(results.headline).digits
     rows = [
@@ -101,7 +101,7 @@ def effects_section(results: Results, of_factors: Effects) -> Section:
 CAUSES = ("initial values", "order of the data", "neither alone")
 
 
-def orders_section(results: Results, of_orders: Orders) -> Section:
+def orders_section(results: Records, of_orders: Orders) -> Section:
     """Build the table of variance by source; without rows where too few runs ended well."""
     rows, digits = [], describe(results.headline).digits
     if of_orders.parts is not None:
@@ -154,7 +154,7 @@ def cost(record: Record, name: str) -> float:
     return math.nan if steps is None else float(steps)
 
 
-def cost_section(results: Results) -> Section:
+def cost_section(results: Records) -> Section:
     """Build the table of mean costs and their deviation from the baseline's; no columns but the arm without any."""
     measured = [name for name in COSTS if any(not math.isnan(_mean(results, arm, name)) for arm in results.arms)]
     rows = []
@@ -169,12 +169,12 @@ def cost_section(results: Results) -> Section:
     return Section("Costs", ["arm", *(COSTS[name][0] for name in measured)], rows, cost_notes(results))
 
 
-def _mean(results: Results, arm: str, name: str) -> float:
+def _mean(results: Records, arm: str, name: str) -> float:
     measured = [number for number in (cost(record, name) for record in results.of(arm)) if math.isfinite(number)]
     return float(np.mean(measured)) if measured else math.nan
 
 
-def relative(results: Results, arm: str, name: str) -> tuple[float, bool]:
+def relative(results: Records, arm: str, name: str) -> tuple[float, bool]:
     """Return the relative difference of a cost over paired seeds, and whether it is marked as undeclared."""
     pairs = [(cost(own, name), cost(base, name)) for own, base in results.pairs(arm).values()]
     pairs = [(x, y) for x, y in pairs if math.isfinite(x) and math.isfinite(y)]
@@ -190,7 +190,7 @@ def relative(results: Results, arm: str, name: str) -> tuple[float, bool]:
     return share, real and abs(share) > ALLOWED and not meant
 
 
-def cost_notes(results: Results) -> list[str]:
+def cost_notes(results: Records) -> list[str]:
     """Name the arms whose costs differ from the baseline's without being declared, where there are any."""
     marked_by_arm = {
         arm: marked
@@ -205,7 +205,7 @@ def cost_notes(results: Results) -> list[str]:
     ]
 
 
-def made_under(results: Results) -> list[str]:
+def made_under(results: Records) -> list[str]:
     """List for each arm the environments of its cells and their counts, a line an arm."""
     lines = []
     for arm in results.arms:
@@ -217,7 +217,7 @@ def made_under(results: Results) -> list[str]:
     return lines
 
 
-def unlike_pairs(results: Results) -> list[str]:
+def unlike_pairs(results: Records) -> list[str]:
     """Warn of cells that differ from the baseline's of the same seed in device, precision or packages."""
     lines = []
     for arm in results.arms[1:]:

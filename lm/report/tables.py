@@ -9,7 +9,7 @@ import pandas as pd
 
 from lm.analysis.compare import LOST
 from lm.analysis.pace import StepsToBaselineLoss, mean_share
-from lm.analysis.results import HEADLINE, Results
+from lm.analysis.results import HEADLINE, Records
 from lm.analysis.verdict_text import display_verdict
 from lm.report.render import Section, TableCell
 from lm.stats.verdicts import Better
@@ -144,7 +144,7 @@ def ranked(rows: Iterable[Any], metric: str) -> list[Any]:
     return sorted(rows, key=key)
 
 
-def main_table(results: Results, table: pd.DataFrame, short: bool = False) -> Section:
+def main_table(results: Records, table: pd.DataFrame, short: bool = False) -> Section:
     """Build the first table: a row an arm, the best first, with significant differences of healthy arms in bold.
 
     Args:
@@ -171,7 +171,7 @@ def main_table(results: Results, table: pd.DataFrame, short: bool = False) -> Se
     return Section(results.manifest["title"], columns, rows)
 
 
-def more_metrics(results: Results, table: pd.DataFrame, paces: Sequence[StepsToBaselineLoss] = ()) -> Section:
+def more_metrics(results: Records, table: pd.DataFrame, paces: Sequence[StepsToBaselineLoss] = ()) -> Section:
     """Build the second table: health, steps to the baseline's loss and the means of other quantities, a row an arm."""
     by_arm, measured = {pace.arm: pace for pace in paces}, set(table[table.n > 0].metric)
     others = [name for name in (HEADLINE, *SUMMARY_METRICS) if name != results.headline and name in measured]
@@ -184,7 +184,7 @@ def more_metrics(results: Results, table: pd.DataFrame, paces: Sequence[StepsToB
     return Section("More metrics", ["arm", "health", *([PACE] if paces else []), *map(heading, others)], rows)
 
 
-def verdict_without_problems(results: Results, row: Any) -> str:
+def verdict_without_problems(results: Records, row: Any) -> str:
     """Format a verdict without the training problems, which the mark of the arm stands for."""
     sides = ((row.arm, results.health[str(row.arm)]), ("baseline", results.health[results.arms[0]]))
     problems = "; ".join(f"{side} unhealthy: {problem}" for side, problem in sides if problem)

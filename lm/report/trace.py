@@ -8,7 +8,7 @@ from rich.console import Console
 
 from lm.analysis.claims import measured
 from lm.analysis.comparability import commit_of
-from lm.analysis.results import Results, load
+from lm.analysis.results import Records, load
 from lm.analysis.tidy import status_of
 from lm.config.tree import InputError, nearest
 from lm.report.render import print_table
@@ -72,7 +72,7 @@ def trace(folder: Path, arm: str, metric: str, console: Console, pack: Path | No
         say("all of it again: the command that made it was not recorded")
 
 
-def _cells(results: Results, arm: str, values: dict[tuple[str, int], float]) -> list[list[str]]:
+def _cells(results: Records, arm: str, values: dict[tuple[str, int], float]) -> list[list[str]]:
     """Return a row for each run of the arm and of the baseline."""
     rows = []
     for seed in results.manifest["seeds"]:

@@ -8,7 +8,7 @@ import numpy as np
 
 from lm.analysis.compare import compare
 from lm.analysis.rates import RateCurve, rate_curve, sensitivity_difference
-from lm.analysis.results import Results, load
+from lm.analysis.results import Records, load
 from lm.analysis.verdict_text import display_verdict
 from lm.config.plain import shown
 from lm.config.tree import InputError
@@ -27,7 +27,7 @@ TUNED_COLUMNS = (
 )  # fmt: skip
 
 
-def tuning_of(results: Results, folder: Path) -> tuple[dict[str, Any], Results, dict[str, Study]] | None:
+def tuning_of(results: Records, folder: Path) -> tuple[dict[str, Any], Records, dict[str, Study]] | None:
     """Load tuning, winners' results and each arm's study; None where incomplete. Raises InputError for damage."""
     described, twin = folder / FOLDER / "tuned.json", folder.parent / f"{folder.name}.tuned"
     if not described.is_file() or not (twin / "experiment.json").is_file():
@@ -40,7 +40,7 @@ def tuning_of(results: Results, folder: Path) -> tuple[dict[str, Any], Results, 
     return tuning, load(twin), studies
 
 
-def tuned_rows(results: Results, tuning: dict[str, Any], twin: Results, studies: dict[str, Study]) -> list[list[str]]:
+def tuned_rows(results: Records, tuning: dict[str, Any], twin: Records, studies: dict[str, Study]) -> list[list[str]]:
     """Format the table, a row an arm; winners at an end of their range follow the verdict."""
     table_rows, shared, tuned = [], compared(results), compared(twin)
     for arm in results.arms:
@@ -64,7 +64,7 @@ def tuned_rows(results: Results, tuning: dict[str, Any], twin: Results, studies:
     return table_rows
 
 
-def compared(results: Results) -> dict[str, list[str]]:
+def compared(results: Records) -> dict[str, list[str]]:
     """Return for each arm its headline mean and spread, its difference to the baseline, and the verdict."""
     table = compare(results)
     return {
@@ -84,7 +84,7 @@ def tuning_notes(tuning: dict[str, Any], studies: dict[str, Study]) -> list[str]
     return lines + [f"{arm}: {warning}" for arm, study in studies.items() for warning in warnings_of(study)]
 
 
-def tuning_section(results: Results, tuning: dict[str, Any], twin: Results, studies: dict[str, Study]) -> Section:
+def tuning_section(results: Records, tuning: dict[str, Any], twin: Records, studies: dict[str, Study]) -> Section:
     """Build the table of each arm at shared and at tuned settings."""
     return Section("Tuning", TUNED_COLUMNS, tuned_rows(results, tuning, twin, studies), tuning_notes(tuning, studies))
 
@@ -112,11 +112,11 @@ class Rates:
 
     shared: dict[str, float]
     curves: dict[str, RateCurve]
-    grid: Results
-    twin: Results
+    grid: Records
+    twin: Records
 
 
-def rates_of(results: Results, folder: Path) -> Rates | None:
+def rates_of(results: Records, folder: Path) -> Rates | None:
     """Load the curves of an experiment; None without any, or if training is incomplete. Raises InputError."""
     path, twin = folder / DESCRIBED, folder.parent / f"{folder.name}.tuned"
     if not path.is_file() or not (twin / "experiment.json").is_file():
@@ -133,7 +133,7 @@ def rates_of(results: Results, folder: Path) -> Rates | None:
     return Rates(shared, curves, grid, load(twin))
 
 
-def rate_rows(results: Results, rates: Rates) -> list[list[str]]:
+def rate_rows(results: Records, rates: Rates) -> list[list[str]]:
     """Format the table, a row an arm; best rates at an end of the grid follow the verdict."""
     digits, table_rows = describe("nll").digits, []
     base, twin = rates.curves[results.arms[0]], compared(rates.twin)
@@ -157,7 +157,7 @@ def _sensitivity(curve: RateCurve, digits: int) -> str:
     return f"{number(float(finite.mean()), digits)}{spread}"
 
 
-def rate_notes(results: Results, rates: Rates) -> list[str]:
+def rate_notes(results: Records, rates: Rates) -> list[str]:
     """Explain the curves, and warn of best rates at an end of the grid and of lost runs."""
     first, seeds = next(iter(rates.curves.values())), rates.grid.manifest["seeds"]
     lines = [
@@ -179,6 +179,6 @@ def rate_notes(results: Results, rates: Rates) -> list[str]:
     return lines
 
 
-def rates_section(results: Results, rates: Rates) -> Section:
+def rates_section(results: Records, rates: Rates) -> Section:
     """Build the table of best rates, of arms compared at these, and of their sensitivity."""
     return Section(RATES_TITLE, RATE_COLUMNS, rate_rows(results, rates), rate_notes(results, rates))

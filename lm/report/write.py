@@ -13,7 +13,7 @@ from rich.console import Console
 from lm.analysis.answers import Answer
 from lm.analysis.compare import compare
 from lm.analysis.pace import steps_to_baseline_loss
-from lm.analysis.results import Results, load
+from lm.analysis.results import Records, load
 from lm.report.claims import answers, claims_section, show_claims
 from lm.report.figures.catalogue import FigureInputs, draw_figures
 from lm.report.figures.picture import as_files
@@ -35,10 +35,10 @@ HEALTH = f"{UNHEALTHY.strip()} A training problem: see the column of health belo
 class ExperimentReport:
     """The content of an experiment's report, computed once for all formats."""
 
-    results: Results
+    results: Records
     table: pd.DataFrame
     claims: list[tuple[str, Answer]]
-    tuning: tuple[dict[str, Any], Results, dict[str, Study]] | None
+    tuning: tuple[dict[str, Any], Records, dict[str, Study]] | None
     rates: Rates | None = None
 
     @property
@@ -89,7 +89,7 @@ def show(report: ExperimentReport, console: Console, everything: bool = False) -
 
 
 def markdown(
-    results: Results,
+    results: Records,
     table: pd.DataFrame,
     figures: Sequence[str],
     first: Section | None = None,
@@ -167,7 +167,7 @@ def pointer(folder: Path) -> str:
 
 def write_report(
     folder: Path, console: Console, into: Path | None = None, every_figure: bool = False, everything: bool = False
-) -> Results:
+) -> Records:
     """Print the table, and write table.csv, the figures, report.html and table.md.
 
     Args:

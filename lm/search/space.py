@@ -4,12 +4,49 @@ import contextlib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Required, TypedDict
 
-from lm.config.keys import keys, required
+from lm.config.keys import Also, keys, ref, required
 from lm.config.plain import shown
 from lm.config.tree import InputError, canonical, is_component, join, nearest
-from lm.search.distributions import ConditionalChoice, Distribution
+
+if TYPE_CHECKING:  # a plan draws nothing
+    from optuna.trial import BaseTrial
+
+SpacePaths = Annotated[dict[str, Any], ref("Space")]
+"""Dotted paths of a configuration, each with the distribution of its values."""
+
+
+class Distribution(TypedDict, total=False):
+    """Numbers from low to high."""
+
+    low: Required[Annotated[float, "The smallest number, included."]]
+    high: Required[Annotated[float, "The largest number, included."]]
+    log: Annotated[bool, "True to draw evenly in the logarithm.", Also(default=False)]
+    step: Annotated[float | None, "Distance of the numbers, counted from low; without it, any number."]
+    int: Annotated[bool, "True to draw whole numbers.", Also(default=False)]
+
+
+class ConditionalChoice(TypedDict, total=False):
+    """A component, and what is searched only where it is chosen."""
+
+    class_path: Required[Annotated[str, "Its class."]]
+    init_args: Annotated[dict[str, Any] | None, "Its options that are not searched."]
+    space: Annotated["dict[str, Distribution | ChoicesNode]", "What is searched of it, as paths below it."]
+
+
+Section = Annotated[dict[str, Any], Also(**{"type": "object", "not": {"required": ["class_path"]}})]
+
+
+class ChoicesNode(TypedDict):
+    """One of several values."""
+
+    choices: Annotated[
+        list[str | float | bool | list[Any] | ConditionalChoice | Section | None],
+        "Values, names of components, or components with a space of their own.",
+        Also(minItems=1),
+    ]
+
 
 RANGE_KEYS, CHOICE_KEYS = keys(Distribution), keys(ConditionalChoice)
 MOST_POINTS = 10_000
@@ -19,28 +56,9 @@ LARGEST_WHOLE = 2**53
 """Largest whole number up to which each is a float too: samplers draw floats."""
 
 
-class Suggests(Protocol):
-    """Source of values: Optuna's Trial, or its FixedTrial for fixed values."""
-
-    def suggest_float(self, name: str, low: float, high: float, *, step: float | None, log: bool) -> float:
-        """Suggest a number between two bounds."""
-
-    def suggest_int(self, name: str, low: int, high: int, *, step: int, log: bool) -> int:
-        """Suggest a whole number between two bounds."""
-
-    def suggest_categorical(self, name: str, choices: Any) -> Any:
-        """Suggest one of the choices."""
-
-
 @dataclass(frozen=True)
 class Range:
-    """Numbers from `low` to `high`, both included.
-
-    Args:
-        log: drawn evenly in the logarithm.
-        step: distance of the numbers, counted from `low`; None for a continuous range.
-        whole: whole numbers only.
-    """
+    """Numbers from `low` to `high`, as `Distribution` describes them; `whole` ones only, or all without a step."""
 
     low: float
     high: float
@@ -48,11 +66,12 @@ class Range:
     step: float | None = None
     whole: bool = False
 
-    def suggest(self, trial: Suggests, name: str) -> float:
-        """Draw a number."""
+    def draw(self, trial: "BaseTrial", name: str, path: str) -> dict[str, Any]:
+        """Draw a number, and return it as a change of the path."""
         if self.whole:
-            return trial.suggest_int(name, int(self.low), int(self.high), step=int(self.step or 1), log=self.log)
-        return trial.suggest_float(name, self.low, self.high, step=self.step, log=self.log)
+            low, high, step = int(self.low), int(self.high), int(self.step or 1)
+            return {path: trial.suggest_int(name, low, high, step=step, log=self.log)}
+        return {path: trial.suggest_float(name, self.low, self.high, step=self.step, log=self.log)}
 
     def count(self, path: str) -> int:
         """Return how many numbers it has. Raises InputError for a continuous range."""
@@ -60,10 +79,15 @@ class Range:
             raise InputError(f"space.{path}: a grid needs choices, a step, or int: true; found every number in between")
         return round((self.high - self.low) / (self.step or 1)) + 1
 
-    def values(self, path: str) -> list[float]:
-        """Return all numbers. Raises InputError for a continuous range."""
+    def points(self, name: str, path: str) -> list[dict[str, Any]]:
+        """Return all numbers by name. Raises InputError for a continuous range."""
         values = [self.low + index * (self.step or 1) for index in range(self.count(path))]
-        return [int(value) for value in values] if self.whole else values
+        return [{name: int(value) if self.whole else value} for value in values]
+
+    def examples(self, path: str) -> list[dict[str, Any]]:
+        """Return changes of the path to both ends, and a number in between if it is continuous."""
+        inner = [] if self.whole or self.step else [self.low + (self.high - self.low) * 0.38196601]
+        return [{path: int(value) if self.whole else value} for value in (self.low, self.high, *inner)]
 
     def described(self) -> dict[str, Any]:
         """Return it as JSON."""
@@ -71,18 +95,27 @@ class Range:
 
 
 @dataclass(frozen=True)
-class Option:
-    """A value of a choice, with the space that is searched only if it is chosen."""
-
-    value: Any
-    space: "Space"
-
-
-@dataclass(frozen=True)
 class Choices:
-    """Several values, by their labels in a study."""
+    """Several values by their labels in a study, each with the space that is searched only if it is chosen."""
 
-    options: dict[str, Option]
+    options: dict[str, tuple[Any, "Space"]]
+
+    def draw(self, trial: "BaseTrial", name: str, path: str) -> dict[str, Any]:
+        """Draw a value and its space, and return changes."""
+        value, space = self.options[trial.suggest_categorical(name, list(self.options))]
+        return {path: value, **space.suggest(trial)}
+
+    def count(self, path: str) -> int:
+        """Return the number of points. Raises InputError if it is infinite."""
+        return sum(space.points() for _, space in self.options.values())
+
+    def points(self, name: str, path: str) -> list[dict[str, Any]]:
+        """Return all labels and the points of their spaces, by name."""
+        return [{name: label, **rest} for label, (_, space) in self.options.items() for rest in space.grid()]
+
+    def examples(self, path: str) -> list[dict[str, Any]]:
+        """Return changes to every value, and to the examples of its space."""
+        return [{path: value, **inner} for value, space in self.options.values() for inner in ({}, *space.examples())]
 
     def described(self) -> dict[str, Any]:
         """Return it as JSON."""
@@ -104,27 +137,16 @@ class Space:
 
     dimensions: tuple[Dimension, ...] = ()
 
-    def suggest(self, trial: Suggests) -> dict[str, Any]:
+    def suggest(self, trial: "BaseTrial") -> dict[str, Any]:
         """Draw a value for every dimension; return dotted changes to a configuration."""
         changes: dict[str, Any] = {}
         for dimension in self.dimensions:
-            if isinstance(dimension.values, Range):
-                changes[dimension.path] = dimension.values.suggest(trial, dimension.name)
-            else:
-                options = dimension.values.options
-                chosen = options[trial.suggest_categorical(dimension.name, list(options))]
-                changes |= {dimension.path: chosen.value, **chosen.space.suggest(trial)}
+            changes |= dimension.values.draw(trial, dimension.name, dimension.path)
         return changes
 
     def points(self) -> int:
         """Return the number of points of the grid. Raises InputError if it is infinite."""
-        sizes = (
-            dimension.values.count(dimension.path)
-            if isinstance(dimension.values, Range)
-            else sum(option.space.points() for option in dimension.values.options.values())
-            for dimension in self.dimensions
-        )
-        return math.prod(sizes)
+        return math.prod(dimension.values.count(dimension.path) for dimension in self.dimensions)
 
     def grid(self) -> list[dict[str, Any]]:
         """Return all points as values by name; options only where their choice is made.
@@ -136,29 +158,13 @@ class Space:
             raise InputError(f"space: a grid of {self.points():,} points, expected {MOST_POINTS:,} at most")
         points: list[dict[str, Any]] = [{}]
         for dimension in self.dimensions:
-            if isinstance(dimension.values, Range):
-                values = dimension.values.values(dimension.path)
-                parts: list[dict[str, Any]] = [{dimension.name: value} for value in values]
-            else:
-                parts = [
-                    {dimension.name: label, **rest}
-                    for label, option in dimension.values.options.items()
-                    for rest in option.space.grid()
-                ]
+            parts = dimension.values.points(dimension.name, dimension.path)
             points = [{**point, **part} for point in points for part in parts]
         return points
 
     def examples(self) -> list[dict[str, Any]]:
         """Return changes with every choice and both ends of every range, one dimension at a time."""
-        examples: list[dict[str, Any]] = []
-        for dimension in self.dimensions:
-            if isinstance(dimension.values, Range):
-                examples += [{dimension.path: value} for value in _ends(dimension.values)]
-                continue
-            for option in dimension.values.options.values():
-                examples.append({dimension.path: option.value})
-                examples += [{dimension.path: option.value, **inner} for inner in option.space.examples()]
-        return examples
+        return [changes for dimension in self.dimensions for changes in dimension.values.examples(dimension.path)]
 
     def flat(self) -> list[Dimension]:
         """Return all dimensions, those of choices included."""
@@ -166,7 +172,7 @@ class Space:
         for dimension in self.dimensions:
             dimensions.append(dimension)
             if isinstance(dimension.values, Choices):
-                dimensions += [inner for option in dimension.values.options.values() for inner in option.space.flat()]
+                dimensions += [inner for _, space in dimension.values.options.values() for inner in space.flat()]
         return dimensions
 
     @property
@@ -179,12 +185,6 @@ class Space:
         return {dimension.name: dimension.values.described() for dimension in self.flat()}
 
 
-def _ends(values: Range) -> list[float]:
-    """Return both ends of a range, and a number in between if it is continuous."""
-    inner = [] if values.whole or values.step else [values.low + (values.high - values.low) * 0.38196601]
-    return [int(v) if values.whole else v for v in (values.low, values.high)] + inner
-
-
 # reading -------------------------------------------------------------------------------------------------------------
 
 
@@ -193,8 +193,7 @@ def read_space(node: Any, where: str) -> Space:
     space = _space(node, where, "", "")
     paths = [dimension.path for dimension in space.dimensions]
     for path in paths:
-        outer = [other for other in paths if path.startswith(f"{other}.")]
-        if outer:
+        if outer := [other for other in paths if path.startswith(f"{other}.")]:
             raise InputError(
                 f"{where}.{path}: lies inside {outer[0]}, which is drawn as a whole; move it into a choice's space"
             )
@@ -205,30 +204,26 @@ def _space(node: Any, where: str, path: str, prefix: str) -> Space:
     """Parse a mapping of dotted paths."""
     if not isinstance(node, Mapping) or not node:
         raise InputError(f"{where}: expected a mapping of dotted paths to distributions, found {shown(node)}")
-    return Space(tuple(_dimension(str(key), value, where, path, prefix) for key, value in node.items()))
-
-
-def _dimension(key: str, node: Any, where: str, path: str, prefix: str) -> Dimension:
-    """Parse one dimension."""
-    location, full = f"{where}.{key}", join(path, key)
-    if full in ("seed", "data_seed"):
-        raise InputError(f"{location}: a seed is not searched for; give the seeds of every trial with seeds")
-    if not isinstance(node, Mapping):
-        raise InputError(f"{location}: expected {{low, high}} or {{choices: [...]}}, found {shown(node)}")
-    name = join(prefix, key)
-    if "choices" in node:
-        extra = [inner for inner in node if inner != "choices"]
-        if extra:
+    dimensions = []
+    for key, values in node.items():
+        location, full, name = f"{where}.{key}", join(path, str(key)), join(prefix, str(key))
+        if full in ("seed", "data_seed"):
+            raise InputError(f"{location}: a seed is not searched for; give the seeds of every trial with seeds")
+        if not isinstance(values, Mapping):
+            raise InputError(f"{location}: expected {{low, high}} or {{choices: [...]}}, found {shown(values)}")
+        if extra := [inner for inner in values if inner != "choices"] if "choices" in values else []:
             raise InputError(f"{location}: choices stand alone, found {shown(extra[0])} beside them")
-        return Dimension(name, full, _choices(node["choices"], location, full, name))
-    return Dimension(name, full, _range(node, location))
+        is_choice = "choices" in values
+        parsed = _choices(values["choices"], location, full, name) if is_choice else _range(values, location)
+        dimensions.append(Dimension(name, full, parsed))
+    return Space(tuple(dimensions))
 
 
 def _choices(values: Any, where: str, path: str, name: str) -> Choices:
     """Parse the values of a choice."""
     if not isinstance(values, list) or not values:
         raise InputError(f"{where}.choices: expected a list of values, found {shown(values)}")
-    options: dict[str, Option] = {}
+    options: dict[str, tuple[Any, Space]] = {}
     for value in values:
         inner: Any = None
         if isinstance(value, Mapping) and "space" in value:
@@ -246,9 +241,8 @@ def _choices(values: Any, where: str, path: str, name: str) -> Choices:
         if label in options:
             raise InputError(f"{where}.choices: {label} is given twice")
         location = f"{where}.choices.{label}.space"
-        options[label] = Option(
-            value, _space(inner, location, path, f"{name}.{label}") if inner is not None else Space()
-        )
+        space = Space() if inner is None else _space(inner, location, path, f"{name}.{label}")
+        options[label] = value, space
     return Choices(options)
 
 
@@ -276,12 +270,6 @@ def _range(node: Mapping[str, Any], where: str) -> Range:
     low, high = (_number(node[key], f"{where}.{key}") for key in ("low", "high"))
     step = None if node.get("step") is None else _number(node["step"], f"{where}.step")
     numbers = Range(low, high, bool(node.get("log", False)), step, bool(node.get("int", False)))
-    _check_range(numbers, where)
-    return numbers
-
-
-def _check_range(numbers: Range, where: str) -> None:
-    """Check a range. Raises InputError."""
     if not numbers.low < numbers.high:
         raise InputError(f"{where}: low={numbers.low:zg} must be below high={numbers.high:zg}")
     if not math.isfinite(numbers.high - numbers.low):
@@ -293,7 +281,7 @@ def _check_range(numbers: Range, where: str) -> None:
     if numbers.whole and max(abs(numbers.low), abs(numbers.high)) > LARGEST_WHOLE:
         raise InputError(f"{where}: int needs low and high between -2**53 and 2**53")
     if numbers.step is None:
-        return
+        return numbers
     if numbers.log:
         raise InputError(f"{where}: log and step exclude each other; list the values as choices")
     steps = (numbers.high - numbers.low) / numbers.step if numbers.step > 0 else 0.5
@@ -301,6 +289,7 @@ def _check_range(numbers: Range, where: str) -> None:
         raise InputError(f"{where}: step={numbers.step:zg} is too small for {numbers.low:zg} to {numbers.high:zg}")
     if not math.isclose(steps, round(steps), rel_tol=0, abs_tol=1e-9 * max(1, abs(steps))) or steps < 1:
         raise InputError(f"{where}: high must be low plus a whole number of steps, found step={numbers.step:zg}")
+    return numbers
 
 
 def _number(value: Any, where: str) -> float:

@@ -11,8 +11,7 @@ from lm.config.keys import Also, Changes, Text, keys, ref, required
 from lm.config.plain import shown
 from lm.config.reading import Seeds, read_base, read_seeds, read_text, report_name, require_kind, resolve_file
 from lm.config.tree import InputError, Tree, load_yaml, nearest, override
-from lm.search.distributions import SpacePaths
-from lm.search.space import Space, read_space
+from lm.search.space import Space, SpacePaths, read_space
 from lm.store.metrics import METRICS, VALIDATION_METRICS, nearest_metric
 
 SAMPLERS: dict[str, tuple[str, ...]] = {
@@ -99,18 +98,11 @@ class Method:
 
 @dataclass(frozen=True)
 class SweepSpec:
-    """A search.
+    """A search, as `SweepFile` describes it; `tree` is the base with its changes.
 
     Args:
         name: of the study, and of the folder its report goes to.
-        title: of the report.
-        tree: configuration that every trial starts from.
-        space: drawn for each trial.
-        objectives: quantities, each with `lower` or `higher`.
-        trials: their number, failed ones included.
-        seeds: every trial is trained with each, and their mean counts.
         storage: an Optuna URL, or None for a journal in the study's folder.
-        notes: printed under the table.
     """
 
     name: str
@@ -127,21 +119,12 @@ class SweepSpec:
 
     def definition(self) -> dict[str, Any]:
         """Return the settings that make trials comparable; a study has trials of one definition only."""
-        return {
-            "base": self.tree,
-            "space": self.space.described(),
-            "objectives": self.objectives,
-            "seeds": self.seeds,
-        }
+        space = self.space.described()
+        return {"base": self.tree, "space": space, "objectives": self.objectives, "seeds": self.seeds}
 
 
 def load_sweep(path: Path, settings: Mapping[str, Any], trials: int | None = None) -> SweepSpec:
-    """Read a sweep file.
-
-    Args:
-        path: the YAML file, or the name of a shipped one; `base` in it is relative to it.
-        settings: dotted changes to the base, before anything is drawn.
-        trials: instead of the file's.
+    """Read a sweep file, or a shipped one by its name, with dotted changes to its base and another number of trials.
 
     Raises:
         InputError: for a wrong key or value, with the nearest right one.
@@ -156,9 +139,7 @@ def load_sweep(path: Path, settings: Mapping[str, Any], trials: int | None = Non
     for key in required(SweepFile):
         if key not in tree:
             raise InputError(f"{path}: {key} is missing; a sweep needs base and space")
-    name = report_name(path)
-    base = read_base(tree, path)
-    space = read_space(tree["space"], f"{path}: space")
+    name, base, space = report_name(path), read_base(tree, path), read_space(tree["space"], f"{path}: space")
     for key in settings:
         for dimension in space.dimensions:
             if f"{key}.".startswith(f"{dimension.path}.") or f"{dimension.path}.".startswith(f"{key}."):
@@ -177,21 +158,16 @@ def load_sweep(path: Path, settings: Mapping[str, Any], trials: int | None = Non
         notes=read_text(tree, "notes", path),
     )
     check_methods(spec, str(path))
-    where = f"{path}: trials" if trials is None else "--trials"
-    return replace(spec, trials=_trials(trials if trials is not None else tree.get("trials"), spec, where))
-
-
-def _trials(value: Any, spec: SweepSpec, where: str) -> int:
-    """Check the number of trials."""
+    where, value = (f"{path}: trials", tree.get("trials")) if trials is None else ("--trials", trials)
     points = spec.space.points() if spec.sampler.name == "grid" else None
     if value is None and points is not None:
-        return points
+        return replace(spec, trials=points)
     if type(value) is not int or value < 1:
         raise InputError(f"{where}: expected a whole number from 1, found {shown(value)}")
-    trials = value if points is None else min(value, points)
-    if trials * len(spec.seeds) > MOST_CELLS:
-        raise InputError(f"{where}: {trials} trials of {len(spec.seeds)} seeds, expected {MOST_CELLS:,} cells at most")
-    return trials
+    number = value if points is None else min(value, points)
+    if number * len(spec.seeds) > MOST_CELLS:
+        raise InputError(f"{where}: {number} trials of {len(spec.seeds)} seeds, expected {MOST_CELLS:,} cells at most")
+    return replace(spec, trials=number)
 
 
 def _objectives(value: Any, where: str) -> dict[str, str]:
@@ -201,10 +177,8 @@ def _objectives(value: Any, where: str) -> dict[str, str]:
     objectives = {}
     for name, direction in value.items():
         if name not in METRICS:
-            listed = ", ".join(METRICS)
-            raise InputError(
-                f"{where}: no quantity {name!r}.{nearest_metric(name, list(METRICS))} Choose from {listed}"
-            )
+            choices = f"{nearest_metric(name, list(METRICS))} Choose from {', '.join(METRICS)}"
+            raise InputError(f"{where}: no quantity {name!r}.{choices}")
         direction = direction or METRICS[name].better
         if direction not in ("lower", "higher"):
             raise InputError(f"{where}.{name}: expected lower or higher, found {shown(direction)}")
@@ -231,24 +205,18 @@ def read_method(value: Any, methods: Mapping[str, Sequence[str]], where: str) ->
         if key not in accepted:
             listed = ", ".join(accepted)
             raise InputError(f"{where}: {name} has no option {key!r}.{nearest(key, accepted)} It takes {listed}")
-        if key != "name":
-            _check_option(key, node[key], f"{where}.{key}")
+        value, domain = node[key], OPTIONS.get(key, ())  # Optuna would reject some only in the middle of a search
+        if domain and isinstance(domain[0], str | bool):
+            if value not in domain or type(value) is not type(domain[0]):
+                listed = ", ".join(map(str, domain))
+                raise InputError(f"{where}.{key}: expected one of {listed}, found {shown(value)}")
+        elif domain:
+            low, high = domain
+            is_whole = isinstance(low, int)
+            if not ((type(value) is int or (isinstance(value, float) and not is_whole)) and low <= value <= high):
+                kind = "whole number" if is_whole else "number"
+                raise InputError(f"{where}.{key}: expected a {kind} from {low:,} to {high:,}, found {shown(value)}")
     return Method(name, {k: v for k, v in node.items() if k not in ("name", "seed")}, int(node.get("seed", 0)))
-
-
-def _check_option(name: str, value: Any, where: str) -> None:
-    """Check the value of an option: Optuna would reject some only in the middle of a search."""
-    domain = OPTIONS[name]
-    if isinstance(domain[0], str | bool):
-        if value not in domain or type(value) is not type(domain[0]):
-            raise InputError(f"{where}: expected one of {', '.join(map(str, domain))}, found {shown(value)}")
-        return
-    low, high = domain
-    whole = isinstance(low, int)
-    fits = type(value) is int or (isinstance(value, float) and not whole)
-    if not (fits and low <= value <= high):
-        kind = "whole number" if whole else "number"
-        raise InputError(f"{where}: expected a {kind} from {low:,} to {high:,}, found {shown(value)}")
 
 
 def check_methods(spec: SweepSpec, where: str) -> None:
@@ -258,8 +226,6 @@ def check_methods(spec: SweepSpec, where: str) -> None:
         raise InputError(f"{where}: sampler: cmaes knows one objective; use nsga2, tpe or gp for several")
     if several and spec.pruner.name != "none":
         raise InputError(f"{where}: pruner: trials can be pruned by one objective only; leave it out")
-    if spec.pruner.name != "none" and next(iter(spec.objectives)) not in VALIDATION_METRICS:
-        raise InputError(
-            f"{where}: pruner: {next(iter(spec.objectives))} is not measured while a cell trains; "
-            f"prune by one of {', '.join(VALIDATION_METRICS)}"
-        )
+    if spec.pruner.name != "none" and (first := next(iter(spec.objectives))) not in VALIDATION_METRICS:
+        choices = f"prune by one of {', '.join(VALIDATION_METRICS)}"
+        raise InputError(f"{where}: pruner: {first} is not measured while a cell trains; {choices}")

@@ -59,13 +59,10 @@ def journal(spec: SweepSpec, folder: Path) -> Path | None:
         return folder / "study.journal"
     if "://" not in spec.storage:
         return Path(spec.storage)
-    schemes = ("sqlite", "postgresql", "mysql")
-    scheme = spec.storage.partition("://")[0].partition("+")[0]
+    schemes, scheme = ("sqlite", "postgresql", "mysql"), spec.storage.partition("://")[0].partition("+")[0]
     if scheme not in schemes:
-        raise InputError(
-            f"storage: no kind {scheme!r}.{nearest(scheme, schemes)} "
-            f"Give a URL of {', '.join(schemes)}, or the path of a journal file"
-        )
+        hint = f"{nearest(scheme, schemes)} Give a URL of {', '.join(schemes)}, or the path of a journal file"
+        raise InputError(f"storage: no kind {scheme!r}.{hint}")
     return None
 
 
@@ -179,10 +176,9 @@ def _whole(line: bytes) -> bool:
 
 
 def repair(path: Path) -> int:
-    """Cut a last line that a kill has torn off a journal; return the number of bytes cut.
+    """Cut a last line that a kill has torn off a journal, whose lock the caller holds; return the number of bytes cut.
 
-    The next line would be appended to it, and the file could never be read again. The caller holds the lock of the
-    journal: otherwise a line that is being written looks the same.
+    The next line would be appended to it, and the file could never be read again.
 
     Raises:
         InputError: if complete lines follow an unreadable one, which must not be deleted.
@@ -193,10 +189,8 @@ def repair(path: Path) -> int:
         if _whole(line):
             good += len(line)
         elif good + len(line) < len(content):
-            raise InputError(
-                f"{path}:{number}: not a line of a study's journal, and whole lines follow; "
-                "delete that line, or move the file away to start a new study"
-            )
+            hint = "delete that line, or move the file away to start a new study"
+            raise InputError(f"{path}:{number}: not a line of a study's journal, and whole lines follow; {hint}")
     if good < len(content):
         os.truncate(path, good)
     return len(content) - good
@@ -208,17 +202,12 @@ def repair(path: Path) -> int:
 class RetryingStorage:
     """Callable that repeats an operation on a storage until it succeeds or the time is up.
 
-    An operation must have the same result when it is repeated after a failure in the middle.
-
-    Args:
-        name: of the storage, without passwords.
-        say: called with a line when the storage does not answer, and when it does again.
+    An operation must have the same result when it is repeated after a failure in the middle. `say` is called with a
+    line when the storage does not answer, and when it does again.
     """
 
     def __init__(self, name: str, say: Callable[[str], None]) -> None:
-        self.name = name
-        self.say = say
-        self.given_up = False
+        self.name, self.say, self.given_up = name, say, False
 
     def __call__(self, operation: Callable[[], T]) -> T:
         """Return the result of `operation`. Raises InputError if the storage is damaged, or does not answer in time."""
@@ -227,19 +216,16 @@ class RetryingStorage:
             try:
                 result = operation()
             except STORAGE_ERRORS as error:
-                if any(words in _one_line(error) for words in DAMAGED):
-                    raise InputError(
-                        f"storage: {self.name}: is damaged: {_one_line(error)}; move it away to start a new study"
-                    ) from None
-                elapsed = time.monotonic() - start
+                line, elapsed = _one_line(error), time.monotonic() - start
+                if any(words in line for words in DAMAGED):
+                    hint = f"is damaged: {line}; move it away to start a new study"
+                    raise InputError(f"storage: {self.name}: {hint}") from None
                 if self.given_up or elapsed > WAIT_SECONDS:
                     self.given_up = True
-                    raise InputError(
-                        f"storage: {self.name}: did not answer for {elapsed:z.0f} s: {_one_line(error)}; "
-                        "the same command resumes where this one stopped"
-                    ) from None
+                    hint = f"{elapsed:z.0f} s: {line}; the same command resumes where this one stopped"
+                    raise InputError(f"storage: {self.name}: did not answer for {hint}") from None
                 if not reported:
-                    self.say(f"waiting up to {WAIT_SECONDS:z.0f} s for {self.name}: {_one_line(error)}")
+                    self.say(f"waiting up to {WAIT_SECONDS:z.0f} s for {self.name}: {line}")
                     reported = True
                 time.sleep(TRY_SECONDS)
                 continue

@@ -37,17 +37,11 @@ process that ended it."""
 # samplers and pruners ------------------------------------------------------------------------------------------------
 
 
-def fresh_seed(seed: int, done: int, slot: int = 0) -> int:
-    """Return the sampler's seed after `done` trials: the same seed would repeat the first suggestions.
-
-    Concurrent processes must not suggest the same either: the first has slot 0, each other one its own.
-    """
-    return int(np.random.SeedSequence([seed, done, slot] if slot else [seed, done]).generate_state(1)[0])
-
-
 def sampler(spec: SweepSpec, done: int, parallel: bool, slot: int = 0) -> optuna.samplers.BaseSampler:
     """Make the sampler of a sweep after `done` trials. Raises InputError."""
-    name, options = spec.sampler.name, {"seed": fresh_seed(spec.sampler.seed, done, slot), **spec.sampler.options}
+    name, start = spec.sampler.name, [spec.sampler.seed, done, *([slot] if slot else [])]
+    # The same seed would repeat the first suggestions; nor must processes suggest the same: the first has slot 0.
+    options = {"seed": int(np.random.SeedSequence(start).generate_state(1)[0]), **spec.sampler.options}
     package = {"gp": "torch", "cmaes": "cmaes"}.get(name)
     if package is not None and importlib.util.find_spec(package) is None:
         raise InputError(f"sampler {name}: needs the package {package}; install it with: pip install {package}")
@@ -78,10 +72,8 @@ def pruner(spec: SweepSpec, settings: dict[str, Any]) -> optuna.pruners.BasePrun
         return optuna.pruners.NopPruner()
     every = settings["val_check_interval"]
     if not isinstance(every, int) or not settings["limit_val_batches"]:
-        raise InputError(
-            "pruner: trials are judged by validations in training; "
-            f"set trainer.val_check_interval to a number of batches, found {shown(every)}"
-        )
+        hint = f"set trainer.val_check_interval to a number of batches, found {shown(every)}"
+        raise InputError(f"pruner: trials are judged by validations in training; {hint}")
     if name == "median":
         return _made("pruner", optuna.pruners.MedianPruner, **options)
     step = max(1, every // settings["accumulate_grad_batches"])
@@ -108,14 +100,7 @@ def _made(where: str, kind: Any, **options: Any) -> Any:
 
 @dataclass
 class SharedStudy:
-    """A study, and the processes that work on it.
-
-    Args:
-        study: as this process sees it.
-        workers: this process among the others.
-        retry: repeats an operation on the storage until it succeeds.
-        say: called with a line when the process waits; may be replaced.
-    """
+    """A study, and the processes that work on it; `say` is called with a line when this one waits."""
 
     study: optuna.Study
     workers: StudyWorkers
@@ -129,13 +114,9 @@ class SharedStudy:
 
 @contextlib.contextmanager
 def open_study(spec: SweepSpec, folder: Path, settings: dict[str, Any], parallel: bool) -> Iterator[SharedStudy]:
-    """Open or create the study of a sweep, to work on beside other processes.
+    """Open or create the study of a sweep, to work on beside other processes, several trials at a time if `parallel`.
 
-    Args:
-        spec: of the search.
-        folder: of the study's report and journal, unless the sweep names another storage.
-        settings: of the base's trainer, resolved.
-        parallel: this process runs several trials at a time.
+    `folder` holds the report, and the journal unless the sweep names another storage; `settings` are the trainer's.
 
     Raises:
         InputError: if it cannot be read, or has trials of another search.
@@ -150,11 +131,9 @@ def open_study(spec: SweepSpec, folder: Path, settings: dict[str, Any], parallel
 
     retry = RetryingStorage(describe_location(spec, path), say)
     leases: FileLeases | DbLeases
-    if isinstance(storage, RDBStorage):
-        engine = storage.engine
-        leases = retry(lambda: DbLeases(engine, spec.name))
+    if path is None:
+        leases = retry(lambda: DbLeases(storage.engine, spec.name))  # type: ignore[union-attr]
     else:
-        assert path is not None
         leases = FileLeases(path.with_name(f".{path.name}.leases") / spec.name)
     workers = StudyWorkers(leases, say)
     shared = SharedStudy(None, workers, retry)  # type: ignore[arg-type]  # its study is made with the mutex held
@@ -191,12 +170,12 @@ def _load_or_create(
     spec: SweepSpec, storage: JournalStorage | RDBStorage, path: Path | None, chosen: BasePruner | None
 ) -> optuna.Study:
     """Load a study, or create it. Raises InputError for a damaged one, or one of another search."""
+    location = describe_location(spec, path)
     lower, higher = StudyDirection.MINIMIZE, StudyDirection.MAXIMIZE
     directions = [lower if better == "lower" else higher for better in spec.objectives.values()]
     if spec.name not in optuna.get_all_study_names(storage):
-        study = optuna.create_study(
-            study_name=spec.name, storage=storage, directions=directions, pruner=chosen, load_if_exists=True
-        )
+        created: Any = {"directions": directions, "pruner": chosen, "load_if_exists": True}
+        study = optuna.create_study(study_name=spec.name, storage=storage, **created)
         study.set_metric_names(list(spec.objectives))
         return study
     study = optuna.load_study(study_name=spec.name, storage=storage, pruner=chosen)
@@ -205,15 +184,11 @@ def _load_or_create(
     if changed:
         key, (old, new) = next(iter(changed.items()))
         more = f", and {len(changed) - 1} more" if len(changed) > 1 else ""
-        raise InputError(
-            f"{describe_location(spec, path)}: holds trials of another search ({key}: {old} -> {new}{more}); "
-            "name another --out, or the sweep's file otherwise"
-        )
+        what = f"holds trials of another search ({key}: {old} -> {new}{more})"
+        raise InputError(f"{location}: {what}; name another --out, or the sweep's file otherwise")
     is_list = isinstance(study.user_attrs.get(METHODS, []), list)
     if before not in (None, definition) or not is_list or study.directions != directions:  # no version writes it
-        raise InputError(
-            f"{describe_location(spec, path)}: is damaged: it describes no valid study; move it away to start a new one"
-        )
+        raise InputError(f"{location}: is damaged: it describes no valid study; move it away to start a new one")
     return study
 
 

@@ -32,7 +32,7 @@ from lm.search.space import Space
 from lm.search.spec import SweepSpec
 from lm.search.storage import check_storage
 from lm.search.study import CELLS, METHODS, REASON, SECONDS, SharedStudy, open_study, pruner, read_study, sampler
-from lm.search.trials import Search, Searches
+from lm.search.trials import OUTCOMES, Search, Searches
 from lm.store.files import finite, to_json, write_atomic
 from lm.store.formats import SEARCH
 from lm.store.store import Store
@@ -49,14 +49,6 @@ SAVED_SECONDS = 5.0
 
 NUM_DRAWS = 20
 """Draws of the other dimensions with which a value that does not fit the base is built."""
-
-STATES = {
-    TrialState.COMPLETE: "complete",
-    TrialState.PRUNED: "pruned",
-    TrialState.FAIL: "failed",
-    TrialState.RUNNING: "open",
-    TrialState.WAITING: "open",
-}
 
 
 @dataclass(frozen=True)
@@ -92,8 +84,16 @@ def sweep(
     interrupted = run_searches([SearchJob(spec, folder)], store, workers, execution, executor)
     write_study(folder, Console())
     print(f"report: {folder / 'table.md'}", file=sys.stderr)
-    if (best := write_best(SearchJob(spec, folder))) is not None:
-        names = ", ".join(f"{spec.name}/trial_{best}/{seed}" for seed in spec.seeds)
+    best = best_changes(SearchJob(spec, folder)) if len(spec.objectives) == 1 else None
+    if best is None:
+        (folder / BEST).unlink(missing_ok=True)
+    else:
+        changes, value, number = best
+        config = resolve(override(spec.tree, {**changes, "seed": spec.seeds[0]}), RunConfig)
+        mean = f", the mean of {len(spec.seeds)} seeds" if len(spec.seeds) > 1 else ""
+        about = f"# trial {number} of {spec.name}: {next(iter(spec.objectives))} {value:z.6g}{mean}\n"
+        write_atomic(folder / BEST, about + yaml.safe_dump(config, sort_keys=False))
+        names = ", ".join(f"{spec.name}/trial_{number}/{seed}" for seed in spec.seeds)
         print(f"best: {folder / BEST} (lm fit takes it), of {names}", file=sys.stderr)
     return 1 if interrupted else 0
 
@@ -203,25 +203,6 @@ def best_changes(job: SearchJob) -> tuple[dict[str, Any], float, int] | None:
     return job.spec.space.suggest(best), float(best.value or 0.0), best.number
 
 
-def write_best(job: SearchJob) -> int | None:
-    """Write `best.yaml`, the configuration of the best complete trial; return its number.
-
-    Returns None, and writes no file, if no trial is complete or there are several objectives.
-    """
-    path = job.folder / BEST
-    best = best_changes(job) if len(job.spec.objectives) == 1 else None
-    if best is None:
-        path.unlink(missing_ok=True)
-        return None
-    changes, value, number = best
-    config = resolve(override(job.spec.tree, {**changes, "seed": job.spec.seeds[0]}), RunConfig)
-    quantity, seeds = next(iter(job.spec.objectives)), len(job.spec.seeds)
-    mean = f", the mean of {seeds} seeds" if seeds > 1 else ""
-    about = f"# trial {number} of {job.spec.name}: {quantity} {value:z.6g}{mean}\n"
-    write_atomic(path, about + yaml.safe_dump(config, sort_keys=False))
-    return number
-
-
 def manifest_writer(job: SearchJob, shared: SharedStudy) -> Callable[[], None]:
     """Return a function that writes `study.json`, unless that was done recently: it takes longer with every trial."""
     due = 0.0
@@ -251,7 +232,7 @@ def write_manifest(spec: SweepSpec, shared: SharedStudy, folder: Path) -> None:
         "study": [
             {
                 "number": trial.number,
-                "state": STATES[trial.state],
+                "state": OUTCOMES.get(trial.state, "open"),
                 "params": trial.params,
                 "values": trial.values if trial.state == TrialState.COMPLETE else None,
                 "reason": trial.user_attrs.get(REASON),

@@ -22,9 +22,9 @@ from sqlalchemy import Column, Engine, Integer, MetaData, String, Table, Text, i
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 
 from lm.search.storage import STORAGE_ERRORS, retry_create
-from lm.store import lease_holder, locks
-from lm.store.lease_holder import Holder, LeaseMonitor, LeaseState, read_lease
-from lm.store.leases import Lease, try_acquire
+from lm.store import leases as file_leases
+from lm.store import locks
+from lm.store.leases import Holder, Lease, LeaseMonitor, LeaseState, read_lease, try_acquire
 from lm.store.locks import UNKNOWN_HOLDER, BackoffReporter
 
 TABLE = Table(
@@ -48,12 +48,13 @@ class DbLease:
         self.leases, self.name, self.number, self.holder = leases, name, number, holder
         self.taken_over = False
         self.over = threading.Event()
-        self.thread = threading.Thread(target=self._live, name=f"lease {name}", daemon=True)
-        self.thread.start()
 
-    def _live(self) -> None:
-        while not self.over.wait(lease_holder.BEAT_SECONDS) and not self.taken_over:
-            self.beat()
+        def live() -> None:
+            while not self.over.wait(file_leases.BEAT_SECONDS) and not self.taken_over:
+                self.beat()
+
+        self.thread = threading.Thread(target=live, name=f"lease {name}", daemon=True)
+        self.thread.start()
 
     def beat(self) -> bool:
         """Send a heartbeat; return False if the database did not answer."""
@@ -71,11 +72,12 @@ class DbLease:
         self.holder = replace(self.holder, released=True)
         if not self.beat():  # other processes would wait for this one, which lives
             self.leases.given_up.add(self.holder.token)
-            threading.Thread(target=self._release_later, name=f"lease {self.name}", daemon=True).start()
 
-    def _release_later(self) -> None:
-        while not self.beat():
-            time.sleep(AGAIN_SECONDS)
+            def release_later() -> None:
+                while not self.beat():
+                    time.sleep(AGAIN_SECONDS)
+
+            threading.Thread(target=release_later, name=f"lease {self.name}", daemon=True).start()
 
 
 class DbLeases:
@@ -159,12 +161,7 @@ def format_process(holder: Holder) -> str:
 
 
 class StudyWorkers:
-    """Processes that work on a study, as one of them sees them.
-
-    Args:
-        leases: storage of the leases.
-        say: called with a line when the process waits for the mutex.
-    """
+    """Processes that work on a study, as one of them sees them, which calls `say` when it waits for the mutex."""
 
     def __init__(self, leases: FileLeases | DbLeases, say: Callable[[str], None]) -> None:
         self.leases, self.say = leases, say

@@ -60,10 +60,9 @@ class Law:
 
 
 def fit(compute: Sequence[float] | Array, loss: ArrayLike, delta: float = DELTA) -> Law:
-    """Fit the law to losses (k,), or many sets of them (d, k), by compute (k,) in any unit.
+    """Fit the law to losses (k,), or many sets of them (d, k), by compute (k,) in any unit, with Huber's loss.
 
-    `delta` is the residual of log L from which on Huber's loss is linear. Raises ValueError for fewer than three rungs,
-    and computes or losses that are not above zero.
+    Raises ValueError for fewer than three rungs, and computes or losses that are not above zero.
     """
     c_k, y_dk = np.asarray(compute, dtype=float), np.atleast_2d(np.asarray(loss, dtype=float))
     if len(c_k) < MIN_RUNGS:

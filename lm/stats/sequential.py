@@ -100,8 +100,8 @@ def repeated_interval(
 ) -> tuple[float, float]:
     """Return an interval for the mean that holds at every look: Student's, widened; NaN before the first look.
 
-    At each look it is one of level 1 - (what that look may spend). For normal differences the chance that all of them
-    cover the truth is at least 1 - alpha (Jennison and Turnbull 1989).
+    At each look it is one of level 1 - (what that look may spend), so that for normal differences all of them cover the
+    truth with a chance of 1 - alpha at least (Jennison and Turnbull 1989).
     """
     reached = _reached(len(differences), planned, maximum)
     if not reached:

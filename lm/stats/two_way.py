@@ -56,8 +56,8 @@ def two_way(difference_sd: Array, tokens_d: Array) -> TwoWay:
     Documents differ in length, so that the difference is a ratio (Cochran 1977, chapter 6), clustered by document
     (Miller 2024, https://arxiv.org/abs/2411.00640). Its error over documents is the jackknife's: residuals alone are
     too small where a few long documents weigh most (MacKinnon, Nielsen, Webb 2023, https://doi.org/10.1002/jae.2969).
-    What belongs to a seed on a document is in both, and taken off once (Cameron, Gelbach, Miller 2011), never to less
-    than the larger. Raises ValueError for fewer than two seeds, or two documents with tokens.
+    What belongs to a seed on a document is in both, and taken off once (Cameron, Gelbach, Miller 2011), but never below
+    the larger. Raises ValueError for fewer than two seeds, or two documents with tokens.
     """
     held = tokens_d > 0
     difference_sd, tokens_d = difference_sd[:, held], tokens_d[held]

@@ -191,8 +191,7 @@ def confirm_in_stages(family: Sequence[Comparison], adaptive: Mapping[str, Any])
 def explore(family: Sequence[Comparison]) -> None:
     """Judge exploratory comparisons by Benjamini and Hochberg's q; the interval stays the plain one.
 
-    q is over the larger of p over seeds and p over seeds and text, where the latter is known: with text as noisy as
-    seeds, q over seeds alone is false on other text in 10 of 100.
+    q is over the larger of p over seeds and p over seeds and text: over seeds alone 10 of 100 are false on other text.
     """
     p_seeds, p_equivalent_seeds = [comparison.p for comparison in family], _equivalence(family)
     q_seeds = tests.benjamini_hochberg(p_seeds)

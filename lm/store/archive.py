@@ -34,15 +34,13 @@ INDEX = "pack.json"
 KINDS = ("manifests", "records", "configurations", "curves", "others")
 """Kinds of files; the member `<kind>.xz` holds those of a kind."""
 
-LARGEST = 2 << 30
-"""Bytes of a pack's files together."""
+LARGEST = 2 << 30  # bytes of a pack's files together
 LARGEST_FILE = 256 << 20
 LARGEST_INDEX = 64 << 20
 DEEPEST = 4
 """Names in the path of a file, as in `NAME/tune/ARM/study.json`."""
 
-MEMORY = 256 << 20
-"""Bytes that decompression may take."""
+MEMORY = 256 << 20  # bytes that decompression may take
 
 FAULTS = (zipfile.BadZipFile, lzma.LZMAError, zlib.error, struct.error)
 DAMAGE = (*FAULTS, EOFError, RuntimeError, ValueError, LookupError, OverflowError)
@@ -51,17 +49,11 @@ DAMAGE = (*FAULTS, EOFError, RuntimeError, ValueError, LookupError, OverflowErro
 
 @dataclass(frozen=True)
 class Archive:
-    """A pack whose index was read and checked.
-
-    Args:
-        path: of the file.
-        name: of the experiment, the search or the ladder in it.
-        members: of each kind, the files in order: their paths, and their sizes in bytes.
-    """
+    """A pack whose index was read and checked."""
 
     path: Path
-    name: str
-    members: dict[str, list[tuple[str, int]]]
+    name: str  # of the experiment, the search or the ladder in it
+    members: dict[str, list[tuple[str, int]]]  # the files of each kind in order: their paths, and their sizes in bytes
 
     @property
     def files(self) -> list[str]:
@@ -113,9 +105,6 @@ def _damage_explained(path: Path) -> Iterator[None]:
         raise InputError(f"{path}: is damaged, or no pack: {error or type(error).__name__}") from None
 
 
-# writing -------------------------------------------------------------------------------------------------------------
-
-
 def write_archive(path: Path, name: str, files: Mapping[str, tuple[str, Path | bytes]]) -> Archive:
     """Write a pack, whole or not at all; the same contents give the same bytes.
 
@@ -129,7 +118,12 @@ def write_archive(path: Path, name: str, files: Mapping[str, tuple[str, Path | b
             compressor, members[kind] = lzma.LZMACompressor(lzma.FORMAT_XZ), []
             with parts.open(_member(f"{kind}.xz"), "w", force_zip64=True) as member:
                 for inside, source in sorted((inside, source) for inside, (of, source) in files.items() if of == kind):
-                    content = source if isinstance(source, bytes) else _content(source)
+                    if isinstance(source, bytes):
+                        content = source
+                    else:
+                        with _damage_explained(source):
+                            require_regular(source)
+                            content = source.read_bytes()
                     member.write(compressor.compress(content))
                     members[kind].append((inside, len(content)))
                 member.write(compressor.flush())
@@ -140,16 +134,6 @@ def write_archive(path: Path, name: str, files: Mapping[str, tuple[str, Path | b
     return Archive(path, name, members)
 
 
-def _content(path: Path) -> bytes:
-    try:
-        require_regular(path)
-        return path.read_bytes()
-    except OSError as error:
-        if error.errno in DISK_ERRORS:
-            raise
-        raise InputError(f"{path}: cannot be read ({error.strerror})") from None
-
-
 def _member(name: str) -> zipfile.ZipInfo:
     """Return the metadata of a member, the same on all machines and at all times."""
     member = zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0))
@@ -157,24 +141,16 @@ def _member(name: str) -> zipfile.ZipInfo:
     return member
 
 
-# reading -------------------------------------------------------------------------------------------------------------
-
-
 def looks_like_pack(path: Path) -> bool:
     """Return True if a file claims to be a pack, by its name or its first bytes."""
-    if not os.path.isfile(path):
-        return False
+    if path.name.endswith(ENDING) or not os.path.isfile(path):
+        return os.path.isfile(path)
     with open(path, "rb") as file:
-        return path.name.endswith(ENDING) or file.read(4) == b"PK\3\4"
+        return file.read(4) == b"PK\3\4"
 
 
 def read_archive(path: Path) -> Archive:
-    """Read and check the index of a pack; contents are read later.
-
-    Raises:
-        InputError: for a file that is no pack, was damaged, comes from a newer version, or holds what a pack must not:
-            paths that lead elsewhere or are given twice, more bytes than LARGEST, files that `lm pack` puts into none.
-    """
+    """Read and check the index of a pack; raise InputError for a file that `lm pack` does not make, or a newer one."""
     with _damage_explained(path):
         require_regular(path)
         with zipfile.ZipFile(path) as parts:
@@ -240,15 +216,10 @@ def _check(index: PackManifest, path: Path) -> None:
     check_members({kind: [file for file, _ in files] for kind, files in index["members"].items()}, name, str(path))
 
 
-# files that a pack may hold ------------------------------------------------------------------------------------------
-
 CELLS = "cells"
 EXPERIMENT, STUDY, LADDER = "experiment.json", "study.json", "ladder.json"
 JOURNAL = "study.journal"
-
-TWINS = (".tuned", ".lr_curve", ".orders")
-"""Ends of the names of the experiments that were made of another: each arm at its best, over learning rates, and the
-baseline in several orders of the data."""
+TWINS = (".tuned", ".lr_curve", ".orders")  # ends of the names of experiments that were made of another
 
 OF_A_CELL = {
     "record.json": "records",
@@ -259,14 +230,8 @@ OF_A_CELL = {
 }
 """Files of a finished cell in a pack with their kinds: no weights, and a log only of a run that failed."""
 
-OF_AN_EXPERIMENT = (
-    EXPERIMENT,
-    "seconds.json",
-    "tune/tuned.json",
-    f"tune/*/{STUDY}",
-    f"tune/*/{JOURNAL}",
-    "lr_curve.json",
-)
+OF_TUNING = ("tune/tuned.json", f"tune/*/{STUDY}", f"tune/*/{JOURNAL}")
+OF_AN_EXPERIMENT = (EXPERIMENT, "seconds.json", *OF_TUNING, "lr_curve.json")
 OF_A_STUDY = (STUDY, JOURNAL, "seconds.json")
 """Files of each folder in a pack, beside its cells; a folder may be of more than one kind."""
 

@@ -24,8 +24,7 @@ FILE, TEST_FILE = "documents.npz", "test_documents.npz"
 KEPT = {"nll": ("documents", FILE), "test_nll": ("test_documents", TEST_FILE)}
 """Per loss: the key of its file in the record, and the name of the file."""
 
-LARGEST = 2**20
-"""Bytes of a file; training writes a fifth of it at most."""
+LARGEST = 2**20  # bytes of a file; training writes a fifth of it at most
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from lm.config.tree import InputError, require_regular
-from lm.store.lease_holder import is_of_exited_process, process_signature
-from lm.store.leases import guarding_lease
+from lm.store.leases import guarding_lease, is_of_exited_process, process_signature
 
 # errors of disks -----------------------------------------------------------------------------------------------------
 
@@ -143,8 +142,7 @@ def holds_mapping(path: Path) -> bool:
 
 # checkpoints ---------------------------------------------------------------------------------------------------------
 
-PARTIAL_CHECKPOINT = "saving.ckpt"
-"""Name of a checkpoint that is being written."""
+PARTIAL_CHECKPOINT = "saving.ckpt"  # name of a checkpoint that is being written
 
 BACKUP_CHECKPOINT = "before.ckpt"
 """Name of the previous checkpoint while a folder takes its place: no folder can be replaced in one step."""

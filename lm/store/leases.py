@@ -16,24 +16,204 @@ staging directory before anything else, so that a writer that stalled between ch
 
 import contextlib
 import errno
+import functools
+import hashlib
+import json
 import os
+import re
 import secrets
 import shutil
+import socket
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
-from lm.store import lease_holder, locks
-from lm.store.lease_holder import Holder, LeaseMonitor, describe_holder, lease_numbers, parse_holder, read_lease
-from lm.store.locks import UNKNOWN_HOLDER, BackoffReporter, LogLine
+from lm.store import locks
+from lm.store.locks import BackoffReporter, LogLine, process_status
 
-MAX_POLL_SECONDS = 1.0
-"""Longest interval between two attempts of a process that waits."""
+BEAT_SECONDS = 5.0  # interval between two heartbeats
 
-STAGING_PREFIX = ".writing-"
-"""Prefix of the name of a holder's staging directory, in each folder that its lease guards."""
+MAX_MISSED_BEATS = 12
+"""Heartbeats that may be missing: a slow disk, or a library that lets no other thread run, delays several."""
+
+HOLDER_BYTES = 512
+"""Size of a lease file. It is fixed, so that a heartbeat overwrites the one before it."""
+
+PARENT_VARIABLE = "LM_WORKS_FOR"
+"""Environment variable with the number of the process that hands out work, for the processes that do it."""
+
+PROC = Path("/proc/self")  # path that exists where a process can read the state of others
+
+
+@functools.cache
+def machine_id() -> str:
+    """Identify the boot and process namespace in which process numbers mean the same; host names may be shared."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
+        return f"{boot} {os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        return socket.gethostname()
+
+
+@functools.cache
+def _machine_digest() -> str:
+    return hashlib.sha256(machine_id().encode()).hexdigest()[:8]
+
+
+def process_has_exited(pid: int, start: int | None) -> bool:
+    """Return True if the process of this machine that started at `start` is known to have exited."""
+    if PROC.exists():
+        return process_status(pid) is None or process_status(pid) in locks.ENDED or locks.start_ticks(pid) != start
+    try:
+        os.kill(pid, 0)
+    except OSError as error:
+        return isinstance(error, ProcessLookupError)
+    return False
+
+
+def process_signature() -> str:
+    """Return the part of a file name that identifies this process: its number, its start and its machine."""
+    return f"{os.getpid()}-{locks.start_ticks(os.getpid())}-{_machine_digest()}"
+
+
+def is_of_exited_process(signature: str) -> bool:
+    """Return True for the signature of a process of this machine that is known to have exited."""
+    match = re.fullmatch(rf"(\d+)-(\d+|None)-{_machine_digest()}", signature)
+    return match is not None and process_has_exited(int(match[1]), None if match[2] == "None" else int(match[2]))
+
+
+@dataclass(frozen=True)
+class Holder:
+    """The process that holds a lease, as the lease's file names it."""
+
+    token: str  # unique to each lease
+    pid: int
+    start: int | None  # clock ticks since boot; None if unknown
+    machine: str  # see `machine_id`
+    host: str  # host name, for messages
+    parent_pid: int  # the process that gave it its work, or itself without one; the file calls it `of`
+    since: float  # seconds since 1970, for messages
+    beat: int = 0  # number of heartbeats so far
+    released: bool = False
+
+    @classmethod
+    def this(cls, token: str) -> "Holder":
+        """Return this process as the holder of a lease."""
+        pid, parent = os.getpid(), os.environ.get(PARENT_VARIABLE, "")
+        parent_pid = int(parent) if parent.isdecimal() else pid
+        return cls(token, pid, locks.start_ticks(pid), machine_id(), socket.gethostname(), parent_pid, time.time())
+
+    def written(self) -> bytes:
+        """Return the content of the lease's file."""
+        content = {"of" if name == "parent_pid" else name: value for name, value in asdict(self).items()}
+        return json.dumps(content).encode().ljust(HOLDER_BYTES - 1) + b"\n"
+
+    def is_local(self) -> bool:
+        """Return True for a process of this machine."""
+        return self.machine == machine_id()
+
+    def has_exited(self) -> bool:
+        """Return True if the process is known to have exited."""
+        return self.is_local() and process_has_exited(self.pid, self.start)
+
+    def is_running(self) -> bool:
+        """Return True if the process is known to run and not to be stopped, even if it sends no heartbeat."""
+        return (
+            self.is_local()
+            and PROC.exists()
+            and not self.has_exited()
+            and process_status(self.pid) not in locks.STOPPED
+        )
+
+    def __str__(self) -> str:
+        return locks.describe_process(self.pid, self.host, self.since, self.is_local())
+
+    def when(self) -> str:
+        """Format the time since which it holds the lease."""
+        return locks.clock_time(self.since)
+
+
+def parse_holder(content: bytes) -> Holder | None:
+    """Read the holder from the content of a lease's file; return None if it is damaged."""
+    try:
+        fields = json.loads(content)
+        holder = Holder(**{"parent_pid" if name == "of" else name: value for name, value in fields.items()})
+        valid = all(isinstance(number, int) for number in (holder.pid, holder.parent_pid, holder.beat))
+        time.localtime(holder.since)
+    except (ValueError, TypeError, AttributeError, OverflowError, OSError, RecursionError):
+        return None
+    return holder if valid and isinstance(holder.token, str) and holder.token.isalnum() else None
+
+
+@dataclass
+class LeaseState:
+    """The valid lease of a folder: the number of its file, 0 if there is no lease, and the file's content."""
+
+    number: int
+    content: bytes = b""
+
+    @property
+    def holder(self) -> Holder | None:
+        """Its holder; None if the file is damaged."""
+        return parse_holder(self.content)
+
+    def free(self) -> bool:
+        """Return True if any process may take the next lease."""
+        holder = self.holder
+        return self.number == 0 or (holder is not None and (holder.released or holder.has_exited()))
+
+
+def lease_numbers(folder: Path) -> list[int]:
+    """Return the numbers of the leases in a folder, in ascending order."""
+    try:
+        return sorted(int(name) for name in os.listdir(folder) if name.isascii() and name.isdecimal())
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def read_lease(folder: Path) -> LeaseState:
+    """Read the valid lease of a folder: the one with the highest number."""
+    while True:
+        number = max(lease_numbers(folder), default=0)
+        if not number:
+            return LeaseState(0)
+        try:
+            return LeaseState(number, (folder / str(number)).read_bytes())
+        except FileNotFoundError:  # a newer lease replaced it
+            continue
+
+
+def current_holder(folder: Path) -> Holder | None:
+    """Return the holder of a folder's lease; None if it is free or its file damaged."""
+    state = read_lease(folder)
+    return None if state.free() else state.holder
+
+
+class LeaseMonitor:
+    """Monitor of a lease that another process holds: it expires without heartbeats, by a clock in seconds.
+
+    A pause of the monitoring process counts as one missed interval: a stopped process sees no heartbeats either.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.clock, self.checked, self.silent = clock, clock(), 0.0
+        self.last_state: LeaseState | None = None
+
+    def has_expired(self, state: LeaseState) -> bool:
+        """Return True if the lease did not change for too long and its process is not known to run."""
+        now = self.clock()
+        self.silent += min(now - self.checked, 2 * BEAT_SECONDS)
+        self.checked = now
+        if state != self.last_state:
+            self.last_state, self.silent = state, 0.0
+        silent = self.silent > MAX_MISSED_BEATS * BEAT_SECONDS
+        return silent and (state.holder is None or not state.holder.is_running())
+
+
+MAX_POLL_SECONDS = 1.0  # longest interval between two attempts of a process that waits
+STAGING_PREFIX = ".writing-"  # prefix of the name of a holder's staging directory, in each folder that its lease guards
 
 
 class HeldError(Exception):
@@ -70,7 +250,7 @@ class Lease:
         self.thread.start()
 
     def _send_heartbeats(self) -> None:
-        while not self.over.wait(lease_holder.BEAT_SECONDS):
+        while not self.over.wait(BEAT_SECONDS):
             with contextlib.suppress(OSError):  # a disk that fails may be back before the lease expires
                 self.beat()
 
@@ -95,8 +275,9 @@ class Lease:
         if self.taken_over and not lease_numbers(folder):
             raise LostError(f"{folder.name[:8]}: its lease was removed; it goes on with a new one")
         if self.taken_over:
-            problem = f"sent no heartbeat for so long that it was taken over by {describe_holder(folder)}"
-            raise LostError(f"{folder.name[:8]}: this process {problem}")
+            successor = current_holder(folder) or locks.UNKNOWN_HOLDER
+            problem = f"this process sent no heartbeat for so long that it was taken over by {successor}"
+            raise LostError(f"{folder.name[:8]}: {problem}")
 
     def staging_dir(self, folder: Path) -> Path:
         """Create and return the directory for new files of a guarded folder; raise LostError after a takeover."""
@@ -120,8 +301,7 @@ class Lease:
         os.close(self.file)
 
 
-_leases_by_folder: dict[Path, Lease] = {}
-"""The leases of this process, by the folders that they guard."""
+_leases_by_folder: dict[Path, Lease] = {}  # the leases of this process, by the folders that they guard
 
 os.register_at_fork(after_in_child=_leases_by_folder.clear)
 
@@ -183,25 +363,14 @@ def _create_exclusively(path: Path, content: bytes) -> bool:
 
 
 @contextlib.contextmanager
-def try_lease(folder: Path, guards: Sequence[Path] = ()) -> Iterator[Lease | None]:
-    """Hold the lease of a folder in the block if it is free; yield None if another process holds it."""
-    lease = try_acquire(folder, guards)
-    try:
-        yield lease
-    finally:
-        if lease is not None:
-            lease.release()
-
-
-@contextlib.contextmanager
 def acquire(folder: Path, what: str, guards: Sequence[Path], say: LogLine, wait: bool = True) -> Iterator[Lease]:
     """Hold a lease in the block, after waiting for it, which `say` reports; raise HeldError without `wait`."""
     reporter, monitor, pause = BackoffReporter(locks.FIRST_SECONDS), LeaseMonitor(), 0.01
     while (lease := try_acquire(folder, guards, monitor)) is None:
         if not wait:
-            raise HeldError(f"{what}: held by {describe_holder(folder)}")
+            raise HeldError(f"{what}: held by {current_holder(folder) or locks.UNKNOWN_HOLDER}")
         if reporter.should_report():
-            say(f"waiting for {what}: held by {describe_holder(folder)}")
+            say(f"waiting for {what}: held by {current_holder(folder) or locks.UNKNOWN_HOLDER}")
         time.sleep(min(pause, max(0.01, reporter.left)))
         pause = min(2 * pause, MAX_POLL_SECONDS)
     try:
@@ -218,7 +387,7 @@ def release_if_expired(folder: Path, monitor: LeaseMonitor, guards: Sequence[Pat
     if state.free():
         return None
     if not monitor.has_expired(state):
-        return state.holder or UNKNOWN_HOLDER
+        return state.holder or locks.UNKNOWN_HOLDER
     if (lease := try_acquire(folder, guards, monitor)) is not None:
         lease.release()
     return None

@@ -14,11 +14,8 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-LogLine = Callable[[str], None]
-"""Function that is called with one line of text for the user."""
-
-FIRST_SECONDS = 8.0
-"""Seconds of waiting before the first message."""
+LogLine = Callable[[str], None]  # function that is called with one line of text for the user
+FIRST_SECONDS = 8.0  # seconds of waiting before the first message
 
 UNKNOWN_HOLDER = "a process that left no name"
 
@@ -64,9 +61,6 @@ class BackoffReporter:
         return True
 
 
-# processes -----------------------------------------------------------------------------------------------------------
-
-
 def _proc_fields(pid: int) -> list[str]:
     """Return the fields of `/proc/PID/stat` after the name of the process; none if it has no such file."""
     try:
@@ -102,9 +96,6 @@ def clock_time(seconds: float) -> str:
     """Format a time in seconds since 1970, with its date unless it is of today."""
     moment = time.localtime(seconds)
     return time.strftime("%H:%M" if moment[:3] == time.localtime()[:3] else "%Y-%m-%d %H:%M", moment)
-
-
-# locks ---------------------------------------------------------------------------------------------------------------
 
 
 def describe_lock_holder(path: Path) -> str:

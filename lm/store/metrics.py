@@ -12,65 +12,39 @@ from lm.config.tree import nearest
 
 @dataclass(frozen=True)
 class Metric:
-    """Properties of a measured quantity.
+    """Properties of a measured quantity."""
 
-    Args:
-        label: its name in tables and figures.
-        unit: of its values.
-        better: the better direction; None: neither.
-        digits: after the point.
-        per_token: whether it counts tokens or is a mean over them, so that it depends on the tokenizer.
-        in_summary_table: whether the first table has a column for it if it was measured.
-        logged_at_validation: whether every validation measures it: it has a curve, and trials may be pruned by it.
-        range: the smallest and the largest possible value.
-    """
-
-    label: str
+    label: str  # in tables and figures
     unit: str
-    better: Literal["lower", "higher"] | None
-    digits: int = 4
-    per_token: bool = True
-    in_summary_table: bool = False
-    logged_at_validation: bool = False
-    range: tuple[float, float] = (-math.inf, math.inf)
+    better: Literal["lower", "higher"] | None  # the better direction; None: neither
+    digits: int = 4  # after the point
+    per_token: bool = True  # whether it counts tokens or is a mean over them, so that it depends on the tokenizer
+    in_summary_table: bool = False  # whether the first table has a column for it if it was measured
+    logged_at_validation: bool = False  # whether validations measure it: it has a curve, and trials are pruned by it
+    range: tuple[float, float] = (-math.inf, math.inf)  # the smallest and the largest possible value
 
 
-SHARE = (0.0, 1.0)
-"""Range of a share, and of the distance between two shares."""
-
-ATTENTION = (0.0, 1.05)
-"""Range of a share of attention; the shares add up to one, rounded to bfloat16."""
-
+SHARE = (0.0, 1.0)  # and the distance between two shares
+ATTENTION = (0.0, 1.05)  # shares of attention add up to one, rounded to bfloat16
+SIGNED = (-1.0, 1.0)
 POSITIVE = (0.0, math.inf)
-
-LOSS = (0.0, 2 * 3.5e38)
-"""Range of a cross-entropy: at most the distance between two logits, which are float32."""
-
+LOSS = (0.0, 2 * 3.5e38)  # a cross-entropy is at most the distance between two logits, which are float32
 BITS = (0.0, 1.5 * LOSS[1])
+SQUARES = (0.0, 2.0)  # a certain but wrong prediction is off by one in two classes
+"""Ranges of the values of metrics."""
 
-SQUARES = (0.0, 2.0)
-"""Range of the Brier score: a certain but wrong prediction is off by one in two classes."""
+VALIDATED: dict[str, Any] = {"in_summary_table": True, "logged_at_validation": True}
 
 METRICS: dict[str, Metric] = {
     "nll": Metric("validation NLL", "nats/token", "lower", logged_at_validation=True, range=LOSS),
     "perplexity": Metric("perplexity", "", "lower", 3, in_summary_table=True, range=(1.0, math.inf)),
-    "bits_per_byte": Metric(
-        "bits per byte",
-        "bits/byte",
-        "lower",
-        per_token=False,
-        in_summary_table=True,
-        logged_at_validation=True,
-        range=BITS,
-    ),
-    "accuracy": Metric("accuracy", "", "higher", in_summary_table=True, logged_at_validation=True, range=SHARE),
-    "ece": Metric("ECE, 15 bins", "", "lower", in_summary_table=True, logged_at_validation=True, range=SHARE),
+    "bits_per_byte": Metric("bits per byte", "bits/byte", "lower", per_token=False, range=BITS, **VALIDATED),
+    "accuracy": Metric("accuracy", "", "higher", range=SHARE, **VALIDATED),
+    "ece": Metric("ECE, 15 bins", "", "lower", range=SHARE, **VALIDATED),
     "mce": Metric("largest calibration error of a bin", "", "lower", range=SHARE),
     "ece_adaptive": Metric("ECE, 15 bins of equal mass", "", "lower", range=SHARE),
     "ece_corrected": Metric("ECE less noise, of which a calibrated model keeps a quarter", "", "lower", range=SHARE),
-    "ece_debiased": Metric(
-        "ECE less noise, of which a calibrated model keeps over half", "", "lower", range=(-1.0, 1.0)
-    ),
+    "ece_debiased": Metric("ECE less noise, of which a calibrated model keeps over half", "", "lower", range=SIGNED),
     "ece_floor": Metric("ECE if perfectly calibrated", "", None, range=SHARE),
     "ece_classwise": Metric("ECE, class-wise", "", "lower", 6, range=SHARE),
     "brier": Metric("Brier score", "", "lower", range=SQUARES),
@@ -109,26 +83,12 @@ METRICS: dict[str, Metric] = {
     "parameters": Metric("parameters", "", None, 0, per_token=False, in_summary_table=True, range=POSITIVE),
     "tokens": Metric("training tokens", "", None, 0, range=POSITIVE),
 }
-"""Declared metrics in the order of the tables; units and directions are declared here alone.
-
-A record may hold others. Tables list them after these, under their own names and without a direction.
-"""
-
+"""Declared metrics in the order of the tables; a record may hold others, which tables list after these, as named."""
 
 ALIASES = {
-    "loss": "nll",
-    "val_loss": "nll",
-    "validation_loss": "nll",
-    "eval_loss": "nll",
-    "cross_entropy": "nll",
-    "test_loss": "test_nll",
-    "training_loss": "train_loss",
-    "ppl": "perplexity",
-    "acc": "accuracy",
-    "bpb": "bits_per_byte",
-    "throughput": "tokens_per_second",
-    "memory": "peak_memory",
-    "params": "parameters",
+    **dict.fromkeys(("loss", "val_loss", "validation_loss", "eval_loss", "cross_entropy"), "nll"),
+    **{"test_loss": "test_nll", "training_loss": "train_loss", "ppl": "perplexity", "acc": "accuracy"},
+    **{"bpb": "bits_per_byte", "throughput": "tokens_per_second", "memory": "peak_memory", "params": "parameters"},
 }
 """Other common names of metrics."""
 
@@ -151,10 +111,8 @@ AT_LENGTH = {
     "sliding_nll": Metric("validation NLL, window of {} tokens", "nats/token", "lower", range=LOSS),
 }
 
-
 AVERAGED = rf"({'|'.join(VALIDATION_METRICS)})~([2-9]|[1-9][0-9]{{1,2}})"
 """Pattern of a mean over the last 2 to 999 validations, such as `nll~3`."""
-
 
 NOT_METRICS = ("evaluated_tokens", "reliability", "clusters")
 """Results of an evaluation that are no metrics, but other parts of the record."""
@@ -165,10 +123,9 @@ def describe(name: str) -> Metric:
 
     A name that is not declared is its own label.
     """
-    if (mean := parse_average(name)) is not None:
-        metric = METRICS[mean[0]]
-        label = f"{metric.label}, mean of last {mean[1]}"
-        return replace(metric, label=label, in_summary_table=False, logged_at_validation=False)
+    if mean := parse_average(name):
+        label = f"{METRICS[mean[0]].label}, mean of last {mean[1]}"
+        return replace(METRICS[mean[0]], label=label, in_summary_table=False, logged_at_validation=False)
     base, at, length = name.partition("@")
     if at and base in AT_LENGTH:
         return replace(AT_LENGTH[base], label=AT_LENGTH[base].label.format(length))
@@ -183,9 +140,10 @@ def parse_average(name: str) -> tuple[str, int] | None:
 
 def metrics_of(measured: Mapping[str, Any]) -> tuple[dict[str, float | None], list[str]]:
     """Split the results of an evaluation into its metrics and a warning for each that is no number."""
-    results = {name: value for name, value in measured.items() if name not in NOT_METRICS}
-    metrics: dict[str, float | None] = {
-        name: value for name, value in results.items() if isinstance(value, int | float) and type(value) is not bool
-    }
-    others = [name for name in results if name not in metrics]
-    return metrics, [f"{name}: not kept, expected a number, found {shown(results[name])}" for name in others]
+    metrics, warnings = dict[str, float | None](), list[str]()
+    for name, value in measured.items():
+        if isinstance(value, int | float) and type(value) is not bool and name not in NOT_METRICS:
+            metrics[name] = value
+        elif name not in NOT_METRICS:
+            warnings.append(f"{name}: not kept, expected a number, found {shown(value)}")
+    return metrics, warnings

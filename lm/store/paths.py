@@ -10,8 +10,7 @@ NUMBERS = "a list of numbers, or of lists of them"
 TEXT = "text"
 UNKNOWN = "unknown"
 
-ANY = "*"
-"""Wildcard for the names that are not listed beside it."""
+ANY = "*"  # wildcard for the names that are not listed beside it
 
 Contents = Mapping[str, Any]
 
@@ -49,9 +48,8 @@ SECTIONS: Contents = {
 def path_error(path: str) -> str:
     """Return why a path into a record leads to no number; an empty text if it does, or that is not known beforehand."""
     contents: Any = SECTIONS
-    steps: list[str] = []
+    parent = ""
     for step in path.split("/"):
-        parent = "/".join(steps)
         if contents is UNKNOWN:
             return ""
         if contents is NUMBERS:
@@ -60,16 +58,14 @@ def path_error(path: str) -> str:
         elif not isinstance(contents, Mapping):
             return f"{parent} is {contents}, and nothing is below it"
         elif not step or (step not in contents and ANY not in contents):
-            return (
-                f"{parent or 'a record'} has no {step!r}.{nearest(step, list(contents))} It has {', '.join(contents)}"
-            )
+            hint = f"{nearest(step, list(contents))} It has {', '.join(contents)}"
+            return f"{parent or 'a record'} has no {step!r}.{hint}"
         else:
             contents = contents.get(step, contents.get(ANY))
-        steps.append(step)
+        parent = f"{parent}/{step}".lstrip("/")
     if contents is TEXT:
         return f"{path} is text, and a claim needs a number"
     if isinstance(contents, Mapping):
-        names = [name for name in contents if name != ANY]
-        example = f", such as {path}/{names[0]}" if names else ""
+        example = next((f", such as {path}/{name}" for name in contents if name != ANY), "")
         return f"{path} holds several values by name, and a claim needs a number; name one of them{example}"
     return ""

@@ -9,26 +9,14 @@ from typing_extensions import TypedDict
 Status = Literal["ok", "diverged", "failed"]
 Count = Annotated[int, Ge(0)]
 
+GitState = TypedDict("GitState", {"commit": str | None, "dirty": bool | None})
+"""A checkout: its commit, and whether it had uncommitted changes; None without a checkout."""
 
-class GitState(TypedDict):
-    """A checkout: its commit, and whether it had uncommitted changes; None without a checkout."""
+OwnCode = TypedDict("OwnCode", {"known_by": str, "git": GitState | None})
+"""The code of a user's own class: its fingerprint, and the checkout that it was in."""
 
-    commit: str | None
-    dirty: bool | None
-
-
-class OwnCode(TypedDict):
-    """The code of a user's own class: its fingerprint, and the checkout that it was in."""
-
-    known_by: str
-    git: GitState | None
-
-
-class Weights(TypedDict):
-    """Identity of a cell's checkpoint: its size in bytes and the hash of its file."""
-
-    bytes: Count
-    sha256: str
+Weights = TypedDict("Weights", {"bytes": Count, "sha256": str})
+"""Identity of a cell's checkpoint: its size in bytes and the hash of its file."""
 
 
 class Provenance(TypedDict):
@@ -73,19 +61,11 @@ class Text(TypedDict):
     unigram_nll: NotRequired[float | None]
 
 
-class Evaluated(TypedDict):
-    """The tokens on which the metrics were measured."""
+Evaluated = TypedDict("Evaluated", {"split": str, "tokens": Count | None})
+"""The tokens on which the metrics were measured."""
 
-    split: str
-    tokens: Count | None
-
-
-class Reliability(TypedDict):
-    """A reliability diagram: for each bin its tokens, their mean confidence and their accuracy."""
-
-    count: list[int]
-    confidence: list[float]
-    accuracy: list[float]
+Reliability = TypedDict("Reliability", {"count": list[int], "confidence": list[float], "accuracy": list[float]})
+"""A reliability diagram: for each bin its tokens, their mean confidence and their accuracy."""
 
 
 class Inside(TypedDict):
@@ -100,18 +80,11 @@ class Inside(TypedDict):
     dead_share: NotRequired[list[float]]
 
 
-class Pairing(TypedDict):
-    """The hash of the training rows in their order, and the number of their batches."""
+Pairing = TypedDict("Pairing", {"order": str, "batches": int})
+"""The hash of the training rows in their order, and the number of their batches."""
 
-    order: str
-    batches: int
-
-
-class Checksum(TypedDict):
-    """Identity of a learning curve: the number of its rows and the hash of its file."""
-
-    rows: Count
-    sha256: str
+Checksum = TypedDict("Checksum", {"rows": Count, "sha256": str})
+"""Identity of a learning curve: the number of its rows and the hash of its file."""
 
 
 class DocumentsOf(Checksum):
@@ -121,11 +94,8 @@ class DocumentsOf(Checksum):
     each: Count
 
 
-Outcome = dict[str, Any]
-"""Parts of a record that training and evaluation fill in."""
-
-Ending = Mapping[str, Any]
-"""Result of a cell: its record; for a pruned one, which has none, only a status and an error."""
+Outcome = dict[str, Any]  # parts of a record that training and evaluation fill in
+Ending = Mapping[str, Any]  # result of a cell: its record; for a pruned one, which has none, only a status and an error
 
 
 class Record(TypedDict):
@@ -160,9 +130,6 @@ def evaluated_tokens(record: Record) -> int:
     return (record["evaluated"] or {"tokens": None})["tokens"] or 0
 
 
-# the manifests of experiments and searches ---------------------------------------------------------------------------
-
-
 class Arm(TypedDict):
     """An arm: the resolved differences from the baseline as (its value, the arm's), and its cells by seed."""
 
@@ -174,18 +141,11 @@ class Arm(TypedDict):
     cells: dict[str, str]
 
 
-class Adaptive(TypedDict):
-    """Seeds in stages: the numbers of seeds of the interim looks, and the maximum."""
+Adaptive = TypedDict("Adaptive", {"looks": list[int], "maximum": int})
+"""Seeds in stages: the numbers of seeds of the interim looks, and the maximum."""
 
-    looks: list[int]
-    maximum: int
-
-
-class DesignOf(TypedDict):
-    """The kind of the design, and the effects that it cannot separate."""
-
-    kind: str
-    aliases: NotRequired[list[str]]
+DesignOf = TypedDict("DesignOf", {"kind": str, "aliases": NotRequired[list[str]]})
+"""The kind of the design, and the effects that it cannot separate."""
 
 
 class ClaimOf(TypedDict):
@@ -207,11 +167,8 @@ class ClaimOf(TypedDict):
     seen: NotRequired[list[int]]
 
 
-class Registration(TypedDict):
-    """The time at which a claim was written, None if unknown, and the seeds that had results by then."""
-
-    written: str | None
-    seen: list[int]
+Registration = TypedDict("Registration", {"written": str | None, "seen": list[int]})
+"""The time at which a claim was written, None if unknown, and the seeds that had results by then."""
 
 
 class Manifest(TypedDict):
@@ -241,35 +198,17 @@ class Manifest(TypedDict):
     arms: dict[str, Arm]
 
 
-class Chosen(TypedDict):
-    """A sampler or a pruner, with its options."""
+Chosen = TypedDict("Chosen", {"name": str, "options": NotRequired[dict[str, Any]]})
+"""A sampler or a pruner, with its options."""
 
-    name: str
-    options: NotRequired[dict[str, Any]]
+StudyChoices = TypedDict("StudyChoices", {"choices": list[str]})
+"""The choices of a search for one setting."""
 
+StudyRange = TypedDict("StudyRange", {"low": float, "high": float, "log": bool, "step": float | None, "int": bool})
+"""The range of a search for one setting; numbers are `step` apart, at any distance if it is None."""
 
-class StudyChoices(TypedDict):
-    """The choices of a search for one setting."""
-
-    choices: list[str]
-
-
-class StudyRange(TypedDict):
-    """The range of a search for one setting; numbers are `step` apart, at any distance if it is None."""
-
-    low: float
-    high: float
-    log: bool
-    step: float | None
-    int: bool
-
-
-class StudyMethod(TypedDict):
-    """The sampler and the pruner of the trials from a number on."""
-
-    sampler: Chosen
-    pruner: Chosen
-    from_trial: int
+StudyMethod = TypedDict("StudyMethod", {"sampler": Chosen, "pruner": Chosen, "from_trial": int})
+"""The sampler and the pruner of the trials from a number on."""
 
 
 class Trial(TypedDict):
@@ -300,12 +239,8 @@ class StudyManifest(TypedDict):
     study: list[Trial]
 
 
-class TunedArm(TypedDict):
-    """The best trial of an arm's search; None without one."""
-
-    changes: dict[str, Any] | None
-    value: float | None
-    trial: int | None
+TunedArm = TypedDict("TunedArm", {"changes": dict[str, Any] | None, "value": float | None, "trial": int | None})
+"""The best trial of an arm's search; None without one."""
 
 
 class TunedManifest(TypedDict):
@@ -320,15 +255,8 @@ class TunedManifest(TypedDict):
     arms: dict[str, TunedArm]
 
 
-class PackManifest(TypedDict):
-    """`pack.json`: the experiment's name, and for each member of the pack its files in order, with their bytes."""
-
-    format: int
-    name: str
-    members: dict[str, list[tuple[str, int]]]
-
-
-# ladder --------------------------------------------------------------------------------------------------------------
+PackManifest = TypedDict("PackManifest", {"format": int, "name": str, "members": dict[str, list[tuple[str, int]]]})
+"""`pack.json`: the experiment's name, and for each member of the pack its files in order, with their bytes."""
 
 
 class RateAt(TypedDict):

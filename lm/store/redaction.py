@@ -5,6 +5,7 @@ setting such as `api_key`, and a text in the form of a well-known token. Configu
 as they are, since they are part of a cell's id: no secret belongs there.
 """
 
+import contextlib
 import os
 import re
 from collections.abc import Mapping
@@ -13,10 +14,12 @@ from typing import Any
 
 REDACTED = "***"
 
-SHORTEST = 6
-"""Characters of the shortest value that is removed; a shorter one may occur anywhere by chance."""
+SHORTEST = 6  # characters of the shortest value that is removed; a shorter one may occur anywhere by chance
 
 _WORDS = r"API_?KEY|TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|(?:ACCESS|SECRET|PRIVATE|AUTH|SIGNING|ENCRYPTION)_?KEY"
+_SETTINGS = (
+    r"api[_-]?key|(?:ssl)?password|passwd|client[_-]?secret|secret[_-]?key|(?:access|auth|api|refresh)[_-]?token"
+)
 _VARIABLE = re.compile(rf"(?:^|_)(?:{_WORDS})(?:_ID)?$", re.IGNORECASE)
 _KEY = re.compile(
     r"(?:^|[_.-])(?:api_?key|password|passwd|passphrase|(?:client|app)_?secret|secret(?:_?key)?|"
@@ -26,23 +29,13 @@ _KEY = re.compile(
 """Names of settings; `token` alone is a word of language models."""
 
 _PATTERNS = (
-    (re.compile(r"(://[^:/@\s]*:)\S*@"), rf"\1{REDACTED}@"),
-    (re.compile(r"(https?://)[^:/@\s?#]+@"), rf"\1{REDACTED}@"),
-    (re.compile(rf"\b((?:[A-Z0-9]+_)*(?:{_WORDS})[\"']?\s*[=:]\s*[\"']?)[^\s\"',;&]+"), rf"\1{REDACTED}"),
-    (
-        re.compile(
-            r"\b((?:api[_-]?key|(?:ssl)?password|passwd|client[_-]?secret|secret[_-]?key|"
-            r"(?:access|auth|api|refresh)[_-]?token)[\"']?\s*[=:]\s*[\"']?)[^\s\"',;&]+",
-            re.IGNORECASE,
-        ),
-        rf"\1{REDACTED}",
-    ),
-    (
-        re.compile(r"(\bauthorization[\"']?\s*[=:]\s*[\"']?(?:bearer|basic|token)\s+)[^\s\"',;]+", re.I),
-        rf"\1{REDACTED}",
-    ),
-    (re.compile(r"\b(?:gh[pousr]_|github_pat_|glpat-|hf_|sk-|xox[abp]-)[A-Za-z0-9_-]{16,}"), REDACTED),
-    (re.compile(r"\bAKIA[0-9A-Z]{16}\b"), REDACTED),
+    (r"(://[^:/@\s]*:)\S*@", rf"\1{REDACTED}@"),
+    (r"(https?://)[^:/@\s?#]+@", rf"\1{REDACTED}@"),
+    (rf"\b((?:[A-Z0-9]+_)*(?:{_WORDS})[\"']?\s*[=:]\s*[\"']?)[^\s\"',;&]+", rf"\1{REDACTED}"),
+    (rf"(?i)\b((?:{_SETTINGS})[\"']?\s*[=:]\s*[\"']?)[^\s\"',;&]+", rf"\1{REDACTED}"),
+    (r"(?i)(\bauthorization[\"']?\s*[=:]\s*[\"']?(?:bearer|basic|token)\s+)[^\s\"',;]+", rf"\1{REDACTED}"),
+    (r"\b(?:gh[pousr]_|github_pat_|glpat-|hf_|sk-|xox[abp]-)[A-Za-z0-9_-]{16,}", REDACTED),
+    (r"\bAKIA[0-9A-Z]{16}\b", REDACTED),
 )
 
 
@@ -61,7 +54,7 @@ def redacted(text: str, environment: Mapping[str, str] = os.environ) -> str:
     for secret in secrets_of(environment):
         text = text.replace(secret, REDACTED)
     for pattern, instead in _PATTERNS:
-        text = pattern.sub(instead, text)
+        text = re.sub(pattern, instead, text)
     return text
 
 
@@ -70,25 +63,19 @@ def redacted_tree(value: Any, environment: Mapping[str, str] = os.environ) -> An
     if isinstance(value, str):
         return redacted(value, environment)
     if isinstance(value, Mapping):
-        return {
-            key: REDACTED
-            if isinstance(inner, str) and inner and _KEY.search(str(key))
-            else redacted_tree(inner, environment)
-            for key, inner in value.items()
-        }
-    if isinstance(value, list | tuple):
-        return [redacted_tree(inner, environment) for inner in value]
-    return value
+        secret = {key for key, inner in value.items() if inner and isinstance(inner, str) and _KEY.search(str(key))}
+        return {key: REDACTED if key in secret else redacted_tree(inner, environment) for key, inner in value.items()}
+    return [redacted_tree(inner, environment) for inner in value] if isinstance(value, list | tuple) else value
 
 
 def redact_file(path: Path) -> None:
     """Remove the secrets from a text file in place, while a process may append to it; ignore a missing file."""
-    try:
-        with open(path, "r+", encoding="utf-8", errors="surrogateescape", newline="") as file:
-            written = file.read()
-            if (clean := redacted(written)) != written:
-                file.seek(0)
-                file.write(clean)
-                file.truncate()
-    except FileNotFoundError:
-        return
+    with (
+        contextlib.suppress(FileNotFoundError),
+        open(path, "r+", encoding="utf-8", errors="surrogateescape", newline="") as file,
+    ):
+        written = file.read()
+        if (clean := redacted(written)) != written:
+            file.seek(0)
+            file.write(clean)
+            file.truncate()

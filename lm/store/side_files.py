@@ -5,15 +5,15 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
+
+from typing_extensions import TypedDict
 
 from lm.config.tree import InputError
 from lm.store.files import finite, read_json, to_json, write_atomic
 from lm.store.formats import PROGRESS, WAYS
 from lm.store.locks import locked
 from lm.store.validation import is_number
-
-# progress of a cell --------------------------------------------------------------------------------------------------
 
 PROGRESS_FILE = "progress.json"
 SECONDS_BETWEEN = 1.0
@@ -45,19 +45,19 @@ def progress_saver(work: Path, report: Callable[[int, int, float], None]) -> Cal
     Errors of the disk are ignored here: training itself soon meets them.
     """
     first: list[tuple[int, float]] = []  # a resumed run does not start at step 0
-    written = [float("-inf")]
+    written = float("-inf")
     earlier = read_progress(work)
     curve = earlier["curve"] if earlier else []
 
     def save(step: int, steps: int, loss: float) -> None:
+        nonlocal written
         report(step, steps, loss)
         _extend(curve, step, steps, loss)
         now = time.monotonic()
         first[:] = first or [(step, now)]
-        if now - written[0] < SECONDS_BETWEEN:
+        if now - written < SECONDS_BETWEEN:
             return
-        written[0] = now
-        first_step, since = first[0]
+        written, (first_step, since) = now, first[0]
         pace = (now - since) / (step - first_step) if step > first_step else None
         progress = {"step": step, "steps": steps, "loss": loss, "pace": pace, "at": time.time(), "curve": curve}
         with contextlib.suppress(OSError):
@@ -78,7 +78,7 @@ def read_progress(work: Path) -> ProgressFile | None:
     """Read the progress of the cell in a work folder; return None if there is none, or it is damaged."""
     path = work / PROGRESS_FILE
     try:
-        content: dict[str, Any] = PROGRESS.read(read_json(path), path)
+        content = PROGRESS.read(read_json(path), path)
     except InputError:
         return None
     steps, numbers = [content.get(name) for name in ("step", "steps")], [content.get(n) for n in ("loss", "pace")]

@@ -18,49 +18,30 @@ from typing import cast
 
 from lm.config.plain import shown
 from lm.config.tree import InputError, path_name
+from lm.store import leases, validation
 from lm.store.documents import KEPT
 from lm.store.files import BACKUP_CHECKPOINT, PARTIAL_CHECKPOINT, finite, holds_mapping, read_json, remove, write_atomic
 from lm.store.formats import RECORD
-from lm.store.lease_holder import Holder, LeaseMonitor, current_holder, describe_holder
-from lm.store.leases import STAGING_PREFIX, acquire, guarding_lease, release_if_expired, try_lease
-from lm.store.locks import LogLine, to_stderr
+from lm.store.leases import STAGING_PREFIX, Holder, LeaseMonitor, guarding_lease
+from lm.store.locks import UNKNOWN_HOLDER, LogLine, to_stderr
 from lm.store.record import Record
 from lm.store.redaction import redact_file, redacted_tree
 from lm.store.side_files import PROGRESS_FILE as PROGRESS
 from lm.store.thin_curves import THIN_NAME
-from lm.store.validation import (
-    checkpoint_checksum,
-    validate_checksum,
-    validate_numbers,
-    validate_record,
-    with_checksum,
-    without_checksum,
-)
 
 EARLIER, STACK, RANKS = "tries.json", "stack.txt", "ranks"
 """Results of earlier attempts, the stack of one that hung, and the errors of processes beside the first."""
 
-LOGGED = "logged.json"
-"""Rows that the loggers of a run have received."""
+LOGGED = "logged.json"  # rows that the loggers of a run have received
 
 WORK_FILES = (
-    "cell.json",
-    "outcome.json",
-    PROGRESS,
-    PARTIAL_CHECKPOINT,
-    BACKUP_CHECKPOINT,
-    EARLIER,
-    STACK,
-    RANKS,
-    LOGGED,
+    *("cell.json", "outcome.json", PROGRESS, PARTIAL_CHECKPOINT, BACKUP_CHECKPOINT),
+    *(EARLIER, STACK, RANKS, LOGGED),
 )
 """Files of a work folder that a finished cell does not have."""
 
-GONE = "gone"
-"""Folder in the staging directory for files that are about to be removed."""
-
-LOG = "log.txt"
-"""Output of the process that trained a cell, with its traceback if it failed."""
+GONE = "gone"  # folder in the staging directory for files that are about to be removed
+LOG = "log.txt"  # output of the process that trained a cell, with its traceback if it failed
 
 MESSAGES = ("error", "traceback", "flags")
 """Parts of a record with text of a run or of its libraries, which may hold secrets."""
@@ -98,12 +79,7 @@ class Store:
         return (self.work(cell) / "last.ckpt").exists()
 
     def record(self, cell: str, needed: bool = False) -> Record:
-        """Read and check the record of a finished cell; if `needed`, a missing part that reports need is an error.
-
-        Raises:
-            InputError: if a newer version wrote it.
-            DamagedError: if it is not what training wrote, or the record of another cell.
-        """
+        """Read a finished cell's record, if `needed` with all parts of reports; raise InputError for a damaged one."""
         path = self.directory(cell) / "record.json"
         try:
             record = read_json(path)
@@ -112,17 +88,19 @@ class Store:
         if not isinstance(record, dict) or "format" not in record:
             raise DamagedError(f"expected a mapping with its format, found {shown(record)}", path)
         content, record = record, RECORD.read(record, path)
-        problem = validate_record(record, needed)
+        problem = validation.validate_record(record, needed)
         if not problem and record.get("id") != cell:
             problem = f"id: is of another cell, {shown(record.get('id'))}, expected {cell}, the name of its folder"
-        problem = problem or "; ".join(filter(None, (validate_numbers(record), validate_checksum(content))))
+        problem = problem or "; ".join(
+            filter(None, (validation.validate_numbers(record), validation.validate_checksum(content)))
+        )
         if problem:
             raise DamagedError(problem, path)
-        return cast(Record, without_checksum(record))
+        return cast(Record, validation.without_checksum(record))
 
     def rewrite(self, cell: str, record: Record) -> None:
         """Write a record of a finished cell, which the caller holds; numbers that JSON cannot hold become null."""
-        write_atomic(self.directory(cell) / "record.json", with_checksum(RECORD.stamped(finite(record))))
+        write_atomic(self.directory(cell) / "record.json", validation.with_checksum(RECORD.stamped(finite(record))))
 
     def history(self, cell: str) -> Path:
         """Return the file of a finished cell's learning curve: the thin one if there is no other."""
@@ -143,26 +121,30 @@ class Store:
 
         A process that sends no heartbeat for a minute loses the cell. Its next write there raises LostError.
         """
-        with acquire(self._lease(cell), f"cell {cell[:8]}", self._guarded(cell), say, wait):
+        with leases.acquire(self._lease(cell), f"cell {cell[:8]}", self._guarded(cell), say, wait):
             yield
 
     @contextlib.contextmanager
     def claim(self, cell: str) -> Iterator[bool]:
         """Hold a cell in the block unless another process does; yield True if it is held."""
-        with try_lease(self._lease(cell), self._guarded(cell)) as lease:
+        lease = leases.try_acquire(self._lease(cell), self._guarded(cell))
+        try:
             yield lease is not None
+        finally:
+            if lease is not None:
+                lease.release()
 
     def holder(self, cell: str) -> str:
         """Describe the process that holds a cell, for a message."""
-        return describe_holder(self._lease(cell))
+        return str(self.held_by(cell) or UNKNOWN_HOLDER)
 
     def held_by(self, cell: str) -> Holder | None:
         """Return the process that holds a cell; None if no process does, or its lease is damaged."""
-        return current_holder(self._lease(cell))
+        return leases.current_holder(self._lease(cell))
 
     def watched(self, cell: str, watch: LeaseMonitor) -> Holder | str | None:
         """Return the process that holds a cell; release its lease and return None if it has expired by its monitor."""
-        return release_if_expired(self._lease(cell), watch, self._guarded(cell))
+        return leases.release_if_expired(self._lease(cell), watch, self._guarded(cell))
 
     def _lease(self, cell: str) -> Path:
         return self.cells / ".leases" / path_name(cell, "id of a cell")
@@ -175,16 +157,12 @@ class Store:
 
         The hash of the last checkpoint is added to the record, and secrets are removed from it and from the log.
         """
-        messages = {
-            name: redacted_tree(record[name])  # type: ignore[literal-required]
-            for name in MESSAGES
-            if name in record
-        }
+        messages = {name: redacted_tree(record.get(name)) for name in MESSAGES if name in record}
         written = cast(Record, RECORD.stamped({**record, **messages}))
-        if (weights := checkpoint_checksum(self.work(cell) / "final.ckpt")) is not None:
+        if (weights := validation.checkpoint_checksum(self.work(cell) / "final.ckpt")) is not None:
             written["provenance"] = {**written["provenance"], "checkpoint": weights}
         redact_file(self.work(cell) / LOG)
-        write_atomic(self.work(cell) / "record.json", with_checksum(written))
+        write_atomic(self.work(cell) / "record.json", validation.with_checksum(written))
         self.complete(cell)
         return written
 

@@ -14,14 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from lm.config.tree import InputError
+from lm.store.files import read_json
 from lm.store.formats import THIN_CURVE
 
-THIN_NAME = "history.thin.json"
-"""Name of the file in the folder of a cell, beside or in place of `history.csv`."""
+THIN_NAME = "history.thin.json"  # name of the file in the folder of a cell, beside or in place of `history.csv`
 
-ROUNDED = ("train_loss", "gradient_norm")
-EXACT = ("step", "tokens", "validation_")
-"""Beginnings of the names of columns that are kept, rounded to five significant digits or as written."""
+ROUNDED = ("train_loss", "gradient_norm")  # names of columns that are kept at five significant digits
+EXACT = ("step", "tokens", "validation_")  # beginnings of the names of columns that are kept as written
 
 
 def thin_curve(content: str) -> bytes:
@@ -36,15 +35,21 @@ def thin_curve(content: str) -> bytes:
     ).encode()
 
 
-def read_thin_curve(path: Path) -> dict[str, list[float | None]]:
-    """Read the columns of a thin curve, of one length each; raise InputError if it is damaged or newer."""
-    return _read(path)["columns"]
+def read_thin_curve(path: Path) -> dict[str, Any]:
+    """Read a thin curve, the hash it is `of` and its `columns` of one length; raise InputError if it is damaged."""
+    thin: dict[str, Any] = THIN_CURVE.read(read_json(path), path)
+    columns = thin.get("columns")
+    if thin.get("checksum") != _checksum({name: thin.get(name) for name in ("of", "columns")}):
+        raise InputError(f"{path}: its content does not match its checksum")
+    if not isinstance(columns, dict) or "step" not in columns or len({len(column) for column in columns.values()}) != 1:
+        raise InputError(f"{path}: expected columns of one length, step among them")
+    return thin
 
 
 def validate_thin_curve(path: Path, record: Mapping[str, Any]) -> str:
-    """Describe what is wrong with the thin curve of a finished run; raise OSError if it cannot be read."""
+    """Describe what is wrong with the thin curve of a finished run; empty if nothing is."""
     try:
-        thin = _read(path)
+        thin = read_thin_curve(path)
     except InputError as error:
         return str(error).removeprefix(f"{path}: ")
     checksum, last = (record.get("curve") or {}).get("sha256"), record.get("steps")
@@ -56,32 +61,13 @@ def validate_thin_curve(path: Path, record: Mapping[str, Any]) -> str:
     return ""
 
 
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{path}: is no JSON: {error}") from None
-    if not isinstance(content, dict):
-        raise InputError(f"{path}: expected a thin curve")
-    thin: dict[str, Any] = THIN_CURVE.read(content, path)
-    columns = thin.get("columns")
-    if thin.get("checksum") != _checksum({name: thin.get(name) for name in ("of", "columns")}):
-        raise InputError(f"{path}: its content does not match its checksum")
-    if not isinstance(columns, dict) or "step" not in columns or len({len(column) for column in columns.values()}) != 1:
-        raise InputError(f"{path}: expected columns of one length, step among them")
-    return thin
-
-
 def _checksum(thin: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(thin, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 def _number(text: str, rounded: bool) -> float | None:
-    if not text:
-        return None
-    number = float(text)
+    number = float(text or "nan")
     if not math.isfinite(number):
         return None
-    if rounded:
-        number = float(f"{number:z.5g}")
+    number = float(f"{number:z.5g}") if rounded else number
     return int(number) if number.is_integer() and "." not in text else number

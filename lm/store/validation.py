@@ -26,14 +26,9 @@ from lm.store.metrics import describe
 from lm.store.record import Checksum, ClaimOf, Record, Weights
 from lm.store.thin_curves import THIN_NAME, validate_thin_curve
 
-CHECKSUM = "checksum"
-"""Key of a record's checksum in its provenance."""
-
-ROUNDING = 1e-6
-"""Relative rounding error: sums by document are float32, each a tenth of it, and less for their sum."""
-
-SLACK = 1e-6
-"""Rounding error by which a metric may exceed its range."""
+CHECKSUM = "checksum"  # key of a record's checksum in its provenance
+ROUNDING = 1e-6  # relative rounding error: sums by document are float32, each a tenth of it, and less for their sum
+SLACK = 1e-6  # rounding error by which a metric may exceed its range
 
 MAX_STEPS = re.compile(r"^trainer:\n(?:[ ].*\n)*?  max_steps: (\d+)$", re.MULTILINE)
 """The number of steps in `config.yaml` as training writes it; parsing the file takes a hundred times as long."""
@@ -63,17 +58,12 @@ def _walk(tree: Any, path: str) -> Iterator[tuple[str, Any]]:
             yield from _walk(inner, f"{path}/{name}" if path else str(name))
 
 
-# declared types ------------------------------------------------------------------------------------------------------
-
 EXPECTED = {
     **dict.fromkeys(("dict_type", "mapping_type"), "a mapping"),
-    "list_type": "a list",
-    "string_type": "text",
-    "bool_type": "true or false",
-    "int_type": "a whole number",
-    "greater_than_equal": "a whole number",
-    "literal_error": "one of ok, diverged, failed",
+    **dict.fromkeys(("int_type", "greater_than_equal"), "a whole number"),
     **dict.fromkeys(("float_type", "finite_number"), "a number"),
+    **{"list_type": "a list", "string_type": "text", "bool_type": "true or false"},
+    "literal_error": "one of ok, diverged, failed",
 }
 """Descriptions of what was expected, by the type of pydantic's error."""
 
@@ -127,8 +117,6 @@ def check_shape(value: Any, declared: Any, path: Path, remedy: str) -> None:
     raise InputError(f"{path}: {where or 'the whole'}: is damaged, found {content}; {remedy}")
 
 
-# the form of a record ------------------------------------------------------------------------------------------------
-
 ALWAYS = (
     *("id", "status", "metrics", "cost"),
     *("provenance/git", "provenance/packages", "data/fingerprint", "data/tokenizer"),
@@ -136,9 +124,7 @@ ALWAYS = (
 IF_OK = ("metrics/nll", "evaluated/tokens", "pairing")
 """Parts of a record that reports need."""
 
-
-INSIDE = ("initial", "final", "reliability")
-"""Parts of a record that hold numbers alone, some of them null."""
+INSIDE = ("initial", "final", "reliability")  # parts of a record that hold numbers alone, some of them null
 
 
 def validate_record(record: Any, needed: bool = True) -> str:
@@ -216,15 +202,12 @@ def _not_numbers(tree: Any, path: str) -> Iterator[str]:
             yield f"{place}: expected a number, found {shown(value)}"
 
 
-# the checksum of a record --------------------------------------------------------------------------------------------
-
-
 def without_checksum(content: Mapping[str, Any]) -> dict[str, Any]:
     """Return a copy of a record without its checksum."""
-    provenance = content.get("provenance")
-    if not isinstance(provenance, Mapping):
-        return dict(content)
-    return {**content, "provenance": {name: part for name, part in provenance.items() if name != CHECKSUM}}
+    copied, provenance = dict(content), content.get("provenance")
+    if isinstance(provenance, Mapping):
+        copied["provenance"] = {name: part for name, part in provenance.items() if name != CHECKSUM}
+    return copied
 
 
 def record_checksum(content: Mapping[str, Any]) -> str:
@@ -235,23 +218,16 @@ def record_checksum(content: Mapping[str, Any]) -> str:
 
 def with_checksum(content: Mapping[str, Any]) -> str:
     """Return the JSON of a record with its checksum, which replaces the one that it may have."""
-    plain = to_json(without_checksum(content))
-    record = json.loads(plain)
-    if not isinstance(record.get("provenance"), dict):
-        return plain
-    record["provenance"][CHECKSUM] = record_checksum(record)
+    record = json.loads(to_json(without_checksum(content)))
+    if isinstance(record.get("provenance"), dict):
+        record["provenance"][CHECKSUM] = record_checksum(record)
     return to_json(record)
 
 
 def validate_checksum(content: Mapping[str, Any]) -> str:
     """Return that a record of sound form was edited; an empty text if its checksum matches, or it has none."""
-    written = value_at(content, f"provenance/{CHECKSUM}")
-    if written is None or written == record_checksum(content):
-        return ""
-    return "was edited by hand: its content does not match its checksum"
-
-
-# the numbers of a record ---------------------------------------------------------------------------------------------
+    matches = value_at(content, f"provenance/{CHECKSUM}") in (None, record_checksum(content))
+    return "" if matches else "was edited by hand: its content does not match its checksum"
 
 
 def validate_numbers(record: Mapping[str, Any]) -> str:
@@ -298,9 +274,6 @@ def _contradictions(record: Mapping[str, Any]) -> Iterator[str]:
             yield f"metrics/{name}: expected {expected_value:z.9g}, which reliability gives, found {shown(value)}"
 
 
-# the files beside a record -------------------------------------------------------------------------------------------
-
-
 def validate_files(record: Mapping[str, Any], folder: Path) -> tuple[str, dict[str, str]]:
     """Return what is wrong with a record of sound form beside its files, and with its losses by document.
 
@@ -338,12 +311,8 @@ def checkpoint_checksum(checkpoint: Path) -> Weights | None:
 def validate_checkpoint(record: Mapping[str, Any], checkpoint: Path) -> str:
     """Return that a checkpoint's hash is not that of its record, else an empty text; raise OSError if unreadable."""
     written = value_at(record, "provenance/checkpoint")
-    if written is None or checkpoint_checksum(checkpoint) == written:
-        return ""
-    return "is not the checkpoint that training wrote: its hash differs from the record's"
-
-
-# learning curves -----------------------------------------------------------------------------------------------------
+    matches = written is None or checkpoint_checksum(checkpoint) == written
+    return "" if matches else "is not the checkpoint that training wrote: its hash differs from the record's"
 
 
 def curve_checksum(content: str) -> Checksum:

@@ -61,13 +61,6 @@ def reduce_over_processes(trainer: Any, values: Tensor, how: Literal["mean", "su
     return reduced
 
 
-def gather_heads(trainer: Any, values: Tensor) -> Tensor:
-    """Concatenate the heads, (..., h), of all processes that divide the layers of a model."""
-    group = trainer.strategy.device_mesh["tensor_parallel"].get_group()
-    everywhere: Tensor = trainer.strategy.all_gather(values.to(trainer.strategy.root_device), group=group)
-    return torch.cat(list(everywhere), dim=-1)
-
-
 def broadcast_from_rank0(trainer: Any, answer: bool) -> bool:
     """Return the first process's answer in all processes."""
     return bool(trainer.strategy.broadcast(answer))
@@ -102,11 +95,6 @@ def uncompile(module: nn.Module) -> None:
 def uses_batch_statistics(module: nn.Module) -> bool:
     """Return True if the output for a row depends on the other rows of its batch."""
     return isinstance(module, _BatchNorm)
-
-
-def disable_metric_sync(metric: Any) -> None:
-    """Make a metric of torchmetrics compute without other processes."""
-    metric._to_sync = False
 
 
 @contextlib.contextmanager

@@ -57,9 +57,10 @@ def resolve_callbacks(entries: Sequence[Any] | None) -> list[Tree] | None:
     Raises InputError for a class that is no callback, takes other arguments, or cannot be used here.
     """
     nodes = [_resolved(node, f"{PATH}[{index}]") for index, node in enumerate(entries or [])]
-    for index, node in enumerate(nodes):
-        if node["class_path"] in [other["class_path"] for other in nodes[:index]]:
-            raise InputError(f"{PATH}[{index}]: {node['class_path']} is given twice")
+    paths = [node["class_path"] for node in nodes]
+    for index, path in enumerate(paths):
+        if path in paths[:index]:
+            raise InputError(f"{PATH}[{index}]: {path} is given twice")
     return nodes or None
 
 

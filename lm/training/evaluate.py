@@ -18,12 +18,11 @@ from lm.config.tree import InputError
 from lm.data import IGNORED
 from lm.data.batch import Batch, Clusters, Data, tensor
 from lm.data.text import TextData
-from lm.metrics.calibration import fit_temperature, scale_logits
-from lm.metrics.tokens import TokenStatistics, perplexity
+from lm.metrics.tokens import TokenStatistics, fit_temperature, perplexity, scale_logits
 from lm.model.attention import set_attention_impl
 from lm.model.transformer import load_weights
 from lm.store.record import Outcome, Record
-from lm.training.adapter import disable_metric_sync, quiet, to_device
+from lm.training.adapter import quiet, to_device
 from lm.training.cell import Cell
 from lm.training.module import CACHED_LOGITS_MAX_BYTES
 from lm.training.process import beat
@@ -87,7 +86,7 @@ class TrainedCell:
         frequent, count = self.data.frequent(split, FREQUENT), 0 if clusters is None else clusters.count
         measured = TokenStatistics(self.data.bytes_per_token(), classes=frequent, clusters=count)
         measured.to(self.device)
-        disable_metric_sync(measured)  # only the first of the training processes is here
+        measured.distributed_available_fn = lambda: False  # only the first of the training processes is here
         batches = itertools.repeat(None) if clusters is None else iter(self.data.evaluation_batches(split))
         for (logits_nv, targets_n), batch in zip(pairs, batches, strict=False):
             cluster_n = None
@@ -139,22 +138,17 @@ class TrainedCell:
             raise InputError(
                 f"evaluate.lengths: {longest} tokens of context and one to predict, found {len(ids)} in {split}"
             )
-        used = np.asarray(ids[: count + 1], dtype=np.int64)
-        return {str(length): self._length(used, length) for length in sorted(set(lengths))}
-
-    def _length(self, ids: np.ndarray, length: int) -> dict[str, Any]:
-        try:
-            nll_bt = self._losses(*blocks(ids, length))
-            sliding_n = self._sliding(ids, length)
-        except ValueError as error:  # an encoding that ends with the trained length says so
-            return {"error": str(error)}
-        by_position = nll_bt.mean(0)
-        return {
-            "tokens": nll_bt.numel(),
-            "nll": float(nll_bt.mean()),
-            "sliding_nll": float(sliding_n.mean()),
-            "by_position": by_position.tolist(),
-        }
+        used, measured = np.asarray(ids[: count + 1], dtype=np.int64), dict[str, Any]()
+        for length in sorted(set(lengths)):
+            try:
+                nll_bt = self._losses(*blocks(used, length))
+                sliding_n = self._sliding(used, length)
+            except ValueError as error:  # an encoding that ends with the trained length says so
+                measured[str(length)] = {"error": str(error)}
+                continue
+            sums = {"tokens": nll_bt.numel(), "nll": float(nll_bt.mean()), "sliding_nll": float(sliding_n.mean())}
+            measured[str(length)] = {**sums, "by_position": nll_bt.mean(0).tolist()}
+        return measured
 
     def _sliding(self, ids: np.ndarray, length: int) -> Tensor:
         """Return the NLL of each token (n,), after at least half the length of context except for the first ones."""

@@ -8,6 +8,7 @@
 Their packages are imported only for a run that uses them.
 """
 
+import contextlib
 import importlib.util
 import os
 import shutil
@@ -22,15 +23,13 @@ from lm.store.files import escape_formula
 from lm.store.locks import locked
 from lm.store.redaction import redacted_tree
 
+# packages that each logger imports
 NEEDS: dict[str, tuple[str, ...]] = {
     "tensorboard": ("tensorboard",),
     "wandb": ("wandb",),
     "mlflow": ("mlflow", "sqlalchemy", "alembic"),
     "csv": (),
 }
-"""Packages that each logger imports."""
-
-LOSS = "validation_nll"
 PATIENCE = 15  # seconds to wait for a server that does not answer
 FOLDER = "logs"  # folder of the logs, in the folder of cells and reports
 
@@ -38,8 +37,7 @@ FOLDER = "logs"  # folder of the logs, in the folder of cells and reports
 def parse_loggers(value: object, where: str = "--logger") -> tuple[str, ...]:
     """Parse the names of loggers in the value of the option `where`, each once.
 
-    Raises:
-        InputError: for an unknown name, with the nearest, and for a missing package, with the command that installs it.
+    Raises InputError for an unknown name, with the nearest, and for a missing package, with the command to install it.
     """
     texts = [value] if isinstance(value, str) else value
     if not isinstance(texts, list | tuple) or not all(isinstance(text, str) for text in texts):
@@ -50,32 +48,23 @@ def parse_loggers(value: object, where: str = "--logger") -> tuple[str, ...]:
             raise InputError(f"{where}: no logger {name!r}.{nearest(name, list(NEEDS))} Choose from {', '.join(NEEDS)}")
     for name in names:
         for package in NEEDS[name]:
-            if not _is_installed(package):
-                raise InputError(
-                    f"{where} {name}: the package {package} is not installed; pip install 'lm-ablations[track]'"
-                )
+            with contextlib.suppress(ValueError):  # blocked from import
+                if importlib.util.find_spec(package) is not None:
+                    continue
+            raise InputError(
+                f"{where} {name}: the package {package} is not installed; pip install 'lm-ablations[track]'"
+            )
     return names
-
-
-def _is_installed(package: str) -> bool:
-    try:
-        return importlib.util.find_spec(package) is not None
-    except ValueError:  # blocked from import
-        return False
 
 
 class Logger(ABC):
     """One of Lightning's loggers, for one run.
 
-    Args:
-        folder: folder of the logs.
-        run_name: experiment/arm/seed.
-        config: the run's resolved configuration, and its id; secrets are redacted.
-        run: the logger's id of the run from an earlier attempt; None for a new run.
+    `folder` is that of all logs, `run_name` experiment/arm/seed, `config` the resolved configuration with the run's id,
+    and `run` the logger's own id of the run from an earlier attempt.
     """
 
-    restart_on_resume = False
-    """True to start the log of a resumed run anew, with all rows of the checkpoint; False to continue it."""
+    restart_on_resume = False  # True to start the log of a resumed run anew, with all rows of the checkpoint
 
     def __init__(self, folder: Path, run_name: str, config: Tree, run: str | None) -> None:
         self.folder, self.run_name, self.config, self.run = folder, run_name, redacted_tree(config), run
@@ -95,48 +84,44 @@ class Logger(ABC):
         """Close the log with a status: `success`, `failed` or `interrupted`."""
         self.logger.finalize(status)
 
-    def empty_folder(self, kind: str) -> tuple[Path, str, str]:
-        """Empty the run's own folder; return it as the folder of the experiment, the arm and the seed."""
-        experiment, arm, seed = self.run_name.split("/")
-        outer, name = self.folder / kind / experiment, f"{arm}/{seed}"
-        shutil.rmtree(outer / name, ignore_errors=True)
-        return outer, arm, seed
 
-
-class Csv(Logger):
-    """A file of rows, which Lightning's logger empties whenever it is opened."""
+class _InFolder(Logger):
+    """Files in a folder of the run's own, in which a resumed run holds no step twice."""
 
     restart_on_resume = True
+    kind: str
+    options: dict[str, Any]
 
     def make(self) -> Any:
-        """Create Lightning's CSV logger in an empty folder."""
-        from lightning.pytorch.loggers import CSVLogger
+        import lightning.pytorch.loggers
 
-        outer, arm, seed = self.empty_folder("csv")
-        return CSVLogger(outer, name=arm, version=seed, flush_logs_every_n_steps=10**9)
+        experiment, arm, seed = self.run_name.split("/")
+        outer = self.folder / self.kind.removesuffix("Logger").lower() / experiment
+        shutil.rmtree(outer / arm / seed, ignore_errors=True)
+        return getattr(lightning.pytorch.loggers, self.kind)(outer, name=arm, version=seed, **self.options)
+
+
+class Csv(_InFolder):
+    """A file of rows, which Lightning's logger empties whenever it is opened."""
+
+    kind = "CSVLogger"
+    options = {"flush_logs_every_n_steps": 10**9}
 
     def row(self, step: int, row: Mapping[str, float]) -> None:
         """Log a row whose names no spreadsheet takes for formulas."""
         super().row(step, {escape_formula(name): value for name, value in row.items()})
 
 
-class TensorBoard(Logger):
-    """Files of events, to which is only appended: started anew, they hold no step twice."""
+class TensorBoard(_InFolder):
+    """Files of events, to which is only appended."""
 
-    restart_on_resume = True
-    listed = False
-    """True once its table of hyperparameters has the run, which is added with the first validation loss."""
-
-    def make(self) -> Any:
-        """Create Lightning's TensorBoard logger in an empty folder."""
-        from lightning.pytorch.loggers import TensorBoardLogger
-
-        outer, arm, seed = self.empty_folder("tensorboard")
-        return TensorBoardLogger(outer, name=arm, version=seed, default_hp_metric=False)
+    kind = "TensorBoardLogger"
+    options = {"default_hp_metric": False}
+    listed = False  # True once its table of hyperparameters has the run, which is added with the first validation loss
 
     def row(self, step: int, row: Mapping[str, float]) -> None:
         """Log a row; the first with a validation loss also lists the hyperparameters."""
-        if self.listed or LOSS not in row:
+        if self.listed or "validation_nll" not in row:
             super().row(step, row)
             return
         self.listed = True
@@ -149,7 +134,8 @@ class WandB(Logger):
 
     def make(self) -> Any:
         """Start a run of Weights & Biases, offline unless the environment says otherwise."""
-        _setdefault_env(WANDB_SILENT="true", WANDB_INIT_TIMEOUT=f"{PATIENCE}", WANDB_MODE="offline")
+        defaults = {"WANDB_SILENT": "true", "WANDB_INIT_TIMEOUT": f"{PATIENCE}", "WANDB_MODE": "offline"}
+        os.environ.update(defaults | os.environ)
         import wandb
         from lightning.pytorch.loggers import WandbLogger
 
@@ -181,12 +167,9 @@ class MLflow(Logger):
 
     def make(self) -> Any:
         """Start a run of MLflow, or resume it."""
-        _setdefault_env(
-            MLFLOW_DISABLE_TELEMETRY="true",
-            MLFLOW_LOGGING_LEVEL="WARNING",
-            MLFLOW_HTTP_REQUEST_MAX_RETRIES="1",
-            MLFLOW_HTTP_REQUEST_TIMEOUT=f"{PATIENCE}",
-        )
+        quiet = {"MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_LOGGING_LEVEL": "WARNING"}
+        patience = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1", "MLFLOW_HTTP_REQUEST_TIMEOUT": f"{PATIENCE}"}
+        os.environ.update(quiet | patience | os.environ)
         from lightning.pytorch.loggers import MLFlowLogger
 
         folder = self.folder.resolve()
@@ -209,12 +192,6 @@ class MLflow(Logger):
     def end(self, status: str) -> None:
         """Close the run with its status."""
         self.logger.finalize("KILLED" if status == "interrupted" else status)
-
-
-def _setdefault_env(**settings: str) -> None:
-    """Set environment variables that the user has not set."""
-    for name, value in settings.items():
-        os.environ.setdefault(name, value)
 
 
 KINDS: dict[str, type[Logger]] = {"tensorboard": TensorBoard, "wandb": WandB, "mlflow": MLflow, "csv": Csv}

@@ -42,28 +42,18 @@ CACHED_LOGITS_MAX_BYTES = 2**28  # size up to which the logits of a split are ca
 
 
 class LanguageModel(LightningModule):
-    """A model with its objective, optimiser and measurements.
-
-    Args:
-        model: gives logits (b, t, v) for tokens (b, t).
-        optim: objective, optimiser and schedule.
-        bytes_per_token: UTF-8 bytes behind each token, (v,).
-        seed: of the randomness in training, which is a pure function of (seed, batch, process).
-        classes: the tokens whose class-wise calibration is measured.
-        compiled: a key for cells that share compiled code; None if nothing is compiled.
-        halved: True to run each batch as two halves, one after the other, in one process.
-        clusters: of the validation split, whose losses are reported separately at the end of training; None for none.
-    """
+    """A model with its objective, optimiser and measurements."""
 
     def __init__(
         self,
-        model: Model,
-        optim: Optim,
-        bytes_per_token: Tensor,
-        seed: int,
-        classes: Tensor | None = None,
-        compiled: str | None = None,
-        halved: bool = False,
+        model: Model,  # gives logits (b, t, v) for tokens (b, t)
+        optim: Optim,  # objective, optimiser and schedule
+        bytes_per_token: Tensor,  # UTF-8 bytes behind each token, (v,)
+        seed: int,  # of the randomness in training, which is a pure function of (seed, batch, process)
+        classes: Tensor | None = None,  # the tokens whose class-wise calibration is measured
+        compiled: str | None = None,  # a key for cells that share compiled code; None if nothing is compiled
+        halved: bool = False,  # True to run each batch as two halves, one after the other, in one process
+        # of the validation split, whose losses are reported separately at the end of training; None for none
         clusters: Clusters | None = None,
     ) -> None:
         super().__init__()
@@ -201,10 +191,7 @@ class LanguageModel(LightningModule):
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
     def configure_gradient_clipping(
-        self,
-        optimizer: Any,
-        gradient_clip_val: float | None = None,
-        gradient_clip_algorithm: str | None = None,
+        self, optimizer: Any, gradient_clip_val: float | None = None, gradient_clip_algorithm: str | None = None
     ) -> None:
         """Measure the gradients, here unscaled and complete, then clip them by global norm or by value."""
         parameters = [p for p in self.model.parameters() if p.grad is not None]

@@ -85,7 +85,7 @@ class MuonAdamW(torch.optim.Optimizer):
         shared: dict[str, Any] = {"lr": lr, "weight_decay": weight_decay}
         muon: dict[str, Any] = {"momentum": momentum, "nesterov": nesterov, "ns_steps": ns_steps}
         hidden, others = [], []
-        for group in params:
+        for group in [{**group} for group in params]:  # groups alone are taken, not parameters
             matrices = [p for p in group["params"] if p.ndim == 2 and not group.get("table", False)]
             rest = [p for p in group["params"] if p.ndim != 2 or group.get("table", False)]
             hidden += [{**group, "hidden": True, "params": matrices}] if matrices else []

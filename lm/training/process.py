@@ -11,29 +11,18 @@ from typing import Any, TextIO, cast
 from lm.store.redaction import redacted
 from lm.store.store import LOG
 
-HANG_SECONDS = 1800.0
-"""Seconds without a heartbeat after which a process is ended: no step and no compilation takes that long."""
-
 
 @dataclass(frozen=True)
 class Execution:
-    """Options of training a cell that change no result.
+    """Options of training a cell that change no result."""
 
-    Args:
-        threads: of this process; None leaves torch's choice.
-        retrain: whether to train a cell that has a record; the record stays until the new one is written.
-        checkpoint_seconds: seconds between checkpoints, which are written at logged steps; about what a kill can cost.
-        hang_seconds: seconds without a heartbeat after which the process is ended; 0 for never.
-        loggers: names, in `lm.training.loggers`, of the loggers that follow the run.
-        run_name: experiment/arm/seed, the name of the run in loggers.
-    """
-
-    threads: int | None = None
-    retrain: bool = False
-    checkpoint_seconds: float = 20.0
-    hang_seconds: float = HANG_SECONDS
-    loggers: tuple[str, ...] = ()
-    run_name: str = ""
+    threads: int | None = None  # of this process; None leaves torch's choice
+    retrain: bool = False  # whether to train a cell that has a record, which stays until the new one is written
+    checkpoint_seconds: float = 20.0  # between checkpoints, which are written at logged steps; what a kill can cost
+    # without a heartbeat, after which the process is ended; 0 for never: no step and no compilation takes that long
+    hang_seconds: float = 1800.0
+    loggers: tuple[str, ...] = ()  # names, in `lm.training.loggers`, of the loggers that follow the run
+    run_name: str = ""  # experiment/arm/seed, the name of the run in loggers
 
 
 SECONDS_BETWEEN = 5.0
@@ -66,7 +55,7 @@ def tee_to_log() -> Iterator[Callable[[Path], None]]:
 
         def on_start(work: Path) -> None:
             log = files.enter_context(open(work / LOG, "a", encoding="utf-8", buffering=1))
-            sys.stdout, sys.stderr = (stream and cast(TextIO, Tee(stream, log)) for stream in before)
+            sys.stdout, sys.stderr = (stream and cast(TextIO, _Tee(stream, log)) for stream in before)
 
         try:
             yield on_start
@@ -74,14 +63,13 @@ def tee_to_log() -> Iterator[Callable[[Path], None]]:
             sys.stdout, sys.stderr = before
 
 
-class Tee:
+class _Tee:
     """A stream of text whose content goes into a log too."""
 
     def __init__(self, stream: TextIO, log: TextIO) -> None:
         self.stream, self.log = stream, log
 
     def write(self, text: str) -> int:
-        """Write to the log, without secrets, and to the stream."""
         if not self.log.closed:  # a handler made in training may keep the stream for longer
             self.log.write(redacted(text))
         return self.stream.write(text)

@@ -41,11 +41,9 @@ def is_peer_failure(error: BaseException) -> bool:
 
 
 class RankSupervisor:
-    """Supervises the processes of ranks 1 and up that this one started.
+    """Supervises the processes of ranks 1 and up that this one started, and that write their errors into `work`.
 
-    Args:
-        work: the cell's work folder, where they write the errors they die of.
-        give_up: records the cell as failed, if this process hangs in a call that waits for a dead one.
+    `give_up` records the cell as failed, if this process hangs in a call that waits for a dead one.
     """
 
     def __init__(self, work: Path, give_up: Callable[[str], object]) -> None:

@@ -1,5 +1,6 @@
-"""The callback that turns a training run into a record: learning curve, checkpoints, final evaluation."""
+"""The callback that turns a training run into a record: learning curve, checkpoints, final evaluation, costs."""
 
+import functools
 import itertools
 import math
 import time
@@ -10,18 +11,29 @@ from typing import Any
 import torch
 from lightning.pytorch import Callback
 
-from lm.data.batch import Clusters, Data, rank_and_world_size
+from lm.config.tree import InputError
+from lm.data import IGNORED
+from lm.data.batch import Batch, Clusters, Data, rank_and_world_size
 from lm.data.order import update_order_hash
-from lm.metrics.gradients import parameters_by_part
+from lm.metrics.cost import Durations, Energy, matmul_peak, utilisation
+from lm.metrics.gradients import measure_noise, parameters_by_part
+from lm.metrics.probe import first_rows, probe
+from lm.model.flops import flops_per_token
 from lm.store.documents import KEPT, described, packed
 from lm.store.files import curve_csv, finite, save_checkpoint, to_json, write_atomic
 from lm.store.formats import OUTCOME
 from lm.store.metrics import VALIDATION_METRICS, metrics_of
 from lm.store.validation import curve_checksum
-from lm.training.adapter import broadcast_from_rank0, reduce_over_processes, to_device
-from lm.training.module import LanguageModel, gather_rows, to_floats
-from lm.training.observer import CostMeter, Probe
+from lm.training.adapter import (
+    broadcast_from_rank0,
+    has_full_parameters,
+    reduce_over_processes,
+    tensor_parallel_size,
+    to_device,
+)
+from lm.training.module import LanguageModel, gather_rows, to_floats, uncompiled
 from lm.training.process import beat
+from lm.training.provenance import peak_memory
 from lm.training.strategies import single_file_checkpoint
 
 Report = Callable[[int, int, float], None]  # receives progress: optimiser step, steps in all, training loss
@@ -30,26 +42,178 @@ Report = Callable[[int, int, float], None]  # receives progress: optimiser step,
 PruningCallback = Callable[[int, dict[str, float]], bool]
 
 
+NOISE_ROWS, NOISE_PIECES = 16, 4
+
+
+class Probe:
+    """Measures inside the model on fixed batches: the first of validation, and of training for gradient noise.
+
+    Every process reads the same rows, so that the number of processes changes nothing.
+    """
+
+    STATE_KEYS = ("initial", "final", "flags", "trace", "signal", "update_ratio")
+
+    def __init__(self, data: Data) -> None:
+        self.data = data
+        self.initial: dict[str, Any] = {}
+        self.final: dict[str, Any] = {}
+        self.flags: list[str] = []
+        self.trace, self.signal = 0.0, 0.0
+        self.update_ratio: float | None = None
+
+    def measure(self, trainer: Any, module: LanguageModel) -> dict[str, float]:
+        """Measure the model as it is now; return the numbers for the learning curve."""
+        batch = to_device(trainer, next(iter(self.data.evaluation_batches("validation"))))
+        with trainer.precision_plugin.val_step_context(), uncompiled(module.model):
+            inside = probe(module.model, first_rows(batch))
+        if tensor_parallel_size(trainer) > 1:  # the heads are those of all processes
+            strategy, group = trainer.strategy, trainer.strategy.device_mesh["tensor_parallel"].get_group()
+            gather = functools.partial(strategy.all_gather, group=group)
+            inside = inside.of_heads(lambda x_nlh: torch.cat(list(gather(x_nlh.to(strategy.root_device))), dim=-1))
+        self.flags += [f"step {trainer.global_step}: {flag}" for flag in inside.flags()]
+        if trainer.global_step == 0:
+            self.initial = {**self.initial, **inside.measured()}
+        self.final = {**self.final, **inside.measured()}
+        return inside.headline()
+
+    def measure_gradient_noise(self, trainer: Any, module: LanguageModel) -> dict[str, float]:
+        """Measure trace and signal of the gradient noise on pieces of a training batch.
+
+        Nothing is returned for a batch of too few rows, or if no process has all weights.
+        """
+        batch = to_device(trainer, first_rows(next(iter(self.data.training_batches(0, 1))), NOISE_ROWS))
+        rows = len(batch.rows_b) // NOISE_PIECES
+        if rows < 1 or not has_full_parameters(trainer):
+            return {}
+        pieces = [
+            Batch(tuple(x[i : i + rows] for x in batch.inputs), batch.targets_bt[i : i + rows], batch.rows_b)
+            for i in range(0, rows * NOISE_PIECES, rows)
+        ]
+        tokens = [int((piece.targets_bt != IGNORED).sum()) for piece in pieces]
+        if not all(tokens):
+            return {}
+        parameters = [p for p in module.model.parameters() if p.requires_grad]
+
+        def loss(piece: Batch) -> torch.Tensor:
+            with trainer.precision_plugin.train_step_context(), uncompiled(module.model):
+                return module.loss(piece)
+
+        training = module.model.training
+        module.model.eval()
+        with torch.inference_mode(False), torch.enable_grad():
+            trace, signal = measure_noise(parameters, [functools.partial(loss, piece) for piece in pieces], tokens)
+        module.model.train(training)
+        self.trace, self.signal = self.trace + trace, self.signal + signal
+        return {"noise_trace": trace, "noise_signal": signal}
+
+    def matrices(self, trainer: Any, module: LanguageModel) -> dict[str, float]:
+        """Return norms of the step just measured, by part and kind, for the learning curve."""
+        self.update_ratio = None
+        if module.groups is None or not module.squares:
+            return {}
+        groups, squares = module.groups, {name: square.cpu() for name, square in module.squares.items()}
+        module.squares = {}
+        by_layer = {"gradient_norm": groups.by_layer(squares["gradient"])}
+        if trainer.global_step == 1:
+            self.initial |= by_layer
+        self.final |= by_layer
+        row = {f"gradient_norm/{name}": norm for name, norm in groups.summed(squares["gradient"]).items()}
+        if "update" in squares:
+            ratio = float((squares["update"].sum() / squares["weight"].sum()).sqrt())
+            updates, weights = groups.summed(squares["update"]), groups.summed(squares["weight"])
+            kinds = dict.fromkeys(kind for _, kind in groups.names)
+            row |= {f"update_ratio/{kind}": updates[kind] / weights[kind] for kind in kinds if weights[kind]}
+            row["update_ratio"] = self.update_ratio = ratio
+        return row
+
+    def metrics(self) -> dict[str, float | None]:
+        """Return the metrics of the whole of training, for the record; each is one of QUANTITIES.
+
+        The noise scale, in tokens, is the mean trace over the mean signal, as their ratio at one step is too noisy.
+        """
+        noise_scale = self.trace / self.signal if self.signal > 0 and self.trace > 0 else None
+        return {"update_ratio": self.update_ratio, "noise_scale": noise_scale}
+
+
+class CostMeter:
+    """Time, energy and memory of training, without evaluation and checkpoints.
+
+    A step lasts from the end of the one before it, so that work in between counts.
+    """
+
+    STATE_KEYS = ("counts", "waited", "joules")
+
+    def __init__(self) -> None:
+        self.durations = Durations()
+        self.counts = self.durations.counts
+        self.waited = 0.0
+        self.joules: float | None = None
+        self.energy: Energy | None = None
+        self.matmul_peak: float | None = None
+        self.last_step: float | None = None
+
+    def start(self, trainer: Any, module: LanguageModel) -> None:
+        """Measure the machine, before the first step."""
+        self.durations.counts = self.counts  # of the checkpoint, if there is one
+        device = trainer.strategy.root_device
+        bfloat = str(trainer.precision).startswith("bf16")
+        dtype = torch.bfloat16 if bfloat else next(module.parameters()).dtype
+        self.matmul_peak = matmul_peak(device, dtype, torch.get_num_threads())
+        self.energy = Energy(device)
+
+    def step(self, now: float) -> None:
+        """Record the end of a step at time `now`, in seconds."""
+        if self.last_step is not None:
+            self.durations.add(now - self.last_step)
+        self.last_step = now
+
+    def pause(self) -> None:
+        """Leave the time until the next step out of training."""
+        self.last_step = None
+
+    def sync(self, trainer: Any) -> None:
+        """Add the waiting time and the energy since the last call."""
+        batches = trainer.train_dataloader
+        self.waited, batches.seconds = self.waited + batches.seconds, 0.0
+        if self.energy and (used := self.energy.joules()) is not None:
+            self.joules = (self.joules or 0.0) + used
+
+    def costs(self, module: LanguageModel, context: int, tokens: int, seconds: float) -> dict[str, float | None]:
+        """Return the costs for the record, with `tokens` read in `seconds` of training."""
+        world = module.trainer.world_size
+        try:
+            flops = flops_per_token(module.model, context).total
+        except InputError:  # parts that nobody has counted
+            flops = None
+        speed = tokens / seconds if seconds else None
+        return {
+            "tokens_per_second": speed,
+            "step_time_median": self.durations.quantile(0.5),
+            "step_time_p95": self.durations.quantile(0.95),
+            "flops_per_token": flops,
+            "mfu": utilisation(speed, flops, [self.matmul_peak or 0.0] * world),
+            "matmul_peak": self.matmul_peak,
+            "data_wait": self.waited / seconds if seconds else None,
+            "energy": self.joules,
+            "peak_memory": peak_memory(),
+            "world_size": world,
+        }
+
+
 class Recorder(Callback):
     """Collects what a run measures, also in its checkpoints, and writes `outcome.json` at the end.
 
     Rows of the learning curve are saved in the checkpoint, so that a resumed run ends with the same curve as one never
     stopped. Every decision uses values that all processes share.
-
-    Args:
-        work: the cell's work folder.
-        data: for the final evaluation.
-        report: receives progress every `log_every_n_steps`.
-        checkpoint_seconds: seconds between checkpoints.
-        should_continue: called after each validation; a run that it prunes leaves nothing behind.
     """
 
     def __init__(
         self,
-        work: Path,
-        data: Data,
-        report: Report = lambda *_: None,
-        checkpoint_seconds: float = math.inf,
+        work: Path,  # the cell's work folder
+        data: Data,  # for the final evaluation
+        report: Report = lambda *_: None,  # receives progress every `log_every_n_steps`
+        checkpoint_seconds: float = math.inf,  # seconds between checkpoints
+        # called after each validation; a run that it prunes leaves nothing behind
         should_continue: PruningCallback = lambda *_: True,
     ) -> None:
         self.work = work
@@ -72,10 +236,7 @@ class Recorder(Callback):
         self.clock = 0.0
         self.checkpoint_due = False
         self.last_checkpoint = 0.0
-        self.last_probe: tuple[int, dict[str, float]] = (
-            -1,
-            {},
-        )  # the step of the last validation, its measurements
+        self.last_probe: tuple[int, dict[str, float]] = (-1, {})  # the step of the last validation, its measurements
         self.stateful: dict[str, Any] = {"recorder": self, "observer": self.probe, "meter": self.meter}
 
     STATE_KEYS = (

@@ -14,8 +14,7 @@ from lm.training.adapter import InPlace, has_full_parameters
 from lm.training.callbacks import REASONS
 from lm.training.optim import Optim
 from lm.training.recorder import Recorder
-from lm.training.strategies import FSDP2
-from lm.training.tensor_parallel import TENSOR_PARALLEL
+from lm.training.strategies import FSDP2, TENSOR_PARALLEL
 
 
 class Trainer(lightning.pytorch.Trainer):
@@ -67,33 +66,15 @@ class Trainer(lightning.pytorch.Trainer):
         if strategy in (FSDP2, TENSOR_PARALLEL):
             settings["inference_mode"] = False  # tensors gathered in it could not be trained with afterwards
         super().__init__(
-            strategy=strategy,
-            callbacks=[recorder],
-            max_steps=max_steps,
-            devices=devices,
-            log_every_n_steps=log_every_n_steps,
-            max_epochs=1,
-            min_epochs=None,
-            min_steps=None,
-            check_val_every_n_epoch=None,
-            num_sanity_val_steps=0,
-            limit_train_batches=None,
-            overfit_batches=0.0,
-            fast_dev_run=False,
-            barebones=False,
-            logger=False,
-            plugins=None,
-            profiler=None,
-            enable_checkpointing=False,
-            enable_progress_bar=False,
-            enable_model_summary=False,
-            enable_autolog_hparams=False,
-            use_distributed_sampler=False,
-            reload_dataloaders_every_n_epochs=0,
+            strategy=strategy, callbacks=[recorder], max_steps=max_steps, devices=devices,
+            log_every_n_steps=log_every_n_steps, max_epochs=1, min_epochs=None, min_steps=None,
+            check_val_every_n_epoch=None, num_sanity_val_steps=0, limit_train_batches=None, overfit_batches=0.0,
+            fast_dev_run=False, barebones=False, logger=False, plugins=None, profiler=None, model_registry=None,
+            enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
+            enable_autolog_hparams=False, use_distributed_sampler=False, reload_dataloaders_every_n_epochs=0,
             default_root_dir=recorder.work,  # under SLURM Lightning takes up any checkpoint that lies there
-            model_registry=None,
             **settings,
-        )
+        )  # fmt: skip
         if has_full_parameters(self):  # else the strategy writes checkpoints itself, in shards
             self.strategy.checkpoint_io = InPlace()
         present: list[Any] = self.callbacks  # type: ignore[attr-defined]
@@ -102,20 +83,19 @@ class Trainer(lightning.pytorch.Trainer):
             raise ValueError(f"{', '.join(foreign)}: an installed package adds this to every run; uninstall it")
 
 
+# settings of Lightning that must be left out, and why: one identity is one computation, on any machine
 UNSOUND = {
     "max_time": "would end a cell by the speed of the machine; give max_steps",
     "limit_test_batches": "has no effect: the test split is evaluated whole",
     "limit_predict_batches": "has no effect: nothing is predicted",
     "benchmark": "would choose kernels by how fast this machine is at the moment",
 }
-"""Settings of Lightning that must be left out, and the reason: one identity is one computation, on any machine."""
-
+# settings that may be `auto` at the start of an experiment, and their choices, the plain one first
 AUTO: dict[str, tuple[Any, ...]] = {
     "precision": ("32-true", "bf16-mixed"),
     "attention": ("sdpa", "folded", "plain", "blocked", "flex"),
     "compile": (False, True),
 }
-"""Settings of the trainer that may be `auto` at the start of an experiment, and their choices, the plain one first."""
 
 
 class Evaluation:
@@ -127,12 +107,11 @@ class Evaluation:
     """
 
     def __init__(self, lengths: list[int] | None = None, tokens: int = 65_536) -> None:
-        for length in lengths or []:
-            if length < 1:
-                raise ValueError(f"lengths={lengths} must be contexts of at least 1 token")
+        self.lengths = lengths or []
+        if min(self.lengths, default=1) < 1:
+            raise ValueError(f"lengths={lengths} must be contexts of at least 1 token")
         if lengths and tokens < max(lengths):
             raise ValueError(f"tokens={tokens} must be at least the longest of lengths={lengths}")
-        self.lengths = lengths or []
         self.tokens = tokens
 
 
@@ -171,6 +150,7 @@ EXECUTION = frozenset(
     ("accelerator", "devices", "num_nodes", "strategy", "log_every_n_steps", "detect_anomaly", "inference_mode")
 )
 
+# ranges of numeric settings of the trainer
 SETTINGS = {
     "max_steps": (1, 10**12),
     "accumulate_grad_batches": (1, 10_000),
@@ -180,6 +160,4 @@ SETTINGS = {
     "num_nodes": (1, 1024),
     "limit_val_batches": (0, 10**12),
 }
-"""Ranges of numeric settings of the trainer."""
-
 MAY_BE_NONE = ("gradient_clip_val", "limit_val_batches")  # numeric settings that may be null

@@ -89,7 +89,7 @@ class Constant(Schedule):
     """
 
     def __init__(self, warmup: int | float = 0) -> None:
-        self.warmup = _warmup(warmup)
+        self.warmup, _ = _checked(warmup)
 
     def factor(self, t: int, total: int) -> float:
         """Return the factor of the learning rate at step t of `total`."""
@@ -106,8 +106,7 @@ class WarmupCosine(Schedule):
     """
 
     def __init__(self, warmup: int | float = 100, final: float = 0.1) -> None:
-        self.warmup = _warmup(warmup)
-        self.final = _final(final)
+        self.warmup, self.final = _checked(warmup, final)
 
     def factor(self, t: int, total: int) -> float:
         """Return the factor of the learning rate at step t of `total`."""
@@ -123,8 +122,7 @@ class WarmupLinear(Schedule):
     """
 
     def __init__(self, warmup: int | float = 100, final: float = 0.0) -> None:
-        self.warmup = _warmup(warmup)
-        self.final = _final(final)
+        self.warmup, self.final = _checked(warmup, final)
 
     def factor(self, t: int, total: int) -> float:
         """Return the factor of the learning rate at step t of `total`."""
@@ -141,9 +139,9 @@ class InverseSquareRoot(Schedule):
     """
 
     def __init__(self, warmup: int | float = 4000) -> None:
-        if not _warmup(warmup):
+        self.warmup, _ = _checked(warmup)
+        if not warmup:
             raise ValueError(f"warmup={warmup} must be 1 or more steps: the rate peaks at the end of warm-up")
-        self.warmup = warmup
 
     def factor(self, t: int, total: int) -> float:
         """Return the factor of the learning rate at step t of `total`."""
@@ -163,9 +161,8 @@ class WarmupStableDecay(Schedule):
     def __init__(self, warmup: int | float = 100, decay: float = 0.2, final: float = 0.0) -> None:
         if not (decay > 0 and (decay < 1 or float(decay).is_integer())):
             raise ValueError(f"decay={decay} must be a share between 0 and 1, or a whole number of steps")
-        self.warmup = _warmup(warmup)
+        self.warmup, self.final = _checked(warmup, final)
         self.decay = decay
-        self.final = _final(final)
 
     def factor(self, t: int, total: int) -> float:
         """Return the factor of the learning rate at step t of `total`."""
@@ -182,10 +179,12 @@ class WarmupStableDecay(Schedule):
 WARMING = (Constant, WarmupCosine, WarmupLinear, InverseSquareRoot, WarmupStableDecay)
 
 
-def _warmup(warmup: float) -> float:
+def _checked(warmup: float, final: float = 0.0) -> tuple[float, float]:
     if not (0 <= warmup < math.inf) or (warmup >= 1 and not float(warmup).is_integer()):
         raise ValueError(f"warmup={warmup} must be 0 or more steps, a whole number, or a share of them between 0 and 1")
-    return warmup
+    if not 0 <= final <= 1:
+        raise ValueError(f"final={final} must lie in [0, 1]")
+    return warmup, final
 
 
 def _fitting(warmup: float, total: int) -> int:
@@ -197,9 +196,3 @@ def _fitting(warmup: float, total: int) -> int:
             "0.05, or raise trainer.max_steps"
         )
     return steps
-
-
-def _final(share: float) -> float:
-    if not 0 <= share <= 1:
-        raise ValueError(f"final={share} must lie in [0, 1]")
-    return share

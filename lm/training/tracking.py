@@ -30,12 +30,8 @@ Rows = Mapping[int, Mapping[str, float]]  # a learning curve: the measurements a
 class Tracker(Callback):
     """Passes the rows of a run to loggers, in the first of its processes, and never fails the run.
 
-    A logger that fails is dropped, with a line. Loggers take no random numbers from the run, and their time does not
-    count as the run's.
-
-    Args:
-        work: the cell's work folder.
-        log: called with a line about a logger that failed.
+    A logger that fails is dropped, with a line to `log`. Loggers take no random numbers from the run, and their time
+    does not count as the run's.
     """
 
     def __init__(self, work: Path, log: LogLine) -> None:
@@ -115,15 +111,10 @@ class Tracker(Callback):
 def tracked(
     names: Sequence[str], work: Path, folder: Path, run_name: str, config: Tree, log: LogLine
 ) -> Iterator[Callable[[Any], None]]:
-    """Follow a run with loggers; yield a function to call with a trainer before it trains.
+    """Follow a run with loggers, if any; yield a function to call with a trainer before it trains.
 
-    Args:
-        names: names of the loggers; without any, nothing is done.
-        work: the cell's work folder, whose `history.csv` is logged at the end.
-        folder: where the loggers write.
-        run_name: experiment/arm/seed.
-        config: the run's configuration, and its id.
-        log: called with a line about a logger that failed.
+    Loggers write into `folder`; the `history.csv` of the cell's work folder is logged at the end. `config` has the
+    run's id.
     """
     if not names:
         yield lambda trainer: None

@@ -51,14 +51,15 @@ Logits = list[tuple[torch.Tensor, torch.Tensor]]  # logits (n, v) and targets (n
 
 
 def train(
-    cell: Cell,
-    store: Store,
-    report: Report,
-    execution: Execution,
+    cell: Cell,  # what to train
+    store: Store,  # where the record goes
+    report: Report,  # called with step, steps in all and training loss
+    execution: Execution,  # how it is trained
+    # called with the metrics of each validation; returns False to prune the run
     should_continue: PruningCallback = lambda *_: True,
-    log: LogLine = to_stderr,
-    on_start: Callable[[Path], None] | None = None,
-    wait: bool = True,
+    log: LogLine = to_stderr,  # called with a line if another process holds the cell
+    on_start: Callable[[Path], None] | None = None,  # called with the work folder once this process holds the cell
+    wait: bool = True,  # True to wait for another process that holds the cell
 ) -> None:
     """Train a cell, from its last checkpoint if there is one, and write its record.
 
@@ -66,16 +67,6 @@ def train(
     next attempt. Nor is a disk that is full or fails, which raises OSError. A pruned run leaves nothing behind. Raises
     HeldError if another process holds the cell, and `wait` is False, and LostError if another process has taken the
     cell over, as this one sent no heartbeat for too long.
-
-    Args:
-        cell: what to train.
-        store: where the record goes.
-        report: called with step, steps in all and training loss.
-        execution: how it is trained.
-        should_continue: called with the metrics of each validation; returns False to prune the run.
-        log: called with a line if another process holds the cell.
-        on_start: called with the work folder once this process holds the cell.
-        wait: True to wait for another process that holds the cell.
     """
     work = store.work(cell.id)
     if rank():  # the first process holds the cell

@@ -50,9 +50,9 @@ def test_cells_are_arms_times_seeds_in_pairs(tmp_path: Path) -> None:
 
 def test_an_arm_differs_from_the_baseline_by_what_it_declares(tmp_path: Path) -> None:
     plan = make_plan(load_experiment(write(tmp_path), {}))
-    assert plan.changes("post") == {}
-    assert plan.changes("pre") == {"model.block": ("PostNorm", "PreNorm")}
-    changed = plan.changes("rms")  # the base is pre-norm, and so is this arm
+    assert plan.changes["post"] == {}
+    assert plan.changes["pre"] == {"model.block": ("PostNorm", "PreNorm")}
+    changed = plan.changes["rms"]  # the base is pre-norm, and so is this arm
     assert changed["model.norm"] == ("LayerNorm", "RMSNorm")
     assert set(changed) == {"model.block", "model.norm", "model.norm.eps", "model.norm.bias"}
 

@@ -155,7 +155,7 @@ def test_a_plan_holds_flops_equal_and_says_so(tmp_path: Path, capsys: Capture) -
     plan = make_plan(load_experiment(spec, {}))
     assert plan.first("base").config["trainer"]["max_steps"] == 12
     assert plan.first("deep").config["trainer"]["max_steps"] < 12
-    assert "trainer.max_steps" in plan.changes("deep")
+    assert "trainer.max_steps" in plan.changes["deep"]
     assert main(["ablate", str(spec), "--out", str(tmp_path / "out"), "--plan"]) == 0
     assert "Arms train for as many steps as make flops equal." in capsys.readouterr().out
 

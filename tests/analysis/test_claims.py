@@ -11,7 +11,7 @@ from scipy import stats
 
 from lm.analysis.answers import Answer, adjust_p, answer_claim, decide
 from lm.analysis.claims import UNKNOWN, Claim, measured, read_claim, read_claims
-from lm.analysis.results import Results, load, value
+from lm.analysis.results import Records, load, value
 from lm.report.claims import answers, claims_section, row, tally
 from lm.report.render import markdown_section
 from lm.stats.tests import ALPHA, holm, median_interval, sign_flip_interval, sign_flip_p
@@ -20,7 +20,7 @@ from lm.store.record import Record
 NEAR = [2.001, 2.099, 1.902, 2.049, 2.2, 1.949]
 
 
-def results(experiment: MakeExperiment, **more: list[Any]) -> Results:
+def results(experiment: MakeExperiment, **more: list[Any]) -> Records:
     return load(experiment({"base": BASE, "better": BETTER, "near": NEAR, **more}))
 
 

@@ -14,7 +14,7 @@ from statistics_audit.texts import drawn
 from lm.analysis import texts
 from lm.analysis.answers import Answer, answer_claim, decide
 from lm.analysis.claims import Claim
-from lm.analysis.results import Results
+from lm.analysis.results import Records
 from lm.report.claims import answers, claims_section
 from lm.report.render import escape, markdown_section
 from lm.stats.tests import ALPHA, median_interval, sign_flip_interval, sign_flip_p, sign_test_p
@@ -73,7 +73,7 @@ def crossed(sums_sd: Array, tokens_d: Array) -> tuple[float, float]:
 
 
 LITTLE, MUCH = World(0.002), World(0.3)
-Kept = Callable[..., Results]
+Kept = Callable[..., Records]
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +81,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Kept:
     """The results of a world whose cells keep their losses of either split, but for one; more of the manifest."""
     made = {id(world): results_of(world, Store(tmp_path_factory.mktemp("out"))) for world in (LITTLE, MUCH)}
 
-    def of(world: World, without: tuple[str, int] | None = None, **manifest: Any) -> Results:
+    def of(world: World, without: tuple[str, int] | None = None, **manifest: Any) -> Records:
         found = made[id(world)]
         records = {key: blind(one) if key == without else one for key, one in found.records.items()}
         asked: Any = dict(found.manifest) | manifest
@@ -90,7 +90,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Kept:
     return of
 
 
-def results_of(world: World, store: Store) -> Results:
+def results_of(world: World, store: Store) -> Records:
     records: dict[tuple[str, int], Record | None] = {}
     for arm in ARMS:
         for seed, nll in enumerate(world.numbers({arm: 1.0})[0].tolist()):
@@ -104,7 +104,7 @@ def results_of(world: World, store: Store) -> Results:
                 found[part] = described(content, "document", 1, COUNT)
             records[arm, seed] = found
     manifest: Any = {"baseline": "base", "seeds": list(range(SEEDS)), "arms": {arm: {} for arm in ARMS}}
-    return Results(manifest, records, store)
+    return Records(manifest, records, store)
 
 
 def blind(one: Record | None) -> Any:

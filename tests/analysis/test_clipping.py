@@ -39,7 +39,7 @@ def last_update(cls: type[torch.optim.Optimizer], options: dict[str, Any], scale
 def takes(cls: Any, options: dict[str, Any]) -> bool:
     try:
         cls([nn.Parameter(torch.zeros(2, 2))], lr=0.1, **options)
-    except TypeError:
+    except (TypeError, IndexError):  # MuonAdamW takes groups alone
         return False
     return True
 

@@ -16,7 +16,7 @@ from scipy import stats
 
 from lm.analysis.compare import compare
 from lm.analysis.results import (
-    Results,
+    Records,
     curves,
     data_order_mismatches,
     load,
@@ -564,7 +564,7 @@ def test_a_folder_is_the_same_however_it_is_named(
 ) -> None:
     folder = experiment({"base": BASE, "arm": MIXED})
     monkeypatch.chdir(folder)
-    here: Results = load(Path(place))
+    here: Records = load(Path(place))
     assert here.records == load(folder).records
 
 

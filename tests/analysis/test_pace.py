@@ -8,7 +8,7 @@ import pytest
 from records import MakeExperiment
 
 from lm.analysis.pace import steps_to_baseline_loss, steps_to_reach
-from lm.analysis.results import Results, load
+from lm.analysis.results import Records, load
 from lm.store.files import write_atomic
 
 STEPS = (10, 20, 30, 40)
@@ -18,7 +18,7 @@ BASE = (5.0, 4.0, 3.0, 2.0)
 Curves = dict[str, list[tuple[float, ...]]]
 
 
-def with_curves(experiment: MakeExperiment, curves: Curves, change: Any = lambda *_: None, **manifest: Any) -> Results:
+def with_curves(experiment: MakeExperiment, curves: Curves, change: Any = lambda *_: None, **manifest: Any) -> Records:
     """An experiment whose cells left these validation losses at STEPS."""
     folder = experiment({arm: [2.0] * len(of_arm) for arm, of_arm in curves.items()}, change, **manifest)
     store = load(folder).store

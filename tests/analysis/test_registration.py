@@ -9,7 +9,7 @@ from records import MakeExperiment
 from lm.ablation.plan import finite_claim
 from lm.analysis.answers import adjust_p, answer_claim
 from lm.analysis.claims import Claim, fingerprint, register, seen_seeds
-from lm.analysis.results import Results, load
+from lm.analysis.results import Records, load
 from lm.report.claims import answers, claims_section, tally
 from lm.report.render import markdown_section
 
@@ -19,7 +19,7 @@ BETTER = [value - 0.1 - 0.001 * seed for seed, value in enumerate(BASE)]
 CLAIM = Claim("better", "nll", "less", {"better": 1.0, "base": -1.0}, kind="published", seeds=SEEDS)
 
 
-def results(experiment: MakeExperiment, seen: list[int], count: int = 12, **manifest: Any) -> Results:
+def results(experiment: MakeExperiment, seen: list[int], count: int = 12, **manifest: Any) -> Records:
     registered = {fingerprint(CLAIM): {"written": "2026-01-01T00:00:00+00:00", "seen": seen}}
     cells = {"base": BASE[:count], "better": BETTER[:count]}
     return load(experiment(cells, claims=[finite_claim(CLAIM)], registered=registered, **manifest))

@@ -405,7 +405,7 @@ def test_every_shipped_experiment_can_be_planned(path: Path, request: pytest.Fix
     settings = {key: str(request.getfixturevalue("shared") / file) for key, file in named.items()}
     plan = make_plan(load_experiment(path, settings))
     for arm in plan.experiment.arms:
-        assert arm == plan.experiment.baseline or plan.changes(arm), "an arm that is the baseline under another name"
+        assert arm == plan.experiment.baseline or plan.changes[arm], "an arm that is the baseline under another name"
     assert len(plan.cells) == len(plan.experiment.arms) * len(plan.experiment.seeds)
 
 

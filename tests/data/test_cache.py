@@ -6,7 +6,6 @@ import os
 import resource
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -14,23 +13,15 @@ import numpy as np
 import pytest
 from helpers import Capture, Listed, Patch
 
-from lm.cli import main
-from lm.cli.commands import commands
 from lm.config.tree import InputError
 from lm.data.cache import SUMS, DamageError, cache_folder, keep_compiled_code, write_array
 from lm.data.pairs import LocalPairs, PairTokens, check_pairs, prepare_pairs
 from lm.data.tokenizer import BPE, Bytes, Characters
 from lm.data.tokens import TextStats, Tokens, check_entry, is_usable, prepare
 
+pytestmark = pytest.mark.usefixtures("cache")
 FRACTIONS = (0.6, 0.2, 0.2)
 TEXTS = [f"document {i}: {'xyz' * (i % 7)}\n" for i in range(40)]
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: Patch) -> Path:
-    """An empty cache."""
-    monkeypatch.setenv("LM_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache"
 
 
 def change(path: Path, edit: Callable[[bytes], bytes]) -> None:
@@ -209,9 +200,6 @@ def test_an_entry_is_sound_only_for_its_own_text() -> None:
     assert not is_usable(folder, TextStats(**{**vars(facts), "fingerprint": "another"}))
 
 
-# a cache that cannot be used -----------------------------------------------------------------------------------------
-
-
 def refusing(number: int) -> Callable[..., None]:
     def refuse(*_: object, **__: object) -> None:
         raise OSError(number, os.strerror(number), "somewhere")
@@ -281,19 +269,6 @@ def test_an_array_without_room_for_its_end_is_removed(tmp_path: Path, lost: int)
             write_array(tmp_path / "cut.npy", ids)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-
-
-def test_the_command_says_so_in_a_line(tmp_path: Path, monkeypatch: Patch, capsys: Capture) -> None:
-    (tmp_path / "file").write_text("")
-    monkeypatch.setenv("LM_CACHE", str(tmp_path / "file"))
-
-    def prepares(*_: object) -> int:
-        prepare(Listed(TEXTS), Bytes(), FRACTIONS)
-        return 0
-
-    monkeypatch.setitem(commands(), "list", replace(commands()["list"], run=prepares))
-    assert main(["list"]) == 2
-    assert capsys.readouterr().err.count("\n") == 1
 
 
 KEPT = ("TORCHINDUCTOR_CACHE_DIR", "TORCHINDUCTOR_FX_GRAPH_CACHE")

@@ -34,9 +34,6 @@ def refusal(path: str | list[str], **options: Any) -> str:
     return str(caught.value)
 
 
-# splits
-
-
 def random_documents(count: int, seed: int) -> list[str]:
     random = np.random.default_rng(seed)
     return [f"{i}:" + "x" * int(random.integers(1, 200)) for i in range(count)]
@@ -100,9 +97,6 @@ def test_empty_documents_are_dropped_and_empty_corpus_is_refused() -> None:
     assert Listed(["", "a", "", "b"]).splits((0.5, 0.5, 0))["train"] == ["a"]
     with pytest.raises(InputError, match=r"^data.corpus: Listed holds no text$"):
         Listed(["", ""]).splits((0.9, 0.05, 0.05))
-
-
-# files
 
 
 def test_a_text_file_is_one_document(tmp_path: Path) -> None:
@@ -192,9 +186,6 @@ def test_a_path_that_looks_like_a_glob_names_its_file(tmp_path: Path) -> None:
     assert documents(written(tmp_path / "part[1].txt", TEXT)) == [TEXT]
 
 
-# refusing
-
-
 def test_a_missing_file_is_answered_with_the_nearest_one(tmp_path: Path, monkeypatch: Patch) -> None:
     written(tmp_path / "input.txt", TEXT)
     monkeypatch.chdir(tmp_path)
@@ -252,9 +243,6 @@ def test_an_empty_file_is_refused(tmp_path: Path) -> None:
         LocalText(written(tmp_path / "a.txt", "")).splits((0.9, 0.05, 0.05))
 
 
-# the standard library
-
-
 def test_stdlib_text_is_reproducible_and_within_size() -> None:
     texts = list(StdlibText(20_000, 3_000).documents())
     assert texts == list(StdlibText(20_000, 3_000).documents())
@@ -271,9 +259,6 @@ def test_more_of_the_standard_library_begins_with_the_same_text() -> None:
 def test_sizes_below_one_character_are_refused(options: dict[str, int]) -> None:
     with pytest.raises(ValueError, match="must be at least 1 character"):
         StdlibText(**options)
-
-
-# the hub
 
 
 def hub(monkeypatch: Patch, answer: Any) -> None:

@@ -83,9 +83,6 @@ def nowhere(patch: Patch) -> None:
     play(patch, "https://unused.invalid/one", "https://unused.invalid/two")
 
 
-# fetching ------------------------------------------------------------------------------------------------------------
-
-
 def test_what_is_fetched_is_what_the_checksums_say(server: str, tmp_path: Path, capsys: Capture) -> None:
     assert main(["data", "play", "--to", str(tmp_path / "data")]) == 0
     folder = tmp_path / "data" / "play"
@@ -144,9 +141,6 @@ def test_only_encrypted_addresses_are_opened() -> None:
     assert not handlers & {"HTTPHandler", "FTPHandler", "FileHandler"}
     for data in DATASETS.values():
         assert all(one.address.startswith("https://") and len(one.sha256) == 64 for one in data.files)
-
-
-# files at hand -------------------------------------------------------------------------------------------------------
 
 
 def test_files_at_hand_are_taken_where_their_checksums_agree(
@@ -219,9 +213,6 @@ def test_what_there_is_is_listed(capsys: Capture) -> None:
 @pytest.mark.parametrize("name", list(DATASETS))
 def test_the_reference_data_is_what_the_checksums_say(name: str, shared: Path, tmp_path: Path) -> None:
     assert len(download_to(name, tmp_path, shared)) == len(DATASETS[name].files)
-
-
-# what experiments name -----------------------------------------------------------------------------------------------
 
 
 def test_missing_file_is_answered_with_its_download_command() -> None:

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import Patch
 from scipy.special import digamma, entr
 
 from lm.data.corpus import SPLITS, Corpus, LocalText
@@ -15,6 +14,7 @@ from lm.data.synthetic import BracketText, MarkovText, Source, uniforms
 from lm.data.text import TextData
 from lm.data.tokenizer import BPE, Bytes, Characters, Tokenizer
 
+pytestmark = pytest.mark.usefixtures("cache")
 SOURCES = [
     functools.partial(MarkovText, 4),
     functools.partial(MarkovText, 3, 2, 0.3),
@@ -130,16 +130,6 @@ def test_a_bracket_source_without_a_choice_has_no_entropy() -> None:
     assert text_of(source) == "()()()()()"
 
 
-def test_known_entropies() -> None:
-    assert BracketText(4, 0.5, 1).entropy_rate() == pytest.approx(np.log(4) / 2, abs=1e-15)
-    assert MarkovText(8, 1, 1e6).entropy_rate() == pytest.approx(np.log(8), abs=1e-5)
-    two = MarkovText(2)
-    leave_a, leave_b = distribution(two, "a")[1], distribution(two, "b")[0]
-    entropies = [-leave * np.log(leave) - (1 - leave) * np.log1p(-leave) for leave in (leave_a, leave_b)]
-    expected = (leave_b * entropies[0] + leave_a * entropies[1]) / (leave_a + leave_b)
-    assert two.entropy_rate() == pytest.approx(expected, abs=1e-14)
-
-
 @pytest.mark.parametrize("concentration", [0.01, 0.1, 0.5, 3.0])
 def test_rows_have_the_moments_and_entropy_of_a_dirichlet(concentration: float) -> None:
     letters = 12
@@ -198,13 +188,6 @@ def test_brackets_always_match_and_never_nest_too_deep(kinds: int, opening: floa
             deepest = max(deepest, len(closing))
         assert deepest <= depth
         assert len(set(text)) == 2 * kinds
-
-
-def test_brackets_match_with_what_was_opened_long_ago() -> None:
-    source = BracketText(4, 0.5, 8)
-    history = "[" + "({}<>)" * 500
-    row = dict(zip(source.alphabet, distribution(source, history), strict=True))
-    assert row == {"]": 0.5, ")": 0, ">": 0, "}": 0, "(": 0.125, "[": 0.125, "{": 0.125, "<": 0.125}
 
 
 @every_source
@@ -288,11 +271,6 @@ def data_of(corpus: Corpus, tokenizer: Tokenizer) -> TextData:
     data = TextData(0, corpus, tokenizer, 8, 4, (0.8, 0.1, 0.1))
     data.setup()
     return data
-
-
-@pytest.fixture(autouse=True)
-def _cache(tmp_path: Path, monkeypatch: Patch) -> None:
-    monkeypatch.setenv("LM_CACHE", str(tmp_path / "cache"))
 
 
 @pytest.mark.parametrize("source", [MarkovText(5, size=3000), BracketText(size=3000)])

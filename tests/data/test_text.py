@@ -143,9 +143,6 @@ def test_the_loader_starts_where_the_trainer_stands(data: TextData) -> None:
     assert same(list(data.val_dataloader()), list(data.evaluation_batches("validation", 1, 2)))
 
 
-# refusing
-
-
 def test_split_shorter_than_block_is_refused_with_numbers(corpus: LocalText) -> None:
     data = TextData(0, corpus, Characters(), context=130, batch_size=1, split=(0.6, 0.2, 0.2))
     with pytest.raises(InputError) as caught:

@@ -19,15 +19,9 @@ from lm.data.corpus import SPLITS, LocalText
 from lm.data.tokenizer import BPE, END_OF_TEXT, GPT2, UNKNOWN, Bytes, Characters, Tokenizer
 from lm.data.tokens import TextStats, Tokens, prepare
 
+pytestmark = pytest.mark.usefixtures("cache")
 FRACTIONS = (0.6, 0.2, 0.2)
 TEXTS = [f"document {i}: naïve café 日本 {'xyz' * (i % 7)}\n" for i in range(40)]
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: Patch) -> Path:
-    """An empty cache."""
-    monkeypatch.setenv("LM_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache"
 
 
 def tokenizer_of(cache: Path) -> Trained:
@@ -48,13 +42,6 @@ def test_the_mapped_ids_decode_to_the_documents_of_each_split(cache: Path, kind:
         assert text == "".join(document + end for document in splits[name])
 
 
-def test_no_document_is_in_two_splits(cache: Path) -> None:
-    tokens = Tokens(prepare(Listed(TEXTS), Bytes(), FRACTIONS))
-    text = {name: tokenizer_of(cache).decode(tokens.split[name].tolist()) for name in SPLITS}
-    assert [sum(document in text[name] for name in SPLITS) for document in TEXTS] == [1] * len(TEXTS)
-    assert "".join(text[name] for name in SPLITS) == "".join(TEXTS)
-
-
 def test_the_facts_count_documents_tokens_bytes_and_unknown_characters() -> None:
     texts = ["abca", "ab", "aé🙂", "é"]  # train: 4 + 2 characters of 10
     facts = prepare(Listed(texts), Characters(), (0.6, 0.3, 0.1))
@@ -63,18 +50,6 @@ def test_the_facts_count_documents_tokens_bytes_and_unknown_characters() -> None
     assert facts.bytes == {"train": 6, "validation": 7, "test": 2}
     assert facts.unknown == {"train": 0, "validation": 2, "test": 1}
     assert facts.vocabulary == len({*"abc", UNKNOWN})
-
-
-def test_only_the_training_split_trains_the_tokenizer(cache: Path) -> None:
-    prepare(Listed(["abab", "c", "d"]), Characters(), (0.6, 0.2, 0.2))
-    assert tokenizer_of(cache).get_vocab().keys() == {"a", "b", UNKNOWN}
-
-
-def test_the_bytes_behind_the_ids_are_those_of_the_text() -> None:
-    facts = prepare(Listed(TEXTS), BPE(300), FRACTIONS)
-    tokens = Tokens(facts)
-    for name in SPLITS:
-        assert tokens.bytes_per_token[tokens.split[name]].sum() == facts.bytes[name]
 
 
 def test_an_empty_split_is_an_empty_array() -> None:

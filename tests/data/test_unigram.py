@@ -20,14 +20,8 @@ from lm.data.text import PaddedRows, TextData
 from lm.data.tokenizer import BPE, Bytes, Characters
 from lm.data.tokens import UNIGRAM, TextStats, Tokens, is_usable, prepare, row_counts, token_counts, unigram_nll
 
+pytestmark = pytest.mark.usefixtures("cache")
 WORDS = ["the", "a", "cat", "dog", "sat", "ran", "on", "under", "mat", "tree", "and", "then", "it", "slept"]
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: Patch) -> Path:
-    """An empty cache."""
-    monkeypatch.setenv("LM_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache"
 
 
 def lines(count: int, seed: int) -> list[str]:

@@ -13,9 +13,9 @@ from helpers import Patch
 
 from lm.execution import fork_server
 from lm.execution.fork_server import MARK, make_tempdir, mark_owner, remove_stale_tempdirs, stale_tempdirs_removed
-from lm.store import lease_holder
+from lm.store import leases
 
-names_processes = pytest.mark.skipif(not lease_holder.PROC.exists(), reason="nobody says when a process began")
+names_processes = pytest.mark.skipif(not leases.PROC.exists(), reason="nobody says when a process began")
 
 
 @names_processes
@@ -32,7 +32,7 @@ def test_only_folders_of_killed_commands_are_removed(tmp_path: Path, monkeypatch
     with monkeypatch.context() as patch:
         patch.setattr(os, "getpid", lambda: ended.pid)
         mark_owner(killed)
-        patch.setattr(lease_holder, "_machine_digest", lambda: "00000000")
+        patch.setattr(leases, "_machine_digest", lambda: "00000000")
         mark_owner(elsewhere)
     mark_owner(tmp_path / "no such folder")
     made = make_tempdir("named")
@@ -43,7 +43,7 @@ def test_only_folders_of_killed_commands_are_removed(tmp_path: Path, monkeypatch
     assert sorted(tmp_path.iterdir()) == kept
     with stale_tempdirs_removed():  # of a command that is killed while this one is at work
         killed.mkdir()
-        (killed / f"{MARK}{ended.pid}-1-{lease_holder._machine_digest()}").touch()
+        (killed / f"{MARK}{ended.pid}-1-{leases._machine_digest()}").touch()
     assert sorted(tmp_path.iterdir()) == kept
 
 

@@ -21,7 +21,7 @@ from lm.execution.executor import ATTEMPTS, Ended, Outcome, Started, Validation,
 from lm.execution.fork_server import MAX_FORKSERVER_RESTARTS, fork_server_pid
 from lm.execution.local import Local, LocalJob
 from lm.execution.scheduler import Planned, Running, Watcher, train_cells
-from lm.store.lease_holder import Holder
+from lm.store.leases import Holder
 from lm.store.locks import process_status
 from lm.store.record import Ending
 from lm.store.store import Store

@@ -12,7 +12,7 @@ from records import blank
 from stand_in import StandIn
 
 from lm.execution.executor import Ended, Executor, Handle, Job, Outcome, Progress, Started, Validation, Waiting
-from lm.execution.slurm_job import FileMailbox, hidden_scheduler, send
+from lm.execution.on_slurm import FileMailbox, hidden_scheduler, send
 from lm.store.store import Store
 
 FIRST = "a" * 16

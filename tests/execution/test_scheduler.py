@@ -15,9 +15,8 @@ from stand_in import STEPS, StandIn, execution
 from lm.execution import scheduler
 from lm.execution.executor import Executor, Handle, Job, Outcome
 from lm.execution.scheduler import Planned, Running, StaticQueue, Watcher, run_cells, train_cells
-from lm.store import lease_holder
-from lm.store.lease_holder import Holder
-from lm.store.leases import LostError
+from lm.store import leases
+from lm.store.leases import Holder, LostError
 from lm.store.store import Store
 
 FIRST, SECOND, THIRD, FOURTH = (letter * 16 for letter in "abcd")
@@ -232,7 +231,7 @@ def test_what_a_process_elsewhere_left_is_taken_over(store: Store, monkeypatch: 
     (folder / "1").write_bytes(
         replace(Holder.this("a" * 16), machine="another", host="elsewhere", pid=7, parent_pid=5).written()
     )
-    monkeypatch.setattr(lease_holder, "BEAT_SECONDS", 0.001)
+    monkeypatch.setattr(leases, "BEAT_SECONDS", 0.001)
     told, cells = Told(), planned(*map(StandIn, (FIRST, SECOND)))
     with InThreads(store, 1) as executor:
         assert train_cells(cells, executor, told, execution()) == 0

@@ -15,7 +15,7 @@ import yaml
 
 from lm.config.tree import InputError, Tree
 from lm.store.files import write_atomic
-from lm.store.lease_holder import PROC
+from lm.store.leases import PROC
 from lm.store.locks import ENDED, process_status
 
 EXPERIMENT, SWEEP = "small", "search"

@@ -8,7 +8,7 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from lm.metrics.calibration import (
+from lm.metrics.tokens import (
     FINE_BINS,
     adaptive_calibration_error,
     bin_index,

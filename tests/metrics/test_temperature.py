@@ -11,7 +11,7 @@ from scipy.optimize import minimize_scalar
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from lm.metrics.calibration import fit_temperature, loss_and_slope, scale_logits
+from lm.metrics.tokens import fit_temperature, loss_and_slope, scale_logits
 
 Batch = tuple[Tensor, Tensor]
 

@@ -12,8 +12,15 @@ from torch.nn.functional import cross_entropy, one_hot
 from torchmetrics.classification import MulticlassCalibrationError
 
 from lm.data import IGNORED
-from lm.metrics.calibration import calibration_floor, corrected_calibration_error, row_slices
-from lm.metrics.tokens import TokenStatistics, bits_per_byte, largest_logits, perplexity
+from lm.metrics.tokens import (
+    TokenStatistics,
+    bits_per_byte,
+    calibration_floor,
+    corrected_calibration_error,
+    largest_logits,
+    perplexity,
+    row_slices,
+)
 
 V, WIDE = 11, 1000
 CLASSES = torch.tensor([1, 0])
@@ -229,7 +236,7 @@ def test_the_largest_logit_is_found_at_its_first_place(vocabulary: int) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 def test_a_large_vocabulary_is_measured_part_by_part(dtype: torch.dtype, monkeypatch: Patch) -> None:
-    monkeypatch.setattr("lm.metrics.calibration.LOGITS_PER_CHUNK", 200_000)
+    monkeypatch.setattr("lm.metrics.tokens.LOGITS_PER_CHUNK", 200_000)
     logits_nv, targets_n = wide(3.0)
     logits_nv = logits_nv.to(dtype)
     before_nv, targets_n[::7] = logits_nv.clone(), -100

@@ -15,8 +15,6 @@ from lm.model.position import NoPosition
 from lm.model.shape import Shape
 from lm.model.transformer import Decoder
 
-# cached = uncached ---------------------------------------------------------------------------------------------------
-
 OPTIONS: dict[str, dict[str, Any]] = {
     "window 1": {"attention.window": 1},
     "window 5": {"attention.window": 5},
@@ -107,8 +105,6 @@ def test_a_cache_in_training_precision_is_near_the_whole() -> None:
         torch.testing.assert_close(found, exact, rtol=close, atol=close)
 
 
-# what it holds -------------------------------------------------------------------------------------------------------
-
 B, N, H, G, SIZE = 3, 7, 8, 2, 6
 SHAPE = Shape(vocabulary=5, context=4, width=H * SIZE, heads=H, layers=1)
 HEADS = {"MHA": (MultiHead(SHAPE), H), "GQA": (GroupedQuery(SHAPE, G), G), "MQA": (MultiQuery(SHAPE), 1)}
@@ -172,9 +168,6 @@ def test_rows_are_copied_a_bounded_number_of_times() -> None:
         address = new_address
     assert sum(copied) < 2 * 1000
     assert 5 < len(copied) <= 11
-
-
-# int8 ----------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])

@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import CONTEXT, VOCABULARY, attentions, decoder, example, noisy, tokens
+from helpers import CONTEXT, VOCABULARY, decoder, example, noisy, tokens
 from torch import Tensor, nn
-from torch.nn import functional
 
 from lm.model.block import PreNorm, ResidualConnection, ReZero, Sandwich, ScaledResidual
 from lm.model.initializers import FanIn, OutputLinear, QueryKeyLinear, ResidualLinear
@@ -21,7 +20,6 @@ TIME = 7
 SHAPE = Shape(VOCABULARY, TIME, width=16, heads=4, layers=1)
 EXACT: dict[str, Any] = {"rtol": 1e-12, "atol": 1e-12}
 
-# feed-forward layers -------------------------------------------------------------------------------------------------
 
 GATED: list[tuple[type[GatedMLP], Callable[[Tensor], Tensor]]] = [
     (GLU, nn.Sigmoid()),
@@ -49,18 +47,10 @@ def test_a_gated_layer_is_its_formula(mlp: type[GatedMLP], function: Callable[[T
     torch.testing.assert_close(layer(x), layer.down(function(layer.gate(x)) * layer.up(x)), **EXACT)
 
 
-def test_glu_is_torch_s_own() -> None:
-    layer, x = noisy(GLU(SHAPE)), example(2, 5, 16)
-    torch.testing.assert_close(layer(x), layer.down(functional.glu(torch.cat([layer.up(x), layer.gate(x)], -1))))
-
-
 @pytest.mark.parametrize(("mlp", "function"), [(SiLU, nn.SiLU()), (Sigmoid, nn.Sigmoid())], ids=["SiLU", "Sigmoid"])
 def test_a_plain_layer_is_its_formula(mlp: type[MLP], function: nn.Module) -> None:
     layer, x = noisy(mlp(SHAPE)), example(2, 5, 16)
     torch.testing.assert_close(layer(x), nn.Sequential(layer.up, function, layer.down)(x), rtol=0, atol=0)
-
-
-# residuals and norms -------------------------------------------------------------------------------------------------
 
 
 def layer_norm(x: Tensor, norm: LayerNorm) -> Tensor:
@@ -111,9 +101,6 @@ def test_batch_norm_leaks_the_future_in_training_only() -> None:
     assert torch.equal(honest(before)[:, :-1], honest(after)[:, :-1])
 
 
-# initial values ------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("scale_residual", [True, False])
 @pytest.mark.parametrize("query_key", [1.0, 0.25])
 def test_xavier_has_the_variance_of_both_sides(query_key: float, scale_residual: bool) -> None:
@@ -153,16 +140,6 @@ def test_fan_in_keeps_the_variance_of_inputs() -> None:
 def test_a_size_that_draws_nothing_usable_is_refused(options: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=f"{next(iter(options))}=.* above 0"):
         FanIn(**options)
-
-
-def test_queries_and_keys_may_have_a_variance_of_their_own() -> None:
-    model = decoder({"width": 128, "initializer.query_key": 0.5})
-    for attention in attentions(model):
-        for module, expected in ((attention.query, 0.01), (attention.key, 0.01), (attention.value, 0.02)):
-            assert module.weight.std().item() == pytest.approx(expected, rel=0.05)
-
-
-# rotations -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("head_size", [4, 16, 128])

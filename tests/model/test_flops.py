@@ -83,9 +83,6 @@ def torch_flops(model: Model, time: int) -> tuple[int, int]:
     return forward.get_total_flops(), backward.get_total_flops()
 
 
-# parameters ----------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("changes", VARIANTS, ids=IDS)
 def test_parts_add_up_to_the_model(changes: dict[str, Any]) -> None:
     model = built(changes)
@@ -118,9 +115,6 @@ def test_frozen_parameters_are_not_counted_and_strange_ones_are_other() -> None:
     found = parameters(model)
     assert "mlp" not in found["blocks.1"]
     assert found[""]["other"] == 20
-
-
-# FLOPs ---------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("changes", VARIANTS, ids=IDS)
@@ -185,9 +179,6 @@ def test_what_nobody_has_counted_is_refused_with_the_remedy() -> None:
         flops_per_token(model, TIME)
     with pytest.raises(InputError, match=r"cannot count Linear: register it with lm\.model\.flops\.attention_layers"):
         flops_per_token(nn.Linear(2, 2), TIME)  # type: ignore[arg-type]
-
-
-# memory --------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("attention", "shared"), [("MultiHead", 4), ("GroupedQuery", 2), ("MultiQuery", 1)])
@@ -257,9 +248,6 @@ def test_a_large_model_is_counted_in_no_memory() -> None:
     found = counted(large, 2048, 8)
     assert found["parameters"]["total"] > 7e10
     assert found["flops_per_token"]["linear"] == pytest.approx(2 * found["parameters"]["total"], rel=0.01)
-
-
-# the command ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -24,8 +24,6 @@ def random(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-# filters -------------------------------------------------------------------------------------------------------------
-
 SETTINGS = [
     (temperature, k, p) for temperature in (0.3, 1.0, 2.5) for k in (None, 1, 7, 50, 1000) for p in (0.05, 0.5, 0.9, 1)
 ]
@@ -100,9 +98,6 @@ def test_a_setting_without_meaning_is_refused(options: dict[str, float], words: 
         Sample(random(), **options)  # type: ignore[arg-type]
 
 
-# drawing -------------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     "options", [{}, {"temperature": 0.5}, {"top_k": 4}, {"top_p": 0.8}, {"temperature": 2.0, "top_k": 6, "top_p": 0.9}]
 )
@@ -133,9 +128,6 @@ def test_drawing_leaves_the_global_random_stream_alone() -> None:
     before = torch.get_rng_state()
     Sample(random())(logits())
     assert torch.equal(torch.get_rng_state(), before)
-
-
-# going on from a text ------------------------------------------------------------------------------------------------
 
 
 def naive(model: nn.Module, tokens_bt: Tensor, steps: int, choose: Choose) -> Tensor:

@@ -171,8 +171,6 @@ def test_gemma2_with_capped_scores() -> None:
     agree(loaded(changes, {name: value + ("norm." in name) for name, value in state.items()}), other)
 
 
-# T5, and models of two texts -----------------------------------------------------------------------------------------
-
 T5: Tree = {
     **SIZES,
     "position": {"class_path": "T5Bias", "init_args": {"buckets": 8, "longest": 12}},

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from helpers import decoder, tokens
+from helpers import decoder, example, tokens
 from torch import nn
 
 from lm.model.attention import Mask, MultiHead, Scale, scale_factor
@@ -15,10 +15,6 @@ from lm.model.position import Alibi, NoPosition
 from lm.model.shape import Shape
 
 SHAPE = Shape(vocabulary=11, context=6, width=12, heads=3, layers=1)
-
-
-def example(*shape: int, seed: int = 0) -> torch.Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def test_rms_norm_follows_formula_and_is_scale_invariant_only() -> None:

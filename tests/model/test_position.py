@@ -1,8 +1,7 @@
 import pytest
 import torch
-from helpers import decoder
 
-from lm.model.position import Alibi, Learned, Rope, Sinusoidal, sinusoids
+from lm.model.position import Alibi, Rope, Sinusoidal, sinusoids
 from lm.model.shape import Shape
 
 SHAPE = Shape(vocabulary=11, context=8, width=16, heads=2, layers=1)
@@ -43,14 +42,3 @@ def test_tables_grow_with_the_context_and_keep_their_values() -> None:
     short, x = Sinusoidal(SHAPE), torch.zeros(1, 20, 16)
     grown = short.embed(x)
     torch.testing.assert_close(grown[0], sinusoids(20, 16).float())
-
-
-def test_learned_positions_end_at_the_trained_length() -> None:
-    with pytest.raises(ValueError, match=r"9 is longer than the 8 learned positions"):
-        Learned(SHAPE).embed(torch.zeros(1, 9, 16))
-
-
-def test_models_differ_by_position_encoding_only_in_the_encoding() -> None:
-    names = {name: set(dict(decoder({"position": name}).named_parameters())) for name in ("Rope", "Alibi", "Learned")}
-    assert names["Rope"] == names["Alibi"]
-    assert names["Learned"] - names["Rope"] == {"position.table.weight"}

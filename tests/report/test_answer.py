@@ -80,8 +80,15 @@ def test_a_confirmed_lead_comes_before_a_larger_exploratory_one(experiment: Make
 
 def test_too_few_seeds_claim_nothing(experiment: MakeExperiment) -> None:
     sentence = answered(experiment, "better", seeds=3)
-    assert sentence.startswith("Nothing is certain: in the mean better is better than base by 0.200 [-∞, ∞] nats/token")
-    assert sentence.endswith("3 seeds: 3 seeds cannot reach significance.")
+    assert sentence == (
+        "Nothing is certain: in the mean better is better than base by 0.200 nats/token: "
+        "3 seeds cannot reach significance."
+    )
+
+
+def test_an_exploratory_mean_is_marked_once(experiment: MakeExperiment) -> None:
+    sentence = answered(experiment, "unsure", confirmatory=[])
+    assert sentence.endswith("by 0.113 [-0.552, 0.777] nats/token, 8 seeds, exploratory: inconclusive.")
 
 
 def test_arms_within_the_margin_are_equal(experiment: MakeExperiment) -> None:

@@ -22,8 +22,9 @@ from records import IMAGE, SCRIPT, MakeExperiment, record
 
 from lm.cli import main
 from lm.report.web import board as boards
-from lm.report.web.board import Board, optuna_commands, policy
+from lm.report.web.board import Board, curve, optuna_commands, policy
 from lm.report.web.serve import Server
+from lm.store.side_files import ProgressFile, progress_saver
 from lm.store.store import Store
 
 Said = pytest.CaptureFixture[str]
@@ -365,3 +366,31 @@ def test_a_browser_reloads_the_report_after_a_finished_cell(experiment: MakeExpe
         browser.close()
     assert said == []
     assert all(url.startswith((server.address, "data:", "blob:")) for url in urls)
+
+
+def test_a_running_cell_is_drawn_as_far_as_it_has_come(
+    experiment: MakeExperiment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = experiment(CELLS)
+    store, board = Store(folder.parent), Board(folder)
+    store.work("better-2").mkdir()
+    report = progress_saver(store.work("better-2"), lambda *_: None)
+    monkeypatch.setattr("lm.store.side_files.SECONDS_BETWEEN", 0.0)
+    monkeypatch.setattr(boards, "FRESH", 0.0)
+    with store.lock("better-2"):
+        report(10, 100, 4.0)
+        report(20, 100, 3.0)
+        first = board.status()
+        report(50, 100, 2.5)
+        second = board.status()
+    assert 'points="36.0,0.0 72.0,120.0"' in first
+    assert "<strong>demo/better/2</strong>, training loss 4 at step 10, 3 at step 20 of 100" in first
+    assert 'points="36.0,0.0 72.0,80.0 180.0,120.0"' in second
+    assert "<polyline" not in board.status()
+
+
+def test_a_cell_without_a_curve_is_a_line_of_text() -> None:
+    progress = ProgressFile(format=1, step=3, steps=0, loss=None, pace=None, at=0.0, curve=[])
+    assert curve("x", progress) == ""
+    assert 'points="360.0,0.0"' in curve("<x>", {**progress, "curve": [(3, 2.0)]})
+    assert "<strong>&lt;x&gt;</strong>" in curve("<x>", {**progress, "curve": [(3, 2.0)]})

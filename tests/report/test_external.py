@@ -11,9 +11,8 @@ import pandas as pd
 import pytest
 from messages import CheckMessage
 
-from lm.analysis.compare_external import UNCHECKED, compare_runs
 from lm.analysis.external.detect import read
-from lm.analysis.external.runs import CompareRequest, gather
+from lm.analysis.external.runs import UNCHECKED, CompareRequest, compare_runs, gather
 from lm.cli import main
 from lm.report.figures.picture import draw
 from lm.report.figures.static_pages import differences, draw_runs, every_run

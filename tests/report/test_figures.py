@@ -275,9 +275,7 @@ def test_slopes_are_fitted_among_arms_differing_in_depth_alone(experiment: MakeE
     assert chart is not None
     (axes,) = draw(chart).axes
     assert (axes.get_xscale(), axes.get_yscale()) == ("log", "log")
-    legend = axes.get_legend()
-    assert legend is not None
-    labels = [text.get_text() for text in legend.get_texts()]
+    labels = [text.get_text() for text in axes.texts]
     assert labels == ["as the baseline: slope -0.50", "block PostNorm: slope +0.00"]
     drawn = [line for line in axes.get_lines() if np.size(line.get_xdata()) == 3]
     np.testing.assert_array_equal(drawn[0].get_xdata(), [2, 4, 8])

@@ -22,7 +22,7 @@ from lm.cli import main
 from lm.cli.options import resolve_experiment_folder
 from lm.config.tree import InputError
 from lm.report import ladder_page
-from lm.report.figures.picture import PlainLogFormatter, draw
+from lm.report.figures.picture import draw
 from lm.report.figures.static_pages import ladder_chart
 from lm.report.ladder import (
     forecast_notes,
@@ -212,8 +212,8 @@ def test_the_figure_is_drawn_of_all_that_there_is(tmp_path: Path) -> None:
     left, right = whole.axes
     assert [line.get_label() for line in right.lines if not str(line.get_label()).startswith("_")] == ["arm"]
     assert len(left.containers) == 4  # the means of both arms, and a forecast of each
-    assert [PlainLogFormatter()(one) for one in (1.0, 0.5, 10.0)] == ["1", "0.5", "10"]
-    assert isinstance(right.yaxis.get_minor_formatter(), PlainLogFormatter)
+    assert right.get_yscale() == "log"
+    assert len(right.get_yticks()) >= 3
 
 
 def test_the_page_of_html_runs_nothing_and_fetches_nothing(tmp_path: Path) -> None:

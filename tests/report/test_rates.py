@@ -135,7 +135,7 @@ def test_lost_runs_are_crosses_and_the_best_rates_stars(over_rates: Callable[...
     drawn = [(line.get_marker(), np.asarray(line.get_xydata())) for line in figure.axes[0].get_lines()]
     lines = {(marker, tuple(points[:, 0].tolist())): points[:, 1].tolist() for marker, points in drawn}
     assert set(lines) == {
-        ("o", (0.001, 0.01)), ("*", (0.01,)), ("x", (0.1,)), ("o", (0.001, 0.01, 0.1)), ("*", (0.1,))
+        ("o", (0.001, 0.01)), ("*", (0.01,)), ("x", (0.1,)), ("s", (0.001, 0.01, 0.1)), ("*", (0.1,))
     }  # fmt: skip
     (axes,) = figure.axes
     assert [tick.get_text() for tick in axes.get_xticklabels()] == ["0.001", "0.01", "0.1"]

@@ -16,7 +16,7 @@ from scipy import stats
 
 from lm.analysis.compare import compare
 from lm.analysis.pace import StepsToBaselineLoss
-from lm.analysis.results import HEADLINE, Results, load
+from lm.analysis.results import HEADLINE, Records, load
 from lm.report.notes import MOST_NOTES, axes, brief_notes, notes
 from lm.report.render import escape, is_bold
 from lm.report.tables import (
@@ -430,7 +430,7 @@ def test_a_training_problem_marks_its_arm_and_is_named_once_below(
     experiment: MakeExperiment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ill = {"base": "", "better": "no layer ever woke; b", "mixed": "no layer ever woke; b", "other": "another fault"}
-    monkeypatch.setattr(Results, "health", ill)
+    monkeypatch.setattr(Records, "health", ill)
     folder = experiment({"base": BASE, "better": BETTER, "mixed": MIXED, "other": BASE})
     for width in (80, 200):
         text = printed(folder, width)
@@ -447,7 +447,7 @@ def test_a_training_problem_marks_its_arm_and_is_named_once_below(
 def test_a_baseline_with_a_training_problem_is_marked_alone(
     experiment: MakeExperiment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Results, "health", {"base": "a fault (1 of 6)", "better": ""})
+    monkeypatch.setattr(Records, "health", {"base": "a fault (1 of 6)", "better": ""})
     rows = main_table(results := load(experiment({"base": BASE, "better": BETTER})), compare(results)).rows
     assert [(row[0], row[4], is_bold(row)) for row in rows] == [
         ("better", "better", False),
@@ -459,7 +459,7 @@ def test_there_are_never_more_than_four_lines_of_notes(
     experiment: MakeExperiment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     arms = {f"a{number}": MIXED for number in range(6)}
-    monkeypatch.setattr(Results, "health", {"base": "", **{arm: f"fault {arm}" for arm in arms}})
+    monkeypatch.setattr(Records, "health", {"base": "", **{arm: f"fault {arm}" for arm in arms}})
     results = load(experiment({"base": BASE, **arms}, flagged))
     lines = brief_notes(results, compare(results))
     assert len(lines) == MOST_NOTES

@@ -289,8 +289,8 @@ def test_links_of_several_open_folded_sections(two: tuple[Path, Path], show: Cal
     at_top = (
         "id => { const top = document.getElementById(id).getBoundingClientRect().top; return top >= 0 && top < 200; }"
     )
-    page.locator(".overview a", has_text="base").nth(1).click()
-    until(page, at_top, "e2-verdict")
+    page.locator("ol.answers a").nth(1).click()
+    until(page, at_top, "e2")
     page.locator("#e2 > summary").press("Enter")
     assert page.locator("#e2-comparison").is_hidden()
     page.set_viewport_size({"width": 800, "height": 800})

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from lm.analysis.curve import curve_table
 from lm.analysis.pace import StepsToBaselineLoss, steps_to_baseline_loss
-from lm.analysis.results import Results
+from lm.analysis.results import Records
 from lm.cli import main
 from lm.report import write
 from lm.report.write import write_report
@@ -57,7 +57,7 @@ def test_steps_to_baseline_loss_are_computed_once_for_the_tables(
 ) -> None:
     calls: list[object] = []
 
-    def counted(results: Results) -> list[StepsToBaselineLoss]:
+    def counted(results: Records) -> list[StepsToBaselineLoss]:
         calls.append(results)
         return steps_to_baseline_loss(results)
 

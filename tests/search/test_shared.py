@@ -24,7 +24,7 @@ from lm.search.storage import Backend, check_storage, journal, open_storage
 from lm.search.study import open_study
 from lm.search.trials import Searches
 from lm.search.workers import DbLeases
-from lm.store.lease_holder import LeaseMonitor
+from lm.store.leases import LeaseMonitor
 from lm.store.redaction import redacted
 
 

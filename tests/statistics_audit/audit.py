@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from lm.analysis.results import Results, value
+from lm.analysis.results import Records, value
 from lm.stats.power import CHANCE, detectable
 from lm.stats.sequential import plan_looks, repeated_interval, sequential
 from lm.stats.tests import (
@@ -199,7 +199,7 @@ def audit_coverage(random: np.random.Generator, experiments: int, bootstraps: in
                 yield Finding(title, covered, count, COVERAGE[0], at_most, binding=kind == "t")
 
 
-def audit_cells(results: Results, pairings: int = 10_000) -> Iterator[Finding]:
+def audit_cells(results: Records, pairings: int = 10_000) -> Iterator[Finding]:
     """The same arm against itself on real cells: its seeds are paired at random, again and again, and each time tested.
 
     All pairings are of the same cells, so that their share of false claims is known no better than the cells are many:

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from lm.analysis.compare import compare
 from lm.analysis.pace import steps_to_baseline_loss
-from lm.analysis.results import Results, curves, load
+from lm.analysis.results import Records, curves, load
 from lm.cli import main
 from lm.config.tree import InputError
 from lm.report.figures.catalogue import FigureInputs
@@ -145,7 +145,7 @@ def test_swapped_records_are_excluded_by_their_ids(experiment: MakeExperiment, o
     assert mean == pytest.approx({"arm": 1.68}.get(arm, (1.7 + 1.68) / 2), rel=1e-12)
 
 
-def assert_left_out(results: Results, path: str, words: str) -> None:
+def assert_left_out(results: Records, path: str, words: str) -> None:
     table = compare(results)
     (row,) = table[(table.arm == "arm") & (table.metric == "nll")].itertuples()
     assert (row.n, row.damaged, row.missing, row.failed, row.pairs) == (2, 1, 0, 0, 2)

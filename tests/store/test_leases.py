@@ -21,20 +21,28 @@ from typing import Any
 
 import pytest
 
-from lm.store import lease_holder, leases, locks
+from lm.store import leases, locks
 from lm.store.files import write_atomic
-from lm.store.lease_holder import (
+from lm.store.leases import (
+    HeldError,
     Holder,
+    Lease,
     LeaseMonitor,
+    LostError,
+    acquire,
     current_holder,
-    describe_holder,
     lease_numbers,
     parse_holder,
     read_lease,
+    release_if_expired,
+    try_acquire,
 )
-from lm.store.leases import HeldError, Lease, LostError, acquire, release_if_expired, try_acquire, try_lease
 
 HERE = socket.gethostname()
+
+
+def described(folder: Path) -> str:
+    return str(current_holder(folder) or locks.UNKNOWN_HOLDER)
 
 
 class Clock:
@@ -78,8 +86,8 @@ def got(folder: Path, watch: LeaseMonitor | None = None) -> Lease:
 
 
 def test_a_lease_has_one_holder_until_it_is_released(tmp_path: Path) -> None:
-    with try_lease(tmp_path / "x") as ours:
-        assert ours is not None
+    with contextlib.ExitStack() as stack:
+        stack.callback(got(tmp_path / "x").release)
         assert try_acquire(tmp_path / "x") is None
         with pytest.raises(HeldError, match=f"the thing: held by process {os.getpid()} on host {HERE} since "):
             contextlib.ExitStack().enter_context(acquire(tmp_path / "x", "the thing", (), print, wait=False))
@@ -105,12 +113,12 @@ def test_acquire_waits_and_reports_the_holder(tmp_path: Path, monkeypatch: pytes
         first.release()
 
     with acquire(tmp_path / "x", "the thing", (), say):
-        assert describe_holder(tmp_path / "x").startswith(f"process {os.getpid()} on host {HERE} since ")
+        assert described(tmp_path / "x").startswith(f"process {os.getpid()} on host {HERE} since ")
     assert len(lines) == 1
     assert lines[0].startswith(f"waiting for the thing: held by process {os.getpid()} on host {HERE} since ")
 
 
-@pytest.mark.skipif(not lease_holder.PROC.exists(), reason="nobody says when a process began")
+@pytest.mark.skipif(not leases.PROC.exists(), reason="nobody says when a process began")
 def test_a_local_process_that_exited_frees_its_lease_at_once(tmp_path: Path) -> None:
     process = subprocess.Popen(["true"])
     process.wait()
@@ -126,7 +134,7 @@ def test_a_local_process_that_exited_frees_its_lease_at_once(tmp_path: Path) -> 
 
 
 def test_leases_expire_by_the_clock_of_the_monitor(tmp_path: Path) -> None:
-    folder, clock, bound = tmp_path / "x", Clock(), lease_holder.MAX_MISSED_BEATS * lease_holder.BEAT_SECONDS
+    folder, clock, bound = tmp_path / "x", Clock(), leases.MAX_MISSED_BEATS * leases.BEAT_SECONDS
     holder = left(folder, since=1e12)  # the clock of that host is of no interest
     assert try_acquire(folder, (), watched(folder, clock, bound - 4)) is None
 
@@ -150,15 +158,15 @@ def test_a_pause_of_the_monitor_does_not_expire_a_lease(tmp_path: Path) -> None:
     assert try_acquire(tmp_path / "x", (), watch) is None
 
 
-@pytest.mark.skipif(not lease_holder.PROC.exists(), reason="nobody says whether a process is stopped")
+@pytest.mark.skipif(not leases.PROC.exists(), reason="nobody says whether a process is stopped")
 def test_a_silent_local_process_keeps_its_lease_unless_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock, mine = Clock(), Holder.this("a" * 16)
     left(tmp_path / "x", pid=mine.pid, start=mine.start, machine=mine.machine)
     watch = watched(tmp_path / "x", clock, 100)
     assert try_acquire(tmp_path / "x", (), watch) is None
-    for module in (lease_holder, locks):
+    for module in (leases, locks):
         monkeypatch.setattr(module, "process_status", lambda pid: "T")
-    assert "(stopped)" in describe_holder(tmp_path / "x")
+    assert "(stopped)" in described(tmp_path / "x")
     got(tmp_path / "x", watch).release()
 
 
@@ -167,7 +175,7 @@ def test_a_damaged_lease_expires_like_any_other(tmp_path: Path, content: bytes) 
     (tmp_path / "x").mkdir()
     (tmp_path / "x" / "1").write_bytes(content)
     assert try_acquire(tmp_path / "x") is None
-    assert describe_holder(tmp_path / "x") == "a process that left no name"
+    assert described(tmp_path / "x") == "a process that left no name"
     got(tmp_path / "x", watched(tmp_path / "x", Clock(), 100)).release()
 
 
@@ -184,7 +192,7 @@ def test_a_heartbeat_overwrites_the_file_and_keeps_its_size(tmp_path: Path) -> N
     lease.beat()
     after = read_lease(tmp_path / "x")
     assert after != before
-    assert (after.number, len(after.content)) == (1, lease_holder.HOLDER_BYTES)
+    assert (after.number, len(after.content)) == (1, leases.HOLDER_BYTES)
     found = parse_holder(after.content)
     assert found is not None
     assert found.beat == 1
@@ -247,13 +255,13 @@ def test_a_lease_removed_while_acquired_has_no_holder(tmp_path: Path, monkeypatc
 
 
 def test_a_clock_that_jumps_back_changes_no_lease(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder, clock, bound = tmp_path / "x", Clock(), lease_holder.MAX_MISSED_BEATS * lease_holder.BEAT_SECONDS
+    folder, clock, bound = tmp_path / "x", Clock(), leases.MAX_MISSED_BEATS * leases.BEAT_SECONDS
     first, now = got(folder), time.time()
     monkeypatch.setattr(time, "time", lambda: now - 86400)
     first.check()
     first.beat()
     assert try_acquire(folder) is None
-    assert re.fullmatch(r"process \d+ on host .+ since (\d{4}-\d\d-\d\d )?\d\d:\d\d", describe_holder(folder))
+    assert re.fullmatch(r"process \d+ on host .+ since (\d{4}-\d\d-\d\d )?\d\d:\d\d", described(folder))
     first.release()
     left(folder, 7, since=now + 86400)
     assert try_acquire(folder, (), watched(folder, clock, bound - 4)) is None
@@ -425,7 +433,7 @@ def test_release_if_expired_releases_nothing_else(tmp_path: Path) -> None:
 
 def test_a_holder_is_described_with_its_date(tmp_path: Path) -> None:
     left(tmp_path / "x", since=time.mktime((2024, 3, 1, 12, 3, 0, 0, 0, -1)))
-    assert describe_holder(tmp_path / "x") == "process 4711 on host elsewhere since 2024-03-01 12:03"
+    assert described(tmp_path / "x") == "process 4711 on host elsewhere since 2024-03-01 12:03"
 
 
 # two processes -------------------------------------------------------------------------------------------------------
@@ -433,8 +441,8 @@ def test_a_holder_is_described_with_its_date(tmp_path: Path) -> None:
 WRITER = """
 import sys, time
 from pathlib import Path
-from lm.store import lease_holder
-lease_holder.BEAT_SECONDS = 0.05
+from lm.store import leases
+leases.BEAT_SECONDS = 0.05
 from lm.store.files import write_atomic
 from lm.store.leases import LostError, acquire
 folder = Path(sys.argv[1])
@@ -487,7 +495,7 @@ def test_a_killed_process_frees_its_lease_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not lease_holder.PROC.exists(), reason="nobody says whether a process is stopped")
+@pytest.mark.skipif(not leases.PROC.exists(), reason="nobody says whether a process is stopped")
 def test_a_stopped_process_loses_its_lease_and_writes_nothing(tmp_path: Path) -> None:
     with writer(tmp_path, "first") as first:
         until(lambda: written(tmp_path) == "first")

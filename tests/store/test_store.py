@@ -18,8 +18,7 @@ from lm.config.tree import InputError
 from lm.metrics.tokens import TokenStatistics
 from lm.store.files import curve_csv, finite, read_json, to_json, write_atomic
 from lm.store.formats import RECORD
-from lm.store.lease_holder import PROC
-from lm.store.leases import LostError, try_acquire
+from lm.store.leases import PROC, LostError, try_acquire
 from lm.store.metrics import METRICS, describe, metrics_of
 from lm.store.record import Record, Status
 from lm.store.store import DamagedError, Store

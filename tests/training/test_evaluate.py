@@ -30,8 +30,7 @@ from lm.data.tokenizer import UNKNOWN
 from lm.execution.scheduler import Planned
 from lm.inference.finished import FinishedRun
 from lm.inference.remeasure import Request, cell_of, measure_lengths, remeasure
-from lm.metrics.calibration import fit_temperature
-from lm.metrics.tokens import TokenStatistics
+from lm.metrics.tokens import TokenStatistics, fit_temperature
 from lm.model.transformer import build_and_initialize
 from lm.store.metrics import METRICS, describe
 from lm.store.record import Record

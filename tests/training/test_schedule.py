@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, LRScheduler
 
 from lm.config.choices import choices
 from lm.training.schedule import (
@@ -36,29 +37,26 @@ def test_the_schedule_peaks_after_warmup_and_ends_at_final(warmup: int, total: i
     )
 
 
-def test_the_cosine_is_torchs() -> None:
+@pytest.mark.parametrize(
+    ("own", "torchs"),
+    [
+        (warmup_cosine, lambda optimizer, steps, final: CosineAnnealingLR(optimizer, T_max=steps, eta_min=final)),
+        (warmup_linear, lambda optimizer, steps, final: LinearLR(optimizer, 1.0, final, total_iters=steps)),
+    ],
+)
+def test_the_cosine_and_the_line_are_torchs(own: Callable[..., float], torchs: Callable[..., LRScheduler]) -> None:
     warmup, total, final = 5, 30, 0.1
     optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0)
-    torchs = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=total - warmup, eta_min=final)
+    schedule = torchs(optimizer, total - warmup, final)
     for t in range(warmup, total + 1):
-        assert warmup_cosine(t, warmup, total, final) == pytest.approx(optimizer.param_groups[0]["lr"], rel=1e-12)
+        assert own(t, warmup, total, final) == pytest.approx(optimizer.param_groups[0]["lr"], rel=1e-12)
         optimizer.step()
-        torchs.step()
+        schedule.step()
 
 
 def test_a_constant_rate_warms_up_linearly_and_stays() -> None:
     assert [Constant(4).factor(t, 8) for t in range(1, 9)] == [0.25, 0.5, 0.75, 1, 1, 1, 1, 1]
     assert [Constant().factor(t, 3) for t in range(1, 4)] == [1, 1, 1]
-
-
-def test_the_line_is_torchs() -> None:
-    warmup, total, final = 5, 30, 0.1
-    optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0)
-    torchs = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, final, total_iters=total - warmup)
-    for t in range(warmup, total + 1):
-        assert warmup_linear(t, warmup, total, final) == pytest.approx(optimizer.param_groups[0]["lr"], rel=1e-12)
-        optimizer.step()
-        torchs.step()
 
 
 def test_noam_peaks_at_7e_4_for_the_papers_base_model() -> None:

@@ -16,8 +16,7 @@ from torch.optim import SGD, Adafactor, AdamW
 from lm.config.tree import InputError, override
 from lm.training.cell import check
 from lm.training.optim import MuonAdamW
-from lm.training.strategies import Processes, check_model
-from lm.training.tensor_parallel import check_optimizer, plan
+from lm.training.strategies import Processes, check_model, check_optimizer, plan
 
 TWO = {"trainer.strategy": "tensor_parallel", "trainer.devices": 2, "trainer.accelerator": "cpu"}
 

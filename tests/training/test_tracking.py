@@ -24,7 +24,7 @@ from lm.training.cell import Cell
 from lm.training.loggers import KINDS, NEEDS, Logger, parse_loggers
 from lm.training.tracking import Tracker, tracked
 
-NAME = "quickstart/pre_norm/0"
+NAME = "quickstart/swiglu/0"
 Told = list[tuple[int, dict[str, float]]]
 ROWS: dict[int, dict[str, float]] = {0: {"a": 1.5}, 3: {"a": 1.0, "b": 2.0}, 6: {"a": 0.5}}
 

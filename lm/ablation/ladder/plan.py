@@ -7,9 +7,8 @@ from typing import Any
 
 from lm.ablation.derived import read_rates
 from lm.ablation.experiment import Experiment, one_of
-from lm.ablation.ladder.spec import RungSpec
 from lm.ablation.plan import Plan, make_plan, stored_command, with_autotuned_settings, write_manifest
-from lm.ablation.sections import prefix_errors
+from lm.ablation.sections import RungSpec, prefix_errors
 from lm.analysis.ladder import FILE
 from lm.analysis.rates import RateCurve
 from lm.config.components import resolve

@@ -1,15 +1,26 @@
-"""Runs told apart by arm and seed, each with what became of it and what it measured."""
+"""Runs that others trained, told apart by arm and seed and compared as the cells of an experiment are.
 
+Where no seeds pair them, `lm.stats.unpaired` has the test. What a record would say of order, budgets, code and health
+is not there, so that nothing is withheld for it: `UNCHECKED` says so beside every table.
+"""
+
+import itertools
 import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
+import numpy as np
+import pandas as pd
+
+from lm.analysis.compare import columns_of, counted, format_lost_runs
 from lm.analysis.external.table import Row, Table, filter_rows, number
+from lm.analysis.verdict_text import format_verdict
 from lm.config.plain import shown
 from lm.config.tree import InputError, nearest
-from lm.stats.verdicts import Better
+from lm.stats.unpaired import confirm_unpaired, describe_unpaired, measure_unpaired
+from lm.stats.verdicts import Better, Comparison, Verdict, confirm, measure, plain
 from lm.store.metrics import METRICS
 
 Seed = int | str
@@ -111,21 +122,18 @@ def gather(table: Table, request: CompareRequest) -> Runs:
     columns = {name: table.column(name, "--metric") for name in request.metrics}
     columns |= {table.short(name): name for name in _others(table, [arm, seed, *columns.values()])}
     if arm in columns.values() or seed in columns.values():
-        raise InputError(
-            f"{table.path}: --metric: {request.arm} and {request.seed} tell runs apart and measure nothing"
-        )
+        both = f"{request.arm} and {request.seed}"
+        raise InputError(f"{table.path}: --metric: {both} tell runs apart and measure nothing")
     runs, strange = _read_runs(table, arm, seed, columns, request)
     arms = list(dict.fromkeys(name for name, _ in runs))
     if request.baseline not in arms:
-        raise InputError(
-            f"{table.path}: --baseline {shown(request.baseline)}: no such arm.{nearest(request.baseline, arms)} "
-            f"It has {', '.join(arms)}"
-        )
+        near, where = nearest(request.baseline, arms), f"{table.path}: --baseline {shown(request.baseline)}"
+        raise InputError(f"{where}: no such arm.{near} It has {', '.join(arms)}")
     if len(arms) == 1:
         raise InputError(f"{table.path}: has the arm {arms[0]} alone; expected others beside it")
     arms = [request.baseline, *(name for name in arms if name != request.baseline)]
     seeds = sorted({key for _, key in runs}, key=lambda seed: (isinstance(seed, str), seed))
-    why = _why_unpaired(runs, arms, seeds, request, seed is None)
+    why = _why_unpaired(runs, arms, request.pairing, seed is None)
     if why and not math.isnan(request.margin):
         raise InputError("--margin: equivalence is tested on pairs of runs, and these are unpaired; leave it out")
     directions = {name: _better(table, name, column) for name, column in columns.items()}
@@ -163,18 +171,14 @@ def _read_runs(
     return runs, strange
 
 
-# what runs measured --------------------------------------------------------------------------------------------------
-
-
 def _others(table: Table, used: Sequence[str | None]) -> list[str]:
     """List the other columns of numbers that are not the same in every run."""
     columns = []
     for name in table.columns:
         if name in used or name.startswith("_") or (table.metrics and not name.startswith(table.metrics)):
             continue
-        texts = [row[name] for row in table.rows if name in row]
-        numbers = all(number(text) is not None for text in texts)
-        if numbers and (len(set(texts)) > 1 or table.metrics):
+        texts = {row[name] for row in table.rows if name in row}
+        if all(number(text) is not None for text in texts) and (len(texts) > 1 or table.metrics):
             columns.append(name)
     return columns
 
@@ -204,10 +208,8 @@ def _states(table: Table) -> tuple[str | None, list[str]]:
         if texts and texts <= STATUS.keys():
             return name, []
         if texts & STATUS.keys():
-            strange = ", ".join(sorted(texts - STATUS.keys()))
-            return None, [
-                f"the column {name} is not read, for it says {strange}; runs with a number count as ended well"
-            ]
+            why = f"is not read, for it says {', '.join(sorted(texts - STATUS.keys()))}"
+            return None, [f"the column {name} {why}; runs with a number count as ended well"]
     return None, []
 
 
@@ -216,30 +218,110 @@ def _better(table: Table, name: str, column: str) -> Better:
     if column in table.better:
         return table.better[column]
     parts = re.split(r"[/._-]", name)
-    for first in range(len(parts)):
-        quantity = METRICS.get("_".join(parts[first:]))
-        if quantity is not None:
-            return quantity.better
-    return None
-
-
-# pairs ---------------------------------------------------------------------------------------------------------------
+    endings = ["_".join(parts[first:]) for first in range(len(parts))]
+    return next((METRICS[ending].better for ending in endings if ending in METRICS), None)
 
 
 def _why_unpaired(
-    runs: Mapping[tuple[str, Seed], ExternalRun],
-    arms: Sequence[str],
-    seeds: Sequence[Seed],
-    request: CompareRequest,
-    seedless: bool,
+    runs: Mapping[tuple[str, Seed], ExternalRun], arms: Sequence[str], pairing: Pairing, seedless: bool
 ) -> str:
     """Return why runs are not paired by seed; empty if they are, as where one arm has all seeds of the others."""
-    if request.pairing == "unpaired":
+    if pairing == "unpaired":
         return "there are no seeds" if seedless else "as was asked for"
     of = {arm: {seed for name, seed in runs if name == arm} for arm in arms}
-    if request.pairing == "paired":
+    if pairing == "paired":
         apart = [arm for arm in arms[1:] if not of[arm] & of[arms[0]]]
         if apart:
             raise InputError(f"--paired: {apart[0]} shares no seed with {arms[0]}; expected seeds that both have")
         return ""
-    return "" if any(len(of_arm) == len(seeds) for of_arm in of.values()) else "seeds do not match"
+    return "" if set.union(*of.values()) in of.values() else "seeds do not match"
+
+
+# comparisons ---------------------------------------------------------------------------------------------------------
+
+UNCHECKED = (
+    "Cannot be checked: the order of the data (whether runs of a seed saw the same batches), budgets (steps, tokens, "
+    "FLOPs, parameters), code, packages and devices, and the health of the runs. Verdicts take the file at its word."
+)
+
+UNEQUAL_SPREADS = 2.0
+"""Ratio of spreads of two groups beyond which no test holds where noise is skewed."""
+
+
+def compare_runs(runs: Runs) -> pd.DataFrame:
+    """Build the table of comparisons of external runs: a row for each quantity and arm.
+
+    The columns are those of `lm.analysis.compare.compare`, and `design`.
+
+    All arms but the baseline are confirmatory: their comparisons in the judged quantities are one family.
+    """
+    judged, base = _judged(runs), runs.arms[0]
+    rows: list[dict[str, Any]] = []
+    for quantity, arm in itertools.product(runs.measured, runs.arms):
+        of_arm, of_base = values(runs, arm, quantity), values(runs, base, quantity)
+        comparison = Comparison([], verdict=Verdict("baseline"))
+        if arm != base:
+            plainly = plain(differences(runs, arm, quantity)) if runs.paired else describe_unpaired(of_arm, of_base)
+            comparison = judged.get((arm, quantity), plainly)
+        statuses = [str(status) for status in runs.statuses(arm)]
+        present = [status for status in statuses if status != "missing"]  # an unpaired run, only where it says so
+        row: dict[str, Any] = {
+            "arm": arm,
+            "metric": quantity,
+            "family": "baseline" if arm == base else "confirmatory",
+            **counted(of_arm, present, len(runs.seeds) if runs.paired else len(statuses)),
+            "margin": runs.margin if quantity == runs.judged[0] else math.nan,
+            **columns_of(comparison),
+        }
+        row["verdict"] = format_verdict(comparison.verdict)
+        if (arm, quantity) in judged and not (runs.paired and row["pairs"] == len(runs.seeds)):
+            on = f"on {row['pairs']} of {len(runs.seeds)} seeds" if runs.paired and row["pairs"] else ""
+            row["verdict"] += format_lost_runs(on, statuses, [*map(str, runs.statuses(base))])
+            row["verdict"] += "" if runs.paired else f" (unpaired: {runs.why})"
+        rows.append({**row, "design": "paired" if runs.paired else "unpaired", "bold": row["significant"]})
+    return pd.DataFrame(rows)
+
+
+def differences(runs: Runs, arm: str, quantity: str) -> list[float]:
+    """Return arm minus baseline for each seed on which both have a number, in the order of the seeds."""
+    base = runs.arms[0]
+    differences_of_seeds = [runs.value(arm, seed, quantity) - runs.value(base, seed, quantity) for seed in runs.seeds]
+    return [difference for difference in differences_of_seeds if math.isfinite(difference)]
+
+
+def values(runs: Runs, arm: str, quantity: str) -> list[float]:
+    """Return the values of an arm's finished runs, in the order of the seeds."""
+    measured = [runs.value(arm, seed, quantity) for seed in runs.seeds]
+    return [number for number in measured if math.isfinite(number)]
+
+
+def arms_of_unequal_spread(runs: Runs, quantity: str) -> list[str]:
+    """Return the arms whose runs spread far more or far less than the baseline's."""
+    base, unequal = values(runs, runs.arms[0], quantity), []
+    for arm in runs.arms[1:]:
+        arm_values = values(runs, arm, quantity)
+        if min(len(arm_values), len(base)) < 2:
+            continue
+        smaller, larger = sorted(float(np.std(group, ddof=1)) for group in (arm_values, base))
+        if larger > UNEQUAL_SPREADS * smaller:
+            unequal.append(arm)
+    return unequal
+
+
+def _judged(runs: Runs) -> dict[tuple[str, str], Comparison]:
+    """Compare each arm with the baseline in each judged quantity, tested within its family."""
+    keys = [(arm, quantity) for quantity in runs.judged for arm in runs.arms[1:]]
+    if runs.paired:
+        margins = {runs.judged[0]: runs.margin}
+        family = [
+            measure(differences(runs, arm, quantity), runs.better[quantity], margins.get(quantity, math.nan))
+            for arm, quantity in keys
+        ]
+        confirm(family)
+        return dict(zip(keys, family, strict=True))
+    apart = [
+        measure_unpaired(values(runs, arm, quantity), values(runs, runs.arms[0], quantity), runs.better[quantity])
+        for arm, quantity in keys
+    ]
+    confirm_unpaired(apart)
+    return dict(zip(keys, apart, strict=True))

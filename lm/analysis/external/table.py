@@ -215,9 +215,6 @@ def read_json(path: Path) -> Table:
     return _table(path, "a table of JSON", [flatten(mapping) for mapping in mappings])
 
 
-# what they hold ------------------------------------------------------------------------------------------------------
-
-
 def _table(path: Path, kind: str, rows: list[Row]) -> Table:
     """Recognise the exporter of a table by its columns."""
     if not rows:

@@ -162,6 +162,9 @@ def read_events(path: Path, folders: list[Path], called: str | None) -> Table:
     TensorBoard, or where a name does not say arm and seed.
     """
     _require("tensorboard", "TensorBoard's events are read", path)
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    from tensorboard.util import tensor_util
+
     pattern = USUAL
     if called is not None:
         if called.count(ARM) != 1 or called.count(SEED) != 1:
@@ -175,22 +178,13 @@ def read_events(path: Path, folders: list[Path], called: str | None) -> Table:
         if match is None:
             expected = "names such as base/0 or base_seed0, or --runs-called" if called is None else called
             raise InputError(f"{path}: the run {shown(name)} does not say its arm and its seed; expected {expected}")
-        rows.append({"run": name, "arm": match["arm"], "seed": match["seed"], **_last_values(folder)})
+        events = EventAccumulator(str(folder), size_guidance={"scalars": 1, "tensors": 1})
+        events.Reload()
+        scalars = {tag: float(events.Scalars(tag)[-1].value) for tag in events.Tags()["scalars"]}
+        for tag in events.Tags()["tensors"]:
+            value = tensor_util.make_ndarray(events.Tensors(tag)[-1].tensor_proto)
+            if value.size == 1 and value.dtype.kind in "fiu":
+                scalars[tag] = float(value.item())
+        of_run = {f"scalars.{tag}": repr(number) for tag, number in scalars.items()}
+        rows.append({"run": name, "arm": match["arm"], "seed": match["seed"], **of_run})
     return Table(path, "TensorBoard's runs", rows, ("scalars.",), ("scalars.",), last=True)
-
-
-def _last_values(folder: Path) -> Row:
-    """Read the last value of each scalar in the files of a folder."""
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-    from tensorboard.util import tensor_util
-
-    events = EventAccumulator(str(folder), size_guidance={"scalars": 1, "tensors": 1})
-    events.Reload()
-    values: dict[str, Any] = {}
-    for tag in events.Tags()["scalars"]:
-        values[tag] = events.Scalars(tag)[-1].value
-    for tag in events.Tags()["tensors"]:
-        value = tensor_util.make_ndarray(events.Tensors(tag)[-1].tensor_proto)
-        if value.size == 1 and value.dtype.kind in "fiu":
-            values[tag] = value.item()
-    return {f"scalars.{tag}": repr(float(value)) for tag, value in values.items()}

@@ -109,7 +109,7 @@ def diff(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
         raise InputError(f"{file} is a configuration and {other} is none; expected two of one kind")
     from rich.console import Console
 
-    from lm.analysis.run_diff import diff_configurations, diff_runs
+    from lm.analysis.comparability import diff_configurations, diff_runs
     from lm.report.run import diff_json, show_diff
 
     if files[0]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import pandas as pd
 
-from lm.analysis.results import Results
+from lm.analysis.results import Records
 from lm.report import figures as package
 from lm.report.figures.chart import Chart
 from lm.report.figures.picture import RenderedFigures, render_all
@@ -33,7 +33,7 @@ class FigureInputs:
         rates: its learning-rate curves, where there are any.
     """
 
-    results: Results
+    results: Records
     compared: pd.DataFrame | None = None
     studies: Mapping[str, Study] = field(default_factory=dict)
     rates: Rates | None = None

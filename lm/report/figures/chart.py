@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from lm.analysis.results import Results
+from lm.analysis.results import Records
 from lm.store.metrics import describe
 from lm.store.record import Record
 
@@ -237,6 +237,20 @@ class Chart:
     apart: bool = False
 
 
+def log_range(panel: Panel, which: Literal["x", "y"]) -> tuple[float, float] | None:
+    """Return the ends of a panel's logarithmic axis, from its limits or its data; None for another axis."""
+    axis = panel.x if which == "x" else panel.y
+    if not axis.log:
+        return None
+    values = [number for series in panel.series for column in _columns(series, which) for number in finite(column)]
+    positive = [number for number in values if number > 0]
+    return axis.limits or ((min(positive), max(positive)) if positive else None)
+
+
+def _columns(series: Series, which: Literal["x", "y"]) -> Sequence[Numbers]:
+    return (series.x,) if which == "x" else (series.y, series.low, series.high)
+
+
 def label(quantity: str) -> str:
     """Return the label of a quantity with its unit."""
     meaning = describe(quantity)
@@ -265,7 +279,7 @@ def getter(*keys: str) -> Getter:
     return pick
 
 
-def stack_seeds(results: Results, arm: str, pick: Getter) -> np.ndarray | None:
+def stack_seeds(results: Records, arm: str, pick: Getter) -> np.ndarray | None:
     """Stack a value of an arm's successful runs, (s, ...); None where none holds it.
 
     Values of another shape than the first are left out, as there is no mean over them.
@@ -293,5 +307,9 @@ def mean_of_arm(label: str, x: float, values: Sequence[float], member: int) -> S
 
 
 def grid_of(count: int, columns: int) -> tuple[int, int]:
-    """Return rows and columns of a grid of `count` panels."""
-    return math.ceil(count / columns), min(count, columns)
+    """Return rows and columns of a grid of `count` panels, about `columns` wide, with no panel alone in a row."""
+    rows = max(1, math.ceil(count / columns))
+    columns = math.ceil(count / rows)
+    if rows > 1 and count - columns * (rows - 1) == 1:
+        columns += 1
+    return math.ceil(count / max(1, columns)), columns

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from lm.analysis.results import Results, value
+from lm.analysis.results import Records, value
 from lm.report.figures.catalogue import Figure, FigureInputs
 from lm.report.figures.chart import (
     SPREAD,
@@ -87,7 +87,7 @@ def settings(inputs: FigureInputs) -> Chart | None:
     return _scatters(results, "Loss over what was varied", panels, f"{SPREAD} Lines join arms alike in all else.")
 
 
-def _scatters(results: Results, title: str, panels: list[Panel], note: str) -> Chart | None:
+def _scatters(results: Records, title: str, panels: list[Panel], note: str) -> Chart | None:
     rows, columns = grid_of(len(panels), 3)
     size = (3.2 * columns + 1.0, 2.8 * rows + 0.8)
     return Chart(title, panels, results.arms, note, size, columns, legend="below", log=True) if panels else None

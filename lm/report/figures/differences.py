@@ -8,7 +8,7 @@ from typing import Any, Literal
 import pandas as pd
 
 from lm.analysis.compare import compare
-from lm.analysis.results import HEADLINE, Results, value
+from lm.analysis.results import HEADLINE, Records, value
 from lm.report.figures.catalogue import Figure, FigureInputs
 from lm.report.figures.chart import Axis, Bar, Chart, Forest, label
 from lm.report.tables import difference, verdict_without_problems
@@ -98,7 +98,7 @@ def difference_bar(row: Any, verdict: str) -> Bar:
     )
 
 
-def _seed_points(results: Results, arm: str, metric: str, prefix: str) -> list[Bar]:
+def _seed_points(results: Records, arm: str, metric: str, prefix: str) -> list[Bar]:
     gaps = {seed: value(own, metric) - value(base, metric) for seed, (own, base) in results.pairs(arm).items()}
     return [Bar(prefix + arm, gap, tips={"seed": seed}) for seed, gap in gaps.items() if math.isfinite(gap)]
 

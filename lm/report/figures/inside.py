@@ -7,7 +7,7 @@ import itertools
 
 import numpy as np
 
-from lm.analysis.results import Results
+from lm.analysis.results import Records
 from lm.config.tree import canonical
 from lm.report.figures.catalogue import Figure, FigureInputs
 from lm.report.figures.chart import (
@@ -35,7 +35,7 @@ LAST_MATRIX = "mlp_out"
 """The kind of matrix whose gradient in the last layer is drawn over depth (Xiong et al. 2020, section 3)."""
 
 
-def _by_layer(results: Results, *keys: str) -> list[Series]:
+def _by_layer(results: Records, *keys: str) -> list[Series]:
     """Return a value by layer of every arm, at initialisation and at the end."""
     series = []
     for (index, arm), (moment, style) in itertools.product(enumerate(results.arms), MOMENTS.items()):
@@ -105,7 +105,7 @@ def gradient_norm_over_depth(inputs: FigureInputs) -> Chart | None:
     return Chart(title, [panel], names, note, legend_title=legend, arms=False)
 
 
-def other_changes(results: Results, arm: str) -> str:
+def other_changes(results: Records, arm: str) -> str:
     """Describe the changes of an arm other than its number of layers."""
     changes = results.manifest["arms"][arm]["changes"].items()
     others = [

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from lm.analysis.results import Results
+from lm.analysis.results import Records
 from lm.report.figures.catalogue import Figure, FigureInputs
 from lm.report.figures.chart import Axis, Chart, Getter, Panel, Stroke, mean_over_seeds, stack_seeds
 from lm.store.record import Record
@@ -27,7 +27,7 @@ def measured_lengths(record: Record) -> dict[int, dict[str, Any]]:
     }
 
 
-def common_lengths(results: Results, arm: str) -> list[int]:
+def common_lengths(results: Records, arm: str) -> list[int]:
     """Return the lengths at which every measured run of an arm was measured, shortest first."""
     lengths_of_runs = [
         set(measured_lengths(record))
@@ -47,7 +47,7 @@ def length_getter(name: str, lengths: list[int]) -> Getter:
     return pick
 
 
-def trained_lengths(results: Results) -> dict[float, str]:
+def trained_lengths(results: Records) -> dict[float, str]:
     """Return the context lengths that arms were trained with, of those that were measured at several."""
     lengths = set()
     for arm in results.arms:

@@ -4,7 +4,7 @@ import io
 import itertools
 import math
 import textwrap
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -18,18 +18,15 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import LogNorm, Normalize
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
-from matplotlib.ticker import LogFormatterSciNotation, MaxNLocator, NullLocator
+from matplotlib.ticker import MaxNLocator, NullLocator
 
-from lm.report.figures.chart import Axis, Chart, Forest, Heat, Panel, Series, Stroke
+from lm.report.figures.chart import Axis, Chart, Forest, Heat, Panel, Series, log_range
+from lm.report.figures.legends import add_legends, look
+from lm.report.figures.palette import SOLID
+from lm.report.figures.ticks import log_ticks
 
 RenderedFigures = dict[str, dict[str, bytes]]
 """Contents of each figure's files, by suffix."""
-
-Colours = Sequence[tuple[float, float, float]]
-
-LEGEND_ROWS = 3
-"""Legend rows that fit below the panels without enlarging a figure."""
 
 MOST_TICKS = 8
 """Largest number of labelled ticks of an axis."""
@@ -43,7 +40,7 @@ TEXT_WIDTH = 44
 FEW = 16
 """Largest number of points of a line with a marker each."""
 
-MARKER_SIZES = {"o": 4, "s": 6, "x": 7, "*": 13}
+MARKER_SIZES = {"x": 7, "*": 13}
 
 
 def draw(chart: Chart) -> Figure:
@@ -54,9 +51,8 @@ def draw(chart: Chart) -> Figure:
     figure = Figure(figsize=chart.size, layout="constrained")
     ratios = {"height_ratios": chart.heights} if chart.heights else {}
     grid = figure.subplots(rows, columns, squeeze=False, gridspec_kw=ratios, sharex=bool(chart.heights))
-    colours = sns.color_palette("colorblind", len(chart.names))
     for panel, place in zip(panels, places, strict=True):
-        _draw_panel(grid[place], panel, chart.styles, colours)
+        _draw_panel(grid[place], panel, chart)
     for place in np.ndindex(rows, columns):
         if place not in places:
             grid[place].remove()
@@ -68,7 +64,7 @@ def draw(chart: Chart) -> Figure:
         _share_labels(grid, places, bool(chart.heights))
     if isinstance(panels[0], Heat):
         figure.colorbar(drawn[0].images[0], ax=drawn, label=panels[0].scale[0], shrink=0.8)
-    _add_legend(figure, chart, drawn, colours)
+    add_legends(figure, chart, drawn)
     if chart.caption:
         figure.suptitle(chart.caption)
     return figure
@@ -84,17 +80,17 @@ def _panels(chart: Chart) -> Iterator[Panel | Heat | Forest]:
             yield panel
 
 
-def _draw_panel(axes: Axes, panel: Panel | Heat | Forest, styles: Mapping[str, Stroke], colours: Colours) -> None:
+def _draw_panel(axes: Axes, panel: Panel | Heat | Forest, chart: Chart) -> None:
     axes.set_title(panel.title, fontsize="small" if isinstance(panel, Heat) or getattr(panel, "split", False) else None)
     if isinstance(panel, Forest):
         _draw_forest(axes, panel)
     elif isinstance(panel, Heat):
         _draw_heat(axes, panel)
     else:
-        _draw_series(axes, panel, styles, colours)
+        _draw_series(axes, panel, chart)
 
 
-def _draw_series(axes: Axes, panel: Panel, styles: Mapping[str, Stroke], colours: Colours) -> None:
+def _draw_series(axes: Axes, panel: Panel, chart: Chart) -> None:
     """Draw lines and points with what lies behind them."""
     for position, text in panel.verticals.items():
         axes.axvline(position, color="black", linewidth=1, linestyle=":")
@@ -109,40 +105,46 @@ def _draw_series(axes: Axes, panel: Panel, styles: Mapping[str, Stroke], colours
     if panel.shades:
         scale.set_cmap(colormaps["viridis_r" if panel.shades[1] else "viridis"])
     for series in panel.series:
-        colour: Any = "grey" if series.member is None else colours[series.member]
-        colour = colour if series.shade is None else scale.to_rgba(np.array([series.shade]))[0]
-        _draw_one(axes, series, styles.get(series.style, "-"), colour)
+        how = look(series.member) | ({"linestyle": chart.styles[series.style]} if series.style in chart.styles else {})
+        how |= {} if series.shade is None else {"color": scale.to_rgba(np.array([series.shade]))[0]}
+        _draw_one(axes, series, how, len(chart.names) > SOLID)
     if panel.shades:
         axes.figure.colorbar(scale, ax=axes, label=panel.shades[0])
     for x, y, text in panel.texts:
         axes.annotate(text, (x, y), xytext=(3, 0), textcoords="offset points", fontsize=7, va="center")
-    _set_axis(axes, panel.x, "x")
-    _set_axis(axes, panel.y, "y")
+    _set_axis(axes, panel.x, "x", log_range(panel, "x"))
+    _set_axis(axes, panel.y, "y", log_range(panel, "y"))
     if panel.right:
         axes.secondary_yaxis("right", functions=(np.exp, perplexity_to_nll)).set_ylabel(panel.right)
 
 
-def _draw_one(axes: Axes, series: Series, stroke: Stroke | Literal[""], colour: Any) -> None:
-    """Draw one series."""
-    how: dict[str, Any] = {"color": colour, "label": series.label or None}
-    size: dict[str, Any] = {"marker": series.marker, "markersize": MARKER_SIZES[series.marker]}
+def _draw_one(axes: Axes, series: Series, how: dict[str, Any], many: bool) -> None:
+    """Draw one series; curves have markers at every point where these are few, else only beside many others."""
+    how |= {"label": series.label or None}
+    marker = how.pop("marker") if series.marker == "o" else series.marker
+    size: dict[str, Any] = {"marker": marker, "markersize": MARKER_SIZES.get(marker, 4)}
     size |= {"markerfacecolor": "none"} if series.hollow else {}
+    how.pop("marker", None)
     if series.mark == "bins":
         axes.stairs(series.y, series.x, baseline=None, **how)
         return
     if series.bars and len(series.low):
         x, y, low, high = (np.asarray(values, dtype=float) for values in (series.x, series.y, series.low, series.high))
-        stroke = "" if series.mark == "points" else stroke
-        axes.errorbar(x, y, np.maximum(0, [y - low, high - y]), linestyle=stroke, capsize=3, **how, **size)
+        how |= {"linestyle": ""} if series.mark == "points" else {}
+        axes.errorbar(x, y, np.maximum(0, [y - low, high - y]), capsize=3, **how, **size)
         return
     if series.mark == "points":
-        axes.plot(series.x, series.y, linestyle="", alpha=1 if series.marker != "o" else 0.8, **how, **size)
+        axes.plot(series.x, series.y, alpha=1 if series.marker != "o" else 0.8, **how | {"linestyle": ""}, **size)
         return
-    how |= size if series.mark == "line" and len(series.x) <= FEW else {}
+    named = series.member is not None and series.mark != "steps"
+    if len(series.x) <= FEW and (series.mark == "line" or named):
+        how |= size
+    elif many and named:
+        how |= size | {"markevery": (0.02 + 0.02 * (series.member or 0) % 0.14, 0.14)}
     how |= {"drawstyle": "steps-post"} if series.mark == "steps" else {}
-    axes.plot(series.x, series.y, linestyle=stroke, linewidth=1.2 if series.member is None else 1.5, **how)
+    axes.plot(series.x, series.y, linewidth=1.2 if series.member is None else 1.5, **how)
     if len(series.low):
-        axes.fill_between(series.x, series.low, series.high, color=colour, alpha=0.18, linewidth=0)
+        axes.fill_between(series.x, series.low, series.high, color=how["color"], alpha=0.18, linewidth=0)
 
 
 def _draw_heat(axes: Axes, panel: Heat) -> None:
@@ -195,8 +197,8 @@ def _draw_forest(axes: Axes, panel: Forest) -> None:
     axes.set_xlabel(panel.x.label)
 
 
-def _set_axis(axes: Axes, axis: Axis, which: str) -> None:
-    """Set label, scale, ends and ticks of an axis."""
+def _set_axis(axes: Axes, axis: Axis, which: str, ends: tuple[float, float] | None) -> None:
+    """Set label, scale, ends and ticks of an axis; `ends` are those of the data on a logarithmic one."""
     of_axes = axes.xaxis if which == "x" else axes.yaxis
     axes.set(**{f"{which}label": axis.label, f"{which}scale": "log" if axis.log else "linear"})
     if axis.limits:
@@ -204,37 +206,29 @@ def _set_axis(axes: Axes, axis: Axis, which: str) -> None:
     if axis.hidden:
         of_axes.set_ticks([])
         axes.grid(visible=False)
-    elif axis.ticks:
-        ticks_at(axes, axis.ticks)
+    elif ticks := axis.ticks or (log_ticks(*ends) if ends else []):
+        few = sorted(ticks)[:: -(-len(ticks) // MOST_TICKS)]
+        of_axes.set_ticks(few, [format_tick(value) for value in few])
+        of_axes.set_minor_locator(NullLocator())
     elif axis.names:
         turned: dict[str, Any] = {"rotation": 20, "ha": "right"} if len(axis.names) > 3 and which == "x" else {}
         of_axes.set_ticks(range(len(axis.names)), axis.names, **turned)
     elif axis.integers:
         of_axes.set_major_locator(MaxNLocator(integer=True))
-    elif axis.log and which == "y":
-        of_axes.set_major_formatter(PlainLogFormatter())
-        of_axes.set_minor_formatter(PlainLogFormatter())
 
 
-class PlainLogFormatter(LogFormatterSciNotation):
-    """A tick of a logarithmic axis as a plain number near one, 1.2 and not 1.2 x 10^0, where that axis has a label."""
-
-    def __call__(self, x: float, pos: int | None = None) -> str:
-        """Format the tick at `x`."""
-        text = super().__call__(x, pos)
-        return f"{x:zg}" if text and 0.01 <= x < 1000 else text
+def format_tick(value: float) -> str:
+    """Format a tick as a plain number near one, 1.2 and not 1.2 x 10^0, and far from it with a power of ten."""
+    if 1e-3 <= value < 1e5:
+        return f"{value:z.5g}"
+    power = math.floor(math.log10(value) + 1e-9)
+    factor = f"{value / 10.0**power:z.3g}"
+    return f"$10^{{{power}}}$" if factor == "1" else f"${factor}\\times10^{{{power}}}$"
 
 
 def perplexity_to_nll(perplexity: Any) -> Any:
     """Return the logarithm, safe at 0, which axes without limits may request."""
     return np.log(np.maximum(perplexity, np.finfo(float).tiny))
-
-
-def ticks_at(axes: Axes, values: Collection[float]) -> None:
-    """Set horizontal ticks at these values, or at some of them where there are many."""
-    few = sorted(values)[:: -(-len(values) // MOST_TICKS)]
-    axes.set_xticks(few, [f"{value:z.5g}" for value in few])
-    axes.xaxis.set_minor_locator(NullLocator())
 
 
 def _share_labels(grid: Any, places: Sequence[tuple[int, int]], stacked: bool) -> None:
@@ -245,30 +239,6 @@ def _share_labels(grid: Any, places: Sequence[tuple[int, int]], stacked: bool) -
             grid[row, column].set_xlabel("")
         if y_labels[row, column] == y_labels.get((row, column - 1)):
             grid[row, column].set_ylabel("")
-
-
-def _add_legend(figure: Figure, chart: Chart, drawn: Sequence[Axes], colours: Colours) -> None:
-    """Add the legends; one below the panels names all lines and markers, and the figure grows with its rows."""
-    if chart.legend != "below":
-        inside = {"none": [], "first": drawn[:1], "last": drawn[-1:], "each": drawn}[chart.legend]
-        for index, axes in enumerate(inside):
-            if axes.get_legend_handles_labels()[1]:
-                axes.legend(title=None if index else chart.legend_title or None)
-        return
-    grey: dict[str, Any] = {"color": "grey"}
-    of_panels = (panel.series for panel in chart.panels if isinstance(panel, Panel))
-    members = {series.member for of_panel in of_panels for series in of_panel} - {None}
-    handles = [
-        Line2D([], [], color=colour, label=name)
-        for index, (name, colour) in enumerate(zip(chart.names, colours, strict=True))
-        if index in members
-    ]
-    handles += [Line2D([], [], **grey, linestyle=style, label=text) for text, style in chart.styles.items()]
-    for text, marker in chart.markers.items():
-        handles.append(Line2D([], [], linestyle="", marker=marker, markersize=8, label=text, **grey))
-    columns = max(1, min(len(handles), int(figure.get_figwidth() / 1.6)))
-    figure.set_figheight(figure.get_figheight() + 0.22 * max(0, math.ceil(len(handles) / columns) - LEGEND_ROWS))
-    figure.legend(handles=handles, loc="outside lower center", ncols=columns, fontsize="small")
 
 
 # files ---------------------------------------------------------------------------------------------------------------

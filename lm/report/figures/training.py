@@ -11,7 +11,7 @@ import pandas as pd
 
 from lm.analysis.lead import leads
 from lm.analysis.pace import CURVES
-from lm.analysis.results import Results, curves
+from lm.analysis.results import Records, curves
 from lm.report.figures.catalogue import Figure, FigureInputs
 from lm.report.figures.chart import SPREAD, Axis, Chart, Heat, Panel, Series, finite, grid_of, label
 from lm.store.files import unescape_formula
@@ -30,7 +30,7 @@ DIFFERENCE_NOTE = (
 THINNED = f"{SPREAD} Of long curves, the steps that keep their shape."
 
 
-def curve_panel(results: Results, column: str, y: Axis, title: str) -> Panel | None:
+def curve_panel(results: Records, column: str, y: Axis, title: str) -> Panel | None:
     """Return a column of the curves over steps, mean and spread over seeds; None where no run has it."""
     series = []
     for index, arm in enumerate(results.arms):
@@ -132,7 +132,7 @@ def gradients_by_step(inputs: FigureInputs) -> Chart | None:
     )  # fmt: skip
 
 
-def _norms_of_arm(results: Results, arm: str) -> dict[tuple[str, int], float]:
+def _norms_of_arm(results: Records, arm: str) -> dict[tuple[str, int], float]:
     norms: dict[tuple[str, int], list[float]] = {}
     for record in results.of(arm):
         if record["status"] == "ok" and record["id"] not in results.corrupt_curves:

@@ -1,7 +1,7 @@
 """Drawer of the page: charts as Vega-Lite specifications and columns of data.
 
-Colours are CSS variables of page.css, light and dark, so that a change of theme needs no redraw. Each name has a unique
-combination of colour, line style and marker.
+Colours are CSS variables, light and dark, so that a change of theme needs no redraw. Each name has a unique combination
+of colour, line style and marker (`palette.py`).
 
 Legend: n points.
 """
@@ -13,17 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from lm.report.figures.chart import Axis, Bar, Chart, Forest, Heat, Panel, Series
+from lm.report.figures.chart import Axis, Bar, Chart, Forest, Heat, Panel, Series, log_range
+from lm.report.figures.palette import COLOURS, SHAPES, dash, marker
+from lm.report.figures.ticks import log_ticks
 
 Spec = dict[str, Any]
 Columns = dict[str, list[Any]]
 """Rows stored by column, half the size of a mapping for each row."""
 
-COLOURS = 8
-DASHES = ([1, 0], [8, 3], [2, 2], [8, 3, 2, 3], [14, 4])
-SHAPES = (
-    "circle", "square", "diamond", "triangle-up", "cross", "triangle-down", "triangle-right", "triangle-left",
-)  # fmt: skip
 MARKERS = {
     "*": "M0,-1L.23,-.31L.95,-.31L.36,.12L.59,.81L0,.38L-.59,.81L-.36,.12L-.95,-.31L-.23,-.31Z",
     "x": "M-.8,-.8L.8,.8M-.8,.8L.8,-.8",
@@ -58,14 +55,9 @@ def colour(place: int) -> str:
     return f"var(--arm-{place % COLOURS})"
 
 
-def dash(place: int) -> list[int]:
-    """Return its line style; solid for the baseline."""
-    return DASHES[(place + place // COLOURS) % len(DASHES)]
-
-
 def shape(place: int) -> str:
     """Return its marker."""
-    return SHAPES[(place + place // COLOURS) % len(SHAPES)]
+    return SHAPES[marker(place)]
 
 
 def draw(chart: Chart, panel: Panel | Heat | Forest) -> tuple[Spec, dict[str, Columns]]:
@@ -85,7 +77,8 @@ def _lines(chart: Chart, panel: Panel) -> tuple[Spec, dict[str, list[dict[str, A
     for index, series in enumerate(panel.series):
         look = (series.member is not None, series.mark == "points", series.mark in ("steps", "bins"))
         groups.setdefault((*look, series.marker, series.hollow, series.bars), []).append((index, series))
-    x, y = _axis(panel.x, "x"), _axis(panel.y, "y")
+    ends = {which: log_range(panel, which) for which in ("x", "y")}
+    x, y = _axis(panel.x, "x", ends["x"]), _axis(panel.y, "y", ends["y"])
     if not any(series.mark in ("curve", "line") for series in panel.series) and not panel.x.names:
         x["scale"] = {"padding": ROOM, **x["scale"]}
     layers, sets = _behind(panel, x, y)
@@ -191,8 +184,8 @@ def _at(axis: Axis, position: float) -> Any:
     return axis.names[int(position)] if axis.names else _plain(position)
 
 
-def _axis(axis: Axis, channel: str) -> Spec:
-    """Return a channel of numbers, whose axis need not begin at zero, or of names."""
+def _axis(axis: Axis, channel: str, ends: tuple[float, float] | None = None) -> Spec:
+    """Return a channel of numbers, whose axis need not begin at zero, or of names; `ends` are those of a log scale."""
     if axis.hidden:
         limits = {"domain": list(axis.limits)} if axis.limits else {}
         return {"field": channel, "type": "quantitative", "title": None, "scale": limits, "axis": None}
@@ -209,7 +202,9 @@ def _axis(axis: Axis, channel: str) -> Spec:
     scale = {"type": "log", "nice": False} if axis.log else {"zero": False}
     if axis.limits:
         scale |= {"domain": [round5(end) for end in axis.limits], "nice": False}
-    ticks: Spec = {"axis": {"values": sorted(axis.ticks)}} if axis.ticks else {}
+    values = sorted(axis.ticks) or (log_ticks(*ends) if ends else [])
+    ticks: Spec = {"axis": {"values": values}} if values else {}
+    ticks |= {"axis": {"values": values, "labelExpr": "format(datum.value, '.4~g')"}} if values and axis.log else {}
     ticks = {"axis": {"tickMinStep": 1, "format": "d"}} if axis.integers and not ticks else ticks
     return {"field": channel, "type": "quantitative", "title": _in_a_line(axis.label), "scale": scale, **ticks}
 

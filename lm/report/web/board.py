@@ -12,13 +12,18 @@ from urllib.parse import urlencode
 from lm.analysis.results import read_manifest
 from lm.analysis.runs import folders_of, runs_of_folder
 from lm.config.tree import InputError
-from lm.report.web.elements import Html, digest, document, joined, listed, table, tag
+from lm.report.web.elements import Html, digest, document, joined, listed, read_asset, table, tag
+from lm.store.side_files import ProgressFile
 from lm.store.store import Store
-
-HERE = Path(__file__).parent
 
 FRESH = 1.0
 """Seconds for which the status of a folder is cached."""
+
+MOST_CURVES = 12
+"""Largest number of running cells whose curves are drawn."""
+
+WIDTH, HEIGHT = 360, 120
+"""Size of such a curve in pixels."""
 
 POLICY = (
     "default-src 'none'; script-src {script}; style-src {style}; connect-src 'self'; frame-src 'self'; "
@@ -65,7 +70,16 @@ class Board:
         except InputError as error:
             return tag("p", str(error), class_="warn")
         columns, rows, lines = status_parts(index)
-        return joined(table(columns, rows) if rows else "", listed(lines), listed(index.unreadable, class_="warn"))
+        training = {
+            run.cell: run for run in index.runs if run.state == "training"
+        }.values()  # several arms may share it
+        curves = [curve(run.name, run.progress) for run in training if run.progress is not None]
+        return joined(
+            table(columns, rows) if rows else "",
+            tag("div", curves[:MOST_CURVES], class_="curves"),
+            listed(lines),
+            listed(index.unreadable, class_="warn"),
+        )
 
     def version(self, name: str) -> str:
         """Return a hash that changes when the report of an experiment or search would change."""
@@ -132,6 +146,28 @@ class Board:
         return _document(f"{name or self.folder} - lm", joined(unreachable, top, tag("nav", links), frame), script=True)
 
 
+def curve(name: str, progress: ProgressFile) -> Html:
+    """Draw the training loss of a running cell so far, over all the steps that it is to train."""
+    points = progress["curve"]
+    if not points:
+        return Html()
+    steps = max(1, progress["steps"], points[-1][0])
+    losses = [loss for _, loss in points]
+    low, high = min(losses), max(losses)
+    scale = HEIGHT / (high - low) if high > low else 0.0
+    line = " ".join(f"{WIDTH * step / steps:z.1f},{(high - loss) * scale:z.1f}" for step, loss in points)
+    summary = f"training loss {losses[0]:z.4g} at step {points[0][0]:,}, {losses[-1]:z.4g} at step {points[-1][0]:,}"
+    drawing = tag(
+        "svg",
+        tag("polyline", points=line, fill="none", stroke="currentColor", stroke_width=2),
+        tag("line", x1=0, x2=WIDTH, y1=HEIGHT, y2=HEIGHT, stroke="currentColor"),
+        viewBox=f"-4 -4 {WIDTH + 8} {HEIGHT + 8}",
+        role="img",
+        aria_label=summary,
+    )
+    return tag("figure", tag("figcaption", tag("strong", name), f", {summary} of {steps:,}"), drawing)
+
+
 def query(name: str) -> str:
     """Return the query string that names an experiment."""
     return urlencode({"experiment": name})
@@ -139,7 +175,7 @@ def query(name: str) -> str:
 
 def policy() -> str:
     """Return the content security policy of the outer page: its script, this server, its frame."""
-    return POLICY.format(script=digest(_script()), style=digest(_style()))
+    return POLICY.format(script=digest(read_asset("board.js")), style=digest(_style()))
 
 
 def optuna_commands(board: Board) -> list[str]:
@@ -182,12 +218,8 @@ def _of_search(name: str, folders: list[Path]) -> Html:
 
 
 def _document(title: str, body: Html, script: bool) -> str:
-    return document(title, _style(), "", [body, tag("script", Html(_script())) if script else ""])
+    return document(title, _style(), "", [body, tag("script", Html(read_asset("board.js"))) if script else ""])
 
 
 def _style() -> str:
-    return (HERE / "board.css").read_text(encoding="utf-8")
-
-
-def _script() -> str:
-    return (HERE / "board.js").read_text(encoding="utf-8")
+    return read_asset("page.css") + read_asset("board.css")

@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from lm.analysis.pace import StepsToBaselineLoss, mean_share
-from lm.analysis.results import HEADLINE, Results, value
+from lm.analysis.results import HEADLINE, Records, value
 from lm.analysis.tidy import status_of
 from lm.analysis.verdict_text import display_verdict
 from lm.report.figures.chart import label
@@ -38,7 +38,7 @@ class Column:
     long: bool = False
 
 
-def all_columns(results: Results, table: pd.DataFrame, paces: Sequence[StepsToBaselineLoss]) -> list[Column]:
+def all_columns(results: Records, table: pd.DataFrame, paces: Sequence[StepsToBaselineLoss]) -> list[Column]:
     """Return columns for mean and difference of each measured quantity, and verdicts of the judged."""
     first = list(table[table.metric == results.headline].itertuples())
     others = [str(name) for name in dict.fromkeys(table[table.n > 0].metric) if name not in results.judged]
@@ -52,7 +52,7 @@ def all_columns(results: Results, table: pd.DataFrame, paces: Sequence[StepsToBa
     return columns + [column for name in others for column in _of_quantity(results, table, name)]
 
 
-def _of_quantity(results: Results, table: pd.DataFrame, name: str) -> list[Column]:
+def _of_quantity(results: Records, table: pd.DataFrame, name: str) -> list[Column]:
     """Return mean, difference where there is one, and verdict where the quantity is judged."""
     of_it = table[table.metric == name]
     rows, judged, only_judged = list(of_it.itertuples()), name in results.judged, len(results.judged) == 1
@@ -75,7 +75,7 @@ def _pace(pace: StepsToBaselineLoss | None) -> tuple[str, float | str, str]:
     return format_steps_ratio(pace), mean_share(reached) if reached else math.nan, ""
 
 
-def comparison(results: Results, table: pd.DataFrame, paces: Sequence[StepsToBaselineLoss]) -> Html:
+def comparison(results: Records, table: pd.DataFrame, paces: Sequence[StepsToBaselineLoss]) -> Html:
     """Format the table with its controls; without scripts it shows the default columns."""
     columns = all_columns(results, table, paces)
     boxes = [
@@ -124,7 +124,7 @@ def _row(index: int, arm: str, columns: Sequence[Column]) -> Html:
     return tag("tr", elements)
 
 
-def behind(results: Results, table: pd.DataFrame) -> dict[str, Any]:
+def behind(results: Records, table: pd.DataFrame) -> dict[str, Any]:
     """Return the data behind the numbers: table.csv, cells, their values, and trace commands."""
     name, arms, seeds = results.manifest["name"], results.manifest["arms"], results.manifest["seeds"]
     names = [str(metric) for metric in dict.fromkeys(table.metric)]
@@ -145,7 +145,7 @@ def behind(results: Results, table: pd.DataFrame) -> dict[str, Any]:
     }
 
 
-def _measured(results: Results, arm: str, seed: int, metric: str) -> float:
+def _measured(results: Records, arm: str, seed: int, metric: str) -> float:
     record = results.records[arm, seed]
     return math.nan if record is None else value(record, metric)
 

@@ -7,6 +7,7 @@ import json
 import re
 import zlib
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 EMPTY = ("input", "meta", "line", "path", "img")
@@ -110,6 +111,11 @@ def packed(name: str, text: str) -> Html:
 def digest(text: str) -> str:
     """Return the hash by which a policy allows one script or style."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+def read_asset(name: str) -> str:
+    """Read a style or a script that lies beside this file."""
+    return (Path(__file__).parent / name).read_text(encoding="utf-8")
 
 
 def document(title: str, style: str, policy: str, body: str | Iterable[str]) -> str:

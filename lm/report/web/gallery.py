@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lm.report.figures.chart import Chart
-from lm.report.figures.vega import Columns, colour, dash, draw
+from lm.report.figures.palette import dash
+from lm.report.figures.vega import Columns, colour, draw
 from lm.report.web.elements import Html, joined, tag
 
 MISSING = "charts need vl-convert-python, which is not installed here: pip install vl-convert-python"

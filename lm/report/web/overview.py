@@ -1,40 +1,16 @@
-"""Several reports on one page: an overview that links to each, and each as on its own page."""
+"""Several reports on one page: their differences in one chart, their answers, and each report as on its own page."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lm.analysis.compare import HEALTHY
 from lm.report.figures.chart import Chart
-from lm.report.web.elements import SENTENCE, Html, joined, nested, tag
+from lm.report.web.elements import Html, joined, listed, nested, tag
 from lm.report.web.gallery import FIRST
 from lm.report.web.page import Body, charts_credit, charts_notes, embedded, new_charts, page_file
-from lm.report.web.parts import MARKS, contents, kind
+from lm.report.web.parts import contents
 
 ALL = "all-"
 """Prefix of the ids of the chart of all differences."""
-
-COLUMNS = ("arm", "n", "difference", "verdict", "health")
-
-
-@dataclass(frozen=True)
-class ArmLine:
-    """An arm in the overview.
-
-    Args:
-        arm: its name.
-        n: number of successful cells, and of lost and missing ones.
-        difference: difference to the baseline, with its interval.
-        verdict: verdict on the difference.
-        health: `healthy`, its training problem, or that no run ended well.
-        bold: True for a significant difference of healthy arms.
-    """
-
-    arm: str
-    n: str
-    difference: str
-    verdict: str
-    health: str
-    bold: bool
 
 
 @dataclass(frozen=True)
@@ -44,16 +20,14 @@ class OverviewEntry:
     Args:
         name: name in the list of reports.
         answer: what it came to, in a sentence.
-        lines: its arms.
-        more: a line below them; empty for none.
         body: content of its own page.
+        lines: what it came to for each arm, where no chart shows that.
     """
 
     name: str
     answer: str
-    lines: Sequence[ArmLine]
-    more: str
     body: Body
+    lines: Sequence[str] = ()
 
 
 def overview_html(title: str, entries: Sequence[OverviewEntry], differences: Chart | None) -> str:
@@ -66,28 +40,26 @@ def overview_html(title: str, entries: Sequence[OverviewEntry], differences: Cha
     """
     numbered, drawing = list(enumerate(entries, 1)), new_charts()
     chart = nested(tag("div", drawing.add(FIRST, differences), id="differences"), ALL)
+    answers = tag("ol", [_answer(*entry) for entry in numbered], class_="answers")
+    overview = tag("section", tag("h2", "Overview"), chart, answers, id="overview", data_report=ALL)
     links = [tag("a", f"{number}. {entry.name}", href=f"#e{number}") for number, entry in numbered]
     charts = any(entry.body.data for entry in entries)
     main = tag(
         "main",
         tag("header", tag("h1", title), charts_notes() if charts else ""),
         tag("nav", tag("a", "Overview", href="#overview"), links, class_="contents", aria_label="reports"),
-        tag(
-            "div",
-            _overview(numbered, chart),
-            [_report(*entry) for entry in numbered],
-            charts_credit() if charts else "",
-        ),
+        tag("div", overview, [_report(*entry) for entry in numbered], charts_credit() if charts else ""),
         class_="page",
     )
-    numbers = [embedded(entry.body.data, _id_prefix(number)) for number, entry in numbered]
+    numbers = [embedded(entry.body.data, f"e{number}-") for number, entry in numbered]
     drawn = {"report": {}, "specs": drawing.specs, "columns": drawing.columns}
     return page_file(title, main, joined(embedded(drawn, ALL), numbers), "overview")
 
 
-def _id_prefix(number: int) -> str:
-    """Return the prefix of a report's ids."""
-    return f"e{number}-"
+def _answer(number: int, entry: OverviewEntry) -> Html:
+    """Format what a report came to, below a link to it."""
+    link = tag("a", entry.body.title, href=f"#e{number}")
+    return tag("li", link, tag("p", entry.answer), listed(entry.lines), tag("p", entry.body.below, class_="hint"))
 
 
 def _report(number: int, entry: OverviewEntry) -> Html:
@@ -96,43 +68,9 @@ def _report(number: int, entry: OverviewEntry) -> Html:
     return tag(
         "details",
         tag("summary", tag("h2", f"{number}. {entry.body.title}")),
-        nested(joined(inside), _id_prefix(number)),
+        nested(joined(inside), f"e{number}-"),
         class_="report",
         id=f"e{number}",
         open=True,
-        data_report=_id_prefix(number) if entry.body.data else False,
-    )
-
-
-# the overview --------------------------------------------------------------------------------------------------------
-
-
-def _overview(numbered: Sequence[tuple[int, OverviewEntry]], chart: Html) -> Html:
-    """Format the chart of all differences, and a table with a group of rows for each report."""
-    heads = tag("thead", tag("tr", [tag("th", column, scope="col") for column in COLUMNS]))
-    inside = tag("table", heads, [_group(*entry) for entry in numbered])
-    box = tag("div", inside, class_="scroll overview", tabindex="0", role="region", aria_label="overview")
-    return tag("section", tag("h2", "Overview"), chart, box, id="overview", data_report=ALL)
-
-
-def _group(number: int, entry: OverviewEntry) -> Html:
-    leads = tag("a", f"{number}. {entry.body.title}", href=f"#e{number}")
-    about = [tag("div", entry.answer), tag("div", entry.body.below, class_="hint")]
-    top = tag("th", leads, about, colspan=len(COLUMNS), scope="rowgroup")
-    more = tag("tr", tag("td", entry.more, colspan=len(COLUMNS))) if entry.more else ""
-    verdict = f"{_id_prefix(number)}verdict" if entry.body.data else f"e{number}"
-    return tag("tbody", tag("tr", top, class_="of"), [_row(line, verdict) for line in entry.lines], more)
-
-
-def _row(line: ArmLine, leads: str) -> Html:
-    which = kind(line.verdict)
-    mark = tag("span", f"{MARKS[which]} ", aria_hidden="true") if which in MARKS else ""
-    ill = line.health != HEALTHY
-    return tag(
-        "tr",
-        tag("th", tag("a", line.arm, href=f"#{leads}"), scope="row"),
-        tag("td", line.n, class_="n" if line.n.isdecimal() else "warn"),
-        tag("td", tag("strong", line.difference) if line.bold else line.difference),
-        tag("td", mark, line.verdict, class_=f"{which}{' long' * (len(line.verdict) > SENTENCE)}"),
-        tag("td", tag("span", "⚠ ", aria_hidden="true") if ill else "", line.health, class_="warn" if ill else "hint"),
+        data_report=f"e{number}-" if entry.body.data else False,
     )

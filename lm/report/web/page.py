@@ -2,17 +2,17 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from lm.analysis.answers import Answer
 from lm.analysis.pace import steps_to_baseline_loss
-from lm.analysis.results import Results
+from lm.analysis.results import Records
 from lm.report.answer import answer
 from lm.report.claims import claims_section
 from lm.report.figures.catalogue import FigureInputs, charts
+from lm.report.figures.palette import style_sheet
 from lm.report.notes import axes, grouped
 from lm.report.render import html_section
 from lm.report.sections import all_sections, made_under
@@ -20,7 +20,7 @@ from lm.report.study import Study
 from lm.report.tables import details
 from lm.report.tuning import RATES_TITLE, Rates, rates_section, tuning_section
 from lm.report.web.comparison import behind, comparison
-from lm.report.web.elements import Html, data, digest, document, joined, listed, packed, tag
+from lm.report.web.elements import Html, data, digest, document, joined, listed, packed, read_asset, tag
 from lm.report.web.gallery import FIRST, MISSING, Charts, gallery, library
 from lm.report.web.parts import (
     PageSection,
@@ -35,8 +35,7 @@ from lm.report.web.parts import (
     sections,
 )
 
-HERE = Path(__file__).parent
-Tuning = tuple[dict[str, Any], Results, dict[str, Study]]
+Tuning = tuple[dict[str, Any], Records, dict[str, Study]]
 
 
 @dataclass(frozen=True)
@@ -64,7 +63,7 @@ class Body:
 
 
 def body(
-    results: Results,
+    results: Records,
     compared: pd.DataFrame,
     claims: Sequence[tuple[str, Answer]] = (),
     tuning: Tuning | None = None,
@@ -171,7 +170,7 @@ def page_file(title: str, main: Html, numbers: Html, first: str) -> str:
         numbers: the data for its script.
         first: id of the section that the first link leads to.
     """
-    own, style, script = (HERE / "page.js").read_text(encoding="utf-8"), page_style(), library()
+    own, style, script = read_asset("page.js"), style_sheet() + read_asset("page.css"), library()
     allowed = " ".join(digest(text) for text in (script, own) if text)
     pictures = "img-src data:; " if "<img " in main else ""  # written by `tag`: the `<` of text is escaped
     policy = (
@@ -188,8 +187,3 @@ def page_file(title: str, main: Html, numbers: Html, first: str) -> str:
         tag("script", Html(own)),
     ]
     return document(title, style, policy, inside)
-
-
-def page_style() -> str:
-    """Return the style of every page."""
-    return (HERE / "page.css").read_text(encoding="utf-8")

@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 
 from lm.analysis.comparability import commit_of
-from lm.analysis.results import Results
+from lm.analysis.results import Records
 from lm.analysis.tidy import status_of
 from lm.analysis.verdict_text import format_seeds
 from lm.report.answer import brief, directed, direction, interval, most_certain, ranked
@@ -67,7 +67,7 @@ def sections(parts: Sequence[PageSection]) -> Html:
 # the verdict ---------------------------------------------------------------------------------------------------------
 
 
-def question_section(results: Results) -> Html:
+def question_section(results: Records) -> Html:
     """State arms, seeds and judged quantities of the experiment."""
     manifest = results.manifest
     count, seeds = len(results.arms), len(manifest["seeds"])
@@ -87,7 +87,7 @@ def author_notes(manifest: Mapping[str, Any]) -> Html:
     return tag("p", notes, class_="notes") if notes else Html()
 
 
-def cards(results: Results, compared: pd.DataFrame) -> Html:
+def cards(results: Records, compared: pd.DataFrame) -> Html:
     """Format the verdict on each arm, the best first; of many arms those that are certain, and count the others."""
     rows = [row for name in results.judged for row in ranked(list(compared[compared.metric == name].itertuples()))]
     rows = [row for row in rows if row.verdict != "baseline"]
@@ -98,11 +98,11 @@ def cards(results: Results, compared: pd.DataFrame) -> Html:
     return joined(tag("ul", [_card(results, row) for row in shown], class_="verdicts") if shown else "", more)
 
 
-def _card(results: Results, row: Any) -> Html:
+def _card(results: Records, row: Any) -> Html:
     """Format one comparison: arm, verdict in a few words, interval and seeds."""
     word, words = direction(row), brief(row)
     compared_as = f"{row.arm}, {describe(str(row.metric)).label}" if len(results.judged) > 1 else str(row.arm)
-    size = interval(row) if " by " in words else directed(row)
+    size = interval(row) if " by " in words else directed(row)  # not both, for both begin with the mean
     return tag(
         "li",
         tag("span", MARKS.get(word, "●"), class_="mark", aria_hidden="true"),
@@ -113,13 +113,7 @@ def _card(results: Results, row: Any) -> Html:
     )
 
 
-def kind(verdict: str) -> str:
-    """Return `better`, `worse`, or `none` for a verdict without a direction."""
-    word = re.match(r"(better|worse)\b", verdict)
-    return word[1] if word else "none"
-
-
-def health_section(results: Results, notes: Sequence[str]) -> Html:
+def health_section(results: Records, notes: Sequence[str]) -> Html:
     """List training problems, and runs that were lost or are missing."""
     ill = [f"{arm}: {words}" for arm, words in results.health.items() if words]
     lines = [*ill, *notes]
@@ -130,7 +124,7 @@ def health_section(results: Results, notes: Sequence[str]) -> Html:
 # lost runs -----------------------------------------------------------------------------------------------------------
 
 
-def lost_runs_section(results: Results) -> Html:
+def lost_runs_section(results: Records) -> Html:
     """List every run that diverged or failed, with the last lines of its log."""
     runs = [(key, r) for key, r in sorted(results.records.items()) if r is not None and r["status"] != "ok"]
     shown = [
@@ -171,7 +165,7 @@ def last_lines(path: Path) -> str:
 # where it comes from -------------------------------------------------------------------------------------------------
 
 
-def provenance_section(results: Results, made_under: Sequence[str]) -> Html:
+def provenance_section(results: Records, made_under: Sequence[str]) -> Html:
     """Format code, packages and machines behind the cells, and the list of cells."""
     records = [record for record in results.records.values() if record is not None]
     origins = [record["provenance"] for record in records]
@@ -203,7 +197,7 @@ def _day(time: float) -> str:
     return f"{datetime.datetime.fromtimestamp(time, datetime.UTC):%Y-%m-%d %H:%M} UTC"
 
 
-def _cells(results: Results) -> Iterator[list[str]]:
+def _cells(results: Records) -> Iterator[list[str]]:
     for arm in results.arms:
         for seed in results.manifest["seeds"]:
             record = results.records[arm, seed]
@@ -211,7 +205,7 @@ def _cells(results: Results) -> Iterator[list[str]]:
             yield [cell, arm, str(seed), status_of(results, arm, seed), str((record and record["steps"]) or "-")]
 
 
-def rerun_section(results: Results) -> Html:
+def rerun_section(results: Records) -> Html:
     """List the commands that reproduce the report and inspect it."""
     name, command = results.manifest["name"], results.manifest["command"]
     command_lines = (

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 from lm.analysis.ladder import LadderResults
 from lm.report.render import Section, html_section
-from lm.report.web.elements import Html, digest, document, joined, tag
-from lm.report.web.page import Body, page_style
+from lm.report.web.elements import Html, digest, document, joined, read_asset, tag
+from lm.report.web.page import Body
 from lm.report.web.parts import PageSection, author_notes, contents, sections
 
 Picture = tuple[str, bytes]
@@ -21,7 +21,7 @@ def static_page(title: str, below: str, parts: Sequence[PageSection]) -> str:
         below: a line below it.
         parts: its sections.
     """
-    style = page_style()
+    style = read_asset("page.css")
     policy = f"default-src 'none'; img-src data:; style-src {digest(style)}; base-uri 'none'; form-action 'none'"
     head = tag("header", tag("h1", title), tag("p", below, class_="soft"))
     return document(
