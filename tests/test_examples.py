@@ -7,6 +7,7 @@ import pytest
 from conftest import ROOT
 
 MODULES = (
+    "lm.report.figures.ticks",
     "lm.analysis.verdict_text",
     "lm.api.results",
     "lm.api.training",

@@ -8,6 +8,7 @@ import pandas as pd
 
 from lm.analysis.results import Records
 from lm.analysis.verdict_text import brief_verdict, format_seeds
+from lm.report.figures.differences import sorted_rows
 from lm.report.tables import mean_and_sd
 from lm.stats.verdicts import DIRECTIONS
 from lm.store.metrics import describe
@@ -23,29 +24,31 @@ def answer(results: Records, compared: pd.DataFrame) -> str:
         results: results of the experiment.
         compared: comparisons of its arms.
     """
-    of_headline = list(compared[compared.metric == results.headline].itertuples())
     baseline = results.arms[0]
     if len(results.arms) == 1:
-        (row,) = of_headline
+        (row,) = compared[compared.metric == results.headline].itertuples()
         return (
             f"One arm, compared with nothing: {describe(row.metric).label} {mean_and_sd(row)}, {format_seeds(row.n)}."
         )
-    rows = ranked([row for row in of_headline if row.pairs > 0 and math.isfinite(row.difference)])
+    of_headline = sorted_rows(compared, results.headline, describe(results.headline).better)
+    rows = [row for row in of_headline if row.pairs > 0 and math.isfinite(row.difference)]
     if not rows:
         return f"Nothing is certain: no arm can be compared with {baseline} yet."
     certain = [row for row in rows if direction(row)]
     ahead = [row for row in certain if direction(row) in ("better", "higher")]
     behind = [row for row in certain if direction(row) in ("worse", "lower")]
     if ahead:
-        best = next((row for row in ahead if row.family != "exploratory"), ahead[0])
+        confirmed = [row for row in ahead if row.family != "exploratory"]
+        best = max(confirmed or ahead, key=lead)
         first = f"{best.arm} is {direction(best)} than {baseline} by {_size(best)}"
         return _sentence([first, *_others(rows, best)])
-    if len(behind) == len(of_headline) - 1:
-        nearest, verb = behind[0], {"worse": "better", "lower": "higher"}[direction(behind[0])]
+    if len(behind) == len(of_headline):
+        nearest = max(behind, key=lead)
+        verb = {"worse": "better", "lower": "higher"}[direction(nearest)]
         every = f"every other arm, the nearest of which is {nearest.arm}," if len(behind) > 1 else str(nearest.arm)
         return _sentence([f"{baseline} is {verb} than {every} by {_size(nearest)}"])
     if behind:
-        last = behind[-1]
+        last = min(behind, key=lead)
         first = f"No arm is certain to be {'better' if direction(last) == 'worse' else 'higher'} than {baseline}"
         return _sentence([first, f"{last.arm} is {direction(last)} by {_size(last)}", *_others(rows, last)])
     if all(brief(row).startswith("equal") for row in rows):
@@ -111,11 +114,6 @@ def direction(row: Any) -> str:
 def lead(row: Any) -> float:
     """Return by how much an arm is better than the baseline; higher where no direction is better."""
     return -row.difference if describe(row.metric).better == "lower" else row.difference
-
-
-def ranked(rows: Sequence[Any]) -> list[Any]:
-    """Sort comparisons of one quantity, the best arm first and those without a difference last."""
-    return sorted(rows, key=lambda row: -lead(row) if math.isfinite(row.difference) else math.inf)
 
 
 def most_certain(rows: Sequence[Any], most: int) -> list[Any]:

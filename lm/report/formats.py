@@ -195,8 +195,8 @@ def overview_page(sources: Sequence[ReportSource]) -> str:
     counts = Counter(map(type, sources))
     counted = [f"{counts[kind]} {names[counts[kind] > 1]}" for kind, names in KINDS.items() if counts[kind]]
     listed = " and ".join(filter(None, [", ".join(counted[:-1]), counted[-1]]))
-    experiments = [source.figure_inputs for source in sources if isinstance(source, ExperimentReport)]
-    chart = differences_of_several(experiments)
+    inputs = [source.figure_inputs if isinstance(source, ExperimentReport) else None for source in sources]
+    chart = differences_of_several(inputs)
     return overview_html(f"Report of {listed}", [_entry(source) for source in sources], chart)
 
 

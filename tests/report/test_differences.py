@@ -127,13 +127,14 @@ def test_rows_of_several_experiments_are_grouped(experiment: MakeExperiment) -> 
     other = FigureInputs(
         dataclasses.replace(inputs.results, manifest={**inputs.results.manifest, "metric": "accuracy"})
     )
-    chart = differences_of_several([inputs, other, inputs])
+    chart = differences_of_several([inputs, other, inputs, None])
     assert chart is not None
     of_nll, of_accuracy = (panel for panel in chart.panels if isinstance(panel, Forest))
     assert [name for name in of_nll.names if "\n" not in name] == ["1. demo", "3. demo"]
     assert [name for name in of_accuracy.names if "\n" not in name] == ["2. demo"]
-    (axes,) = draw(chart).axes
+    axes, below = draw(chart).axes
     assert labels(axes) == ["1. demo", *ROWS, "3. demo", *ROWS]
+    assert labels(below) == ["2. demo", *ROWS]
     weights = [tick.get_fontweight() for tick in axes.get_yticklabels()]
     assert [weight == "bold" for weight in weights] == [True, False, False, False, False] * 2
     spec, sets = vega.draw(chart, of_nll)
@@ -182,7 +183,7 @@ def test_a_picture_has_a_panel_for_each_arm_and_the_losses_last(over_training: C
     figure = draw(over_training)
     titles = [axes.get_title().split("\n") for axes in figure.axes]
     assert [title[0] for title in titles] == ["worse", "mixed", "better", "Losses"]
-    assert titles[0][1:] == ["behind from step 10 on", "the whole band from step 10 on"]
+    assert titles[0][1:] == ["behind from step 10 on", "its band from 10 on"]
     assert [axes.get_ylabel() for axes in figure.axes] == ["difference to base", "", "", "validation NLL (nats/token)"]
     spec, _ = vega.draw(over_training, over_training.panels[0])
     assert len(over_training.panels) == 2, "the page has all arms in one panel"

@@ -242,14 +242,18 @@ def test_gradient_norms_by_layer_are_means_over_seeds(experiment: MakeExperiment
         experiment({"base": [2.0, 2.4], "arm": [1.0, "diverged"]}, looked_inside), "gradient_norm_by_layer"
     )
     titles = [axes.get_title() for axes in figure.axes]
-    assert titles == ["query", "mlp out"], "a head has one norm, and no layers"
-    query, mlp = map(by_style, figure.axes)
-    assert set(query) == {(arm, style) for arm in ("base", "arm") for style in ("-", "--")}
-    for style, scale in (("--", 0.1), ("-", 0.01)):
-        np.testing.assert_array_equal(query["base", style][0], [1, 2])
-        np.testing.assert_allclose(query["base", style][1], 1.5 * scale * np.array([1, 2]), rtol=1e-12)
-        np.testing.assert_allclose(query["arm", style][1], scale * np.array([1, 2, 3]), rtol=1e-12)
-        np.testing.assert_allclose(mlp["arm", style][1], scale * 3**-0.5 / np.array([3, 2, 1]), rtol=1e-12)
+    assert titles == [
+        f"{kind}, {when}" for when in ("at initialisation", "at the end") for kind in ("query", "mlp out")
+    ]
+    by_kind = {axes.get_title(): lines(axes) for axes in figure.axes}
+    handles = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert handles == ["base", "arm"], "a head has one norm, and no layers"
+    for when, scale in (("at initialisation", 0.1), ("at the end", 0.01)):
+        query, mlp = by_kind[f"query, {when}"], by_kind[f"mlp out, {when}"]
+        np.testing.assert_array_equal(query["base"][0], [1, 2])
+        np.testing.assert_allclose(query["base"][1], 1.5 * scale * np.array([1, 2]), rtol=1e-12)
+        np.testing.assert_allclose(query["arm"][1], scale * np.array([1, 2, 3]), rtol=1e-12)
+        np.testing.assert_allclose(mlp["arm"][1], scale * 3**-0.5 / np.array([3, 2, 1]), rtol=1e-12)
     band = np.asarray(figure.axes[0].collections[0].get_paths()[0].vertices)
     at_one, sd = band[band[:, 0] == 1][:, 1], np.std([0.1, 0.2], ddof=1)
     np.testing.assert_allclose([at_one.min(), at_one.max()], [0.15 - sd, 0.15 + sd], rtol=1e-12)

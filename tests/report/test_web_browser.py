@@ -177,6 +177,31 @@ def test_arms_can_be_hidden_and_points_explain_themselves(hostile: MakeExperimen
         page.locator("#chart-costs svg text", has_text=title).wait_for()
 
 
+def test_links_open_folded_sections_and_the_list_of_arms_stays(
+    hostile: MakeExperiment, show: Callable[..., Any]
+) -> None:
+    page = show(hostile(), viewport={"width": 1280, "height": 700})
+    assert page.locator("#all table").is_hidden()
+    page.locator("main > nav a", has_text="All measurements").click()
+    assert page.locator("#all table").is_visible()
+    page.locator("#chart-costs").scroll_into_view_if_needed()
+    legend, chart = (page.locator(name).bounding_box() for name in (".gallery > fieldset", "#chart-costs"))
+    assert 0 <= legend["y"] < 700
+    assert legend["x"] >= chart["x"] + chart["width"]
+    assert 0 <= page.locator("main > nav").bounding_box()["y"] < 700
+
+
+def test_the_first_screen_holds_the_answer_the_plot_and_the_cards(
+    hostile: MakeExperiment, show: Callable[..., Any]
+) -> None:
+    page = show(hostile(), viewport={"width": 1280, "height": 800})
+    answer, plot, cards = (
+        page.locator(name).bounding_box() for name in (".answer", "#chart-differences", "ul.verdicts")
+    )
+    assert answer["y"] < plot["y"] < cards["y"]
+    assert cards["y"] + cards["height"] < 800
+
+
 def test_print_shows_what_is_folded_and_no_controls(hostile: MakeExperiment, show: Callable[..., Any]) -> None:
     page = show(hostile(), color_scheme="dark")
     page.emulate_media(media="print", color_scheme="dark")

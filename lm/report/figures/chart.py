@@ -243,6 +243,7 @@ def log_range(panel: Panel, which: Literal["x", "y"]) -> tuple[float, float] | N
     if not axis.log:
         return None
     values = [number for series in panel.series for column in _columns(series, which) for number in finite(column)]
+    values += [panel.horizontal] if which == "y" and panel.horizontal is not None else []
     positive = [number for number in values if number > 0]
     return axis.limits or ((min(positive), max(positive)) if positive else None)
 

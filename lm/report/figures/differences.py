@@ -35,15 +35,22 @@ def differences(inputs: FigureInputs) -> Chart | None:
     return _chart(panels)
 
 
-def differences_of_several(experiments: Sequence[FigureInputs]) -> Chart | None:
-    """Return the headline differences of several experiments, grouped by experiment, a panel a headline."""
+def differences_of_several(experiments: Sequence[FigureInputs | None]) -> Chart | None:
+    """Return the headline differences of several experiments, grouped by experiment, a panel a headline.
+
+    Headings count all sources; None stands for one without such differences.
+    """
     by_headline: dict[str, dict[str, FigureInputs]] = {}
     for number, inputs in enumerate(experiments, 1):
+        if inputs is None:
+            continue
         headline = inputs.results.headline
         heading = f"{number}. {inputs.results.manifest['name']}"  # names may be equal
         if _has(_table(inputs), headline):
             by_headline.setdefault(headline, {})[heading] = inputs
-    return _chart([_panel(name, of_name, "difference to the baseline") for name, of_name in by_headline.items()])
+    chart = _chart([_panel(name, of_name, "difference to the baseline") for name, of_name in by_headline.items()])
+    most = max((len(panel.names) for panel in chart.panels if isinstance(panel, Forest)), default=0) if chart else 0
+    return chart and replace(chart, columns=1, size=(WIDTH, len(chart.panels) * (1.2 + ROW * most)))
 
 
 def _table(inputs: FigureInputs) -> pd.DataFrame:

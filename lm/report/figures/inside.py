@@ -4,6 +4,7 @@ Legend: s seeds, l layers, h heads.
 """
 
 import itertools
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -11,6 +12,7 @@ from lm.analysis.results import Records
 from lm.config.tree import canonical
 from lm.report.figures.catalogue import Figure, FigureInputs
 from lm.report.figures.chart import (
+    SPREAD,
     Axis,
     Chart,
     Getter,
@@ -35,40 +37,42 @@ LAST_MATRIX = "mlp_out"
 """The kind of matrix whose gradient in the last layer is drawn over depth (Xiong et al. 2020, section 3)."""
 
 
-def _by_layer(results: Records, *keys: str) -> list[Series]:
-    """Return a value by layer of every arm, at initialisation and at the end."""
+def _by_layer(results: Records, moments: Sequence[str], *keys: str) -> list[Series]:
+    """Return a value by layer of every arm, at initialisation, at the end, or both."""
     series = []
-    for (index, arm), (moment, style) in itertools.product(enumerate(results.arms), MOMENTS.items()):
+    for (index, arm), moment in itertools.product(enumerate(results.arms), moments):
         values_sl = stack_seeds(results, arm, getter(moment, *keys))
         if values_sl is not None:
-            layers = range(1, values_sl.shape[1] + 1)
+            layers, style = range(1, values_sl.shape[1] + 1), MOMENTS[moment] if len(moments) > 1 else ""
             series.append(mean_over_seeds(arm, layers, values_sl, index, style=style))
     return series
 
 
 def gradient_norm_by_layer(inputs: FigureInputs) -> Chart | None:
-    """Return gradient norms by layer at initialisation and at the end, a panel for each kind of matrix."""
+    """Return gradient norms by layer, a panel for each kind of matrix, at initialisation above, at the end below."""
     results, layers_of_kind = inputs.results, dict[str, int]()
     pick: Getter = getter("initial", "gradient_norm")
     for record in (record for arm in results.arms for record in results.of(arm)):
         for kind, norms in (pick(record) or {}).items():
             layers_of_kind[kind] = max(layers_of_kind.get(kind, 0), len(norms))
     x = Axis("layer, then what follows them", "layer", integers=True)
-    y = Axis("gradient norm before clipping", "norm", log=True)
+    y = Axis("gradient norm", "norm", log=True)
+    kinds = [kind for kind, layers in layers_of_kind.items() if layers > 1]
+    rows, columns = grid_of(len(kinds), 4)
     panels = []
-    for kind in (kind for kind, layers in layers_of_kind.items() if layers > 1):
-        title = kind.replace("_", " ")
-        panels.append(Panel(x, y, _by_layer(results, "gradient_norm", kind), title=title, option=title))
+    for (index, kind), (below, moment) in itertools.product(enumerate(kinds), enumerate(MOMENTS)):
+        at, title = (2 * (index // columns) + below, index % columns), f"{kind.replace('_', ' ')}, {MOMENTS[moment]}"
+        if series := _by_layer(results, [moment], "gradient_norm", kind):
+            panels.append(Panel(x, y, series, title=title, option=title, at=at))
     if not panels:
         return None
-    rows, columns = grid_of(len(panels), 4)
-    size = (2.7 * columns + 0.4, 2.4 * rows + 0.9)
-    return Chart("Gradients by layer", panels, results.arms, THIN, size, columns, legend="below", styles=STYLES)
+    size = (2.9 * columns + 0.4, 4.4 * rows + 0.9)
+    return Chart("Gradients by layer", panels, results.arms, SPREAD, size, columns, legend="below")
 
 
 def residual_norm_by_layer(inputs: FigureInputs) -> Chart | None:
     """Return the norm of the residual stream by layer, at initialisation and at the end."""
-    series = _by_layer(inputs.results, "residual_norm")
+    series = _by_layer(inputs.results, list(MOMENTS), "residual_norm")
     if not series:
         return None
     y = Axis("mean norm of the residual stream", "norm", log=True)

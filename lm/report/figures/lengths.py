@@ -97,7 +97,7 @@ def loss_by_position(inputs: FigureInputs) -> Chart | None:
         series.append(mean_over_seeds(f"{arm} ({losses_sp.shape[1]} tokens)", seen_m, losses_sm, index))
     if not series:
         return None
-    title = "Loss by position, blocks of the longest length"
+    title = "Loss by position"
     x = Axis("position in the context", "position", log=True)
     panel = Panel(x, LOSS, series, title=title, verticals=trained_lengths(results))
     size, legend = (6.4, 4.4), "mean ± sd over seeds"

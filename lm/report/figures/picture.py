@@ -28,8 +28,8 @@ from lm.report.figures.ticks import log_ticks
 RenderedFigures = dict[str, dict[str, bytes]]
 """Contents of each figure's files, by suffix."""
 
-MOST_TICKS = 8
-"""Largest number of labelled ticks of an axis."""
+MOST_TICKS, MOST_HEAT_TICKS = 8, 5
+"""Largest numbers of labelled ticks of an axis, and of one of a heat map, of which several stand beside each other."""
 
 TONES = {"": "#4d4d4d", "good": "#0072b2", "bad": "#d55e00"}
 """Colours of the rows of a forest plot; both are told apart by people with colour blindness."""
@@ -81,7 +81,7 @@ def _panels(chart: Chart) -> Iterator[Panel | Heat | Forest]:
 
 
 def _draw_panel(axes: Axes, panel: Panel | Heat | Forest, chart: Chart) -> None:
-    axes.set_title(panel.title, fontsize="small" if isinstance(panel, Heat) or getattr(panel, "split", False) else None)
+    axes.set_title(panel.title, fontsize="small" if len(chart.panels) > 3 or getattr(panel, "split", False) else None)
     if isinstance(panel, Forest):
         _draw_forest(axes, panel)
     elif isinstance(panel, Heat):
@@ -154,7 +154,7 @@ def _draw_heat(axes: Axes, panel: Heat) -> None:
     origin: Any = "lower" if panel.upward else "upper"
     axes.imshow(panel.values, norm=norm, cmap="viridis", origin=origin, aspect="auto")
     for which, axis in (("x", panel.x), ("y", panel.y)):
-        step = 1 if which == "y" and not panel.upward else max(1, len(axis.names) // MOST_TICKS)
+        step = 1 if which == "y" and not panel.upward else max(1, -(-len(axis.names) // MOST_HEAT_TICKS))
         places = list(range(0, len(axis.names), step))
         axes.set(**{f"{which}ticks": places, f"{which}ticklabels": [axis.names[place] for place in places]})
         axes.set(**{f"{which}label": axis.label})

@@ -19,6 +19,9 @@ NAME = "ladder"
 LARGEST = 20.0
 """Factor beyond which the end of a gain's interval is not drawn."""
 
+ASIDE = 0.05
+"""Distance of a forecast from its point, as a share of a logarithmic axis; that of an arm is twice as far."""
+
 COMPUTE = "training FLOPs of a run"
 
 
@@ -65,7 +68,8 @@ def _loss(results: LadderResults, arm: str, index: int) -> list[Series]:
     forecast = next(of_arm, None)
     if forecast is not None and x:
         estimate = forecast.baseline if arm == base else forecast.arm
-        at, value = [x[-1] * (1.12 if arm == base else 1.2)], [estimate.value]
+        aside = (max(x) / min(x)) ** (ASIDE if arm == base else 2 * ASIDE)
+        at, value = [x[-1] * aside], [estimate.value]
         square = Series(
             "", at, value, [estimate.low], [estimate.high], index, "points", bars=True, marker="s", hollow=True
         )

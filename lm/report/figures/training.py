@@ -59,7 +59,10 @@ def difference_curve(inputs: FigureInputs) -> Chart | None:
         steps, count = lead.by_seed.index.to_numpy(), lead.by_seed.shape[1]
         band: dict[str, Any] = {"low": lead.low, "high": lead.high} if count > 1 else {}
         tips: dict[str, Sequence[Any]] = {"n": [count] * len(steps)}
-        words, member = lead.words().replace(", ", "\n"), results.arms.index(lead.arm)
+        words, member = (
+            lead.words().replace(", the whole band from step", "\nits band from"),
+            results.arms.index(lead.arm),
+        )
         series.append(Series(lead.arm, steps, lead.mean, member=member, mark="curve", tips=tips, caption=words, **band))
     if not series:
         return None

@@ -15,8 +15,9 @@ from lm.analysis.comparability import commit_of
 from lm.analysis.results import Records
 from lm.analysis.tidy import status_of
 from lm.analysis.verdict_text import format_seeds
-from lm.report.answer import brief, directed, direction, interval, most_certain, ranked
+from lm.report.answer import brief, directed, direction, interval, most_certain
 from lm.report.figures.chart import label
+from lm.report.figures.differences import sorted_rows
 from lm.report.notes import CELLS, changes
 from lm.report.web.elements import Html, joined, listed, table, tag
 from lm.store.metrics import describe
@@ -89,8 +90,7 @@ def author_notes(manifest: Mapping[str, Any]) -> Html:
 
 def cards(results: Records, compared: pd.DataFrame) -> Html:
     """Format the verdict on each arm, the best first; of many arms those that are certain, and count the others."""
-    rows = [row for name in results.judged for row in ranked(list(compared[compared.metric == name].itertuples()))]
-    rows = [row for row in rows if row.verdict != "baseline"]
+    rows = [row for name in results.judged for row in sorted_rows(compared, name, describe(name).better)]
     shown = most_certain(rows, MOST_VERDICTS)
     left = Counter(direction(row) or "not certain" for row in rows if row not in shown)
     counted = ", ".join(f"{count} {word}" for word, count in left.items())

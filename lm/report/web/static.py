@@ -30,12 +30,12 @@ def static_page(title: str, below: str, parts: Sequence[PageSection]) -> str:
 
 
 def static_parts(tables: Sequence[Section], pictures: Sequence[Picture]) -> list[PageSection]:
-    """Format tables as sections, with the pictures after the first of them."""
+    """Format tables as sections, below the pictures."""
     parts = [PageSection(f"part-{index}", part.title, html_section(part)) for index, part in enumerate(tables)]
     sources = [(words, f"data:image/png;base64,{base64.b64encode(png).decode()}") for words, png in pictures]
     images = [tag("div", tag("img", src=src, alt=words, width=900), class_="scroll") for words, src in sources]
     if images:
-        parts.insert(1, PageSection("figures", "Figures" if len(images) > 1 else "Figure", joined(images)))
+        parts.insert(0, PageSection("figures", "Figures" if len(images) > 1 else "Figure", joined(images)))
     return parts
 
 

@@ -1,0 +1,129 @@
+"""No text of a picture covers another, and no legend covers a panel, with few arms and with many."""
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+import pytest
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.text import Text
+from matplotlib.transforms import Bbox
+from records import MakeExperiment, inside
+
+from lm.analysis.results import Records, load
+from lm.report.figures import picture
+from lm.report.figures.catalogue import FigureInputs, charts
+from lm.report.figures.picture import draw
+from lm.store.files import write_atomic
+
+SEEDS, STEPS, LENGTHS = 3, range(50, 1001, 50), (8, 32, 128)
+TOUCH = 2.0
+"""Pixels by which the boxes of two texts may overlap: they are higher and wider than the ink."""
+
+ABSENT = {"lr_curve", "tuning", "gradient_norm_over_depth"}
+"""Figures of searches and of arms that differ in depth alone."""
+
+
+def measured(arm: str, seed: int, record: dict[str, Any]) -> None:
+    """Gives a record what every figure needs: a simple function of the arm and the seed."""
+    place = int(arm.partition("_")[2])
+    layers, heads = range(4), range(4)
+    for moment, scale in (("initial", 1.0), ("final", 0.3)):
+        record[moment] = inside(
+            gradient_norm={
+                kind: [scale * (1 + 0.05 * place + 0.1 * layer + 0.02 * seed) for layer in layers]
+                for kind in ("query", "key", "value", "attention_output", "norm", "mlp_in", "mlp_out")
+            },
+            entropy=[[min(1.0, 0.2 + 0.1 * layer + 0.1 * head) for head in heads] for layer in layers],
+            residual_norm=[1.0 + 0.1 * place + layer for layer in layers],
+        )
+    nll = record["metrics"]["nll"]
+    record["evaluations"]["lengths"] = {
+        str(length): {
+            "tokens": 512, "nll": nll + 1 / length, "sliding_nll": nll,
+            "by_position": [nll + 1 / (position + 1) for position in range(length)],
+        }
+        for length in LENGTHS
+    }  # fmt: skip
+
+
+def made_up(experiment: MakeExperiment, arms: int) -> Records:
+    """Results of arms that end at nearly the same loss, with curves, maps and a varied setting."""
+    cells = {f"arm_{arm}": [2.0 + 0.01 * arm + 0.02 * seed for seed in range(SEEDS)] for arm in range(arms)}
+    results = load(experiment(cells, measured, margin={"nll": 0.05}))
+    for place, arm in enumerate(results.arms):
+        results.manifest["arms"][arm]["changes"] = {"model.width": (32, 32 + 8 * place)} if place else {}
+        for seed, record in enumerate(results.of(arm)):
+            write_curve(results.store.history(record["id"]), place, seed)
+    return results
+
+
+def write_curve(path: Path, place: int, seed: int) -> None:
+    heads = "step,validation_nll,gradient_norm,learning_rate,gradient_norm/blocks.0,gradient_norm/blocks.0.query\n"
+    rows = []
+    for step in STEPS:
+        loss, norm = 2 + 100 / step + 0.01 * place + 0.02 * seed + 0.003 * (place - 3) * step / 1000, 0.5 + 50 / step
+        rows.append(f"{step},{loss},{norm},{step / 1e6},{norm},{norm / 2}\n")
+    write_atomic(path, heads + "".join(rows))
+
+
+def labels_beyond_view(axes: Any) -> Iterator[Text]:
+    """Yield the labels of ticks outside the view, which Matplotlib keeps and does not draw."""
+    for axis in (axes.xaxis, axes.yaxis):
+        low, high = sorted(axis.get_view_interval())
+        margin = 1e-9 * (high - low)
+        for tick in (*axis.get_major_ticks(), *axis.get_minor_ticks()):
+            if not low - margin <= tick.get_loc() <= high + margin:
+                yield from (tick.label1, tick.label2)
+
+
+def boxes(figure: Figure) -> Iterator[tuple[str, Bbox]]:
+    """Yield each visible text of a drawn figure with its place in pixels."""
+    unseen = {id(label) for axes in figure.findobj(Axes) for label in labels_beyond_view(axes)}
+    for text in figure.findobj(Text):
+        if isinstance(text, Text) and id(text) not in unseen and text.get_visible() and text.get_text().strip():
+            box = text.get_window_extent()
+            if np.isfinite(box.extents).all() and box.width > 0 and figure.bbox.overlaps(box):
+                yield text.get_text(), box
+
+
+def overlaps(one: Bbox, other: Bbox) -> bool:
+    common = Bbox.intersection(one, other)
+    return common is not None and common.width > TOUCH and common.height > TOUCH
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("arms", [2, 7, 12])
+def test_texts_and_legends_cover_nothing(arms: int, experiment: MakeExperiment) -> None:
+    drawable = charts(FigureInputs(made_up(experiment, arms)))
+    assert len(drawable) >= 13
+    covered = {name: covering for name, chart in drawable.items() if (covering := coverings(draw(chart)))}
+    assert covered == {}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("width", picture.WIDTHS)
+def test_texts_and_legends_cover_nothing_on_paper(width: str, experiment: MakeExperiment) -> None:
+    covered = {}
+    for name, chart in charts(FigureInputs(made_up(experiment, 7))).items():
+        if width == picture.TWO or chart.size[0] <= picture.WIDEST:
+            with matplotlib.rc_context(picture._style(picture.FACES[width])):
+                figure = draw(chart)
+                picture.fit(figure, picture.WIDTHS[width], picture.FACES[width])
+                covered[name] = coverings(figure)
+    assert {name: covering for name, covering in covered.items() if covering} == {}
+
+
+def coverings(figure: Figure) -> list[tuple[str, str]]:
+    """Texts of a figure that cover each other, and panels that a legend covers."""
+    FigureCanvasAgg(figure).draw()
+    covered = [(a, b) for (a, one), (b, other) in itertools.combinations(boxes(figure), 2) if overlaps(one, other)]
+    for legend, axes in itertools.product(figure.legends, figure.axes):
+        if overlaps(legend.get_window_extent(), axes.get_window_extent()):
+            covered.append(("legend", axes.get_title()))
+    return [*covered, *(("legend inside", axes.get_title()) for axes in figure.axes if axes.get_legend() is not None)]
