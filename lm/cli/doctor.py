@@ -234,7 +234,7 @@ def compiler() -> Lines:
 
 def folders(out: Path, problems: list[str]) -> Lines:
     """Report the folders of results and of the cache; add a problem for each that cannot be written to."""
-    from lm.data.cache import cache_folder
+    from lm.store.answers import cache_folder
 
     remedies = {"results": "give another folder with --out", "cache": "set LM_CACHE to another folder"}
     for name, path in (("results", out), ("cache", cache_folder())):

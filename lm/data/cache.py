@@ -20,6 +20,7 @@ import numpy as np
 import tokenizers
 
 from lm.config.tree import InputError
+from lm.store.answers import cache_folder as cache_folder
 from lm.store.files import DISK_FULL, read_json, to_json, with_path
 from lm.store.locks import locked
 
@@ -28,12 +29,6 @@ SUMS = "sums.json"
 
 class DamageError(Exception):
     """Damage of an entry of the cache; the message says which."""
-
-
-def cache_folder() -> Path:
-    """Return `$LM_CACHE`, or `lm` in the user's cache folder."""
-    default = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lm"
-    return Path(os.environ.get("LM_CACHE") or default)
 
 
 def keep_compiled_code() -> None:

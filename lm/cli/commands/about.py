@@ -33,12 +33,19 @@ def add_list_options(parser: Parser) -> None:
 
 def list_components(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     """Print all components with their options."""
+    from lm.store.answers import remember
+
+    print(remember("components", None, _write_catalogue)["json" if options.json else "text"])
+    return 0
+
+
+def _write_catalogue() -> dict[str, str]:
+    """Return what `lm list` prints, by its form; needs the classes, whose import takes seconds."""
     from lm.config.components import catalogue, catalogue_lines
     from lm.training.run import RunConfig
 
     components = catalogue(RunConfig)
-    print(json.dumps(components, indent=2) if options.json else "\n".join(catalogue_lines(components)))
-    return 0
+    return {"json": json.dumps(components, indent=2), "text": "\n".join(catalogue_lines(components))}
 
 
 def add_schema_options(parser: Parser) -> None:

@@ -1,0 +1,73 @@
+"""Answers that take long to compute, kept as JSON in the cache folder for the code and versions that computed them.
+
+CACHE/answers/<kind>-<hash of the question>.json    version of the code, answer, and a checksum of both
+"""
+
+import contextlib
+import hashlib
+import os
+import sys
+from collections.abc import Callable
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from lm.config.tree import InputError, run_id
+from lm.store.files import read_json, to_json, write_atomic
+
+PACKAGE = Path(__file__).parents[1]
+VERSIONED = ("torch", "lightning", "torchmetrics", "tokenizers", "numpy", "scipy", "jsonargparse", "datasets")
+"""Installed packages that may change an answer."""
+
+SLOW = ("torch", "lightning")
+"""Modules whose import an answer saves."""
+
+
+def cache_folder() -> Path:
+    """Return `$LM_CACHE`, or `lm` in the user's cache folder."""
+    default = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lm"
+    return Path(os.environ.get("LM_CACHE") or default)
+
+
+def code_version() -> str:
+    """Hash the files of this package, Python's version, and those of the packages in VERSIONED."""
+    digest = hashlib.sha256(f"{sys.version}\n{sys.platform}\n".encode())
+    for name in VERSIONED:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            digest.update(f"{name} {metadata.version(name)}\n".encode())
+    for folder, inner, names in os.walk(PACKAGE):
+        inner[:] = sorted(name for name in inner if name != "__pycache__")
+        for path in (Path(folder) / name for name in sorted(names)):
+            content = path.read_bytes()
+            digest.update(f"{path.relative_to(PACKAGE).as_posix()}\n{len(content)}\n".encode() + content)
+    return digest.hexdigest()
+
+
+def remember(kind: str, question: Any, compute: Callable[[], Any]) -> Any:
+    """Return the stored answer to a question, or compute and store it.
+
+    An answer of other code or of another version is computed anew, as is a damaged one. A process that has imported a
+    module of SLOW computes, since its code may be older than the files. The cache is left alone if it cannot be used.
+
+    Args:
+        kind: name of the kind of question, part of the file's name.
+        question: anything that JSON holds.
+        compute: returns the answer, which JSON holds too.
+    """
+    if any(name in sys.modules for name in SLOW):
+        return compute()
+    path, version = cache_folder() / "answers" / f"{kind}-{run_id(question)[:32]}.json", code_version()
+    with contextlib.suppress(InputError, OSError):
+        content = read_json(path)
+        if isinstance(content, dict) and content == _sealed(version, content.get("answer")):
+            return content["answer"]
+    answer = compute()
+    if code_version() == version:  # no file was edited in the meantime
+        with contextlib.suppress(OSError):
+            write_atomic(path, to_json(_sealed(version, answer)))
+    return answer
+
+
+def _sealed(version: str, answer: Any) -> dict[str, Any]:
+    """Return the content of a file."""
+    return {"version": version, "answer": answer, "sha256": run_id([version, answer])}

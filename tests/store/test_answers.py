@@ -1,0 +1,117 @@
+"""Answers in the cache folder: computed once for a version of the code, never taken from a damaged file."""
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lm.store import answers
+
+Patch = pytest.MonkeyPatch
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: Patch) -> Path:
+    """A package of one file, whose answers are kept in a folder of the test; nothing slow is imported."""
+    monkeypatch.setenv("LM_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(answers, "PACKAGE", tmp_path / "package")
+    monkeypatch.setattr(answers, "SLOW", ())
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "part.py").write_text("x = 1\n")
+    return tmp_path / "package"
+
+
+def numbers() -> Iterator[int]:
+    """Count the calls."""
+    yield from range(100)
+
+
+def test_an_answer_is_computed_once_for_a_question(package: Path) -> None:
+    calls = numbers()
+    asked = [answers.remember("kind", question, lambda: next(calls)) for question in (["a"], ["a"], ["b"], ["a"])]
+    assert asked == [0, 0, 1, 0]
+
+
+def test_other_code_and_other_versions_compute_anew(package: Path, monkeypatch: Patch) -> None:
+    calls = numbers()
+
+    def ask() -> int:
+        return answers.remember("kind", None, lambda: next(calls))
+
+    assert [ask(), ask()] == [0, 0]
+    (package / "part.py").write_text("x = 2\n")
+    assert [ask(), ask()] == [1, 1]
+    (package / "new.py").write_text("")
+    assert [ask(), ask()] == [2, 2]
+    monkeypatch.setattr("importlib.metadata.version", lambda name: f"of another {name}")
+    assert [ask(), ask()] == [3, 3]
+    monkeypatch.setattr("sys.version", "4.0")
+    assert [ask(), ask()] == [4, 4]
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", "{}", "null", "\0", '{"version": 1, "answer": 99}'])
+def test_a_damaged_answer_is_computed_anew(package: Path, content: str) -> None:
+    calls = numbers()
+    assert answers.remember("kind", None, lambda: next(calls)) == 0
+    (path,) = answers.cache_folder().rglob("*.json")
+    path.write_text(content)
+    assert [answers.remember("kind", None, lambda: next(calls)) for _ in range(2)] == [1, 1]
+
+
+def test_an_edited_answer_is_computed_anew(package: Path) -> None:
+    answers.remember("kind", None, lambda: "first")
+    (path,) = answers.cache_folder().rglob("*.json")
+    path.write_text(json.dumps({**json.loads(path.read_text()), "answer": "edited"}))
+    assert answers.remember("kind", None, lambda: "second") == "second"
+
+
+def test_code_that_is_edited_while_it_computes_is_not_remembered(package: Path) -> None:
+    def edit() -> str:
+        (package / "part.py").write_text("x = 3\n")
+        return "of the old code"
+
+    answers.remember("kind", None, edit)
+    assert answers.remember("kind", None, lambda: "of the new") == "of the new"
+
+
+def test_a_process_that_imported_the_code_before_computes(package: Path, monkeypatch: Patch) -> None:
+    monkeypatch.setattr(answers, "SLOW", ("json",))
+    calls = numbers()
+    assert [answers.remember("kind", None, lambda: next(calls)) for _ in range(2)] == [0, 1]
+    assert not answers.cache_folder().exists()
+
+
+def test_a_cache_that_cannot_be_used_is_left_alone(package: Path, tmp_path: Path, monkeypatch: Patch) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("LM_CACHE", str(tmp_path / "file" / "cache"))
+    assert answers.remember("kind", None, lambda: 5) == 5
+
+
+@pytest.mark.slow
+def test_components_are_listed_without_torch_the_second_time(tmp_path: Path, monkeypatch: Patch) -> None:
+    monkeypatch.setenv("LM_CACHE", str(tmp_path))
+    code = (
+        "import sys; from lm.cli import main; main(['list', *sys.argv[1:]]); "
+        "print({'torch', 'lightning'} & {*sys.modules})"
+    )
+
+    def lists(*arguments: str) -> tuple[str, bool]:
+        done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=True)
+        *lines, modules = done.stdout.splitlines()
+        return "\n".join(lines), modules != "set()"
+
+    first, imported = lists()
+    assert imported
+    assert lists() == (first, False)
+    names = [entry["name"] for entry in json.loads(lists("--json")[0])["model.position"]]
+    assert "Rope" in names
+    assert all(f"  {name}(" in first for name in names)
+    for path in (tmp_path / "answers").iterdir():
+        path.write_text("damaged")
+    assert lists() == (first, True)
+    shutil.rmtree(tmp_path / "answers")
+    assert lists() == (first, True)
