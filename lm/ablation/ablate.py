@@ -46,8 +46,7 @@ from lm.training.process import Execution
 TUNING_FOLDER = "tune"
 MAX_TRIALS = 10_000
 
-TOLERANCE = 0.01
-"""Share of the baseline's cost by which an arm may differ without declaring it."""
+TOLERANCE = 0.01  # share of the baseline's cost by which an arm may differ without declaring it
 
 COLUMNS = ("arm", "parameters", "FLOPs/token", "tokens", "steps", "seeds")
 

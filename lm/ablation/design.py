@@ -17,11 +17,8 @@ from lm.config.tree import InputError, nearest
 KINDS = ("one_at_a_time", "leave_one_out", "factorial", "fractional")
 FULL = "full"
 
-MAX_ARMS = 1024
-"""Arms of a design; more are a mistake."""
-
-MAX_FACTORS = 16
-"""Factors of a fraction; the number of aliases grows as a power of 2 with theirs."""
+MAX_ARMS = 1024  # arms of a design; more are a mistake
+MAX_FACTORS = 16  # factors of a fraction; the number of aliases grows as a power of 2 with theirs
 
 Levels = dict[str, dict[str, dict[str, Any]]]
 """For each factor its levels, each with dotted paths and what to put there."""

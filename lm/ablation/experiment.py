@@ -49,11 +49,8 @@ AXES = ("scientific", "nuisance", "fixed")
 EQUAL_KINDS = ("steps", "tokens", "flops", "seconds")
 """Costs that can be held equal: arms train for as many steps as those of their baseline pay for."""
 
-GENERALISE = ("text", "seeds")
-"""Scopes of the headline's interval: other text and other seeds, or other seeds alone."""
-
-MAX_DIGITS = 9
-"""Digits of a length in tokens."""
+GENERALISE = ("text", "seeds")  # scopes of the headline's interval: other text and other seeds, or other seeds alone
+MAX_DIGITS = 9  # digits of a length in tokens
 
 Quantity = (
     Annotated[str, Also(enum=list(METRICS))]

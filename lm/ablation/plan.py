@@ -275,8 +275,7 @@ def write_manifest(plan: Plan, store: Store, command: Sequence[str] = ()) -> Pat
 
 # finished cells ------------------------------------------------------------------------------------------------------
 
-MAX_VERSIONS_NAMED = 3
-"""Versions of the code that a line names."""
+MAX_VERSIONS_NAMED = 3  # versions of the code that a line names
 
 
 @dataclass(frozen=True)

@@ -102,8 +102,7 @@ def read_stages(value: Any, comparisons: int, path: str) -> tuple[int, ...]:
 # a grid of learning rates --------------------------------------------------------------------------------------------
 
 MIN_RATES, MAX_RATES = 3, 100
-CURVE_SEEDS = [1000, 1001, 1002]
-"""Seeds of a grid of learning rates, where the experiment names none."""
+CURVE_SEEDS = [1000, 1001, 1002]  # seeds of a grid of learning rates, where the experiment names none
 
 
 class RatesNode(TypedDict, total=False):
@@ -172,8 +171,7 @@ def _spread_rates(value: Mapping[str, Any], path: str) -> list[float]:
 
 # a search for every arm ----------------------------------------------------------------------------------------------
 
-TUNING_SEEDS = [1000]
-"""Seeds of the trials, where the experiment names none."""
+TUNING_SEEDS = [1000]  # seeds of the trials, where the experiment names none
 
 
 class TuningNode(TypedDict, total=False):

@@ -23,8 +23,7 @@ from lm.store.record import Manifest, Record, Registration
 RELATIONS = ("less", "greater", "equivalent", "range", "slope")
 TIERS = ("C", "G")
 KINDS = ("published", "ours", "identity")
-UNKNOWN = "unknown kind"
-"""Kind of claims whose manifest is older than the kinds."""
+UNKNOWN = "unknown kind"  # kind of claims whose manifest is older than the kinds
 
 NEEDS = {"equivalent": ("margin",), "slope": ("over",)}
 

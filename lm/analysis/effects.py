@@ -174,8 +174,7 @@ def _squares(outcome: Array, design: Array) -> float:
 
 # initial values and order of the data --------------------------------------------------------------------------------
 
-ENDING = ".orders"
-"""Suffix of the experiment in which the baseline was trained with every seed in every order."""
+ENDING = ".orders"  # suffix of the experiment in which the baseline was trained with every seed in every order
 
 
 @dataclass(frozen=True)

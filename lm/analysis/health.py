@@ -29,8 +29,7 @@ ASLEEP, AWAKE = 1e-4, 1e-2
 STOPPED = 1e-4
 """Gradient of a block at the end over its own at first, below which it no longer learns; healthy runs end above .1."""
 
-DEAD = 0.5
-"""Share of a layer's hidden units that are zero on every token."""
+DEAD = 0.5  # share of a layer's hidden units that are zero on every token
 
 CLIPPED = 0.5
 """Share of steps whose gradient was clipped; above it the clipping sets the rate, and not the schedule, where the
@@ -52,8 +51,7 @@ as they learned nothing else; the others end 4 % below it or more.
 STILL_FALLING = 0.05
 """Share of the fall of the loss that the last tenth of the steps brings; a run that has ended brings next to none."""
 
-FEWEST_STEPS = 50
-"""A run of fewer steps is a look at a model as it was initialised, and no rule applies."""
+FEWEST_STEPS = 50  # a run of fewer steps is a look at a model as it was initialised, and no rule applies
 
 BLOCK_KINDS = ("query", "key", "value", "attention_output", "mlp_in", "mlp_out")
 """The matrices of a block, whose gradients make up the block's."""

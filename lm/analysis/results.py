@@ -23,8 +23,7 @@ from lm.store.store import DamagedError, Store
 from lm.store.thin_curves import THIN_NAME
 from lm.store.validation import check_shape, is_number, validate_curve, validate_files
 
-HEADLINE = "nll"
-"""The quantity by which arms are judged where an experiment names no other."""
+HEADLINE = "nll"  # the quantity by which arms are judged where an experiment names no other
 
 
 @dataclass(frozen=True)

@@ -21,8 +21,7 @@ STATES: tuple[State, ...] = ("ok", "diverged", "failed", "damaged", "training", 
 """States of a run; `dropped` is the cell of a trial that was pruned, or whose other seed failed."""
 
 ENDED = ("ok", "diverged", "failed", "dropped")
-NO_EXPERIMENT = "-"
-"""Stands for the experiment and the arm of a cell that belongs to none, as `lm fit` makes them."""
+NO_EXPERIMENT = "-"  # stands for the experiment and the arm of a cell that belongs to none, as `lm fit` makes them
 
 
 @dataclass(frozen=True)
@@ -219,8 +218,7 @@ def runs_of_folder(folder: Path) -> RunIndex:
 
 # runs by name --------------------------------------------------------------------------------------------------------
 
-LISTED = 5
-"""Names that a message lists at most."""
+LISTED = 5  # names that a message lists at most
 
 
 def select_runs(

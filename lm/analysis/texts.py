@@ -10,8 +10,7 @@ from lm.config.tree import InputError
 from lm.stats.two_way import TwoWay, two_way
 from lm.store.documents import KEPT, Documents, read_documents
 
-MIN_DOCUMENTS = 20
-"""Documents, or stretches, from which on their noise can be told."""
+MIN_DOCUMENTS = 20  # documents, or stretches, from which on their noise can be told
 
 LOSS_OF = {**{name: name for name in KEPT}, "bits_per_byte": "nll"}
 """Quantities whose noise over text is known, and the loss by document that each is a multiple of.

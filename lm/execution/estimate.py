@@ -25,8 +25,7 @@ from lm.training.recorder import Recorder
 
 SECONDS_TO_MEASURE = 2.0
 
-TIMED = 8
-"""Most arms that a plan times; the others are interpolated."""
+TIMED = 8  # most arms that a plan times; the others are interpolated
 
 
 def steps_evaluated(cell: Cell, training: int, full: int) -> int:

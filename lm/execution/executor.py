@@ -199,8 +199,8 @@ class Executor(ABC):
     def default_capacity(cls, options: Mapping[str, str], cells: int, search: bool) -> int | None:
         """Return how many of these cells are trained at a time, None if this machine decides.
 
-        Raises:
-            InputError: if that cannot be known, as for a `search` whose trials would all be queued and learn from none.
+        Raises InputError if that cannot be known, as for a `search` whose trials would all be queued and learn from
+        none.
         """
         return None
 
@@ -210,11 +210,8 @@ class Executor(ABC):
         """Submit a cell that is not submitted here, without waiting for a cell or for a lock.
 
         It may wait seconds for a process to start, and calls `say` if that takes longer. A cell that is recorded
-        already ends as recorded, unless `execution` has failures trained again.
-
-        Raises:
-            RuntimeError: if `capacity` cells are submitted and have not ended.
-            InputError: if no process can be started.
+        already ends as recorded, unless `execution` has failures trained again. Raises RuntimeError if `capacity` cells
+        are submitted and have not ended, and InputError if no process can be started.
         """
         if len(self.jobs) >= self.capacity:
             raise RuntimeError(f"{name}: {self.capacity} cells are being trained, as many as may be")
@@ -225,10 +222,8 @@ class Executor(ABC):
     def poll(self, timeout: float) -> Sequence[Event]:
         """Return the events since the last call; wait at most `timeout` seconds for one.
 
-        Returns at once if no cell is submitted.
-
-        Raises:
-            InputError: if a process cannot be started again, or a record cannot be read.
+        Returns at once if no cell is submitted. Raises InputError if a process cannot be started again, or a record
+        cannot be read.
         """
         if self.jobs:
             self._listen(0.0 if self.events else timeout)
@@ -257,8 +252,7 @@ class Executor(ABC):
     def result(self, handle: Handle) -> Record | None:
         """Return the record of a cell, once for each `Ended`; None if it has no new one, whatever is in the store.
 
-        Raises:
-            KeyError: for a cell that has not ended, or whose record was returned before.
+        Raises KeyError for a cell that has not ended, or whose record was returned before.
         """
         return self.records.pop(handle)
 

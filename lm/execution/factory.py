@@ -28,8 +28,7 @@ EXECUTORS: Mapping[str, tuple[str, str]] = {
 """Module and class of each executor."""
 
 HOST_PORT = re.compile(r"[\w.-]+:[0-9]{1,5}")
-PLAIN = re.compile(r"[\w.:&|*()\[\]/+-]+")
-"""Values that go into a batch script unquoted."""
+PLAIN = re.compile(r"[\w.:&|*()\[\]/+-]+")  # values that go into a batch script unquoted
 
 
 @dataclass(frozen=True)
@@ -50,8 +49,7 @@ class ExecutorSpec:
 def parse_executor(value: object, where: str = "--executor") -> ExecutorSpec:
     """Parse the text of an executor, named `where` in messages, and check that its package is installed.
 
-    Raises:
-        InputError: if there is no such executor or option, or its package is not installed.
+    Raises InputError if there is no such executor or option, or its package is not installed.
     """
     text = value if isinstance(value, str) else ""
     name, _, rest = text.partition(":")
@@ -92,10 +90,8 @@ def parse_executor(value: object, where: str = "--executor") -> ExecutorSpec:
 def usable(value: object, loggers: Sequence[str], where: str = "--executor", of_loggers: str = "--logger") -> str:
     """Return the executor if it can train the cells, after a check that it can be reached.
 
-    `where` and `of_loggers` name the options or arguments of the executor and the loggers in messages.
-
-    Raises:
-        InputError: if there is no such executor, it cannot be reached, or it does not support loggers.
+    `where` and `of_loggers` name the options or arguments of the executor and the loggers in messages. Raises
+    InputError if there is no such executor, it cannot be reached, or it does not support loggers.
     """
     spec = parse_executor(value, where)
     if spec.name != LOCAL:

@@ -21,8 +21,7 @@ from lm.store.files import temporary_folder
 from lm.store.leases import PARENT_VARIABLE, is_of_exited_process, process_signature
 from lm.store.locks import LogLine
 
-PRELOAD = ["lm.execution.forkserver_preload"]
-"""Modules that the fork server imports once."""
+PRELOAD = ["lm.execution.forkserver_preload"]  # modules that the fork server imports once
 
 MAX_FORKSERVER_RESTARTS = 5
 """Fork servers that may end under a cell's process, or before one starts, until the cell is interrupted."""
@@ -31,23 +30,16 @@ PAUSE_SECONDS = 0.1
 """Delay before the second attempt to start a process, doubled for each further attempt. A fork server that was killed
 blocks the next one until it has ended."""
 
-PREFIX = "pymp-"
-"""Prefix of temporary folders, which is multiprocessing's."""
-
-MARK = ".lm."
-"""First part of the name of the file that records the owner of a temporary folder."""
-
-Body = Callable[..., None]
-"""Function that a process runs, with a pipe to its parent as its first argument."""
+PREFIX = "pymp-"  # prefix of temporary folders, which is multiprocessing's
+MARK = ".lm."  # first part of the name of the file that records the owner of a temporary folder
+Body = Callable[..., None]  # function that a process runs, with a pipe to its parent as its first argument
 
 
 def start_process(body: Body, arguments: tuple[Any, ...], name: str, say: LogLine) -> tuple[Any, Connection]:
     """Start a process, by a new fork server if the last one has ended; return it with the pipe to it.
 
     The body runs in it, with its end of the pipe and the arguments. `say` is called with a line if that takes long.
-
-    Raises:
-        InputError: if every fork server ends before it has started the process.
+    Raises InputError if every fork server ends before it has started the process.
     """
     context: Any = multiprocessing.get_context("forkserver")
     for attempt in range(MAX_FORKSERVER_RESTARTS):

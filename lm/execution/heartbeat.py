@@ -9,8 +9,7 @@ from lm.store.locks import ENDED, FIRST_SECONDS, STOPPED, BackoffReporter, LogLi
 QUIET_SECONDS = 60.0
 """Silence until a running process is reported; long steps, compilation and evaluation are silent too."""
 
-MAX_CHECK_INTERVAL = 10.0
-"""Seconds that the time between two checks counts at most."""
+MAX_CHECK_INTERVAL = 10.0  # seconds that the time between two checks counts at most
 
 
 class SilenceMonitor:

@@ -14,8 +14,7 @@ from lm.config.tree import InputError, require_place
 from lm.store.files import require_own
 from lm.store.validation import is_number
 
-MOST_WORKERS = 1024
-"""Largest number of processes at a time on one machine."""
+MOST_WORKERS = 1024  # largest number of processes at a time on one machine
 
 FLAGS = (
     *("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "avx512_fp16", "amx_tile", "amx_int8", "amx_bf16"),
@@ -29,14 +28,9 @@ REDUCED = {"bf16-mixed": "bf16", "bf16": "bf16", "16-mixed": "fp16", "16": "fp16
 """Reduced precisions of the trainer with float32 weights, by the name they have in messages."""
 
 ROUNDS = 5
-SECONDS = 4.0
-"""Time after which no further round is started."""
-
-SLOWER = 1.1
-"""Ratio to the time of float32 above which a precision is reported as slower."""
-
-SIZE, SIZE_CUDA = 256, 4096
-"""Size of the matrices that are timed on a processor, and on a CUDA device."""
+SECONDS = 4.0  # time after which no further round is started
+SLOWER = 1.1  # ratio to the time of float32 above which a precision is reported as slower
+SIZE, SIZE_CUDA = 256, 4096  # size of the matrices that are timed on a processor, and on a CUDA device
 
 
 def cores() -> int:

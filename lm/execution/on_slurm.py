@@ -36,29 +36,14 @@ from lm.training.process import Execution
 with contextlib.suppress(ImportError):  # `parse_executor` names the package that is missing
     import submitit
 
-READ_SECONDS = 0.5
-"""Time between two reads of the messages of jobs."""
-
-STATE_SECONDS = 20.0
-"""Time between two queries of the state of jobs."""
-
-LATE_SECONDS = 30.0
-"""Time in which a network file system shows the files of a job that has ended."""
-
-GRACE_SECONDS = 60.0
-"""Time in which a cancelled job ends before it is killed."""
-
-CLOSE_SECONDS = 10.0
-"""Time that `close` waits for jobs to end."""
-
-MOST_JOBS = 1000
-"""Jobs in one array, by SLURM's default."""
-
-MINUTES = 60
-"""Default time limit of a job. A cell that takes longer goes on in the next job."""
-
-TIMEOUTS = 10_000
-"""Number of times that a job may go on after its time limit."""
+READ_SECONDS = 0.5  # time between two reads of the messages of jobs
+STATE_SECONDS = 20.0  # time between two queries of the state of jobs
+LATE_SECONDS = 30.0  # time in which a network file system shows the files of a job that has ended
+GRACE_SECONDS = 60.0  # time in which a cancelled job ends before it is killed
+CLOSE_SECONDS = 10.0  # time that `close` waits for jobs to end
+MOST_JOBS = 1000  # jobs in one array, by SLURM's default
+MINUTES = 60  # default time limit of a job. A cell that takes longer goes on in the next job.
+TIMEOUTS = 10_000  # number of times that a job may go on after its time limit
 
 STATES = {
     *("PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED"),
@@ -66,17 +51,13 @@ STATES = {
 }
 """States of a job that goes on or will."""
 
-COMMAND_SECONDS = 60.0
-"""Time limit of a command of SLURM."""
-
-LISTEN_SECONDS = 1.0
-"""Time between two reads of the answers."""
+COMMAND_SECONDS = 60.0  # time limit of a command of SLURM
+LISTEN_SECONDS = 1.0  # time between two reads of the answers
 
 PATIENCE = 100.0
 """Seconds that a job waits for the signal after the end of its training: in a preemption, SIGTERM comes first."""
 
-ORDER, MESSAGES, ANSWERS = ".json", ".told", ".answers"
-"""Suffixes of the files of a cell in the folder of its executor."""
+ORDER, MESSAGES, ANSWERS = ".json", ".told", ".answers"  # suffixes of the files of a cell in the folder of its executor
 
 SCHEDULER = ("SLURM_", "SUBMITIT_")
 """Prefixes of variables that are hidden from the processes of a cell: Lightning would take the job for its own."""
@@ -378,8 +359,7 @@ class SlurmTask:
 def run_order(folder: Path, cell_id: str) -> str:
     """Train the cell of an order, report its messages, and return how it ended.
 
-    Raises:
-        RuntimeError: if something outside has ended the training.
+    Raises RuntimeError if something outside has ended the training.
     """
     path = folder / (cell_id + ORDER)
     order = read_json(path)

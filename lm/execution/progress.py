@@ -14,8 +14,7 @@ from lm.store.store import Store
 
 LINE_SECONDS = 30.0
 
-FEW, DRAW_SECONDS = 32, 0.5
-"""Up to FEW running cells are drawn on every report, more of them every DRAW_SECONDS."""
+FEW, DRAW_SECONDS = 32, 0.5  # up to FEW running cells are drawn on every report, more of them every DRAW_SECONDS
 
 
 def outcome_line(record: Ending | None, store: Store | None = None) -> str:

@@ -35,17 +35,10 @@ from lm.training.process import Execution
 POLL_SECONDS, ANSWER_SECONDS = 0.5, 0.05
 """Time between two exchanges with the executor, and between two while an answer is due."""
 
-PIECE = 32 * 2**20
-"""Bytes of a file that are sent at a time."""
-
-OWN = (PARTIAL_CHECKPOINT, PROGRESS)
-"""Files of a work folder that are not sent, as they belong to one attempt."""
-
-MARKS = ("last.ckpt", "outcome.json")
-"""Files whose change is a reason to send all changes."""
-
-Files = Sequence[tuple[str, Sequence[Any]]]
-"""Names of files below a folder, each with the references of its pieces."""
+PIECE = 32 * 2**20  # bytes of a file that are sent at a time
+OWN = (PARTIAL_CHECKPOINT, PROGRESS)  # files of a work folder that are not sent, as they belong to one attempt
+MARKS = ("last.ckpt", "outcome.json")  # files whose change is a reason to send all changes
+Files = Sequence[tuple[str, Sequence[Any]]]  # names of files below a folder, each with the references of its pieces
 
 Letter = tuple[int, list[Message], dict[str, bytes], list[str] | None]
 """Attempt at a cell, its messages, the files that have changed, and after the end the names of all files."""
@@ -113,8 +106,7 @@ def files_below(folder: Path, put: Callable[[bytes], Any], leave: Sequence[str] 
 def code_of(cell: Cell) -> list[tuple[str, str, bytes]]:
     """Return the user modules of a cell, sorted by name.
 
-    Raises:
-        InputError: if one has changed since the cell was planned.
+    Raises InputError if one has changed since the cell was planned.
     """
     files: dict[str, Path] = {}
     for name in dotted_classes(cell.config):
@@ -144,10 +136,8 @@ def delete_other_files(folder: Path, names: Iterable[str]) -> None:
 def train_on_node(order: Order, mailbox: Any, get: Callable[[Any], Any]) -> None:
     """Train a cell in a private folder, and exchange letters until it has ended.
 
-    `mailbox` is the handle of a `Mailbox`, and `get` returns the value of a reference.
-
-    Raises:
-        InputError: if the cell cannot be trained on this node.
+    `mailbox` is the handle of a `Mailbox`, and `get` returns the value of a reference. Raises InputError if the cell
+    cannot be trained on this node.
     """
     host = socket.gethostname()
     if order.version != __version__:

@@ -27,11 +27,8 @@ from lm.store.record import Ending
 from lm.training.cell import Cell
 from lm.training.process import Execution
 
-LISTEN_SECONDS = 1.0
-"""Longest time between two reports of progress."""
-
-LOOK_SECONDS = 2.0
-"""Time between two checks of cells that other processes train."""
+LISTEN_SECONDS = 1.0  # longest time between two reports of progress
+LOOK_SECONDS = 2.0  # time between two checks of cells that other processes train
 
 
 @dataclass(frozen=True)
@@ -159,8 +156,7 @@ def train_cells(
 ) -> int:
     """Train every cell and return how many were interrupted; one that fails does not stop the others.
 
-    Raises:
-        LostError: if the `manifest` of their experiment is removed; no further cell is started.
+    Raises LostError if the `manifest` of their experiment is removed; no further cell is started.
     """
     held = [holder for planned in cells if (holder := executor.held(planned.cell.id)) is not None]
     for who, count in by_process(held).items():
@@ -176,9 +172,8 @@ def train_cells(
 def run_cells(queue: CellQueue, executor: Executor, watcher: Watcher, execution: Execution) -> int:
     """Train cells until the queue is empty and return how many were interrupted.
 
-    Raises:
-        OSError: if a full or failing disk stops training, once no cell runs any more.
-        KeyboardInterrupt: on Ctrl-C, even if something swallowed the first one.
+    Raises OSError if a full or failing disk stops training, once no cell runs any more, and KeyboardInterrupt on
+    Ctrl-C, even if something swallowed the first one.
     """
     with deferred_interrupts():
         return Scheduler(queue, executor, watcher, execution).run()

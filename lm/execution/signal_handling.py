@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any, NoReturn
 
-INTERRUPTED = 130
-"""Exit code of a command that a signal interrupted."""
+INTERRUPTED = 130  # exit code of a command that a signal interrupted
 
 ENDING = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
 """Signals by which others than the user at the keyboard end a command."""
@@ -19,8 +18,7 @@ _pressed = [False]
 """One item: True once Ctrl-C was pressed in a block of `deferred_interrupts`. No Event, as a handler must not wait for
 its lock."""
 
-_signals: list[int] = []
-"""Signals of ENDING since a block of `ended_by_signals` began."""
+_signals: list[int] = []  # signals of ENDING since a block of `ended_by_signals` began
 
 
 @contextlib.contextmanager

@@ -49,11 +49,8 @@ class ChoicesNode(TypedDict):
 
 
 RANGE_KEYS, CHOICE_KEYS = keys(Distribution), keys(ConditionalChoice)
-MOST_POINTS = 10_000
-"""Largest grid; more points are refused as a typo."""
-
-LARGEST_WHOLE = 2**53
-"""Largest whole number up to which each is a float too: samplers draw floats."""
+MOST_POINTS = 10_000  # largest grid; more points are refused as a typo
+LARGEST_WHOLE = 2**53  # largest whole number up to which each is a float too: samplers draw floats
 
 
 @dataclass(frozen=True)
@@ -151,8 +148,7 @@ class Space:
     def grid(self) -> list[dict[str, Any]]:
         """Return all points as values by name; options only where their choice is made.
 
-        Raises:
-            InputError: if there are too many.
+        Raises InputError if there are too many.
         """
         if self.points() > MOST_POINTS:
             raise InputError(f"space: a grid of {self.points():,} points, expected {MOST_POINTS:,} at most")

@@ -45,8 +45,7 @@ OPTIONS: dict[str, tuple[Any, ...]] = {
 }
 """Domains of options: both ends of a range of numbers, or the words."""
 
-MOST_CELLS = 100_000
-"""Largest number of cells of a search; more are refused as a typo."""
+MOST_CELLS = 100_000  # largest number of cells of a search; more are refused as a typo
 
 PRUNERS: dict[str, tuple[str, ...]] = {
     "median": ("n_startup_trials", "n_warmup_steps", "interval_steps", "n_min_trials"),
@@ -126,8 +125,7 @@ class SweepSpec:
 def load_sweep(path: Path, settings: Mapping[str, Any], trials: int | None = None) -> SweepSpec:
     """Read a sweep file, or a shipped one by its name, with dotted changes to its base and another number of trials.
 
-    Raises:
-        InputError: for a wrong key or value, with the nearest right one.
+    Raises InputError for a wrong key or value, with the nearest right one.
     """
     path = resolve_file(path, "sweep")
     add_module_folder(path.parent)

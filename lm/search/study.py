@@ -26,8 +26,7 @@ from lm.store.locks import to_stderr
 FINISHED_STATES = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL)
 """States of a trial that count against the budget."""
 
-MAX_RESUMES = 3
-"""Times that a trial of a dead process is resumed before it counts as failed."""
+MAX_RESUMES = 3  # times that a trial of a dead process is resumed before it counts as failed
 
 DEFINITION, METHODS, REASON, CELLS, RESUMES = "definition", "methods", "reason", "cells", "taken_up"
 HOLDER, SECONDS = "holder", "seconds"
@@ -52,10 +51,7 @@ def sampler(spec: SweepSpec, done: int, parallel: bool, slot: int = 0) -> optuna
         "gp": ("GPSampler", silent),
         "cmaes": ("CmaEsSampler", silent),
         "nsga2": ("NSGAIISampler", {"population_size": max(4, min(50, spec.trials // 4))}),
-        "qmc": (
-            "QMCSampler",
-            {"scramble": True, **silent, "warn_asynchronous_seeding": False},
-        ),
+        "qmc": ("QMCSampler", {"scramble": True, **silent, "warn_asynchronous_seeding": False}),
         "random": ("RandomSampler", {}),
         "grid": ("RandomSampler", {}),  # a grid is enumerated by us
     }
@@ -117,9 +113,7 @@ def open_study(spec: SweepSpec, folder: Path, settings: dict[str, Any], parallel
     """Open or create the study of a sweep, to work on beside other processes, several trials at a time if `parallel`.
 
     `folder` holds the report, and the journal unless the sweep names another storage; `settings` are the trainer's.
-
-    Raises:
-        InputError: if it cannot be read, or has trials of another search.
+    Raises InputError if it cannot be read, or has trials of another search.
     """
     _quiet()
     path = journal(spec, folder)

@@ -41,14 +41,9 @@ from lm.training.process import Execution
 from lm.training.run import RunConfig
 from lm.training.strategies import check_strategy
 
-BEST = "best.yaml"
-"""File in the folder of a search with the configuration of its best trial."""
-
-SAVED_SECONDS = 5.0
-"""Shortest time between two writes of `study.json` during a search."""
-
-NUM_DRAWS = 20
-"""Draws of the other dimensions with which a value that does not fit the base is built."""
+BEST = "best.yaml"  # file in the folder of a search with the configuration of its best trial
+SAVED_SECONDS = 5.0  # shortest time between two writes of `study.json` during a search
+NUM_DRAWS = 20  # draws of the other dimensions with which a value that does not fit the base is built
 
 
 @dataclass(frozen=True)
@@ -113,10 +108,8 @@ def check_search(spec: SweepSpec, folder: Path) -> None:
 def check_space(space: Space, tree: Tree) -> None:
     """Check that every choice and both ends of every range can be trained.
 
-    A value that cannot be built with the other values of the base is tried with others drawn from the space.
-
-    Raises:
-        InputError: naming the path.
+    A value that cannot be built with the other values of the base is tried with others drawn from the space. Raises
+    InputError, naming the path.
     """
     resolve(tree, RunConfig)
     examples = space.examples()

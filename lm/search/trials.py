@@ -25,11 +25,8 @@ from lm.training.cell import Cell, check, with_seed
 OUTCOMES = {TrialState.COMPLETE: "complete", TrialState.PRUNED: "pruned", TrialState.FAIL: "failed"}
 
 
-REST_SECONDS = 2.0
-"""Delay before another look for a trial when there was none to start."""
-
-Say = Callable[[str, str, int], None]
-"""Called for cells that need no training: name, outcome and number of cells."""
+REST_SECONDS = 2.0  # delay before another look for a trial when there was none to start
+Say = Callable[[str, str, int], None]  # called for cells that need no training: name, outcome and number of cells
 
 
 @dataclass

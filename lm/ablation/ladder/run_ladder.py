@@ -23,8 +23,7 @@ from lm.report.write import write_report
 from lm.stats.scaling import MIN_RUNGS
 from lm.store.store import Store
 
-MIN_SEEDS = 2
-"""Seeds of a rung; one alone has no estimate of the noise, and no interval."""
+MIN_SEEDS = 2  # seeds of a rung; one alone has no estimate of the noise, and no interval
 
 COLUMNS = ("rung", "parameters", "tokens", "steps", "FLOPs a cell", "seeds", "cells", "done", "time")
 

@@ -244,8 +244,7 @@ UNCHECKED = (
     "FLOPs, parameters), code, packages and devices, and the health of the runs. Verdicts take the file at its word."
 )
 
-UNEQUAL_SPREADS = 2.0
-"""Ratio of spreads of two groups beyond which no test holds where noise is skewed."""
+UNEQUAL_SPREADS = 2.0  # ratio of spreads of two groups beyond which no test holds where noise is skewed
 
 
 def compare_runs(runs: Runs) -> pd.DataFrame:

@@ -13,11 +13,8 @@ from lm.config.tree import InputError, nearest, require_regular
 from lm.stats.verdicts import Better
 from lm.store.files import read_csv_rows
 
-Row = dict[str, str]
-"""Fields of a run: text by column, without empty ones."""
-
-MOST_NAMED = 20
-"""Columns that an error lists."""
+Row = dict[str, str]  # fields of a run: text by column, without empty ones
+MOST_NAMED = 20  # columns that an error lists
 
 
 @dataclass(frozen=True)
@@ -133,14 +130,9 @@ def filter_rows(table: Table, conditions: Sequence[tuple[str, str]]) -> Table:
 
 # files ---------------------------------------------------------------------------------------------------------------
 
-LONGEST = 200_000_000
-"""Bytes of a file."""
-
-LONG = ("metric", "value")
-"""Columns by which a table has a row for each quantity, as `cells.csv` has."""
-
-OF_QUANTITY = (*LONG, "label", "unit", "better")
-"""Columns of such a table that say nothing of the run."""
+LONGEST = 200_000_000  # bytes of a file
+LONG = ("metric", "value")  # columns by which a table has a row for each quantity, as `cells.csv` has
+OF_QUANTITY = (*LONG, "label", "unit", "better")  # columns of such a table that say nothing of the run
 
 PREFIXES = ("params.", "metrics.", "tags.", "config.", "summary.", "params_", "user_attrs_", "values_", "")
 """Prefixes of exports before the names of parameters and measurements."""

@@ -15,11 +15,8 @@ from lm.config.plain import shown
 from lm.config.tree import InputError
 from lm.stats.verdicts import Better
 
-INFINITE = 1.7976931348623157e308
-"""Value of MLflow's database for infinity."""
-
-META = "meta.yaml"
-"""File of each run and experiment in MLflow's folder."""
+INFINITE = 1.7976931348623157e308  # value of MLflow's database for infinity
+META = "meta.yaml"  # file of each run and experiment in MLflow's folder
 
 
 def _require(package: str, what: str, path: Path) -> None:
