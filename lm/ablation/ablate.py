@@ -177,10 +177,7 @@ def settled_arms(results: Records, looks: tuple[int, ...], confirmatory: list[st
 
 
 def train_missing(plan: Plan, store: Store, options: RunOptions, manifest: Path) -> int:
-    """Train the cells of a plan that are missing; return the number of interrupted cells.
-
-    Raises LostError where the `manifest`, that of the experiment or the ladder, is removed.
-    """
+    """Train the missing cells; return how many were interrupted. Raises LostError where the `manifest` is removed."""
     finished = read_finished(plan, store)
     missing = to_train(plan, finished.statuses, options.retry_failed)
     workers = _num_workers(missing, options)

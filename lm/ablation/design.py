@@ -20,8 +20,7 @@ FULL = "full"
 MAX_ARMS = 1024  # arms of a design; more are a mistake
 MAX_FACTORS = 16  # factors of a fraction; the number of aliases grows as a power of 2 with theirs
 
-Levels = dict[str, dict[str, dict[str, Any]]]
-"""For each factor its levels, each with dotted paths and what to put there."""
+Levels = dict[str, dict[str, dict[str, Any]]]  # for each factor its levels, each with dotted paths and values
 
 
 class DesignNode(TypedDict, total=False):

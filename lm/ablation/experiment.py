@@ -41,23 +41,19 @@ from lm.config.tree import InputError, Tree, load_yaml, nearest, override, path_
 from lm.stats.tests import ALPHA, seeds_needed, smallest_p
 from lm.store.metrics import AT_LENGTH, AVERAGED, METRICS, VALIDATION_METRICS, nearest_metric, parse_average
 
-COSTS = ("parameters", "flops_per_token", "tokens", "steps", "train_seconds")
-"""Costs in which arms may differ besides what they are meant to compare."""
+COSTS = ("parameters", "flops_per_token", "tokens", "steps", "train_seconds")  # in which arms may differ otherwise
 
 AXES = ("scientific", "nuisance", "fixed")
-
-EQUAL_KINDS = ("steps", "tokens", "flops", "seconds")
-"""Costs that can be held equal: arms train for as many steps as those of their baseline pay for."""
+EQUAL_KINDS = ("steps", "tokens", "flops", "seconds")  # costs that can be held equal, by the steps of an arm
 
 GENERALISE = ("text", "seeds")  # scopes of the headline's interval: other text and other seeds, or other seeds alone
 MAX_DIGITS = 9  # digits of a length in tokens
-
+# a quantity of the table, one at a length, or the mean of one over the last validations
 Quantity = (
     Annotated[str, Also(enum=list(METRICS))]
     | Annotated[str, Also(pattern=f"^({'|'.join(AT_LENGTH)})@[0-9]{{1,{MAX_DIGITS}}}$")]
     | Annotated[str, Also(pattern=f"^{AVERAGED}$")]
 )
-"""A quantity of the table, one at a length, or the mean of one over the last validations."""
 
 
 class Tier(TypedDict, total=False):

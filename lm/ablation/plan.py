@@ -129,10 +129,7 @@ def untimed(cell: Cell) -> float:
 
 
 def make_plan(experiment: Experiment, seconds: Callable[[Cell], float] = untimed) -> Plan:
-    """Resolve, build and check every cell before any is trained. Raises InputError naming the arm.
-
-    Where seconds are to be held equal, `seconds` returns those of a step of a cell.
-    """
+    """Check every cell before any is trained, with `seconds` of a step of a cell. Raises InputError naming the arm."""
     arms = {name: _check_arm(experiment, name, changes) for name, changes in experiment.arms.items()}
     steps = equal_steps(arms, experiment.baseline, experiment.inference.equal, seconds)
     for name, cell in arms.items():
@@ -172,10 +169,7 @@ def _check_arm(experiment: Experiment, name: str, changes: dict[str, Any]) -> Ce
 def equal_steps(
     cells: Mapping[str, Cell], baseline: str, kind: str, seconds: Callable[[Cell], float]
 ) -> dict[str, int]:
-    """Return the optimiser steps for each arm with which all cost as much as the baseline.
-
-    Raises InputError for an arm that sets its steps itself.
-    """
+    """Return the steps with which each arm costs as much as the baseline. Raises InputError if one sets its own."""
     steps = {arm: cell.config["trainer"]["max_steps"] for arm, cell in cells.items()}
     if kind == "steps":
         return steps
@@ -226,10 +220,7 @@ def stored_command(command: Sequence[str]) -> list[str] | None:
 
 
 def write_manifest(plan: Plan, store: Store, command: Sequence[str] = ()) -> Path:
-    """Write `experiment.json`, which holds what a report needs beside the records; return the report's folder.
-
-    The `command` is that of `lm`, as a list of arguments.
-    """
+    """Write `experiment.json` for the report, with the arguments of `lm`; return the report's folder."""
     experiment, inference, path = plan.experiment, plan.experiment.inference, plan.manifest(store)
     looks, previous = inference.looks, None
     with contextlib.suppress(InputError):  # there is none, or it is damaged and will be replaced
@@ -300,10 +291,7 @@ class FinishedCells:
 
 
 def read_finished(plan: Plan, store: Store) -> FinishedCells:
-    """Read the record of each finished cell of a plan once, though there may be thousands.
-
-    Raises InputError where a record is damaged, or a newer version wrote it.
-    """
+    """Read the record of each finished cell of a plan once. Raises InputError for a damaged or newer record."""
     statuses, other_code, own_git = dict[str, str](), dict[str, str](), functools.cache(git_state)
     for planned in plan.distinct:
         cell = planned.cell.id

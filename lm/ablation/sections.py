@@ -131,10 +131,7 @@ class Grid:
 
 
 def read_grid(value: Any, metric: str, confirmation: Sequence[int], path: str) -> Grid:
-    """Read the `lr_curve` section of an experiment whose arms are judged by `metric`, on the seeds of `confirmation`.
-
-    Raises InputError naming the path.
-    """
+    """Read the `lr_curve` section of an experiment judged by `metric` on `confirmation` seeds. Raises InputError."""
     tree = read_section(value, CurveNode, path, "a mapping with rates", "expected a list, or {low, high, n}")
     seeds = _read_selection_seeds(tree, CURVE_SEEDS, metric, confirmation, path)
     path, rates = f"{path}.rates", tree["rates"]
@@ -206,10 +203,7 @@ class Tuning:
 
 
 def read_tuning(value: Any, metric: str, confirmation: Sequence[int], path: str) -> Tuning:
-    """Read the `tune` section of an experiment whose arms are judged by `metric`, on the seeds of `confirmation`.
-
-    Raises InputError naming the path.
-    """
+    """Read the `tune` section of an experiment judged by `metric` on `confirmation` seeds. Raises InputError."""
     missing = "tuning needs a space and a number of trials for each arm"
     tree = read_section(value, TuningNode, path, "a mapping with space and trials", missing)
     if parse_average(metric) is not None:
@@ -299,6 +293,7 @@ class LadderSpec:
     settings: dict[str, Any]
 
 
+# keys that an experiment with a ladder cannot have, and why
 EXCLUDED = {
     "tiers": "the rungs of a ladder are its sizes; give another size a file of its own",
     "tune": "every rung would have rates of its own; tune the smallest rung in an experiment, and carry them up",
@@ -306,7 +301,6 @@ EXCLUDED = {
     "data_seeds": "the variance of a run is that of one size; vary seed and order apart in an experiment of one rung",
     "claims": "a claim is answered by one experiment's results, and a ladder has those of several",
 }
-"""Keys that an experiment with a ladder cannot have, and why."""
 
 
 def read_ladder(

@@ -5,15 +5,12 @@ from typing import Any
 
 from lm.store.validation import value_at
 
+# optimisers whose updates ignore the scale of the gradient, and whose weight decay is no part of the gradient
 DECAYS_APART = frozenset(("AdamW", "Adafactor", "MuonAdamW"))
-"""Optimisers whose updates ignore the scale of the gradient, and whose weight decay is no part of the gradient."""
-
+# Optimisers whose updates ignore the scale of the gradient, unless weight decay is added to the gradient. RAdam
+# ignores it from its sixth update on. Adadelta is not among them: its eps of 1e-6 is added to a mean square of about
+# that size.
 DECAYS_IN_GRADIENT = frozenset(("Adam", "NAdam", "RAdam", "Adamax", "Adagrad", "RMSprop"))
-"""Optimisers whose updates ignore the scale of the gradient, unless weight decay is added to the gradient.
-
-RAdam ignores it from its sixth update on. Adadelta is not among them: its eps of 1e-6 is added to a mean square of
-about that size.
-"""
 
 
 def ignores_gradient_scale(name: str, options: Mapping[str, Any]) -> bool:

@@ -14,8 +14,8 @@ from lm.store.validation import is_number
 ABBREVIATED = 12  # digits of a commit or a hash that are shown
 OWN_CODE = "code of "  # prefix of the provenance field of a user's own class; arms may differ in it
 
+# the circumstances that this package's code is: the commit of its checkout, and a hash of the code that computes
 COMMIT, SOURCE = "commit", "source of lm"
-"""The circumstances that this package's code is: the commit of its checkout, and a hash of the code that computes."""
 
 HARMLESS = ("threads",)  # circumstances that change how long a run takes and not what it learns
 
@@ -111,8 +111,7 @@ def format_provenance(record: Record) -> str:
 
 Pairs = dict[str, tuple[Any, Any]]  # values of both sides by name, None for nothing
 
-TEXT = ("fingerprint", "tokenizer", "vocabulary", "documents", "tokens", "bytes")
-"""Fields of a record's data that are compared."""
+TEXT = ("fingerprint", "tokenizer", "vocabulary", "documents", "tokens", "bytes")  # fields compared
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,8 @@ from lm.store.metrics import describe
 
 LOST = ("diverged", "failed", "damaged")  # statuses of cells that enter no mean
 
+# texts of the health column for an arm without faults: with finished runs, with lost ones only, with none
 HEALTHY, NONE_ENDED, NO_RUN = "healthy", "no run ended well", "no run yet"
-"""Texts of the health column for an arm without faults: with finished runs, with lost ones only, with none."""
 
 NOT_COMPARABLE = "not comparable"  # beginning of the text in place of a withheld verdict
 
@@ -138,6 +138,7 @@ def _judged(results: Records, noises: Mapping[tuple[str, str], TwoWay]) -> dict[
     return judged
 
 
+# fields of a comparison that are not written as columns of table.csv
 HIDDEN_FIELDS = (
     "differences",
     "better",
@@ -147,7 +148,6 @@ HIDDEN_FIELDS = (
     "detectable_floor",
     "p_equivalent_both",
 )
-"""Fields of a comparison that are not written as columns of table.csv."""
 
 
 def columns_of(comparison: Comparison) -> dict[str, Any]:

@@ -135,10 +135,7 @@ def _effect(
     term: tuple[str, ...],
     levels: Mapping[str, Any],
 ) -> FactorEffect:
-    """Summarise one term: its contrast if it has one column, its means for a factor of more levels.
-
-    F and p are of type II: given all other terms that do not contain it.
-    """
+    """Summarise one term, by its contrast or a factor's means; F and p are of type II, given terms without it."""
     coefficients = np.asarray(fitted.params)[places[term]]
     columns, freedom = len(coefficients), int(fitted.df_resid)
     others = np.ones(design.shape[1], dtype=bool)

@@ -91,10 +91,7 @@ class Waiting:
 
 @dataclass(frozen=True)
 class Ended:
-    """The cell has ended after `step`; this is the last event of its handle.
-
-    `broken` is the error of the disk that stopped it, and would stop the next cell too.
-    """
+    """The cell has ended after `step`, its last event; `broken` is the error of the disk that stopped it, if any."""
 
     handle: Handle
     outcome: Outcome
@@ -108,16 +105,12 @@ Event = Started | Progress | Validation | Waiting | Ended
 # the protocol --------------------------------------------------------------------------------------------------------
 
 
-ATTEMPTS = 2
-"""Attempts at a cell whose process or machine is lost, each from the last checkpoint, until it counts as failed."""
-
-CANCEL = "cancel"
-"""Answer that asks what trains a cell to end it; others are those to a validation, whether the cell goes on."""
-
+ATTEMPTS = 2  # attempts at a cell whose process or machine is lost, each from the last checkpoint, until it has failed
+CANCEL = "cancel"  # answer that asks what trains a cell to end it; others say whether a cell goes on after a validation
+# message of what trains a cell, as JSON values: `started`; `progress` with step, steps and loss; `validation` with
+# step and measured values; `waiting` with a line; from another machine `ended` with outcome, last step and disk error
+# (number, text and file, or None)
 Message = Sequence[Any]
-"""Message of what trains a cell, as JSON values: `started`; `progress` with step, steps and loss; `validation` with
-step and measured values; `waiting` with a line; from another machine `ended` with outcome, last step and disk error
-(number, text and file, or None)."""
 
 
 @dataclass(eq=False)
@@ -231,19 +224,13 @@ class Executor(ABC):
         return events
 
     def cancel(self, handle: Handle) -> None:
-        """Ask a cell to end, without waiting: it ends as interrupted, or as it was about to end.
-
-        A cell that has ended is left alone. One that does not react is killed.
-        """
+        """Ask a cell to end, without waiting: it ends as interrupted, or as it was about to end, or is killed."""
         if (job := self.jobs.get(handle)) is not None and job.cancelled is None:
             job.cancelled = time.monotonic()
             self._send(job, CANCEL)
 
     def held(self, cell: str) -> Holder | str | None:
-        """Return the process that trains a cell, None if the cell can be submitted.
-
-        Call it periodically: a holder without a heartbeat from one call to the next loses the cell.
-        """
+        """Return the process that trains a cell, if any; call it periodically, as it watches heartbeats."""
         holder = self.store.watched(cell, self.watches.setdefault(cell, LeaseMonitor()))
         if holder is None:
             del self.watches[cell]

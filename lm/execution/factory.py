@@ -20,12 +20,12 @@ if TYPE_CHECKING:  # it imports torch
     from lm.execution.executor import Executor
 
 LOCAL = "local"
+# module and class of each executor
 EXECUTORS: Mapping[str, tuple[str, str]] = {
     LOCAL: ("lm.execution.local", "Local"),
     "ray": ("lm.execution.on_ray", "Ray"),
     "slurm": ("lm.execution.on_slurm", "Slurm"),
 }
-"""Module and class of each executor."""
 
 HOST_PORT = re.compile(r"[\w.-]+:[0-9]{1,5}")
 PLAIN = re.compile(r"[\w.:&|*()\[\]/+-]+")  # values that go into a batch script unquoted
@@ -47,10 +47,7 @@ class ExecutorSpec:
 
 
 def parse_executor(value: object, where: str = "--executor") -> ExecutorSpec:
-    """Parse the text of an executor, named `where` in messages, and check that its package is installed.
-
-    Raises InputError if there is no such executor or option, or its package is not installed.
-    """
+    """Parse the text of an executor, with `where` for messages. Raises InputError if it or its package is missing."""
     text = value if isinstance(value, str) else ""
     name, _, rest = text.partition(":")
     if name not in EXECUTORS:

@@ -6,8 +6,7 @@ from collections.abc import Callable
 
 from lm.store.locks import ENDED, FIRST_SECONDS, STOPPED, BackoffReporter, LogLine, cpu_seconds, process_status
 
-QUIET_SECONDS = 60.0
-"""Silence until a running process is reported; long steps, compilation and evaluation are silent too."""
+QUIET_SECONDS = 60.0  # silence until a running process is reported; long steps and compilation are silent too
 
 MAX_CHECK_INTERVAL = 10.0  # seconds that the time between two checks counts at most
 
@@ -38,10 +37,7 @@ class SilenceMonitor:
         self.used, self.silent = self.busy(self.pid), 0.0
 
     def seconds_silent(self) -> float:
-        """Return the seconds since the last message.
-
-        An interval between two calls counts at most `MAX_CHECK_INTERVAL`: this process may have been stopped itself.
-        """
+        """Return the seconds since the last message; this process may have been stopped for a part of them."""
         now = self.clock()
         self.silent += min(now - self.last_check, MAX_CHECK_INTERVAL)
         self.last_check = now

@@ -16,16 +16,15 @@ from lm.store.validation import is_number
 
 MOST_WORKERS = 1024  # largest number of processes at a time on one machine
 
+# flags of a processor on which the speed of matrix products depends
 FLAGS = (
     *("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "avx512_fp16", "amx_tile", "amx_int8", "amx_bf16"),
     *("asimd", "sve", "sve2", "bf16", "i8mm", "sme"),
 )
-"""Flags of a processor on which the speed of matrix products depends."""
 
 PLAIN = "32-true"
-
+# reduced precisions of the trainer with float32 weights, by the name they have in messages
 REDUCED = {"bf16-mixed": "bf16", "bf16": "bf16", "16-mixed": "fp16", "16": "fp16"}
-"""Reduced precisions of the trainer with float32 weights, by the name they have in messages."""
 
 ROUNDS = 5
 SECONDS = 4.0  # time after which no further round is started
@@ -140,10 +139,7 @@ def slower(name: str, ratio: float) -> str:
 
 
 def measure_products(clock: Callable[[], float] = time.perf_counter) -> dict[str, float]:
-    """Return the time of a matrix product in each reduced precision over that in float32.
-
-    Timed on the first CUDA device, or else on the processor.
-    """
+    """Return the time of a matrix product on the device in each reduced precision over that in float32."""
     import torch
 
     cuda = torch.cuda.is_available()

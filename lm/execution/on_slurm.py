@@ -45,22 +45,18 @@ MOST_JOBS = 1000  # jobs in one array, by SLURM's default
 MINUTES = 60  # default time limit of a job. A cell that takes longer goes on in the next job.
 TIMEOUTS = 10_000  # number of times that a job may go on after its time limit
 
+# states of a job that goes on or will
 STATES = {
     *("PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED"),
     *("RESIZING", "SIGNALING", "STOPPED", "STAGE_OUT", "RESV_DEL_HOLD", "SPECIAL_EXIT"),
 }
-"""States of a job that goes on or will."""
 
 COMMAND_SECONDS = 60.0  # time limit of a command of SLURM
 LISTEN_SECONDS = 1.0  # time between two reads of the answers
-
-PATIENCE = 100.0
-"""Seconds that a job waits for the signal after the end of its training: in a preemption, SIGTERM comes first."""
+PATIENCE = 100.0  # seconds that a job waits for the signal after its training: at a preemption, SIGTERM comes first
 
 ORDER, MESSAGES, ANSWERS = ".json", ".told", ".answers"  # suffixes of the files of a cell in the folder of its executor
-
-SCHEDULER = ("SLURM_", "SUBMITIT_")
-"""Prefixes of variables that are hidden from the processes of a cell: Lightning would take the job for its own."""
+SCHEDULER = ("SLURM_", "SUBMITIT_")  # prefixes of variables hidden from a cell's processes: Lightning would use them
 
 TIME = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", re.ASCII)
 SBATCH = "as sbatch takes it"
@@ -357,10 +353,7 @@ class SlurmTask:
 
 
 def run_order(folder: Path, cell_id: str) -> str:
-    """Train the cell of an order, report its messages, and return how it ended.
-
-    Raises RuntimeError if something outside has ended the training.
-    """
+    """Train the cell of an order, and return how it ended. Raises RuntimeError if something outside has ended it."""
     path = folder / (cell_id + ORDER)
     order = read_json(path)
     sys.path += [entry for entry in order["path"] if entry not in sys.path]

@@ -69,10 +69,7 @@ class CellQueue:
         return True
 
     def ended(self, planned: Planned, record: Ending | None) -> None:
-        """Take the record of a cell that has ended.
-
-        Its status is `pruned` if it was stopped; the record is None if it was interrupted.
-        """
+        """Take the record of a cell that has ended, `pruned` if it was stopped; None if it was interrupted."""
 
 
 class StaticQueue(CellQueue):
@@ -154,10 +151,7 @@ class Watcher:
 def train_cells(
     cells: Sequence[Planned], executor: Executor, watcher: Watcher, execution: Execution, manifest: Path | None = None
 ) -> int:
-    """Train every cell and return how many were interrupted; one that fails does not stop the others.
-
-    Raises LostError if the `manifest` of their experiment is removed; no further cell is started.
-    """
+    """Train every cell; return how many were interrupted. Raises LostError if their `manifest` is removed."""
     held = [holder for planned in cells if (holder := executor.held(planned.cell.id)) is not None]
     for who, count in by_process(held).items():
         are = "cell is" if count == len(cells) == 1 else "is" if count == 1 else "are"

@@ -11,12 +11,11 @@ from typing import Any, NoReturn
 
 INTERRUPTED = 130  # exit code of a command that a signal interrupted
 
+# signals by which others than the user at the keyboard end a command
 ENDING = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
-"""Signals by which others than the user at the keyboard end a command."""
-
+# One item: True once Ctrl-C was pressed in a block of `deferred_interrupts`. No Event, as a handler must not wait for
+# its lock.
 _pressed = [False]
-"""One item: True once Ctrl-C was pressed in a block of `deferred_interrupts`. No Event, as a handler must not wait for
-its lock."""
 
 _signals: list[int] = []  # signals of ENDING since a block of `ended_by_signals` began
 
@@ -110,10 +109,7 @@ def ignore() -> None:
 
 
 def cause() -> str:
-    """Return what interrupted the command last: `interrupted`, or the signal that ended it.
-
-    Earlier signals are forgotten.
-    """
+    """Return what interrupted the command last, `interrupted` or the signal that ended it, and forget the rest."""
     numbers, _signals[:] = list(_signals), []
     return f"ended by {signal.Signals(numbers[-1]).name}" if numbers else "interrupted"
 

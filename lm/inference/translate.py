@@ -39,10 +39,7 @@ def load(folder: Path) -> tuple[EncoderDecoder, PairData]:
 def translate_lines(
     model: EncoderDecoder, data: PairData, lines: Sequence[str], beam: int = 4, alpha: float = 0.6
 ) -> list[str]:
-    """Return the likeliest target of each line by beam search, with progress on stderr.
-
-    Sources longer than the context are truncated.
-    """
+    """Return the likeliest target of each line by beam search, with progress on stderr; long sources are truncated."""
     ids = encode_lines(data.tokens.tokenizer, lines)
     ends = Ends(data.tokens.begin, data.tokens.end, data.context)
     order = sorted(range(len(lines)), key=lambda index: len(ids[index]))
@@ -60,10 +57,7 @@ def translate_lines(
 
 
 def bleu(hypotheses: Sequence[str], references: Sequence[str]) -> dict[str, Any]:
-    """Return corpus BLEU of plain text by sacrebleu, tokenised as 13a, with its signature.
-
-    Post 2018, https://aclanthology.org/W18-6319
-    """
+    """Return corpus BLEU by sacrebleu, tokenised as 13a, with its signature (https://aclanthology.org/W18-6319)."""
     try:
         from sacrebleu.metrics.bleu import BLEU
     except ImportError:

@@ -41,10 +41,7 @@ def full_tensor(tensor: Tensor) -> Tensor:
 
 
 def gradient_norm(parameters: Iterable[nn.Parameter], order: float = 2.0) -> Tensor:
-    """Compute a norm of all gradients together, a scalar tensor; zero where there are none.
-
-    Of order infinity it is the largest absolute entry.
-    """
+    """Compute a norm of all gradients together, of order infinity the largest absolute entry; zero without any."""
     by_layout: dict[Any, list[Tensor]] = {}  # of DTensors
     for gradient in [p.grad for p in parameters if p.grad is not None]:
         layout = getattr(gradient, "device_mesh", None), getattr(gradient, "placements", None)
@@ -79,10 +76,7 @@ def _local_shards(parameters: Sequence[nn.Parameter]) -> list[nn.Parameter]:
 
 
 def parameters_by_part(model: nn.Module) -> dict[str, list[nn.Parameter]]:
-    """Group the trainable parameters by child of `model`; each member of a ModuleList is a part of its own.
-
-    A parameter that two parts share belongs to the first.
-    """
+    """Group trainable parameters by child, or member of a ModuleList; a shared one belongs to the first part."""
     lists = {name for name, child in model.named_children() if isinstance(child, nn.ModuleList)}
     by_part: dict[str, list[nn.Parameter]] = {}
     for name, parameter in model.named_parameters():  # each once, and none of the model itself

@@ -13,8 +13,7 @@ from lm.config.tree import InputError, canonical, is_component, join, nearest
 if TYPE_CHECKING:  # a plan draws nothing
     from optuna.trial import BaseTrial
 
-SpacePaths = Annotated[dict[str, Any], ref("Space")]
-"""Dotted paths of a configuration, each with the distribution of its values."""
+SpacePaths = Annotated[dict[str, Any], ref("Space")]  # paths of a configuration with their distributions
 
 
 class Distribution(TypedDict, total=False):
@@ -146,10 +145,7 @@ class Space:
         return math.prod(dimension.values.count(dimension.path) for dimension in self.dimensions)
 
     def grid(self) -> list[dict[str, Any]]:
-        """Return all points as values by name; options only where their choice is made.
-
-        Raises InputError if there are too many.
-        """
+        """Return all points by name, options only where their choice is made. Raises InputError for too many."""
         if self.points() > MOST_POINTS:
             raise InputError(f"space: a grid of {self.points():,} points, expected {MOST_POINTS:,} at most")
         points: list[dict[str, Any]] = [{}]

@@ -20,13 +20,10 @@ from lm.config.tree import InputError, nearest, require_place
 from lm.search.spec import SweepSpec
 from lm.store.redaction import redacted
 
-STORAGE_ERRORS = (StorageInternalError, SQLAlchemyError, OSError)
-"""Errors of a storage that does not answer, and may later."""
+STORAGE_ERRORS = (StorageInternalError, SQLAlchemyError, OSError)  # of a storage that may answer later
 
 WAIT_SECONDS = 120.0  # time limit of the retries
-
-DAMAGED = ("database disk image is malformed", "file is not a database")
-"""Messages of SQLite about a file that no retry mends."""
+DAMAGED = ("database disk image is malformed", "file is not a database")  # SQLite's, of a file no retry mends
 
 TRY_SECONDS = 1.0  # delay between two attempts
 

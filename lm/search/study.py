@@ -23,15 +23,14 @@ from lm.search.storage import RetryingStorage, describe_location, journal, open_
 from lm.search.workers import DbLeases, FileLeases, StudyWorkers
 from lm.store.locks import to_stderr
 
-FINISHED_STATES = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL)
-"""States of a trial that count against the budget."""
+FINISHED_STATES = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL)  # count against the budget
 
 MAX_RESUMES = 3  # times that a trial of a dead process is resumed before it counts as failed
 
 DEFINITION, METHODS, REASON, CELLS, RESUMES = "definition", "methods", "reason", "cells", "taken_up"
+# Names of the attributes of a study and its trials. SECONDS is the duration of a trial by the monotonic clock of the
+# process that ended it.
 HOLDER, SECONDS = "holder", "seconds"
-"""Names of the attributes of a study and its trials. SECONDS is the duration of a trial by the monotonic clock of the
-process that ended it."""
 
 # samplers and pruners ------------------------------------------------------------------------------------------------
 

@@ -185,10 +185,7 @@ class Search:
         return _token(trial) in self.workers.tokens
 
     def judge(self, planned: Planned, step: int, measured: Mapping[str, float]) -> bool:
-        """Report a validation to the pruner; return True if the cell goes on.
-
-        With several seeds, the first decides for all.
-        """
+        """Report a validation of the first seed, which decides for all, to the pruner; return True to go on."""
         open_trial = self.open[planned.arm]
         objectives = list(self.spec.objectives)
         value = measured.get(objectives[0])

@@ -27,6 +27,7 @@ from lm.store import locks
 from lm.store.leases import Holder, Lease, LeaseMonitor, LeaseState, read_lease, try_acquire
 from lm.store.locks import UNKNOWN_HOLDER, BackoffReporter
 
+# table with one row per lease: the number counts its acquisitions, the content names its holder
 TABLE = Table(
     "lm_leases",
     MetaData(),
@@ -34,7 +35,6 @@ TABLE = Table(
     Column("number", Integer, nullable=False),
     Column("content", Text, nullable=False),
 )
-"""Table with one row per lease: the number counts its acquisitions, the content names its holder."""
 
 
 AGAIN_SECONDS = 1.0  # delay between two attempts to release a lease whose database does not answer

@@ -102,10 +102,7 @@ SEED = "\0seed\0"  # placeholder for a seed
 
 
 def seeded(cell: Cell, seeds: Sequence[int]) -> list[Cell]:
-    """Return the cell with each of these seeds.
-
-    The hashed content differs in the seed alone, so that it is serialised once.
-    """
+    """Return the cell with each of these seeds; the hashed content differs in the seed alone, and is written once."""
     configs = [{**cell.config, "seed": seed} for seed in seeds]
     parts = canonical(_identified({**cell.config, "seed": SEED}, cell.facts)).split(canonical(SEED))
     if cell.config.get("data_seed") is not None or len(parts) != 2:  # one of the seeds, or a text that holds SEED
@@ -273,10 +270,7 @@ class Sizes:
 
 
 def _model_sizes(config: Tree, facts: TextStats, run: RunConfig, data: Data) -> tuple[int, float | None]:
-    """Return trainable parameters and FLOPs a token, after a dry run; computed once for each model and data.
-
-    Raises InputError if the model cannot be built, or cannot read a row.
-    """
+    """Return trainable parameters and FLOPs a token, after a dry run. Raises InputError for a wrong model."""
     key = canonical([config["data"], config["model"], config["seed"], facts.vocabulary])
     if key not in _model_sizes_of:
         build_model = functools.partial(_checked_model, run, facts.vocabulary, data.context)

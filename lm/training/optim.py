@@ -113,10 +113,7 @@ class MuonAdamW(torch.optim.Optimizer):
 
 
 def beta2_at(t: int, beta2: float) -> float:
-    """Return min(beta2, 1 - t^-0.8), beta2 of update `t` counted from 1.
-
-    Shazeer and Stern 2018, section 7.2, https://arxiv.org/abs/1804.04235.
-    """
+    """Return beta2 of update `t`, from 1 (Shazeer and Stern 2018, section 7.2, https://arxiv.org/abs/1804.04235)."""
     return min(beta2, 1 - t**-0.8)
 
 

@@ -77,10 +77,7 @@ class Probe:
         return inside.headline()
 
     def measure_gradient_noise(self, trainer: Any, module: LanguageModel) -> dict[str, float]:
-        """Measure trace and signal of the gradient noise on pieces of a training batch.
-
-        Nothing is returned for a batch of too few rows, or if no process has all weights.
-        """
+        """Measure trace and signal of the gradient noise; nothing for too few rows, or divided weights."""
         batch = to_device(trainer, first_rows(next(iter(self.data.training_batches(0, 1))), NOISE_ROWS))
         rows = len(batch.rows_b) // NOISE_PIECES
         if rows < 1 or not has_full_parameters(trainer):
@@ -136,10 +133,7 @@ class Probe:
 
 
 class CostMeter:
-    """Time, energy and memory of training, without evaluation and checkpoints.
-
-    A step lasts from the end of the one before it, so that work in between counts.
-    """
+    """Time, energy and memory of training; a step lasts from the end of the one before, with the work in between."""
 
     STATE_KEYS = ("counts", "waited", "joules")
 
@@ -287,10 +281,7 @@ class Recorder(Callback):
             self.checkpoint_due = False
 
     def drain(self, trainer: Any, module: LanguageModel) -> None:
-        """Move the module's buffered measurements here; end the run at the first loss that is not finite.
-
-        How often it is called changes nothing: values are kept one by one until a row is written.
-        """
+        """Move the module's measurements here one by one; end the run at the first loss that is not finite."""
         if not module.losses:
             return
         losses = reduce_over_processes(trainer, torch.stack(module.losses), "mean").double().tolist()

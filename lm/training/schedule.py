@@ -75,10 +75,7 @@ class Schedule(ABC):
 
     @abstractmethod
     def factor(self, t: int, total: int) -> float:
-        """Return the fraction of the peak rate for update `t`, counted from 1, of `total`.
-
-        Raises ValueError if warm-up does not end within `total` updates.
-        """
+        """Return the share of the peak rate at update `t`, from 1, of `total`. Raises ValueError for a long warm-up."""
 
 
 class Constant(Schedule):

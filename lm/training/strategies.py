@@ -52,10 +52,7 @@ class ModelParallel(ModelParallelStrategy):
         self.layers = layers
 
     def sizes(self) -> tuple[int, int]:
-        """Return the number of processes that divide the rows of a batch, and that divide the layers.
-
-        Raises InputError if the layers would be divided among several machines.
-        """
+        """Return the processes that divide the rows of a batch, and those that divide the layers. Raises InputError."""
         if not self.layers:
             return self.num_nodes * self.num_processes, 1
         if self.num_nodes > 1:
@@ -124,10 +121,7 @@ def single_file_checkpoint(trainer: Any) -> Iterator[None]:
 
 
 def check_sharded(settings: Any) -> None:
-    """Refuse strategies that compute something else, and settings that a strategy does not carry out.
-
-    Raises InputError with what to choose instead.
-    """
+    """Refuse strategies that compute something else, or settings that one does not carry out. Raises InputError."""
     name, precision = settings["strategy"], settings["precision"] or "32-true"
     if name not in (FSDP2, TENSOR_PARALLEL):
         for beginning, reason in REFUSED.items():
@@ -144,10 +138,7 @@ def check_sharded(settings: Any) -> None:
 
 
 def check_strategy(settings: Any) -> None:
-    """Refuse strategies that fork, which hang in a process with threads, and cells of several machines.
-
-    Raises InputError with what to choose instead.
-    """
+    """Refuse strategies that fork, which hang beside threads, and cells of several machines. Raises InputError."""
     if any(part in settings["strategy"] for part in ("fork", "spawn", "notebook")):
         raise InputError(
             f"trainer.strategy: {settings['strategy']!r} forks its processes, which works in `lm fit` alone; use 'ddp' "
@@ -197,10 +188,7 @@ ENTRY_BY_ENTRY = (Adam, AdamW, SGD, RMSprop, Adagrad, Adamax, NAdam, RAdam, Adad
 
 
 def parallelize(model: nn.Module, mesh: Any) -> None:
-    """Divide the layers of a model, in place, among the processes of a mesh of one dimension.
-
-    Names, initial values and order of the parameters stay the same.
-    """
+    """Divide a model's layers, in place, among the processes of a mesh; parameters keep names, values and order."""
     split = plan(model, mesh.size())
     assert isinstance(model, Decoder)
     for name, how in split.items():
@@ -246,10 +234,7 @@ def plan(model: nn.Module, world: int) -> dict[str, Split]:
 
 
 def check_optimizer(optimizer: Any) -> None:
-    """Refuse an optimiser, a class or a partial of one, that needs whole matrices, or all parameters divided alike.
-
-    Raises InputError with the optimisers that can be used.
-    """
+    """Refuse an optimiser that needs whole matrices, or all parameters divided alike. Raises InputError."""
     cls, options = getattr(optimizer, "func", optimizer), getattr(optimizer, "keywords", {})
     if cls not in ENTRY_BY_ENTRY:
         names = ", ".join(usable.__name__ for usable in ENTRY_BY_ENTRY)
@@ -322,10 +307,7 @@ METADATA_CLASSES = frozenset(
 
 
 def is_intact(path: Path) -> bool:
-    """Return True if a checkpoint, a file or a folder, is what was written.
-
-    A folder must be complete and its metadata must describe nothing but tensors.
-    """
+    """Return True if a checkpoint, a file or a complete folder that describes nothing but tensors, is undamaged."""
     if not path.is_dir():
         return is_intact_file(path)
     try:
@@ -361,10 +343,7 @@ class _MetadataUnpickler(pickle.Unpickler):
 
 
 def read_checkpoint_metadata(path: Path) -> Metadata:
-    """Read the metadata of a sharded checkpoint.
-
-    Raises pickle.UnpicklingError if it holds anything but metadata of tensors.
-    """
+    """Read the metadata of a sharded checkpoint. Raises pickle.UnpicklingError for anything but tensors."""
     with open(path / METADATA_FILE, "rb") as file:
         metadata = _MetadataUnpickler(file).load()
     if not isinstance(metadata, Metadata):

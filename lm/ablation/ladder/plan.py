@@ -181,8 +181,8 @@ def describe_rung(name: str, plan: Plan) -> RungOf:
 # An arm whose best rate moves with size seems to gain or to fade by the rate alone if all rungs use one rate. So a rate
 # counts as the best one at a rung only where a curve of the same configuration has it between two worse ones.
 
+# settings of the trainer that the best rate depends on; precision and implementations are none of them
 TRAINER_SETTINGS = ("max_steps", "gradient_clip_val", "accumulate_grad_batches")
-"""Settings of the trainer that the best rate depends on; precision and implementations are none of them."""
 
 
 @dataclass(frozen=True)
@@ -219,10 +219,7 @@ def trained_curves(out: Path) -> list[TrainedCurve]:
 
 
 def rates_at(plan: Plan, curves: Sequence[TrainedCurve]) -> dict[str, RateAt]:
-    """Return the learning rate of each arm of a rung, with the curve that brackets it where there is one.
-
-    Of several curves of an arm's configuration, the one with the most seeds decides.
-    """
+    """Return the learning rate of each arm of a rung, with the curve of the most seeds that brackets it, if any."""
     rates: dict[str, RateAt] = {}
     for arm in plan.experiment.arms:
         config = plan.first(arm).config

@@ -77,10 +77,7 @@ def show_ladder_plan(
     missing: Sequence[Planned],
     workers: int,
 ) -> None:
-    """Print for each rung the size of its baseline, the number of cells to train, and the time they take.
-
-    A cell of several rungs is trained once; it counts in each of them, and its time in the first.
-    """
+    """Print each rung's size, missing cells, and time; a shared cell's time counts in the first rung."""
     ladder = experiment.ladder
     assert ladder is not None
     by_arm = seconds_per_cell(merged.by_arm, missing, store, threads_each(workers)) if missing else {}

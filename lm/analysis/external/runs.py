@@ -27,6 +27,7 @@ Seed = int | str
 Status = Literal["ok", "diverged", "failed", "damaged", "missing"]
 Pairing = Literal["auto", "paired", "unpaired"]
 
+# words of trackers for each status of a run
 STATUS_ALIASES: dict[Status, tuple[str, ...]] = {
     "ok": ("ok", "finished", "complete", "completed", "success", "succeeded"),
     "diverged": ("diverged",),
@@ -34,7 +35,6 @@ STATUS_ALIASES: dict[Status, tuple[str, ...]] = {
     "damaged": ("damaged",),
     "missing": ("missing", "running", "scheduled", "waiting", "pending"),
 }
-"""Words of trackers for each status of a run."""
 
 STATUS = {word: status for status, words in STATUS_ALIASES.items() for word in words}
 STATUS_COLUMNS = ("status", "state", "State")
@@ -110,10 +110,7 @@ class Runs:
 
 
 def gather(table: Table, request: CompareRequest) -> Runs:
-    """Group the runs of a table by arm and seed.
-
-    Raises InputError for a column, an arm or a number that is missing, and for duplicates.
-    """
+    """Group the runs of a table by arm and seed. Raises InputError for missing columns, arms, numbers, or doubles."""
     table = filter_rows(table, request.only)
     arm = table.column(request.arm, "--arm-column")
     seed = table.find(request.seed)

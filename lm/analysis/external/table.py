@@ -134,8 +134,8 @@ LONGEST = 200_000_000  # bytes of a file
 LONG = ("metric", "value")  # columns by which a table has a row for each quantity, as `cells.csv` has
 OF_QUANTITY = (*LONG, "label", "unit", "better")  # columns of such a table that say nothing of the run
 
+# prefixes of exports before the names of parameters and measurements
 PREFIXES = ("params.", "metrics.", "tags.", "config.", "summary.", "params_", "user_attrs_", "values_", "")
-"""Prefixes of exports before the names of parameters and measurements."""
 
 
 def _content(path: Path) -> bytes:

@@ -35,10 +35,7 @@ def _row(fields: dict[str, Any]) -> Row:
 
 
 def read_mlflow_folder(path: Path, metas: list[Path]) -> Table:
-    """Read the runs in a folder such as `mlruns`, whose files `meta.yaml` are `metas`, by MLflow itself.
-
-    Raises InputError without MLflow, or where it cannot read them.
-    """
+    """Read the runs in a folder such as `mlruns` with files `meta.yaml`, by MLflow itself. Raises InputError."""
     _require("mlflow", "MLflow's folders are read", path)
     os.environ.update(MLFLOW_ALLOW_FILE_STORE="true", MLFLOW_DISABLE_TELEMETRY="true")
     from mlflow import MlflowClient
@@ -148,8 +145,8 @@ def read_optuna(path: Path, journal: bool) -> Table:
 
 ARM, SEED = "{arm}", "{seed}"
 
+# names such as base/0, base_seed0 and base-s0
 USUAL = re.compile(r"(?P<arm>.+?)[/_.-]+(?:(?:seed|s|run|version)[=_-]?)?(?P<seed>\d+)")
-"""Names such as base/0, base_seed0 and base-s0."""
 
 
 def read_events(path: Path, folders: list[Path], called: str | None) -> Table:
