@@ -243,10 +243,7 @@ def _searches(experiment: Experiment, out: Path) -> list[SearchJob]:
 
 
 def tune(experiment: Experiment, store: Store, options: RunOptions) -> int:
-    """Run the search of every arm; return the number of interrupted cells.
-
-    Writes OUT/EXPERIMENT/tune/ARM/ for each arm, and `tuned.json` with the winners once all searches have ended.
-    """
+    """Run the search of every arm and write `tuned.json` with the winners; return the number of interrupted cells."""
     tuning = experiment.tuning
     assert tuning is not None
     jobs = _searches(experiment, store.out)
@@ -285,10 +282,7 @@ def show_plan(
     executor: str = "local",
     warnings: Sequence[str] = (),
 ) -> None:
-    """Print the cells, differences and costs of arms, and an estimate of the time.
-
-    A cost that differs from the baseline's by over 1 % without the experiment declaring it is marked with `!`.
-    """
+    """Print the cells, differences and costs of arms, `!` for undeclared ones, and an estimate of the time."""
     experiment, total, threads_each = plan.experiment, len(plan.distinct), threads(executor, workers)
     missing_ids = {planned.cell.id for planned in missing}
     rows, base = [], _costs(plan, experiment.baseline)

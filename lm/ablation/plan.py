@@ -305,10 +305,7 @@ def read_finished(plan: Plan, store: Store) -> FinishedCells:
 
 
 def _other_version(record: Record, own_git: Callable[[], Mapping[str, Any]]) -> str:
-    """Return the version of other code that trained a cell, empty if this code did.
-
-    A record without a hash of the source is judged by its commit, and `own_git` returns that of this code.
-    """
+    """Return the version of other code that trained a cell, by hash or else commit; empty if this code did."""
     origin: Mapping[str, Any] = record.get("provenance") or {}
     source, git = origin.get("source"), origin.get("git") or {}
     if source is not None:

@@ -21,10 +21,7 @@ def starter() -> dict[str, str]:
 
 
 def copies(name: str) -> dict[str, str]:
-    """Return a shipped experiment, sweep or configuration and the bases that it names, by their paths in a project.
-
-    Raises InputError where nothing of that name is shipped, with the nearest.
-    """
+    """Return a shipped file and the bases that it names, by their paths in a project. Raises InputError."""
     kinds = {kind: shipped_files(kind) for kind in SHIPPED_FOLDERS}
     for kind, files in kinds.items():
         if name in files:

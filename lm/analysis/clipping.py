@@ -14,10 +14,7 @@ DECAYS_IN_GRADIENT = frozenset(("Adam", "NAdam", "RAdam", "Adamax", "Adagrad", "
 
 
 def ignores_gradient_scale(name: str, options: Mapping[str, Any]) -> bool:
-    """Return whether updates stay the same when all gradients are multiplied by one constant.
-
-    The optimiser's name and options are as in a resolved configuration. False for one that is not known.
-    """
+    """Return whether updates ignore a constant factor of all gradients; False for an unknown optimiser."""
     if name in DECAYS_APART:
         return True
     decay_in_gradient = options.get("weight_decay") and not options.get("decoupled_weight_decay")

@@ -176,10 +176,7 @@ ENDING = ".orders"  # suffix of the experiment in which the baseline was trained
 
 @dataclass(frozen=True)
 class Orders:
-    """The headline of the baseline for each seed that ended well in every order, and the parts of its variance.
-
-    `parts` is None for fewer than two seeds.
-    """
+    """The baseline's headline for each seed whole in every order, and the parts of its variance, from two seeds on."""
 
     seeds: list[int]
     orders: int

@@ -44,10 +44,7 @@ BLOCK_KINDS = ("query", "key", "value", "attention_output", "mlp_in", "mlp_out")
 def faults(
     record: Record, curve: pd.DataFrame | None = None, configuration: Callable[[], Mapping[str, Any]] = dict
 ) -> list[str]:
-    """List the training problems of a finished run; none for a healthy or a lost one.
-
-    Its curve by step is None where it was not kept. `configuration` reads the resolved one, or an empty mapping.
-    """
+    """List the training problems of a finished run, by its curve too if it was kept; none for a lost one."""
     if record.get("status") != "ok" or (record.get("steps") or 0) < FEWEST_STEPS:
         return []
     listed = [fault for rule in RULES for fault in rule(record)]
@@ -111,10 +108,7 @@ def idle_blocks(record: Record) -> list[str]:
 
 
 def no_better_than_frequencies(record: Record) -> list[str]:
-    """Report a run that predicts validation no better than a unigram model.
-
-    Where the source of the text is known and hardly more than token frequencies can be learned of it, nothing is asked.
-    """
+    """Report a run no better on validation than a unigram model, where more than that can be learned."""
     unigram, nll = record["data"].get("unigram_nll"), record["metrics"].get("nll")
     if unigram is None or nll is None:
         return []

@@ -227,10 +227,7 @@ def select_runs(
     beginning: str = "",
     where: str = "",
 ) -> list[RunEntry]:
-    """Select runs by experiment, arm, seed, state and the beginning of the id, where given.
-
-    Raises InputError for an experiment or an arm that there is not, naming the nearest; `where` begins the message.
-    """
+    """Select runs by what is given. Raises InputError, after `where`, with the nearest experiment or arm."""
     selected = list(candidates)
     for kind, name in (("experiment", experiment), ("arm", arm)):
         if name is not None:

@@ -85,11 +85,7 @@ def parse_executor(value: object, where: str = "--executor") -> ExecutorSpec:
 
 
 def usable(value: object, loggers: Sequence[str], where: str = "--executor", of_loggers: str = "--logger") -> str:
-    """Return the executor if it can train the cells, after a check that it can be reached.
-
-    `where` and `of_loggers` name the options or arguments of the executor and the loggers in messages. Raises
-    InputError if there is no such executor, it cannot be reached, or it does not support loggers.
-    """
+    """Return the executor if it can be reached and supports the loggers. Raises InputError naming the options."""
     spec = parse_executor(value, where)
     if spec.name != LOCAL:
         if spec.executor.no_loggers and loggers:

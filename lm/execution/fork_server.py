@@ -34,11 +34,7 @@ Body = Callable[..., None]  # function that a process runs, with a pipe to its p
 
 
 def start_process(body: Body, arguments: tuple[Any, ...], name: str, say: LogLine) -> tuple[Any, Connection]:
-    """Start a process, by a new fork server if the last one has ended; return it with the pipe to it.
-
-    The body runs in it, with its end of the pipe and the arguments. `say` is called with a line if that takes long.
-    Raises InputError if every fork server ends before it has started the process.
-    """
+    """Start `body` with a pipe, by a new fork server if need be; return the process and our end. Raises InputError."""
     context: Any = multiprocessing.get_context("forkserver")
     for attempt in range(MAX_FORKSERVER_RESTARTS):
         if attempt:

@@ -12,10 +12,7 @@ MAX_CHECK_INTERVAL = 10.0  # seconds that the time between two checks counts at 
 
 
 class SilenceMonitor:
-    """Monitor of the silence of one worker: call `record_activity` on every message and `check` periodically.
-
-    `state` and `busy` return the state of a process and the processor seconds that it has used.
-    """
+    """Monitor of one worker's silence: call `record_activity` on every message and `check` periodically."""
 
     def __init__(
         self,

@@ -91,10 +91,7 @@ class LocalJob(Job):
 
 
 class Local(Executor):
-    """Executor of processes on this machine, each with one cell and one accelerator, if any.
-
-    They are forked from a server that has imported everything, and exit when this process does.
-    """
+    """Executor of processes on this machine, each with one cell, forked from a server that has imported everything."""
 
     broken = False
 

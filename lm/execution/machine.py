@@ -67,10 +67,7 @@ def threads_each(workers: int) -> int:
 def require_run_settings(
     out: Path, checkpoint_seconds: Any, workers: Any, hang_minutes: Any = 0.0, called: Callable[[str], str] = str
 ) -> None:
-    """Check the folder, workers, checkpoint interval and time limit of a command. Raises InputError.
-
-    `called` returns the name of an argument in messages.
-    """
+    """Check the settings of a command, whose arguments are `called` in messages. Raises InputError."""
     require_place(out, called("out"), folder=True)
     if os.path.islink(out / "cells"):  # better now than when the report is refused after training
         require_own(out, ["cells"])

@@ -335,10 +335,7 @@ def minutes(text: str, where: str = "--executor slurm") -> int:
 
 
 class SlurmTask:
-    """Task that submitit pickles: the folder of an executor, and the id of the cell.
-
-    Called in the job. A preempted job is submitted again as it is, and the cell resumes from its checkpoint.
-    """
+    """Task that submitit pickles, an executor's folder and a cell's id; a preempted job is submitted again."""
 
     def __init__(self, folder: str, cell: str) -> None:
         self.folder, self.cell = folder, cell

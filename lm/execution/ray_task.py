@@ -129,11 +129,7 @@ def delete_other_files(folder: Path, names: Iterable[str]) -> None:
 
 
 def train_on_node(order: Order, mailbox: Any, get: Callable[[Any], Any]) -> None:
-    """Train a cell in a private folder, and exchange letters until it has ended.
-
-    `mailbox` is the handle of a `Mailbox`, and `get` returns the value of a reference. Raises InputError if the cell
-    cannot be trained on this node.
-    """
+    """Train a cell in a private folder, and exchange letters until it has ended. Raises InputError if it cannot."""
     host = socket.gethostname()
     if order.version != __version__:
         raise InputError(f"{host}: has lm {__version__}, and cells come from {order.version}; install the same there")

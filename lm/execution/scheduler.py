@@ -164,11 +164,7 @@ def train_cells(
 
 
 def run_cells(queue: CellQueue, executor: Executor, watcher: Watcher, execution: Execution) -> int:
-    """Train cells until the queue is empty and return how many were interrupted.
-
-    Raises OSError if a full or failing disk stops training, once no cell runs any more, and KeyboardInterrupt on
-    Ctrl-C, even if something swallowed the first one.
-    """
+    """Train cells until the queue is empty; return how many were interrupted. Raises OSError for a failing disk."""
     with deferred_interrupts():
         return Scheduler(queue, executor, watcher, execution).run()
 

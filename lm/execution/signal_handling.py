@@ -89,10 +89,7 @@ def ended_by_signals() -> Iterator[None]:
 
 
 def end_at_once(code: int) -> None:
-    """Make the signals that interrupt this process end it silently with an exit code.
-
-    For a process that has done its work: what an interrupt raises while Python exits could only be printed.
-    """
+    """Make interrupts end this process silently with an exit code: Python could only print them as it exits."""
 
     def leave(number: int, frame: FrameType | None, ends: Callable[[int], NoReturn] = os._exit) -> None:
         ends(code)  # an argument, as the names of modules are taken away meanwhile

@@ -23,10 +23,7 @@ REPORT_SECONDS = 10.0
 
 
 def load(folder: Path) -> tuple[EncoderDecoder, PairData]:
-    """Load the model of a finished run, in its checkpoint's precision on the CPU, and its data.
-
-    Raises InputError unless the folder is that of a finished encoder-decoder run whose text is available.
-    """
+    """Load the model, on the CPU, and the data of a finished encoder-decoder run. Raises InputError for another."""
     run = FinishedRun.at(folder)
     data = run.data()
     if not isinstance(data, PairData):
@@ -94,10 +91,7 @@ class Translation:
 def translate(
     folder: Path, split: str = "test", beam: int = 4, alpha: float = 0.6, source: Path | None = None
 ) -> Translation:
-    """Translate a split, or the lines of the file `source`, with the run in `folder`, and write the results there.
-
-    Raises InputError where there are no lines, or the run cannot translate.
-    """
+    """Translate a split, or the lines of the file `source`, and write the results to `folder`. Raises InputError."""
     if beam < 1:
         raise InputError(f"--beam: expected 1 or more, found {beam}")
     if not math.isfinite(alpha):

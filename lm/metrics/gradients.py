@@ -146,10 +146,7 @@ class ParameterGroups:
         return self.squared_norms([p.detach() - old for p, old in zip(self.parameters, before, strict=True)])
 
     def summed(self, squares_g: Tensor) -> dict[str, float]:
-        """Compute norms from sums of squares: by part `blocks.0`, kind `query`, and both `blocks.0.query`.
-
-        A part with the name of a kind, such as `embedding` with its head, is listed as `embedding.all`.
-        """
+        """Compute norms by part `blocks.0`, kind `query`, and both; a part named as a kind gets `.all`."""
         sums: dict[str, float] = {}
         for (part, kind), square in zip(self.names, squares_g.tolist(), strict=True):
             for name in (f"{part}.all" if part in KIND_NAMES else part, kind, f"{part}.{kind}"):
@@ -181,10 +178,7 @@ def estimate_noise(small: float, big: float, small_tokens: float, big_tokens: fl
 def measure_noise(
     parameters: Sequence[nn.Parameter], losses: Sequence[Callable[[], Tensor]], tokens: Sequence[int]
 ) -> tuple[float, float]:
-    """Estimate noise from the gradients of the mean losses of disjoint pieces of about equal numbers of tokens.
-
-    No `.grad` is touched, and hooks on gradients, such as those of DistributedDataParallel, do not run.
-    """
+    """Estimate noise from gradients of the mean losses of disjoint pieces; no `.grad` is touched, no hook runs."""
     whole_p = [torch.zeros_like(p, dtype=torch.promote_types(p.dtype, torch.float32)) for p in parameters]
     small, all_tokens = 0.0, float(sum(tokens))
     for loss, count in zip(losses, tokens, strict=True):

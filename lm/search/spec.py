@@ -121,10 +121,7 @@ class SweepSpec:
 
 
 def load_sweep(path: Path, settings: Mapping[str, Any], trials: int | None = None) -> SweepSpec:
-    """Read a sweep file, or a shipped one by its name, with dotted changes to its base and another number of trials.
-
-    Raises InputError for a wrong key or value, with the nearest right one.
-    """
+    """Read a sweep file, or a shipped one, with dotted changes and a number of trials. Raises InputError."""
     path = resolve_file(path, "sweep")
     add_module_folder(path.parent)
     tree = load_yaml(path)

@@ -109,11 +109,7 @@ class SharedStudy:
 
 @contextlib.contextmanager
 def open_study(spec: SweepSpec, folder: Path, settings: dict[str, Any], parallel: bool) -> Iterator[SharedStudy]:
-    """Open or create the study of a sweep, to work on beside other processes, several trials at a time if `parallel`.
-
-    `folder` holds the report, and the journal unless the sweep names another storage; `settings` are the trainer's.
-    Raises InputError if it cannot be read, or has trials of another search.
-    """
+    """Open or create the study of a sweep beside other processes, for work until the end. Raises InputError."""
     _quiet()
     path = journal(spec, folder)
     chosen = pruner(spec, settings)
@@ -188,10 +184,7 @@ def _load_or_create(
 def resume_trial(
     study: optuna.Study, frozen: FrozenTrial, signature: dict[str, Any], own: Set[str]
 ) -> optuna.trial.Trial | None:
-    """Resume a free trial with the signature of this process; return None for one that was resumed too often and fails.
-
-    A failed start by this process, whose tokens are `own`, does not count.
-    """
+    """Resume a free trial as this process, whose tokens are `own`; None for one resumed too often, which fails."""
     resumes, before = frozen.user_attrs.get(RESUMES, 0), frozen.user_attrs.get(HOLDER)
     trial = optuna.trial.Trial(study, frozen._trial_id)
     if before is not None and before["token"] not in own:

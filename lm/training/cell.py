@@ -126,10 +126,8 @@ def check(tree: Tree) -> Cell:
     for name in AUTO:
         value = trainer.get(name) if isinstance(trainer, Mapping) else None
         if value == "auto":
-            raise InputError(
-                f"trainer.{name}: auto is measured at the start of `lm fit`, `lm ablate` and `lm sweep`, for all cells "
-                "alike; here name one"
-            )
+            when = "at the start of `lm fit`, `lm ablate` and `lm sweep`, for all cells alike; here name one"
+            raise InputError(f"trainer.{name}: auto is measured {when}")
         if isinstance(value, str) and value.lower() == "auto":
             raise InputError(f"trainer.{name}: found {shown(value)}; did you mean auto?")
     config = resolve(tree, RunConfig)
@@ -141,7 +139,13 @@ def check(tree: Tree) -> Cell:
     if (share := run.optim.schedule.in_proportion) is not None:  # the steps are hashed, not the share
         options = config["optim"]["schedule"]["init_args"]
         options["warmup"] = in_steps(share, config["trainer"]["max_steps"])
-    facts = _facts(canonical(config["data"]), run)
+    text = canonical(config["data"])
+    if text not in _prepared:  # corpora are read once per process, not once per cell
+        unread = _data(run)
+        unread.prepare_data()
+        assert unread.facts is not None
+        _prepared[text] = unread.facts
+    facts = _prepared[text]
     data = _data(run, facts)
     _check_settings(config["trainer"])
     key = canonical({**config["trainer"], "callbacks": None})
@@ -183,9 +187,8 @@ def checked_unread(tree: Tree) -> Tree:
 def _try_optim(run: RunConfig, config: Tree) -> None:
     """Raise InputError if the optimiser or schedule of `optim` cannot be built."""
     with blame("optim"):
-        run.optim.try_out(
-            config["trainer"]["max_steps"], scales(getattr(run.model, "keywords", {}).get("parametrization"))
-        )
+        scaled = scales(getattr(run.model, "keywords", {}).get("parametrization"))
+        run.optim.try_out(config["trainer"]["max_steps"], scaled)
 
 
 def _checked_model(run: RunConfig, vocabulary: int, context: int) -> Model:
@@ -208,9 +211,8 @@ def _check_settings(settings: Tree) -> None:
     """Refuse settings that Lightning accepts and cannot train with. Raises InputError."""
     for name in ("attention", "compile"):
         if settings[name] is None:
-            raise InputError(
-                f"trainer.{name}: expected one of {', '.join(str(choice).lower() for choice in AUTO[name])}, found null"
-            )
+            listed = ", ".join(str(choice).lower() for choice in AUTO[name])
+            raise InputError(f"trainer.{name}: expected one of {listed}, found null")
     for name, (low, high) in SETTINGS.items():
         value = settings[name]
         if value is None and name not in MAY_BE_NONE:
@@ -218,10 +220,8 @@ def _check_settings(settings: Tree) -> None:
         if isinstance(value, int | float) and not low <= value <= high:
             raise InputError(f"trainer.{name}: expected {low} or more, {high:,} at most, found {value}")
     if (accelerator := settings["accelerator"]) not in ACCELERATORS:
-        raise InputError(
-            f"trainer.accelerator: no accelerator {shown(accelerator)}.{nearest(accelerator, ACCELERATORS)} "
-            f"Choose from {', '.join(ACCELERATORS)}"
-        )
+        choices = f"{nearest(accelerator, ACCELERATORS)} Choose from {', '.join(ACCELERATORS)}"
+        raise InputError(f"trainer.accelerator: no accelerator {shown(accelerator)}.{choices}")
     check_sharded(settings)
     interval = settings["val_check_interval"]
     if interval is not None and not isinstance(interval, int | float):
@@ -230,9 +230,8 @@ def _check_settings(settings: Tree) -> None:
             "two machines would validate at other steps"
         )
     if (isinstance(interval, float) and not 0 < interval <= 1) or (isinstance(interval, int) and interval < 1):
-        raise InputError(
-            f"trainer.val_check_interval: expected a number of batches from 1, or a share above 0.0, found {interval}"
-        )
+        expected = "expected a number of batches from 1, or a share above 0.0"
+        raise InputError(f"trainer.val_check_interval: {expected}, found {interval}")
 
 
 _processes_of: dict[str, Processes] = {}  # by the trainer's settings; those that arms have in common are checked once
@@ -248,16 +247,6 @@ def _data(run: RunConfig, facts: TextStats | None = None) -> Data:
         data.facts = facts
         data.setup("fit")
     return data
-
-
-def _facts(key: str, run: RunConfig) -> TextStats:
-    """Return the prepared text; corpora are read once per process, not once per cell."""
-    if key not in _prepared:
-        data = _data(run)
-        data.prepare_data()
-        assert data.facts is not None
-        _prepared[key] = data.facts
-    return _prepared[key]
 
 
 @dataclass(frozen=True)

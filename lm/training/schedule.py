@@ -71,7 +71,7 @@ class Schedule(ABC):
     @property
     def in_proportion(self) -> float | None:
         """The option `warmup` of a schedule of this module, for `in_steps`; None of any other."""
-        return self.warmup if isinstance(self, WARMING) and type(self).__module__ == __name__ else None
+        return getattr(self, "warmup", None) if type(self).__module__ == __name__ else None
 
     @abstractmethod
     def factor(self, t: int, total: int) -> float:
@@ -171,9 +171,6 @@ class WarmupStableDecay(Schedule):
                 "shorten them or raise trainer.max_steps"
             )
         return warmup_stable_decay(t, warmup, total, decay, self.final)
-
-
-WARMING = (Constant, WarmupCosine, WarmupLinear, InverseSquareRoot, WarmupStableDecay)
 
 
 def _checked(warmup: float, final: float = 0.0) -> tuple[float, float]:

@@ -152,10 +152,7 @@ def check_strategy(settings: Any) -> None:
 
 
 def check_model(model: nn.Module, optimizer: Any, sharing: Processes) -> None:
-    """Refuse a model, or an optimiser, that several processes cannot divide, or with which they compute something else.
-
-    `optimizer` is the class, or a partial of it. Raises InputError with the first part that does not fit.
-    """
+    """Refuse a model or optimiser that processes cannot divide, or compute otherwise. Raises InputError."""
     if sharing.layers > 1:
         plan(model, sharing.layers)
         check_optimizer(optimizer)
@@ -198,10 +195,7 @@ def parallelize(model: nn.Module, mesh: Any) -> None:
 
 
 def plan(model: nn.Module, world: int) -> dict[str, Split]:
-    """Return the split of each linear layer of a model among `world` processes, by its name; undivided ones left out.
-
-    Raises InputError with the first part that cannot be divided, and the reason.
-    """
+    """Return the split of each divided linear layer among `world` processes, by its name. Raises InputError."""
     if (
         not isinstance(model, Decoder)
         or type(model).forward is not Decoder.forward
@@ -369,10 +363,7 @@ def weights_only_load(path: Path) -> Iterator[None]:
 
 
 def resumable_checkpoint(trainer: Any, path: Path) -> Path | None:
-    """Return the checkpoint at `path` in a form that the trainer's strategy can load; None if there is none.
-
-    The folder of a run that began with sharded weights becomes one file if the run continues without.
-    """
+    """Return the checkpoint at `path`, as one file for a strategy without shards; None if there is none."""
     if path.is_dir() and not isinstance(trainer.strategy, ModelParallel):
         file = path.with_name("one.ckpt")
         consolidate(path, file)

@@ -96,10 +96,7 @@ def as_text(value: Any) -> str | None:
 
 
 def flatten(tree: Mapping[str, Any], before: str = "") -> Row:
-    """Flatten nested mappings into one row, keys joined with dots; lists are left out.
-
-    A mapping with a `value`, and perhaps a `desc`, is how W&B writes down a setting.
-    """
+    """Flatten nested mappings into a row, keys joined with dots, without lists; a mapping with `value` is W&B's."""
     row: Row = {}
     for key, value in tree.items():
         if isinstance(value, Mapping) and value and value.keys() <= {"value", "desc"}:

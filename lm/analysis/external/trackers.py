@@ -103,10 +103,7 @@ def _mlflow_table(path: Path, rows: list[Row], deleted: int) -> Table:
 
 
 def read_optuna(path: Path, journal: bool) -> Table:
-    """Read the trials in a journal, or in a database of SQLite without writing to it.
-
-    The columns are named as in `Study.trials_dataframe`. Raises InputError where Optuna cannot read it.
-    """
+    """Read the trials in a journal or SQLite database, as `Study.trials_dataframe` does. Raises InputError."""
     import optuna
     from optuna.storages import JournalStorage, RDBStorage
     from optuna.storages.journal import JournalFileBackend
