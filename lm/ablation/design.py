@@ -69,9 +69,8 @@ def read_design(value: Any, path: str) -> Design:
         return _fractional(factors, tree.get("generators"), path)
     if kind == "factorial":
         if (count := math.prod(map(len, factors.values()))) > MAX_ARMS:
-            raise InputError(
-                f"{path}.factors: {count} arms, expected {MAX_ARMS} at most; a fractional design has fewer"
-            )
+            hint = "a fractional design has fewer"
+            raise InputError(f"{path}.factors: {count} arms, expected {MAX_ARMS} at most; {hint}")
         crossed = [dict(zip(factors, levels, strict=True)) for levels in itertools.product(*factors.values())]
         return _from_levels(kind, factors, [("+".join(levels.values()), levels) for levels in crossed], "design")
     plain = {factor: next(iter(levels)) for factor, levels in factors.items()}

@@ -294,9 +294,8 @@ def _read_design(tree: Tree, path: Path) -> Design:
         path_name(name, f"{path}: arms")
         for key in ("seed", "data_seed"):
             if key in changes:
-                raise InputError(
-                    f"{path}: arms.{name}.{key}: seeds belong to the experiment, so that arms are paired; use {key}s"
-                )
+                hint = f"arms.{name}.{key}: seeds belong to the experiment, so that arms are paired; use {key}s"
+                raise InputError(f"{path}: {hint}")
     one_of(design.baseline, design.arms, f"{path}: baseline", "arm")
     return design
 
@@ -351,9 +350,8 @@ def _check_quantity(name: str, path: str) -> None:
     base, at, length = name.partition("@")
     if "~" in name:
         if parse_average(name) is None:
-            raise InputError(
-                f"{path}: no quantity {name!r}; means of the last N are {'~N, '.join(VALIDATION_METRICS)}~N, N from 2"
-            )
+            hint = f"means of the last N are {'~N, '.join(VALIDATION_METRICS)}~N, N from 2"
+            raise InputError(f"{path}: no quantity {name!r}; {hint}")
     elif not at:
         if name not in METRICS:
             near = nearest_metric(name, list(METRICS))

@@ -101,10 +101,8 @@ def with_autotuned_settings(experiment: Experiment, out: Path, workers: int | No
         for path, value in changes.items():
             section, _, name = path.partition(".")
             if value == "auto" and section == "trainer" and auto_settings_requested({section: {name: value}}):
-                raise InputError(
-                    f"arm {arm}: {path}: auto would have its arms computed in different ways; give it in the base or "
-                    "under common, or name one way here"
-                )
+                hint = "give it in the base or under common, or name one way here"
+                raise InputError(f"arm {arm}: {path}: auto would have its arms computed in different ways; {hint}")
     if not (settings := auto_settings_requested(experiment.tree)):
         return experiment
     baseline = override(experiment.tree, {**experiment.arms[experiment.baseline], "seed": experiment.seeds[0]})
@@ -151,18 +149,16 @@ def _check_arm(experiment: Experiment, name: str, changes: dict[str, Any]) -> Ce
         for metric in (experiment.inference.metric, *experiment.inference.secondary):
             _, at, length = metric.partition("@")
             if at and int(length) not in lengths:
-                raise InputError(
-                    f"metric: {metric}: evaluate.lengths does not hold {length}, it has {lengths or 'none'}"
-                )
+                hint = f"{metric}: evaluate.lengths does not hold {length}, it has {lengths or 'none'}"
+                raise InputError(f"metric: {hint}")
             if (mean := parse_average(metric)) is not None:
                 batches = settings["max_steps"] * settings["accumulate_grad_batches"]
                 every = settings["val_check_interval"]
                 between = every if isinstance(every, int) else max(1, int((every or 1.0) * batches))
                 count = batches // between if settings["limit_val_batches"] else 0
                 if mean[1] > count:
-                    raise InputError(
-                        f"metric: {metric}: training has {count} validations; see trainer.val_check_interval"
-                    )
+                    hint = "see trainer.val_check_interval"
+                    raise InputError(f"metric: {metric}: training has {count} validations; {hint}")
         return cell
 
 

@@ -143,10 +143,8 @@ def read_grid(value: Any, metric: str, confirmation: Sequence[int], path: str) -
         if not is_positive(rate):
             raise InputError(f"{path}: expected numbers above 0, found {shown(rate)}")
     if not MIN_RATES <= len(set(rates)) <= MAX_RATES or len(set(rates)) < len(rates):
-        raise InputError(
-            f"{path}: expected {MIN_RATES} different rates or more, {MAX_RATES} at most, found {shown(tree['rates'])}; "
-            "fewer do not bracket the best one"
-        )
+        hint = f"{MAX_RATES} at most, found {shown(tree['rates'])}; fewer do not bracket the best one"
+        raise InputError(f"{path}: expected {MIN_RATES} different rates or more, {hint}")
     return Grid(tuple(sorted(map(float, rates))), seeds)
 
 
@@ -326,10 +324,8 @@ def read_ladder(
     tree = read_section({} if experiment["ladder"] is None else experiment["ladder"], LadderNode, path, missing=missing)
     nodes = read_mapping(tree["rungs"], f"{path}.rungs")
     if not 2 <= len(nodes) <= MAX_RUNGS:
-        raise InputError(
-            f"{path}.rungs: expected 2 to {MAX_RUNGS} rungs, found {len(nodes)}; a law takes 3, and one more where "
-            "the top one is forecast"
-        )
+        hint = "a law takes 3, and one more where the top one is forecast"
+        raise InputError(f"{path}.rungs: expected 2 to {MAX_RUNGS} rungs, found {len(nodes)}; {hint}")
     rungs = {
         path_name(name, f"{path}.rungs"): _read_rung(node, tree, seeds, same_seeds, path, name)
         for name, node in nodes.items()

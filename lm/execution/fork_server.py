@@ -50,10 +50,8 @@ def start_process(body: Body, arguments: tuple[Any, ...], name: str, say: LogLin
             parent_pipe.close()
         finally:
             child_pipe.close()
-    raise InputError(
-        "multiprocessing's fork server, which starts the processes, ended "
-        f"{MAX_FORKSERVER_RESTARTS} times before it had started one; its last words are above"
-    )
+    hint = f"ended {MAX_FORKSERVER_RESTARTS} times before it had started one; its last words are above"
+    raise InputError(f"multiprocessing's fork server, which starts the processes, {hint}")
 
 
 def _run(body: Body, pipe: Connection, *arguments: Any) -> None:

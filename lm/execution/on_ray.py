@@ -142,9 +142,8 @@ class Ray(Executor):
         if int(options.get("memory", LEAST_MEMORY)) < LEAST_MEMORY:
             raise InputError(f"{where}: memory: expected {LEAST_MEMORY} MB or more, found {options['memory']}")
         if "memory" in options and "address" in options:
-            raise InputError(
-                f"{where}: memory is of a cluster started for the purpose; one with an address has its own"
-            )
+            hint = "one with an address has its own"
+            raise InputError(f"{where}: memory is of a cluster started for the purpose; {hint}")
         address = options.get("address", "auto").removeprefix("ray://")
         if address != "auto" and not HOST_PORT.fullmatch(address):
             raise InputError(f"{where}: address: expected HOST:PORT or auto, found {shown(address)}")

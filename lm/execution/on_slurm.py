@@ -183,9 +183,8 @@ class Slurm(Executor):
     def default_capacity(cls, options: Mapping[str, str], cells: int, search: bool) -> int | None:
         """Return the number of jobs at a time where none was requested."""
         if search:
-            raise InputError(
-                "--executor slurm: a search needs --workers N, its cells in the queue or at work at a time"
-            )
+            hint = "a search needs --workers N, its cells in the queue or at work at a time"
+            raise InputError(f"--executor slurm: {hint}")
         return min(cells, MOST_JOBS)
 
     # from one event to the next

@@ -150,10 +150,8 @@ class FinishedRun:
         data.prepare_data()
         facts = data.facts
         if (facts.fingerprint, facts.tokenizer) != hashes:
-            raise InputError(
-                f"{self.folder}: its text is no longer in the cache, and cannot be prepared again: the text, or "
-                "the tokenizer trained on it, has changed"
-            )
+            hint = "the text, or the tokenizer trained on it, has changed"
+            raise InputError(f"{self.folder}: its text is no longer in the cache, and cannot be prepared again: {hint}")
         return facts
 
     def model(self, kind: type[Kind], instead: str) -> Kind:

@@ -36,10 +36,8 @@ def load_tokenizer(run: FinishedRun) -> tokenizers.Tokenizer:
     data = run.data()
     data.prepare_data()
     if data.facts.identity() != {"fingerprint": text["fingerprint"], "tokenizer": text["tokenizer"]}:
-        raise InputError(
-            f"{run.folder}: its tokenizer is no longer in the cache ({path}), and cannot be made again: its text, "
-            "or the tokenizer trained on it, has changed"
-        )
+        hint = "and cannot be made again: its text, or the tokenizer trained on it, has changed"
+        raise InputError(f"{run.folder}: its tokenizer is no longer in the cache ({path}), {hint}")
     return stored_tokenizer(path, text["tokenizer"])
 
 

@@ -186,9 +186,8 @@ def read_space(node: Any, where: str) -> Space:
     paths = [dimension.path for dimension in space.dimensions]
     for path in paths:
         if outer := [other for other in paths if path.startswith(f"{other}.")]:
-            raise InputError(
-                f"{where}.{path}: lies inside {outer[0]}, which is drawn as a whole; move it into a choice's space"
-            )
+            hint = "move it into a choice's space"
+            raise InputError(f"{where}.{path}: lies inside {outer[0]}, which is drawn as a whole; {hint}")
     return space
 
 
@@ -224,9 +223,8 @@ def _choices(values: Any, where: str, path: str, name: str) -> Choices:
             for key in value:
                 if key not in CHOICE_KEYS:
                     listed = ", ".join(CHOICE_KEYS)
-                    raise InputError(
-                        f"{where}.choices: no key {key!r} in a component.{nearest(key, CHOICE_KEYS)} It takes {listed}"
-                    )
+                    hint = f"no key {key!r} in a component.{nearest(key, CHOICE_KEYS)} It takes {listed}"
+                    raise InputError(f"{where}.choices: {hint}")
             if not isinstance({} if value.get("init_args") is None else value["init_args"], Mapping):
                 raise InputError(f"{where}.choices: init_args: expected a mapping, found {shown(value['init_args'])}")
         label = _label(value)

@@ -159,10 +159,8 @@ def check(tree: Tree) -> Cell:
             check_model(run.model(facts.vocabulary, data.context), run.optim.optimizer, sharing)
     longest = max(run.evaluate.lengths, default=0) if run.evaluate else 0
     if longest + 1 > facts.tokens["validation"]:
-        raise InputError(
-            f"evaluate.lengths: {longest} tokens of context need as many and one more, and the validation split has "
-            f"{facts.tokens['validation']}; give more text or shorter lengths"
-        )
+        hint = f"and the validation split has {facts.tokens['validation']}; give more text or shorter lengths"
+        raise InputError(f"evaluate.lengths: {longest} tokens of context need as many and one more, {hint}")
     _model_sizes(config, facts, run, data)
     _try_optim(run, config)
     return Cell(config, facts, identity(config, facts))
@@ -225,10 +223,8 @@ def _check_settings(settings: Tree) -> None:
     check_sharded(settings)
     interval = settings["val_check_interval"]
     if interval is not None and not isinstance(interval, int | float):
-        raise InputError(
-            f"trainer.val_check_interval: expected a number of batches, found {shown(interval)}; by the clock, "
-            "two machines would validate at other steps"
-        )
+        hint = "by the clock, two machines would validate at other steps"
+        raise InputError(f"trainer.val_check_interval: expected a number of batches, found {shown(interval)}; {hint}")
     if (isinstance(interval, float) and not 0 < interval <= 1) or (isinstance(interval, int) and interval < 1):
         expected = "expected a number of batches from 1, or a share above 0.0"
         raise InputError(f"trainer.val_check_interval: {expected}, found {interval}")

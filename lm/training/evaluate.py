@@ -132,9 +132,8 @@ class TrainedCell:
         longest = max(lengths)
         count = min(tokens, len(ids) - 1) // longest * longest
         if not count:
-            raise InputError(
-                f"evaluate.lengths: {longest} tokens of context and one to predict, found {len(ids)} in {split}"
-            )
+            hint = f"{longest} tokens of context and one to predict, found {len(ids)} in {split}"
+            raise InputError(f"evaluate.lengths: {hint}")
         used, measured = np.asarray(ids[: count + 1], dtype=np.int64), dict[str, Any]()
         for length in sorted(set(lengths)):
             try:

@@ -48,9 +48,8 @@ def parse_loggers(value: object, where: str = "--logger") -> tuple[str, ...]:
             with contextlib.suppress(ValueError):  # blocked from import
                 if importlib.util.find_spec(package) is not None:
                     continue
-            raise InputError(
-                f"{where} {name}: the package {package} is not installed; pip install 'lm-ablations[track]'"
-            )
+            hint = "pip install 'lm-ablations[track]'"
+            raise InputError(f"{where} {name}: the package {package} is not installed; {hint}")
     return names
 
 

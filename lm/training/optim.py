@@ -190,10 +190,8 @@ class Optim:
         """
         cls: Any = getattr(self.optimizer, "func", self.optimizer)
         if scaled and not issubclass(cls, (torch.optim.AdamW, MuonAdamW)):
-            raise ValueError(
-                f"optimizer={cls.__name__} has no known rates for another width; with this model.parametrization "
-                "choose AdamW or MuonAdamW"
-            )
+            hint = "with this model.parametrization choose AdamW or MuonAdamW"
+            raise ValueError(f"optimizer={cls.__name__} has no known rates for another width; {hint}")
         parameters = [nn.Parameter(torch.zeros(shape, dtype=torch.float64)) for shape in ((2, 2), (2,))]
         optimizer, _ = self.build(parameters, total, parameters[:0])
         for parameter in parameters:

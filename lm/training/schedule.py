@@ -185,8 +185,6 @@ def _fitting(warmup: float, total: int) -> int:
     """Return a warm-up as a number of updates. Raises ValueError if it does not end within `total` updates."""
     steps = in_steps(warmup, total)
     if steps > total:
-        raise ValueError(
-            f"warmup={warmup} is more than the {total} steps of the run; shorten it, give a share of them such as "
-            "0.05, or raise trainer.max_steps"
-        )
+        hint = "shorten it, give a share of them such as 0.05, or raise trainer.max_steps"
+        raise ValueError(f"warmup={warmup} is more than the {total} steps of the run; {hint}")
     return steps

@@ -129,10 +129,8 @@ def check_sharded(settings: Any) -> None:
                 raise InputError(f"trainer.strategy: {name!r} {reason}; expected another, such as ddp or {FSDP2}")
         return
     if precision not in PRECISIONS:
-        raise InputError(
-            f"trainer.precision: strategy {name} does not support {precision!r}; "
-            f"expected one of {', '.join(PRECISIONS)}"
-        )
+        expected = f"expected one of {', '.join(PRECISIONS)}"
+        raise InputError(f"trainer.precision: strategy {name} does not support {precision!r}; {expected}")
     if settings["sync_batchnorm"]:
         raise InputError(f"trainer.sync_batchnorm: strategy {name} does not carry it out; expected strategy ddp")
 
@@ -140,10 +138,8 @@ def check_sharded(settings: Any) -> None:
 def check_strategy(settings: Any) -> None:
     """Refuse strategies that fork, which hang beside threads, and cells of several machines. Raises InputError."""
     if any(part in settings["strategy"] for part in ("fork", "spawn", "notebook")):
-        raise InputError(
-            f"trainer.strategy: {settings['strategy']!r} forks its processes, which works in `lm fit` alone; use 'ddp' "
-            "here"
-        )
+        hint = f"{settings['strategy']!r} forks its processes, which works in `lm fit` alone; use 'ddp' here"
+        raise InputError(f"trainer.strategy: {hint}")
     if settings["num_nodes"] > 1:
         raise InputError(
             f"trainer.num_nodes: {settings['num_nodes']} machines train one cell in `lm fit` alone, which torchrun or "
@@ -159,10 +155,8 @@ def check_model(model: nn.Module, optimizer: Any, sharing: Processes) -> None:
     elif sharing.model_is_shared:
         for name, parameter in model.named_parameters():
             if parameter.ndim == 0:
-                raise InputError(
-                    f"trainer.strategy: {FSDP2} shares out parameters by their rows, and {name} is a single number; "
-                    "expected strategy ddp, or a model without it"
-                )
+                hint = f"and {name} is a single number; expected strategy ddp, or a model without it"
+                raise InputError(f"trainer.strategy: {FSDP2} shares out parameters by their rows, {hint}")
     if sharing.rows > 1 and any(map(uses_batch_statistics, model.modules())):
         raise InputError(
             f"trainer.devices: batch norm would see the rows of each of {sharing.rows} processes alone, and compute "
@@ -232,10 +226,8 @@ def check_optimizer(optimizer: Any) -> None:
     cls, options = getattr(optimizer, "func", optimizer), getattr(optimizer, "keywords", {})
     if cls not in ENTRY_BY_ENTRY:
         names = ", ".join(usable.__name__ for usable in ENTRY_BY_ENTRY)
-        raise InputError(
-            f"optim.optimizer: {cls.__name__} may look at whole matrices, which no process has under tensor "
-            f"parallelism; expected one of {names}"
-        )
+        hint = f"which no process has under tensor parallelism; expected one of {names}"
+        raise InputError(f"optim.optimizer: {cls.__name__} may look at whole matrices, {hint}")
     for name in ("foreach", "fused"):
         if options.get(name):
             raise InputError(

@@ -104,10 +104,8 @@ def plan_ladder(experiment: Experiment, out: Path, workers: int | None) -> list[
             plans.append(make_plan(rung, Stopwatch(out / rung.name / "seconds.json")))
             computes.append(training_flops(plans[-1], experiment.baseline))
         if len(plans) > 1 and computes[-1] <= computes[-2]:
-            raise InputError(
-                f"{experiment.name}: ladder.rungs: expected from the least compute to the most, found {name} with "
-                f"{computes[-1]:z.3g} FLOPs after one with {computes[-2]:z.3g}"
-            )
+            hint = f"found {name} with {computes[-1]:z.3g} FLOPs after one with {computes[-2]:z.3g}"
+            raise InputError(f"{experiment.name}: ladder.rungs: expected from the least compute to the most, {hint}")
     return plans
 
 

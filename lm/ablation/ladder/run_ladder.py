@@ -40,10 +40,8 @@ def run_ladder(
     store = Store(options.out)
     for name, rung in experiment.ladder.rungs.items():
         if len(rung.seeds) < MIN_SEEDS and not options.underpowered:
-            raise InputError(
-                f"{experiment.name}: rung {name} has {len(rung.seeds)} seed, too few for an interval; give "
-                f"{MIN_SEEDS} or more (6 for a verdict), or go on with --underpowered"
-            )
+            hint = f"too few for an interval; give {MIN_SEEDS} or more (6 for a verdict), or go on with --underpowered"
+            raise InputError(f"{experiment.name}: rung {name} has {len(rung.seeds)} seed, {hint}")
     plans = plan_ladder(experiment, options.out, options.workers)
     merged = merge_plans(experiment, plans)
     if plan_only:

@@ -160,10 +160,8 @@ def _read_runs(
             whole = value is not None and math.isfinite(value) and value == int(value)
             key = name, int(value) if value is not None and whole else row[seed]
         if key in runs:
-            raise InputError(
-                f"{table.path}: arm {shown(name)} seed {key[1]} is there twice, again in {place}; "
-                "expected each arm and seed once, and --only COLUMN=TEXT takes some rows"
-            )
+            hint = f"again in {place}; expected each arm and seed once, and --only COLUMN=TEXT takes some rows"
+            raise InputError(f"{table.path}: arm {shown(name)} seed {key[1]} is there twice, {hint}")
         runs[key] = _run(row, columns, request.metrics[0], states, f"{table.path}: {place}")
     return runs, strange
 

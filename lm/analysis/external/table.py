@@ -59,10 +59,8 @@ class Table:
         if column_name is None:
             names = [self.short(column) for column in self.columns]
             more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
-            raise InputError(
-                f"{self.path}: {option} {shown(name)}: no filled column.{nearest(name, names)} "
-                f"It has {', '.join(names[:MOST_NAMED])}{more}"
-            )
+            hint = f"no filled column.{nearest(name, names)} It has {', '.join(names[:MOST_NAMED])}{more}"
+            raise InputError(f"{self.path}: {option} {shown(name)}: {hint}")
         return column_name
 
     def short(self, column: str) -> str:
@@ -118,10 +116,8 @@ def filter_rows(table: Table, conditions: Sequence[tuple[str, str]]) -> Table:
         same = {text, *(other for other in texts if expected is not None and number(other) == expected)}
         rows = [row for row in rows if row.get(column, "") in same]
         if not rows:
-            raise InputError(
-                f"{table.path}: --only {name}={text}: no such run.{nearest(text, texts)} {name} is "
-                f"{', '.join(map(shown, texts[:MOST_NAMED]))}"
-            )
+            hint = f"no such run.{nearest(text, texts)} {name} is {', '.join(map(shown, texts[:MOST_NAMED]))}"
+            raise InputError(f"{table.path}: --only {name}={text}: {hint}")
     return replace(table, rows=rows)
 
 

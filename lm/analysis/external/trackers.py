@@ -22,9 +22,8 @@ META = "meta.yaml"  # file of each run and experiment in MLflow's folder
 def _require(package: str, what: str, path: Path) -> None:
     """Refuse files whose package is not installed. Raises InputError."""
     if importlib.util.find_spec(package) is None:
-        raise InputError(
-            f"{path}: {what} by the package {package}, which is not installed; pip install 'lm-ablations[track]'"
-        )
+        hint = "pip install 'lm-ablations[track]'"
+        raise InputError(f"{path}: {what} by the package {package}, which is not installed; {hint}")
 
 
 def _row(fields: dict[str, Any]) -> Row:
