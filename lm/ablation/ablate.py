@@ -46,8 +46,7 @@ from lm.training.process import Execution
 TUNING_FOLDER = "tune"
 MAX_TRIALS = 10_000
 
-TOLERANCE = 0.01
-"""Share of the baseline's cost by which an arm may differ without declaring it."""
+TOLERANCE = 0.01  # share of the baseline's cost by which an arm may differ without declaring it
 
 COLUMNS = ("arm", "parameters", "FLOPs/token", "tokens", "steps", "seeds")
 
@@ -178,10 +177,7 @@ def settled_arms(results: Records, looks: tuple[int, ...], confirmatory: list[st
 
 
 def train_missing(plan: Plan, store: Store, options: RunOptions, manifest: Path) -> int:
-    """Train the cells of a plan that are missing; return the number of interrupted cells.
-
-    Raises LostError where the `manifest`, that of the experiment or the ladder, is removed.
-    """
+    """Train the missing cells; return how many were interrupted. Raises LostError where the `manifest` is removed."""
     finished = read_finished(plan, store)
     missing = to_train(plan, finished.statuses, options.retry_failed)
     workers = _num_workers(missing, options)
@@ -247,10 +243,7 @@ def _searches(experiment: Experiment, out: Path) -> list[SearchJob]:
 
 
 def tune(experiment: Experiment, store: Store, options: RunOptions) -> int:
-    """Run the search of every arm; return the number of interrupted cells.
-
-    Writes OUT/EXPERIMENT/tune/ARM/ for each arm, and `tuned.json` with the winners once all searches have ended.
-    """
+    """Run the search of every arm and write `tuned.json` with the winners; return the number of interrupted cells."""
     tuning = experiment.tuning
     assert tuning is not None
     jobs = _searches(experiment, store.out)
@@ -289,10 +282,7 @@ def show_plan(
     executor: str = "local",
     warnings: Sequence[str] = (),
 ) -> None:
-    """Print the cells, differences and costs of arms, and an estimate of the time.
-
-    A cost that differs from the baseline's by over 1 % without the experiment declaring it is marked with `!`.
-    """
+    """Print the cells, differences and costs of arms, `!` for undeclared ones, and an estimate of the time."""
     experiment, total, threads_each = plan.experiment, len(plan.distinct), threads(executor, workers)
     missing_ids = {planned.cell.id for planned in missing}
     rows, base = [], _costs(plan, experiment.baseline)

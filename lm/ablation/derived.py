@@ -51,10 +51,7 @@ def expand_rates(experiment: Experiment) -> Experiment:
 
 
 def expand_orders(experiment: Experiment) -> Experiment:
-    """Return the baseline with every seed in each order of the data, with an arm for each order.
-
-    A cell whose order is that of its seed is one of the baseline's own.
-    """
+    """Return the baseline with every seed in each order of the data, an arm for each; some cells are its own."""
     base = experiment.arms[experiment.baseline]
     arms = {f"order_{data_seed}": {**base, "data_seed": data_seed} for data_seed in experiment.data_seeds}
     return replace(
@@ -100,10 +97,7 @@ def write_rates(plan: Plan, store: Store) -> dict[str, Any]:
 
 
 def read_rates(folder: Path) -> dict[str, tuple[Tree, RateCurve]]:
-    """Return the curve of each arm of an experiment, with the configuration of a cell of it.
-
-    Raises InputError where `lr_curve.json` or what it names cannot be read.
-    """
+    """Return the curve of each arm, with the configuration of a cell. Raises InputError for a damaged file."""
     path = folder / DESCRIBED
     content = RATES.read(read_json(path), path)
     try:

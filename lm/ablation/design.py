@@ -17,14 +17,10 @@ from lm.config.tree import InputError, nearest
 KINDS = ("one_at_a_time", "leave_one_out", "factorial", "fractional")
 FULL = "full"
 
-MAX_ARMS = 1024
-"""Arms of a design; more are a mistake."""
+MAX_ARMS = 1024  # arms of a design; more are a mistake
+MAX_FACTORS = 16  # factors of a fraction; the number of aliases grows as a power of 2 with theirs
 
-MAX_FACTORS = 16
-"""Factors of a fraction; the number of aliases grows as a power of 2 with theirs."""
-
-Levels = dict[str, dict[str, dict[str, Any]]]
-"""For each factor its levels, each with dotted paths and what to put there."""
+Levels = dict[str, dict[str, dict[str, Any]]]  # for each factor its levels, each with dotted paths and values
 
 
 class DesignNode(TypedDict, total=False):
@@ -73,9 +69,8 @@ def read_design(value: Any, path: str) -> Design:
         return _fractional(factors, tree.get("generators"), path)
     if kind == "factorial":
         if (count := math.prod(map(len, factors.values()))) > MAX_ARMS:
-            raise InputError(
-                f"{path}.factors: {count} arms, expected {MAX_ARMS} at most; a fractional design has fewer"
-            )
+            hint = "a fractional design has fewer"
+            raise InputError(f"{path}.factors: {count} arms, expected {MAX_ARMS} at most; {hint}")
         crossed = [dict(zip(factors, levels, strict=True)) for levels in itertools.product(*factors.values())]
         return _from_levels(kind, factors, [("+".join(levels.values()), levels) for levels in crossed], "design")
     plain = {factor: next(iter(levels)) for factor, levels in factors.items()}

@@ -41,26 +41,19 @@ from lm.config.tree import InputError, Tree, load_yaml, nearest, override, path_
 from lm.stats.tests import ALPHA, seeds_needed, smallest_p
 from lm.store.metrics import AT_LENGTH, AVERAGED, METRICS, VALIDATION_METRICS, nearest_metric, parse_average
 
-COSTS = ("parameters", "flops_per_token", "tokens", "steps", "train_seconds")
-"""Costs in which arms may differ besides what they are meant to compare."""
+COSTS = ("parameters", "flops_per_token", "tokens", "steps", "train_seconds")  # in which arms may differ otherwise
 
 AXES = ("scientific", "nuisance", "fixed")
+EQUAL_KINDS = ("steps", "tokens", "flops", "seconds")  # costs that can be held equal, by the steps of an arm
 
-EQUAL_KINDS = ("steps", "tokens", "flops", "seconds")
-"""Costs that can be held equal: arms train for as many steps as those of their baseline pay for."""
-
-GENERALISE = ("text", "seeds")
-"""Scopes of the headline's interval: other text and other seeds, or other seeds alone."""
-
-MAX_DIGITS = 9
-"""Digits of a length in tokens."""
-
+GENERALISE = ("text", "seeds")  # scopes of the headline's interval: other text and other seeds, or other seeds alone
+MAX_DIGITS = 9  # digits of a length in tokens
+# a quantity of the table, one at a length, or the mean of one over the last validations
 Quantity = (
     Annotated[str, Also(enum=list(METRICS))]
     | Annotated[str, Also(pattern=f"^({'|'.join(AT_LENGTH)})@[0-9]{{1,{MAX_DIGITS}}}$")]
     | Annotated[str, Also(pattern=f"^{AVERAGED}$")]
 )
-"""A quantity of the table, one at a length, or the mean of one over the last validations."""
 
 
 class Tier(TypedDict, total=False):
@@ -301,9 +294,8 @@ def _read_design(tree: Tree, path: Path) -> Design:
         path_name(name, f"{path}: arms")
         for key in ("seed", "data_seed"):
             if key in changes:
-                raise InputError(
-                    f"{path}: arms.{name}.{key}: seeds belong to the experiment, so that arms are paired; use {key}s"
-                )
+                hint = f"arms.{name}.{key}: seeds belong to the experiment, so that arms are paired; use {key}s"
+                raise InputError(f"{path}: {hint}")
     one_of(design.baseline, design.arms, f"{path}: baseline", "arm")
     return design
 
@@ -358,9 +350,8 @@ def _check_quantity(name: str, path: str) -> None:
     base, at, length = name.partition("@")
     if "~" in name:
         if parse_average(name) is None:
-            raise InputError(
-                f"{path}: no quantity {name!r}; means of the last N are {'~N, '.join(VALIDATION_METRICS)}~N, N from 2"
-            )
+            hint = f"means of the last N are {'~N, '.join(VALIDATION_METRICS)}~N, N from 2"
+            raise InputError(f"{path}: no quantity {name!r}; {hint}")
     elif not at:
         if name not in METRICS:
             near = nearest_metric(name, list(METRICS))

@@ -101,10 +101,8 @@ def with_autotuned_settings(experiment: Experiment, out: Path, workers: int | No
         for path, value in changes.items():
             section, _, name = path.partition(".")
             if value == "auto" and section == "trainer" and auto_settings_requested({section: {name: value}}):
-                raise InputError(
-                    f"arm {arm}: {path}: auto would have its arms computed in different ways; give it in the base or "
-                    "under common, or name one way here"
-                )
+                hint = "give it in the base or under common, or name one way here"
+                raise InputError(f"arm {arm}: {path}: auto would have its arms computed in different ways; {hint}")
     if not (settings := auto_settings_requested(experiment.tree)):
         return experiment
     baseline = override(experiment.tree, {**experiment.arms[experiment.baseline], "seed": experiment.seeds[0]})
@@ -129,10 +127,7 @@ def untimed(cell: Cell) -> float:
 
 
 def make_plan(experiment: Experiment, seconds: Callable[[Cell], float] = untimed) -> Plan:
-    """Resolve, build and check every cell before any is trained. Raises InputError naming the arm.
-
-    Where seconds are to be held equal, `seconds` returns those of a step of a cell.
-    """
+    """Check every cell before any is trained, with `seconds` of a step of a cell. Raises InputError naming the arm."""
     arms = {name: _check_arm(experiment, name, changes) for name, changes in experiment.arms.items()}
     steps = equal_steps(arms, experiment.baseline, experiment.inference.equal, seconds)
     for name, cell in arms.items():
@@ -154,28 +149,23 @@ def _check_arm(experiment: Experiment, name: str, changes: dict[str, Any]) -> Ce
         for metric in (experiment.inference.metric, *experiment.inference.secondary):
             _, at, length = metric.partition("@")
             if at and int(length) not in lengths:
-                raise InputError(
-                    f"metric: {metric}: evaluate.lengths does not hold {length}, it has {lengths or 'none'}"
-                )
+                hint = f"{metric}: evaluate.lengths does not hold {length}, it has {lengths or 'none'}"
+                raise InputError(f"metric: {hint}")
             if (mean := parse_average(metric)) is not None:
                 batches = settings["max_steps"] * settings["accumulate_grad_batches"]
                 every = settings["val_check_interval"]
                 between = every if isinstance(every, int) else max(1, int((every or 1.0) * batches))
                 count = batches // between if settings["limit_val_batches"] else 0
                 if mean[1] > count:
-                    raise InputError(
-                        f"metric: {metric}: training has {count} validations; see trainer.val_check_interval"
-                    )
+                    hint = "see trainer.val_check_interval"
+                    raise InputError(f"metric: {metric}: training has {count} validations; {hint}")
         return cell
 
 
 def equal_steps(
     cells: Mapping[str, Cell], baseline: str, kind: str, seconds: Callable[[Cell], float]
 ) -> dict[str, int]:
-    """Return the optimiser steps for each arm with which all cost as much as the baseline.
-
-    Raises InputError for an arm that sets its steps itself.
-    """
+    """Return the steps with which each arm costs as much as the baseline. Raises InputError if one sets its own."""
     steps = {arm: cell.config["trainer"]["max_steps"] for arm, cell in cells.items()}
     if kind == "steps":
         return steps
@@ -226,10 +216,7 @@ def stored_command(command: Sequence[str]) -> list[str] | None:
 
 
 def write_manifest(plan: Plan, store: Store, command: Sequence[str] = ()) -> Path:
-    """Write `experiment.json`, which holds what a report needs beside the records; return the report's folder.
-
-    The `command` is that of `lm`, as a list of arguments.
-    """
+    """Write `experiment.json` for the report, with the arguments of `lm`; return the report's folder."""
     experiment, inference, path = plan.experiment, plan.experiment.inference, plan.manifest(store)
     looks, previous = inference.looks, None
     with contextlib.suppress(InputError):  # there is none, or it is damaged and will be replaced
@@ -275,8 +262,7 @@ def write_manifest(plan: Plan, store: Store, command: Sequence[str] = ()) -> Pat
 
 # finished cells ------------------------------------------------------------------------------------------------------
 
-MAX_VERSIONS_NAMED = 3
-"""Versions of the code that a line names."""
+MAX_VERSIONS_NAMED = 3  # versions of the code that a line names
 
 
 @dataclass(frozen=True)
@@ -301,10 +287,7 @@ class FinishedCells:
 
 
 def read_finished(plan: Plan, store: Store) -> FinishedCells:
-    """Read the record of each finished cell of a plan once, though there may be thousands.
-
-    Raises InputError where a record is damaged, or a newer version wrote it.
-    """
+    """Read the record of each finished cell of a plan once. Raises InputError for a damaged or newer record."""
     statuses, other_code, own_git = dict[str, str](), dict[str, str](), functools.cache(git_state)
     for planned in plan.distinct:
         cell = planned.cell.id
@@ -318,10 +301,7 @@ def read_finished(plan: Plan, store: Store) -> FinishedCells:
 
 
 def _other_version(record: Record, own_git: Callable[[], Mapping[str, Any]]) -> str:
-    """Return the version of other code that trained a cell, empty if this code did.
-
-    A record without a hash of the source is judged by its commit, and `own_git` returns that of this code.
-    """
+    """Return the version of other code that trained a cell, by hash or else commit; empty if this code did."""
     origin: Mapping[str, Any] = record.get("provenance") or {}
     source, git = origin.get("source"), origin.get("git") or {}
     if source is not None:

@@ -9,8 +9,7 @@ from lm.config.tree import InputError, load_yaml, nearest, require_place
 from lm.store.files import write_atomic
 
 STARTER = Path(__file__).parent / "starter"
-SCHEMA = re.compile(r"^# yaml-language-server:.*\n", re.MULTILINE)
-"""A line that names a file of a clone, which a copy does not lie beside."""
+SCHEMA = re.compile(r"^# yaml-language-server:.*\n", re.MULTILINE)  # names a file of a clone
 
 BASE = re.compile(r"^([^#\n]*\bbase: )(\S+\.yaml)", re.MULTILINE)
 
@@ -22,10 +21,7 @@ def starter() -> dict[str, str]:
 
 
 def copies(name: str) -> dict[str, str]:
-    """Return a shipped experiment, sweep or configuration and the bases that it names, by their paths in a project.
-
-    Raises InputError where nothing of that name is shipped, with the nearest.
-    """
+    """Return a shipped file and the bases that it names, by their paths in a project. Raises InputError."""
     kinds = {kind: shipped_files(kind) for kind in SHIPPED_FOLDERS}
     for kind, files in kinds.items():
         if name in files:
@@ -53,10 +49,7 @@ def _bases_in(tree: Mapping[str, object]) -> Iterator[str]:
 
 
 def put(files: Mapping[str, str], folder: Path, where: str) -> list[Path]:
-    """Write files into a folder; return those written, without those that it already holds word for word.
-
-    Raises InputError where the folder holds another file of one of the names; then nothing is written.
-    """
+    """Write files into a folder; return the new ones. Raises InputError before any, where one has other content."""
     require_place(folder, where, folder=True)
     written = []
     for name, text in files.items():

@@ -65,10 +65,7 @@ class ReproductionScope:
 
 
 def find_experiments(folder: Path, names: Sequence[str], key: str = "claims") -> list[Path]:
-    """Return the experiment files under `folder` that have claims, or another key, or those named.
-
-    Raises InputError where there are none, and for a name without.
-    """
+    """Return the experiment files under `folder` that have the key, or those named. Raises InputError without any."""
     if not os.path.isdir(folder):
         raise InputError(f"--experiments {folder}: no such folder; expected one with experiment files")
     files = {name: path for name, path in files_by_name(folder).items() if load_yaml(path).get(key)}
@@ -162,10 +159,7 @@ def _show(plans: dict[Path, Plan], reasons: dict[Path, str], tier: str, store: S
 
 
 def _show_total(plans: Iterable[Plan], seconds: float, store: Store, options: RunOptions) -> None:
-    """Print the time that all plans take, after a line where the precision of missing cells does not pay here.
-
-    The first plan whose missing cells all use the same reduced precision stands for the others.
-    """
+    """Print the time of all plans, and if the precision of the first with one reduced precision does not pay."""
     of_plans = ([planned.cell for planned in plan.missing(store)] for plan in plans)
     cells = next(filter(reduced_in, of_plans), [])
     if cells and (remark := advice(cells, threads_each(options.workers or default_workers(len(cells))))):
@@ -174,10 +168,7 @@ def _show_total(plans: Iterable[Plan], seconds: float, store: Store, options: Ru
 
 
 def _describe_missing(plan: Plan, store: Store, workers: int | None, counted: set[str]) -> tuple[str, float]:
-    """Return in words how many cells are to train, without those `counted` before, and about the seconds they take.
-
-    The ids of the plan's missing cells are added to `counted`.
-    """
+    """Return in words how many cells, not yet `counted`, are to train, and their seconds; add them there."""
     undone = plan.missing(store)
     missing = [planned for planned in undone if planned.cell.id not in counted]
     counted.update(planned.cell.id for planned in missing)
@@ -214,10 +205,7 @@ TITLE = "What the arms of the ladders are worth"
 def reproduce_ladders(
     files: Sequence[Path], settings: Mapping[str, Any], options: RunOptions, plan_only: bool = False
 ) -> int:
-    """Run each ladder, with changes to its configuration, and write one table over all; return 0, or 1 if interrupted.
-
-    Raises InputError for a ladder that cannot be run, before anything is trained.
-    """
+    """Run each ladder and write one table over all; return 0, or 1 if interrupted. Raises InputError before."""
     experiments, plans = [], []
     for path in files:
         with prefix_errors(f"{path.stem}: cannot be run"):

@@ -102,8 +102,7 @@ def read_stages(value: Any, comparisons: int, path: str) -> tuple[int, ...]:
 # a grid of learning rates --------------------------------------------------------------------------------------------
 
 MIN_RATES, MAX_RATES = 3, 100
-CURVE_SEEDS = [1000, 1001, 1002]
-"""Seeds of a grid of learning rates, where the experiment names none."""
+CURVE_SEEDS = [1000, 1001, 1002]  # seeds of a grid of learning rates, where the experiment names none
 
 
 class RatesNode(TypedDict, total=False):
@@ -132,10 +131,7 @@ class Grid:
 
 
 def read_grid(value: Any, metric: str, confirmation: Sequence[int], path: str) -> Grid:
-    """Read the `lr_curve` section of an experiment whose arms are judged by `metric`, on the seeds of `confirmation`.
-
-    Raises InputError naming the path.
-    """
+    """Read the `lr_curve` section of an experiment judged by `metric` on `confirmation` seeds. Raises InputError."""
     tree = read_section(value, CurveNode, path, "a mapping with rates", "expected a list, or {low, high, n}")
     seeds = _read_selection_seeds(tree, CURVE_SEEDS, metric, confirmation, path)
     path, rates = f"{path}.rates", tree["rates"]
@@ -147,10 +143,8 @@ def read_grid(value: Any, metric: str, confirmation: Sequence[int], path: str) -
         if not is_positive(rate):
             raise InputError(f"{path}: expected numbers above 0, found {shown(rate)}")
     if not MIN_RATES <= len(set(rates)) <= MAX_RATES or len(set(rates)) < len(rates):
-        raise InputError(
-            f"{path}: expected {MIN_RATES} different rates or more, {MAX_RATES} at most, found {shown(tree['rates'])}; "
-            "fewer do not bracket the best one"
-        )
+        hint = f"{MAX_RATES} at most, found {shown(tree['rates'])}; fewer do not bracket the best one"
+        raise InputError(f"{path}: expected {MIN_RATES} different rates or more, {hint}")
     return Grid(tuple(sorted(map(float, rates))), seeds)
 
 
@@ -172,8 +166,7 @@ def _spread_rates(value: Mapping[str, Any], path: str) -> list[float]:
 
 # a search for every arm ----------------------------------------------------------------------------------------------
 
-TUNING_SEEDS = [1000]
-"""Seeds of the trials, where the experiment names none."""
+TUNING_SEEDS = [1000]  # seeds of the trials, where the experiment names none
 
 
 class TuningNode(TypedDict, total=False):
@@ -208,10 +201,7 @@ class Tuning:
 
 
 def read_tuning(value: Any, metric: str, confirmation: Sequence[int], path: str) -> Tuning:
-    """Read the `tune` section of an experiment whose arms are judged by `metric`, on the seeds of `confirmation`.
-
-    Raises InputError naming the path.
-    """
+    """Read the `tune` section of an experiment judged by `metric` on `confirmation` seeds. Raises InputError."""
     missing = "tuning needs a space and a number of trials for each arm"
     tree = read_section(value, TuningNode, path, "a mapping with space and trials", missing)
     if parse_average(metric) is not None:
@@ -301,6 +291,7 @@ class LadderSpec:
     settings: dict[str, Any]
 
 
+# keys that an experiment with a ladder cannot have, and why
 EXCLUDED = {
     "tiers": "the rungs of a ladder are its sizes; give another size a file of its own",
     "tune": "every rung would have rates of its own; tune the smallest rung in an experiment, and carry them up",
@@ -308,7 +299,6 @@ EXCLUDED = {
     "data_seeds": "the variance of a run is that of one size; vary seed and order apart in an experiment of one rung",
     "claims": "a claim is answered by one experiment's results, and a ladder has those of several",
 }
-"""Keys that an experiment with a ladder cannot have, and why."""
 
 
 def read_ladder(
@@ -334,10 +324,8 @@ def read_ladder(
     tree = read_section({} if experiment["ladder"] is None else experiment["ladder"], LadderNode, path, missing=missing)
     nodes = read_mapping(tree["rungs"], f"{path}.rungs")
     if not 2 <= len(nodes) <= MAX_RUNGS:
-        raise InputError(
-            f"{path}.rungs: expected 2 to {MAX_RUNGS} rungs, found {len(nodes)}; a law takes 3, and one more where "
-            "the top one is forecast"
-        )
+        hint = "a law takes 3, and one more where the top one is forecast"
+        raise InputError(f"{path}.rungs: expected 2 to {MAX_RUNGS} rungs, found {len(nodes)}; {hint}")
     rungs = {
         path_name(name, f"{path}.rungs"): _read_rung(node, tree, seeds, same_seeds, path, name)
         for name, node in nodes.items()

@@ -39,13 +39,11 @@ from lm.store.documents import KEPT
 
 Verdict = Literal["reproduced", "not reproduced", "inconclusive", "not enough seeds"]
 
+# Seeds with which a claim about every seed can be borne out: one seed repeats nothing. Any one can refute it.
 MIN_SEEDS_OF_EXACT_CLAIMS = 2
-"""Seeds with which a claim about every seed can be borne out: one seed repeats nothing. Any one can refute it."""
 
 DECIDED = ("reproduced", "not reproduced")
-
-Scope = Literal["", "seeds", "seeds and text"]
-"""Population that an answer holds of; empty without a test, and for cells without losses by document."""
+Scope = Literal["", "seeds", "seeds and text"]  # population that an answer holds of; empty without test or losses
 
 
 @dataclass(frozen=True)
@@ -73,10 +71,7 @@ class Answer:
 
 
 def answer_claim(results: Records, claim: Claim, read: DocumentCache | None = None) -> Answer:
-    """Judge a claim by the results, at 5 %, each claim by itself.
-
-    `read` holds losses by document that answers to other claims of these results have read; others are added.
-    """
+    """Judge one claim by the results, at 5 %; losses by document that are already `read` are used and added to."""
     found_s = by_seed(results, claim)
     if not found_s:
         nothing = "no seed on which all arms were measured"

@@ -23,8 +23,7 @@ from lm.store.record import Manifest, Record, Registration
 RELATIONS = ("less", "greater", "equivalent", "range", "slope")
 TIERS = ("C", "G")
 KINDS = ("published", "ours", "identity")
-UNKNOWN = "unknown kind"
-"""Kind of claims whose manifest is older than the kinds."""
+UNKNOWN = "unknown kind"  # kind of claims whose manifest is older than the kinds
 
 NEEDS = {"equivalent": ("margin",), "slope": ("over",)}
 
@@ -259,10 +258,7 @@ def fingerprint(claim: Claim) -> str:
 def register(
     claims: Iterable[Claim], previous: Mapping[str, Any] | None, trained_seeds: Callable[[Claim], list[int]]
 ) -> dict[str, Registration]:
-    """Return the registrations of an experiment's claims, by fingerprint; those in the `previous` manifest stay.
-
-    `trained_seeds` returns the seeds on which all arms of a claim have a finished cell.
-    """
+    """Return the registrations of claims by fingerprint, the `previous` ones first; the others have `trained_seeds`."""
     registered: dict[str, Registration] = dict((previous or {}).get("registered") or {})
     if previous is not None and "registered" not in previous:  # of a version that registered none: when is not known
         for described in previous.get("claims") or []:

@@ -5,22 +5,16 @@ from typing import Any
 
 from lm.store.validation import value_at
 
+# optimisers whose updates ignore the scale of the gradient, and whose weight decay is no part of the gradient
 DECAYS_APART = frozenset(("AdamW", "Adafactor", "MuonAdamW"))
-"""Optimisers whose updates ignore the scale of the gradient, and whose weight decay is no part of the gradient."""
-
+# Optimisers whose updates ignore the scale of the gradient, unless weight decay is added to the gradient. RAdam
+# ignores it from its sixth update on. Adadelta is not among them: its eps of 1e-6 is added to a mean square of about
+# that size.
 DECAYS_IN_GRADIENT = frozenset(("Adam", "NAdam", "RAdam", "Adamax", "Adagrad", "RMSprop"))
-"""Optimisers whose updates ignore the scale of the gradient, unless weight decay is added to the gradient.
-
-RAdam ignores it from its sixth update on. Adadelta is not among them: its eps of 1e-6 is added to a mean square of
-about that size.
-"""
 
 
 def ignores_gradient_scale(name: str, options: Mapping[str, Any]) -> bool:
-    """Return whether updates stay the same when all gradients are multiplied by one constant.
-
-    The optimiser's name and options are as in a resolved configuration. False for one that is not known.
-    """
+    """Return whether updates ignore a constant factor of all gradients; False for an unknown optimiser."""
     if name in DECAYS_APART:
         return True
     decay_in_gradient = options.get("weight_decay") and not options.get("decoupled_weight_decay")

@@ -11,17 +11,13 @@ from lm.store.record import GitState, Record
 from lm.store.sources import canonical
 from lm.store.validation import is_number
 
-ABBREVIATED = 12
-"""Digits of a commit or a hash that are shown."""
+ABBREVIATED = 12  # digits of a commit or a hash that are shown
+OWN_CODE = "code of "  # prefix of the provenance field of a user's own class; arms may differ in it
 
-OWN_CODE = "code of "
-"""Prefix of the provenance field of a user's own class; arms may differ in it."""
-
+# the circumstances that this package's code is: the commit of its checkout, and a hash of the code that computes
 COMMIT, SOURCE = "commit", "source of lm"
-"""The circumstances that this package's code is: the commit of its checkout, and a hash of the code that computes."""
 
-HARMLESS = ("threads",)
-"""Circumstances that change how long a run takes and not what it learns."""
+HARMLESS = ("threads",)  # circumstances that change how long a run takes and not what it learns
 
 NOT_RECORDED = "not recorded"
 
@@ -113,11 +109,9 @@ def format_provenance(record: Record) -> str:
 
 # differences of two runs ---------------------------------------------------------------------------------------------
 
-Pairs = dict[str, tuple[Any, Any]]
-"""Values of both sides by name, None for nothing."""
+Pairs = dict[str, tuple[Any, Any]]  # values of both sides by name, None for nothing
 
-TEXT = ("fingerprint", "tokenizer", "vocabulary", "documents", "tokens", "bytes")
-"""Fields of a record's data that are compared."""
+TEXT = ("fingerprint", "tokenizer", "vocabulary", "documents", "tokens", "bytes")  # fields compared
 
 
 @dataclass(frozen=True)

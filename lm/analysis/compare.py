@@ -15,26 +15,15 @@ from lm.analysis.texts import generalises, texts_by_quantity
 from lm.analysis.verdict_text import format_verdict
 from lm.stats.tests import ALPHA, rate_interval
 from lm.stats.two_way import TwoWay, cover_texts, detectable_floor, detectable_on_texts, set_p_over_texts
-from lm.stats.verdicts import (
-    Comparison,
-    Verdict,
-    confirm,
-    confirm_in_stages,
-    explore,
-    measure,
-    num_tested,
-    plain,
-)
+from lm.stats.verdicts import Comparison, Verdict, confirm, confirm_in_stages, explore, measure, num_tested, plain
 from lm.store.metrics import describe
 
-LOST = ("diverged", "failed", "damaged")
-"""Statuses of cells that enter no mean."""
+LOST = ("diverged", "failed", "damaged")  # statuses of cells that enter no mean
 
+# texts of the health column for an arm without faults: with finished runs, with lost ones only, with none
 HEALTHY, NONE_ENDED, NO_RUN = "healthy", "no run ended well", "no run yet"
-"""Texts of the health column for an arm without faults: with finished runs, with lost ones only, with none."""
 
-NOT_COMPARABLE = "not comparable"
-"""Beginning of the text in place of a withheld verdict."""
+NOT_COMPARABLE = "not comparable"  # beginning of the text in place of a withheld verdict
 
 
 def _differences(results: Records, arm: str, quantity: str, in_stages: bool) -> list[float]:
@@ -149,6 +138,7 @@ def _judged(results: Records, noises: Mapping[tuple[str, str], TwoWay]) -> dict[
     return judged
 
 
+# fields of a comparison that are not written as columns of table.csv
 HIDDEN_FIELDS = (
     "differences",
     "better",
@@ -158,7 +148,6 @@ HIDDEN_FIELDS = (
     "detectable_floor",
     "p_equivalent_both",
 )
-"""Fields of a comparison that are not written as columns of table.csv."""
 
 
 def columns_of(comparison: Comparison) -> dict[str, Any]:

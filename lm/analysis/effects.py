@@ -135,10 +135,7 @@ def _effect(
     term: tuple[str, ...],
     levels: Mapping[str, Any],
 ) -> FactorEffect:
-    """Summarise one term: its contrast if it has one column, its means for a factor of more levels.
-
-    F and p are of type II: given all other terms that do not contain it.
-    """
+    """Summarise one term, by its contrast or a factor's means; F and p are of type II, given terms without it."""
     coefficients = np.asarray(fitted.params)[places[term]]
     columns, freedom = len(coefficients), int(fitted.df_resid)
     others = np.ones(design.shape[1], dtype=bool)
@@ -174,16 +171,12 @@ def _squares(outcome: Array, design: Array) -> float:
 
 # initial values and order of the data --------------------------------------------------------------------------------
 
-ENDING = ".orders"
-"""Suffix of the experiment in which the baseline was trained with every seed in every order."""
+ENDING = ".orders"  # suffix of the experiment in which the baseline was trained with every seed in every order
 
 
 @dataclass(frozen=True)
 class Orders:
-    """The headline of the baseline for each seed that ended well in every order, and the parts of its variance.
-
-    `parts` is None for fewer than two seeds.
-    """
+    """The baseline's headline for each seed whole in every order, and the parts of its variance, from two seeds on."""
 
     seeds: list[int]
     orders: int

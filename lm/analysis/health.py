@@ -16,56 +16,35 @@ from lm.analysis.clipping import sets_the_rate
 from lm.store.record import Record
 from lm.store.validation import is_number
 
-UNIFORM = 0.98
-"""Entropy of attention over ln n above which a head looks everywhere alike; a layer of such heads mixes, no more."""
-
+UNIFORM = 0.98  # entropy of attention over ln n above which a head looks everywhere alike; such a layer only mixes
+# Entropy of attention over ln n below which a head looks at one place only: with 64 keys at 1.2 of them. A layer of
+# such heads hardly learns any more where to look. In sweeps/char_tiny.yaml it comes with rates beyond the best one.
 COLLAPSED = 0.05
-"""Entropy of attention over ln n below which a head looks at one place only: with 64 keys at 1.2 of them. A layer of
-such heads hardly learns any more where to look. In sweeps/char_tiny.yaml it comes with rates beyond the best one."""
-
+# gradient of a block over that of the median block: one that starts below the first must end above the second
 ASLEEP, AWAKE = 1e-4, 1e-2
-"""Gradient of a block over that of the median block: one that starts below the first must end above the second."""
+STOPPED = 1e-4  # gradient of a block at the end over its own at first: below, it learns no more; healthy runs: over .1
 
-STOPPED = 1e-4
-"""Gradient of a block at the end over its own at first, below which it no longer learns; healthy runs end above .1."""
-
-DEAD = 0.5
-"""Share of a layer's hidden units that are zero on every token."""
-
+DEAD = 0.5  # share of a layer's hidden units that are zero on every token
+# share of steps whose gradient was clipped; above it the clipping sets the rate, and not the schedule, where the
+# optimiser sees the scale of a gradient
 CLIPPED = 0.5
-"""Share of steps whose gradient was clipped; above it the clipping sets the rate, and not the schedule, where the
-optimiser sees the scale of a gradient."""
-
+# Share of a block in the residual stream below which it adds next to nothing (`lm.metrics.probe.block_share`). Blocks
+# of healthy runs end at .17 or more with 12 layers or fewer, and at .068 or more with 24.
 BLOCK_SHARE = 1e-2
-"""Share of a block in the residual stream below which it adds next to nothing (`lm.metrics.probe.block_share`).
-
-Blocks of healthy runs end at .17 or more with 12 layers or fewer, and at .068 or more with 24.
-"""
-
+# Share of a unigram model's loss by which a run must be below it. Add-one smoothing costs .5 % of that loss at most
+# on the texts tried. Of 1,296 committed runs 17 end within 1.4 % of it, as they learned nothing else; the others end
+# 4 % below it or more.
 UNIGRAM_MARGIN = 0.02
-"""Share of a unigram model's loss by which a run must be below it.
+STILL_FALLING = 0.05  # share of the loss's fall in the last tenth of the steps; a run that has ended has next to none
 
-Add-one smoothing costs .5 % of that loss at most on the texts tried. Of 1,296 committed runs 17 end within 1.4 % of it,
-as they learned nothing else; the others end 4 % below it or more.
-"""
-
-STILL_FALLING = 0.05
-"""Share of the fall of the loss that the last tenth of the steps brings; a run that has ended brings next to none."""
-
-FEWEST_STEPS = 50
-"""A run of fewer steps is a look at a model as it was initialised, and no rule applies."""
-
-BLOCK_KINDS = ("query", "key", "value", "attention_output", "mlp_in", "mlp_out")
-"""The matrices of a block, whose gradients make up the block's."""
+FEWEST_STEPS = 50  # a run of fewer steps is a look at a model as it was initialised, and no rule applies
+BLOCK_KINDS = ("query", "key", "value", "attention_output", "mlp_in", "mlp_out")  # matrices of a block
 
 
 def faults(
     record: Record, curve: pd.DataFrame | None = None, configuration: Callable[[], Mapping[str, Any]] = dict
 ) -> list[str]:
-    """List the training problems of a finished run; none for a healthy or a lost one.
-
-    Its curve by step is None where it was not kept. `configuration` reads the resolved one, or an empty mapping.
-    """
+    """List the training problems of a finished run, by its curve too if it was kept; none for a lost one."""
     if record.get("status") != "ok" or (record.get("steps") or 0) < FEWEST_STEPS:
         return []
     listed = [fault for rule in RULES for fault in rule(record)]
@@ -129,10 +108,7 @@ def idle_blocks(record: Record) -> list[str]:
 
 
 def no_better_than_frequencies(record: Record) -> list[str]:
-    """Report a run that predicts validation no better than a unigram model.
-
-    Where the source of the text is known and hardly more than token frequencies can be learned of it, nothing is asked.
-    """
+    """Report a run no better on validation than a unigram model, where more than that can be learned."""
     unigram, nll = record["data"].get("unigram_nll"), record["metrics"].get("nll")
     if unigram is None or nll is None:
         return []
@@ -142,6 +118,7 @@ def no_better_than_frequencies(record: Record) -> list[str]:
     return ["the loss is no better than that of token frequencies"] if nll > (1 - UNIGRAM_MARGIN) * unigram else []
 
 
+# the rules that a record alone can answer
 RULES: tuple[Callable[[Record], list[str]], ...] = (
     attention,
     blocks_without_gradient,
@@ -149,14 +126,10 @@ RULES: tuple[Callable[[Record], list[str]], ...] = (
     idle_blocks,
     no_better_than_frequencies,
 )
-"""The rules that a record alone can answer."""
 
 
 def last_tenth(curve: pd.DataFrame | None, steps: int) -> float:
-    """Compute the share of the fall of the loss that the last tenth of the steps brings; NaN if unknown.
-
-    The loss falls from the first training loss to the last validation, on lines between the validations.
-    """
+    """Compute the share of the loss's fall, to its last validation, in the last tenth of the steps; NaN if unknown."""
     if curve is None or not {"validation_nll", "train_loss"} <= set(curve.columns):
         return math.nan
     validation, training = curve["validation_nll"].dropna(), curve["train_loss"].dropna()

@@ -25,11 +25,8 @@ from lm.store.validation import check_shape
 
 FILE = "ladder.json"
 
-MOST_FLOPS = 1e60
-"""A run that took more compute than this was none."""
-
-LEAST_MARGIN = {"difference": 0.0, "gain": 1.0}
-"""Lower bound of a margin, by its kind."""
+MOST_FLOPS = 1e60  # A run that took more compute than this was none
+LEAST_MARGIN = {"difference": 0.0, "gain": 1.0}  # lower bound of a margin, by its kind
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,7 @@ from lm.analysis.results import Records, curves, one_tokenizer
 from lm.stats.bands import simultaneous_band
 from lm.store.record import evaluated_tokens
 
-STEPS_AHEAD = "steps ahead"
-"""The metric of a claim that counts the last steps of training for which one arm stays ahead of another."""
+STEPS_AHEAD = "steps ahead"  # metric of a claim: the last steps of training for which one arm stays ahead of another
 
 
 @dataclass(frozen=True)
@@ -38,10 +37,7 @@ class Lead:
         return self.by_seed.mean(axis=1).to_numpy()
 
     def words(self) -> str:
-        """Describe the lead: `ahead from step 200 on`.
-
-        With a second step where the band leaves out zero from there on: `ahead from step 200 on (band: 350)`.
-        """
+        """Describe the lead: `ahead from step 200 on`, and from which step on the whole band is."""
         steps, mean = self.by_seed.index.to_numpy(), self.mean
         side = "ahead" if mean[-1] < 0 else "behind" if mean[-1] > 0 else ""
         if not side:

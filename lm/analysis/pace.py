@@ -10,8 +10,7 @@ import pandas as pd
 from lm.analysis.results import Records, curves, one_tokenizer
 from lm.store.record import Record, evaluated_tokens
 
-CURVES = {"nll": "validation_nll", "bits_per_byte": "validation_bits_per_byte"}
-"""The curve that training leaves of a quantity, on the same batches at every step and in every arm."""
+CURVES = {"nll": "validation_nll", "bits_per_byte": "validation_bits_per_byte"}  # on the same batches everywhere
 
 UNITS = ("steps", "FLOPs", "seconds")
 
@@ -88,10 +87,7 @@ def mean_share(shares: Sequence[float]) -> float:
 
 
 def steps_to_reach(steps: Sequence[float], losses: Sequence[float], target: float) -> float:
-    """Return the step at which a curve's running minimum reaches `target`, interpolated between points.
-
-    NaN where it never is. Points that are not finite are left out.
-    """
+    """Return the step at which a curve's running minimum reaches `target`, interpolated; NaN where it never does."""
     curve = np.column_stack([steps, losses])
     curve = curve[np.isfinite(curve).all(axis=1)]
     lowest = np.minimum.accumulate(curve[:, 1])

@@ -23,8 +23,7 @@ from lm.store.store import DamagedError, Store
 from lm.store.thin_curves import THIN_NAME
 from lm.store.validation import check_shape, is_number, validate_curve, validate_files
 
-HEADLINE = "nll"
-"""The quantity by which arms are judged where an experiment names no other."""
+HEADLINE = "nll"  # the quantity by which arms are judged where an experiment names no other
 
 
 @dataclass(frozen=True)
@@ -207,10 +206,7 @@ def paired(results: Records, arm: str, quantity: str) -> list[tuple[float, float
 
 
 def quantities(results: Records) -> list[str]:
-    """List every quantity that a run measured, in the order of the tables; the judged always.
-
-    Those that no table knows come after those it knows, those at a length last.
-    """
+    """List the measured quantities, the judged always: those of the tables, others, those at a length."""
     measured, own = set(results.judged), set[str]()
     for record in results.records.values():
         if record is not None and record["status"] == "ok":

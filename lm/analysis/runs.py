@@ -17,12 +17,11 @@ from lm.store.store import Store
 from lm.store.validation import check_shape, is_number
 
 State = Literal["ok", "diverged", "failed", "damaged", "training", "interrupted", "dropped", "missing"]
+# states of a run; `dropped` is the cell of a trial that was pruned, or whose other seed failed
 STATES: tuple[State, ...] = ("ok", "diverged", "failed", "damaged", "training", "interrupted", "dropped", "missing")
-"""States of a run; `dropped` is the cell of a trial that was pruned, or whose other seed failed."""
 
 ENDED = ("ok", "diverged", "failed", "dropped")
-NO_EXPERIMENT = "-"
-"""Stands for the experiment and the arm of a cell that belongs to none, as `lm fit` makes them."""
+NO_EXPERIMENT = "-"  # stands for the experiment and the arm of a cell that belongs to none, as `lm fit` makes them
 
 
 @dataclass(frozen=True)
@@ -145,10 +144,7 @@ def folders_of(out: Path) -> dict[str, list[tuple[Path, str]]]:
 
 
 def _requested_cells(folder: Path, prefix: str) -> tuple[list[tuple[str, int, str, bool]], int]:
-    """Read arm, seed and cell of every requested run, and whether the search discarded it.
-
-    The second value is the number of cells of trials that were not begun.
-    """
+    """Read arm, seed, cell and whether it was discarded of every requested run, and the number of cells to come."""
 
     def whole(seed: str) -> int:
         if not (seed.isascii() and seed.isdecimal() and len(seed) < 20):
@@ -219,8 +215,7 @@ def runs_of_folder(folder: Path) -> RunIndex:
 
 # runs by name --------------------------------------------------------------------------------------------------------
 
-LISTED = 5
-"""Names that a message lists at most."""
+LISTED = 5  # names that a message lists at most
 
 
 def select_runs(
@@ -232,10 +227,7 @@ def select_runs(
     beginning: str = "",
     where: str = "",
 ) -> list[RunEntry]:
-    """Select runs by experiment, arm, seed, state and the beginning of the id, where given.
-
-    Raises InputError for an experiment or an arm that there is not, naming the nearest; `where` begins the message.
-    """
+    """Select runs by what is given. Raises InputError, after `where`, with the nearest experiment or arm."""
     selected = list(candidates)
     for kind, name in (("experiment", experiment), ("arm", arm)):
         if name is not None:
@@ -265,10 +257,7 @@ def _choices(names: Sequence[str]) -> str:
 
 
 def find_one(text: str, out: Path) -> RunEntry:
-    """Find the run named experiment/arm/seed, or by the beginning of its id, below a folder of results.
-
-    Raises InputError where there is no such run, or more than one, with the nearest choices.
-    """
+    """Find the run named experiment/arm/seed, or by the beginning of its id. Raises InputError with the nearest."""
     text = text.rstrip("/")
     if "/" not in text or text[0] in "/.":
         return _by_id(text, out)
@@ -318,10 +307,7 @@ def experiments_using(cell: str, all_runs: Iterable[RunEntry]) -> list[RunEntry]
 
 
 def find_run_or_arm(text: str, out: Path) -> tuple[Path, list[RunEntry]]:
-    """Find a run, or all runs of an arm named `experiment/arm`, with their folder of results.
-
-    Raises InputError where there is no such run or arm, with the nearest choices.
-    """
+    """Find a run, or all runs of an arm named `experiment/arm`, with their folder of results. Raises InputError."""
     path = Path(text)
     if os.path.isfile(path / "record.json"):
         folder = path.resolve()

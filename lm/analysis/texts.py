@@ -10,19 +10,14 @@ from lm.config.tree import InputError
 from lm.stats.two_way import TwoWay, two_way
 from lm.store.documents import KEPT, Documents, read_documents
 
-MIN_DOCUMENTS = 20
-"""Documents, or stretches, from which on their noise can be told."""
+MIN_DOCUMENTS = 20  # documents, or stretches, from which on their noise can be told
 
+# Quantities whose noise over text is known, and the loss by document that each is a multiple of. Bits per byte are
+# nats per token times the tokens of a byte of this split, which counts as known: its own noise is a share of the
+# difference that hardly matters, and none where the difference is zero.
 LOSS_OF = {**{name: name for name in KEPT}, "bits_per_byte": "nll"}
-"""Quantities whose noise over text is known, and the loss by document that each is a multiple of.
 
-Bits per byte are nats per token times the tokens of a byte of this split, which counts as known: its own noise is a
-share of the difference that hardly matters, and none where the difference is zero.
-"""
-
-
-DocumentCache = dict[tuple[str, str], Documents]
-"""Losses by document that were read already, by cell and by which loss they are of."""
+DocumentCache = dict[tuple[str, str], Documents]  # losses by document that were read, by cell and loss
 
 
 @dataclass(frozen=True)

@@ -25,8 +25,7 @@ from lm.training.recorder import Recorder
 
 SECONDS_TO_MEASURE = 2.0
 
-TIMED = 8
-"""Most arms that a plan times; the others are interpolated."""
+TIMED = 8  # most arms that a plan times; the others are interpolated
 
 
 def steps_evaluated(cell: Cell, training: int, full: int) -> int:
@@ -184,10 +183,7 @@ def reduced_in(cells: Sequence[Cell]) -> str | None:
 
 
 def advice(cells: Sequence[Cell], threads: int) -> str | None:
-    """Return a line for a plan if the reduced precision of its cells does not pay, None otherwise.
-
-    The last cell is timed, of a ladder one of the largest. Nothing is timed if cells differ in their precision.
-    """
+    """Return a line if the reduced precision of the last cell, the largest of a ladder, does not pay; else None."""
     if (name := reduced_in(cells)) is None:
         return None
     ratio = relative_step_time(cells[-1], threads)

@@ -91,10 +91,7 @@ class Waiting:
 
 @dataclass(frozen=True)
 class Ended:
-    """The cell has ended after `step`; this is the last event of its handle.
-
-    `broken` is the error of the disk that stopped it, and would stop the next cell too.
-    """
+    """The cell has ended after `step`, its last event; `broken` is the error of the disk that stopped it, if any."""
 
     handle: Handle
     outcome: Outcome
@@ -108,16 +105,12 @@ Event = Started | Progress | Validation | Waiting | Ended
 # the protocol --------------------------------------------------------------------------------------------------------
 
 
-ATTEMPTS = 2
-"""Attempts at a cell whose process or machine is lost, each from the last checkpoint, until it counts as failed."""
-
-CANCEL = "cancel"
-"""Answer that asks what trains a cell to end it; others are those to a validation, whether the cell goes on."""
-
+ATTEMPTS = 2  # attempts at a cell whose process or machine is lost, each from the last checkpoint, until it has failed
+CANCEL = "cancel"  # answer that asks what trains a cell to end it; others say whether a cell goes on after a validation
+# message of what trains a cell, as JSON values: `started`; `progress` with step, steps and loss; `validation` with
+# step and measured values; `waiting` with a line; from another machine `ended` with outcome, last step and disk error
+# (number, text and file, or None)
 Message = Sequence[Any]
-"""Message of what trains a cell, as JSON values: `started`; `progress` with step, steps and loss; `validation` with
-step and measured values; `waiting` with a line; from another machine `ended` with outcome, last step and disk error
-(number, text and file, or None)."""
 
 
 @dataclass(eq=False)
@@ -199,8 +192,8 @@ class Executor(ABC):
     def default_capacity(cls, options: Mapping[str, str], cells: int, search: bool) -> int | None:
         """Return how many of these cells are trained at a time, None if this machine decides.
 
-        Raises:
-            InputError: if that cannot be known, as for a `search` whose trials would all be queued and learn from none.
+        Raises InputError if that cannot be known, as for a `search` whose trials would all be queued and learn from
+        none.
         """
         return None
 
@@ -210,11 +203,8 @@ class Executor(ABC):
         """Submit a cell that is not submitted here, without waiting for a cell or for a lock.
 
         It may wait seconds for a process to start, and calls `say` if that takes longer. A cell that is recorded
-        already ends as recorded, unless `execution` has failures trained again.
-
-        Raises:
-            RuntimeError: if `capacity` cells are submitted and have not ended.
-            InputError: if no process can be started.
+        already ends as recorded, unless `execution` has failures trained again. Raises RuntimeError if `capacity` cells
+        are submitted and have not ended, and InputError if no process can be started.
         """
         if len(self.jobs) >= self.capacity:
             raise RuntimeError(f"{name}: {self.capacity} cells are being trained, as many as may be")
@@ -225,10 +215,8 @@ class Executor(ABC):
     def poll(self, timeout: float) -> Sequence[Event]:
         """Return the events since the last call; wait at most `timeout` seconds for one.
 
-        Returns at once if no cell is submitted.
-
-        Raises:
-            InputError: if a process cannot be started again, or a record cannot be read.
+        Returns at once if no cell is submitted. Raises InputError if a process cannot be started again, or a record
+        cannot be read.
         """
         if self.jobs:
             self._listen(0.0 if self.events else timeout)
@@ -236,19 +224,13 @@ class Executor(ABC):
         return events
 
     def cancel(self, handle: Handle) -> None:
-        """Ask a cell to end, without waiting: it ends as interrupted, or as it was about to end.
-
-        A cell that has ended is left alone. One that does not react is killed.
-        """
+        """Ask a cell to end, without waiting: it ends as interrupted, or as it was about to end, or is killed."""
         if (job := self.jobs.get(handle)) is not None and job.cancelled is None:
             job.cancelled = time.monotonic()
             self._send(job, CANCEL)
 
     def held(self, cell: str) -> Holder | str | None:
-        """Return the process that trains a cell, None if the cell can be submitted.
-
-        Call it periodically: a holder without a heartbeat from one call to the next loses the cell.
-        """
+        """Return the process that trains a cell, if any; call it periodically, as it watches heartbeats."""
         holder = self.store.watched(cell, self.watches.setdefault(cell, LeaseMonitor()))
         if holder is None:
             del self.watches[cell]
@@ -257,8 +239,7 @@ class Executor(ABC):
     def result(self, handle: Handle) -> Record | None:
         """Return the record of a cell, once for each `Ended`; None if it has no new one, whatever is in the store.
 
-        Raises:
-            KeyError: for a cell that has not ended, or whose record was returned before.
+        Raises KeyError for a cell that has not ended, or whose record was returned before.
         """
         return self.records.pop(handle)
 

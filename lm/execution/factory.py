@@ -20,16 +20,15 @@ if TYPE_CHECKING:  # it imports torch
     from lm.execution.executor import Executor
 
 LOCAL = "local"
+# module and class of each executor
 EXECUTORS: Mapping[str, tuple[str, str]] = {
     LOCAL: ("lm.execution.local", "Local"),
     "ray": ("lm.execution.on_ray", "Ray"),
     "slurm": ("lm.execution.on_slurm", "Slurm"),
 }
-"""Module and class of each executor."""
 
 HOST_PORT = re.compile(r"[\w.-]+:[0-9]{1,5}")
-PLAIN = re.compile(r"[\w.:&|*()\[\]/+-]+")
-"""Values that go into a batch script unquoted."""
+PLAIN = re.compile(r"[\w.:&|*()\[\]/+-]+")  # values that go into a batch script unquoted
 
 
 @dataclass(frozen=True)
@@ -48,11 +47,7 @@ class ExecutorSpec:
 
 
 def parse_executor(value: object, where: str = "--executor") -> ExecutorSpec:
-    """Parse the text of an executor, named `where` in messages, and check that its package is installed.
-
-    Raises:
-        InputError: if there is no such executor or option, or its package is not installed.
-    """
+    """Parse the text of an executor, with `where` for messages. Raises InputError if it or its package is missing."""
     text = value if isinstance(value, str) else ""
     name, _, rest = text.partition(":")
     if name not in EXECUTORS:
@@ -90,13 +85,7 @@ def parse_executor(value: object, where: str = "--executor") -> ExecutorSpec:
 
 
 def usable(value: object, loggers: Sequence[str], where: str = "--executor", of_loggers: str = "--logger") -> str:
-    """Return the executor if it can train the cells, after a check that it can be reached.
-
-    `where` and `of_loggers` name the options or arguments of the executor and the loggers in messages.
-
-    Raises:
-        InputError: if there is no such executor, it cannot be reached, or it does not support loggers.
-    """
+    """Return the executor if it can be reached and supports the loggers. Raises InputError naming the options."""
     spec = parse_executor(value, where)
     if spec.name != LOCAL:
         if spec.executor.no_loggers and loggers:

@@ -21,34 +21,20 @@ from lm.store.files import temporary_folder
 from lm.store.leases import PARENT_VARIABLE, is_of_exited_process, process_signature
 from lm.store.locks import LogLine
 
-PRELOAD = ["lm.execution.forkserver_preload"]
-"""Modules that the fork server imports once."""
+PRELOAD = ["lm.execution.forkserver_preload"]  # modules that the fork server imports once
 
-MAX_FORKSERVER_RESTARTS = 5
-"""Fork servers that may end under a cell's process, or before one starts, until the cell is interrupted."""
-
+MAX_FORKSERVER_RESTARTS = 5  # fork servers that may end under a cell's process, or before it starts
+# Delay before the second attempt to start a process, doubled for each further attempt. A fork server that was killed
+# blocks the next one until it has ended.
 PAUSE_SECONDS = 0.1
-"""Delay before the second attempt to start a process, doubled for each further attempt. A fork server that was killed
-blocks the next one until it has ended."""
 
-PREFIX = "pymp-"
-"""Prefix of temporary folders, which is multiprocessing's."""
-
-MARK = ".lm."
-"""First part of the name of the file that records the owner of a temporary folder."""
-
-Body = Callable[..., None]
-"""Function that a process runs, with a pipe to its parent as its first argument."""
+PREFIX = "pymp-"  # prefix of temporary folders, which is multiprocessing's
+MARK = ".lm."  # first part of the name of the file that records the owner of a temporary folder
+Body = Callable[..., None]  # function that a process runs, with a pipe to its parent as its first argument
 
 
 def start_process(body: Body, arguments: tuple[Any, ...], name: str, say: LogLine) -> tuple[Any, Connection]:
-    """Start a process, by a new fork server if the last one has ended; return it with the pipe to it.
-
-    The body runs in it, with its end of the pipe and the arguments. `say` is called with a line if that takes long.
-
-    Raises:
-        InputError: if every fork server ends before it has started the process.
-    """
+    """Start `body` with a pipe, by a new fork server if need be; return the process and our end. Raises InputError."""
     context: Any = multiprocessing.get_context("forkserver")
     for attempt in range(MAX_FORKSERVER_RESTARTS):
         if attempt:
@@ -64,17 +50,12 @@ def start_process(body: Body, arguments: tuple[Any, ...], name: str, say: LogLin
             parent_pipe.close()
         finally:
             child_pipe.close()
-    raise InputError(
-        "multiprocessing's fork server, which starts the processes, ended "
-        f"{MAX_FORKSERVER_RESTARTS} times before it had started one; its last words are above"
-    )
+    hint = f"ended {MAX_FORKSERVER_RESTARTS} times before it had started one; its last words are above"
+    raise InputError(f"multiprocessing's fork server, which starts the processes, {hint}")
 
 
 def _run(body: Body, pipe: Connection, *arguments: Any) -> None:
-    """Run the body of a process, which exits with the process of the command: an orphan would keep the cell's lock.
-
-    The fork server between the two may die without harm.
-    """
+    """Run the body of a process that exits with the command's: an orphan would keep the cell's lock."""
     parent: Any = multiprocessing.parent_process()
 
     def exit_with_parent() -> None:
@@ -87,10 +68,7 @@ def _run(body: Body, pipe: Connection, *arguments: Any) -> None:
 
 
 def start_fork_server() -> None:
-    """Start multiprocessing's fork server unless it runs, with Ctrl-C blocked until the server ignores it.
-
-    `lm.execution.forkserver_preload`, its first import, ignores and unblocks it.
-    """
+    """Start multiprocessing's fork server unless it runs, with Ctrl-C blocked until its first import ignores it."""
     multiprocessing.get_context("forkserver").set_forkserver_preload(PRELOAD)
     mark_owner(Path(multiprocessing.util.get_temp_dir()))  # holds the server's socket on most systems
     resource_tracker.ensure_running()  # it would unblock Ctrl-C for what is started after it
@@ -110,10 +88,7 @@ def fork_server_pid() -> int | None:
 
 
 def make_tempdir(name: str) -> Path:
-    """Make a temporary folder of this process, which a later command removes if this one is killed.
-
-    Raises InputError if there is no folder for temporary files.
-    """
+    """Make a temporary folder, which a later command removes if this process is killed. Raises InputError."""
     remove_stale_tempdirs()
     folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{name}-"))
     mark_owner(folder)

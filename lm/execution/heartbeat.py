@@ -6,18 +6,13 @@ from collections.abc import Callable
 
 from lm.store.locks import ENDED, FIRST_SECONDS, STOPPED, BackoffReporter, LogLine, cpu_seconds, process_status
 
-QUIET_SECONDS = 60.0
-"""Silence until a running process is reported; long steps, compilation and evaluation are silent too."""
+QUIET_SECONDS = 60.0  # silence until a running process is reported; long steps and compilation are silent too
 
-MAX_CHECK_INTERVAL = 10.0
-"""Seconds that the time between two checks counts at most."""
+MAX_CHECK_INTERVAL = 10.0  # seconds that the time between two checks counts at most
 
 
 class SilenceMonitor:
-    """Monitor of the silence of one worker: call `record_activity` on every message and `check` periodically.
-
-    `state` and `busy` return the state of a process and the processor seconds that it has used.
-    """
+    """Monitor of one worker's silence: call `record_activity` on every message and `check` periodically."""
 
     def __init__(
         self,
@@ -39,10 +34,7 @@ class SilenceMonitor:
         self.used, self.silent = self.busy(self.pid), 0.0
 
     def seconds_silent(self) -> float:
-        """Return the seconds since the last message.
-
-        An interval between two calls counts at most `MAX_CHECK_INTERVAL`: this process may have been stopped itself.
-        """
+        """Return the seconds since the last message; this process may have been stopped for a part of them."""
         now = self.clock()
         self.silent += min(now - self.last_check, MAX_CHECK_INTERVAL)
         self.last_check = now

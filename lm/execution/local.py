@@ -24,20 +24,11 @@ from lm.training.cell import Cell
 from lm.training.process import Execution, on_heartbeat
 from lm.training.train import train
 
-STACK_SECONDS = 2.0
-"""Time for a hanging process to write its stack."""
-
-GRACE_SECONDS = 5.0
-"""Time between the signal that asks a process to exit and the one that kills it."""
-
-INNERMOST = 3
-"""Calls that the error of a hung process names."""
-
-URGENT = ("validation", "ended")
-"""Kinds of messages that a worker on another machine sends immediately."""
-
-UNKNOWN_CODE = 255
-"""Exit code of a process whose fork server has ended: it may have exited, or run on."""
+STACK_SECONDS = 2.0  # time for a hanging process to write its stack
+GRACE_SECONDS = 5.0  # time between the signal that asks a process to exit and the one that kills it
+INNERMOST = 3  # calls that the error of a hung process names
+URGENT = ("validation", "ended")  # kinds of messages that a worker on another machine sends immediately
+UNKNOWN_CODE = 255  # exit code of a process whose fork server has ended: it may have exited, or run on
 
 
 @dataclass(eq=False)
@@ -100,10 +91,7 @@ class LocalJob(Job):
 
 
 class Local(Executor):
-    """Executor of processes on this machine, each with one cell and one accelerator, if any.
-
-    They are forked from a server that has imported everything, and exit when this process does.
-    """
+    """Executor of processes on this machine, each with one cell, forked from a server that has imported everything."""
 
     broken = False
 

@@ -14,29 +14,22 @@ from lm.config.tree import InputError, require_place
 from lm.store.files import require_own
 from lm.store.validation import is_number
 
-MOST_WORKERS = 1024
-"""Largest number of processes at a time on one machine."""
+MOST_WORKERS = 1024  # largest number of processes at a time on one machine
 
+# flags of a processor on which the speed of matrix products depends
 FLAGS = (
     *("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "avx512_fp16", "amx_tile", "amx_int8", "amx_bf16"),
     *("asimd", "sve", "sve2", "bf16", "i8mm", "sme"),
 )
-"""Flags of a processor on which the speed of matrix products depends."""
 
 PLAIN = "32-true"
-
+# reduced precisions of the trainer with float32 weights, by the name they have in messages
 REDUCED = {"bf16-mixed": "bf16", "bf16": "bf16", "16-mixed": "fp16", "16": "fp16"}
-"""Reduced precisions of the trainer with float32 weights, by the name they have in messages."""
 
 ROUNDS = 5
-SECONDS = 4.0
-"""Time after which no further round is started."""
-
-SLOWER = 1.1
-"""Ratio to the time of float32 above which a precision is reported as slower."""
-
-SIZE, SIZE_CUDA = 256, 4096
-"""Size of the matrices that are timed on a processor, and on a CUDA device."""
+SECONDS = 4.0  # time after which no further round is started
+SLOWER = 1.1  # ratio to the time of float32 above which a precision is reported as slower
+SIZE, SIZE_CUDA = 256, 4096  # size of the matrices that are timed on a processor, and on a CUDA device
 
 
 def cores() -> int:
@@ -74,10 +67,7 @@ def threads_each(workers: int) -> int:
 def require_run_settings(
     out: Path, checkpoint_seconds: Any, workers: Any, hang_minutes: Any = 0.0, called: Callable[[str], str] = str
 ) -> None:
-    """Check the folder, workers, checkpoint interval and time limit of a command. Raises InputError.
-
-    `called` returns the name of an argument in messages.
-    """
+    """Check the settings of a command, whose arguments are `called` in messages. Raises InputError."""
     require_place(out, called("out"), folder=True)
     if os.path.islink(out / "cells"):  # better now than when the report is refused after training
         require_own(out, ["cells"])
@@ -146,10 +136,7 @@ def slower(name: str, ratio: float) -> str:
 
 
 def measure_products(clock: Callable[[], float] = time.perf_counter) -> dict[str, float]:
-    """Return the time of a matrix product in each reduced precision over that in float32.
-
-    Timed on the first CUDA device, or else on the processor.
-    """
+    """Return the time of a matrix product on the device in each reduced precision over that in float32."""
     import torch
 
     cuda = torch.cuda.is_available()

@@ -46,23 +46,12 @@ with contextlib.suppress(ImportError):  # `parse_executor` names the package tha
     import ray
     from ray.exceptions import RayError, RayTaskError
 
-LISTEN_SECONDS = 0.5
-"""Time between two checks whether a task was lost."""
-
-GRACE_SECONDS = 15.0
-"""Time in which cancelled tasks end before they are killed."""
-
-STARTS = 5
-"""Tasks of a cell that may be lost before they begin, as on a node that has gone without the cluster knowing."""
-
-HEAD = {"node:__internal_head__": 0.001}
-"""Resource that Ray gives to the head node, without which there is no cluster."""
-
-MEMORY_MB, LEAST_MEMORY = 500, 80
-"""Object store of a cluster that this process starts, in MB, and the smallest one."""
-
-REACH_SECONDS = 5.0
-"""Time limit of a connection to the address of a cluster."""
+LISTEN_SECONDS = 0.5  # time between two checks whether a task was lost
+GRACE_SECONDS = 15.0  # time in which cancelled tasks end before they are killed
+STARTS = 5  # tasks of a cell that may be lost before they begin, as on a node that has gone without the cluster knowing
+HEAD = {"node:__internal_head__": 0.001}  # resource that Ray gives to the head node, without which there is no cluster
+MEMORY_MB, LEAST_MEMORY = 500, 80  # object store of a cluster that this process starts, in MB, and the smallest one
+REACH_SECONDS = 5.0  # time limit of a connection to the address of a cluster
 
 
 @dataclass(eq=False)
@@ -153,9 +142,8 @@ class Ray(Executor):
         if int(options.get("memory", LEAST_MEMORY)) < LEAST_MEMORY:
             raise InputError(f"{where}: memory: expected {LEAST_MEMORY} MB or more, found {options['memory']}")
         if "memory" in options and "address" in options:
-            raise InputError(
-                f"{where}: memory is of a cluster started for the purpose; one with an address has its own"
-            )
+            hint = "one with an address has its own"
+            raise InputError(f"{where}: memory is of a cluster started for the purpose; {hint}")
         address = options.get("address", "auto").removeprefix("ray://")
         if address != "auto" and not HOST_PORT.fullmatch(address):
             raise InputError(f"{where}: address: expected HOST:PORT or auto, found {shown(address)}")
@@ -332,11 +320,8 @@ def last_line(error: Exception) -> str:
 
 # the connection, of which Ray has one per process --------------------------------------------------------------------
 
-_users = [0]
-"""Number of executors that share the connection."""
-
-_folder: list[str] = []
-"""Folder of a cluster that this process has started."""
+_users = [0]  # number of executors that share the connection
+_folder: list[str] = []  # folder of a cluster that this process has started
 
 
 def connect(options: Mapping[str, str], cpus: int) -> None:

@@ -36,50 +36,27 @@ from lm.training.process import Execution
 with contextlib.suppress(ImportError):  # `parse_executor` names the package that is missing
     import submitit
 
-READ_SECONDS = 0.5
-"""Time between two reads of the messages of jobs."""
+READ_SECONDS = 0.5  # time between two reads of the messages of jobs
+STATE_SECONDS = 20.0  # time between two queries of the state of jobs
+LATE_SECONDS = 30.0  # time in which a network file system shows the files of a job that has ended
+GRACE_SECONDS = 60.0  # time in which a cancelled job ends before it is killed
+CLOSE_SECONDS = 10.0  # time that `close` waits for jobs to end
+MOST_JOBS = 1000  # jobs in one array, by SLURM's default
+MINUTES = 60  # default time limit of a job. A cell that takes longer goes on in the next job.
+TIMEOUTS = 10_000  # number of times that a job may go on after its time limit
 
-STATE_SECONDS = 20.0
-"""Time between two queries of the state of jobs."""
-
-LATE_SECONDS = 30.0
-"""Time in which a network file system shows the files of a job that has ended."""
-
-GRACE_SECONDS = 60.0
-"""Time in which a cancelled job ends before it is killed."""
-
-CLOSE_SECONDS = 10.0
-"""Time that `close` waits for jobs to end."""
-
-MOST_JOBS = 1000
-"""Jobs in one array, by SLURM's default."""
-
-MINUTES = 60
-"""Default time limit of a job. A cell that takes longer goes on in the next job."""
-
-TIMEOUTS = 10_000
-"""Number of times that a job may go on after its time limit."""
-
+# states of a job that goes on or will
 STATES = {
     *("PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED"),
     *("RESIZING", "SIGNALING", "STOPPED", "STAGE_OUT", "RESV_DEL_HOLD", "SPECIAL_EXIT"),
 }
-"""States of a job that goes on or will."""
 
-COMMAND_SECONDS = 60.0
-"""Time limit of a command of SLURM."""
+COMMAND_SECONDS = 60.0  # time limit of a command of SLURM
+LISTEN_SECONDS = 1.0  # time between two reads of the answers
+PATIENCE = 100.0  # seconds that a job waits for the signal after its training: at a preemption, SIGTERM comes first
 
-LISTEN_SECONDS = 1.0
-"""Time between two reads of the answers."""
-
-PATIENCE = 100.0
-"""Seconds that a job waits for the signal after the end of its training: in a preemption, SIGTERM comes first."""
-
-ORDER, MESSAGES, ANSWERS = ".json", ".told", ".answers"
-"""Suffixes of the files of a cell in the folder of its executor."""
-
-SCHEDULER = ("SLURM_", "SUBMITIT_")
-"""Prefixes of variables that are hidden from the processes of a cell: Lightning would take the job for its own."""
+ORDER, MESSAGES, ANSWERS = ".json", ".told", ".answers"  # suffixes of the files of a cell in the folder of its executor
+SCHEDULER = ("SLURM_", "SUBMITIT_")  # prefixes of variables hidden from a cell's processes: Lightning would use them
 
 TIME = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", re.ASCII)
 SBATCH = "as sbatch takes it"
@@ -206,9 +183,8 @@ class Slurm(Executor):
     def default_capacity(cls, options: Mapping[str, str], cells: int, search: bool) -> int | None:
         """Return the number of jobs at a time where none was requested."""
         if search:
-            raise InputError(
-                "--executor slurm: a search needs --workers N, its cells in the queue or at work at a time"
-            )
+            hint = "a search needs --workers N, its cells in the queue or at work at a time"
+            raise InputError(f"--executor slurm: {hint}")
         return min(cells, MOST_JOBS)
 
     # from one event to the next
@@ -358,10 +334,7 @@ def minutes(text: str, where: str = "--executor slurm") -> int:
 
 
 class SlurmTask:
-    """Task that submitit pickles: the folder of an executor, and the id of the cell.
-
-    Called in the job. A preempted job is submitted again as it is, and the cell resumes from its checkpoint.
-    """
+    """Task that submitit pickles, an executor's folder and a cell's id; a preempted job is submitted again."""
 
     def __init__(self, folder: str, cell: str) -> None:
         self.folder, self.cell = folder, cell
@@ -376,11 +349,7 @@ class SlurmTask:
 
 
 def run_order(folder: Path, cell_id: str) -> str:
-    """Train the cell of an order, report its messages, and return how it ended.
-
-    Raises:
-        RuntimeError: if something outside has ended the training.
-    """
+    """Train the cell of an order, and return how it ended. Raises RuntimeError if something outside has ended it."""
     path = folder / (cell_id + ORDER)
     order = read_json(path)
     sys.path += [entry for entry in order["path"] if entry not in sys.path]

@@ -14,8 +14,7 @@ from lm.store.store import Store
 
 LINE_SECONDS = 30.0
 
-FEW, DRAW_SECONDS = 32, 0.5
-"""Up to FEW running cells are drawn on every report, more of them every DRAW_SECONDS."""
+FEW, DRAW_SECONDS = 32, 0.5  # up to FEW running cells are drawn on every report, more of them every DRAW_SECONDS
 
 
 def outcome_line(record: Ending | None, store: Store | None = None) -> str:
@@ -28,10 +27,7 @@ def outcome_line(record: Ending | None, store: Store | None = None) -> str:
 
 
 class Display(Watcher):
-    """Progress of `total` cells with an estimate of the time left, from the speed so far.
-
-    `workers` are trained at a time, and `expected` holds the seconds of a cell by arm, where they can be estimated.
-    """
+    """Progress of `total` cells, `workers` at a time, with the time left; `expected` holds seconds by arm."""
 
     def __init__(
         self, total: int, workers: int, store: Store | None = None, expected: dict[str, float] | None = None

@@ -32,23 +32,14 @@ from lm.store.store import Store
 from lm.training.cell import Cell, identity
 from lm.training.process import Execution
 
-POLL_SECONDS, ANSWER_SECONDS = 0.5, 0.05
-"""Time between two exchanges with the executor, and between two while an answer is due."""
+POLL_SECONDS, ANSWER_SECONDS = 0.5, 0.05  # between two exchanges with the executor; while an answer is due
 
-PIECE = 32 * 2**20
-"""Bytes of a file that are sent at a time."""
-
-OWN = (PARTIAL_CHECKPOINT, PROGRESS)
-"""Files of a work folder that are not sent, as they belong to one attempt."""
-
-MARKS = ("last.ckpt", "outcome.json")
-"""Files whose change is a reason to send all changes."""
-
-Files = Sequence[tuple[str, Sequence[Any]]]
-"""Names of files below a folder, each with the references of its pieces."""
-
+PIECE = 32 * 2**20  # bytes of a file that are sent at a time
+OWN = (PARTIAL_CHECKPOINT, PROGRESS)  # files of a work folder that are not sent, as they belong to one attempt
+MARKS = ("last.ckpt", "outcome.json")  # files whose change is a reason to send all changes
+Files = Sequence[tuple[str, Sequence[Any]]]  # names of files below a folder, each with the references of its pieces
+# attempt at a cell, its messages, the files that have changed, and after the end the names of all files
 Letter = tuple[int, list[Message], dict[str, bytes], list[str] | None]
-"""Attempt at a cell, its messages, the files that have changed, and after the end the names of all files."""
 
 
 @dataclass(frozen=True)
@@ -111,11 +102,7 @@ def files_below(folder: Path, put: Callable[[bytes], Any], leave: Sequence[str] 
 
 
 def code_of(cell: Cell) -> list[tuple[str, str, bytes]]:
-    """Return the user modules of a cell, sorted by name.
-
-    Raises:
-        InputError: if one has changed since the cell was planned.
-    """
+    """Return the user modules of a cell by name. Raises InputError if one has changed since it was planned."""
     files: dict[str, Path] = {}
     for name in dotted_classes(cell.config):
         files |= source_files(import_object(name, name))
@@ -142,13 +129,7 @@ def delete_other_files(folder: Path, names: Iterable[str]) -> None:
 
 
 def train_on_node(order: Order, mailbox: Any, get: Callable[[Any], Any]) -> None:
-    """Train a cell in a private folder, and exchange letters until it has ended.
-
-    `mailbox` is the handle of a `Mailbox`, and `get` returns the value of a reference.
-
-    Raises:
-        InputError: if the cell cannot be trained on this node.
-    """
+    """Train a cell in a private folder, and exchange letters until it has ended. Raises InputError if it cannot."""
     host = socket.gethostname()
     if order.version != __version__:
         raise InputError(f"{host}: has lm {__version__}, and cells come from {order.version}; install the same there")

@@ -27,11 +27,8 @@ from lm.store.record import Ending
 from lm.training.cell import Cell
 from lm.training.process import Execution
 
-LISTEN_SECONDS = 1.0
-"""Longest time between two reports of progress."""
-
-LOOK_SECONDS = 2.0
-"""Time between two checks of cells that other processes train."""
+LISTEN_SECONDS = 1.0  # longest time between two reports of progress
+LOOK_SECONDS = 2.0  # time between two checks of cells that other processes train
 
 
 @dataclass(frozen=True)
@@ -72,10 +69,7 @@ class CellQueue:
         return True
 
     def ended(self, planned: Planned, record: Ending | None) -> None:
-        """Take the record of a cell that has ended.
-
-        Its status is `pruned` if it was stopped; the record is None if it was interrupted.
-        """
+        """Take the record of a cell that has ended, `pruned` if it was stopped; None if it was interrupted."""
 
 
 class StaticQueue(CellQueue):
@@ -157,11 +151,7 @@ class Watcher:
 def train_cells(
     cells: Sequence[Planned], executor: Executor, watcher: Watcher, execution: Execution, manifest: Path | None = None
 ) -> int:
-    """Train every cell and return how many were interrupted; one that fails does not stop the others.
-
-    Raises:
-        LostError: if the `manifest` of their experiment is removed; no further cell is started.
-    """
+    """Train every cell; return how many were interrupted. Raises LostError if their `manifest` is removed."""
     held = [holder for planned in cells if (holder := executor.held(planned.cell.id)) is not None]
     for who, count in by_process(held).items():
         are = "cell is" if count == len(cells) == 1 else "is" if count == 1 else "are"
@@ -174,12 +164,7 @@ def train_cells(
 
 
 def run_cells(queue: CellQueue, executor: Executor, watcher: Watcher, execution: Execution) -> int:
-    """Train cells until the queue is empty and return how many were interrupted.
-
-    Raises:
-        OSError: if a full or failing disk stops training, once no cell runs any more.
-        KeyboardInterrupt: on Ctrl-C, even if something swallowed the first one.
-    """
+    """Train cells until the queue is empty; return how many were interrupted. Raises OSError for a failing disk."""
     with deferred_interrupts():
         return Scheduler(queue, executor, watcher, execution).run()
 

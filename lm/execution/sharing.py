@@ -21,16 +21,12 @@ from lm.store.side_files import WAYS_FILE, measure_once, read_cached
 from lm.training.cell import Cell, seedless
 from lm.training.provenance import device_name
 
-WORTH_SECONDS = 600.0
-"""Estimated training time from which the measurement, half a minute, is made."""
+WORTH_SECONDS = 600.0  # estimated training time from which the measurement, half a minute, is made
 
 ROUND_SECONDS, ROUNDS = 3.0, 2
 
-PATIENCE = 120.0
-"""Seconds in which a measuring process must have answered."""
-
-LOOK_SECONDS = 0.5
-"""Seconds between checks that the measuring processes still run."""
+PATIENCE = 120.0  # seconds in which a measuring process must have answered
+LOOK_SECONDS = 0.5  # seconds between checks that the measuring processes still run
 
 
 def choose_num_workers(missing: Sequence[Planned], out: Path, measure: bool = True) -> int:

@@ -9,18 +9,15 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any, NoReturn
 
-INTERRUPTED = 130
-"""Exit code of a command that a signal interrupted."""
+INTERRUPTED = 130  # exit code of a command that a signal interrupted
 
+# signals by which others than the user at the keyboard end a command
 ENDING = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
-"""Signals by which others than the user at the keyboard end a command."""
-
+# One item: True once Ctrl-C was pressed in a block of `deferred_interrupts`. No Event, as a handler must not wait for
+# its lock.
 _pressed = [False]
-"""One item: True once Ctrl-C was pressed in a block of `deferred_interrupts`. No Event, as a handler must not wait for
-its lock."""
 
-_signals: list[int] = []
-"""Signals of ENDING since a block of `ended_by_signals` began."""
+_signals: list[int] = []  # signals of ENDING since a block of `ended_by_signals` began
 
 
 @contextlib.contextmanager
@@ -92,10 +89,7 @@ def ended_by_signals() -> Iterator[None]:
 
 
 def end_at_once(code: int) -> None:
-    """Make the signals that interrupt this process end it silently with an exit code.
-
-    For a process that has done its work: what an interrupt raises while Python exits could only be printed.
-    """
+    """Make interrupts end this process silently with an exit code: Python could only print them as it exits."""
 
     def leave(number: int, frame: FrameType | None, ends: Callable[[int], NoReturn] = os._exit) -> None:
         ends(code)  # an argument, as the names of modules are taken away meanwhile
@@ -112,10 +106,7 @@ def ignore() -> None:
 
 
 def cause() -> str:
-    """Return what interrupted the command last: `interrupted`, or the signal that ended it.
-
-    Earlier signals are forgotten.
-    """
+    """Return what interrupted the command last, `interrupted` or the signal that ended it, and forget the rest."""
     numbers, _signals[:] = list(_signals), []
     return f"ended by {signal.Signals(numbers[-1]).name}" if numbers else "interrupted"
 

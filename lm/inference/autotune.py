@@ -115,10 +115,7 @@ class _Timing:
         self.compiled_in: dict[str, float] = {}
 
     def decide(self, steps: int, shapes: int) -> tuple[Settings, list[dict[str, Any]]]:
-        """Return the settings to use and all measurements.
-
-        The best of each precision is timed compiled too, where all of the training takes longer than compiling may.
-        """
+        """Return the best settings and all measurements; the best of each precision is timed compiled too."""
         timed = self._timed(self._choices(), self._trained())
         fastest = min(seconds for _, seconds in timed)
         # The plainest of those as fast:

@@ -32,11 +32,7 @@ Kind = TypeVar("Kind", bound=nn.Module)
 
 
 def find(run: str, out: Path) -> Path:
-    """Return the folder of a finished cell in the results folder `out`.
-
-    `run` is the folder itself, experiment/arm/seed, or the beginning of the cell's id. Raises InputError where there is
-    none, or more than one.
-    """
+    """Return the folder of a cell by its path, experiment/arm/seed or beginning of its id. Raises InputError."""
     if os.path.isfile(Path(run) / "record.json"):
         return Path(run)
     match = find_one(run, out)
@@ -107,10 +103,7 @@ class FinishedRun:
 
     @classmethod
     def at(cls, folder: Path) -> Self:
-        """Open the run in `folder`, and put the folders of its own components on the path.
-
-        Raises InputError unless it was trained to its end, and where a component is not found.
-        """
+        """Open the run in `folder`, its components on the path. Raises InputError unless trained to its end."""
         resolved = folder.resolve()
         out = resolved.parent.parent
         if resolved.parent.name != "cells":
@@ -145,10 +138,7 @@ class FinishedRun:
             return build(resolve(self.config, RunConfig), RunConfig).data(self.config["seed"])
 
     def facts(self) -> TextStats:
-        """Return the facts of its text, which lies in the cache or is prepared again.
-
-        Raises InputError where the text is no longer what the run was trained on.
-        """
+        """Return the facts of its text, cached or prepared again. Raises InputError where it has changed."""
         text = self.record["data"]
         hashes = text["fingerprint"], text["tokenizer"]
         for kind, check in (("tokens", check_entry), ("pairs", check_pairs)):
@@ -160,18 +150,12 @@ class FinishedRun:
         data.prepare_data()
         facts = data.facts
         if (facts.fingerprint, facts.tokenizer) != hashes:
-            raise InputError(
-                f"{self.folder}: its text is no longer in the cache, and cannot be prepared again: the text, or "
-                "the tokenizer trained on it, has changed"
-            )
+            hint = "the text, or the tokenizer trained on it, has changed"
+            raise InputError(f"{self.folder}: its text is no longer in the cache, and cannot be prepared again: {hint}")
         return facts
 
     def model(self, kind: type[Kind], instead: str) -> Kind:
-        """Return the trained model, of class `kind`, in its checkpoint's precision, on the CPU.
-
-        Raises InputError where it has another class, with the message `instead` and its name in `{}`, or the checkpoint
-        cannot be used.
-        """
+        """Return the trained model of class `kind` on the CPU. Raises InputError, with `instead` for another class."""
         make: Any = build(resolve({"model": self.config.get("model")}, _ModelOnly), _ModelOnly).model
         cls = make.func if isinstance(make, functools.partial) else make
         if not (isinstance(cls, type) and issubclass(cls, kind)):

@@ -28,10 +28,7 @@ CACHES: dict[str, type[Cache] | None] = {"full": Cache, "int8": Int8Cache, "none
 
 
 def load_tokenizer(run: FinishedRun) -> tokenizers.Tokenizer:
-    """Load the run's tokenizer from the cache, which is filled again from the run's text where it was emptied.
-
-    Raises InputError where the text is no longer what the run was trained on.
-    """
+    """Load the run's tokenizer, made again where it left the cache. Raises InputError where its text has changed."""
     text = run.record["data"]
     path = entry_folder("tokens", text["fingerprint"], text["tokenizer"]) / "tokenizer.json"
     with cache_io_errors(), contextlib.suppress(DamageError):
@@ -39,10 +36,8 @@ def load_tokenizer(run: FinishedRun) -> tokenizers.Tokenizer:
     data = run.data()
     data.prepare_data()
     if data.facts.identity() != {"fingerprint": text["fingerprint"], "tokenizer": text["tokenizer"]}:
-        raise InputError(
-            f"{run.folder}: its tokenizer is no longer in the cache ({path}), and cannot be made again: its text, "
-            "or the tokenizer trained on it, has changed"
-        )
+        hint = "and cannot be made again: its text, or the tokenizer trained on it, has changed"
+        raise InputError(f"{run.folder}: its tokenizer is no longer in the cache ({path}), {hint}")
     return stored_tokenizer(path, text["tokenizer"])
 
 
@@ -66,10 +61,7 @@ def prompt_ids(tokenizer: tokenizers.Tokenizer, prompt: str) -> list[int]:
 
 
 class TextStream:
-    """A decoder of tokens as they come; the bytes of an unfinished character wait for the rest of it.
-
-    Bytes that are no UTF-8, and unknown tokens, appear as U+FFFD; special tokens as nothing.
-    """
+    """A decoder of tokens as they come; U+FFFD stands for bytes that are no UTF-8, and for unknown tokens."""
 
     def __init__(self, tokenizer: tokenizers.Tokenizer) -> None:
         added = tokenizer.get_added_tokens_decoder()

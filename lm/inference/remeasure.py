@@ -55,10 +55,7 @@ def cell_of(run: FinishedRun) -> Cell:
 
 
 def other_data(cell: Cell, changes: Tree) -> tuple[Data, Tree]:
-    """Return the run's data with other settings, tokenised by the run's own tokenizer, and its configuration.
-
-    Raises InputError for a setting that is none of the data's, or belongs to the run.
-    """
+    """Return data with other settings and the run's tokenizer, and its configuration. Raises InputError."""
     for key in changes:
         if not key.startswith("data."):
             raise InputError(f"{key}: a finished run can be measured with other settings of data only, as data.corpus")

@@ -23,10 +23,7 @@ REPORT_SECONDS = 10.0
 
 
 def load(folder: Path) -> tuple[EncoderDecoder, PairData]:
-    """Load the model of a finished run, in its checkpoint's precision on the CPU, and its data.
-
-    Raises InputError unless the folder is that of a finished encoder-decoder run whose text is available.
-    """
+    """Load the model, on the CPU, and the data of a finished encoder-decoder run. Raises InputError for another."""
     run = FinishedRun.at(folder)
     data = run.data()
     if not isinstance(data, PairData):
@@ -39,10 +36,7 @@ def load(folder: Path) -> tuple[EncoderDecoder, PairData]:
 def translate_lines(
     model: EncoderDecoder, data: PairData, lines: Sequence[str], beam: int = 4, alpha: float = 0.6
 ) -> list[str]:
-    """Return the likeliest target of each line by beam search, with progress on stderr.
-
-    Sources longer than the context are truncated.
-    """
+    """Return the likeliest target of each line by beam search, with progress on stderr; long sources are truncated."""
     ids = encode_lines(data.tokens.tokenizer, lines)
     ends = Ends(data.tokens.begin, data.tokens.end, data.context)
     order = sorted(range(len(lines)), key=lambda index: len(ids[index]))
@@ -60,10 +54,7 @@ def translate_lines(
 
 
 def bleu(hypotheses: Sequence[str], references: Sequence[str]) -> dict[str, Any]:
-    """Return corpus BLEU of plain text by sacrebleu, tokenised as 13a, with its signature.
-
-    Post 2018, https://aclanthology.org/W18-6319
-    """
+    """Return corpus BLEU by sacrebleu, tokenised as 13a, with its signature (https://aclanthology.org/W18-6319)."""
     try:
         from sacrebleu.metrics.bleu import BLEU
     except ImportError:
@@ -100,10 +91,7 @@ class Translation:
 def translate(
     folder: Path, split: str = "test", beam: int = 4, alpha: float = 0.6, source: Path | None = None
 ) -> Translation:
-    """Translate a split, or the lines of the file `source`, with the run in `folder`, and write the results there.
-
-    Raises InputError where there are no lines, or the run cannot translate.
-    """
+    """Translate a split, or the lines of the file `source`, and write the results to `folder`. Raises InputError."""
     if beam < 1:
         raise InputError(f"--beam: expected 1 or more, found {beam}")
     if not math.isfinite(alpha):

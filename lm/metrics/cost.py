@@ -45,10 +45,7 @@ class Durations:
 
 @functools.cache
 def matmul_peak(device: torch.device, dtype: torch.dtype, threads: int) -> float:
-    """Measure the FLOP/s of the fastest of a few products of square matrices, once per process and number of threads.
-
-    Utilisation is relative to it: 2 n^3 operations per product, n large enough to fill the device.
-    """
+    """Measure the FLOP/s of a product of large square matrices, once per process and number of threads."""
     n = 4096 if device.type == "cuda" else 512
     # Of its own, so that what others draw does not depend on whether this was measured before.
     a = torch.randn(n, n, device=device, generator=torch.Generator(device).manual_seed(0)).to(dtype)
@@ -68,10 +65,7 @@ def _wait(device: torch.device) -> None:
 
 
 class Energy:
-    """Joules since the start, of the device as a whole, whoever used it; None where nothing reports them.
-
-    They are NVIDIA's counter through `pynvml` where it is installed, else the processor's (Linux `powercap`).
-    """
+    """Joules of the whole device, whoever used it, by NVIDIA's `pynvml` or Linux's `powercap`; None without either."""
 
     def __init__(self, device: torch.device, powercap: Path = Path("/sys/class/powercap")) -> None:
         self.handle: Any = None

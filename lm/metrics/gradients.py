@@ -41,10 +41,7 @@ def full_tensor(tensor: Tensor) -> Tensor:
 
 
 def gradient_norm(parameters: Iterable[nn.Parameter], order: float = 2.0) -> Tensor:
-    """Compute a norm of all gradients together, a scalar tensor; zero where there are none.
-
-    Of order infinity it is the largest absolute entry.
-    """
+    """Compute a norm of all gradients together, of order infinity the largest absolute entry; zero without any."""
     by_layout: dict[Any, list[Tensor]] = {}  # of DTensors
     for gradient in [p.grad for p in parameters if p.grad is not None]:
         layout = getattr(gradient, "device_mesh", None), getattr(gradient, "placements", None)
@@ -79,10 +76,7 @@ def _local_shards(parameters: Sequence[nn.Parameter]) -> list[nn.Parameter]:
 
 
 def parameters_by_part(model: nn.Module) -> dict[str, list[nn.Parameter]]:
-    """Group the trainable parameters by child of `model`; each member of a ModuleList is a part of its own.
-
-    A parameter that two parts share belongs to the first.
-    """
+    """Group trainable parameters by child, or member of a ModuleList; a shared one belongs to the first part."""
     lists = {name for name, child in model.named_children() if isinstance(child, nn.ModuleList)}
     by_part: dict[str, list[nn.Parameter]] = {}
     for name, parameter in model.named_parameters():  # each once, and none of the model itself
@@ -152,10 +146,7 @@ class ParameterGroups:
         return self.squared_norms([p.detach() - old for p, old in zip(self.parameters, before, strict=True)])
 
     def summed(self, squares_g: Tensor) -> dict[str, float]:
-        """Compute norms from sums of squares: by part `blocks.0`, kind `query`, and both `blocks.0.query`.
-
-        A part with the name of a kind, such as `embedding` with its head, is listed as `embedding.all`.
-        """
+        """Compute norms by part `blocks.0`, kind `query`, and both; a part named as a kind gets `.all`."""
         sums: dict[str, float] = {}
         for (part, kind), square in zip(self.names, squares_g.tolist(), strict=True):
             for name in (f"{part}.all" if part in KIND_NAMES else part, kind, f"{part}.{kind}"):
@@ -187,10 +178,7 @@ def estimate_noise(small: float, big: float, small_tokens: float, big_tokens: fl
 def measure_noise(
     parameters: Sequence[nn.Parameter], losses: Sequence[Callable[[], Tensor]], tokens: Sequence[int]
 ) -> tuple[float, float]:
-    """Estimate noise from the gradients of the mean losses of disjoint pieces of about equal numbers of tokens.
-
-    No `.grad` is touched, and hooks on gradients, such as those of DistributedDataParallel, do not run.
-    """
+    """Estimate noise from gradients of the mean losses of disjoint pieces; no `.grad` is touched, no hook runs."""
     whole_p = [torch.zeros_like(p, dtype=torch.promote_types(p.dtype, torch.float32)) for p in parameters]
     small, all_tokens = 0.0, float(sum(tokens))
     for loss, count in zip(losses, tokens, strict=True):

@@ -153,10 +153,7 @@ def _observed(model: nn.Module, result: ProbeResult, counted_bt: Tensor) -> Iter
 
 
 def block_share(after_btd: Tensor, without_btd: Tensor) -> float:
-    """Compute the share of a block in the residual stream after it: 0 for a block that leaves the stream as it is.
-
-    `without_btd` is the stream after the same block if its sublayers gave zero; after post-LN it is still normalised.
-    """
+    """Compute a block's share in the stream after it; `without_btd` is the stream if its sublayers gave zero."""
     after_btd, without_btd = after_btd.double(), without_btd.double()
     return float((after_btd - without_btd).norm(dim=-1).mean() / without_btd.norm(dim=-1).mean())
 
@@ -164,10 +161,7 @@ def block_share(after_btd: Tensor, without_btd: Tensor) -> float:
 def measure_attention_rows(
     attention: SoftmaxAttention, x_bqd: Tensor, position: Position, mask: Mask, memory_bsd: Tensor | None = None
 ) -> Sequence[Tensor]:
-    """Return entropy over ln n, largest score, and share of the first key of a layer's attention rows, each (h,).
-
-    Rows that see one key have neither entropy nor choice and are left out, unless there are no others.
-    """
+    """Return entropy over ln n, largest score, share of the first key, each (h,), of rows that see several keys."""
     q_bhqk, k_bgsk, _ = attention.projected(x_bqd, position, memory_bsd)
     queries, keys = q_bhqk.shape[2], k_bgsk.shape[2]
     bias = mask.additive(queries, keys, attention.window, q_bhqk)

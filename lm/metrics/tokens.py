@@ -50,10 +50,7 @@ def expected_calibration_error(count_m: Tensor, confidence_m: Tensor, correct_m:
 
 
 def maximum_calibration_error(count_m: Tensor, confidence_m: Tensor, correct_m: Tensor) -> float:
-    """Compute the largest |accuracy - confidence| of a bin that holds tokens; NaN without any.
-
-    Guo et al. 2017, equation 5.
-    """
+    """Compute the largest |accuracy - confidence| of a filled bin; NaN without any (Guo et al. 2017, equation 5)."""
     filled_m = count_m > 0
     gap_m = ((correct_m - confidence_m).abs() / count_m)[filled_m]
     return float(gap_m.max()) if gap_m.numel() else math.nan
@@ -205,10 +202,7 @@ def bits_per_byte(nll_sum: float, byte_count: int) -> float:
 
 
 def largest_logits(logits_nv: Tensor, width: int = 128) -> tuple[Tensor, Tensor]:
-    """Return the largest logit of each row and its first index, each (n,).
-
-    The same as `max(-1)`, several times faster on a CPU: only the block with the maximum is searched for its index.
-    """
+    """Return the largest logit of each row and its first index, (n,): `max(-1)`, several times faster on a CPU."""
     if logits_nv.shape[1] < 4 * width:
         return logits_nv.max(1)
     whole = logits_nv.shape[1] // width * width
@@ -266,10 +260,7 @@ class TokenStatistics(Metric):
         return self
 
     def update(self, logits_nv: Tensor, targets_n: Tensor, cluster_n: Tensor | None = None) -> None:
-        """Add tokens, of which those whose target is IGNORED do not count, to the sums, also to those of clusters.
-
-        To measure at a temperature, scale the logits by `scale_logits`.
-        """
+        """Add the tokens whose target is not IGNORED to the sums; `scale_logits` measures at a temperature."""
         counted_n = targets_n != IGNORED
         if not counted_n.all():
             logits_nv, targets_n = logits_nv[counted_n], targets_n[counted_n]

@@ -13,8 +13,7 @@ from lm.config.tree import InputError, canonical, is_component, join, nearest
 if TYPE_CHECKING:  # a plan draws nothing
     from optuna.trial import BaseTrial
 
-SpacePaths = Annotated[dict[str, Any], ref("Space")]
-"""Dotted paths of a configuration, each with the distribution of its values."""
+SpacePaths = Annotated[dict[str, Any], ref("Space")]  # paths of a configuration with their distributions
 
 
 class Distribution(TypedDict, total=False):
@@ -49,11 +48,8 @@ class ChoicesNode(TypedDict):
 
 
 RANGE_KEYS, CHOICE_KEYS = keys(Distribution), keys(ConditionalChoice)
-MOST_POINTS = 10_000
-"""Largest grid; more points are refused as a typo."""
-
-LARGEST_WHOLE = 2**53
-"""Largest whole number up to which each is a float too: samplers draw floats."""
+MOST_POINTS = 10_000  # largest grid; more points are refused as a typo
+LARGEST_WHOLE = 2**53  # largest whole number up to which each is a float too: samplers draw floats
 
 
 @dataclass(frozen=True)
@@ -149,11 +145,7 @@ class Space:
         return math.prod(dimension.values.count(dimension.path) for dimension in self.dimensions)
 
     def grid(self) -> list[dict[str, Any]]:
-        """Return all points as values by name; options only where their choice is made.
-
-        Raises:
-            InputError: if there are too many.
-        """
+        """Return all points by name, options only where their choice is made. Raises InputError for too many."""
         if self.points() > MOST_POINTS:
             raise InputError(f"space: a grid of {self.points():,} points, expected {MOST_POINTS:,} at most")
         points: list[dict[str, Any]] = [{}]
@@ -194,9 +186,8 @@ def read_space(node: Any, where: str) -> Space:
     paths = [dimension.path for dimension in space.dimensions]
     for path in paths:
         if outer := [other for other in paths if path.startswith(f"{other}.")]:
-            raise InputError(
-                f"{where}.{path}: lies inside {outer[0]}, which is drawn as a whole; move it into a choice's space"
-            )
+            hint = "move it into a choice's space"
+            raise InputError(f"{where}.{path}: lies inside {outer[0]}, which is drawn as a whole; {hint}")
     return space
 
 
@@ -232,9 +223,8 @@ def _choices(values: Any, where: str, path: str, name: str) -> Choices:
             for key in value:
                 if key not in CHOICE_KEYS:
                     listed = ", ".join(CHOICE_KEYS)
-                    raise InputError(
-                        f"{where}.choices: no key {key!r} in a component.{nearest(key, CHOICE_KEYS)} It takes {listed}"
-                    )
+                    hint = f"no key {key!r} in a component.{nearest(key, CHOICE_KEYS)} It takes {listed}"
+                    raise InputError(f"{where}.choices: {hint}")
             if not isinstance({} if value.get("init_args") is None else value["init_args"], Mapping):
                 raise InputError(f"{where}.choices: init_args: expected a mapping, found {shown(value['init_args'])}")
         label = _label(value)

@@ -14,6 +14,7 @@ from lm.config.tree import InputError, Tree, load_yaml, nearest, override
 from lm.search.space import Space, SpacePaths, read_space
 from lm.store.metrics import METRICS, VALIDATION_METRICS, nearest_metric
 
+# samplers and their options, beside `seed`; named as Optuna names them
 SAMPLERS: dict[str, tuple[str, ...]] = {
     "tpe": ("n_startup_trials", "n_ei_candidates"),
     "gp": ("n_startup_trials",),
@@ -23,8 +24,7 @@ SAMPLERS: dict[str, tuple[str, ...]] = {
     "qmc": ("qmc_type", "scramble"),
     "grid": (),
 }
-"""Samplers and their options, beside `seed`; named as Optuna names them."""
-
+# domains of options: both ends of a range of numbers, or the words
 OPTIONS: dict[str, tuple[Any, ...]] = {
     "seed": (0, 2**32 - 1),
     "n_startup_trials": (0, 1_000_000),
@@ -43,17 +43,14 @@ OPTIONS: dict[str, tuple[Any, ...]] = {
     "min_resource": (1, 2**53),
     "reduction_factor": (2, 1_000_000),
 }
-"""Domains of options: both ends of a range of numbers, or the words."""
 
-MOST_CELLS = 100_000
-"""Largest number of cells of a search; more are refused as a typo."""
-
+MOST_CELLS = 100_000  # largest number of cells of a search; more are refused as a typo
+# Pruners and their options. Steps and resources are optimiser steps.
 PRUNERS: dict[str, tuple[str, ...]] = {
     "median": ("n_startup_trials", "n_warmup_steps", "interval_steps", "n_min_trials"),
     "hyperband": ("min_resource", "reduction_factor"),
     "none": (),
 }
-"""Pruners and their options. Steps and resources are optimiser steps."""
 
 
 Sampler = Annotated[str | dict[str, Any], ref("Sampler")]
@@ -124,11 +121,7 @@ class SweepSpec:
 
 
 def load_sweep(path: Path, settings: Mapping[str, Any], trials: int | None = None) -> SweepSpec:
-    """Read a sweep file, or a shipped one by its name, with dotted changes to its base and another number of trials.
-
-    Raises:
-        InputError: for a wrong key or value, with the nearest right one.
-    """
+    """Read a sweep file, or a shipped one, with dotted changes and a number of trials. Raises InputError."""
     path = resolve_file(path, "sweep")
     add_module_folder(path.parent)
     tree = load_yaml(path)

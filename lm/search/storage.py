@@ -20,22 +20,16 @@ from lm.config.tree import InputError, nearest, require_place
 from lm.search.spec import SweepSpec
 from lm.store.redaction import redacted
 
-STORAGE_ERRORS = (StorageInternalError, SQLAlchemyError, OSError)
-"""Errors of a storage that does not answer, and may later."""
+STORAGE_ERRORS = (StorageInternalError, SQLAlchemyError, OSError)  # of a storage that may answer later
 
-WAIT_SECONDS = 120.0
-"""Time limit of the retries."""
+WAIT_SECONDS = 120.0  # time limit of the retries
+DAMAGED = ("database disk image is malformed", "file is not a database")  # SQLite's, of a file no retry mends
 
-DAMAGED = ("database disk image is malformed", "file is not a database")
-"""Messages of SQLite about a file that no retry mends."""
-
-TRY_SECONDS = 1.0
-"""Delay between two attempts."""
+TRY_SECONDS = 1.0  # delay between two attempts
 
 T = TypeVar("T")
 
-TRIES, PAUSE_SECONDS = 12, 0.25
-"""Attempts to create the tables of a database, and the delay between two."""
+TRIES, PAUSE_SECONDS = 12, 0.25  # attempts to create the tables of a database, and the delay between two
 
 
 def retry_create(make: Callable[[], T]) -> T:
@@ -178,10 +172,8 @@ def _whole(line: bytes) -> bool:
 def repair(path: Path) -> int:
     """Cut a last line that a kill has torn off a journal, whose lock the caller holds; return the number of bytes cut.
 
-    The next line would be appended to it, and the file could never be read again.
-
-    Raises:
-        InputError: if complete lines follow an unreadable one, which must not be deleted.
+    The next line would be appended to it, and the file could never be read again. Raises InputError if complete lines
+    follow an unreadable one, which must not be deleted.
     """
     content = path.read_bytes() if path.is_file() else b""
     good = 0

@@ -23,16 +23,14 @@ from lm.search.storage import RetryingStorage, describe_location, journal, open_
 from lm.search.workers import DbLeases, FileLeases, StudyWorkers
 from lm.store.locks import to_stderr
 
-FINISHED_STATES = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL)
-"""States of a trial that count against the budget."""
+FINISHED_STATES = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL)  # count against the budget
 
-MAX_RESUMES = 3
-"""Times that a trial of a dead process is resumed before it counts as failed."""
+MAX_RESUMES = 3  # times that a trial of a dead process is resumed before it counts as failed
 
 DEFINITION, METHODS, REASON, CELLS, RESUMES = "definition", "methods", "reason", "cells", "taken_up"
+# Names of the attributes of a study and its trials. SECONDS is the duration of a trial by the monotonic clock of the
+# process that ended it.
 HOLDER, SECONDS = "holder", "seconds"
-"""Names of the attributes of a study and its trials. SECONDS is the duration of a trial by the monotonic clock of the
-process that ended it."""
 
 # samplers and pruners ------------------------------------------------------------------------------------------------
 
@@ -52,10 +50,7 @@ def sampler(spec: SweepSpec, done: int, parallel: bool, slot: int = 0) -> optuna
         "gp": ("GPSampler", silent),
         "cmaes": ("CmaEsSampler", silent),
         "nsga2": ("NSGAIISampler", {"population_size": max(4, min(50, spec.trials // 4))}),
-        "qmc": (
-            "QMCSampler",
-            {"scramble": True, **silent, "warn_asynchronous_seeding": False},
-        ),
+        "qmc": ("QMCSampler", {"scramble": True, **silent, "warn_asynchronous_seeding": False}),
         "random": ("RandomSampler", {}),
         "grid": ("RandomSampler", {}),  # a grid is enumerated by us
     }
@@ -114,13 +109,7 @@ class SharedStudy:
 
 @contextlib.contextmanager
 def open_study(spec: SweepSpec, folder: Path, settings: dict[str, Any], parallel: bool) -> Iterator[SharedStudy]:
-    """Open or create the study of a sweep, to work on beside other processes, several trials at a time if `parallel`.
-
-    `folder` holds the report, and the journal unless the sweep names another storage; `settings` are the trainer's.
-
-    Raises:
-        InputError: if it cannot be read, or has trials of another search.
-    """
+    """Open or create the study of a sweep beside other processes, for work until the end. Raises InputError."""
     _quiet()
     path = journal(spec, folder)
     chosen = pruner(spec, settings)
@@ -195,10 +184,7 @@ def _load_or_create(
 def resume_trial(
     study: optuna.Study, frozen: FrozenTrial, signature: dict[str, Any], own: Set[str]
 ) -> optuna.trial.Trial | None:
-    """Resume a free trial with the signature of this process; return None for one that was resumed too often and fails.
-
-    A failed start by this process, whose tokens are `own`, does not count.
-    """
+    """Resume a free trial as this process, whose tokens are `own`; None for one resumed too often, which fails."""
     resumes, before = frozen.user_attrs.get(RESUMES, 0), frozen.user_attrs.get(HOLDER)
     trial = optuna.trial.Trial(study, frozen._trial_id)
     if before is not None and before["token"] not in own:

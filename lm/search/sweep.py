@@ -41,14 +41,9 @@ from lm.training.process import Execution
 from lm.training.run import RunConfig
 from lm.training.strategies import check_strategy
 
-BEST = "best.yaml"
-"""File in the folder of a search with the configuration of its best trial."""
-
-SAVED_SECONDS = 5.0
-"""Shortest time between two writes of `study.json` during a search."""
-
-NUM_DRAWS = 20
-"""Draws of the other dimensions with which a value that does not fit the base is built."""
+BEST = "best.yaml"  # file in the folder of a search with the configuration of its best trial
+SAVED_SECONDS = 5.0  # shortest time between two writes of `study.json` during a search
+NUM_DRAWS = 20  # draws of the other dimensions with which a value that does not fit the base is built
 
 
 @dataclass(frozen=True)
@@ -64,10 +59,7 @@ class SearchJob:
 def sweep(
     spec: SweepSpec, out: Path, workers: int | None, execution: Execution, plan_only: bool, executor: str = "local"
 ) -> int:
-    """Run a search. Return 0 if every trial has ended, 1 if some were interrupted.
-
-    `executor` names what trains the cells, as in `lm sweep --executor`.
-    """
+    """Run a search, with cells trained by `executor`. Return 0 if every trial has ended, 1 if some were interrupted."""
     store, folder = Store(out), out / spec.name
     if (folder / "experiment.json").exists():
         raise InputError(f"{folder}: holds an experiment's report; name the sweep's file otherwise, or another --out")
@@ -111,13 +103,7 @@ def check_search(spec: SweepSpec, folder: Path) -> None:
 
 
 def check_space(space: Space, tree: Tree) -> None:
-    """Check that every choice and both ends of every range can be trained.
-
-    A value that cannot be built with the other values of the base is tried with others drawn from the space.
-
-    Raises:
-        InputError: naming the path.
-    """
+    """Check that every choice and both ends of every range can be trained, with drawn values of others if need be."""
     resolve(tree, RunConfig)
     examples = space.examples()
     for changes in examples:
@@ -152,11 +138,7 @@ def random_draws(space: Space, seed: int) -> Iterator[dict[str, Any]]:
 def run_searches(
     jobs: Sequence[SearchJob], store: Store, workers: int, execution: Execution, executor: str = "local"
 ) -> int:
-    """Run several searches that share the workers, each with its budget, and write a `study.json` for each.
-
-    Returns:
-        How many cells were interrupted.
-    """
+    """Run searches that share the workers, write a `study.json` for each; return how many cells were interrupted."""
     for job in jobs:
         check_search(job.spec, job.folder)
     with contextlib.ExitStack() as stack:

@@ -25,11 +25,8 @@ from lm.training.cell import Cell, check, with_seed
 OUTCOMES = {TrialState.COMPLETE: "complete", TrialState.PRUNED: "pruned", TrialState.FAIL: "failed"}
 
 
-REST_SECONDS = 2.0
-"""Delay before another look for a trial when there was none to start."""
-
-Say = Callable[[str, str, int], None]
-"""Called for cells that need no training: name, outcome and number of cells."""
+REST_SECONDS = 2.0  # delay before another look for a trial when there was none to start
+Say = Callable[[str, str, int], None]  # called for cells that need no training: name, outcome and number of cells
 
 
 @dataclass
@@ -188,10 +185,7 @@ class Search:
         return _token(trial) in self.workers.tokens
 
     def judge(self, planned: Planned, step: int, measured: Mapping[str, float]) -> bool:
-        """Report a validation to the pruner; return True if the cell goes on.
-
-        With several seeds, the first decides for all.
-        """
+        """Report a validation of the first seed, which decides for all, to the pruner; return True to go on."""
         open_trial = self.open[planned.arm]
         objectives = list(self.spec.objectives)
         value = measured.get(objectives[0])

@@ -27,6 +27,7 @@ from lm.store import locks
 from lm.store.leases import Holder, Lease, LeaseMonitor, LeaseState, read_lease, try_acquire
 from lm.store.locks import UNKNOWN_HOLDER, BackoffReporter
 
+# table with one row per lease: the number counts its acquisitions, the content names its holder
 TABLE = Table(
     "lm_leases",
     MetaData(),
@@ -34,11 +35,9 @@ TABLE = Table(
     Column("number", Integer, nullable=False),
     Column("content", Text, nullable=False),
 )
-"""Table with one row per lease: the number counts its acquisitions, the content names its holder."""
 
 
-AGAIN_SECONDS = 1.0
-"""Delay between two attempts to release a lease whose database does not answer."""
+AGAIN_SECONDS = 1.0  # delay between two attempts to release a lease whose database does not answer
 
 
 class DbLease:
@@ -133,11 +132,8 @@ class DbLeases:
 # the processes of a study ---------------------------------------------------------------------------------------------
 
 
-MUTEX = "turn"
-"""Name of the lease of the mutex; slots are numbered from 0."""
-
-PAUSE_SECONDS = 0.5
-"""Longest delay between two attempts to get the mutex."""
+MUTEX = "turn"  # name of the lease of the mutex; slots are numbered from 0
+PAUSE_SECONDS = 0.5  # longest delay between two attempts to get the mutex
 
 
 class FileLeases:

@@ -112,10 +112,7 @@ def _stops(cls: type) -> bool:
 
 
 def build_callbacks(nodes: Sequence[Tree] | None) -> list[Callback]:
-    """Build the callbacks of resolved nodes, and a guard that none of them ends the run.
-
-    Raises InputError if a constructor refuses its arguments.
-    """
+    """Build the callbacks of resolved nodes, and a guard that none of them ends the run. Raises InputError."""
     callbacks = [
         build(node["init_args"], import_object(node["class_path"], PATH), f"{PATH}[{index}]")
         for index, node in enumerate(nodes or [])

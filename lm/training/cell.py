@@ -102,10 +102,7 @@ SEED = "\0seed\0"  # placeholder for a seed
 
 
 def seeded(cell: Cell, seeds: Sequence[int]) -> list[Cell]:
-    """Return the cell with each of these seeds.
-
-    The hashed content differs in the seed alone, so that it is serialised once.
-    """
+    """Return the cell with each of these seeds; the hashed content differs in the seed alone, and is written once."""
     configs = [{**cell.config, "seed": seed} for seed in seeds]
     parts = canonical(_identified({**cell.config, "seed": SEED}, cell.facts)).split(canonical(SEED))
     if cell.config.get("data_seed") is not None or len(parts) != 2:  # one of the seeds, or a text that holds SEED
@@ -129,10 +126,8 @@ def check(tree: Tree) -> Cell:
     for name in AUTO:
         value = trainer.get(name) if isinstance(trainer, Mapping) else None
         if value == "auto":
-            raise InputError(
-                f"trainer.{name}: auto is measured at the start of `lm fit`, `lm ablate` and `lm sweep`, for all cells "
-                "alike; here name one"
-            )
+            when = "at the start of `lm fit`, `lm ablate` and `lm sweep`, for all cells alike; here name one"
+            raise InputError(f"trainer.{name}: auto is measured {when}")
         if isinstance(value, str) and value.lower() == "auto":
             raise InputError(f"trainer.{name}: found {shown(value)}; did you mean auto?")
     config = resolve(tree, RunConfig)
@@ -144,7 +139,13 @@ def check(tree: Tree) -> Cell:
     if (share := run.optim.schedule.in_proportion) is not None:  # the steps are hashed, not the share
         options = config["optim"]["schedule"]["init_args"]
         options["warmup"] = in_steps(share, config["trainer"]["max_steps"])
-    facts = _facts(canonical(config["data"]), run)
+    text = canonical(config["data"])
+    if text not in _prepared:  # corpora are read once per process, not once per cell
+        unread = _data(run)
+        unread.prepare_data()
+        assert unread.facts is not None
+        _prepared[text] = unread.facts
+    facts = _prepared[text]
     data = _data(run, facts)
     _check_settings(config["trainer"])
     key = canonical({**config["trainer"], "callbacks": None})
@@ -158,10 +159,8 @@ def check(tree: Tree) -> Cell:
             check_model(run.model(facts.vocabulary, data.context), run.optim.optimizer, sharing)
     longest = max(run.evaluate.lengths, default=0) if run.evaluate else 0
     if longest + 1 > facts.tokens["validation"]:
-        raise InputError(
-            f"evaluate.lengths: {longest} tokens of context need as many and one more, and the validation split has "
-            f"{facts.tokens['validation']}; give more text or shorter lengths"
-        )
+        hint = f"and the validation split has {facts.tokens['validation']}; give more text or shorter lengths"
+        raise InputError(f"evaluate.lengths: {longest} tokens of context need as many and one more, {hint}")
     _model_sizes(config, facts, run, data)
     _try_optim(run, config)
     return Cell(config, facts, identity(config, facts))
@@ -186,9 +185,8 @@ def checked_unread(tree: Tree) -> Tree:
 def _try_optim(run: RunConfig, config: Tree) -> None:
     """Raise InputError if the optimiser or schedule of `optim` cannot be built."""
     with blame("optim"):
-        run.optim.try_out(
-            config["trainer"]["max_steps"], scales(getattr(run.model, "keywords", {}).get("parametrization"))
-        )
+        scaled = scales(getattr(run.model, "keywords", {}).get("parametrization"))
+        run.optim.try_out(config["trainer"]["max_steps"], scaled)
 
 
 def _checked_model(run: RunConfig, vocabulary: int, context: int) -> Model:
@@ -211,9 +209,8 @@ def _check_settings(settings: Tree) -> None:
     """Refuse settings that Lightning accepts and cannot train with. Raises InputError."""
     for name in ("attention", "compile"):
         if settings[name] is None:
-            raise InputError(
-                f"trainer.{name}: expected one of {', '.join(str(choice).lower() for choice in AUTO[name])}, found null"
-            )
+            listed = ", ".join(str(choice).lower() for choice in AUTO[name])
+            raise InputError(f"trainer.{name}: expected one of {listed}, found null")
     for name, (low, high) in SETTINGS.items():
         value = settings[name]
         if value is None and name not in MAY_BE_NONE:
@@ -221,21 +218,16 @@ def _check_settings(settings: Tree) -> None:
         if isinstance(value, int | float) and not low <= value <= high:
             raise InputError(f"trainer.{name}: expected {low} or more, {high:,} at most, found {value}")
     if (accelerator := settings["accelerator"]) not in ACCELERATORS:
-        raise InputError(
-            f"trainer.accelerator: no accelerator {shown(accelerator)}.{nearest(accelerator, ACCELERATORS)} "
-            f"Choose from {', '.join(ACCELERATORS)}"
-        )
+        choices = f"{nearest(accelerator, ACCELERATORS)} Choose from {', '.join(ACCELERATORS)}"
+        raise InputError(f"trainer.accelerator: no accelerator {shown(accelerator)}.{choices}")
     check_sharded(settings)
     interval = settings["val_check_interval"]
     if interval is not None and not isinstance(interval, int | float):
-        raise InputError(
-            f"trainer.val_check_interval: expected a number of batches, found {shown(interval)}; by the clock, "
-            "two machines would validate at other steps"
-        )
+        hint = "by the clock, two machines would validate at other steps"
+        raise InputError(f"trainer.val_check_interval: expected a number of batches, found {shown(interval)}; {hint}")
     if (isinstance(interval, float) and not 0 < interval <= 1) or (isinstance(interval, int) and interval < 1):
-        raise InputError(
-            f"trainer.val_check_interval: expected a number of batches from 1, or a share above 0.0, found {interval}"
-        )
+        expected = "expected a number of batches from 1, or a share above 0.0"
+        raise InputError(f"trainer.val_check_interval: {expected}, found {interval}")
 
 
 _processes_of: dict[str, Processes] = {}  # by the trainer's settings; those that arms have in common are checked once
@@ -253,16 +245,6 @@ def _data(run: RunConfig, facts: TextStats | None = None) -> Data:
     return data
 
 
-def _facts(key: str, run: RunConfig) -> TextStats:
-    """Return the prepared text; corpora are read once per process, not once per cell."""
-    if key not in _prepared:
-        data = _data(run)
-        data.prepare_data()
-        assert data.facts is not None
-        _prepared[key] = data.facts
-    return _prepared[key]
-
-
 @dataclass(frozen=True)
 class Sizes:
     """Sizes of a cell that follow from its shape."""
@@ -273,10 +255,7 @@ class Sizes:
 
 
 def _model_sizes(config: Tree, facts: TextStats, run: RunConfig, data: Data) -> tuple[int, float | None]:
-    """Return trainable parameters and FLOPs a token, after a dry run; computed once for each model and data.
-
-    Raises InputError if the model cannot be built, or cannot read a row.
-    """
+    """Return trainable parameters and FLOPs a token, after a dry run. Raises InputError for a wrong model."""
     key = canonical([config["data"], config["model"], config["seed"], facts.vocabulary])
     if key not in _model_sizes_of:
         build_model = functools.partial(_checked_model, run, facts.vocabulary, data.context)

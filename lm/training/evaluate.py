@@ -96,10 +96,7 @@ class TrainedCell:
         return measured.compute()
 
     def split(self, split: str, by_document: bool = False) -> dict[str, Any]:
-        """Evaluate a split, and any but validation also at the temperature fitted on validation.
-
-        With `by_document` the result's `clusters` are the documents, their losses and their tokens.
-        """
+        """Evaluate a split, any but validation also at the temperature fitted there, perhaps with sums by document."""
         if not len(self.data.evaluation_batches(split)):
             raise InputError(f"--split {split}: this run's {split} split holds no text")
         if split == "validation":
@@ -135,9 +132,8 @@ class TrainedCell:
         longest = max(lengths)
         count = min(tokens, len(ids) - 1) // longest * longest
         if not count:
-            raise InputError(
-                f"evaluate.lengths: {longest} tokens of context and one to predict, found {len(ids)} in {split}"
-            )
+            hint = f"{longest} tokens of context and one to predict, found {len(ids)} in {split}"
+            raise InputError(f"evaluate.lengths: {hint}")
         used, measured = np.asarray(ids[: count + 1], dtype=np.int64), dict[str, Any]()
         for length in sorted(set(lengths)):
             try:
@@ -187,10 +183,7 @@ def blocks(ids: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:
 def evaluations(
     cell: Cell, checkpoint: Path, cached: list[tuple[Tensor, Tensor]] | None = None
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Evaluate a finished cell: yield the test split, if it has text, and the configured lengths.
-
-    `cached` are the logits of the validation split, if they are at hand; the list is emptied.
-    """
+    """Yield the evaluations of a finished cell: the test split, if it has text, and lengths; `cached` is emptied."""
     trained = TrainedCell(cell, checkpoint, cached=cached)
     if len(trained.data.evaluation_batches("test")):
         yield "test", trained.split("test", by_document=True)

@@ -35,10 +35,7 @@ FOLDER = "logs"  # folder of the logs, in the folder of cells and reports
 
 
 def parse_loggers(value: object, where: str = "--logger") -> tuple[str, ...]:
-    """Parse the names of loggers in the value of the option `where`, each once.
-
-    Raises InputError for an unknown name, with the nearest, and for a missing package, with the command to install it.
-    """
+    """Parse the names of loggers, each once. Raises InputError with the nearest name, or the package to install."""
     texts = [value] if isinstance(value, str) else value
     if not isinstance(texts, list | tuple) or not all(isinstance(text, str) for text in texts):
         raise InputError(f"{where}: expected the name of a logger, or a list of names, found {shown(value)}")
@@ -51,9 +48,8 @@ def parse_loggers(value: object, where: str = "--logger") -> tuple[str, ...]:
             with contextlib.suppress(ValueError):  # blocked from import
                 if importlib.util.find_spec(package) is not None:
                     continue
-            raise InputError(
-                f"{where} {name}: the package {package} is not installed; pip install 'lm-ablations[track]'"
-            )
+            hint = "pip install 'lm-ablations[track]'"
+            raise InputError(f"{where} {name}: the package {package} is not installed; {hint}")
     return names
 
 

@@ -57,12 +57,8 @@ class LanguageModel(LightningModule):
         clusters: Clusters | None = None,
     ) -> None:
         super().__init__()
-        self.model = model
-        self.optim = optim
-        self.seed_value = seed
-        self.vocabulary = len(bytes_per_token)
-        self.compiled = compiled
-        self.halved = halved
+        self.model, self.optim, self.seed_value = model, optim, seed
+        self.vocabulary, self.compiled, self.halved = len(bytes_per_token), compiled, halved
         self.compile_seconds = 0.0
         self.notes: list[str] = []  # settings that could not be carried out, for the record
         self.clusters = clusters
@@ -72,10 +68,7 @@ class LanguageModel(LightningModule):
         # logits (n, v) and targets (n,) of these batches, at the end of training and if they are small enough
         self.logits: list[tuple[Tensor, Tensor]] = []
         self.logits_bytes = 0  # of these batches, cached or not
-        self.losses: list[Tensor] = []
-        self.rows: list[Tensor] = []
-        self.tokens: list[Tensor] = []
-        self.norms: list[Tensor] = []
+        self.losses, self.rows, self.tokens, self.norms = (list[Tensor]() for _ in range(4))
         self.largest: list[Tensor] = []  # entry of each step's gradient by size, if gradients are clipped by value
         self.groups: ParameterGroups | None = None
         # sums of squares of gradients, weights and updates over `groups`, of the last step measured
@@ -102,11 +95,8 @@ class LanguageModel(LightningModule):
             batch = halves(batch)[0] if self.halved else batch
             parameters = [p for p in self.model.parameters() if p.requires_grad]
             self.model.train()
-            with (
-                preserve_buffers_and_rng(self.model),
-                trainer.precision_plugin.train_step_context(),
-                torch.enable_grad(),
-            ):
+            context = trainer.precision_plugin.train_step_context()
+            with preserve_buffers_and_rng(self.model), context, torch.enable_grad():
                 torch.autograd.grad(self.loss(to_device(trainer, batch)), parameters, allow_unused=True)
 
         beat()
@@ -184,10 +174,8 @@ class LanguageModel(LightningModule):
 
     def configure_optimizers(self) -> Any:
         """Return the optimizer and its schedule."""
-        model = self.model
-        optimizer, schedule = self.optim.build(
-            model.parameters(), self.trainer.max_steps, tables(model), model.map_rate
-        )
+        model, steps = self.model, self.trainer.max_steps
+        optimizer, schedule = self.optim.build(model.parameters(), steps, tables(model), model.map_rate)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
     def configure_gradient_clipping(

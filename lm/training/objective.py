@@ -46,8 +46,7 @@ class CrossEntropy(Objective):
             raise ValueError(f"label_smoothing={label_smoothing} must lie in [0, 1)")
         if not (z_loss >= 0 and math.isfinite(z_loss)):
             raise ValueError(f"z_loss={z_loss} must be a finite number, 0 or more; the PaLM paper has 1e-4")
-        self.label_smoothing = label_smoothing
-        self.z_loss = z_loss
+        self.label_smoothing, self.z_loss = label_smoothing, z_loss
 
     def loss(self, logits_nv: Tensor, targets_n: Tensor) -> Tensor:
         """Return the mean loss of logits (n, v) over targets that count."""

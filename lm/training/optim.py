@@ -40,10 +40,7 @@ def tables(model: nn.Module) -> list[nn.Parameter]:
 
 
 def decay_groups(parameters: Iterable[nn.Parameter], tables: Collection[nn.Parameter] = ()) -> list[dict[str, Any]]:
-    """Return parameter groups: matrices, which decay, and vectors (gains, biases), which do not.
-
-    Matrices in `tables` decay too, in a group of their own marked `table`.
-    """
+    """Return parameter groups: matrices, which decay, those of `tables` marked `table`, and vectors, which do not."""
     trainable = [p for p in parameters if p.requires_grad]
     marked = {id(p) for p in tables}
     groups: list[dict[str, Any]] = [
@@ -113,10 +110,7 @@ class MuonAdamW(torch.optim.Optimizer):
 
 
 def beta2_at(t: int, beta2: float) -> float:
-    """Return min(beta2, 1 - t^-0.8), beta2 of update `t` counted from 1.
-
-    Shazeer and Stern 2018, section 7.2, https://arxiv.org/abs/1804.04235.
-    """
+    """Return beta2 of update `t`, from 1 (Shazeer and Stern 2018, section 7.2, https://arxiv.org/abs/1804.04235)."""
     return min(beta2, 1 - t**-0.8)
 
 
@@ -174,11 +168,8 @@ class Optim:
             for name in SHARES:
                 if not 0 <= options.get(name, 0) <= 1:
                     raise ValueError(f"{name}={options[name]} must lie in [0, 1]")
-        self.lr = lr
-        self.optimizer = optimizer
-        self.schedule = schedule
-        self.objective = objective
-        self.beta2_warmup = beta2_warmup
+        self.lr, self.optimizer, self.schedule = lr, optimizer, schedule
+        self.objective, self.beta2_warmup = objective, beta2_warmup
 
     def ignores_gradient_scale(self) -> bool:
         """Return True if updates stay the same when all gradients are multiplied by one constant, for the record.
@@ -199,10 +190,8 @@ class Optim:
         """
         cls: Any = getattr(self.optimizer, "func", self.optimizer)
         if scaled and not issubclass(cls, (torch.optim.AdamW, MuonAdamW)):
-            raise ValueError(
-                f"optimizer={cls.__name__} has no known rates for another width; with this model.parametrization "
-                "choose AdamW or MuonAdamW"
-            )
+            hint = "with this model.parametrization choose AdamW or MuonAdamW"
+            raise ValueError(f"optimizer={cls.__name__} has no known rates for another width; {hint}")
         parameters = [nn.Parameter(torch.zeros(shape, dtype=torch.float64)) for shape in ((2, 2), (2,))]
         optimizer, _ = self.build(parameters, total, parameters[:0])
         for parameter in parameters:
@@ -217,10 +206,7 @@ class Optim:
         tables: Collection[nn.Parameter] = (),
         rate: Rate | None = None,
     ) -> tuple[torch.optim.Optimizer, LambdaLR]:
-        """Return the optimiser over `parameters`, some of which are `tables`, and its schedule over `total` steps.
-
-        `rate` gives the factor of the learning rate of all other matrices.
-        """
+        """Return the optimiser over `parameters` and its schedule; `rate` scales matrices that are no `tables`."""
         groups = decay_groups(parameters, tables)
         maps = {id(p) for group in groups if not group.get("table") for p in group["params"] if p.ndim >= 2}
         optimizer = self.optimizer(groups, self.lr)

@@ -36,10 +36,7 @@ PACKAGES = ("torch", "lightning", "torchmetrics", "tokenizers", "numpy")
 
 
 def device_name() -> str:
-    """Return the name of the device that trains; of a processor also what decides how its sums are rounded.
-
-    Libraries choose other kernels for other vendors and vector instructions, which changes the numbers of a long run.
-    """
+    """Return the name of the device that trains; of a processor also what decides on its kernels and rounding."""
     if torch.cuda.is_available():
         return torch.cuda.get_device_name()
     vendor = ""

@@ -104,10 +104,7 @@ class RankSupervisor:
 
 @contextlib.contextmanager
 def supervise_ranks(work: Path, give_up: Callable[[str], object]) -> Iterator[None]:
-    """Supervise the other processes of a cell within a block.
-
-    Raises RankError if one of them dies, in place of the error by which this process notices.
-    """
+    """Supervise the other processes of a cell. Raises RankError if one dies, for the error that follows from it."""
     remove(work / RANKS)
     supervisor = RankSupervisor(work, give_up)
     try:

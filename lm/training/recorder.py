@@ -46,18 +46,13 @@ NOISE_ROWS, NOISE_PIECES = 16, 4
 
 
 class Probe:
-    """Measures inside the model on fixed batches: the first of validation, and of training for gradient noise.
-
-    Every process reads the same rows, so that the number of processes changes nothing.
-    """
+    """Measures inside the model on batches that are the same in every process: of validation, of training for noise."""
 
     STATE_KEYS = ("initial", "final", "flags", "trace", "signal", "update_ratio")
 
     def __init__(self, data: Data) -> None:
         self.data = data
-        self.initial: dict[str, Any] = {}
-        self.final: dict[str, Any] = {}
-        self.flags: list[str] = []
+        self.initial, self.final, self.flags = dict[str, Any](), dict[str, Any](), list[str]()
         self.trace, self.signal = 0.0, 0.0
         self.update_ratio: float | None = None
 
@@ -77,10 +72,7 @@ class Probe:
         return inside.headline()
 
     def measure_gradient_noise(self, trainer: Any, module: LanguageModel) -> dict[str, float]:
-        """Measure trace and signal of the gradient noise on pieces of a training batch.
-
-        Nothing is returned for a batch of too few rows, or if no process has all weights.
-        """
+        """Measure trace and signal of the gradient noise; nothing for too few rows, or divided weights."""
         batch = to_device(trainer, first_rows(next(iter(self.data.training_batches(0, 1))), NOISE_ROWS))
         rows = len(batch.rows_b) // NOISE_PIECES
         if rows < 1 or not has_full_parameters(trainer):
@@ -127,26 +119,19 @@ class Probe:
         return row
 
     def metrics(self) -> dict[str, float | None]:
-        """Return the metrics of the whole of training, for the record; each is one of QUANTITIES.
-
-        The noise scale, in tokens, is the mean trace over the mean signal, as their ratio at one step is too noisy.
-        """
+        """Return metrics of all of training; the noise scale, in tokens, is mean trace over mean signal."""
         noise_scale = self.trace / self.signal if self.signal > 0 and self.trace > 0 else None
         return {"update_ratio": self.update_ratio, "noise_scale": noise_scale}
 
 
 class CostMeter:
-    """Time, energy and memory of training, without evaluation and checkpoints.
-
-    A step lasts from the end of the one before it, so that work in between counts.
-    """
+    """Time, energy and memory of training; a step lasts from the end of the one before, with the work in between."""
 
     STATE_KEYS = ("counts", "waited", "joules")
 
     def __init__(self) -> None:
         self.durations = Durations()
-        self.counts = self.durations.counts
-        self.waited = 0.0
+        self.counts, self.waited = self.durations.counts, 0.0
         self.joules: float | None = None
         self.energy: Energy | None = None
         self.matmul_peak: float | None = None
@@ -216,26 +201,17 @@ class Recorder(Callback):
         # called after each validation; a run that it prunes leaves nothing behind
         should_continue: PruningCallback = lambda *_: True,
     ) -> None:
-        self.work = work
-        self.data = data
-        self.report = report
-        self.checkpoint_seconds = checkpoint_seconds
-        self.should_continue = should_continue
-        self.pruned = False
-        self.probe = Probe(data)
-        self.meter = CostMeter()
+        self.work, self.data, self.report = work, data, report
+        self.checkpoint_seconds, self.should_continue = checkpoint_seconds, should_continue
+        self.probe, self.meter = Probe(data), CostMeter()
         self.rows: dict[int, dict[str, float]] = {}
-        self.order = ""
-        self.batches = 0
-        self.tokens = 0
+        self.order, self.batches, self.tokens = "", 0, 0
         self.seconds = {"train": 0.0, "evaluation": 0.0}
-        self.losses: list[float] = []
-        self.norms: list[float] = []
+        self.losses, self.norms = list[float](), list[float]()
         self.norm_sum, self.norm_count, self.clipped = 0.0, 0, 0
         self.diverged: dict[str, Any] | None = None
-        self.clock = 0.0
-        self.checkpoint_due = False
-        self.last_checkpoint = 0.0
+        self.pruned = self.checkpoint_due = False
+        self.clock = self.last_checkpoint = 0.0
         self.last_probe: tuple[int, dict[str, float]] = (-1, {})  # the step of the last validation, its measurements
         self.stateful: dict[str, Any] = {"recorder": self, "observer": self.probe, "meter": self.meter}
 
@@ -287,10 +263,7 @@ class Recorder(Callback):
             self.checkpoint_due = False
 
     def drain(self, trainer: Any, module: LanguageModel) -> None:
-        """Move the module's buffered measurements here; end the run at the first loss that is not finite.
-
-        How often it is called changes nothing: values are kept one by one until a row is written.
-        """
+        """Move the module's measurements here one by one; end the run at the first loss that is not finite."""
         if not module.losses:
             return
         losses = reduce_over_processes(trainer, torch.stack(module.losses), "mean").double().tolist()
@@ -400,10 +373,7 @@ class Recorder(Callback):
 
     @torch.inference_mode()
     def evaluate(self, trainer: Any, module: LanguageModel, reuse_validation: bool) -> dict[str, Any]:
-        """Evaluate every block of the validation split, under the trainer's precision.
-
-        With `reuse_validation`, blocks that the last validation read with these weights are not read again.
-        """
+        """Evaluate the validation split, but for blocks that the last validation read with these weights."""
         if not reuse_validation:
             module.on_validation_epoch_start()
         module.eval()
@@ -458,10 +428,7 @@ class Recorder(Callback):
 def write_document_losses(
     work: Path, clusters: Clusters | None, measured: dict[str, Any], quantity: str
 ) -> dict[str, Any]:
-    """Write the losses by document behind a quantity, a key of KEPT, into `work`; return their part of the record.
-
-    Nothing is written if the data has no documents, or the run diverged. `measured` has `nll` and perhaps `clusters`.
-    """
+    """Write the losses by document behind a quantity of KEPT, if there are any; return their part of the record."""
     if clusters is None or "clusters" not in measured or not math.isfinite(measured["nll"]):
         return {}
     content = packed(*measured["clusters"])

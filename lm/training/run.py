@@ -59,10 +59,8 @@ class Trainer(lightning.pytorch.Trainer):
         cuda, mps = torch.cuda.is_available(), torch.backends.mps.is_available()
         accelerator = settings.get("accelerator")
         if accelerator in ("gpu", "cuda", "mps") and not {"gpu": cuda or mps, "cuda": cuda, "mps": mps}[accelerator]:
-            raise ValueError(
-                f"accelerator={accelerator}: torch can use no such device of this machine; expected accelerator: auto, "
-                "which takes a GPU where there is one, or cpu"
-            )
+            expected = "expected accelerator: auto, which takes a GPU where there is one, or cpu"
+            raise ValueError(f"accelerator={accelerator}: torch can use no such device of this machine; {expected}")
         if strategy in (FSDP2, TENSOR_PARALLEL):
             settings["inference_mode"] = False  # tensors gathered in it could not be trained with afterwards
         super().__init__(

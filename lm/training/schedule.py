@@ -71,14 +71,11 @@ class Schedule(ABC):
     @property
     def in_proportion(self) -> float | None:
         """The option `warmup` of a schedule of this module, for `in_steps`; None of any other."""
-        return self.warmup if isinstance(self, WARMING) and type(self).__module__ == __name__ else None
+        return getattr(self, "warmup", None) if type(self).__module__ == __name__ else None
 
     @abstractmethod
     def factor(self, t: int, total: int) -> float:
-        """Return the fraction of the peak rate for update `t`, counted from 1, of `total`.
-
-        Raises ValueError if warm-up does not end within `total` updates.
-        """
+        """Return the share of the peak rate at update `t`, from 1, of `total`. Raises ValueError for a long warm-up."""
 
 
 class Constant(Schedule):
@@ -176,9 +173,6 @@ class WarmupStableDecay(Schedule):
         return warmup_stable_decay(t, warmup, total, decay, self.final)
 
 
-WARMING = (Constant, WarmupCosine, WarmupLinear, InverseSquareRoot, WarmupStableDecay)
-
-
 def _checked(warmup: float, final: float = 0.0) -> tuple[float, float]:
     if not (0 <= warmup < math.inf) or (warmup >= 1 and not float(warmup).is_integer()):
         raise ValueError(f"warmup={warmup} must be 0 or more steps, a whole number, or a share of them between 0 and 1")
@@ -191,8 +185,6 @@ def _fitting(warmup: float, total: int) -> int:
     """Return a warm-up as a number of updates. Raises ValueError if it does not end within `total` updates."""
     steps = in_steps(warmup, total)
     if steps > total:
-        raise ValueError(
-            f"warmup={warmup} is more than the {total} steps of the run; shorten it, give a share of them such as "
-            "0.05, or raise trainer.max_steps"
-        )
+        hint = "shorten it, give a share of them such as 0.05, or raise trainer.max_steps"
+        raise ValueError(f"warmup={warmup} is more than the {total} steps of the run; {hint}")
     return steps

@@ -52,10 +52,7 @@ class ModelParallel(ModelParallelStrategy):
         self.layers = layers
 
     def sizes(self) -> tuple[int, int]:
-        """Return the number of processes that divide the rows of a batch, and that divide the layers.
-
-        Raises InputError if the layers would be divided among several machines.
-        """
+        """Return the processes that divide the rows of a batch, and those that divide the layers. Raises InputError."""
         if not self.layers:
             return self.num_nodes * self.num_processes, 1
         if self.num_nodes > 1:
@@ -124,10 +121,7 @@ def single_file_checkpoint(trainer: Any) -> Iterator[None]:
 
 
 def check_sharded(settings: Any) -> None:
-    """Refuse strategies that compute something else, and settings that a strategy does not carry out.
-
-    Raises InputError with what to choose instead.
-    """
+    """Refuse strategies that compute something else, or settings that one does not carry out. Raises InputError."""
     name, precision = settings["strategy"], settings["precision"] or "32-true"
     if name not in (FSDP2, TENSOR_PARALLEL):
         for beginning, reason in REFUSED.items():
@@ -135,24 +129,17 @@ def check_sharded(settings: Any) -> None:
                 raise InputError(f"trainer.strategy: {name!r} {reason}; expected another, such as ddp or {FSDP2}")
         return
     if precision not in PRECISIONS:
-        raise InputError(
-            f"trainer.precision: strategy {name} does not support {precision!r}; "
-            f"expected one of {', '.join(PRECISIONS)}"
-        )
+        expected = f"expected one of {', '.join(PRECISIONS)}"
+        raise InputError(f"trainer.precision: strategy {name} does not support {precision!r}; {expected}")
     if settings["sync_batchnorm"]:
         raise InputError(f"trainer.sync_batchnorm: strategy {name} does not carry it out; expected strategy ddp")
 
 
 def check_strategy(settings: Any) -> None:
-    """Refuse strategies that fork, which hang in a process with threads, and cells of several machines.
-
-    Raises InputError with what to choose instead.
-    """
+    """Refuse strategies that fork, which hang beside threads, and cells of several machines. Raises InputError."""
     if any(part in settings["strategy"] for part in ("fork", "spawn", "notebook")):
-        raise InputError(
-            f"trainer.strategy: {settings['strategy']!r} forks its processes, which works in `lm fit` alone; use 'ddp' "
-            "here"
-        )
+        hint = f"{settings['strategy']!r} forks its processes, which works in `lm fit` alone; use 'ddp' here"
+        raise InputError(f"trainer.strategy: {hint}")
     if settings["num_nodes"] > 1:
         raise InputError(
             f"trainer.num_nodes: {settings['num_nodes']} machines train one cell in `lm fit` alone, which torchrun or "
@@ -161,20 +148,15 @@ def check_strategy(settings: Any) -> None:
 
 
 def check_model(model: nn.Module, optimizer: Any, sharing: Processes) -> None:
-    """Refuse a model, or an optimiser, that several processes cannot divide, or with which they compute something else.
-
-    `optimizer` is the class, or a partial of it. Raises InputError with the first part that does not fit.
-    """
+    """Refuse a model or optimiser that processes cannot divide, or compute otherwise. Raises InputError."""
     if sharing.layers > 1:
         plan(model, sharing.layers)
         check_optimizer(optimizer)
     elif sharing.model_is_shared:
         for name, parameter in model.named_parameters():
             if parameter.ndim == 0:
-                raise InputError(
-                    f"trainer.strategy: {FSDP2} shares out parameters by their rows, and {name} is a single number; "
-                    "expected strategy ddp, or a model without it"
-                )
+                hint = f"and {name} is a single number; expected strategy ddp, or a model without it"
+                raise InputError(f"trainer.strategy: {FSDP2} shares out parameters by their rows, {hint}")
     if sharing.rows > 1 and any(map(uses_batch_statistics, model.modules())):
         raise InputError(
             f"trainer.devices: batch norm would see the rows of each of {sharing.rows} processes alone, and compute "
@@ -197,10 +179,7 @@ ENTRY_BY_ENTRY = (Adam, AdamW, SGD, RMSprop, Adagrad, Adamax, NAdam, RAdam, Adad
 
 
 def parallelize(model: nn.Module, mesh: Any) -> None:
-    """Divide the layers of a model, in place, among the processes of a mesh of one dimension.
-
-    Names, initial values and order of the parameters stay the same.
-    """
+    """Divide a model's layers, in place, among the processes of a mesh; parameters keep names, values and order."""
     split = plan(model, mesh.size())
     assert isinstance(model, Decoder)
     for name, how in split.items():
@@ -210,10 +189,7 @@ def parallelize(model: nn.Module, mesh: Any) -> None:
 
 
 def plan(model: nn.Module, world: int) -> dict[str, Split]:
-    """Return the split of each linear layer of a model among `world` processes, by its name; undivided ones left out.
-
-    Raises InputError with the first part that cannot be divided, and the reason.
-    """
+    """Return the split of each divided linear layer among `world` processes, by its name. Raises InputError."""
     if (
         not isinstance(model, Decoder)
         or type(model).forward is not Decoder.forward
@@ -246,17 +222,12 @@ def plan(model: nn.Module, world: int) -> dict[str, Split]:
 
 
 def check_optimizer(optimizer: Any) -> None:
-    """Refuse an optimiser, a class or a partial of one, that needs whole matrices, or all parameters divided alike.
-
-    Raises InputError with the optimisers that can be used.
-    """
+    """Refuse an optimiser that needs whole matrices, or all parameters divided alike. Raises InputError."""
     cls, options = getattr(optimizer, "func", optimizer), getattr(optimizer, "keywords", {})
     if cls not in ENTRY_BY_ENTRY:
         names = ", ".join(usable.__name__ for usable in ENTRY_BY_ENTRY)
-        raise InputError(
-            f"optim.optimizer: {cls.__name__} may look at whole matrices, which no process has under tensor "
-            f"parallelism; expected one of {names}"
-        )
+        hint = f"which no process has under tensor parallelism; expected one of {names}"
+        raise InputError(f"optim.optimizer: {cls.__name__} may look at whole matrices, {hint}")
     for name in ("foreach", "fused"):
         if options.get(name):
             raise InputError(
@@ -322,10 +293,7 @@ METADATA_CLASSES = frozenset(
 
 
 def is_intact(path: Path) -> bool:
-    """Return True if a checkpoint, a file or a folder, is what was written.
-
-    A folder must be complete and its metadata must describe nothing but tensors.
-    """
+    """Return True if a checkpoint, a file or a complete folder that describes nothing but tensors, is undamaged."""
     if not path.is_dir():
         return is_intact_file(path)
     try:
@@ -361,10 +329,7 @@ class _MetadataUnpickler(pickle.Unpickler):
 
 
 def read_checkpoint_metadata(path: Path) -> Metadata:
-    """Read the metadata of a sharded checkpoint.
-
-    Raises pickle.UnpicklingError if it holds anything but metadata of tensors.
-    """
+    """Read the metadata of a sharded checkpoint. Raises pickle.UnpicklingError for anything but tensors."""
     with open(path / METADATA_FILE, "rb") as file:
         metadata = _MetadataUnpickler(file).load()
     if not isinstance(metadata, Metadata):
@@ -390,10 +355,7 @@ def weights_only_load(path: Path) -> Iterator[None]:
 
 
 def resumable_checkpoint(trainer: Any, path: Path) -> Path | None:
-    """Return the checkpoint at `path` in a form that the trainer's strategy can load; None if there is none.
-
-    The folder of a run that began with sharded weights becomes one file if the run continues without.
-    """
+    """Return the checkpoint at `path`, as one file for a strategy without shards; None if there is none."""
     if path.is_dir() and not isinstance(trainer.strategy, ModelParallel):
         file = path.with_name("one.ckpt")
         consolidate(path, file)

@@ -35,9 +35,7 @@ class Tracker(Callback):
     """
 
     def __init__(self, work: Path, log: LogLine) -> None:
-        self.path = work / LOGGED
-        self.log = log
-        self.process = os.getpid()
+        self.path, self.log, self.process = work / LOGGED, log, os.getpid()
         self.loggers: dict[str, Logger] = {}
         self.last_logged_step: dict[str, int] = {}
         self.num_rows = 0
@@ -57,10 +55,8 @@ class Tracker(Callback):
         self._write()
 
     def _write(self) -> None:
-        logged = {
-            name: {"run": logger.run, "told": self.last_logged_step[name]} for name, logger in self.loggers.items()
-        }
-        write_atomic(self.path, to_json(logged))
+        steps, loggers = self.last_logged_step, self.loggers.items()
+        write_atomic(self.path, to_json({name: {"run": of.run, "told": steps[name]} for name, of in loggers}))
 
     @contextlib.contextmanager
     def _best_effort(self, name: str) -> Iterator[None]:
@@ -74,10 +70,7 @@ class Tracker(Callback):
             self.log(f"--logger {name}: {redacted(reason)}; the run goes on without it")
 
     def log_rows(self, rows: Rows, before: int | None = None) -> None:
-        """Pass to each logger the rows that it has not received: all, or those of steps earlier than `before`.
-
-        The step is saved before the row is logged: a kill in between may lose the row, and never doubles it.
-        """
+        """Pass new rows, `before` a step, to each logger; the step is saved first, so that no row is doubled."""
         for step in sorted(rows):
             if before is not None and step >= before:
                 break
@@ -111,11 +104,7 @@ class Tracker(Callback):
 def tracked(
     names: Sequence[str], work: Path, folder: Path, run_name: str, config: Tree, log: LogLine
 ) -> Iterator[Callable[[Any], None]]:
-    """Follow a run with loggers, if any; yield a function to call with a trainer before it trains.
-
-    Loggers write into `folder`; the `history.csv` of the cell's work folder is logged at the end. `config` has the
-    run's id.
-    """
+    """Follow a run with loggers, if any: yield a function to call with each trainer, and log the rest at the end."""
     if not names:
         yield lambda trainer: None
         return

@@ -149,10 +149,7 @@ def write_work(cell: Cell, store: Store) -> Path:
 
 
 def evaluate_trained(cell: Cell, work: Path, logits: Logits) -> Outcome:
-    """Return the outcome that the recorder wrote, with the final evaluations of a model that was trained to its end.
-
-    `logits` are those on validation, if they are at hand; the list is emptied.
-    """
+    """Return the recorder's outcome with the final evaluations of a trained model; the `logits` are emptied."""
     path, checkpoint = work / "outcome.json", work / "final.ckpt"
     content = read_json(path)  # one without a format has the first
     outcome: Outcome = OUTCOME.read({"format": 1, **content} if isinstance(content, dict) else content, path)
@@ -243,10 +240,7 @@ def fit(
     should_continue: PruningCallback = lambda *_: True,
     on_trainer_built: Callable[[Trainer], None] = lambda _: None,
 ) -> Logits | None:
-    """Run Lightning on the cell; the recorder leaves `outcome.json` in `work`.
-
-    Returns the validation split's last logits, if they are small enough to be cached; None if the run was pruned.
-    """
+    """Run Lightning; return validation's last logits if they are small, None if pruned. Leaves `outcome.json`."""
     pruned = work / "pruned"
     pruned.unlink(missing_ok=True)  # of a try that was killed before it could clear up
     built = cell.open()
@@ -293,11 +287,7 @@ def can_halve_batch(cell: Cell) -> bool:
 
 
 def read_previous_attempts(work: Path) -> dict[str, Any]:
-    """Read what previous attempts left: nothing if that is missing or damaged.
-
-    Returns:
-        `halved`: True if batches are halved; `flags`: lines for the record; `resumed`: number of resumptions.
-    """
+    """Read `halved`, `flags` and `resumed` of previous attempts; the plain values if missing or damaged."""
     path = work / EARLIER
     if path.is_file():
         with contextlib.suppress(InputError):

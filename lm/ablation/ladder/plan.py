@@ -104,10 +104,8 @@ def plan_ladder(experiment: Experiment, out: Path, workers: int | None) -> list[
             plans.append(make_plan(rung, Stopwatch(out / rung.name / "seconds.json")))
             computes.append(training_flops(plans[-1], experiment.baseline))
         if len(plans) > 1 and computes[-1] <= computes[-2]:
-            raise InputError(
-                f"{experiment.name}: ladder.rungs: expected from the least compute to the most, found {name} with "
-                f"{computes[-1]:z.3g} FLOPs after one with {computes[-2]:z.3g}"
-            )
+            hint = f"found {name} with {computes[-1]:z.3g} FLOPs after one with {computes[-2]:z.3g}"
+            raise InputError(f"{experiment.name}: ladder.rungs: expected from the least compute to the most, {hint}")
     return plans
 
 
@@ -181,8 +179,8 @@ def describe_rung(name: str, plan: Plan) -> RungOf:
 # An arm whose best rate moves with size seems to gain or to fade by the rate alone if all rungs use one rate. So a rate
 # counts as the best one at a rung only where a curve of the same configuration has it between two worse ones.
 
+# settings of the trainer that the best rate depends on; precision and implementations are none of them
 TRAINER_SETTINGS = ("max_steps", "gradient_clip_val", "accumulate_grad_batches")
-"""Settings of the trainer that the best rate depends on; precision and implementations are none of them."""
 
 
 @dataclass(frozen=True)
@@ -219,10 +217,7 @@ def trained_curves(out: Path) -> list[TrainedCurve]:
 
 
 def rates_at(plan: Plan, curves: Sequence[TrainedCurve]) -> dict[str, RateAt]:
-    """Return the learning rate of each arm of a rung, with the curve that brackets it where there is one.
-
-    Of several curves of an arm's configuration, the one with the most seeds decides.
-    """
+    """Return the learning rate of each arm of a rung, with the curve of the most seeds that brackets it, if any."""
     rates: dict[str, RateAt] = {}
     for arm in plan.experiment.arms:
         config = plan.first(arm).config

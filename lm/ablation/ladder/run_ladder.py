@@ -23,8 +23,7 @@ from lm.report.write import write_report
 from lm.stats.scaling import MIN_RUNGS
 from lm.store.store import Store
 
-MIN_SEEDS = 2
-"""Seeds of a rung; one alone has no estimate of the noise, and no interval."""
+MIN_SEEDS = 2  # seeds of a rung; one alone has no estimate of the noise, and no interval
 
 COLUMNS = ("rung", "parameters", "tokens", "steps", "FLOPs a cell", "seeds", "cells", "done", "time")
 
@@ -41,10 +40,8 @@ def run_ladder(
     store = Store(options.out)
     for name, rung in experiment.ladder.rungs.items():
         if len(rung.seeds) < MIN_SEEDS and not options.underpowered:
-            raise InputError(
-                f"{experiment.name}: rung {name} has {len(rung.seeds)} seed, too few for an interval; give "
-                f"{MIN_SEEDS} or more (6 for a verdict), or go on with --underpowered"
-            )
+            hint = f"too few for an interval; give {MIN_SEEDS} or more (6 for a verdict), or go on with --underpowered"
+            raise InputError(f"{experiment.name}: rung {name} has {len(rung.seeds)} seed, {hint}")
     plans = plan_ladder(experiment, options.out, options.workers)
     merged = merge_plans(experiment, plans)
     if plan_only:
@@ -78,10 +75,7 @@ def show_ladder_plan(
     missing: Sequence[Planned],
     workers: int,
 ) -> None:
-    """Print for each rung the size of its baseline, the number of cells to train, and the time they take.
-
-    A cell of several rungs is trained once; it counts in each of them, and its time in the first.
-    """
+    """Print each rung's size, missing cells, and time; a shared cell's time counts in the first rung."""
     ladder = experiment.ladder
     assert ladder is not None
     by_arm = seconds_per_cell(merged.by_arm, missing, store, threads_each(workers)) if missing else {}

@@ -27,6 +27,7 @@ Seed = int | str
 Status = Literal["ok", "diverged", "failed", "damaged", "missing"]
 Pairing = Literal["auto", "paired", "unpaired"]
 
+# words of trackers for each status of a run
 STATUS_ALIASES: dict[Status, tuple[str, ...]] = {
     "ok": ("ok", "finished", "complete", "completed", "success", "succeeded"),
     "diverged": ("diverged",),
@@ -34,7 +35,6 @@ STATUS_ALIASES: dict[Status, tuple[str, ...]] = {
     "damaged": ("damaged",),
     "missing": ("missing", "running", "scheduled", "waiting", "pending"),
 }
-"""Words of trackers for each status of a run."""
 
 STATUS = {word: status for status, words in STATUS_ALIASES.items() for word in words}
 STATUS_COLUMNS = ("status", "state", "State")
@@ -110,10 +110,7 @@ class Runs:
 
 
 def gather(table: Table, request: CompareRequest) -> Runs:
-    """Group the runs of a table by arm and seed.
-
-    Raises InputError for a column, an arm or a number that is missing, and for duplicates.
-    """
+    """Group the runs of a table by arm and seed. Raises InputError for missing columns, arms, numbers, or doubles."""
     table = filter_rows(table, request.only)
     arm = table.column(request.arm, "--arm-column")
     seed = table.find(request.seed)
@@ -163,10 +160,8 @@ def _read_runs(
             whole = value is not None and math.isfinite(value) and value == int(value)
             key = name, int(value) if value is not None and whole else row[seed]
         if key in runs:
-            raise InputError(
-                f"{table.path}: arm {shown(name)} seed {key[1]} is there twice, again in {place}; "
-                "expected each arm and seed once, and --only COLUMN=TEXT takes some rows"
-            )
+            hint = f"again in {place}; expected each arm and seed once, and --only COLUMN=TEXT takes some rows"
+            raise InputError(f"{table.path}: arm {shown(name)} seed {key[1]} is there twice, {hint}")
         runs[key] = _run(row, columns, request.metrics[0], states, f"{table.path}: {place}")
     return runs, strange
 
@@ -244,8 +239,7 @@ UNCHECKED = (
     "FLOPs, parameters), code, packages and devices, and the health of the runs. Verdicts take the file at its word."
 )
 
-UNEQUAL_SPREADS = 2.0
-"""Ratio of spreads of two groups beyond which no test holds where noise is skewed."""
+UNEQUAL_SPREADS = 2.0  # ratio of spreads of two groups beyond which no test holds where noise is skewed
 
 
 def compare_runs(runs: Runs) -> pd.DataFrame:

@@ -13,11 +13,8 @@ from lm.config.tree import InputError, nearest, require_regular
 from lm.stats.verdicts import Better
 from lm.store.files import read_csv_rows
 
-Row = dict[str, str]
-"""Fields of a run: text by column, without empty ones."""
-
-MOST_NAMED = 20
-"""Columns that an error lists."""
+Row = dict[str, str]  # fields of a run: text by column, without empty ones
+MOST_NAMED = 20  # columns that an error lists
 
 
 @dataclass(frozen=True)
@@ -62,10 +59,8 @@ class Table:
         if column_name is None:
             names = [self.short(column) for column in self.columns]
             more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
-            raise InputError(
-                f"{self.path}: {option} {shown(name)}: no filled column.{nearest(name, names)} "
-                f"It has {', '.join(names[:MOST_NAMED])}{more}"
-            )
+            hint = f"no filled column.{nearest(name, names)} It has {', '.join(names[:MOST_NAMED])}{more}"
+            raise InputError(f"{self.path}: {option} {shown(name)}: {hint}")
         return column_name
 
     def short(self, column: str) -> str:
@@ -99,10 +94,7 @@ def as_text(value: Any) -> str | None:
 
 
 def flatten(tree: Mapping[str, Any], before: str = "") -> Row:
-    """Flatten nested mappings into one row, keys joined with dots; lists are left out.
-
-    A mapping with a `value`, and perhaps a `desc`, is how W&B writes down a setting.
-    """
+    """Flatten nested mappings into a row, keys joined with dots, without lists; a mapping with `value` is W&B's."""
     row: Row = {}
     for key, value in tree.items():
         if isinstance(value, Mapping) and value and value.keys() <= {"value", "desc"}:
@@ -124,26 +116,19 @@ def filter_rows(table: Table, conditions: Sequence[tuple[str, str]]) -> Table:
         same = {text, *(other for other in texts if expected is not None and number(other) == expected)}
         rows = [row for row in rows if row.get(column, "") in same]
         if not rows:
-            raise InputError(
-                f"{table.path}: --only {name}={text}: no such run.{nearest(text, texts)} {name} is "
-                f"{', '.join(map(shown, texts[:MOST_NAMED]))}"
-            )
+            hint = f"no such run.{nearest(text, texts)} {name} is {', '.join(map(shown, texts[:MOST_NAMED]))}"
+            raise InputError(f"{table.path}: --only {name}={text}: {hint}")
     return replace(table, rows=rows)
 
 
 # files ---------------------------------------------------------------------------------------------------------------
 
-LONGEST = 200_000_000
-"""Bytes of a file."""
+LONGEST = 200_000_000  # bytes of a file
+LONG = ("metric", "value")  # columns by which a table has a row for each quantity, as `cells.csv` has
+OF_QUANTITY = (*LONG, "label", "unit", "better")  # columns of such a table that say nothing of the run
 
-LONG = ("metric", "value")
-"""Columns by which a table has a row for each quantity, as `cells.csv` has."""
-
-OF_QUANTITY = (*LONG, "label", "unit", "better")
-"""Columns of such a table that say nothing of the run."""
-
+# prefixes of exports before the names of parameters and measurements
 PREFIXES = ("params.", "metrics.", "tags.", "config.", "summary.", "params_", "user_attrs_", "values_", "")
-"""Prefixes of exports before the names of parameters and measurements."""
 
 
 def _content(path: Path) -> bytes:

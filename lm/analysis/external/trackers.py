@@ -15,19 +15,15 @@ from lm.config.plain import shown
 from lm.config.tree import InputError
 from lm.stats.verdicts import Better
 
-INFINITE = 1.7976931348623157e308
-"""Value of MLflow's database for infinity."""
-
-META = "meta.yaml"
-"""File of each run and experiment in MLflow's folder."""
+INFINITE = 1.7976931348623157e308  # value of MLflow's database for infinity
+META = "meta.yaml"  # file of each run and experiment in MLflow's folder
 
 
 def _require(package: str, what: str, path: Path) -> None:
     """Refuse files whose package is not installed. Raises InputError."""
     if importlib.util.find_spec(package) is None:
-        raise InputError(
-            f"{path}: {what} by the package {package}, which is not installed; pip install 'lm-ablations[track]'"
-        )
+        hint = "pip install 'lm-ablations[track]'"
+        raise InputError(f"{path}: {what} by the package {package}, which is not installed; {hint}")
 
 
 def _row(fields: dict[str, Any]) -> Row:
@@ -38,10 +34,7 @@ def _row(fields: dict[str, Any]) -> Row:
 
 
 def read_mlflow_folder(path: Path, metas: list[Path]) -> Table:
-    """Read the runs in a folder such as `mlruns`, whose files `meta.yaml` are `metas`, by MLflow itself.
-
-    Raises InputError without MLflow, or where it cannot read them.
-    """
+    """Read the runs in a folder such as `mlruns` with files `meta.yaml`, by MLflow itself. Raises InputError."""
     _require("mlflow", "MLflow's folders are read", path)
     os.environ.update(MLFLOW_ALLOW_FILE_STORE="true", MLFLOW_DISABLE_TELEMETRY="true")
     from mlflow import MlflowClient
@@ -109,10 +102,7 @@ def _mlflow_table(path: Path, rows: list[Row], deleted: int) -> Table:
 
 
 def read_optuna(path: Path, journal: bool) -> Table:
-    """Read the trials in a journal, or in a database of SQLite without writing to it.
-
-    The columns are named as in `Study.trials_dataframe`. Raises InputError where Optuna cannot read it.
-    """
+    """Read the trials in a journal or SQLite database, as `Study.trials_dataframe` does. Raises InputError."""
     import optuna
     from optuna.storages import JournalStorage, RDBStorage
     from optuna.storages.journal import JournalFileBackend
@@ -151,8 +141,8 @@ def read_optuna(path: Path, journal: bool) -> Table:
 
 ARM, SEED = "{arm}", "{seed}"
 
+# names such as base/0, base_seed0 and base-s0
 USUAL = re.compile(r"(?P<arm>.+?)[/_.-]+(?:(?:seed|s|run|version)[=_-]?)?(?P<seed>\d+)")
-"""Names such as base/0, base_seed0 and base-s0."""
 
 
 def read_events(path: Path, folders: list[Path], called: str | None) -> Table:
