@@ -35,7 +35,7 @@ VERIFY ?=
 # Extras of pyproject.toml whose tests `make test-all` runs.
 EXTRAS := dashboard,postgres,ray,slurm,track
 
-.PHONY: demo test test-all check check-portable golden fuzz coverage advisories audit faults verify bench docs schema references clean
+.PHONY: demo test test-all check check-portable golden fuzz coverage advisories audit faults verify bench docs schema references screenshots clean
 
 demo: .venv/base  ## train the quickstart ablation and print its table
 	$(BIN)/lm ablate experiments/quickstart.yaml
@@ -103,6 +103,9 @@ docs: .venv-docs/installed  ## the pages of docs/ as a site in docs/_build
 
 schema: .venv/installed  ## the JSON Schema that the first lines of shipped YAML files name, in docs/schema, for editors
 	$(BIN)/lm schema --write docs/schema
+
+screenshots: .venv/installed  ## docs/screens: the page of glu at 1400 and 400 pixels, a terminal of 80 columns; needs chromium
+	bash .ci/screenshots
 
 bench: .venv/bench  ## speed and memory on this machine, as docs/bench.md describes; BENCH="step --nanogpt PATH" says what of it
 	env -u OMP_NUM_THREADS $(BIN)/python -m benchmarks $(BENCH) --out docs/bench/CPU.json

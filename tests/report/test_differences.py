@@ -1,12 +1,14 @@
 """The forest plot of paired differences: rows by difference, the best first, with verdicts, health and margins."""
 
 import dataclasses
+import itertools
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.collections import LineCollection
 from matplotlib.lines import Line2D
 from records import BASE, BETTER, MIXED, MakeExperiment, inside
@@ -99,8 +101,9 @@ def test_an_unhealthy_arm_says_so_and_is_not_filled(experiment: MakeExperiment) 
     assert chart is not None
     (bar,) = forest(chart).bars
     (health,) = compare(inputs.results).query("arm == 'better' and metric == 'nll'").health
-    assert bar.texts[0] == "better", "health stands in the second line"
-    assert bar.texts[1].endswith(health)
+    assert bar.texts[0] == "better"
+    assert bar.texts[1].endswith(", unhealthy")
+    assert bar.tips["health"] == health
     assert (bar.bold, bar.tone) == (False, "")
 
 
@@ -111,6 +114,19 @@ def test_lines_stand_at_the_margins_and_at_zero(chart: Chart) -> None:
     assert [at(line) for line in axes.get_lines() if np.array_equal(line.get_ydata(), [0, 1])] == [0.0]
     _, sets = vega.draw(chart, chart.panels[0])
     assert set(sets["margins"]["x"]) == {-0.2, 0.2}
+
+
+def test_labels_of_small_differences_have_room(experiment: MakeExperiment) -> None:
+    close = [loss + 0.005 + 0.001 * seed for seed, loss in enumerate(BASE)]
+    chart = differences(FigureInputs(load(experiment({"base": BASE, "close": close}, margin={"nll": 0.02}))))
+    assert chart is not None
+    figure = draw(chart)
+    FigureCanvasAgg(figure).draw()
+    axes, low, high = figure.axes[0], *figure.axes[0].get_xlim()
+    labels = [tick.label1 for tick in axes.xaxis.get_major_ticks() if low <= tick.get_loc() <= high]
+    boxes = [label.get_window_extent() for label in labels if label.get_text()]
+    assert len(boxes) >= 3
+    assert all(left.x1 < right.x0 for left, right in itertools.pairwise(boxes))
 
 
 def test_ends_that_are_cut_off_have_arrowheads(experiment: MakeExperiment) -> None:

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import pandas as pd
 
-from lm.analysis.compare import compare
+from lm.analysis.compare import HEALTHY, NO_RUN, NONE_ENDED, compare
 from lm.analysis.results import HEADLINE, Records, value
 from lm.report.figures.catalogue import Figure, FigureInputs
 from lm.report.figures.chart import Axis, Bar, Chart, Forest, label
@@ -98,7 +98,10 @@ def difference_bar(row: Any, verdict: str) -> Bar:
     tips = {"difference": difference(row), "verdict": str(row.verdict), "n": int(row.pairs or row.n)}
     tips |= {"health": health} if health else {}
     size = "" if math.isnan(row.difference) else difference(row, labelled=False)
-    texts = ["" if verdict == "-" else verdict, ", ".join(filter(None, [size, health]))]
+    in_a_word = (
+        health if health in ("", HEALTHY, NO_RUN, NONE_ENDED) else "unhealthy"
+    )  # the reason stands below the table
+    texts = ["" if verdict == "-" else verdict, ", ".join(filter(None, [size, in_a_word]))]
     tone: Literal["", "good", "bad"] = "" if not row.bold else "bad" if str(row.verdict).startswith("worse") else "good"
     return Bar(
         str(row.arm), row.difference, row.low, row.high, bool(row.bold), tips, [*filter(None, texts)], tone, row.margin

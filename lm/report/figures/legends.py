@@ -47,8 +47,8 @@ def add_legends(figure: Figure, chart: Chart, drawn: Sequence[Axes]) -> None:
     named = {"first": drawn[:1], "last": drawn[-1:], "each": drawn}[chart.legend]
     inside = [axes for axes in named if axes.get_legend_handles_labels()[1]]
     if len(drawn) == 1 and inside and _label_ends(figure, drawn[0], chart.panels[0]):
-        title = f" ({chart.legend_title})" if chart.legend_title else ""
-        drawn[0].set_title(drawn[0].get_title() + title)
+        title, more = drawn[0].get_title(), chart.legend_title
+        drawn[0].set_title(f"{title} ({more})" if title and more else title or more)
     elif inside:
         by_label = {
             text: handle for axes in inside for handle, text in zip(*axes.get_legend_handles_labels(), strict=True)

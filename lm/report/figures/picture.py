@@ -28,6 +28,9 @@ from lm.report.figures.ticks import log_ticks
 RenderedFigures = dict[str, dict[str, bytes]]
 """Contents of each figure's files, by suffix."""
 
+FOREST_TICKS = 5
+"""Largest number of steps between the ticks of a forest plot, which has texts beside it."""
+
 MOST_TICKS, MOST_HEAT_TICKS = 8, 5
 """Largest numbers of labelled ticks of an axis, and of one of a heat map, of which several stand beside each other."""
 
@@ -194,6 +197,7 @@ def _draw_forest(axes: Axes, panel: Forest) -> None:
     for name, tick in zip(panel.names, axes.get_yticklabels(), strict=True):
         tick.set_fontweight("bold" if name in headings else "normal")
     axes.grid(visible=False, axis="y")
+    axes.xaxis.set_major_locator(MaxNLocator(FOREST_TICKS))
     axes.set_xlabel(panel.x.label)
 
 
