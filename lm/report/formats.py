@@ -24,7 +24,7 @@ from lm.report.ladder_page import ladder_report_body as body_of_ladder
 from lm.report.ladder_page import show_ladder
 from lm.report.notes import notes
 from lm.report.paper_table import paper_table
-from lm.report.render import Section, latex, markdown_section
+from lm.report.render import Section, latex, latex_figure, markdown_section
 from lm.report.search import load_ranked
 from lm.report.study import Study, importance_lines, terminal
 from lm.report.tables import (
@@ -163,14 +163,21 @@ def _figures(reports: Sequence[ExperimentReport], tables: Sequence[Section], req
     kinds: list[Kind] = [kind for kind in METADATA if kind in request.formats]
     files: Files = {}
     for report in reports:
-        prefix = f"{report.results.manifest['name']}_" if len(reports) > 1 else ""
+        manifest = report.results.manifest
+        prefix = f"{manifest['name']}_" if len(reports) > 1 else ""
         files |= {
             f"{prefix}{name}": content for name, content in paper_figures(charts(report.figure_inputs), kinds).items()
         }
+        if f"{prefix}{FOREST_PDF}" in files and "latex" in request.formats:
+            caption = f"{manifest['title']} Paired differences to {manifest['baseline']}, 95 % intervals."
+            files[f"{prefix}figure.tex"] = latex_figure(f"{prefix}{FOREST_PDF}", manifest["name"], caption)
     return files
 
 
 PAGE, HTML = "md", "html"
+
+FOREST_PDF = "differences_one_column.pdf"
+"""The forest plot as wide as a column, which `figure.tex` includes."""
 
 FORMATS: Mapping[str, Callable[[Sequence[ExperimentReport], Sequence[Section], ReportRequest], Files]] = {
     PAGE: _md,

@@ -327,6 +327,17 @@ def latex(sections: Sequence[Section]) -> str:
     return "\n".join(lines).rstrip("\n") + "\n"
 
 
+def latex_figure(file: str, name: str, caption: str) -> str:
+    r"""Format text to `\input` that includes a figure of an experiment, labelled `fig:NAME`; it needs graphicx."""
+    lines = [r"\begin{figure}", r"\centering", rf"\includegraphics[width=\linewidth]{{{file}}}"]
+    lines += [rf"\caption{{{escape_latex(caption)}}}", rf"\label{{fig:{_tex_label(name)}}}", r"\end{figure}"]
+    return "\n".join(lines) + "\n"
+
+
+def _tex_label(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9.+-]+", "-", name)
+
+
 def _latex_table(section: Section) -> str:
     """Format one table with caption, label, footnotes and notes; names of arms wrap, so that it fits its column."""
     rows = [[emphasis(text) for text in row] for row in section.rows]
@@ -343,7 +354,7 @@ def _latex_table(section: Section) -> str:
         "\\centering",
         "\\begin{threeparttable}",
         f"\\caption{{{escape_latex(caption)}}}",
-        f"\\label{{tab:{re.sub(r'[^A-Za-z0-9.+-]+', '-', section.name)}}}",
+        f"\\label{{tab:{_tex_label(section.name)}}}",
         "\\footnotesize" if small else "\\small",
         f"\\setlength{{\\tabcolsep}}{{{6 if wide else 3}pt}}",
         f"\\begin{{tabularx}}{{\\linewidth}}{{@{{}}{WRAPPING}{'r' * (len(section.columns) - 1)}@{{}}}}",

@@ -312,3 +312,12 @@ def test_refused_arguments_write_nothing(
     assert said in errors
     assert errors.count("\n") == 1
     assert sorted(Path().rglob("*")) == before
+
+
+def test_latex_beside_pdf_includes_the_forest_plot(experiment: MakeExperiment) -> None:
+    folder = experiment({"base": BASE, "arm": BETTER})
+    assert main(["report", str(folder), "--format", "latex,pdf"]) == 0
+    text = (folder / "figure.tex").read_text(encoding="utf-8")
+    (included,) = re.findall(r"\\includegraphics\[width=\\linewidth\]\{(.*)\}", text)
+    assert (folder / included).read_bytes().startswith(b"%PDF")
+    assert "\\label{fig:demo}" in text
