@@ -165,7 +165,10 @@ def loaded(statement: str) -> set[str]:
     return set(subprocess.run(command, capture_output=True, text=True, check=True).stdout.split())
 
 
-COMPARE = "compare tests/external/made --baseline plain --metric loss"
+RUNS = "arm,seed,loss\n" + "\n".join(f"{arm},{seed},{2 + seed / 10}" for arm in ("plain", "new") for seed in range(3))
+"""Runs of another program, as CSV."""
+
+COMPARE = "compare runs.csv --baseline plain --metric loss"
 
 
 @pytest.mark.slow
@@ -173,12 +176,13 @@ COMPARE = "compare tests/external/made --baseline plain --metric loss"
     "statement",
     [
         *(f"import {name}" for name in ("lm.store.store", "lm.analysis.results", "lm.report.write", "lm.api")),
-        "import lm; lm.figure(lm.load('results/reference/glu'), 'reliability')",
+        f"import lm; lm.figure(lm.load('{ROOT.parent}/results/reference/glu'), 'reliability')",
         f"from lm.cli import main; assert not main('{COMPARE}'.split())",
     ],
 )
-def test_reading_results_takes_no_torch(statement: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(ROOT.parent)
+def test_reading_results_takes_no_torch(statement: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs.csv").write_text(RUNS, encoding="utf-8")
     monkeypatch.setenv("PYTHONPATH", str(ROOT.parent))
     found = loaded(statement)
     assert "lm" in found

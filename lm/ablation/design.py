@@ -133,7 +133,7 @@ def _fractional(factors: Levels, generators: Any, path: str) -> Design:
         raise InputError(f"{path}: expected a mapping such as {{d: [a, b, c]}}, found {shown(generators)}")
     for factor, word in generators.items():
         for name in [factor, *(word if isinstance(word, list) else [])]:
-            if name not in factors:
+            if not isinstance(name, str) or name not in factors:
                 near, listed = nearest(str(name), list(factors)), ", ".join(factors)
                 raise InputError(f"{path}: no factor {name!r}.{near} Choose from {listed}")
         if not isinstance(word, list) or not word or set(word) & set(generators):

@@ -164,7 +164,7 @@ def test_reports_with_damaged_records_warn(experiment: MakeExperiment, capsys: p
     assert main(["report", str(folder)]) == 0
     (Store(folder.parent).directory("arm-1") / "record.json").write_text("{")
     assert main(["report", str(folder)]) == 1
-    assert "Warning: arm seed 1 is damaged" in capsys.readouterr().out
+    assert "Warnings (table.md): damaged files" in capsys.readouterr().out
     page = (folder / "table.md").read_text()
     assert "2, 1 damaged" in page
     assert "Warning: arm seed 1 is damaged" in page
