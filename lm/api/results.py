@@ -290,12 +290,14 @@ def figure(results: Results | Ladder, name: str) -> "Figure":
     ...
     ValueError: no figure 'learning_curv'. Did you mean learning_curve? Choose from ...
     """
-    import seaborn as sns
+    import matplotlib
+
+    from lm.report.figures.palette import GRID_STYLE
 
     figures, more = _figures(results)
     if name not in figures:
         raise ValueError(f"no figure {name!r}.{nearest(name, list(figures))} Choose from {', '.join(figures)}{more}")
-    with sns.axes_style("whitegrid"):
+    with matplotlib.rc_context(GRID_STYLE):
         drawn = figures[name]()
     if drawn is None:
         raise ValueError(f"{name}: no run of {results.name} left anything to draw it from")

@@ -7,8 +7,8 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import stats
 
+from lm.stats.quantiles import t_quantile
 from lm.stats.tests import ALPHA
 
 DRAWS = 4000
@@ -57,7 +57,7 @@ def simultaneous_band(sample_sn: np.ndarray, level: float = ALPHA) -> Band:
 def _critical(spread_sn: np.ndarray, level: float) -> float:
     """Return the quantile of the largest |t| over the points, from deviations that are not all zero at any point."""
     seeds, points = spread_sn.shape
-    shared = float(stats.t.isf(level / 2 / points, seeds - 1))
+    shared = -t_quantile(level / 2 / points, seeds - 1)
     if seeds < FEWEST or points == 1:
         return shared
     unit_sn = spread_sn / np.linalg.norm(spread_sn, axis=0)
@@ -66,5 +66,5 @@ def _critical(spread_sn: np.ndarray, level: float) -> float:
         drawn_dsn = random.standard_normal((len(draws), seeds, seeds)) @ unit_sn
         error_dn = drawn_dsn.std(axis=1, ddof=1) / math.sqrt(seeds)
         largest.append(np.abs(drawn_dsn.mean(axis=1) / error_dn).max(axis=1))
-    single = float(stats.t.isf(level / 2, seeds - 1))
+    single = -t_quantile(level / 2, seeds - 1)
     return float(np.clip(np.quantile(np.concatenate(largest), 1 - level), single, shared))

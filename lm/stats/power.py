@@ -11,8 +11,9 @@ import math
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import optimize, special, stats
+from scipy import special
 
+from lm.stats.quantiles import find_root
 from lm.stats.tests import ALPHA, smallest_p, subsets
 
 FLIPS = 2**13  # patterns of signs that are counted, all of them for up to 13 pairs
@@ -40,7 +41,7 @@ def spread_ratios(freedom: float, count: int = 101) -> NDArray[np.float64]:
     Of normal noise the square of that ratio is chi-squared over its degrees of freedom, whichever of the two is known.
     """
     shares = (np.arange(count) + 0.5) / count
-    ratios: NDArray[np.float64] = np.sqrt(stats.chi2.ppf(shares, freedom) / freedom)
+    ratios: NDArray[np.float64] = np.sqrt(2 * special.gammaincinv(freedom / 2, shares) / freedom)
     return ratios
 
 
@@ -55,7 +56,7 @@ def average_power(n: int, effect: float, sd: float, alpha: float = ALPHA) -> flo
 def _detectable(n: int, alpha: float, chance: float) -> float:
     """Return the detectable effect in standard deviations that were seen."""
     missing = lambda effect: average_power(n, effect, 1.0, alpha) - chance  # noqa: E731
-    return float(optimize.brentq(missing, 0.0, 1000.0, xtol=1e-6))
+    return find_root(missing, 0.0, 1000.0, xtol=1e-6)
 
 
 def detectable(n: int, sd: float, alpha: float = ALPHA, chance: float = CHANCE) -> float:

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy import stats
+
+from lm.stats.quantiles import normal_quantile, normal_tail, t_quantile
 
 Array = NDArray[np.float64]
 
@@ -165,10 +166,10 @@ def interval(
     """
     low, high = quantiles(draws_d, confidence)
     share = 1 - (1 - confidence) / 2
-    reach = float(stats.t.ppf(share, freedom(draws_d, sources, of_sources)))
+    reach = t_quantile(share, freedom(draws_d, sources, of_sources))
     if math.isinf(value):
-        return quantiles(draws_d, 1 - 2 * float(stats.norm.sf(reach)))
-    wider = reach / float(stats.norm.ppf(share))
+        return quantiles(draws_d, 1 - 2 * normal_tail(reach))
+    wider = reach / normal_quantile(share)
     return value + wider * (low - value), value + wider * (high - value)
 
 

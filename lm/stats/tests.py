@@ -13,7 +13,9 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import optimize, special, stats
+from scipy import special
+
+from lm.stats.quantiles import bootstrap_bca, find_root, t_quantile
 
 ALPHA = 0.05
 EXACT_PAIRS = 40  # pairs up to which every pattern of signs is counted
@@ -28,11 +30,11 @@ def t_interval(sample: Sequence[float], confidence: float = 0.95) -> tuple[float
     """Return Student's interval for the mean; NaN for fewer than two values."""
     if len(sample) < 2:
         return math.nan, math.nan
-    mean, sem = float(np.mean(sample)), float(stats.sem(sample))
+    mean, sem = float(np.mean(sample)), float(np.std(sample, ddof=1) / len(sample) ** 0.5)
     if sem == 0:
         return mean, mean
-    low, high = stats.t.interval(confidence, len(sample) - 1, loc=mean, scale=sem)
-    return float(low), float(high)
+    low, high = (t_quantile((1 + sign * confidence) / 2, len(sample) - 1) for sign in (-1, 1))
+    return low * sem + mean, high * sem + mean
 
 
 def bootstrap_interval(sample: Sequence[float], confidence: float = 0.95) -> tuple[float, float]:
@@ -44,8 +46,7 @@ def bootstrap_interval(sample: Sequence[float], confidence: float = 0.95) -> tup
         return math.nan, math.nan
     if min(sample) == max(sample):
         return float(sample[0]), float(sample[0])
-    done = stats.bootstrap((sample,), np.mean, confidence_level=confidence, method="BCa", rng=0)
-    return float(done.confidence_interval.low), float(done.confidence_interval.high)
+    return bootstrap_bca((sample,), np.mean, confidence)
 
 
 @functools.cache
@@ -53,6 +54,11 @@ def rate_interval(events: int, trials: int, confidence: float = 0.95) -> tuple[f
     """Return Clopper-Pearson's exact interval for a rate; NaN for no trial."""
     if trials == 0:
         return math.nan, math.nan
+    tail = (1 - confidence) / 2
+    if events == 0:
+        return 0.0, find_root(lambda share: float(special.betaincc(1, trials, share)) - tail, 0, 1)
+    from scipy import stats  # takes a second
+
     interval = stats.binomtest(events, trials).proportion_ci(confidence, method="exact")
     return float(interval.low), float(interval.high)
 
@@ -77,6 +83,8 @@ def sign_flip_p(differences: Sequence[float], side: Side = "two-sided") -> float
         return math.nan
     sample = np.asarray(differences, dtype=float)
     if len(sample) > EXACT_PAIRS:
+        from scipy import stats  # takes a second
+
         test = stats.permutation_test(
             (sample,), np.mean, permutation_type="samples", n_resamples=99_999, batch=10_000, alternative=side, rng=0
         )
@@ -178,6 +186,8 @@ def benjamini_hochberg(p_values: Sequence[float]) -> list[float]:
     tested = ~np.isnan(p)
     adjusted = np.full(len(p), math.nan)
     if tested.any():
+        from scipy import stats  # takes a second
+
         adjusted[tested] = stats.false_discovery_control(p[tested])
     return [float(p_adjusted) for p_adjusted in adjusted]
 
@@ -230,5 +240,5 @@ def noncentral_interval(t: float, freedom: float, confidence: float = 0.95) -> t
         below = float(special.nctdtr(freedom, centre, t))  # as stats.nct.cdf, a hundred times quicker
         return (below if math.isfinite(below) else float(t > centre)) - share  # NaN for shares too small to matter
 
-    low, high = (optimize.brentq(excess, -reach, reach, args=(share,), xtol=1e-12) for share in (1 - tail, tail))
-    return float(low), float(high)
+    low, high = (find_root(excess, -reach, reach, args=(share,), xtol=1e-12) for share in (1 - tail, tail))
+    return low, high

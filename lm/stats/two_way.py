@@ -11,9 +11,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import optimize, special, stats
+from scipy import special
 
 from lm.stats.power import CHANCE, reaches, spread_ratios
+from lm.stats.quantiles import find_root, t_quantile
 from lm.stats.tests import ALPHA, Side, smallest_p
 from lm.stats.verdicts import DIRECTIONS, Comparison
 
@@ -39,7 +40,7 @@ class TwoWay:
 
     def interval(self, mean: float, alpha: float) -> tuple[float, float]:
         """Return Student's interval for the difference on other seeds and other text."""
-        reach = float(stats.t.ppf(1 - alpha / 2, self.freedom)) * self.both if self.both else 0.0
+        reach = t_quantile(1 - alpha / 2, self.freedom) * self.both if self.both else 0.0
         return mean - reach, mean + reach
 
     def p(self, distance: float, side: Side = "two-sided") -> float:
@@ -132,7 +133,7 @@ def detectable_on_texts(n: int, noise: TwoWay, alpha: float = ALPHA, chance: flo
         return 0.0
     needed_e, both_e = simulate(n, noise, alpha, noise_is_known=False)
     missing = lambda effect: chance_beyond(effect, needed_e, both_e) - chance  # noqa: E731
-    return float(optimize.brentq(missing, 0.0, float((needed_e + 10 * both_e).max()), rtol=1e-9))
+    return find_root(missing, 0.0, float((needed_e + 10 * both_e).max()), rtol=1e-9)
 
 
 def detectable_floor(noise: TwoWay, alpha: float = ALPHA, chance: float = CHANCE) -> float:
@@ -143,13 +144,13 @@ def detectable_floor(noise: TwoWay, alpha: float = ALPHA, chance: float = CHANCE
 @functools.lru_cache(maxsize=256)
 def _floor(freedom: float, alpha: float, chance: float) -> float:
     """Return the mean that Student's t-test finds with the given chance, in standard errors as they were estimated."""
-    bound, ratios = float(stats.t.ppf(1 - alpha / 2, freedom)), spread_ratios(freedom)
+    bound, ratios = t_quantile(1 - alpha / 2, freedom), spread_ratios(freedom)
 
     def missing(effect: float) -> float:
         below = special.nctdtr(freedom, effect * ratios, bound)
         return float(np.mean(1 - np.where(np.isfinite(below), below, 0.0))) - chance
 
-    return float(optimize.brentq(missing, 0.0, 1e5, xtol=1e-9))
+    return find_root(missing, 0.0, 1e5, xtol=1e-9)
 
 
 def simulate(n: int, noise: TwoWay, alpha: float, noise_is_known: bool) -> tuple[Array, Array]:

@@ -15,9 +15,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import optimize, special, stats
+from scipy import special
 
 from lm.stats.power import CHANCE, spread_ratios
+from lm.stats.quantiles import bootstrap_bca, find_root, t_quantile
 from lm.stats.tests import ALPHA, Effect, bonferroni, standardised
 from lm.stats.verdicts import Better, Comparison, Kind, Verdict, align_interval_with_test, direction, num_tested
 
@@ -155,6 +156,8 @@ def welch_p(arm: Sequence[float], base: Sequence[float]) -> float:
         return math.nan
     if np.ptp(arm) == 0 and np.ptp(base) == 0:
         return float(arm[0] == base[0])
+    from scipy import stats  # takes a second
+
     return float(stats.ttest_ind(arm, base, equal_var=False).pvalue)
 
 
@@ -178,7 +181,7 @@ def welch_interval(arm: Sequence[float], base: Sequence[float], confidence: floa
     if not any(parts):
         return difference, difference
     freedom = sum(parts) ** 2 / sum(part**2 / (len(group) - 1) for part, group in zip(parts, (arm, base), strict=True))
-    reach = float(stats.t.ppf((1 + confidence) / 2, freedom)) * math.sqrt(sum(parts))
+    reach = t_quantile((1 + confidence) / 2, freedom) * math.sqrt(sum(parts))
     return difference - reach, difference + reach
 
 
@@ -189,8 +192,7 @@ def bootstrap_unpaired(arm: Sequence[float], base: Sequence[float]) -> tuple[flo
     if np.ptp(arm) == 0 and np.ptp(base) == 0:
         return welch_interval(arm, base)
     difference = lambda x, y, axis: np.mean(x, axis=axis) - np.mean(y, axis=axis)  # noqa: E731
-    interval = stats.bootstrap((arm, base), difference, method="BCa", rng=0).confidence_interval
-    return float(interval.low), float(interval.high)
+    return bootstrap_bca((arm, base), difference)
 
 
 def pooled_sd(arm: Sequence[float], base: Sequence[float]) -> float:
@@ -244,7 +246,7 @@ def _detectable(n: int, m: int, alpha: float, chance: float) -> float:
         above, below = (special.ndtr((sign * effect * ratios - reach_e) / scatter) for sign in (1, -1))
         return float(np.mean(above + below)) - chance
 
-    return float(optimize.brentq(missing, 0.0, 1000.0, xtol=1e-6))
+    return find_root(missing, 0.0, 1000.0, xtol=1e-6)
 
 
 def describe_unpaired(arm: Sequence[float], base: Sequence[float]) -> Unpaired:

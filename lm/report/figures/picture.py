@@ -10,7 +10,6 @@ from typing import Any, Literal
 
 import matplotlib
 import numpy as np
-import seaborn as sns
 from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -22,7 +21,7 @@ from matplotlib.ticker import MaxNLocator, NullLocator
 
 from lm.report.figures.chart import Axis, Chart, Forest, Heat, Panel, Series, log_range
 from lm.report.figures.legends import add_legends, look
-from lm.report.figures.palette import SOLID
+from lm.report.figures.palette import GRID_STYLE, SOLID
 from lm.report.figures.ticks import log_ticks
 
 RenderedFigures = dict[str, dict[str, bytes]]
@@ -256,7 +255,7 @@ def render_all(charts: Iterable[tuple[str, Chart | None]], most: int | None = No
         most: number of figures after which no more is drawn; None for no limit.
     """
     present = ((name, chart) for name, chart in charts if chart is not None)
-    with sns.axes_style("whitegrid"), matplotlib.rc_context({"svg.hashsalt": "lm"}):
+    with matplotlib.rc_context({**GRID_STYLE, "svg.hashsalt": "lm"}):
         return {name: render(draw(chart)) for name, chart in itertools.islice(present, most)}
 
 
@@ -312,7 +311,7 @@ def paper_figures(charts: Mapping[str, Chart], kinds: Sequence[Kind]) -> dict[st
     for name, chart in charts.items():
         for width, inches in WIDTHS.items():
             if width == TWO or chart.size[0] <= WIDEST:
-                with sns.axes_style("whitegrid"), matplotlib.rc_context(_style(FACES[width])):
+                with matplotlib.rc_context({**GRID_STYLE, **_style(FACES[width])}):
                     figure = draw(chart)
                     fit(figure, inches, FACES[width])
                     files |= {f"{name}_{width}.{kind}": _written(figure, kind) for kind in kinds}
