@@ -107,8 +107,6 @@ def format_provenance(record: Record) -> str:
     return ", ".join(parts)
 
 
-# differences of two runs ---------------------------------------------------------------------------------------------
-
 Pairs = dict[str, tuple[Any, Any]]  # values of both sides by name, None for nothing
 
 TEXT = ("fingerprint", "tokenizer", "vocabulary", "documents", "tokens", "bytes")  # fields compared

@@ -17,19 +17,12 @@ STEPS_AHEAD = "steps ahead"  # metric of a claim: the last steps of training for
 
 @dataclass(frozen=True)
 class Lead:
-    """The paired difference of an arm's validation loss to the baseline's, at every validation.
+    """The paired difference of an arm's validation loss to the baseline's, at every validation."""
 
-    Args:
-        arm: name of the arm.
-        by_seed: arm minus baseline, a row a step, a column a seed.
-        low: lower end of the simultaneous 95 % band at each step; NaN for one seed.
-        high: its upper end.
-    """
-
-    arm: str
-    by_seed: pd.DataFrame
-    low: np.ndarray
-    high: np.ndarray
+    arm: str  # name of the arm
+    by_seed: pd.DataFrame  # arm minus baseline, a row a step, a column a seed
+    low: np.ndarray  # lower end of the simultaneous 95 % band at each step; NaN for one seed
+    high: np.ndarray  # its upper end
 
     @property
     def mean(self) -> np.ndarray:

@@ -58,8 +58,6 @@ def format_seeds(count: int) -> str:
     return f"{count} seed{'s' * (count != 1)}"
 
 
-# for a reader ---------------------------------------------------------------------------------------------------------
-
 EXPLORATORY = re.compile(r"exploratory: (.*?)(?:, q = ([-+.e\d]+))?( \(.*)?$")
 DIRECTION = re.compile(r"^(lower|higher)\b")
 

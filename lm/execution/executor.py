@@ -48,9 +48,6 @@ class Outcome(Enum):
     """The process was ended from outside too often, or ended without a message. Its record says so."""
 
 
-# events --------------------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Started:
     """Training has started, from the last checkpoint if there is one; sent again after a restart."""
@@ -100,9 +97,6 @@ class Ended:
 
 
 Event = Started | Progress | Validation | Waiting | Ended
-
-
-# the protocol --------------------------------------------------------------------------------------------------------
 
 
 ATTEMPTS = 2  # attempts at a cell whose process or machine is lost, each from the last checkpoint, until it has failed

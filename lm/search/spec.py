@@ -95,14 +95,9 @@ class Method:
 
 @dataclass(frozen=True)
 class SweepSpec:
-    """A search, as `SweepFile` describes it; `tree` is the base with its changes.
+    """A search, as `SweepFile` describes it; `tree` is the base with its changes."""
 
-    Args:
-        name: of the study, and of the folder its report goes to.
-        storage: an Optuna URL, or None for a journal in the study's folder.
-    """
-
-    name: str
+    name: str  # of the study, and of the folder its report goes to
     title: str
     tree: Tree
     space: Space
@@ -111,7 +106,7 @@ class SweepSpec:
     seeds: list[int]
     sampler: Method = Method("tpe")
     pruner: Method = Method("none")
-    storage: str | None = None
+    storage: str | None = None  # an Optuna URL, or None for a journal in the study's folder
     notes: str = ""
 
     def definition(self) -> dict[str, Any]:

@@ -120,9 +120,6 @@ def _one_line(error: BaseException) -> str:
     return redacted(" ".join(str(getattr(cause, "orig", None) or cause).split())[:200]).rstrip(". ")
 
 
-# journals ------------------------------------------------------------------------------------------------------------
-
-
 class Backend(JournalFileBackend):
     """Journal in which no line is appended to a torn one: Optuna could never read the file again."""
 
@@ -186,9 +183,6 @@ def repair(path: Path) -> int:
     if good < len(content):
         os.truncate(path, good)
     return len(content) - good
-
-
-# waiting -------------------------------------------------------------------------------------------------------------
 
 
 class RetryingStorage:

@@ -42,27 +42,17 @@ class OpenTrial:
 
 
 class Search:
-    """One study, without processes: `ask` for a cell, then call `ended` with its record.
-
-    Args:
-        spec: of the search.
-        shared: study of the trials, and the processes that work on it.
-        store: of the cells; a finished one is not trained again.
-        say: called for cells that need no training, and when another process comes, goes, or has ended a trial.
-        label: prefix of the names of trials, where several studies share the workers.
-        called: prefix of the numbers of trials in the names of runs in loggers.
-        changed: called when a trial has started or ended.
-    """
+    """One study, without processes: `ask` for a cell, then call `ended` with its record."""
 
     def __init__(
         self,
-        spec: SweepSpec,
-        shared: SharedStudy,
-        store: Store,
-        say: Say,
-        label: str = "",
-        called: str = "",
-        changed: Callable[[], None] = lambda: None,
+        spec: SweepSpec,  # of the search
+        shared: SharedStudy,  # study of the trials, and the processes that work on it
+        store: Store,  # of the cells; a finished one is not trained again
+        say: Say,  # called for cells that need no training, and when another process comes, goes, or has ended a trial
+        label: str = "",  # prefix of the names of trials, where several studies share the workers
+        called: str = "",  # prefix of the numbers of trials in the names of runs in loggers
+        changed: Callable[[], None] = lambda: None,  # called when a trial has started or ended
     ) -> None:
         self.spec, self.shared, self.store, self.say = spec, shared, store, say
         self.study, self.workers = shared.study, shared.workers

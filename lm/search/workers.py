@@ -129,9 +129,6 @@ class DbLeases:
         return f"{self.study}/{name}"
 
 
-# the processes of a study ---------------------------------------------------------------------------------------------
-
-
 MUTEX = "turn"  # name of the lease of the mutex; slots are numbered from 0
 PAUSE_SECONDS = 0.5  # longest delay between two attempts to get the mutex
 
