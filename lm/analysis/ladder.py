@@ -73,10 +73,7 @@ class LawOf:
 
 @dataclass(frozen=True)
 class LadderResults:
-    """Results of a ladder: its rungs from the least compute to the most, and the arms but the baseline.
-
-    `law` is the baseline's; None where there is none, and `no_law` says why.
-    """
+    """Results of a ladder: rungs by compute, arms but the baseline, and its law, or `no_law`, why there is none."""
 
     manifest: LadderManifest
     rungs: list[Records]

@@ -35,17 +35,13 @@ class Handle:
 class Outcome(Enum):
     """Outcome of a submitted cell; each cell ends in exactly one, once."""
 
-    RECORDED = "recorded"
-    """It has a record: of a run that went well, diverged, or raised an exception."""
-    PRUNED = "pruned"
-    """The answer to a validation stopped it. It leaves no files."""
+    RECORDED = "recorded"  # it has a record: of a run that went well, diverged, or raised an exception
+    PRUNED = "pruned"  # The answer to a validation stopped it. It leaves no files.
+    # it has no new record and resumes from its last checkpoint when submitted again: it was cancelled, its disk
+    # is full, or its process ended too often
     INTERRUPTED = "interrupted"
-    """It has no new record and resumes from its last checkpoint when submitted again: it was cancelled, its disk is
-    full, or its process ended too often."""
-    LOCKED_ELSEWHERE = "held"
-    """Another process trains it. It can be submitted again once `held` returns None."""
-    LOST = "given up"
-    """The process was ended from outside too often, or ended without a message. Its record says so."""
+    LOCKED_ELSEWHERE = "held"  # Another process trains it. It can be submitted again once `held` returns None.
+    LOST = "given up"  # The process was ended from outside too often, or ended without a message. Its record says so.
 
 
 @dataclass(frozen=True)
@@ -145,14 +141,10 @@ class Executor(ABC):
         options: values of `options` by name.
     """
 
+    # options after the name of the executor on a command line, each with the value that it expects
     options: ClassVar[Mapping[str, str]] = {}
-    """Options after the name of the executor on a command line, each with the value that it expects."""
-
-    package: ClassVar[str | None] = None
-    """Package that it needs, which the extra of the executor's name installs."""
-
-    no_loggers: ClassVar[str] = ""
-    """Reason why loggers cannot follow the runs; empty if they can."""
+    package: ClassVar[str | None] = None  # package that it needs, which the extra of the executor's name installs
+    no_loggers: ClassVar[str] = ""  # reason why loggers cannot follow the runs; empty if they can
 
     def __init__(
         self, store: Store, capacity: int, say: LogLine = to_stderr, options: Mapping[str, str] | None = None

@@ -46,11 +46,8 @@ def coordinates(tree: Tree, widths: Sequence[int], steps: Sequence[int]) -> dict
     chosen = options.get("parametrization") or mup
     table: Table = {}
     for name, parametrization in (("standard", None), ("scaled", chosen)):
-        changes = {
-            "model.parametrization": parametrization,
-            "optim.schedule": "Constant",
-            "trainer.max_steps": max(steps),
-        }
+        changes = {"model.parametrization": parametrization, "optim.schedule": "Constant"}
+        changes["trainer.max_steps"] = max(steps)
         for width in widths:
             try:
                 measured = activations(override(tree, {**changes, "model.width": width}), steps)

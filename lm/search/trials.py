@@ -62,13 +62,11 @@ class Search:
         self.points = spec.space.grid() if spec.sampler.name == "grid" else None
         self.rest = 0.0
         self.alive: dict[str, Holder] = self.workers.peers()
-        self.reported: dict[str, Holder] = {}
-        """Other processes that were reported, by token, as in `alive`."""
-        self.at_work: Counter[str] = Counter()
-        """Number of trials that each process runs, by token."""
+        self.reported: dict[str, Holder] = {}  # other processes that were reported, by token, as in `alive`
+        self.at_work: Counter[str] = Counter()  # number of trials that each process runs, by token
         trials = shared.trials()
+        # trials that are not reported: ended before this process came, by it, or reported already
         self.ended_trials = {trial.number for trial in trials if trial.state in FINISHED_STATES}
-        """Trials that are not reported: ended before this process came, by it, or reported already."""
         self.unfinished = sum(map(self._is_free, trials))
 
     @property

@@ -84,8 +84,8 @@ class DbLeases:
 
     def __init__(self, engine: Engine, study: str) -> None:
         self.engine = engine
+        # tokens of leases that this process may hold unknowingly, as the database did not answer
         self.given_up: set[str] = set()
-        """Tokens of leases that this process may hold unknowingly, as the database did not answer."""
         self.study = hashlib.sha256(study.encode()).hexdigest()[:32]
         retry_create(lambda: TABLE.metadata.create_all(engine))
 
@@ -160,8 +160,7 @@ class StudyWorkers:
         self.leases, self.say = leases, say
         self.slot: Lease | DbLease | None = None
         self.number = 0
-        self.tokens: set[str] = set()
-        """Tokens of all slots that this process has had."""
+        self.tokens: set[str] = set()  # tokens of all slots that this process has had
         self.watches: dict[str, LeaseMonitor] = {}
 
     @contextlib.contextmanager

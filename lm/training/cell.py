@@ -118,10 +118,7 @@ def with_seed(cell: Cell, seed: int) -> Cell:
 
 
 def check(tree: Tree) -> Cell:
-    """Resolve a configuration, prepare its text and run its model on one row: a cell that can be trained.
-
-    Raises InputError for anything that would prevent its training.
-    """
+    """Resolve a configuration, prepare its text, run its model on a row. Raises InputError if it cannot be trained."""
     trainer = tree.get("trainer")
     for name in AUTO:
         value = trainer.get(name) if isinstance(trainer, Mapping) else None

@@ -190,11 +190,8 @@ def parallelize(model: nn.Module, mesh: Any) -> None:
 
 def plan(model: nn.Module, world: int) -> dict[str, Split]:
     """Return the split of each divided linear layer among `world` processes, by its name. Raises InputError."""
-    if (
-        not isinstance(model, Decoder)
-        or type(model).forward is not Decoder.forward
-        or type(model)._stream is not Decoder._stream
-    ):
+    kind: Any = type(model)
+    if not isinstance(model, Decoder) or (kind.forward, kind._stream) != (Decoder.forward, Decoder._stream):
         raise _refusal(f"a model of class {type(model).__name__}", "is not the decoder that it knows")
     splits: dict[str, Split] = {}
     for name, module in model.named_modules():
@@ -207,8 +204,7 @@ def plan(model: nn.Module, world: int) -> dict[str, Split]:
             if module.up.out_features % world:
                 raise _undivided(name, module.up.out_features, "hidden units", world)
             if module.dropout.p:
-                reason = "would be drawn for each share of the hidden units alike; expected 0"
-                raise _refusal(f"{name}.dropout", reason)
+                raise _refusal(f"{name}.dropout", "would be drawn for each share of the hidden units alike; expected 0")
             splits |= _maps(name, module, GATED if gated else PLAIN)
         elif isinstance(module, Position):
             kind, bias = type(module), module.bias(1, 1)
@@ -237,11 +233,9 @@ def check_optimizer(optimizer: Any) -> None:
 
 
 def _attention(name: str, module: Attention, world: int) -> dict[str, Split]:
-    if (
-        not isinstance(module, SoftmaxAttention)
-        or type(module).forward is not SoftmaxAttention.forward
-        or type(module).projected is not SoftmaxAttention.projected
-    ):
+    kind: Any = type(module)
+    standard = SoftmaxAttention
+    if not isinstance(module, standard) or (kind.forward, kind.projected) != (standard.forward, standard.projected):
         raise _refusal(f"{name} ({type(module).__name__})", "mixes positions in a way of its own")
     for what, features in (("heads", module.query.out_features), ("key-value heads", module.key.out_features)):
         if (heads := features // module.head_size) % world:

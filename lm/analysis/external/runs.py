@@ -223,12 +223,7 @@ UNEQUAL_SPREADS = 2.0  # ratio of spreads of two groups beyond which no test hol
 
 
 def compare_runs(runs: Runs) -> pd.DataFrame:
-    """Build the table of comparisons of external runs: a row for each quantity and arm.
-
-    The columns are those of `lm.analysis.compare.compare`, and `design`.
-
-    All arms but the baseline are confirmatory: their comparisons in the judged quantities are one family.
-    """
+    """Build the table of comparisons of external runs, as `lm.analysis.compare.compare` does, with `design`."""
     judged, base = _judged(runs), runs.arms[0]
     rows: list[dict[str, Any]] = []
     for quantity, arm in itertools.product(runs.measured, runs.arms):
