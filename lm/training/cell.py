@@ -74,11 +74,8 @@ def identity(config: Tree, facts: TextStats) -> str:
 def _identified(config: Tree, facts: TextStats) -> Tree:
     """Return the content that is hashed."""
     defaults = plain_options(Trainer, 1)
-    trainer = {
-        key: value
-        for key, value in config["trainer"].items()
-        if key not in EXECUTION and key not in UNSOUND and value != defaults.get(key)
-    }
+    left_out, settings = {*EXECUTION, *UNSOUND}, config["trainer"].items()
+    trainer = {key: value for key, value in settings if key not in left_out and value != defaults.get(key)}
     if callbacks := [node for node in trainer.pop("callbacks", None) or [] if not node.get("harmless")]:
         trainer["callbacks"] = callbacks
     options = config["data"]["init_args"].items()

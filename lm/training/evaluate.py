@@ -112,16 +112,9 @@ class TrainedCell:
             unscaled["clusters"] = (clusters, *unscaled["clusters"])
         after_scaling = self.statistics(passes(), split, temperature)
         changed = sum(int((x.argmax(-1) != scale_logits(x, temperature).argmax(-1)).sum()) for x, _ in passes())
-        return {
-            **unscaled,
-            "scaled": {
-                "temperature": temperature,
-                "fitted_on": "validation",
-                "validation_nll": fits,
-                "argmax_changed": changed,
-                **{name: after_scaling[name] for name in (*SCALED, "reliability")},
-            },
-        }
+        scaled = {"temperature": temperature, "fitted_on": "validation", "validation_nll": fits}
+        scaled |= {"argmax_changed": changed, **{name: after_scaling[name] for name in (*SCALED, "reliability")}}
+        return {**unscaled, "scaled": scaled}
 
     def lengths(self, lengths: Sequence[int], split: str, tokens: int) -> dict[str, Any]:
         """Compute NLL at contexts of these lengths over the same tokens, in separate blocks and in a sliding window."""
