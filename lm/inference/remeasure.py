@@ -130,10 +130,8 @@ def lengths(trained: TrainedCell, record: Record, requested: Sequence[int], toke
     before = [int(length) for length in record["evaluations"].get("lengths", {})]
     every = sorted({*requested, *before})
     if tokens < every[-1]:
-        raise InputError(
-            f"evaluate.tokens: expected {every[-1]} or more, the longest of the lengths {', '.join(map(str, every))} "
-            f"that are asked for or were measured before, found {tokens}"
-        )
+        reason = f"the longest of the lengths {', '.join(map(str, every))} that are asked for or were measured before"
+        raise InputError(f"evaluate.tokens: expected {every[-1]} or more, {reason}, found {tokens}")
     return trained.lengths(every, "validation", tokens)
 
 

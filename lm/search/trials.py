@@ -111,10 +111,8 @@ class Search:
 
     def waiting_lines(self) -> list[str]:
         """Return a line for each process that this one waits for."""
-        return [
-            f"waiting for {count} trial{'s' * (count > 1)} of {self.spec.name}: run by {self.alive[token]}"
-            for token, count in self.at_work.items()
-        ]
+        name, counts = self.spec.name, self.at_work.items()
+        return [f"waiting for {n} trial{'s' * (n > 1)} of {name}: run by {self.alive[token]}" for token, n in counts]
 
     def _start_trial(self) -> bool:
         """Start a free trial, or a new one; return False if there was none."""
@@ -129,11 +127,7 @@ class Search:
         return False
 
     def _draw_trial(self) -> tuple[optuna.trial.Trial, dict[str, Any]] | int | None:
-        """Draw a trial and its changes with the mutex held; return None if no trial is due.
-
-        The number of a trial is returned if it has failed, as it was resumed too often. This may fail at any point and
-        be repeated: it leaves a free trial then.
-        """
+        """Draw a trial and its changes under the mutex; None if none is due, its number if it fails. Repeatable."""
         with self.workers.mutex():
             if self.workers.is_evicted():  # by other processes: its running trials are signed anew
                 self.workers.register()
@@ -295,9 +289,6 @@ def _token(trial: FrozenTrial) -> str:
 def _num_started(trials: list[FrozenTrial]) -> int:
     """Return the number of trials that count against the budget: all but waiting ones."""
     return sum(trial.state != TrialState.WAITING for trial in trials)
-
-
-# several studies ------------------------------------------------------------------------------------------------------
 
 
 class Searches(CellQueue):

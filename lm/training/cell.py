@@ -161,11 +161,7 @@ def check(tree: Tree) -> Cell:
 
 
 def checked_unread(tree: Tree) -> Tree:
-    """Resolve a configuration and build its parts without reading its text or checking this machine's devices.
-
-    Files and devices of another machine may be missing here; settings may be `auto`. Raises InputError for what would
-    prevent training with any text on any machine.
-    """
+    """Resolve a configuration and build its parts, without its text or this machine's devices. Raises InputError."""
     config = resolve(tree, RunConfig)
     build_callbacks(resolve_callbacks(tree["trainer"].get("callbacks")))
     run: RunConfig = build(config, RunConfig)
