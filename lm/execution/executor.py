@@ -176,11 +176,7 @@ class Executor(ABC):
 
     @classmethod
     def default_capacity(cls, options: Mapping[str, str], cells: int, search: bool) -> int | None:
-        """Return how many of these cells are trained at a time, None if this machine decides.
-
-        Raises InputError if that cannot be known, as for a `search` whose trials would all be queued and learn from
-        none.
-        """
+        """Return how many cells are trained at a time, None if this machine decides. Raises InputError."""
         return None
 
     # called by the scheduler
@@ -199,10 +195,9 @@ class Executor(ABC):
         return handle
 
     def poll(self, timeout: float) -> Sequence[Event]:
-        """Return the events since the last call; wait at most `timeout` seconds for one.
+        """Return the events since the last call; wait at most `timeout` seconds for one, if a cell is submitted.
 
-        Returns at once if no cell is submitted. Raises InputError if a process cannot be started again, or a record
-        cannot be read.
+        Raises InputError if a process cannot be started again, or a record cannot be read.
         """
         if self.jobs:
             self._listen(0.0 if self.events else timeout)
@@ -223,10 +218,7 @@ class Executor(ABC):
         return holder
 
     def result(self, handle: Handle) -> Record | None:
-        """Return the record of a cell, once for each `Ended`; None if it has no new one, whatever is in the store.
-
-        Raises KeyError for a cell that has not ended, or whose record was returned before.
-        """
+        """Return a cell's record, once after its `Ended`; None if it has no new one. Raises KeyError."""
         return self.records.pop(handle)
 
     @abstractmethod

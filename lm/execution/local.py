@@ -260,12 +260,7 @@ class RemoteWorker(Local):
 
 
 def train_one(pipe: Connection, cell: Cell, store: Store, execution: Execution, slot: int | None) -> None:
-    """Train a cell in this process, with messages through the pipe.
-
-    `slot` chooses its accelerator, None leaves it all of them. Messages: `alive`; `progress`; `validation`, which
-    expects an answer; `waiting` with a line; `held` if another process has the cell; `disk` with the error that
-    stopped it.
-    """
+    """Train a cell in this process, with messages through the pipe; `slot` chooses its accelerator, None all."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
     sys.modules["__main__"].__spec__ = None
     named = os.environ.get("CUDA_VISIBLE_DEVICES")  # the devices are counted without starting CUDA in this process

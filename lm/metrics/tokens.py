@@ -212,11 +212,8 @@ def largest_logits(logits_nv: Tensor, width: int = 128) -> tuple[Tensor, Tensor]
 class TokenStatistics(Metric):
     """Sums over tokens, reduced across processes by addition, so that sharding changes nothing.
 
-    Args:
-        bytes_per_token: UTF-8 bytes behind each token, int64 of shape (v,).
-        bins: bins of the top probability.
-        classes: token ids, (k,), usually the most frequent, over which the class-wise calibration error is averaged.
-        clusters: number of clusters of tokens, such as documents, whose sums are kept too.
+    `bytes_per_token` are UTF-8 bytes, int64 of shape (v,), `bins` those of the top probability, `classes` token ids,
+    (k,), of the class-wise calibration error, and `clusters` a number of documents, say, whose sums are kept too.
     """
 
     full_state_update = False

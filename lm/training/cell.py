@@ -64,10 +64,7 @@ IDENTITY = 1  # version of the identity, apart from the formats of files: anothe
 
 
 def identity(config: Tree, facts: TextStats) -> str:
-    """Hash all that determines the numbers of a resolved configuration, not the text's path nor the execution.
-
-    Code is included: that of classes named by their dotted path, and the behaviour versions of this package's parts.
-    """
+    """Hash all that determines a configuration's numbers: no paths or execution, but code and behaviour versions."""
     return run_id(_identified(config, facts))
 
 

@@ -35,19 +35,12 @@ SCALED = ("nll", "ece", "ece_floor", "brier")  # metrics that are reported again
 
 
 class TrainedCell:
-    """The model of a cell with the weights of a checkpoint, on one device, in the precision it was trained in.
-
-    Args:
-        cell: the run.
-        checkpoint: a file, not the folder of a sharding strategy.
-        data: evaluation data; by default the cell's own.
-        cached: logits (n, v) and targets (n,) of the validation split, if at hand; emptied once the temperature is fit.
-    """
+    """The model of a cell with the weights of a checkpoint file, on one device, in the precision it was trained in."""
 
     def __init__(
         self, cell: Cell, checkpoint: Path, data: Data | None = None, cached: list[tuple[Tensor, Tensor]] | None = None
     ) -> None:
-        self.cached = [] if cached is None else cached
+        self.cached = [] if cached is None else cached  # of validation, emptied once the temperature is fit
         run: RunConfig = build({**cell.config, "trainer": {**cell.config["trainer"], **SINGLE_PROCESS}}, RunConfig)
         own = run.data(run.order_seed)
         own.facts = cell.facts

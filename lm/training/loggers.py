@@ -54,11 +54,7 @@ def parse_loggers(value: object, where: str = "--logger") -> tuple[str, ...]:
 
 
 class Logger(ABC):
-    """One of Lightning's loggers, for one run.
-
-    `folder` is that of all logs, `run_name` experiment/arm/seed, `config` the resolved configuration with the run's id,
-    and `run` the logger's own id of the run from an earlier attempt.
-    """
+    """One of Lightning's loggers for a run; `folder` is of all logs, `run` the logger's id from an earlier attempt."""
 
     restart_on_resume = False  # True to start the log of a resumed run anew, with all rows of the checkpoint
 
