@@ -53,10 +53,7 @@ COLUMNS = ("arm", "parameters", "FLOPs/token", "tokens", "steps", "seeds")
 
 @dataclass(frozen=True)
 class RunOptions:
-    """Options of a command that trains experiments, as those of `lm ablate`.
-
-    `workers` is None for one a device, or as many as were measured to be best. Manifests store the `command`.
-    """
+    """Options of a command that trains; `workers` is None for one a device, or as many as measured to be best."""
 
     out: Path
     workers: int | None = None
@@ -68,10 +65,7 @@ class RunOptions:
 
 
 def ablate(experiment: Experiment, options: RunOptions, plan_only: bool = False) -> int:
-    """Train what is missing of an experiment and report on it; `lm.ablation.ladder.run_ladder` does so for a ladder.
-
-    Returns 0 if every cell has a record, 1 if some were interrupted. Raises InputError for what cannot be carried out.
-    """
+    """Train what is missing and report on it; return 0, or 1 if cells were interrupted. Raises InputError."""
     assert experiment.ladder is None
     store = Store(options.out)
     if (tuning := experiment.tuning) is not None:

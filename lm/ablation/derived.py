@@ -64,16 +64,9 @@ def expand_orders(experiment: Experiment) -> Experiment:
 def with_winners(experiment: Experiment, winners: Mapping[str, Any]) -> Experiment:
     """Return the experiment with each arm's winning changes; an arm without a winner keeps the shared values."""
     arms = {arm: {**changes, **(winners[arm]["changes"] or {})} for arm, changes in experiment.arms.items()}
-    return replace(
-        experiment,
-        name=f"{experiment.name}.tuned",
-        title=f"{experiment.title} (each arm tuned)",
-        design=replace(experiment.design, arms=arms),
-        claims=(),
-        tuning=None,
-        grid=None,
-        data_seeds=(),
-    )
+    design, name, title = replace(experiment.design, arms=arms), f"{experiment.name}.tuned", experiment.title
+    named = replace(experiment, name=name, title=f"{title} (each arm tuned)", design=design)
+    return replace(named, claims=(), tuning=None, grid=None, data_seeds=())
 
 
 def write_rates(plan: Plan, store: Store) -> dict[str, Any]:

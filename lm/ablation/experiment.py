@@ -179,9 +179,6 @@ class Experiment:
         return self.design.arms
 
 
-# reading -------------------------------------------------------------------------------------------------------------
-
-
 def load_experiment(
     path: Path,
     settings: Mapping[str, Any],
@@ -298,9 +295,6 @@ def _read_design(tree: Tree, path: Path) -> Design:
                 raise InputError(f"{path}: {hint}")
     one_of(design.baseline, design.arms, f"{path}: baseline", "arm")
     return design
-
-
-# how differences are judged ------------------------------------------------------------------------------------------
 
 
 def read_inference(tree: Tree, design: Design, path: Path) -> Inference:

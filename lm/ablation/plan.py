@@ -118,9 +118,6 @@ def with_autotuned_settings(experiment: Experiment, out: Path, workers: int | No
     return replace(experiment, tree=override(experiment.tree, chosen), autotuned=asdict(decision))
 
 
-# planning ------------------------------------------------------------------------------------------------------------
-
-
 def untimed(cell: Cell) -> float:
     """Refuse to time a step of the cell. Raises InputError."""
     raise InputError("equal: seconds: needs steps to be timed, which only `lm ablate` does")
@@ -186,9 +183,6 @@ def equal_steps(
 
     budget = steps[baseline] * cost(cells[baseline])
     return {arm: steps[arm] if arm == baseline else max(1, round(budget / cost(cells[arm]))) for arm in cells}
-
-
-# the manifest --------------------------------------------------------------------------------------------------------
 
 
 def axes(plan: Plan) -> dict[str, str]:
@@ -259,8 +253,6 @@ def write_manifest(plan: Plan, store: Store, command: Sequence[str] = ()) -> Pat
     write_atomic(path, to_json(MANIFEST.stamped(manifest)))
     return path.parent
 
-
-# finished cells ------------------------------------------------------------------------------------------------------
 
 MAX_VERSIONS_NAMED = 3  # versions of the code that a line names
 

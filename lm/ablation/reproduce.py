@@ -197,8 +197,6 @@ def _write(
     write_atomic(folder / "table.csv", as_csv(pd.DataFrame(rows).rename(columns={"generalises_over": "over"})))
 
 
-# ladders -------------------------------------------------------------------------------------------------------------
-
 TITLE = "What the arms of the ladders are worth"
 
 

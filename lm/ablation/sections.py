@@ -22,14 +22,8 @@ def read_section(
 ) -> dict[str, Any]:
     """Return a mapping that has only the keys of a TypedDict. Raises InputError naming the path, and the nearest key.
 
-    Args:
-        value: as the file has it.
-        node: TypedDict that declares the keys.
-        path: of the section, for messages.
-        expected: in the message for anything but a mapping.
-        missing: added to the message for a missing key; required keys are not checked without it.
-        inside: added to the message for an unknown key, after the key.
-        dotted: added to the message for an unknown key with a dot.
+    Messages say what was `expected` for a mapping, what is `missing`, without which required keys are not checked, and
+    have `inside` after an unknown key and `dotted` after one with a dot.
     """
     names = keys(node)
     if not isinstance(value, Mapping):
@@ -194,10 +188,8 @@ class Tuning:
 
     def spec(self, arm: str, title: str, tree: Tree) -> SweepSpec:
         """Return the search of one arm, which starts from its configuration."""
-        better = str(describe(self.metric).better)
-        return SweepSpec(
-            arm, title, tree, self.space, {self.metric: better}, self.trials, self.seeds, self.sampler, self.pruner
-        )
+        objectives, methods = {self.metric: str(describe(self.metric).better)}, (self.sampler, self.pruner)
+        return SweepSpec(arm, title, tree, self.space, objectives, self.trials, self.seeds, *methods)
 
 
 def read_tuning(value: Any, metric: str, confirmation: Sequence[int], path: str) -> Tuning:
@@ -211,14 +203,10 @@ def read_tuning(value: Any, metric: str, confirmation: Sequence[int], path: str)
     seeds = _read_selection_seeds(tree, TUNING_SEEDS, metric, confirmation, path)
     if type(tree["trials"]) is not int or tree["trials"] < 1:
         raise InputError(f"{path}.trials: expected a whole number from 1, found {shown(tree['trials'])}")
-    tuning = Tuning(
-        read_space(tree["space"], f"{path}.space"),
-        tree["trials"],
-        seeds,
-        read_method(tree.get("sampler", "tpe"), SAMPLERS, f"{path}.sampler"),
-        read_method(tree.get("pruner", "none"), PRUNERS, f"{path}.pruner"),
-        metric,
-    )
+    space = read_space(tree["space"], f"{path}.space")
+    sampler = read_method(tree.get("sampler", "tpe"), SAMPLERS, f"{path}.sampler")
+    pruner = read_method(tree.get("pruner", "none"), PRUNERS, f"{path}.pruner")
+    tuning = Tuning(space, tree["trials"], seeds, sampler, pruner, metric)
     check_methods(tuning.spec("", "", {}), path)
     return tuning
 
@@ -304,11 +292,7 @@ EXCLUDED = {
 def read_ladder(
     experiment: Tree, seeds: list[int], metric: str, settings: Mapping[str, Any], path: str, same_seeds: bool = False
 ) -> LadderSpec | None:
-    """Read the `ladder` section of an experiment; None where it has none. Raises InputError naming the path.
-
-    Seeds and metric are the experiment's, settings those given with the command. With `same_seeds` the command gives
-    the seeds, which go before those of a rung.
-    """
+    """Read the `ladder` section of an experiment, if any; `same_seeds` of the command go first. Raises InputError."""
     if "ladder" not in experiment:
         return None
     for key, reason in EXCLUDED.items():

@@ -86,11 +86,7 @@ def answer_claim(results: Records, claim: Claim, read: DocumentCache | None = No
 
 
 def _unseen(results: Records, claim: Claim, by_seed: dict[int, float]) -> tuple[dict[int, float], bool, str]:
-    """Choose the seeds that a claim is judged on: those whose results were unknown when it was written.
-
-    All of them where these are too few to decide; the answer is then post hoc, and a note says which seeds were known.
-    An identity holds by construction, and no choice of seeds bears on it.
-    """
+    """Choose the seeds to judge a claim on: those unknown when it was written, or all, post hoc, if these are few."""
     known_seeds = sorted(seen_seeds(results.manifest, claim) & by_seed.keys())
     if not known_seeds or claim.kind == "identity":
         return by_seed, False, ""

@@ -107,9 +107,6 @@ class Claim:
         return ", ".join(ends)
 
 
-# reading -------------------------------------------------------------------------------------------------------------
-
-
 def read_claims(tree: Any, arms: Sequence[str], baseline: str, path: str, seeds: Sequence[int] = ()) -> list[Claim]:
     """Read the claims of an experiment, checked against its arms and its seeds. Raises InputError naming `path`."""
     if not isinstance(tree, list):
@@ -209,9 +206,6 @@ def _arm(name: Any, arms: Sequence[str], path: str) -> str:
     return str(name)
 
 
-# measuring -----------------------------------------------------------------------------------------------------------
-
-
 def measured(record: Record, metric: str) -> float:
     """Return a metric of one record, as `Claim.metric` names it; NaN where it was not measured."""
     if metric.startswith("log "):
@@ -243,8 +237,6 @@ def by_seed(results: Records, claim: Claim) -> dict[int, float]:
             numbers[seed] = number
     return numbers
 
-
-# registration --------------------------------------------------------------------------------------------------------
 
 FINGERPRINTED = ("claim", "metric", "relation", "margin", "low", "high", "contrast", "over", "exact", "seeds")
 

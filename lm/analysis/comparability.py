@@ -47,11 +47,7 @@ def commit_of(git: GitState, digits: int) -> str:
 
 
 def _of_all(records: Iterable[Record]) -> list[dict[str, str]]:
-    """Return the provenance of records, with the code named in one way for all of them.
-
-    Their code is its source where all of them say it: a commit may change nothing that computes, and a checkout with
-    changes may be edited between two cells. It is the commit where one does not.
-    """
+    """Return the provenance of records, their code named by its source where all have one, else by its commit."""
     provenances = [provenance_of(record) for record in records]
     other = SOURCE if any(each[SOURCE] == NOT_RECORDED for each in provenances) else COMMIT
     return [{name: text for name, text in each.items() if name != other} for each in provenances]
@@ -106,8 +102,6 @@ def format_provenance(record: Record) -> str:
             parts.append(f"{name.removesuffix(' version')} {text[:ABBREVIATED] if name.startswith(OWN_CODE) else text}")
     return ", ".join(parts)
 
-
-# differences of two runs ---------------------------------------------------------------------------------------------
 
 Pairs = dict[str, tuple[Any, Any]]  # values of both sides by name, None for nothing
 

@@ -140,13 +140,8 @@ def _judged(results: Records, noises: Mapping[tuple[str, str], TwoWay]) -> dict[
 
 # fields of a comparison that are not written as columns of table.csv
 HIDDEN_FIELDS = (
-    "differences",
-    "better",
-    "margin",
-    "arm_values",
-    "base_values",
-    "detectable_floor",
-    "p_equivalent_both",
+    *("differences", "better", "margin", "arm_values", "base_values"),
+    *("detectable_floor", "p_equivalent_both"),
 )
 
 

@@ -15,10 +15,7 @@ from lm.store.thin_curves import THIN_NAME, read_thin_curve
 
 
 def curve_table(path: Path, parts: bool = False) -> pd.DataFrame:
-    """A learning curve, a row a step; one file is read once for all that is asked of it, until it is another file.
-
-    Most columns are of parts of the model, `gradient_norm/blocks.0`: they are read where that is asked for.
-    """
+    """Return a learning curve, a row a step, read once per file; `parts` adds columns of the model's parts."""
     file = path.stat()
     return _curve_table(path, parts, (file.st_ino, file.st_mtime_ns, file.st_size))
 

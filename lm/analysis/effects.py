@@ -169,8 +169,6 @@ def _squares(outcome: Array, design: Array) -> float:
     return float(((outcome - design @ solution) ** 2).sum())
 
 
-# initial values and order of the data --------------------------------------------------------------------------------
-
 ENDING = ".orders"  # suffix of the experiment in which the baseline was trained with every seed in every order
 
 

@@ -119,13 +119,7 @@ def no_better_than_frequencies(record: Record) -> list[str]:
 
 
 # the rules that a record alone can answer
-RULES: tuple[Callable[[Record], list[str]], ...] = (
-    attention,
-    blocks_without_gradient,
-    dead_units,
-    idle_blocks,
-    no_better_than_frequencies,
-)
+RULES = (attention, blocks_without_gradient, dead_units, idle_blocks, no_better_than_frequencies)
 
 
 def last_tenth(curve: pd.DataFrame | None, steps: int) -> float:

@@ -47,23 +47,17 @@ class ArmAt:
 
 @dataclass(frozen=True)
 class ArmOf:
-    """An arm over all rungs on which it has a pair.
-
-    Args:
-        scaling: differences (over seeds and text where both are known), gains, trends; None where no rung has a pair.
-        withheld: why no trend may be called anything; empty where one may.
-        bold: whether trends of the difference and of the gain may be bold: enough seeds, all of them healthy.
-        explored: whether it is none of the confirmatory arms, so that nothing is claimed of it.
-        lost_runs, health: outcomes and health of each rung without a pair, in words.
-    """
+    """An arm over all rungs on which it has a pair."""
 
     name: str
     at: list[ArmAt]
+    # differences (over seeds and text where both are known), gains, trends; None where no rung has a pair
     scaling: ScalingFit | None
-    withheld: str
+    withheld: str  # why no trend may be called anything; empty where one may
+    # whether trends of the difference and of the gain may be bold: enough seeds, all of them healthy
     bold: tuple[bool, bool]
-    explored: bool
-    lost_runs: dict[str, str]
+    explored: bool  # whether it is none of the confirmatory arms, so that nothing is claimed of it
+    lost_runs: dict[str, str]  # outcomes and health of each rung without a pair, in words
     health: dict[str, str] = field(default_factory=dict)
 
 
@@ -79,10 +73,7 @@ class LawOf:
 
 @dataclass(frozen=True)
 class LadderResults:
-    """Results of a ladder: its rungs from the least compute to the most, and the arms but the baseline.
-
-    `law` is the baseline's; None where there is none, and `no_law` says why.
-    """
+    """Results of a ladder: rungs by compute, arms but the baseline, and its law, or `no_law`, why there is none."""
 
     manifest: LadderManifest
     rungs: list[Records]

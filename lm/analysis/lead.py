@@ -17,19 +17,12 @@ STEPS_AHEAD = "steps ahead"  # metric of a claim: the last steps of training for
 
 @dataclass(frozen=True)
 class Lead:
-    """The paired difference of an arm's validation loss to the baseline's, at every validation.
+    """The paired difference of an arm's validation loss to the baseline's, at every validation."""
 
-    Args:
-        arm: name of the arm.
-        by_seed: arm minus baseline, a row a step, a column a seed.
-        low: lower end of the simultaneous 95 % band at each step; NaN for one seed.
-        high: its upper end.
-    """
-
-    arm: str
-    by_seed: pd.DataFrame
-    low: np.ndarray
-    high: np.ndarray
+    arm: str  # name of the arm
+    by_seed: pd.DataFrame  # arm minus baseline, a row a step, a column a seed
+    low: np.ndarray  # lower end of the simultaneous 95 % band at each step; NaN for one seed
+    high: np.ndarray  # its upper end
 
     @property
     def mean(self) -> np.ndarray:
@@ -72,22 +65,15 @@ def differences_by_step(results: Records, arm: str, against: str) -> pd.DataFram
     if column == CURVES["nll"] and not one_tokenizer(results):
         return pd.DataFrame()
     own, other = curves(results, arm, column), curves(results, against, column)
-    seeds = [seed for seed in own.columns.intersection(other.columns) if _same_text(results, (arm, against), seed)]
+    seeds = []
+    for seed in own.columns.intersection(other.columns):
+        records = (results.records[side, seed] for side in (arm, against))
+        seeds += [seed] if len({evaluated_tokens(record) for record in records if record is not None}) == 1 else []
     return (own[seeds] - other[seeds]).dropna() if seeds else pd.DataFrame()
 
 
-def _same_text(results: Records, arms: tuple[str, str], seed: int) -> bool:
-    records = (results.records[arm, seed] for arm in arms)
-    return len({evaluated_tokens(record) for record in records if record is not None}) == 1
-
-
 def steps_ahead(results: Records, contrast: Mapping[str, float]) -> dict[int, float]:
-    """Return for each seed the last steps for which the first arm stays ahead of the second; 0 where it ends behind.
-
-    Args:
-        results: results of the experiment.
-        contrast: the two arms, with weights of 1 and -1.
-    """
+    """Return for each seed the last steps for which the arm of weight 1 stays ahead of the other; 0 for none."""
     arm, against = sorted(contrast, key=lambda name: -contrast[name])
     by_seed, counts = differences_by_step(results, arm, against), dict[int, float]()
     for seed, differences in by_seed.items():

@@ -18,22 +18,14 @@ from lm.store.record import Record
 
 @dataclass(frozen=True)
 class RateCurve:
-    """Losses of an arm over the learning rates, which rise.
-
-    Args:
-        values_rs: the headline quantity at each rate and seed; NaN where the cell did not end well.
-        lost_r: for each rate the cells that diverged or failed.
-        sensitivity_s: of each seed; NaN for one that lacks a cell, or has one that failed.
-        lower: whether less is better.
-        untrained: the loss of a guess that knows nothing, ln(vocabulary).
-    """
+    """Losses of an arm over the learning rates, which rise."""
 
     rates: tuple[float, ...]
-    values_rs: NDArray[np.float64]
-    lost_r: tuple[int, ...]
-    sensitivity_s: NDArray[np.float64]
-    lower: bool
-    untrained: float
+    values_rs: NDArray[np.float64]  # the headline quantity at each rate and seed; NaN where the cell did not end well
+    lost_r: tuple[int, ...]  # for each rate the cells that diverged or failed
+    sensitivity_s: NDArray[np.float64]  # of each seed; NaN for one that lacks a cell, or has one that failed
+    lower: bool  # whether less is better
+    untrained: float  # the loss of a guess that knows nothing, ln(vocabulary)
 
     @property
     def best(self) -> int | None:

@@ -213,8 +213,6 @@ def runs_of_folder(folder: Path) -> RunIndex:
     return runs(whole.parent, whole.name) if is_experiment_or_search(folder) else runs(folder)
 
 
-# runs by name --------------------------------------------------------------------------------------------------------
-
 LISTED = 5  # names that a message lists at most
 
 

@@ -58,18 +58,12 @@ def format_seeds(count: int) -> str:
     return f"{count} seed{'s' * (count != 1)}"
 
 
-# for a reader ---------------------------------------------------------------------------------------------------------
-
 EXPLORATORY = re.compile(r"exploratory: (.*?)(?:, q = ([-+.e\d]+))?( \(.*)?$")
 DIRECTION = re.compile(r"^(lower|higher)\b")
 
 
 def display_verdict(verdict: str, metric: str = "") -> str:
     """Format a verdict of table.csv for a reader: better or worse first, an exploratory one marked behind it.
-
-    Args:
-        verdict: text in the column `verdict` of table.csv, or on a trend of a ladder.
-        metric: the quantity; without a better direction it stays lower or higher.
 
     >>> display_verdict("exploratory: lower, q = 0.0059 (on 5 of 6 seeds; 1 diverged)", "nll")
     'better (exploratory, q=.006; on 5 of 6 seeds; 1 diverged)'
@@ -85,12 +79,7 @@ def display_verdict(verdict: str, metric: str = "") -> str:
 
 
 def brief_verdict(verdict: str, metric: str, difference: float) -> str:
-    """Say in a few words how an arm compares with the baseline, and by how much.
-
-    Args:
-        verdict: text in the column `verdict` of table.csv.
-        metric: the quantity.
-        difference: mean paired difference to the baseline.
+    """Say in a few words how an arm compares with the baseline by a verdict of table.csv, and by how much.
 
     >>> brief_verdict("exploratory: lower, q = 0.0059", "nll", -0.0504)
     'better by 0.050, exploratory'

@@ -35,20 +35,13 @@ class Handle:
 class Outcome(Enum):
     """Outcome of a submitted cell; each cell ends in exactly one, once."""
 
-    RECORDED = "recorded"
-    """It has a record: of a run that went well, diverged, or raised an exception."""
-    PRUNED = "pruned"
-    """The answer to a validation stopped it. It leaves no files."""
+    RECORDED = "recorded"  # it has a record: of a run that went well, diverged, or raised an exception
+    PRUNED = "pruned"  # The answer to a validation stopped it. It leaves no files.
+    # it has no new record and resumes from its last checkpoint when submitted again: it was cancelled, its disk
+    # is full, or its process ended too often
     INTERRUPTED = "interrupted"
-    """It has no new record and resumes from its last checkpoint when submitted again: it was cancelled, its disk is
-    full, or its process ended too often."""
-    LOCKED_ELSEWHERE = "held"
-    """Another process trains it. It can be submitted again once `held` returns None."""
-    LOST = "given up"
-    """The process was ended from outside too often, or ended without a message. Its record says so."""
-
-
-# events --------------------------------------------------------------------------------------------------------------
+    LOCKED_ELSEWHERE = "held"  # Another process trains it. It can be submitted again once `held` returns None.
+    LOST = "given up"  # The process was ended from outside too often, or ended without a message. Its record says so.
 
 
 @dataclass(frozen=True)
@@ -102,9 +95,6 @@ class Ended:
 Event = Started | Progress | Validation | Waiting | Ended
 
 
-# the protocol --------------------------------------------------------------------------------------------------------
-
-
 ATTEMPTS = 2  # attempts at a cell whose process or machine is lost, each from the last checkpoint, until it has failed
 CANCEL = "cancel"  # answer that asks what trains a cell to end it; others say whether a cell goes on after a validation
 # message of what trains a cell, as JSON values: `started`; `progress` with step, steps and loss; `validation` with
@@ -151,14 +141,10 @@ class Executor(ABC):
         options: values of `options` by name.
     """
 
+    # options after the name of the executor on a command line, each with the value that it expects
     options: ClassVar[Mapping[str, str]] = {}
-    """Options after the name of the executor on a command line, each with the value that it expects."""
-
-    package: ClassVar[str | None] = None
-    """Package that it needs, which the extra of the executor's name installs."""
-
-    no_loggers: ClassVar[str] = ""
-    """Reason why loggers cannot follow the runs; empty if they can."""
+    package: ClassVar[str | None] = None  # package that it needs, which the extra of the executor's name installs
+    no_loggers: ClassVar[str] = ""  # reason why loggers cannot follow the runs; empty if they can
 
     def __init__(
         self, store: Store, capacity: int, say: LogLine = to_stderr, options: Mapping[str, str] | None = None
@@ -190,11 +176,7 @@ class Executor(ABC):
 
     @classmethod
     def default_capacity(cls, options: Mapping[str, str], cells: int, search: bool) -> int | None:
-        """Return how many of these cells are trained at a time, None if this machine decides.
-
-        Raises InputError if that cannot be known, as for a `search` whose trials would all be queued and learn from
-        none.
-        """
+        """Return how many cells are trained at a time, None if this machine decides. Raises InputError."""
         return None
 
     # called by the scheduler
@@ -213,10 +195,9 @@ class Executor(ABC):
         return handle
 
     def poll(self, timeout: float) -> Sequence[Event]:
-        """Return the events since the last call; wait at most `timeout` seconds for one.
+        """Return the events since the last call; wait at most `timeout` seconds for one, if a cell is submitted.
 
-        Returns at once if no cell is submitted. Raises InputError if a process cannot be started again, or a record
-        cannot be read.
+        Raises InputError if a process cannot be started again, or a record cannot be read.
         """
         if self.jobs:
             self._listen(0.0 if self.events else timeout)
@@ -237,10 +218,7 @@ class Executor(ABC):
         return holder
 
     def result(self, handle: Handle) -> Record | None:
-        """Return the record of a cell, once for each `Ended`; None if it has no new one, whatever is in the store.
-
-        Raises KeyError for a cell that has not ended, or whose record was returned before.
-        """
+        """Return a cell's record, once after its `Ended`; None if it has no new one. Raises KeyError."""
         return self.records.pop(handle)
 
     @abstractmethod

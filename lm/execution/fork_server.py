@@ -84,9 +84,6 @@ def fork_server_pid() -> int | None:
     return getattr(getattr(forkserver, "_forkserver", None), "_forkserver_pid", None)
 
 
-# temporary folders, some of which hold the sockets of fork servers ---------------------------------------------------
-
-
 def make_tempdir(name: str) -> Path:
     """Make a temporary folder, which a later command removes if this process is killed. Raises InputError."""
     remove_stale_tempdirs()

@@ -60,11 +60,7 @@ class SilenceMonitor:
 
 
 class SlowBlockWarning:
-    """Context manager that warns while a block waits for a process: soon if that is stopped, else after long.
-
-    `say` is called with the line and a reason, and again each time the wait has lasted three times as long; `pid`
-    returns the process number, None before the process exists.
-    """
+    """Context manager that calls `say` while a block waits for `pid()`: soon if it is stopped, else after long."""
 
     def __init__(
         self,

@@ -33,25 +33,16 @@ UNKNOWN_CODE = 255  # exit code of a process whose fork server has ended: it may
 
 @dataclass(eq=False)
 class Attempt:
-    """A process and its attempt at a cell.
-
-    Args:
-        pipe: to the process; closed once the process has closed its end, which it does by exiting.
-        before: the record that the cell had already.
-        stopped: the answer to a validation was to stop.
-        broken: error of the disk that stopped the cell.
-        held: another process has the lock of the cell.
-        hung: when the process was found to hang, by the monotonic clock.
-    """
+    """A process and its attempt at a cell."""
 
     process: Any
-    pipe: Connection
-    before: Record | None
+    pipe: Connection  # to the process; closed once the process has closed its end, which it does by exiting
+    before: Record | None  # the record that the cell had already
     started: float = field(default_factory=time.monotonic)
-    stopped: bool = False
-    broken: OSError | None = None
-    held: bool = False
-    hung: float | None = None
+    stopped: bool = False  # the answer to a validation was to stop
+    broken: OSError | None = None  # error of the disk that stopped the cell
+    held: bool = False  # another process has the lock of the cell
+    hung: float | None = None  # when the process was found to hang, by the monotonic clock
 
     def __post_init__(self) -> None:
         self.silence = SilenceMonitor(self.process.pid)
@@ -269,12 +260,7 @@ class RemoteWorker(Local):
 
 
 def train_one(pipe: Connection, cell: Cell, store: Store, execution: Execution, slot: int | None) -> None:
-    """Train a cell in this process, with messages through the pipe.
-
-    `slot` chooses its accelerator, None leaves it all of them. Messages: `alive`; `progress`; `validation`, which
-    expects an answer; `waiting` with a line; `held` if another process has the cell; `disk` with the error that
-    stopped it.
-    """
+    """Train a cell in this process, with messages through the pipe; `slot` chooses its accelerator, None all."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
     sys.modules["__main__"].__spec__ = None
     named = os.environ.get("CUDA_VISIBLE_DEVICES")  # the devices are counted without starting CUDA in this process

@@ -107,9 +107,6 @@ def memory_gib(entry: str = "MemTotal") -> float | None:
     return round(int(line[1]) / 2**20, 1) if line else None
 
 
-# speed of reduced precisions ------------------------------------------------------------------------------------------
-
-
 def in_turn(
     reduced: Callable[[], object], plain: Callable[[], object], clock: Callable[[], float] = time.perf_counter
 ) -> float:

@@ -56,22 +56,15 @@ REACH_SECONDS = 5.0  # time limit of a connection to the address of a cluster
 
 @dataclass(eq=False)
 class OnRay(Job):
-    """A submitted cell of this executor.
+    """A submitted cell of this executor."""
 
-    Args:
-        lock: the cell's lock, None until it is held.
-        task: Ray's reference to the result of the task, None while there is none.
-        early: tasks lost before they had started.
-        sent_files: references to pieces that the task may still fetch.
-    """
-
-    lock: ExitStack | None = None
+    lock: ExitStack | None = None  # the cell's lock, None until it is held
     attempt: int = -1
-    task: Any = None
+    task: Any = None  # Ray's reference to the result of the task, None while there is none
     has_started: bool = False
-    early: int = 0
+    early: int = 0  # tasks lost before they had started
     waits: BackoffReporter = field(default_factory=lambda: BackoffReporter(FIRST_SECONDS))
-    sent_files: Files = ()
+    sent_files: Files = ()  # references to pieces that the task may still fetch
 
 
 class Ray(Executor):

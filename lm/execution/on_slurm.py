@@ -59,7 +59,6 @@ ORDER, MESSAGES, ANSWERS = ".json", ".told", ".answers"  # suffixes of the files
 SCHEDULER = ("SLURM_", "SUBMITIT_")  # prefixes of variables hidden from a cell's processes: Lightning would use them
 
 TIME = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", re.ASCII)
-SBATCH = "as sbatch takes it"
 
 
 class FileMailbox:
@@ -105,11 +104,7 @@ class Slurm(Executor):
 
     package = "submitit"
     options: ClassVar[Mapping[str, str]] = {
-        "partition": SBATCH,
-        "account": SBATCH,
-        "qos": SBATCH,
-        "constraint": SBATCH,
-        "exclude": SBATCH,
+        **dict.fromkeys(("partition", "account", "qos", "constraint", "exclude"), "as sbatch takes it"),
         "time": "minutes, H:M:S or D-H:M:S for a job; one that needs longer goes on from its checkpoint",
         "mem": "memory of a job, such as 8GB",
         "cpus": "cores of a job, each a thread",

@@ -44,10 +44,7 @@ Letter = tuple[int, list[Message], dict[str, bytes], list[str] | None]
 
 @dataclass(frozen=True)
 class Order:
-    """A cell with all that a node needs to train it: files of the prepared text and of an earlier attempt, and code.
-
-    The code is the user modules by name, each with the name and content of its file.
-    """
+    """A cell with what a node needs: files of its text and an earlier attempt, and user modules by name and file."""
 
     attempt: int
     cell: Cell

@@ -175,12 +175,11 @@ class Scheduler:
     def __init__(self, queue: CellQueue, executor: Executor, watcher: Watcher, execution: Execution) -> None:
         self.queue, self.executor, self.watcher, self.execution = queue, executor, watcher, execution
         self.running: dict[Handle, Running] = {}
+        # heap of the free slots, so that a thousand workers need no search among all that run
         self.free_slots = list(range(executor.capacity))
-        """Heap of the free slots, so that a thousand workers need no search among all that run."""
+        # cells that other processes train, with their holders
         self.foreign: dict[str, tuple[Planned, Holder | str]] = {}
-        """Cells that other processes train, with their holders."""
-        self.released: deque[Planned] = deque()
-        """Cells that other processes have released."""
+        self.released: deque[Planned] = deque()  # cells that other processes have released
         self.last_check = time.monotonic()
         self.patience = BackoffReporter(locks.FIRST_SECONDS)
         self.interrupted = 0

@@ -24,10 +24,8 @@ _signals: list[int] = []  # signals of ENDING since a block of `ended_by_signals
 def deferred_interrupts() -> Iterator[None]:
     """Record each Ctrl-C in the block and raise it again in `raise_if_interrupted`, at the latest at the block's end.
 
-    It is raised wherever this thread is at that moment. In a `__del__`, or in a function that a library in C calls,
-    Python can only print "Exception ignored in", and goes on; what speaks to a cluster does much in these.
-
-    Nothing is changed where Ctrl-C is ignored, as in the background of a shell, or is for somebody else to see to.
+    In a `__del__`, or in a function that a library in C calls, Python can only print it and goes on; what speaks to a
+    cluster does much in these. Nothing is changed where Ctrl-C is ignored, or is for somebody else to see to.
     """
     before = signal.getsignal(signal.SIGINT)
     if before is not signal.default_int_handler or threading.current_thread() is not threading.main_thread():

@@ -16,12 +16,7 @@ from lm.training.train import train
 
 
 def train_single(tree: Tree, out: Path, execution: Execution, progress: bool = True, called: str = "") -> Path:
-    """Train a configuration unless it is trained already, and return the folder of its finished cell.
-
-    With `progress`, standard error gets what `auto` chose, whether the cell is trained already, and a line a second
-    with step and loss. `called` is the first part of the run's name in loggers, before its id and its seed. Raises
-    InputError if the configuration cannot be trained.
-    """
+    """Train a configuration unless it is trained, with lines on stderr if `progress`; return the folder of its cell."""
     report, say = (step_lines(), to_stderr) if progress else (lambda *_: None, lambda *_: None)
     tree, decision = replace_auto_settings(tree, out, threads_each(1))
     if decision is not None:

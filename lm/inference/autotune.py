@@ -32,9 +32,7 @@ from lm.training.recorder import Recorder
 from lm.training.run import AUTO, RunConfig
 
 STEPS, SECONDS = 9, 4.0  # steps over which each choice is timed, or fewer where they take longer than so many seconds
-MIN_TRAINING_SECONDS = (
-    10.0  # seconds of training, in all, below which compiled code is not timed: compiling takes longer
-)
+MIN_TRAINING_SECONDS = 10.0  # of training, in all, below which compiled code is not timed: compiling takes longer
 MIN_SPEEDUP = 1.03  # speed, relative to a plainer choice, from which another is preferred
 Settings = dict[str, Any]  # values of settings of the trainer, by name
 
@@ -61,16 +59,9 @@ def replace_auto_settings(
 ) -> tuple[Tree, Decision | None]:
     """Return the configuration with each `auto` replaced, and the decision; None where nothing is `auto`.
 
-    Raises InputError where the configuration cannot be trained, or the file of decisions cannot be read.
-
-    Code is compiled where that saves more time than it takes.
-
-    Args:
-        tree: of the baseline.
-        out: the results folder, which stores decisions.
-        threads: of a process that trains.
-        steps: optimiser steps that are to be trained one after the other; by default those of one run.
-        shapes: kinds of cells for which code would be compiled.
+    The results folder `out` stores decisions. Code is compiled where that saves more time than it takes, over `steps`
+    one after the other, by default those of one run, and as many `shapes` of cells. Raises InputError for what cannot
+    be trained, or a damaged file.
     """
     names = auto_settings_requested(tree)
     if not names:
@@ -119,9 +110,7 @@ class _Timing:
         timed = self._timed(self._choices(), self._trained())
         fastest = min(seconds for _, seconds in timed)
         # The plainest of those as fast:
-        best, best_seconds = next(
-            (settings, seconds) for settings, seconds in timed if seconds <= fastest * MIN_SPEEDUP
-        )
+        best, best_seconds = next(choice for choice in timed if choice[1] <= fastest * MIN_SPEEDUP)
         measured = [{"way": settings, "milliseconds": 1e3 * seconds} for settings, seconds in timed]
         if "compile" in self.names and best_seconds * steps > MIN_TRAINING_SECONDS * shapes:
             slowest_first = sorted(timed, key=lambda pair: -pair[1])
@@ -159,9 +148,8 @@ class _Timing:
         model = self.built.model()
         trainer.precision_plugin.convert_module(model)
         model.to(trainer.strategy.root_device).train()
-        optimizer, _ = run.optim.build(
-            model.parameters(), self.cell.config["trainer"]["max_steps"], tables(model), model.map_rate
-        )
+        steps = self.cell.config["trainer"]["max_steps"]
+        optimizer, _ = run.optim.build(model.parameters(), steps, tables(model), model.map_rate)
         return model, optimizer
 
     def _trainer(self, settings: Settings) -> Any:

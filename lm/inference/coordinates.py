@@ -34,11 +34,7 @@ Table = dict[str, dict[str, dict[str, dict[str, float]]]]
 
 
 def coordinates(tree: Tree, widths: Sequence[int], steps: Sequence[int]) -> dict[str, Any]:
-    """Return the check of a configuration, as JSON. Raises InputError for a width that the model cannot have.
-
-    Its parametrisation, or MuP from its own width if it has none, is compared with the standard one, at two or more
-    `widths`, after so many updates as `steps` lists.
-    """
+    """Return the check of a configuration at `widths`, after `steps` updates, as JSON. Raises InputError."""
     options = resolve(tree, RunConfig)["model"]["init_args"]
     if not {"width", "heads", "parametrization"} <= options.keys():
         raise InputError("model: takes no width, heads and parametrization, so that it has no other width")
@@ -46,11 +42,8 @@ def coordinates(tree: Tree, widths: Sequence[int], steps: Sequence[int]) -> dict
     chosen = options.get("parametrization") or mup
     table: Table = {}
     for name, parametrization in (("standard", None), ("scaled", chosen)):
-        changes = {
-            "model.parametrization": parametrization,
-            "optim.schedule": "Constant",
-            "trainer.max_steps": max(steps),
-        }
+        changes = {"model.parametrization": parametrization, "optim.schedule": "Constant"}
+        changes["trainer.max_steps"] = max(steps)
         for width in widths:
             try:
                 measured = activations(override(tree, {**changes, "model.width": width}), steps)

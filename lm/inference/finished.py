@@ -43,11 +43,7 @@ def find(run: str, out: Path) -> Path:
 
 
 def find_components(config: Tree, folder: Path) -> None:
-    """Put the folders of a user's own classes on the path.
-
-    They are looked for in the current folder, in the one that holds the results, and beside the files of the
-    experiments of which the run is part, as far as these are recorded. Raises InputError where one is in none of them.
-    """
+    """Put the folders of a user's own classes on the path. Raises InputError where one is in no likely place."""
     names = dotted_classes(config)
     for name in names:
         require_trusted(name, str(folder))
@@ -65,10 +61,8 @@ def find_components(config: Tree, folder: Path) -> None:
             add_module_folder(candidate)
     for name in not_importable():
         code = folder / "code"
-        raise InputError(
-            f"{folder}: this run's own {shown(name)} is not found; looked in {', '.join(searched)}"
-            + (f". Its code as it was trained with lies in {code}" if code.is_dir() else "")
-        )
+        more = f". Its code as it was trained with lies in {code}" if code.is_dir() else ""
+        raise InputError(f"{folder}: this run's own {shown(name)} is not found; looked in {', '.join(searched)}{more}")
 
 
 def _component_folders(folder: Path) -> Iterator[Path]:

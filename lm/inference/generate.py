@@ -109,11 +109,7 @@ def chooser(plain: bool, temperature: float | None, top_k: int | None, top_p: fl
 
 
 def steps_for(model: Decoder, prompt: int, requested: int | None) -> int:
-    """Return the number of tokens to generate: as requested, else TOKENS or as many as there are positions for.
-
-    `prompt` is the number of its tokens; the last token is not read, so it needs no position. Raises InputError where
-    the position encoding does not reach as far.
-    """
+    """Return the number of tokens: as `requested`, else TOKENS, or as far as positions reach. Raises InputError."""
 
     def reach(time: int) -> None:
         model.position.embed(next(model.parameters()).new_zeros(1, time, model.shape.width))

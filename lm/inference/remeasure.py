@@ -73,12 +73,7 @@ def other_data(cell: Cell, changes: Tree) -> tuple[Data, Tree]:
 
 
 def remeasure(folder: Path, request: Request) -> dict[str, dict[str, Any]]:
-    """Measure a finished run, add the results to its record, and return them by their name there.
-
-    Tables hold the test split and lengths on validation; anything else is in the record's details alone. Raises
-    InputError where the run has no model or cannot be measured as requested; where its checkpoint is not the one that
-    the record was written with, as far as hashes and losses tell.
-    """
+    """Measure a finished run, add the results to its record, and return them by their name there. Raises InputError."""
     resolved = folder.resolve()
     FinishedRun.at(resolved)
     if not os.access(resolved, os.W_OK):
@@ -130,10 +125,8 @@ def lengths(trained: TrainedCell, record: Record, requested: Sequence[int], toke
     before = [int(length) for length in record["evaluations"].get("lengths", {})]
     every = sorted({*requested, *before})
     if tokens < every[-1]:
-        raise InputError(
-            f"evaluate.tokens: expected {every[-1]} or more, the longest of the lengths {', '.join(map(str, every))} "
-            f"that are asked for or were measured before, found {tokens}"
-        )
+        reason = f"the longest of the lengths {', '.join(map(str, every))} that are asked for or were measured before"
+        raise InputError(f"evaluate.tokens: expected {every[-1]} or more, {reason}, found {tokens}")
     return trained.lengths(every, "validation", tokens)
 
 
@@ -143,12 +136,7 @@ def _trained(cell: Cell, checkpoint: Path, data: Data | None = None) -> TrainedC
 
 
 def check_losses(record: Record, results: dict[str, Any], trained: TrainedCell, checkpoint: Path) -> None:
-    """Check that losses measured on a run's own text equal those in its record.
-
-    Where the record holds the hash of the checkpoint, which was checked before, a difference is reported in a line on
-    standard error. Where it holds none, as of an older version, the weights may be another cell's. Raises InputError
-    for losses that differ, without a hash; the validation split is then measured if the `results` lack it.
-    """
+    """Check losses against the record's: report a difference, or raise InputError if no hash vouches for weights."""
     hashed = record["provenance"].get("checkpoint") is not None
     losses = {split: float(results[split]["nll"]) for split in ("validation", SPLIT) if split in results}
     for measured in results.values():

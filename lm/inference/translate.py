@@ -82,10 +82,8 @@ class Translation:
         """A line to print."""
         if self.bleu is None:
             return str(self.path)
-        search = f"beam {self.bleu['beam']}, alpha {self.bleu['alpha']}"
-        return (
-            f"BLEU {self.bleu['bleu']:z.2f} on {self.bleu['split']} ({search}; {self.bleu['signature']}); {self.path}"
-        )
+        search = f"beam {self.bleu['beam']}, alpha {self.bleu['alpha']}; {self.bleu['signature']}"
+        return f"BLEU {self.bleu['bleu']:z.2f} on {self.bleu['split']} ({search}); {self.path}"
 
 
 def translate(

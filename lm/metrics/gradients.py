@@ -21,12 +21,9 @@ from lm.model.transformer import Embedding
 
 # matrices of each kind: the module, and its attribute
 KINDS: tuple[tuple[type[nn.Module], str, str], ...] = (
-    (Attention, "query", "query"),
-    (Attention, "key", "key"),
-    (Attention, "value", "value"),
+    *((Attention, name, name) for name in ("query", "key", "value")),
     (Attention, "output", "attention_output"),
-    (MLP, "up", "mlp_in"),
-    (MLP, "gate", "mlp_in"),
+    *((MLP, name, "mlp_in") for name in ("up", "gate")),
     (MLP, "down", "mlp_out"),
     (Embedding, "tokens", "embedding"),
     (Embedding, "head", "head"),

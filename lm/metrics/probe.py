@@ -74,10 +74,8 @@ class ProbeResult:
         flags = []
         for layer, entropies in enumerate(self.entropy, start=1):
             if max(entropies) < COLLAPSED:
-                flags.append(
-                    f"attention of layer {layer} of {len(self.entropy)} collapsed: entropy of every head at most "
-                    f"{max(entropies):z.3f} ln n, under {COLLAPSED}"
-                )
+                highest = f"entropy of every head at most {max(entropies):z.3f} ln n, under {COLLAPSED}"
+                flags.append(f"attention of layer {layer} of {len(self.entropy)} collapsed: {highest}")
         for layer, logits in enumerate(self.largest_logit, start=1):
             if not max(logits) <= MAX_LOGIT:
                 where = f"layer {layer} of {len(self.largest_logit)}"

@@ -92,11 +92,7 @@ def calibration_floor(count_m: Tensor, confidence_m: Tensor, variance_m: Tensor)
 
 
 def adaptive_calibration_error(count_f: Tensor, confidence_f: Tensor, correct_f: Tensor, bins: int = 15) -> float:
-    """Compute the calibration error over bins of equal mass (Nixon et al. 2019).
-
-    https://arxiv.org/abs/1904.01685. The bins are cut from finer ones, in the order of confidence; a fine bin that two
-    share is divided in proportion. NaN without tokens.
-    """
+    """Compute the error over bins of equal mass, cut from finer ones (Nixon et al. 2019, arxiv.org/abs/1904.01685)."""
     filled_f = (count_f > 0).cpu().numpy()
     sums_qf = torch.stack([count_f, confidence_f, correct_f]).cpu().numpy()[:, filled_f]
     if not filled_f.any():
@@ -153,12 +149,8 @@ def fit_temperature(passes: Callable[[], Iterable[tuple[Tensor, Tensor]]]) -> fl
 
     Dividing by it leaves every argmax as it was. T lies within e^-5 and e^5: where every token is right, less is always
     better, and T ends near the lower bound. Fit on one split and measure on another. Raises ValueError where there are
-    no tokens, or a logit is not finite.
-
-    Args:
-        passes: iterates once over the split each time it is called, about ten times in all: logits (n, v) and targets
-            (n,),
-            of which those that are IGNORED do not count. The same values each time, recomputed or kept.
+    no tokens, or a logit is not finite. `passes` iterates over the split at each call, about ten times in all: logits
+    (n, v) and targets (n,), the same values each time.
     """
     log_temperature = torch.zeros((), dtype=torch.float64)
     optimizer = torch.optim.LBFGS(
@@ -220,11 +212,8 @@ def largest_logits(logits_nv: Tensor, width: int = 128) -> tuple[Tensor, Tensor]
 class TokenStatistics(Metric):
     """Sums over tokens, reduced across processes by addition, so that sharding changes nothing.
 
-    Args:
-        bytes_per_token: UTF-8 bytes behind each token, int64 of shape (v,).
-        bins: bins of the top probability.
-        classes: token ids, (k,), usually the most frequent, over which the class-wise calibration error is averaged.
-        clusters: number of clusters of tokens, such as documents, whose sums are kept too.
+    `bytes_per_token` are UTF-8 bytes, int64 of shape (v,), `bins` those of the top probability, `classes` token ids,
+    (k,), of the class-wise calibration error, and `clusters` a number of documents, say, whose sums are kept too.
     """
 
     full_state_update = False

@@ -177,9 +177,6 @@ class Space:
         return {dimension.name: dimension.values.described() for dimension in self.flat()}
 
 
-# reading -------------------------------------------------------------------------------------------------------------
-
-
 def read_space(node: Any, where: str) -> Space:
     """Parse a mapping of dotted paths to distributions. Raises InputError that names the path."""
     space = _space(node, where, "", "")

@@ -30,18 +30,13 @@ OPTIONS: dict[str, tuple[Any, ...]] = {
     "n_startup_trials": (0, 1_000_000),
     "n_ei_candidates": (1, 100_000),
     "sigma0": (1e-12, 1e12),
-    "popsize": (2, 1_000_000),
-    "population_size": (2, 1_000_000),
-    "crossover_prob": (0.0, 1.0),
-    "mutation_prob": (0.0, 1.0),
-    "swapping_prob": (0.0, 1.0),
+    **dict.fromkeys(("popsize", "population_size", "reduction_factor"), (2, 1_000_000)),
+    **dict.fromkeys(("crossover_prob", "mutation_prob", "swapping_prob"), (0.0, 1.0)),
     "qmc_type": ("sobol", "halton"),
     "scramble": (False, True),
     "n_warmup_steps": (0, 2**53),
-    "interval_steps": (1, 2**53),
+    **dict.fromkeys(("interval_steps", "min_resource"), (1, 2**53)),
     "n_min_trials": (1, 1_000_000),
-    "min_resource": (1, 2**53),
-    "reduction_factor": (2, 1_000_000),
 }
 
 MOST_CELLS = 100_000  # largest number of cells of a search; more are refused as a typo
@@ -95,14 +90,9 @@ class Method:
 
 @dataclass(frozen=True)
 class SweepSpec:
-    """A search, as `SweepFile` describes it; `tree` is the base with its changes.
+    """A search, as `SweepFile` describes it; `tree` is the base with its changes."""
 
-    Args:
-        name: of the study, and of the folder its report goes to.
-        storage: an Optuna URL, or None for a journal in the study's folder.
-    """
-
-    name: str
+    name: str  # of the study, and of the folder its report goes to
     title: str
     tree: Tree
     space: Space
@@ -111,7 +101,7 @@ class SweepSpec:
     seeds: list[int]
     sampler: Method = Method("tpe")
     pruner: Method = Method("none")
-    storage: str | None = None
+    storage: str | None = None  # an Optuna URL, or None for a journal in the study's folder
     notes: str = ""
 
     def definition(self) -> dict[str, Any]:

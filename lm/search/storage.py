@@ -120,9 +120,6 @@ def _one_line(error: BaseException) -> str:
     return redacted(" ".join(str(getattr(cause, "orig", None) or cause).split())[:200]).rstrip(". ")
 
 
-# journals ------------------------------------------------------------------------------------------------------------
-
-
 class Backend(JournalFileBackend):
     """Journal in which no line is appended to a torn one: Optuna could never read the file again."""
 
@@ -170,11 +167,7 @@ def _whole(line: bytes) -> bool:
 
 
 def repair(path: Path) -> int:
-    """Cut a last line that a kill has torn off a journal, whose lock the caller holds; return the number of bytes cut.
-
-    The next line would be appended to it, and the file could never be read again. Raises InputError if complete lines
-    follow an unreadable one, which must not be deleted.
-    """
+    """Cut a last line that a kill has torn off a journal; return its bytes. Raises InputError for damage before it."""
     content = path.read_bytes() if path.is_file() else b""
     good = 0
     for number, line in enumerate(content.splitlines(keepends=True), 1):
@@ -188,15 +181,8 @@ def repair(path: Path) -> int:
     return len(content) - good
 
 
-# waiting -------------------------------------------------------------------------------------------------------------
-
-
 class RetryingStorage:
-    """Callable that repeats an operation on a storage until it succeeds or the time is up.
-
-    An operation must have the same result when it is repeated after a failure in the middle. `say` is called with a
-    line when the storage does not answer, and when it does again.
-    """
+    """Callable that repeats a repeatable operation on a storage until it succeeds, or the time is up."""
 
     def __init__(self, name: str, say: Callable[[str], None]) -> None:
         self.name, self.say, self.given_up = name, say, False

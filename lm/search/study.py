@@ -32,8 +32,6 @@ DEFINITION, METHODS, REASON, CELLS, RESUMES = "definition", "methods", "reason",
 # process that ended it.
 HOLDER, SECONDS = "holder", "seconds"
 
-# samplers and pruners ------------------------------------------------------------------------------------------------
-
 
 def sampler(spec: SweepSpec, done: int, parallel: bool, slot: int = 0) -> optuna.samplers.BaseSampler:
     """Make the sampler of a sweep after `done` trials. Raises InputError."""
@@ -88,9 +86,6 @@ def _made(where: str, kind: Any, **options: Any) -> Any:
         return kind(**options)
     except (TypeError, ValueError) as error:
         raise InputError(f"{where}: {' '.join(str(error).split())}") from None
-
-
-# the study -----------------------------------------------------------------------------------------------------------
 
 
 @dataclass

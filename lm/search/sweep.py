@@ -161,10 +161,8 @@ def run_searches(
         spent, total = sum(search.spent for search in searches), sum(job.spec.trials for job in jobs)
         open_trials = sum(search.unfinished for search in searches)
         resumed = f", {open_trials} resumed" if open_trials else ""
-        print(
-            f"{total} trials: {spent} done{resumed}, {max(0, total - spent)} to come with {workers} cells at a time",
-            file=sys.stderr,
-        )
+        done = f"{spent} done{resumed}, {max(0, total - spent)} to come"
+        print(f"{total} trials: {done} with {workers} cells at a time", file=sys.stderr)
         execution = replace(execution, threads=threads(executor, workers))
         with (
             Display(source.remaining(), workers, store) as display,
@@ -203,10 +201,7 @@ def write_manifest(spec: SweepSpec, shared: SharedStudy, folder: Path) -> None:
     """Write `study.json`, the input of the report. Raises InputError if the storage does not answer."""
     trials, study = shared.trials(), shared.study
     manifest = {
-        "name": spec.name,
-        "title": spec.title,
-        "notes": spec.notes,
-        "objectives": spec.objectives,
+        **{name: getattr(spec, name) for name in ("name", "title", "notes", "objectives")},
         "space": spec.space.described(),
         "trials": spec.trials,
         "seeds": spec.seeds,

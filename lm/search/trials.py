@@ -42,27 +42,17 @@ class OpenTrial:
 
 
 class Search:
-    """One study, without processes: `ask` for a cell, then call `ended` with its record.
-
-    Args:
-        spec: of the search.
-        shared: study of the trials, and the processes that work on it.
-        store: of the cells; a finished one is not trained again.
-        say: called for cells that need no training, and when another process comes, goes, or has ended a trial.
-        label: prefix of the names of trials, where several studies share the workers.
-        called: prefix of the numbers of trials in the names of runs in loggers.
-        changed: called when a trial has started or ended.
-    """
+    """One study, without processes: `ask` for a cell, then call `ended` with its record."""
 
     def __init__(
         self,
-        spec: SweepSpec,
-        shared: SharedStudy,
-        store: Store,
-        say: Say,
-        label: str = "",
-        called: str = "",
-        changed: Callable[[], None] = lambda: None,
+        spec: SweepSpec,  # of the search
+        shared: SharedStudy,  # study of the trials, and the processes that work on it
+        store: Store,  # of the cells; a finished one is not trained again
+        say: Say,  # called for cells that need no training, and when another process comes, goes, or has ended a trial
+        label: str = "",  # prefix of the names of trials, where several studies share the workers
+        called: str = "",  # prefix of the numbers of trials in the names of runs in loggers
+        changed: Callable[[], None] = lambda: None,  # called when a trial has started or ended
     ) -> None:
         self.spec, self.shared, self.store, self.say = spec, shared, store, say
         self.study, self.workers = shared.study, shared.workers
@@ -72,13 +62,11 @@ class Search:
         self.points = spec.space.grid() if spec.sampler.name == "grid" else None
         self.rest = 0.0
         self.alive: dict[str, Holder] = self.workers.peers()
-        self.reported: dict[str, Holder] = {}
-        """Other processes that were reported, by token, as in `alive`."""
-        self.at_work: Counter[str] = Counter()
-        """Number of trials that each process runs, by token."""
+        self.reported: dict[str, Holder] = {}  # other processes that were reported, by token, as in `alive`
+        self.at_work: Counter[str] = Counter()  # number of trials that each process runs, by token
         trials = shared.trials()
+        # trials that are not reported: ended before this process came, by it, or reported already
         self.ended_trials = {trial.number for trial in trials if trial.state in FINISHED_STATES}
-        """Trials that are not reported: ended before this process came, by it, or reported already."""
         self.unfinished = sum(map(self._is_free, trials))
 
     @property
@@ -123,10 +111,8 @@ class Search:
 
     def waiting_lines(self) -> list[str]:
         """Return a line for each process that this one waits for."""
-        return [
-            f"waiting for {count} trial{'s' * (count > 1)} of {self.spec.name}: run by {self.alive[token]}"
-            for token, count in self.at_work.items()
-        ]
+        name, counts = self.spec.name, self.at_work.items()
+        return [f"waiting for {n} trial{'s' * (n > 1)} of {name}: run by {self.alive[token]}" for token, n in counts]
 
     def _start_trial(self) -> bool:
         """Start a free trial, or a new one; return False if there was none."""
@@ -141,11 +127,7 @@ class Search:
         return False
 
     def _draw_trial(self) -> tuple[optuna.trial.Trial, dict[str, Any]] | int | None:
-        """Draw a trial and its changes with the mutex held; return None if no trial is due.
-
-        The number of a trial is returned if it has failed, as it was resumed too often. This may fail at any point and
-        be repeated: it leaves a free trial then.
-        """
+        """Draw a trial and its changes under the mutex; None if none is due, its number if it fails. Repeatable."""
         with self.workers.mutex():
             if self.workers.is_evicted():  # by other processes: its running trials are signed anew
                 self.workers.register()
@@ -307,9 +289,6 @@ def _token(trial: FrozenTrial) -> str:
 def _num_started(trials: list[FrozenTrial]) -> int:
     """Return the number of trials that count against the budget: all but waiting ones."""
     return sum(trial.state != TrialState.WAITING for trial in trials)
-
-
-# several studies ------------------------------------------------------------------------------------------------------
 
 
 class Searches(CellQueue):

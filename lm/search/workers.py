@@ -84,8 +84,8 @@ class DbLeases:
 
     def __init__(self, engine: Engine, study: str) -> None:
         self.engine = engine
+        # tokens of leases that this process may hold unknowingly, as the database did not answer
         self.given_up: set[str] = set()
-        """Tokens of leases that this process may hold unknowingly, as the database did not answer."""
         self.study = hashlib.sha256(study.encode()).hexdigest()[:32]
         retry_create(lambda: TABLE.metadata.create_all(engine))
 
@@ -129,9 +129,6 @@ class DbLeases:
         return f"{self.study}/{name}"
 
 
-# the processes of a study ---------------------------------------------------------------------------------------------
-
-
 MUTEX = "turn"  # name of the lease of the mutex; slots are numbered from 0
 PAUSE_SECONDS = 0.5  # longest delay between two attempts to get the mutex
 
@@ -163,8 +160,7 @@ class StudyWorkers:
         self.leases, self.say = leases, say
         self.slot: Lease | DbLease | None = None
         self.number = 0
-        self.tokens: set[str] = set()
-        """Tokens of all slots that this process has had."""
+        self.tokens: set[str] = set()  # tokens of all slots that this process has had
         self.watches: dict[str, LeaseMonitor] = {}
 
     @contextlib.contextmanager

@@ -52,10 +52,7 @@ REFUSED: dict[type[Callback], str] = {
 
 
 def resolve_callbacks(entries: Sequence[Any] | None) -> list[Tree] | None:
-    """Fill in every default of `trainer.callbacks`; None without callbacks.
-
-    Raises InputError for a class that is no callback, takes other arguments, or cannot be used here.
-    """
+    """Fill in all defaults of `trainer.callbacks`; None without. Raises InputError for one that cannot be used."""
     nodes = [_resolved(node, f"{PATH}[{index}]") for index, node in enumerate(entries or [])]
     paths = [node["class_path"] for node in nodes]
     for index, path in enumerate(paths):

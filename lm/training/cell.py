@@ -64,21 +64,15 @@ IDENTITY = 1  # version of the identity, apart from the formats of files: anothe
 
 
 def identity(config: Tree, facts: TextStats) -> str:
-    """Hash all that determines the numbers of a resolved configuration, not the text's path nor the execution.
-
-    Code is included: that of classes named by their dotted path, and the behaviour versions of this package's parts.
-    """
+    """Hash all that determines a configuration's numbers: no paths or execution, but code and behaviour versions."""
     return run_id(_identified(config, facts))
 
 
 def _identified(config: Tree, facts: TextStats) -> Tree:
     """Return the content that is hashed."""
     defaults = plain_options(Trainer, 1)
-    trainer = {
-        key: value
-        for key, value in config["trainer"].items()
-        if key not in EXECUTION and key not in UNSOUND and value != defaults.get(key)
-    }
+    left_out, settings = {*EXECUTION, *UNSOUND}, config["trainer"].items()
+    trainer = {key: value for key, value in settings if key not in left_out and value != defaults.get(key)}
     if callbacks := [node for node in trainer.pop("callbacks", None) or [] if not node.get("harmless")]:
         trainer["callbacks"] = callbacks
     options = config["data"]["init_args"].items()
@@ -118,10 +112,7 @@ def with_seed(cell: Cell, seed: int) -> Cell:
 
 
 def check(tree: Tree) -> Cell:
-    """Resolve a configuration, prepare its text and run its model on one row: a cell that can be trained.
-
-    Raises InputError for anything that would prevent its training.
-    """
+    """Resolve a configuration, prepare its text, run its model on a row. Raises InputError if it cannot be trained."""
     trainer = tree.get("trainer")
     for name in AUTO:
         value = trainer.get(name) if isinstance(trainer, Mapping) else None
@@ -167,11 +158,7 @@ def check(tree: Tree) -> Cell:
 
 
 def checked_unread(tree: Tree) -> Tree:
-    """Resolve a configuration and build its parts without reading its text or checking this machine's devices.
-
-    Files and devices of another machine may be missing here; settings may be `auto`. Raises InputError for what would
-    prevent training with any text on any machine.
-    """
+    """Resolve a configuration and build its parts, without its text or this machine's devices. Raises InputError."""
     config = resolve(tree, RunConfig)
     build_callbacks(resolve_callbacks(tree["trainer"].get("callbacks")))
     run: RunConfig = build(config, RunConfig)

@@ -35,19 +35,12 @@ SCALED = ("nll", "ece", "ece_floor", "brier")  # metrics that are reported again
 
 
 class TrainedCell:
-    """The model of a cell with the weights of a checkpoint, on one device, in the precision it was trained in.
-
-    Args:
-        cell: the run.
-        checkpoint: a file, not the folder of a sharding strategy.
-        data: evaluation data; by default the cell's own.
-        cached: logits (n, v) and targets (n,) of the validation split, if at hand; emptied once the temperature is fit.
-    """
+    """The model of a cell with the weights of a checkpoint file, on one device, in the precision it was trained in."""
 
     def __init__(
         self, cell: Cell, checkpoint: Path, data: Data | None = None, cached: list[tuple[Tensor, Tensor]] | None = None
     ) -> None:
-        self.cached = [] if cached is None else cached
+        self.cached = [] if cached is None else cached  # of validation, emptied once the temperature is fit
         run: RunConfig = build({**cell.config, "trainer": {**cell.config["trainer"], **SINGLE_PROCESS}}, RunConfig)
         own = run.data(run.order_seed)
         own.facts = cell.facts
@@ -112,16 +105,9 @@ class TrainedCell:
             unscaled["clusters"] = (clusters, *unscaled["clusters"])
         after_scaling = self.statistics(passes(), split, temperature)
         changed = sum(int((x.argmax(-1) != scale_logits(x, temperature).argmax(-1)).sum()) for x, _ in passes())
-        return {
-            **unscaled,
-            "scaled": {
-                "temperature": temperature,
-                "fitted_on": "validation",
-                "validation_nll": fits,
-                "argmax_changed": changed,
-                **{name: after_scaling[name] for name in (*SCALED, "reliability")},
-            },
-        }
+        scaled = {"temperature": temperature, "fitted_on": "validation", "validation_nll": fits}
+        scaled |= {"argmax_changed": changed, **{name: after_scaling[name] for name in (*SCALED, "reliability")}}
+        return {**unscaled, "scaled": scaled}
 
     def lengths(self, lengths: Sequence[int], split: str, tokens: int) -> dict[str, Any]:
         """Compute NLL at contexts of these lengths over the same tokens, in separate blocks and in a sliding window."""

@@ -40,9 +40,9 @@ def parse_loggers(value: object, where: str = "--logger") -> tuple[str, ...]:
     if not isinstance(texts, list | tuple) or not all(isinstance(text, str) for text in texts):
         raise InputError(f"{where}: expected the name of a logger, or a list of names, found {shown(value)}")
     names = tuple(dict.fromkeys(name.strip() for text in texts for name in text.split(",")))
-    for name in names:
-        if name not in NEEDS:
-            raise InputError(f"{where}: no logger {name!r}.{nearest(name, list(NEEDS))} Choose from {', '.join(NEEDS)}")
+    if strange := [name for name in names if name not in NEEDS]:
+        choices = f"{nearest(strange[0], list(NEEDS))} Choose from {', '.join(NEEDS)}"
+        raise InputError(f"{where}: no logger {strange[0]!r}.{choices}")
     for name in names:
         for package in NEEDS[name]:
             with contextlib.suppress(ValueError):  # blocked from import
@@ -54,11 +54,7 @@ def parse_loggers(value: object, where: str = "--logger") -> tuple[str, ...]:
 
 
 class Logger(ABC):
-    """One of Lightning's loggers, for one run.
-
-    `folder` is that of all logs, `run_name` experiment/arm/seed, `config` the resolved configuration with the run's id,
-    and `run` the logger's own id of the run from an earlier attempt.
-    """
+    """One of Lightning's loggers for a run; `folder` is of all logs, `run` the logger's id from an earlier attempt."""
 
     restart_on_resume = False  # True to start the log of a resumed run anew, with all rows of the checkpoint
 
@@ -136,15 +132,10 @@ class WandB(Logger):
         from lightning.pytorch.loggers import WandbLogger
 
         self.folder.mkdir(parents=True, exist_ok=True)
-        run = wandb.init(
-            project=os.environ.get("WANDB_PROJECT") or self.run_name.split("/")[0],
-            group=self.run_name.rpartition("/")[0],
-            name=self.run_name,
-            dir=self.folder,
-            id=self.run,
-            resume="allow",
-            settings=wandb.Settings(console="off"),
-        )
+        project = os.environ.get("WANDB_PROJECT") or self.run_name.split("/")[0]
+        names: Any = {"project": project, "group": self.run_name.rpartition("/")[0], "name": self.run_name}
+        settings = wandb.Settings(console="off")
+        run = wandb.init(**names, dir=self.folder, id=self.run, resume="allow", settings=settings)
         run.define_metric("trainer/global_step")
         run.define_metric("*", step_metric="trainer/global_step", step_sync=True)
         self.run = run.id
@@ -172,13 +163,9 @@ class MLflow(Logger):
         folder.mkdir(parents=True, exist_ok=True)
         uri = os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{folder / 'mlflow.db'}"
         with locked(folder / ".mlflow.lock", "the database of mlflow", lambda line: None):  # created by one at a time
-            logger = MLFlowLogger(
-                self.run_name.split("/")[0],
-                self.run_name,
-                tracking_uri=uri,
-                artifact_location=None if "MLFLOW_TRACKING_URI" in os.environ else (folder / "mlflow").as_uri(),
-                run_id=self.run,
-            )
+            files = None if "MLFLOW_TRACKING_URI" in os.environ else (folder / "mlflow").as_uri()
+            options: Any = {"tracking_uri": uri, "artifact_location": files, "run_id": self.run}
+            logger = MLFlowLogger(self.run_name.split("/")[0], self.run_name, **options)
             run = logger.run_id
         if self.run is not None:
             logger.experiment.update_run(run, status="RUNNING")

@@ -183,11 +183,7 @@ class Optim:
         return ignores_gradient_scale(class_name(cls, torch.optim.Optimizer), getattr(self.optimizer, "keywords", {}))
 
     def try_out(self, total: int, scaled: bool = False) -> None:
-        """Build the optimiser for `total` steps and run an update, as some of its options are checked only then.
-
-        Raises ValueError, or another error of the optimiser, for invalid options, and for an optimiser whose rates are
-        not known where those of hidden matrices are `scaled` with the width.
-        """
+        """Build the optimiser and run an update, which checks its options, and rates if `scaled`. Raises ValueError."""
         cls: Any = getattr(self.optimizer, "func", self.optimizer)
         if scaled and not issubclass(cls, (torch.optim.AdamW, MuonAdamW)):
             hint = "with this model.parametrization choose AdamW or MuonAdamW"

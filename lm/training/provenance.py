@@ -83,12 +83,7 @@ def git_state(folder: Path = OWN) -> dict[str, Any]:
 
 
 def keep_code(config: Tree, work: Path) -> dict[str, Any]:
-    """Copy the code of a user's own classes into the cell's work folder.
-
-    Their modules go to `code/`, and uncommitted changes of the checkout around them to `code/changes.diff`. Returns the
-    hash of each class, and the commit of its checkout. Raises InputError if a module was changed after this process
-    imported it.
-    """
+    """Copy a user's own classes to `code/` of a work folder; return their hashes and commits. Raises InputError."""
     classes: dict[str, Any] = {}
     for name, known_by in code_of(config).items():
         cls = import_object(name, name)

@@ -41,10 +41,7 @@ def is_peer_failure(error: BaseException) -> bool:
 
 
 class RankSupervisor:
-    """Supervises the processes of ranks 1 and up that this one started, and that write their errors into `work`.
-
-    `give_up` records the cell as failed, if this process hangs in a call that waits for a dead one.
-    """
+    """Supervises ranks 1 and up, which write errors into `work`; `give_up` records a failure if this one hangs."""
 
     def __init__(self, work: Path, give_up: Callable[[str], object]) -> None:
         self.work, self.give_up = work, give_up

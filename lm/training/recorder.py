@@ -314,13 +314,9 @@ class Recorder(Callback):
         """Record the step whose loss is not finite, and the last finite values before it."""
         last = self.rows[max(self.rows)] if self.rows else {}
         finite_norms = [norm for norm in [*self.norms, *norms] if math.isfinite(norm)]
-        self.diverged = {
-            "step": step,
-            "last_finite": {
-                "train_loss": [last.get("train_loss"), *self.losses, *losses][-1],
-                "gradient_norm": [last.get("gradient_norm"), *finite_norms][-1],
-            },
-        }
+        last_loss = [last.get("train_loss"), *self.losses, *losses][-1]
+        last_norm = [last.get("gradient_norm"), *finite_norms][-1]
+        self.diverged = {"step": step, "last_finite": {"train_loss": last_loss, "gradient_norm": last_norm}}
 
     def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
         """Read the losses of the steps so far and pause the clock of training."""

@@ -37,8 +37,8 @@ class Trainer(lightning.pytorch.Trainer):
             callback to every trainer.
     """
 
+    # keys that people look for, and the reason why there are none
     REASONS = REASONS | {"logger": "loggers are given to the command, as in lm fit CONFIG --logger tensorboard"}
-    """Keys that people look for, and the reason why there are none."""
 
     def __init__(
         self,

@@ -166,10 +166,8 @@ class WarmupStableDecay(Schedule):
         decay = max(1, round(self.decay * total)) if self.decay < 1 else int(self.decay)
         warmup = in_steps(self.warmup, total)
         if warmup + decay > total:
-            raise ValueError(
-                f"warmup={self.warmup} and a decay of {decay} steps are more than the {total} steps of the run; "
-                "shorten them or raise trainer.max_steps"
-            )
+            steps = f"a decay of {decay} steps are more than the {total} steps of the run"
+            raise ValueError(f"warmup={self.warmup} and {steps}; shorten them or raise trainer.max_steps")
         return warmup_stable_decay(t, warmup, total, decay, self.final)
 
 

@@ -56,10 +56,8 @@ class ModelParallel(ModelParallelStrategy):
         if not self.layers:
             return self.num_nodes * self.num_processes, 1
         if self.num_nodes > 1:
-            raise InputError(
-                f"trainer.num_nodes: strategy {TENSOR_PARALLEL} divides layers among the devices of one machine; "
-                f"expected 1, or strategy {FSDP2}"
-            )
+            what = f"strategy {TENSOR_PARALLEL} divides layers among the devices of one machine"
+            raise InputError(f"trainer.num_nodes: {what}; expected 1, or strategy {FSDP2}")
         return 1, self.num_processes
 
     def setup_environment(self) -> None:
@@ -141,10 +139,8 @@ def check_strategy(settings: Any) -> None:
         hint = f"{settings['strategy']!r} forks its processes, which works in `lm fit` alone; use 'ddp' here"
         raise InputError(f"trainer.strategy: {hint}")
     if settings["num_nodes"] > 1:
-        raise InputError(
-            f"trainer.num_nodes: {settings['num_nodes']} machines train one cell in `lm fit` alone, which torchrun or "
-            "srun starts on each; expected 1"
-        )
+        machines = f"{settings['num_nodes']} machines train one cell in `lm fit` alone"
+        raise InputError(f"trainer.num_nodes: {machines}, which torchrun or srun starts on each; expected 1")
 
 
 def check_model(model: nn.Module, optimizer: Any, sharing: Processes) -> None:
@@ -158,10 +154,9 @@ def check_model(model: nn.Module, optimizer: Any, sharing: Processes) -> None:
                 hint = f"and {name} is a single number; expected strategy ddp, or a model without it"
                 raise InputError(f"trainer.strategy: {FSDP2} shares out parameters by their rows, {hint}")
     if sharing.rows > 1 and any(map(uses_batch_statistics, model.modules())):
-        raise InputError(
-            f"trainer.devices: batch norm would see the rows of each of {sharing.rows} processes alone, and compute "
-            "something else than in one; expected one device, or sync_batchnorm"
-        )
+        hint = "and compute something else than in one; expected one device, or sync_batchnorm"
+        alone = f"batch norm would see the rows of each of {sharing.rows} processes alone"
+        raise InputError(f"trainer.devices: {alone}, {hint}")
 
 
 # Tensor parallelism: processes divide the heads of every attention layer and the hidden units of every MLP. Each
@@ -190,11 +185,8 @@ def parallelize(model: nn.Module, mesh: Any) -> None:
 
 def plan(model: nn.Module, world: int) -> dict[str, Split]:
     """Return the split of each divided linear layer among `world` processes, by its name. Raises InputError."""
-    if (
-        not isinstance(model, Decoder)
-        or type(model).forward is not Decoder.forward
-        or type(model)._stream is not Decoder._stream
-    ):
+    kind: Any = type(model)
+    if not isinstance(model, Decoder) or (kind.forward, kind._stream) != (Decoder.forward, Decoder._stream):
         raise _refusal(f"a model of class {type(model).__name__}", "is not the decoder that it knows")
     splits: dict[str, Split] = {}
     for name, module in model.named_modules():
@@ -207,8 +199,7 @@ def plan(model: nn.Module, world: int) -> dict[str, Split]:
             if module.up.out_features % world:
                 raise _undivided(name, module.up.out_features, "hidden units", world)
             if module.dropout.p:
-                reason = "would be drawn for each share of the hidden units alike; expected 0"
-                raise _refusal(f"{name}.dropout", reason)
+                raise _refusal(f"{name}.dropout", "would be drawn for each share of the hidden units alike; expected 0")
             splits |= _maps(name, module, GATED if gated else PLAIN)
         elif isinstance(module, Position):
             kind, bias = type(module), module.bias(1, 1)
@@ -230,18 +221,14 @@ def check_optimizer(optimizer: Any) -> None:
         raise InputError(f"optim.optimizer: {cls.__name__} may look at whole matrices, {hint}")
     for name in ("foreach", "fused"):
         if options.get(name):
-            raise InputError(
-                f"optim.optimizer.{name}: under tensor parallelism some parameters are shared out and some whole, "
-                "which cannot be updated in one call; expected false"
-            )
+            hint = "some parameters are shared out and some whole, which cannot be updated in one call; expected false"
+            raise InputError(f"optim.optimizer.{name}: under tensor parallelism {hint}")
 
 
 def _attention(name: str, module: Attention, world: int) -> dict[str, Split]:
-    if (
-        not isinstance(module, SoftmaxAttention)
-        or type(module).forward is not SoftmaxAttention.forward
-        or type(module).projected is not SoftmaxAttention.projected
-    ):
+    kind: Any = type(module)
+    standard = SoftmaxAttention
+    if not isinstance(module, standard) or (kind.forward, kind.projected) != (standard.forward, standard.projected):
         raise _refusal(f"{name} ({type(module).__name__})", "mixes positions in a way of its own")
     for what, features in (("heads", module.query.out_features), ("key-value heads", module.key.out_features)):
         if (heads := features // module.head_size) % world:
@@ -263,16 +250,13 @@ def _maps(name: str, module: nn.Module, how: dict[str, Split]) -> dict[str, Spli
 
 
 def _undivided(name: str, count: int, what: str, world: int) -> InputError:
-    return InputError(
-        f"trainer.strategy: {world} processes cannot share out {count} {what} of {name}; expected a "
-        f"number that divides {count}, or strategy fsdp2 or ddp"
-    )
+    expected = f"expected a number that divides {count}, or strategy fsdp2 or ddp"
+    return InputError(f"trainer.strategy: {world} processes cannot share out {count} {what} of {name}; {expected}")
 
 
 def _refusal(what: str, why: str) -> InputError:
-    return InputError(
-        f"trainer.strategy: tensor parallelism cannot share out {what}, which {why}; expected strategy fsdp2 or ddp"
-    )
+    reason = f"cannot share out {what}, which {why}; expected strategy fsdp2 or ddp"
+    return InputError(f"trainer.strategy: tensor parallelism {reason}")
 
 
 METADATA_FILE = ".metadata"  # the file that torch writes last into the folder of a sharded checkpoint

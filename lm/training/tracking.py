@@ -28,11 +28,7 @@ Rows = Mapping[int, Mapping[str, float]]  # a learning curve: the measurements a
 
 
 class Tracker(Callback):
-    """Passes the rows of a run to loggers, in the first of its processes, and never fails the run.
-
-    A logger that fails is dropped, with a line to `log`. Loggers take no random numbers from the run, and their time
-    does not count as the run's.
-    """
+    """Passes the rows of a run to loggers, in its first process; one that fails is dropped, and the run goes on."""
 
     def __init__(self, work: Path, log: LogLine) -> None:
         self.path, self.log, self.process = work / LOGGED, log, os.getpid()

@@ -25,8 +25,6 @@ from lm.training.run import RunConfig
 
 Changes = dict[str, Any]
 
-# rungs as experiments ------------------------------------------------------------------------------------------------
-
 
 def expand_rungs(
     experiment: Experiment, autotune: Callable[[Experiment], Experiment] = lambda rung: rung
@@ -91,9 +89,6 @@ def _with_steps(rung: Experiment, spec: RungSpec, warmup: float | None, settings
     return tree
 
 
-# plans ---------------------------------------------------------------------------------------------------------------
-
-
 def plan_ladder(experiment: Experiment, out: Path, workers: int | None) -> list[Plan]:
     """Return the plans of all rungs, which grow in compute. Raises InputError."""
     plans: list[Plan] = []
@@ -125,9 +120,6 @@ def merge_plans(experiment: Experiment, plans: Sequence[Plan]) -> Plan:
         rung = plan.experiment.name.removeprefix(f"{experiment.name}.")
         cells += [Planned(f"{rung}.{planned.arm}", planned.seed, planned.cell) for planned in plan.cells]
     return Plan(experiment, cells)
-
-
-# ladder.json ---------------------------------------------------------------------------------------------------------
 
 
 def write_ladder_manifest(
@@ -174,7 +166,6 @@ def describe_rung(name: str, plan: Plan) -> RungOf:
     }
 
 
-# learning rates that a curve brackets --------------------------------------------------------------------------------
 #
 # An arm whose best rate moves with size seems to gain or to fade by the rate alone if all rungs use one rate. So a rate
 # counts as the best one at a rung only where a curve of the same configuration has it between two worse ones.

@@ -24,10 +24,7 @@ EXPORT_WANDB = (
 
 
 def read(path: Path, called: str | None = None) -> Table:
-    """Read the runs at a path, in whatever supported format. Raises InputError for no runs, and for damaged files.
-
-    TensorBoard's runs may be `called` in a way of their own, such as `{arm}/{seed}`.
-    """
+    """Read the runs at a path in a supported format; TensorBoard's may be `called` otherwise. Raises InputError."""
     if os.path.isdir(path):
         return _folder(path, called)
     try:

@@ -42,26 +42,17 @@ STATUS_COLUMNS = ("status", "state", "State")
 
 @dataclass(frozen=True)
 class CompareRequest:
-    """Options of a comparison of a table of runs, whose columns `arm` and `seed` tell runs apart.
-
-    Args:
-        metrics: the quantities that are judged, the first of them the headline.
-        higher: quantities in which more is better, whatever else is known of them.
-        default_direction: which way is better in a judged quantity of which nothing is known.
-        only: texts that columns must hold for a row to be taken.
-        pairing: whether runs are paired by seed; `auto` pairs them where seeds match.
-        margin: of the headline, within which arms count as equivalent; NaN for none.
-    """
+    """Options of a comparison of a table of runs, whose columns `arm` and `seed` tell runs apart."""
 
     baseline: str
-    metrics: tuple[str, ...]
+    metrics: tuple[str, ...]  # the quantities that are judged, the first of them the headline
     arm: str = "arm"
     seed: str = "seed"
-    higher: tuple[str, ...] = ()
-    default_direction: Better = "lower"
-    only: tuple[tuple[str, str], ...] = ()
-    pairing: Pairing = "auto"
-    margin: float = math.nan
+    higher: tuple[str, ...] = ()  # quantities in which more is better, whatever else is known of them
+    default_direction: Better = "lower"  # which way is better in a judged quantity of which nothing is known
+    only: tuple[tuple[str, str], ...] = ()  # texts that columns must hold for a row to be taken
+    pairing: Pairing = "auto"  # whether runs are paired by seed; `auto` pairs them where seeds match
+    margin: float = math.nan  # of the headline, within which arms count as equivalent; NaN for none
 
 
 @dataclass(frozen=True)
@@ -75,29 +66,20 @@ class ExternalRun:
 
 @dataclass(frozen=True)
 class Runs:
-    """Runs of a table by arm, the baseline first, and seed.
-
-    Args:
-        judged: the quantities that may have a verdict; they lead those that were `measured`.
-        better: which way is better, of each quantity.
-        assumed: the judged of which that is not known but taken to be so.
-        why: the reason where runs are not paired by seed.
-        margin: of the headline.
-        notes: what else is to be known of the source.
-    """
+    """Runs of a table by arm, the baseline first, and seed."""
 
     source: Table
     arms: list[str]
     seeds: list[Seed]
     runs: dict[tuple[str, Seed], ExternalRun]
-    judged: list[str]
+    judged: list[str]  # the quantities that may have a verdict; they lead those that were `measured`
     measured: list[str]
-    better: dict[str, Better]
-    assumed: list[str]
+    better: dict[str, Better]  # which way is better, of each quantity
+    assumed: list[str]  # the judged of which that is not known but taken to be so
     paired: bool
-    why: str
-    margin: float
-    notes: list[str]
+    why: str  # the reason where runs are not paired by seed
+    margin: float  # of the headline
+    notes: list[str]  # what else is to be known of the source
 
     def value(self, arm: str, seed: Seed, quantity: str) -> float:
         """Return a value of a run; NaN where there is none or it did not go well."""
@@ -232,8 +214,6 @@ def _why_unpaired(
     return "" if set.union(*of.values()) in of.values() else "seeds do not match"
 
 
-# comparisons ---------------------------------------------------------------------------------------------------------
-
 UNCHECKED = (
     "Cannot be checked: the order of the data (whether runs of a seed saw the same batches), budgets (steps, tokens, "
     "FLOPs, parameters), code, packages and devices, and the health of the runs. Verdicts take the file at its word."
@@ -243,12 +223,7 @@ UNEQUAL_SPREADS = 2.0  # ratio of spreads of two groups beyond which no test hol
 
 
 def compare_runs(runs: Runs) -> pd.DataFrame:
-    """Build the table of comparisons of external runs: a row for each quantity and arm.
-
-    The columns are those of `lm.analysis.compare.compare`, and `design`.
-
-    All arms but the baseline are confirmatory: their comparisons in the judged quantities are one family.
-    """
+    """Build the table of comparisons of external runs, as `lm.analysis.compare.compare` does, with `design`."""
     judged, base = _judged(runs), runs.arms[0]
     rows: list[dict[str, Any]] = []
     for quantity, arm in itertools.product(runs.measured, runs.arms):

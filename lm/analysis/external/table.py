@@ -19,23 +19,17 @@ MOST_NAMED = 20  # columns that an error lists
 
 @dataclass(frozen=True)
 class Table:
-    """Runs of a file or a folder, a row each.
-
-    Args:
-        kind: what it is, in words.
-        prefixes: what stands before the names of some columns, `params.` and the like, and may be left out of a name.
-        metrics: the beginnings of columns that hold measurements; none where any column of numbers may.
-        better: which way is better, where the file says so, by column.
-        last: whether each value is the last of many that the run logged.
-    """
+    """Runs of a file or a folder, a row each."""
 
     path: Path
-    kind: str
+    kind: str  # what it is, in words
     rows: list[Row]
+    # what stands before the names of some columns, `params.` and the like, and may be left out of a name
     prefixes: tuple[str, ...] = ()
+    # the beginnings of columns that hold measurements; none where any column of numbers may
     metrics: tuple[str, ...] = ()
-    better: Mapping[str, Better] = field(default_factory=dict)
-    last: bool = False
+    better: Mapping[str, Better] = field(default_factory=dict)  # which way is better, where the file says so, by column
+    last: bool = False  # whether each value is the last of many that the run logged
     notes: tuple[str, ...] = ()
 
     @property
@@ -120,8 +114,6 @@ def filter_rows(table: Table, conditions: Sequence[tuple[str, str]]) -> Table:
             raise InputError(f"{table.path}: --only {name}={text}: {hint}")
     return replace(table, rows=rows)
 
-
-# files ---------------------------------------------------------------------------------------------------------------
 
 LONGEST = 200_000_000  # bytes of a file
 LONG = ("metric", "value")  # columns by which a table has a row for each quantity, as `cells.csv` has

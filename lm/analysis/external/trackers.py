@@ -30,9 +30,6 @@ def _row(fields: dict[str, Any]) -> Row:
     return {name: text for name, value in fields.items() if (text := as_text(value)) is not None}
 
 
-# MLflow --------------------------------------------------------------------------------------------------------------
-
-
 def read_mlflow_folder(path: Path, metas: list[Path]) -> Table:
     """Read the runs in a folder such as `mlruns` with files `meta.yaml`, by MLflow itself. Raises InputError."""
     _require("mlflow", "MLflow's folders are read", path)
@@ -98,9 +95,6 @@ def _mlflow_table(path: Path, rows: list[Row], deleted: int) -> Table:
     return Table(path, "MLflow's runs", rows, PREFIXES[:3], ("metrics.",), last=True, notes=gone)
 
 
-# Optuna --------------------------------------------------------------------------------------------------------------
-
-
 def read_optuna(path: Path, journal: bool) -> Table:
     """Read the trials in a journal or SQLite database, as `Study.trials_dataframe` does. Raises InputError."""
     import optuna
@@ -136,8 +130,6 @@ def read_optuna(path: Path, journal: bool) -> Table:
         raise InputError(f"{path}: holds no trial of Optuna's")
     return Table(path, "Optuna's trials", rows, PREFIXES[5:8], ("value", "values_", "user_attrs_"), better)
 
-
-# TensorBoard ---------------------------------------------------------------------------------------------------------
 
 ARM, SEED = "{arm}", "{seed}"
 
