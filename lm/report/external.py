@@ -35,11 +35,8 @@ from lm.stats.tests import ALPHA
 from lm.stats.unpaired import runs_needed, smallest_unpaired_p
 from lm.store.metrics import METRICS, describe
 
-MOST_NAMED = 12
-"""Largest number of lost runs with a line each."""
-
-OTHERS = ("experiment.json", "study.json", "ladder.json")
-"""Files of folders whose reports are of another kind."""
+MOST_NAMED = 12  # largest number of lost runs with a line each
+OTHERS = ("experiment.json", "study.json", "ladder.json")  # files of folders whose reports are of another kind
 
 
 def heading(runs: Runs, quantity: str) -> str:

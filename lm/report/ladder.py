@@ -24,8 +24,7 @@ BEYOND: dict[Beyond, str] = {"": "", "above": " (above the top rung)", "below": 
 NOT_BRACKETED = ", rate not bracketed"
 """Suffix of a gain at whose rung no learning-rate curve brackets the arm's rate or the baseline's."""
 
-ALPHA_P = 0.01
-"""p below which the law is reported to miss a rung by more than seeds' noise."""
+ALPHA_P = 0.01  # p below which the law is reported to miss a rung by more than seeds' noise
 
 
 def digits(results: LadderResults) -> int:
@@ -286,7 +285,7 @@ def trend_notes(results: LadderResults) -> list[str]:
     )
     lines = [
         f"Trend: the slope over log compute, rungs weighted by seeds and steepness, at 5 %{shared}, with its CI at "
-        f"that level. It grows where the effect, good or bad, becomes larger, and fades where smaller. {within}",
+        f"that level. It grows where the effect, good or bad, becomes larger, and fades where smaller. {within}"
     ]
     needed = seeds_needed(arms)
     few = {

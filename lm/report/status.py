@@ -13,20 +13,11 @@ COLUMNS = {
     "ok": "done", "diverged": "diverged", "failed": "failed", "damaged": "damaged", "dropped": "dropped",
     "training": "in training", "interrupted": "interrupted", "missing": "missing",
 }  # fmt: skip
-ALWAYS = ("ok", "training", "missing")
-"""States that always have a column."""
-
-FAULTY = ("failed", "diverged", "damaged")
-"""States whose runs have a line with the reason."""
-
-MOST_TO_COME = 100_000
-"""Largest number of a search's coming cells in an estimate."""
-
-LINES = 20
-"""Largest number of lines of a kind."""
-
-ID = 12
-"""Length of a shown id."""
+ALWAYS = ("ok", "training", "missing")  # states that always have a column
+FAULTY = ("failed", "diverged", "damaged")  # states whose runs have a line with the reason
+MOST_TO_COME = 100_000  # largest number of a search's coming cells in an estimate
+LINES = 20  # largest number of lines of a kind
+ID = 12  # length of a shown id
 
 
 def duration(seconds: float) -> str:

@@ -23,14 +23,9 @@ from lm.store.record import StudyManifest, Trial
 from lm.store.validation import check_shape
 
 STATES = ("complete", "pruned", "failed", "open")
-SHOWN = 10
-"""Number of trials in the table of the best."""
-
-MOST_PARAMETERS = 24
-"""Largest number of parameters in tables and figures."""
-
-EDGE = 0.05
-"""Share of a range at each end in which a best value suggests that the range is too narrow."""
+SHOWN = 10  # number of trials in the table of the best
+MOST_PARAMETERS = 24  # largest number of parameters in tables and figures
+EDGE = 0.05  # share of a range at each end in which a best value suggests that the range is too narrow
 
 
 @dataclass(frozen=True)
@@ -230,8 +225,7 @@ def _text(value: Any) -> str:
 
 # importances ---------------------------------------------------------------------------------------------------------
 
-FEWEST = 10
-"""Smallest number of complete trials for importances."""
+FEWEST = 10  # smallest number of complete trials for importances
 
 RESAMPLES = 100
 TREES = 32

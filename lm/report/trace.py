@@ -15,8 +15,7 @@ from lm.report.render import print_table
 from lm.stats.tests import t_interval
 from lm.store.metrics import describe, nearest_metric
 
-UNPACKED = "unpacked"
-"""Folder into which the commands unpack a pack."""
+UNPACKED = "unpacked"  # folder into which the commands unpack a pack
 
 
 def trace(folder: Path, arm: str, metric: str, console: Console, pack: Path | None = None) -> None:

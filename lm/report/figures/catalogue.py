@@ -18,8 +18,7 @@ from lm.report.figures.picture import RenderedFigures, render_all
 from lm.report.study import Study
 from lm.report.tuning import Rates
 
-USUAL = 4
-"""Number of figures that a report writes as files unless all are requested."""
+USUAL = 4  # number of figures that a report writes as files unless all are requested
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,7 @@ from lm.store.record import Record
 
 Numbers = Sequence[float] | np.ndarray
 Stroke = Literal["-", "--"]
-Getter = Callable[[Record], Any]
-"""Function that reads a value of a record, or None."""
+Getter = Callable[[Record], Any]  # function that reads a value of a record, or None
 
 SPREAD = "Mean over seeds, and one standard deviation either way."
 

@@ -95,8 +95,7 @@ def _scatters(results: Records, title: str, panels: list[Panel], note: str) -> C
 
 # what was tuned -----------------------------------------------------------------------------------------------------
 
-BEST, LOST = "the best", "runs that diverged or failed"
-"""Meanings of the markers."""
+BEST, LOST = "the best", "runs that diverged or failed"  # meanings of the markers
 
 
 def lr_curve(inputs: FigureInputs) -> Chart | None:

@@ -23,8 +23,7 @@ NOTE = (
     "of the kind that the table names. Circles: single seeds. Lines beside zero: the margins."
 )
 
-WIDTH, ROW = 7.2, 0.48
-"""Width of a picture, and height of a row, in inches."""
+WIDTH, ROW = 7.2, 0.48  # width of a picture, and height of a row, in inches
 
 
 def differences(inputs: FigureInputs) -> Chart | None:

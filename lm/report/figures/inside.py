@@ -30,8 +30,7 @@ MOMENTS = {"initial": "at initialisation", "final": "at the end"}
 STYLES: dict[str, Stroke] = {"at initialisation": "--", "at the end": "-"}
 THIN = "Mean over seeds, and one standard deviation either way. Thin: at initialisation; thick: at the end."
 
-MOST_MAPS = 18
-"""Largest number of arms whose attention is drawn, the baseline first."""
+MOST_MAPS = 18  # largest number of arms whose attention is drawn, the baseline first
 
 LAST_MATRIX = "mlp_out"
 """The kind of matrix whose gradient in the last layer is drawn over depth (Xiong et al. 2020, section 3)."""

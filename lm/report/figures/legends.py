@@ -12,14 +12,9 @@ from matplotlib.lines import Line2D
 from lm.report.figures.chart import Chart, Panel
 from lm.report.figures.palette import COLOURS, LIGHT, MARKERS, dash, marker
 
-LEGEND_ROWS = 3
-"""Legend rows that fit below the panels without enlarging a figure."""
-
-LINE = 0.17
-"""Height of a line of text in inches."""
-
-MOST_MOVED = 1.2
-"""Largest distance, in lines of text, between the end of a line and its name."""
+LEGEND_ROWS = 3  # legend rows that fit below the panels without enlarging a figure
+LINE = 0.17  # height of a line of text in inches
+MOST_MOVED = 1.2  # largest distance, in lines of text, between the end of a line and its name
 
 
 def look(member: int | None) -> dict[str, Any]:

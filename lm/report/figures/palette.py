@@ -20,14 +20,9 @@ DARK = (
 
 COLOURS = len(LIGHT)
 
-SOLID = 6
-"""Number of names with one kind of line: the first six lines are solid."""
-
-DASHES = ([1, 0], [8, 3], [2, 2], [8, 3, 2, 3], [14, 4])
-"""Lengths of dashes and gaps, in pixels of a page."""
-
-MARKERS = ("o", "s", "D", "^", "P", "v", ">", "<")
-"""Markers by Matplotlib's names."""
+SOLID = 6  # number of names with one kind of line: the first six lines are solid
+DASHES = ([1, 0], [8, 3], [2, 2], [8, 3, 2, 3], [14, 4])  # lengths of dashes and gaps, in pixels of a page
+MARKERS = ("o", "s", "D", "^", "P", "v", ">", "<")  # markers by Matplotlib's names
 
 SHAPES = (
     "circle", "square", "diamond", "triangle-up", "cross", "triangle-down", "triangle-right", "triangle-left",

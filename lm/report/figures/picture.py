@@ -24,11 +24,8 @@ from lm.report.figures.legends import add_legends, look
 from lm.report.figures.palette import GRID_STYLE, SOLID
 from lm.report.figures.ticks import log_ticks
 
-RenderedFigures = dict[str, dict[str, bytes]]
-"""Contents of each figure's files, by suffix."""
-
-FOREST_TICKS = 5
-"""Largest number of steps between the ticks of a forest plot, which has texts beside it."""
+RenderedFigures = dict[str, dict[str, bytes]]  # contents of each figure's files, by suffix
+FOREST_TICKS = 5  # largest number of steps between the ticks of a forest plot, which has texts beside it
 
 MOST_TICKS, MOST_HEAT_TICKS = 8, 5
 """Largest numbers of labelled ticks of an axis, and of one of a heat map, of which several stand beside each other."""
@@ -36,11 +33,8 @@ MOST_TICKS, MOST_HEAT_TICKS = 8, 5
 TONES = {"": "#4d4d4d", "good": "#0072b2", "bad": "#d55e00"}
 """Colours of the rows of a forest plot; both are told apart by people with colour blindness."""
 
-TEXT_WIDTH = 44
-"""Largest number of characters of a line beside a row of a forest plot."""
-
-FEW = 16
-"""Largest number of points of a line with a marker each."""
+TEXT_WIDTH = 44  # largest number of characters of a line beside a row of a forest plot
+FEW = 16  # largest number of points of a line with a marker each
 
 MARKER_SIZES = {"x": 7, "*": 13}
 
@@ -283,17 +277,10 @@ def as_files(figures: Mapping[str, Mapping[str, bytes]]) -> dict[str, bytes]:
 Kind = Literal["pdf", "svg"]
 
 ONE, TWO = "one_column", "two_columns"
-WIDTHS = {ONE: 3.35, TWO: 6.9}
-"""Widths in inches on common two-column pages."""
-
-LARGEST = 8.5
-"""Largest height of a figure in inches."""
-
-WIDEST = 7.5
-"""Largest drawn width, in inches, of a figure that fits one column."""
-
-FACES: dict[str, float] = {ONE: 6.5, TWO: 8.0}
-"""Font size in points for each width."""
+WIDTHS = {ONE: 3.35, TWO: 6.9}  # widths in inches on common two-column pages
+LARGEST = 8.5  # largest height of a figure in inches
+WIDEST = 7.5  # largest drawn width, in inches, of a figure that fits one column
+FACES: dict[str, float] = {ONE: 6.5, TWO: 8.0}  # font size in points for each width
 
 EMBEDDED: dict[str, Any] = {"pdf.fonttype": 42, "svg.fonttype": "none", "svg.hashsalt": "lm"}
 """Settings that keep text as text, to be searched, copied and restyled."""

@@ -11,11 +11,8 @@ from lm.report.figures.chart import Axis, Bar, Chart, Forest, Panel, Series, gri
 from lm.report.figures.picture import RenderedFigures, render_all
 from lm.report.study import Importance, Study
 
-ABSENT = -0.15
-"""Height at which a line of the parallel coordinates crosses the axis of a parameter without a value."""
-
-USUAL = 3
-"""Number of figures that a report writes as files unless all are requested."""
+ABSENT = -0.15  # height at which a line of the parallel coordinates crosses the axis of a parameter without a value
+USUAL = 3  # number of figures that a report writes as files unless all are requested
 
 STATES = ("complete", "pruned", "failed", "open")
 

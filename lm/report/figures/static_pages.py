@@ -16,11 +16,8 @@ from lm.stats.scaling import Law
 from lm.stats.tests import t_interval
 
 NAME = "ladder"
-LARGEST = 20.0
-"""Factor beyond which the end of a gain's interval is not drawn."""
-
-ASIDE = 0.05
-"""Distance of a forecast from its point, as a share of a logarithmic axis; that of an arm is twice as far."""
+LARGEST = 20.0  # factor beyond which the end of a gain's interval is not drawn
+ASIDE = 0.05  # distance of a forecast from its point, as a share of a logarithmic axis; that of an arm is twice as far
 
 COMPUTE = "training FLOPs of a run"
 

@@ -16,11 +16,8 @@ from lm.report.figures.catalogue import Figure, FigureInputs
 from lm.report.figures.chart import SPREAD, Axis, Chart, Heat, Panel, Series, finite, grid_of, label
 from lm.store.files import unescape_formula
 
-MOST_STEPS = 60
-"""Largest number of steps of a heat map."""
-
-MOST_SPLIT = 15
-"""Largest number of arms whose differences over training are drawn in panels of their own."""
+MOST_STEPS = 60  # largest number of steps of a heat map
+MOST_SPLIT = 15  # largest number of arms whose differences over training are drawn in panels of their own
 
 DIFFERENCE_NOTE = (
     "Arm minus baseline, mean over the seeds that both have; below the line the arm is ahead. The band covers the "

@@ -18,8 +18,7 @@ from lm.report.figures.palette import COLOURS, SHAPES, dash, marker
 from lm.report.figures.ticks import log_ticks
 
 Spec = dict[str, Any]
-Columns = dict[str, list[Any]]
-"""Rows stored by column, half the size of a mapping for each row."""
+Columns = dict[str, list[Any]]  # rows stored by column, half the size of a mapping for each row
 
 MARKERS = {
     "*": "M0,-1L.23,-.31L.95,-.31L.36,.12L.59,.81L0,.38L-.59,.81L-.36,.12L-.95,-.31L-.23,-.31Z",
@@ -28,14 +27,12 @@ MARKERS = {
 }
 INK = "currentColor"
 
-ROOM = 12
-"""Padding in pixels between the markers of a scatter plot and the ends of its axis."""
+ROOM = 12  # padding in pixels between the markers of a scatter plot and the ends of its axis
 
 POINTS, LEAST_POINTS, ALL_POINTS = 240, 60, 6000
 """Points of a line at most and at least, and of all lines of a panel together."""
 
-FEW = 20
-"""Largest number of points of a curve with a marker each."""
+FEW = 20  # largest number of points of a curve with a marker each
 
 CONFIG: Spec = {
     "background": None,
@@ -312,8 +309,7 @@ def _forest(panel: Forest) -> tuple[Spec, dict[str, list[dict[str, Any]]]]:
     return {"height": height * max(1, len(names)), "encoding": {"y": y}, "layer": layers}, sets
 
 
-HIDDEN = ("bold", "stroke", "fill")
-"""Fields of a bar that no tooltip shows."""
+HIDDEN = ("bold", "stroke", "fill")  # fields of a bar that no tooltip shows
 
 
 def _bar_row(bar: Bar) -> dict[str, Any]:

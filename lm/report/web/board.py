@@ -16,14 +16,9 @@ from lm.report.web.elements import Html, digest, document, joined, listed, read_
 from lm.store.side_files import ProgressFile
 from lm.store.store import Store
 
-FRESH = 1.0
-"""Seconds for which the status of a folder is cached."""
-
-MOST_CURVES = 12
-"""Largest number of running cells whose curves are drawn."""
-
-WIDTH, HEIGHT = 360, 120
-"""Size of such a curve in pixels."""
+FRESH = 1.0  # seconds for which the status of a folder is cached
+MOST_CURVES = 12  # largest number of running cells whose curves are drawn
+WIDTH, HEIGHT = 360, 120  # size of such a curve in pixels
 
 POLICY = (
     "default-src 'none'; script-src {script}; style-src {style}; connect-src 'self'; frame-src 'self'; "

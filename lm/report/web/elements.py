@@ -10,11 +10,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-EMPTY = ("input", "meta", "line", "path", "img")
-"""Elements without an end tag."""
-
-SENTENCE = 40
-"""Length in characters from which a text gets a wide column, also on a phone."""
+EMPTY = ("input", "meta", "line", "path", "img")  # elements without an end tag
+SENTENCE = 40  # length in characters from which a text gets a wide column, also on a phone
 
 WRITTEN = re.compile(r'<(/?)([a-z][a-z0-9]*)((?: [A-Za-z0-9-]+(?:="[^"]*")?)*)>')
 ATTRIBUTE = re.compile(r' ([A-Za-z0-9-]+)="([^"]*)"')

@@ -12,14 +12,9 @@ from lm.report.web.elements import Html, joined, tag
 
 MISSING = "charts need vl-convert-python, which is not installed here: pip install vl-convert-python"
 
-SNIPPET = "window.vegaEmbed = vegaEmbed;"
-"""Entry point of the bundle; the bundler leaves out what it does not need."""
-
-MOST_SHOWN = 16
-"""Number of arms whose curves are shown initially."""
-
-FIRST = "differences"
-"""The figure that stands in a section of its own, before all others."""
+SNIPPET = "window.vegaEmbed = vegaEmbed;"  # entry point of the bundle; the bundler leaves out what it does not need
+MOST_SHOWN = 16  # number of arms whose curves are shown initially
+FIRST = "differences"  # the figure that stands in a section of its own, before all others
 
 
 @functools.cache

@@ -9,8 +9,7 @@ from lm.report.web.gallery import FIRST
 from lm.report.web.page import Body, charts_credit, charts_notes, embedded, new_charts, page_file
 from lm.report.web.parts import contents
 
-ALL = "all-"
-"""Prefix of the ids of the chart of all differences."""
+ALL = "all-"  # prefix of the ids of the chart of all differences
 
 
 @dataclass(frozen=True)

@@ -42,9 +42,7 @@ def search_body(study: Study, importance: ImportancesOrReason) -> Body:
     parts = [
         PageSection("best", title, table(columns_of_best, best) if best else Html()),
         PageSection(
-            "importance",
-            "Importance",
-            joined(drawing.add("importances", shares), listed(importance_lines(importance))),
+            "importance", "Importance", joined(drawing.add("importances", shares), listed(importance_lines(importance)))
         ),
         PageSection("charts", "Charts", joined(drawn)),
         PageSection("table", "Trials", _trials(study)),

@@ -23,8 +23,7 @@ HEADERS = {
 }
 """Headers of every response."""
 
-FRAMED = "frame-ancestors 'self'"
-"""Header policy of the report, which carries its own policy in the page."""
+FRAMED = "frame-ancestors 'self'"  # header policy of the report, which carries its own policy in the page
 
 HTML = "text/html; charset=utf-8"
 

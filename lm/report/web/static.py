@@ -9,8 +9,7 @@ from lm.report.web.elements import Html, digest, document, joined, read_asset, t
 from lm.report.web.page import Body
 from lm.report.web.parts import PageSection, author_notes, contents, sections
 
-Picture = tuple[str, bytes]
-"""Alternative text and PNG content of a picture."""
+Picture = tuple[str, bytes]  # alternative text and PNG content of a picture
 
 
 def static_page(title: str, below: str, parts: Sequence[PageSection]) -> str:
