@@ -52,14 +52,16 @@ def build_parsers() -> tuple[Parser, dict[str, Parser]]:
     for name, command in commands().items():
         by_name[name] = inner.add_parser(
             name,
-            help=command.help,
-            description=f"{command.help[:1].upper()}{command.help[1:]}.".replace("%", "%%"),
+            help=command.about,
+            description=f"{command.about[:1].upper()}{command.about[1:]}.".replace("%", "%%"),
             epilog="examples:\n" + "\n".join(f"  {example}" for example in command.examples).replace("%", "%%"),
             formatter_class=argparse.RawDescriptionHelpFormatter,
+            usage=command.usage,
             allow_abbrev=False,
         )
         by_name[name].settable, by_name[name].resumes = command.settable, name in TRAINING
-        command.add_options(by_name[name])
+        for add_option in command.options:
+            add_option(by_name[name])
     return top, by_name
 
 

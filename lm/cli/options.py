@@ -3,7 +3,6 @@
 import argparse
 import difflib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -77,23 +76,33 @@ class Parser(argparse.ArgumentParser):
         raise InputError(f"{message} (see {self.prog} --help)")
 
 
-@dataclass(frozen=True)
+Option = Callable[[argparse._ActionsContainer], object]
+"""Function that adds an option or an argument to a parser."""
+
+
 class Command:
     """A command of `lm`.
 
     Args:
-        help: what it does, in a line.
+        about: what it does, in a line.
         examples: two command lines, which its help shows.
-        add_options: adds its options to a parser.
         run: runs it with its options and settings, and returns the exit code.
+        options: its options, in the order of its help.
         settable: True if it takes settings of a configuration, such as --optim.lr 3e-4.
+        usage: first line of its help; by default argparse writes it.
     """
 
-    help: str
-    examples: tuple[str, ...]
-    add_options: Callable[[Parser], None]
-    run: Callable[[argparse.Namespace, dict[str, Any]], int]
-    settable: bool = False
+    def __init__(
+        self,
+        about: str,
+        examples: tuple[str, ...],
+        run: Callable[[argparse.Namespace, dict[str, Any]], int],
+        *options: Option,
+        settable: bool = False,
+        usage: str | None = None,
+    ) -> None:
+        self.about, self.examples, self.run, self.options = about, examples, run, options
+        self.settable, self.usage = settable, usage
 
 
 RESUMING = ("resume", "continue", "resume_from", "resume_from_checkpoint", "ckpt_path")
@@ -137,87 +146,83 @@ def find_setting(settings: Sequence[str], name: str, exact: bool = False) -> str
 
 # options -------------------------------------------------------------------------------------------------------------
 
-CONFIG_HELP = "a YAML file, or the name of a shipped one such as char_tiny"
+
+def option(name: str, about: str, **settings: Any) -> Option:
+    """Return an option, or an argument, with its help and settings of argparse."""
+    return lambda parser: parser.add_argument(name, help=about, **settings)
 
 
-def add_out(parser: Parser, content: str = "folder of results") -> None:
-    """Add --out for the folder of results, in which a command looks for runs or writes cells."""
-    parser.add_argument("--out", type=Path, default=RESULTS, help=f"{content} (default: results)")
+def flag(name: str, about: str) -> Option:
+    """Return an option without a value."""
+    return option(name, about, action="store_true")
 
 
-def add_json(parser: Parser) -> None:
-    """Add --json."""
-    parser.add_argument("--json", action="store_true", help="print JSON for programs")
+def exclusive(*options: Option) -> Option:
+    """Return options of which a command line has at most one."""
+
+    def add(parser: argparse._ActionsContainer) -> None:
+        group = parser.add_mutually_exclusive_group()
+        for add_option in options:
+            add_option(group)
+
+    return add
 
 
-def add_output(parser: Parser) -> None:
-    """Add --out and --checkpoint-seconds for commands that train."""
-    add_out(parser, "folder of cells and reports")
-    parser.add_argument(
-        "--checkpoint-seconds",
-        type=float,
-        default=Execution.checkpoint_seconds,
-        metavar="S",
-        help=f"seconds between checkpoints (default: {Execution.checkpoint_seconds:zg})",
-    )
+def out_option(content: str = "folder of results") -> Option:
+    """Return --out, the folder of results in which a command looks for runs or writes cells."""
+    return option("--out", f"{content} (default: results)", type=Path, default=RESULTS)
 
 
-def add_settable(parser: Parser) -> None:
-    """Add --set for changes of the configuration."""
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        dest="settings",
-        help="change the configuration, e.g. --set trainer.max_steps=100",
-    )
+def results_argument(more: str = "") -> Option:
+    """Return a folder of results as an argument; `more` names what else it may be."""
+    about = f"folder of results, or of one experiment in it, or that one's name{more} (default: results)"
+    return option("folder", about, nargs="?", type=Path, default=RESULTS, metavar="DIR")
 
 
-def add_workers(parser: Parser) -> None:
-    """Add --workers and --hang-minutes for commands that train several cells."""
-    parser.add_argument("--workers", type=int, help="cells trained at a time (default: one a device, or one a core)")
-    parser.add_argument(
-        "--hang-minutes",
-        type=float,
-        default=30.0,
-        metavar="M",
-        help="minutes without a heartbeat after which a cell's process is ended (default: 30; 0: never)",
-    )
+CONFIG = option("config", "a YAML file, or the name of a shipped one such as char_tiny", type=Path)
+JSON = flag("--json", "print JSON for programs")
+SET = option(
+    "--set",
+    "change the configuration, e.g. --set trainer.max_steps=100",
+    action="append",
+    default=[],
+    metavar="KEY=VALUE",
+    dest="settings",
+)
+LOGGERS = option(
+    "--logger",
+    "log the rows of history.csv too: tensorboard, wandb, mlflow, csv; several with commas (default: none)",
+    action="append",
+    default=[],
+    metavar="NAME",
+    dest="loggers",
+)
+EXECUTOR = option(
+    "--executor",
+    "where cells are trained: local, ray, ray://HOST:PORT or slurm:partition=P,time=H:M:S (default: local)",
+    default="local",
+    metavar="E",
+)
+CHECKPOINTS = option(
+    "--checkpoint-seconds",
+    f"seconds between checkpoints (default: {Execution.checkpoint_seconds:zg})",
+    type=float,
+    default=Execution.checkpoint_seconds,
+    metavar="S",
+)
+WORKERS = option("--workers", "cells trained at a time (default: one a device, or one a core)", type=int)
+HANG = option(
+    "--hang-minutes",
+    "minutes without a heartbeat after which a cell's process is ended (default: 30; 0: never)",
+    type=float,
+    default=30.0,
+    metavar="M",
+)
+TRAIN = (out_option("folder of cells and reports"), CHECKPOINTS, SET)
+"""Options of every command that trains."""
 
-
-def add_executor(parser: Parser) -> None:
-    """Add --executor."""
-    parser.add_argument(
-        "--executor",
-        default="local",
-        metavar="E",
-        help="where cells are trained: local, ray, ray://HOST:PORT or slurm:partition=P,time=H:M:S (default: local)",
-    )
-
-
-def add_loggers(parser: Parser) -> None:
-    """Add --logger."""
-    parser.add_argument(
-        "--logger",
-        action="append",
-        default=[],
-        metavar="NAME",
-        dest="loggers",
-        help="log the rows of history.csv too: tensorboard, wandb, mlflow, csv; several with commas (default: none)",
-    )
-
-
-def add_results(parser: Parser, more: str = "") -> None:
-    """Add a folder of results as an argument; `more` names what else it may be."""
-    parser.add_argument(
-        "folder",
-        nargs="?",
-        type=Path,
-        default=RESULTS,
-        metavar="DIR",
-        help=f"folder of results, or of one experiment in it, or that one's name{more} (default: results)",
-    )
+TRAIN_CELLS = (WORKERS, HANG)
+"""Options of commands that train several cells."""
 
 
 # values --------------------------------------------------------------------------------------------------------------

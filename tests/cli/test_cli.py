@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -297,7 +296,7 @@ def test_a_pipe_of_our_own_that_broke_is_not_hidden(monkeypatch: Patch) -> None:
     def fails(*_: object) -> int:
         raise BrokenPipeError(errno.EPIPE, "Broken pipe")
 
-    monkeypatch.setitem(commands(), "list", replace(commands()["list"], run=fails))
+    monkeypatch.setattr(commands()["list"], "run", fails)
     with pytest.raises(BrokenPipeError):
         main(["list"])
 
@@ -431,7 +430,7 @@ def test_a_disk_that_refuses_is_one_line(
     def writes(*_: object) -> int:
         raise OSError(number, os.strerror(number), "results/cells")
 
-    monkeypatch.setitem(commands(), "list", replace(commands()["list"], run=writes))
+    monkeypatch.setattr(commands()["list"], "run", writes)
     assert main(["list"]) == code
     shown = capsys.readouterr()
     assert shown.err.startswith(f"lm: results/cells: {os.strerror(number)}")
@@ -443,6 +442,6 @@ def test_an_unexpected_os_error_keeps_its_traceback(monkeypatch: Patch) -> None:
     def fails(*_: object) -> int:
         raise OSError(errno.EBADF, "Bad file descriptor")
 
-    monkeypatch.setitem(commands(), "list", replace(commands()["list"], run=fails))
+    monkeypatch.setattr(commands()["list"], "run", fails)
     with pytest.raises(OSError, match="Bad file descriptor"):
         main(["list"])

@@ -1,9 +1,9 @@
 """The commands of `lm`: each module here has a table of one command or of a few related ones.
 
-    COMMANDS = {"name": Command("what it does, in a line", ("lm name", "lm name --option"), add_options, run)}
+    COMMANDS = {"name": Command("what it does, in a line", ("lm name", "lm name --json"), run, JSON)}
 
-`add_options(parser)` adds its options, `run(options, settings)` runs it and returns the exit code. Nothing heavy is
-imported before a command runs.
+`run(options, settings)` runs it and returns the exit code; its options follow. Nothing heavy is imported before a
+command runs.
 """
 
 import functools

@@ -5,13 +5,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-from lm.cli.options import Command, Parser, add_json
+from lm.cli.options import JSON, Command, option
 from lm.config.tree import InputError, nearest, require_place
 
-
-def add_help_options(parser: Parser) -> None:
-    """Add the arguments of `lm help`."""
-    parser.add_argument("about", nargs="?", metavar="COMMAND", help="name of a command (default: list all)")
+FILE_KINDS = ("experiment", "configuration", "sweep")
 
 
 def print_help(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
@@ -24,11 +21,6 @@ def print_help(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
         raise InputError(f"no command {options.about!r}.{near} Choose from {', '.join(inner)}")
     (top if options.about is None else inner[options.about]).print_help()
     return 0
-
-
-def add_list_options(parser: Parser) -> None:
-    """Add the options of `lm list`."""
-    add_json(parser)
 
 
 def list_components(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
@@ -48,13 +40,6 @@ def _write_catalogue() -> dict[str, str]:
     return {"json": json.dumps(components, indent=2), "text": "\n".join(catalogue_lines(components))}
 
 
-def add_schema_options(parser: Parser) -> None:
-    """Add the arguments of `lm schema`."""
-    kinds = ("experiment", "configuration", "sweep")
-    parser.add_argument("kind", nargs="?", default=kinds[0], choices=kinds, help="kind of file (default: experiment)")
-    parser.add_argument("--write", type=Path, metavar="DIR", help="write all three schemas into this folder instead")
-
-
 def write_schema(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     """Print one JSON Schema, or write all three into a folder."""
     from lm.cli.schema import KINDS, schema
@@ -71,18 +56,19 @@ def write_schema(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
 
 COMMANDS = {
     "help": Command(
-        "show the arguments of a command, with examples", ("lm help", "lm help ablate"), add_help_options, print_help
+        "show the arguments of a command, with examples",
+        ("lm help", "lm help ablate"),
+        print_help,
+        option("about", "name of a command (default: list all)", nargs="?", metavar="COMMAND"),
     ),
     "list": Command(
-        "list every component that a configuration can choose",
-        ("lm list", "lm list --json"),
-        add_list_options,
-        list_components,
+        "list every component that a configuration can choose", ("lm list", "lm list --json"), list_components, JSON
     ),
     "schema": Command(
         "print the JSON Schema of experiments, configurations or sweeps",
         ("lm schema experiment", "lm schema --write schema"),
-        add_schema_options,
         write_schema,
+        option("kind", "kind of file (default: experiment)", nargs="?", default=FILE_KINDS[0], choices=FILE_KINDS),
+        option("--write", "write all three schemas into this folder instead", type=Path, metavar="DIR"),
     ),
 }

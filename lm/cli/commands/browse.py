@@ -7,15 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lm.cli.options import (
-    RESULTS,
-    Command,
-    Parser,
-    add_json,
-    add_out,
-    add_results,
-    resolve_experiment_folder,
-)
+from lm.cli.options import JSON, RESULTS, Command, option, out_option, resolve_experiment_folder, results_argument
 from lm.config.plain import shown
 from lm.config.reading import load_config
 from lm.config.tree import InputError, Tree, load_yaml, nearest
@@ -24,6 +16,7 @@ if TYPE_CHECKING:
     from lm.store.record import Record
 
 PORT = 8765
+SIDE = "a run (experiment/arm/seed, its folder, the beginning of its id), an arm (experiment/arm) or a YAML file"
 
 
 def _report_unreadable(lines: Sequence[str]) -> int:
@@ -31,17 +24,6 @@ def _report_unreadable(lines: Sequence[str]) -> int:
     for line in lines:
         print(f"lm: {line}", file=sys.stderr)
     return 1 if lines else 0
-
-
-def add_ls_options(parser: Parser) -> None:
-    """Add the arguments of `lm ls`."""
-    add_results(parser, "; or experiment/arm or experiment/arm/seed in results")
-    parser.add_argument("--experiment", metavar="NAME", help="only the runs of this experiment or search")
-    parser.add_argument("--arm", metavar="NAME", help="only the runs of this arm, or trial")
-    parser.add_argument("--seed", metavar="S", help="only the runs with this seed")
-    parser.add_argument("--status", metavar="STATUS", help="only the runs with this status: ok, failed, training, ...")
-    parser.add_argument("--id", default="", metavar="PREFIX", help="only the runs whose id begins with this")
-    add_json(parser)
 
 
 def list_runs(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
@@ -68,12 +50,6 @@ def list_runs(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     return _report_unreadable(index.unreadable)
 
 
-def add_status_options(parser: Parser) -> None:
-    """Add the arguments of `lm status`."""
-    add_results(parser)
-    add_json(parser)
-
-
 def status(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     """Print the progress of everything in a folder."""
     from rich.console import Console
@@ -87,17 +63,6 @@ def status(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     else:
         show_status(index, Console())
     return _report_unreadable(index.unreadable)
-
-
-def add_diff_options(parser: Parser) -> None:
-    """Add the arguments of `lm diff`."""
-    accepted = (
-        "a run (experiment/arm/seed, its folder, the beginning of its id), an arm (experiment/arm) or a YAML file"
-    )
-    parser.add_argument("left", metavar="A", help=accepted)
-    parser.add_argument("right", metavar="B", help="another of the same kind")
-    add_out(parser)
-    add_json(parser)
 
 
 def diff(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
@@ -148,17 +113,6 @@ def _open_side(name: str, out: Path) -> "tuple[Tree, list[Record]]":
     return load_yaml(Store(store).directory(complete[0]["id"]) / "config.yaml"), complete
 
 
-def add_dashboard_options(parser: Parser) -> None:
-    """Add the arguments of `lm dashboard`."""
-    add_results(parser)
-    parser.add_argument("--port", type=int, help=f"port to listen on (default: {PORT}, or a free one if that is taken)")
-    parser.add_argument(
-        "--host",
-        default="127.0.0.1",
-        help="address to listen on; other machines also need the token in the printed address (default: 127.0.0.1)",
-    )
-
-
 def dashboard(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     """Serve the results of a folder as web pages until interrupted."""
     from lm.report.web.board import Board, has_optuna_dashboard, optuna_commands
@@ -189,25 +143,41 @@ COMMANDS = {
     "ls": Command(
         "list the runs in a folder of results, all or a selection",
         ("lm ls --experiment quickstart --status failed", "lm ls results --arm swiglu --seed 0 --json"),
-        add_ls_options,
         list_runs,
+        results_argument("; or experiment/arm or experiment/arm/seed in results"),
+        option("--experiment", "only the runs of this experiment or search", metavar="NAME"),
+        option("--arm", "only the runs of this arm, or trial", metavar="NAME"),
+        option("--seed", "only the runs with this seed", metavar="S"),
+        option("--status", "only the runs with this status: ok, failed, training, ...", metavar="STATUS"),
+        option("--id", "only the runs whose id begins with this", default="", metavar="PREFIX"),
+        JSON,
     ),
     "status": Command(
         "show what is done, in training, failed and missing in a folder of results",
         ("lm status", "lm status quickstart --json"),
-        add_status_options,
         status,
+        results_argument(),
+        JSON,
     ),
     "diff": Command(
         "show the differences between two runs, two arms or two configurations",
         ("lm diff quickstart/swiglu quickstart/gelu", "lm diff a.yaml b.yaml --json"),
-        add_diff_options,
         diff,
+        option("left", SIDE, metavar="A"),
+        option("right", "another of the same kind", metavar="B"),
+        out_option(),
+        JSON,
     ),
     "dashboard": Command(
         "show the report of a folder of results in a browser, updated as cells end",
         ("lm dashboard", "lm dashboard quickstart --port 8080"),
-        add_dashboard_options,
         dashboard,
+        results_argument(),
+        option("--port", f"port to listen on (default: {PORT}, or a free one if that is taken)", type=int),
+        option(
+            "--host",
+            "address to listen on; other machines also need the token in the printed address (default: 127.0.0.1)",
+            default="127.0.0.1",
+        ),
     ),
 }

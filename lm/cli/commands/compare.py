@@ -5,46 +5,8 @@ import math
 from pathlib import Path
 from typing import Any
 
-from lm.cli.options import Command, Parser, add_json
+from lm.cli.options import JSON, Command, exclusive, flag, option
 from lm.config.tree import InputError, nearest, require_place
-
-
-def add_options(parser: Parser) -> None:
-    """Add the arguments of `lm compare`."""
-    parser.add_argument(
-        "path",
-        type=Path,
-        metavar="RUNS",
-        help="a CSV, parquet or JSON file with one row per run (arm, seed, metrics) or per quantity (cells.csv); "
-        "or MLflow's mlruns or mlflow.db, Optuna's journal or database, TensorBoard's folder",
-    )
-    parser.add_argument("--baseline", required=True, metavar="ARM", help="the arm that others are compared with")
-    parser.add_argument(
-        "--metric", required=True, metavar="Q", help="the metrics to test; several with commas are one family of tests"
-    )
-    parser.add_argument(
-        "--higher-is-better",
-        nargs="?",
-        const="",
-        metavar="Q",
-        help="metrics for which higher is better; without names, all that lm does not know (default: lower)",
-    )
-    parser.add_argument("--margin", type=float, metavar="M", help="equivalence margin of the first metric")
-    parser.add_argument(
-        "--arm-column", default="arm", metavar="C", help="column, parameter or tag that names the arm (default: arm)"
-    )
-    parser.add_argument("--seed-column", default="seed", metavar="C", help="column of the seed (default: seed)")
-    parser.add_argument(
-        "--only", action="append", default=[], metavar="C=TEXT", help="use only runs with this text; may be repeated"
-    )
-    parser.add_argument(
-        "--runs-called", metavar="PATTERN", help="pattern of TensorBoard's folders, such as '{arm}/seed_{seed}'"
-    )
-    pairing = parser.add_mutually_exclusive_group()
-    pairing.add_argument("--paired", action="store_true", help="pair runs by seed, on the seeds that two arms share")
-    pairing.add_argument("--unpaired", action="store_true", help="do not pair runs by seed; no seeds are needed")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="write tables, figures and a page there")
-    add_json(parser)
 
 
 def run(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
@@ -111,7 +73,39 @@ COMMANDS = {
             "lm compare runs.csv --baseline plain --metric loss",
             "lm compare mlruns --baseline plain --metric val/accuracy --higher-is-better --out comparison",
         ),
-        add_options,
         run,
-    )
+        option(
+            "path",
+            "a CSV, parquet or JSON file with one row per run (arm, seed, metrics) or per quantity (cells.csv); "
+            "or MLflow's mlruns or mlflow.db, Optuna's journal or database, TensorBoard's folder",
+            type=Path,
+            metavar="RUNS",
+        ),
+        option("--baseline", "the arm that others are compared with", required=True, metavar="ARM"),
+        option(
+            "--metric", "the metrics to test; several with commas are one family of tests", required=True, metavar="Q"
+        ),
+        option(
+            "--higher-is-better",
+            "metrics for which higher is better; without names, all that lm does not know (default: lower)",
+            nargs="?",
+            const="",
+            metavar="Q",
+        ),
+        option("--margin", "equivalence margin of the first metric", type=float, metavar="M"),
+        option(
+            "--arm-column", "column, parameter or tag that names the arm (default: arm)", default="arm", metavar="C"
+        ),
+        option("--seed-column", "column of the seed (default: seed)", default="seed", metavar="C"),
+        option(
+            "--only", "use only runs with this text; may be repeated", action="append", default=[], metavar="C=TEXT"
+        ),
+        option("--runs-called", "pattern of TensorBoard's folders, such as '{arm}/seed_{seed}'", metavar="PATTERN"),
+        exclusive(
+            flag("--paired", "pair runs by seed, on the seeds that two arms share"),
+            flag("--unpaired", "do not pair runs by seed; no seeds are needed"),
+        ),
+        option("--out", "write tables, figures and a page there", type=Path, metavar="DIR"),
+        JSON,
+    ),
 }

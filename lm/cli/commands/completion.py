@@ -6,7 +6,7 @@ from pathlib import Path
 from shlex import join
 from typing import Any
 
-from lm.cli.options import Command, Parser
+from lm.cli.options import Command, option
 from lm.config.tree import InputError
 
 OR_FILE = {("ablate", "spec"): "experiment", ("sweep", "spec"): "sweep"}
@@ -18,11 +18,6 @@ RUN_ARGUMENTS = ("cell", "left", "right")
 
 FOLDER_METAVARS = ("DIR", "EXPERIMENT")
 """Names in the help of arguments that take a folder."""
-
-
-def add_options(parser: Parser) -> None:
-    """Add the argument of `lm completion`."""
-    parser.add_argument("shell", choices=("bash", "zsh", "fish"), help="the shell that reads the script")
 
 
 def run(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
@@ -98,7 +93,7 @@ COMMANDS = {
     "completion": Command(
         "print a script by which a shell completes commands, options, files and names of what is shipped",
         ("lm completion bash", "lm completion fish"),
-        add_options,
         run,
-    )
+        option("shell", "the shell that reads the script", choices=("bash", "zsh", "fish")),
+    ),
 }

@@ -5,21 +5,12 @@ import json
 from pathlib import Path
 from typing import Any
 
-from lm.cli.options import CONFIG_HELP, Command, Parser, add_json, add_settable, read_settings
+from lm.cli.options import CONFIG, JSON, SET, Command, option, read_settings
 from lm.config.reading import load_config
 from lm.config.tree import InputError, override, require_place
 
 MAX_NUMBER = 100_000
 """Largest width and largest step of the check of coordinates."""
-
-
-def add_count_options(parser: Parser) -> None:
-    """Add the arguments of `lm count`."""
-    parser.add_argument("config", type=Path, help=CONFIG_HELP)
-    parser.add_argument("--context", type=int, metavar="N", help="tokens in a row (default: the data's)")
-    parser.add_argument("--batch", type=int, metavar="B", help="rows in a batch (default: the data's)")
-    add_json(parser)
-    add_settable(parser)
 
 
 def count(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
@@ -41,15 +32,6 @@ def count(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
 
     show_count(costs, Console())
     return 0
-
-
-def add_coordinates_options(parser: Parser) -> None:
-    """Add the arguments of `lm coordinates`."""
-    parser.add_argument("config", type=Path, help=CONFIG_HELP)
-    parser.add_argument("--widths", default="32,64,128,256", metavar="N,...", help="widths of the models")
-    parser.add_argument("--steps", default="1,3,10", metavar="N,...", help="steps after which activations are measured")
-    parser.add_argument("--out", type=Path, metavar="FILE", help="write FILE.json, and a figure beside it")
-    add_settable(parser)
 
 
 def check_coordinates(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
@@ -101,8 +83,12 @@ COMMANDS = {
     "count": Command(
         "count parameters, FLOPs a token, cache and activation memory of a configuration",
         ("lm count char_tiny", "lm count char_tiny --context 256 model.width=128 --json"),
-        add_count_options,
         count,
+        CONFIG,
+        option("--context", "tokens in a row (default: the data's)", type=int, metavar="N"),
+        option("--batch", "rows in a batch (default: the data's)", type=int, metavar="B"),
+        JSON,
+        SET,
         settable=True,
     ),
     "coordinates": Command(
@@ -111,8 +97,12 @@ COMMANDS = {
             "lm coordinates char_tiny",
             "lm coordinates char_tiny --widths 32,64,128 --steps 1,10 --out check.json model.mlp=SwiGLU",
         ),
-        add_coordinates_options,
         check_coordinates,
+        CONFIG,
+        option("--widths", "widths of the models", default="32,64,128,256", metavar="N,..."),
+        option("--steps", "steps after which activations are measured", default="1,3,10", metavar="N,..."),
+        option("--out", "write FILE.json, and a figure beside it", type=Path, metavar="FILE"),
+        SET,
         settable=True,
     ),
 }

@@ -5,14 +5,7 @@ import json
 import sys
 from typing import Any
 
-from lm.cli.options import Command, Parser, add_json, add_out
-
-
-def add_options(parser: Parser) -> None:
-    """Add the options of `lm doctor`."""
-    add_out(parser)
-    parser.add_argument("--imports", action="store_true", help="import every package too, which takes seconds")
-    add_json(parser)
+from lm.cli.options import JSON, Command, flag, out_option
 
 
 def run(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
@@ -30,7 +23,9 @@ COMMANDS = {
     "doctor": Command(
         "report what is installed, which devices there are, and what an experiment would choose and why",
         ("lm doctor", "lm doctor --imports --json"),
-        add_options,
         run,
-    )
+        out_option(),
+        flag("--imports", "import every package too, which takes seconds"),
+        JSON,
+    ),
 }

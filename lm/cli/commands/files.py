@@ -7,13 +7,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from lm.cli.options import Command, Parser, add_out
+from lm.cli.options import Command, flag, option, out_option
 from lm.config.tree import InputError, require_place
-
-
-def add_init_options(parser: Parser) -> None:
-    """Add the argument of `lm init`."""
-    parser.add_argument("folder", type=Path, metavar="DIR", help="folder of the project; created if it does not exist")
 
 
 def init(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
@@ -26,14 +21,6 @@ def init(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     return 0
 
 
-def add_cp_options(parser: Parser) -> None:
-    """Add the arguments of `lm cp`."""
-    parser.add_argument("name", help="name of the experiment, such as quickstart")
-    parser.add_argument(
-        "folder", nargs="?", type=Path, default=Path(), metavar="DIR", help="target folder (default: .)"
-    )
-
-
 def cp(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     """Copy a shipped experiment, sweep or configuration with its base."""
     from lm.ablation.project import copies, put
@@ -41,16 +28,6 @@ def cp(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     written = put(copies(options.name), options.folder, "DIR")
     print(f"written: {', '.join(map(str, written)) or 'nothing, all files exist already'}", file=sys.stderr)
     return 0
-
-
-def add_data_options(parser: Parser) -> None:
-    """Add the arguments of `lm data`."""
-    parser.add_argument("name", nargs="?", help="name of a text, such as tinyshakespeare (default: list them)")
-    parser.add_argument("--to", type=Path, metavar="DIR", help="folder that gets a folder of that name (default: data)")
-    parser.add_argument(
-        "--from", type=Path, dest="source", metavar="DIR", help="take the files from this folder; download nothing"
-    )
-    parser.add_argument("--any", action="store_true", help="with --from: accept files with other checksums")
 
 
 def data(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
@@ -73,19 +50,6 @@ def data(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     return 0
 
 
-def add_pack_options(parser: Parser) -> None:
-    """Add the arguments of `lm pack`."""
-    parser.add_argument(
-        "folder", type=Path, help="the folder of an experiment, a search or a ladder, such as results/quickstart"
-    )
-    parser.add_argument("--out", type=Path, metavar="FILE", help="the pack (default: FOLDER.lmpack)")
-    parser.add_argument(
-        "--thin",
-        action="store_true",
-        help="shorten learning curves to loss, gradient norm and validations: a tenth of the size",
-    )
-
-
 def pack(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     """Write an experiment, a search or a ladder as one file."""
     if options.out is not None:
@@ -96,12 +60,6 @@ def pack(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     contents = f"{len(archive.cells)} of {expected} cells, {len(archive.members.get('curves', ()))} curves"
     print(f"packed: {archive.path}: {contents}, {os.path.getsize(archive.path):,} bytes", file=sys.stderr)
     return 0
-
-
-def add_unpack_options(parser: Parser) -> None:
-    """Add the arguments of `lm unpack`."""
-    parser.add_argument("file", type=Path, help="a pack that `lm pack` wrote, such as results/quickstart.lmpack")
-    add_out(parser, "folder of cells")
 
 
 def unpack(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
@@ -123,31 +81,38 @@ COMMANDS = {
     "init": Command(
         "write a small project: an experiment that runs at once, a base, a component of your own",
         ("lm init demo", "lm init ."),
-        add_init_options,
         init,
+        option("folder", "folder of the project; created if it does not exist", type=Path, metavar="DIR"),
     ),
     "cp": Command(
         "copy a shipped experiment, sweep or configuration with its base",
         ("lm cp quickstart", "lm cp learning_rate mine"),
-        add_cp_options,
         cp,
+        option("name", "name of the experiment, such as quickstart"),
+        option("folder", "target folder (default: .)", nargs="?", type=Path, default=Path(), metavar="DIR"),
     ),
     "data": Command(
         "download public texts that experiments use, or list them",
         ("lm data", "lm data tinyshakespeare --to data"),
-        add_data_options,
         data,
+        option("name", "name of a text, such as tinyshakespeare (default: list them)", nargs="?"),
+        option("--to", "folder that gets a folder of that name (default: data)", type=Path, metavar="DIR"),
+        option("--from", "take the files from this folder; download nothing", type=Path, dest="source", metavar="DIR"),
+        flag("--any", "with --from: accept files with other checksums"),
     ),
     "pack": Command(
         "write an experiment, a search or a ladder as one file, without weights",
         ("lm pack results/quickstart", "lm pack results/quickstart --thin --out quickstart.lmpack"),
-        add_pack_options,
         pack,
+        option("folder", "the folder of an experiment, a search or a ladder, such as results/quickstart", type=Path),
+        option("--out", "the pack (default: FOLDER.lmpack)", type=Path, metavar="FILE"),
+        flag("--thin", "shorten learning curves to loss, gradient norm and validations: a tenth of the size"),
     ),
     "unpack": Command(
         "add the cells of a pack to a folder of results",
         ("lm unpack quickstart.lmpack", "lm unpack quickstart.lmpack --out results"),
-        add_unpack_options,
         unpack,
+        option("file", "a pack that `lm pack` wrote, such as results/quickstart.lmpack", type=Path),
+        out_option("folder of cells"),
     ),
 }

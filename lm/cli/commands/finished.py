@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from lm.cli.options import Command, Parser, add_out, add_settable, read_settings
+from lm.cli.options import SET, Command, flag, option, out_option, read_settings
 from lm.config.plain import shown
 from lm.config.tree import InputError, parse_value
 from lm.execution.signal_handling import INTERRUPTED
@@ -13,23 +13,10 @@ from lm.execution.signal_handling import INTERRUPTED
 SPLITS = ("train", "validation", "test")
 
 
-def _add_run(parser: Parser) -> None:
-    parser.add_argument(
-        "cell", metavar="RUN", help="a finished run: experiment/arm/seed, its folder, or the beginning of its id"
-    )
-    add_out(parser, "folder of cells")
-
-
-def add_evaluate_options(parser: Parser) -> None:
-    """Add the arguments of `lm evaluate`."""
-    parser.usage = "lm evaluate RUN [--split SPLIT] [--lengths 64,128] [--data.corpus CORPUS ...]"
-    _add_run(parser)
-    parser.add_argument("--split", choices=SPLITS, help="split to evaluate on (default: test)")
-    parser.add_argument("--lengths", metavar="N,M", help="also evaluate at contexts of these numbers of tokens: 64,128")
-    parser.add_argument(
-        "--tokens", type=int, metavar="N", help="most tokens to evaluate on (default: the run's, or 65536)"
-    )
-    add_settable(parser)
+RUN = (
+    option("cell", "a finished run: experiment/arm/seed, its folder, or the beginning of its id", metavar="RUN"),
+    out_option("folder of cells"),
+)
 
 
 def evaluate(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
@@ -55,23 +42,6 @@ def evaluate(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     return 0
 
 
-def add_generate_options(parser: Parser) -> None:
-    """Add the arguments of `lm generate`."""
-    _add_run(parser)
-    parser.add_argument("--prompt", required=True, metavar="TEXT", help="text to continue")
-    parser.add_argument(
-        "--tokens", type=int, metavar="N", help="most tokens to generate (default: 200, or the model's longest context)"
-    )
-    parser.add_argument("--temperature", type=float, metavar="T", help="divisor of the logits (default: 1)")
-    parser.add_argument("--top-k", type=int, metavar="K", help="sample from the K most likely tokens only")
-    parser.add_argument(
-        "--top-p", type=float, metavar="P", help="sample from the most likely with P of the probability"
-    )
-    parser.add_argument("--greedy", action="store_true", help="always take the most likely token")
-    parser.add_argument("--seed", metavar="S", help="random seed: the same seed gives the same text (default: 0)")
-    parser.add_argument("--cache", choices=("full", "int8", "none"), default="full", help="cache of keys and values")
-
-
 def generate(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     """Continue a text with a finished run."""
     from lm.inference.finished import find
@@ -88,15 +58,6 @@ def generate(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     return 0
 
 
-def add_translate_options(parser: Parser) -> None:
-    """Add the arguments of `lm translate`."""
-    _add_run(parser)
-    parser.add_argument("--split", choices=SPLITS, default="test", help="split to translate (default: test)")
-    parser.add_argument("--beam", type=int, default=4, help="size of the beam; 1 is greedy (default: 4)")
-    parser.add_argument("--alpha", type=float, default=0.6, help="exponent of the length penalty (default: 0.6)")
-    parser.add_argument("--input", type=Path, help="translate the lines of this file instead of a split")
-
-
 def translate(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     """Translate a split or a file with a finished run."""
     from lm.inference.finished import find
@@ -111,9 +72,14 @@ COMMANDS = {
     "evaluate": Command(
         "evaluate a finished run again",
         ("lm evaluate quickstart/swiglu/0 --lengths 64,256", "lm evaluate 00f2b14b --split validation --out results"),
-        add_evaluate_options,
         evaluate,
+        *RUN,
+        option("--split", "split to evaluate on (default: test)", choices=SPLITS),
+        option("--lengths", "also evaluate at contexts of these numbers of tokens: 64,128", metavar="N,M"),
+        option("--tokens", "most tokens to evaluate on (default: the run's, or 65536)", type=int, metavar="N"),
+        SET,
         settable=True,
+        usage="lm evaluate RUN [--split SPLIT] [--lengths 64,128] [--data.corpus CORPUS ...]",
     ),
     "generate": Command(
         "continue a text with a finished run",
@@ -121,13 +87,27 @@ COMMANDS = {
             'lm generate quickstart/swiglu/0 --prompt "def "',
             'lm generate 00f2b14b --prompt "def " --tokens 50 --top-p 0.9 --seed 1',
         ),
-        add_generate_options,
         generate,
+        *RUN,
+        option("--prompt", "text to continue", required=True, metavar="TEXT"),
+        option(
+            "--tokens", "most tokens to generate (default: 200, or the model's longest context)", type=int, metavar="N"
+        ),
+        option("--temperature", "divisor of the logits (default: 1)", type=float, metavar="T"),
+        option("--top-k", "sample from the K most likely tokens only", type=int, metavar="K"),
+        option("--top-p", "sample from the most likely with P of the probability", type=float, metavar="P"),
+        flag("--greedy", "always take the most likely token"),
+        option("--seed", "random seed: the same seed gives the same text (default: 0)", metavar="S"),
+        option("--cache", "cache of keys and values", choices=("full", "int8", "none"), default="full"),
     ),
     "translate": Command(
         "translate with a finished run of an EncoderDecoder, and print BLEU",
         ("lm translate translation/post_norm/0 --beam 4", "lm translate 00f2b14b --input sentences.txt"),
-        add_translate_options,
         translate,
+        *RUN,
+        option("--split", "split to translate (default: test)", choices=SPLITS, default="test"),
+        option("--beam", "size of the beam; 1 is greedy (default: 4)", type=int, default=4),
+        option("--alpha", "exponent of the length penalty (default: 0.6)", type=float, default=0.6),
+        option("--input", "translate the lines of this file instead of a split", type=Path),
     ),
 }

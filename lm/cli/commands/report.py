@@ -7,35 +7,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from lm.cli.options import Command, Parser, resolve_experiment_folder
+from lm.cli.options import Command, flag, option, resolve_experiment_folder
 from lm.config.tree import InputError, require_place
-
-
-def add_options(parser: Parser) -> None:
-    """Add the arguments of `lm report`."""
-    parser.add_argument(
-        "folders",
-        type=Path,
-        nargs="+",
-        metavar="folder",
-        help="an experiment's name, its folder such as results/quickstart, or its pack; several share one report",
-    )
-    parser.add_argument(
-        "--out", type=Path, metavar="DIR", help="folder of the report (default: the experiment's, or beside its pack)"
-    )
-    parser.add_argument(
-        "--format",
-        metavar="F",
-        help="md (with the usual figures), html, latex, csv, parquet, pdf, svg; several with commas",
-    )
-    parser.add_argument(
-        "--figures", choices=("usual", "all"), default="usual", help="four figures, or every one that has data"
-    )
-    parser.add_argument("--columns", metavar="Q", help="the quantities of the table, such as nll,ece")
-    parser.add_argument("--all", action="store_true", help="print every table and note, not the first table alone")
-    parser.add_argument(
-        "--check", action="store_true", help="write nothing, and name the files that differ from a rebuilt report"
-    )
 
 
 def run(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
@@ -108,7 +81,25 @@ COMMANDS = {
     "report": Command(
         "rebuild tables and figures from the records",
         ("lm report quickstart", "lm report quickstart.lmpack --out report"),
-        add_options,
         run,
-    )
+        option(
+            "folders",
+            "an experiment's name, its folder such as results/quickstart, or its pack; several share one report",
+            type=Path,
+            nargs="+",
+            metavar="folder",
+        ),
+        option(
+            "--out", "folder of the report (default: the experiment's, or beside its pack)", type=Path, metavar="DIR"
+        ),
+        option(
+            "--format",
+            "md (with the usual figures), html, latex, csv, parquet, pdf, svg; several with commas",
+            metavar="F",
+        ),
+        option("--figures", "four figures, or every one that has data", choices=("usual", "all"), default="usual"),
+        option("--columns", "the quantities of the table, such as nll,ece", metavar="Q"),
+        flag("--all", "print every table and note, not the first table alone"),
+        flag("--check", "write nothing, and name the files that differ from a rebuilt report"),
+    ),
 }

@@ -4,28 +4,9 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from lm.cli.options import Command, Parser, add_out
+from lm.cli.options import Command, option, out_option
 from lm.config.plain import shown
 from lm.config.tree import InputError, nearest
-
-
-def add_options(parser: Parser) -> None:
-    """Add the arguments of `lm trace`."""
-    parser.usage = "lm trace EXPERIMENT ARM [METRIC], or lm trace RUN [METRIC]"
-    parser.add_argument(
-        "folder",
-        type=Path,
-        metavar="EXPERIMENT",
-        help="an experiment's name, its folder such as results/quickstart, or its pack; or a run, such as "
-        "quickstart/swiglu/0 or the beginning of its id",
-    )
-    parser.add_argument("arm", nargs="?", help="one of its arms, of a ladder RUNG.ARM; left out after a run")
-    parser.add_argument(
-        "metric",
-        nargs="?",
-        help="a quantity such as nll, or a path into the records such as initial/entropy (default: the headline)",
-    )
-    add_out(parser)
 
 
 def run(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
@@ -94,7 +75,21 @@ COMMANDS = {
     "trace": Command(
         "print the cells behind a number of a table, and the commands that made them",
         ("lm trace quickstart swiglu nll", "lm trace quickstart/swiglu/0"),
-        add_options,
         run,
-    )
+        option(
+            "folder",
+            "an experiment's name, its folder such as results/quickstart, or its pack; or a run, such as "
+            "quickstart/swiglu/0 or the beginning of its id",
+            type=Path,
+            metavar="EXPERIMENT",
+        ),
+        option("arm", "one of its arms, of a ladder RUNG.ARM; left out after a run", nargs="?"),
+        option(
+            "metric",
+            "a quantity such as nll, or a path into the records such as initial/entropy (default: the headline)",
+            nargs="?",
+        ),
+        out_option(),
+        usage="lm trace EXPERIMENT ARM [METRIC], or lm trace RUN [METRIC]",
+    ),
 }

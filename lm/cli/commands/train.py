@@ -6,16 +6,16 @@ from pathlib import Path
 from typing import Any
 
 from lm.cli.options import (
-    CONFIG_HELP,
+    CONFIG,
+    EXECUTOR,
+    LOGGERS,
+    TRAIN,
+    TRAIN_CELLS,
     Command,
-    Parser,
-    add_executor,
-    add_loggers,
-    add_output,
-    add_settable,
-    add_workers,
     check_output,
     execution_of,
+    flag,
+    option,
     parse_loggers,
     read_settings,
 )
@@ -26,15 +26,6 @@ from lm.config.tree import InputError, override, parse_value
 def _refuse_seeds(settings: dict[str, Any], remedy: str) -> None:
     if seeds := {"seed", "seeds"} & settings.keys():
         raise InputError(f"{min(seeds)}: {remedy}")
-
-
-def add_fit_options(parser: Parser) -> None:
-    """Add the arguments of `lm fit`."""
-    parser.usage = "lm fit CONFIG [--out DIR] [--optim.lr 3e-4 ...]"
-    parser.add_argument("config", type=Path, help=CONFIG_HELP)
-    add_output(parser)
-    add_settable(parser)
-    add_loggers(parser)
 
 
 def fit(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
@@ -55,25 +46,6 @@ def fit(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     if options.debug and (trace := store.record(cell).get("traceback")):
         print(trace, end="", file=sys.stderr)
     return 0 if show_run(store, cell, Console()) == "ok" else 1
-
-
-def add_ablate_options(parser: Parser) -> None:
-    """Add the arguments of `lm ablate`."""
-    parser.add_argument("spec", type=Path, help="a YAML file, or the name of a shipped one such as quickstart")
-    add_output(parser)
-    add_settable(parser)
-    parser.add_argument(
-        "--seeds", help="seeds that replace the file's: a number (6 for 0 to 5), a list (0,1,2 or 6,) or a range (0-5)"
-    )
-    add_workers(parser)
-    add_executor(parser)
-    add_loggers(parser)
-    parser.add_argument("--plan", action="store_true", help="show what would be trained and about how long it takes")
-    parser.add_argument("--retry-failed", action="store_true", help="train failed cells again")
-    parser.add_argument(
-        "--underpowered", action="store_true", help="go on with too few seeds for any difference to be significant"
-    )
-    parser.add_argument("--tier", default="", metavar="T", help="run the experiment at another of its sizes, such as G")
 
 
 def ablate(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
@@ -109,18 +81,6 @@ def ablate(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     return run_experiment(experiment, run_options, options.plan)
 
 
-def add_sweep_options(parser: Parser) -> None:
-    """Add the arguments of `lm sweep`."""
-    parser.add_argument("spec", type=Path, help="a YAML file, or the name of a shipped one such as learning_rate")
-    add_output(parser)
-    add_settable(parser)
-    parser.add_argument("--trials", type=int, metavar="N", help="number of trials (default: the file's)")
-    add_workers(parser)
-    add_executor(parser)
-    add_loggers(parser)
-    parser.add_argument("--plan", action="store_true", help="show what would be searched and about how long it takes")
-
-
 def sweep(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     """Run a search, or go on with one."""
     from lm.execution.factory import usable
@@ -136,27 +96,6 @@ def sweep(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     from lm.search.sweep import sweep as run_sweep
 
     return run_sweep(spec, options.out, options.workers, execution_of(options, loggers), options.plan, executor)
-
-
-def add_reproduce_options(parser: Parser) -> None:
-    """Add the arguments of `lm reproduce`."""
-    parser.add_argument("names", nargs="*", metavar="NAME", help="experiments, such as glu (default: all)")
-    parser.add_argument(
-        "--tier", choices=("C", "G", "L"), default="C", help="C: claims on a CPU, G: on a GPU, L: ladders (default: C)"
-    )
-    parser.add_argument(
-        "--experiments",
-        type=Path,
-        default=Path("experiments"),
-        help="folder of experiment files (default: experiments, or the shipped ones)",
-    )
-    add_output(parser)
-    add_settable(parser)
-    parser.add_argument(
-        "--first-seeds", type=int, metavar="N", help="only the first N seeds of each experiment (default: all)"
-    )
-    add_workers(parser)
-    parser.add_argument("--plan", action="store_true", help="show what would be trained and about how long it takes")
 
 
 def reproduce(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
@@ -197,29 +136,62 @@ COMMANDS = {
             "lm fit char_tiny trainer.max_steps=100",
             "lm fit mine.yaml --optim.lr 3e-4 --model.position Alibi --out results",
         ),
-        add_fit_options,
         fit,
+        CONFIG,
+        *TRAIN,
+        LOGGERS,
         settable=True,
+        usage="lm fit CONFIG [--out DIR] [--optim.lr 3e-4 ...]",
     ),
     "ablate": Command(
         "train every arm of an experiment with every seed, and report",
         ("lm ablate quickstart --plan", "lm ablate experiments/glu.yaml --seeds 0-5 --workers 2 optim.lr=3e-3"),
-        add_ablate_options,
         ablate,
+        option("spec", "a YAML file, or the name of a shipped one such as quickstart", type=Path),
+        *TRAIN,
+        option(
+            "--seeds", "seeds that replace the file's: a number (6 for 0 to 5), a list (0,1,2 or 6,) or a range (0-5)"
+        ),
+        *TRAIN_CELLS,
+        EXECUTOR,
+        LOGGERS,
+        flag("--plan", "show what would be trained and about how long it takes"),
+        flag("--retry-failed", "train failed cells again"),
+        flag("--underpowered", "go on with too few seeds for any difference to be significant"),
+        option("--tier", "run the experiment at another of its sizes, such as G", default="", metavar="T"),
         settable=True,
     ),
     "sweep": Command(
         "search for the best values of settings, and report",
         ("lm sweep learning_rate --plan", "lm sweep sweeps/learning_rate.yaml --trials 8 --workers 2"),
-        add_sweep_options,
         sweep,
+        option("spec", "a YAML file, or the name of a shipped one such as learning_rate", type=Path),
+        *TRAIN,
+        option("--trials", "number of trials (default: the file's)", type=int, metavar="N"),
+        *TRAIN_CELLS,
+        EXECUTOR,
+        LOGGERS,
+        flag("--plan", "show what would be searched and about how long it takes"),
         settable=True,
     ),
     "reproduce": Command(
         "run the experiments that have claims, or all ladders, and print one table of all",
         ("lm reproduce glu --workers 2", "lm reproduce --first-seeds 6 --plan"),
-        add_reproduce_options,
         reproduce,
+        option("names", "experiments, such as glu (default: all)", nargs="*", metavar="NAME"),
+        option(
+            "--tier", "C: claims on a CPU, G: on a GPU, L: ladders (default: C)", choices=("C", "G", "L"), default="C"
+        ),
+        option(
+            "--experiments",
+            "folder of experiment files (default: experiments, or the shipped ones)",
+            type=Path,
+            default=Path("experiments"),
+        ),
+        *TRAIN,
+        option("--first-seeds", "only the first N seeds of each experiment (default: all)", type=int, metavar="N"),
+        *TRAIN_CELLS,
+        flag("--plan", "show what would be trained and about how long it takes"),
         settable=True,
     ),
 }
