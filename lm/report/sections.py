@@ -12,7 +12,7 @@ from lm.analysis.pace import UNITS, StepsToBaselineLoss, mean_share
 from lm.analysis.results import Records, value
 from lm.analysis.verdict_text import format_seeds
 from lm.report.render import Section
-from lm.report.tables import heading, number, signed
+from lm.report.tables import LEAD, heading, number, signed
 from lm.stats.tests import t_interval
 from lm.store.metrics import describe
 from lm.store.record import Record
@@ -32,10 +32,6 @@ def all_sections(results: Records, paces: Sequence[StepsToBaselineLoss]) -> list
 
 
 # steps to the baseline's loss ----------------------------------------------------------------------------------------
-
-
-LEAD = "ahead or behind"
-"""Heading of the sign of the difference over training."""
 
 
 def pace_section(results: Records, paces: Sequence[StepsToBaselineLoss]) -> Section:

@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 
 from lm.analysis.compare import LOST
+from lm.analysis.lead import leads
 from lm.analysis.pace import StepsToBaselineLoss, mean_share
 from lm.analysis.results import HEADLINE, Records
 from lm.analysis.verdict_text import display_verdict
@@ -18,7 +19,8 @@ from lm.store.metrics import SUMMARY_METRICS, describe
 
 DIFFERENCE = "difference [95 % CI]"
 PACE = "steps vs baseline"
-"""Headings of the difference to the baseline, and of the share of its steps that an arm needs for its final loss."""
+LEAD = "ahead or behind"
+"""Headings: the difference to the baseline, the share of its steps to its final loss, and the lead over training."""
 
 EXPLORATORY_Q = re.compile(r" \(exploratory, q=[.\d]+\)$")
 
@@ -172,16 +174,18 @@ def main_table(results: Records, table: pd.DataFrame, short: bool = False) -> Se
 
 
 def more_metrics(results: Records, table: pd.DataFrame, paces: Sequence[StepsToBaselineLoss] = ()) -> Section:
-    """Build the second table: health, steps to the baseline's loss and the means of other quantities, a row an arm."""
-    by_arm, measured = {pace.arm: pace for pace in paces}, set(table[table.n > 0].metric)
+    """Build the second table: health, pace and lead over training, and the means of other quantities, a row an arm."""
+    by_arm, lead_by_arm = {pace.arm: pace for pace in paces}, {lead.arm: lead.words() for lead in leads(results)}
+    measured = set(table[table.n > 0].metric)
     others = [name for name in (HEADLINE, *SUMMARY_METRICS) if name != results.headline and name in measured]
     rows = []
     for row in ranked(table[table.metric == results.headline].itertuples(), results.headline):
-        of_arm = {r.metric: r for r in table[table.arm == row.arm].itertuples()}
-        pace = "1" if row.verdict == "baseline" else format_steps_ratio(by_arm.get(str(row.arm)))
-        means = [_mean(of_arm, name) for name in others]
-        rows.append([str(row.arm), str(row.health), *([pace] if paces else []), *means])
-    return Section("More metrics", ["arm", "health", *([PACE] if paces else []), *map(heading, others)], rows)
+        arm, of_arm = str(row.arm), {r.metric: r for r in table[table.arm == row.arm].itertuples()}
+        pace = [] if not paces else ["1" if row.verdict == "baseline" else format_steps_ratio(by_arm.get(arm))]
+        lead = [lead_by_arm.get(arm, "-")] if lead_by_arm else []
+        rows.append([arm, str(row.health), *pace, *lead, *(_mean(of_arm, name) for name in others)])
+    columns = ["arm", "health", *([PACE] if paces else []), *([LEAD] if lead_by_arm else []), *map(heading, others)]
+    return Section("More metrics", columns, rows)
 
 
 def verdict_without_problems(results: Records, row: Any) -> str:

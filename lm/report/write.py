@@ -118,7 +118,7 @@ def markdown(
         lines += markdown_section(more_metrics(results, table, paces))
     if len(results.arms) > 1:
         lines += ["## Arms", "", *markdown_list([*changes(results), *axes(results)])]
-    for section in (*all_sections(results, paces), *more):
+    for section in (*all_sections(results, ()), *more):  # More metrics has the steps in a word
         lines += markdown_section(section)
     if figures:
         lines += ["## Figures", "", *(f"![{name.replace('_', ' ')}]({name}.png)" for name in figures)]

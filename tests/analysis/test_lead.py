@@ -15,7 +15,8 @@ from lm.analysis.claims import by_seed, read_claim
 from lm.analysis.lead import Lead, differences_by_step, last_stretch, leads
 from lm.analysis.pace import steps_to_baseline_loss
 from lm.analysis.results import load
-from lm.report.sections import LEAD, all_sections
+from lm.report.sections import all_sections
+from lm.report.tables import LEAD
 from lm.stats.bands import simultaneous_band
 from lm.store.files import write_atomic
 
