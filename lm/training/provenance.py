@@ -13,8 +13,6 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from lm import __version__
 from lm.config.fingerprint import code_of, project_folder, source_files
 from lm.config.imported import import_object
@@ -40,6 +38,8 @@ def device_name() -> str:
 
     Libraries choose other kernels for other vendors and vector instructions, which changes the numbers of a long run.
     """
+    import torch  # takes seconds, and who plans finished cells needs none
+
     if torch.cuda.is_available():
         return torch.cuda.get_device_name()
     vendor = ""
@@ -52,6 +52,8 @@ def device_name() -> str:
 
 def peak_memory() -> float:
     """Return the peak memory in MiB of the accelerator, or else of this process."""
+    import torch
+
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         return torch.cuda.max_memory_allocated() / 2**20
     kilobytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -107,6 +109,8 @@ def keep_code(config: Tree, work: Path) -> dict[str, Any]:
 
 def provenance() -> dict[str, Any]:
     """Return code, package versions, host, device, threads, and the variables of ENVIRONMENT that are set."""
+    import torch
+
     return {
         "lm": __version__,
         "git": git_state(),
