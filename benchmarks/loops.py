@@ -10,7 +10,7 @@ from torch import nn
 from benchmarks.peers import Contender, Loss, loss_of_logits
 from benchmarks.sizes import Size
 from lm.store.store import Store
-from lm.training.cell import Cell
+from lm.training.identified import Cell
 from lm.training.optim import decay_groups
 from lm.training.process import Execution
 from lm.training.train import train

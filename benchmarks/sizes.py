@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lm.config.tree import Tree, override
-from lm.training.cell import Cell, check
+from lm.training.cell import check
+from lm.training.identified import Cell
 
 BASE: Tree = {
     "data": {

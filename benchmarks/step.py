@@ -17,7 +17,7 @@ from benchmarks.sizes import Size, named, sizes
 from lm.inference.autotune import threads_of
 from lm.metrics.cost import matmul_peak, utilisation
 from lm.model.flops import flops_per_token
-from lm.training.cell import Cell
+from lm.training.identified import Cell
 
 BASELINE = "ours, bare loop, fp32"
 PRECISIONS = ("fp32", "bf16")

@@ -19,7 +19,7 @@ from lm.search.study import open_study
 from lm.search.trials import Search, Searches
 from lm.store.record import Record
 from lm.store.store import Store
-from lm.training.cell import Cell
+from lm.training.identified import Cell
 
 SETTINGS = {"max_steps": 40, "val_check_interval": 10, "limit_val_batches": 2, "accumulate_grad_batches": 1}
 LINE: dict[str, Any] = {"x": {"low": -4.0, "high": 4.0}, "y": {"low": -4.0, "high": 4.0}}

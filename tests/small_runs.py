@@ -8,7 +8,8 @@ from helpers import RUN
 from lm.config.tree import Tree, override
 from lm.store.record import Record
 from lm.store.store import Store
-from lm.training.cell import Cell, check
+from lm.training.cell import check
+from lm.training.identified import Cell
 from lm.training.process import Execution
 from lm.training.recorder import Report
 from lm.training.train import train

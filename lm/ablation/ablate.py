@@ -5,6 +5,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
@@ -22,26 +23,25 @@ from lm.ablation.plan import (
 from lm.analysis.results import Records, load, paired
 from lm.config.tree import InputError, override
 from lm.execution.estimate import Stopwatch, advice, seconds_per_cell, wall_seconds
-from lm.execution.factory import capacity, make_executor, threads
+from lm.execution.factory import LOCAL, capacity, make_executor, threads
 from lm.execution.machine import default_workers
 from lm.execution.progress import Display
 from lm.execution.scheduler import Planned, train_cells
 from lm.execution.sharing import choose_num_workers
-from lm.inference.autotune import auto_settings_requested
-from lm.inference.remeasure import measure_lengths
 from lm.report.render import print_table
 from lm.report.run import describe_autotune
 from lm.report.status import duration
 from lm.report.write import pointer, write_report
-from lm.search.sweep import SearchJob, best_changes, check_search, run_searches
 from lm.stats.sequential import sequential
 from lm.stats.tests import ALPHA
 from lm.store.files import read_json, to_json, write_atomic
 from lm.store.formats import TUNED
 from lm.store.store import Store
-from lm.training.cell import sizes
-from lm.training.evaluate import missing as lacks_lengths
+from lm.training.identified import auto_settings_requested
 from lm.training.process import Execution
+
+if TYPE_CHECKING:
+    from lm.search.sweep import SearchJob
 
 TUNING_FOLDER = "tune"
 MAX_TRIALS = 10_000
@@ -71,6 +71,8 @@ def ablate(experiment: Experiment, options: RunOptions, plan_only: bool = False)
     if (tuning := experiment.tuning) is not None:
         if tuning.trials > MAX_TRIALS:
             raise InputError(f"tune.trials: expected at most {MAX_TRIALS}, found {tuning.trials}")
+        from lm.search.sweep import check_search  # takes seconds
+
         for job in _searches(experiment, options.out):
             check_search(job.spec, job.folder)
     if auto_settings_requested(experiment.tree) and not (plan_only or options.underpowered):
@@ -198,6 +200,8 @@ def train_missing(plan: Plan, store: Store, options: RunOptions, manifest: Path)
 
 def _num_workers(missing: list[Planned], options: RunOptions, measure: bool = True) -> int:
     """Return the number of cells to train at a time."""
+    if not missing and options.executor == LOCAL:  # asks no executor, whose import takes seconds
+        return options.workers or 1
     fixed = options.workers or capacity(options.executor, len(missing))
     return fixed or choose_num_workers(missing, options.out, measure)
 
@@ -213,7 +217,12 @@ def measure_missing_lengths(plan: Plan, store: Store) -> None:
     for planned in plan.distinct:
         cell = planned.cell
         lengths = (cell.config.get("evaluate") or {}).get("lengths")
-        if not lengths or not store.finished(cell.id) or not lacks_lengths(store.record(cell.id), cell.config):
+        if not lengths or not store.finished(cell.id):
+            continue
+        from lm.inference.remeasure import measure_lengths  # takes seconds
+        from lm.training.evaluate import missing as lacks_lengths
+
+        if not lacks_lengths(store.record(cell.id), cell.config):
             continue
         try:
             print(f"{planned.name}: measuring {lengths} tokens of context", file=sys.stderr)
@@ -225,8 +234,10 @@ def measure_missing_lengths(plan: Plan, store: Store) -> None:
 # tuning --------------------------------------------------------------------------------------------------------------
 
 
-def _searches(experiment: Experiment, out: Path) -> list[SearchJob]:
+def _searches(experiment: Experiment, out: Path) -> "list[SearchJob]":
     """Return the search of every arm, with the same budget."""
+    from lm.search.sweep import SearchJob
+
     tuning, folder = experiment.tuning, out / experiment.name / TUNING_FOLDER
     assert tuning is not None
     jobs = []
@@ -238,6 +249,8 @@ def _searches(experiment: Experiment, out: Path) -> list[SearchJob]:
 
 def tune(experiment: Experiment, store: Store, options: RunOptions) -> int:
     """Run the search of every arm and write `tuned.json` with the winners; return the number of interrupted cells."""
+    from lm.search.sweep import best_changes, run_searches
+
     tuning = experiment.tuning
     assert tuning is not None
     jobs = _searches(experiment, store.out)
@@ -277,7 +290,8 @@ def show_plan(
     warnings: Sequence[str] = (),
 ) -> None:
     """Print the cells, differences and costs of arms, `!` for undeclared ones, and an estimate of the time."""
-    experiment, total, threads_each = plan.experiment, len(plan.distinct), threads(executor, workers)
+    experiment, total = plan.experiment, len(plan.distinct)
+    threads_each = threads(executor, workers) if missing else 0
     missing_ids = {planned.cell.id for planned in missing}
     rows, base = [], _costs(plan, experiment.baseline)
     for arm in experiment.arms:
@@ -336,7 +350,7 @@ def _remarks(experiment: Experiment) -> list[str]:
 def _costs(plan: Plan, arm: str) -> dict[str, float | None]:
     """Return the costs of a run of an arm, by the names under which an experiment declares them."""
     cell = plan.first(arm)
-    size, steps = sizes(cell), cell.config["trainer"]["max_steps"]
+    size, steps = plan.sizes(arm), cell.config["trainer"]["max_steps"]
     return {
         "parameters": size.parameters,
         "flops_per_token": size.flops_per_token,

@@ -15,7 +15,8 @@ from lm.config.keys import Schema, any_of, schema_of
 from lm.config.tree import join
 from lm.search.space import ChoicesNode, Distribution
 from lm.search.spec import OPTIONS, PRUNERS, SAMPLERS, SweepFile, accepted_options
-from lm.training.run import AUTO, UNSOUND, RunConfig, Trainer
+from lm.training.identified import AUTO
+from lm.training.run import UNSOUND, RunConfig, Trainer
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 KINDS = ("experiment", "configuration", "sweep")

@@ -4,24 +4,21 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 
 from lm.config.tree import InputError, override
-from lm.data.batch import Batch
 from lm.execution.machine import PLAIN, REDUCED, SLOWER, in_turn, slower
 from lm.execution.scheduler import Planned
-from lm.inference.autotune import threads_of
-from lm.model.attention import set_attention_impl
 from lm.store.files import read_json, to_json, write_atomic
 from lm.store.formats import SECONDS
 from lm.store.store import Store
 from lm.store.validation import is_number
-from lm.training.adapter import quiet
-from lm.training.cell import Cell, sizes
-from lm.training.optim import tables
-from lm.training.recorder import Recorder
+from lm.training.identified import Cell
+
+if TYPE_CHECKING:
+    from lm.data.batch import Batch
 
 SECONDS_TO_MEASURE = 2.0
 
@@ -49,6 +46,11 @@ class Loop:
     """Bare loop over a cell's training batches on the processor, in its precision, without compiled code."""
 
     def __init__(self, cell: Cell) -> None:
+        from lm.model.attention import set_attention_impl
+        from lm.training.adapter import quiet
+        from lm.training.optim import tables
+        from lm.training.recorder import Recorder
+
         built = cell.open()
         self.data, self.objective = built.data, built.run.optim.objective
         with quiet():
@@ -59,7 +61,7 @@ class Loop:
         self.optimizer, _ = built.run.optim.build(parameters, steps, tables(self.model), rate)
         self.batches = settings["max_steps"] * settings["accumulate_grad_batches"]
 
-    def step(self, batch: Batch) -> float:
+    def step(self, batch: "Batch") -> float:
         """Take a step and return its seconds."""
         start = time.monotonic()
         with self.trainer.precision_plugin.train_step_context():
@@ -73,6 +75,10 @@ class Loop:
 
 def step_seconds(cell: Cell, threads: int) -> tuple[float, float, int]:
     """Return the seconds of a training batch and of an evaluation batch, and the number of the latter."""
+    import torch
+
+    from lm.inference.autotune import threads_of
+
     with threads_of(threads):
         loop = Loop(cell)
         seconds: list[float] = []
@@ -91,6 +97,8 @@ def step_seconds(cell: Cell, threads: int) -> tuple[float, float, int]:
 
 def step_rate(cell: Cell, threads: int, seconds: float, begin: Callable[[], object]) -> float:
     """Return the training batches a second over so many seconds, from when `begin` returns."""
+    from lm.inference.autotune import threads_of
+
     with threads_of(threads):
         loop = Loop(cell)
         batch = next(iter(loop.data.training_batches(0, 1)))
@@ -145,6 +153,8 @@ def judged_seconds(cells: Mapping[str, Cell], threads: int) -> dict[str, float]:
     """Time the cells of some arms, from the cheapest to the dearest, and interpolate the others."""
     if not cells:  # each arm has finished ones
         return {}
+    from lm.training.cell import sizes
+
     work = {}  # approximate operations of training: six per parameter and token without a count of FLOPs
     for arm, cell in cells.items():
         counts, steps = sizes(cell), int(cell.config["trainer"]["max_steps"])
@@ -167,6 +177,8 @@ def wall_seconds(seconds: list[float], workers: int) -> float:
 
 def relative_step_time(cell: Cell, threads: int) -> float | None:
     """Return the time of a training step relative to float32, on this processor; None on an accelerator."""
+    from lm.inference.autotune import threads_of
+
     with threads_of(threads):
         reduced = Loop(cell)
         if reduced.trainer.strategy.root_device.type != "cpu":

@@ -19,7 +19,7 @@ from lm.store.leases import Holder, LeaseMonitor
 from lm.store.locks import LogLine, to_stderr
 from lm.store.record import Record
 from lm.store.store import Store
-from lm.training.cell import Cell
+from lm.training.identified import Cell
 from lm.training.process import Execution
 
 

@@ -20,7 +20,7 @@ from lm.store.files import disk_error
 from lm.store.leases import HeldError, LostError
 from lm.store.record import Record
 from lm.store.store import LOG, STACK, Store
-from lm.training.cell import Cell
+from lm.training.identified import Cell
 from lm.training.process import Execution, on_heartbeat
 from lm.training.train import train
 

@@ -39,7 +39,7 @@ from lm.store.files import disk_error
 from lm.store.leases import LostError
 from lm.store.locks import FIRST_SECONDS, BackoffReporter, LogLine, to_stderr
 from lm.store.store import Store
-from lm.training.cell import Cell
+from lm.training.identified import Cell
 from lm.training.process import Execution
 
 with contextlib.suppress(ImportError):  # `parse_executor` names the package that is missing

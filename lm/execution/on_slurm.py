@@ -30,7 +30,7 @@ from lm.store.files import read_json, to_json, write_atomic
 from lm.store.formats import CELL
 from lm.store.locks import LogLine, to_stderr
 from lm.store.store import Store
-from lm.training.cell import Cell
+from lm.training.identified import Cell
 from lm.training.process import Execution
 
 with contextlib.suppress(ImportError):  # `parse_executor` names the package that is missing

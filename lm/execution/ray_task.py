@@ -29,7 +29,8 @@ from lm.execution.local import RemoteWorker
 from lm.store.files import PARTIAL_CHECKPOINT, write_atomic
 from lm.store.side_files import PROGRESS_FILE as PROGRESS
 from lm.store.store import Store
-from lm.training.cell import Cell, identity
+from lm.training.cell import identity
+from lm.training.identified import Cell
 from lm.training.process import Execution
 
 POLL_SECONDS, ANSWER_SECONDS = 0.5, 0.05  # between two exchanges with the executor; while an answer is due

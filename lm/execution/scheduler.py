@@ -24,7 +24,7 @@ from lm.store import locks
 from lm.store.leases import Holder, LostError
 from lm.store.locks import UNKNOWN_HOLDER, BackoffReporter
 from lm.store.record import Ending
-from lm.training.cell import Cell
+from lm.training.identified import Cell
 from lm.training.process import Execution
 
 LISTEN_SECONDS = 1.0  # longest time between two reports of progress

@@ -18,7 +18,7 @@ from lm.execution.fork_server import start_fork_server
 from lm.execution.machine import accelerators, cores, default_workers
 from lm.execution.scheduler import Planned
 from lm.store.side_files import WAYS_FILE, measure_once, read_cached
-from lm.training.cell import Cell, seedless
+from lm.training.identified import Cell, seedless
 from lm.training.provenance import device_name
 
 WORTH_SECONDS = 600.0  # estimated training time from which the measurement, half a minute, is made

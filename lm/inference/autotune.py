@@ -8,7 +8,7 @@ import contextlib
 import itertools
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -24,12 +24,13 @@ from lm.model.position import Position
 from lm.model.transformer import Model
 from lm.store.side_files import WAYS_FILE, measure_once
 from lm.training.adapter import quiet, to_device
-from lm.training.cell import Cell, check, seedless
+from lm.training.cell import check
+from lm.training.identified import AUTO, Cell, auto_settings_requested, seedless
 from lm.training.module import compile_blocks
 from lm.training.optim import tables
 from lm.training.provenance import device_name
 from lm.training.recorder import Recorder
-from lm.training.run import AUTO, RunConfig
+from lm.training.run import RunConfig
 
 STEPS, SECONDS = 9, 4.0  # steps over which each choice is timed, or fewer where they take longer than so many seconds
 MIN_TRAINING_SECONDS = 10.0  # of training, in all, below which compiled code is not timed: compiling takes longer
@@ -46,12 +47,6 @@ class Decision:
     measured: list[dict[str, Any]]
     device: str  # on which
     threads: int  # of the process
-
-
-def auto_settings_requested(tree: Mapping[str, Any]) -> list[str]:
-    """Return the settings of a configuration that are `auto`."""
-    trainer = tree.get("trainer")
-    return [name for name in AUTO if isinstance(trainer, Mapping) and trainer.get(name) == "auto"]
 
 
 def replace_auto_settings(

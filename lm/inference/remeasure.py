@@ -19,8 +19,8 @@ from lm.inference.finished import FinishedRun
 from lm.store.metrics import describe
 from lm.store.record import Record
 from lm.store.store import Store
-from lm.training.cell import Cell
 from lm.training.evaluate import TrainedCell, add
+from lm.training.identified import Cell
 from lm.training.run import Evaluation, RunConfig
 
 SPLIT = "test"

@@ -20,7 +20,8 @@ from lm.store.leases import Holder
 from lm.store.record import Ending
 from lm.store.redaction import redacted
 from lm.store.store import Store
-from lm.training.cell import Cell, check, with_seed
+from lm.training.cell import check, with_seed
+from lm.training.identified import Cell
 
 OUTCOMES = {TrialState.COMPLETE: "complete", TrialState.PRUNED: "pruned", TrialState.FAIL: "failed"}
 

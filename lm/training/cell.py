@@ -3,7 +3,7 @@
 import copy
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -19,11 +19,13 @@ from lm.data.batch import Data
 from lm.data.tokens import TextStats
 from lm.model.flops import flops_per_token
 from lm.model.parametrization import scales, without_standard
-from lm.model.transformer import Model, build_and_initialize
+from lm.model.transformer import Model
 from lm.training.adapter import quiet
+from lm.training.built import build_data
 from lm.training.callbacks import build_callbacks, resolve_callbacks
+from lm.training.identified import AUTO, Cell, Sizes
 from lm.training.recorder import Recorder
-from lm.training.run import AUTO, EXECUTION, MAY_BE_NONE, SETTINGS, UNSOUND, RunConfig, Trainer
+from lm.training.run import EXECUTION, MAY_BE_NONE, SETTINGS, UNSOUND, RunConfig, Trainer
 from lm.training.schedule import in_steps
 from lm.training.strategies import Processes, check_model, check_sharded, processes
 
@@ -31,33 +33,6 @@ MOST_PARAMETERS = 10**12
 
 # settings of the data that only determine the text, whose fingerprint and tokenizer hash are in the identity
 TEXT = frozenset(("corpus", "tokenizer", "split"))
-
-
-@dataclass(frozen=True)
-class BuiltCell:
-    """The parts of a cell, built, with its prepared text."""
-
-    run: RunConfig
-    data: Data
-    facts: TextStats
-
-    def model(self) -> Model:
-        """Return the model, initialised by the cell's seed."""
-        return build_and_initialize(self.run.model, self.facts.vocabulary, self.data.context, self.run.seed)
-
-
-@dataclass(frozen=True)
-class Cell:
-    """One run, checked and identified."""
-
-    config: Tree  # resolved
-    facts: TextStats
-    id: str  # the hash of all that determines its numbers
-
-    def open(self) -> BuiltCell:
-        """Build the parts of the cell."""
-        run: RunConfig = build(self.config, RunConfig)
-        return BuiltCell(run, _data(run, self.facts), self.facts)
 
 
 IDENTITY = 1  # version of the identity, apart from the formats of files: another one would orphan every cell
@@ -85,11 +60,6 @@ def _identified(config: Tree, facts: TextStats) -> Tree:
     versions = {"code": code_of(content), "behaviour": behaviour_of(content)}
     added = {name: value for name, value in versions.items() if value}
     return {"format": IDENTITY, "config": content, "text": facts.identity(), **added}
-
-
-def seedless(config: Tree) -> Tree:
-    """Return what configurations that differ only in their seeds have in common."""
-    return {key: None if key == "seed" else value for key, value in config.items() if key != "data_seed"}
 
 
 SEED = "\0seed\0"  # placeholder for a seed
@@ -130,14 +100,8 @@ def check(tree: Tree) -> Cell:
     if (share := run.optim.schedule.in_proportion) is not None:  # the steps are hashed, not the share
         options = config["optim"]["schedule"]["init_args"]
         options["warmup"] = in_steps(share, config["trainer"]["max_steps"])
-    text = canonical(config["data"])
-    if text not in _prepared:  # corpora are read once per process, not once per cell
-        unread = _data(run)
-        unread.prepare_data()
-        assert unread.facts is not None
-        _prepared[text] = unread.facts
-    facts = _prepared[text]
-    data = _data(run, facts)
+    facts = _facts(canonical(config["data"]), run)
+    data = build_data(run, facts)
     _check_settings(config["trainer"])
     key = canonical({**config["trainer"], "callbacks": None})
     if key not in _processes_of:
@@ -164,7 +128,7 @@ def checked_unread(tree: Tree) -> Tree:
     run: RunConfig = build(config, RunConfig)
     _check_settings(config["trainer"])
     with blame("model"), torch.device("meta"):
-        _checked_model(run, 256, _data(run).context)  # the vocabulary of bytes, as the text is not read
+        _checked_model(run, 256, build_data(run).context)  # the vocabulary of bytes, as the text is not read
     _try_optim(run, config)
     return config
 
@@ -222,23 +186,14 @@ _prepared: dict[str, TextStats] = {}
 _model_sizes_of: dict[str, tuple[int, float | None]] = {}
 
 
-def _data(run: RunConfig, facts: TextStats | None = None) -> Data:
-    """Return the data of a run, with `facts` of its prepared text ready to be read."""
-    with blame("data"):
-        data = run.data(run.order_seed)
-    if facts is not None:
-        data.facts = facts
-        data.setup("fit")
-    return data
-
-
-@dataclass(frozen=True)
-class Sizes:
-    """Sizes of a cell that follow from its shape."""
-
-    parameters: int  # trainable ones, shared ones counted once
-    flops_per_token: float | None  # of training; None if a part of the model has no known count
-    tokens_per_step: int  # predicted tokens of the first optimiser step
+def _facts(key: str, run: RunConfig) -> TextStats:
+    """Return the prepared text; corpora are read once per process, not once per cell."""
+    if key not in _prepared:
+        data = build_data(run)
+        data.prepare_data()
+        assert data.facts is not None
+        _prepared[key] = data.facts
+    return _prepared[key]
 
 
 def _model_sizes(config: Tree, facts: TextStats, run: RunConfig, data: Data) -> tuple[int, float | None]:

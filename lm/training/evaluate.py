@@ -23,7 +23,7 @@ from lm.model.attention import set_attention_impl
 from lm.model.transformer import load_weights
 from lm.store.record import Outcome, Record
 from lm.training.adapter import quiet, to_device
-from lm.training.cell import Cell
+from lm.training.identified import Cell
 from lm.training.module import CACHED_LOGITS_MAX_BYTES
 from lm.training.process import beat
 from lm.training.recorder import Recorder

@@ -13,8 +13,6 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from lm import __version__
 from lm.config.fingerprint import code_of, project_folder, source_files
 from lm.config.imported import import_object
@@ -37,6 +35,8 @@ PACKAGES = ("torch", "lightning", "torchmetrics", "tokenizers", "numpy")
 
 def device_name() -> str:
     """Return the name of the device that trains; of a processor also what decides on its kernels and rounding."""
+    import torch  # takes seconds, and who plans finished cells needs none
+
     if torch.cuda.is_available():
         return torch.cuda.get_device_name()
     vendor = ""
@@ -49,6 +49,8 @@ def device_name() -> str:
 
 def peak_memory() -> float:
     """Return the peak memory in MiB of the accelerator, or else of this process."""
+    import torch
+
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         return torch.cuda.max_memory_allocated() / 2**20
     kilobytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -99,6 +101,8 @@ def keep_code(config: Tree, work: Path) -> dict[str, Any]:
 
 def provenance() -> dict[str, Any]:
     """Return code, package versions, host, device, threads, and the variables of ENVIRONMENT that are set."""
+    import torch
+
     return {
         "lm": __version__,
         "git": git_state(),

@@ -88,12 +88,6 @@ UNSOUND = {
     "limit_predict_batches": "has no effect: nothing is predicted",
     "benchmark": "would choose kernels by how fast this machine is at the moment",
 }
-# settings that may be `auto` at the start of an experiment, and their choices, the plain one first
-AUTO: dict[str, tuple[Any, ...]] = {
-    "precision": ("32-true", "bf16-mixed"),
-    "attention": ("sdpa", "folded", "plain", "blocked", "flex"),
-    "compile": (False, True),
-}
 
 
 class Evaluation:

@@ -27,8 +27,9 @@ from lm.store.side_files import progress_saver
 from lm.store.store import EARLIER, LOG, STACK, Store
 from lm.training.adapter import quiet, rank, uses_batch_statistics
 from lm.training.callbacks import build_callbacks
-from lm.training.cell import Cell, identity, seedless
+from lm.training.cell import identity
 from lm.training.evaluate import FREQUENT, add, evaluations
+from lm.training.identified import Cell, seedless
 from lm.training.loggers import FOLDER
 from lm.training.module import LanguageModel
 from lm.training.process import Execution as Execution

@@ -19,7 +19,7 @@ from lm.ablation.experiment import load_experiment
 from lm.ablation.plan import make_plan, read_finished, write_manifest
 from lm.analysis.claims import Claim, fingerprint
 from lm.cli import main
-from lm.config.components import resolve
+from lm.config.components import build, resolve
 from lm.config.reading import read_seeds, shipped_files
 from lm.config.tree import InputError, load_yaml, override, parse_value
 from lm.data.tokens import TextStats
@@ -30,7 +30,8 @@ from lm.report.status import duration
 from lm.store.record import GitState, Record, Status
 from lm.store.store import Store
 from lm.training import cell as cells
-from lm.training.cell import Cell, identity, seeded, with_seed
+from lm.training.cell import identity, seeded, with_seed
+from lm.training.identified import Cell
 from lm.training.provenance import source_hash
 from lm.training.run import RunConfig
 from lm.training.schedule import in_steps
@@ -171,6 +172,7 @@ def test_each_arm_is_checked_once_for_all_its_seeds(tmp_path: Path, monkeypatch:
 
     for name in ("build", "dry_run", "Recorder"):  # a recorder is made for each trainer
         monkeypatch.setattr(cells, name, counted(name, getattr(cells, name)))
+    monkeypatch.setattr("lm.training.built.build", counted("build", build))
     for name in ("_model_sizes_of", "_processes_of"):
         monkeypatch.setattr(cells, name, {})
     arms = {**ARMS, "slow": {"optim.lr": 0.5}, "slower": {"optim.lr": 0.25}}

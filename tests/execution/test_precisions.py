@@ -12,7 +12,8 @@ from lm.config.tree import override
 from lm.execution import estimate, machine
 from lm.execution.estimate import advice, relative_step_time
 from lm.execution.machine import ROUNDS, SECONDS, format_ratios, in_turn, measure_products
-from lm.training.cell import Cell, check
+from lm.training.cell import check
+from lm.training.identified import Cell
 
 
 class Clock:

@@ -14,11 +14,12 @@ from lm.ablation.experiment import load_experiment
 from lm.ablation.plan import with_autotuned_settings
 from lm.config.tree import InputError, Tree, override
 from lm.inference import autotune
-from lm.inference.autotune import auto_settings_requested, replace_auto_settings
+from lm.inference.autotune import replace_auto_settings
 from lm.model import attention_impl
 from lm.report.run import describe_autotune
 from lm.store.side_files import WAYS_FILE, measure_once, read_cached
 from lm.training.cell import check
+from lm.training.identified import auto_settings_requested
 
 EVERY: Tree = {f"trainer.{name}": "auto" for name in ("precision", "attention", "compile")}
 

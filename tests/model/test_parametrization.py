@@ -17,7 +17,8 @@ from lm.model.mlp import MLP
 from lm.model.parametrization import MuP, Standard
 from lm.model.shape import Shape
 from lm.model.transformer import Model, build_and_initialize
-from lm.training.cell import Cell, check, identity
+from lm.training.cell import check, identity
+from lm.training.identified import Cell
 from lm.training.optim import tables
 from lm.training.run import RunConfig
 

@@ -12,7 +12,8 @@ from lm.config.fingerprint import code_of
 from lm.config.tree import InputError, Tree, override
 from lm.store.store import Store
 from lm.training.callbacks import REASONS, REFUSED
-from lm.training.cell import Cell, check
+from lm.training.cell import check
+from lm.training.identified import Cell
 from lm.training.process import Execution
 from lm.training.train import train
 

@@ -35,8 +35,9 @@ from lm.model.transformer import build_and_initialize
 from lm.store.metrics import METRICS, describe
 from lm.store.record import Record
 from lm.store.store import Store
-from lm.training.cell import Cell, check
+from lm.training.cell import check
 from lm.training.evaluate import TrainedCell, add, evaluations, finite_perplexity, headline, missing
+from lm.training.identified import Cell
 from lm.training.process import Execution
 from lm.training.run import RunConfig
 from lm.training.train import failure, finish, train, write_work

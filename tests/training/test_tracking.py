@@ -20,7 +20,7 @@ from lm.cli import main
 from lm.config.tree import InputError
 from lm.store.record import Record
 from lm.store.store import LOGGED, Store
-from lm.training.cell import Cell
+from lm.training.identified import Cell
 from lm.training.loggers import KINDS, NEEDS, Logger, parse_loggers
 from lm.training.tracking import Tracker, tracked
 

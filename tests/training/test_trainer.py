@@ -27,7 +27,8 @@ from lm.store.record import Record
 from lm.store.store import Store
 from lm.store.validation import curve_checksum, validate_curve_text
 from lm.training.adapter import InPlace
-from lm.training.cell import Cell, check
+from lm.training.cell import check
+from lm.training.identified import Cell
 from lm.training.module import LanguageModel
 from lm.training.process import Execution
 from lm.training.run import RunConfig

@@ -15,12 +15,12 @@ from lm.config.components import resolve
 from lm.config.tree import InputError, Tree, override
 from lm.execution.estimate import Stopwatch
 from lm.execution.scheduler import Planned
-from lm.inference.autotune import auto_settings_requested
 from lm.store.files import to_json, write_atomic
 from lm.store.formats import LADDER
 from lm.store.record import RateAt, RungOf
 from lm.store.store import Store
 from lm.training.cell import check, sizes
+from lm.training.identified import auto_settings_requested
 from lm.training.run import RunConfig
 
 Changes = dict[str, Any]
