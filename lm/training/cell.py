@@ -130,13 +130,7 @@ def check(tree: Tree) -> Cell:
     if (share := run.optim.schedule.in_proportion) is not None:  # the steps are hashed, not the share
         options = config["optim"]["schedule"]["init_args"]
         options["warmup"] = in_steps(share, config["trainer"]["max_steps"])
-    text = canonical(config["data"])
-    if text not in _prepared:  # corpora are read once per process, not once per cell
-        unread = _data(run)
-        unread.prepare_data()
-        assert unread.facts is not None
-        _prepared[text] = unread.facts
-    facts = _prepared[text]
+    facts = _facts(canonical(config["data"]), run)
     data = _data(run, facts)
     _check_settings(config["trainer"])
     key = canonical({**config["trainer"], "callbacks": None})
@@ -230,6 +224,16 @@ def _data(run: RunConfig, facts: TextStats | None = None) -> Data:
         data.facts = facts
         data.setup("fit")
     return data
+
+
+def _facts(key: str, run: RunConfig) -> TextStats:
+    """Return the prepared text; corpora are read once per process, not once per cell."""
+    if key not in _prepared:
+        data = _data(run)
+        data.prepare_data()
+        assert data.facts is not None
+        _prepared[key] = data.facts
+    return _prepared[key]
 
 
 @dataclass(frozen=True)
