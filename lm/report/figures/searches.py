@@ -9,7 +9,7 @@ import pandas as pd
 
 from lm.report.figures.chart import Axis, Bar, Chart, Forest, Panel, Series, grid_of, label
 from lm.report.figures.picture import RenderedFigures, render_all
-from lm.report.study import Importance, Study
+from lm.report.study import Importance, Study, format_value
 
 ABSENT = -0.15  # height at which a line of the parallel coordinates crosses the axis of a parameter without a value
 USUAL = 3  # number of figures that a report writes as files unless all are requested
@@ -17,13 +17,6 @@ USUAL = 3  # number of figures that a report writes as files unless all are requ
 STATES = ("complete", "pruned", "failed", "open")
 
 SearchFigure = Callable[[Study], Chart | None]
-
-
-def format_value(value: Any) -> str:
-    """Format a value of a parameter or an objective; a dash where there is none."""
-    if value is None or (isinstance(value, float) and math.isnan(value)):
-        return "-"
-    return f"{value:z.5g}" if isinstance(value, float) else str(value)
 
 
 def format_settings(study: Study, row: Any) -> str:
@@ -83,7 +76,9 @@ def slices(study: Study) -> Chart | None:
             x = Axis(name, names=choices, limits=(-0.5, len(choices) - 0.5))
             places = [described["choices"].index(value) for value in complete[name]]
         else:
-            x = Axis(name, log=described["log"], limits=_padded(described))
+            low, high, log = described["low"], described["high"], described["log"]
+            ends = (low - 0.03 * (high - low), high + 0.03 * (high - low))
+            x = Axis(name, log=log, limits=(low * (low / high) ** 0.03, high * (high / low) ** 0.03) if log else ends)
             places = complete[name].astype(float).tolist()
         points = _trials(study, complete, places, quantity)
         panels.append(Panel(x, y, [points], option=f"Over {name}"))
@@ -92,13 +87,6 @@ def slices(study: Study) -> Chart | None:
     rows, columns = grid_of(len(panels), 3)
     size = (3.4 * columns + 0.6, 3.0 * rows + 0.4)
     return Chart("Over each parameter", panels, (), "", size, columns, legend="none", arms=False, log=True, apart=True)
-
-
-def _padded(described: Mapping[str, Any]) -> tuple[float, float]:
-    low, high = described["low"], described["high"]
-    if described["log"]:
-        return low * (low / high) ** 0.03, high * (high / low) ** 0.03
-    return low - 0.03 * (high - low), high + 0.03 * (high - low)
 
 
 def parallel_coordinates(study: Study) -> Chart | None:
@@ -110,10 +98,8 @@ def parallel_coordinates(study: Study) -> Chart | None:
     lines = []
     for _, row in complete.sort_values(quantity, ascending=direction != "lower").iterrows():
         heights = [position(row[name], study.shown_space[name]) for name in names]
-        tips: dict[str, Sequence[Any]] = {
-            "trial": [int(row.number)] * len(names),
-            "settings": [format_settings(study, row)] * len(names),
-        }
+        tips: dict[str, Sequence[Any]] = {"trial": [int(row.number)] * len(names)}
+        tips["settings"] = [format_settings(study, row)] * len(names)
         lines.append(Series("", range(len(names)), heights, mark="curve", shade=float(row[quantity]), tips=tips))
     texts = [
         (float(place), height, text)

@@ -5,8 +5,8 @@ import shlex
 import pandas as pd
 
 from lm.report.figures.chart import label
-from lm.report.figures.searches import FIGURES, format_settings, format_value, importance_chart
-from lm.report.study import Importance, Study, best_rows, importance_lines, notes, warnings_of
+from lm.report.figures.searches import FIGURES, format_settings, importance_chart
+from lm.report.study import Importance, Study, best_rows, format_value, importance_lines, notes, warnings_of
 from lm.report.web.comparison import filtered
 from lm.report.web.elements import Html, joined, listed, table, tag
 from lm.report.web.page import Body, new_charts, standalone_page
