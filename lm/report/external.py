@@ -29,6 +29,8 @@ from lm.report.tables import (
     mean_and_sd,
     several_intervals,
 )
+from lm.report.web.elements import Html
+from lm.report.web.page import Body
 from lm.report.web.static import Picture, static_page, static_parts
 from lm.report.write import publish
 from lm.stats.tests import ALPHA
@@ -58,16 +60,10 @@ def judged_sections(runs: Runs, table: pd.DataFrame) -> list[Section]:
     for quantity in runs.judged:
         of_quantity = table[table.metric == quantity]
         labelled = several_intervals(of_quantity)
-        rows = [
-            [
-                str(row.arm),
-                format_run_counts(row),
-                mean_and_sd(row),
-                TableCell(difference(row, labelled), bool(row.bold)),
-                str(row.verdict),
-            ]
-            for row in of_quantity.itertuples()
-        ]
+        rows = []
+        for row in of_quantity.itertuples():
+            effect = TableCell(difference(row, labelled), bool(row.bold))
+            rows.append([str(row.arm), format_run_counts(row), mean_and_sd(row), effect, str(row.verdict)])
         sections.append(Section(quantity, ["arm", "n", heading(runs, quantity), DIFFERENCE, "verdict"], rows))
     sections[-1] = dataclasses.replace(sections[-1], notes=notes(runs, table))
     return sections
@@ -183,7 +179,7 @@ def html(runs: Runs, table: pd.DataFrame, pictures: Sequence[Picture]) -> str:
     """Format the report as one HTML file that needs no network."""
     parts = [*judged_sections(runs, table), details(table, functools.partial(heading, runs))]
     below = f"{runs.source.path}: {runs.source.kind}; baseline {runs.arms[0]}"
-    return static_page(title(runs), below, static_parts(parts, pictures))
+    return static_page(Body(title(runs), below, Html(), static_parts(parts, pictures)))
 
 
 def tidy(runs: Runs) -> pd.DataFrame:

@@ -7,25 +7,18 @@ from lm.analysis.ladder import LadderResults
 from lm.report.render import Section, html_section
 from lm.report.web.elements import Html, digest, document, joined, read_asset, tag
 from lm.report.web.page import Body
-from lm.report.web.parts import PageSection, author_notes, contents, sections
+from lm.report.web.parts import PageSection, author_notes, contents
 
 Picture = tuple[str, bytes]  # alternative text and PNG content of a picture
 
 
-def static_page(title: str, below: str, parts: Sequence[PageSection]) -> str:
-    """Format a page that needs no script.
-
-    Args:
-        title: title of the page.
-        below: a line below it.
-        parts: its sections.
-    """
+def static_page(body: Body) -> str:
+    """Format a page that needs no script, as one file whose policy forbids any network."""
     style = read_asset("page.css")
     policy = f"default-src 'none'; img-src data:; style-src {digest(style)}; base-uri 'none'; form-action 'none'"
-    head = tag("header", tag("h1", title), tag("p", below, class_="soft"))
-    return document(
-        title, style, policy, tag("main", head, contents(parts), tag("div", sections(parts)), class_="page")
-    )
+    head = tag("header", tag("h1", body.title), tag("p", body.below, class_="soft"))
+    main = tag("main", head, contents(body.parts), tag("div", body.shown), class_="page")
+    return document(body.title, style, policy, main)
 
 
 def static_parts(tables: Sequence[Section], pictures: Sequence[Picture]) -> list[PageSection]:
@@ -36,21 +29,6 @@ def static_parts(tables: Sequence[Section], pictures: Sequence[Picture]) -> list
     if images:
         parts.insert(0, PageSection("figures", "Figures" if len(images) > 1 else "Figure", joined(images)))
     return parts
-
-
-# ladders -------------------------------------------------------------------------------------------------------------
-
-
-def ladder_html(results: LadderResults, tables: Sequence[Section], figure: bytes) -> str:
-    """Format the page as one file that needs no network, and whose policy forbids it.
-
-    Args:
-        results: results of the ladder.
-        tables: tables of the ladder.
-        figure: figure as PNG.
-    """
-    body = ladder_body(results, tables, figure, linked=True)
-    return static_page(body.title, body.below, body.parts)
 
 
 def ladder_body(results: LadderResults, tables: Sequence[Section], figure: bytes, linked: bool = False) -> Body:
