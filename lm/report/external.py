@@ -71,8 +71,14 @@ def judged_sections(runs: Runs, table: pd.DataFrame) -> list[Section]:
 
 def notes(runs: Runs, table: pd.DataFrame) -> list[str]:
     """List the notes on method, directions and lost runs; the last names what could not be checked."""
-    lines = [*_method(runs, table), *_directions(runs), *_ended(runs, table)]
-    return [*lines, *(f"{line[:1].upper()}{line[1:]}." for line in runs.notes), UNCHECKED]
+    lines = [*_method(runs, table)]
+    for name in runs.judged:
+        direction = runs.better[name]
+        if name in runs.assumed and direction == "lower":
+            lines.append(f"{name}: lower is better (assumed; --higher-is-better changes it).")
+        elif direction is not None and name not in METRICS:
+            lines.append(f"{name}: {direction} is better.")
+    return [*lines, *_ended(runs, table), *(f"{line[:1].upper()}{line[1:]}." for line in runs.notes), UNCHECKED]
 
 
 def _method(runs: Runs, table: pd.DataFrame) -> Iterator[str]:
@@ -124,16 +130,6 @@ def _unpaired(runs: Runs, table: pd.DataFrame, number: int) -> str:
         f"Verdict: a permutation test of Welch's t and Welch's t-test agree at {level}. The joint CI holds what either "
         "does not reject, and excludes 0 exactly where there is a verdict."
     )
-
-
-def _directions(runs: Runs) -> Iterator[str]:
-    """State which direction is better for judged quantities whose names do not imply it."""
-    for name in runs.judged:
-        direction = runs.better[name]
-        if name in runs.assumed and direction == "lower":
-            yield f"{name}: lower is better (assumed; --higher-is-better changes it)."
-        elif direction is not None and name not in METRICS:
-            yield f"{name}: {direction} is better."
 
 
 def _ended(runs: Runs, table: pd.DataFrame) -> Iterator[str]:
@@ -219,10 +215,8 @@ def write_comparison(runs: Runs, console: Console, into: Path | None) -> None:
     if into is None:
         terminal(runs, table, console)
         return
-    if other_reports := [name for name in OTHERS if os.path.lexists(into / name)]:
-        raise InputError(
-            f"--out {into}: holds {other_reports[0]} and its report; expected a folder of this report's own"
-        )
+    if others := [name for name in OTHERS if os.path.lexists(into / name)]:
+        raise InputError(f"--out {into}: holds {others[0]} and its report; expected a folder of this report's own")
     files = external_files(runs, table)
     publish(into, files, lambda: terminal(runs, table, console))
     print(f"report: {into / 'table.md'}", file=sys.stderr)
