@@ -64,12 +64,7 @@ def _answer(number: int, entry: OverviewEntry) -> Html:
 def _report(number: int, entry: OverviewEntry) -> Html:
     """Format a report below one heading, which folds it."""
     inside = [tag("p", entry.body.below, class_="soft"), contents(entry.body.parts), entry.body.shown]
-    return tag(
-        "details",
-        tag("summary", tag("h2", f"{number}. {entry.body.title}")),
-        nested(joined(inside), f"e{number}-"),
-        class_="report",
-        id=f"e{number}",
-        open=True,
-        data_report=f"e{number}-" if entry.body.data else False,
-    )
+    heading, prefix = tag("summary", tag("h2", f"{number}. {entry.body.title}")), f"e{number}-"
+    attributes: dict[str, str | bool] = {"class_": "report", "id": f"e{number}", "open": True}
+    attributes["data_report"] = prefix if entry.body.data else False
+    return tag("details", heading, nested(joined(inside), prefix), **attributes)

@@ -80,23 +80,17 @@ def body(
     """
     drawing, notes, paces = new_charts(), grouped(results, compared), steps_to_baseline_loss(results)
     figures = charts(FigureInputs(results, compared, tuning[2] if tuning else {}, rates)) if drawing.drawn else {}
-    first = tag(
-        "section",
-        tag("p", answer(results, compared), class_="answer"),
-        tag("div", drawing.add(FIRST, figures.get(FIRST)), id="differences"),
-        cards(results, compared),
-        id="verdict",
-    )
-    sure = joined(
-        question_section(results),
-        listed([*notes["method"], *notes["evaluation"]]),
-        health_section(results, notes["runs"]),
-    )
+    drawn = tag("div", drawing.add(FIRST, figures.get(FIRST)), id="differences")
+    text = tag("p", answer(results, compared), class_="answer")
+    first = tag("section", text, drawn, cards(results, compared), id="verdict")
+    method = listed([*notes["method"], *notes["evaluation"]])
+    sure = joined(question_section(results), method, health_section(results, notes["runs"]))
     confounds = [*notes["comparability"], *axes(results)] or ["Nothing else differs, as far as the records show."]
+    numbers = comparison(results, compared, paces)
+    tuned = html_section(tuning_section(results, *tuning)) if tuning else Html()
+    of_rates = html_section(rates_section(results, rates)) if rates else Html()
     parts = [
-        PageSection(
-            "table", "Comparison", joined(tag("p", NUMBERS, class_="hint"), comparison(results, compared, paces))
-        ),
+        PageSection("table", "Comparison", joined(tag("p", NUMBERS, class_="hint"), numbers)),
         PageSection("sure", "How sure", sure),
         PageSection("notes", "Author's notes", author_notes(results.manifest)),
         PageSection("charts", "Charts", gallery(figures, results.arms, drawing)),
@@ -105,12 +99,8 @@ def body(
             PageSection(part.title.split()[0].lower(), part.title, html_section(part), folded=True)
             for part in all_sections(results, paces)
         ),
-        PageSection(
-            "tuning", "Tuning", html_section(tuning_section(results, *tuning)) if tuning else Html(), folded=True
-        ),
-        PageSection(
-            "rates", RATES_TITLE, html_section(rates_section(results, rates)) if rates else Html(), folded=True
-        ),
+        PageSection("tuning", "Tuning", tuned, folded=True),
+        PageSection("rates", RATES_TITLE, of_rates, folded=True),
         PageSection("confounds", "What else differs", listed(confounds), folded=True),
         PageSection("lost", "Lost runs", lost_runs_section(results), folded=True),
         PageSection("provenance", "Provenance", provenance_section(results, made_under(results)), folded=True),
@@ -134,9 +124,8 @@ NUMBERS = "Point at a number for its n and interval; press it for the cells behi
 def standalone_page(body: Body) -> str:
     """Format a file with this one page."""
     head = tag("header", tag("h1", body.title), tag("p", body.below, class_="soft"), charts_notes())
-    main = tag(
-        "main", head, contents(body.parts), tag("div", body.shown, charts_credit()), class_="page", data_report=""
-    )
+    shown = tag("div", body.shown, charts_credit())
+    main = tag("main", head, contents(body.parts), shown, class_="page", data_report="")
     return page_file(body.title, main, embedded(body.data), "verdict")
 
 
