@@ -30,8 +30,7 @@ from lm.report.tables import (
     several_intervals,
 )
 from lm.report.web.elements import Html
-from lm.report.web.page import Body
-from lm.report.web.static import Picture, static_page, static_parts
+from lm.report.web.page import Body, Picture, static_page, static_parts
 from lm.report.write import publish
 from lm.stats.tests import ALPHA
 from lm.stats.unpaired import runs_needed, smallest_unpaired_p

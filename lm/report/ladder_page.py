@@ -24,8 +24,7 @@ from lm.report.ladder import (
 from lm.report.notes import author_notes
 from lm.report.render import Section, escape, markdown_section, print_section
 from lm.report.tables import as_csv
-from lm.report.web.page import Body
-from lm.report.web.static import ladder_body, static_page
+from lm.report.web.page import Body, ladder_body, static_page
 from lm.report.write import publish
 
 

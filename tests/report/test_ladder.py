@@ -38,7 +38,7 @@ from lm.report.ladder import (
 )
 from lm.report.ladder_page import ladder_files, markdown_ladder, show_ladder, write_ladder_report
 from lm.report.render import is_bold
-from lm.report.web.static import ladder_body, static_page
+from lm.report.web.page import ladder_body, static_page
 from lm.stats.compute_gain import Gain
 from lm.stats.trend import Estimate
 from lm.store.documents import described, packed

@@ -16,14 +16,11 @@ USUAL = 3  # number of figures that a report writes as files unless all are requ
 
 STATES = ("complete", "pruned", "failed", "open")
 
-SearchFigure = Callable[[Study], Chart | None]
-
 
 def format_settings(study: Study, row: Any) -> str:
     """Format the values of a trial's parameters in a line."""
-    return ", ".join(
-        f"{name} {format_value(row[name])}" for name in study.shown_space if format_value(row[name]) != "-"
-    )
+    texts = {name: format_value(row[name]) for name in study.shown_space}
+    return ", ".join(f"{name} {text}" for name, text in texts.items() if text != "-")
 
 
 def _trials(study: Study, frame: pd.DataFrame, x: Sequence[float], y: str, **how: Any) -> Series:
@@ -158,24 +155,16 @@ def tuning_curves(study: Study) -> Chart | None:
 
 def importance_chart(importances: Mapping[str, list[Importance]]) -> Chart | None:
     """Return each parameter's share of the variance of each objective, with its interval."""
-    panels = [
-        Forest(
-            Axis("share of the variance"), [entry.name for entry in entries],
-            [Bar(entry.name, entry.share, entry.low, entry.high, bold=True) for entry in entries],
-            zero=False, option=label(quantity),
-        )
-        for quantity, entries in importances.items()
-    ]  # fmt: skip
+    panels, x = list[Forest](), Axis("share of the variance")
+    for quantity, entries in importances.items():
+        bars = [Bar(entry.name, entry.share, entry.low, entry.high, bold=True) for entry in entries]
+        panels.append(Forest(x, [bar.name for bar in bars], bars, zero=False, option=label(quantity)))
     note = "Points: shares; bars: 95 % bootstrap intervals over trials."
     return Chart("Shares of the variance", panels, note=note, legend="none", arms=False) if panels else None
 
 
-FIGURES: dict[str, SearchFigure] = {
-    "pareto": pareto,
-    "history": history,
-    "slices": slices,
-    "parallel_coordinates": parallel_coordinates,
-    "tuning_curves": tuning_curves,
+FIGURES: dict[str, Callable[[Study], Chart | None]] = {
+    make.__name__: make for make in (pareto, history, slices, parallel_coordinates, tuning_curves)
 }
 """Figures of a search by name; a report writes the first of those that have data."""
 

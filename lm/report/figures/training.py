@@ -68,17 +68,13 @@ def difference_curve(inputs: FigureInputs) -> Chart | None:
     margin = 0.05 * (max(numbers) - min(numbers)) or 1.0
     limits = min(numbers) - margin, max(numbers) + margin  # of all after the first quarter of the validations
     y = Axis(f"difference to {results.arms[0]}", "difference", limits=limits)
-    panel = Panel(
-        Axis("optimiser step", "step"), y, series, option="difference to the baseline", horizontal=0,
-        split=len(series) <= MOST_SPLIT,
-    )  # fmt: skip
+    x, split = Axis("optimiser step", "step"), len(series) <= MOST_SPLIT
+    panel = Panel(x, y, series, option="difference to the baseline", horizontal=0, split=split)
     rows, columns = grid_of(1 + (len(series) if panel.split else 1), 4)
     size = (2.9 * max(columns, 2) + 0.6, 2.5 * rows + 0.9)
     panels = [panel] if losses is None else [losses, panel]
-    return Chart(
-        "Difference over training", panels[::-1], results.arms, DIFFERENCE_NOTE, size, max(columns, 2), legend="below",
-        wide=True,
-    )  # fmt: skip
+    title, across = "Difference over training", max(columns, 2)
+    return Chart(title, panels[::-1], results.arms, DIFFERENCE_NOTE, size, across, legend="below", wide=True)
 
 
 def gradient_norm(inputs: FigureInputs) -> Chart | None:
