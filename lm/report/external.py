@@ -29,7 +29,8 @@ from lm.report.tables import (
     mean_and_sd,
     several_intervals,
 )
-from lm.report.web.static import Picture, static_page, static_parts
+from lm.report.web.elements import Html
+from lm.report.web.page import Body, Picture, static_page, static_parts
 from lm.report.write import publish
 from lm.stats.tests import ALPHA
 from lm.stats.unpaired import runs_needed, smallest_unpaired_p
@@ -58,16 +59,10 @@ def judged_sections(runs: Runs, table: pd.DataFrame) -> list[Section]:
     for quantity in runs.judged:
         of_quantity = table[table.metric == quantity]
         labelled = several_intervals(of_quantity)
-        rows = [
-            [
-                str(row.arm),
-                format_run_counts(row),
-                mean_and_sd(row),
-                TableCell(difference(row, labelled), bool(row.bold)),
-                str(row.verdict),
-            ]
-            for row in of_quantity.itertuples()
-        ]
+        rows = []
+        for row in of_quantity.itertuples():
+            effect = TableCell(difference(row, labelled), bool(row.bold))
+            rows.append([str(row.arm), format_run_counts(row), mean_and_sd(row), effect, str(row.verdict)])
         sections.append(Section(quantity, ["arm", "n", heading(runs, quantity), DIFFERENCE, "verdict"], rows))
     sections[-1] = dataclasses.replace(sections[-1], notes=notes(runs, table))
     return sections
@@ -75,8 +70,14 @@ def judged_sections(runs: Runs, table: pd.DataFrame) -> list[Section]:
 
 def notes(runs: Runs, table: pd.DataFrame) -> list[str]:
     """List the notes on method, directions and lost runs; the last names what could not be checked."""
-    lines = [*_method(runs, table), *_directions(runs), *_ended(runs, table)]
-    return [*lines, *(f"{line[:1].upper()}{line[1:]}." for line in runs.notes), UNCHECKED]
+    lines = [*_method(runs, table)]
+    for name in runs.judged:
+        direction = runs.better[name]
+        if name in runs.assumed and direction == "lower":
+            lines.append(f"{name}: lower is better (assumed; --higher-is-better changes it).")
+        elif direction is not None and name not in METRICS:
+            lines.append(f"{name}: {direction} is better.")
+    return [*lines, *_ended(runs, table), *(f"{line[:1].upper()}{line[1:]}." for line in runs.notes), UNCHECKED]
 
 
 def _method(runs: Runs, table: pd.DataFrame) -> Iterator[str]:
@@ -130,16 +131,6 @@ def _unpaired(runs: Runs, table: pd.DataFrame, number: int) -> str:
     )
 
 
-def _directions(runs: Runs) -> Iterator[str]:
-    """State which direction is better for judged quantities whose names do not imply it."""
-    for name in runs.judged:
-        direction = runs.better[name]
-        if name in runs.assumed and direction == "lower":
-            yield f"{name}: lower is better (assumed; --higher-is-better changes it)."
-        elif direction is not None and name not in METRICS:
-            yield f"{name}: {direction} is better."
-
-
 def _ended(runs: Runs, table: pd.DataFrame) -> Iterator[str]:
     """List runs that did not end well or are missing."""
     not_ok = [(key, run) for key, run in runs.runs.items() if run.status != "ok"]
@@ -183,7 +174,7 @@ def html(runs: Runs, table: pd.DataFrame, pictures: Sequence[Picture]) -> str:
     """Format the report as one HTML file that needs no network."""
     parts = [*judged_sections(runs, table), details(table, functools.partial(heading, runs))]
     below = f"{runs.source.path}: {runs.source.kind}; baseline {runs.arms[0]}"
-    return static_page(title(runs), below, static_parts(parts, pictures))
+    return static_page(Body(title(runs), below, Html(), static_parts(parts, pictures)))
 
 
 def tidy(runs: Runs) -> pd.DataFrame:
@@ -223,10 +214,8 @@ def write_comparison(runs: Runs, console: Console, into: Path | None) -> None:
     if into is None:
         terminal(runs, table, console)
         return
-    if other_reports := [name for name in OTHERS if os.path.lexists(into / name)]:
-        raise InputError(
-            f"--out {into}: holds {other_reports[0]} and its report; expected a folder of this report's own"
-        )
+    if others := [name for name in OTHERS if os.path.lexists(into / name)]:
+        raise InputError(f"--out {into}: holds {others[0]} and its report; expected a folder of this report's own")
     files = external_files(runs, table)
     publish(into, files, lambda: terminal(runs, table, console))
     print(f"report: {into / 'table.md'}", file=sys.stderr)

@@ -32,7 +32,7 @@ from lm.report.tables import (
     as_csv,
     signed,
 )
-from lm.report.web.overview import OverviewEntry, overview_html
+from lm.report.web.page import OverviewEntry, overview_html
 from lm.report.web.search import ImportancesOrReason, best_line, search_body
 from lm.report.write import ExperimentReport, load_report, page_files, publish, report_body, report_html, show
 

@@ -89,17 +89,15 @@ def worth_section(results: LadderResults) -> Section:
 
 def trend_section(results: LadderResults) -> Section:
     """Build the table of the trends of each arm's difference and gain over compute."""
-    rows: list[list[str]] = []
+    rows, quantities = list[list[str]](), ("difference", "gain, a factor")
     for arm in results.arms:
         if arm.scaling is None:
-            rows += [[arm.name, quantity, "-", "no pair to compare"] for quantity in ("difference", "gain, a factor")]
+            rows += [[arm.name, quantity, "-", "no pair to compare"] for quantity in quantities]
             continue
         first, second = arm.scaling.of_difference, arm.scaling.of_gain
         slopes = [signed(first.slope.value, first.slope.low, first.slope.high, digits(results)), factor(second.slope)]
         texts = [trend_text(first, f"{first.margin:z.3g}", arm), trend_text(second, gain_margin(second), arm)]
-        for quantity, slope, text, strong in zip(
-            ("difference", "gain, a factor"), slopes, texts, arm.bold, strict=True
-        ):
+        for quantity, slope, text, strong in zip(quantities, slopes, texts, arm.bold, strict=True):
             rows.append([arm.name, quantity, TableCell(slope, strong), text])
     return Section("With more compute", ("arm", "of", "a decade of compute", "verdict"), rows, trend_notes(results))
 
@@ -127,12 +125,6 @@ def trend_text(trend: Trend, margin: str, arm: ArmOf) -> str:
 # the forecast --------------------------------------------------------------------------------------------------------
 
 
-def forecast_section(results: LadderResults) -> Section:
-    """Build the table of the top rung as forecast from those below it, beside the trained value."""
-    columns = ("of the top rung", "forecast [95 % CI]", "trained", "the interval")
-    return Section("Forecast", columns, forecast_rows(results), forecast_notes(results))
-
-
 def forecast_rows(results: LadderResults) -> list[list[str]]:
     """Return the forecast for the top rung from those below it, beside the trained value."""
     base, top = results.manifest["baseline"], results.rungs[-1]
@@ -152,10 +144,8 @@ def forecast_rows(results: LadderResults) -> list[list[str]]:
 def _forecast_row(name: str, estimate: Estimate, trained: float, results: LadderResults, sign: bool) -> list[str]:
     places = digits(results)
     if sign:
-        texts = [
-            signed(estimate.value, estimate.low, estimate.high, places),
-            signed(trained, math.nan, math.nan, places),
-        ]
+        forecast = signed(estimate.value, estimate.low, estimate.high, places)
+        texts = [forecast, signed(trained, math.nan, math.nan, places)]
     else:
         interval = f" [{number(estimate.low, places)}, {number(estimate.high, places)}]"
         texts = [number(estimate.value, places) + interval, number(trained, places)]
@@ -229,12 +219,10 @@ def worth_notes(results: LadderResults) -> list[str]:
         lines.append("Above the top rung or below the first, the law is extrapolated.")
     if "floor" in kinds:
         lines.append(f"Below the law's floor: a loss that {base} would reach at no compute, by its law.")
-    incomplete = [
-        f"rung {rung['name']}"
-        for rung, of_rung in zip(results.manifest["rungs"], results.rungs, strict=True)
-        if sum(record is not None and record["status"] == "ok" for record in of_rung.records.values())
-        < len(rung["seeds"]) * len(rung["compute"])
-    ]
+    incomplete = []
+    for rung, of_rung in zip(results.manifest["rungs"], results.rungs, strict=True):
+        ok = [record for record in of_rung.records.values() if record is not None and record["status"] == "ok"]
+        incomplete += [f"rung {rung['name']}"] * (len(ok) < len(rung["seeds"]) * len(rung["compute"]))
     if incomplete:
         lines.append(f"Runs are lost or missing on {', '.join(incomplete)}; see the reports of these rungs.")
     return lines + ([describe_autotune(autotuned)] if (autotuned := results.manifest.get("ways")) else [])
@@ -257,11 +245,9 @@ def _rates(results: LadderResults) -> list[str]:
         rates_of_arms[arm] = [float(rate) if is_number(rate) else math.nan for rate in raw_rates]
     if all(len({rate for rate in rates if not math.isnan(rate)}) < 2 for rates in rates_of_arms.values()):
         return []
-    texts = (
-        f"{arm} {', '.join('-' if math.isnan(rate) else f'{rate:z.3g}' for rate in rates)}"
-        for arm, rates in rates_of_arms.items()
-    )
-    return [f"Learning rates, from rung to rung: {'; '.join(texts)}."]
+    texts = {arm: ["-" if math.isnan(r) else f"{r:z.3g}" for r in rates] for arm, rates in rates_of_arms.items()}
+    listed = "; ".join(f"{arm} {', '.join(of_arm)}" for arm, of_arm in texts.items())
+    return [f"Learning rates, from rung to rung: {listed}."]
 
 
 def _over_text(results: LadderResults) -> list[str]:
@@ -288,10 +274,8 @@ def trend_notes(results: LadderResults) -> list[str]:
         f"that level. It grows where the effect, good or bad, becomes larger, and fades where smaller. {within}"
     ]
     needed = seeds_needed(arms)
-    few = {
-        f"{at.rung} has {at.pairs}" for arm in results.arms for at in arm.at if not arm.explored and at.pairs < needed
-    }
-    if few:
+    rungs = [at for arm in results.arms if not arm.explored for at in arm.at]
+    if few := {f"{at.rung} has {at.pairs}" for at in rungs if at.pairs < needed}:
         lines.append(f"Bold takes {needed} pairs on every rung, and healthy arms; {', '.join(sorted(few))}.")
     return lines
 
@@ -310,7 +294,9 @@ def forecast_notes(results: LadderResults) -> list[str]:
 
 def ladder_sections(results: LadderResults) -> list[Section]:
     """Return the tables of a ladder."""
-    sections = [worth_section(results), trend_section(results), forecast_section(results), rung_section(results)]
+    columns = ("of the top rung", "forecast [95 % CI]", "trained", "the interval")
+    forecast = Section("Forecast", columns, forecast_rows(results), forecast_notes(results))
+    sections = [worth_section(results), trend_section(results), forecast, rung_section(results)]
     return [section for section in sections if section.rows or section.notes]
 
 
@@ -333,10 +319,9 @@ def worth_table(results: LadderResults) -> pd.DataFrame:
         for name in results.manifest["arms"]:
             values = losses(rung_results, name)
             finite = values[np.isfinite(values)]
+            mean, sd = finite.mean() if len(finite) else math.nan, finite.std(ddof=1) if len(finite) > 1 else math.nan
             row: dict[str, object] = {"rung": rung["name"], "arm": name, "metric": results.manifest["metric"]}
-            row |= {"compute": rung["compute"][name], "n": len(finite)}
-            row |= {"mean": finite.mean() if len(finite) else math.nan}
-            row |= {"sd": finite.std(ddof=1) if len(finite) > 1 else math.nan}
+            row |= {"compute": rung["compute"][name], "n": len(finite), "mean": mean, "sd": sd}
             rows.append(row | _worth(results, rung["name"], name))
     return pd.DataFrame(rows)
 

@@ -24,8 +24,7 @@ from lm.report.ladder import (
 from lm.report.notes import author_notes
 from lm.report.render import Section, escape, markdown_section, print_section
 from lm.report.tables import as_csv
-from lm.report.web.page import Body
-from lm.report.web.static import ladder_body, ladder_html
+from lm.report.web.page import Body, ladder_body, static_page
 from lm.report.write import publish
 
 
@@ -62,7 +61,7 @@ def ladder_files(results: LadderResults) -> dict[str, str | bytes]:
     """Return the files of the report by name; the page comes last."""
     figures = draw_ladder(results)
     return {
-        "report.html": ladder_html(results, ladder_sections(results), figures[NAME]["png"]),
+        "report.html": static_page(ladder_body(results, ladder_sections(results), figures[NAME]["png"], linked=True)),
         "table.csv": as_csv(worth_table(results)),
         "trends.csv": as_csv(trend_table(results)),
         **as_files(figures),

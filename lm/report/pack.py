@@ -84,12 +84,11 @@ def _contents(folder: Path, thin: bool) -> dict[str, tuple[str, Path | bytes]]:
         return {f"{name}/{LADDER}": ("manifests", folder / LADDER), **of_rungs}
     arms = sorted(path.name for path in (folder / "tune").glob("*/"))
     beside = [*BESIDE, *(f"tune/{arm}/{file}" for arm in arms for file in (STUDY, JOURNAL))]
-    manifests = [f"{name}/{file}" for file in (EXPERIMENT, STUDY, *beside)] + [
-        f"{name}{twin}/{EXPERIMENT}" for twin in TWINS
-    ]
-    contents: dict[str, tuple[str, Path | bytes]] = {
-        inside: ("manifests", folder.parent / inside) for inside in manifests if (folder.parent / inside).is_file()
-    }
+    manifests = [f"{name}/{file}" for file in (EXPERIMENT, STUDY, *beside)]
+    manifests += [f"{name}{twin}/{EXPERIMENT}" for twin in TWINS]
+    paths = {inside: folder.parent / inside for inside in manifests}
+    contents: dict[str, tuple[str, Path | bytes]]
+    contents = {inside: ("manifests", path) for inside, path in paths.items() if path.is_file()}
     for cell in cells_of(folder):
         if store.finished(cell):
             cell_folder = store.directory(cell)
@@ -108,7 +107,11 @@ def _packed_files(folder: Path) -> Iterator[tuple[str, str]]:
         pattern = pattern_of(inside, OF_A_CELL)
         if pattern is not None and path.is_file():
             yield inside, OF_A_CELL[pattern]
-    if (folder / LOG).is_file() and not _ended_well(folder / "record.json"):
+    if (folder / LOG).is_file():
+        with contextlib.suppress(InputError):
+            record = read_json(folder / "record.json")
+            if isinstance(record, dict) and record.get("status") == "ok":
+                return
         yield LOG, "others"
 
 
@@ -117,14 +120,6 @@ def _thinned(history: Path) -> bytes:
         return thin_curve(history.read_text(encoding="utf-8"))
     except (UnicodeDecodeError, ValueError, csv.Error) as error:
         raise InputError(f"{history}: is damaged ({error}); a thin pack needs curves that can be read") from None
-
-
-def _ended_well(record: Path) -> bool:
-    try:
-        content = read_json(record)
-    except InputError:
-        return False
-    return isinstance(content, dict) and content.get("status") == "ok"
 
 
 # packing -------------------------------------------------------------------------------------------------------------
@@ -275,29 +270,23 @@ def unpack(path: Path, out: Path) -> Unpacked:
         _extracted(archive, Path(root))
         for name in manifests:
             if (out / name).exists() and not _same(out / name, Path(root) / name):
-                raise InputError(
-                    f"{out / name}: is there and is another than in {path}; choose another folder with --out"
-                )
+                problem = f"is there and is another than in {path}; choose another folder with --out"
+                raise InputError(f"{out / name}: {problem}")
         for cell in archive.cells:
             with store.claim(cell) as claimed:
-                _move_cell(unpacked, store, cell, Path(root) / CELLS / cell, claimed).append(cell)
+                source, target = Path(root) / CELLS / cell, store.directory(cell)
+                if target.exists():
+                    equal = _same(target / "record.json", source / "record.json")
+                    (unpacked.already_present if equal else unpacked.conflicting).append(cell)
+                elif not claimed:
+                    unpacked.busy.append(cell)
+                else:
+                    os.replace(source, target)
+                    unpacked.added.append(cell)
         for name in manifests:
             (out / name).parent.mkdir(parents=True, exist_ok=True)
             os.replace(Path(root) / name, out / name)
     return unpacked
-
-
-def _move_cell(unpacked: Unpacked, store: Store, cell: str, source: Path, claimed: bool) -> list[str]:
-    """Move a cell into the store where possible; return the list that it belongs to."""
-    target = store.directory(cell)
-    if target.exists():
-        return (
-            unpacked.already_present if _same(target / "record.json", source / "record.json") else unpacked.conflicting
-        )
-    if not claimed:
-        return unpacked.busy
-    os.replace(source, target)
-    return unpacked.added
 
 
 def _same(left: Path, right: Path) -> bool:

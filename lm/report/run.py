@@ -2,7 +2,6 @@
 
 import itertools
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -128,11 +127,6 @@ def _show_lengths(by_length: dict[str, Any], split: str, console: Console) -> No
 # differences ---------------------------------------------------------------------------------------------------------
 
 
-def diff_json(difference: RunDiff) -> dict[str, Any]:
-    """Return the output of `lm diff --json`."""
-    return asdict(difference)
-
-
 def show_diff(difference: RunDiff, names: tuple[str, str], console: Console, measured: bool) -> None:
     """Print the differences, a table a kind; `measured` where both sides are runs."""
     _print(console, f"A: {names[0]}")
@@ -141,12 +135,11 @@ def show_diff(difference: RunDiff, names: tuple[str, str], console: Console, mea
     if measured:
         kinds = {**kinds, "text": difference.text, "code and circumstances": difference.circumstances}
     for title, pairs in kinds.items():
-        if not pairs:
+        rows = [[name, format_value(a), format_value(b)] for name, (a, b) in pairs.items()]
+        if rows:
+            print_table("", [title, "A", "B"], rows, console)
+        else:
             _print(console, f"{title}: no difference")
-            continue
-        print_table(
-            "", [title, "A", "B"], [[name, format_value(a), format_value(b)] for name, (a, b) in pairs.items()], console
-        )
     if not measured:
         return
     first = [name for name in METRICS if name in difference.metrics]
@@ -223,9 +216,8 @@ def describe_autotune(decision: Mapping[str, Any]) -> str:
         decision: a decision of `lm.inference.autotune`, as a manifest has it.
     """
     chosen = decision["chosen"]
-    settings = ", ".join(
-        f"{name} {value if isinstance(value, str) else str(value).lower()}" for name, value in chosen.items()
-    )
+    texts = {name: value if isinstance(value, str) else str(value).lower() for name, value in chosen.items()}
+    settings = ", ".join(f"{name} {text}" for name, text in texts.items())
     timed = "; ".join(_timed(timing, list(chosen)) for timing in decision["measured"])
     return f"auto: {settings}. A step takes {timed} ({decision['device']}, threads: {decision['threads']})."
 

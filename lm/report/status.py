@@ -84,8 +84,7 @@ def counts(runs: Sequence[RunEntry]) -> dict[str, int]:
 
 
 def _by_experiment(index: RunIndex) -> dict[str, list[RunEntry]]:
-    without = any(run.experiment == NO_EXPERIMENT for run in index.runs)
-    names = [*index.experiments, *([NO_EXPERIMENT] if without else [])]
+    names = [*index.experiments, *{NO_EXPERIMENT for run in index.runs if run.experiment == NO_EXPERIMENT}]
     return {name: [run for run in index.runs if run.experiment == name] for name in names}
 
 
@@ -135,8 +134,16 @@ def status_parts(index: RunIndex) -> tuple[list[str], list[list[str]], list[str]
     for run in [run for run in _distinct(index.runs) if run.state == "interrupted"][:LINES]:
         at = f" at step {run.progress['step']:,} of {run.progress['steps']:,}" if run.progress else ""
         lines.append(f"{run.name}: interrupted{at}; the same command resumes it")
-    columns = ["experiment", "cells", *(COLUMNS[state] for state in states)]
-    return columns, rows, [*lines, _left_line(index)]
+    to_come = sum(index.to_come.values())
+    left = every["training"] + every["interrupted"] + every["missing"] + to_come
+    seconds, cells = seconds_left(index.runs, to_come), "1 cell" if left == 1 else f"{left} cells"
+    if not left:
+        lines.append("nothing is left to train")
+    elif seconds is None:
+        lines.append(f"{cells} left; no estimate before one is done or has reported two steps")
+    else:
+        lines.append(f"{cells} left: about {duration(seconds)} with {every['training'] or 1} at a time")
+    return ["experiment", "cells", *(COLUMNS[state] for state in states)], rows, lines
 
 
 def training_line(run: RunEntry) -> str:
@@ -151,25 +158,13 @@ def training_line(run: RunEntry) -> str:
     return f"{run.name}: {at}; {run.holder}"
 
 
-def _left_line(index: RunIndex) -> str:
-    of_all, to_come = counts(index.runs), sum(index.to_come.values())
-    left = of_all["training"] + of_all["interrupted"] + of_all["missing"] + to_come
-    if not left:
-        return "nothing is left to train"
-    cells = "1 cell" if left == 1 else f"{left} cells"
-    seconds = seconds_left(index.runs, to_come)
-    if seconds is None:
-        return f"{cells} left; no estimate before one is done or has reported two steps"
-    at_once = of_all["training"] or 1
-    return f"{cells} left: about {duration(seconds)} with {at_once} at a time"
-
-
 # lm ls ---------------------------------------------------------------------------------------------------------------
 
 
 def run_json(run: RunEntry) -> dict[str, Any]:
     """Return a run as a mapping for JSON."""
-    alone = run.experiment == NO_EXPERIMENT
+    alone, at = run.experiment == NO_EXPERIMENT, run.progress
+    progress = (None, None, None) if at is None else (at["step"], at["steps"], at["loss"])
     return {
         "name": run.name,
         "experiment": None if alone else run.experiment,
@@ -178,9 +173,7 @@ def run_json(run: RunEntry) -> dict[str, Any]:
         "id": run.cell,
         "status": run.state,
         "nll": run.nll,
-        "step": None if run.progress is None else run.progress["step"],
-        "steps": None if run.progress is None else run.progress["steps"],
-        "loss": None if run.progress is None else run.progress["loss"],
+        **dict(zip(("step", "steps", "loss"), progress, strict=True)),
         "held_by": run.holder,
         "note": run.note or None,
     }

@@ -84,10 +84,8 @@ def load_study(folder: Path) -> Study:
     manifest: Any = SEARCH.read(read_json(path), path)
     check_shape(manifest, StudyManifest, path, "run `lm sweep` again")
     described: Any = manifest["space"]
-    damages = (
-        *(_damage(trial, manifest, described) for trial in manifest["study"]),
-        _damaged_space(manifest, described),
-    )
+    of_trials = (_damage(trial, manifest, described) for trial in manifest["study"])
+    damages = (*of_trials, _damaged_space(manifest, described))
     if damage := next(filter(None, damages), ""):
         raise InputError(f"{path}: is damaged, {damage}; run `lm sweep` again")
     objectives, space = list(manifest["objectives"]), list(described)
@@ -161,8 +159,8 @@ def warnings_of(study: Study) -> list[str]:
                 several = len(study.objectives) > 1
                 which = f"{count} of {len(values)} on the front lie" if several else "the best trial lies"
                 warnings.append(
-                    f"{name}: {which} at the {end} end of its range, {_text(described[end])}: widen the range, "
-                    "or the best may be missed."
+                    f"{name}: {which} at the {end} end of its range, {format_value(described[end], 4)}: widen the "
+                    "range, or the best may be missed."
                 )
     return warnings
 
@@ -175,16 +173,11 @@ def notes(study: Study) -> list[str]:
     for reason, rows in study.trials[study.trials.state == "failed"].groupby("reason"):
         word = "trials" if len(rows) > 1 else "trial"
         lines.append(f"Failed: {word} {', '.join(map(str, rows.number))}: {reason}. It tells the sampler nothing.")
-    seeds = manifest["seeds"]
-    lines.append(
-        f"Each trial is the mean over seeds {', '.join(map(str, seeds))}."
-        if len(seeds) > 1
-        else f"One seed ({seeds[0]}) a trial."
-    )
+    mean = f"Each trial is the mean over seeds {', '.join(map(str, manifest['seeds']))}."
+    lines.append(mean if len(manifest["seeds"]) > 1 else f"One seed ({manifest['seeds'][0]}) a trial.")
     if len(study.complete) > 1:
-        lines[-1] += (
-            f" The best of {len(study.complete)} looks better than it is: confirm it on fresh seeds with an ablation."
-        )
+        best = f"The best of {len(study.complete)} looks better than it is"
+        lines[-1] += f" {best}: confirm it on fresh seeds with an ablation."
     for method in manifest["methods"]:
         sampler = ", ".join(f"{key} {value}" for key, value in method["sampler"].items() if key != "name")
         lines.append(
@@ -210,17 +203,18 @@ def best_rows(study: Study) -> tuple[list[str], list[list[str]]]:
         [
             str(row["number"]),
             *(number(float(row[quantity]), METRICS[quantity].digits) for quantity in study.objectives),
-            *(_text(row[name]) for name in study.shown_space),
+            *(format_value(row[name], 4) for name in study.shown_space),
         ]
         for _, row in study.best.head(SHOWN).iterrows()
     ]
     return columns, rows
 
 
-def _text(value: Any) -> str:
+def format_value(value: Any, digits: int = 5) -> str:
+    """Format a value of a parameter or an objective; a dash where there is none."""
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return "-"
-    return f"{value:z.4g}" if isinstance(value, float) else str(value)
+    return f"{value:z.{digits}g}" if isinstance(value, float) else str(value)
 
 
 # importances ---------------------------------------------------------------------------------------------------------
@@ -259,14 +253,11 @@ def importances(
         return "fANOVA needs scikit-learn; install it with: pip install scikit-learn"
     generator = np.random.default_rng(seed)
     draws = generator.integers(len(complete), size=(RESAMPLES, len(complete)))
-    by_objective = {}
+    varying, by_objective = {name: space[name] for name in names}, {}
     for quantity in objectives:
-        point = shares(complete, quantity, {name: space[name] for name in names}, seed)
-        resampled = []
-        for rows in draws:
-            resample = complete.iloc[rows]
-            if resample[quantity].nunique() > 1:
-                resampled.append(shares(resample, quantity, {name: space[name] for name in names}, seed))
+        point = shares(complete, quantity, varying, seed)
+        resamples = [resample for rows in draws if (resample := complete.iloc[rows])[quantity].nunique() > 1]
+        resampled = [shares(resample, quantity, varying, seed) for resample in resamples]
         low, high = np.percentile(np.array(resampled), [2.5, 97.5], axis=0)
         ranked = [Importance(n, *map(float, v)) for n, *v in zip(names, point, low, high, strict=True)]
         by_objective[quantity] = sorted(ranked, key=lambda row: -row.share)
@@ -279,20 +270,13 @@ def shares(trials: pd.DataFrame, quantity: str, space: dict[str, dict[str, Any]]
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     distributions = {name: distribution(described) for name, described in space.items()}
-    kinds = {
-        name: (int if described["int"] else float) for name, described in space.items() if "choices" not in described
-    }
+    numeric = {name: described for name, described in space.items() if "choices" not in described}
+    kinds = {name: int if described["int"] else float for name, described in numeric.items()}
     study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=seed))
-    study.add_trials(
-        [
-            optuna.trial.create_trial(
-                params={name: kinds[name](row[name]) if name in kinds else row[name] for name in space},
-                distributions=distributions,
-                value=float(row[quantity]),
-            )
-            for _, row in trials.iterrows()
-        ]
-    )
+    for _, row in trials.iterrows():
+        params = {name: kinds[name](row[name]) if name in kinds else row[name] for name in space}
+        value = float(row[quantity])
+        study.add_trial(optuna.trial.create_trial(params=params, distributions=distributions, value=value))
     evaluator = optuna.importance.FanovaImportanceEvaluator(n_trees=TREES, seed=seed)
     by_name = optuna.importance.get_param_importances(study, evaluator=evaluator, params=list(space), normalize=True)
     return [by_name[name] for name in space]

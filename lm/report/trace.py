@@ -37,9 +37,8 @@ def trace(folder: Path, arm: str, metric: str, console: Console, pack: Path | No
     values = {key: math.nan if r is None else measured(r, metric) for key, r in results.records.items()}
     if all(math.isnan(value) for value in values.values()):
         names = sorted({name for r in results.records.values() if r for name in (*r["metrics"], *r["cost"])})
-        raise InputError(
-            f"{folder}: no cell measured {metric!r}.{nearest_metric(metric, names)} They have {', '.join(names)}"
-        )
+        hint = f"{nearest_metric(metric, names)} They have {', '.join(names)}"
+        raise InputError(f"{folder}: no cell measured {metric!r}.{hint}")
     baseline = results.manifest["baseline"]
     say = lambda text: console.print(text, highlight=False, markup=False, soft_wrap=True)  # noqa: E731
     say(f"{describe(metric).label} of {arm} in {results.manifest['title']}")

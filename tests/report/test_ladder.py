@@ -38,7 +38,7 @@ from lm.report.ladder import (
 )
 from lm.report.ladder_page import ladder_files, markdown_ladder, show_ladder, write_ladder_report
 from lm.report.render import is_bold
-from lm.report.web.static import ladder_html
+from lm.report.web.page import ladder_body, static_page
 from lm.stats.compute_gain import Gain
 from lm.stats.trend import Estimate
 from lm.store.documents import described, packed
@@ -218,7 +218,7 @@ def test_the_figure_is_drawn_of_all_that_there_is(tmp_path: Path) -> None:
 
 def test_the_page_of_html_runs_nothing_and_fetches_nothing(tmp_path: Path) -> None:
     found = load_ladder(make_ladder(tmp_path, title=IMAGE, notes=SCRIPT))
-    page = ladder_html(found, ladder_sections(found), b"picture")
+    page = static_page(ladder_body(found, ladder_sections(found), b"picture", linked=True))
     assert "<script" not in page
     assert IMAGE not in page
     assert "default-src 'none'; img-src data:" in html.unescape(page)

@@ -1,6 +1,7 @@
 """`lm ls`, `lm status`, `lm diff` and `lm dashboard`: commands that show a folder of results."""
 
 import argparse
+import dataclasses
 import json
 import sys
 from collections.abc import Sequence
@@ -75,7 +76,7 @@ def diff(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     from rich.console import Console
 
     from lm.analysis.comparability import diff_configurations, diff_runs
-    from lm.report.run import diff_json, show_diff
+    from lm.report.run import show_diff
 
     if files[0]:
         difference = diff_configurations(_resolve(options.left), _resolve(options.right))
@@ -83,7 +84,7 @@ def diff(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
         (left, left_records), (right, right_records) = (_open_side(name, options.out) for name in sides)
         difference = diff_runs((left, right), (left_records, right_records))
     if options.json:
-        print(json.dumps(diff_json(difference), indent=2))
+        print(json.dumps(dataclasses.asdict(difference), indent=2))
     else:
         show_diff(difference, sides, Console(), measured=not files[0])
     return 0

@@ -3,10 +3,11 @@
 Legend: s seeds, n points.
 """
 
+import functools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 
@@ -241,14 +242,12 @@ def log_range(panel: Panel, which: Literal["x", "y"]) -> tuple[float, float] | N
     axis = panel.x if which == "x" else panel.y
     if not axis.log:
         return None
-    values = [number for series in panel.series for column in _columns(series, which) for number in finite(column)]
+    values = []
+    for series in panel.series:
+        values += finite([*series.x] if which == "x" else [*series.y, *series.low, *series.high])
     values += [panel.horizontal] if which == "y" and panel.horizontal is not None else []
     positive = [number for number in values if number > 0]
     return axis.limits or ((min(positive), max(positive)) if positive else None)
-
-
-def _columns(series: Series, which: Literal["x", "y"]) -> Sequence[Numbers]:
-    return (series.x,) if which == "x" else (series.y, series.low, series.high)
 
 
 def label(quantity: str) -> str:
@@ -269,14 +268,7 @@ def is_number(value: Any) -> bool:
 
 def getter(*keys: str) -> Getter:
     """Return a function that reads nested keys of a record; None where a record lacks them."""
-
-    def pick(record: Record) -> Any:
-        entry: Any = record
-        for key in keys:
-            entry = (entry or {}).get(key)
-        return entry
-
-    return pick
+    return lambda record: functools.reduce(lambda entry, key: (entry or {}).get(key), keys, cast(Any, record))
 
 
 def stack_seeds(results: Records, arm: str, pick: Getter) -> np.ndarray | None:

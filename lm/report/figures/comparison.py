@@ -145,16 +145,13 @@ def tuning(inputs: FigureInputs) -> Chart | None:
                 x, y = (complete[column].to_numpy(dtype=float) for column in (name, quantity))
                 trials.append(Series("", x, y, member=index, mark="points"))
                 envelopes.append(Series(arm, *envelope(x, y, described["log"]), member=index, mark="curve"))
-        panels.append(
-            Panel(Axis(name, log=described["log"]), Axis(label(quantity)), [*trials, *envelopes], option=name)
-        )
+        x_axis = Axis(name, log=described["log"])
+        panels.append(Panel(x_axis, Axis(label(quantity)), [*trials, *envelopes], option=name))
     if not panels:
         return None
-    size = (4.8 * len(panels) + 1.6, 4.2)
-    legend, note = "dots: trials; line: the best so near", "A point a trial; lines: the best of each eighth."
-    return Chart(
-        "Trials of the searches", panels, results.arms, note, size, len(panels), legend="last", legend_title=legend
-    )
+    size, legend = (4.8 * len(panels) + 1.6, 4.2), "dots: trials; line: the best so near"
+    title, note = "Trials of the searches", "A point a trial; lines: the best of each eighth."
+    return Chart(title, panels, results.arms, note, size, len(panels), legend="last", legend_title=legend)
 
 
 def envelope(x: Sequence[float] | np.ndarray, y: Sequence[float] | np.ndarray, log: bool) -> tuple[Numbers, Numbers]:
@@ -202,9 +199,8 @@ def reliability(inputs: FigureInputs) -> Chart | None:
         Panel(x_axis, Axis("tokens a bin,\nmean over seeds", "tokens", log=True), of_tokens, option="tokens a bin"),
     ]
     note = "Bins pooled over seeds; those with under 0.1 % of the tokens are left out."
-    return Chart(
-        "Reliability", panels, results.arms, note, (6.4, 7.4), heights=(3.2, 1.2, 1.2), styles={CALIBRATED: "--"}
-    )
+    size, heights = (6.4, 7.4), (3.2, 1.2, 1.2)
+    return Chart("Reliability", panels, results.arms, note, size, heights=heights, styles={CALIBRATED: "--"})
 
 
 FIGURES = (

@@ -97,14 +97,12 @@ def difference_bar(row: Any, verdict: str) -> Bar:
     tips = {"difference": difference(row), "verdict": str(row.verdict), "n": int(row.pairs or row.n)}
     tips |= {"health": health} if health else {}
     size = "" if math.isnan(row.difference) else difference(row, labelled=False)
-    in_a_word = (
-        health if health in ("", HEALTHY, NO_RUN, NONE_ENDED) else "unhealthy"
-    )  # the reason stands below the table
+    brief = ("", HEALTHY, NO_RUN, NONE_ENDED)  # the reason for another stands below the table
+    in_a_word = health if health in brief else "unhealthy"
     texts = ["" if verdict == "-" else verdict, ", ".join(filter(None, [size, in_a_word]))]
     tone: Literal["", "good", "bad"] = "" if not row.bold else "bad" if str(row.verdict).startswith("worse") else "good"
-    return Bar(
-        str(row.arm), row.difference, row.low, row.high, bool(row.bold), tips, [*filter(None, texts)], tone, row.margin
-    )
+    numbers = row.difference, row.low, row.high
+    return Bar(str(row.arm), *numbers, bool(row.bold), tips, [*filter(None, texts)], tone, row.margin)
 
 
 def _seed_points(results: Records, arm: str, metric: str, prefix: str) -> list[Bar]:

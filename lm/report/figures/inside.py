@@ -28,7 +28,7 @@ from lm.report.figures.chart import (
 
 MOMENTS = {"initial": "at initialisation", "final": "at the end"}
 STYLES: dict[str, Stroke] = {"at initialisation": "--", "at the end": "-"}
-THIN = "Mean over seeds, and one standard deviation either way. Thin: at initialisation; thick: at the end."
+THIN = f"{SPREAD} Thin: at initialisation; thick: at the end."
 
 MOST_MAPS = 18  # largest number of arms whose attention is drawn, the baseline first
 

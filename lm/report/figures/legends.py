@@ -37,7 +37,7 @@ def add_legends(figure: Figure, chart: Chart, drawn: Sequence[Axes]) -> None:
     if chart.legend == "none":
         return
     if chart.legend == "below":
-        _add_below(figure, _handles(chart))
+        _add_below(figure, chart)
         return
     named = {"first": drawn[:1], "last": drawn[-1:], "each": drawn}[chart.legend]
     inside = [axes for axes in named if axes.get_legend_handles_labels()[1]]
@@ -45,9 +45,8 @@ def add_legends(figure: Figure, chart: Chart, drawn: Sequence[Axes]) -> None:
         title, more = drawn[0].get_title(), chart.legend_title
         drawn[0].set_title(f"{title} ({more})" if title and more else title or more)
     elif inside:
-        by_label = {
-            text: handle for axes in inside for handle, text in zip(*axes.get_legend_handles_labels(), strict=True)
-        }
+        labelled = [axes.get_legend_handles_labels() for axes in inside]
+        by_label = {text: handle for pair in labelled for handle, text in zip(*pair, strict=True)}
         figure.set_figwidth(figure.get_figwidth() + 0.5 + 0.08 * max(map(len, by_label)))
         figure.legend(
             by_label.values(), by_label.keys(), title=chart.legend_title or None, loc="outside right upper",
@@ -55,8 +54,8 @@ def add_legends(figure: Figure, chart: Chart, drawn: Sequence[Axes]) -> None:
         )  # fmt: skip
 
 
-def _handles(chart: Chart) -> list[Line2D]:
-    """Return a line for each name that is drawn, and one for each style and marker."""
+def _add_below(figure: Figure, chart: Chart) -> None:
+    """Add a legend of names, styles and markers below the panels; the figure grows with its rows."""
     of_panels = (panel.series for panel in chart.panels if isinstance(panel, Panel))
     members = sorted({series.member for of_panel in of_panels for series in of_panel if series.member is not None})
     grey: dict[str, Any] = {"color": "grey"}
@@ -64,11 +63,6 @@ def _handles(chart: Chart) -> list[Line2D]:
     handles += [Line2D([], [], **grey, linestyle=style, label=text) for text, style in chart.styles.items()]
     for text, of_points in chart.markers.items():
         handles.append(Line2D([], [], linestyle="", marker=of_points, markersize=8, label=text, **grey))
-    return handles
-
-
-def _add_below(figure: Figure, handles: Sequence[Line2D]) -> None:
-    """Add a legend below the panels; the figure grows with its rows."""
     longest = max((len(str(handle.get_label())) for handle in handles), default=0)
     columns = max(1, min(len(handles), int(figure.get_figwidth() / (0.65 + 0.075 * longest))))
     figure.set_figheight(figure.get_figheight() + 0.22 * max(0, math.ceil(len(handles) / columns) - LEGEND_ROWS))

@@ -20,21 +20,15 @@ LOSS = Axis("validation NLL (nats/token)", "nll")
 def measured_lengths(record: Record) -> dict[int, dict[str, Any]]:
     """Return the measurements at each length, shortest first; lengths that failed are left out."""
     by_length = (record.get("evaluations") or {}).get("lengths") or {}
-    return {
-        length: by_length[str(length)]
-        for length in sorted(map(int, by_length))
-        if "error" not in by_length[str(length)]
-    }
+    in_order = sorted(by_length.items(), key=lambda item: int(item[0]))
+    return {int(length): measurements for length, measurements in in_order if "error" not in measurements}
 
 
 def common_lengths(results: Records, arm: str) -> list[int]:
     """Return the lengths at which every measured run of an arm was measured, shortest first."""
-    lengths_of_runs = [
-        set(measured_lengths(record))
-        for record in results.of(arm)
-        if record["status"] == "ok" and measured_lengths(record)
-    ]
-    return sorted(set.intersection(*lengths_of_runs)) if lengths_of_runs else []
+    lengths_of_runs = [set(measured_lengths(record)) for record in results.of(arm) if record["status"] == "ok"]
+    measured = [lengths for lengths in lengths_of_runs if lengths]
+    return sorted(set.intersection(*measured)) if measured else []
 
 
 def length_getter(name: str, lengths: list[int]) -> Getter:

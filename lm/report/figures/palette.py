@@ -61,10 +61,6 @@ def marker(place: int) -> int:
 
 def style_sheet() -> str:
     """Return the colours as variables of a style sheet: in the light, in the dark, in print."""
-    light, dark = (
-        "".join(f"--arm-{place}: {colour}; " for place, colour in enumerate(colours)) for colours in (LIGHT, DARK)
-    )
-    return (
-        f":root {{ {light}}}\n@media (prefers-color-scheme: dark) {{ :root {{ {dark}}} }}\n"
-        f"@media print {{ :root {{ {light}}} }}\n"
-    )
+    of_themes = ([f"--arm-{place}: {colour}; " for place, colour in enumerate(theme)] for theme in (LIGHT, DARK))
+    light, dark = (f":root {{ {''.join(variables)}}}" for variables in of_themes)
+    return f"{light}\n@media (prefers-color-scheme: dark) {{ {dark} }}\n@media print {{ {light} }}\n"

@@ -4,7 +4,7 @@ import io
 import itertools
 import math
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -41,21 +41,34 @@ MARKER_SIZES = {"x": 7, "*": 13}
 
 def draw(chart: Chart) -> Figure:
     """Draw a chart as a figure that pyplot does not know of."""
-    panels = [*_panels(chart)]
+    panels: list[Panel | Heat | Forest] = []
+    for panel in chart.panels if chart.columns else chart.panels[:1]:
+        if isinstance(panel, Panel) and panel.split:
+            titles = ["\n".join(filter(None, [series.label, series.caption])) for series in panel.series]
+            of_series = zip(panel.series, titles, strict=True)
+            panels += [replace(panel, series=[series], title=title) for series, title in of_series]
+        else:
+            panels.append(panel)
     places = [panel.at or divmod(index, chart.columns or 1) for index, panel in enumerate(panels)]
     rows, columns = (max(place) + 1 for place in zip(*places, strict=True))
     figure = Figure(figsize=chart.size, layout="constrained")
     ratios = {"height_ratios": chart.heights} if chart.heights else {}
     grid = figure.subplots(rows, columns, squeeze=False, gridspec_kw=ratios, sharex=bool(chart.heights))
     for panel, place in zip(panels, places, strict=True):
-        _draw_panel(grid[place], panel, chart)
+        small = len(chart.panels) > 3 or getattr(panel, "split", False)
+        grid[place].set_title(panel.title, fontsize="small" if small else None)
+        if isinstance(panel, Forest):
+            _draw_forest(grid[place], panel)
+        elif isinstance(panel, Heat):
+            _draw_heat(grid[place], panel)
+        else:
+            _draw_series(grid[place], panel, chart)
     for place in np.ndindex(rows, columns):
         if place not in places:
             grid[place].remove()
     drawn = [grid[place] for place in places]
-    if len(panels) > 3:
-        for axes in drawn:
-            axes.tick_params(which="both", labelsize=7)
+    for axes in drawn if len(panels) > 3 else ():
+        axes.tick_params(which="both", labelsize=7)
     if len(panels) > 1:
         _share_labels(grid, places, bool(chart.heights))
     if isinstance(panels[0], Heat):
@@ -64,26 +77,6 @@ def draw(chart: Chart) -> Figure:
     if chart.caption:
         figure.suptitle(chart.caption)
     return figure
-
-
-def _panels(chart: Chart) -> Iterator[Panel | Heat | Forest]:
-    """Yield the panels of a picture: the first alone, or all, those to be split once for each series."""
-    for panel in chart.panels if chart.columns else chart.panels[:1]:
-        if isinstance(panel, Panel) and panel.split:
-            for series in panel.series:
-                yield replace(panel, series=[series], title="\n".join(filter(None, [series.label, series.caption])))
-        else:
-            yield panel
-
-
-def _draw_panel(axes: Axes, panel: Panel | Heat | Forest, chart: Chart) -> None:
-    axes.set_title(panel.title, fontsize="small" if len(chart.panels) > 3 or getattr(panel, "split", False) else None)
-    if isinstance(panel, Forest):
-        _draw_forest(axes, panel)
-    elif isinstance(panel, Heat):
-        _draw_heat(axes, panel)
-    else:
-        _draw_series(axes, panel, chart)
 
 
 def _draw_series(axes: Axes, panel: Panel, chart: Chart) -> None:
@@ -238,9 +231,6 @@ def _share_labels(grid: Any, places: Sequence[tuple[int, int]], stacked: bool) -
             grid[row, column].set_ylabel("")
 
 
-# files ---------------------------------------------------------------------------------------------------------------
-
-
 def render_all(charts: Iterable[tuple[str, Chart | None]], most: int | None = None) -> RenderedFigures:
     """Render charts by name, skipping those that are None; each is computed only when reached.
 
@@ -301,7 +291,10 @@ def paper_figures(charts: Mapping[str, Chart], kinds: Sequence[Kind]) -> dict[st
                 with matplotlib.rc_context({**GRID_STYLE, **_style(FACES[width])}):
                     figure = draw(chart)
                     fit(figure, inches, FACES[width])
-                    files |= {f"{name}_{width}.{kind}": _written(figure, kind) for kind in kinds}
+                    for kind in kinds:
+                        content = io.BytesIO()
+                        figure.savefig(content, format=kind, metadata=METADATA[kind])
+                        files[f"{name}_{width}.{kind}"] = content.getvalue()
     return files
 
 
@@ -318,9 +311,3 @@ def fit(figure: Figure, inches: float, points: float) -> None:
     figure.set_size_inches(inches, min(LARGEST, height * max(scale, min(1.0, scale**0.6))))
     for text in figure.findobj(matplotlib.text.Text):
         text.set_fontsize(min(text.get_fontsize(), points + 0.5))
-
-
-def _written(figure: Figure, kind: Kind) -> bytes:
-    content = io.BytesIO()
-    figure.savefig(content, format=kind, metadata=METADATA[kind])
-    return content.getvalue()

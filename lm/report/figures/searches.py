@@ -9,28 +9,18 @@ import pandas as pd
 
 from lm.report.figures.chart import Axis, Bar, Chart, Forest, Panel, Series, grid_of, label
 from lm.report.figures.picture import RenderedFigures, render_all
-from lm.report.study import Importance, Study
+from lm.report.study import Importance, Study, format_value
 
 ABSENT = -0.15  # height at which a line of the parallel coordinates crosses the axis of a parameter without a value
 USUAL = 3  # number of figures that a report writes as files unless all are requested
 
 STATES = ("complete", "pruned", "failed", "open")
 
-SearchFigure = Callable[[Study], Chart | None]
-
-
-def format_value(value: Any) -> str:
-    """Format a value of a parameter or an objective; a dash where there is none."""
-    if value is None or (isinstance(value, float) and math.isnan(value)):
-        return "-"
-    return f"{value:z.5g}" if isinstance(value, float) else str(value)
-
 
 def format_settings(study: Study, row: Any) -> str:
     """Format the values of a trial's parameters in a line."""
-    return ", ".join(
-        f"{name} {format_value(row[name])}" for name in study.shown_space if format_value(row[name]) != "-"
-    )
+    texts = {name: format_value(row[name]) for name in study.shown_space}
+    return ", ".join(f"{name} {text}" for name, text in texts.items() if text != "-")
 
 
 def _trials(study: Study, frame: pd.DataFrame, x: Sequence[float], y: str, **how: Any) -> Series:
@@ -83,7 +73,9 @@ def slices(study: Study) -> Chart | None:
             x = Axis(name, names=choices, limits=(-0.5, len(choices) - 0.5))
             places = [described["choices"].index(value) for value in complete[name]]
         else:
-            x = Axis(name, log=described["log"], limits=_padded(described))
+            low, high, log = described["low"], described["high"], described["log"]
+            ends = (low - 0.03 * (high - low), high + 0.03 * (high - low))
+            x = Axis(name, log=log, limits=(low * (low / high) ** 0.03, high * (high / low) ** 0.03) if log else ends)
             places = complete[name].astype(float).tolist()
         points = _trials(study, complete, places, quantity)
         panels.append(Panel(x, y, [points], option=f"Over {name}"))
@@ -92,13 +84,6 @@ def slices(study: Study) -> Chart | None:
     rows, columns = grid_of(len(panels), 3)
     size = (3.4 * columns + 0.6, 3.0 * rows + 0.4)
     return Chart("Over each parameter", panels, (), "", size, columns, legend="none", arms=False, log=True, apart=True)
-
-
-def _padded(described: Mapping[str, Any]) -> tuple[float, float]:
-    low, high = described["low"], described["high"]
-    if described["log"]:
-        return low * (low / high) ** 0.03, high * (high / low) ** 0.03
-    return low - 0.03 * (high - low), high + 0.03 * (high - low)
 
 
 def parallel_coordinates(study: Study) -> Chart | None:
@@ -110,10 +95,8 @@ def parallel_coordinates(study: Study) -> Chart | None:
     lines = []
     for _, row in complete.sort_values(quantity, ascending=direction != "lower").iterrows():
         heights = [position(row[name], study.shown_space[name]) for name in names]
-        tips: dict[str, Sequence[Any]] = {
-            "trial": [int(row.number)] * len(names),
-            "settings": [format_settings(study, row)] * len(names),
-        }
+        tips: dict[str, Sequence[Any]] = {"trial": [int(row.number)] * len(names)}
+        tips["settings"] = [format_settings(study, row)] * len(names)
         lines.append(Series("", range(len(names)), heights, mark="curve", shade=float(row[quantity]), tips=tips))
     texts = [
         (float(place), height, text)
@@ -172,24 +155,16 @@ def tuning_curves(study: Study) -> Chart | None:
 
 def importance_chart(importances: Mapping[str, list[Importance]]) -> Chart | None:
     """Return each parameter's share of the variance of each objective, with its interval."""
-    panels = [
-        Forest(
-            Axis("share of the variance"), [entry.name for entry in entries],
-            [Bar(entry.name, entry.share, entry.low, entry.high, bold=True) for entry in entries],
-            zero=False, option=label(quantity),
-        )
-        for quantity, entries in importances.items()
-    ]  # fmt: skip
+    panels, x = list[Forest](), Axis("share of the variance")
+    for quantity, entries in importances.items():
+        bars = [Bar(entry.name, entry.share, entry.low, entry.high, bold=True) for entry in entries]
+        panels.append(Forest(x, [bar.name for bar in bars], bars, zero=False, option=label(quantity)))
     note = "Points: shares; bars: 95 % bootstrap intervals over trials."
     return Chart("Shares of the variance", panels, note=note, legend="none", arms=False) if panels else None
 
 
-FIGURES: dict[str, SearchFigure] = {
-    "pareto": pareto,
-    "history": history,
-    "slices": slices,
-    "parallel_coordinates": parallel_coordinates,
-    "tuning_curves": tuning_curves,
+FIGURES: dict[str, Callable[[Study], Chart | None]] = {
+    make.__name__: make for make in (pareto, history, slices, parallel_coordinates, tuning_curves)
 }
 """Figures of a search by name; a report writes the first of those that have data."""
 

@@ -12,7 +12,6 @@ from lm.report.figures.differences import ROW, WIDTH, difference_bar, sorted_row
 from lm.report.figures.picture import RenderedFigures, render_all
 from lm.report.ladder import shown_arms
 from lm.report.tables import ARROWS, heading
-from lm.stats.scaling import Law
 from lm.stats.tests import t_interval
 
 NAME = "ladder"
@@ -57,27 +56,20 @@ def _loss(results: LadderResults, arm: str, index: int) -> list[Series]:
             for numbers, number in zip((y, low, high), (mean, *ends), strict=True):
                 numbers.append(number)
     series = [Series(arm, x, y, low, high, index, mark="points", bars=True)]
-    law, base = _law(results, arm), results.manifest["baseline"]
+    base = results.manifest["baseline"]
+    of_arm = (entry.scaling.law for entry in results.arms if entry.name == arm and entry.scaling)
+    law = next(of_arm, None) if arm != base else results.law.law if results.law else None
     if law is not None and x:
         compute = np.geomspace(min(x), max(x), 100)
         series.append(Series("", compute, law.loss(compute), member=index, mark="curve"))
-    of_arm = (entry.scaling.forecast for entry in results.arms if entry.scaling and arm in (entry.name, base))
-    forecast = next(of_arm, None)
+    of_top = (entry.scaling.forecast for entry in results.arms if entry.scaling and arm in (entry.name, base))
+    forecast = next(of_top, None)
     if forecast is not None and x:
         estimate = forecast.baseline if arm == base else forecast.arm
         aside = (max(x) / min(x)) ** (ASIDE if arm == base else 2 * ASIDE)
-        at, value = [x[-1] * aside], [estimate.value]
-        square = Series(
-            "", at, value, [estimate.low], [estimate.high], index, "points", bars=True, marker="s", hollow=True
-        )
-        series.append(square)
+        at, interval = [x[-1] * aside], ([estimate.low], [estimate.high])
+        series.append(Series("", at, [estimate.value], *interval, index, "points", bars=True, marker="s", hollow=True))
     return series
-
-
-def _law(results: LadderResults, arm: str) -> Law | None:
-    if arm == results.manifest["baseline"]:
-        return results.law.law if results.law else None
-    return next((entry.scaling.law for entry in results.arms if entry.name == arm and entry.scaling), None)
 
 
 def _gain(results: LadderResults, arm: str, index: int, aside: float) -> list[Series]:

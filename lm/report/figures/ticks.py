@@ -27,14 +27,8 @@ def log_ticks(low: float, high: float) -> list[float]:
         inside = [tick for tick in ticks if low * (1 - 1e-9) <= tick <= high * (1 + 1e-9)]
         if len(inside) >= FEWEST:
             return inside[:: math.ceil(len(inside) / MOST)]
-    return _even_ticks(low, high)
-
-
-def _even_ticks(low: float, high: float) -> list[float]:
-    """Return round numbers at equal distances, for a range in which a logarithm is nearly linear."""
-    rough = (high - low) / FEWEST
+    rough = (high - low) / FEWEST  # a range in which a logarithm is nearly linear has ticks at equal distances
     power = 10.0 ** math.floor(math.log10(rough))
     step = max((m * power for m in (1, 2, 2.5, 5, 10) if m * power <= rough * (1 + 1e-9)), default=power)
-    return [
-        round(step * index, 12) for index in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)
-    ]
+    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
+    return [round(step * index, 12) for index in range(first, last + 1)]

@@ -56,35 +56,25 @@ def difference_curve(inputs: FigureInputs) -> Chart | None:
         steps, count = lead.by_seed.index.to_numpy(), lead.by_seed.shape[1]
         band: dict[str, Any] = {"low": lead.low, "high": lead.high} if count > 1 else {}
         tips: dict[str, Sequence[Any]] = {"n": [count] * len(steps)}
-        words, member = (
-            lead.words().replace(", the whole band from step", "\nits band from"),
-            results.arms.index(lead.arm),
-        )
-        series.append(Series(lead.arm, steps, lead.mean, member=member, mark="curve", tips=tips, caption=words, **band))
+        band["caption"] = lead.words().replace(", the whole band from step", "\nits band from")
+        member = results.arms.index(lead.arm)
+        series.append(Series(lead.arm, steps, lead.mean, member=member, mark="curve", tips=tips, **band))
     if not series:
         return None
     column = CURVES.get(results.headline, CURVES["nll"])
     losses = curve_panel(results, column, Axis(label(column.removeprefix("validation_")), "mean"), "Losses")
-    y = Axis(f"difference to {results.arms[0]}", "difference", limits=_late_limits(series))
-    panel = Panel(
-        Axis("optimiser step", "step"), y, series, option="difference to the baseline", horizontal=0,
-        split=len(series) <= MOST_SPLIT,
-    )  # fmt: skip
-    rows, columns = grid_of(1 + (len(series) if panel.split else 1), 4)
-    size = (2.9 * max(columns, 2) + 0.6, 2.5 * rows + 0.9)
-    panels = [panel] if losses is None else [losses, panel]
-    return Chart(
-        "Difference over training", panels[::-1], results.arms, DIFFERENCE_NOTE, size, max(columns, 2), legend="below",
-        wide=True,
-    )  # fmt: skip
-
-
-def _late_limits(series: Sequence[Series]) -> tuple[float, float]:
-    """Return ends of the vertical axis that hold zero and everything after the first quarter of the validations."""
     late = [values[len(line.x) // 4 :] for line in series for values in (line.y, line.low, line.high)]
     numbers = [0.0, *(number for values in late for number in finite(values))]
     margin = 0.05 * (max(numbers) - min(numbers)) or 1.0
-    return min(numbers) - margin, max(numbers) + margin
+    limits = min(numbers) - margin, max(numbers) + margin  # of all after the first quarter of the validations
+    y = Axis(f"difference to {results.arms[0]}", "difference", limits=limits)
+    x, split = Axis("optimiser step", "step"), len(series) <= MOST_SPLIT
+    panel = Panel(x, y, series, option="difference to the baseline", horizontal=0, split=split)
+    rows, columns = grid_of(1 + (len(series) if panel.split else 1), 4)
+    size = (2.9 * max(columns, 2) + 0.6, 2.5 * rows + 0.9)
+    panels = [panel] if losses is None else [losses, panel]
+    title, across = "Difference over training", max(columns, 2)
+    return Chart(title, panels[::-1], results.arms, DIFFERENCE_NOTE, size, across, legend="below", wide=True)
 
 
 def gradient_norm(inputs: FigureInputs) -> Chart | None:
@@ -112,7 +102,15 @@ def _of_curves(inputs: FigureInputs, title: str, panels: Sequence[Panel | None],
 
 def gradients_by_step(inputs: FigureInputs) -> Chart | None:
     """Return gradient norms by part of the model and step, averaged over seeds, a map an arm on one scale."""
-    by_arm = {arm: norms for arm in inputs.results.arms if (norms := _norms_of_arm(inputs.results, arm))}
+    results, by_arm = inputs.results, dict[str, dict[tuple[str, int], float]]()
+    for arm in results.arms:
+        over_seeds: dict[tuple[str, int], list[float]] = {}
+        for record in results.of(arm):
+            if record["status"] == "ok" and record["id"] not in results.corrupt_curves:
+                for part, step, norm in gradients(results.store.history(record["id"])):
+                    over_seeds.setdefault((part, step), []).append(norm)
+        if over_seeds:
+            by_arm[arm] = {at: float(np.mean(norms)) for at, norms in over_seeds.items()}
     if not by_arm:
         return None
     values = [value for norms in by_arm.values() for value in norms.values()]
@@ -130,15 +128,6 @@ def gradients_by_step(inputs: FigureInputs) -> Chart | None:
         "Gradients by layer and step", panels, note=note, size=size, columns=columns, legend="none", arms=False,
         copies=min(2, len(panels)),
     )  # fmt: skip
-
-
-def _norms_of_arm(results: Records, arm: str) -> dict[tuple[str, int], float]:
-    norms: dict[tuple[str, int], list[float]] = {}
-    for record in results.of(arm):
-        if record["status"] == "ok" and record["id"] not in results.corrupt_curves:
-            for part, step, norm in gradients(results.store.history(record["id"])):
-                norms.setdefault((part, step), []).append(norm)
-    return {at: float(np.mean(values)) for at, values in norms.items()}
 
 
 def gradients(path: Path) -> list[tuple[str, int, float]]:

@@ -8,12 +8,12 @@ Legend: n points.
 
 import itertools
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from lm.report.figures.chart import Axis, Bar, Chart, Forest, Heat, Panel, Series, log_range
+from lm.report.figures.chart import Axis, Bar, Chart, Forest, Heat, Panel, Series, finite, log_range
 from lm.report.figures.palette import COLOURS, SHAPES, dash, marker
 from lm.report.figures.ticks import log_ticks
 
@@ -147,8 +147,11 @@ def _layers(
         if few or series.mark == "line" or series.member is None:
             visible = int(few and series.member is not None and series.mark in ("curve", "line"))
             layers.append(layer("point", points, data, filled=not series.hollow, size=50, opacity=visible))
-        else:
-            layers.append(dots(points, data, name))
+        else:  # points that show only under the pointer
+            hover = {"name": f"hover_{name}", "select": {"type": "point", "on": "pointerover", "clear": "pointerout"}}
+            shown = {"condition": {"param": hover["name"], "empty": False, "value": 1}, "value": 0}
+            dots = layer("point", {**points, "opacity": shown}, data, filled=True, size=60)
+            layers.append({**dots, "params": [hover]})
         return layers
     special = {"shape": MARKERS[series.marker]} if series.marker in MARKERS else {}
     stroked = series.hollow or series.marker == "x"
@@ -187,16 +190,9 @@ def _axis(axis: Axis, channel: str, ends: tuple[float, float] | None = None) -> 
         limits = {"domain": list(axis.limits)} if axis.limits else {}
         return {"field": channel, "type": "quantitative", "title": None, "scale": limits, "axis": None}
     if axis.names:
-        scale: Spec = {"domain": list(axis.names)}
-        return {
-            "field": channel,
-            "type": "nominal",
-            "title": _in_a_line(axis.label) or None,
-            "sort": None,
-            "scale": scale,
-            "axis": {"labelAngle": 0},
-        }
-    scale = {"type": "log", "nice": False} if axis.log else {"zero": False}
+        named = {"title": _in_a_line(axis.label) or None, "sort": None, "scale": {"domain": list(axis.names)}}
+        return {"field": channel, "type": "nominal", **named, "axis": {"labelAngle": 0}}
+    scale: Spec = {"type": "log", "nice": False} if axis.log else {"zero": False}
     if axis.limits:
         scale |= {"domain": [round5(end) for end in axis.limits], "nice": False}
     values = sorted(axis.ticks) or (log_ticks(*ends) if ends else [])
@@ -218,16 +214,9 @@ def _named(chart: Chart, of: Any) -> Spec:
     return {"field": "arm", "type": "nominal", "scale": scale, "legend": legend}
 
 
-def layer(mark: str, encoding: Spec, data: Spec | None = None, **how: Any) -> Spec:
-    """Return one layer of a chart, with its own data where given."""
-    return {**({"data": data} if data else {}), "mark": {"type": mark, **how}, "encoding": encoding}
-
-
-def dots(encoding: Spec, data: Spec, name: str) -> Spec:
-    """Return points with tooltips that show only under the pointer."""
-    hover = {"name": f"hover_{name}", "select": {"type": "point", "on": "pointerover", "clear": "pointerout"}}
-    shown = {"condition": {"param": f"hover_{name}", "empty": False, "value": 1}, "value": 0}
-    return {**layer("point", {**encoding, "opacity": shown}, data, filled=True, size=60), "params": [hover]}
+def layer(mark: str, encoding: Spec, data: Spec, **how: Any) -> Spec:
+    """Return one layer of a chart with its data."""
+    return {"data": data, "mark": {"type": mark, **how}, "encoding": encoding}
 
 
 def _tip(field: str, title: str, entry: Any) -> Spec:
@@ -274,7 +263,7 @@ def _forest(panel: Forest) -> tuple[Spec, dict[str, list[dict[str, Any]]]]:
         "set0": [_bar_row(bar) for bar in panel.bars],
         "points": [_bar_row(point) for point in panel.points],
         "texts": [{"name": bar.name, "text": ": ".join(bar.texts)} for bar in panel.bars if bar.texts],
-        "margins": [{"name": bar.name, "x": x} for bar in panel.bars for x in _margins(bar)],
+        "margins": [{"name": bar.name, "x": x} for bar in panel.bars for x in finite((-bar.margin, bar.margin))],
     }
     titles = {"name": panel.x.field or "name", "x": _in_a_line(panel.x.label), "low": "low", "high": "high"}
     mean, single = (
@@ -320,19 +309,9 @@ def _bar_row(bar: Bar) -> dict[str, Any]:
     return row | drawn | dict(bar.tips)
 
 
-def _margins(bar: Bar) -> list[float]:
-    """Return the places of the lines at a bar's margin."""
-    return [-bar.margin, bar.margin] if math.isfinite(bar.margin) else []
-
-
-# numbers -------------------------------------------------------------------------------------------------------------
-
-
 def round5(number: Any) -> float | None:
     """Round a number to five digits; None for one that JSON cannot hold."""
-    if number is None or not math.isfinite(number):
-        return None
-    return float(f"{number:z.5g}")
+    return None if number is None or not math.isfinite(number) else float(f"{number:z.5g}")
 
 
 def _plain(entry: Any) -> Any:
@@ -346,9 +325,8 @@ def _merged(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     return {field: entry for row in rows for field, entry in row.items()}
 
 
-def _columns(rows: Iterable[Mapping[str, Any]]) -> Columns:
+def _columns(rows: Sequence[Mapping[str, Any]]) -> Columns:
     """Convert rows to columns, with None where a row lacks what another has."""
-    rows = list(rows)
     return {name: [row.get(name) for row in rows] for name in _merged(rows)}
 
 

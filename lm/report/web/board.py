@@ -65,16 +65,11 @@ class Board:
         except InputError as error:
             return tag("p", str(error), class_="warn")
         columns, rows, lines = status_parts(index)
-        training = {
-            run.cell: run for run in index.runs if run.state == "training"
-        }.values()  # several arms may share it
-        curves = [curve(run.name, run.progress) for run in training if run.progress is not None]
-        return joined(
-            table(columns, rows) if rows else "",
-            tag("div", curves[:MOST_CURVES], class_="curves"),
-            listed(lines),
-            listed(index.unreadable, class_="warn"),
-        )
+        training = {run.cell: run for run in index.runs if run.state == "training"}  # several arms may share a cell
+        curves = [curve(run.name, run.progress) for run in training.values() if run.progress is not None]
+        drawn = tag("div", curves[:MOST_CURVES], class_="curves")
+        unreadable = listed(index.unreadable, class_="warn")
+        return joined(table(columns, rows) if rows else "", drawn, listed(lines), unreadable)
 
     def version(self, name: str) -> str:
         """Return a hash that changes when the report of an experiment or search would change."""
@@ -124,10 +119,8 @@ class Board:
         """Format the outer page with the report of this experiment, or of the first one."""
         names = self.names()
         name = name or next(iter(names), None)
-        links = [
-            tag("a", experiment, href=f"?{query(experiment)}", aria_current="page" if experiment == name else False)
-            for experiment in names
-        ]
+        current = {name: "page"}
+        links = [tag("a", each, href=f"?{query(each)}", aria_current=current.get(each, False)) for each in names]
         frame: Html | str = tag("p", "There are no experiments and no searches yet.", class_="hint")
         if name is not None:
             frame = tag(
@@ -135,9 +128,8 @@ class Board:
                 data_version=self.version(name),
             )  # fmt: skip
         top = tag("details", tag("summary", "Progress"), tag("div", self.status(), id="status"), open=True)
-        unreachable = tag(
-            "p", "The dashboard does not answer; it may have been ended.", id="away", class_="warn", hidden=True
-        )
+        text = "The dashboard does not answer; it may have been ended."
+        unreachable = tag("p", text, id="away", class_="warn", hidden=True)
         return _document(f"{name or self.folder} - lm", joined(unreachable, top, tag("nav", links), frame), script=True)
 
 
@@ -152,14 +144,9 @@ def curve(name: str, progress: ProgressFile) -> Html:
     scale = HEIGHT / (high - low) if high > low else 0.0
     line = " ".join(f"{WIDTH * step / steps:z.1f},{(high - loss) * scale:z.1f}" for step, loss in points)
     summary = f"training loss {losses[0]:z.4g} at step {points[0][0]:,}, {losses[-1]:z.4g} at step {points[-1][0]:,}"
-    drawing = tag(
-        "svg",
-        tag("polyline", points=line, fill="none", stroke="currentColor", stroke_width=2),
-        tag("line", x1=0, x2=WIDTH, y1=HEIGHT, y2=HEIGHT, stroke="currentColor"),
-        viewBox=f"-4 -4 {WIDTH + 8} {HEIGHT + 8}",
-        role="img",
-        aria_label=summary,
-    )
+    loss = tag("polyline", points=line, fill="none", stroke="currentColor", stroke_width=2)
+    axis = tag("line", x1=0, x2=WIDTH, y1=HEIGHT, y2=HEIGHT, stroke="currentColor")
+    drawing = tag("svg", loss, axis, viewBox=f"-4 -4 {WIDTH + 8} {HEIGHT + 8}", role="img", aria_label=summary)
     return tag("figure", tag("figcaption", tag("strong", name), f", {summary} of {steps:,}"), drawing)
 
 

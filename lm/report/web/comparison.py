@@ -48,7 +48,10 @@ def all_columns(results: Records, table: pd.DataFrame, paces: Sequence[StepsToBa
     columns.append(Column("health", True, [(str(row.health), str(row.health), "") for row in first], long=True))
     if paces:
         by_arm = {pace.arm: pace for pace in paces}
-        columns.append(Column(PACE, True, [_pace(by_arm.get(arm)) for arm in results.arms], long=True))
+        shares = [by_arm[arm].shares.get("steps", []) if arm in by_arm else [] for arm in results.arms]
+        keys = [mean_share(reached) if reached else math.nan for reached in shares]
+        texts = [format_steps_ratio(by_arm.get(arm)) for arm in results.arms]
+        columns.append(Column(PACE, True, [(*pair, "") for pair in zip(texts, keys, strict=True)], long=True))
     return columns + [column for name in others for column in _of_quantity(results, table, name)]
 
 
@@ -68,11 +71,6 @@ def _of_quantity(results: Records, table: pd.DataFrame, name: str) -> list[Colum
         texts_and_keys = [(display_verdict(str(row.verdict), name), str(row.verdict), "") for row in rows]
         columns.append(Column(title, True, texts_and_keys, long=True))
     return columns
-
-
-def _pace(pace: StepsToBaselineLoss | None) -> tuple[str, float | str, str]:
-    reached = pace.shares.get("steps", []) if pace else []
-    return format_steps_ratio(pace), mean_share(reached) if reached else math.nan, ""
 
 
 def comparison(results: Records, table: pd.DataFrame, paces: Sequence[StepsToBaselineLoss]) -> Html:
@@ -117,10 +115,9 @@ def _row(index: int, arm: str, columns: Sequence[Column]) -> Html:
         if metric and text != "-":
             bold = "bold" if column.bold and column.bold[index] else False
             inside = tag("button", text, type="button", data_metric=metric, data_arm=index, class_=bold)
-        key = "" if isinstance(key, float) and math.isnan(key) else key
-        elements.append(
-            tag("td", inside, data_v=str(key), hidden=not column.shown, class_="long" if column.long else False)
-        )
+        key = "" if isinstance(key, float) and math.isnan(key) else str(key)
+        wide = "long" if column.long else False
+        elements.append(tag("td", inside, data_v=key, hidden=not column.shown, class_=wide))
     return tag("tr", elements)
 
 
@@ -128,8 +125,9 @@ def behind(results: Records, table: pd.DataFrame) -> dict[str, Any]:
     """Return the data behind the numbers: table.csv, cells, their values, and trace commands."""
     name, arms, seeds = results.manifest["name"], results.manifest["arms"], results.manifest["seeds"]
     names = [str(metric) for metric in dict.fromkeys(table.metric)]
+    records = [[results.records[arm, seed] for seed in seeds] for arm in results.arms]
     numbers = {
-        metric: [[_plain(_measured(results, arm, seed, metric)) for seed in seeds] for arm in results.arms]
+        metric: [[_plain(value(record, metric) if record else None) for record in of_arm] for of_arm in records]
         for metric in names
     }
     return {
@@ -143,11 +141,6 @@ def behind(results: Records, table: pd.DataFrame) -> dict[str, Any]:
         "quoted": {metric: shlex.quote(metric) for metric in names},
         "table": {column: [_plain(entry) for entry in table[column]] for column in table.columns},
     }
-
-
-def _measured(results: Records, arm: str, seed: int, metric: str) -> float:
-    record = results.records[arm, seed]
-    return math.nan if record is None else value(record, metric)
 
 
 def _plain(entry: Any) -> Any:

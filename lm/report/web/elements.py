@@ -47,11 +47,11 @@ def tag(name: str, /, *content: str | Iterable[str], **attributes: str | bool | 
 
 def joined(*content: str | Iterable[str]) -> Html:
     """Join texts and elements."""
-    return Html("".join(_escaped(item) if isinstance(item, str) else joined(*item) for item in content))
-
-
-def _escaped(text: str) -> str:
-    return text if isinstance(text, Html) else html.escape(text, quote=True)
+    parts = []
+    for item in content:
+        text = item if isinstance(item, str) else joined(*item)
+        parts.append(text if isinstance(text, Html) else html.escape(text, quote=True))
+    return Html("".join(parts))
 
 
 def listed(lines: Sequence[str], **attributes: str) -> Html:
@@ -62,14 +62,13 @@ def listed(lines: Sequence[str], **attributes: str) -> Html:
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Html:
     """Format a table of any text in a box that scrolls sideways; first cells are row headings."""
     head = tag("tr", [tag("th", column, scope="col") for column in columns])
-    body = [tag("tr", tag("th", row[0], scope="row"), [_cell(text) for text in row[1:]]) for row in rows]
+    body = []
+    for first, *others in rows:
+        long = [len(text) > SENTENCE and not isinstance(text, Html) for text in others]
+        cells = [tag("td", text, class_="long" if wide else False) for text, wide in zip(others, long, strict=True)]
+        body.append(tag("tr", tag("th", first, scope="row"), cells))
     inside = tag("table", tag("thead", head), tag("tbody", body))
     return tag("div", inside, class_="scroll", tabindex="0", role="region", aria_label="table")
-
-
-def _cell(text: str) -> Html:
-    """Format a cell, with extra width where it holds a sentence."""
-    return tag("td", text, class_="long" if len(text) > SENTENCE and not isinstance(text, Html) else False)
 
 
 def nested(content: Html, before: str) -> Html:

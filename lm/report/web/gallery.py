@@ -68,13 +68,9 @@ class Charts:
         self.specs[name] |= {} if chart.arms else {"names": list(chart.names)}
         controls, title = [], chart.panels[0].option if chart.apart else chart.title
         if len(chart.panels) > 1:
-            options = [
-                panel.option or " ".join(getattr(panel, "y", panel.x).label.split("\n")) for panel in chart.panels
-            ]
-            entries = [
-                tag("option", text, value=str(index), selected=index == first) for index, text in enumerate(options)
-            ]
-            select = tag("select", entries, data_for=name, aria_label=f"{chart.title}: what is drawn")
+            labels = [panel.option or getattr(panel, "y", panel.x).label.replace("\n", " ") for panel in chart.panels]
+            options = [tag("option", text, value=at, selected=at == first) for at, text in enumerate(labels)]
+            select = tag("select", options, data_for=name, aria_label=f"{chart.title}: what is drawn")
             controls.append(tag("label", "Show ", select))
         if chart.log:
             controls.append(tag("label", tag("input", type="checkbox", data_log=name), " logarithmic"))
@@ -109,9 +105,5 @@ def _legend(arms: Sequence[str]) -> Html:
         box = tag("input", type="checkbox", data_shown=place, checked=place < MOST_SHOWN)
         boxes.append(tag("label", box, key, tag("span", arm)))
     switches = [tag("button", text, type="button", data_all=name) for name, text in (("all", "All"), ("none", "None"))]
-    return tag(
-        "fieldset",
-        tag("legend", "Arms in the charts"),
-        tag("div", boxes, class_="chosen"),
-        tag("div", switches, class_="controls"),
-    )
+    lists = tag("div", boxes, class_="chosen"), tag("div", switches, class_="controls")
+    return tag("fieldset", tag("legend", "Arms in the charts"), *lists)

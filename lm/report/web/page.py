@@ -1,5 +1,6 @@
-"""The page of an experiment: one file that needs no network, and whose policy forbids it."""
+"""The page of an experiment, of tables and pictures, or of several reports: one file that needs no network."""
 
+import base64
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -7,20 +8,22 @@ from typing import Any
 import pandas as pd
 
 from lm.analysis.answers import Answer
+from lm.analysis.ladder import LadderResults
 from lm.analysis.pace import steps_to_baseline_loss
 from lm.analysis.results import Records
 from lm.report.answer import answer
 from lm.report.claims import claims_section
 from lm.report.figures.catalogue import FigureInputs, charts
+from lm.report.figures.chart import Chart
 from lm.report.figures.palette import style_sheet
 from lm.report.notes import axes, grouped
-from lm.report.render import html_section
+from lm.report.render import Section, html_section
 from lm.report.sections import all_sections, made_under
 from lm.report.study import Study
 from lm.report.tables import details
 from lm.report.tuning import RATES_TITLE, Rates, rates_section, tuning_section
 from lm.report.web.comparison import behind, comparison
-from lm.report.web.elements import Html, data, digest, document, joined, listed, packed, read_asset, tag
+from lm.report.web.elements import Html, data, digest, document, joined, listed, nested, packed, read_asset, tag
 from lm.report.web.gallery import FIRST, MISSING, Charts, gallery, library
 from lm.report.web.parts import (
     PageSection,
@@ -80,23 +83,17 @@ def body(
     """
     drawing, notes, paces = new_charts(), grouped(results, compared), steps_to_baseline_loss(results)
     figures = charts(FigureInputs(results, compared, tuning[2] if tuning else {}, rates)) if drawing.drawn else {}
-    first = tag(
-        "section",
-        tag("p", answer(results, compared), class_="answer"),
-        tag("div", drawing.add(FIRST, figures.get(FIRST)), id="differences"),
-        cards(results, compared),
-        id="verdict",
-    )
-    sure = joined(
-        question_section(results),
-        listed([*notes["method"], *notes["evaluation"]]),
-        health_section(results, notes["runs"]),
-    )
+    drawn = tag("div", drawing.add(FIRST, figures.get(FIRST)), id="differences")
+    text = tag("p", answer(results, compared), class_="answer")
+    first = tag("section", text, drawn, cards(results, compared), id="verdict")
+    method = listed([*notes["method"], *notes["evaluation"]])
+    sure = joined(question_section(results), method, health_section(results, notes["runs"]))
     confounds = [*notes["comparability"], *axes(results)] or ["Nothing else differs, as far as the records show."]
+    numbers = comparison(results, compared, paces)
+    tuned = html_section(tuning_section(results, *tuning)) if tuning else Html()
+    of_rates = html_section(rates_section(results, rates)) if rates else Html()
     parts = [
-        PageSection(
-            "table", "Comparison", joined(tag("p", NUMBERS, class_="hint"), comparison(results, compared, paces))
-        ),
+        PageSection("table", "Comparison", joined(tag("p", NUMBERS, class_="hint"), numbers)),
         PageSection("sure", "How sure", sure),
         PageSection("notes", "Author's notes", author_notes(results.manifest)),
         PageSection("charts", "Charts", gallery(figures, results.arms, drawing)),
@@ -105,12 +102,8 @@ def body(
             PageSection(part.title.split()[0].lower(), part.title, html_section(part), folded=True)
             for part in all_sections(results, paces)
         ),
-        PageSection(
-            "tuning", "Tuning", html_section(tuning_section(results, *tuning)) if tuning else Html(), folded=True
-        ),
-        PageSection(
-            "rates", RATES_TITLE, html_section(rates_section(results, rates)) if rates else Html(), folded=True
-        ),
+        PageSection("tuning", "Tuning", tuned, folded=True),
+        PageSection("rates", RATES_TITLE, of_rates, folded=True),
         PageSection("confounds", "What else differs", listed(confounds), folded=True),
         PageSection("lost", "Lost runs", lost_runs_section(results), folded=True),
         PageSection("provenance", "Provenance", provenance_section(results, made_under(results)), folded=True),
@@ -134,9 +127,8 @@ NUMBERS = "Point at a number for its n and interval; press it for the cells behi
 def standalone_page(body: Body) -> str:
     """Format a file with this one page."""
     head = tag("header", tag("h1", body.title), tag("p", body.below, class_="soft"), charts_notes())
-    main = tag(
-        "main", head, contents(body.parts), tag("div", body.shown, charts_credit()), class_="page", data_report=""
-    )
+    shown = tag("div", body.shown, charts_credit())
+    main = tag("main", head, contents(body.parts), shown, class_="page", data_report="")
     return page_file(body.title, main, embedded(body.data), "verdict")
 
 
@@ -187,3 +179,108 @@ def page_file(title: str, main: Html, numbers: Html, first: str) -> str:
         tag("script", Html(own)),
     ]
     return document(title, style, policy, inside)
+
+
+# without scripts ------------------------------------------------------------------------------------------------------
+
+Picture = tuple[str, bytes]  # alternative text and PNG content of a picture
+
+
+def static_page(body: Body) -> str:
+    """Format a page that needs no script, as one file whose policy forbids any network."""
+    style = read_asset("page.css")
+    policy = f"default-src 'none'; img-src data:; style-src {digest(style)}; base-uri 'none'; form-action 'none'"
+    head = tag("header", tag("h1", body.title), tag("p", body.below, class_="soft"))
+    main = tag("main", head, contents(body.parts), tag("div", body.shown), class_="page")
+    return document(body.title, style, policy, main)
+
+
+def static_parts(tables: Sequence[Section], pictures: Sequence[Picture]) -> list[PageSection]:
+    """Format tables as sections, below the pictures."""
+    parts = [PageSection(f"part-{index}", part.title, html_section(part)) for index, part in enumerate(tables)]
+    sources = [(words, f"data:image/png;base64,{base64.b64encode(png).decode()}") for words, png in pictures]
+    images = [tag("div", tag("img", src=src, alt=words, width=900), class_="scroll") for words, src in sources]
+    if images:
+        parts.insert(0, PageSection("figures", "Figures" if len(images) > 1 else "Figure", joined(images)))
+    return parts
+
+
+def ladder_body(results: LadderResults, tables: Sequence[Section], figure: bytes, linked: bool = False) -> Body:
+    """Format the ladder as a part of a page of several; its rungs' reports are named, or linked from its own folder."""
+    manifest = results.manifest
+    rungs = [
+        tag("li", tag("a", rung["name"], href=f"../{rung['experiment']}/report.html"))
+        if linked
+        else tag("li", f"{rung['name']}: ", tag("code", rung["experiment"]))
+        for rung in manifest["rungs"]
+    ]
+    parts = [
+        *static_parts(tables, [("loss and gain against compute", figure)]),
+        PageSection("notes", "Author's notes", author_notes(manifest)),
+        PageSection("rungs", "Reports of the rungs", tag("ul", rungs), folded=True),
+    ]
+    below = f"{manifest['name']}: {len(manifest['arms'])} arms on {len(rungs)} rungs, baseline {manifest['baseline']}"
+    return Body(manifest["title"], below, Html(), parts)
+
+
+# several reports -----------------------------------------------------------------------------------------------------
+
+ALL = "all-"  # prefix of the ids of the chart of all differences
+
+
+@dataclass(frozen=True)
+class OverviewEntry:
+    """A report beside others on a page.
+
+    Args:
+        name: name in the list of reports.
+        answer: what it came to, in a sentence.
+        body: content of its own page.
+        lines: what it came to for each arm, where no chart shows that.
+    """
+
+    name: str
+    answer: str
+    body: Body
+    lines: Sequence[str] = ()
+
+
+def overview_html(title: str, entries: Sequence[OverviewEntry], differences: Chart | None) -> str:
+    """Format the file. Reports are distinguished by their position, whatever they are called.
+
+    Args:
+        title: its heading.
+        entries: the reports.
+        differences: chart of the differences of all experiments; None without any.
+    """
+    numbered, drawing = list(enumerate(entries, 1)), new_charts()
+    chart = nested(tag("div", drawing.add(FIRST, differences), id="differences"), ALL)
+    answers = tag("ol", [_answer(*entry) for entry in numbered], class_="answers")
+    overview = tag("section", tag("h2", "Overview"), chart, answers, id="overview", data_report=ALL)
+    links = [tag("a", f"{number}. {entry.name}", href=f"#e{number}") for number, entry in numbered]
+    charts = any(entry.body.data for entry in entries)
+    main = tag(
+        "main",
+        tag("header", tag("h1", title), charts_notes() if charts else ""),
+        tag("nav", tag("a", "Overview", href="#overview"), links, class_="contents", aria_label="reports"),
+        tag("div", overview, [_report(*entry) for entry in numbered], charts_credit() if charts else ""),
+        class_="page",
+    )
+    numbers = [embedded(entry.body.data, f"e{number}-") for number, entry in numbered]
+    drawn = {"report": {}, "specs": drawing.specs, "columns": drawing.columns}
+    return page_file(title, main, joined(embedded(drawn, ALL), numbers), "overview")
+
+
+def _answer(number: int, entry: OverviewEntry) -> Html:
+    """Format what a report came to, below a link to it."""
+    link = tag("a", entry.body.title, href=f"#e{number}")
+    return tag("li", link, tag("p", entry.answer), listed(entry.lines), tag("p", entry.body.below, class_="hint"))
+
+
+def _report(number: int, entry: OverviewEntry) -> Html:
+    """Format a report below one heading, which folds it."""
+    inside = [tag("p", entry.body.below, class_="soft"), contents(entry.body.parts), entry.body.shown]
+    heading, prefix = tag("summary", tag("h2", f"{number}. {entry.body.title}")), f"e{number}-"
+    attributes: dict[str, str | bool] = {"class_": "report", "id": f"e{number}", "open": True}
+    attributes["data_report"] = prefix if entry.body.data else False
+    return tag("details", heading, nested(joined(inside), prefix), **attributes)

@@ -54,15 +54,9 @@ def contents(parts: Sequence[PageSection]) -> Html:
 
 def sections(parts: Sequence[PageSection]) -> Html:
     """Format sections that fold."""
-    return joined(
-        tag(
-            "section",
-            tag("details", tag("summary", tag("h2", part.title)), part.content, open=not part.folded),
-            id=part.name or False,
-        )
-        for part in parts
-        if part.content
-    )
+    present = [part for part in parts if part.content]
+    folds = [tag("details", tag("summary", tag("h2", p.title)), p.content, open=not p.folded) for p in present]
+    return joined(tag("section", fold, id=part.name or False) for fold, part in zip(folds, present, strict=True))
 
 
 # the verdict ---------------------------------------------------------------------------------------------------------
@@ -75,11 +69,8 @@ def question_section(results: Records) -> Html:
     judged = ", ".join(label(name) for name in results.judged)
     against = f", each compared with {manifest['baseline']} on the same seed" if count > 1 else ""
     line = f"{count} arm{'s' * (count != 1)} on {seeds} seed{'s' * (seeds != 1)}{against}. Judged: {judged}."
-    differ = listed(changes(results))
-    return joined(
-        tag("p", line),
-        tag("details", tag("summary", "How the arms differ from the baseline"), differ) if differ else "",
-    )
+    differ, summary = listed(changes(results)), tag("summary", "How the arms differ from the baseline")
+    return joined(tag("p", line), tag("details", summary, differ) if differ else "")
 
 
 def author_notes(manifest: Mapping[str, Any]) -> Html:
@@ -115,8 +106,7 @@ def _card(results: Records, row: Any) -> Html:
 
 def health_section(results: Records, notes: Sequence[str]) -> Html:
     """List training problems, and runs that were lost or are missing."""
-    ill = [f"{arm}: {words}" for arm, words in results.health.items() if words]
-    lines = [*ill, *notes]
+    lines = [*(f"{arm}: {words}" for arm, words in results.health.items() if words), *notes]
     well = "Every run ended well, without a training problem."
     return joined(tag("h3", "Training problems"), listed(lines, class_="ill") or tag("p", well))
 
@@ -133,7 +123,7 @@ def lost_runs_section(results: Records) -> Html:
             tag("summary", f"{arm}, seed {seed}: {record['status']}: {record['error']}"),
             tag("p", f"{CELLS / record['id']}", class_="hint"),
             tag("pre", text, class_="log") if (text := last_lines(results.store.directory(record["id"]) / LOG)) else "",
-            tag("p", f"Last finite: {_pairs(record)}") if record["diverged"] else "",
+            tag("p", f"Last finite: {_last_finite(record)}") if record["diverged"] else "",
             open=len(runs) == 1,
         )
         for (arm, seed), record in runs[:MOST_LOST]
@@ -142,11 +132,10 @@ def lost_runs_section(results: Records) -> Html:
     return joined(shown, more)
 
 
-def _pairs(record: Record) -> str:
+def _last_finite(record: Record) -> str:
     last = (record["diverged"] or {}).get("last_finite") or {}
-    return (
-        ", ".join(f"{name} {value:z.4g}" for name, value in last.items() if isinstance(value, int | float)) or "nothing"
-    )
+    texts = [f"{name} {value:z.4g}" for name, value in last.items() if isinstance(value, int | float)]
+    return ", ".join(texts) or "nothing"
 
 
 def last_lines(path: Path) -> str:
@@ -169,7 +158,7 @@ def provenance_section(results: Records, made_under: Sequence[str]) -> Html:
     """Format code, packages and machines behind the cells, and the list of cells."""
     records = [record for record in results.records.values() if record is not None]
     origins = [record["provenance"] for record in records]
-    counted = Counter(tuple(_origin(origin)) for origin in origins)
+    counted = Counter(_origin(origin) for origin in origins)
     rows = [[*texts, str(count)] for texts, count in counted.items()]
     columns = ["lm", "commit", "Python", "packages", "machine", "device", "precision", "cells"]
     times = [time for origin in origins for time in (origin.get("started"), origin.get("finished")) if time]
@@ -182,15 +171,12 @@ def provenance_section(results: Records, made_under: Sequence[str]) -> Html:
     )
 
 
-def _origin(provenance: Provenance) -> Iterator[str]:
-    yield str(provenance.get("lm", "-"))
-    yield commit_of(provenance["git"], 12)
-    yield str(provenance.get("python", "-"))
-    yield ", ".join(f"{name} {version}" for name, version in provenance["packages"].items())
-    host, cores, threads = (provenance.get(key, "-") for key in ("host", "cores", "threads"))
-    yield f"{host}, {cores} cores, {threads} threads"
-    yield str(provenance.get("device", "-"))
-    yield str(provenance.get("precision") or "-")
+def _origin(provenance: Provenance) -> tuple[str, ...]:
+    packages = ", ".join(f"{name} {version}" for name, version in provenance["packages"].items())
+    texts = {key: str(provenance.get(key, "-")) for key in ("lm", "python", "host", "cores", "threads", "device")}
+    machine = f"{texts['host']}, {texts['cores']} cores, {texts['threads']} threads"
+    circumstances = packages, machine, texts["device"], str(provenance.get("precision") or "-")
+    return texts["lm"], commit_of(provenance["git"], 12), texts["python"], *circumstances
 
 
 def _day(time: float) -> str:
@@ -208,22 +194,15 @@ def _cells(results: Records) -> Iterator[list[str]]:
 def rerun_section(results: Records) -> Html:
     """List the commands that reproduce the report and inspect it."""
     name, command = results.manifest["name"], results.manifest["command"]
-    command_lines = (
-        [
-            tag("p", "Everything again, training only what is missing, where it was given first:"),
-            tag("pre", shlex.join(["lm", *command])),
-        ]
-        if command
-        else [tag("p", "The command that made it was not recorded.")]
-    )
+    command_lines = [tag("p", "The command that made it was not recorded.")]
+    if command:
+        text = "Everything again, training only what is missing, where it was given first:"
+        command_lines = [tag("p", text), tag("pre", shlex.join(["lm", *command]))]
     commands = [
         (["lm", "report", name], "this report, made again from the records"),
         (["lm", "trace", name, results.arms[-1], results.headline], "the cells behind a number, and how to make each"),
         (["lm", "pack", name], "everything but the weights as one file"),
     ]
     rows: list[list[Any]] = [[tag("code", shlex.join(words)), meaning] for words, meaning in commands]
-    return joined(
-        command_lines,
-        tag("p", f"In the folder that holds {name}/ and cells/:"),
-        table(["command", "what it gives"], rows),
-    )
+    where = tag("p", f"In the folder that holds {name}/ and cells/:")
+    return joined(command_lines, where, table(["command", "what it gives"], rows))

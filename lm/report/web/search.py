@@ -5,8 +5,8 @@ import shlex
 import pandas as pd
 
 from lm.report.figures.chart import label
-from lm.report.figures.searches import FIGURES, format_settings, format_value, importance_chart
-from lm.report.study import Importance, Study, best_rows, importance_lines, notes, warnings_of
+from lm.report.figures.searches import FIGURES, format_settings, importance_chart
+from lm.report.study import Importance, Study, best_rows, format_value, importance_lines, notes, warnings_of
 from lm.report.web.comparison import filtered
 from lm.report.web.elements import Html, joined, listed, table, tag
 from lm.report.web.page import Body, new_charts, standalone_page
@@ -30,20 +30,14 @@ def search_body(study: Study, importance: ImportancesOrReason) -> Body:
     drawing, manifest = new_charts(), study.manifest
     columns_of_best, best = best_rows(study)
     shares = None if isinstance(importance, str) else importance_chart(importance)
-    first = tag(
-        "section",
-        tag("p", best_line(study), class_="answer"),
-        listed(warnings_of(study), class_="warn"),
-        listed(notes(study)),
-        id="verdict",
-    )
+    answer, warnings = tag("p", best_line(study), class_="answer"), listed(warnings_of(study), class_="warn")
+    first = tag("section", answer, warnings, listed(notes(study)), id="verdict")
     drawn = [drawing.add(name, make(study)) for name, make in FIGURES.items()]
+    drawn_shares = drawing.add("importances", shares)
     title = "Pareto front" if len(study.objectives) > 1 else "Best trials"
     parts = [
         PageSection("best", title, table(columns_of_best, best) if best else Html()),
-        PageSection(
-            "importance", "Importance", joined(drawing.add("importances", shares), listed(importance_lines(importance)))
-        ),
+        PageSection("importance", "Importance", joined(drawn_shares, listed(importance_lines(importance)))),
         PageSection("charts", "Charts", joined(drawn)),
         PageSection("table", "Trials", _trials(study)),
         PageSection("notes", "Author's notes", author_notes(manifest)),
@@ -65,9 +59,8 @@ def best_line(study: Study) -> str:
         return f"{len(study.best)} trials that no other beats in both {names}."
     (quantity,) = study.objectives
     best = study.best.iloc[0]
-    text = (
-        f"Trial {best['number']} is the best of {len(study.complete)}: {label(quantity)} {format_value(best[quantity])}"
-    )
+    value = f"{label(quantity)} {format_value(best[quantity])}"
+    text = f"Trial {best['number']} is the best of {len(study.complete)}: {value}"
     return f"{text}, at {format_settings(study, best)}."
 
 
@@ -81,11 +74,9 @@ def _trials(study: Study) -> Html:
     heads = [tag("th", tag("button", titles.get(name, name), type="button"), scope="col") for name in names]
     rows = []
     for _, row in study.trials.iterrows():
-        cells = [
-            tag("th" if name == "number" else "td", text, data_v="" if text == "-" else str(row[name]))
-            for name in names
-            for text in [format_value(row[name])]
-        ]
+        texts = {name: format_value(row[name]) for name in names}
+        keys = {name: "" if text == "-" else str(row[name]) for name, text in texts.items()}
+        cells = [tag("th" if name == "number" else "td", texts[name], data_v=keys[name]) for name in names]
         rows.append(tag("tr", cells))
     return filtered(heads, rows, "pruned, a value, ...", "all trials")
 
@@ -103,10 +94,8 @@ def _lost(study: Study) -> Html:
 def _why(study: Study, row: pd.Series) -> str:
     if row["state"] == "failed":
         return str(row["reason"] or "not recorded")
-    reported = next(
-        trial.get("reported") or {} for trial in study.manifest["study"] if trial["number"] == row["number"]
-    )
-    last = max(map(int, reported), default=None)
+    trial = next(trial for trial in study.manifest["study"] if trial["number"] == row["number"])
+    last = max(map(int, trial.get("reported") or {}), default=None)
     return "stopped by the pruner" + (f" after step {last}" if last is not None else "")
 
 

@@ -25,7 +25,7 @@ HEADERS = {
 
 FRAMED = "frame-ancestors 'self'"  # header policy of the report, which carries its own policy in the page
 
-HTML = "text/html; charset=utf-8"
+HTML, TEXT = "text/html; charset=utf-8", "text/plain; charset=utf-8"
 
 
 class Server(ThreadingHTTPServer):
@@ -174,20 +174,12 @@ class Handler(BaseHTTPRequestHandler):
             self._send("not found\n", HTTPStatus.NOT_FOUND)
 
     def _send(
-        self,
-        content: str,
-        status: HTTPStatus = HTTPStatus.OK,
-        headers: dict[str, str] | None = None,
-        kind: str = "text/plain; charset=utf-8",
+        self, content: str, status: HTTPStatus = HTTPStatus.OK, headers: dict[str, str] | None = None, kind: str = TEXT
     ) -> None:
         data = content.encode("utf-8", errors="replace")
         self.send_response(status)
-        for key, value in {
-            **HEADERS,
-            "Content-Type": kind,
-            "Content-Length": str(len(data)),
-            **(headers or {}),
-        }.items():
+        described = {"Content-Type": kind, "Content-Length": str(len(data))}
+        for key, value in {**HEADERS, **described, **(headers or {})}.items():
             self.send_header(key, value)
         self.end_headers()
         if self.command != "HEAD":
