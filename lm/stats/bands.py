@@ -11,14 +11,9 @@ from scipy import stats
 
 from lm.stats.tests import ALPHA
 
-DRAWS = 4000
-"""Simulated samples; the level is met to a third of a percent."""
-
-CHUNK = 2**22
-"""Largest number of simulated values in memory at a time."""
-
-FEWEST = 5
-"""Seeds from which the correlation of the points is estimated; with fewer the points share the level (Bonferroni)."""
+DRAWS = 4000  # simulated samples; the level is met to a third of a percent
+CHUNK = 2**22  # largest number of simulated values in memory at a time
+FEWEST = 5  # seeds from which the correlation of the points is estimated; with fewer they share the level (Bonferroni)
 
 
 @dataclass(frozen=True)
@@ -44,27 +39,20 @@ def simultaneous_band(sample_sn: np.ndarray, level: float = ALPHA) -> Band:
     Returns:
         The band; NaN for fewer than two seeds.
     """
-    seeds = len(sample_sn)
-    mean_n = sample_sn.mean(axis=0)
+    seeds, mean_n = len(sample_sn), sample_sn.mean(axis=0)
     if seeds < 2:
         return Band(np.full_like(mean_n, math.nan), np.full_like(mean_n, math.nan), math.nan)
     error_n = sample_sn.std(axis=0, ddof=1) / math.sqrt(seeds)
     spread_sn = (sample_sn - mean_n)[:, error_n > 0]
-    critical = _critical(spread_sn, level) if spread_sn.size else 0.0
+    points = spread_sn.shape[1]
+    critical = float(stats.t.isf(level / 2 / points, seeds - 1)) if points else 0.0
+    if seeds >= FEWEST and points > 1:
+        unit_sn = spread_sn / np.linalg.norm(spread_sn, axis=0)
+        random, largest = np.random.default_rng(0), []
+        for draws in np.array_split(np.arange(DRAWS), math.ceil(DRAWS * seeds * points / CHUNK)):
+            drawn_dsn = random.standard_normal((len(draws), seeds, seeds)) @ unit_sn
+            error_dn = drawn_dsn.std(axis=1, ddof=1) / math.sqrt(seeds)
+            largest.append(np.abs(drawn_dsn.mean(axis=1) / error_dn).max(axis=1))
+        single = float(stats.t.isf(level / 2, seeds - 1))
+        critical = float(np.clip(np.quantile(np.concatenate(largest), 1 - level), single, critical))
     return Band(mean_n - critical * error_n, mean_n + critical * error_n, critical)
-
-
-def _critical(spread_sn: np.ndarray, level: float) -> float:
-    """Return the quantile of the largest |t| over the points, from deviations that are not all zero at any point."""
-    seeds, points = spread_sn.shape
-    shared = float(stats.t.isf(level / 2 / points, seeds - 1))
-    if seeds < FEWEST or points == 1:
-        return shared
-    unit_sn = spread_sn / np.linalg.norm(spread_sn, axis=0)
-    random, largest = np.random.default_rng(0), []
-    for draws in np.array_split(np.arange(DRAWS), math.ceil(DRAWS * seeds * points / CHUNK)):
-        drawn_dsn = random.standard_normal((len(draws), seeds, seeds)) @ unit_sn
-        error_dn = drawn_dsn.std(axis=1, ddof=1) / math.sqrt(seeds)
-        largest.append(np.abs(drawn_dsn.mean(axis=1) / error_dn).max(axis=1))
-    single = float(stats.t.isf(level / 2, seeds - 1))
-    return float(np.clip(np.quantile(np.concatenate(largest), 1 - level), single, shared))

@@ -18,9 +18,7 @@ from lm.store.files import read_json, to_json, write_atomic
 PACKAGE = Path(__file__).parents[1]
 VERSIONED = ("torch", "lightning", "torchmetrics", "tokenizers", "numpy", "scipy", "jsonargparse", "datasets")
 """Installed packages that may change an answer."""
-
-SLOW = ("torch", "lightning")
-"""Modules whose import an answer saves."""
+SLOW = ("torch", "lightning")  # modules whose import an answer saves
 
 
 def cache_folder() -> Path:

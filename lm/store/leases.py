@@ -38,9 +38,7 @@ BEAT_SECONDS = 5.0  # interval between two heartbeats
 MAX_MISSED_BEATS = 12
 """Heartbeats that may be missing: a slow disk, or a library that lets no other thread run, delays several."""
 
-HOLDER_BYTES = 512
-"""Size of a lease file. It is fixed, so that a heartbeat overwrites the one before it."""
-
+HOLDER_BYTES = 512  # size of a lease file. It is fixed, so that a heartbeat overwrites the one before it.
 PARENT_VARIABLE = "LM_WORKS_FOR"
 """Environment variable with the number of the process that hands out work, for the processes that do it."""
 
