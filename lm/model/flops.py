@@ -152,13 +152,9 @@ def cache_bytes(model: Model, context: int, batch: int = 1) -> dict[str, int]:
 
     `int8` has a float32 scale besides for each key and value of a head. Windows do not shorten it.
     """
-    sizes = [
-        (layer.key.out_features, layer.key.out_features // layer.head_size)
-        for layer, causal in attention_layers(model)
-        if causal and isinstance(layer, SoftmaxAttention)
-    ]
-    rows = 2 * batch * context
-    elements, scales = (rows * sum(column) for column in zip(*sizes, strict=True)) if sizes else (0, 0)
+    layers = [layer for layer, causal in attention_layers(model) if causal and isinstance(layer, SoftmaxAttention)]
+    elements = 2 * batch * context * sum(layer.key.out_features for layer in layers)
+    scales = 2 * batch * context * sum(layer.key.out_features // layer.head_size for layer in layers)
     return {**{name: size * elements for name, size in DTYPES.items()}, "int8": elements + SCALE_BYTES * scales}
 
 
