@@ -91,11 +91,9 @@ def prepare(corpus: Corpus, tokenizer: Tokenizer, fractions: Sequence[float]) ->
     for name, documents in splits.items():
         facts.documents[name] = len(documents)
         facts.bytes[name] = sum(len(document.encode("utf-8", "surrogatepass")) for document in documents)
-    cache.ensure_entry(
-        entry_folder("tokens", facts.fingerprint, facts.tokenizer),
-        lambda entry: check_entry(entry, facts),
-        lambda entry: _write_entry(entry, splits, trained, facts),
-    )
+    folder = entry_folder("tokens", facts.fingerprint, facts.tokenizer)
+    write = lambda entry: _write_entry(entry, splits, trained, facts)  # noqa: E731
+    cache.ensure_entry(folder, lambda entry: check_entry(entry, facts), write)
     for name, ids in Tokens(facts).split.items():
         facts.tokens[name], facts.unknown[name] = len(ids), count_unknown(ids, trained)
     return facts

@@ -30,14 +30,8 @@ def simultaneous_band(sample_sn: np.ndarray, level: float = ALPHA) -> Band:
 
     Its half-width is a multiple of the standard error at each point. The multiple is the quantile of the largest |t| of
     simulated normal samples whose points correlate as those of the sample do (Montiel Olea and Plagborg-Møller 2019),
-    between Student's and Bonferroni's. A point without spread has a band of no width. Normal noise is assumed.
-
-    Args:
-        sample_sn: a curve for each seed.
-        level: chance that the curve leaves the band anywhere.
-
-    Returns:
-        The band; NaN for fewer than two seeds.
+    between Student's and Bonferroni's. A point without spread has a band of no width. Normal noise is assumed. The band
+    is NaN for fewer than two seeds.
     """
     seeds, mean_n = len(sample_sn), sample_sn.mean(axis=0)
     if seeds < 2:

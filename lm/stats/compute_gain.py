@@ -190,11 +190,8 @@ def forecast_of(ladder: LadderDraws) -> Forecast | None:
 
     of_base, of_arm = base.loss(top.compute), arm.loss(top.arm_compute)
     of_base_d, of_arm_d = base_d.loss(top.compute), arm_d.loss(top.arm_compute)
-    return Forecast(
-        estimate(of_base, of_base_d, "base"),
-        estimate(of_arm, of_arm_d, "arms"),
-        estimate(of_arm - of_base, of_arm_d - of_base_d, "pairs"),
-    )
+    difference = estimate(of_arm - of_base, of_arm_d - of_base_d, "pairs")
+    return Forecast(estimate(of_base, of_base_d, "base"), estimate(of_arm, of_arm_d, "arms"), difference)
 
 
 def misfit(ladder: LadderDraws, law: Law) -> tuple[float, float]:

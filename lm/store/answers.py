@@ -46,11 +46,7 @@ def remember(kind: str, question: Any, compute: Callable[[], Any]) -> Any:
 
     An answer of other code or of another version is computed anew, as is a damaged one. A process that has imported a
     module of SLOW computes, since its code may be older than the files. The cache is left alone if it cannot be used.
-
-    Args:
-        kind: name of the kind of question, part of the file's name.
-        question: anything that JSON holds.
-        compute: returns the answer, which JSON holds too.
+    JSON holds question and answer; `kind` is part of the file's name.
     """
     if any(name in sys.modules for name in SLOW):
         return compute()

@@ -118,12 +118,8 @@ class Holder:
 
     def is_running(self) -> bool:
         """Return True if the process is known to run and not to be stopped, even if it sends no heartbeat."""
-        return (
-            self.is_local()
-            and PROC.exists()
-            and not self.has_exited()
-            and process_status(self.pid) not in locks.STOPPED
-        )
+        can_be_read = self.is_local() and PROC.exists()
+        return can_be_read and not self.has_exited() and process_status(self.pid) not in locks.STOPPED
 
     def __str__(self) -> str:
         return locks.describe_process(self.pid, self.host, self.since, self.is_local())
