@@ -242,20 +242,14 @@ def catalogue(root: type, supplied: int = 0, path: str = "", entries: Catalogue 
         kind, members = join(path, name), choices(slot.base)
         if kind in entries:
             continue
-        entries[kind] = [
-            {
-                "name": choice,
-                "doc": (inspect.getdoc(member) or "").split("\n")[0],
-                "options": {
-                    option: {
-                        "accepts": describe_option(member, option),
-                        **({} if default is REQUIRED else {"default": default}),
-                    }
-                    for option, default in plain_options(member, slot.supplied).items()
-                },
-            }
-            for choice, member in members.items()
-        ]
+        entries[kind] = []
+        for choice, member in members.items():
+            options = dict[str, Any]()
+            for option, default in plain_options(member, slot.supplied).items():
+                declared = {} if default is REQUIRED else {"default": default}
+                options[option] = {"accepts": describe_option(member, option), **declared}
+            first_line = (inspect.getdoc(member) or "").split("\n")[0]
+            entries[kind].append({"name": choice, "doc": first_line, "options": options})
         for member in members.values():
             catalogue(member, slot.supplied, kind, entries)
     return entries
@@ -267,9 +261,9 @@ def catalogue_lines(entries: Catalogue) -> list[str]:
     for kind, members in entries.items():
         text += ["", kind]
         for member in members:
-            options = (
-                f"{name}={option['default']}" if "default" in option else name
-                for name, option in member["options"].items()
-            )
-            text += [f"  {member['name']}({', '.join(options)})", f"      {member['doc']}"]
+            defaults = {
+                name: f"={option['default']}" for name, option in member["options"].items() if "default" in option
+            }
+            options = ", ".join(f"{name}{defaults.get(name, '')}" for name in member["options"])
+            text += [f"  {member['name']}({options})", f"      {member['doc']}"]
     return text[1:]

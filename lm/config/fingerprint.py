@@ -183,9 +183,8 @@ def _unchanged(module: str, path: Path) -> None:
     if first is None or first[0] != id(loaded):  # imported anew
         _first_versions[module] = now
     elif first != now:
-        raise InputError(
-            f"{path}: was changed after it was imported; start anew, so that what is trained is what it says"
-        )
+        remedy = "start anew, so that what is trained is what it says"
+        raise InputError(f"{path}: was changed after it was imported; {remedy}")
 
 
 EVERY = "training"

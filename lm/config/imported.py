@@ -38,9 +38,8 @@ def trusted_only(on: bool = True, called: str = "--trusted-only") -> Iterator[No
 def require_trusted(name: str, path: str, instead: str = "") -> None:
     """Raise InputError for the dotted path of a class that may not be imported; `instead` ends the message."""
     if _trusted_only[0] and name.partition(".")[0] != OURS:
-        raise InputError(
-            f"{path}: {shown(name)} is not part of {OURS}, and with {_trusted_only[0]} no other code is run{instead}"
-        )
+        refused = f"with {_trusted_only[0]} no other code is run{instead}"
+        raise InputError(f"{path}: {shown(name)} is not part of {OURS}, and {refused}")
 
 
 def add_module_folder(folder: Path) -> None:
@@ -74,10 +73,8 @@ def import_object(name: str, path: str) -> Any:
         file, spec = getattr(sys.modules.get(top), "__file__", None), importlib.machinery.PathFinder.find_spec(top)
         origin = spec.origin if spec and top != OURS else None
         if file and origin and os.path.realpath(file) != os.path.realpath(origin):
-            raise ImportError(
-                f"{shown(top)} was imported from {file} before, and here it is {origin}; give one of them another "
-                "name, or start another process"
-            )
+            remedy = "give one of them another name, or start another process"
+            raise ImportError(f"{shown(top)} was imported from {file} before, and here it is {origin}; {remedy}")
         return getattr(loaded, attribute)
 
 

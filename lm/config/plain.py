@@ -65,11 +65,8 @@ class _Loader(yaml.SafeLoader):
 _TOO_LARGE = f"more than {MOST_NODES} values, those behind aliases counted, or nested more than {DEEPEST} deep"
 _KINDS = ("null", "bool", "int", "float", "str", "seq", "map")
 _TAG = "tag:yaml.org,2002:"
-_Loader.yaml_constructors = {
-    tag: make
-    for tag, make in yaml.SafeLoader.yaml_constructors.items()
-    if tag is None or tag.removeprefix(_TAG) in _KINDS
-}
+_makers = yaml.SafeLoader.yaml_constructors.items()
+_Loader.yaml_constructors = {tag: make for tag, make in _makers if tag is None or tag.removeprefix(_TAG) in _KINDS}
 _Loader.yaml_implicit_resolvers = {
     first: [(tag, pattern) for tag, pattern in resolvers if tag != f"{_TAG}timestamp"]
     for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
@@ -144,8 +141,4 @@ def find_unusable(value: Any, where: str = "") -> str:
 
 def is_text(text: str) -> bool:
     """Return True if UTF-8 can hold a text, which is not so for half of a surrogate pair."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+    return text.encode(errors="ignore").decode() == text

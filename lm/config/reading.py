@@ -78,10 +78,8 @@ def _base_named(base: object, path: Path) -> Path:
     if "/" not in base and not base.endswith((".yaml", ".yml")) and not os.path.lexists(path.parent / base):
         files = shipped_files("configuration")
         if base not in files:
-            raise InputError(
-                f"{path}: base: no configuration {shown(base)} is shipped.{nearest(base, list(files))} "
-                f"Choose from {', '.join(files) or 'none'}, or give a YAML file"
-            )
+            hint = f"{nearest(base, list(files))} Choose from {', '.join(files) or 'none'}, or give a YAML file"
+            raise InputError(f"{path}: base: no configuration {shown(base)} is shipped.{hint}")
         return files[base]
     return path.parent / base
 
@@ -186,10 +184,8 @@ def resolve_file(path: Path, kind: str) -> Path:
     if others := [other for other in SHIPPED_FOLDERS if path.name in shipped_files(other)]:
         raise InputError(_wrong_kind(path, others, kind))
     here = [file.name for file in sorted(Path().glob("*.yaml"))]
-    raise InputError(
-        f"{path}: no such file, and no {kind} of that name is shipped.{nearest(path.name, [*files, *here])} "
-        f"Choose from {', '.join(files) or 'none'}, or give a YAML file"
-    )
+    hint = f"{nearest(path.name, [*files, *here])} Choose from {', '.join(files) or 'none'}, or give a YAML file"
+    raise InputError(f"{path}: no such file, and no {kind} of that name is shipped.{hint}")
 
 
 def require_kind(tree: Mapping[str, Any], path: Path, kind: str) -> None:

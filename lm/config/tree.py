@@ -27,9 +27,7 @@ LONGEST_FILE = 1_000_000
 """Bytes of a YAML file. Larger files are no settings, and PyYAML takes most of a minute for them."""
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*")
-LONGEST_PATH = 3800
-"""Bytes; Linux accepts 4095, and the names of cells are added."""
-
+LONGEST_PATH = 3800  # bytes; Linux accepts 4095, and the names of cells are added
 LONGEST_NAME = 200  # bytes; file systems accept 255, and endings such as `.tuned` and `.owner` are added
 
 
@@ -133,10 +131,8 @@ def parse_value(text: str, where: str = "") -> Any:
 def path_name(name: object, where: str) -> str:
     """Return a name for a file or a folder; raise InputError for a name that could lead elsewhere, or is too long."""
     if not (isinstance(name, str) and NAME.fullmatch(name)):
-        raise InputError(
-            f"{where}: {shown(name)} cannot name a file; use letters, digits, '_', '-', '+' and '.', "
-            "the first a letter or a digit"
-        )
+        expected = "use letters, digits, '_', '-', '+' and '.', the first a letter or a digit"
+        raise InputError(f"{where}: {shown(name)} cannot name a file; {expected}")
     if len(name) > LONGEST_NAME:
         raise InputError(f"{where}: a name of {len(name)} characters, expected {LONGEST_NAME} at most: {shown(name)}")
     return name

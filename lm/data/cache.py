@@ -48,10 +48,9 @@ def cache_io_errors() -> Iterator[None]:
     except OSError as error:
         if error.errno in DISK_FULL:
             raise
-        where = f" ({error.filename})" if error.filename is not None else ""
-        raise InputError(
-            f"the cache {cache_folder()}: {error.strerror}{where}; set LM_CACHE to a folder that can be used"
-        ) from None
+        problem = f"{error.strerror} ({error.filename})" if error.filename is not None else error.strerror
+        remedy = "set LM_CACHE to a folder that can be used"
+        raise InputError(f"the cache {cache_folder()}: {problem}; {remedy}") from None
 
 
 def ensure_entry(folder: Path, check: Callable[[Path], None], write: Callable[[Path], None]) -> None:

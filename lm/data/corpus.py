@@ -159,9 +159,8 @@ class LocalText(Corpus):
             with contextlib.suppress(OSError, ValueError, re.error):  # a NUL, or a name too long
                 globbed = list(itertools.islice(glob.iglob(str(literal), recursive=True), MAX_FILES + 1))
             if len(globbed) > MAX_FILES:
-                raise InputError(
-                    f"data.corpus.path: {shown(str(literal))} matches over {MAX_FILES:,} paths; name fewer"
-                )
+                problem = f"{shown(str(literal))} matches over {MAX_FILES:,} paths"
+                raise InputError(f"data.corpus.path: {problem}; name fewer")
             matches = [path for path in sorted(map(Path, globbed)) if os.path.isfile(path)]
             matches = [literal] if os.path.isfile(literal) else matches
             if not matches:
@@ -211,10 +210,9 @@ class LocalText(Corpus):
                 yield document
             except (ValueError, TypeError, KeyError, RecursionError):
                 keys = list(row) if isinstance(row, dict) else []
-                raise InputError(
-                    f"data.corpus.field: {path}:{number} is not a JSON object with a field {self.field!r}"
-                    + (f", it has {', '.join(keys)}.{nearest(self.field, keys)}" if keys else "")
-                ) from None
+                hint = f", it has {', '.join(keys)}.{nearest(self.field, keys)}" if keys else ""
+                problem = f"is not a JSON object with a field {self.field!r}{hint}"
+                raise InputError(f"data.corpus.field: {path}:{number} {problem}") from None
 
     def _parquet(self, path: Path) -> Iterator[str]:
         import pandas  # slow to import, and only this format needs it
@@ -225,10 +223,8 @@ class LocalText(Corpus):
             raise InputError(f"data.corpus.path: {path} is not a readable parquet file ({error})") from None
         if self.field not in frame:
             columns = [str(c) for c in frame.columns]
-            raise InputError(
-                f"data.corpus.field: {path} has no column {self.field!r}.{nearest(self.field, columns)} "
-                f"It has {', '.join(columns)}"
-            )
+            hint = f"{nearest(self.field, columns)} It has {', '.join(columns)}"
+            raise InputError(f"data.corpus.field: {path} has no column {self.field!r}.{hint}")
         yield from (str(text) for text in frame[self.field].dropna())
 
 
@@ -278,18 +274,14 @@ class HubText(Corpus):
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
             if unreachable:
                 reason = f"{datasets.config.HF_ENDPOINT} does not answer, and without it: {reason}"
-            raise InputError(
-                f"data.corpus: HubText cannot load {self.path!r} ({reason}). Without a network use "
-                "data.corpus=StdlibText, or LocalText with data.corpus.path=FILE"
-            ) from None
+            remedy = "Without a network use data.corpus=StdlibText, or LocalText with data.corpus.path=FILE"
+            raise InputError(f"data.corpus: HubText cannot load {self.path!r} ({reason}). {remedy}") from None
         finally:
             datasets.config.HF_HUB_OFFLINE, constants.HF_HUB_OFFLINE = before
         for split, rows in loaded.items():
             if self.field not in rows.column_names:
-                raise InputError(
-                    f"data.corpus.field: {self.path!r} ({split}) has no column {self.field!r}."
-                    f"{nearest(self.field, rows.column_names)} It has {', '.join(rows.column_names)}"
-                )
+                hint = f"{nearest(self.field, rows.column_names)} It has {', '.join(rows.column_names)}"
+                raise InputError(f"data.corpus.field: {self.path!r} ({split}) has no column {self.field!r}.{hint}")
         return {str(split): [str(text) for text in rows[self.field]] for split, rows in loaded.items()}
 
     def documents(self) -> Iterator[str]:

@@ -51,11 +51,8 @@ class LocalPairs:
     ) -> None:
         if (test_source is None) != (test_target is None):
             raise ValueError("test_source and test_target belong together: give both or neither")
-        self.paths = {
-            "train": (train_source, train_target),
-            "validation": (validation_source, validation_target),
-            "test": (test_source, test_target),
-        }
+        validation, test = (validation_source, validation_target), (test_source, test_target)
+        self.paths = {"train": (train_source, train_target), "validation": validation, "test": test}
 
     def lines(self, split: str) -> tuple[list[str], list[str]]:
         """Read all lines of both sides of a split, stripped, in order; none for a split without files.
@@ -67,10 +64,8 @@ class LocalPairs:
             return [], []
         sides = read_lines(source, f"data.corpus.{split}_source"), read_lines(target, f"data.corpus.{split}_target")
         if len(sides[0]) != len(sides[1]):
-            raise InputError(
-                f"data.corpus: {source} has {len(sides[0])} lines and {target} {len(sides[1])}; "
-                "line i of one must belong to line i of the other"
-            )
+            problem = f"{source} has {len(sides[0])} lines and {target} {len(sides[1])}"
+            raise InputError(f"data.corpus: {problem}; line i of one must belong to line i of the other")
         return sides
 
 
@@ -85,9 +80,8 @@ def read_lines(path: str, name: str) -> list[str]:
     except (OSError, EOFError, zlib.error) as error:
         siblings = [str(p) for p in file.parent.iterdir()] if os.path.isdir(file.parent) else []
         hint = "" if os.path.exists(file) else download_hint(path) or nearest(path, siblings)
-        raise InputError(
-            f"{name}: {path} cannot be read ({getattr(error, 'strerror', None) or error}).{hint}"
-        ) from None
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(f"{name}: {path} cannot be read ({reason}).{hint}") from None
     lines = [line.strip() for line in text.split("\n")]  # not splitlines, which also cuts at rarer marks
     return lines[:-1] if lines[-1] == "" else lines
 
@@ -123,8 +117,7 @@ def prepare_pairs(corpus: LocalPairs, tokenizer: Tokenizer) -> TextStats:
 
     Tokens and bytes of the statistics are those of the targets, with an end each; documents are pairs.
     """
-    pairs: Pairs = {}
-    empty: dict[str, int] = {}
+    pairs, empty = Pairs(), dict[str, int]()
     for split in SPLITS:
         lines = list(zip(*corpus.lines(split), strict=True))
         pairs[split] = [pair for pair in lines if all(pair)]
@@ -136,9 +129,8 @@ def prepare_pairs(corpus: LocalPairs, tokenizer: Tokenizer) -> TextStats:
         facts.documents[split] = len(of_split)
         facts.bytes[split] = sum(len(target.encode()) for _, target in of_split)
     folder = tokens.entry_folder("pairs", facts.fingerprint, facts.tokenizer)
-    cache.ensure_entry(
-        folder, lambda entry: check_pairs(entry, facts), lambda entry: _write(entry, pairs, trained, facts)
-    )
+    write = lambda entry: _write(entry, pairs, trained, facts)  # noqa: E731
+    cache.ensure_entry(folder, lambda entry: check_pairs(entry, facts), write)
     return TextStats(folder=facts.folder, **stored_json(folder / "facts.json"))
 
 
@@ -256,10 +248,8 @@ class PairData(Data):
             targets[split][encoded.end] += count
             facts.documents[f"{split}_too_long"] = facts.documents[split] - count
             if not count and split != "test":
-                raise InputError(
-                    f"data: of {facts.documents[split]} {split} pairs none fits into context={self.context}; "
-                    "give more text or a larger data.context"
-                )
+                problem = f"of {facts.documents[split]} {split} pairs none fits into context={self.context}"
+                raise InputError(f"data: {problem}; give more text or a larger data.context")
         self.facts = replace(facts, unigram_nll=tokens.unigram_nll(targets["train"], targets["validation"]))
 
     def _fitting(self, encoded: PairTokens, split: str) -> np.ndarray:
@@ -287,10 +277,9 @@ class PairData(Data):
         """Raise InputError if a batch has fewer pairs than there are devices."""
         fewest = min(map(len, self.batches["train"]))
         if fewest < world:
-            raise InputError(
-                f"data.batch_tokens: a batch of {fewest} pairs cannot be shared among {world} devices; "
-                f"expected more than {self.batch_tokens} tokens, or fewer devices"
-            )
+            expected = f"expected more than {self.batch_tokens} tokens, or fewer devices"
+            problem = f"a batch of {fewest} pairs cannot be shared among {world} devices"
+            raise InputError(f"data.batch_tokens: {problem}; {expected}")
 
     def training_batches(self, start: int, count: int, rank: int = 0, world: int = 1) -> Batches:
         """Return training batches `start` to `count`, this process's rows of each."""

@@ -51,6 +51,12 @@ def _from_github(about: str, licence: str, folder: str, **files: tuple[int, str]
     return Dataset(about, licence, f"https://github.com/{source}", tuple(described))
 
 
+_GPT2 = "https://openaipublic.blob.core.windows.net/gpt-2/encodings/main"
+_ENCODER = "196139668be63f3b5d6574427317ae82f612a97c5d1cdaf36ed2256dbf636783"
+_SAME_ENCODER = "ed9423b19f79b803ff269c4b52a27aa439be19ae11cd89b42108a6405cc3b2bd"
+_MERGES = "1ce1664773c50f3e0cc8842619a93edc4624525b728b188a9e0be33b7726adc5"
+
+
 DATASETS: Mapping[str, Dataset] = {
     "tinyshakespeare": _from_github(
         "40,000 lines of Shakespeare, the character-level benchmark of char-rnn and nanoGPT",
@@ -82,19 +88,8 @@ DATASETS: Mapping[str, Dataset] = {
         "MIT",
         "https://github.com/openai/gpt-2",
         (
-            File(
-                "encoder.json",
-                "https://openaipublic.blob.core.windows.net/gpt-2/encodings/main/encoder.json",
-                1_042_301,
-                "196139668be63f3b5d6574427317ae82f612a97c5d1cdaf36ed2256dbf636783",
-                ("ed9423b19f79b803ff269c4b52a27aa439be19ae11cd89b42108a6405cc3b2bd",),
-            ),
-            File(
-                "vocab.bpe",
-                "https://openaipublic.blob.core.windows.net/gpt-2/encodings/main/vocab.bpe",
-                456_318,
-                "1ce1664773c50f3e0cc8842619a93edc4624525b728b188a9e0be33b7726adc5",
-            ),
+            File("encoder.json", f"{_GPT2}/encoder.json", 1_042_301, _ENCODER, (_SAME_ENCODER,)),
+            File("vocab.bpe", f"{_GPT2}/vocab.bpe", 456_318, _MERGES),
         ),
     ),
 }
@@ -141,9 +136,8 @@ def download_to(name: str, into: Path, source: Path | None = None, unlike: bool 
             continue
         checksum = digest(path)
         if checksum not in (file.sha256, *file.also) and not (copies and checksum == digest(copies[file.name])):
-            raise InputError(
-                f"{path}: is there, with SHA-256 {checksum}, expected {file.sha256}; choose another folder"
-            )
+            expected = f"expected {file.sha256}; choose another folder"
+            raise InputError(f"{path}: is there, with SHA-256 {checksum}, {expected}")
     contents = [copies[file.name].read_bytes() if copies else download(file) for file in missing]
     for file, content in zip(missing, contents, strict=True):
         write_atomic(folder / file.name, content)
@@ -208,8 +202,6 @@ def download(file: File) -> bytes:
     content = b"".join(parts)
     sha256 = hashlib.sha256(content).hexdigest()
     if sha256 != file.sha256:
-        raise InputError(
-            f"{file.address}: {len(content):,} bytes with SHA-256 {sha256}, expected {file.size:,} with {file.sha256}; "
-            "nothing is written"
-        )
+        expected = f"expected {file.size:,} with {file.sha256}; nothing is written"
+        raise InputError(f"{file.address}: {len(content):,} bytes with SHA-256 {sha256}, {expected}")
     return content

@@ -31,10 +31,8 @@ def require_sizes(split: Sequence[float], context: int, **rows: int | None) -> N
             raise ValueError(f"{name}={value} must be at least 1")
     for name, value in rows.items():
         if value is not None and value * context > MAX_BATCH_TOKENS:
-            raise ValueError(
-                f"{name}={value} rows of context={context} are over {MAX_BATCH_TOKENS:,} tokens; "
-                "trainer.accumulate_grad_batches makes a step of several batches"
-            )
+            remedy = "trainer.accumulate_grad_batches makes a step of several batches"
+            raise ValueError(f"{name}={value} rows of context={context} are over {MAX_BATCH_TOKENS:,} tokens; {remedy}")
     whole = all(0 <= share <= 1 for share in split) and abs(sum(split) - 1) <= 1e-6
     if not whole or min(split[:2]) == 0:
         raise ValueError(f"split={list(split)} must be three shares that add to 1, the first two above 0")
@@ -123,18 +121,14 @@ class TextData(RowData):
             tokens = self.facts.tokens[name]
             if tokens < self.context + 1 and (fraction > 0 or name != "test"):
                 counts = ", ".join(f"{split} {self.facts.tokens[split]}" for split in SPLITS)
-                raise InputError(
-                    f"data: the {name} split has {tokens} tokens, and one block needs context + 1 = {self.context + 1} "
-                    f"(tokens in all: {counts}). Give more text, a smaller data.context, another data.split, or, "
-                    "for one long file, data.corpus.document=line"
-                )
-
+                needed = f"one block needs context + 1 = {self.context + 1} (tokens in all: {counts})"
+                remedy = "Give more text, a smaller data.context, another data.split, or, for one long file, "
+                remedy += "data.corpus.document=line"
+                raise InputError(f"data: the {name} split has {tokens} tokens, and {needed}. {remedy}")
         blocks = self.count_rows("train")
         if self.batch_size > MAX_PASSES * blocks:
-            raise InputError(
-                f"data.batch_size: {self.batch_size} blocks are more than {MAX_PASSES} times the {blocks} of the "
-                "training split; give more text or a smaller batch"
-            )
+            most = f"{MAX_PASSES} times the {blocks} of the training split; give more text or a smaller batch"
+            raise InputError(f"data.batch_size: {self.batch_size} blocks are more than {most}")
 
     def setup(self, stage: str | None = None) -> None:
         """Open the tokens."""
@@ -227,11 +221,10 @@ class PaddedRows(RowData):
             raise InputError(f"data.tokenizer: rows are padded with {END_OF_TEXT}, which this tokenizer does not have")
         self.tokens = Tokens(self.facts)
         self._pad(self.tokens)
-        if len(self.table["train"]) < self.rows or not len(self.table["validation"]):
-            raise InputError(
-                f"data.rows: expected {self.rows} training rows and one or more for validation, found "
-                f"{len(self.table['train'])} and {len(self.table['validation'])}; give more documents or another split"
-            )
+        train, validation = self.count_rows("train"), self.count_rows("validation")
+        if train < self.rows or not validation:
+            problem = f"found {train} and {validation}; give more documents or another split"
+            raise InputError(f"data.rows: expected {self.rows} training rows and one or more for validation, {problem}")
 
     def _pad(self, tokens: Tokens) -> None:
         """Cut or pad the documents of each split to a table, int64 of shape (rows, context + 1)."""

@@ -140,18 +140,13 @@ class WordPiece(Sized):
         shorter = pre_tokenizers.Split(tokenizers.Regex(f".{{1,{MAX_WORD}}}"), behavior="isolated")
         tokenizer.pre_tokenizer = pre_tokenizers.Sequence([tokenizer.pre_tokenizer, shorter])
         tokenizer.decoder = decoders.Sequence([decoders.Replace(CONTINUED, ""), tokenizer.decoder])
-        trainer = trainers.WordPieceTrainer(
-            vocab_size=self.size,
-            special_tokens=[UNKNOWN, END_OF_TEXT],
-            continuing_subword_prefix=CONTINUED,
-            show_progress=False,
-        )
+        settings: dict[str, Any] = {"vocab_size": self.size, "special_tokens": [UNKNOWN, END_OF_TEXT]}
+        trainer = trainers.WordPieceTrainer(**settings, continuing_subword_prefix=CONTINUED, show_progress=False)
         tokenizer.train_from_iterator(documents, trainer)
         if tokenizer.get_vocab_size() > self.size:
-            raise InputError(
-                f"data.tokenizer.size: the bytes of this text at the start of words and inside them need "
-                f"{tokenizer.get_vocab_size()} tokens, more than {self.size}"
-            )
+            problem = f"need {tokenizer.get_vocab_size()} tokens, more than {self.size}"
+            place = "the bytes of this text at the start of words and inside them"
+            raise InputError(f"data.tokenizer.size: {place} {problem}")
         return tokenizer
 
 
@@ -166,9 +161,8 @@ class GPT2(Tokenizer):
     def __init__(self, vocab: str, merges: str) -> None:
         for name, value in (("vocab", vocab), ("merges", merges)):
             if not os.path.isfile(value):
-                raise ValueError(
-                    f"{name}={value!r} is no file; expected GPT-2's encoder.json and vocab.bpe.{download_hint(value)}"
-                )
+                expected = f"expected GPT-2's encoder.json and vocab.bpe.{download_hint(value)}"
+                raise ValueError(f"{name}={value!r} is no file; {expected}")
         self.vocab, self.merges = vocab, merges
 
     def learn(self, documents: Sequence[str]) -> tokenizers.Tokenizer:
@@ -176,9 +170,8 @@ class GPT2(Tokenizer):
         try:
             vocabulary, merges = models.BPE.read_file(self.vocab, self.merges)
         except Exception as error:  # the Rust side raises bare Exception
-            raise InputError(
-                f"data.tokenizer: {self.vocab} and {self.merges} are not a BPE vocabulary: {error}"
-            ) from None
+            files = f"{self.vocab} and {self.merges}"
+            raise InputError(f"data.tokenizer: {files} are not a BPE vocabulary: {error}") from None
         tokenizer = _byte_level(models.BPE(vocab=vocabulary, merges=merges))
         tokenizer.add_special_tokens([END_OF_TEXT])
         return tokenizer
@@ -197,10 +190,8 @@ def _train_on_bytes(model: models.Model, trainer: Any, size: int, documents: Seq
     _check_size(size, documents)
     longest = max((len(run) for document in documents for run in RUN.findall(document)), default=0)
     if longest > MAX_RUN:  # over text without breaks training takes time quadratic in its length
-        raise InputError(
-            f"data.tokenizer: the text has a word of {longest} characters, expected {MAX_RUN} at most; "
-            "use Characters, Bytes or WordPiece"
-        )
+        problem = f"the text has a word of {longest} characters, expected {MAX_RUN} at most"
+        raise InputError(f"data.tokenizer: {problem}; use Characters, Bytes or WordPiece")
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     settings = {"vocab_size": size, "initial_alphabet": alphabet, "special_tokens": [END_OF_TEXT]}
     tokenizer = _byte_level(model)

@@ -77,8 +77,7 @@ def entry_folder(kind: str, text: str, tokenizer: str) -> Path:
 
 def describe_entry(kind: str, splits: Splits, tokenizer: Tokenizer) -> tuple[tokenizers.Tokenizer, TextStats]:
     """Train a tokenizer on texts unless it is cached; returns it and the statistics of an entry with no counts yet."""
-    text = fingerprint(splits)
-    trained = train_tokenizer(tokenizer, splits["train"], text)
+    trained = train_tokenizer(tokenizer, splits["train"], text := fingerprint(splits))
     sha256 = hashlib.sha256(trained.to_str().encode()).hexdigest()
     folder = str(entry_folder(kind, text, sha256).resolve())
     return trained, TextStats(folder, text, sha256, trained.get_vocab_size(), {}, {}, {}, {})
@@ -92,11 +91,9 @@ def prepare(corpus: Corpus, tokenizer: Tokenizer, fractions: Sequence[float]) ->
     for name, documents in splits.items():
         facts.documents[name] = len(documents)
         facts.bytes[name] = sum(len(document.encode("utf-8", "surrogatepass")) for document in documents)
-    cache.ensure_entry(
-        entry_folder("tokens", facts.fingerprint, facts.tokenizer),
-        lambda entry: check_entry(entry, facts),
-        lambda entry: _write_entry(entry, splits, trained, facts),
-    )
+    folder = entry_folder("tokens", facts.fingerprint, facts.tokenizer)
+    write = lambda entry: _write_entry(entry, splits, trained, facts)  # noqa: E731
+    cache.ensure_entry(folder, lambda entry: check_entry(entry, facts), write)
     for name, ids in Tokens(facts).split.items():
         facts.tokens[name], facts.unknown[name] = len(ids), count_unknown(ids, trained)
     return facts
@@ -114,8 +111,7 @@ def check_entry(folder: Path, facts: TextStats) -> None:
         cache.check_ids(ids, f"{name}.npy", facts.vocabulary)
         for key, expected in (("tokens", len(ids)), ("unknown", count_unknown(ids, trained))):
             counts = stored.get(key)
-            stored_count = counts.get(name) if isinstance(counts, dict) else None
-            if stored_count != expected:
+            if (stored_count := counts.get(name) if isinstance(counts, dict) else None) != expected:
                 raise DamageError(f"facts.json has {key} of {name}: {stored_count!r}, found {expected}")
 
 
@@ -200,8 +196,7 @@ def _read_tokenizer(path: Path) -> tokenizers.Tokenizer:
 
 
 def _write_entry(folder: Path, splits: Splits, tokenizer: tokenizers.Tokenizer, facts: TextStats) -> None:
-    counted: dict[str, dict[str, int]] = {"tokens": {}, "unknown": {}}
-    counts = []
+    counted, counts = {"tokens": dict[str, int](), "unknown": dict[str, int]()}, []
     for name in SPLITS:
         starts = range(0, len(splits[name]), DOCUMENTS_AT_ONCE)
         encoded = (encode(tokenizer, splits[name][start : start + DOCUMENTS_AT_ONCE]) for start in starts)

@@ -69,15 +69,9 @@ def sdpa(q_bhqk: Tensor, k_bgsk: Tensor, v_bgsk: Tensor, args: AttentionArgs) ->
     """Attend by torch's fused call; with a softcap, which it does not support, by `plain`. Returns (b, h, q, k)."""
     if args.softcap is not None:
         return plain(q_bhqk, k_bgsk, v_bgsk, args)
+    causal, grouped = args.bias is None and args.causal and q_bhqk.shape[2] > 1, q_bhqk.shape[1] > k_bgsk.shape[1]
     return scaled_dot_product_attention(
-        q_bhqk,
-        k_bgsk,
-        v_bgsk,
-        attn_mask=args.bias,
-        dropout_p=args.dropout,
-        is_causal=args.bias is None and args.causal and q_bhqk.shape[2] > 1,
-        scale=args.scale,
-        enable_gqa=q_bhqk.shape[1] > k_bgsk.shape[1],
+        q_bhqk, k_bgsk, v_bgsk, args.bias, args.dropout, causal, scale=args.scale, enable_gqa=grouped
     )
 
 
@@ -95,10 +89,8 @@ def alibi_as_extra_dims(q_bhqk: Tensor, k_bgsk: Tensor, slopes_h: Tensor, scale:
     position_s2 = torch.stack([position_s - low_s, low_s], dim=-1).to(k_bgsk.dtype)
     slope_h2 = (slopes_h / scale).to(q_bhqk.dtype)[:, None, None].expand(-1, 1, 2)
     k_bhsk = repeat_kv(k_bgsk, q_bhqk.shape[1])
-    return (
-        torch.cat([q_bhqk, slope_h2.expand(*q_bhqk.shape[:3], 2)], dim=-1),
-        torch.cat([k_bhsk, position_s2.expand(*k_bhsk.shape[:3], 2)], dim=-1),
-    )
+    extended_bhqk = torch.cat([q_bhqk, slope_h2.expand(*q_bhqk.shape[:3], 2)], dim=-1)
+    return extended_bhqk, torch.cat([k_bhsk, position_s2.expand(*k_bhsk.shape[:3], 2)], dim=-1)
 
 
 def plain(q_bhqk: Tensor, k_bgsk: Tensor, v_bgsk: Tensor, args: AttentionArgs) -> Tensor:

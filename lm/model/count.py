@@ -4,12 +4,8 @@ from typing import Any
 
 from lm.model.deprecated import resolve_old_name
 
-NEW_NAMES = {
-    "saved": "lm.model.flops.activation_numel",
-    "attention_flops": "lm.model.flops.attention_flops",
-    "attention_layers": "lm.model.flops.attention_layers",
-}
+NEW_NAMES = {"saved": "activation_numel", "attention_flops": "attention_flops", "attention_layers": "attention_layers"}
 
 
 def __getattr__(name: str) -> Any:
-    return resolve_old_name(__name__, name, NEW_NAMES)
+    return resolve_old_name(__name__, name, {old: f"lm.model.flops.{new}" for old, new in NEW_NAMES.items()})

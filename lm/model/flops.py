@@ -6,7 +6,6 @@ g key-value heads, k head size, f hidden width of an MLP.
 """
 
 import functools
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from torch import Tensor, nn
@@ -101,18 +100,15 @@ def attention_layers(model: Model) -> list[tuple[Attention, bool]]:
 
 @attention_layers.register
 def _(model: Decoder) -> list[tuple[Attention, bool]]:
-    return [(block.attention, model.causal) for block in _blocks(model.blocks)]
+    return [(block.attention, model.causal) for block in model.blocks if isinstance(block, Block)]
 
 
 @attention_layers.register
 def _(model: EncoderDecoder) -> list[tuple[Attention, bool]]:
-    encoder = [(block.attention, False) for block in _blocks(model.encoder)]
-    decoder = [(block.attention, True) for block in _blocks(model.decoder)]
-    return [*encoder, *decoder, *((block.cross, False) for block in _blocks(model.decoder))]
-
-
-def _blocks(blocks: nn.ModuleList) -> Iterator[Block]:
-    return (block for block in blocks if isinstance(block, Block))
+    stacks = model.encoder, model.decoder
+    encoder, decoder = ([block for block in stack if isinstance(block, Block)] for stack in stacks)
+    layers = [*((block.attention, False) for block in encoder), *((block.attention, True) for block in decoder)]
+    return [*layers, *((block.cross, False) for block in decoder)]
 
 
 @functools.singledispatch
@@ -152,13 +148,9 @@ def cache_bytes(model: Model, context: int, batch: int = 1) -> dict[str, int]:
 
     `int8` has a float32 scale besides for each key and value of a head. Windows do not shorten it.
     """
-    sizes = [
-        (layer.key.out_features, layer.key.out_features // layer.head_size)
-        for layer, causal in attention_layers(model)
-        if causal and isinstance(layer, SoftmaxAttention)
-    ]
-    rows = 2 * batch * context
-    elements, scales = (rows * sum(column) for column in zip(*sizes, strict=True)) if sizes else (0, 0)
+    layers = [layer for layer, causal in attention_layers(model) if causal and isinstance(layer, SoftmaxAttention)]
+    elements = 2 * batch * context * sum(layer.key.out_features for layer in layers)
+    scales = 2 * batch * context * sum(layer.key.out_features // layer.head_size for layer in layers)
     return {**{name: size * elements for name, size in DTYPES.items()}, "int8": elements + SCALE_BYTES * scales}
 
 

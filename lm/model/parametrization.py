@@ -76,10 +76,8 @@ class MuP(Parametrization):
         """Return the shape with the sizes of the base model."""
         heads = self.base_heads or shape.heads
         if self.base_width % heads:
-            raise ValueError(
-                f"base_width={self.base_width} must be a multiple of the {heads} heads that a model of that width has; "
-                "give their number as base_heads"
-            )
+            needed = f"a multiple of the {heads} heads that a model of that width has"
+            raise ValueError(f"base_width={self.base_width} must be {needed}; give their number as base_heads")
         return replace(shape, base=replace(shape, width=self.base_width, heads=heads))
 
     def rate(self, shape: Shape, optimizer: Optimizer) -> float:

@@ -97,10 +97,8 @@ class Learned(Position):
         """Add learned vectors of the positions from `start` on."""
         end, longest = start + x_btd.shape[1], self.table.num_embeddings
         if end > longest:
-            raise ValueError(
-                f"context={end} is longer than the {longest} learned positions; "
-                "use a position encoding that extrapolates, such as Alibi or Rope"
-            )
+            remedy = "use a position encoding that extrapolates, such as Alibi or Rope"
+            raise ValueError(f"context={end} is longer than the {longest} learned positions; {remedy}")
         return x_btd + self.table.weight[start:end]
 
 

@@ -155,12 +155,9 @@ class Decoder(Model):
         """Return the residual stream after the last block, (b, t, d)."""
         start = caches[0].length if caches else 0
         time = tokens_bt.shape[1]
-        bias, slopes_h = self.position.bias(time, start + time, self.causal), self.position.slopes()
-        mask = Mask(
-            self.causal,
-            None if bias is None else bias[self.local_heads],
-            slopes_h=None if slopes_h is None else slopes_h[self.local_heads],
-        )
+        by_head = self.position.bias(time, start + time, self.causal), self.position.slopes()
+        bias, slopes_h = (None if values is None else values[self.local_heads] for values in by_head)
+        mask = Mask(self.causal, bias, slopes_h=slopes_h)
         x_btd = self.dropout(self.position.embed(self.embedding(tokens_bt), start))
         for index, block in enumerate(self.blocks):
             x_btd = block(x_btd, self.position, mask, caches[index] if caches else None)
@@ -222,10 +219,8 @@ class EncoderDecoder(Model):
         )
         window = getattr(cast(Block, self.decoder[0]).cross, "window", None)
         if window is not None:  # positions of two texts cannot be compared
-            raise ValueError(
-                f"window={window} has no meaning between source and target; set model.cross to an attention "
-                "without a window"
-            )
+            remedy = "set model.cross to an attention without a window"
+            raise ValueError(f"window={window} has no meaning between source and target; {remedy}")
         residual: ResidualConnection = arrange()
         self.encoder_norm, self.decoder_norm = (residual.final_norm(shape, norm) for _ in range(2))
 
@@ -263,8 +258,7 @@ class EncoderDecoder(Model):
 def load_weights(checkpoint: Path) -> dict[str, Tensor]:
     """Load the tensors of a model, and nothing else, from a checkpoint; raises ValueError for a damaged one."""
     if not is_intact(checkpoint):
-        raise ValueError(
-            "is damaged: its bytes are not those that were written; delete the cell, and it is trained again"
-        )
+        problem = "is damaged: its bytes are not those that were written"
+        raise ValueError(f"{problem}; delete the cell, and it is trained again")
     state = torch.load(checkpoint, map_location="cpu", weights_only=True)["state_dict"]
     return {name.removeprefix("model."): value for name, value in state.items() if name.startswith("model.")}

@@ -11,14 +11,9 @@ import numpy as np
 from lm.stats.quantiles import t_quantile
 from lm.stats.tests import ALPHA
 
-DRAWS = 4000
-"""Simulated samples; the level is met to a third of a percent."""
-
-CHUNK = 2**22
-"""Largest number of simulated values in memory at a time."""
-
-FEWEST = 5
-"""Seeds from which the correlation of the points is estimated; with fewer the points share the level (Bonferroni)."""
+DRAWS = 4000  # simulated samples; the level is met to a third of a percent
+CHUNK = 2**22  # largest number of simulated values in memory at a time
+FEWEST = 5  # seeds from which the correlation of the points is estimated; with fewer they share the level (Bonferroni)
 
 
 @dataclass(frozen=True)
@@ -35,36 +30,23 @@ def simultaneous_band(sample_sn: np.ndarray, level: float = ALPHA) -> Band:
 
     Its half-width is a multiple of the standard error at each point. The multiple is the quantile of the largest |t| of
     simulated normal samples whose points correlate as those of the sample do (Montiel Olea and Plagborg-Møller 2019),
-    between Student's and Bonferroni's. A point without spread has a band of no width. Normal noise is assumed.
-
-    Args:
-        sample_sn: a curve for each seed.
-        level: chance that the curve leaves the band anywhere.
-
-    Returns:
-        The band; NaN for fewer than two seeds.
+    between Student's and Bonferroni's. A point without spread has a band of no width. Normal noise is assumed. The band
+    is NaN for fewer than two seeds.
     """
-    seeds = len(sample_sn)
-    mean_n = sample_sn.mean(axis=0)
+    seeds, mean_n = len(sample_sn), sample_sn.mean(axis=0)
     if seeds < 2:
         return Band(np.full_like(mean_n, math.nan), np.full_like(mean_n, math.nan), math.nan)
     error_n = sample_sn.std(axis=0, ddof=1) / math.sqrt(seeds)
     spread_sn = (sample_sn - mean_n)[:, error_n > 0]
-    critical = _critical(spread_sn, level) if spread_sn.size else 0.0
+    points = spread_sn.shape[1]
+    critical = -t_quantile(level / 2 / points, seeds - 1) if points else 0.0
+    if seeds >= FEWEST and points > 1:
+        unit_sn = spread_sn / np.linalg.norm(spread_sn, axis=0)
+        random, largest = np.random.default_rng(0), []
+        for draws in np.array_split(np.arange(DRAWS), math.ceil(DRAWS * seeds * points / CHUNK)):
+            drawn_dsn = random.standard_normal((len(draws), seeds, seeds)) @ unit_sn
+            error_dn = drawn_dsn.std(axis=1, ddof=1) / math.sqrt(seeds)
+            largest.append(np.abs(drawn_dsn.mean(axis=1) / error_dn).max(axis=1))
+        single = -t_quantile(level / 2, seeds - 1)
+        critical = float(np.clip(np.quantile(np.concatenate(largest), 1 - level), single, critical))
     return Band(mean_n - critical * error_n, mean_n + critical * error_n, critical)
-
-
-def _critical(spread_sn: np.ndarray, level: float) -> float:
-    """Return the quantile of the largest |t| over the points, from deviations that are not all zero at any point."""
-    seeds, points = spread_sn.shape
-    shared = -t_quantile(level / 2 / points, seeds - 1)
-    if seeds < FEWEST or points == 1:
-        return shared
-    unit_sn = spread_sn / np.linalg.norm(spread_sn, axis=0)
-    random, largest = np.random.default_rng(0), []
-    for draws in np.array_split(np.arange(DRAWS), math.ceil(DRAWS * seeds * points / CHUNK)):
-        drawn_dsn = random.standard_normal((len(draws), seeds, seeds)) @ unit_sn
-        error_dn = drawn_dsn.std(axis=1, ddof=1) / math.sqrt(seeds)
-        largest.append(np.abs(drawn_dsn.mean(axis=1) / error_dn).max(axis=1))
-    single = -t_quantile(level / 2, seeds - 1)
-    return float(np.clip(np.quantile(np.concatenate(largest), 1 - level), single, shared))

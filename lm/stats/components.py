@@ -43,9 +43,7 @@ def components(values_ij: Array) -> Components:
     squares = mean_squares(values_ij)
     variances, shares = _solved(squares, values_ij.shape)
     random = np.random.default_rng(0)
-    drawn = [
-        square * degrees / random.chisquare(degrees, DRAWS) for square, degrees in zip(squares, freedom, strict=True)
-    ]
+    drawn = [square * free / random.chisquare(free, DRAWS) for square, free in zip(squares, freedom, strict=True)]
     low, high = np.full((2, 3), np.nan)
     if sum(variances):
         low, high = np.nanquantile(_solved(drawn, values_ij.shape)[1], (0.025, 0.975), axis=1)
@@ -70,7 +68,7 @@ def mean_squares(values_ij: Array) -> tuple[float, float, float]:
 def _solved(squares: Sequence[Array | float], shape: tuple[int, ...]) -> tuple[Array, Array]:
     """Solve for the variances with such expected mean squares, none below zero, (3,) or (3, s), and their shares."""
     (first, second, rest), (rows, columns) = squares, shape
-    parts = np.maximum(0.0, (first - rest) / columns), np.maximum(0.0, (second - rest) / rows), np.asarray(rest)
-    variances = np.stack(parts)
+    above_noise = np.maximum(0.0, (first - rest) / columns), np.maximum(0.0, (second - rest) / rows)
+    variances = np.stack((*above_noise, np.asarray(rest)))
     total = variances.sum(axis=0)
     return variances, np.divide(variances, total, out=np.full_like(variances, np.nan), where=total > 0)

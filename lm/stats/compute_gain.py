@@ -147,8 +147,7 @@ def fit_scaling(
 
 def gains_of(ladder: LadderDraws, laws: tuple[Law, Law], margin: float, level: float) -> tuple[list[Gain], Trend]:
     """Compute the gain at every rung, and its trend."""
-    law, drawn = laws
-    count = len(ladder.rungs)
+    (law, drawn), count = laws, len(ladder.rungs)
     sources, of = ladder.sources(count), list(map(int, ladder.of_k))
     value_k, draws_dk = np.empty(count), np.empty_like(ladder.base_dk)
     gains = []
@@ -160,9 +159,7 @@ def gains_of(ladder: LadderDraws, laws: tuple[Law, Law], margin: float, level: f
         log = Estimate(value_k[k], *interval(value_k[k], draws_dk[:, k], sources, of))
         low, high = math.log(ladder.compute_k[0]) - 1e-9, math.log(ladder.compute_k[-1]) + 1e-9
         beyond: Beyond = "below" if needed < low else "above" if needed > high else ""
-        if math.isinf(needed):
-            beyond = "floor"
-        gains.append(Gain(log, beyond))
+        gains.append(Gain(log, "floor" if math.isinf(needed) else beyond))
     variance_k = np.array([_variance(rung.pairs) for rung in ladder.rungs])
     spread_k = trend.mean_variances(variance_k, np.array([len(rung.pairs) for rung in ladder.rungs]))
     spread_k = spread_k / law.steepness(ladder.compute_k) ** 2 if spread_k.all() else np.ones(count)
@@ -193,11 +190,8 @@ def forecast_of(ladder: LadderDraws) -> Forecast | None:
 
     of_base, of_arm = base.loss(top.compute), arm.loss(top.arm_compute)
     of_base_d, of_arm_d = base_d.loss(top.compute), arm_d.loss(top.arm_compute)
-    return Forecast(
-        estimate(of_base, of_base_d, "base"),
-        estimate(of_arm, of_arm_d, "arms"),
-        estimate(of_arm - of_base, of_arm_d - of_base_d, "pairs"),
-    )
+    difference = estimate(of_arm - of_base, of_arm_d - of_base_d, "pairs")
+    return Forecast(estimate(of_base, of_base_d, "base"), estimate(of_arm, of_arm_d, "arms"), difference)
 
 
 def misfit(ladder: LadderDraws, law: Law) -> tuple[float, float]:

@@ -11,7 +11,7 @@ import functools
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -257,17 +257,11 @@ def describe_unpaired(arm: Sequence[float], base: Sequence[float]) -> Unpaired:
 
 def measure_unpaired(arm: Sequence[float], base: Sequence[float], better: Better = None) -> Unpaired:
     """Compare two groups with p, bootstrap interval and effect size."""
-    size, (low, high) = effect_size_unpaired(arm, base), bootstrap_unpaired(arm, base)
-    return replace(
-        describe_unpaired(arm, base),
-        better=better,
-        p=unpaired_p(arm, base),
-        bootstrap_low=low,
-        bootstrap_high=high,
-        effect=size.hedges,
-        effect_low=size.low,
-        effect_high=size.high,
-    )
+    comparison, size = describe_unpaired(arm, base), effect_size_unpaired(arm, base)
+    comparison.better, comparison.p = better, unpaired_p(arm, base)
+    comparison.bootstrap_low, comparison.bootstrap_high = bootstrap_unpaired(arm, base)
+    comparison.effect, comparison.effect_low, comparison.effect_high = size.hedges, size.low, size.high
+    return comparison
 
 
 def confirm_unpaired(family: Sequence[Unpaired]) -> None:
@@ -281,10 +275,8 @@ def confirm_unpaired(family: Sequence[Unpaired]) -> None:
         sd = pooled_sd(comparison.arm_values, comparison.base_values)
         comparison.detectable = detectable_unpaired(n, m, sd, alpha)
         kind: Kind = "inconclusive"
-        if not n or not m:
-            kind = "no runs"
-        elif comparison.identical:
-            kind = "identical"
+        if not n or not m or comparison.identical:
+            kind = "identical" if n and m else "no runs"
         elif comparison.significant:
             kind = direction(comparison.mean, comparison.better)
         elif smallest_unpaired_p(n, m) > alpha:

@@ -134,11 +134,8 @@ def confirm(family: Sequence[Comparison]) -> None:
     for comparison, p, p_equivalent in zip(family, adjusted, tests.holm(_equivalence(family)), strict=True):
         comparison.p_adjusted, comparison.p_equivalent, comparison.significant = p, p_equivalent, p <= ALPHA
         low, high = tests.sign_flip_interval(comparison.differences, ALPHA / count)
-        comparison.interval, (comparison.low, comparison.high) = (
-            "joint",
-            align_interval_with_test(comparison, low, high),
-        )
-        pairs = len(comparison.differences)
+        comparison.low, comparison.high = align_interval_with_test(comparison, low, high)
+        comparison.interval, pairs = "joint", len(comparison.differences)
         if pairs > 1:
             comparison.detectable = detectable(pairs, float(np.std(comparison.differences, ddof=1)), ALPHA / count)
         margin = None if math.isnan(comparison.margin) else comparison.margin
@@ -168,8 +165,7 @@ def confirm_in_stages(family: Sequence[Comparison], adaptive: Mapping[str, Any])
     for comparison in family:
         look = sequential(comparison.differences, planned, maximum, alpha)
         comparison.low, comparison.high = repeated_interval(comparison.differences, planned, maximum, alpha)
-        comparison.interval = "repeated"
-        comparison.p = math.nan
+        comparison.interval, comparison.p = "repeated", math.nan
         if look is None:
             early = Verdict("too early", len(comparison.differences), planned[0], staged=True)
             comparison.verdict = early if comparison.differences else Verdict("no pair")
@@ -202,10 +198,8 @@ def explore(family: Sequence[Comparison]) -> None:
     for comparison, of_seeds, q, equivalent in zip(family, q_seeds, q_both, q_equivalent, strict=True):
         comparison.q, comparison.p_equivalent, pairs = q, equivalent, len(comparison.differences)
         judged = Verdict("inconclusive", pairs, q=q)
-        if not pairs:
-            judged = Verdict("no pair")
-        elif comparison.identical:
-            judged = Verdict("identical", pairs)
+        if not pairs or comparison.identical:
+            judged = Verdict("identical" if pairs else "no pair", pairs)
         elif q <= ALPHA:
             judged = replace(judged, kind=direction(comparison.mean, None))
         elif equivalent <= ALPHA:

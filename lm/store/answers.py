@@ -18,9 +18,7 @@ from lm.store.files import read_json, to_json, write_atomic
 PACKAGE = Path(__file__).parents[1]
 VERSIONED = ("torch", "lightning", "torchmetrics", "tokenizers", "numpy", "scipy", "jsonargparse", "datasets")
 """Installed packages that may change an answer."""
-
-SLOW = ("torch", "lightning")
-"""Modules whose import an answer saves."""
+SLOW = ("torch", "lightning")  # modules whose import an answer saves
 
 
 def cache_folder() -> Path:
@@ -48,11 +46,7 @@ def remember(kind: str, question: Any, compute: Callable[[], Any]) -> Any:
 
     An answer of other code or of another version is computed anew, as is a damaged one. A process that has imported a
     module of SLOW computes, since its code may be older than the files. The cache is left alone if it cannot be used.
-
-    Args:
-        kind: name of the kind of question, part of the file's name.
-        question: anything that JSON holds.
-        compute: returns the answer, which JSON holds too.
+    JSON holds question and answer; `kind` is part of the file's name.
     """
     if any(name in sys.modules for name in SLOW):
         return compute()

@@ -37,11 +37,8 @@ KINDS = ("manifests", "records", "configurations", "curves", "others")
 LARGEST = 2 << 30  # bytes of a pack's files together
 LARGEST_FILE = 256 << 20
 LARGEST_INDEX = 64 << 20
-DEEPEST = 4
-"""Names in the path of a file, as in `NAME/tune/ARM/study.json`."""
-
+DEEPEST = 4  # names in the path of a file, as in `NAME/tune/ARM/study.json`
 MEMORY = 256 << 20  # bytes that decompression may take
-
 FAULTS = (zipfile.BadZipFile, lzma.LZMAError, zlib.error, struct.error)
 DAMAGE = (*FAULTS, EOFError, RuntimeError, ValueError, LookupError, OverflowError)
 """Errors of reading a zip file that is damaged, cut short or made to deceive."""
@@ -118,9 +115,8 @@ def write_archive(path: Path, name: str, files: Mapping[str, tuple[str, Path | b
             compressor, members[kind] = lzma.LZMACompressor(lzma.FORMAT_XZ), []
             with parts.open(_member(f"{kind}.xz"), "w", force_zip64=True) as member:
                 for inside, source in sorted((inside, source) for inside, (of, source) in files.items() if of == kind):
-                    if isinstance(source, bytes):
-                        content = source
-                    else:
+                    content = source if isinstance(source, bytes) else b""
+                    if isinstance(source, Path):
                         with _damage_explained(source):
                             require_regular(source)
                             content = source.read_bytes()
@@ -183,8 +179,7 @@ def _check(index: PackManifest, path: Path) -> None:
     name, total = path_name(index["name"], f"{path}: name"), 0
     twins = [f"{name}{end}" for end in TWINS]
     is_ladder = any(file == f"{name}/{LADDER}" for files in index["members"].values() for file, _ in files)
-    paths: set[str] = set()
-    folders: set[str] = set()
+    paths, folders = set[str](), set[str]()
     for kind, files in index["members"].items():
         if kind not in KINDS:
             raise InputError(f"{path}: holds {kind!r}, expected {', '.join(KINDS)}")
@@ -192,9 +187,8 @@ def _check(index: PackManifest, path: Path) -> None:
             parts = [path_name(part, f"{path}: a file's path") for part in file.split("/")]
             rung = is_ladder and parts[0].startswith(f"{name}.")
             if not 2 <= len(parts) <= DEEPEST or not (rung or parts[0] in (CELLS, name, *twins)):
-                raise InputError(
-                    f"{path}: {file}: expected a path below {CELLS}, {', '.join([name, *twins[:-1]])} or {twins[-1]}"
-                )
+                folders_of_a_pack = f"{CELLS}, {', '.join([name, *twins[:-1]])} or {twins[-1]}"
+                raise InputError(f"{path}: {file}: expected a path below {folders_of_a_pack}")
             if parts[0] == CELLS and len(parts) < 3:
                 raise InputError(f"{path}: {file}: expected a path below the folder of a cell")
             if file in paths:

@@ -61,10 +61,9 @@ def temporary_folder() -> str:
         return tempfile.gettempdir()
     except FileNotFoundError as error:
         tried = error.strerror.partition("[")[2].rstrip("]") if error.strerror else ""
-        raise InputError(
-            f"TMPDIR: temporary files can be written nowhere, tried {tried or 'all folders there are'}; make room, or "
-            "name a folder that can be written to, as in TMPDIR=/var/tmp"
-        ) from None
+        problem = f"TMPDIR: temporary files can be written nowhere, tried {tried or 'all folders there are'}"
+        remedy = "make room, or name a folder that can be written to, as in TMPDIR=/var/tmp"
+        raise InputError(f"{problem}; {remedy}") from None
 
 
 # writing -------------------------------------------------------------------------------------------------------------
@@ -116,9 +115,7 @@ def finite(value: Any) -> Any:
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
         return {key: finite(inner) for key, inner in value.items()}
-    if isinstance(value, list):
-        return [finite(inner) for inner in value]
-    return value
+    return [finite(inner) for inner in value] if isinstance(value, list) else value
 
 
 def read_json(path: Path) -> Any:
@@ -267,10 +264,9 @@ def require_own(out: Path, names: Sequence[str]) -> None:
         if os.path.islink(path):
             target = os.path.realpath(path)
             if os.path.commonpath((target, top)) != top:
-                raise InputError(
-                    f"{out / os.path.relpath(path, top)}: is a link that leads out of {out}; expected a folder that "
-                    "holds its own files: put what it leads to in its place"
-                )
+                place = f"{out / os.path.relpath(path, top)}: is a link that leads out of {out}"
+                remedy = "expected a folder that holds its own files: put what it leads to in its place"
+                raise InputError(f"{place}; {remedy}")
             path = target
         if path in visited:
             continue
@@ -282,5 +278,5 @@ def require_own(out: Path, names: Sequence[str]) -> None:
                 elif not entry.is_file(follow_symlinks=False):
                     with contextlib.suppress(FileNotFoundError):
                         if not stat.S_ISREG(os.lstat(entry.path).st_mode):
-                            place = out / os.path.relpath(entry.path, top)
-                            raise InputError(f"{place}: is neither a file nor a folder; remove it")
+                            other = out / os.path.relpath(entry.path, top)
+                            raise InputError(f"{other}: is neither a file nor a folder; remove it")

@@ -38,9 +38,7 @@ BEAT_SECONDS = 5.0  # interval between two heartbeats
 MAX_MISSED_BEATS = 12
 """Heartbeats that may be missing: a slow disk, or a library that lets no other thread run, delays several."""
 
-HOLDER_BYTES = 512
-"""Size of a lease file. It is fixed, so that a heartbeat overwrites the one before it."""
-
+HOLDER_BYTES = 512  # size of a lease file. It is fixed, so that a heartbeat overwrites the one before it.
 PARENT_VARIABLE = "LM_WORKS_FOR"
 """Environment variable with the number of the process that hands out work, for the processes that do it."""
 
@@ -120,12 +118,8 @@ class Holder:
 
     def is_running(self) -> bool:
         """Return True if the process is known to run and not to be stopped, even if it sends no heartbeat."""
-        return (
-            self.is_local()
-            and PROC.exists()
-            and not self.has_exited()
-            and process_status(self.pid) not in locks.STOPPED
-        )
+        can_be_read = self.is_local() and PROC.exists()
+        return can_be_read and not self.has_exited() and process_status(self.pid) not in locks.STOPPED
 
     def __str__(self) -> str:
         return locks.describe_process(self.pid, self.host, self.since, self.is_local())

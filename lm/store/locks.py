@@ -33,14 +33,12 @@ class BackoffReporter:
     """Timer for messages on something that lasts: after `first` seconds, then at three times the seconds before."""
 
     def __init__(self, first: float, clock: Callable[[], float] = time.monotonic) -> None:
-        self.first = first
-        self.clock = clock
+        self.first, self.clock = first, clock
         self.restart()
 
     def restart(self) -> None:
         """Start again from zero seconds."""
-        self.since = self.clock()
-        self.next = self.first
+        self.since, self.next = self.clock(), self.first
 
     @property
     def lasted(self) -> float:

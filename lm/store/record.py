@@ -201,8 +201,7 @@ class Manifest(TypedDict):
 Chosen = TypedDict("Chosen", {"name": str, "options": NotRequired[dict[str, Any]]})
 """A sampler or a pruner, with its options."""
 
-StudyChoices = TypedDict("StudyChoices", {"choices": list[str]})
-"""The choices of a search for one setting."""
+StudyChoices = TypedDict("StudyChoices", {"choices": list[str]})  # the choices of a search for one setting
 
 StudyRange = TypedDict("StudyRange", {"low": float, "high": float, "log": bool, "step": float | None, "int": bool})
 """The range of a search for one setting; numbers are `step` apart, at any distance if it is None."""

@@ -5,10 +5,11 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from typing_extensions import TypedDict
 
+from lm.config.keys import keys
 from lm.config.tree import InputError
 from lm.store.files import finite, read_json, to_json, write_atomic
 from lm.store.formats import PROGRESS, WAYS
@@ -16,11 +17,8 @@ from lm.store.locks import locked
 from lm.store.validation import is_number
 
 PROGRESS_FILE = "progress.json"
-SECONDS_BETWEEN = 1.0
-"""Shortest interval between two writes; nobody reads faster."""
-
-CURVE_POINTS = 200
-"""Largest number of points of the curve that `progress.json` holds."""
+SECONDS_BETWEEN = 1.0  # shortest interval between two writes; nobody reads faster
+CURVE_POINTS = 200  # largest number of points of the curve that `progress.json` holds
 
 
 class ProgressFile(TypedDict):
@@ -52,7 +50,10 @@ def progress_saver(work: Path, report: Callable[[int, int, float], None]) -> Cal
     def save(step: int, steps: int, loss: float) -> None:
         nonlocal written
         report(step, steps, loss)
-        _extend(curve, step, steps, loss)
+        while curve and curve[-1][0] >= step:  # a resumed run computes them again
+            curve.pop()
+        if math.isfinite(loss) and (not curve or (step - curve[-1][0]) * CURVE_POINTS >= steps):
+            curve.append((step, loss))
         now = time.monotonic()
         first[:] = first or [(step, now)]
         if now - written < SECONDS_BETWEEN:
@@ -66,14 +67,6 @@ def progress_saver(work: Path, report: Callable[[int, int, float], None]) -> Cal
     return save
 
 
-def _extend(curve: list[tuple[int, float]], step: int, steps: int, loss: float) -> None:
-    """Append a point that is far enough from the last one; drop those that a resumed run computes again."""
-    while curve and curve[-1][0] >= step:
-        curve.pop()
-    if math.isfinite(loss) and (not curve or (step - curve[-1][0]) * CURVE_POINTS >= steps):
-        curve.append((step, loss))
-
-
 def read_progress(work: Path) -> ProgressFile | None:
     """Read the progress of the cell in a work folder; return None if there is none, or it is damaged."""
     path = work / PROGRESS_FILE
@@ -85,24 +78,11 @@ def read_progress(work: Path) -> ProgressFile | None:
     valid = all(isinstance(value, int) and is_number(value) for value in steps) and is_number(content.get("at"))
     if not valid or not all(value is None or is_number(value) for value in numbers):
         return None
-    return ProgressFile(
-        format=content["format"],
-        step=content["step"],
-        steps=content["steps"],
-        loss=content.get("loss"),
-        pace=content.get("pace"),
-        at=float(content["at"]),
-        curve=_read_curve(content.get("curve")),
-    )
-
-
-def _read_curve(content: Any) -> list[tuple[int, float]]:
-    """Check the points of a curve; a damaged one has none."""
-    points = content if isinstance(content, list) else []
-    if not all(isinstance(point, list) and len(point) == 2 and all(map(is_number, point)) for point in points):
-        return []
-    numbers = [(int(step), float(loss)) for step, loss in points]
-    return numbers if all(math.isfinite(loss) for _, loss in numbers) else []
+    points: Any = content.get("curve") if isinstance(content.get("curve"), list) else []
+    valid = all(isinstance(point, list) and len(point) == 2 and all(map(is_number, point)) for point in points)
+    curve = [(int(step), float(loss)) for step, loss in points] if valid else []  # a damaged one has no points
+    values = {"loss": None, "pace": None, **content, "at": float(content["at"]), "curve": curve}
+    return cast(ProgressFile, {name: values[name] for name in keys(ProgressFile)})
 
 
 # measurements of a folder of results ---------------------------------------------------------------------------------

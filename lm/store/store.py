@@ -34,10 +34,8 @@ EARLIER, STACK, RANKS = "tries.json", "stack.txt", "ranks"
 
 LOGGED = "logged.json"  # rows that the loggers of a run have received
 
-WORK_FILES = (
-    *("cell.json", "outcome.json", PROGRESS, PARTIAL_CHECKPOINT, BACKUP_CHECKPOINT),
-    *(EARLIER, STACK, RANKS, LOGGED),
-)
+_PROCESS_FILES = (EARLIER, STACK, RANKS, LOGGED)
+WORK_FILES = ("cell.json", "outcome.json", PROGRESS, PARTIAL_CHECKPOINT, BACKUP_CHECKPOINT, *_PROCESS_FILES)
 """Files of a work folder that a finished cell does not have."""
 
 GONE = "gone"  # folder in the staging directory for files that are about to be removed
@@ -91,9 +89,9 @@ class Store:
         problem = validation.validate_record(record, needed)
         if not problem and record.get("id") != cell:
             problem = f"id: is of another cell, {shown(record.get('id'))}, expected {cell}, the name of its folder"
-        problem = problem or "; ".join(
-            filter(None, (validation.validate_numbers(record), validation.validate_checksum(content)))
-        )
+        if not problem:
+            problems = validation.validate_numbers(record), validation.validate_checksum(content)
+            problem = "; ".join(filter(None, problems))
         if problem:
             raise DamagedError(problem, path)
         return cast(Record, validation.without_checksum(record))

@@ -30,9 +30,8 @@ def thin_curve(content: str) -> bytes:
     measured = [row for row in rows if any(row[name] for name in names if name not in ("step", "tokens"))]
     columns = {name: [_number(row[name], rounded=name in ROUNDED) for row in measured] for name in names}
     thin = {"of": hashlib.sha256(content.encode()).hexdigest(), "columns": columns}
-    return (
-        json.dumps(THIN_CURVE.stamped({**thin, "checksum": _checksum(thin)}), separators=(",", ":")) + "\n"
-    ).encode()
+    stamped = THIN_CURVE.stamped({**thin, "checksum": _checksum(thin)})
+    return (json.dumps(stamped, separators=(",", ":")) + "\n").encode()
 
 
 def read_thin_curve(path: Path) -> dict[str, Any]:

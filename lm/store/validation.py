@@ -117,13 +117,10 @@ def check_shape(value: Any, declared: Any, path: Path, remedy: str) -> None:
     raise InputError(f"{path}: {where or 'the whole'}: is damaged, found {content}; {remedy}")
 
 
-ALWAYS = (
-    *("id", "status", "metrics", "cost"),
-    *("provenance/git", "provenance/packages", "data/fingerprint", "data/tokenizer"),
-)
+PROVENANCE = ("provenance/git", "provenance/packages", "data/fingerprint", "data/tokenizer")
+ALWAYS = ("id", "status", "metrics", "cost", *PROVENANCE)
 IF_OK = ("metrics/nll", "evaluated/tokens", "pairing")
 """Parts of a record that reports need."""
-
 INSIDE = ("initial", "final", "reliability")  # parts of a record that hold numbers alone, some of them null
 
 
@@ -131,10 +128,10 @@ def validate_record(record: Any, needed: bool = True) -> str:
     """Return what is wrong with the form of a record; if `needed`, also a missing part that reports need."""
     if not isinstance(record, Mapping):
         return f"expected a mapping, found {shown(record)}"
-    return next(itertools.chain(_type_problems(record, needed), _number_problems(record)), "")
+    return next(_record_problems(record, needed), "")
 
 
-def _type_problems(record: Mapping[str, Any], needed: bool) -> Iterator[str]:
+def _record_problems(record: Mapping[str, Any], needed: bool) -> Iterator[str]:
     for kind, place, value in _errors(record, Record):
         section = len(place) == 1 or (len(place) == 2 and place[0] in ("provenance", "data", "evaluated"))
         partial = kind == "missing" and section
@@ -147,10 +144,6 @@ def _type_problems(record: Mapping[str, Any], needed: bool) -> Iterator[str]:
     parts = ALWAYS + (IF_OK if record.get("status") == "ok" else ()) if needed else ("status",)
     if missing := [path for path in parts if value_at(record, path) is None]:
         yield f"has no {', '.join(missing)}"
-
-
-def _number_problems(record: Mapping[str, Any]) -> Iterator[str]:
-    """Yield numbers, lists and bins that a record of the right types must not hold."""
     for part in INSIDE:
         yield from _not_numbers(record.get(part) or {}, part)
     first, last = (flatten(record.get(part) or {}) for part in ("initial", "final"))
