@@ -56,10 +56,8 @@ def tuned_rows(results: Records, tuning: dict[str, Any], twin: Records, studies:
         counts = studies[arm].trials.state.value_counts()
         spent = ", ".join(f"{counts[state]} {state}" for state in ("complete", "pruned", "failed") if state in counts)
         winner = tuning["arms"][arm]["changes"]
-        settings = ", ".join(
-            f"{path} = {value:z.3g}" if isinstance(value, float) else f"{path} = {value}"
-            for path, value in (winner or {}).items()
-        )
+        texts = {k: f"{value:z.3g}" if isinstance(value, float) else value for k, value in (winner or {}).items()}
+        settings = ", ".join(f"{path} = {text}" for path, text in texts.items())
         table_rows.append([*cells, spent, settings or "none: the shared ones"])
     return table_rows
 
