@@ -174,8 +174,7 @@ def extras() -> Lines:
     """Report which extras are installed, and how to install the others."""
     for extra, lines in requirements().items():
         if extra != CORE:
-            missing = [name for name, _, problem in map(check_package, lines) if problem]
-            adds = EXTRA_DESCRIPTIONS[extra]
+            missing, adds = [name for name, _, wrong in map(check_package, lines) if wrong], EXTRA_DESCRIPTIONS[extra]
             lack = f"would add {adds}; lacks {', '.join(missing)}: {pip_line(extra)}"
             yield extra, lack if missing else f"is installed: {adds}"
 

@@ -125,13 +125,9 @@ def all_settings() -> list[str]:
     from lm.training.run import RunConfig
 
     try:
-        return sorted(flatten(resolve(load_config(Path(EXAMPLE)), RunConfig)))
+        return sorted(flatten(resolve(load_config(Path("char_tiny")), RunConfig)))
     except InputError:  # nothing is shipped
         return []
-
-
-EXAMPLE = "char_tiny"
-"""The shipped configuration whose settings are suggested."""
 
 
 def find_setting(settings: Sequence[str], name: str, exact: bool = False) -> str:

@@ -228,7 +228,7 @@ def _method(methods: dict[str, tuple[str, ...]]) -> Schema:
 
 
 def _bounds(option: str) -> Schema:
-    domain = OPTIONS[option]
-    if isinstance(domain[0], str | bool):
-        return {"enum": list(domain)}
-    return {"type": "integer" if isinstance(domain[0], int) else "number", "minimum": domain[0], "maximum": domain[1]}
+    first, *others = OPTIONS[option]
+    if isinstance(first, str | bool):
+        return {"enum": [first, *others]}
+    return {"type": "integer" if isinstance(first, int) else "number", "minimum": first, "maximum": others[0]}

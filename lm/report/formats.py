@@ -62,16 +62,6 @@ def load_source(folder: Path) -> ReportSource:
     return load_ladder(folder) if os.path.isfile(folder / FILE) else load_report(folder)
 
 
-def show_source(source: ReportSource, console: Console, everything: bool = False) -> None:
-    """Print its main table, or with `everything` all of them."""
-    if isinstance(source, StudySource):
-        terminal(source.study, importance_lines(source.importance), console)
-    elif isinstance(source, LadderResults):
-        show_ladder(source, console, everything)
-    else:
-        show(source, console, everything)
-
-
 # the request ----------------------------------------------------------------------------------------------------------
 
 
@@ -219,7 +209,12 @@ def write_formats(
 
     def print_all() -> None:
         for source in sources:
-            show_source(source, console, everything)
+            if isinstance(source, StudySource):
+                terminal(source.study, importance_lines(source.importance), console)
+            elif isinstance(source, LadderResults):
+                show_ladder(source, console, everything)
+            else:
+                show(source, console, everything)
 
     publish(into, report_files(sources, request), print_all)
     return any(not isinstance(source, StudySource) and source.damaged for source in sources)

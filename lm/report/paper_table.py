@@ -45,10 +45,8 @@ def check_columns(results: Records, columns: Sequence[str]) -> None:
     measured = quantities(results)
     for name in columns:
         if name not in measured:
-            raise InputError(
-                f"--columns {name}: {results.manifest['name']} has no such quantity.{nearest_metric(name, measured)} "
-                f"Choose from {', '.join(measured)}"
-            )
+            choices = f"{nearest_metric(name, measured)} Choose from {', '.join(measured)}"
+            raise InputError(f"--columns {name}: {results.manifest['name']} has no such quantity.{choices}")
         if list(columns).count(name) > 1:
             raise InputError(f"--columns {name}: is there twice; expected each quantity once")
 

@@ -25,10 +25,8 @@ def run(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     metrics = _split_names(options.metric)
     higher = _split_names(options.higher_is_better or "")
     if other := [name for name in higher if name not in metrics]:
-        raise InputError(
-            f"--higher-is-better {other[0]}: is not in --metric.{nearest(other[0], metrics)} "
-            f"Metrics: {', '.join(metrics)}"
-        )
+        choices = f"{nearest(other[0], metrics)} Metrics: {', '.join(metrics)}"
+        raise InputError(f"--higher-is-better {other[0]}: is not in --metric.{choices}")
     if not metrics:
         raise InputError(f"--metric {options.metric!r}: expected the name of a quantity")
     pairing: Pairing = "paired" if options.paired else "unpaired" if options.unpaired else "auto"
