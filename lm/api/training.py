@@ -253,24 +253,17 @@ def _command(
     words = ["ablate", str(spec), "--out", str(out)]
     if seeds is not None:
         words += ["--seeds", seeds if isinstance(seeds, str) else json.dumps(seeds)]
-    if tier:
-        words += ["--tier", tier]
-    if underpowered:
-        words.append("--underpowered")
-    return (
-        *words,
-        *(word for key, value in settings.items() for word in ("--set", f"{key}={json.dumps(value, default=str)}")),
-    )
+    words += [*["--tier", tier] * bool(tier), *["--underpowered"] * underpowered]
+    for key, value in settings.items():
+        words += ["--set", f"{key}={json.dumps(value, default=str)}"]
+    return tuple(words)
 
 
 # settings -------------------------------------------------------------------------------------------------------------
 
 
 def _prepare(out: str | Path, checkpoint_seconds: float, workers: int | None = None, hang_minutes: float = 0.0) -> Path:
-    """Check the output folder and settings, and set up the compile cache, before torch is imported.
-
-    Returns the folder. Raises InputError where it cannot be written, or for invalid numbers.
-    """
+    """Check the output folder and settings, and set up the compile cache; return the folder. Raises InputError."""
     from lm.data.cache import keep_compiled_code
 
     require_run_settings(Path(out), checkpoint_seconds, workers, hang_minutes)

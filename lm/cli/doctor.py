@@ -44,18 +44,10 @@ EXTRA_DESCRIPTIONS = {
     "dev": "what checks this package: tests, types, a browser, notebooks",
 }
 
-MANY_CELLS = 1_000_000
-"""Number of cells that is enough for every worker."""
-
-NUM_MEASUREMENTS = 3
-"""Number of cached measurements that are shown, the last ones."""
-
-COMPILED = ("torch", "numpy", "tokenizers")
-"""Packages with compiled parts, which are always imported to see whether these load."""
-
-LOW_GIB = 1.0
-"""Free space below which a folder is reported as nearly full."""
-
+MANY_CELLS = 1_000_000  # enough for every worker
+NUM_MEASUREMENTS = 3  # of the cached ones, the last of which are shown
+COMPILED = ("torch", "numpy", "tokenizers")  # always imported, to see whether their compiled parts load
+LOW_GIB = 1.0  # free space below which a folder is reported as nearly full
 LABEL_WIDTH = 14
 
 Lines = Iterator[tuple[str, str]]
@@ -65,9 +57,7 @@ Lines = Iterator[tuple[str, str]]
 def examine(out: Path, imports: bool = False) -> dict[str, Any]:
     """Return everything that `lm doctor` reports; `wrong` has a line for each problem that prevents training.
 
-    Args:
-        out: folder of results.
-        imports: True to import every package that is needed, which takes seconds.
+    With `imports` every package that is needed is imported, which takes seconds.
     """
     problems: list[str] = []
     parts: dict[str, Callable[[], Lines]] = {
@@ -184,8 +174,7 @@ def extras() -> Lines:
     """Report which extras are installed, and how to install the others."""
     for extra, lines in requirements().items():
         if extra != CORE:
-            missing = [name for name, _, problem in map(check_package, lines) if problem]
-            adds = EXTRA_DESCRIPTIONS[extra]
+            missing, adds = [name for name, _, wrong in map(check_package, lines) if wrong], EXTRA_DESCRIPTIONS[extra]
             lack = f"would add {adds}; lacks {', '.join(missing)}: {pip_line(extra)}"
             yield extra, lack if missing else f"is installed: {adds}"
 
@@ -255,11 +244,7 @@ def folders(out: Path, problems: list[str]) -> Lines:
 
 
 def choices(out: Path) -> Lines:
-    """Report the workers and threads of a large experiment, with reasons, and what was measured for `auto`.
-
-    Raises:
-        InputError: if the file of measurements is damaged.
-    """
+    """Report workers and threads with reasons, and what was measured for `auto`. Raises InputError for damage."""
     from lm.execution.machine import format_ratios, measure_products
     from lm.report.run import describe_autotune
     from lm.store.side_files import WAYS_FILE, read_cached

@@ -37,11 +37,8 @@ MAKE_TARGETS = {"audit": "make audit", "bench": "make bench", "chaos": "make fau
 
 def build_parsers() -> tuple[Parser, dict[str, Parser]]:
     """Build the parser of a command line, and return it with those of the commands by name."""
-    top = Parser(
-        prog="lm",
-        description="Ablations for transformer language models: paired, honest, resumable.",
-        allow_abbrev=False,
-    )
+    about = "Ablations for transformer language models: paired, honest, resumable."
+    top = Parser(prog="lm", description=about, allow_abbrev=False)
     top.add_argument("--version", action="version", version=f"lm {__version__}")
     top.add_argument("--debug", action="store_true", help="show the traceback of any error; anywhere in the command")
     top.add_argument(
@@ -67,7 +64,6 @@ def build_parsers() -> tuple[Parser, dict[str, Parser]]:
 
 parsers = functools.cache(build_parsers)
 """The same parsers, built once in a process."""
-
 
 BARE = re.compile(r"(seed|[A-Za-z_]\w*(\.[A-Za-z_]\w*)+)=.*", re.DOTALL)
 """A setting without dashes, as in optim.lr=3e-4."""
@@ -111,7 +107,8 @@ def _split_settings(arguments: list[str]) -> tuple[list[str], list[tuple[str, An
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line, by default that of the process; return its exit code."""
     if arguments is None:
-        _tune_gc()
+        gc.set_threshold(50_000, 20, 20)  # seldom, as torch has many objects that stay
+        atexit.register(gc.freeze)
     everything = list(sys.argv[1:] if arguments is None else arguments)
     others, debug = [argument for argument in everything if argument not in (DEBUG, TRUSTED)], DEBUG in everything
     name = next(iter(others), "")
@@ -147,12 +144,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
             _print_traceback(error)
         print(f"lm: {explain_disk_error(error, _resume_hint(name))}", file=sys.stderr)
         return EXIT_INCOMPLETE if error.errno in DISK_ERRORS else EXIT_BAD_INPUT
-
-
-def _tune_gc() -> None:
-    """Collect garbage seldom, as torch has many objects that stay, and not at exit."""
-    gc.set_threshold(50_000, 20, 20)
-    atexit.register(gc.freeze)
 
 
 def _resume_hint(name: str) -> str:
@@ -202,9 +193,8 @@ def _broken_pipe_exit_code(error: BaseException, command: str) -> int:
     stderr_closed = _is_closed_pipe(sys.stderr)
     if not (stderr_closed or isinstance(error, SystemExit) or _is_closed_pipe(sys.stdout)):
         raise error
-    null = os.open(os.devnull, os.O_WRONLY)
     for stream in (sys.stdout, sys.stderr) if stderr_closed else (sys.stdout,):  # their buffers are written at exit
-        os.dup2(null, stream.fileno())
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
     return 128 + signal.SIGPIPE if stderr_closed and command in TRAINING else 0
 
 

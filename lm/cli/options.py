@@ -125,13 +125,9 @@ def all_settings() -> list[str]:
     from lm.training.run import RunConfig
 
     try:
-        return sorted(flatten(resolve(load_config(Path(EXAMPLE)), RunConfig)))
+        return sorted(flatten(resolve(load_config(Path("char_tiny")), RunConfig)))
     except InputError:  # nothing is shipped
         return []
-
-
-EXAMPLE = "char_tiny"
-"""The shipped configuration whose settings are suggested."""
 
 
 def find_setting(settings: Sequence[str], name: str, exact: bool = False) -> str:
@@ -248,22 +244,12 @@ def read_settings(options: argparse.Namespace, overrides: dict[str, Any]) -> dic
     return {**settings, **overrides}
 
 
-def parse_loggers(options: argparse.Namespace) -> tuple[str, ...]:
-    """Return the loggers that `--logger` names. Raises InputError if one does not exist, or its package is missing."""
-    from lm.training.loggers import parse_loggers as parse_names
+def execution_of(options: argparse.Namespace) -> Execution:
+    """Check the options of a command that trains, and return how they have each cell trained. Raises InputError."""
+    from lm.training.loggers import parse_loggers
 
-    return parse_names(options.loggers)
-
-
-def execution_of(options: argparse.Namespace, loggers: tuple[str, ...] = ()) -> Execution:
-    """Return how the options have each cell trained."""
-    hang_seconds = 60 * getattr(options, "hang_minutes", Execution.hang_seconds / 60)
-    return Execution(checkpoint_seconds=options.checkpoint_seconds, hang_seconds=hang_seconds, loggers=loggers)
-
-
-def check_output(options: argparse.Namespace) -> None:
-    """Check the options of a command that trains. Raises InputError if cells cannot be written, or for bad numbers."""
-    workers, hang = getattr(options, "workers", None), getattr(options, "hang_minutes", 0.0)
-    require_run_settings(
-        options.out, options.checkpoint_seconds, workers, hang, lambda name: f"--{name.replace('_', '-')}"
-    )
+    seconds, hang = options.checkpoint_seconds, getattr(options, "hang_minutes", Execution.hang_seconds / 60)
+    workers = getattr(options, "workers", None)
+    require_run_settings(options.out, seconds, workers, hang, lambda name: f"--{name.replace('_', '-')}")
+    loggers = parse_loggers(getattr(options, "loggers", ()))
+    return Execution(checkpoint_seconds=seconds, hang_seconds=60 * hang, loggers=loggers)

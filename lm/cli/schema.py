@@ -29,22 +29,18 @@ ANY: Schema = {"type": ["object", "null"]}
 
 def schema(kind: str) -> Schema:
     """Return the schema of one of KINDS."""
+    nodes = _changes()
     if kind == "configuration":
-        nodes = _changes()
         about = "What one cell trains: its data, model and optimiser; or a base, and what differs from it."
         based: Schema = {"type": "object", "properties": {"base": {"type": "string"}}, "required": ["base"]}
         full = _arguments(RunConfig, 0, nodes)
-        named: Schema = {"required": ["base"]}
-        whole: Schema = {"description": about, "if": named, "then": based, "else": full}
-    elif kind == "experiment":
-        nodes = _changes()
-        schema_of(ExperimentFile, nodes)
-        either = [{"required": ["arms", "baseline"]}, {"required": ["design"]}]
-        whole = {**nodes.pop(ExperimentFile.__name__), "oneOf": either}
+        whole: Schema = {"description": about, "if": {"required": ["base"]}, "then": based, "else": full}
     else:
-        nodes = _changes()
-        schema_of(SweepFile, nodes)
-        whole = nodes.pop(SweepFile.__name__)
+        file = ExperimentFile if kind == "experiment" else SweepFile
+        schema_of(file, nodes)
+        whole = nodes.pop(file.__name__)
+    if kind == "experiment":
+        whole = {**whole, "oneOf": [{"required": ["arms", "baseline"]}, {"required": ["design"]}]}
     return {"$schema": DIALECT, "title": f"lm: {kind}", **whole, "$defs": _used(whole, nodes)}
 
 
@@ -72,7 +68,11 @@ def _component(slot: Slot, nodes: dict[str, Schema]) -> Schema:
         node = any_of([_reference(base, slot, nodes), _own(nodes), _spelt({"type": "string"}, ANY)])
     else:
         if base.__name__ not in nodes:
-            nodes[base.__name__] = {"description": _summary(base), **_choice(slot, nodes)}
+            own, members = _own(nodes), choices(base)
+            named = [{"const": name, "description": _summary(member)} for name, member in members.items()]
+            spelt = [_spelt({"const": name}, _reference(member, slot, nodes)) for name, member in members.items()]
+            any_class = [*named, own, *spelt, _spelt(own, ANY)]
+            nodes[base.__name__] = {"description": _summary(base), "anyOf": any_class}
         node = {"$ref": f"#/$defs/{base.__name__}"}
     return any_of([node, {"type": "null"}]) if slot.optional else node
 
@@ -82,21 +82,13 @@ def _own(nodes: dict[str, Schema]) -> Schema:
     return {"$ref": "#/$defs/Own"}
 
 
-def _choice(slot: Slot, nodes: dict[str, Schema]) -> Schema:
-    """Return the schema of the classes that a slot accepts."""
-    own, members = _own(nodes), choices(slot.base)
-    named = [{"const": name, "description": _summary(member)} for name, member in members.items()]
-    spelt = [_spelt({"const": name}, _reference(member, slot, nodes)) for name, member in members.items()]
-    return {"anyOf": [*named, own, *spelt, _spelt(own, ANY)]}
-
-
 def _spelt(name: Schema, arguments: Schema) -> Schema:
-    return {
-        "type": "object",
-        "properties": {"class_path": name, "init_args": arguments},
-        "required": ["class_path"],
-        "additionalProperties": False,
-    }
+    return _exact({"class_path": name, "init_args": arguments}, "class_path")
+
+
+def _exact(properties: dict[str, Schema], required: str) -> Schema:
+    """Return the schema of a mapping with these keys, one of which it must have."""
+    return {"type": "object", "properties": properties, "required": [required], "additionalProperties": False}
 
 
 def _reference(cls: type, slot: Slot, nodes: dict[str, Schema]) -> Schema:
@@ -230,19 +222,14 @@ def _paths(
 def _method(methods: dict[str, tuple[str, ...]]) -> Schema:
     """Return the schema of a sampler or a pruner: its name, or a mapping of name and options."""
     forms = [
-        {
-            "type": "object",
-            "properties": {"name": {"const": name}, **{key: _bounds(key) for key in accepted_options(methods, name)}},
-            "required": ["name"],
-            "additionalProperties": False,
-        }
+        _exact({"name": {"const": name}, **{key: _bounds(key) for key in accepted_options(methods, name)}}, "name")
         for name in methods
     ]
     return {"anyOf": [{"enum": list(methods)}, *forms]}
 
 
 def _bounds(option: str) -> Schema:
-    domain = OPTIONS[option]
-    if isinstance(domain[0], str | bool):
-        return {"enum": list(domain)}
-    return {"type": "integer" if isinstance(domain[0], int) else "number", "minimum": domain[0], "maximum": domain[1]}
+    first, *others = OPTIONS[option]
+    if isinstance(first, str | bool):
+        return {"enum": [first, *others]}
+    return {"type": "integer" if isinstance(first, int) else "number", "minimum": first, "maximum": others[0]}

@@ -18,18 +18,12 @@ MOST_NAMES = 3
 
 
 def answer(results: Records, compared: pd.DataFrame) -> str:
-    """State which arm is best in the headline quantity, by how much and how sure, in one sentence.
-
-    Args:
-        results: results of the experiment.
-        compared: comparisons of its arms.
-    """
+    """State which arm is best in the headline quantity, by how much and how sure, in one sentence."""
     baseline = results.arms[0]
     if len(results.arms) == 1:
         (row,) = compared[compared.metric == results.headline].itertuples()
-        return (
-            f"One arm, compared with nothing: {describe(row.metric).label} {mean_and_sd(row)}, {format_seeds(row.n)}."
-        )
+        size = f"{describe(row.metric).label} {mean_and_sd(row)}, {format_seeds(row.n)}"
+        return f"One arm, compared with nothing: {size}."
     of_headline = sorted_rows(compared, results.headline, describe(results.headline).better)
     rows = [row for row in of_headline if row.pairs > 0 and math.isfinite(row.difference)]
     if not rows:
@@ -41,16 +35,16 @@ def answer(results: Records, compared: pd.DataFrame) -> str:
         confirmed = [row for row in ahead if row.family != "exploratory"]
         best = max(confirmed or ahead, key=lead)
         first = f"{best.arm} is {direction(best)} than {baseline} by {_size(best)}"
-        return _sentence([first, *_others(rows, best)])
+        return f"{'; '.join([first, *_others(rows, best)])}."
     if len(behind) == len(of_headline):
         nearest = max(behind, key=lead)
         verb = {"worse": "better", "lower": "higher"}[direction(nearest)]
         every = f"every other arm, the nearest of which is {nearest.arm}," if len(behind) > 1 else str(nearest.arm)
-        return _sentence([f"{baseline} is {verb} than {every} by {_size(nearest)}"])
+        return f"{baseline} is {verb} than {every} by {_size(nearest)}."
     if behind:
         last = min(behind, key=lead)
         first = f"No arm is certain to be {'better' if direction(last) == 'worse' else 'higher'} than {baseline}"
-        return _sentence([first, f"{last.arm} is {direction(last)} by {_size(last)}", *_others(rows, last)])
+        return f"{'; '.join([first, f'{last.arm} is {direction(last)} by {_size(last)}', *_others(rows, last)])}."
     if all(brief(row).startswith("equal") for row in rows):
         return f"{_names(rows)} and {baseline} are {brief(rows[0])}, {format_seeds(rows[0].pairs)}."
     largest = max(rows, key=lambda row: abs(row.difference))
@@ -58,10 +52,6 @@ def answer(results: Records, compared: pd.DataFrame) -> str:
     reason = words.partition(", ")[2] if " by " in words else words
     size = _size(largest, with_seeds="seeds" not in reason)
     return f"Nothing is certain: in the mean {largest.arm} is {verb} than {baseline} by {size}: {reason}."
-
-
-def _sentence(clauses: Sequence[str]) -> str:
-    return f"{'; '.join(clauses)}."
 
 
 def _size(row: Any, with_seeds: bool = True) -> str:
@@ -77,9 +67,7 @@ def _others(rows: Sequence[Any], named: Any) -> list[str]:
     clauses = []
     for word in DIRECTIONS:
         if of_word := [row for row in others if direction(row) == word]:
-            clauses.append(
-                f"also {word}: {_names(of_word)}" if direction(named) == word else f"{word}: {_names(of_word)}"
-            )
+            clauses.append(f"{'also ' * (direction(named) == word)}{word}: {_names(of_word)}")
     equal = [row for row in others if brief(row).startswith("equal")]
     for words in dict.fromkeys(brief(row).partition(",")[0] for row in equal):
         clauses.append(f"{words}: {_names([row for row in equal if brief(row).startswith(words)])}")

@@ -37,32 +37,20 @@ def format_estimate(answer: Answer) -> str:
     """Format the estimate with its interval; of an exact claim, with the range over seeds."""
     if math.isnan(answer.estimate):
         return "-"
-    interval = "" if answer.low == answer.high else f" [{_end(answer.low)}, {_end(answer.high)}]"
+    low, high = (f"{end:z.4g}".replace("inf", "∞") for end in (answer.low, answer.high))
+    interval = "" if answer.low == answer.high else f" [{low}, {high}]"
     over = f" over {answer.generalises_over}" if answer.generalises_over else ""
     return f"{answer.estimate:z.4g}{interval}{over}"
-
-
-def _end(value: float) -> str:
-    return f"{value:z.4g}".replace("inf", "∞")
 
 
 def row(answer: Answer) -> list[str]:
     """Format an answer as the cells of a table row."""
     note = "" if answer.note.startswith(POST_HOC) else answer.note
-    verdict = answer.verdict + (f" ({note})" if note else "")
-    exact = ", every seed" if answer.claim.exact else ""
+    verdict = TableCell(answer.verdict + (f" ({note})" if note else ""), style=STYLES[answer.verdict])
     p = [f"{value:z.3g}" if math.isfinite(value) else "-" for value in (answer.p, answer.q, answer.p_holm)]
-    claim = answer.claim
-    return [
-        kind_of(answer),
-        claim.claim,
-        claim.expected() + exact,
-        format_estimate(answer),
-        str(answer.seeds),
-        *p,
-        TableCell(verdict, style=STYLES[answer.verdict]),
-        claim.source,
-    ]
+    claim, expected = answer.claim, answer.claim.expected() + (", every seed" if answer.claim.exact else "")
+    estimate = format_estimate(answer)
+    return [kind_of(answer), claim.claim, expected, estimate, str(answer.seeds), *p, verdict, claim.source]
 
 
 def claims_section(
@@ -78,11 +66,9 @@ def claims_section(
     """
     left_out = () if width is None else ("source", *(LEFT_OUT if width < NARROW else ()))
     shown = [index for index, column in enumerate(COLUMNS) if column not in left_out]
-    columns = [*(["experiment"] if several else []), *(COLUMNS[index] for index in shown)]
-    rows = [
-        [*([name] if several else []), *(cells[index] for index in shown)]
-        for name, cells in ((name, row(answer)) for name, answer in named_answers)
-    ]
+    columns = [*["experiment"] * several, *(COLUMNS[index] for index in shown)]
+    named_cells = ((name, row(answer)) for name, answer in named_answers)
+    rows = [[*[name] * several, *(cells[index] for index in shown)] for name, cells in named_cells]
     answers = [answer for _, answer in named_answers]
     return Section(title, columns, rows, [*tally(answers), *claim_notes(answers)])
 
@@ -117,12 +103,10 @@ def _corrected(of_kind: Sequence[Answer]) -> str:
     decided = [answer for answer in tests if answer.verdict in DECIDED]
     if len(tests) < 2 or not decided:
         return ""
+    left_by = ([a for a in decided if a.q <= ALPHA], [a for a in decided if a.p_holm <= ALPHA])
     by_q, by_holm = (
         " and ".join(f"{sum(answer.verdict == verdict for answer in left)} {verdict}" for verdict in DECIDED)
-        for left in (
-            [answer for answer in decided if answer.q <= ALPHA],
-            [answer for answer in decided if answer.p_holm <= ALPHA],
-        )
+        for left in left_by
     )
     sides = {"less": 1, "greater": 1}  # of the test of a claim; others test both ends of a range
     few = sum(len(tests) * smallest_p(answer.seeds) / sides.get(answer.claim.relation, 2) > ALPHA for answer in tests)

@@ -16,7 +16,7 @@ from lm.analysis.tidy import CELLS
 from lm.config.tree import InputError
 from lm.report.figures.picture import as_files
 from lm.report.figures.static_pages import ALT, draw_runs
-from lm.report.notes import describe_test, format_seeds, seed_ranges, share_of_alpha
+from lm.report.notes import describe_test, seed_ranges, share_of_alpha
 from lm.report.render import Section, TableCell, escape, markdown_section, print_section
 from lm.report.tables import (
     ARROWS,
@@ -26,6 +26,7 @@ from lm.report.tables import (
     detectable,
     difference,
     format_run_counts,
+    list_seeds,
     mean_and_sd,
     several_intervals,
 )
@@ -141,7 +142,7 @@ def _ended(runs: Runs, table: pd.DataFrame) -> Iterator[str]:
         yield f"{len(not_ok) - MOST_NAMED} more runs ended so; cells.csv has them all."
     for arm in runs.arms if runs.paired else ():
         if missing_seeds := [seed for seed in runs.seeds if (arm, seed) not in runs.runs]:
-            yield f"{arm} {format_seeds(missing_seeds)} {'is' if len(missing_seeds) == 1 else 'are'} missing."
+            yield f"{arm} {list_seeds(missing_seeds)} {'is' if len(missing_seeds) == 1 else 'are'} missing."
     for row in table[table.metric == runs.judged[0]].itertuples():
         if num_lost := row.diverged + row.failed:
             total = len(runs.statuses(str(row.arm)))

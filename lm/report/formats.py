@@ -27,11 +27,7 @@ from lm.report.paper_table import paper_table
 from lm.report.render import Section, latex, latex_figure, markdown_section
 from lm.report.search import load_ranked
 from lm.report.study import Study, importance_lines, terminal
-from lm.report.tables import (
-    DIFFERENCE,
-    as_csv,
-    signed,
-)
+from lm.report.tables import DIFFERENCE, as_csv, signed
 from lm.report.web.page import OverviewEntry, overview_html
 from lm.report.web.search import ImportancesOrReason, best_line, search_body
 from lm.report.write import ExperimentReport, load_report, page_files, publish, report_body, report_html, show
@@ -66,16 +62,6 @@ def load_source(folder: Path) -> ReportSource:
     return load_ladder(folder) if os.path.isfile(folder / FILE) else load_report(folder)
 
 
-def show_source(source: ReportSource, console: Console, everything: bool = False) -> None:
-    """Print its main table, or with `everything` all of them."""
-    if isinstance(source, StudySource):
-        terminal(source.study, importance_lines(source.importance), console)
-    elif isinstance(source, LadderResults):
-        show_ladder(source, console, everything)
-    else:
-        show(source, console, everything)
-
-
 # the request ----------------------------------------------------------------------------------------------------------
 
 
@@ -96,23 +82,15 @@ class ReportRequest:
 
 def parse_request(formats: str | None, columns: str | None, several: bool, figures: str = "usual") -> ReportRequest:
     """Parse the options of a command line; one experiment defaults to the page. Raises InputError."""
-    usual = DEFAULT_FORMATS if several else (PAGE,)
-    return ReportRequest(
-        usual if formats is None else parse_formats(formats),
-        None if columns is None else tuple(name.strip() for name in columns.split(",")),
-        figures == "all",
-    )
-
-
-def parse_formats(text: str) -> tuple[str, ...]:
-    """Parse names of formats such as `latex,csv`. Raises InputError for an unknown one."""
-    names = tuple(dict.fromkeys(name.strip() for name in text.split(",")))
+    names: tuple[str, ...] = DEFAULT_FORMATS if several else (PAGE,)
+    if formats is not None:
+        names = tuple(dict.fromkeys(name.strip() for name in formats.split(",")))
     for name in names:
         if name not in FORMATS:
-            raise InputError(
-                f"--format {name}: no such format.{nearest(name, list(FORMATS))} Choose from {', '.join(FORMATS)}"
-            )
-    return names
+            choices = f"{nearest(name, list(FORMATS))} Choose from {', '.join(FORMATS)}"
+            raise InputError(f"--format {name}: no such format.{choices}")
+    quantities = None if columns is None else tuple(name.strip() for name in columns.split(","))
+    return ReportRequest(names, quantities, figures == "all")
 
 
 def report_files(sources: Sequence[ReportSource], request: ReportRequest) -> Files:
@@ -165,10 +143,9 @@ def _figures(reports: Sequence[ExperimentReport], tables: Sequence[Section], req
     for report in reports:
         manifest = report.results.manifest
         prefix = f"{manifest['name']}_" if len(reports) > 1 else ""
-        files |= {
-            f"{prefix}{name}": content for name, content in paper_figures(charts(report.figure_inputs), kinds).items()
-        }
-        if f"{prefix}{FOREST_PDF}" in files and "latex" in request.formats:
+        figures = paper_figures(charts(report.figure_inputs), kinds)
+        files |= {f"{prefix}{name}": content for name, content in figures.items()}
+        if FOREST_PDF in figures and "latex" in request.formats:
             caption = f"{manifest['title']} Paired differences to {manifest['baseline']}, 95 % intervals."
             files[f"{prefix}figure.tex"] = latex_figure(f"{prefix}{FOREST_PDF}", manifest["name"], caption)
     return files
@@ -208,27 +185,24 @@ def overview_page(sources: Sequence[ReportSource]) -> str:
 
 
 def _entry(source: ReportSource) -> OverviewEntry:
+    """Return the entry of a report; a ladder lists its arms at the top rung."""
     if isinstance(source, StudySource):
         name, body = source.study.manifest["name"], search_body(source.study, source.importance)
         return OverviewEntry(name, best_line(source.study), body)
-    if isinstance(source, LadderResults):
-        return _ladder_entry(source)
-    return OverviewEntry(source.results.manifest["name"], answer(source.results, source.table), report_body(source))
-
-
-def _ladder_entry(results: LadderResults) -> OverviewEntry:
-    """List the arms at the top rung."""
-    top, metric, lines = results.manifest["rungs"][-1]["name"], results.manifest["metric"], []
-    for arm in results.arms:
+    if isinstance(source, ExperimentReport):
+        name, body = source.results.manifest["name"], report_body(source)
+        return OverviewEntry(name, answer(source.results, source.table), body)
+    top, metric, lines = source.manifest["rungs"][-1]["name"], source.manifest["metric"], []
+    for arm in source.arms:
         if arm.scaling is None or arm.at[-1].rung != top:
             lines.append(f"{arm.name}: no pair to compare{arm.lost_runs.get(top, '')}")
             continue
         at, of = arm.at[-1], arm.scaling.differences[-1]
-        size = signed(of.value, of.low, of.high, digits(results))
+        size = signed(of.value, of.low, of.high, digits(source))
         words = [display_verdict(at.verdict, metric), size, f"{at.pairs} pairs", *filter(None, [at.ill])]
         lines.append(f"{arm.name}: {', '.join(words)}")
     judged = f"{DIFFERENCE} of {label(metric)} at the top rung, {top}."
-    return OverviewEntry(results.manifest["name"], judged, body_of_ladder(results), lines)
+    return OverviewEntry(source.manifest["name"], judged, body_of_ladder(source), lines)
 
 
 # the report ----------------------------------------------------------------------------------------------------------
@@ -242,7 +216,12 @@ def write_formats(
 
     def print_all() -> None:
         for source in sources:
-            show_source(source, console, everything)
+            if isinstance(source, StudySource):
+                terminal(source.study, importance_lines(source.importance), console)
+            elif isinstance(source, LadderResults):
+                show_ladder(source, console, everything)
+            else:
+                show(source, console, everything)
 
     publish(into, report_files(sources, request), print_all)
     return any(not isinstance(source, StudySource) and source.damaged for source in sources)
@@ -250,22 +229,15 @@ def write_formats(
 
 def check_report(folders: Sequence[Path], into: Path, request: ReportRequest) -> int:
     """Compare a rebuilt report with the existing files; return 1 where files differ. Raises InputError."""
-    files = report_files([load_source(folder) for folder in folders], request)
-    different = differing_files(into, files)
+    files, different = report_files([load_source(folder) for folder in folders], request), []
+    for name, content in files.items():
+        path, rebuilt = into / name, content.encode() if isinstance(content, str) else content
+        if not path.is_file():
+            different.append(f"{name} (missing)")
+        elif path.read_bytes() != rebuilt:
+            different.append(name)
     if different:
         print(f"{into}: {len(different)} of {len(files)} files differ from what is rebuilt: {', '.join(different)}")
     else:
         print(f"{into}: all {len(files)} files are as they are rebuilt")
     return 1 if different else 0
-
-
-def differing_files(folder: Path, files: Mapping[str, str | bytes]) -> list[str]:
-    """List the files of a report that are missing or differ from the rebuilt ones."""
-    different = []
-    for name, content in files.items():
-        path, rebuilt = folder / name, content.encode() if isinstance(content, str) else content
-        if not path.is_file():
-            different.append(f"{name} (missing)")
-        elif path.read_bytes() != rebuilt:
-            different.append(name)
-    return different

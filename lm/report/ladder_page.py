@@ -7,7 +7,7 @@ from pathlib import Path
 import pandas as pd
 from rich.console import Console
 
-from lm.analysis.ladder import ArmOf, LadderResults, load_ladder
+from lm.analysis.ladder import LadderResults, load_ladder
 from lm.report.figures.picture import as_files
 from lm.report.figures.static_pages import NAME, draw_ladder
 from lm.report.ladder import (
@@ -72,17 +72,7 @@ def ladder_files(results: LadderResults) -> dict[str, str | bytes]:
 def write_ladder_report(
     folder: Path, console: Console, into: Path | None = None, everything: bool = False
 ) -> LadderResults:
-    """Print the tables of a ladder, and write its files.
-
-    Args:
-        folder: folder of the ladder.
-        console: console to print on.
-        into: folder for the files instead of `folder`.
-        everything: True to print all tables with all their notes.
-
-    Raises:
-        InputError: if there is no ladder that this version can read.
-    """
+    """Print the first tables of a ladder or everything, and write its files. Raises InputError where unreadable."""
     results, into = load_ladder(folder), into or folder
     publish(into, ladder_files(results), lambda: show_ladder(results, console, everything))
     return results
@@ -115,29 +105,21 @@ def overview_section(ladders: Sequence[LadderResults], title: str = "") -> Secti
         base = ladder.manifest["baseline"]
         forecasts = {row[0]: row[3] for row in forecast_rows(ladder)}
         for arm in ladder.arms:
-            gains = _gains(arm)
+            gains = {}
+            for at, gain in zip(arm.at, (arm.scaling and arm.scaling.gains) or (), strict=False):  # none without a law
+                text = "below the law's floor" if gain.beyond == "floor" else times(exp(gain.log.value))
+                gains[at.rung] = text + (UNSURE if at.not_bracketed else "")
             cells = [gains.get(rung, "-") for rung in _rungs(ladders)]
             trends = ["no pair to compare"] * 2
             if arm.scaling is not None:
-                gain, difference = arm.scaling.of_gain, arm.scaling.of_difference
-                trends = [trend_text(gain, gain_margin(gain), arm)]
+                of_gain, difference = arm.scaling.of_gain, arm.scaling.of_difference
+                trends = [trend_text(of_gain, gain_margin(of_gain), arm)]
                 trends.append(trend_text(difference, f"{difference.margin:z.3g}", arm))
             forecast = forecasts.get(f"{arm.name} - {base}", "-")
             rows.append([ladder.manifest["name"], f"{arm.name}, {base}", *cells, *trends, forecast])
     columns = ["ladder", "arm, against", *_rungs(ladders)]
     columns += ["gain with more compute", "difference with more compute", "forecast"]
     return Section(title, columns, rows, NOTES)
-
-
-def _gains(arm: ArmOf) -> dict[str, str]:
-    """Return the gain at each rung that has one."""
-    if arm.scaling is None or not arm.scaling.gains:
-        return {}
-    gains = {}
-    for at, gain in zip(arm.at, arm.scaling.gains, strict=True):
-        text = "below the law's floor" if gain.beyond == "floor" else times(exp(gain.log.value))
-        gains[at.rung] = text + (UNSURE if at.not_bracketed else "")
-    return gains
 
 
 def csv_worth(ladders: Sequence[LadderResults]) -> str:

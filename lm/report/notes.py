@@ -17,7 +17,7 @@ from lm.analysis.verdict_text import format_seeds as count_seeds
 from lm.report.claims import STYLES
 from lm.report.run import describe_autotune, whereabouts
 from lm.report.sections import cost_notes, unlike_pairs
-from lm.report.tables import format_range, number
+from lm.report.tables import format_range, list_seeds, number
 from lm.stats.tests import ALPHA, seeds_needed, smallest_p
 from lm.store.documents import KEPT
 from lm.store.metrics import describe, parse_average
@@ -28,7 +28,6 @@ MEASURED = re.compile(r"(?<![\w.])\d+\.\d+(?:e[+-]?\d+)?(?![\w.]*\d)")
 
 CELLS = Path("cells")
 """Folder of the cells as named on pages, which may be read on another machine or come from a pack."""
-
 
 SEE = " See docs/verdicts.md."
 """End of the note on verdicts, but in a table for a paper."""
@@ -62,13 +61,7 @@ MOST_NOTES = 4
 
 
 def brief_notes(results: Records, table: pd.DataFrame, answers: Sequence[Answer] = ()) -> list[str]:
-    """Return at most `MOST_NOTES` lines: the test, warnings, counts of claims, and training problems with their arms.
-
-    Args:
-        results: results of the experiment.
-        table: comparisons of its arms.
-        answers: answers to its claims.
-    """
+    """Return at most `MOST_NOTES` lines: the test, warnings, counts of claims, and training problems by arm."""
     seeds, lines = results.manifest["seeds"], list[str]()
     sample = f"n = {count_seeds(len(seeds))} ({seed_ranges(seeds)})"
     if len(results.arms) > 1:
@@ -134,9 +127,7 @@ def _method(results: Records, table: pd.DataFrame) -> Iterator[str]:
     if len(results.arms) < 2:
         return
     texts_of = texts_by_quantity(results)
-    over_text = (
-        generalises(results) and bool(texts_of[results.headline].noise) if results.headline in texts_of else False
-    )
+    over_text = results.headline in texts_of and generalises(results) and bool(texts_of[results.headline].noise)
     if results.confirmatory:
         yield _confirmatory(results, "seeds and text" if over_text else "seeds")
     if results.exploratory:
@@ -283,13 +274,16 @@ def _runs(results: Records, table: pd.DataFrame) -> Iterator[str]:
         elif record["status"] != "ok":
             why = f"{record['error']}{whereabouts(results.store, record, CELLS / record['id'])}"
             yield f"{arm} seed {seed} {record['status']}: {why}. Not in any mean."
-        for step, flag in map(_split_step, record["flags"] if record else []):
-            flagged.setdefault((arm, MEASURED.sub("#", flag)), {}).setdefault(seed, []).append((step, flag))
+        for flag in record["flags"] if record else []:
+            step, _, text = flag.partition(": ")
+            raised = step.removeprefix("step ")
+            raised_at, text = (int(raised), text) if raised.isdigit() else (0, flag)
+            flagged.setdefault((arm, MEASURED.sub("#", text)), {}).setdefault(seed, []).append((raised_at, text))
     for arm, seeds in missing.items():
-        yield f"{arm} {format_seeds(seeds)} {'is' if len(seeds) == 1 else 'are'} not trained yet."
+        yield f"{arm} {list_seeds(seeds)} {'is' if len(seeds) == 1 else 'are'} not trained yet."
     for (arm, _), alike in flagged.items():
         flags = [flag for of_seed in alike.values() for flag in of_seed]
-        yield f"{arm} {format_seeds(list(alike))}: {_merge_flags(flags)}."
+        yield f"{arm} {list_seeds(list(alike))}: {_merge_flags(flags)}."
     total = len(results.manifest["seeds"])
     for row in table[table.metric == results.headline].itertuples():
         if num_lost := row.diverged + row.failed:
@@ -330,9 +324,8 @@ def _comparability(results: Records) -> Iterator[str]:
         )
     yield from (f"Not paired: {line}." for line in data_order_mismatches(results))
     yield from unlike_pairs(results)
-    yield from (
-        f"Runs differ in {name}: {', '.join(values)}." for name, values in provenance_differences(results).items()
-    )
+    for name, values in provenance_differences(results).items():
+        yield f"Runs differ in {name}: {', '.join(values)}."
     if autotuned := results.manifest.get("ways"):
         yield describe_autotune(autotuned)
 
@@ -346,13 +339,6 @@ def _evaluation(results: Records) -> Iterator[str]:
         yield "Runs were evaluated on different numbers of tokens, so their losses are of different text."
 
 
-def _split_step(flag: str) -> tuple[int, str]:
-    """Split a flag into the step at which it was raised, 0 where unknown, and its text."""
-    step, _, text = flag.partition(": ")
-    number = step.removeprefix("step ")
-    return (int(number), text) if number.isdigit() else (0, flag)
-
-
 def _merge_flags(flags: Sequence[tuple[int, str]]) -> str:
     """Merge flags that differ in step and measurement alone into one with their ranges."""
     steps, messages = zip(*flags, strict=True)
@@ -364,11 +350,6 @@ def _merge_flags(flags: Sequence[tuple[int, str]]) -> str:
         return merged
     first, last = min(filter(None, steps)), max(steps)
     return f"{merged} (step {first})" if first == last else f"{merged} (steps {first} to {last})"
-
-
-def format_seeds(seeds: Sequence[object]) -> str:
-    """Format seeds as `seed 1` or `seeds 1, 2`."""
-    return f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
 
 
 def seed_ranges(seeds: Sequence[int | str]) -> str:
@@ -391,9 +372,8 @@ def changes(results: Records) -> list[str]:
     """List the resolved differences of each arm from the baseline, a line each."""
     lines = []
     for arm in results.arms[1:]:
-        parts = [
-            f"{path}: {before} -> {after}" for path, (before, after) in results.manifest["arms"][arm]["changes"].items()
-        ]
+        of_arm = results.manifest["arms"][arm]["changes"]
+        parts = [f"{path}: {before} -> {after}" for path, (before, after) in of_arm.items()]
         lines.append(f"{arm}: {'; '.join(parts) or 'nothing'}")
     return lines
 
@@ -422,9 +402,6 @@ def axes(results: Records) -> list[str]:
     kind_by_path = results.manifest.get("axes") or {}
     if not kind_by_path:
         return []
-    parts = [
-        f"{kind}: {', '.join(path for path, axis_kind in kind_by_path.items() if axis_kind == kind)}"
-        for kind in ("scientific", "nuisance", "fixed")
-        if kind in kind_by_path.values()
-    ]
+    kinds = [kind for kind in ("scientific", "nuisance", "fixed") if kind in kind_by_path.values()]
+    parts = [f"{kind}: {', '.join(path for path, of in kind_by_path.items() if of == kind)}" for kind in kinds]
     return [f"Axes, {'; '.join(parts)}; everything else fixed."]

@@ -16,15 +16,7 @@ from lm.analysis.verdict_text import display_verdict
 from lm.config.tree import InputError
 from lm.report.notes import method
 from lm.report.render import Section, TableCell
-from lm.report.tables import (
-    DIFFERENCE,
-    difference,
-    format_run_counts,
-    heading,
-    mean_and_sd,
-    ranked,
-    several_intervals,
-)
+from lm.report.tables import DIFFERENCE, difference, format_run_counts, heading, mean_and_sd, ranked, several_intervals
 from lm.store.metrics import describe, nearest_metric
 
 STAR = "*"
@@ -33,14 +25,13 @@ PLAIN = ("better", "worse", "higher", "lower", "inconclusive", "baseline", "-", 
 """Verdicts that need no footnote beside a star or its absence."""
 
 
-class _Footnotes:
-    """Letters for the footnotes below a table; equal texts share a letter."""
+Footnotes = dict[str, str]
+"""Letters of the footnotes below a table, by their texts."""
 
-    def __init__(self) -> None:
-        self.marks: dict[str, str] = {}
 
-    def mark(self, text: str) -> str:
-        return self.marks.setdefault(text, _letter(len(self.marks)))
+def _mark(footnotes: Footnotes, text: str) -> str:
+    """Return the letter of a footnote, which is added where it is new."""
+    return footnotes.setdefault(text, _letter(len(footnotes)))
 
 
 def _letter(index: int) -> str:
@@ -54,10 +45,8 @@ def check_columns(results: Records, columns: Sequence[str]) -> None:
     measured = quantities(results)
     for name in columns:
         if name not in measured:
-            raise InputError(
-                f"--columns {name}: {results.manifest['name']} has no such quantity.{nearest_metric(name, measured)} "
-                f"Choose from {', '.join(measured)}"
-            )
+            choices = f"{nearest_metric(name, measured)} Choose from {', '.join(measured)}"
+            raise InputError(f"--columns {name}: {results.manifest['name']} has no such quantity.{choices}")
         if list(columns).count(name) > 1:
             raise InputError(f"--columns {name}: is there twice; expected each quantity once")
 
@@ -76,7 +65,7 @@ def paper_table(results: Records, table: pd.DataFrame, columns: Sequence[str] | 
     if columns is not None:
         check_columns(results, columns)
     shown = results.judged if columns is None else columns
-    footnotes = _Footnotes()
+    footnotes: Footnotes = {}
     judged = [name for name in shown if name in results.judged]
     labelled = several_intervals(table[table.metric.isin(judged)])
     heads = [("", "arm"), ("", "n")]
@@ -89,18 +78,14 @@ def paper_table(results: Records, table: pd.DataFrame, columns: Sequence[str] | 
         of_arm = {row.metric: row for row in table[table.arm == headline.arm].itertuples()}
         rows.append(_row(of_arm, shown, judged, labelled, footnotes))
     star = [STAR_FOOTNOTE] if any(cell.marks[:1] == STAR for row in rows for cell in row) else []
-    below = [*star, *(f"{mark} {text}" for text, mark in footnotes.marks.items())]
+    below = [*star, *(f"{mark} {text}" for text, mark in footnotes.items())]
     groups, names = zip(*heads, strict=True)
     manifest = results.manifest
     return Section(manifest["title"], names, rows, method(results, table), below, groups, manifest["name"])
 
 
 def _row(
-    of_arm: dict[str, Any],
-    shown: Sequence[str],
-    judged: Sequence[str],
-    labelled: bool,
-    footnotes: _Footnotes,
+    of_arm: dict[str, Any], shown: Sequence[str], judged: Sequence[str], labelled: bool, footnotes: Footnotes
 ) -> list[TableCell]:
     """Return the cells of an arm."""
     first = next(iter(of_arm.values()))
@@ -110,10 +95,10 @@ def _row(
         cells.append(TableCell(mean_and_sd(row)))
         if name in judged:
             verdict, star = str(row.verdict), STAR if row.significant else ""
-            mark = "" if verdict in PLAIN else footnotes.mark(display_verdict(verdict, name))
+            mark = "" if verdict in PLAIN else _mark(footnotes, display_verdict(verdict, name))
             cells.append(TableCell(difference(row, labelled), bool(row.bold), star + mark))
     noted = any(cell.marks.strip(STAR) for cell in cells)
     problem = str(first.health) if first.health in (NONE_ENDED, NO_RUN) else f"unhealthy: {first.health}"
-    mark = footnotes.mark(problem) if first.health != HEALTHY and not noted else ""
+    mark = _mark(footnotes, problem) if first.health != HEALTHY and not noted else ""
     counted = next((of_arm[name] for name in shown if name in judged), first)
     return [TableCell(str(first.arm), marks=mark), TableCell(format_run_counts(counted)), *cells]

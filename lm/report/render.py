@@ -194,9 +194,8 @@ def _wrapped(text: str, width: int) -> str:
     for line in text.splitlines():
         parts = [line]
         for pattern in (UNIT, SPLIT, WORD):
-            parts = [
-                piece for part in parts for piece in ([part] if cell_len(part) <= width else pattern.findall(part))
-            ]
+            pieces = [[part] if cell_len(part) <= width else pattern.findall(part) for part in parts]
+            parts = [piece for of_part in pieces for piece in of_part]
         lines.append("")
         for part in parts:
             together = f"{lines[-1]} {part}" if lines[-1] else part
@@ -250,15 +249,12 @@ def markdown_list(lines: Sequence[str]) -> list[str]:
 
 def html_section(section: Section) -> Html:
     """Format the table and its notes, without a heading, as elements of a page."""
-    rows = [[_html_cell(emphasis(text)) for text in row] for row in section.rows]
+    rows: list[list[str]] = []
+    for row in section.rows:
+        cells = [(tag("strong", cell) if cell.bold else str(cell), cell.marks) for cell in map(emphasis, row)]
+        rows.append([joined(content, tag("sup", marks)) if marks else content for content, marks in cells])
     content = table(section.headings, rows) if rows else ""
     return joined(content, listed(section.footnotes), listed(section.notes))
-
-
-def _html_cell(cell: TableCell) -> str:
-    marks = tag("sup", cell.marks) if cell.marks else ""
-    content = tag("strong", cell) if cell.bold else str(cell)
-    return joined(content, marks) if marks else content
 
 
 # LaTeX ---------------------------------------------------------------------------------------------------------------
@@ -342,7 +338,7 @@ def _latex_table(section: Section) -> str:
     """Format one table with caption, label, footnotes and notes; names of arms wrap, so that it fits its column."""
     rows = [[emphasis(text) for text in row] for row in section.rows]
     caption = textwrap.shorten(section.title, MOST_OF_A_CAPTION, placeholder="...")
-    notes = [*([f"{section.title}."] if caption != section.title else []), *section.notes]
+    notes = [*[f"{section.title}."] * (caption != section.title), *section.notes]
     footnotes = ((mark, meaning) for mark, _, meaning in (line.partition(" ") for line in section.footnotes))
     items = [f"\\item[{escape_latex(mark)}] {escape_latex(meaning)}" for mark, meaning in footnotes]
     items += [f"\\item[] {' '.join(map(escape_latex, notes))}"] if notes else []
@@ -377,11 +373,8 @@ def _latex_groups(groups: Sequence[str]) -> list[str]:
     spans = [(group, len(list(members))) for group, members in itertools.groupby(groups)]
     heads = " & ".join(f"\\multicolumn{{{width}}}{{c}}{{{escape_latex(group)}}}" for group, width in spans)
     starts = itertools.accumulate((width for _, width in spans), initial=1)
-    rules = (
-        f"\\cmidrule(lr){{{start}-{start + width - 1}}}"
-        for (group, width), start in zip(spans, starts, strict=False)
-        if group
-    )
+    ends = [(start, start + width - 1) for (group, width), start in zip(spans, starts, strict=False) if group]
+    rules = (f"\\cmidrule(lr){{{start}-{end}}}" for start, end in ends)
     return [f"{heads} \\\\", "".join(rules)] if groups else []
 
 

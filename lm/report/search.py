@@ -36,14 +36,7 @@ def write_page(folder: Path, into: Path) -> None:
 
 
 def write_study(folder: Path, console: Console, into: Path | None = None, every_figure: bool = False) -> Study:
-    """Print the table, and write trials.csv, report.html, the figures and table.md. Raises InputError.
-
-    Args:
-        folder: folder of the search.
-        console: console to print on.
-        into: folder for the files instead of `folder`.
-        every_figure: True to write all figures, and not the usual three.
-    """
+    """Print the table, and write trials.csv, report.html, the usual figures or all, and table.md. Raises InputError."""
     (study, importance), into = load_ranked(folder), into or folder
     lines, figures = importance_lines(importance), draw_search(study, every_figure)
     files: dict[str, str | bytes] = {

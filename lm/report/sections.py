@@ -1,6 +1,7 @@
 """Sections below the first table: effects of factors, sources of variance, steps to a loss, costs, environments."""
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -12,7 +13,7 @@ from lm.analysis.pace import UNITS, StepsToBaselineLoss, mean_share
 from lm.analysis.results import Records, value
 from lm.analysis.verdict_text import format_seeds
 from lm.report.render import Section
-from lm.report.tables import LEAD, heading, number, signed
+from lm.report.tables import LEAD, heading, list_seeds, number, signed
 from lm.stats.tests import t_interval
 from lm.store.metrics import describe
 from lm.store.record import Record
@@ -68,19 +69,13 @@ def pace_section(results: Records, paces: Sequence[StepsToBaselineLoss]) -> Sect
 def effects_section(results: Records, of_factors: Effects) -> Section:
     """Build the table of effects: contrast in the headline's unit, F test and q."""
     digits = describe(results.headline).digits
-    rows = [
-        [
-            effect.name,
-            "means " + ", ".join(f"{level} {number(mean, digits)}" for level, mean in effect.means.items())
-            if effect.means
-            else effect.contrast,
-            signed(effect.estimate, effect.low, effect.high, digits),
-            f"{effect.f:z.2f} ({effect.freedom[0]}, {effect.freedom[1]})",
-            f"{effect.q:z.2g}",
-            ", ".join(effect.aliases) or "-",
-        ]
-        for effect in of_factors.effects
-    ]
+    rows = []
+    for effect in of_factors.effects:
+        means = ", ".join(f"{level} {number(mean, digits)}" for level, mean in effect.means.items())
+        size = signed(effect.estimate, effect.low, effect.high, digits)
+        test = [f"{effect.f:z.2f} ({effect.freedom[0]}, {effect.freedom[1]})", f"{effect.q:z.2g}"]
+        contrast = f"means {means}" if effect.means else effect.contrast
+        rows.append([effect.name, contrast, size, *test, ", ".join(effect.aliases) or "-"])
     notes = [
         f"Effects on {heading(results.headline)}, exploratory: least squares over {of_factors.cells} runs with a mean "
         "for each seed, factors and pairs of factors; q by Benjamini and Hochberg over all effects, for other seeds, "
@@ -113,8 +108,7 @@ def orders_section(results: Records, of_orders: Orders) -> Section:
         "(generalised, Weerahandi 1993) assume normal effects; no verdict.",
     ]
     if of_orders.left_out:
-        left = f"seed{'s' * (len(of_orders.left_out) > 1)} {', '.join(map(str, of_orders.left_out))}"
-        notes.append(f"Left out, for not every order ended well or was trained: {left}.")
+        notes.append(f"Left out, for not every order ended well or was trained: {list_seeds(of_orders.left_out)}.")
     if of_orders.parts is None:
         notes.append("Too few runs ended well to share out their variance: it takes two seeds in two orders.")
     columns = ("cause", "standard deviation", "share of the variance [95 % CI]")
@@ -193,21 +187,18 @@ def cost_notes(results: Records) -> list[str]:
         for arm in results.arms[1:]
         if (marked := [label for name, (label, _) in COSTS.items() if relative(results, arm, name)[1]])
     }
-    if not marked_by_arm:
-        return []
     listed = "; ".join(f"{arm} in {', '.join(marked)}" for arm, marked in marked_by_arm.items())
-    return [
+    line = (
         f"Undeclared costs over {100 * ALLOWED:zg} % off the baseline's (!): {listed}. They may explain the difference."
-    ]
+    )
+    return [line] if marked_by_arm else []
 
 
 def made_under(results: Records) -> list[str]:
     """List for each arm the environments of its cells and their counts, a line an arm."""
     lines = []
     for arm in results.arms:
-        counts: dict[str, int] = {}
-        for record in results.of(arm):
-            counts[format_provenance(record)] = counts.get(format_provenance(record), 0) + 1
+        counts = Counter(map(format_provenance, results.of(arm)))
         parts = [f"{count} cell{'s' * (count != 1)} on {words}" for words, count in counts.items()]
         lines.append(f"{arm}: {'; '.join(parts) or 'no cell yet'}")
     return lines
@@ -222,6 +213,5 @@ def unlike_pairs(results: Records) -> list[str]:
             for name in provenance_diff(own, base):
                 seeds_by_field.setdefault(name, []).append(seed)
         for name, seeds in seeds_by_field.items():
-            listed = f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
-            lines.append(f"Warning: {arm} and the baseline differ in {name} on {listed}.")
+            lines.append(f"Warning: {arm} and the baseline differ in {name} on {list_seeds(seeds)}.")
     return lines

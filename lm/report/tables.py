@@ -44,10 +44,8 @@ def as_csv(table: pd.DataFrame) -> str:
     """Return a table as a CSV file: negative zero as zero, texts that a spreadsheet would run marked."""
     numbers = table.select_dtypes("float") + 0.0
     texts = {name: table[name].map(escape_cell) for name in table.select_dtypes(["object", "string"]).columns}
-    written = table.assign(**numbers).assign(**texts)
-    return written.to_csv(
-        index=False, lineterminator="\n", header=[escape_formula(str(name)) for name in table.columns]
-    )
+    header = [escape_formula(str(name)) for name in table.columns]
+    return table.assign(**numbers).assign(**texts).to_csv(index=False, lineterminator="\n", header=header)
 
 
 def mean_and_sd(row: Any) -> str:
@@ -89,7 +87,7 @@ def several_intervals(table: pd.DataFrame) -> bool:
 
 def detectable(row: Any) -> str:
     """Format the smallest difference that the test detects with 80 % power."""
-    return "none" if math.isinf(row.detectable) else number(row.detectable, describe(row.metric).digits)
+    return format_range([row.detectable], describe(row.metric).digits)
 
 
 def format_range(values: Sequence[float], digits: int) -> str:
@@ -110,6 +108,11 @@ def adjusted_p(row: Any) -> str:
     if not math.isnan(row.p_equivalent):
         parts.append(f"equivalence {row.p_equivalent:z.3g}")
     return "; ".join(parts) or "-"
+
+
+def list_seeds(seeds: Sequence[object]) -> str:
+    """Format seeds as `seed 1` or `seeds 1, 2`."""
+    return f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
 
 
 def format_run_counts(row: Any) -> str:
@@ -149,26 +152,17 @@ def ranked(rows: Iterable[Any], metric: str) -> list[Any]:
 def main_table(results: Records, table: pd.DataFrame, short: bool = False) -> Section:
     """Build the first table: a row an arm, the best first, with significant differences of healthy arms in bold.
 
-    Args:
-        results: results of the experiment.
-        table: comparisons of its arms.
-        short: True to leave out the spread over seeds and q, for a narrow terminal.
+    With `short` the spread over seeds and q are left out, for a narrow terminal.
     """
     judged = table[table.metric == results.headline]
-    labelled = several_intervals(judged)
-    mean = heading(results.headline)
-    rows = [
-        [
-            f"{row.arm}{UNHEALTHY if results.health[str(row.arm)] else ''}",
-            format_run_counts(row),
-            number(row.mean, describe(row.metric).digits) if short else mean_and_sd(row),
-            TableCell(difference(row, labelled), bool(row.bold)),
-            EXPLORATORY_Q.sub(", exploratory", verdict_without_problems(results, row))
-            if short
-            else verdict_without_problems(results, row),
-        ]
-        for row in ranked(judged.itertuples(), results.headline)
-    ]
+    labelled, mean, rows = several_intervals(judged), heading(results.headline), []
+    for row in ranked(judged.itertuples(), results.headline):
+        arm = f"{row.arm}{UNHEALTHY if results.health[str(row.arm)] else ''}"
+        size, verdict = mean_and_sd(row), verdict_without_problems(results, row)
+        if short:
+            size, verdict = number(row.mean, describe(row.metric).digits), EXPLORATORY_Q.sub(", exploratory", verdict)
+        change = TableCell(difference(row, labelled), bool(row.bold))
+        rows.append([arm, format_run_counts(row), size, change, verdict])
     columns = ["arm", "n", mean.removeprefix("validation ") if short else mean, DIFFERENCE, "verdict"]
     return Section(results.manifest["title"], columns, rows)
 

@@ -56,10 +56,8 @@ def tuned_rows(results: Records, tuning: dict[str, Any], twin: Records, studies:
         counts = studies[arm].trials.state.value_counts()
         spent = ", ".join(f"{counts[state]} {state}" for state in ("complete", "pruned", "failed") if state in counts)
         winner = tuning["arms"][arm]["changes"]
-        settings = ", ".join(
-            f"{path} = {value:z.3g}" if isinstance(value, float) else f"{path} = {value}"
-            for path, value in (winner or {}).items()
-        )
+        texts = {k: f"{value:z.3g}" if isinstance(value, float) else value for k, value in (winner or {}).items()}
+        settings = ", ".join(f"{path} = {text}" for path, text in texts.items())
         table_rows.append([*cells, spent, settings or "none: the shared ones"])
     return table_rows
 
@@ -145,16 +143,11 @@ def rate_rows(results: Records, rates: Rates) -> list[list[str]]:
         comparison[2] += f" ({', '.join(edges)})" if edges else ""
         best = "none" if curve.best is None else f"{curve.rates[curve.best]:z.3g}"
         other = "" if curve is base else signed(*sensitivity_difference(curve, base), digits)
-        table_rows.append([arm, f"{rates.shared[arm]:z.3g}", best, *comparison, _sensitivity(curve, digits), other])
+        finite = curve.sensitivity_s[np.isfinite(curve.sensitivity_s)]
+        spread = f" ± {number(float(finite.std(ddof=1)), digits)}" if len(finite) > 1 else ""
+        sensitivity = f"{number(float(finite.mean()), digits)}{spread}" if len(finite) else "-"
+        table_rows.append([arm, f"{rates.shared[arm]:z.3g}", best, *comparison, sensitivity, other])
     return table_rows
-
-
-def _sensitivity(curve: RateCurve, digits: int) -> str:
-    finite = curve.sensitivity_s[np.isfinite(curve.sensitivity_s)]
-    if not len(finite):
-        return "-"
-    spread = f" ± {number(float(finite.std(ddof=1)), digits)}" if len(finite) > 1 else ""
-    return f"{number(float(finite.mean()), digits)}{spread}"
 
 
 def rate_notes(results: Records, rates: Rates) -> list[str]:

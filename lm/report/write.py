@@ -95,23 +95,12 @@ def markdown(
     first: Section | None = None,
     more: Sequence[Section] = (),
 ) -> str:
-    """Format the report as one page of Markdown.
-
-    Args:
-        results: results of the experiment.
-        table: comparisons of its arms.
-        figures: names of the figures beside the page.
-        first: table in place of the usual first one.
-        more: further sections, such as claims.
-    """
+    """Format the report as one page of Markdown, with `first` in place of its first table, and `more` sections."""
     paces = steps_to_baseline_loss(results)
     below = [*notes(results, table), *([HEALTH] if any(results.health.values()) else []), FILES]
     usual = main_table(results, table) if first is None else first
-    lines = [
-        f"# {escape(results.manifest['title'])}",
-        "",
-        *markdown_section(dataclasses.replace(usual, title="", notes=below)),
-    ]
+    section = dataclasses.replace(usual, title="", notes=below)
+    lines = [f"# {escape(results.manifest['title'])}", "", *markdown_section(section)]
     if text := author_notes(results.manifest):
         lines += [escape(text), ""]
     if first is None:
@@ -136,7 +125,7 @@ def page_files(
 ) -> dict[str, str | bytes]:
     """Return table.csv, the figures and table.md by name; `first` replaces the first table."""
     results, figures = report.results, draw_figures(report.figure_inputs, every_figure)
-    more = [*([claims_section(report.claims)] if report.claims else []), *_tuned_sections(report)]
+    more = ([claims_section(report.claims)] if report.claims else []) + _tuned_sections(report)
     page = markdown(results, report.table, list(figures), first, more)
     return {"table.csv": as_csv(report.table), **as_files(figures), "table.md": page}
 

@@ -1,11 +1,12 @@
-"""`lm help`, `lm list` and `lm schema`: commands that describe what `lm` accepts."""
+"""`lm help`, `lm list`, `lm schema` and `lm doctor`: what `lm` accepts, and what this machine has."""
 
 import argparse
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
-from lm.cli.options import JSON, Command, option
+from lm.cli.options import JSON, Command, flag, option, out_option
 from lm.config.tree import InputError, nearest, require_place
 
 FILE_KINDS = ("experiment", "configuration", "sweep")
@@ -54,7 +55,26 @@ def write_schema(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     return 0
 
 
+def doctor(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
+    """Print what is installed and what is wrong with it."""
+    from lm.cli.doctor import examine, format_report
+
+    report = examine(options.out, options.imports)
+    print(json.dumps(report, indent=2) if options.json else format_report(report))
+    for line in report["wrong"]:
+        print(f"lm: {line}", file=sys.stderr)
+    return 0 if report["ok"] else 1
+
+
 COMMANDS = {
+    "doctor": Command(
+        "report what is installed, which devices there are, and what an experiment would choose and why",
+        ("lm doctor", "lm doctor --imports --json"),
+        doctor,
+        out_option(),
+        flag("--imports", "import every package too, which takes seconds"),
+        JSON,
+    ),
     "help": Command(
         "show the arguments of a command, with examples",
         ("lm help", "lm help ablate"),

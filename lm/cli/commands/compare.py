@@ -25,24 +25,14 @@ def run(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     metrics = _split_names(options.metric)
     higher = _split_names(options.higher_is_better or "")
     if other := [name for name in higher if name not in metrics]:
-        raise InputError(
-            f"--higher-is-better {other[0]}: is not in --metric.{nearest(other[0], metrics)} "
-            f"Metrics: {', '.join(metrics)}"
-        )
+        choices = f"{nearest(other[0], metrics)} Metrics: {', '.join(metrics)}"
+        raise InputError(f"--higher-is-better {other[0]}: is not in --metric.{choices}")
     if not metrics:
         raise InputError(f"--metric {options.metric!r}: expected the name of a quantity")
     pairing: Pairing = "paired" if options.paired else "unpaired" if options.unpaired else "auto"
-    request = CompareRequest(
-        options.baseline,
-        metrics,
-        options.arm_column,
-        options.seed_column,
-        higher,
-        "lower" if options.higher_is_better is None or higher else "higher",
-        tuple(map(_parse_filter, options.only)),
-        pairing,
-        margin,
-    )
+    names = (options.baseline, metrics, options.arm_column, options.seed_column, higher)
+    lower, only = options.higher_is_better is None or higher, tuple(map(_parse_filter, options.only))
+    request = CompareRequest(*names, "lower" if lower else "higher", only, pairing, margin)
     runs = gather(read(options.path, options.runs_called), request)
     if options.json and options.out is not None:
         raise InputError("--json: prints instead of writing a report; leave out --out")

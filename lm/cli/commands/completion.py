@@ -27,11 +27,7 @@ def run(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
 
 
 def script(shell: str) -> str:
-    """Return the script that a shell reads to complete command lines.
-
-    Raises:
-        InputError: if shtab is not installed.
-    """
+    """Return the script that a shell reads to complete command lines. Raises InputError without shtab."""
     try:
         import shtab
     except ImportError:

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -70,9 +71,7 @@ def check_coordinates(options: argparse.Namespace, overrides: dict[str, Any]) ->
 def _parse_numbers(text: str, option: str, least: int) -> list[int]:
     """Parse whole numbers with commas, at least `least` different ones, and sort them. Raises InputError."""
     parts = [part.strip() for part in text.split(",")]
-    valid = all(
-        part.isascii() and part.isdecimal() and len(part) < 7 and 1 <= int(part) <= MAX_NUMBER for part in parts
-    )
+    valid = all(re.fullmatch("[0-9]{1,6}", part) and 1 <= int(part) <= MAX_NUMBER for part in parts)
     numbers = sorted({int(part) for part in parts}) if valid else []
     if len(numbers) < least:
         raise InputError(f"{option} {text}: expected {least} or more whole numbers from 1, such as 32,64,128")

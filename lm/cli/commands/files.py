@@ -68,10 +68,8 @@ def unpack(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     from lm.report.pack import unpack as read_pack
 
     result = read_pack(options.file, options.out)
-    print(
-        f"unpacked: {result.folder}: {len(result.added)} cells added, {len(result.already_present)} already present",
-        file=sys.stderr,
-    )
+    counts = f"{len(result.added)} cells added, {len(result.already_present)} already present"
+    print(f"unpacked: {result.folder}: {counts}", file=sys.stderr)
     for line in result.left_out:
         print(f"lm: {line}", file=sys.stderr)
     return 1 if result.conflicting or result.busy else 0

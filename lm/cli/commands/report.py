@@ -29,11 +29,7 @@ def run(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
 
 
 def _write(folders: list[Path], into: Path, options: argparse.Namespace) -> tuple[Path | None, bool]:
-    """Write a report, or check an existing one.
-
-    Returns:
-        The path to print, None for a check; True if data are damaged or the check failed.
-    """
+    """Write or check a report; return the path to print, if any, and True if data are damaged or the check failed."""
     from rich.console import Console
 
     from lm.analysis.ladder import FILE

@@ -26,7 +26,15 @@ def run(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
         experiment = source.folder
         if rungs := rungs_of(experiment):
             by_name = {rung.name.removeprefix(f"{experiment.name}."): rung for rung in rungs}
-            experiment, arm = _find_rung(folder, by_name, arm or "")
+            fitting = [name for name in by_name if (arm or "").startswith(f"{name}.") and len(arm) > len(name) + 1]
+            if not fitting:
+                value, near = "", ""
+                if arm:
+                    value, near = f", found {shown(arm)}", nearest(arm.partition(".")[0], list(by_name))
+                choices = f"{near} Its rungs are {', '.join(by_name)}"
+                raise InputError(f"{folder}: is a ladder; expected RUNG.ARM after it{value}.{choices}")
+            rung = max(fitting, key=len)  # one name may begin another
+            experiment, arm = by_name[rung], arm[len(rung) + 1 :]
         if metric is None or arm is None:
             manifest = read_manifest(experiment)
             if arm is None:
@@ -34,18 +42,6 @@ def run(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
             metric = manifest["metric"]
         trace(experiment, arm, metric, Console(), source.pack)
     return 0
-
-
-def _find_rung(ladder: Path, rungs: dict[str, Path], name: str) -> tuple[Path, str]:
-    """Return the folder of a rung and the arm in `RUNG.ARM`. Raises InputError."""
-    for rung, folder in sorted(rungs.items(), key=lambda item: -len(item[0])):  # one name may begin another
-        if name.startswith(f"{rung}.") and len(name) > len(rung) + 1:
-            return folder, name[len(rung) + 1 :]
-    value = f", found {shown(name)}" if name else ""
-    near = nearest(name.partition(".")[0], list(rungs)) if name else ""
-    raise InputError(
-        f"{ladder}: is a ladder; expected RUNG.ARM after it{value}.{near} Its rungs are {', '.join(rungs)}"
-    )
 
 
 def _find_run(path: Path, out: Path) -> tuple[Path, str] | None:

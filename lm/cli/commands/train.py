@@ -12,11 +12,9 @@ from lm.cli.options import (
     TRAIN,
     TRAIN_CELLS,
     Command,
-    check_output,
     execution_of,
     flag,
     option,
-    parse_loggers,
     read_settings,
 )
 from lm.config.reading import load_config, shipped_files
@@ -30,8 +28,7 @@ def _refuse_seeds(settings: dict[str, Any], remedy: str) -> None:
 
 def fit(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     """Train one configuration and print its results."""
-    check_output(options)
-    loggers = parse_loggers(options)
+    execution = execution_of(options)
     tree = override(load_config(options.config), read_settings(options, overrides))
     from rich.console import Console
 
@@ -39,7 +36,7 @@ def fit(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     from lm.report.run import show_run
     from lm.store.store import Store
 
-    folder = train_single(tree, options.out, execution_of(options, loggers), called=options.config.stem)
+    folder = train_single(tree, options.out, execution, called=options.config.stem)
     store, cell = Store(options.out), folder.name
     if not store.finished(cell):  # a second process of a multi-device run, whose first one reports
         return 0
@@ -53,27 +50,18 @@ def ablate(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     from lm.ablation.experiment import load_experiment
     from lm.execution.factory import usable
 
-    check_output(options)
-    loggers = parse_loggers(options)
-    executor = usable(options.executor, loggers)
+    execution = execution_of(options)
+    executor = usable(options.executor, execution.loggers)
     settings = read_settings(options, overrides)
     _refuse_seeds(settings, "an experiment has several; use --seeds 0,1,2")
     seeds = None if options.seeds is None else parse_value(options.seeds, "--seeds")
-    if seeds is None:  # no --seeds, or a text that YAML reads as null
-        seeds = options.seeds
+    seeds = options.seeds if seeds is None else seeds  # no --seeds, or a text that YAML reads as null
     experiment = load_experiment(options.spec, settings, seeds, options.tier)
     from lm.ablation.ablate import RunOptions
     from lm.ablation.ablate import ablate as run_experiment
 
-    run_options = RunOptions(
-        options.out,
-        options.workers,
-        options.retry_failed,
-        options.underpowered,
-        options.arguments,
-        execution_of(options, loggers),
-        executor,
-    )
+    flags = (options.retry_failed, options.underpowered)
+    run_options = RunOptions(options.out, options.workers, *flags, options.arguments, execution, executor)
     if experiment.ladder is not None:
         from lm.ablation.ladder.run_ladder import run_ladder
 
@@ -85,9 +73,8 @@ def sweep(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     """Run a search, or go on with one."""
     from lm.execution.factory import usable
 
-    check_output(options)
-    loggers = parse_loggers(options)
-    executor = usable(options.executor, loggers)
+    execution = execution_of(options)
+    executor = usable(options.executor, execution.loggers)
     settings = read_settings(options, overrides)
     _refuse_seeds(settings, "a sweep's trials may have several; give them with seeds in its file")
     from lm.search.spec import load_sweep
@@ -95,12 +82,12 @@ def sweep(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     spec = load_sweep(options.spec, settings, options.trials)
     from lm.search.sweep import sweep as run_sweep
 
-    return run_sweep(spec, options.out, options.workers, execution_of(options, loggers), options.plan, executor)
+    return run_sweep(spec, options.out, options.workers, execution, options.plan, executor)
 
 
 def reproduce(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     """Run the experiments with claims and print which claims hold."""
-    check_output(options)
+    execution = execution_of(options)
     from lm.ablation.ablate import RunOptions
     from lm.ablation.reproduce import ReproductionScope, find_experiments
     from lm.ablation.reproduce import reproduce as run_experiments
@@ -115,11 +102,7 @@ def reproduce(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
         folder = examples[0].parent
     files = find_experiments(folder, options.names, "ladder" if options.tier == "L" else "claims")
     run_options = RunOptions(
-        options.out,
-        options.workers,
-        underpowered=True,
-        command=options.arguments,
-        execution=execution_of(options),
+        options.out, options.workers, underpowered=True, command=options.arguments, execution=execution
     )
     if options.tier == "L":
         from lm.ablation.reproduce import reproduce_ladders
