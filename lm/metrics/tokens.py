@@ -104,10 +104,9 @@ def adaptive_calibration_error(count_f: Tensor, confidence_f: Tensor, correct_f:
 
 
 def classwise_calibration_error(excess_km: Tensor, tokens: int) -> float:
-    """Compute the mean over classes of the calibration error of p(class) (Kull et al. 2019).
+    """Compute the mean over classes of the error of p(class) (Kull et al. 2019, https://arxiv.org/abs/1910.12656).
 
-    https://arxiv.org/abs/1910.12656. `excess_km` sums p(class) - [target is class] over the tokens of each bin of
-    p(class).
+    `excess_km` sums p(class) - [target is class] over the tokens of each bin of p(class).
     """
     return float(excess_km.abs().sum(1).mean() / tokens) if tokens else math.nan
 

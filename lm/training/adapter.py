@@ -33,8 +33,7 @@ def has_full_parameters(trainer: Any) -> bool:
 class InPlace(TorchCheckpointIO):
     """Writes a checkpoint directly into its folder, which must exist.
 
-    A missing folder means that another process took the cell over. Lightning writes through the folder for temporary
-    files, where a kill leaves the file for good, and which may be smaller than the weights.
+    A missing folder is a cell taken over. Lightning writes through the folder for temporary files, perhaps a small one.
     """
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:

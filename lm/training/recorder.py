@@ -41,7 +41,6 @@ Report = Callable[[int, int, float], None]  # receives progress: optimiser step,
 # receives the optimiser step and the metrics of a validation; returns True to continue the run
 PruningCallback = Callable[[int, dict[str, float]], bool]
 
-
 NOISE_ROWS, NOISE_PIECES = 16, 4
 
 
@@ -188,8 +187,7 @@ class CostMeter:
 class Recorder(Callback):
     """Collects what a run measures, also in its checkpoints, and writes `outcome.json` at the end.
 
-    Rows of the learning curve are saved in the checkpoint, so that a resumed run ends with the same curve as one never
-    stopped. Every decision uses values that all processes share.
+    A checkpoint holds the rows of the curve, for a resumed run. Every decision uses values that all processes share.
     """
 
     def __init__(
