@@ -15,11 +15,11 @@ from lm.ablation.plan import (
     FinishedCells,
     Plan,
     idle_arms,
-    make_plan,
     read_finished,
     with_autotuned_settings,
     write_manifest,
 )
+from lm.ablation.stored_plan import plan_experiment
 from lm.analysis.results import Records, load, paired
 from lm.config.tree import InputError, override
 from lm.execution.estimate import Stopwatch, advice, seconds_per_cell, wall_seconds
@@ -78,9 +78,9 @@ def ablate(experiment: Experiment, options: RunOptions, plan_only: bool = False)
     if auto_settings_requested(experiment.tree) and not (plan_only or options.underpowered):
         check_power(experiment)  # before anything is measured
     experiment = with_autotuned_settings(experiment, options.out, options.workers)
-    plan = _plan(experiment, store)
-    rate_plan = None if experiment.grid is None else _plan(expand_rates(experiment), store)
-    order_plan = _plan(expand_orders(experiment), store) if experiment.data_seeds else None
+    plan = _plan(experiment, store, options)
+    rate_plan = None if experiment.grid is None else _plan(expand_rates(experiment), store, options)
+    order_plan = _plan(expand_orders(experiment), store, options) if experiment.data_seeds else None
     idle = list(idle_arms(plan).values())
     if plan_only:
         warnings = [*idle, *filter(None, [shortage(experiment)])]
@@ -110,7 +110,8 @@ def ablate(experiment: Experiment, options: RunOptions, plan_only: bool = False)
         path = folder / TUNING_FOLDER / "tuned.json"
         winners = write_rates(plan, store) if rate_plan else TUNED.read(read_json(path), path)["arms"]
         print("training the experiment again, each arm with its winner", file=sys.stderr)
-        tuned_folder, interrupted = train_experiment(_plan(with_winners(experiment, winners), store), store, options)
+        tuned_plan = _plan(with_winners(experiment, winners), store, options)
+        tuned_folder, interrupted = train_experiment(tuned_plan, store, options)
         write_report(tuned_folder, Console())
     results = write_report(folder, Console())
     print(pointer(folder), file=sys.stderr)
@@ -123,8 +124,9 @@ def warn(lines: Iterable[str]) -> None:
         print(f"warning: {line}", file=sys.stderr)
 
 
-def _plan(experiment: Experiment, store: Store) -> Plan:
-    return make_plan(experiment, Stopwatch(store.out / experiment.name / "seconds.json"))
+def _plan(experiment: Experiment, store: Store, options: RunOptions) -> Plan:
+    stopwatch = Stopwatch(store.out / experiment.name / "seconds.json")
+    return plan_experiment(experiment, store, stopwatch, stored=not options.retry_failed)
 
 
 # stages of seeds -----------------------------------------------------------------------------------------------------

@@ -50,7 +50,7 @@ def remember(kind: str, question: Any, compute: Callable[[], Any]) -> Any:
     """
     if any(name in sys.modules for name in SLOW):
         return compute()
-    path, version = cache_folder() / "answers" / f"{kind}-{run_id(question)[:32]}.json", code_version()
+    path, version = _path(kind, question), code_version()
     with contextlib.suppress(InputError, OSError):
         content = read_json(path)
         if isinstance(content, dict) and content == _sealed(version, content.get("answer")):
@@ -60,6 +60,17 @@ def remember(kind: str, question: Any, compute: Callable[[], Any]) -> Any:
         with contextlib.suppress(OSError):
             write_atomic(path, to_json(_sealed(version, answer)))
     return answer
+
+
+def forget(kind: str, question: Any) -> None:
+    """Remove the stored answer to a question."""
+    with contextlib.suppress(OSError):
+        _path(kind, question).unlink()
+
+
+def _path(kind: str, question: Any) -> Path:
+    """Return the file of the answer to a question."""
+    return cache_folder() / "answers" / f"{kind}-{run_id(question)[:32]}.json"
 
 
 def _sealed(version: str, answer: Any) -> dict[str, Any]:
