@@ -82,9 +82,8 @@ def notes(runs: Runs, table: pd.DataFrame) -> list[str]:
 
 def _method(runs: Runs, table: pd.DataFrame) -> Iterator[str]:
     number, base = len(runs.judged) * (len(runs.arms) - 1), runs.arms[0]
-    yield f"Read from {runs.source.path}: {runs.source.kind}, {len(runs.runs)} runs." + (
-        " Each value is the last that the run logged." if runs.source.last else ""
-    )
+    last = " Each value is the last that the run logged." if runs.source.last else ""
+    yield f"Read from {runs.source.path}: {runs.source.kind}, {len(runs.runs)} runs.{last}"
     if runs.paired:
         yield (
             f"Seeds {seed_ranges(runs.seeds)}, paired with {base} by seed. Mean ± sd over seeds. The test also holds, "
@@ -92,10 +91,8 @@ def _method(runs: Runs, table: pd.DataFrame) -> Iterator[str]:
         )
         yield describe_test(len(runs.seeds), number)
     else:
-        yield (
-            f"Mean ± sd over runs. Differences of means to {base}, unpaired: {runs.why}. "
-            + ("" if runs.why == "as was asked for" else "Runs that share seeds with the baseline's would show more.")
-        ).strip()
+        more = "" if runs.why == "as was asked for" else " Runs that share seeds with the baseline's would show more."
+        yield f"Mean ± sd over runs. Differences of means to {base}, unpaired: {runs.why}.{more}"
         yield _unpaired(runs, table, number)
     for quantity in () if runs.paired else runs.judged:
         for arm in arms_of_unequal_spread(runs, quantity):
