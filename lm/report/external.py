@@ -50,9 +50,6 @@ def title(runs: Runs) -> str:
     return f"{runs.source.path.name or runs.source.path.resolve().name}: {len(runs.arms)} arms, external runs"
 
 
-# the tables and what is below them -----------------------------------------------------------------------------------
-
-
 def judged_sections(runs: Runs, table: pd.DataFrame) -> list[Section]:
     """Build a table for each judged quantity: a row an arm, significant differences in bold; the last has the notes."""
     sections = []
@@ -144,9 +141,6 @@ def _ended(runs: Runs, table: pd.DataFrame) -> Iterator[str]:
             total = len(runs.statuses(str(row.arm)))
             rate = f"{row.lost_rate:z.2f} [{row.lost_low:z.2f}, {row.lost_high:z.2f}]"
             yield f"{row.arm}: {num_lost} of {total} runs diverged or failed: {rate} (Clopper-Pearson 95 % CI)."
-
-
-# where they go -------------------------------------------------------------------------------------------------------
 
 
 def terminal(runs: Runs, table: pd.DataFrame, console: Console) -> None:

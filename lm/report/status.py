@@ -75,9 +75,6 @@ def typical(runs: Sequence[RunEntry], arm: str) -> float | None:
     return None
 
 
-# lm status -----------------------------------------------------------------------------------------------------------
-
-
 def counts(runs: Sequence[RunEntry], to_come: int = 0) -> dict[str, int]:
     """Count the cells in each state; trials that a search has yet to begin are missing."""
     number = {state: sum(run.state == state for run in _distinct(runs)) for state in COLUMNS}
@@ -153,9 +150,6 @@ def training_line(run: RunEntry) -> str:
         if progress["pace"] is not None:
             at += f", about {duration((progress['steps'] - progress['step']) * progress['pace'])} left"
     return f"{run.name}: {at}; {run.holder}"
-
-
-# lm ls ---------------------------------------------------------------------------------------------------------------
 
 
 def run_json(run: RunEntry) -> dict[str, Any]:
