@@ -205,11 +205,7 @@ def scaled(number: float, step: int, units: tuple[str, ...]) -> str:
 
 
 def describe_autotune(decision: Mapping[str, Any]) -> str:
-    """Describe in a line the setting chosen for each trainer option, and the speed of each candidate.
-
-    Args:
-        decision: a decision of `lm.inference.autotune`, as a manifest has it.
-    """
+    """Describe in a line the settings that `lm.inference.autotune` chose, and the speed of each candidate."""
     chosen = decision["chosen"]
     texts = {name: value if isinstance(value, str) else str(value).lower() for name, value in chosen.items()}
     settings = ", ".join(f"{name} {text}" for name, text in texts.items())
