@@ -51,9 +51,6 @@ def title(runs: Runs) -> str:
     return f"{runs.source.path.name or runs.source.path.resolve().name}: {len(runs.arms)} arms, external runs"
 
 
-# the tables and what is below them -----------------------------------------------------------------------------------
-
-
 def judged_sections(runs: Runs, table: pd.DataFrame) -> list[Section]:
     """Build a table for each judged quantity: a row an arm, significant differences in bold; the last has the notes."""
     sections = []
@@ -83,9 +80,8 @@ def notes(runs: Runs, table: pd.DataFrame) -> list[str]:
 
 def _method(runs: Runs, table: pd.DataFrame) -> Iterator[str]:
     number, base = len(runs.judged) * (len(runs.arms) - 1), runs.arms[0]
-    yield f"Read from {runs.source.path}: {runs.source.kind}, {len(runs.runs)} runs." + (
-        " Each value is the last that the run logged." if runs.source.last else ""
-    )
+    last = " Each value is the last that the run logged." if runs.source.last else ""
+    yield f"Read from {runs.source.path}: {runs.source.kind}, {len(runs.runs)} runs.{last}"
     if runs.paired:
         yield (
             f"Seeds {seed_ranges(runs.seeds)}, paired with {base} by seed. Mean ± sd over seeds. The test also holds, "
@@ -93,10 +89,8 @@ def _method(runs: Runs, table: pd.DataFrame) -> Iterator[str]:
         )
         yield describe_test(len(runs.seeds), number)
     else:
-        yield (
-            f"Mean ± sd over runs. Differences of means to {base}, unpaired: {runs.why}. "
-            + ("" if runs.why == "as was asked for" else "Runs that share seeds with the baseline's would show more.")
-        ).strip()
+        more = "" if runs.why == "as was asked for" else " Runs that share seeds with the baseline's would show more."
+        yield f"Mean ± sd over runs. Differences of means to {base}, unpaired: {runs.why}.{more}"
         yield _unpaired(runs, table, number)
     for quantity in () if runs.paired else runs.judged:
         for arm in arms_of_unequal_spread(runs, quantity):
@@ -148,9 +142,6 @@ def _ended(runs: Runs, table: pd.DataFrame) -> Iterator[str]:
             total = len(runs.statuses(str(row.arm)))
             rate = f"{row.lost_rate:z.2f} [{row.lost_low:z.2f}, {row.lost_high:z.2f}]"
             yield f"{row.arm}: {num_lost} of {total} runs diverged or failed: {rate} (Clopper-Pearson 95 % CI)."
-
-
-# where they go -------------------------------------------------------------------------------------------------------
 
 
 def terminal(runs: Runs, table: pd.DataFrame, console: Console) -> None:

@@ -137,10 +137,8 @@ def pack(folder: Path, path: Path | None = None, thin: bool = False) -> tuple[Ar
         InputError: if there is no experiment, or the file at `path` is no pack or holds files that this one would not.
     """
     if not can_be_packed(folder):
-        raise InputError(
-            f"{folder}: holds no {EXPERIMENT}, no {STUDY} and no {LADDER}; expected a folder that `lm ablate` or "
-            "`lm sweep` made"
-        )
+        manifests = f"no {EXPERIMENT}, no {STUDY} and no {LADDER}"
+        raise InputError(f"{folder}: holds {manifests}; expected a folder that `lm ablate` or `lm sweep` made")
     whole = folder.resolve()
     path = whole.with_name(whole.name + ENDING) if path is None else path
     path_name(whole.name, f"{folder}: the folder's name")
@@ -220,9 +218,8 @@ def _extracted(archive: Archive, folder: Path) -> None:
 def _refuse(path: Path) -> None:
     """Raise InputError naming what is at the path instead of a folder or a pack."""
     if os.path.isfile(path):
-        raise InputError(
-            f"{path}: is a file, and no pack; expected a folder such as {path.parent}, or what `lm pack` made"
-        )
+        expected = f"a folder such as {path.parent}, or what `lm pack` made"
+        raise InputError(f"{path}: is a file, and no pack; expected {expected}")
     siblings = [str(p) for p in path.parent.iterdir()] if os.path.isdir(path.parent) else []
     raise InputError(f"{path}: no such folder.{nearest(path, siblings)}")
 

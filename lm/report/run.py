@@ -100,27 +100,22 @@ def _show_split(name: str, evaluation: dict[str, Any], console: Console) -> None
             after = shown(meaning, scaled[quantity]) if quantity in scaled else ""
             rows.append([meaning.label.removeprefix("validation "), shown(meaning, evaluation[quantity]), after])
     if scaled:
-        nll, (before, after_fit) = METRICS["nll"], scaled["validation_nll"]
-        temperature = METRICS["temperature"]
-        rows.append([nll.label, shown(nll, before), shown(nll, after_fit)])
+        nll, temperature = METRICS["nll"], METRICS["temperature"]
+        rows.append([nll.label, *(shown(nll, loss) for loss in scaled["validation_nll"])])
         rows.append([temperature.label, "1", shown(temperature, scaled["temperature"])])
         rows.append([METRICS["argmax_changed"].label, "", f"{scaled['argmax_changed']:,}"])
     if "text" in evaluation:
         rows.append(["unknown tokens", f"{evaluation['text']['unknown_share']:z.2%}", ""])
-    columns = ["metric", "as trained", "scaled"]
     width = 3 if scaled else 2
-    print_table(name, columns[:width], [row[:width] for row in rows], console)
+    print_table(name, ["metric", "as trained", "scaled"][:width], [row[:width] for row in rows], console)
 
 
 def _show_lengths(by_length: dict[str, Any], split: str, console: Console) -> None:
     """Print the loss at each length of context."""
     rows = []
     for length, at in by_length.items():
-        if "error" in at:
-            rows.append([length, str(at["error"]), "", ""])
-        else:
-            nll = [shown(AT_LENGTH[name], at[name]) for name in ("nll", "sliding_nll")]
-            rows.append([length, *nll, f"{at['tokens']:,}"])
+        nll = [shown(AT_LENGTH[name], at[name]) for name in ("nll", "sliding_nll") if "error" not in at]
+        rows.append([length, *nll, f"{at['tokens']:,}"] if nll else [length, str(at["error"]), "", ""])
     print_table(f"{split}, by tokens of context", ["context", "blocks", "sliding window", "tokens"], rows, console)
 
 
@@ -210,11 +205,7 @@ def scaled(number: float, step: int, units: tuple[str, ...]) -> str:
 
 
 def describe_autotune(decision: Mapping[str, Any]) -> str:
-    """Describe in a line the setting chosen for each trainer option, and the speed of each candidate.
-
-    Args:
-        decision: a decision of `lm.inference.autotune`, as a manifest has it.
-    """
+    """Describe in a line the settings that `lm.inference.autotune` chose, and the speed of each candidate."""
     chosen = decision["chosen"]
     texts = {name: value if isinstance(value, str) else str(value).lower() for name, value in chosen.items()}
     settings = ", ".join(f"{name} {text}" for name, text in texts.items())
@@ -224,7 +215,7 @@ def describe_autotune(decision: Mapping[str, Any]) -> str:
 
 def _timed(timing: Mapping[str, Any], names: list[str]) -> str:
     options = {name: timing["way"][name] for name in names}
-    compiled_or_value = (("compiled" if v else "") if name == "compile" else str(v) for name, v in options.items())
-    setting = " ".join(filter(None, compiled_or_value))
+    texts = (("compiled" if v else "") if name == "compile" else str(v) for name, v in options.items())
+    setting = " ".join(filter(None, texts))
     compiled = f" after {timing['compiled_in']:z.0f} s of compiling" if timing.get("compiled_in") else ""
     return f"{timing['milliseconds']:z.4g} ms {setting or 'as written'}{compiled}"

@@ -75,31 +75,25 @@ def typical(runs: Sequence[RunEntry], arm: str) -> float | None:
     return None
 
 
-# lm status -----------------------------------------------------------------------------------------------------------
+def counts(runs: Sequence[RunEntry], to_come: int = 0) -> dict[str, int]:
+    """Count the cells in each state; trials that a search has yet to begin are missing."""
+    number = {state: sum(run.state == state for run in _distinct(runs)) for state in COLUMNS}
+    return number | {"missing": number["missing"] + to_come}
 
 
-def counts(runs: Sequence[RunEntry]) -> dict[str, int]:
-    """Count the cells in each state."""
-    return {state: sum(run.state == state for run in _distinct(runs)) for state in COLUMNS}
-
-
-def _by_experiment(index: RunIndex) -> dict[str, list[RunEntry]]:
+def _by_experiment(index: RunIndex) -> dict[str, tuple[list[RunEntry], int]]:
+    """Return the runs of each experiment, and the number of cells that its search has yet to begin."""
     names = [*index.experiments, *{NO_EXPERIMENT for run in index.runs if run.experiment == NO_EXPERIMENT}]
-    return {name: [run for run in index.runs if run.experiment == name] for name in names}
-
-
-def _counts(index: RunIndex, name: str, runs: Sequence[RunEntry]) -> dict[str, int]:
-    """Count the cells of an experiment in each state; trials that a search has yet to begin are missing."""
-    number = counts(runs)
-    return {**number, "missing": number["missing"] + index.to_come.get(name, 0)}
+    runs_of = {name: [run for run in index.runs if run.experiment == name] for name in names}
+    return {name: (runs, index.to_come.get(name, 0)) for name, runs in runs_of.items()}
 
 
 def status_json(index: RunIndex) -> dict[str, Any]:
     """Return the output of `lm status --json`."""
     return {
         "experiments": {
-            name: {**_counts(index, name, runs), "seconds_left": seconds_left(runs, index.to_come.get(name, 0))}
-            for name, runs in _by_experiment(index).items()
+            name: {**counts(runs, to_come), "seconds_left": seconds_left(runs, to_come)}
+            for name, (runs, to_come) in _by_experiment(index).items()
         },
         "training": [run_json(run) for run in _distinct(index.runs) if run.state == "training"],
         "seconds_left": seconds_left(index.runs, sum(index.to_come.values())),
@@ -121,8 +115,8 @@ def status_parts(index: RunIndex) -> tuple[list[str], list[list[str]], list[str]
     every = counts(index.runs)
     states = [state for state in COLUMNS if state in ALWAYS or every[state]]
     rows = []
-    for name, runs in _by_experiment(index).items():
-        number = _counts(index, name, runs)
+    for name, (runs, to_come) in _by_experiment(index).items():
+        number = counts(runs, to_come)
         title = "(no experiment)" if name == NO_EXPERIMENT else name
         rows.append([title, str(sum(number.values())), *(str(number[state]) for state in states)])
     lines = [] if rows else ["no cells"]
@@ -134,9 +128,9 @@ def status_parts(index: RunIndex) -> tuple[list[str], list[list[str]], list[str]
     for run in [run for run in _distinct(index.runs) if run.state == "interrupted"][:LINES]:
         at = f" at step {run.progress['step']:,} of {run.progress['steps']:,}" if run.progress else ""
         lines.append(f"{run.name}: interrupted{at}; the same command resumes it")
-    to_come = sum(index.to_come.values())
-    left = every["training"] + every["interrupted"] + every["missing"] + to_come
-    seconds, cells = seconds_left(index.runs, to_come), "1 cell" if left == 1 else f"{left} cells"
+    all_to_come = sum(index.to_come.values())
+    left = every["training"] + every["interrupted"] + every["missing"] + all_to_come
+    seconds, cells = seconds_left(index.runs, all_to_come), "1 cell" if left == 1 else f"{left} cells"
     if not left:
         lines.append("nothing is left to train")
     elif seconds is None:
@@ -156,9 +150,6 @@ def training_line(run: RunEntry) -> str:
         if progress["pace"] is not None:
             at += f", about {duration((progress['steps'] - progress['step']) * progress['pace'])} left"
     return f"{run.name}: {at}; {run.holder}"
-
-
-# lm ls ---------------------------------------------------------------------------------------------------------------
 
 
 def run_json(run: RunEntry) -> dict[str, Any]:

@@ -89,14 +89,11 @@ def load_study(folder: Path) -> Study:
     if damage := next(filter(None, damages), ""):
         raise InputError(f"{path}: is damaged, {damage}; run `lm sweep` again")
     objectives, space = list(manifest["objectives"]), list(described)
-    rows = [
-        {
-            **{key: trial[key] for key in ("number", "state", "seconds", "reason")},
-            **dict(zip(objectives, trial["values"] or [math.nan] * len(objectives), strict=True)),
-            **{name: trial["params"].get(name) for name in space},
-        }
-        for trial in manifest["study"]
-    ]
+    rows = []
+    for trial in manifest["study"]:
+        values = trial["values"] or [math.nan] * len(objectives)
+        params = [trial["params"].get(name) for name in space]
+        rows.append([trial["number"], trial["state"], trial["seconds"], trial["reason"], *values, *params])
     columns = ["number", "state", "seconds", "reason", *objectives, *space]
     return Study(manifest, pd.DataFrame(rows, columns=columns))
 
@@ -123,11 +120,10 @@ def _damage(trial: Trial, manifest: StudyManifest, space: dict[str, dict[str, An
         return f"{title} has the values {shown(values)}"
     for name, described in space.items():
         value = trial["params"].get(name)
-        fits = value is None or (
-            value in described["choices"]
-            if "choices" in described
-            else isinstance(value, int | float) and described["low"] <= value <= described["high"]
-        )
+        if "choices" in described:
+            fits = value is None or value in described["choices"]
+        else:
+            fits = value is None or (isinstance(value, int | float) and described["low"] <= value <= described["high"])
         if not fits:
             return f"{title} has {clipped(name, 80)}={shown(value)}"
     return ""
@@ -149,14 +145,13 @@ def edge(value: Any, described: dict[str, Any]) -> str | None:
 
 def warnings_of(study: Study) -> list[str]:
     """Warn of parameters whose best value, or most values on a front, lie at an end of the range."""
-    best = study.best if len(study.objectives) > 1 else study.best.head(1)
-    warnings = []
+    several, warnings = len(study.objectives) > 1, []
+    best = study.best if several else study.best.head(1)
     for name, described in study.space.items():
         values = [value for value in best[name] if value is not None and not pd.isna(value)]
         for end in ("low", "high"):
             count = sum(edge(value, described) == end for value in values)
             if count > len(values) / 2:
-                several = len(study.objectives) > 1
                 which = f"{count} of {len(values)} on the front lie" if several else "the best trial lies"
                 warnings.append(
                     f"{name}: {which} at the {end} end of its range, {format_value(described[end], 4)}: widen the "
@@ -180,10 +175,8 @@ def notes(study: Study) -> list[str]:
         lines[-1] += f" {best}: confirm it on fresh seeds with an ablation."
     for method in manifest["methods"]:
         sampler = ", ".join(f"{key} {value}" for key, value in method["sampler"].items() if key != "name")
-        lines.append(
-            f"From trial {method['from_trial']}: sampler {method['sampler']['name']} ({sampler}), "
-            f"pruner {method['pruner']['name']}."
-        )
+        named = f"sampler {method['sampler']['name']} ({sampler}), pruner {method['pruner']['name']}"
+        lines.append(f"From trial {method['from_trial']}: {named}.")
     if len(manifest["methods"]) > 1 and manifest["methods"][-1]["sampler"]["name"] not in ("grid", "qmc"):
         lines.append("A search that was taken up suggests other values than one that ran through.")
     if len(study.space) > MOST_PARAMETERS:
@@ -199,14 +192,10 @@ def best_rows(study: Study) -> tuple[list[str], list[list[str]]]:
     arrows = {"lower": " ↓", "higher": " ↑"}
     objectives = [heading(name).rstrip(" ↓↑") + arrows[direction] for name, direction in study.objectives.items()]
     columns = ["trial", *objectives, *study.shown_space]
-    rows = [
-        [
-            str(row["number"]),
-            *(number(float(row[quantity]), METRICS[quantity].digits) for quantity in study.objectives),
-            *(format_value(row[name], 4) for name in study.shown_space),
-        ]
-        for _, row in study.best.head(SHOWN).iterrows()
-    ]
+    rows = []
+    for _, row in study.best.head(SHOWN).iterrows():
+        values = [number(float(row[quantity]), METRICS[quantity].digits) for quantity in study.objectives]
+        rows.append([str(row["number"]), *values, *(format_value(row[name], 4) for name in study.shown_space)])
     return columns, rows
 
 

@@ -1,5 +1,6 @@
 """Origin of a number in a table: cells, configuration, code, and the commands that reproduce it."""
 
+import itertools
 import math
 import shlex
 from pathlib import Path
@@ -72,12 +73,10 @@ def trace(folder: Path, arm: str, metric: str, console: Console, pack: Path | No
 
 def _cells(results: Records, arm: str, values: dict[tuple[str, int], float]) -> list[list[str]]:
     """Return a row for each run of the arm and of the baseline."""
-    rows = []
-    for seed in results.manifest["seeds"]:
-        for name in dict.fromkeys((arm, results.manifest["baseline"])):
-            record = results.records[name, seed]
-            cell = results.manifest["arms"][name]["cells"][str(seed)]
-            number = "-" if math.isnan(values[name, seed]) else f"{values[name, seed]:z.6g}"
-            commit = "-" if record is None else commit_of(record["provenance"]["git"], 10)
-            rows.append([str(seed), name, status_of(results, name, seed), number, commit, cell[:12]])
+    rows, arms = [], dict.fromkeys((arm, results.manifest["baseline"]))
+    for seed, name in itertools.product(results.manifest["seeds"], arms):
+        record, cell = results.records[name, seed], results.manifest["arms"][name]["cells"][str(seed)]
+        number = "-" if math.isnan(values[name, seed]) else f"{values[name, seed]:z.6g}"
+        commit = "-" if record is None else commit_of(record["provenance"]["git"], 10)
+        rows.append([str(seed), name, status_of(results, name, seed), number, commit, cell[:12]])
     return rows

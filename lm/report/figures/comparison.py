@@ -22,7 +22,6 @@ from lm.report.figures.chart import (
     label,
     mean_of_arm,
 )
-from lm.store.record import Record
 
 COSTS = {
     "parameters": "parameters",
@@ -39,13 +38,6 @@ CALIBRATED = "perfectly calibrated"
 # loss over costs and settings ----------------------------------------------------------------------------------------
 
 
-def run_cost(record: Record, name: str) -> float:
-    """Return a cost of a run; NaN where it was not measured."""
-    if name == "flops":
-        return value(record, "flops_per_token") * value(record, "tokens")
-    return value(record, name)
-
-
 def costs(inputs: FigureInputs) -> Chart | None:
     """Return each arm's headline over each measured cost."""
     results, panels = inputs.results, []
@@ -54,7 +46,9 @@ def costs(inputs: FigureInputs) -> Chart | None:
         series = []
         for index, arm in enumerate(results.arms):
             runs = [record for record in results.of(arm) if record["status"] == "ok"]
-            cost, loss = finite(run_cost(r, name) for r in runs), finite(value(r, results.headline) for r in runs)
+            factors = ("flops_per_token", "tokens") if name == "flops" else (name,)
+            cost = finite(math.prod(value(record, factor) for factor in factors) for record in runs)
+            loss = finite(value(record, results.headline) for record in runs)
             if cost and loss:
                 series.append(mean_of_arm(arm, float(np.mean(cost)), loss, index))
         if series:

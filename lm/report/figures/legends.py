@@ -27,13 +27,7 @@ def look(member: int | None) -> dict[str, Any]:
 
 
 def add_legends(figure: Figure, chart: Chart, drawn: Sequence[Axes]) -> None:
-    """Name the lines of a chart.
-
-    Args:
-        figure: the figure of the panels.
-        chart: its data.
-        drawn: axes of its panels.
-    """
+    """Name the lines of a chart."""
     if chart.legend == "none":
         return
     if chart.legend == "below":

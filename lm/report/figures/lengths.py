@@ -33,12 +33,7 @@ def common_lengths(results: Records, arm: str) -> list[int]:
 
 def length_getter(name: str, lengths: list[int]) -> Getter:
     """Return a function that reads a quantity at these lengths from a record."""
-
-    def pick(record: Record) -> list[float] | None:
-        by_length = measured_lengths(record)
-        return [by_length[length][name] for length in lengths] if by_length else None
-
-    return pick
+    return lambda record: [at[length][name] for length in lengths] if (at := measured_lengths(record)) else None
 
 
 def trained_lengths(results: Records) -> dict[float, str]:

@@ -232,12 +232,7 @@ def _share_labels(grid: Any, places: Sequence[tuple[int, int]], stacked: bool) -
 
 
 def render_all(charts: Iterable[tuple[str, Chart | None]], most: int | None = None) -> RenderedFigures:
-    """Render charts by name, skipping those that are None; each is computed only when reached.
-
-    Args:
-        charts: charts by name.
-        most: number of figures after which no more is drawn; None for no limit.
-    """
+    """Render charts by name up to `most`, skipping those that are None; each is computed only when reached."""
     present = ((name, chart) for name, chart in charts if chart is not None)
     with matplotlib.rc_context({**GRID_STYLE, "svg.hashsalt": "lm"}):
         return {name: render(draw(chart)) for name, chart in itertools.islice(present, most)}

@@ -97,9 +97,6 @@ def _of_curves(inputs: FigureInputs, title: str, panels: Sequence[Panel | None],
     return Chart(title, recorded, names, THINNED, columns=0, legend_title=legend, log=True, wide=wide)
 
 
-# gradients by part of the model and step -----------------------------------------------------------------------------
-
-
 def gradients_by_step(inputs: FigureInputs) -> Chart | None:
     """Return gradient norms by part of the model and step, averaged over seeds, a map an arm on one scale."""
     results, by_arm = inputs.results, dict[str, dict[tuple[str, int], float]]()

@@ -36,12 +36,7 @@ class Charts:
         self.columns: dict[str, Columns] = {}
 
     def add(self, name: str, chart: Chart | None) -> Html:
-        """Add a chart with its controls; empty where there is none.
-
-        Args:
-            name: name of the figure, and id of its chart.
-            chart: its data.
-        """
+        """Add a chart with its controls; empty where there is none."""
         if chart is None or not self.drawn:
             return Html()
         if chart.apart:

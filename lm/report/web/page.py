@@ -72,15 +72,7 @@ def body(
     tuning: Tuning | None = None,
     rates: Rates | None = None,
 ) -> Body:
-    """Build the content of an experiment's page.
-
-    Args:
-        results: results of the experiment.
-        compared: comparisons of its arms.
-        claims: the answers to its claims, each with the experiment's name.
-        tuning: results of tuning, where there are any.
-        rates: the learning-rate curves, where there are any.
-    """
+    """Build the content of an experiment's page."""
     drawing, notes, paces = new_charts(), grouped(results, compared), steps_to_baseline_loss(results)
     figures = charts(FigureInputs(results, compared, tuning[2] if tuning else {}, rates)) if drawing.drawn else {}
     drawn = tag("div", drawing.add(FIRST, figures.get(FIRST)), id="differences")
@@ -246,17 +238,15 @@ class OverviewEntry:
 
 
 def overview_html(title: str, entries: Sequence[OverviewEntry], differences: Chart | None) -> str:
-    """Format the file. Reports are distinguished by their position, whatever they are called.
-
-    Args:
-        title: its heading.
-        entries: the reports.
-        differences: chart of the differences of all experiments; None without any.
-    """
+    """Format the file. Reports are distinguished by their position, whatever they are called."""
     numbered, drawing = list(enumerate(entries, 1)), new_charts()
     chart = nested(tag("div", drawing.add(FIRST, differences), id="differences"), ALL)
-    answers = tag("ol", [_answer(*entry) for entry in numbered], class_="answers")
-    overview = tag("section", tag("h2", "Overview"), chart, answers, id="overview", data_report=ALL)
+    answers = []
+    for number, entry in numbered:
+        link, below = tag("a", entry.body.title, href=f"#e{number}"), tag("p", entry.body.below, class_="hint")
+        answers.append(tag("li", link, tag("p", entry.answer), listed(entry.lines), below))
+    listed_answers = tag("ol", answers, class_="answers")
+    overview = tag("section", tag("h2", "Overview"), chart, listed_answers, id="overview", data_report=ALL)
     links = [tag("a", f"{number}. {entry.name}", href=f"#e{number}") for number, entry in numbered]
     charts = any(entry.body.data for entry in entries)
     main = tag(
@@ -269,12 +259,6 @@ def overview_html(title: str, entries: Sequence[OverviewEntry], differences: Cha
     numbers = [embedded(entry.body.data, f"e{number}-") for number, entry in numbered]
     drawn = {"report": {}, "specs": drawing.specs, "columns": drawing.columns}
     return page_file(title, main, joined(embedded(drawn, ALL), numbers), "overview")
-
-
-def _answer(number: int, entry: OverviewEntry) -> Html:
-    """Format what a report came to, below a link to it."""
-    link = tag("a", entry.body.title, href=f"#e{number}")
-    return tag("li", link, tag("p", entry.answer), listed(entry.lines), tag("p", entry.body.below, class_="hint"))
 
 
 def _report(number: int, entry: OverviewEntry) -> Html:

@@ -1,10 +1,11 @@
 """The text sections of the page: verdict, health, lost runs, provenance, commands."""
 
 import datetime
+import itertools
 import re
 import shlex
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -163,12 +164,14 @@ def provenance_section(results: Records, made_under: Sequence[str]) -> Html:
     columns = ["lm", "commit", "Python", "packages", "machine", "device", "precision", "cells"]
     times = [time for origin in origins for time in (origin.get("started"), origin.get("finished")) if time]
     when = f"Trained between {_day(min(times))} and {_day(max(times))}." if times else ""
-    return joined(
-        listed(made_under),
-        tag("p", when) if when else "",
-        table(columns, rows) if rows else "",
-        tag("details", tag("summary", "All cells"), table(["cell", "arm", "seed", "status", "steps"], _cells(results))),
-    )
+    cells = []
+    for arm, seed in itertools.product(results.arms, results.manifest["seeds"]):
+        record, cell = results.records[arm, seed], results.manifest["arms"][arm]["cells"][str(seed)]
+        steps = str((record and record["steps"]) or "-")
+        cells.append([cell, arm, str(seed), status_of(results, arm, seed), steps])
+    every_cell = table(["cell", "arm", "seed", "status", "steps"], cells)
+    below = tag("details", tag("summary", "All cells"), every_cell)
+    return joined(listed(made_under), tag("p", when) if when else "", table(columns, rows) if rows else "", below)
 
 
 def _origin(provenance: Provenance) -> tuple[str, ...]:
@@ -181,14 +184,6 @@ def _origin(provenance: Provenance) -> tuple[str, ...]:
 
 def _day(time: float) -> str:
     return f"{datetime.datetime.fromtimestamp(time, datetime.UTC):%Y-%m-%d %H:%M} UTC"
-
-
-def _cells(results: Records) -> Iterator[list[str]]:
-    for arm in results.arms:
-        for seed in results.manifest["seeds"]:
-            record = results.records[arm, seed]
-            cell = results.manifest["arms"][arm]["cells"][str(seed)]
-            yield [cell, arm, str(seed), status_of(results, arm, seed), str((record and record["steps"]) or "-")]
 
 
 def rerun_section(results: Records) -> Html:

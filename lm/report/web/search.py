@@ -21,12 +21,7 @@ def search_html(study: Study, importance: ImportancesOrReason) -> str:
 
 
 def search_body(study: Study, importance: ImportancesOrReason) -> Body:
-    """Build the content of a search's page.
-
-    Args:
-        study: the search.
-        importance: importances of its parameters by objective, or why there are none.
-    """
+    """Build the content of a search's page."""
     drawing, manifest = new_charts(), study.manifest
     columns_of_best, best = best_rows(study)
     shares = None if isinstance(importance, str) else importance_chart(importance)
@@ -62,9 +57,6 @@ def best_line(study: Study) -> str:
     value = f"{label(quantity)} {format_value(best[quantity])}"
     text = f"Trial {best['number']} is the best of {len(study.complete)}: {value}"
     return f"{text}, at {format_settings(study, best)}."
-
-
-# tables --------------------------------------------------------------------------------------------------------------
 
 
 def _trials(study: Study) -> Html:
