@@ -21,7 +21,7 @@ EQUIVALENT: tuple[frozenset[str], ...] = (
             "55166fc78aa0eb7a3d9afe4460cc673a4fe394159f28e2b7b4520d4c7654388d",  # of bytes, the last of its kind
             "3e0c4c8e8d123fbb34c4dc4bbd2691ae65fa93a0def581e8bf79930b68245a1a",
             "1db5113ee7e816c7d90c1ee66bca1e2946a5a186ebe957b33c44f0b8aec95803",  # plain names, files merged
-            "c0aa36f959ce92c761c695540fe2b8baadfc0ca0a5ae8fed5b1a8ee27b603559",  # helpers with one caller inlined
+            "ec7290041201e2bb46bebd9bd390bbd4dac10c516fcfbed39bd5bce2fdda44ce",  # helpers with one caller inlined
         }
     ),
 )
