@@ -11,7 +11,7 @@ from lm.analysis.compare import HEALTHY, NO_RUN, NONE_ENDED, compare
 from lm.analysis.results import HEADLINE, Records, value
 from lm.report.figures.catalogue import Figure, FigureInputs
 from lm.report.figures.chart import Axis, Bar, Chart, Forest, label
-from lm.report.tables import difference, verdict_without_problems
+from lm.report.tables import EXPLORATORY_Q, difference, verdict_without_problems
 from lm.stats.verdicts import Better
 from lm.store.metrics import SUMMARY_METRICS, describe
 
@@ -19,8 +19,9 @@ SIDES = {"lower": "left is better", "higher": "right is better", None: "left is 
 """Meaning of the sides of the line at zero, by the better direction of the quantity."""
 
 NOTE = (
-    "Diamonds: mean differences, paired by seed; filled where a test of healthy arms found one. Bars: 95 % intervals, "
-    "of the kind that the table names. Circles: single seeds. Lines beside zero: the margins."
+    "Diamonds: mean differences, paired by seed; filled where a test of healthy arms confirms one, hollow where it is "
+    "exploratory or none was found. Bars: 95 % intervals, of the kind that the table names. Circles: single seeds. "
+    "Lines beside zero: the margins within which a difference counts as none."
 )
 
 WIDTH, ROW = 7.2, 0.48  # width of a picture, and height of a row, in inches
@@ -75,7 +76,7 @@ def _panel(metric: str, by_heading: Mapping[str, FigureInputs], of: str) -> Fore
     for heading, inputs in by_heading.items():
         results, prefix = inputs.results, f"{heading}\n" if heading else ""
         rows = sorted_rows(_table(inputs), metric, better)
-        verdicts = [verdict_without_problems(results, row) for row in rows]
+        verdicts = [EXPLORATORY_Q.sub(", exploratory", verdict_without_problems(results, row)) for row in rows]
         of_arms = [difference_bar(row, verdict) for row, verdict in zip(rows, verdicts, strict=True)]
         names += [heading] * bool(heading) + [prefix + bar.name for bar in of_arms]
         bars += [replace(bar, name=prefix + bar.name) for bar in of_arms]
