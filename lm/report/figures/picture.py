@@ -25,7 +25,7 @@ from lm.report.figures.palette import GRID_STYLE, SOLID
 from lm.report.figures.ticks import log_ticks
 
 RenderedFigures = dict[str, dict[str, bytes]]  # contents of each figure's files, by suffix
-FOREST_TICKS = 5  # largest number of steps between the ticks of a forest plot, which has texts beside it
+FOREST_TICKS = 4  # largest number of steps between the ticks of a forest plot, which has texts beside it
 
 MOST_TICKS, MOST_HEAT_TICKS = 8, 5
 """Largest numbers of labelled ticks of an axis, and of one of a heat map, of which several stand beside each other."""
