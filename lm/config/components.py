@@ -172,7 +172,17 @@ def _resolve_arguments(cls: type, supplied: int, settings: Any, path: str, missi
             node = settings.get(name)
             absent = node is None and (slot.optional or name not in settings)
             resolved[name] = None if absent else _resolve_node(node, slot, join(path, name), missing)
-    return dict(sorted(resolved.items()))
+    later = {name: plain.get(name) for name in added_options(cls)}
+    return {name: resolved[name] for name in sorted(resolved) if name not in later or resolved[name] != later[name]}
+
+
+@functools.cache
+def added_options(cls: type) -> frozenset[str]:
+    """Return the options that a class lists as `ADDED`: those that came after cells with it had been trained.
+
+    At its default such an option is left out of a resolved configuration, so that ids stay as they were.
+    """
+    return frozenset[str]().union(*(vars(owner).get("ADDED", ()) for owner in cls.__mro__))
 
 
 def _resolve_node(node: Any, slot: Slot, path: str, missing: Missing) -> Tree:

@@ -15,11 +15,13 @@ import torch
 import yaml
 from helpers import RUN
 from messages import Refused
+from torch import nn
 
 import lm
 from lm.config.choices import Slot, choices, slot_of
 from lm.config.components import build, describe, plain_options, resolve
 from lm.config.tree import InputError, Tree, load_yaml, override, run_id
+from lm.model.norm import Norm
 from lm.model.position import Position
 from lm.model.shape import Shape
 from lm.training.optim import MuonAdamW
@@ -346,6 +348,23 @@ def test_numbers_are_converted_to_the_declared_type() -> None:
 
 def test_a_default_written_out_changes_no_id() -> None:
     assert run_id(resolved({"model.position": "Rope"})) == run_id(resolved({"model.position.base": 10000}))
+
+
+def test_an_option_added_later_is_named_where_it_is_set_alone() -> None:
+    class Older(nn.Module):
+        def __init__(self, size: int = 1) -> None:
+            super().__init__()
+
+    class Newer(Older):
+        ADDED = ("gate", "norm")
+
+        def __init__(self, size: int = 1, gate: bool = False, norm: Callable[[Shape], Norm] | None = None) -> None:
+            super().__init__(size)
+
+    assert resolve({}, Newer) == resolve({"gate": False, "norm": None}, Newer) == resolve({}, Older) == {"size": 1}
+    assert resolve({"gate": True}, Newer) == {"gate": True, "size": 1}
+    assert resolve({"norm": "NoNorm"}, Newer) == {"norm": {"class_path": "NoNorm", "init_args": {}}, "size": 1}
+    assert build(resolve({}, Newer), Newer)
 
 
 def test_resolving_leaves_the_tree_alone() -> None:
