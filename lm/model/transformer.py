@@ -6,6 +6,7 @@ Legend: b batch, s source time, t (target) time, d width, v vocabulary.
 import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar, TypeVar, cast
 
@@ -136,7 +137,8 @@ class Decoder(Model):
         self.initializer = self.parametrization.initializer(initializer, shape)
         self.embedding, self.position, self.dropout = embedding(shape), position(shape), nn.Dropout(dropout)
         arrange = lambda: block(shape, norm, dropout)  # noqa: E731
-        self.blocks = nn.ModuleList(Block(attention(shape), mlp(shape), arrange) for _ in range(layers))
+        shapes = [replace(shape, layer=layer) for layer in range(layers)]
+        self.blocks = nn.ModuleList(Block(attention(at), mlp(at), arrange) for at in shapes)
         residual: ResidualConnection = arrange()
         self.final_norm = residual.final_norm(shape, norm)
 
@@ -213,10 +215,9 @@ class EncoderDecoder(Model):
         arrange = lambda: block(shape, norm, dropout)  # noqa: E731
         self.embedding, self.dropout = embedding(shape), nn.Dropout(dropout)
         self.encoder_position, self.decoder_position = position(shape), position(shape)
-        self.encoder = nn.ModuleList(Block(attention(shape), mlp(shape), arrange) for _ in range(layers))
-        self.decoder = nn.ModuleList(
-            Block(attention(shape), mlp(shape), arrange, (cross or attention)(shape)) for _ in range(layers)
-        )
+        shapes = [replace(shape, layer=layer) for layer in range(layers)]
+        self.encoder = nn.ModuleList(Block(attention(at), mlp(at), arrange) for at in shapes)
+        self.decoder = nn.ModuleList(Block(attention(at), mlp(at), arrange, (cross or attention)(at)) for at in shapes)
         window = getattr(cast(Block, self.decoder[0]).cross, "window", None)
         if window is not None:  # positions of two texts cannot be compared
             remedy = "set model.cross to an attention without a window"
