@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from lm.config.tree import InputError
 from lm.model.attention import CHUNK, Attention, LinearAttention, SoftmaxAttention
-from lm.model.block import Block, ResidualConnection, ReZero
+from lm.model.block import Block, BlockLayout, ParallelResidual, ResidualConnection, ReZero
 from lm.model.fused_linear import MIN_ROWS_TO_FUSE
 from lm.model.mlp import GLU, MLP, GatedMLP, ReGLU, ReLU, Sigmoid
 from lm.model.norm import NoNorm, Norm, RMSNorm
@@ -21,7 +21,7 @@ from lm.model.shape import Shape
 from lm.model.transformer import Decoder, Embedding, EncoderDecoder, Model
 
 KINDS: dict[type[nn.Module], str] = {
-    **{Attention: "attention", MLP: "mlp", ResidualConnection: "norm"},
+    **{Attention: "attention", MLP: "mlp", BlockLayout: "norm"},
     **{Norm: "norm", Position: "position", Embedding: "embedding"},
 }
 
@@ -203,6 +203,12 @@ def _(module: Norm, shape: Shape, time: int) -> float:
 def _(module: ResidualConnection, shape: Shape, time: int) -> float:
     # the dropout mask; what the learned share multiplies
     return shape.width * (bool(module.dropout.p) + isinstance(module, ReZero))
+
+
+@activation_numel.register
+def _(module: ParallelResidual, shape: Shape, time: int) -> float:
+    # two dropout masks; attention and MLP count what they read, which a shared norm gives once
+    return shape.width * (2 * bool(module.dropout.p) - (module.mlp_norm is None))
 
 
 @activation_numel.register

@@ -7,6 +7,7 @@ import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import ClassVar, TypeVar, cast
 
@@ -16,7 +17,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from lm.config.domain import require_share
 from lm.model.attention import Attention, Mask
-from lm.model.block import Block, ResidualConnection
+from lm.model.block import Block, BlockLayout
 from lm.model.cache import Cache
 from lm.model.deprecated import RenamedAttributes
 from lm.model.fused_linear import is_plain_linear
@@ -120,7 +121,7 @@ class Decoder(Model):
         layers: int,
         embedding: Callable[[Shape], Embedding],
         position: Callable[[Shape], Position],
-        block: Callable[[Shape, Callable[[Shape], Norm], float], ResidualConnection],
+        block: Callable[[Shape, Callable[[Shape], Norm], float], BlockLayout],
         norm: Callable[[Shape], Norm],
         attention: Callable[[Shape], Attention],
         mlp: Callable[[Shape], MLP],
@@ -136,11 +137,10 @@ class Decoder(Model):
         self.shape, self.depth, self.causal = shape, layers, causal
         self.initializer = self.parametrization.initializer(initializer, shape)
         self.embedding, self.position, self.dropout = embedding(shape), position(shape), nn.Dropout(dropout)
-        arrange = lambda: block(shape, norm, dropout)  # noqa: E731
         shapes = [replace(shape, layer=layer) for layer in range(layers)]
-        self.blocks = nn.ModuleList(Block(attention(at), mlp(at), arrange) for at in shapes)
-        residual: ResidualConnection = arrange()
-        self.final_norm = residual.final_norm(shape, norm)
+        layout = lambda at: partial(block, at, norm, dropout)  # noqa: E731
+        self.blocks = nn.ModuleList(Block(attention(at), mlp(at), layout(at)) for at in shapes)
+        self.final_norm = layout(shapes[-1])().final_norm(shape, norm)
 
     def forward(self, tokens_bt: Tensor, caches: Sequence[Cache] | None = None) -> Tensor:  # type: ignore[override]
         """Return logits (b, t, v) of the next tokens; with caches, the tokens continue those that the caches hold."""
@@ -197,7 +197,7 @@ class EncoderDecoder(Model):
         layers: int,
         embedding: Callable[[Shape], Embedding],
         position: Callable[[Shape], Position],
-        block: Callable[[Shape, Callable[[Shape], Norm], float], ResidualConnection],
+        block: Callable[[Shape, Callable[[Shape], Norm], float], BlockLayout],
         norm: Callable[[Shape], Norm],
         attention: Callable[[Shape], Attention],
         mlp: Callable[[Shape], MLP],
@@ -212,18 +212,18 @@ class EncoderDecoder(Model):
         shape = self.parametrization.shape(Shape(vocabulary, context, width, heads, layers))
         self.shape, self.depth = shape, layers
         self.initializer = self.parametrization.initializer(initializer, shape)
-        arrange = lambda: block(shape, norm, dropout)  # noqa: E731
         self.embedding, self.dropout = embedding(shape), nn.Dropout(dropout)
         self.encoder_position, self.decoder_position = position(shape), position(shape)
         shapes = [replace(shape, layer=layer) for layer in range(layers)]
-        self.encoder = nn.ModuleList(Block(attention(at), mlp(at), arrange) for at in shapes)
-        self.decoder = nn.ModuleList(Block(attention(at), mlp(at), arrange, (cross or attention)(at)) for at in shapes)
+        layout, crossed = lambda at: partial(block, at, norm, dropout), cross or attention
+        self.encoder = nn.ModuleList(Block(attention(at), mlp(at), layout(at)) for at in shapes)
+        self.decoder = nn.ModuleList(Block(attention(at), mlp(at), layout(at), crossed(at)) for at in shapes)
         window = getattr(cast(Block, self.decoder[0]).cross, "window", None)
         if window is not None:  # positions of two texts cannot be compared
             remedy = "set model.cross to an attention without a window"
             raise ValueError(f"window={window} has no meaning between source and target; {remedy}")
-        residual: ResidualConnection = arrange()
-        self.encoder_norm, self.decoder_norm = (residual.final_norm(shape, norm) for _ in range(2))
+        last = layout(shapes[-1])()
+        self.encoder_norm, self.decoder_norm = (last.final_norm(shape, norm) for _ in range(2))
 
     def forward(self, target_bt: Tensor, source_bs: Tensor, hidden_bs: Tensor) -> Tensor:  # type: ignore[override]
         """Return logits (b, t, v) of the next target tokens; hidden_bs is True for padding of the source."""
@@ -250,9 +250,8 @@ class EncoderDecoder(Model):
         mask = Mask(True, position.bias(time, start + time))
         memory = Mask(False, None, hidden_bs)
         x_btd = self.dropout(position.embed(self.embedding(target_bt), start))
-        for index, layer in enumerate(self.decoder):
-            block, cache = cast(Block, layer), caches[index] if caches else None
-            x_btd = block.forward_with_cross_attention(x_btd, position, mask, memory_bsd, memory, cache)
+        for index, block in enumerate(self.decoder):
+            x_btd = block(x_btd, position, mask, caches[index] if caches else None, memory_bsd, memory)
         return self.embedding.logits(self.decoder_norm(x_btd))
 
 

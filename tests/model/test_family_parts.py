@@ -9,7 +9,7 @@ import torch
 from helpers import CONTEXT, VOCABULARY, decoder, example, noisy, tokens
 from torch import Tensor, nn
 
-from lm.model.block import PreNorm, ResidualConnection, ReZero, Sandwich, ScaledResidual
+from lm.model.block import NormAfter, PreNorm, ResidualConnection, ReZero, Sandwich, ScaledResidual
 from lm.model.initializers import FanIn, OutputLinear, QueryKeyLinear, ResidualLinear
 from lm.model.mlp import GEGLU, GLU, MLP, GatedMLP, ReGLU, ReLU, Sigmoid, SiLU, SwiGLU
 from lm.model.norm import LayerNorm, NoNorm
@@ -63,6 +63,7 @@ FORMULAS: list[tuple[type[ResidualConnection], Callable[[Any, Tensor, nn.Module]
     (Sandwich, lambda a, x, f: x + layer_norm(f(layer_norm(x, a.norm)), a.outer_norm)),
     (ReZero, lambda a, x, f: x + a.share * f(x)),
     (ScaledResidual, lambda a, x, f: x + 0.5 * f(layer_norm(x, a.norm))),
+    (NormAfter, lambda a, x, f: x + layer_norm(f(x), a.norm)),
 ]
 
 
