@@ -161,16 +161,18 @@ class Block(nn.Module):
         cross: the attention to an encoder.
     """
 
-    attention_residual: ResidualConnection
-    mlp_residual: ResidualConnection
+    attention_residual: Any  # a ResidualConnection, as those of the other sublayers; absent where there is a layout
+    mlp_residual: Any
+    layout: BlockLayout | None
 
     def __init__(
         self, attention: Attention, mlp: MLP, make_layout: Callable[[], BlockLayout], cross: Attention | None = None
     ) -> None:
         super().__init__()
-        self.attention, self.layout, layout = attention, None, make_layout()
+        layout = make_layout()
+        self.attention = attention
         if isinstance(layout, ResidualConnection):
-            self.attention_residual = layout
+            self.layout, self.attention_residual = None, layout
             if cross is not None:
                 self.cross, self.cross_residual = cross, make_layout()
             self.mlp, self.mlp_residual = mlp, make_layout()
