@@ -15,6 +15,7 @@ from lm.config.domain import require_positive, require_share
 from lm.model.attention import Attention, Mask
 from lm.model.cache import Cache
 from lm.model.deprecated import resolve_old_name
+from lm.model.initializers import QueryKeyLinear
 from lm.model.mlp import MLP
 from lm.model.norm import Norm
 from lm.model.position import Position
@@ -31,6 +32,8 @@ class BlockLayout(nn.Module, ABC):
     Attention is called once a pass, since it may append to a cache. A class whose `forward` has a last argument
     `cross=None` works in an encoder-decoder too, where a decoder's layers have cross-attention.
     """
+
+    initial_gain = 1.0  # the factor on initial weights of the sublayers, but for queries and keys
 
     @staticmethod
     def final_norm(shape: Shape, norm: MakeNorm) -> nn.Module:
@@ -132,6 +135,67 @@ class ScaledResidual(ResidualConnection):
         return x_btd + self.alpha * self.dropout(sublayer(self.norm(x_btd)))
 
 
+class DeepNorm(PostNorm):
+    """norm(a x + f(x)), a = (2 layers)^(1/4) in a decoder (Wang et al. 2022, https://arxiv.org/abs/2203.00555).
+
+    For initialisers that do not scale by depth, such as Xavier.
+
+    Args:
+        alpha: the factor of the stream; by default that of a stack of as many layers.
+        beta: the factor on initial weights of values, outputs and MLPs; (8 layers)^(-1/4) by default.
+    """
+
+    def __init__(
+        self, shape: Shape, norm: MakeNorm, dropout: float, alpha: float | None = None, beta: float | None = None
+    ) -> None:
+        super().__init__(shape, norm, dropout)
+        require_positive(alpha=alpha, beta=beta)
+        self.alpha = (2 * shape.layers) ** 0.25 if alpha is None else alpha
+        self.initial_gain = (8 * shape.layers) ** -0.25 if beta is None else beta
+
+    def forward(self, x_btd: Tensor, sublayer: Sublayer) -> Tensor:
+        """Add the sublayer's output to `alpha` times the stream and normalise the sum."""
+        return self.norm(self.alpha * x_btd + self.dropout(sublayer(x_btd)))
+
+
+class LayerScale(PreNorm):
+    """x + g f(norm(x)), g a learned factor of each feature (Touvron et al. 2021, https://arxiv.org/abs/2103.17239).
+
+    Args:
+        initial: the value of g at first: 0.1 up to 18 layers in the paper, 1e-5 up to 24, 1e-6 beyond.
+    """
+
+    def __init__(self, shape: Shape, norm: MakeNorm, dropout: float, initial: float = 0.1) -> None:
+        super().__init__(shape, norm, dropout)
+        require_positive(initial=initial)
+        self.gain = nn.Parameter(torch.full((shape.width,), initial))
+
+    def forward(self, x_btd: Tensor, sublayer: Sublayer) -> Tensor:
+        """Add the sublayer's output on the normalised input times the learned factors."""
+        return super().forward(x_btd, lambda normed_btd: self.gain * sublayer(normed_btd))
+
+
+class StochasticDepth(PreNorm):
+    """x + d f(norm(x)), d = 0 with probability p, else 1 / (1 - p) (Huang et al. 2016, https://arxiv.org/abs/1603.09382).
+
+    Drawn for each row and sublayer from the stream of dropout. In evaluation d is 1, its expectation.
+
+    Args:
+        rate: p of the last layer, to which it grows linearly: rate (l + 1) / layers in layer l.
+    """
+
+    def __init__(self, shape: Shape, norm: MakeNorm, dropout: float, rate: float = 0.1) -> None:
+        super().__init__(shape, norm, dropout)
+        require_share(rate=rate)
+        self.rate = rate if shape.layer is None else rate * (shape.layer + 1) / shape.layers
+
+    def forward(self, x_btd: Tensor, sublayer: Sublayer) -> Tensor:
+        """Add the sublayer's output on the normalised input in the rows that are drawn."""
+        ones_b11 = torch.ones_like(x_btd[:, :1, :1])
+        draw_b11 = nn.functional.dropout(ones_b11, self.rate, self.training)
+        return super().forward(x_btd, lambda normed_btd: draw_b11 * sublayer(normed_btd))
+
+
 class ParallelResidual(BlockLayout):
     """x + attention(norm(x)) + mlp(norm(x)) (GPT-J, 2021; Chowdhery et al. 2022, https://arxiv.org/abs/2204.02311).
 
@@ -207,3 +271,11 @@ class Block(nn.Module):
         if memory_bsd is not None:
             x_btd = self.cross_residual(x_btd, cross)
         return self.mlp_residual(x_btd, self.mlp)
+
+    @torch.no_grad()
+    def scale_initial_weights(self) -> None:
+        """Multiply the weights that an initialiser drew by the factor of the layout."""
+        gain = next(part.initial_gain for part in self.modules() if isinstance(part, BlockLayout))
+        for module in self.modules() if gain != 1 else ():
+            if isinstance(module, nn.Linear) and not isinstance(module, QueryKeyLinear):
+                module.weight.mul_(gain)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from lm.config.tree import InputError
 from lm.model.attention import CHUNK, Attention, LinearAttention, SoftmaxAttention
-from lm.model.block import Block, BlockLayout, ParallelResidual, ResidualConnection, ReZero
+from lm.model.block import Block, BlockLayout, LayerScale, ParallelResidual, ResidualConnection, ReZero
 from lm.model.fused_linear import MIN_ROWS_TO_FUSE
 from lm.model.mlp import GLU, MLP, GatedMLP, ReGLU, ReLU, Sigmoid
 from lm.model.norm import DyT, NoNorm, Norm, RMSNorm
@@ -203,7 +203,7 @@ def _(module: Norm, shape: Shape, time: int) -> float:
 @activation_numel.register
 def _(module: ResidualConnection, shape: Shape, time: int) -> float:
     # the dropout mask; what the learned share multiplies
-    return shape.width * (bool(module.dropout.p) + isinstance(module, ReZero))
+    return shape.width * (bool(module.dropout.p) + isinstance(module, ReZero | LayerScale))
 
 
 @activation_numel.register

@@ -94,6 +94,9 @@ class Model(RenamedAttributes, nn.Module, ABC):
     def initialize(self, seed: int) -> None:
         """Draw every parameter anew from the random streams of `seed`."""
         self.initializer.initialize(self, self.depth, seed)
+        for module in self.modules():
+            if isinstance(module, Block):
+                module.scale_initial_weights()
 
     def map_rate(self, optimizer: Optimizer) -> float:
         """Return the factor on the learning rate of layers from one width to another."""

@@ -1,5 +1,6 @@
 """Compositions of attention and MLP in a layer, against `transformers` and against their formulas."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from lm.config.components import blame
 from lm.config.tree import Tree
 from lm.data.batch import Batch
 from lm.metrics.probe import probe
-from lm.model.block import BlockLayout, MakeNorm, ParallelResidual, Sublayer
+from lm.model.block import BlockLayout, MakeNorm, ParallelResidual, StochasticDepth, Sublayer
 from lm.model.cache import Cache
 from lm.model.norm import LayerNorm
 from lm.model.shape import Shape
@@ -141,7 +142,14 @@ def test_both_sublayers_of_a_parallel_block_read_the_same_stream(shared: bool) -
     torch.testing.assert_close(layout(x, attention, mlp), expected, rtol=1e-12, atol=1e-12)
 
 
-LAYOUTS: list[Any] = ["ParallelResidual", TWO_NORMS, "NormAfter", f"{__name__}.OwnLayout"]
+LAYOUTS: list[Any] = [
+    "ParallelResidual",
+    TWO_NORMS,
+    "NormAfter",
+    "LayerScale",
+    "StochasticDepth",
+    f"{__name__}.OwnLayout",
+]
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
@@ -174,3 +182,26 @@ def test_an_encoder_decoder_takes_a_layout_with_cross_attention_alone() -> None:
     logits = model(sample(seed=2), source_bs, hidden_bs)
     source_bs[:, -1] = (source_bs[:, -1] + 1) % TOKENS
     assert (model(sample(seed=2), source_bs, hidden_bs)[:, 0] != logits[:, 0]).any()
+
+
+def test_deep_norm_scales_initial_weights_but_not_queries_and_keys() -> None:
+    model, plain = (decoder({"block": block, "mlp": "SwiGLU"}) for block in ("DeepNorm", "PostNorm"))
+    for name, weight in plain.named_parameters():
+        maps = ("value.weight", "output.weight", "up.weight", "gate.weight", "down.weight")
+        factor = 16**-0.25 if name.endswith(maps) else 1.0
+        torch.testing.assert_close(model.get_parameter(name), factor * weight, rtol=1e-6, atol=0)
+
+
+def test_stochastic_depth_drops_rows_with_a_rate_that_grows_with_depth() -> None:
+    rows, x = 20_000, example(1, 1, 16)
+    for layer, rate in ((None, 0.4), (0, 0.2), (1, 0.4)):
+        layout = StochasticDepth(replace(SHAPE, layer=layer), LayerNorm, 0.0, rate=0.4).double()
+        added = (layout(x.expand(rows, 3, -1), torch.ones_like) - x).unique(dim=0)
+        torch.testing.assert_close(added[[0, -1], 0, 0], torch.tensor([0.0, 1 / (1 - rate)]).double())
+        assert len(added) == 2
+        share = (layout(x.expand(rows, 1, -1), torch.ones_like) - x).mean().item()
+        assert share == pytest.approx(1, abs=5 * (rate / (1 - rate) / rows) ** 0.5)
+    torch.manual_seed(3)
+    first = layout(x.expand(9, 1, -1), torch.ones_like)
+    torch.manual_seed(3)
+    assert torch.equal(first, layout(x.expand(9, 1, -1), torch.ones_like)), "paired by the random stream"
