@@ -228,13 +228,14 @@ class Block(nn.Module):
     attention_residual: Any  # a ResidualConnection, as those of the other sublayers; absent where there is a layout
     mlp_residual: Any
     layout: BlockLayout | None
+    position: Position | None  # the layer's own, in place of the model's
 
     def __init__(
         self, attention: Attention, mlp: MLP, make_layout: Callable[[], BlockLayout], cross: Attention | None = None
     ) -> None:
         super().__init__()
         layout = make_layout()
-        self.attention = attention
+        self.attention, self.position = attention, None
         if isinstance(layout, ResidualConnection):
             self.layout, self.attention_residual = None, layout
             if cross is not None:

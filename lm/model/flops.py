@@ -164,8 +164,11 @@ def activation_bytes(model: Model, context: int, batch: int = 1) -> dict[str, in
     token = sum(activation_numel(module, shape, context) for module in model.modules())
     token += sum(shape.width for child in model.children() if isinstance(child, nn.Dropout) and child.p)
     biases = [position.bias(1, 1) for position in model.modules() if isinstance(position, Position)]
-    if any(bias is not None and bias.requires_grad for bias in biases):  # no fused kernel: the weights are kept
-        token += shape.heads * context * sum(isinstance(m, Block) for m in model.modules())
+    shared = [child for child in model.children() if isinstance(child, Position)]
+    for block in model.modules():  # no fused kernel where a bias is learned: the weights are kept
+        if isinstance(block, Block):
+            own = [part.bias(1, 1) for part in (shared if block.position is None else [block.position])]
+            token += shape.heads * context * any(bias is not None and bias.requires_grad for bias in own)
     windows = {getattr(attention, "window", None) for attention, _ in attention_layers(model)}
     bounded = sum(window is not None and window < context for window in windows)
     masks = shape.heads * sum(bias is not None for bias in biases) or bounded
