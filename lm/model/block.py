@@ -187,12 +187,15 @@ class StochasticDepth(PreNorm):
     def __init__(self, shape: Shape, norm: MakeNorm, dropout: float, rate: float = 0.1) -> None:
         super().__init__(shape, norm, dropout)
         require_share(rate=rate)
-        self.rate = rate if shape.layer is None else rate * (shape.layer + 1) / shape.layers
+        share = 1.0 if shape.layer is None else (shape.layer + 1) / shape.layers
+        self.keep: Tensor
+        self.register_buffer("keep", torch.tensor(1 - rate * share), persistent=False)  # layers share compiled code
 
     def forward(self, x_btd: Tensor, sublayer: Sublayer) -> Tensor:
         """Add the sublayer's output on the normalised input in the rows that are drawn."""
-        ones_b11 = torch.ones_like(x_btd[:, :1, :1])
-        draw_b11 = nn.functional.dropout(ones_b11, self.rate, self.training)
+        if not self.training:
+            return super().forward(x_btd, sublayer)
+        draw_b11 = torch.bernoulli(self.keep.expand(len(x_btd), 1, 1)) / self.keep
         return super().forward(x_btd, lambda normed_btd: draw_b11 * sublayer(normed_btd))
 
 
