@@ -206,8 +206,8 @@ def test_the_component_of_the_page_is_one(tmp_path: Path, monkeypatch: pytest.Mo
     (code,) = re.findall(r"^```python\n(.*?)^```$", (ROOT / "docs" / "extending.md").read_text(), re.M | re.S)
     (tmp_path / "my_parts_of_the_page.py").write_text(code, encoding="utf-8")
     monkeypatch.syspath_prepend(str(tmp_path))
-    made = find_class("my_parts_of_the_page.SquaredReLU", MLP, "model.mlp")(
+    made = find_class("my_parts_of_the_page.CubedReLU", MLP, "model.mlp")(
         Shape(vocabulary=9, context=8, width=8, heads=2, layers=1)
     )
     x = torch.tensor([-1.0, 0.0, 3.0])
-    assert made.activation(x).tolist() == [0.0, 0.0, 9.0]
+    assert made.activation(x).tolist() == [0.0, 0.0, 27.0]

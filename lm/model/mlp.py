@@ -1,16 +1,17 @@
 """The feed-forward layer of a block: (b, t, d) -> (b, t, d), each position by itself."""
 
 from abc import ABC, abstractmethod
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
-from lm.config.domain import require_positive, require_share
+from lm.config.domain import require_from, require_positive, require_share
 from lm.model.fused_linear import fused_linear
 from lm.model.initializers import ResidualLinear
 from lm.model.shape import Shape
 
+Approximate = Literal["none", "tanh"]
 MAX_HIDDEN = 10**8  # hidden units above which a model could not be trained
 
 
@@ -21,13 +22,25 @@ class MLP(nn.Module, ABC):
         expansion: hidden width as a multiple of the model's.
         bias: whether the layers have offsets.
         dropout: on the hidden units.
+        hidden: the hidden width itself, which `expansion` then does not set; `intermediate_size` of other libraries.
     """
 
-    def __init__(self, shape: Shape, expansion: float = 4.0, bias: bool = True, dropout: float = 0.0) -> None:
+    ADDED: ClassVar = ("hidden",)
+
+    def __init__(
+        self,
+        shape: Shape,
+        expansion: float = 4.0,
+        bias: bool = True,
+        dropout: float = 0.0,
+        hidden: int | None = None,
+    ) -> None:
         super().__init__()
         require_positive(expansion=expansion)
         require_share(dropout=dropout)
-        hidden = self.hidden_width(shape.width, round(expansion * shape.width), bias)
+        if hidden is not None:
+            require_from(1, MAX_HIDDEN, hidden=hidden)
+        hidden = hidden or self.hidden_width(shape.width, round(expansion * shape.width), bias)
         if hidden < 1:
             raise ValueError(f"expansion={expansion} leaves no hidden unit at width={shape.width}")
         if hidden > MAX_HIDDEN:
@@ -56,6 +69,14 @@ class ReLU(MLP):
     activation = staticmethod(nn.functional.relu)
 
 
+class SquaredReLU(MLP):
+    """max(0, x)^2 (So et al. 2021, Primer, https://arxiv.org/abs/2109.08668)."""
+
+    def activation(self, x: Tensor) -> Tensor:
+        """Apply the squared ReLU."""
+        return nn.functional.relu(x).square()
+
+
 class GELU(MLP):
     """x times the normal distribution function of x (Hendrycks and Gimpel 2016, https://arxiv.org/abs/1606.08415).
 
@@ -69,9 +90,10 @@ class GELU(MLP):
         expansion: float = 4.0,
         bias: bool = True,
         dropout: float = 0.0,
-        approximate: Literal["none", "tanh"] = "none",
+        approximate: Approximate = "none",
+        hidden: int | None = None,
     ) -> None:
-        super().__init__(shape, expansion, bias, dropout)
+        super().__init__(shape, expansion, bias, dropout, hidden)
         self.approximate = approximate
 
     def activation(self, x: Tensor) -> Tensor:
@@ -98,8 +120,15 @@ class GatedMLP(MLP):
     equal.
     """
 
-    def __init__(self, shape: Shape, expansion: float = 4.0, bias: bool = True, dropout: float = 0.0) -> None:
-        super().__init__(shape, expansion, bias, dropout)
+    def __init__(
+        self,
+        shape: Shape,
+        expansion: float = 4.0,
+        bias: bool = True,
+        dropout: float = 0.0,
+        hidden: int | None = None,
+    ) -> None:
+        super().__init__(shape, expansion, bias, dropout, hidden)
         self.gate = nn.Linear(shape.width, self.up.out_features, bias)
 
     @staticmethod
@@ -126,9 +155,29 @@ class ReGLU(GatedMLP):
 
 
 class GEGLU(GatedMLP):
-    """A gated layer whose gate is GELU, exact."""
+    """A gated layer whose gate is GELU.
 
-    activation = staticmethod(nn.functional.gelu)
+    Args:
+        approximate: `none` for the exact function, `tanh` for Gemma's approximation.
+    """
+
+    ADDED: ClassVar = ("approximate",)
+
+    def __init__(
+        self,
+        shape: Shape,
+        expansion: float = 4.0,
+        bias: bool = True,
+        dropout: float = 0.0,
+        hidden: int | None = None,
+        approximate: Approximate = "none",
+    ) -> None:
+        super().__init__(shape, expansion, bias, dropout, hidden)
+        self.approximate = approximate
+
+    def activation(self, x: Tensor) -> Tensor:
+        """Apply GELU."""
+        return nn.functional.gelu(x, approximate=self.approximate)
 
 
 class SwiGLU(GatedMLP):

@@ -84,6 +84,7 @@ def test_a_run_that_could_not_be_trained_is_refused(
 
 
 HEADS: dict[str, list[Any]] = {"scale": [0.0, -1.0], "softcap": [0.0], "window": [0], "dropout": [-0.1, 1.0]}
+HIDDEN: dict[str, list[Any]] = {"expansion": [0.0, -1.0], "dropout": [1.0, -0.5], "hidden": [0, -3]}
 PARTS: list[tuple[str, str, dict[str, list[Any]]]] = [
     ("position", "Rope", {"base": [0.0, -1.0]}),
     ("position", "RopeLinear", {"base": [0.0], "stretch": [0.5]}),
@@ -98,7 +99,7 @@ PARTS: list[tuple[str, str, dict[str, list[Any]]]] = [
     ("block", "ScaledResidual", {"alpha": [0.0, -1.0]}),
     *[("attention", name, HEADS) for name in ("MultiHead", "GroupedQuery", "MultiQuery")],
     ("attention", "GroupedQuery", {"key_value_heads": [0, 3]}),
-    *[("mlp", name, {"expansion": [0.0, -1.0], "dropout": [1.0, -0.5]}) for name in choices(MLP)],
+    *[("mlp", name, HIDDEN) for name in choices(MLP)],
 ]
 WRONG = [
     (kind, name, option, value) for kind, name, options in PARTS for option in options for value in options[option]
