@@ -87,7 +87,9 @@ def flops_per_token(model: Model, context: int) -> Flops:
 
 def flops_per_row(model: Model, context: int) -> Flops:
     """Count FLOPs of one row of `context` tokens, whole numbers."""
-    linear = sum(2 * m.in_features * m.out_features for m in model.modules() if isinstance(m, nn.Linear))
+    biases = {layer for m in model.modules() if isinstance(m, Position) for layer in m.modules()}  # once a batch
+    layers = [m for m in model.modules() if isinstance(m, nn.Linear) and m not in biases]
+    linear = sum(2 * m.in_features * m.out_features for m in layers)
     pairs = [attention_flops(attention, context, causal) for attention, causal in attention_layers(model)]
     return Flops(context * linear, sum(full for full, _ in pairs), sum(useful for _, useful in pairs))
 

@@ -12,6 +12,7 @@ from lm.model.initializers import ResidualLinear
 PARTS: list[tuple[str, Any]] = [
     *parts(),
     ("embedding.norm", "LayerNorm"),
+    ("position", {"class_path": "Rope", "init_args": {"share": 0.5, "interleaved": True}}),
 ]
 
 
