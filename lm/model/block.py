@@ -14,7 +14,7 @@ from lm.config.domain import require_positive, require_share
 from lm.model.attention import Attention, Mask
 from lm.model.cache import Cache
 from lm.model.deprecated import resolve_old_name
-from lm.model.mlp import MLP
+from lm.model.mlp import FeedForward
 from lm.model.norm import Norm
 from lm.model.position import Position
 from lm.model.shape import Shape
@@ -117,8 +117,14 @@ class ScaledResidual(ResidualConnection):
 class Block(nn.Module):
     """Self-attention, cross-attention in a decoder with an encoder, then a feed-forward layer."""
 
+    mlp: Any
+
     def __init__(
-        self, attention: Attention, mlp: MLP, arrange: Callable[[], ResidualConnection], cross: Attention | None = None
+        self,
+        attention: Attention,
+        mlp: FeedForward,
+        arrange: Callable[[], ResidualConnection],
+        cross: Attention | None = None,
     ) -> None:
         super().__init__()
         self.attention, self.attention_residual = attention, arrange()

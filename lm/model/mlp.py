@@ -15,7 +15,15 @@ Approximate = Literal["none", "tanh"]
 MAX_HIDDEN = 10**8  # hidden units above which a model could not be trained
 
 
-class MLP(nn.Module, ABC):
+class FeedForward(nn.Module, ABC):
+    """A map of each position by itself, (b, t, width) onto itself."""
+
+    @abstractmethod
+    def forward(self, x_btd: Tensor) -> Tensor:
+        """Map (b, t, width) to (b, t, width)."""
+
+
+class MLP(FeedForward):
     """Two linear layers with an activation between them (Vaswani et al. 2017, equation 2).
 
     Args:

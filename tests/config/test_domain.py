@@ -105,6 +105,7 @@ PARTS: list[tuple[str, str, dict[str, list[Any]]]] = [
     *[("attention", name, HEADS) for name in ("MultiHead", "GroupedQuery", "MultiQuery")],
     ("attention", "GroupedQuery", {"key_value_heads": [0, 3]}),
     *[("mlp", name, HIDDEN) for name in choices(MLP)],
+    ("mlp", "Experts", {"experts": [1], "active": [0, 9], "shared": [-1], "hidden": [0], "rate": [0.0]}),
 ]
 WRONG = [
     (kind, name, option, value) for kind, name, options in PARTS for option in options for value in options[option]
