@@ -72,7 +72,7 @@ class MLP(FeedForward):
 
 
 class ReLU(MLP):
-    """max(0, x)."""
+    """max(0, x) (Nair and Hinton 2010)."""
 
     activation = staticmethod(nn.functional.relu)
 
@@ -157,13 +157,13 @@ class GLU(GatedMLP):
 
 
 class ReGLU(GatedMLP):
-    """A gated layer whose gate is max(0, x)."""
+    """A gated layer whose gate is max(0, x) (Shazeer 2020)."""
 
     activation = staticmethod(nn.functional.relu)
 
 
 class GEGLU(GatedMLP):
-    """A gated layer whose gate is GELU.
+    """A gated layer whose gate is GELU (Shazeer 2020).
 
     Args:
         approximate: `none` for the exact function, `tanh` for Gemma's approximation.
@@ -189,6 +189,6 @@ class GEGLU(GatedMLP):
 
 
 class SwiGLU(GatedMLP):
-    """A gated layer whose gate is SiLU."""
+    """A gated layer whose gate is SiLU (Shazeer 2020)."""
 
     activation = staticmethod(nn.functional.silu)

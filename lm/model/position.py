@@ -88,7 +88,9 @@ class Sinusoidal(Position):
 
 
 class Learned(Position):
-    """One learned vector per position, added to the embeddings; there is none beyond the trained length.
+    """One learned vector per position, added to the embeddings (Gehring et al. 2017, https://arxiv.org/abs/1705.03122).
+
+    There is none beyond the trained length.
 
     Args:
         offset: rows of the table before that of the first position, which nothing reads: 2 in OPT and BART.
@@ -237,9 +239,9 @@ def rope_frequencies(size: int, base: float) -> Tensor:
 
 
 class Rope(Position):
-    """Queries and keys rotated in planes (i, i + k/2) by pos * base^(-2i/k), k the head size.
+    """Queries and keys rotated in planes (i, i + k/2) by pos * base^(-2i/k), k the head size (Su et al. 2021).
 
-    Su et al. 2021, https://arxiv.org/abs/2104.09864; the pairing of halves is that of GPT-NeoX and Llama.
+    https://arxiv.org/abs/2104.09864; the pairing of halves is that of GPT-NeoX and Llama.
 
     Args:
         base: radians of the pairs go from 1 down to almost 1 / base.
@@ -326,9 +328,9 @@ class RopeLinear(_Stretched):
 
 
 class RopeNTK(_Stretched):
-    """A larger base, base * stretch^(k / (k - 2)): the slowest pair is stretched whole, the fastest not at all.
+    """A larger base, base * stretch^(k / (k - 2)) (Peng et al. 2024, section 3.1, https://arxiv.org/abs/2309.00071).
 
-    "NTK-aware" scaling (Peng et al. 2024, section 3.1, https://arxiv.org/abs/2309.00071).
+    "NTK-aware" scaling: the slowest pair is stretched whole, the fastest not at all.
     """
 
     def frequency(self) -> Tensor:
@@ -347,9 +349,9 @@ def require_ramp(fast: float, slow: float) -> None:
 
 
 class RopeYarn(_Stretched):
-    """YaRN: fast pairs unchanged, slow pairs interpolated, a ramp between, and a factor on rotated vectors.
+    """YaRN: fast pairs unchanged, slow ones interpolated, a ramp between, and a factor on vectors (Peng et al. 2024).
 
-    Peng et al. 2024, https://arxiv.org/abs/2309.00071. The factor is 0.1 ln(stretch) + 1.
+    https://arxiv.org/abs/2309.00071. The factor is 0.1 ln(stretch) + 1.
 
     Args:
         fast, slow: rotations in the trained context above which a pair is left alone, below which it is interpolated.
