@@ -38,7 +38,8 @@ VARIANTS: list[dict[str, Any]] = [
     {"attention.softcap": 5.0, "block": "PostNorm", "position": "T5Bias", "mlp": "GLU"},
     {"attention.qk_norm": True, "block": "ReZero", "mlp": "Sigmoid"},
     {"norm": "NoNorm", "mlp": "SiLU", "position": "Sinusoidal"},
-    {"norm": "DyT"},
+    {"mlp": "Experts"},
+    {"norm": "DyT", "mlp": "SquaredReLU", "mlp.hidden": 100, "position.share": 0.5},
     {"dropout": 0.1, "mlp.dropout": 0.1, "attention.dropout": 0.1},
     {"causal": False, "block": "ScaledResidual", "mlp": "GEGLU"},
     {"dropout": 0.1, "block": "ParallelResidual", "norm": "RMSNorm"},
@@ -223,7 +224,14 @@ def saved_bytes(model: Model, time: int, batch: int) -> int:
     return sum(x.untyped_storage().nbytes() for x in kept.values())
 
 
-ACTIVATIONS = [*VARIANTS, {"attention": "LinearAttention"}, {"attention.dropout": 0.2}, {"position": "T5Bias"}]
+ACTIVATIONS = [
+    *VARIANTS,
+    {"attention": "LinearAttention"},
+    {"attention.dropout": 0.2},
+    {"position": "T5Bias"},
+    {"position": "Kerple"},
+    {"position": "Fire"},
+]
 
 
 @pytest.mark.parametrize("sizes", [{}, {"width": 128, "heads": 4, "layers": 2}], ids=["small", "wider"])
