@@ -5,6 +5,7 @@ it that the field holds; `context`, `head_size` and `mlp.hidden` are looked up t
 value that our parts express. `names` maps its modules to ours; `#` is the number of a layer. `fused` says how its one
 matrix of queries, keys and values is ordered (`parts`: all queries first; `heads`: head by head), and `transposed` are
 those of our modules whose matrices it stores as (in, out).
+`rope_type` is that of its rotary positions, `default` by default.
 """
 
 from lm.config.tree import Tree
@@ -65,6 +66,22 @@ GPT2 = {
         },
     ),
 }
+PARALLEL = {"input_layernorm": "layout.norm", "post_attention_layernorm": "layout.mlp_norm"}
+NEOX = {
+    "gpt_neox.embed_in": "embedding.tokens",
+    "gpt_neox.final_layer_norm": "final_norm",
+    "lm_head": "embedding.head",
+    **layers(
+        "gpt_neox.layers",
+        "blocks",
+        {
+            **PARALLEL,
+            **FEED_FORWARD,
+            "attention.query_key_value": "attention.fused",
+            "attention.dense": "attention.output",
+        },
+    ),
+}
 BLOOM = {
     "transformer.word_embeddings": "embedding.tokens",
     "transformer.word_embeddings_layernorm": "embedding.norm",
@@ -81,6 +98,7 @@ BLOOM = {
         },
     ),
 }
+FALCON = {name: own.replace("attention_residual", "layout") for name, own in BLOOM.items()}
 
 
 def bart_layer(cross: bool) -> Names:
@@ -137,7 +155,32 @@ FAMILIES: dict[str, Tree] = {
         "fused": "parts",
         "transposed": ["attention.fused", "attention.output", "mlp.up", "mlp.down"],
     },
-    "llama3": {"model": "LlamaForCausalLM", "config": MODERN, "names": LLAMA},
+    "pythia": {
+        "model": "GPTNeoXForCausalLM",
+        "config": {
+            **SIZES,
+            "intermediate_size": "mlp.hidden",
+            "max_position_embeddings": "context",
+            "layer_norm_eps": "norm.eps",
+            "rope_parameters.rope_theta": "position.base",
+            "rope_parameters.partial_rotary_factor": "position.share",
+            "tie_word_embeddings": "embedding.tied",
+        },
+        "names": NEOX,
+        "fused": "heads",
+    },
+    "llama3": {
+        "model": "LlamaForCausalLM",
+        "config": {
+            **MODERN,
+            "rope_parameters.factor": "position.stretch",
+            "rope_parameters.high_freq_factor": "position.fast",
+            "rope_parameters.low_freq_factor": "position.slow",
+            "rope_parameters.original_max_position_embeddings": "position.original",
+        },
+        "rope_type": "llama3",
+        "names": LLAMA,
+    },
     "mistral": {
         "model": "MistralForCausalLM",
         "config": {**MODERN, "sliding_window": "attention.window"},
@@ -158,12 +201,22 @@ FAMILIES: dict[str, Tree] = {
             "query_pre_attn_scalar": ("attention.scale", -2),
             "sliding_window": "attention.window",
         },
-        "fixed": {
-            "final_logit_softcapping": None,
-            "hidden_activation": "gelu",
-            "layer_types": ["sliding_attention"] * 4,
-        },
+        "fixed": {"final_logit_softcapping": None, "layer_types": ["sliding_attention"] * 4},
         "names": {**ENDS, **layers("model.layers", "blocks", {**LLAMA_LAYER, **SANDWICH})},
+    },
+    "falcon": {
+        "model": "FalconForCausalLM",
+        "config": {
+            **SIZES,
+            "ffn_hidden_size": "mlp.hidden",
+            "max_position_embeddings": "context",
+            "layer_norm_epsilon": "norm.eps",
+            "rope_parameters.rope_theta": "position.base",
+            "tie_word_embeddings": "embedding.tied",
+        },
+        "fixed": {"alibi": False, "multi_query": True, "parallel_attn": True, "bias": False},
+        "names": FALCON,
+        "fused": "parts",
     },
     "bloom": {
         "model": "BloomForCausalLM",

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import torch
 from families import FAMILIES, Names
+from helpers import MODEL
 from torch import Tensor, nn
 
 import lm.model.transformer  # noqa: F401 - its class is a choice
@@ -26,6 +27,7 @@ from lm.config.tree import Tree, is_component, override
 from lm.model.transformer import EncoderDecoder, Model, build_and_initialize
 
 VOCABULARY, CONTEXT, WIDTH, HEADS, LAYERS = 37, 24, 64, 4, 3
+SIZES: Tree = {"width": WIDTH, "heads": HEADS, "layers": LAYERS}
 TOLERANCE = 1e-9
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "families.md"
 
@@ -55,6 +57,16 @@ def randomized(model: nn.Module) -> Any:
 
 
 def renamed(state: Mapping[str, Tensor], names: Names) -> dict[str, Tensor]:
+    """Tensors under our names: a prefix or a dotted part that is a key of `names` becomes its value."""
+    ours = {}
+    for name, value in state.items():
+        for old, new in names.items():
+            name = new + name.removeprefix(old) if name.startswith(old) else name.replace(f".{old}", f".{new}")
+        ours[name] = value
+    return ours
+
+
+def ours_named(state: Mapping[str, Tensor], names: Names) -> dict[str, Tensor]:
     """Tensors under our names; a module that `names` lacks is an error."""
     ours = {}
     for name, value in state.items():
@@ -71,7 +83,7 @@ def renamed(state: Mapping[str, Tensor], names: Names) -> dict[str, Tensor]:
 def ours_of(state: Mapping[str, Tensor], family: Tree, heads: int, head_size: int) -> dict[str, Tensor]:
     """Tensors, of parameters or of their gradients, as our modules name and store them."""
     tensors = {}
-    for name, value in renamed(state, family["names"]).items():
+    for name, value in ours_named(state, family["names"]).items():
         if value.ndim == 2 and any(f".{module}." in name for module in family.get("transposed", ())):
             value = value.T
         if "attention.fused." not in name:
@@ -93,10 +105,23 @@ class Root:
     model: Callable[[int, int], Model]
 
 
-def configured(tree: Tree, context: int = CONTEXT) -> Any:
+def built(tree: Tree, context: int = CONTEXT) -> Any:
     """Our model as users configure it, in float64 and in evaluation."""
     model = build_and_initialize(build(resolve(tree, Root), Root).model, VOCABULARY, context, seed=0)
     return model.double().eval()
+
+
+def configured(changes: Tree) -> Any:
+    """A model of the tests' parts with changes, in float64 and in evaluation."""
+    base = {"model": {**MODEL, "class_path": changes.get("class_path", "Decoder")}}
+    return built(override(base, {f"model.{key}": value for key, value in changes.items() if key != "class_path"}))
+
+
+def loaded(changes: Tree, state: dict[str, Tensor]) -> Any:
+    """The same with these weights."""
+    model = configured(changes)
+    model.load_state_dict(state, strict=True)
+    return model
 
 
 def values_of(node: Any, path: str = "") -> Iterator[tuple[str, Any]]:
@@ -165,7 +190,7 @@ def settings_of(family: Tree, tree: Tree, context: int, hidden: int) -> Tree:
         value = values[setting] if isinstance(setting, str) else round(values[setting[0]] ** setting[1])
         outer, _, inner = field.partition(".")
         if inner:
-            settings.setdefault(outer, {"rope_type": "default"})[inner] = value
+            settings.setdefault(outer, {"rope_type": family.get("rope_type", "default")})[inner] = value
         else:
             settings[field] = value
     return {**settings, **family.get("fixed", {})}
@@ -180,7 +205,7 @@ def pair(name: str, changes: Tree | None = None, settings: Tree | None = None, c
     family, loaded = FAMILIES[name], load_config(shipped_files("configuration")[name])
     context = context or loaded["data"]["init_args"]["context"]
     tree = override({"model": loaded["model"]}, {f"model.{key}": value for key, value in (changes or {}).items()})
-    ours = configured(tree, context)
+    ours = built(tree, context)
     layers: Any = ours.decoder if isinstance(ours, EncoderDecoder) else ours.blocks
     described = settings_of(family, tree, context, layers[0].mlp.up.out_features)
     cls = getattr(transformers, family["model"])
@@ -191,12 +216,8 @@ def pair(name: str, changes: Tree | None = None, settings: Tree | None = None, c
     for module in theirs.modules():
         if hasattr(module, "gelu_impl"):  # BLOOM writes GELU's constant with nine digits
             module.gelu_impl = nn.GELU("tanh")
-        if hasattr(module, "word_embeddings_layernorm"):
-            module.word_embeddings_layernorm = nn.Identity()
     with torch.no_grad():
         state = ours_of(parameters(theirs), family, ours.shape.heads, ours.shape.head_size)
-        if name == "gemma2":
-            state = {key: value + ("norm." in key) for key, value in state.items()}
         ours.load_state_dict(state, strict=True)
     return Pair(ours, theirs, family, tree, time or context)
 

@@ -8,29 +8,29 @@ from typing import Any
 import pytest
 import torch
 from families import FAMILIES, MARIAN, T5
-from helpers import MODEL
 from parity import (
     CONTEXT,
     HEADS,
     LAYERS,
     PAGE,
+    SIZES,
     TOLERANCE,
     VOCABULARY,
     WIDTH,
     agree,
     configured,
     exactly,
+    ours_named,
     padded,
     pair,
     randomized,
-    renamed,
     row,
     sample,
     table,
 )
 from torch import Tensor
 
-from lm.config.tree import Tree, override
+from lm.config.tree import Tree
 from lm.model.position import sinusoids
 
 transformers = pytest.importorskip("transformers", reason="parity needs transformers: pip install transformers")
@@ -71,11 +71,11 @@ def test_variants_of_llama(changes: Tree, settings: dict[str, Any]) -> None:
     ],
     ids=["linear", "yarn", "dynamic"],
 )
-def test_llama_at_four_times_the_trained_context(position: str, scaling: dict[str, Any], trained: int) -> None:
+def test_rotations_at_four_times_the_trained_context(position: str, scaling: dict[str, Any], trained: int) -> None:
     changes = {"position": {"class_path": position, "init_args": {"stretch": 4.0}}}
     rope = {"rope_theta": 10000.0, **scaling}
     settings = {"max_position_embeddings": trained, "rope_parameters": rope}
-    agree("llama3", changes, settings, CONTEXT, 4 * CONTEXT)
+    agree("qwen3", changes, settings, CONTEXT, 4 * CONTEXT)
 
 
 def close(ours: Tensor, expected: Tensor) -> None:
@@ -83,13 +83,6 @@ def close(ours: Tensor, expected: Tensor) -> None:
     assert expected.dtype == ours.dtype == torch.float64
     assert expected.std() > 0.5
     torch.testing.assert_close(ours, expected, rtol=0, atol=TOLERANCE)
-
-
-def model_with(changes: Tree) -> Any:
-    """A model of the tests' sizes with these parts."""
-    sizes = {"width": WIDTH, "heads": HEADS, "layers": LAYERS}
-    base = {"model": {**MODEL, "class_path": changes.pop("class_path", "Decoder")}}
-    return configured(override(base, {f"model.{key}": value for key, value in {**sizes, **changes}.items()}))
 
 
 @pytest.mark.parametrize("causal", [True, False], ids=["decoder", "encoder"])
@@ -104,10 +97,11 @@ def test_t5_stack(causal: bool) -> None:
         T5Stack(transformers.T5Config(vocab_size=VOCABULARY, is_decoder=causal, use_cache=False, **sizes, **buckets))
     )
     stack = "decoder" if causal else "encoder"
-    state = renamed({f"{stack}.{name}": value for name, value in other.state_dict().items()}, T5)
+    state = ours_named({f"{stack}.{name}": value for name, value in other.state_dict().items()}, T5)
     places = {f"{stack}.": "blocks.", f"{stack}_norm.": "final_norm.", f"{stack}_position.": "position."}
-    ours = model_with(
+    ours = configured(
         {
+            **SIZES,
             "causal": causal,
             "position": {"class_path": "T5Bias", "init_args": {"buckets": 8, "longest": 12}},
             "norm": "RMSNorm",
@@ -129,7 +123,8 @@ def test_t5_stack(causal: bool) -> None:
 @torch.no_grad()
 def test_marian() -> None:
     """Post-norm with sinusoids, whose columns Marian has in another order, so that ours are copied into it."""
-    changes = {
+    changes: Tree = {
+        **SIZES,
         "class_path": "EncoderDecoder",
         "embedding": {"tied": True, "scaled": True},
         "position": "Sinusoidal",
@@ -146,8 +141,8 @@ def test_marian() -> None:
     other = randomized(transformers.MarianMTModel(config))
     other.final_logits_bias.zero_()
     state = {n: x for n, x in other.state_dict().items() if "embed_pos" not in n and n != "final_logits_bias"}
-    ours = model_with(changes)
-    ours.load_state_dict(renamed(state, MARIAN), strict=True)
+    ours = configured(changes)
+    ours.load_state_dict(ours_named(state, MARIAN), strict=True)
     halves = torch.cat([sinusoids(CONTEXT, WIDTH)[:, 0::2], sinusoids(CONTEXT, WIDTH)[:, 1::2]], dim=1)
     for stack, position in ((other.model.encoder, ours.encoder_position), (other.model.decoder, ours.decoder_position)):
         torch.testing.assert_close(stack.embed_positions.create_weight(), halves, rtol=0, atol=1e-7)
