@@ -113,7 +113,7 @@ def _(model: EncoderDecoder) -> list[tuple[Attention, bool]]:
 
 @functools.singledispatch
 def attention_flops(attention: Attention, time: int, causal: bool) -> tuple[int, int]:
-    """Count forward FLOPs of attention for `time` queries and keys: over all pairs, and over visible ones."""
+    """Count forward FLOPs of attention for `time` queries and keys: over all pairs, and over visible ones; no sinks."""
     raise InputError(f"cannot count {type(attention).__name__}: register it with lm.model.flops.attention_flops")
 
 
@@ -208,9 +208,11 @@ def _(module: ResidualConnection, shape: Shape, time: int) -> float:
 @activation_numel.register
 def _(module: SoftmaxAttention, shape: Shape, time: int) -> float:
     queries, keys = module.query.out_features, module.key.out_features
-    normed = 2 * (queries + keys) if isinstance(module.query_norm, nn.RMSNorm) else 0
+    more = 0 if isinstance(module.query_norm, nn.Identity) else 2 * (queries + keys)
+    more += 0 if module.clip is None else queries + 2 * keys
+    more += 0 if module.gate is None else 2 * queries + module.gate.out_features
     squares = 2 * (module.softcap is not None) or 3 * bool(module.dropout)  # the plain form: scores of every pair
-    return shape.width + 2 * queries + 2 * keys + normed + squares * shape.heads * time
+    return shape.width + 2 * queries + 2 * keys + more + squares * shape.heads * time
 
 
 @activation_numel.register

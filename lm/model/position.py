@@ -3,6 +3,7 @@
 Legend: b batch, h heads, t time, q queries, k keys (or, last, head size), d width.
 """
 
+import copy
 import math
 from abc import ABC
 from typing import Any, ClassVar
@@ -193,6 +194,7 @@ class Rope(Position):
             raise ValueError(f"Rope turns pairs: head size {shape.head_size} (width / heads) must be even")
         require_positive(base=base)
         self.base, self.head_size, self.trained = base, shape.head_size, shape.context
+        self.other_sizes: dict[int, Rope] = {}
         self.grow(shape.context)
 
     def frequency(self) -> Tensor:
@@ -211,6 +213,16 @@ class Rope(Position):
         self.sine_tk = self.factor() * torch.cat([-angle.sin(), angle.sin()], dim=-1)
         self.cast: dict[tuple[torch.dtype, torch.device], tuple[Tensor, Tensor]] = {}
 
+    def resized(self, head_size: int) -> "Rope":
+        """Return these rotations for vectors of another size than width / heads."""
+        if head_size not in self.other_sizes:
+            if head_size % 2:
+                raise ValueError(f"{type(self).__name__} turns pairs: head size {head_size} must be even")
+            other = self.other_sizes[head_size] = copy.copy(self)
+            other.head_size, other.other_sizes = head_size, {}
+            other.grow(self.length)
+        return self.other_sizes[head_size]
+
     def tables(self, like: Tensor) -> tuple[Tensor, Tensor]:
         """Return cos and signed sin, (t, k), in the precision and on the device of `like`."""
         if torch.compiler.is_compiling():  # layers share its code where nothing is kept
@@ -222,6 +234,8 @@ class Rope(Position):
 
     def apply_rotary(self, x_bhtk: Tensor, start: int = 0) -> Tensor:
         """Rotate queries or keys (b, h, t, k) by their positions from `start` on."""
+        if (size := x_bhtk.shape[-1]) != self.head_size:
+            return self.resized(size).apply_rotary(x_bhtk, start)
         end = start + x_bhtk.shape[2]
         if end > self.length:
             self.grow(end)

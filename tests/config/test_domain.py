@@ -83,7 +83,10 @@ def test_a_run_that_could_not_be_trained_is_refused(
         assert word in str(caught.value)
 
 
-HEADS: dict[str, list[Any]] = {"scale": [0.0, -1.0], "softcap": [0.0], "window": [0], "dropout": [-0.1, 1.0]}
+HEADS: dict[str, list[Any]] = {
+    **{"scale": [0.0, -1.0], "softcap": [0.0], "window": [0], "dropout": [-0.1, 1.0]},
+    **{"head_size": [0], "clip": [0.0, -1.0]},
+}
 PARTS: list[tuple[str, str, dict[str, list[Any]]]] = [
     ("position", "Rope", {"base": [0.0, -1.0]}),
     ("position", "RopeLinear", {"base": [0.0], "stretch": [0.5]}),

@@ -53,6 +53,12 @@ def test_grouped_queries_equal_heads_with_repeated_keys(shared: int) -> None:
     torch.testing.assert_close(grouped(x, Rope(SHAPE), Mask()), many(x, Rope(SHAPE), Mask()), **EXACT)
 
 
+OPTIONS: list[dict[str, Any]] = [
+    *({}, {"window": 3}, {"softcap": 0.7}, {"qk_norm": True, "scale": "1/d_k"}),
+    *({"sinks": True}, {"sinks": True, "window": 3, "head_size": 6}),
+]
+
+
 def by_hand(attention: SoftmaxAttention, q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> tuple[Tensor, Tensor]:
     """Softmax over the keys that each query may see, one query at a time: what is mixed, and the weights."""
     weights = torch.zeros(*q.shape[:3], k.shape[2], dtype=q.dtype)
@@ -69,7 +75,8 @@ def by_hand(attention: SoftmaxAttention, q: Tensor, k: Tensor, v: Tensor, mask: 
             scores = attention.softcap * (scores / attention.softcap).tanh()
         if mask.bias_hqs is not None:
             scores = scores + mask.bias_hqs[h, i, visible]
-        weights[b, h, i, visible] = scores.exp() / scores.exp().sum()
+        sink = 0.0 if attention.sinks is None else attention.sinks[h].exp()
+        weights[b, h, i, visible] = scores.exp() / (scores.exp().sum() + sink)
     return torch.stack([weights[:, h] @ v[:, h // attention.groups] for h in range(q.shape[1])], dim=1), weights
 
 
@@ -77,7 +84,7 @@ def by_hand(attention: SoftmaxAttention, q: Tensor, k: Tensor, v: Tensor, mask: 
 @pytest.mark.parametrize("causal", [True, False], ids=["causal", "both ways"])
 @pytest.mark.parametrize("biased", [True, False], ids=["bias", "no bias"])
 @pytest.mark.parametrize("padded", [True, False], ids=["padding", "no padding"])
-@pytest.mark.parametrize("options", [{}, {"window": 3}, {"softcap": 0.7}, {"qk_norm": True, "scale": "1/d_k"}], ids=str)
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
 @pytest.mark.filterwarnings("ignore:flex_attention called without")
 @torch.no_grad()
 def test_every_way_of_attention_is_the_definition(
@@ -94,12 +101,27 @@ def test_every_way_of_attention_is_the_definition(
     expected, expected_weights = by_hand(attention, q, k, v, mask)
     weights = weights_of(attention, q, k, mask)
     torch.testing.assert_close(weights, expected_weights, **EXACT)
-    torch.testing.assert_close(weights.sum(-1), torch.ones(2, 4, TIME, dtype=torch.float64), **EXACT)
+    if attention.sinks is None:
+        torch.testing.assert_close(weights.sum(-1), torch.ones(2, 4, TIME, dtype=torch.float64), **EXACT)
     assert (weights[expected_weights == 0] == 0).all()
     by_hand_output = attention.output(expected.transpose(1, 2).flatten(2))
     for way in ATTENTION_IMPLS:
         attention.impl = way
         torch.testing.assert_close(attention(x, position, mask), by_hand_output, **EXACT)
+
+
+@pytest.mark.parametrize("gate", ["headwise", "elementwise"])
+@torch.no_grad()
+def test_a_gate_scales_what_heads_give(gate: Any) -> None:
+    gated, plain, x = noisy(MultiHead(SHAPE, gate=gate)), MultiHead(SHAPE).double(), example(2, TIME, 16)
+    plain.load_state_dict({name: value for name, value in gated.state_dict().items() if "gate" not in name})
+    heads = plain.attend(*plain.projected(x, Rope(SHAPE)), Mask()).transpose(1, 2)
+    scale = gated.gate(x).sigmoid().unflatten(-1, (4, -1))
+    assert scale.shape[-1] == (1 if gate == "headwise" else 4)
+    torch.testing.assert_close(gated(x, Rope(SHAPE), Mask()), plain.output((scale * heads).flatten(2)), **EXACT)
+    gated.gate.weight.zero_()
+    gated.gate.bias.fill_(1e3)
+    torch.testing.assert_close(gated(x, Rope(SHAPE), Mask()), plain(x, Rope(SHAPE), Mask()), **EXACT)
 
 
 @pytest.mark.parametrize("window", [1, 3, 5])
@@ -208,6 +230,12 @@ REFUSED: list[tuple[dict[str, Any], list[str]]] = [
     ({"model.attention": "LinearAttention", "model.attention.window": 4}, ["LinearAttention has no setting 'window'"]),
     ({"model.width": 8, "model.position": "RopeNTK"}, ["head size above 2", "not 2"]),
     ({"model.mlp.expansion": 0.01}, ["expansion=0.01"]),
+    ({"model.attention.head_size": 5}, ["Rope turns pairs", "5 must be even"]),
+    ({"model.attention.gate": "head"}, ["model.attention.gate", "headwise, elementwise", "'head'"]),
+    (
+        {"model.attention.head_size": 8, "model.parametrization": "MuP", "model.parametrization.base_width": 8},
+        ["head_size=8 must go with the width", "32 at width 8 and 32 at width 16"],
+    ),
 ]
 
 

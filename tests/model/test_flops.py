@@ -39,6 +39,8 @@ VARIANTS: list[dict[str, Any]] = [
     {"attention.qk_norm": True, "block": "ReZero", "mlp": "Sigmoid"},
     {"norm": "NoNorm", "mlp": "SiLU", "position": "Sinusoidal"},
     {"dropout": 0.1, "mlp.dropout": 0.1, "attention.dropout": 0.1},
+    {"attention.gate": "elementwise", "attention.head_size": 12, "attention.output_bias": False},
+    {"attention.gate": "headwise", "attention.qk_norm": "width", "attention.clip": 1.0},
     {"causal": False, "block": "ScaledResidual", "mlp": "GEGLU"},
 ]
 IDS = [str(changes) for changes in VARIANTS]
