@@ -232,4 +232,5 @@ def _(module: MLP, shape: Shape, time: int) -> float:
 
 @activation_numel.register
 def _(module: Embedding, shape: Shape, time: int) -> float:
-    return shape.width + shape.vocabulary  # what the head reads, and the logarithms of probabilities
+    # what the head reads, the logarithms of probabilities, and logits between -1 and 1
+    return shape.width + shape.vocabulary * (1 + (module.softcap is not None))

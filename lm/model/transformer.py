@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from lm.config.domain import require_share
+from lm.config.domain import require_positive, require_share
 from lm.model.attention import Attention, Mask
 from lm.model.block import Block, ResidualConnection
 from lm.model.cache import Cache
@@ -37,18 +37,28 @@ class Embedding(RenamedAttributes, nn.Module):
         scaled: whether inputs are multiplied by sqrt(width), as in Vaswani et al. 2017, section 3.4; by that of the
             base where a parametrisation has one, which multiplies the input of the output layer by base / width too.
         norm: of the vectors, before positions (BLOOM 2022, https://arxiv.org/abs/2211.05100); none by default.
+        logit_scale: multiplies the logits (Cohere's Command R, 2024).
+        softcap: bounds the logits by cap tanh(logits / cap) (Gemma 2 2024, https://arxiv.org/abs/2408.00118); the loss
+            then has all logits of a batch in memory.
     """
 
-    ADDED: ClassVar = ("norm",)
+    ADDED: ClassVar = ("norm", "logit_scale", "softcap")
     new_names: ClassVar = {"read": "scale_for_output", "matrix": "output_weight"}
 
     def __init__(
-        self, shape: Shape, tied: bool = True, scaled: bool = False, norm: Callable[[Shape], Norm] | None = None
+        self,
+        shape: Shape,
+        tied: bool = True,
+        scaled: bool = False,
+        norm: Callable[[Shape], Norm] | None = None,
+        logit_scale: float = 1.0,
+        softcap: float | None = None,
     ) -> None:
         super().__init__()
+        require_positive(logit_scale=logit_scale, softcap=softcap)
         self.tokens = nn.Embedding(shape.vocabulary, shape.width)
         self.factor = shape.base_shape.width**0.5 if scaled else 1.0
-        self.output_factor = shape.base_shape.width / shape.width
+        self.output_factor, self.softcap = logit_scale * (shape.base_shape.width / shape.width), softcap
         self.head = OutputLinear(shape.width, shape.vocabulary, bias=False)
         if tied:
             self.head.weight = self.tokens.weight
@@ -60,7 +70,8 @@ class Embedding(RenamedAttributes, nn.Module):
 
     def logits(self, x_btd: Tensor) -> Tensor:
         """Map (b, t, d) to logits (b, t, v)."""
-        return self.head(self.scale_for_output(x_btd))
+        logits_btv: Tensor = self.head(self.scale_for_output(x_btd))
+        return logits_btv if self.softcap is None else self.softcap * (logits_btv / self.softcap).tanh()
 
     def scale_for_output(self, x_btd: Tensor) -> Tensor:
         """Scale hidden states for the output layer, (b, t, d)."""
@@ -69,7 +80,8 @@ class Embedding(RenamedAttributes, nn.Module):
     @property
     def output_weight(self) -> Tensor | None:
         """The weight (v, d) whose product with scaled hidden states `logits` is; None if it does more."""
-        return self.head.weight if type(self).logits is Embedding.logits and is_plain_linear(self.head) else None
+        is_product = type(self).logits is Embedding.logits and self.softcap is None and is_plain_linear(self.head)
+        return self.head.weight if is_product else None
 
 
 class Model(RenamedAttributes, nn.Module, ABC):

@@ -101,6 +101,7 @@ PARTS: list[tuple[str, str, dict[str, list[Any]]]] = [
     ("block", "ScaledResidual", {"alpha": [0.0, -1.0]}),
     *[("attention", name, HEADS) for name in ("MultiHead", "GroupedQuery", "MultiQuery")],
     ("attention", "GroupedQuery", {"key_value_heads": [0, 3]}),
+    ("embedding", "Embedding", {"logit_scale": [0.0, -1.0], "softcap": [0.0]}),
     *[("mlp", name, {"expansion": [0.0, -1.0], "dropout": [1.0, -0.5]}) for name in choices(MLP)],
 ]
 WRONG = [

@@ -32,7 +32,7 @@ SIZES: dict[str, Any] = {"width": 32, "heads": 4, "layers": 3}
 
 VARIANTS: list[dict[str, Any]] = [
     {},
-    {"embedding.tied": False, "attention": "MultiQuery", "mlp": "SwiGLU", "norm": "RMSNorm"},
+    {"embedding.tied": False, "attention": "MultiQuery", "mlp": "SwiGLU", "norm": "RMSNorm", "embedding.softcap": 9.0},
     {"attention": "GroupedQuery", "attention.bias": False, "mlp": "ReLU", "mlp.bias": False, "position": "Alibi"},
     {"attention.window": 9, "block": "Sandwich", "position": "Learned", "norm": "BatchNorm", "mlp": "ReGLU"},
     {"attention.softcap": 5.0, "block": "PostNorm", "position": "T5Bias", "mlp": "GLU"},

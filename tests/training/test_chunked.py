@@ -108,11 +108,17 @@ class Doubled(Decoder):
 
 @torch.no_grad()
 def test_logits_are_the_product_of_their_factors_or_have_none() -> None:
-    model = decoder({})
-    actual = model.hidden_and_weight(tokens())
-    assert actual is not None
-    torch.testing.assert_close(actual[0] @ actual[1].t(), model(tokens()))
-    assert actual[1].shape[0] == VOCABULARY
+    raw = decoder({})(tokens())
+    for scale in (1.0, 0.25):
+        model = decoder({"embedding.logit_scale": scale})
+        actual = model.hidden_and_weight(tokens())
+        assert actual is not None
+        torch.testing.assert_close(actual[0] @ actual[1].t(), scale * raw)
+        torch.testing.assert_close(model(tokens()), scale * raw)
+        assert actual[1].shape[0] == VOCABULARY
+    capped = decoder({"embedding.softcap": 0.1})
+    assert capped.hidden_and_weight(tokens()) is None
+    torch.testing.assert_close(capped(tokens()), 0.1 * (10 * raw).tanh())
     model.__class__ = Doubled
     assert model.hidden_and_weight(tokens()) is None
     model = decoder({})
