@@ -179,7 +179,7 @@ class SoftmaxAttention(Attention):
             require_positive(scale=scale)
         size, base = head_size or shape.head_size, head_size or shape.base_shape.head_size
         require_growth(shape, "head_size", size, shape.heads * size, shape.base_shape.heads * base)
-        self.head_size, self.groups = size, shape.heads // key_value_heads
+        self.head_size, self.base_head_size, self.groups = size, base, shape.heads // key_value_heads
         width, kv_width = shape.heads * size, key_value_heads * size
         self.scale = scale_factor(scale, base) * (base / size)
         self.softcap, self.window, self.dropout, self.clip = softcap, window, dropout, clip
@@ -245,6 +245,10 @@ class SoftmaxAttention(Attention):
         if cache is not None:
             k_bgsk, v_bgsk = cache.append(k_bgsk, v_bgsk)
         return q_bhqk, k_bgsk, v_bgsk
+
+    def cached_rows(self) -> tuple[int, ...]:
+        """Return the sizes of the rows that a cache holds of each token."""
+        return (self.head_size,) * (2 * self.key.out_features // self.head_size)
 
     def _split(self, x_btd: Tensor) -> Tensor:
         x_btd = x_btd if self.clip is None else x_btd.clamp(-self.clip, self.clip)
@@ -313,6 +317,17 @@ def causal_products(q_bhtk: Tensor, k_bhtk: Tensor, v_bhtv: Tensor) -> Tensor:
     return torch.cat(chunks, dim=2)
 
 
+def refuse_scores(attention: Attention, mask: Mask, memory_bsd: MaybeTensor, cache: Cache | None) -> None:
+    """Raise ValueError for what a causal layer without scores of pairs cannot do."""
+    name = type(attention).__name__
+    if mask.bias_hqs is not None:
+        raise ValueError(f"{name} has no scores to bias; use Rope, Sinusoidal, Learned or NoPosition")
+    if not mask.causal or memory_bsd is not None or mask.hidden_bs is not None:
+        raise ValueError(f"{name} is causal self-attention without padding; use MultiHead here")
+    if cache is not None:
+        raise ValueError(f"{name} keeps no cache of keys and values")
+
+
 class LinearAttention(Attention):
     """phi(q) . phi(k) in place of exp(q . k), phi = elu + 1 (Katharopoulos et al. 2020).
 
@@ -336,12 +351,7 @@ class LinearAttention(Attention):
         self, x_bqd: Tensor, position: Position, mask: Mask, memory_bsd: MaybeTensor = None, cache: Cache | None = None
     ) -> Tensor:
         """Attend to the input itself, or to a memory, (b, q, width) to (b, q, width)."""
-        if mask.bias_hqs is not None:
-            raise ValueError("LinearAttention has no scores to bias; use Rope, Sinusoidal, Learned or NoPosition")
-        if not mask.causal or memory_bsd is not None or mask.hidden_bs is not None:
-            raise ValueError("LinearAttention is causal self-attention without padding; use MultiHead here")
-        if cache is not None:
-            raise ValueError("LinearAttention keeps no cache of keys and values")
+        refuse_scores(self, mask, memory_bsd, cache)
         q_btd, k_btd, v_btd = fused_linear(x_bqd, self.query, self.key, self.value).chunk(3, dim=-1)
         q_bhtk = nn.functional.elu(self._split(q_btd)) + 1
         k_bhtk = nn.functional.elu(self._split(k_btd)) + 1

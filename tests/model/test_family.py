@@ -22,6 +22,7 @@ from lm.model.attention import (
     causal_products,
 )
 from lm.model.attention_impl import ATTENTION_IMPLS, attention_weights
+from lm.model.attention_variants import DECAY_CHUNK, Differential, GatedLinear, Latent, decayed_products
 from lm.model.block import PreNorm
 from lm.model.mlp import GELU
 from lm.model.norm import LayerNorm, RMSNorm
@@ -218,6 +219,51 @@ def test_linear_attention_is_the_mean_of_values_by_its_weights(time: int) -> Non
     torch.testing.assert_close(attention(x, NoPosition(SHAPE), Mask()), constant, **EXACT)
 
 
+@pytest.mark.parametrize("time", [1, DECAY_CHUNK, DECAY_CHUNK + 1, 3 * DECAY_CHUNK + 5])
+def test_chunks_of_decays_give_what_the_recurrence_gives(time: int) -> None:
+    q, k, v = example(2, 3, time, 4), example(2, 3, time, 4, seed=1), example(2, 3, time, 5, seed=2)
+    log_decay = -5 * example(2, 3, time, 4, seed=3).sigmoid()
+    state, rows = torch.zeros(2, 3, 4, 5, dtype=torch.float64), []
+    for i in range(time):
+        state = state * log_decay[:, :, i, :, None].exp() + k[:, :, i, :, None] * v[:, :, i, None]
+        rows.append((q[:, :, i, None] @ state)[:, :, 0])
+    actual = decayed_products(q, k, v, log_decay)
+    torch.testing.assert_close(actual, torch.stack(rows, dim=2), rtol=1e-10, atol=1e-10)
+
+
+@torch.no_grad()
+def test_gated_linear_attention_is_its_formula() -> None:
+    layer, x = noisy(GatedLinear(SHAPE, rank=3)), example(2, TIME, 16)
+    heads = lambda y: y.unflatten(-1, (4, -1)).transpose(1, 2)  # noqa: E731
+    q, k, v = heads(layer.query(x)) / 2**0.5, heads(layer.key(x)), heads(layer.value(x))
+    logits = heads(layer.decay[0](x) @ layer.decay[1].weight.T + layer.decay[1].bias)
+    decay, mixed = logits.sigmoid() ** (1 / 16), torch.zeros_like(v)
+    for i, j in itertools.product(range(TIME), repeat=2):
+        if j <= i:
+            between = decay[:, :, j + 1 : i + 1].prod(dim=2)
+            mixed[:, :, i] += (q[:, :, i] * between * k[:, :, j]).sum(-1, keepdim=True) * v[:, :, j]
+    size = (mixed.square().mean(-1, keepdim=True) + 1e-6).sqrt()
+    expected = (layer.head_norm.weight * mixed / size).transpose(1, 2).flatten(2) * nn.functional.silu(layer.gate(x))
+    torch.testing.assert_close(layer(x, NoPosition(SHAPE), Mask()), layer.output(expected), **EXACT)
+
+
+@pytest.mark.parametrize("make", [Differential, Latent])
+@pytest.mark.parametrize("position", [Rope(SHAPE), Alibi(SHAPE).double()], ids=["Rope", "Alibi"])
+@torch.no_grad()
+def test_variants_are_the_same_by_every_implementation(make: Any, position: Any, monkeypatch: Patch) -> None:
+    monkeypatch.setattr(attention_impl, "BLOCK", 3)
+    attention, x = noisy(make(SHAPE)), example(2, TIME, 16)
+    mask, memory = Mask(True, position.bias(TIME, TIME), slopes_h=position.slopes()), example(2, 4, 16, seed=1)
+    outputs, crossed = [], []
+    for attention.impl in ATTENTION_IMPLS:
+        outputs.append(attention(x, position, mask))
+        crossed.append(attention(x, position, Mask(False), memory))
+    for output in outputs[1:]:
+        torch.testing.assert_close(output, outputs[0], **EXACT)
+    for output in crossed[1:]:
+        torch.testing.assert_close(output, crossed[0], **EXACT)
+
+
 REFUSED: list[tuple[dict[str, Any], list[str]]] = [
     ({"model.attention": "GroupedQuery", "model.attention.key_value_heads": 3}, ["key_value_heads=3", "heads=4"]),
     ({"model.position": "RopeLinear", "model.position.stretch": 0.5}, ["stretch=0.5"]),
@@ -228,6 +274,10 @@ REFUSED: list[tuple[dict[str, Any], list[str]]] = [
     ({"model.attention": "LinearAttention", "model.position": "T5Bias"}, ["LinearAttention", "use Rope"]),
     ({"model.attention": "LinearAttention", "model.causal": False}, ["LinearAttention", "causal"]),
     ({"model.attention": "LinearAttention", "model.attention.window": 4}, ["LinearAttention has no setting 'window'"]),
+    ({"model.attention": "GatedLinear", "model.position": "Alibi"}, ["GatedLinear has no scores", "use Rope"]),
+    ({"model.attention": "GatedLinear", "model.width": 12, "model.position": "NoPosition"}, ["head size 3", "even"]),
+    ({"model.attention": "Differential", "model.attention.key_value_heads": 1}, ["key_value_heads=1", "even"]),
+    ({"model.attention": "Latent", "model.attention.rope_size": 3}, ["Rope turns pairs", "3 must be even"]),
     ({"model.width": 8, "model.position": "RopeNTK"}, ["head size above 2", "not 2"]),
     ({"model.mlp.expansion": 0.01}, ["expansion=0.01"]),
     ({"model.attention.head_size": 5}, ["Rope turns pairs", "5 must be even"]),

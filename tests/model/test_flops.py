@@ -17,7 +17,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from lm.cli import main
 from lm.config.tree import InputError, override
 from lm.inference.count import counted
-from lm.model.attention import Attention, MultiHead
+from lm.model.attention import Attention, MultiHead, set_attention_impl
 from lm.model.block import PreNorm
 from lm.model.cache import Cache, Int8Cache
 from lm.model.flops import activation_bytes, cache_bytes, flops_per_row, flops_per_token, parameters, visible_pairs
@@ -153,6 +153,17 @@ def test_flops_of_linear_attention_are_those_that_torch_counts(time: int) -> Non
     assert BATCH * (row.backward - skipped) == backward
 
 
+@pytest.mark.parametrize("attention", ["Differential", "Latent", "GatedLinear"])
+@pytest.mark.parametrize("time", [1, 16, 40])
+def test_flops_of_variants_are_those_that_torch_counts(attention: str, time: int) -> None:
+    """Of a gated sum torch skips products with the first state in the backward pass, which is zero, and the last."""
+    model = set_attention_impl(built({"attention": attention}), "plain")
+    row = flops_per_row(model, time)
+    forward, backward = torch_flops(model, time)
+    assert BATCH * row.forward == forward
+    assert BATCH * row.backward == backward if attention != "GatedLinear" else BATCH * row.backward >= backward
+
+
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("window", [None, 1, 3, 10, 99])
 def test_pairs_are_those_that_a_mask_lets_through(causal: bool, window: int | None) -> None:
@@ -184,12 +195,15 @@ def test_what_nobody_has_counted_is_refused_with_the_remedy() -> None:
         flops_per_token(nn.Linear(2, 2), TIME)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(("attention", "shared"), [("MultiHead", 4), ("GroupedQuery", 2), ("MultiQuery", 1)])
+@pytest.mark.parametrize(
+    ("attention", "shared"), [("MultiHead", 4), ("GroupedQuery", 2), ("MultiQuery", 1), ("Latent", 1)]
+)
 @torch.no_grad()
 def test_cache_is_what_caches_hold(attention: str, shared: int) -> None:
     model = built({"attention": attention})
     expected = cache_bytes(model, TIME, BATCH)
-    assert expected["float32"] == 4 * 3 * 2 * BATCH * shared * TIME * 8
+    numbers = 4 * 8 + 4 if attention == "Latent" else 2 * shared * 8
+    assert expected["float32"] == 4 * 3 * BATCH * TIME * numbers
     for name, kind, dtype in (
         ("float32", Cache, torch.float32),
         ("bfloat16", Cache, torch.bfloat16),
@@ -222,7 +236,12 @@ def saved_bytes(model: Model, time: int, batch: int) -> int:
     return sum(x.untyped_storage().nbytes() for x in kept.values())
 
 
-ACTIVATIONS = [*VARIANTS, {"attention": "LinearAttention"}, {"attention.dropout": 0.2}, {"position": "T5Bias"}]
+ACTIVATIONS = [
+    *VARIANTS,
+    *({"attention": name} for name in ("LinearAttention", "GatedLinear", "Differential", "Latent")),
+    {"attention.dropout": 0.2},
+    {"position": "T5Bias"},
+]
 
 
 @pytest.mark.parametrize("sizes", [{}, {"width": 128, "heads": 4, "layers": 2}], ids=["small", "wider"])

@@ -12,11 +12,14 @@ from parity import exactly, randomized
 from torch import Tensor
 
 from lm.model.attention import GroupedQuery, Mask, MultiHead, SoftmaxAttention
+from lm.model.attention_variants import Differential, Latent
 from lm.model.position import NoPosition, Position, Rope
 from lm.model.shape import Shape
 
 pytest.importorskip("transformers", reason="parity needs transformers: pip install transformers")
 from transformers.models.cohere import modeling_cohere as cohere
+from transformers.models.deepseek_v3 import modeling_deepseek_v3 as deepseek
+from transformers.models.diffllama import modeling_diffllama as diffllama
 from transformers.models.gpt_oss import modeling_gpt_oss as gpt_oss
 from transformers.models.olmo2 import modeling_olmo2 as olmo2
 from transformers.models.qwen3_next import modeling_qwen3_next as qwen3_next
@@ -113,3 +116,34 @@ def test_olmo1_clips_queries_keys_and_values() -> None:
 
     other = theirs(olmo, "Olmo", num_key_value_heads=2, clip_qkv=0.7)
     agree(GroupedQuery(SHAPE, 2, bias=False, clip=0.7), other, rotated=8)
+
+
+@pytest.mark.parametrize("key_value_heads", [2, 4])
+def test_diffllama(key_value_heads: int) -> None:
+    """Its norm of a pair has no gain."""
+    vectors = {f"lambda_{name}": f"share_vectors.{index}" for index, name in enumerate(("q1", "k1", "q2", "k2"))}
+    ours = Differential(SHAPE, key_value_heads, bias=False)
+    ours.pair_norm.register_parameter("weight", None)
+    other = theirs(diffllama, "DiffLlama", num_key_value_heads=key_value_heads, rms_norm_eps=1e-6)
+    agree(ours, other, lambda state: renamed({vectors.get(name, name): x for name, x in state.items()}), rotated=8)
+
+
+DEEPSEEK = {"kv_a_proj_with_mqa": "down", "kv_a_layernorm": "key_norm", "q_b_proj": "query", "q_a_proj": "query_down"}
+DEEPSEEK |= {"q_a_layernorm": "query_norm"}
+
+
+def deepseek_names(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The matrix to keys and values of all heads taken apart."""
+    pairs = state["kv_b_proj.weight"].unflatten(0, (HEADS, 2, -1))
+    ours = {"key.weight": pairs[:, 0].flatten(0, 1), "value.weight": pairs[:, 1].flatten(0, 1)}
+    rest = {name.split(".")[0]: name for name in state if "kv_b_proj" not in name}
+    return ours | renamed({f"{DEEPSEEK.get(first, first)}.weight": state[name] for first, name in rest.items()})
+
+
+@pytest.mark.parametrize("query_rank", [None, 10], ids=["queries of the input", "queries of a small vector"])
+def test_deepseek_latent_attention(query_rank: int | None) -> None:
+    sizes = {"kv_lora_rank": 12, "qk_rope_head_dim": 6, "qk_nope_head_dim": 8, "v_head_dim": 8}
+    other = theirs(
+        deepseek, "DeepseekV3", q_lora_rank=query_rank, num_key_value_heads=HEADS, rope_interleave=False, **sizes
+    )
+    agree(Latent(SHAPE, kv_rank=12, query_rank=query_rank, rope_size=6), other, deepseek_names, rotated=6)
