@@ -5,7 +5,7 @@ Legend: b batch, h heads, g key-value heads, q queries, s keys, t time, k head s
 
 import math
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -152,7 +152,7 @@ class SmallInputLinear(nn.Linear):
 
 
 class GatedLinear(Attention):
-    """A sum over earlier tokens of (q . decays k) v, the decays of a key's entries learned (Yang et al. 2023).
+    """A sum over earlier tokens of (q . decays k) v, by default with learned decays (Yang et al. 2023).
 
     https://arxiv.org/abs/2312.06635. A token's decays are sigmoid(W2 W1 x + b)^(1/16); keys have half the size of
     values; what a head gives is brought to unit root mean square and multiplied by SiLU(W x). In plain torch, by
@@ -160,11 +160,14 @@ class GatedLinear(Attention):
 
     Args:
         rank: of W2 W1.
+        decay: of each entry of a key; or one of each head, as in Mamba-2 (Dao and Gu 2024,
+            https://arxiv.org/abs/2405.21060); or fixed, 1 - 2^(-5 - h) in head h from 0 (RetNet: Sun et al. 2023,
+            https://arxiv.org/abs/2307.08621).
     """
 
     cached = False
 
-    def __init__(self, shape: Shape, rank: int = 16) -> None:
+    def __init__(self, shape: Shape, rank: int = 16, decay: Literal["entry", "head", "fixed"] = "entry") -> None:
         super().__init__()
         require_positive(rank=rank)
         if shape.head_size % 2:
@@ -174,7 +177,10 @@ class GatedLinear(Attention):
         self.query = QueryKeyLinear(shape.width, half, bias=False)
         self.key = QueryKeyLinear(shape.width, half, bias=False)
         self.value, self.gate = (nn.Linear(shape.width, shape.width, bias=False) for _ in range(2))
-        self.decay = nn.Sequential(nn.Linear(shape.width, rank, bias=False), SmallInputLinear(rank, half))
+        self.decay = None
+        if decay != "fixed":
+            decays = SmallInputLinear(rank, half if decay == "entry" else shape.heads)
+            self.decay = nn.Sequential(nn.Linear(shape.width, rank, bias=False), decays)
         self.head_norm = nn.RMSNorm(shape.head_size, eps=1e-6)
         self.output = ResidualLinear(shape.width, shape.width, bias=False)
 
@@ -186,10 +192,13 @@ class GatedLinear(Attention):
         layers = self.query, self.key, self.value, self.gate
         sizes = [layer.out_features for layer in layers]
         q_btd, k_btd, v_btd, gate_btd = fused_linear(x_bqd, *layers).split(sizes, dim=-1)
-        log_decay_btd = (nn.functional.logsigmoid(self.decay(x_bqd)) / 16).clamp(min=LEAST_LOG_DECAY)
-        q, k, v, log_decay = (
-            x.unflatten(-1, (self.heads, -1)).transpose(1, 2) for x in (q_btd, k_btd, v_btd, log_decay_btd)
-        )
+        q, k, v = (x.unflatten(-1, (self.heads, -1)).transpose(1, 2) for x in (q_btd, k_btd, v_btd))
+        if self.decay is None:
+            head_h = torch.arange(self.heads, dtype=q.dtype, device=q.device)
+            log_decay = (-(2.0 ** (-5 - head_h))).log1p()[:, None, None].expand(len(q), -1, q.shape[2], 1)
+        else:
+            log_decay_btd = (nn.functional.logsigmoid(self.decay(x_bqd)) / 16).clamp(min=LEAST_LOG_DECAY)
+            log_decay = log_decay_btd.unflatten(-1, (self.heads, -1)).transpose(1, 2)
         q, k = position.apply_rotary(self.scale * q), position.apply_rotary(k)
         mixed_bthv = self.head_norm(decayed_products(q, k, v, log_decay).transpose(1, 2))
         return self.output(mixed_bthv.flatten(2) * nn.functional.silu(gate_btd))

@@ -231,13 +231,18 @@ def test_chunks_of_decays_give_what_the_recurrence_gives(time: int) -> None:
     torch.testing.assert_close(actual, torch.stack(rows, dim=2), rtol=1e-10, atol=1e-10)
 
 
+@pytest.mark.parametrize("kind", ["entry", "head", "fixed"])
 @torch.no_grad()
-def test_gated_linear_attention_is_its_formula() -> None:
-    layer, x = noisy(GatedLinear(SHAPE, rank=3)), example(2, TIME, 16)
+def test_gated_linear_attention_is_its_formula(kind: Any) -> None:
+    layer, x = noisy(GatedLinear(SHAPE, rank=3, decay=kind)), example(2, TIME, 16)
     heads = lambda y: y.unflatten(-1, (4, -1)).transpose(1, 2)  # noqa: E731
     q, k, v = heads(layer.query(x)) / 2**0.5, heads(layer.key(x)), heads(layer.value(x))
-    logits = heads(layer.decay[0](x) @ layer.decay[1].weight.T + layer.decay[1].bias)
-    decay, mixed = logits.sigmoid() ** (1 / 16), torch.zeros_like(v)
+    mixed, decay = torch.zeros_like(v), torch.tensor([31, 63, 127, 255]).double() / torch.tensor([32, 64, 128, 256])
+    decay = decay[:, None, None].expand(2, 4, TIME, 1)
+    if layer.decay is not None:
+        logits = heads(layer.decay[0](x) @ layer.decay[1].weight.T + layer.decay[1].bias)
+        assert logits.shape[-1] == (2 if kind == "entry" else 1)
+        decay = logits.sigmoid() ** (1 / 16)
     for i, j in itertools.product(range(TIME), repeat=2):
         if j <= i:
             between = decay[:, :, j + 1 : i + 1].prod(dim=2)
