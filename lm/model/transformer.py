@@ -38,8 +38,7 @@ class Embedding(RenamedAttributes, nn.Module):
             base where a parametrisation has one, which multiplies the input of the output layer by base / width too.
         norm: of the vectors, before positions (BLOOM 2022, https://arxiv.org/abs/2211.05100); none by default.
         logit_scale: multiplies the logits (Cohere's Command R, 2024).
-        softcap: bounds the logits by cap tanh(logits / cap) (Gemma 2 2024, https://arxiv.org/abs/2408.00118); the loss
-            then has all logits of a batch in memory.
+        softcap: bounds the logits by cap tanh(logits / cap) (Gemma 2 2024, https://arxiv.org/abs/2408.00118).
     """
 
     ADDED: ClassVar = ("norm", "logit_scale", "softcap")
@@ -79,9 +78,8 @@ class Embedding(RenamedAttributes, nn.Module):
 
     @property
     def output_weight(self) -> Tensor | None:
-        """The weight (v, d) whose product with scaled hidden states `logits` is; None if it does more."""
-        is_product = type(self).logits is Embedding.logits and self.softcap is None and is_plain_linear(self.head)
-        return self.head.weight if is_product else None
+        """The weight (v, d) whose product with scaled hidden states `logits` is, but for a soft-cap; else None."""
+        return self.head.weight if type(self).logits is Embedding.logits and is_plain_linear(self.head) else None
 
 
 class Model(RenamedAttributes, nn.Module, ABC):
@@ -100,6 +98,7 @@ class Model(RenamedAttributes, nn.Module, ABC):
     initializer: Initializer
     depth: int
     parametrization: Parametrization | None = None
+    logit_softcap: float | None = None
     shape: Shape
 
     def initialize(self, seed: int) -> None:
@@ -115,7 +114,10 @@ class Model(RenamedAttributes, nn.Module, ABC):
         """Return logits of the next token at each position, (b, t, v)."""
 
     def hidden_and_weight(self, *inputs: Tensor) -> tuple[Tensor, Tensor] | None:
-        """Return hidden states (b, t, d) and output weight (v, d) whose product is the logits, or None."""
+        """Return hidden states (b, t, d) and output weight (v, d) whose product is the logits, or None.
+
+        Where the model has a `logit_softcap`, logits are cap tanh(product / cap).
+        """
         return None
 
 
@@ -153,6 +155,7 @@ class Decoder(Model):
         self.shape, self.depth, self.causal = shape, layers, causal
         self.initializer = self.parametrization.initializer(initializer, shape)
         self.embedding, self.position, self.dropout = embedding(shape), position(shape), nn.Dropout(dropout)
+        self.logit_softcap = self.embedding.softcap
         arrange = lambda: block(shape, norm, dropout)  # noqa: E731
         shapes = [replace(shape, layer=layer) for layer in range(layers)]
         self.blocks = nn.ModuleList(Block(attention(at), mlp(at), arrange) for at in shapes)
