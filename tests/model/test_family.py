@@ -314,7 +314,7 @@ def test_rms_norm_of_queries_and_keys_is_over_one_head() -> None:
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
 @pytest.mark.parametrize("way", ATTENTION_IMPLS)
-@pytest.mark.parametrize("options", [{}, {"window": 40}, {"softcap": 5.0}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"window": 40}, {"softcap": 5.0}, {"sinks": True}], ids=str)
 @pytest.mark.parametrize("make_position", [Rope, Alibi])
 def test_every_way_is_the_plain_one_on_cuda(way: Any, options: dict[str, Any], make_position: Any) -> None:
     shape = Shape(VOCABULARY, 256, width=128, heads=4, layers=1)
