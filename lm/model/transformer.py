@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from lm.config.domain import require_share
+from lm.config.domain import require_positive, require_share
 from lm.model.attention import Attention, Mask
 from lm.model.block import Block, BlockLayout
 from lm.model.cache import Cache
@@ -41,18 +41,27 @@ class Embedding(RenamedAttributes, nn.Module):
         scaled: whether inputs are multiplied by sqrt(width), as in Vaswani et al. 2017, section 3.4; by that of the
             base where a parametrisation has one, which multiplies the input of the output layer by base / width too.
         norm: of the vectors, before positions (BLOOM 2022, https://arxiv.org/abs/2211.05100); none by default.
+        logit_scale: multiplies the logits (Cohere's Command R, 2024).
+        softcap: bounds the logits by cap tanh(logits / cap) (Gemma 2 2024, https://arxiv.org/abs/2408.00118).
     """
 
-    ADDED: ClassVar = ("norm",)
+    ADDED: ClassVar = ("norm", "logit_scale", "softcap")
     new_names: ClassVar = {"read": "scale_for_output", "matrix": "output_weight"}
 
     def __init__(
-        self, shape: Shape, tied: bool = True, scaled: bool = False, norm: Callable[[Shape], Norm] | None = None
+        self,
+        shape: Shape,
+        tied: bool = True,
+        scaled: bool = False,
+        norm: Callable[[Shape], Norm] | None = None,
+        logit_scale: float = 1.0,
+        softcap: float | None = None,
     ) -> None:
         super().__init__()
+        require_positive(logit_scale=logit_scale, softcap=softcap)
         self.tokens = nn.Embedding(shape.vocabulary, shape.width)
         self.factor = shape.base_shape.width**0.5 if scaled else 1.0
-        self.output_factor = shape.base_shape.width / shape.width
+        self.output_factor, self.softcap = logit_scale * (shape.base_shape.width / shape.width), softcap
         self.head = OutputLinear(shape.width, shape.vocabulary, bias=False)
         if tied:
             self.head.weight = self.tokens.weight
@@ -64,7 +73,8 @@ class Embedding(RenamedAttributes, nn.Module):
 
     def logits(self, x_btd: Tensor) -> Tensor:
         """Map (b, t, d) to logits (b, t, v)."""
-        return self.head(self.scale_for_output(x_btd))
+        logits_btv: Tensor = self.head(self.scale_for_output(x_btd))
+        return logits_btv if self.softcap is None else self.softcap * (logits_btv / self.softcap).tanh()
 
     def scale_for_output(self, x_btd: Tensor) -> Tensor:
         """Scale hidden states for the output layer, (b, t, d)."""
@@ -72,7 +82,7 @@ class Embedding(RenamedAttributes, nn.Module):
 
     @property
     def output_weight(self) -> Tensor | None:
-        """The weight (v, d) whose product with scaled hidden states `logits` is; None if it does more."""
+        """The weight (v, d) whose product with scaled hidden states `logits` is, but for a soft-cap; else None."""
         return self.head.weight if type(self).logits is Embedding.logits and is_plain_linear(self.head) else None
 
 
@@ -92,6 +102,7 @@ class Model(RenamedAttributes, nn.Module, ABC):
     initializer: Initializer
     depth: int
     parametrization: Parametrization | None = None
+    logit_softcap: float | None = None
     shape: Shape
 
     def initialize(self, seed: int) -> None:
@@ -110,7 +121,10 @@ class Model(RenamedAttributes, nn.Module, ABC):
         """Return logits of the next token at each position, (b, t, v)."""
 
     def hidden_and_weight(self, *inputs: Tensor) -> tuple[Tensor, Tensor] | None:
-        """Return hidden states (b, t, d) and output weight (v, d) whose product is the logits, or None."""
+        """Return hidden states (b, t, d) and output weight (v, d) whose product is the logits, or None.
+
+        Where the model has a `logit_softcap`, logits are cap tanh(product / cap).
+        """
         return None
 
 
@@ -151,6 +165,7 @@ class Decoder(Model):
         self.shape, self.depth, self.causal = shape, len(own), causal
         self.initializer = self.parametrization.initializer(initializer, shape)
         self.embedding, self.position, self.dropout = embedding(shape), position(shape), nn.Dropout(dropout)
+        self.logit_softcap = self.embedding.softcap
         model_parts: Layer = {"attention": attention, "mlp": mlp, "norm": norm, "block": block}
         self.blocks = nn.ModuleList()
         for layer, changed in enumerate(own):

@@ -162,7 +162,8 @@ class LanguageModel(LightningModule):
         targets_n = batch.targets_bt.flatten()
         many = len(targets_n) * self.vocabulary >= CHUNKED_LOSS_MIN_LOGITS and has_full_parameters(self.trainer)
         if many and (factors := self.model.hidden_and_weight(*batch.inputs)) is not None:
-            return self.optim.objective.of_product(factors[0].flatten(0, 1), factors[1], targets_n)
+            softcap = () if self.model.logit_softcap is None else (self.model.logit_softcap,)
+            return self.optim.objective.of_product(factors[0].flatten(0, 1), factors[1], targets_n, *softcap)
         return self.optim.objective.loss(self.model(*batch.inputs).flatten(0, 1), targets_n)
 
     def on_validation_epoch_start(self) -> None:

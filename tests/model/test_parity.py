@@ -146,10 +146,10 @@ def test_llama_at_four_times_the_trained_context(position: str, scaling: dict[st
 
 
 def test_gemma2_with_capped_scores() -> None:
-    """Sandwich norms, scaled embeddings, a scale of its own, tied; windows in all layers, no cap on the logits."""
+    """Sandwich norms, scaled embeddings, a scale of its own, tied; windows in all layers, logits capped."""
     changes = {
         **MODERN,
-        "embedding": {"tied": True, "scaled": True},
+        "embedding": {"tied": True, "scaled": True, "softcap": 2.0},
         "block": "Sandwich",
         "norm": {"class_path": "RMSNorm", "init_args": {"unit_offset": True}},
         "attention": grouped(softcap=1.5, scale=6**-0.5, window=7),
@@ -162,7 +162,7 @@ def test_gemma2_with_capped_scores() -> None:
         head_dim=WIDTH // HEADS,
         query_pre_attn_scalar=6,
         attn_logit_softcapping=1.5,
-        final_logit_softcapping=None,
+        final_logit_softcapping=2.0,
         sliding_window=7,
         layer_types=["sliding_attention"] * LAYERS,
         max_position_embeddings=CONTEXT,
