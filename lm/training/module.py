@@ -33,7 +33,7 @@ from lm.training.adapter import (
     uncompile,
 )
 from lm.training.objective import require_extra_losses, take_extra_losses
-from lm.training.optim import Optim, tables
+from lm.training.optim import Optim, switches_weights, tables
 from lm.training.process import beat
 from lm.training.strategies import shard
 
@@ -163,6 +163,12 @@ class LanguageModel(LightningModule):
         if many and (factors := self.model.hidden_and_weight(*batch.inputs)) is not None:
             return self.optim.objective.of_product(factors[0].flatten(0, 1), factors[1], targets_n)
         return self.optim.objective.loss(self.model(*batch.inputs).flatten(0, 1), targets_n)
+
+    def switch_weights(self, training: bool) -> None:
+        """Put the weights for training or for evaluation in place, where an optimiser has both."""
+        optimizers: Any = self.trainer.optimizers
+        for optimizer in filter(switches_weights, optimizers):
+            optimizer.train() if training else optimizer.eval()
 
     def on_validation_epoch_start(self) -> None:
         """Reset the measurements of the validation."""

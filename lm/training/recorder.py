@@ -339,6 +339,7 @@ class Recorder(Callback):
         self.drain(trainer, pl_module)
         self._add_elapsed("train")
         self.meter.pause()
+        pl_module.switch_weights(training=False)
 
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
         """Record the validation's metrics and ask whether to go on."""
@@ -362,6 +363,7 @@ class Recorder(Callback):
                 self.pruned = trainer.should_stop = True
                 if trainer.is_global_zero:  # by a file, as this may be a process forked for the training
                     write_atomic(self.work / "pruned", "")
+        pl_module.switch_weights(training=True)
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         """Measure the trained model and write the last row."""
@@ -370,6 +372,7 @@ class Recorder(Callback):
         self.drain(trainer, pl_module)
         self.write_row(trainer, pl_module)
         measured: dict[str, Any] = {}
+        pl_module.switch_weights(training=False)
         self.meter.sync(trainer)
         if self.diverged is None:
             reuse_validation = self.last_probe[0] == trainer.global_step
