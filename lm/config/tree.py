@@ -9,6 +9,7 @@ import difflib
 import errno
 import hashlib
 import json
+import math
 import os
 import re
 import stat
@@ -148,11 +149,24 @@ def is_component(node: Any) -> bool:
     return isinstance(node, Mapping) and "class_path" in node
 
 
+def is_schedule(node: Any) -> bool:
+    """Return True for a mapping from numbers, such as `{0: 16, 1.0e6: 32}`, whose keys YAML gives as text."""
+    try:
+        return isinstance(node, Mapping) and bool(node) and all(math.isfinite(float(key)) for key in node)
+    except (TypeError, ValueError):
+        return False
+
+
+def is_value(node: Any) -> bool:
+    """Return True for a mapping that is replaced whole: a component, or a schedule."""
+    return is_component(node) or is_schedule(node)
+
+
 def override(tree: Tree, changes: Mapping[str, Any]) -> Tree:
     """Return a copy of `tree` with dotted `changes` applied.
 
     A component node is replaced whole, so that no option of the class before it survives; `init_args` may be left out
-    of a path. A mapping given for a section that is not a component is merged into it.
+    of a path. A mapping given for a section that is not a component is merged into it; a schedule is replaced whole.
     """
     tree = copy.deepcopy(tree)
     for path, value in changes.items():
@@ -179,7 +193,7 @@ def _set(node: Tree, path: list[str], value: Any) -> None:
         elif not isinstance(current, dict):
             node[key] = {}
         _set(node[key], rest, value)
-    elif isinstance(value, dict) and isinstance(current, dict) and not (is_component(value) or is_component(current)):
+    elif isinstance(value, dict) and isinstance(current, dict) and not any(map(is_value, (value, current))):
         for name, inner in value.items():
             _set(current, str(name).split("."), inner)
     else:

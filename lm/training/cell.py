@@ -16,6 +16,7 @@ from lm.config.plain import shown
 from lm.config.tree import InputError, Tree, canonical, nearest, run_id, text_id
 from lm.data import IGNORED
 from lm.data.batch import Data
+from lm.data.text import RowData
 from lm.data.tokens import TextStats
 from lm.model.flops import flops_per_token
 from lm.model.parametrization import scales, without_standard
@@ -239,6 +240,9 @@ def sizes(cell: Cell) -> Sizes:
     built = cell.open()
     data = built.data
     parameters, flops = _model_sizes(cell.config, cell.facts, built.run, data)
-    accumulated = data.training_batches(0, cell.config["trainer"]["accumulate_grad_batches"])
+    every, steps = (cell.config["trainer"][name] for name in ("accumulate_grad_batches", "max_steps"))
+    if isinstance(data, RowData) and data.plan is not None:
+        return Sizes(parameters, flops, round(data.plan.tokens(every * steps) / steps))
+    accumulated = data.training_batches(0, every)
     tokens = sum(int((batch.targets_bt != IGNORED).sum()) for batch in accumulated)
     return Sizes(parameters, flops, tokens)

@@ -92,8 +92,12 @@ class LanguageModel(LightningModule):
             self.notes.append("not compiled: the strategy shards the weights")
             return
 
+        data: Any = trainer.datamodule  # type: ignore[attr-defined]
+        if getattr(data, "plan", None) is not None:
+            self.notes.append("not compiled: batches of several sizes would each be compiled anew")
+            return
+
         def warm_up() -> None:
-            data: Any = trainer.datamodule  # type: ignore[attr-defined]
             batch = next(iter(data.training_batches(0, 1, *rank_and_world_size(trainer))))
             batch = halves(batch)[0] if self.halved else batch
             parameters = [p for p in self.model.parameters() if p.requires_grad]
