@@ -33,6 +33,7 @@ class Trainer(lightning.pytorch.Trainer):
         compile: whether training steps run compiled code for the model's blocks.
         callbacks: Lightning's or a user's own, for training alone; see `lm.training.callbacks`.
         ema: `{decay: D}` or `{half_life: STEPS}` of an average of the weights, which is evaluated as `nll_ema`.
+        init_from: a finished run whose weights training starts from, with another seed, text or recipe.
 
     Raises:
         ValueError: for a setting of UNSOUND, for a GPU that this machine lacks, and if an installed package adds a
@@ -40,7 +41,7 @@ class Trainer(lightning.pytorch.Trainer):
     """
 
     # keys that people look for, and the reason why there are none
-    ADDED = ("ema",)
+    ADDED = ("ema", "init_from")
     REASONS = REASONS | {"logger": "loggers are given to the command, as in lm fit CONFIG --logger tensorboard"}
 
     def __init__(
@@ -54,9 +55,11 @@ class Trainer(lightning.pytorch.Trainer):
         compile: bool = False,
         callbacks: list[dict[str, Any] | str] | None = None,
         ema: dict[str, float] | None = None,
+        init_from: str | dict[str, str] | None = None,
         **settings: Any,
     ) -> None:
         self.attention, self.compile, self.average_decay = attention, compile, average_decay(ema)
+        self.init_from = init_from
         for name, reason in UNSOUND.items():
             if settings.get(name) not in (None, False):
                 raise ValueError(f"{name}={settings[name]} {reason}")

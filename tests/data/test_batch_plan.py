@@ -119,7 +119,9 @@ def test_a_run_counts_its_tokens_and_resumes_to_the_bit(tmp_path: Path, changes:
     _, whole, folder = train_cell(tmp_path / "whole", changes)
     assert whole["cost"]["tokens"] == sum(batch.targets_bt.numel() for batch in batches(changes, count))
     if "data.batch_size" not in changes:
-        assert known(whole["pairing"])["order"] == order_hash(0, 12, 8, data_of({}).count_rows("train")), "paired with others"
+        assert known(whole["pairing"])["order"] == order_hash(0, 12, 8, data_of({}).count_rows("train")), (
+            "paired with others"
+        )
     with pytest.raises(Killed):
         train_cell(tmp_path / "killed", changes, kill_at(7), checkpoint_seconds=0.0)
     _, resumed, other = train_cell(tmp_path / "killed", changes, checkpoint_seconds=0.0)
