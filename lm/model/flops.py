@@ -15,7 +15,7 @@ from lm.model.attention import CHUNK, Attention, LinearAttention, SoftmaxAttenti
 from lm.model.block import Block, ResidualConnection, ReZero
 from lm.model.fused_linear import MIN_ROWS_TO_FUSE
 from lm.model.mlp import GLU, MLP, GatedMLP, ReGLU, ReLU, Sigmoid
-from lm.model.norm import NoNorm, Norm, RMSNorm
+from lm.model.norm import DyT, NoNorm, Norm, RMSNorm
 from lm.model.position import Position
 from lm.model.shape import Shape
 from lm.model.transformer import Decoder, Embedding, EncoderDecoder, Model
@@ -195,8 +195,9 @@ def activation_numel(module: nn.Module, shape: Shape, time: int) -> float:
 
 @activation_numel.register
 def _(module: Norm, shape: Shape, time: int) -> float:
-    # what it reads, and for RMSNorm that over its root mean square; what it gives is kept by the maps that read it
-    return shape.width * (0 if isinstance(module, NoNorm) else 2 if isinstance(module, RMSNorm) else 1)
+    # what it reads, and for RMSNorm that over its root mean square, for DyT its tanh; what it gives is kept by the maps
+    # that read it
+    return shape.width * (0 if isinstance(module, NoNorm) else 2 if isinstance(module, RMSNorm | DyT) else 1)
 
 
 @activation_numel.register

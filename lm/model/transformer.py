@@ -36,11 +36,15 @@ class Embedding(RenamedAttributes, nn.Module):
         tied: whether the output shares the input's matrix (Press and Wolf 2017, https://arxiv.org/abs/1608.05859).
         scaled: whether inputs are multiplied by sqrt(width), as in Vaswani et al. 2017, section 3.4; by that of the
             base where a parametrisation has one, which multiplies the input of the output layer by base / width too.
+        norm: of the vectors, before positions (BLOOM 2022, https://arxiv.org/abs/2211.05100); none by default.
     """
 
+    ADDED: ClassVar = ("norm",)
     new_names: ClassVar = {"read": "scale_for_output", "matrix": "output_weight"}
 
-    def __init__(self, shape: Shape, tied: bool = True, scaled: bool = False) -> None:
+    def __init__(
+        self, shape: Shape, tied: bool = True, scaled: bool = False, norm: Callable[[Shape], Norm] | None = None
+    ) -> None:
         super().__init__()
         self.tokens = nn.Embedding(shape.vocabulary, shape.width)
         self.factor = shape.base_shape.width**0.5 if scaled else 1.0
@@ -48,10 +52,11 @@ class Embedding(RenamedAttributes, nn.Module):
         self.head = OutputLinear(shape.width, shape.vocabulary, bias=False)
         if tied:
             self.head.weight = self.tokens.weight
+        self.norm = nn.Identity() if norm is None else norm(shape)
 
     def forward(self, tokens_bt: Tensor) -> Tensor:
-        """Return the scaled embeddings (b, t, width) of tokens (b, t)."""
-        return self.tokens(tokens_bt) * self.factor
+        """Return the scaled and normalised embeddings (b, t, width) of tokens (b, t)."""
+        return self.norm(self.tokens(tokens_bt) * self.factor)
 
     def logits(self, x_btd: Tensor) -> Tensor:
         """Map (b, t, d) to logits (b, t, v)."""

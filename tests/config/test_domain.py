@@ -93,6 +93,7 @@ PARTS: list[tuple[str, str, dict[str, list[Any]]]] = [
     ("position", "T5Bias", {"buckets": [0, 5], "longest": [1]}),
     ("norm", "LayerNorm", {"eps": [0.0, -1e-5]}),
     ("norm", "RMSNorm", {"eps": [0.0, -1e-6]}),
+    ("norm", "DyT", {"alpha": [0.0, -1.0]}),
     ("norm", "BatchNorm", {"eps": [0.0], "momentum": [0.0, 1.1]}),
     ("block", "ScaledResidual", {"alpha": [0.0, -1.0]}),
     *[("attention", name, HEADS) for name in ("MultiHead", "GroupedQuery", "MultiQuery")],

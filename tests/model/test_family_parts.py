@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from lm.model.block import PreNorm, ResidualConnection, ReZero, Sandwich, ScaledResidual
 from lm.model.initializers import FanIn, OutputLinear, QueryKeyLinear, ResidualLinear
 from lm.model.mlp import GEGLU, GLU, MLP, GatedMLP, ReGLU, ReLU, Sigmoid, SiLU, SwiGLU
-from lm.model.norm import LayerNorm, NoNorm
+from lm.model.norm import DyT, LayerNorm, NoNorm, Norm, RMSNorm
 from lm.model.position import Learned, Rope, RopeNTK
 from lm.model.shape import Shape
 
@@ -57,6 +57,38 @@ def layer_norm(x: Tensor, norm: LayerNorm) -> Tensor:
     """LayerNorm from its definition."""
     centred = x - x.mean(-1, keepdim=True)
     return centred / (centred.square().mean(-1, keepdim=True) + norm.eps).sqrt() * norm.weight + norm.bias
+
+
+def rms_norm(x: Tensor) -> Tensor:
+    """RMSNorm without a gain, from its definition."""
+    return x / (x.square().mean(-1, keepdim=True) + 1e-6).sqrt()
+
+
+NORMS: list[tuple[Norm, Callable[[Any, Tensor], Tensor], float]] = [
+    (RMSNorm(SHAPE), lambda norm, x: rms_norm(x) * norm.weight, 1.0),
+    (RMSNorm(SHAPE, gain=False), lambda norm, x: rms_norm(x), 1.0),
+    (RMSNorm(SHAPE, unit_offset=True), lambda norm, x: rms_norm(x) * (1 + norm.weight), 1.0),
+    (DyT(SHAPE, alpha=2.0), lambda norm, x: norm.weight * torch.tanh(norm.alpha * x) + norm.bias, 2.0),
+]
+
+
+@pytest.mark.parametrize(("norm", "formula", "scale"), NORMS, ids=[str(norm) for norm, _, _ in NORMS])
+def test_a_norm_is_its_formula_and_starts_without_a_gain(
+    norm: Norm, formula: Callable[[Any, Tensor], Tensor], scale: float
+) -> None:
+    x = example(2, 5, 16).requires_grad_()
+    plain = torch.tanh(scale * x) if isinstance(norm, DyT) else rms_norm(x)
+    torch.testing.assert_close(norm.double()(x), plain, **EXACT)
+    inputs = (x, *noisy(norm).parameters())
+    ours, expected = norm(x), formula(norm, x)
+    torch.testing.assert_close(ours, expected, **EXACT)
+    gradients = [torch.autograd.grad(y.square().sum(), inputs) for y in (ours, expected)]
+    torch.testing.assert_close(*gradients, **EXACT)
+
+
+def test_a_gain_of_one_plus_weight_needs_a_gain() -> None:
+    with pytest.raises(ValueError, match="unit_offset=True needs a gain"):
+        RMSNorm(SHAPE, gain=False, unit_offset=True)
 
 
 FORMULAS: list[tuple[type[ResidualConnection], Callable[[Any, Tensor, nn.Module], Tensor]]] = [

@@ -38,6 +38,7 @@ VARIANTS: list[dict[str, Any]] = [
     {"attention.softcap": 5.0, "block": "PostNorm", "position": "T5Bias", "mlp": "GLU"},
     {"attention.qk_norm": True, "block": "ReZero", "mlp": "Sigmoid"},
     {"norm": "NoNorm", "mlp": "SiLU", "position": "Sinusoidal"},
+    {"norm": "DyT"},
     {"dropout": 0.1, "mlp.dropout": 0.1, "attention.dropout": 0.1},
     {"causal": False, "block": "ScaledResidual", "mlp": "GEGLU"},
 ]
