@@ -17,6 +17,7 @@ from lm.model.fused_linear import MIN_ROWS_TO_FUSE
 from lm.model.mlp import GLU, MLP, GatedMLP, ReGLU, ReLU, Sigmoid
 from lm.model.norm import DyT, NoNorm, Norm, RMSNorm
 from lm.model.position import Position
+from lm.model.prediction import Prediction
 from lm.model.shape import Shape
 from lm.model.transformer import Decoder, Embedding, EncoderDecoder, Model
 
@@ -88,7 +89,11 @@ def flops_per_token(model: Model, context: int) -> Flops:
 def flops_per_row(model: Model, context: int) -> Flops:
     """Count FLOPs of one row of `context` tokens, whole numbers."""
     linear = sum(2 * m.in_features * m.out_features for m in model.modules() if isinstance(m, nn.Linear))
-    pairs = [attention_flops(attention, context, causal) for attention, causal in attention_layers(model)]
+    layers = attention_layers(model)
+    if (prediction := getattr(model, "prediction", None)) is not None:  # which training alone runs
+        layers = [*layers, *((block.attention, True) for block in prediction.blocks)]
+        linear += len(prediction.blocks) * 2 * model.shape.width * model.shape.vocabulary
+    pairs = [attention_flops(attention, context, causal) for attention, causal in layers]
     return Flops(context * linear, sum(full for full, _ in pairs), sum(useful for _, useful in pairs))
 
 
@@ -226,6 +231,11 @@ def _(module: MLP, shape: Shape, time: int) -> float:
     # An activation whose slope follows from its value keeps that alone; a gated layer keeps both factors besides.
     once = isinstance(module, (ReLU, Sigmoid, ReGLU, GLU))
     return shape.width + hidden * (2 - once + 2 * isinstance(module, GatedMLP) + bool(module.dropout.p))
+
+
+@activation_numel.register
+def _(module: Prediction, shape: Shape, time: int) -> float:
+    return len(module.blocks) * (shape.width + shape.vocabulary)
 
 
 @activation_numel.register

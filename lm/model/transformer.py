@@ -25,6 +25,7 @@ from lm.model.mlp import MLP
 from lm.model.norm import Norm
 from lm.model.parametrization import Optimizer, Parametrization, Standard
 from lm.model.position import Position
+from lm.model.prediction import Prediction
 from lm.model.shape import Shape
 from lm.store.files import is_intact
 
@@ -112,8 +113,10 @@ class Decoder(Model):
 
     Args:
         causal: off, every position sees the token it is to predict: a fault to measure, not a model.
+        prediction: heads that predict later tokens, in training alone; each like the last block.
     """
 
+    ADDED: ClassVar = ("prediction",)
     local_heads = slice(None)  # the heads of each layer that this process computes: all but under tensor parallelism
 
     def __init__(
@@ -133,6 +136,7 @@ class Decoder(Model):
         dropout: float = 0.0,
         causal: bool = True,
         parametrization: Parametrization | None = None,
+        prediction: Callable[[Shape, Callable[[], Block]], Prediction] | None = None,
     ) -> None:
         super().__init__()
         require_share(dropout=dropout)
@@ -146,6 +150,8 @@ class Decoder(Model):
         self.blocks = nn.ModuleList(Block(attention(at), mlp(at), arrange) for at in shapes)
         residual: ResidualConnection = arrange()
         self.final_norm = residual.final_norm(shape, norm)
+        like_last = lambda: Block(attention(shapes[-1]), mlp(shapes[-1]), arrange)  # noqa: E731
+        self.prediction = None if prediction is None else prediction(shape, like_last)
 
     def forward(self, tokens_bt: Tensor, caches: Sequence[Cache] | None = None) -> Tensor:  # type: ignore[override]
         """Return logits (b, t, v) of the next tokens; with caches, the tokens continue those that the caches hold."""
@@ -165,9 +171,13 @@ class Decoder(Model):
         by_head = self.position.bias(time, start + time, self.causal), self.position.slopes()
         bias, slopes_h = (None if values is None else values[self.local_heads] for values in by_head)
         mask = Mask(self.causal, bias, slopes_h=slopes_h)
-        x_btd = self.dropout(self.position.embed(self.embedding(tokens_bt), start))
+        embedded_btd = self.embedding(tokens_bt)
+        x_btd = trunk_btd = self.dropout(self.position.embed(embedded_btd, start))
         for index, block in enumerate(self.blocks):
-            x_btd = block(x_btd, self.position, mask, caches[index] if caches else None)
+            trunk_btd, x_btd = x_btd, block(x_btd, self.position, mask, caches[index] if caches else None)
+        if self.prediction is not None and self.training:
+            states = self.prediction(trunk_btd, x_btd, embedded_btd, lambda block, x: block(x, self.position, mask))
+            self.prediction.states = [self.final_norm(state_btd) for state_btd in states]
         return x_btd
 
 

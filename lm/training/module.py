@@ -155,11 +155,28 @@ class LanguageModel(LightningModule):
     def loss_and_extras(self, batch: Batch) -> tuple[Tensor, dict[str, tuple[Tensor, float]]]:
         """Return the objective's mean over the targets of a batch, and extra losses with their weights by name."""
         loss, weights = self._objective(batch), self.optim.objective.extra
+        self._score_predictions(batch)
         extras = take_extra_losses(self.model, weights) if self.model.training else {}
         if self.model.training and not self.extras_checked:
             require_extra_losses(weights, extras)
             self.extras_checked = True
         return loss, extras
+
+    def _score_predictions(self, batch: Batch) -> None:
+        """Make the losses of the heads that predict later tokens extra losses of theirs."""
+        prediction, model = getattr(self.model, "prediction", None), self.model
+        if prediction is None or not model.training:
+            return
+        assert isinstance(model, Decoder)
+        matrix, objective = model.embedding.output_weight, self.optim.objective
+        states, prediction.states, prediction.extra_losses = prediction.states, [], {}
+        for ahead, x_btd in enumerate(states, start=1):
+            x_nd, targets_n = x_btd[:, :-ahead].flatten(0, 1), batch.targets_bt[:, ahead:].flatten()
+            if matrix is not None and len(targets_n) * self.vocabulary >= CHUNKED_LOSS_MIN_LOGITS:
+                loss = objective.of_product(model.embedding.scale_for_output(x_nd), matrix, targets_n)
+            else:
+                loss = objective.loss(model.embedding.logits(x_nd), targets_n)
+            prediction.extra_losses[f"token_{ahead + 1}"] = loss
 
     def _objective(self, batch: Batch) -> Tensor:
         targets_n = batch.targets_bt.flatten()

@@ -99,6 +99,7 @@ PARTS: list[tuple[str, str, dict[str, list[Any]]]] = [
     *[("attention", name, HEADS) for name in ("MultiHead", "GroupedQuery", "MultiQuery")],
     ("attention", "GroupedQuery", {"key_value_heads": [0, 3]}),
     *[("mlp", name, {"expansion": [0.0, -1.0], "dropout": [1.0, -0.5]}) for name in choices(MLP)],
+    *[("prediction", name, {"heads": [0, 12], "weight": [-1.0]}) for name in ("ParallelHeads", "SequentialHeads")],
 ]
 WRONG = [
     (kind, name, option, value) for kind, name, options in PARTS for option in options for value in options[option]
