@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from lm.config.tree import InputError
 from lm.model.attention import CHUNK, Attention, LinearAttention, SoftmaxAttention
-from lm.model.block import Block, ResidualConnection, ReZero
+from lm.model.block import Block, BlockLayout, LayerScale, ParallelResidual, ResidualConnection, ReZero
 from lm.model.fused_linear import MIN_ROWS_TO_FUSE
 from lm.model.mlp import GLU, MLP, GatedMLP, ReGLU, ReLU, Sigmoid
 from lm.model.norm import DyT, NoNorm, Norm, RMSNorm
@@ -22,7 +22,7 @@ from lm.model.shape import Shape
 from lm.model.transformer import Decoder, Embedding, EncoderDecoder, Model
 
 KINDS: dict[type[nn.Module], str] = {
-    **{Attention: "attention", MLP: "mlp", ResidualConnection: "norm"},
+    **{Attention: "attention", MLP: "mlp", BlockLayout: "norm"},
     **{Norm: "norm", Position: "position", Embedding: "embedding"},
 }
 
@@ -169,8 +169,11 @@ def activation_bytes(model: Model, context: int, batch: int = 1) -> dict[str, in
     token = sum(activation_numel(module, shape, context) for module in model.modules())
     token += sum(shape.width for child in model.children() if isinstance(child, nn.Dropout) and child.p)
     biases = [position.bias(1, 1) for position in model.modules() if isinstance(position, Position)]
-    if any(bias is not None and bias.requires_grad for bias in biases):  # no fused kernel: the weights are kept
-        token += shape.heads * context * sum(isinstance(m, Block) for m in model.modules())
+    shared = [child for child in model.children() if isinstance(child, Position)]
+    for block in model.modules():  # no fused kernel where a bias is learned: the weights are kept
+        if isinstance(block, Block):
+            own = [part.bias(1, 1) for part in (shared if block.position is None else [block.position])]
+            token += shape.heads * context * any(bias is not None and bias.requires_grad for bias in own)
     windows = {getattr(attention, "window", None) for attention, _ in attention_layers(model)}
     bounded = sum(window is not None and window < context for window in windows)
     masks = shape.heads * sum(bias is not None for bias in biases) or bounded
@@ -208,7 +211,13 @@ def _(module: Norm, shape: Shape, time: int) -> float:
 @activation_numel.register
 def _(module: ResidualConnection, shape: Shape, time: int) -> float:
     # the dropout mask; what the learned share multiplies
-    return shape.width * (bool(module.dropout.p) + isinstance(module, ReZero))
+    return shape.width * (bool(module.dropout.p) + isinstance(module, ReZero | LayerScale))
+
+
+@activation_numel.register
+def _(module: ParallelResidual, shape: Shape, time: int) -> float:
+    # two dropout masks; attention and MLP count what they read, which a shared norm gives once
+    return shape.width * (2 * bool(module.dropout.p) - (module.mlp_norm is None))
 
 
 @activation_numel.register

@@ -333,7 +333,8 @@ def compile_blocks(model: Model, key: str, warm_up: Callable[[], object]) -> str
     for block in blocks:
         block.compile(dynamic=False)  # which leaves the names of its parameters alone
     try:
-        warm_up()
+        with torch._dynamo.config.patch(recompile_limit=max(8, 2 * len(blocks))):  # layers that differ have code each
+            warm_up()
     except Exception as error:  # whatever a compiler, a user's part or a missing header may raise
         for block in blocks:
             uncompile(block)

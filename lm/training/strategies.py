@@ -17,7 +17,7 @@ from lightning.fabric.utilities.load import _load_distributed_checkpoint
 from lightning.pytorch.strategies import ModelParallelStrategy, StrategyRegistry
 from torch import nn
 from torch.distributed.checkpoint.metadata import Metadata
-from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
+from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, parallelize_module
 from torch.optim import SGD, Adadelta, Adagrad, Adam, Adamax, AdamW, NAdam, RAdam, RMSprop
 
@@ -104,7 +104,6 @@ def shard(trainer: Any, model: nn.Module) -> None:
     for module in model.modules():
         if isinstance(module, Block):
             fully_shard(module, mesh=mesh)
-            register_fsdp_forward_method(module, "forward_with_cross_attention")
     fully_shard(model, mesh=mesh)
 
 

@@ -96,10 +96,14 @@ PARTS: list[tuple[str, str, dict[str, list[Any]]]] = [
     ("norm", "DyT", {"alpha": [0.0, -1.0]}),
     ("norm", "BatchNorm", {"eps": [0.0], "momentum": [0.0, 1.1]}),
     ("block", "ScaledResidual", {"alpha": [0.0, -1.0]}),
+    ("block", "DeepNorm", {"alpha": [0.0], "beta": [-1.0]}),
+    ("block", "LayerScale", {"initial": [0.0, -1.0]}),
+    ("block", "StochasticDepth", {"rate": [-0.1, 1.0]}),
     *[("attention", name, HEADS) for name in ("MultiHead", "GroupedQuery", "MultiQuery")],
     ("attention", "GroupedQuery", {"key_value_heads": [0, 3]}),
     *[("mlp", name, {"expansion": [0.0, -1.0], "dropout": [1.0, -0.5]}) for name in choices(MLP)],
-    *[("prediction", name, {"heads": [0, 12], "weight": [-1.0]}) for name in ("ParallelHeads", "SequentialHeads")],
+    ("prediction", "ParallelHeads", {"heads": [0, 12], "weight": [-1.0]}),
+    ("prediction", "SequentialHeads", {"heads": [0, 12], "weight": [-1.0]}),
 ]
 WRONG = [
     (kind, name, option, value) for kind, name, options in PARTS for option in options for value in options[option]

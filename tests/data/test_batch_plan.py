@@ -11,6 +11,8 @@ from helpers import RUN, known, order_hash, refusal
 from small_runs import Killed, kill_at, train_cell
 
 from lm.config.components import build
+from lm.config.plain import parse_yaml
+from lm.config.reading import read_changes
 from lm.config.tree import is_schedule, override
 from lm.data.batch import Batch
 from lm.data.order import BatchPlan, batch_rows
@@ -90,7 +92,7 @@ def test_ids_hold_schedules_as_numbers_and_none_at_the_default() -> None:
     assert check(growing.config).id == growing.id
     other = override(override(RUN, GROWING), {"data.batch_size": {0: 2}})
     assert other["data"]["init_args"]["batch_size"] == {0: 2}, "a schedule is replaced whole"
-    assert not any(map(is_schedule, ({}, {"a": 1}, 3, {"nan": 1}, {None: 1})))
+    assert not any(map(is_schedule, ({}, {"a": 1}, 3, {"nan": 1}, {None: 1}, {0: {"mlp": "ReLU"}})))
 
 
 @pytest.mark.parametrize(
@@ -129,3 +131,12 @@ def test_a_run_counts_its_tokens_and_resumes_to_the_bit(tmp_path: Path, changes:
     assert resumed["pairing"] == whole["pairing"]
     curves = [list(csv.DictReader((path / "history.csv").open())) for path in (folder, other)]
     assert curves[0] == curves[1]
+
+
+@pytest.mark.parametrize(
+    "arm", ["data.batch_size: {0: 4, 1.0e6: 8}", "data.init_args: {batch_size: {0: 4, 1000000: 8}}"]
+)
+def test_an_arm_of_a_file_may_have_a_schedule(arm: str) -> None:
+    for base in (RUN, override(RUN, GROWING)):
+        tree = override(base, read_changes(parse_yaml(arm), "arms.growing"))
+        assert check(tree).config["data"]["init_args"]["batch_size"] == {"0": 4, "1000000": 8}

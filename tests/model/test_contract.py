@@ -60,7 +60,7 @@ def test_autocast_to_bfloat16_is_finite(change: dict[str, Any]) -> None:
 
 @torch.no_grad()
 def test_state_dict_round_trip_gives_the_same_outputs(change: dict[str, Any]) -> None:
-    model, other = decoder(change, seed=0), decoder(change, seed=1)
+    model, other = decoder(change, seed=0).eval(), decoder(change, seed=1).eval()
     other.load_state_dict(copy.deepcopy(model.state_dict()))
     torch.testing.assert_close(model(tokens()), other(tokens()), rtol=0, atol=0)
 
@@ -74,9 +74,7 @@ def test_same_seed_gives_the_same_values_whatever_was_drawn_before(change: dict[
 
 
 def test_swapping_a_part_leaves_every_other_parameter_bit_identical(change: dict[str, Any]) -> None:
-    if (
-        "parametrization" in change
-    ):  # first values are what it is about; at its base width tests/model/test_parametrization
+    if "parametrization" in change or change == {"block": "DeepNorm"}:  # first values are what these are about
         return
     base, arm = dict(decoder().named_parameters()), dict(decoder(change).named_parameters())
     shared = [name for name in base if name in arm and base[name].shape == arm[name].shape]

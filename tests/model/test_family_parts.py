@@ -9,7 +9,17 @@ import torch
 from helpers import CONTEXT, VOCABULARY, decoder, example, noisy, tokens
 from torch import Tensor, nn
 
-from lm.model.block import PreNorm, ResidualConnection, ReZero, Sandwich, ScaledResidual
+from lm.model.block import (
+    DeepNorm,
+    LayerScale,
+    NormAfter,
+    PreNorm,
+    ResidualConnection,
+    ReZero,
+    Sandwich,
+    ScaledResidual,
+    StochasticDepth,
+)
 from lm.model.initializers import FanIn, OutputLinear, QueryKeyLinear, ResidualLinear
 from lm.model.mlp import GEGLU, GLU, MLP, GatedMLP, ReGLU, ReLU, Sigmoid, SiLU, SwiGLU
 from lm.model.norm import DyT, LayerNorm, NoNorm, Norm, RMSNorm
@@ -95,6 +105,10 @@ FORMULAS: list[tuple[type[ResidualConnection], Callable[[Any, Tensor, nn.Module]
     (Sandwich, lambda a, x, f: x + layer_norm(f(layer_norm(x, a.norm)), a.outer_norm)),
     (ReZero, lambda a, x, f: x + a.share * f(x)),
     (ScaledResidual, lambda a, x, f: x + 0.5 * f(layer_norm(x, a.norm))),
+    (NormAfter, lambda a, x, f: x + layer_norm(f(x), a.norm)),
+    (DeepNorm, lambda a, x, f: layer_norm(2**0.25 * x + f(x), a.norm)),
+    (LayerScale, lambda a, x, f: x + a.gain * f(layer_norm(x, a.norm))),
+    (StochasticDepth, lambda a, x, f: x + f(layer_norm(x, a.norm))),
 ]
 
 
