@@ -105,7 +105,7 @@ def known(found: T | None) -> T:
 def parts() -> list[tuple[str, str]]:
     """Every (kind, class name) that may stand in a decoder: new subclasses are found by themselves."""
     found = slots(Decoder, 2)
-    kinds = [kind for kind in found if kind not in ("embedding", "initializer")]
+    kinds = [kind for kind in found if kind not in ("embedding", "initializer", "prediction")]
     return [(kind, name) for kind in kinds for name in choices(found[kind].base)]
 
 

@@ -20,6 +20,7 @@ from lm.model.fused_linear import MIN_ROWS_TO_FUSE
 from lm.model.mlp import GLU, MLP, FeedForward, GatedMLP, ReGLU, ReLU, Sigmoid
 from lm.model.norm import DyT, NoNorm, Norm, RMSNorm
 from lm.model.position import Position
+from lm.model.prediction import Prediction
 from lm.model.shape import Shape
 from lm.model.transformer import Decoder, Embedding, EncoderDecoder, Model
 
@@ -97,9 +98,13 @@ def flops_per_token(model: Model, context: int) -> Flops:
 def flops_per_row(model: Model, context: int) -> Flops:
     """Count FLOPs of one row of `context` tokens, whole numbers."""
     biases = {layer for m in model.modules() if isinstance(m, Position) for layer in m.modules()}  # once a batch
-    layers, shares = [m for m in model.modules() if isinstance(m, nn.Linear) and m not in biases], token_shares(model)
-    linear = int(sum(2 * m.in_features * m.out_features * shares.get(m, 1) for m in layers))
-    pairs = [attention_flops(attention, context, causal) for attention, causal in attention_layers(model)]
+    maps, shares = [m for m in model.modules() if isinstance(m, nn.Linear) and m not in biases], token_shares(model)
+    linear = int(sum(2 * m.in_features * m.out_features * shares.get(m, 1) for m in maps))
+    layers = attention_layers(model)
+    if (prediction := getattr(model, "prediction", None)) is not None:  # which training alone runs
+        layers = [*layers, *((block.attention, True) for block in prediction.blocks)]
+        linear += len(prediction.blocks) * 2 * model.shape.width * model.shape.vocabulary
+    pairs = [attention_flops(attention, context, causal) for attention, causal in layers]
     return Flops(context * linear, sum(full for full, _ in pairs), sum(useful for _, useful in pairs))
 
 
@@ -276,6 +281,11 @@ def _(module: MLP, shape: Shape, time: int) -> float:
 @activation_numel.register
 def _(module: Experts, shape: Shape, time: int) -> float:
     return shape.width * (1 + module.active) + 2 * len(module.experts)  # without what experts keep themselves
+
+
+@activation_numel.register
+def _(module: Prediction, shape: Shape, time: int) -> float:
+    return len(module.blocks) * (shape.width + shape.vocabulary)
 
 
 @activation_numel.register

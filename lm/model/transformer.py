@@ -26,6 +26,7 @@ from lm.model.mlp import FeedForward
 from lm.model.norm import Norm
 from lm.model.parametrization import Optimizer, Parametrization, Standard
 from lm.model.position import Position
+from lm.model.prediction import Prediction
 from lm.model.shape import Shape
 from lm.store.files import is_intact
 
@@ -134,8 +135,10 @@ class Decoder(Model):
     Args:
         layers: their number; or, for each, the parts in which it differs.
         causal: off, every position sees the token it is to predict: a fault to measure, not a model.
+        prediction: heads that predict later tokens, in training alone; each like the last block.
     """
 
+    ADDED: ClassVar = ("prediction",)
     LAYER_PARTS: ClassVar = ("attention", "mlp", "norm", "block", "position")  # the parts in which layers may differ
     local_heads = slice(None)  # the heads of each layer that this process computes: all but under tensor parallelism
 
@@ -156,6 +159,7 @@ class Decoder(Model):
         dropout: float = 0.0,
         causal: bool = True,
         parametrization: Parametrization | None = None,
+        prediction: Callable[[Shape, Callable[[], Block]], Prediction] | None = None,
     ) -> None:
         super().__init__()
         require_share(dropout=dropout)
@@ -167,14 +171,19 @@ class Decoder(Model):
         self.embedding, self.position, self.dropout = embedding(shape), position(shape), nn.Dropout(dropout)
         self.logit_softcap = self.embedding.softcap
         model_parts: Layer = {"attention": attention, "mlp": mlp, "norm": norm, "block": block}
-        self.blocks = nn.ModuleList()
-        for layer, changed in enumerate(own):
-            at, parts = replace(shape, layer=layer), {**model_parts, **changed}
-            layout = partial(parts["block"], at, parts["norm"], dropout)
-            self.blocks.append(Block(parts["attention"](at), parts["mlp"](at), layout))
-            if "position" in changed:
-                self.blocks[-1].position = changed["position"](at)
-        self.final_norm = layout().final_norm(shape, norm)
+
+        def build(layer: int) -> Block:
+            at, parts = replace(shape, layer=layer), {**model_parts, **own[layer]}
+            built = Block(parts["attention"](at), parts["mlp"](at), partial(parts["block"], at, parts["norm"], dropout))
+            if "position" in own[layer]:
+                built.position = own[layer]["position"](at)
+            return built
+
+        last = len(own) - 1
+        self.blocks = nn.ModuleList(map(build, range(len(own))))
+        parts = {**model_parts, **own[last]}
+        self.final_norm = parts["block"](replace(shape, layer=last), parts["norm"], dropout).final_norm(shape, norm)
+        self.prediction = None if prediction is None else prediction(shape, partial(build, last))
 
     def forward(self, tokens_bt: Tensor, caches: Sequence[Cache] | None = None) -> Tensor:  # type: ignore[override]
         """Return logits (b, t, v) of the next tokens; with caches, the tokens continue those that the caches hold."""
@@ -191,13 +200,20 @@ class Decoder(Model):
         """Return the residual stream after the last block, (b, t, d)."""
         start = caches[0].length if caches else 0
         mask = self._mask(self.position, tokens_bt.shape[1], start)
-        x_btd = self.dropout(self.position.embed(self.embedding(tokens_bt), start))
-        for index, block in enumerate(self.blocks):
-            cache, position = caches[index] if caches else None, cast(Position | None, block.position)
+
+        def run(block: nn.Module, x_btd: Tensor, cache: Cache | None = None) -> Tensor:
+            position = cast(Position | None, block.position)
             if position is None:
-                x_btd = block(x_btd, self.position, mask, cache)
-            else:
-                x_btd = block(x_btd, position, self._mask(position, tokens_bt.shape[1], start), cache)
+                return cast(Tensor, block(x_btd, self.position, mask, cache))
+            return cast(Tensor, block(x_btd, position, self._mask(position, tokens_bt.shape[1], start), cache))
+
+        embedded_btd = self.embedding(tokens_bt)
+        x_btd = trunk_btd = self.dropout(self.position.embed(embedded_btd, start))
+        for index, block in enumerate(self.blocks):
+            trunk_btd, x_btd = x_btd, run(block, x_btd, caches[index] if caches else None)
+        if self.prediction is not None and self.training:
+            states = self.prediction(trunk_btd, x_btd, embedded_btd, run)
+            self.prediction.states = [self.final_norm(state_btd) for state_btd in states]
         return x_btd
 
     def _mask(self, position: Position, time: int, start: int) -> Mask:

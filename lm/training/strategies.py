@@ -145,6 +145,9 @@ def check_strategy(settings: Any) -> None:
 
 def check_model(model: nn.Module, optimizer: Any, sharing: Processes) -> None:
     """Refuse a model or optimiser that processes cannot divide, or compute otherwise. Raises InputError."""
+    if sharing.model_is_shared and getattr(model, "prediction", None) is not None:
+        hint = "model.prediction needs all weights in each process; expected one device or ddp"
+        raise InputError(f"trainer.strategy: {hint}")
     if sharing.layers > 1:
         plan(model, sharing.layers)
         check_optimizer(optimizer)

@@ -116,6 +116,8 @@ PARTS: list[tuple[str, str, dict[str, list[Any]]]] = [
     ("embedding", "Embedding", {"logit_scale": [0.0, -1.0], "softcap": [0.0]}),
     *[("mlp", name, HIDDEN) for name in choices(MLP)],
     ("mlp", "Experts", {"experts": [1], "active": [0, 9], "shared": [-1], "hidden": [0], "rate": [0.0]}),
+    ("prediction", "ParallelHeads", {"heads": [0, 12], "weight": [-1.0]}),
+    ("prediction", "SequentialHeads", {"heads": [0, 12], "weight": [-1.0]}),
 ]
 WRONG = [
     (kind, name, option, value) for kind, name, options in PARTS for option in options for value in options[option]
