@@ -19,6 +19,7 @@ PACKAGE = Path(__file__).parents[1]
 VERSIONED = ("torch", "lightning", "torchmetrics", "tokenizers", "numpy", "scipy", "jsonargparse", "datasets")
 """Installed packages that may change an answer."""
 SLOW = ("torch", "lightning")  # modules whose import an answer saves
+_versions: list[str] = []  # that of the code at the last question before a module of SLOW was imported
 
 
 def cache_folder() -> Path:
@@ -44,13 +45,18 @@ def code_version() -> str:
 def remember(kind: str, question: Any, compute: Callable[[], Any]) -> Any:
     """Return the stored answer to a question, or compute and store it.
 
-    An answer of other code or of another version is computed anew, as is a damaged one. A process that has imported a
-    module of SLOW computes, since its code may be older than the files. The cache is left alone if it cannot be used.
-    JSON holds question and answer; `kind` is part of the file's name.
+    An answer of other code or of another version is computed anew, as is a damaged one. A process that had imported a
+    module of SLOW before its first question computes, since its code may be older than the files; one that imported it
+    since does so where the files changed. The cache is left alone if it cannot be used. JSON holds question and answer;
+    `kind` is part of the file's name.
     """
-    if any(name in sys.modules for name in SLOW):
+    if any(name in sys.modules for name in SLOW) and not _versions:
         return compute()
     path, version = _path(kind, question), code_version()
+    if not any(name in sys.modules for name in SLOW):
+        _versions[:] = [version]
+    elif _versions != [version]:
+        return compute()
     with contextlib.suppress(InputError, OSError):
         content = read_json(path)
         if isinstance(content, dict) and content == _sealed(version, content.get("answer")):
