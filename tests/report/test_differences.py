@@ -105,6 +105,8 @@ def test_an_unhealthy_arm_says_so_and_is_not_filled(experiment: MakeExperiment) 
     assert bar.texts[1].endswith(", unhealthy")
     assert bar.tips["health"] == health
     assert (bar.bold, bar.tone) == (False, "")
+    texts = vega.draw(chart, chart.panels[0])[1]["texts"]
+    assert (texts["brief"], texts["fill"]) == (["better: -0.2650, unhealthy"], ["currentColor"])
 
 
 def test_lines_stand_at_the_margins_and_at_zero(chart: Chart) -> None:

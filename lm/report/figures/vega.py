@@ -311,7 +311,7 @@ def _texts(bar: Bar) -> dict[str, Any]:
     text = ": ".join(bar.texts).removesuffix(f", {HEALTHY}")
     word = "" if "unhealthy" in text else text.partition(",")[0].partition(":")[0]
     tone = {"better": "var(--good)", "worse": "var(--bad)"}.get(word, INK)
-    return {"name": bar.name, "text": text, "brief": re.sub(r"( plain)? \[[^]]*\],?", "", text), "fill": tone}
+    return {"name": bar.name, "text": text, "brief": re.sub(r"(,? plain)? \[[^]]*\]", "", text), "fill": tone}
 
 
 def _bar_row(bar: Bar) -> dict[str, Any]:
