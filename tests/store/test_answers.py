@@ -83,6 +83,7 @@ def test_a_process_that_imported_the_code_before_computes(package: Path, monkeyp
     monkeypatch.setattr(answers, "SLOW", ("json",))
     calls = numbers()
     assert [answers.remember("kind", None, lambda: next(calls)) for _ in range(2)] == [0, 1]
+    assert answers.running_version() is None
     assert not answers.cache_folder().exists()
 
 
@@ -92,6 +93,7 @@ def test_a_process_that_asked_before_it_imported_the_code_remembers(package: Pat
     def ask(question: str) -> int:
         return answers.remember("kind", question, lambda: next(calls))
 
+    assert answers.running_version() == answers.code_version()
     assert ask("before") == 0
     monkeypatch.setattr(answers, "SLOW", ("json",))
     assert [ask("after"), ask("after"), ask("before")] == [1, 1, 0]
