@@ -125,6 +125,8 @@ def test_the_first_screen_answers_then_draws_then_ranks(experiment: MakeExperime
     ]  # fmt: skip
     assert "better by 0.200, exploratory" in first
     assert not re.search(r"\b(lower|higher)\b", first)
+    headings = re.findall(r'<button type="button" title="(\w+): [^"]*">(\w+)</button>', page)
+    assert headings == [("exploratory", "verdict"), ("healthy", "health")]
     for term in ("Exploratory: the arm was not declared for confirmation", "Healthy: no run has a training problem"):
         assert term in first
     assert page.index('id="table"') < page.index("what the author thinks") < page.index('id="charts"')
