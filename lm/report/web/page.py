@@ -185,6 +185,7 @@ def page_file(title: str, main: Html, numbers: Html, first: str) -> str:
 
 # without scripts ------------------------------------------------------------------------------------------------------
 
+MOST_PIXELS = 900  # width at which a picture is shown unless its own is less
 Picture = tuple[str, bytes]  # alternative text and PNG content of a picture
 
 
@@ -200,8 +201,11 @@ def static_page(body: Body) -> str:
 def static_parts(tables: Sequence[Section], pictures: Sequence[Picture]) -> list[PageSection]:
     """Format tables as sections, below the pictures."""
     parts = [PageSection(f"part-{index}", part.title, html_section(part)) for index, part in enumerate(tables)]
-    sources = [(words, f"data:image/png;base64,{base64.b64encode(png).decode()}") for words, png in pictures]
-    images = [tag("div", tag("img", src=src, alt=words, width=900), class_="scroll") for words, src in sources]
+    images = []
+    for words, png in pictures:
+        src, own = f"data:image/png;base64,{base64.b64encode(png).decode()}", int.from_bytes(png[16:20])
+        image = tag("img", src=src, alt=words, width=min(own or MOST_PIXELS, MOST_PIXELS))
+        images.append(tag("div", image, class_="scroll"))
     if images:
         parts.insert(0, PageSection("figures", "Figures" if len(images) > 1 else "Figure", joined(images)))
     return parts
