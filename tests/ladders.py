@@ -40,13 +40,15 @@ def make_ladder(
     change: Callable[[str, int, int, Any], None] = lambda *_: None,
     of_rungs: Any = None,
     bracketed: Mapping[str, Sequence[str]] = MappingProxyType({}),
+    arms: Sequence[str] = ("base", "arm"),
     **manifest: Any,
 ) -> Path:
     """A store with the cells of a ladder called `climb`, as many rungs as `seeds` has numbers; returns its folder.
 
-    `bracketed` says of which arms a curve brackets the rate, by rung; of all where it does not say.
+    The first of `arms` is called base, and is the baseline. `bracketed` says of which arms a curve brackets the rate,
+    by rung; of all where it does not say.
     """
-    store, arms, rungs = Store(out), ["base", "arm"], []
+    store, rungs = Store(out), []
     for place, count in enumerate(seeds):
         name = NAMES[place]
         for arm in arms:
@@ -85,7 +87,7 @@ def make_ladder(
         "notes": "What it is about.",
         "command": None,
         "baseline": "base",
-        "arms": arms,
+        "arms": list(arms),
         "metric": "nll",
         "margin": {"difference": 0.02, "gain": 1.2},
         "forecast": True,

@@ -78,9 +78,9 @@ def ablate(experiment: Experiment, options: RunOptions, plan_only: bool = False)
     if auto_settings_requested(experiment.tree) and not (plan_only or options.underpowered):
         check_power(experiment)  # before anything is measured
     experiment = with_autotuned_settings(experiment, options.out, options.workers)
-    plan = _plan(experiment, store, options)
-    rate_plan = None if experiment.grid is None else _plan(expand_rates(experiment), store, options)
-    order_plan = _plan(expand_orders(experiment), store, options) if experiment.data_seeds else None
+    plan = _plan(experiment, store, options, plan_only)
+    rate_plan = None if experiment.grid is None else _plan(expand_rates(experiment), store, options, plan_only)
+    order_plan = _plan(expand_orders(experiment), store, options, plan_only) if experiment.data_seeds else None
     idle = list(idle_arms(plan).values())
     if plan_only:
         warnings = [*idle, *filter(None, [shortage(experiment)])]
@@ -124,9 +124,9 @@ def warn(lines: Iterable[str]) -> None:
         print(f"warning: {line}", file=sys.stderr)
 
 
-def _plan(experiment: Experiment, store: Store, options: RunOptions) -> Plan:
+def _plan(experiment: Experiment, store: Store, options: RunOptions, to_show: bool = False) -> Plan:
     stopwatch = Stopwatch(store.out / experiment.name / "seconds.json")
-    return plan_experiment(experiment, store, stopwatch, stored=not options.retry_failed)
+    return plan_experiment(experiment, store, stopwatch, not options.retry_failed or to_show, to_show)
 
 
 # stages of seeds -----------------------------------------------------------------------------------------------------

@@ -1,11 +1,12 @@
-"""Plans of finished experiments from the cache, without torch.
+"""Plans of experiments from the cache, without torch.
 
-A stored plan is used only where every cell of it is finished and every text has the fingerprint that it had. Code and
-versions are part of its key (`lm.store.answers`). Experiments with own classes, callbacks, further context lengths, or
-other texts and tokenizers than those of CORPORA and TOKENIZERS are not stored.
+A stored plan is used only where every text has the fingerprint that it had, and for training where every cell of it is
+finished. Code, versions and accelerators are part of its key. Experiments with own classes, callbacks, further context
+lengths, or other texts and tokenizers than those of CORPORA and TOKENIZERS are not stored.
 """
 
 import json
+import os
 from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
@@ -16,6 +17,7 @@ from lm.config.fingerprint import dotted_classes
 from lm.config.tree import InputError, Tree, canonical
 from lm.data import corpus, synthetic
 from lm.data.tokens import TextStats
+from lm.execution.machine import device_files
 from lm.execution.scheduler import Planned
 from lm.store.answers import cache_folder, forget, remember
 from lm.store.store import Store
@@ -31,19 +33,23 @@ TOKENIZERS = ("BPE", "Bytes", "Characters", "Unigram", "WordPiece")
 """Tokenizers that depend on no file but the text."""
 
 
-def plan_experiment(experiment: Experiment, store: Store, seconds: Callable[[Cell], float], stored: bool) -> Plan:
-    """Return the plan of an experiment, from the cache if all its cells are finished. Raises InputError.
+def plan_experiment(
+    experiment: Experiment, store: Store, seconds: Callable[[Cell], float], stored: bool, to_show: bool = False
+) -> Plan:
+    """Return the plan of an experiment, from the cache if all its cells are finished or `to_show`. Raises InputError.
 
     Args:
         experiment: what is planned.
         store: the results folder.
         seconds: returns the seconds of a step of a cell.
         stored: whether a stored plan may be used.
+        to_show: whether nothing is trained, so that cells may be missing.
     """
     inference, plans = experiment.inference, list[Plan]()
     arms = [[arm, list(changes.items())] for arm, changes in experiment.arms.items()]
     judged = [inference.metric, inference.secondary, inference.equal]
-    question = [str(cache_folder()), experiment.tree, arms, experiment.baseline, experiment.seeds, judged]
+    devices = [device_files(), os.environ.get("CUDA_VISIBLE_DEVICES")]
+    question = [str(cache_folder()), devices, experiment.tree, arms, experiment.baseline, experiment.seeds, judged]
 
     def describe() -> Any:
         plans.append(make_plan(experiment, seconds))
@@ -61,7 +67,7 @@ def plan_experiment(experiment: Experiment, store: Store, seconds: Callable[[Cel
         if not _has_same_texts(plan):
             forget(KIND, question)
             remember(KIND, question, describe)
-        elif all(store.finished(planned.cell.id) for planned in plan.distinct):
+        elif to_show or all(store.finished(planned.cell.id) for planned in plan.distinct):
             return plan
     return plans[0] if plans else make_plan(experiment, seconds)
 
@@ -96,6 +102,7 @@ def _is_storable(config: Tree) -> bool:
         and options["tokenizer"]["class_path"] in TOKENIZERS
         and not dotted_classes(config)
         and not config["trainer"]["callbacks"]
+        and "init_from" not in config["trainer"]
         and not (config.get("evaluate") or {}).get("lengths")
     )
 

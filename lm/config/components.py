@@ -24,7 +24,7 @@ from lm.config.choices import Slot, choices, class_name, constructor, find_class
 from lm.config.imported import user_frame
 from lm.config.layers import expand_layers, merge_layers
 from lm.config.plain import find_unusable, shown
-from lm.config.tree import InputError, Tree, is_component, join, nearest
+from lm.config.tree import InputError, Tree, is_component, is_schedule, join, nearest
 
 REQUIRED = object()
 WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text", dict: "a mapping", None: "null"}
@@ -114,6 +114,8 @@ _checked: dict[tuple[type, int, str] | None, Tree] = {}
 
 def _plain(value: Any) -> Any:
     """Convert a value as JSON does, so that a configuration read from a file equals the one written."""
+    if is_schedule(value):  # equal numbers, written in whatever way, have equal ids
+        return {f"{float(key):z.15g}": _plain(item) for key, item in value.items()}
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, tuple | list):

@@ -9,6 +9,7 @@ import difflib
 import errno
 import hashlib
 import json
+import math
 import os
 import re
 import stat
@@ -148,11 +149,26 @@ def is_component(node: Any) -> bool:
     return isinstance(node, Mapping) and "class_path" in node
 
 
+def is_schedule(node: Any) -> bool:
+    """Return True for a mapping of numbers to numbers, such as `{0: 16, 1.0e6: 32}`, whose keys YAML gives as text."""
+    if not isinstance(node, Mapping) or not all(isinstance(value, int | float) for value in node.values()):
+        return False
+    try:
+        return bool(node) and all(math.isfinite(float(key)) for key in node)
+    except (TypeError, ValueError):
+        return False
+
+
+def is_value(node: Any) -> bool:
+    """Return True for a mapping that is replaced whole: a component, or a schedule."""
+    return is_component(node) or is_schedule(node)
+
+
 def dotted_changes(tree: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
     """Yield the changes in a mapping by dotted path; a component replaces the node."""
     for key, value in tree.items():
         inner = join(path, str(key))
-        if isinstance(value, Mapping) and value and not is_component(value):
+        if isinstance(value, Mapping) and value and not is_value(value):
             yield from dotted_changes(value, inner)
         else:
             yield inner, value
@@ -162,7 +178,7 @@ def override(tree: Tree, changes: Mapping[str, Any]) -> Tree:
     """Return a copy of `tree` with dotted `changes` applied.
 
     A component node is replaced whole, so that no option of the class before it survives; `init_args` may be left out
-    of a path. A mapping given for a section that is not a component is merged into it.
+    of a path. A mapping given for a section that is not a component is merged into it; a schedule is replaced whole.
     """
     tree = copy.deepcopy(tree)
     for path, value in changes.items():
@@ -191,7 +207,7 @@ def _set(node: Tree, path: list[str], value: Any) -> None:
         elif not isinstance(current, dict):
             node[key] = {}
         _set(node[key], rest, value)
-    elif isinstance(value, dict) and isinstance(current, dict) and not (is_component(value) or is_component(current)):
+    elif isinstance(value, dict) and isinstance(current, dict) and not any(map(is_value, (value, current))):
         for name, inner in value.items():
             _set(current, str(name).split("."), inner)
     else:

@@ -1,21 +1,37 @@
 """Estimate how long missing cells take, from cells like them or from a few steps, and if their precision pays."""
 
+import functools
+import os
+import platform
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from lm.config.tree import InputError, override
-from lm.execution.machine import PLAIN, REDUCED, SLOWER, in_turn, slower
+from lm.execution.machine import (
+    PLAIN,
+    REDUCED,
+    SLOWER,
+    cores,
+    device_files,
+    flags,
+    in_turn,
+    proc_file,
+    processor,
+    slower,
+)
 from lm.execution.scheduler import Planned
+from lm.store.answers import remember
 from lm.store.files import read_json, to_json, write_atomic
 from lm.store.formats import SECONDS
 from lm.store.store import Store
 from lm.store.validation import is_number
 from lm.training.identified import Cell
+from lm.training.provenance import ENVIRONMENT
 
 if TYPE_CHECKING:
     from lm.data.batch import Batch
@@ -150,9 +166,24 @@ def seconds_per_cell(
 
 
 def judged_seconds(cells: Mapping[str, Cell], threads: int) -> dict[str, float]:
-    """Time the cells of some arms, from the cheapest to the dearest, and interpolate the others."""
-    if not cells:  # each arm has finished ones
-        return {}
+    """Time the cells of some arms once and interpolate the others."""
+    machine = [describe_machine(), threads]
+    if len(cells) <= TIMED:
+        times = {arm: functools.partial(measured_seconds, cell, threads) for arm, cell in cells.items()}
+        return {arm: float(remember("seconds", [cells[arm].id, *machine], times[arm])) for arm in cells}
+    ids = [cell.id for cell in cells.values()]
+    seconds = remember("seconds", [ids, *machine], lambda: list(_interpolated_seconds(cells, threads).values()))
+    return dict(zip(cells, seconds, strict=True))
+
+
+def describe_machine() -> list[Any]:
+    """Return what times depend on beside the cell, without torch: machine, processor, devices and variables."""
+    cpuinfo, variables = proc_file("cpuinfo"), {name: os.environ.get(name) for name in ENVIRONMENT}
+    return [platform.node(), processor(cpuinfo), flags(cpuinfo), cores(), device_files(), variables]
+
+
+def _interpolated_seconds(cells: Mapping[str, Cell], threads: int) -> dict[str, float]:
+    """Time TIMED of the cells and interpolate the others by their work."""
     from lm.training.cell import sizes
 
     work = {}  # approximate operations of training: six per parameter and token without a count of FLOPs
@@ -163,7 +194,8 @@ def judged_seconds(cells: Mapping[str, Cell], threads: int) -> dict[str, float]:
     indices = np.linspace(0, len(ordered) - 1, min(len(ordered), TIMED)).round().astype(int).tolist()
     timed = {ordered[index]: measured_seconds(cells[ordered[index]], threads) for index in indices}
     between = np.interp([work[arm] for arm in ordered], [work[arm] for arm in timed], list(timed.values())).tolist()
-    return dict(zip(ordered, between, strict=True)) | timed
+    by_arm = dict(zip(ordered, between, strict=True)) | timed
+    return {arm: by_arm[arm] for arm in cells}
 
 
 def wall_seconds(seconds: list[float], workers: int) -> float:
@@ -198,7 +230,8 @@ def advice(cells: Sequence[Cell], threads: int) -> str | None:
     """Return a line if the reduced precision of the last cell, the largest of a ladder, does not pay; else None."""
     if (name := reduced_in(cells)) is None:
         return None
-    ratio = relative_step_time(cells[-1], threads)
+    cell = cells[-1]
+    ratio = remember("advice", [cell.id, describe_machine(), threads], lambda: relative_step_time(cell, threads))
     if ratio is None or ratio <= SLOWER:
         return None
     return f"{slower(name, ratio)} on this processor: --set trainer.precision={PLAIN}"

@@ -4,6 +4,7 @@ import os
 import platform
 import re
 import statistics
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -32,13 +33,25 @@ SLOWER = 1.1  # ratio to the time of float32 above which a precision is reported
 SIZE, SIZE_CUDA = 256, 4096  # size of the matrices that are timed on a processor, and on a CUDA device
 
 
+DEVICES = Path("/dev")
+DEVICE_FILES = ("nvidia*", "nvhost*", "nvgpu*", "nvmap", "dxg", "kfd")
+"""Patterns of the device files of CUDA and ROCm: of NVIDIA on servers and boards, of WSL, and of AMD."""
+
+
 def cores() -> int:
     """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def device_files() -> list[str]:
+    """Return the device files of accelerators that Linux has; without one torch finds no CUDA device."""
+    return sorted(path.name for pattern in DEVICE_FILES for path in DEVICES.glob(pattern))
+
+
 def accelerators() -> int:
-    """Return the number of CUDA devices of this machine."""
+    """Return the number of CUDA devices of this machine, on Linux without torch where there are none."""
+    if sys.platform == "linux" and "torch" not in sys.modules and not device_files():
+        return 0
     import torch
 
     return torch.cuda.device_count()

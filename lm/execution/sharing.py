@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from lm.config.tree import InputError, run_id
-from lm.execution.estimate import judged_seconds, step_rate
+from lm.execution.estimate import describe_machine, judged_seconds, step_rate
 from lm.execution.fork_server import start_fork_server
 from lm.execution.machine import accelerators, cores, default_workers
 from lm.execution.scheduler import Planned
+from lm.store.answers import remember
 from lm.store.side_files import WAYS_FILE, measure_once, read_cached
 from lm.training.identified import Cell, seedless
 from lm.training.provenance import device_name
@@ -40,10 +41,11 @@ def choose_num_workers(missing: Sequence[Planned], out: Path, measure: bool = Tr
     threads_set = any(os.environ.get(name) for name in ("MKL_NUM_THREADS", "OMP_NUM_THREADS"))
     if threads_set or accelerators() or cores() < 2 or len(missing) < 2:
         return default
-    cell = missing[0].cell
-    machine = [device_name(), cores()]
+    cell, path = missing[0].cell, out / WAYS_FILE
+    if not measure and not read_cached(path, "workers"):
+        return default
+    machine = [remember("device", describe_machine(), device_name), cores()]
     key = run_id([seedless(cell.config), cell.facts.identity(), machine])
-    path = out / WAYS_FILE
     if key not in read_cached(path, "workers") and (
         not measure or judged_seconds({"": cell}, 1)[""] * len(missing) / cores() < WORTH_SECONDS
     ):

@@ -19,7 +19,7 @@ from rich.text import Text
 from lm.config.components import resolve
 from lm.config.plain import shown
 from lm.config.tree import InputError, Tree, override
-from lm.execution.estimate import advice, measured_seconds, wall_seconds
+from lm.execution.estimate import advice, judged_seconds, wall_seconds
 from lm.execution.factory import capacity, make_executor, threads
 from lm.execution.machine import default_workers
 from lm.execution.progress import Display
@@ -254,7 +254,7 @@ def show_plan(spec: SweepSpec, workers: int, each: int) -> None:
             cell = check(override(spec.tree, {**changes, "seed": spec.seeds[0]}))
         except InputError:
             continue
-        wall = wall_seconds([measured_seconds(cell, each)] * spec.trials * seeds, workers)
+        wall = wall_seconds([judged_seconds({"": cell}, each)[""]] * spec.trials * seeds, workers)
         estimate = f"; about {duration(wall)} with {workers} at a time, estimated from a few steps of a random trial"
         remark = advice([cell], each)
         break

@@ -19,6 +19,7 @@ PACKAGE = Path(__file__).parents[1]
 VERSIONED = ("torch", "lightning", "torchmetrics", "tokenizers", "numpy", "scipy", "jsonargparse", "datasets")
 """Installed packages that may change an answer."""
 SLOW = ("torch", "lightning")  # modules whose import an answer saves
+_versions: list[str] = []  # that of the code when it was last asked for before a module of SLOW was imported
 
 
 def cache_folder() -> Path:
@@ -41,16 +42,30 @@ def code_version() -> str:
     return digest.hexdigest()
 
 
+def running_version() -> str | None:
+    """Return the version of the code that this process runs; None where the files may be newer.
+
+    Commands that import torch before their first question call this before they do.
+    """
+    is_clean = not any(name in sys.modules for name in SLOW)
+    if not is_clean and not _versions:
+        return None
+    version = code_version()
+    if is_clean:
+        _versions[:] = [version]
+    return version if _versions == [version] else None
+
+
 def remember(kind: str, question: Any, compute: Callable[[], Any]) -> Any:
     """Return the stored answer to a question, or compute and store it.
 
-    An answer of other code or of another version is computed anew, as is a damaged one. A process that has imported a
-    module of SLOW computes, since its code may be older than the files. The cache is left alone if it cannot be used.
-    JSON holds question and answer; `kind` is part of the file's name.
+    An answer of other code or of another version is computed anew, as is a damaged one, and in a process whose code may
+    be older than the files. The cache is left alone if it cannot be used. JSON holds question and answer; the file's
+    name begins with `kind`.
     """
-    if any(name in sys.modules for name in SLOW):
+    path, version = _path(kind, question), running_version()
+    if version is None:
         return compute()
-    path, version = _path(kind, question), code_version()
     with contextlib.suppress(InputError, OSError):
         content = read_json(path)
         if isinstance(content, dict) and content == _sealed(version, content.get("answer")):

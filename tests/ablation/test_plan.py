@@ -200,7 +200,7 @@ def test_few_arms_are_timed_and_others_estimated_by_flops(tmp_path: Path, monkey
     timed.clear()
     few = [planned for planned in plan.missing(store) if planned.arm in ("layers_4", "layers_9")]
     assert estimate.seconds_per_cell(plan.by_arm, few, store, threads=1) == {"layers_4": 11.0, "layers_9": 21.0}
-    assert timed == [4, 9]
+    assert sorted(timed) == [4, 9]
 
 
 def test_retry_failed_adds_failed_cells_to_the_missing(tmp_path: Path) -> None:

@@ -1,9 +1,13 @@
-"""How many threads a cell gets: what the user said, or a share of the cores."""
+"""How many threads a cell gets: what the user said, or a share of the cores; and how many devices there are."""
+
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from helpers import Patch
 
-from lm.execution.machine import threads_each
+from lm.execution import machine
+from lm.execution.machine import accelerators, device_files, threads_each
 
 
 @pytest.mark.parametrize(
@@ -32,3 +36,19 @@ def test_threads_come_from_the_environment_or_the_cores(
         monkeypatch.setenv(name, text)
     monkeypatch.setattr("lm.execution.machine.cores", lambda: 8)
     assert threads_each(workers) == expected
+
+
+def test_devices_are_counted_without_torch_where_linux_has_no_file_of_one(tmp_path: Path, monkeypatch: Patch) -> None:
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 3)
+    monkeypatch.setattr(machine, "DEVICES", tmp_path)
+    assert accelerators() == 3, "torch is imported already"
+    for platform, count in (("linux", 0), ("win32", 3)):
+        monkeypatch.setattr(machine, "sys", SimpleNamespace(platform=platform, modules={}))
+        assert accelerators() == count
+    monkeypatch.setattr(machine, "sys", SimpleNamespace(platform="linux", modules={}))
+    for name in ("nvidiactl", "dxg", "kfd", "nvmap"):
+        (tmp_path / name).touch()
+        assert (accelerators(), device_files()) == (3, [name])
+        (tmp_path / name).unlink()
+    (tmp_path / "null").touch()
+    assert accelerators() == 0

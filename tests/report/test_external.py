@@ -16,6 +16,7 @@ from lm.analysis.external.runs import UNCHECKED, CompareRequest, compare_runs, g
 from lm.cli import main
 from lm.report.figures.picture import draw
 from lm.report.figures.static_pages import differences, draw_runs, every_run
+from lm.report.web.page import static_parts
 
 Said = pytest.CaptureFixture[str]
 BASE = [2.0, 2.1, 1.9, 2.05, 2.2, 1.95]
@@ -103,6 +104,13 @@ def test_the_folder_holds_tables_figures_and_a_page(tmp_path: Path, capsys: Said
     assert "![differences](differences.png)" in page
     assert main([*command[:-3], "loss", "--out", str(out)]) == 0
     assert "Judged: loss." in (out / "table.md").read_text()
+
+
+@pytest.mark.parametrize(("width", "shown"), [(340, 340), (1000, 900)])
+def test_a_picture_is_shown_no_larger_than_it_is(width: int, shown: int) -> None:
+    picture = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + width.to_bytes(4)
+    (part,) = static_parts([], [("words", picture)])
+    assert f'width="{shown}"' in part.content
 
 
 @pytest.mark.slow

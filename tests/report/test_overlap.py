@@ -8,6 +8,7 @@ from typing import Any
 import matplotlib
 import numpy as np
 import pytest
+from ladders import make_ladder, usual
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
@@ -15,11 +16,17 @@ from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 from records import MakeExperiment, inside
 
+from lm.analysis.ladder import load_ladder
 from lm.analysis.results import Records, load
 from lm.report.figures import picture
 from lm.report.figures.catalogue import FigureInputs, charts
 from lm.report.figures.picture import draw
-from lm.store.files import write_atomic
+from lm.report.figures.searches import FIGURES, importance_chart
+from lm.report.figures.static_pages import ladder_chart
+from lm.report.search import load_ranked
+from lm.report.study import Study, importances
+from lm.store.files import to_json, write_atomic
+from lm.store.formats import SEARCH
 
 SEEDS, STEPS, LENGTHS = 3, range(50, 1001, 50), (8, 32, 128)
 TOUCH = 2.0
@@ -82,19 +89,29 @@ def labels_beyond_view(axes: Any) -> Iterator[Text]:
                 yield from (tick.label1, tick.label2)
 
 
-def boxes(figure: Figure) -> Iterator[tuple[str, Bbox]]:
+def boxes(figure: Figure) -> Iterator[tuple[Text, Bbox]]:
     """Yield each visible text of a drawn figure with its place in pixels."""
     unseen = {id(label) for axes in figure.findobj(Axes) for label in labels_beyond_view(axes)}
     for text in figure.findobj(Text):
         if isinstance(text, Text) and id(text) not in unseen and text.get_visible() and text.get_text().strip():
             box = text.get_window_extent()
             if np.isfinite(box.extents).all() and box.width > 0 and figure.bbox.overlaps(box):
-                yield text.get_text(), box
+                yield text, box
 
 
 def overlaps(one: Bbox, other: Bbox) -> bool:
     common = Bbox.intersection(one, other)
     return common is not None and common.width > TOUCH and common.height > TOUCH
+
+
+def are_parallel(one: Text, box: Bbox, other: Text, other_box: Bbox) -> bool:
+    """Return True for turned names of ticks whose lines are further apart than they are high, though boxes overlap."""
+    angle = np.deg2rad(one.get_rotation())
+    if angle in (0.0, np.pi / 2) or one.get_rotation() != other.get_rotation():
+        return False
+    sine, cosine = np.sin(angle), np.cos(angle)
+    height = (box.height * cosine - box.width * sine) / (cosine**2 - sine**2)
+    return bool(abs((box.x1 - other_box.x1) * sine - (box.y1 - other_box.y1) * cosine) > height - TOUCH)
 
 
 @pytest.mark.slow
@@ -104,6 +121,67 @@ def test_texts_and_legends_cover_nothing(arms: int, experiment: MakeExperiment) 
     assert len(drawable) >= 13
     covered = {name: covering for name, chart in drawable.items() if (covering := coverings(draw(chart)))}
     assert covered == {}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("arms", [2, 7, 12])
+def test_texts_of_a_ladder_cover_nothing(arms: int, tmp_path: Path) -> None:
+    names = ["base", *(f"arm_with_a_name_{number}" for number in range(1, arms))]
+
+    def outcome(arm: str, place: int, seed: int) -> float:
+        return usual(arm, place, seed) - 0.01 * names.index(arm)
+
+    results = load_ladder(make_ladder(tmp_path, outcome, arms=names))
+    assert coverings(draw(ladder_chart(results))) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("parameters", [2, 7, 12])
+@pytest.mark.parametrize("objectives", [1, 2])
+def test_texts_of_a_search_cover_nothing(parameters: int, objectives: int, tmp_path: Path) -> None:
+    study = made_up_study(tmp_path, parameters, objectives)
+    drawable = {name: make(study) for name, make in FIGURES.items()}
+    shares = importances(study.complete, list(study.objectives), study.space)
+    assert isinstance(shares, dict)
+    drawable["importances"] = importance_chart(shares)
+    drawn = {name: coverings(draw(chart)) for name, chart in drawable.items() if chart is not None}
+    assert len(drawn) == 5
+    assert {name: covering for name, covering in drawn.items() if covering} == {}
+
+
+def made_up_study(folder: Path, parameters: int, objectives: int) -> Study:
+    """A search of 24 trials over parameters of every kind with long names, some of them pruned."""
+    kinds: list[dict[str, Any]] = [
+        {"low": 1e-4, "high": 1e-1, "log": True, "step": None, "int": False},
+        {"choices": ["PostNorm", "PreNorm", "SandwichNorm"]},
+        {"low": 16, "high": 96, "log": False, "step": 16, "int": True},
+    ]
+    space = {f"model.block.part_{number}.setting": kinds[number % 3] for number in range(parameters)}
+    generator, study = np.random.default_rng(0), list[dict[str, Any]]()
+    for number in range(24):
+        spots = generator.uniform(size=parameters).tolist()
+        values = [
+            kind["choices"][int(3 * spot)] if "choices" in kind
+            else 1e-4 * 1000**spot if kind["log"] else 16 * (1 + int(6 * spot))
+            for spot, kind in zip(spots, space.values(), strict=True)
+        ]  # fmt: skip
+        pruned = number % 8 == 7
+        study.append(
+            {
+                "number": number, "state": "pruned" if pruned else "complete", "reason": None, "seconds": 1.5,
+                "params": dict(zip(space, values, strict=True)), "cells": {"0": "c"},
+                "values": None if pruned else [2.0 + sum(spots), 0.5 + spots[0]][:objectives],
+                "reported": {str(step): 2.0 + 1.0 / step + sum(spots) for step in (50, 100, 150)},
+            }
+        )  # fmt: skip
+    names = dict(list({"nll": "lower", "accuracy": "higher"}.items())[:objectives])
+    method = {"sampler": {"name": "tpe", "seed": 3}, "pruner": {"name": "none", "seed": 0}, "from_trial": 0}
+    manifest = {
+        "format": SEARCH.version, "name": "demo", "title": "A search", "notes": "", "objectives": names, "space": space,
+        "trials": 24, "seeds": [0], "methods": [method], "study": study,
+    }  # fmt: skip
+    write_atomic(folder / "study.json", to_json(manifest))
+    return load_ranked(folder)[0]
 
 
 @pytest.mark.slow
@@ -122,7 +200,11 @@ def test_texts_and_legends_cover_nothing_on_paper(width: str, experiment: MakeEx
 def coverings(figure: Figure) -> list[tuple[str, str]]:
     """Texts of a figure that cover each other, and panels that a legend covers."""
     FigureCanvasAgg(figure).draw()
-    covered = [(a, b) for (a, one), (b, other) in itertools.combinations(boxes(figure), 2) if overlaps(one, other)]
+    covered = [
+        (one.get_text(), other.get_text())
+        for (one, box), (other, other_box) in itertools.combinations(boxes(figure), 2)
+        if overlaps(box, other_box) and not are_parallel(one, box, other, other_box)
+    ]
     for legend, axes in itertools.product(figure.legends, figure.axes):
         if overlaps(legend.get_window_extent(), axes.get_window_extent()):
             covered.append(("legend", axes.get_title()))

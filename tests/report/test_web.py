@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from pages import Page
-from records import ARM_NAMES, CELLS, IMAGE, SCRIPT, MakeExperiment
+from records import ARM_NAMES, BASE, BETTER, CELLS, IMAGE, SCRIPT, MakeExperiment
 from rich.console import Console
 
 from lm.analysis.compare import compare
@@ -102,7 +102,7 @@ def test_a_page_begins_with_the_verdict_and_has_every_section(hostile: MakeExper
     told = found.told()
     assert "loss not finite at step 3" in told
     links = [str(one["href"]).removeprefix("#") for one in found.of("a")]
-    assert links == sections
+    assert links == [*sections, "sure"], "the terms are explained further down"
     assert len(told[: told.index("Comparison\nPoint")]) < 1500
 
 
@@ -116,7 +116,7 @@ def test_the_first_screen_answers_then_draws_then_ranks(experiment: MakeExperime
     }
     page = made(experiment(cells, notes="what the author thinks", confirmatory=[]))
     first = page[page.index("</header>") : page.index('<section id="table">')]
-    size = r"by 0\.200 \[0\.19\d, 0\.20\d\] nats/token, 6 seeds, exploratory"
+    size = r"by 0\.200 \[0\.19\d, 0\.20\d\] nats/token, 6 seeds, <abbr title=\S.*>exploratory</abbr>"
     answer = rf'<p class="answer">better is better than base {size}; worse: worse; not certain: unsure\.</p>'
     assert re.search(answer, first)
     assert first.index('class="answer"') < first.index('id="differences"') < first.index('class="verdicts"')
@@ -125,7 +125,28 @@ def test_the_first_screen_answers_then_draws_then_ranks(experiment: MakeExperime
     ]  # fmt: skip
     assert "better by 0.200, exploratory" in first
     assert not re.search(r"\b(lower|higher)\b", first)
+    headings = re.findall(r'<button type="button" title="(\w+): [^"]*">(\w+)</button>', page)
+    assert headings == [("exploratory", "verdict"), ("healthy", "health")]
+    for term in ("Exploratory: the arm was not declared for confirmation", "Healthy: no run has a training problem"):
+        assert term in first
     assert page.index('id="table"') < page.index("what the author thinks") < page.index('id="charts"')
+
+
+@pytest.mark.usefixtures("no_library")
+def test_a_term_is_explained_where_it_is_used(experiment: MakeExperiment) -> None:
+    page = made(experiment({"base": BASE, "better": BETTER}))
+    assert "Healthy: " in page
+    assert "Exploratory: " not in page
+    assert "<abbr" not in page
+
+
+def test_cards_repeat_no_chart_but_without_scripts(experiment: MakeExperiment, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lm.report.web.page.library", lambda: "window.vegaEmbed = null;")
+    cells = {"base": BASE, "better": BETTER}
+    page = made(experiment(cells, secondary=["accuracy"]))
+    shown, hidden = re.fullmatch(r".*?</figure></div>(.*?)<noscript>(.*?)</noscript>.*", page, re.DOTALL).groups()  # type: ignore[union-attr]
+    assert re.findall("<strong>(.*?)</strong>", shown) == ["better, accuracy"]
+    assert re.findall("<strong>(.*?)</strong>", hidden) == ["better, validation NLL", "better, accuracy"]
 
 
 @pytest.mark.usefixtures("no_library")

@@ -191,15 +191,19 @@ def test_links_open_folded_sections_and_the_list_of_arms_stays(
     assert 0 <= page.locator("main > nav").bounding_box()["y"] < 700
 
 
-def test_the_first_screen_holds_the_answer_the_plot_and_the_cards(
-    hostile: MakeExperiment, show: Callable[..., Any]
+@pytest.mark.parametrize(("width", "height"), [(1280, 800), (400, 1000)])
+def test_the_first_screen_holds_the_answer_and_the_whole_plot(
+    hostile: MakeExperiment, show: Callable[..., Any], width: int, height: int
 ) -> None:
-    page = show(hostile(), viewport={"width": 1280, "height": 800})
-    answer, plot, cards = (
-        page.locator(name).bounding_box() for name in (".answer", "#chart-differences", "ul.verdicts")
-    )
-    assert answer["y"] < plot["y"] < cards["y"]
-    assert cards["y"] + cards["height"] < 800
+    page = show(hostile(), viewport={"width": width, "height": height})
+    answer, plot = (page.locator(name).bounding_box() for name in (".answer", "#chart-differences svg"))
+    assert answer["y"] < plot["y"]
+    assert plot["y"] + plot["height"] < height
+    assert plot["x"] + plot["width"] <= width
+    assert page.evaluate("document.querySelector('#differences').scrollWidth <= document.body.clientWidth")
+    texts = page.locator("#chart-differences text").all_text_contents()
+    assert any("[" in text for text in texts) == (width > 1000), "where it is narrow intervals are bars alone"
+    assert page.locator("ul.verdicts:visible").count() == 0
 
 
 def test_print_shows_what_is_folded_and_no_controls(hostile: MakeExperiment, show: Callable[..., Any]) -> None:

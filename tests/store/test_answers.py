@@ -20,6 +20,7 @@ def package(tmp_path: Path, monkeypatch: Patch) -> Path:
     monkeypatch.setenv("LM_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(answers, "PACKAGE", tmp_path / "package")
     monkeypatch.setattr(answers, "SLOW", ())
+    monkeypatch.setattr(answers, "_versions", [])
     (tmp_path / "package").mkdir()
     (tmp_path / "package" / "part.py").write_text("x = 1\n")
     return tmp_path / "package"
@@ -82,7 +83,24 @@ def test_a_process_that_imported_the_code_before_computes(package: Path, monkeyp
     monkeypatch.setattr(answers, "SLOW", ("json",))
     calls = numbers()
     assert [answers.remember("kind", None, lambda: next(calls)) for _ in range(2)] == [0, 1]
+    assert answers.running_version() is None
     assert not answers.cache_folder().exists()
+
+
+def test_a_process_that_asked_before_it_imported_the_code_remembers(package: Path, monkeypatch: Patch) -> None:
+    calls = numbers()
+
+    def ask(question: str) -> int:
+        return answers.remember("kind", question, lambda: next(calls))
+
+    assert answers.running_version() == answers.code_version()
+    assert ask("before") == 0
+    monkeypatch.setattr(answers, "SLOW", ("json",))
+    assert [ask("after"), ask("after"), ask("before")] == [1, 1, 0]
+    (package / "part.py").write_text("x = 4\n")
+    assert [ask("after"), ask("after"), ask("before")] == [2, 3, 4], "the code that it imported is older"
+    (package / "part.py").write_text("x = 1\n")
+    assert ask("after") == 1
 
 
 def test_a_cache_that_cannot_be_used_is_left_alone(package: Path, tmp_path: Path, monkeypatch: Patch) -> None:

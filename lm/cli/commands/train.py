@@ -63,6 +63,9 @@ def ablate(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     flags = (options.retry_failed, options.underpowered)
     run_options = RunOptions(options.out, options.workers, *flags, options.arguments, execution, executor)
     if experiment.ladder is not None:
+        from lm.store.answers import running_version
+
+        running_version()  # before torch is imported
         from lm.ablation.ladder.run_ladder import run_ladder
 
         return run_ladder(experiment, run_options, options.plan)
@@ -71,6 +74,9 @@ def ablate(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
 
 def sweep(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     """Run a search, or go on with one."""
+    from lm.store.answers import running_version
+
+    running_version()  # before torch is imported
     from lm.execution.factory import usable
 
     execution = execution_of(options)
@@ -88,6 +94,9 @@ def sweep(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
 def reproduce(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     """Run the experiments with claims and print which claims hold."""
     execution = execution_of(options)
+    from lm.store.answers import running_version
+
+    running_version()  # before torch is imported
     from lm.ablation.ablate import RunOptions
     from lm.ablation.reproduce import ReproductionScope, find_experiments
     from lm.ablation.reproduce import reproduce as run_experiments

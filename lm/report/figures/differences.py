@@ -18,11 +18,11 @@ from lm.store.metrics import SUMMARY_METRICS, describe
 SIDES = {"lower": "left is better", "higher": "right is better", None: "left is less"}
 """Meaning of the sides of the line at zero, by the better direction of the quantity."""
 
-NOTE = (
-    "Diamonds: mean differences, paired by seed; filled where a test of healthy arms confirms one, hollow where it is "
-    "exploratory or none was found. Bars: 95 % intervals, of the kind that the table names. Circles: single seeds. "
-    "Lines beside zero: the margins within which a difference counts as none."
+MARKS = (
+    *("◆ mean over seeds, confirmed by a test", "◇ exploratory, or no difference found", "━ 95 % interval"),
+    *("○ one seed", "┆ zero", "│ margin: a difference between these lines counts as none"),
 )
+"""Key of the marks on the page; the last is left out without margins."""
 
 WIDTH, ROW = 7.2, 0.48  # width of a picture, and height of a row, in inches
 
@@ -67,7 +67,9 @@ def _chart(panels: Sequence[Forest]) -> Chart | None:
         return None
     size = (WIDTH, 1.2 + ROW * len(panels[0].names))
     title = "Paired differences"
-    return Chart(title, panels, note=NOTE, size=size, columns=0, legend="none", arms=False, wide=True)
+    margins = any(math.isfinite(bar.margin) for panel in panels for bar in panel.bars)
+    note = "\u2003".join(mark.replace(" ", "\u00a0", 1) for mark in MARKS if margins or "margin" not in mark)
+    return Chart(title, panels, note=note, size=size, columns=0, legend="none", arms=False, wide=True)
 
 
 def _panel(metric: str, by_heading: Mapping[str, FigureInputs], of: str) -> Forest:

@@ -8,11 +8,13 @@ Legend: n points.
 
 import itertools
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from lm.analysis.compare import HEALTHY
 from lm.report.figures.chart import Axis, Bar, Chart, Forest, Heat, Panel, Series, finite, log_range
 from lm.report.figures.palette import COLOURS, SHAPES, dash, marker
 from lm.report.figures.ticks import log_ticks
@@ -31,6 +33,8 @@ ROOM = 12  # padding in pixels between the markers of a scatter plot and the end
 
 POINTS, LEAST_POINTS, ALL_POINTS = 240, 60, 6000
 """Points of a line at most and at least, and of all lines of a panel together."""
+
+NARROW = 380  # width in pixels below which a forest plot leaves intervals out of its texts
 
 FEW = 20  # largest number of points of a curve with a marker each
 
@@ -262,7 +266,7 @@ def _forest(panel: Forest) -> tuple[Spec, dict[str, list[dict[str, Any]]]]:
     sets = {
         "set0": [_bar_row(bar) for bar in panel.bars],
         "points": [_bar_row(point) for point in panel.points],
-        "texts": [{"name": bar.name, "text": ": ".join(bar.texts)} for bar in panel.bars if bar.texts],
+        "texts": [_texts(bar) for bar in panel.bars if bar.texts],
         "margins": [{"name": bar.name, "x": x} for bar in panel.bars for x in finite((-bar.margin, bar.margin))],
     }
     titles = {"name": panel.x.field or "name", "x": _in_a_line(panel.x.label), "low": "low", "high": "high"}
@@ -285,11 +289,12 @@ def _forest(panel: Forest) -> tuple[Spec, dict[str, list[dict[str, Any]]]]:
     layers.append(layer("point", {"x": x, **colours, "tooltip": mean}, data, **diamond))
     if sets["texts"]:
         limit = {"limit": {"expr": "width - 8"}}
-        above: Spec = {"align": "left", "dx": 4, "dy": -13, "fontSize": 12, "color": INK, **limit}
-        text = {"x": {"value": 0}, "text": {"field": "text", "type": "nominal"}}
+        above: Spec = {"align": "left", "dx": 4, "dy": -13, "fontSize": 12, **limit}
+        brief = {"condition": {"test": f"width < {NARROW}", "field": "brief", "type": "nominal"}}
+        text = {"x": {"value": 0}, "text": {**brief, "field": "text", "type": "nominal"}, "fill": colours["fill"]}
         for halo in ({"stroke": "var(--page)", "strokeWidth": 4}, {}):
             layers.append(layer("text", text, {"name": "texts"}, **above, **halo))
-    axis: Spec = {"labelLimit": 260}
+    axis: Spec = {"labelLimit": {"expr": "min(260, containerSize()[0] * 0.3)"}}
     if any("\n" in name for name in names):
         heading = {"test": "indexof(datum.value, '\\n') < 0", "value": "bold"}
         axis |= {"labelExpr": "slice(datum.value, lastindexof(datum.value, '\\n') + 1)"}
@@ -299,6 +304,14 @@ def _forest(panel: Forest) -> tuple[Spec, dict[str, list[dict[str, Any]]]]:
 
 
 HIDDEN = ("bold", "stroke", "fill")  # fields of a bar that no tooltip shows
+
+
+def _texts(bar: Bar) -> dict[str, Any]:
+    """Return the line above a row, and a brief one without the interval, which the bar shows too."""
+    text = ": ".join(bar.texts).removesuffix(f", {HEALTHY}")
+    word = "" if "unhealthy" in text else text.partition(",")[0].partition(":")[0]
+    tone = {"better": "var(--good)", "worse": "var(--bad)"}.get(word, INK)
+    return {"name": bar.name, "text": text, "brief": re.sub(r"(,? plain)? \[[^]]*\]", "", text), "fill": tone}
 
 
 def _bar_row(bar: Bar) -> dict[str, Any]:

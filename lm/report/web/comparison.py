@@ -24,6 +24,7 @@ from lm.report.tables import (
     several_intervals,
 )
 from lm.report.web.elements import Html, joined, tag
+from lm.report.web.parts import EXPLORATORY, TERMS
 from lm.store.metrics import SUMMARY_METRICS
 
 
@@ -104,7 +105,10 @@ def filtered(heads: Sequence[Html], rows: Sequence[Html], example: str, what: st
 
 
 def _head(title: str, hidden: bool, long: bool) -> Html:
-    return tag("th", tag("button", title, type="button"), scope="col", hidden=hidden, class_="long" if long else False)
+    term = {"health": "healthy", "verdict": EXPLORATORY}.get(title)
+    meaning = f"{term}: {TERMS[term]}" if term else False
+    button = tag("button", title, type="button", title=meaning)
+    return tag("th", button, scope="col", hidden=hidden, class_="long" if long else False)
 
 
 def _row(index: int, arm: str, columns: Sequence[Column]) -> Html:

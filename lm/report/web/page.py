@@ -31,12 +31,14 @@ from lm.report.web.parts import (
     author_notes,
     cards,
     contents,
+    explained,
     health_section,
     lost_runs_section,
     provenance_section,
     question_section,
     rerun_section,
     sections,
+    terms,
 )
 
 Tuning = tuple[dict[str, Any], Records, dict[str, Study]]
@@ -76,8 +78,11 @@ def body(
     """Build the content of an experiment's page."""
     drawing, notes, paces = new_charts(), grouped(results, compared), steps_to_baseline_loss(results)
     figures = charts(FigureInputs(results, compared, tuning[2] if tuning else {}, rates)) if drawing.drawn else {}
-    drawn = tag("div", drawing.add(FIRST, figures.get(FIRST)), id="differences")
-    first = answer_section(answer(results, compared), drawn, cards(results, compared))
+    drawn, in_words = drawing.add(FIRST, figures.get(FIRST)), cards(results, compared, results.judged)
+    if drawn:  # the chart says of the headline what its cards do
+        in_words = joined(cards(results, compared, results.judged[1:]), tag("noscript", in_words))
+    drawn = tag("div", drawn, id="differences")
+    first = answer_section(answer(results, compared), drawn, in_words, terms(compared))
     method = listed([*notes["method"], *notes["evaluation"]])
     sure = joined(question_section(results), method, health_section(results, notes["runs"]))
     confounds = [*notes["comparability"], *axes(results)] or ["Nothing else differs, as far as the records show."]
@@ -110,7 +115,7 @@ def body(
 
 def answer_section(answer: str, *below: Html) -> Html:
     """Format the answer sentence, and what stands below it before the sections."""
-    return tag("section", tag("p", answer, class_="answer"), *below, id="verdict")
+    return tag("section", tag("p", explained(answer), class_="answer"), *below, id="verdict")
 
 
 DRAWN_BY = (
@@ -180,6 +185,7 @@ def page_file(title: str, main: Html, numbers: Html, first: str) -> str:
 
 # without scripts ------------------------------------------------------------------------------------------------------
 
+MOST_PIXELS = 900  # width at which a picture is shown unless its own is less
 Picture = tuple[str, bytes]  # alternative text and PNG content of a picture
 
 
@@ -195,8 +201,11 @@ def static_page(body: Body) -> str:
 def static_parts(tables: Sequence[Section], pictures: Sequence[Picture]) -> list[PageSection]:
     """Format tables as sections, below the pictures."""
     parts = [PageSection(f"part-{index}", part.title, html_section(part)) for index, part in enumerate(tables)]
-    sources = [(words, f"data:image/png;base64,{base64.b64encode(png).decode()}") for words, png in pictures]
-    images = [tag("div", tag("img", src=src, alt=words, width=900), class_="scroll") for words, src in sources]
+    images = []
+    for words, png in pictures:
+        src, own = f"data:image/png;base64,{base64.b64encode(png).decode()}", int.from_bytes(png[16:20])
+        image = tag("img", src=src, alt=words, width=min(own or MOST_PIXELS, MOST_PIXELS))
+        images.append(tag("div", image, class_="scroll"))
     if images:
         parts.insert(0, PageSection("figures", "Figures" if len(images) > 1 else "Figure", joined(images)))
     return parts

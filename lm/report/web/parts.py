@@ -27,6 +27,13 @@ from lm.store.store import LOG
 
 MOST_VERDICTS = 10
 MOST_LOST, LAST_LINES, LAST_BYTES = 30, 12, 16_384
+EXPLORATORY = "exploratory"
+TERMS = {
+    EXPLORATORY: "the arm was not declared for confirmation before training, so new seeds have to confirm the result",
+    "healthy": "no run has a training problem, such as dead units or a loss that still falls",
+}
+"""Terms of verdicts, and their meanings."""
+
 MARKS = {"better": "▲", "worse": "▼"}
 
 
@@ -80,9 +87,22 @@ def author_notes(manifest: Mapping[str, Any]) -> Html:
     return tag("p", notes, class_="notes") if notes else Html()
 
 
-def cards(results: Records, compared: pd.DataFrame) -> Html:
+def explained(text: str) -> Html:
+    """Give terms of TERMS in a text their meanings as titles."""
+    parts = re.split(rf"\b({'|'.join(TERMS)})\b", text)
+    return joined(tag("abbr", part, title=TERMS[part]) if part in TERMS else part for part in parts)
+
+
+def terms(compared: pd.DataFrame) -> Html:
+    """Explain in a line the terms that chart and table use."""
+    used = [term for term in TERMS if term != EXPLORATORY or (compared.family == EXPLORATORY).any()]
+    line = " ".join(f"{term.capitalize()}: {TERMS[term]}." for term in used)
+    return tag("p", line, " ", tag("a", "How sure", href="#sure"), " and docs/verdicts.md say more.", class_="hint")
+
+
+def cards(results: Records, compared: pd.DataFrame, names: Sequence[str]) -> Html:
     """Format the verdict on each arm, the best first; of many arms those that are certain, and count the others."""
-    rows = [row for name in results.judged for row in sorted_rows(compared, name, describe(name).better)]
+    rows = [row for name in names for row in sorted_rows(compared, name, describe(name).better)]
     shown = most_certain(rows, MOST_VERDICTS)
     left = Counter(direction(row) or "not certain" for row in rows if row not in shown)
     counted = ", ".join(f"{count} {word}" for word, count in left.items())
