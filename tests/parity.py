@@ -61,6 +61,7 @@ GPT2 = {
 }
 BLOOM = {
     "transformer.word_embeddings.": "embedding.tokens.",
+    "transformer.word_embeddings_layernorm.": "embedding.norm.",
     "transformer.h.": "blocks.",
     "transformer.ln_f.": "final_norm.",
     "lm_head.": "embedding.head.",

@@ -21,7 +21,9 @@ from lm.config.choices import find_class, slots
 from lm.config.components import plain_options
 from lm.config.keys import keys
 from lm.execution.executor import Executor
+from lm.model.block import BlockLayout
 from lm.model.mlp import MLP
+from lm.model.norm import NoNorm
 from lm.model.shape import Shape
 from lm.report.figures.catalogue import figures
 from lm.search.space import ChoicesNode, ConditionalChoice, Distribution
@@ -202,12 +204,13 @@ def test_all_that_an_executor_must_do_is_listed() -> None:
         assert f"`lm/execution/executor.py::Executor.{method}`" in said, method
 
 
-def test_the_component_of_the_page_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (code,) = re.findall(r"^```python\n(.*?)^```$", (ROOT / "docs" / "extending.md").read_text(), re.M | re.S)
-    (tmp_path / "my_parts_of_the_page.py").write_text(code, encoding="utf-8")
+def test_the_components_of_the_page_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    codes = re.findall(r"^```python\n(.*?)^```$", (ROOT / "docs" / "extending.md").read_text(), re.M | re.S)
+    (tmp_path / "my_parts_of_the_page.py").write_text("\n".join(codes), encoding="utf-8")
     monkeypatch.syspath_prepend(str(tmp_path))
-    made = find_class("my_parts_of_the_page.SquaredReLU", MLP, "model.mlp")(
-        Shape(vocabulary=9, context=8, width=8, heads=2, layers=1)
-    )
+    shape = Shape(vocabulary=9, context=8, width=8, heads=2, layers=1)
+    made = find_class("my_parts_of_the_page.CubedReLU", MLP, "model.mlp")(shape)
     x = torch.tensor([-1.0, 0.0, 3.0])
-    assert made.activation(x).tolist() == [0.0, 0.0, 9.0]
+    assert made.activation(x).tolist() == [0.0, 0.0, 27.0]
+    layout = find_class("my_parts_of_the_page.NormBetween", BlockLayout, "model.block")(shape, NoNorm, 0.0)
+    assert layout(x, torch.neg, torch.exp).tolist() == (x + (-x).exp()).tolist()

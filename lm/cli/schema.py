@@ -173,7 +173,7 @@ def _changes() -> dict[str, Schema]:
     paths: dict[str, list[Schema]] = {}
     tops: list[str] = []
     _paths(RunConfig, 0, "", nodes, paths, tops)
-    inside = rf"^({'|'.join(re.escape(top) for top in tops)})(\.[A-Za-z_]\w*)+$"
+    inside = rf"^({'|'.join(re.escape(top) for top in tops)})(\.([A-Za-z_]\w*|-?\d+))+$"
     nodes["Changes"] = {
         "description": "Dotted paths of a configuration, and what to put there. A component replaces the whole node.",
         "type": ["object", "null"],

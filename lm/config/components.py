@@ -33,6 +33,7 @@ from lm.config.choices import (
     type_hints,
 )
 from lm.config.imported import user_frame
+from lm.config.layers import expand_layers, merge_layers
 from lm.config.plain import find_unusable, shown
 from lm.config.tree import INHERITED, InputError, Tree, is_component, join, nearest
 
@@ -143,8 +144,11 @@ def _resolve_arguments(cls: type, supplied: int, settings: Any, path: str, missi
     settings = {} if settings is None else settings
     if not isinstance(settings, Mapping):
         raise InputError(f"{path}: expected a mapping of settings of {cls.__name__}, found {shown(settings)}")
-    components, plain = slots(cls, supplied), plain_options(cls, supplied)
+    components, plain, layers = slots(cls, supplied), plain_options(cls, supplied), list[Tree]()
     accepted = [*components, *plain]
+    if (parts := getattr(cls, "LAYER_PARTS", ())) and isinstance(value := settings.get("layers"), Mapping | list):
+        layers = expand_layers(value, dict(settings), parts, path)
+        settings = {**settings, "layers": len(layers)}
     for key in settings:
         if (reason := getattr(cls, "REASONS", {}).get(key)) is not None:
             raise InputError(f"{join(path, str(key))}: {reason}")
@@ -173,6 +177,13 @@ def _resolve_arguments(cls: type, supplied: int, settings: Any, path: str, missi
             node = settings.get(name)
             absent = node is None and (slot.optional or name not in settings)
             resolved[name] = None if absent else _resolve_node(node, slot, join(path, name), missing)
+    if layers and not lacking:
+        for index, layer in enumerate(layers):
+            at = f"{join(path, 'layers')}.{index}"
+            layer |= {
+                part: _resolve_node(node, components[part], f"{at}.{part}", missing) for part, node in layer.items()
+            }
+        resolved = merge_layers(resolved, layers, isinstance(value, list), path)
     later = {name: plain.get(name) for name in added_options(cls)}
     return {name: resolved[name] for name in sorted(resolved) if name not in later or resolved[name] != later[name]}
 
@@ -232,12 +243,23 @@ def resolve(settings: Any, root: type, path: str = "") -> Tree:
 def build(resolved: Tree, root: type, path: str = "", supplied: int = 0) -> Any:
     """Build the objects of a configuration, or a partial if arguments are supplied; raise InputError with its path."""
     components, arguments = slots(root, supplied), dict(resolved)
+
+    def built(name: str, node: Any, path: str) -> Any:
+        slot, cls = components[name], components[name].base
+        if is_component(node):
+            node, cls = node["init_args"], find_class(node["class_path"], slot.base, path)
+        return build(node, cls, path, slot.supplied)
+
     for name, node in resolved.items():
         if name in components and node is not None:
-            slot, cls = components[name], components[name].base
-            if is_component(node):
-                node, cls = node["init_args"], find_class(node["class_path"], slot.base, join(path, name))
-            arguments[name] = build(node, cls, join(path, name), slot.supplied)
+            arguments[name] = built(name, node, join(path, name))
+        elif name == "layers" and isinstance(node, list):  # a part that is the model's own need not be built twice
+            layers = [{part: inner for part, inner in layer.items() if inner != resolved[part]} for layer in node]
+            at = join(path, name)
+            arguments[name] = [
+                {part: built(part, inner, f"{at}.{index}.{part}") for part, inner in layer.items()}
+                for index, layer in enumerate(layers)
+            ]
     if supplied:
         return _Partial(root, **arguments)
     with blame(path):

@@ -2,14 +2,14 @@
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 from lm.config.imported import add_module_folder
 from lm.config.keys import Also
 from lm.config.plain import shown
-from lm.config.tree import InputError, Tree, is_component, join, load_yaml, nearest, override, path_name
+from lm.config.tree import InputError, Tree, dotted_changes, load_yaml, nearest, override, path_name
 
 RESERVED = ("cells",)  # names that no report may have: folders of the store
 MOST_SEEDS = 1000  # largest number of seeds; more are a typing error
@@ -57,18 +57,8 @@ def _with_bases(path: Path, below: tuple[Path, ...] = (), content: Mapping[str, 
         below = (*below, file)
     if "base" not in tree:
         return dict(tree)
-    changes = dict(_changes({key: value for key, value in tree.items() if key != "base"}, ""))
+    changes = dict(dotted_changes({key: value for key, value in tree.items() if key != "base"}))
     return override(_with_bases(_base_named(tree["base"], path), below), changes)
-
-
-def _changes(tree: Mapping[str, Any], path: str) -> Iterator[tuple[str, Any]]:
-    """Yield the changes in a mapping by dotted path; a component replaces the node."""
-    for key, value in tree.items():
-        inner = join(path, str(key))
-        if isinstance(value, Mapping) and value and not is_component(value):
-            yield from _changes(value, inner)
-        else:
-            yield inner, value
 
 
 def _base_named(base: object, path: Path) -> Path:

@@ -12,7 +12,7 @@ import json
 import os
 import re
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -151,6 +151,16 @@ def is_component(node: Any) -> bool:
     return isinstance(node, Mapping) and "class_path" in node
 
 
+def dotted_changes(tree: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the changes in a mapping by dotted path; a component replaces the node."""
+    for key, value in tree.items():
+        inner = join(path, str(key))
+        if isinstance(value, Mapping) and value and not is_component(value):
+            yield from dotted_changes(value, inner)
+        else:
+            yield inner, value
+
+
 def override(tree: Tree, changes: Mapping[str, Any]) -> Tree:
     """Return a copy of `tree` with dotted `changes` applied.
 
@@ -183,6 +193,8 @@ def _set(node: Tree, path: list[str], value: Any) -> None:
                 node[path[0]] = copy.deepcopy(inherited[path[0]])
             below = below.get(INHERITED)
     key, rest = path[0], path[1:]
+    if key == "layers" and (rest or isinstance(value, dict)):
+        node[key] = _open_layers(node.get(key), rest[:1] or value)
     current = node.get(key)
     if rest == ["class_path"]:
         node[key] = value
@@ -197,6 +209,15 @@ def _set(node: Tree, path: list[str], value: Any) -> None:
             _set(current, str(name).split("."), inner)
     else:
         node[key] = value
+
+
+def _open_layers(layers: Any, changed: Iterable[str]) -> Any:
+    """Return the layers of a model as a mapping that changes can go into, without a number that these replace."""
+    if type(layers) is int or isinstance(layers, list):
+        layers = {"count" if type(layers) is int else "pattern": layers}
+    if isinstance(layers, dict) and not {"count", "repeat"}.isdisjoint(changed):
+        layers.pop("repeat" if "count" in changed else "count", None)
+    return layers
 
 
 def canonical(value: Any) -> str:
@@ -224,12 +245,50 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
             flat.update(flatten(value.get("init_args", {}), path))
         elif isinstance(value, Mapping):
             flat.update(flatten(value, path))
+        elif key == "layers" and isinstance(value, list):
+            flat[path] = len(value)
+            for index, layer in enumerate(value):
+                flat.update(flatten(layer, f"{path}.{index}"))
         else:
             flat[path] = value
     return flat
 
 
+OWN_PARTS = ("norm", "position")  # parts of layers that a model uses itself: at its end, and for its embeddings
+_IN_LAYER = re.compile(r"(.*?)layers\.(\d+)\.((\w+).*)")
+
+
 def differences(left: Mapping[str, Any], right: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """Return the dotted paths at which two resolved configurations differ, with both values; None if missing."""
+    """Return the dotted paths at which two resolved configurations differ, with both values; None if missing.
+
+    A difference that several layers share has one path, such as `model.layers.0,3.mlp`.
+    """
     a, b = flatten(left), flatten(right)
-    return {path: (a.get(path), b.get(path)) for path in sorted({*a, *b}) if a.get(path) != b.get(path)}
+    a, b = _spread_layers(a, b), _spread_layers(b, a)
+    changed: dict[str, tuple[Any, Any]] = {}
+    indices: dict[tuple[str, str, str], list[int]] = {}
+    for path in sorted({*a, *b}):
+        if (values := (a.get(path), b.get(path)))[0] != values[1]:
+            if match := _IN_LAYER.fullmatch(path):
+                key = match[1], match[3], canonical(values)
+                indices.setdefault(key, []).append(int(match[2]))
+            else:
+                changed[path] = values
+    for (before, name, text), layers in indices.items():
+        old, new = json.loads(text)
+        changed[f"{before}layers.{','.join(map(str, sorted(layers)))}.{name}"] = old, new
+    return changed
+
+
+def _spread_layers(flat: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+    """Return plain values with those of a part in each layer if either configuration has layers that differ in it."""
+    spread = dict(flat)
+    for path in (*flat, *other):
+        if (match := _IN_LAYER.fullmatch(path)) and match[3] == match[4]:
+            before, index, part = match[1], match[2], match[1] + match[4]
+            names = [name for name in flat if name == part or name.startswith(f"{part}.")]
+            if path not in flat and int(index) < flat.get(f"{before}layers", 0):
+                spread |= {f"{before}layers.{index}.{name.removeprefix(before)}": flat[name] for name in names}
+            if match[4] not in OWN_PARTS:
+                spread = {name: value for name, value in spread.items() if name not in names}
+    return spread

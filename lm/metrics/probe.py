@@ -18,8 +18,9 @@ from lm.data.batch import Batch
 from lm.metrics.gradients import full_tensor
 from lm.model.attention import Mask, SoftmaxAttention
 from lm.model.attention_impl import attention_weights, causal_bias
-from lm.model.block import Block, ResidualConnection
-from lm.model.mlp import MLP, ReGLU, ReLU
+from lm.model.block import Block, BlockLayout
+from lm.model.experts import token_shares
+from lm.model.mlp import ReGLU, ReLU, SquaredReLU
 from lm.model.position import Position
 
 # attention scores above this size precede divergence (Wortsman et al. 2023, https://arxiv.org/abs/2309.14322)
@@ -114,38 +115,38 @@ def _observed(model: nn.Module, result: ProbeResult, counted_bt: Tensor) -> Iter
     def residual(module: nn.Module, inputs: tuple[Any, ...], x_btd: Tensor) -> None:
         result.residual_norm.append(float(x_btd.double().norm(dim=-1).mean()))
 
-    def share_hook(block: Block) -> Callable[[nn.Module, tuple[Any, ...], Tensor], None]:
+    def share_hook(last: nn.Module) -> Callable[[nn.Module, tuple[Any, ...], Tensor], None]:
         without_btd: Tensor | None = None
 
-        def arrangement(module: nn.Module, inputs: tuple[Any, ...], x_btd: Tensor) -> None:
+        def joined(module: nn.Module, inputs: tuple[Any, ...], x_btd: Tensor) -> None:
             nonlocal without_btd
             before_btd = inputs[0] if without_btd is None else without_btd
-            without_btd = module.forward(before_btd, torch.zeros_like)  # not called, which would come back here
-            if module is block.mlp_residual:
+            # not called, which would come back here
+            without_btd = module.forward(before_btd, *(torch.zeros_like for _ in inputs[1:]))
+            if module is last:
                 result.block_share.append(block_share(x_btd, without_btd))
                 without_btd = None
 
-        return arrangement
+        return joined
 
     def hidden(module: nn.Module, inputs: tuple[Any, ...]) -> None:
         x_btf = full_tensor(inputs[0])
         x_nf = x_btf[counted_bt] if counted_bt.shape == x_btf.shape[:2] else x_btf.flatten(0, 1)
         result.dead_share.append(float((x_nf == 0).all(dim=0).float().mean()))
 
+    experts = token_shares(model)  # a unit of one that few tokens pass need not be dead
     with ExitStack() as stack:
         for module in model.modules():
             if isinstance(module, SoftmaxAttention):
                 stack.callback(module.register_forward_pre_hook(attention, with_kwargs=True).remove)
             elif isinstance(module, Block):
-                stack.callback(module.mlp_residual.register_forward_hook(residual).remove)
-                hook = share_hook(module)
-                kind = type(module)  # whose residual connections are called with the stream and a sublayer alone
-                is_standard = kind.forward is Block.forward
-                is_standard &= kind.forward_with_cross_attention is Block.forward_with_cross_attention
-                for part in module.children():
-                    if is_standard and isinstance(part, ResidualConnection):
+                stack.callback(module.register_forward_hook(residual).remove)
+                layouts = [part for part in module.children() if isinstance(part, BlockLayout)]
+                if type(module).forward is Block.forward:
+                    hook = share_hook(layouts[-1])
+                    for part in layouts:
                         stack.callback(part.register_forward_hook(hook).remove)
-            elif isinstance(module, MLP) and isinstance(module, (ReLU, ReGLU)):
+            elif isinstance(module, (ReLU, ReGLU, SquaredReLU)) and module not in experts:
                 stack.callback(module.down.register_forward_pre_hook(hidden).remove)
         yield
 

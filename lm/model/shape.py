@@ -11,8 +11,8 @@ MAX_SIZES = {"vocabulary": 10**8, "context": 10**8, "width": 10**6, "heads": 10*
 class Shape:
     """Sizes of a decoder: tokens that it can read, positions, width of the residual stream, heads of a layer, layers.
 
-    `base` are the sizes at which a parametrisation scales nothing; None where nothing is scaled. `layer` is the index of
-    the layer, from 0, that a part is built for; None for parts outside the layers.
+    `base` are the sizes at which a parametrisation scales nothing; None where nothing is scaled. `layer` is the index
+    of the layer, from 0, that a part is built for; None for parts outside the layers.
     """
 
     vocabulary: int

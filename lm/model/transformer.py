@@ -5,10 +5,11 @@ Legend: b batch, s source time, t (target) time, d width, v vocabulary.
 
 import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import ClassVar, TypeVar, cast
+from typing import Any, ClassVar, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -16,17 +17,20 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from lm.config.domain import require_share
 from lm.model.attention import Attention, Mask
-from lm.model.block import Block, ResidualConnection
+from lm.model.block import Block, BlockLayout
 from lm.model.cache import Cache
 from lm.model.deprecated import RenamedAttributes
 from lm.model.fused_linear import is_plain_linear
 from lm.model.initializers import Initializer, OutputLinear
-from lm.model.mlp import MLP
+from lm.model.mlp import FeedForward
 from lm.model.norm import Norm
 from lm.model.parametrization import Optimizer, Parametrization, Standard
 from lm.model.position import Position
 from lm.model.shape import Shape
 from lm.store.files import is_intact
+
+Layer = Mapping[str, Any]  # the parts in which a layer differs from the model, by name
+Layers = int | list[dict[str, Any]] | dict[str, Any]  # a mapping in a configuration alone: see lm/config/layers.py
 
 
 class Embedding(RenamedAttributes, nn.Module):
@@ -36,11 +40,15 @@ class Embedding(RenamedAttributes, nn.Module):
         tied: whether the output shares the input's matrix (Press and Wolf 2017, https://arxiv.org/abs/1608.05859).
         scaled: whether inputs are multiplied by sqrt(width), as in Vaswani et al. 2017, section 3.4; by that of the
             base where a parametrisation has one, which multiplies the input of the output layer by base / width too.
+        norm: of the vectors, before positions (BLOOM 2022, https://arxiv.org/abs/2211.05100); none by default.
     """
 
+    ADDED: ClassVar = ("norm",)
     new_names: ClassVar = {"read": "scale_for_output", "matrix": "output_weight"}
 
-    def __init__(self, shape: Shape, tied: bool = True, scaled: bool = False) -> None:
+    def __init__(
+        self, shape: Shape, tied: bool = True, scaled: bool = False, norm: Callable[[Shape], Norm] | None = None
+    ) -> None:
         super().__init__()
         self.tokens = nn.Embedding(shape.vocabulary, shape.width)
         self.factor = shape.base_shape.width**0.5 if scaled else 1.0
@@ -48,10 +56,11 @@ class Embedding(RenamedAttributes, nn.Module):
         self.head = OutputLinear(shape.width, shape.vocabulary, bias=False)
         if tied:
             self.head.weight = self.tokens.weight
+        self.norm = nn.Identity() if norm is None else norm(shape)
 
     def forward(self, tokens_bt: Tensor) -> Tensor:
-        """Return the scaled embeddings (b, t, width) of tokens (b, t)."""
-        return self.tokens(tokens_bt) * self.factor
+        """Return the scaled and normalised embeddings (b, t, width) of tokens (b, t)."""
+        return self.norm(self.tokens(tokens_bt) * self.factor)
 
     def logits(self, x_btd: Tensor) -> Tensor:
         """Map (b, t, d) to logits (b, t, v)."""
@@ -88,6 +97,9 @@ class Model(RenamedAttributes, nn.Module, ABC):
     def initialize(self, seed: int) -> None:
         """Draw every parameter anew from the random streams of `seed`."""
         self.initializer.initialize(self, self.depth, seed)
+        for module in self.modules():
+            if isinstance(module, Block):
+                module.scale_initial_weights()
 
     def map_rate(self, optimizer: Optimizer) -> float:
         """Return the factor on the learning rate of layers from one width to another."""
@@ -106,9 +118,11 @@ class Decoder(Model):
     """A transformer that predicts each next token from the tokens up to it.
 
     Args:
+        layers: their number; or, for each, the parts in which it differs.
         causal: off, every position sees the token it is to predict: a fault to measure, not a model.
     """
 
+    LAYER_PARTS: ClassVar = ("attention", "mlp", "norm", "block", "position")  # the parts in which layers may differ
     local_heads = slice(None)  # the heads of each layer that this process computes: all but under tensor parallelism
 
     def __init__(
@@ -117,13 +131,13 @@ class Decoder(Model):
         context: int,
         width: int,
         heads: int,
-        layers: int,
+        layers: Layers,
         embedding: Callable[[Shape], Embedding],
         position: Callable[[Shape], Position],
-        block: Callable[[Shape, Callable[[Shape], Norm], float], ResidualConnection],
+        block: Callable[[Shape, Callable[[Shape], Norm], float], BlockLayout],
         norm: Callable[[Shape], Norm],
         attention: Callable[[Shape], Attention],
-        mlp: Callable[[Shape], MLP],
+        mlp: Callable[[Shape], FeedForward],
         initializer: Initializer,
         dropout: float = 0.0,
         causal: bool = True,
@@ -132,15 +146,20 @@ class Decoder(Model):
         super().__init__()
         require_share(dropout=dropout)
         self.parametrization = parametrization or Standard()
-        shape = self.parametrization.shape(Shape(vocabulary, context, width, heads, layers))
-        self.shape, self.depth, self.causal = shape, layers, causal
+        own = [{}] * layers if isinstance(layers, int) else cast(Sequence[Layer], layers)
+        shape = self.parametrization.shape(Shape(vocabulary, context, width, heads, len(own)))
+        self.shape, self.depth, self.causal = shape, len(own), causal
         self.initializer = self.parametrization.initializer(initializer, shape)
         self.embedding, self.position, self.dropout = embedding(shape), position(shape), nn.Dropout(dropout)
-        arrange = lambda: block(shape, norm, dropout)  # noqa: E731
-        shapes = [replace(shape, layer=layer) for layer in range(layers)]
-        self.blocks = nn.ModuleList(Block(attention(at), mlp(at), arrange) for at in shapes)
-        residual: ResidualConnection = arrange()
-        self.final_norm = residual.final_norm(shape, norm)
+        model_parts: Layer = {"attention": attention, "mlp": mlp, "norm": norm, "block": block}
+        self.blocks = nn.ModuleList()
+        for layer, changed in enumerate(own):
+            at, parts = replace(shape, layer=layer), {**model_parts, **changed}
+            layout = partial(parts["block"], at, parts["norm"], dropout)
+            self.blocks.append(Block(parts["attention"](at), parts["mlp"](at), layout))
+            if "position" in changed:
+                self.blocks[-1].position = changed["position"](at)
+        self.final_norm = layout().final_norm(shape, norm)
 
     def forward(self, tokens_bt: Tensor, caches: Sequence[Cache] | None = None) -> Tensor:  # type: ignore[override]
         """Return logits (b, t, v) of the next tokens; with caches, the tokens continue those that the caches hold."""
@@ -156,14 +175,21 @@ class Decoder(Model):
     def _stream(self, tokens_bt: Tensor, caches: Sequence[Cache] | None = None) -> Tensor:
         """Return the residual stream after the last block, (b, t, d)."""
         start = caches[0].length if caches else 0
-        time = tokens_bt.shape[1]
-        by_head = self.position.bias(time, start + time, self.causal), self.position.slopes()
-        bias, slopes_h = (None if values is None else values[self.local_heads] for values in by_head)
-        mask = Mask(self.causal, bias, slopes_h=slopes_h)
+        mask = self._mask(self.position, tokens_bt.shape[1], start)
         x_btd = self.dropout(self.position.embed(self.embedding(tokens_bt), start))
         for index, block in enumerate(self.blocks):
-            x_btd = block(x_btd, self.position, mask, caches[index] if caches else None)
+            cache, position = caches[index] if caches else None, cast(Position | None, block.position)
+            if position is None:
+                x_btd = block(x_btd, self.position, mask, cache)
+            else:
+                x_btd = block(x_btd, position, self._mask(position, tokens_bt.shape[1], start), cache)
         return x_btd
+
+    def _mask(self, position: Position, time: int, start: int) -> Mask:
+        """Return the mask of layers with a position encoding, for `time` tokens after `start` others."""
+        by_head = position.bias(time, start + time, self.causal), position.slopes()
+        bias, slopes_h = (None if values is None else values[self.local_heads] for values in by_head)
+        return Mask(self.causal, bias, slopes_h=slopes_h)
 
 
 AnyModel = TypeVar("AnyModel", bound=Model)
@@ -197,10 +223,10 @@ class EncoderDecoder(Model):
         layers: int,
         embedding: Callable[[Shape], Embedding],
         position: Callable[[Shape], Position],
-        block: Callable[[Shape, Callable[[Shape], Norm], float], ResidualConnection],
+        block: Callable[[Shape, Callable[[Shape], Norm], float], BlockLayout],
         norm: Callable[[Shape], Norm],
         attention: Callable[[Shape], Attention],
-        mlp: Callable[[Shape], MLP],
+        mlp: Callable[[Shape], FeedForward],
         initializer: Initializer,
         dropout: float = 0.0,
         cross: Callable[[Shape], Attention] | None = None,
@@ -212,18 +238,18 @@ class EncoderDecoder(Model):
         shape = self.parametrization.shape(Shape(vocabulary, context, width, heads, layers))
         self.shape, self.depth = shape, layers
         self.initializer = self.parametrization.initializer(initializer, shape)
-        arrange = lambda: block(shape, norm, dropout)  # noqa: E731
         self.embedding, self.dropout = embedding(shape), nn.Dropout(dropout)
         self.encoder_position, self.decoder_position = position(shape), position(shape)
         shapes = [replace(shape, layer=layer) for layer in range(layers)]
-        self.encoder = nn.ModuleList(Block(attention(at), mlp(at), arrange) for at in shapes)
-        self.decoder = nn.ModuleList(Block(attention(at), mlp(at), arrange, (cross or attention)(at)) for at in shapes)
+        layout, crossed = lambda at: partial(block, at, norm, dropout), cross or attention
+        self.encoder = nn.ModuleList(Block(attention(at), mlp(at), layout(at)) for at in shapes)
+        self.decoder = nn.ModuleList(Block(attention(at), mlp(at), layout(at), crossed(at)) for at in shapes)
         window = getattr(cast(Block, self.decoder[0]).cross, "window", None)
         if window is not None:  # positions of two texts cannot be compared
             remedy = "set model.cross to an attention without a window"
             raise ValueError(f"window={window} has no meaning between source and target; {remedy}")
-        residual: ResidualConnection = arrange()
-        self.encoder_norm, self.decoder_norm = (residual.final_norm(shape, norm) for _ in range(2))
+        last = layout(shapes[-1])()
+        self.encoder_norm, self.decoder_norm = (last.final_norm(shape, norm) for _ in range(2))
 
     def forward(self, target_bt: Tensor, source_bs: Tensor, hidden_bs: Tensor) -> Tensor:  # type: ignore[override]
         """Return logits (b, t, v) of the next target tokens; hidden_bs is True for padding of the source."""
@@ -250,9 +276,8 @@ class EncoderDecoder(Model):
         mask = Mask(True, position.bias(time, start + time))
         memory = Mask(False, None, hidden_bs)
         x_btd = self.dropout(position.embed(self.embedding(target_bt), start))
-        for index, layer in enumerate(self.decoder):
-            block, cache = cast(Block, layer), caches[index] if caches else None
-            x_btd = block.forward_with_cross_attention(x_btd, position, mask, memory_bsd, memory, cache)
+        for index, block in enumerate(self.decoder):
+            x_btd = block(x_btd, position, mask, caches[index] if caches else None, memory_bsd, memory)
         return self.embedding.logits(self.decoder_norm(x_btd))
 
 

@@ -1,87 +1,114 @@
 """The answer of an experiment in a sentence: which arm is best, by how much, and how sure that is."""
 
 import math
+import re
 from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
 
+from lm.analysis.external.runs import Runs
 from lm.analysis.results import Records
 from lm.analysis.verdict_text import brief_verdict, format_seeds
 from lm.report.figures.differences import sorted_rows
 from lm.report.tables import mean_and_sd
-from lm.stats.verdicts import DIRECTIONS
+from lm.stats.verdicts import DIRECTIONS, Better
 from lm.store.metrics import describe
 
-MOST_NAMES = 3
+MOST_NAMES = 4
 """Largest number of arms of a kind that a sentence names."""
 
+UNORDERED = "their order among themselves is not tested"
 
-def answer(results: Records, compared: pd.DataFrame) -> str:
-    """State which arm is best in the headline quantity, by how much and how sure, in one sentence."""
-    baseline = results.arms[0]
+
+def answer(results: Records | Runs, compared: pd.DataFrame) -> str:
+    """State which arms are best in the headline quantity, by how much and how sure, in one sentence."""
+    baseline, headline = results.arms[0], results.judged[0]
+    better = results.better[headline] if isinstance(results, Runs) else describe(headline).better
     if len(results.arms) == 1:
-        (row,) = compared[compared.metric == results.headline].itertuples()
-        size = f"{describe(row.metric).label} {mean_and_sd(row)}, {format_seeds(row.n)}"
-        return f"One arm, compared with nothing: {size}."
-    of_headline = sorted_rows(compared, results.headline, describe(results.headline).better)
-    rows = [row for row in of_headline if row.pairs > 0 and math.isfinite(row.difference)]
+        (row,) = compared[compared.metric == headline].itertuples()
+        return f"One arm, compared with nothing: {describe(headline).label} {mean_and_sd(row)}, {format_seeds(row.n)}."
+    of_headline = sorted_rows(compared.assign(better=better), headline, better)
+    rows = [row for row in of_headline if math.isfinite(row.difference)]
     if not rows:
         return f"Nothing is certain: no arm can be compared with {baseline} yet."
-    certain = [row for row in rows if direction(row)]
-    ahead = [row for row in certain if direction(row) in ("better", "higher")]
-    behind = [row for row in certain if direction(row) in ("worse", "lower")]
+    ahead = [row for row in rows if direction(row) in ("better", "higher")]
+    behind = [row for row in rows if direction(row) in ("worse", "lower")]
     if ahead:
-        confirmed = [row for row in ahead if row.family != "exploratory"]
-        best = max(confirmed or ahead, key=lead)
-        first = f"{best.arm} is {direction(best)} than {baseline} by {_size(best)}"
+        best = _surest(ahead)
+        sizes = f"{', ' * (len(best) > 1) or ' '}by {_sizes(best)}"
+        first = f"{_names(best)} {_are(best)} {direction(best[0])} than {baseline}{sizes}"
         return f"{'; '.join([first, *_others(rows, best)])}."
     if len(behind) == len(of_headline):
-        nearest = max(behind, key=lead)
-        verb = {"worse": "better", "lower": "higher"}[direction(nearest)]
-        every = f"every other arm, the nearest of which is {nearest.arm}," if len(behind) > 1 else str(nearest.arm)
-        return f"{baseline} is {verb} than {every} by {_size(nearest)}."
+        verb = {"worse": "better", "lower": "higher"}[direction(behind[0])]
+        every = "every other arm," if len(behind) > 1 else str(behind[0].arm)
+        return f"{baseline} is {verb} than {every} by {_sizes(behind)}."
     if behind:
-        last = min(behind, key=lead)
-        first = f"No arm is certain to be {'better' if direction(last) == 'worse' else 'higher'} than {baseline}"
-        return f"{'; '.join([first, f'{last.arm} is {direction(last)} by {_size(last)}', *_others(rows, last)])}."
+        worst = _surest(behind)
+        first = f"No arm is certain to be {'better' if direction(worst[0]) == 'worse' else 'higher'} than {baseline}"
+        second = f"{_names(worst)} {_are(worst)} {direction(worst[0])} by {_sizes(worst)}"
+        return f"{'; '.join([first, second, *_others(rows, worst)])}."
     if all(brief(row).startswith("equal") for row in rows):
-        return f"{_names(rows)} and {baseline} are {brief(rows[0])}, {format_seeds(rows[0].pairs)}."
+        return f"{_names(rows, baseline)} are {brief(rows[0])}, {_sample(rows)}."
     largest = max(rows, key=lambda row: abs(row.difference))
     words, verb = brief(largest).removesuffix(", exploratory"), directed(largest).partition(" ")[0]
     reason = words.partition(", ")[2] if " by " in words else words
-    size = _size(largest, with_seeds="seeds" not in reason)
+    size = _sizes([largest], with_sample=not re.search("seeds?|runs? against", reason))
     return f"Nothing is certain: in the mean {largest.arm} is {verb} than {baseline} by {size}: {reason}."
 
 
-def _size(row: Any, with_seeds: bool = True) -> str:
-    """Format the size of a difference with its interval, unit and seeds."""
-    size = " ".join(filter(None, [_number(abs(row.difference), row), interval(row), describe(row.metric).unit]))
-    marks = [format_seeds(row.pairs)] * with_seeds + ["exploratory"] * (row.family == "exploratory")
+def _surest(rows: Sequence[Any]) -> list[Any]:
+    """Choose the confirmed comparisons, or all where none is."""
+    return [row for row in rows if row.family != "exploratory"] or list(rows)
+
+
+def _sizes(rows: Sequence[Any], with_sample: bool = True) -> str:
+    """Format the size of a difference with its interval, or the range of several, with unit and number of seeds."""
+    sizes = sorted((abs(row.difference), _number(abs(row.difference), row)) for row in rows)
+    size = interval(rows[0]) if len(rows) == 1 else f"to {sizes[-1][1]}" * (sizes[-1][1] != sizes[0][1])
+    size = " ".join(filter(None, [sizes[0][1], size, describe(rows[0].metric).unit]))
+    count = sum(row.family == "exploratory" for row in rows)
+    marks = [_sample(rows)] * with_sample + ["exploratory" if count == len(rows) else "some exploratory"] * bool(count)
     return ", ".join([size, *marks])
 
 
-def _others(rows: Sequence[Any], named: Any) -> list[str]:
-    """List the other arms by what is certain of them."""
-    others = [row for row in rows if row.arm != named.arm]
-    clauses = []
+def _sample(rows: Sequence[Any]) -> str:
+    """Format the number of seeds that pair the runs, or of runs that no seed pairs."""
+    counts = [int(row.pairs or row.n) for row in rows]
+    few = f"{min(counts)} to " * (min(counts) < max(counts))
+    what = "seed" if rows[0].pairs else "run"
+    return f"{few}{max(counts)} {what}{'s' * (max(counts) != 1)}"
+
+
+def _others(rows: Sequence[Any], named: Sequence[Any]) -> list[str]:
+    """List what is certain of the other arms, and that the named ones are not compared with each other."""
+    others, word_of_named = [row for row in rows if row not in named], direction(named[0])
+    clauses = [UNORDERED] * (len(named) > 1 and word_of_named in ("better", "higher"))
     for word in DIRECTIONS:
         if of_word := [row for row in others if direction(row) == word]:
-            clauses.append(f"{'also ' * (direction(named) == word)}{word}: {_names(of_word)}")
+            same = word == word_of_named  # then the named ones alone are confirmed
+            clauses.append(f"{'also ' * same}{word}{', exploratory' * same}: {_names(of_word)}")
     equal = [row for row in others if brief(row).startswith("equal")]
     for words in dict.fromkeys(brief(row).partition(",")[0] for row in equal):
         clauses.append(f"{words}: {_names([row for row in equal if brief(row).startswith(words)])}")
     if unsure := [row for row in others if not direction(row) and row not in equal]:
-        ahead = ", some of them ahead of it in the mean" if len(unsure) > 1 else ", though ahead of it in the mean"
-        is_ahead = direction(named) == "better" and any(lead(row) > lead(named) for row in unsure)
-        clauses.append(f"not certain: {_names(unsure)}{ahead * is_ahead}")
+        ahead = f", {'some of them' if len(unsure) > 1 else 'though'} ahead of {'it' if len(named) == 1 else 'them'}"
+        is_ahead = word_of_named == "better" and any(lead(row) > max(map(lead, named)) for row in unsure)
+        clauses.append(f"not certain: {_names(unsure)}{f'{ahead} in the mean' * is_ahead}")
     return clauses
 
 
-def _names(rows: Sequence[Any]) -> str:
+def _names(rows: Sequence[Any], *more: str) -> str:
     """Name arms, or count those after the first few."""
-    names, left = [str(row.arm) for row in rows[:MOST_NAMES]], len(rows) - MOST_NAMES
-    return ", ".join(names) + (f" and {left} more" if left > 0 else "")
+    names = [str(row.arm) for row in rows]
+    if len(names) > MOST_NAMES:
+        names[MOST_NAMES - 1 :] = [f"{len(names) - MOST_NAMES + 1} more"]
+    names += more
+    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
+
+
+def _are(rows: Sequence[Any]) -> str:
+    return "is" if len(rows) == 1 else "are"
 
 
 # one comparison ------------------------------------------------------------------------------------------------------
@@ -101,7 +128,12 @@ def direction(row: Any) -> str:
 
 def lead(row: Any) -> float:
     """Return by how much an arm is better than the baseline; higher where no direction is better."""
-    return -row.difference if describe(row.metric).better == "lower" else row.difference
+    return -row.difference if _better(row) == "lower" else row.difference
+
+
+def _better(row: Any) -> Better:
+    """Return which direction is better in the quantity of a row, which runs of other programs define themselves."""
+    return getattr(row, "better", describe(row.metric).better)
 
 
 def most_certain(rows: Sequence[Any], most: int) -> list[Any]:
@@ -114,7 +146,7 @@ def directed(row: Any) -> str:
     """Format a mean difference with its interval, in the direction that it has: `better by 0.050 [0.021, 0.080]`."""
     if not math.isfinite(row.difference):
         return ""
-    words = ("higher", "lower") if describe(row.metric).better is None else ("better", "worse")
+    words = ("higher", "lower") if _better(row) is None else ("better", "worse")
     return f"{words[lead(row) < 0]} by {_number(abs(row.difference), row)} {interval(row)}".rstrip()
 
 

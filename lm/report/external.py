@@ -10,10 +10,12 @@ from pathlib import Path
 
 import pandas as pd
 from rich.console import Console
+from rich.text import Text
 
 from lm.analysis.external.runs import UNCHECKED, Runs, arms_of_unequal_spread, compare_runs
 from lm.analysis.tidy import CELLS
 from lm.config.tree import InputError
+from lm.report.answer import answer
 from lm.report.figures.picture import as_files
 from lm.report.figures.static_pages import ALT, draw_runs
 from lm.report.notes import describe_test, seed_ranges, share_of_alpha
@@ -30,8 +32,7 @@ from lm.report.tables import (
     mean_and_sd,
     several_intervals,
 )
-from lm.report.web.elements import Html
-from lm.report.web.page import Body, Picture, static_page, static_parts
+from lm.report.web.page import Body, Picture, answer_section, static_page, static_parts
 from lm.report.write import publish
 from lm.stats.tests import ALPHA
 from lm.stats.unpaired import runs_needed, smallest_unpaired_p
@@ -147,6 +148,7 @@ def _ended(runs: Runs, table: pd.DataFrame) -> Iterator[str]:
 def terminal(runs: Runs, table: pd.DataFrame, console: Console) -> None:
     """Print a table for each judged quantity, and the notes."""
     first, *others = judged_sections(runs, table)
+    console.print(Text(answer(runs, table), style="bold"))
     for section in (dataclasses.replace(first, title=title(runs)), *others):
         print_section(section, console)
 
@@ -166,7 +168,7 @@ def html(runs: Runs, table: pd.DataFrame, pictures: Sequence[Picture]) -> str:
     """Format the report as one HTML file that needs no network."""
     parts = [*judged_sections(runs, table), details(table, functools.partial(heading, runs))]
     below = f"{runs.source.path}: {runs.source.kind}; baseline {runs.arms[0]}"
-    return static_page(Body(title(runs), below, Html(), static_parts(parts, pictures)))
+    return static_page(Body(title(runs), below, answer_section(answer(runs, table)), static_parts(parts, pictures)))
 
 
 def tidy(runs: Runs) -> pd.DataFrame:

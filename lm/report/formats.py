@@ -16,10 +16,9 @@ from lm.analysis.verdict_text import display_verdict
 from lm.config.tree import InputError, nearest
 from lm.report.answer import answer
 from lm.report.figures.catalogue import charts
-from lm.report.figures.chart import label
 from lm.report.figures.differences import differences_of_several
 from lm.report.figures.picture import METADATA, Kind, paper_figures
-from lm.report.ladder import digits
+from lm.report.ladder import digits, ladder_answer
 from lm.report.ladder_page import ladder_report_body as body_of_ladder
 from lm.report.ladder_page import show_ladder
 from lm.report.notes import notes
@@ -27,7 +26,7 @@ from lm.report.paper_table import paper_table
 from lm.report.render import Section, latex, latex_figure, markdown_section
 from lm.report.search import load_ranked
 from lm.report.study import Study, importance_lines, terminal
-from lm.report.tables import DIFFERENCE, as_csv, signed
+from lm.report.tables import as_csv, signed
 from lm.report.web.page import OverviewEntry, overview_html
 from lm.report.web.search import ImportancesOrReason, best_line, search_body
 from lm.report.write import ExperimentReport, load_report, page_files, publish, report_body, report_html, show
@@ -201,8 +200,7 @@ def _entry(source: ReportSource) -> OverviewEntry:
         size = signed(of.value, of.low, of.high, digits(source))
         words = [display_verdict(at.verdict, metric), size, f"{at.pairs} pairs", *filter(None, [at.ill])]
         lines.append(f"{arm.name}: {', '.join(words)}")
-    judged = f"{DIFFERENCE} of {label(metric)} at the top rung, {top}."
-    return OverviewEntry(source.manifest["name"], judged, body_of_ladder(source), lines)
+    return OverviewEntry(source.manifest["name"], ladder_answer(source), body_of_ladder(source), lines)
 
 
 # the report ----------------------------------------------------------------------------------------------------------

@@ -1,20 +1,25 @@
 """Sections of a ladder: arms by rung, trends, forecast, rungs; and its long tables for CSV files."""
 
 import math
+import re
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from lm.analysis.compare import compare
 from lm.analysis.ladder import ArmOf, LadderResults, losses
 from lm.analysis.verdict_text import display_verdict
+from lm.report.answer import MOST_NAMES, answer, directed
+from lm.report.figures.differences import sorted_rows
 from lm.report.render import Section, TableCell
 from lm.report.run import describe_autotune
 from lm.report.tables import DIFFERENCE, heading, number, signed
 from lm.stats.compute_gain import Beyond, Gain
 from lm.stats.tests import seeds_needed
 from lm.stats.trend import MIN_PAIRS, Estimate, Trend
+from lm.stats.verdicts import DIRECTIONS
 from lm.store.metrics import describe
 from lm.store.validation import is_number
 
@@ -23,6 +28,9 @@ BEYOND: dict[Beyond, str] = {"": "", "above": " (above the top rung)", "below": 
 
 NOT_BRACKETED = ", rate not bracketed"
 """Suffix of a gain at whose rung no learning-rate curve brackets the arm's rate or the baseline's."""
+
+DECIDED = re.compile(rf"(?:exploratory: )?(?:{'|'.join(DIRECTIONS)}|equivalent|within|inconclusive)\b")
+"""Verdicts of table.csv on enough seeds, whatever they say."""
 
 ALPHA_P = 0.01  # p below which the law is reported to miss a rung by more than seeds' noise
 
@@ -59,6 +67,29 @@ def gain(estimate: Gain | None) -> str:
         low = f", at least {times(exp(estimate.log.low))}" if math.isfinite(estimate.log.low) else ""
         return f"below the law's floor{low}"
     return factor(estimate.log) + BEYOND[estimate.beyond]
+
+
+def ladder_answer(results: LadderResults) -> str:
+    """State what is certain on the largest rung that has a verdict, by how much, and the trends of the differences."""
+    names = [rung["name"] for rung in results.manifest["rungs"]]
+    judged = {at.rung for arm in results.arms for at in arm.at if DECIDED.match(at.verdict)}
+    index = max((index for index, name in enumerate(names) if name in judged), default=len(names) - 1)
+    compared, is_top = compare(results.rungs[index]), index == len(names) - 1
+    clauses = [answer(results.rungs[index], compared).removesuffix(".")]
+    if not is_top:
+        rows = sorted_rows(compare(results.rungs[-1]), results.rungs[-1].headline, None)
+        means = [f"{row.arm} is {directed(row)}" for row in rows if directed(row)][:MOST_NAMES]
+        clauses += [f"in the mean of the largest, {names[-1]}, {', '.join(means)}"] if means else []
+    if unsure := [arm.name for arm in results.arms for at in arm.at if at.rung == names[index] and at.not_bracketed]:
+        clauses.append(f"learning rate not bracketed: {', '.join(unsure)}")
+    trends: dict[str, list[str]] = {}
+    for arm in results.arms:
+        kind = arm.scaling.of_difference.kind if arm.scaling and not arm.withheld else "none"
+        if kind in ("grows", "fades", "turns", "holds"):
+            trends.setdefault(kind + ", exploratory" * arm.explored, []).append(arm.name)
+    named = [f"{kind}: {', '.join(arms)}" if len(results.arms) > 1 else kind for kind, arms in trends.items()]
+    trend = f"With more compute the difference {'; '.join(named)}." if named else "No trend over compute is certain."
+    return f"At {names[index]}, the largest rung{' with a verdict' * (not is_top)}: {'; '.join(clauses)}. {trend}"
 
 
 # the arms by rung ----------------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 from rich.console import Console
+from rich.text import Text
 
 from lm.analysis.ladder import LadderResults, load_ladder
 from lm.report.figures.picture import as_files
@@ -15,6 +16,7 @@ from lm.report.ladder import (
     exp,
     forecast_rows,
     gain_margin,
+    ladder_answer,
     ladder_sections,
     times,
     trend_table,
@@ -31,6 +33,7 @@ from lm.report.write import publish
 def show_ladder(results: LadderResults, console: Console, everything: bool = False) -> None:
     """Print the arms by rung and their trends with a few lines of notes, or all tables with all their notes."""
     first, *others = ladder_sections(results)
+    console.print(Text(ladder_answer(results), style="bold"))
     notes = first.notes if everything else brief_ladder_notes(results)
     print_section(dataclasses.replace(first, title=results.manifest["title"], notes=notes), console)
     for section in others if everything else [dataclasses.replace(section, notes=()) for section in others[:1]]:

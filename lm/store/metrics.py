@@ -114,6 +114,9 @@ AT_LENGTH = {
 AVERAGED = rf"({'|'.join(VALIDATION_METRICS)})~([2-9]|[1-9][0-9]{{1,2}})"
 """Pattern of a mean over the last 2 to 999 validations, such as `nll~3`."""
 
+EXTRA = "extra_"
+"""Beginning of the names of extra losses in training, each named by the part of the model that has it."""
+
 NOT_METRICS = ("evaluated_tokens", "reliability", "clusters")
 """Results of an evaluation that are no metrics, but other parts of the record."""
 
@@ -126,6 +129,8 @@ def describe(name: str) -> Metric:
     if mean := parse_average(name):
         label = f"{METRICS[mean[0]].label}, mean of last {mean[1]}"
         return replace(METRICS[mean[0]], label=label, in_summary_table=False, logged_at_validation=False)
+    if name.startswith(EXTRA):
+        return Metric(f"training loss {name.removeprefix(EXTRA)}", "", "lower")
     base, at, length = name.partition("@")
     if at and base in AT_LENGTH:
         return replace(AT_LENGTH[base], label=AT_LENGTH[base].label.format(length))

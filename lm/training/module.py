@@ -23,6 +23,7 @@ from lm.data.order import derive_seed
 from lm.metrics.gradients import ParameterGroups, clip_by_norm, clip_by_value, gradient_norm
 from lm.metrics.tokens import TokenStatistics
 from lm.model.block import Block
+from lm.model.experts import update_biases
 from lm.model.transformer import Decoder, Model
 from lm.training.adapter import (
     data_group,
@@ -32,6 +33,7 @@ from lm.training.adapter import (
     to_device,
     uncompile,
 )
+from lm.training.objective import require_extra_losses, take_extra_losses
 from lm.training.optim import Optim, tables
 from lm.training.process import beat
 from lm.training.strategies import shard
@@ -69,6 +71,8 @@ class LanguageModel(LightningModule):
         self.logits: list[tuple[Tensor, Tensor]] = []
         self.logits_bytes = 0  # of these batches, cached or not
         self.losses, self.rows, self.tokens, self.norms = (list[Tensor]() for _ in range(4))
+        self.extras: list[dict[str, Tensor]] = []  # the extra losses of each batch by name, without their weights
+        self.extras_checked = False
         self.largest: list[Tensor] = []  # entry of each step's gradient by size, if gradients are clipped by value
         self.groups: ParameterGroups | None = None
         # sums of squares of gradients, weights and updates over `groups`, of the last step measured
@@ -122,24 +126,39 @@ class LanguageModel(LightningModule):
             if rank_and_world_size(self.trainer)[1] > 1:  # the mean over processes is then the mean over tokens
                 tokens = (batch.targets_bt != IGNORED).sum().double()
                 weight = tokens / reduce_over_processes(self.trainer, tokens.clone(), "mean")
-            loss = self.loss(batch) * weight
-            self.losses.append(loss.detach())
-            return loss
+            loss, extras = self.loss_and_extras(batch)
+            self.losses.append(loss.detach() * weight)
+            self.extras.append({name: extra.detach() * weight for name, (extra, _) in extras.items()})
+            return with_extras(loss, extras) * weight
 
         def backward_one_at_a_time(scale: Tensor) -> None:
-            losses = []
-            for half, weight in weighted_halves(batch):
+            losses, sums = [], dict[str, Any]()
+            for half, share in weighted_halves(batch):
                 with self.trainer.precision_plugin.train_step_context():
-                    loss = self.loss(half)
-                loss = loss * weight.to(loss.dtype)
-                losses.append(loss.detach())
-                torch.autograd.backward(loss * scale)
+                    loss, extras = self.loss_and_extras(half)
+                weight = share.to(loss.dtype)
+                losses.append(loss.detach() * weight)
+                sums |= {name: sums.get(name, 0.0) + extra.detach() * weight for name, (extra, _) in extras.items()}
+                torch.autograd.backward(with_extras(loss, extras) * weight * scale)
             self.losses.append(torch.stack(losses).sum())
+            self.extras.append(sums)
 
         return deferred_backward(backward_one_at_a_time, self.device)
 
     def loss(self, batch: Batch) -> Tensor:
-        """Return the objective's mean over the targets of a batch."""
+        """Return what training minimises: the objective's mean over the targets, and extra losses while training."""
+        return with_extras(*self.loss_and_extras(batch))
+
+    def loss_and_extras(self, batch: Batch) -> tuple[Tensor, dict[str, tuple[Tensor, float]]]:
+        """Return the objective's mean over the targets of a batch, and extra losses with their weights by name."""
+        loss, weights = self._objective(batch), self.optim.objective.extra
+        extras = take_extra_losses(self.model, weights) if self.model.training else {}
+        if self.model.training and not self.extras_checked:
+            require_extra_losses(weights, extras)
+            self.extras_checked = True
+        return loss, extras
+
+    def _objective(self, batch: Batch) -> Tensor:
         targets_n = batch.targets_bt.flatten()
         many = len(targets_n) * self.vocabulary >= CHUNKED_LOSS_MIN_LOGITS and has_full_parameters(self.trainer)
         if many and (factors := self.model.hidden_and_weight(*batch.inputs)) is not None:
@@ -176,6 +195,7 @@ class LanguageModel(LightningModule):
         """Return the optimizer and its schedule."""
         model, steps = self.model, self.trainer.max_steps
         optimizer, schedule = self.optim.build(model.parameters(), steps, tables(model), model.map_rate)
+        optimizer.register_step_post_hook(lambda *_: update_biases(model))
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
     def configure_gradient_clipping(
@@ -205,6 +225,13 @@ class LanguageModel(LightningModule):
         if self.groups is not None and self.weights_before is not None:
             self.squares["update"] = self.groups.updates(self.weights_before)
             self.weights_before = None
+
+
+def with_extras(loss: Tensor, extras: dict[str, tuple[Tensor, float]]) -> Tensor:
+    """Add weighted extra losses to a loss."""
+    for extra, weight in extras.values():
+        loss = loss + weight * extra
+    return loss
 
 
 def to_floats(scalars: list[Tensor]) -> list[float]:
@@ -281,7 +308,8 @@ def compile_blocks(model: Model, key: str, warm_up: Callable[[], object]) -> str
     for block in blocks:
         block.compile(dynamic=False)  # which leaves the names of its parameters alone
     try:
-        warm_up()
+        with torch._dynamo.config.patch(recompile_limit=max(8, 2 * len(blocks))):  # layers that differ have code each
+            warm_up()
     except Exception as error:  # whatever a compiler, a user's part or a missing header may raise
         for block in blocks:
             uncompile(block)

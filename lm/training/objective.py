@@ -5,12 +5,15 @@ Legend: n tokens, r some of them, d width, v vocabulary.
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from lm.config.tree import nearest
 from lm.data import IGNORED as IGNORED
 from lm.model.fused_linear import autocasting
 
@@ -18,7 +21,12 @@ CHUNK_LOGITS = 2**22  # logits in memory at a time
 
 
 class Objective(ABC):
-    """The loss that training minimises; evaluation always uses the plain negative log-likelihood."""
+    """The loss that training minimises; evaluation always uses the plain negative log-likelihood.
+
+    `extra` holds the weights of the extra losses that parts of the model have, by name.
+    """
+
+    extra: Mapping[str, float] = MappingProxyType({})
 
     @abstractmethod
     def loss(self, logits_nv: Tensor, targets_n: Tensor) -> Tensor:
@@ -39,14 +47,22 @@ class CrossEntropy(Objective):
     Args:
         label_smoothing: a.
         z_loss: z.
+        extra: weights of extra losses of the model's parts by name; by default those that the parts declare.
     """
 
-    def __init__(self, label_smoothing: float = 0.0, z_loss: float = 0.0) -> None:
+    ADDED = ("extra",)
+
+    def __init__(
+        self, label_smoothing: float = 0.0, z_loss: float = 0.0, extra: dict[str, float] | None = None
+    ) -> None:
         if not 0 <= label_smoothing < 1:
             raise ValueError(f"label_smoothing={label_smoothing} must lie in [0, 1)")
         if not (z_loss >= 0 and math.isfinite(z_loss)):
             raise ValueError(f"z_loss={z_loss} must be a finite number, 0 or more; the PaLM paper has 1e-4")
-        self.label_smoothing, self.z_loss = label_smoothing, z_loss
+        for name, weight in (extra or {}).items():
+            if not math.isfinite(weight):
+                raise ValueError(f"extra.{name}={weight} must be a finite number")
+        self.label_smoothing, self.z_loss, self.extra = label_smoothing, z_loss, extra or {}
 
     def loss(self, logits_nv: Tensor, targets_n: Tensor) -> Tensor:
         """Return the mean loss of logits (n, v) over targets that count."""
@@ -64,6 +80,37 @@ class CrossEntropy(Objective):
     def of_product(self, x_nd: Tensor, weight_vd: Tensor, targets_n: Tensor) -> Tensor:
         """Return the loss of the logits x @ weight.T without having all of them at once."""
         return chunked_cross_entropy(x_nd, weight_vd, targets_n, self.label_smoothing, self.z_loss)
+
+
+def take_extra_losses(model: nn.Module, weights: Mapping[str, float]) -> dict[str, tuple[Tensor, float]]:
+    """Return the extra losses of the last forward pass with their weights by name, and remove them from the parts.
+
+    A part sets `extra_losses` (name to scalar, a mean over tokens) in each forward pass of training, and may declare
+    default weights in `extra_weights`. The losses of parts that share a name are averaged. Raises ValueError for a loss
+    without a weight.
+    """
+    values, defaults = dict[str, list[Tensor]](), dict[str, float]()
+    for module in model.modules():
+        if losses := vars(module).get("extra_losses"):
+            for name, loss in losses.items():
+                values.setdefault(name, []).append(loss)
+            defaults |= getattr(module, "extra_weights", {})
+            vars(module)["extra_losses"] = {}
+    defaults |= weights
+    if missing := [name for name in values if name not in defaults]:
+        remedy = f"give objective.extra.{missing[0]}, or 0 there to record it alone"
+        raise ValueError(f"optim: the model's extra loss {missing[0]!r} has no weight; {remedy}")
+    return {name: (torch.stack(losses).mean(), defaults[name]) for name, losses in sorted(values.items())}
+
+
+def require_extra_losses(weights: Mapping[str, float], present: Mapping[str, object]) -> None:
+    """Raise ValueError for a weight of an extra loss that no part of the model has."""
+    for name in weights:
+        if name not in present:
+            listed = f"expected {', '.join(present)}" if present else "it has none"
+            raise ValueError(
+                f"optim: objective.extra.{name}: no part has this loss; {listed}.{nearest(name, [*present])}"
+            )
 
 
 def chunked_cross_entropy(

@@ -22,7 +22,7 @@ from lm.model.flops import flops_per_token
 from lm.store.documents import KEPT, described, packed
 from lm.store.files import curve_csv, finite, save_checkpoint, to_json, write_atomic
 from lm.store.formats import OUTCOME
-from lm.store.metrics import VALIDATION_METRICS, metrics_of
+from lm.store.metrics import EXTRA, VALIDATION_METRICS, metrics_of
 from lm.store.validation import curve_checksum
 from lm.training.adapter import (
     broadcast_from_rank0,
@@ -205,7 +205,7 @@ class Recorder(Callback):
         self.rows: dict[int, dict[str, float]] = {}
         self.order, self.batches, self.tokens = "", 0, 0
         self.seconds = {"train": 0.0, "evaluation": 0.0}
-        self.losses, self.norms = list[float](), list[float]()
+        self.losses, self.norms, self.extras = list[float](), list[float](), dict[str, list[float]]()
         self.norm_sum, self.norm_count, self.clipped = 0.0, 0, 0
         self.diverged: dict[str, Any] | None = None
         self.pruned = self.checkpoint_due = False
@@ -215,6 +215,7 @@ class Recorder(Callback):
 
     STATE_KEYS = (
         "rows", "order", "batches", "tokens", "seconds", "losses", "norms", "norm_sum", "norm_count", "clipped",
+        "extras",
     )  # fmt: skip
 
     def state_dict(self) -> dict[str, Any]:
@@ -265,6 +266,7 @@ class Recorder(Callback):
         if not module.losses:
             return
         losses = reduce_over_processes(trainer, torch.stack(module.losses), "mean").double().tolist()
+        extras = fetch_extras(trainer, module.extras)
         norms = to_floats(module.norms)
         limit = trainer.gradient_clip_val or math.inf
         for norm, compared in zip(norms, to_floats(module.largest) or norms, strict=True):
@@ -275,14 +277,18 @@ class Recorder(Callback):
         for rows_b in gather_rows(module, module.rows):
             self.order = update_order_hash(self.order, rows_b)
         self.tokens += int(reduce_over_processes(trainer, torch.stack(module.tokens), "sum").sum())
-        for buffer in (module.losses, module.norms, module.largest, module.rows, module.tokens):
+        for buffer in (module.losses, module.extras, module.norms, module.largest, module.rows, module.tokens):
             buffer.clear()
-        if self.diverged is None and not all(map(math.isfinite, losses)):
-            bad = next(index for index, loss in enumerate(losses) if not math.isfinite(loss))
+        minimised = [(loss, *extra.values()) for loss, extra in zip(losses, extras, strict=True)]
+        bad = next((index for index, values in enumerate(minimised) if not all(map(math.isfinite, values))), None)
+        if self.diverged is None and bad is not None:
             self._diverge((self.batches + bad) // trainer.accumulate_grad_batches + 1, losses[:bad], norms)
             trainer.should_stop = True
         self.batches += len(losses)
         self.losses += losses
+        for extra in extras:
+            for name, value in extra.items():
+                self.extras.setdefault(EXTRA + name, []).append(value)
         self.norms += norms
 
     def write_row(self, trainer: Any, module: LanguageModel) -> None:
@@ -296,9 +302,10 @@ class Recorder(Callback):
             train_loss=loss,
             learning_rate=module.optim.lr * module.optim.schedule.factor(step, trainer.max_steps),
             gradient_norm=sum(self.norms) / len(self.norms),
+            **{name: sum(values) / len(values) for name, values in self.extras.items()},
             **self.probe.matrices(trainer, module),
         )
-        self.losses, self.norms = [], []
+        self.losses, self.norms, self.extras = [], [], {}
         if trainer.is_global_zero:
             self.report(step, trainer.max_steps, loss)
 
@@ -387,6 +394,7 @@ class Recorder(Callback):
         metrics, strange = metrics_of(measured if self.diverged is None else {})
         if self.diverged is None:
             metrics["train_loss"] = rows[-1]["train_loss"] if rows else None
+            metrics |= {name: value for name, value in (rows[-1] if rows else {}).items() if name.startswith(EXTRA)}
             metrics["gradient_norm"] = self.norm_sum / max(1, self.norm_count)
             clipped_share = self.clipped / max(1, self.norm_count)
             metrics["clipped_share"] = clipped_share if trainer.gradient_clip_val else None
@@ -417,6 +425,13 @@ class Recorder(Callback):
             "curve": curve_checksum(curve_csv(self.rows)),
             **write_document_losses(self.work, module.clusters, measured, "nll"),
         }
+
+
+def fetch_extras(trainer: Any, extras: list[dict[str, torch.Tensor]]) -> list[dict[str, float]]:
+    """Return the values of the extra losses of each batch, means over processes, fetched at once."""
+    tensors = [extra[name] for extra in extras for name in extra]
+    values = iter(reduce_over_processes(trainer, torch.stack(tensors), "mean").double().tolist() if tensors else ())
+    return [{name: next(values) for name in extra} for extra in extras]
 
 
 def write_document_losses(

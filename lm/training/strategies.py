@@ -17,13 +17,14 @@ from lightning.fabric.utilities.load import _load_distributed_checkpoint
 from lightning.pytorch.strategies import ModelParallelStrategy, StrategyRegistry
 from torch import nn
 from torch.distributed.checkpoint.metadata import Metadata
-from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
+from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, parallelize_module
 from torch.optim import SGD, Adadelta, Adagrad, Adam, Adamax, AdamW, NAdam, RAdam, RMSprop
 
 from lm.config.tree import InputError
 from lm.model.attention import Attention, SoftmaxAttention
 from lm.model.block import Block
+from lm.model.experts import Experts
 from lm.model.fused_linear import is_plain_linear
 from lm.model.mlp import MLP, GatedMLP
 from lm.model.position import Position
@@ -104,7 +105,6 @@ def shard(trainer: Any, model: nn.Module) -> None:
     for module in model.modules():
         if isinstance(module, Block):
             fully_shard(module, mesh=mesh)
-            register_fsdp_forward_method(module, "forward_with_cross_attention")
     fully_shard(model, mesh=mesh)
 
 
@@ -192,6 +192,8 @@ def plan(model: nn.Module, world: int) -> dict[str, Split]:
     for name, module in model.named_modules():
         if isinstance(module, Attention):
             splits |= _attention(name, module, world)
+        elif isinstance(module, Experts):
+            raise _refusal(f"{name} (Experts)", "sends each token to experts of its own")
         elif isinstance(module, MLP):
             gated = isinstance(module, GatedMLP)
             if type(module).forward is not (GatedMLP.forward if gated else MLP.forward):

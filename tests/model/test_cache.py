@@ -21,6 +21,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "softcap": {"attention.softcap": 2.0},
     "qk_norm": {"attention.qk_norm": True},
     "scale": {"attention.scale": 3.0},
+    "partial": {"position": {"class_path": "Rope", "init_args": {"share": 0.5, "interleaved": True}}},
     "groups of 2": {"heads": 4, "attention": {"class_path": "GroupedQuery", "init_args": {"key_value_heads": 2}}},
     "multi-query, window, softcap, qk_norm, Alibi": {
         "heads": 4,

@@ -1,6 +1,7 @@
 """What every part of a decoder must keep, for every class that may stand in its place."""
 
 import copy
+from typing import Any
 
 import pytest
 import torch
@@ -8,27 +9,32 @@ from helpers import CONTEXT, VOCABULARY, assert_gradients, decoder, parts, token
 
 from lm.model.initializers import ResidualLinear
 
-PARTS = parts()
+PARTS: list[tuple[str, Any]] = [
+    *parts(),
+    ("embedding.norm", "LayerNorm"),
+    ("position", {"class_path": "Rope", "init_args": {"share": 0.5, "interleaved": True}}),
+]
 
 
 @pytest.fixture(params=PARTS, ids=[f"{kind}={name}" for kind, name in PARTS])
-def change(request: pytest.FixtureRequest) -> dict[str, str]:
+def change(request: pytest.FixtureRequest) -> dict[str, Any]:
     kind, name = request.param
     return {kind: name}
 
 
 @torch.no_grad()
-def test_output_before_a_token_does_not_depend_on_it(change: dict[str, str]) -> None:
+def test_output_before_a_token_does_not_depend_on_it(change: dict[str, Any]) -> None:
     model, before = decoder(change).double().eval(), tokens()
+    rounding = 1e-14 if change.get("mlp") == "Experts" else 0  # its products are over the tokens of an expert
     for time in range(1, CONTEXT):
         after = before.clone()
         after[:, time] = (after[:, time] + 1) % VOCABULARY
         left, right = model(before), model(after)
-        torch.testing.assert_close(left[:, :time], right[:, :time], rtol=0, atol=0)
+        torch.testing.assert_close(left[:, :time], right[:, :time], rtol=0, atol=rounding)
         assert (left[:, time] != right[:, time]).any(), "a token must change its own output"
 
 
-def test_every_parameter_gets_a_gradient(change: dict[str, str]) -> None:
+def test_every_parameter_gets_a_gradient(change: dict[str, Any]) -> None:
     model = decoder({"initializer.std": 0.3, **change}).double().eval()  # a training BatchNorm takes offsets out
     with torch.no_grad():  # ReZero starts where no sublayer has any effect
         for parameter in model.parameters():
@@ -38,14 +44,14 @@ def test_every_parameter_gets_a_gradient(change: dict[str, str]) -> None:
     assert_gradients(model, ignored="attention.key.bias")
 
 
-def test_shape_and_dtype_are_kept(change: dict[str, str]) -> None:
+def test_shape_and_dtype_are_kept(change: dict[str, Any]) -> None:
     for dtype in (torch.float32, torch.float64, torch.bfloat16):
         logits = decoder(change).to(dtype)(tokens(batch=2))
         assert logits.shape == (2, CONTEXT, VOCABULARY)
         assert logits.dtype == dtype
 
 
-def test_autocast_to_bfloat16_is_finite(change: dict[str, str]) -> None:
+def test_autocast_to_bfloat16_is_finite(change: dict[str, Any]) -> None:
     model = decoder(change)
     with torch.autocast("cpu", torch.bfloat16):
         logits = model(tokens())
@@ -55,13 +61,13 @@ def test_autocast_to_bfloat16_is_finite(change: dict[str, str]) -> None:
 
 
 @torch.no_grad()
-def test_state_dict_round_trip_gives_the_same_outputs(change: dict[str, str]) -> None:
-    model, other = decoder(change, seed=0), decoder(change, seed=1)
+def test_state_dict_round_trip_gives_the_same_outputs(change: dict[str, Any]) -> None:
+    model, other = decoder(change, seed=0).eval(), decoder(change, seed=1).eval()
     other.load_state_dict(copy.deepcopy(model.state_dict()))
     torch.testing.assert_close(model(tokens()), other(tokens()), rtol=0, atol=0)
 
 
-def test_same_seed_gives_the_same_values_whatever_was_drawn_before(change: dict[str, str]) -> None:
+def test_same_seed_gives_the_same_values_whatever_was_drawn_before(change: dict[str, Any]) -> None:
     torch.manual_seed(1)
     model = decoder(change)
     torch.manual_seed(2)
@@ -69,10 +75,8 @@ def test_same_seed_gives_the_same_values_whatever_was_drawn_before(change: dict[
         assert torch.equal(left, right), name
 
 
-def test_swapping_a_part_leaves_every_other_parameter_bit_identical(change: dict[str, str]) -> None:
-    if (
-        "parametrization" in change
-    ):  # first values are what it is about; at its base width tests/model/test_parametrization
+def test_swapping_a_part_leaves_every_other_parameter_bit_identical(change: dict[str, Any]) -> None:
+    if "parametrization" in change or change == {"block": "DeepNorm"}:  # first values are what these are about
         return
     base, arm = dict(decoder().named_parameters()), dict(decoder(change).named_parameters())
     shared = [name for name in base if name in arm and base[name].shape == arm[name].shape]
@@ -98,7 +102,7 @@ def test_maps_into_the_residual_stream_are_scaled_by_depth() -> None:
             assert module.weight.std().item() == pytest.approx(0.02, rel=0.05)
 
 
-def test_longer_context_works_where_encoding_extrapolates(change: dict[str, str]) -> None:
+def test_longer_context_works_where_encoding_extrapolates(change: dict[str, Any]) -> None:
     model = decoder(change)
     longer = tokens(batch=1, time=3 * CONTEXT)
     if change.get("position") == "Learned":

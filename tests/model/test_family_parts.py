@@ -1,18 +1,30 @@
 """Feed-forward layers, residuals, norms, initial values and rotations against an independent form of each."""
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from helpers import CONTEXT, VOCABULARY, decoder, example, noisy, tokens
+from helpers import CONTEXT, VOCABULARY, blocks, decoder, example, noisy, tokens
 from torch import Tensor, nn
 
-from lm.model.block import PreNorm, ResidualConnection, ReZero, Sandwich, ScaledResidual
+from lm.config.choices import choices
+from lm.model.block import (
+    DeepNorm,
+    LayerScale,
+    NormAfter,
+    PreNorm,
+    ResidualConnection,
+    ReZero,
+    Sandwich,
+    ScaledResidual,
+    StochasticDepth,
+)
 from lm.model.initializers import FanIn, OutputLinear, QueryKeyLinear, ResidualLinear
-from lm.model.mlp import GEGLU, GLU, MLP, GatedMLP, ReGLU, ReLU, Sigmoid, SiLU, SwiGLU
-from lm.model.norm import LayerNorm, NoNorm
+from lm.model.mlp import GEGLU, GLU, MLP, GatedMLP, ReGLU, ReLU, Sigmoid, SiLU, SquaredReLU, SwiGLU
+from lm.model.norm import DyT, LayerNorm, NoNorm, Norm, RMSNorm
 from lm.model.position import Learned, Rope, RopeNTK
 from lm.model.shape import Shape
 
@@ -21,11 +33,12 @@ SHAPE = Shape(VOCABULARY, TIME, width=16, heads=4, layers=1)
 EXACT: dict[str, Any] = {"rtol": 1e-12, "atol": 1e-12}
 
 
-GATED: list[tuple[type[GatedMLP], Callable[[Tensor], Tensor]]] = [
+GATED: list[tuple[Callable[[Shape], GatedMLP], Callable[[Tensor], Tensor]]] = [
     (GLU, nn.Sigmoid()),
     (ReGLU, nn.ReLU()),
     (GEGLU, nn.GELU()),
     (SwiGLU, nn.SiLU()),
+    (functools.partial(GEGLU, approximate="tanh"), nn.GELU("tanh")),
 ]
 
 
@@ -41,16 +54,29 @@ def test_a_gated_layer_has_the_parameters_of_a_plain_one(width: int, bias: bool,
     assert gated == pytest.approx(plain, rel=0.01)
 
 
-@pytest.mark.parametrize(("mlp", "function"), GATED, ids=[mlp.__name__ for mlp, _ in GATED])
-def test_a_gated_layer_is_its_formula(mlp: type[GatedMLP], function: Callable[[Tensor], Tensor]) -> None:
+@pytest.mark.parametrize(("mlp", "function"), GATED, ids=["GLU", "ReGLU", "GEGLU", "SwiGLU", "GEGLU tanh"])
+def test_a_gated_layer_is_its_formula(mlp: Callable[[Shape], GatedMLP], function: Callable[[Tensor], Tensor]) -> None:
     layer, x = noisy(mlp(SHAPE)), example(2, 5, 16)
     torch.testing.assert_close(layer(x), layer.down(function(layer.gate(x)) * layer.up(x)), **EXACT)
 
 
-@pytest.mark.parametrize(("mlp", "function"), [(SiLU, nn.SiLU()), (Sigmoid, nn.Sigmoid())], ids=["SiLU", "Sigmoid"])
-def test_a_plain_layer_is_its_formula(mlp: type[MLP], function: nn.Module) -> None:
+PLAIN: list[tuple[type[MLP], Callable[[Tensor], Tensor]]] = [
+    (SiLU, nn.SiLU()),
+    (Sigmoid, nn.Sigmoid()),
+    (SquaredReLU, lambda x: x.clamp(min=0) ** 2),
+]
+
+
+@pytest.mark.parametrize(("mlp", "function"), PLAIN, ids=[mlp.__name__ for mlp, _ in PLAIN])
+def test_a_plain_layer_is_its_formula(mlp: type[MLP], function: Callable[[Tensor], Tensor]) -> None:
     layer, x = noisy(mlp(SHAPE)), example(2, 5, 16)
-    torch.testing.assert_close(layer(x), nn.Sequential(layer.up, function, layer.down)(x), rtol=0, atol=0)
+    torch.testing.assert_close(layer(x), layer.down(function(layer.up(x))), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("name", choices(MLP))
+def test_the_hidden_width_may_be_set_itself(name: str) -> None:
+    layer: Any = blocks(decoder({"mlp": {"class_path": name, "init_args": {"hidden": 23}}}))[0].mlp
+    assert layer.up.out_features == layer.down.in_features == 23
 
 
 def layer_norm(x: Tensor, norm: LayerNorm) -> Tensor:
@@ -59,10 +85,46 @@ def layer_norm(x: Tensor, norm: LayerNorm) -> Tensor:
     return centred / (centred.square().mean(-1, keepdim=True) + norm.eps).sqrt() * norm.weight + norm.bias
 
 
+def rms_norm(x: Tensor) -> Tensor:
+    """RMSNorm without a gain, from its definition."""
+    return x / (x.square().mean(-1, keepdim=True) + 1e-6).sqrt()
+
+
+NORMS: list[tuple[Norm, Callable[[Any, Tensor], Tensor], float]] = [
+    (RMSNorm(SHAPE), lambda norm, x: rms_norm(x) * norm.weight, 1.0),
+    (RMSNorm(SHAPE, gain=False), lambda norm, x: rms_norm(x), 1.0),
+    (RMSNorm(SHAPE, unit_offset=True), lambda norm, x: rms_norm(x) * (1 + norm.weight), 1.0),
+    (DyT(SHAPE, alpha=2.0), lambda norm, x: norm.weight * torch.tanh(norm.alpha * x) + norm.bias, 2.0),
+]
+
+
+@pytest.mark.parametrize(("norm", "formula", "scale"), NORMS, ids=[str(norm) for norm, _, _ in NORMS])
+def test_a_norm_is_its_formula_and_starts_without_a_gain(
+    norm: Norm, formula: Callable[[Any, Tensor], Tensor], scale: float
+) -> None:
+    x = example(2, 5, 16).requires_grad_()
+    plain = torch.tanh(scale * x) if isinstance(norm, DyT) else rms_norm(x)
+    torch.testing.assert_close(norm.double()(x), plain, **EXACT)
+    inputs = (x, *noisy(norm).parameters())
+    ours, expected = norm(x), formula(norm, x)
+    torch.testing.assert_close(ours, expected, **EXACT)
+    gradients = [torch.autograd.grad(y.square().sum(), inputs) for y in (ours, expected)]
+    torch.testing.assert_close(*gradients, **EXACT)
+
+
+def test_a_gain_of_one_plus_weight_needs_a_gain() -> None:
+    with pytest.raises(ValueError, match="unit_offset=True needs a gain"):
+        RMSNorm(SHAPE, gain=False, unit_offset=True)
+
+
 FORMULAS: list[tuple[type[ResidualConnection], Callable[[Any, Tensor, nn.Module], Tensor]]] = [
     (Sandwich, lambda a, x, f: x + layer_norm(f(layer_norm(x, a.norm)), a.outer_norm)),
     (ReZero, lambda a, x, f: x + a.share * f(x)),
     (ScaledResidual, lambda a, x, f: x + 0.5 * f(layer_norm(x, a.norm))),
+    (NormAfter, lambda a, x, f: x + layer_norm(f(x), a.norm)),
+    (DeepNorm, lambda a, x, f: layer_norm(2**0.25 * x + f(x), a.norm)),
+    (LayerScale, lambda a, x, f: x + a.gain * f(layer_norm(x, a.norm))),
+    (StochasticDepth, lambda a, x, f: x + f(layer_norm(x, a.norm))),
 ]
 
 

@@ -18,7 +18,7 @@ from lm.cli import main
 from lm.config.tree import InputError, override
 from lm.inference.count import counted
 from lm.model.attention import Attention, MultiHead
-from lm.model.block import PreNorm
+from lm.model.block import BlockLayout, PreNorm
 from lm.model.cache import Cache, Int8Cache
 from lm.model.flops import activation_bytes, cache_bytes, flops_per_row, flops_per_token, parameters, visible_pairs
 from lm.model.mlp import GELU
@@ -38,8 +38,13 @@ VARIANTS: list[dict[str, Any]] = [
     {"attention.softcap": 5.0, "block": "PostNorm", "position": "T5Bias", "mlp": "GLU"},
     {"attention.qk_norm": True, "block": "ReZero", "mlp": "Sigmoid"},
     {"norm": "NoNorm", "mlp": "SiLU", "position": "Sinusoidal"},
+    {"mlp": "Experts"},
+    {"norm": "DyT", "mlp": "SquaredReLU", "mlp.hidden": 100, "position.share": 0.5},
     {"dropout": 0.1, "mlp.dropout": 0.1, "attention.dropout": 0.1},
     {"causal": False, "block": "ScaledResidual", "mlp": "GEGLU"},
+    {"dropout": 0.1, "block": "ParallelResidual", "norm": "RMSNorm"},
+    {"block": {"class_path": "ParallelResidual", "init_args": {"shared_norm": False}}},
+    *({"block": name} for name in ("NormAfter", "DeepNorm", "LayerScale", "StochasticDepth")),
 ]
 IDS = [str(changes) for changes in VARIANTS]
 
@@ -93,7 +98,7 @@ def test_parts_add_up_to_the_model(changes: dict[str, Any]) -> None:
         kinds = found[f"blocks.{index}"]
         assert kinds["attention"] == size(block.attention)
         assert kinds["mlp"] == size(block.mlp)
-        assert kinds.get("norm", 0) == size(block.attention_residual) + size(block.mlp_residual)
+        assert kinds.get("norm", 0) == sum(size(part) for part in block.children() if isinstance(part, BlockLayout))
         assert "other" not in kinds
     assert found[""]["embedding"] == VOCABULARY * 32
     assert found[""]["head"] == (0 if changes.get("embedding.tied", True) else VOCABULARY * 32)
@@ -219,7 +224,14 @@ def saved_bytes(model: Model, time: int, batch: int) -> int:
     return sum(x.untyped_storage().nbytes() for x in kept.values())
 
 
-ACTIVATIONS = [*VARIANTS, {"attention": "LinearAttention"}, {"attention.dropout": 0.2}, {"position": "T5Bias"}]
+ACTIVATIONS = [
+    *VARIANTS,
+    {"attention": "LinearAttention"},
+    {"attention.dropout": 0.2},
+    {"position": "T5Bias"},
+    {"position": "Kerple"},
+    {"position": "Fire"},
+]
 
 
 @pytest.mark.parametrize("sizes", [{}, {"width": 128, "heads": 4, "layers": 2}], ids=["small", "wider"])

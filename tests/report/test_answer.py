@@ -34,12 +34,12 @@ def answered(make: MakeExperiment, *arms: str, seeds: int = 8, **manifest: Any) 
         (["worse"], "base is better than worse by 0.300 [0.290, 0.310] nats/token, 8 seeds."),
         (
             ["worst", "worse"],
-            "base is better than every other arm, the nearest of which is worse, by 0.300 [0.287, 0.312] nats/token, "
-            "8 seeds.",
+            "base is better than every other arm, by 0.300 to 0.500 nats/token, 8 seeds.",
         ),
         (
             ["better", "best", "worse"],
-            "best is better than base by 0.300 [0.285, 0.315] nats/token, 8 seeds; also better: better; worse: worse.",
+            "best and better are better than base, by 0.200 to 0.300 nats/token, 8 seeds; their order among themselves "
+            "is not tested; worse: worse.",
         ),
         (
             ["unsure", "better"],
@@ -49,6 +49,16 @@ def answered(make: MakeExperiment, *arms: str, seeds: int = 8, **manifest: Any) 
             ["leader", "better"],
             "better is better than base by 0.200 [0.188, 0.213] nats/token, 8 seeds; not certain: leader, though ahead "
             "of it in the mean.",
+        ),
+        (
+            ["leader", "best", "better"],
+            "best and better are better than base, by 0.200 to 0.300 nats/token, 8 seeds; their order among themselves "
+            "is not tested; not certain: leader, though ahead of them in the mean.",
+        ),
+        (
+            ["unsure", "worse", "worst"],
+            "No arm is certain to be better than base; worse and worst are worse by 0.300 to 0.500 nats/token, "
+            "8 seeds; not certain: unsure.",
         ),
         (
             ["unsure", "worse"],
@@ -75,8 +85,23 @@ def test_an_exploratory_lead_is_marked(experiment: MakeExperiment) -> None:
 
 
 def test_a_confirmed_lead_comes_before_a_larger_exploratory_one(experiment: MakeExperiment) -> None:
-    sentence = "better is better than base by 0.200 [0.190, 0.210] nats/token, 8 seeds; also better: best."
+    sentence = "better is better than base by 0.200 [0.190, 0.210] nats/token, 8 seeds; also better, exploratory: best."
     assert answered(experiment, "better", "best", confirmatory=["better"]) == sentence
+
+
+def test_of_many_arms_of_a_kind_the_last_are_counted(experiment: MakeExperiment) -> None:
+    names = ["better", *(f"better_{number}" for number in range(4))]
+    results = load(experiment({"base": ARMS["base"]} | dict.fromkeys(names, ARMS["better"]), confirmatory=[]))
+    assert answer(results, compare(results)) == (
+        "better, better_0, better_1 and 2 more are better than base, by 0.200 nats/token, 8 seeds, exploratory; their "
+        "order among themselves is not tested."
+    )
+
+
+def test_arms_that_lost_runs_count_their_own_pairs(experiment: MakeExperiment) -> None:
+    arms = {arm: ARMS[arm] for arm in ("base", "best", "better")} | {"better": [*ARMS["better"][:7], None]}
+    results = load(experiment(arms))
+    assert "by 0.200 to 0.300 nats/token, 7 to 8 seeds" in answer(results, compare(results))
 
 
 def test_too_few_seeds_claim_nothing(experiment: MakeExperiment) -> None:

@@ -59,6 +59,7 @@ def test_one_arm_of_six_seeds_has_a_verdict(tmp_path: Path, capsys: Said) -> Non
     assert main(["compare", str(path), "--baseline", "plain", "--metric", "loss"]) == 0
     text = said(capsys)
     assert "│ better │" in text
+    assert text.startswith("new is better than plain by 0.265 [")
     assert "Verdict: exact sign-flip test at 5 %" in text
     assert "unpaired" not in text
 
@@ -70,6 +71,10 @@ def test_seeds_that_do_not_match_are_said_to_be_unpaired(tmp_path: Path, capsys:
     assert "better (unpaired: seeds do not match)" in text
     assert "a permutation test of Welch's t and Welch's t-test agree at 5 %" in text
     assert "sign-flip" not in text
+    assert re.match(r"new is better than plain by 0\.265 \[0\.\d+, 0\.\d+\], 6 runs\. ", text)
+    for option, word in (("--higher-is-better", "plain is better than new"), ("--metric", "new is better than plain")):
+        assert main(["compare", str(path), "--baseline", "plain", "--metric", "loss", option, "loss"]) == 0
+        assert said(capsys).startswith(word)
 
 
 @pytest.fixture
@@ -92,6 +97,7 @@ def test_the_folder_holds_tables_figures_and_a_page(tmp_path: Path, capsys: Said
     assert IMAGE not in page
     assert IMAGE not in html
     assert html.count("<img ") == 2
+    assert re.search('<p class="answer">Nothing is certain: in the mean &lt;img .* is better than plain by 0.265', html)
     assert "accuracy ↑" in html
     assert all(UNCHECKED in one for one in (page, html))
     assert "![differences](differences.png)" in page

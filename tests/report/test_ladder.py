@@ -5,6 +5,7 @@ import html
 import io
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from lm.report.ladder import (
     forecast_notes,
     forecast_rows,
     gain,
+    ladder_answer,
     ladder_sections,
     law_notes,
     trend_section,
@@ -88,6 +90,33 @@ def test_the_page_the_tables_and_the_terminal_say_the_same(tmp_path: Path, monke
     assert float(rows[1]["gain"]) == pytest.approx(math.exp(arm.scaling.gains[0].log.value))
     trends = list(csv.DictReader(io.StringIO(str(files["trends.csv"]))))
     assert [row["of"] for row in trends] == ["difference", "log gain"]
+
+
+def test_the_answer_is_of_the_largest_rung_with_enough_seeds(tmp_path: Path) -> None:
+    def drawn(out: Path, **how: Any) -> str:
+        return ladder_answer(load_ladder(make_ladder(out, **how)))
+
+    size = r"arm is better than base by 0\.\d+ \[0\.\d+, 0\.\d+\] nats/token, 6 seeds"
+    trend = r"\. (With more compute the difference \w+|No trend over compute is certain)\."
+    assert re.fullmatch(f"At xl, the largest rung: {size}{trend}", drawn(tmp_path / "all"))
+    last = r"; in the mean of the largest, xl, arm is better by 0\.\d+( \[.*\])?"
+    few = drawn(tmp_path / "few", seeds=(6, 6, 6, 3))
+    assert re.fullmatch(f"At l, the largest rung with a verdict: {size}{last}{trend}", few)
+    rate = "; learning rate not bracketed: arm"
+    unsure = drawn(tmp_path / "rate", bracketed={"xl": ["base"]})
+    assert re.fullmatch(f"At xl, the largest rung: {size}{rate}{trend}", unsure)
+    assert unsure.endswith("No trend over compute is certain.")
+    assert drawn(tmp_path / "none", seeds=(3, 3, 3, 3)).startswith(
+        "At xl, the largest rung: Nothing is certain: in the mean arm is better than base by 0."
+    )
+
+
+def test_the_answer_stands_on_page_and_terminal(tmp_path: Path) -> None:
+    found, stream = load_ladder(make_ladder(tmp_path)), io.StringIO()
+    show_ladder(found, Console(file=stream, width=400))
+    assert stream.getvalue().splitlines()[0] == ladder_answer(found)
+    page = static_page(ladder_body(found, ladder_sections(found), b"picture"))
+    assert f'<p class="answer">{ladder_answer(found)}</p>' in page
 
 
 def test_few_seeds_yield_nothing_bold(tmp_path: Path) -> None:

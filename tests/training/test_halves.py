@@ -84,14 +84,14 @@ def trained(out: Path, changes: dict[str, Any] | None = None, seconds: float = 2
 
 def scarce(monkeypatch: Patch, error: Exception, rows: int, start: int = 0) -> None:
     """Lets no more than so many rows be taken at once, from an optimiser step on."""
-    loss = LanguageModel.loss
+    loss = LanguageModel.loss_and_extras
 
-    def limited(self: LanguageModel, batch: Batch) -> torch.Tensor:
+    def limited(self: LanguageModel, batch: Batch) -> Any:
         if len(batch.rows_b) > rows and self.model.training and self.global_step >= start:
             raise error
         return loss(self, batch)
 
-    monkeypatch.setattr(LanguageModel, "loss", limited)
+    monkeypatch.setattr(LanguageModel, "loss_and_extras", limited)
 
 
 @pytest.fixture(scope="module")

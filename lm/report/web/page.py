@@ -16,6 +16,7 @@ from lm.report.claims import claims_section
 from lm.report.figures.catalogue import FigureInputs, charts
 from lm.report.figures.chart import Chart
 from lm.report.figures.palette import style_sheet
+from lm.report.ladder import ladder_answer
 from lm.report.notes import axes, grouped
 from lm.report.render import Section, html_section
 from lm.report.sections import all_sections, made_under
@@ -76,8 +77,7 @@ def body(
     drawing, notes, paces = new_charts(), grouped(results, compared), steps_to_baseline_loss(results)
     figures = charts(FigureInputs(results, compared, tuning[2] if tuning else {}, rates)) if drawing.drawn else {}
     drawn = tag("div", drawing.add(FIRST, figures.get(FIRST)), id="differences")
-    text = tag("p", answer(results, compared), class_="answer")
-    first = tag("section", text, drawn, cards(results, compared), id="verdict")
+    first = answer_section(answer(results, compared), drawn, cards(results, compared))
     method = listed([*notes["method"], *notes["evaluation"]])
     sure = joined(question_section(results), method, health_section(results, notes["runs"]))
     confounds = [*notes["comparability"], *axes(results)] or ["Nothing else differs, as far as the records show."]
@@ -106,6 +106,11 @@ def body(
     manifest = results.manifest
     below = f"{manifest['name']}: {len(results.arms)} arms, {len(manifest['seeds'])} seeds, baseline {results.arms[0]}"
     return Body(manifest["title"], below, first, parts, data_of)
+
+
+def answer_section(answer: str, *below: Html) -> Html:
+    """Format the answer sentence, and what stands below it before the sections."""
+    return tag("section", tag("p", answer, class_="answer"), *below, id="verdict")
 
 
 DRAWN_BY = (
@@ -212,7 +217,7 @@ def ladder_body(results: LadderResults, tables: Sequence[Section], figure: bytes
         PageSection("rungs", "Reports of the rungs", tag("ul", rungs), folded=True),
     ]
     below = f"{manifest['name']}: {len(manifest['arms'])} arms on {len(rungs)} rungs, baseline {manifest['baseline']}"
-    return Body(manifest["title"], below, Html(), parts)
+    return Body(manifest["title"], below, answer_section(ladder_answer(results)), parts)
 
 
 # several reports -----------------------------------------------------------------------------------------------------

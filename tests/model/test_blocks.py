@@ -1,0 +1,207 @@
+"""Compositions of attention and MLP in a layer, against `transformers` and against their formulas."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from helpers import VOCABULARY, decoder, example, noisy, refusal, tokens
+from parity import CONTEXT, HEADS, LAYERS, SIZES, WIDTH, configured, exactly, loaded, randomized, renamed, sample
+from parity import VOCABULARY as TOKENS
+from torch import Tensor, nn
+
+from lm.config.components import blame
+from lm.config.tree import Tree
+from lm.data.batch import Batch
+from lm.metrics.probe import probe
+from lm.model.block import BlockLayout, MakeNorm, ParallelResidual, StochasticDepth, Sublayer
+from lm.model.cache import Cache
+from lm.model.norm import LayerNorm
+from lm.model.shape import Shape
+
+SHAPE = Shape(VOCABULARY, CONTEXT, width=16, heads=2, layers=2)
+TWO_NORMS: Tree = {"class_path": "ParallelResidual", "init_args": {"shared_norm": False}}
+
+
+class OwnLayout(BlockLayout):
+    """y + norm(y) mlp(y) with y = x + attention(norm(x)): a block of a user's own."""
+
+    def __init__(self, shape: Shape, norm: MakeNorm, dropout: float) -> None:
+        super().__init__()
+        self.norm = norm(shape)
+
+    def forward(self, x_btd: Tensor, attention: Sublayer, mlp: Sublayer) -> Tensor:
+        y_btd = x_btd + attention(self.norm(x_btd))
+        return y_btd + self.norm(y_btd) * mlp(y_btd)
+
+
+class CrossLayout(OwnLayout):
+    """The same with cross-attention in front, where there is any."""
+
+    def forward(self, x_btd: Tensor, attention: Sublayer, mlp: Sublayer, cross: Sublayer | None = None) -> Tensor:
+        return super().forward(x_btd if cross is None else x_btd + cross(self.norm(x_btd)), attention, mlp)
+
+
+def theirs(kind: str, **settings: Any) -> Any:
+    """A causal model of `transformers` in float64 with random parameters."""
+    transformers = pytest.importorskip("transformers", reason="parity needs transformers: pip install transformers")
+    sizes = {"vocab_size": TOKENS, "hidden_size": WIDTH, "num_attention_heads": HEADS, "num_hidden_layers": LAYERS}
+    special = {"pad_token_id": None, "bos_token_id": None, "eos_token_id": None, "intermediate_size": 4 * WIDTH}
+    config = getattr(transformers, f"{kind}Config")(**sizes, **special, tie_word_embeddings=False, **settings)
+    config._attn_implementation = "eager"
+    with exactly():
+        return randomized(getattr(transformers, f"{kind}ForCausalLM")(config))
+
+
+COMMON = {"model.layers.": "blocks.", "lm_head.": "embedding.head.", "model.embed_tokens.": "embedding.tokens."}
+QKV = ("query", "key", "value")
+PROJECTIONS = {f"self_attn.{name[0]}_proj.": f"attention.{name}." for name in QKV}
+PHI = {
+    **COMMON,
+    **PROJECTIONS,
+    "self_attn.dense.": "attention.output.",
+    "mlp.fc1.": "mlp.up.",
+    "mlp.fc2.": "mlp.down.",
+    "input_layernorm.": "layout.norm.",
+    "model.final_layernorm.": "final_norm.",
+}
+NEOX = {
+    "gpt_neox.layers.": "blocks.",
+    "lm_head.": "embedding.head.",
+    "gpt_neox.embed_in.": "embedding.tokens.",
+    "gpt_neox.final_layer_norm.": "final_norm.",
+    "attention.query_key_value.": "attention.fused.",
+    "attention.dense.": "attention.output.",
+    "mlp.dense_h_to_4h.": "mlp.up.",
+    "mlp.dense_4h_to_h.": "mlp.down.",
+    "input_layernorm.": "layout.norm.",
+    "post_attention_layernorm.": "layout.mlp_norm.",
+}
+OLMO2 = {
+    **COMMON,
+    **PROJECTIONS,
+    "self_attn.o_proj.": "attention.output.",
+    **{f"mlp.{name}_proj.": f"mlp.{name}." for name in ("gate", "up", "down")},
+    "model.norm.": "final_norm.",
+    "post_attention_layernorm.": "attention_residual.norm.",
+    "post_feedforward_layernorm.": "mlp_residual.norm.",
+}
+
+
+def agree(ours: Any, other: Any) -> None:
+    """Logits and the gradient of the embeddings are equal."""
+    with exactly():
+        expected = other(sample()).logits
+    logits = ours(sample())
+    assert expected.std() > 0.5
+    torch.testing.assert_close(logits, expected, rtol=0, atol=1e-9)
+    for output in (logits, expected):
+        output.log_softmax(-1)[..., 0].sum().backward()
+    gradients = ours.embedding.tokens.weight.grad, other.get_input_embeddings().weight.grad
+    torch.testing.assert_close(*gradients, rtol=1e-9, atol=1e-9)
+
+
+def test_parallel_with_one_norm_is_phi() -> None:
+    other = theirs("Phi", rope_parameters={"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 1.0})
+    with torch.no_grad():
+        other.lm_head.bias.zero_()
+    mlp = {"class_path": "GELU", "init_args": {"approximate": "tanh"}}
+    state = {name: value for name, value in other.state_dict().items() if name != "lm_head.bias"}
+    agree(
+        loaded({**SIZES, "embedding.tied": False, "block": "ParallelResidual", "mlp": mlp}, renamed(state, PHI)), other
+    )
+
+
+def test_parallel_with_two_norms_is_gpt_neox() -> None:
+    rope = {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 1.0}
+    other, state = theirs("GPTNeoX", rope_parameters=rope), dict[str, Tensor]()
+    for name, value in renamed(other.state_dict(), NEOX).items():
+        if "fused" in name:
+            pieces = value.unflatten(0, (HEADS, 3, -1)).transpose(0, 1).flatten(1, 2)
+            state |= {name.replace("fused", part): piece for part, piece in zip(QKV, pieces, strict=True)}
+        else:
+            state[name] = value
+    agree(loaded({**SIZES, "embedding.tied": False, "block": TWO_NORMS}, state), other)
+
+
+def test_norm_after_is_olmo2() -> None:
+    other = theirs("Olmo2", rms_norm_eps=1e-6)
+    for layer in other.model.layers:
+        layer.self_attn.q_norm = layer.self_attn.k_norm = nn.Identity()
+    mlp = {"class_path": "SwiGLU", "init_args": {"bias": False, "expansion": 6.0}}
+    changes = {**SIZES, "embedding.tied": False, "block": "NormAfter", "norm": "RMSNorm", "attention.bias": False}
+    agree(loaded({**changes, "mlp": mlp}, renamed(other.state_dict(), OLMO2)), other)
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_both_sublayers_of_a_parallel_block_read_the_same_stream(shared: bool) -> None:
+    layout, x = noisy(ParallelResidual(SHAPE, LayerNorm, 0.0, shared)), example(2, 5, 16)
+    attention, mlp = noisy(nn.Linear(16, 16)), noisy(nn.Linear(16, 16))
+    norm = layout.norm if shared else layout.mlp_norm
+    expected = x + attention(layout.norm(x)) + mlp(norm(x))
+    torch.testing.assert_close(layout(x, attention, mlp), expected, rtol=1e-12, atol=1e-12)
+
+
+LAYOUTS: list[Any] = [
+    "ParallelResidual",
+    TWO_NORMS,
+    "NormAfter",
+    "LayerScale",
+    "StochasticDepth",
+    f"{__name__}.OwnLayout",
+]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+def test_measurements_and_caches_work_with_any_layout(layout: Any) -> None:
+    text_bt = tokens()
+    model = decoder({"block": layout, "initializer": "Xavier"}).double().eval()
+    shares: list[float] = []
+    for block in model.blocks:
+        block.register_forward_hook(
+            lambda _, inputs, x_btd: shares.append(
+                float((x_btd - inputs[0]).norm(dim=-1).mean() / inputs[0].norm(dim=-1).mean())
+            )
+        )
+    result = probe(model, Batch((text_bt,), text_bt, torch.arange(len(text_bt))))
+    assert len(result.residual_norm) == len(result.entropy) == 2
+    assert result.block_share == pytest.approx(shares, rel=1e-9)
+    caches = [Cache() for _ in model.blocks]
+    with torch.no_grad():
+        steps = [model(token_b1, caches) for token_b1 in text_bt.split(1, dim=1)]
+        torch.testing.assert_close(torch.cat(steps, 1), model(text_bt), rtol=1e-9, atol=1e-9)
+
+
+@torch.no_grad()
+def test_an_encoder_decoder_takes_a_layout_with_cross_attention_alone() -> None:
+    changes = {**SIZES, "class_path": "EncoderDecoder"}
+    with refusal("ParallelResidual takes no cross-attention", "such as PreNorm"), blame("model"):
+        configured({**changes, "block": "ParallelResidual"})
+    model = configured({**changes, "block": f"{__name__}.CrossLayout"})
+    source_bs, hidden_bs = sample(), torch.zeros(2, CONTEXT, dtype=torch.bool)
+    logits = model(sample(seed=2), source_bs, hidden_bs)
+    source_bs[:, -1] = (source_bs[:, -1] + 1) % TOKENS
+    assert (model(sample(seed=2), source_bs, hidden_bs)[:, 0] != logits[:, 0]).any()
+
+
+def test_deep_norm_scales_initial_weights_but_not_queries_and_keys() -> None:
+    model, plain = (decoder({"block": block, "mlp": "SwiGLU"}) for block in ("DeepNorm", "PostNorm"))
+    for name, weight in plain.named_parameters():
+        maps = ("value.weight", "output.weight", "up.weight", "gate.weight", "down.weight")
+        factor = 16**-0.25 if name.endswith(maps) else 1.0
+        torch.testing.assert_close(model.get_parameter(name), factor * weight, rtol=1e-6, atol=0)
+
+
+def test_stochastic_depth_drops_rows_with_a_rate_that_grows_with_depth() -> None:
+    rows, x = 20_000, example(1, 1, 16)
+    for layer, rate in ((None, 0.4), (0, 0.2), (1, 0.4)):
+        layout = StochasticDepth(replace(SHAPE, layer=layer), LayerNorm, 0.0, rate=0.4).double()
+        added = (layout(x.expand(rows, 3, -1), torch.ones_like) - x).unique(dim=0)
+        torch.testing.assert_close(added[[0, -1], 0, 0], torch.tensor([0.0, 1 / (1 - rate)]).double())
+        assert len(added) == 2
+        share = (layout(x.expand(rows, 1, -1), torch.ones_like) - x).mean().item()
+        assert share == pytest.approx(1, abs=5 * (rate / (1 - rate) / rows) ** 0.5)
+    torch.manual_seed(3)
+    first = layout(x.expand(9, 1, -1), torch.ones_like)
+    torch.manual_seed(3)
+    assert torch.equal(first, layout(x.expand(9, 1, -1), torch.ones_like)), "paired by the random stream"
