@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lm.config.domain import require_positive, require_share
+from lm.config.domain import require_from, require_positive, require_share
 from lm.model.attention import Attention, Mask
 from lm.model.cache import Cache
 from lm.model.deprecated import resolve_old_name
@@ -218,6 +218,38 @@ class ParallelResidual(BlockLayout):
         normed_btd = self.norm(x_btd)
         attention_btd = self.dropout(attention(normed_btd))
         return x_btd + attention_btd + self.dropout(mlp(normed_btd if self.mlp_norm is None else self.mlp_norm(x_btd)))
+
+
+class HyperConnections(BlockLayout):
+    """n streams that each sublayer reads, mixes and adds to with learned numbers (Zhu et al. 2024).
+
+    h_i = sum_j m_ij h_j + w_i f(norm(sum_j r_j h_j)), https://arxiv.org/abs/2409.19606, static; at first a pre-norm
+    layer with equal streams. The first layer copies its input, the last adds up the streams. All layers need it.
+
+    Args:
+        streams: n, the expansion rate.
+    """
+
+    def __init__(self, shape: Shape, norm: MakeNorm, dropout: float, streams: int = 4) -> None:
+        super().__init__()
+        require_share(dropout=dropout)
+        require_from(1, 64, streams=streams)
+        first = 2 * (shape.layer or 0)
+        self.attention_norm, self.mlp_norm, self.dropout = norm(shape), norm(shape), nn.Dropout(dropout)
+        self.read = nn.Parameter(torch.eye(streams)[[first % streams, (first + 1) % streams]])
+        self.mix = nn.Parameter(torch.eye(streams).repeat(2, 1, 1))
+        self.write = nn.Parameter(torch.ones(2, streams))
+        self.is_last = shape.layer is None or shape.layer == shape.layers - 1
+
+    def forward(self, x_btd: Tensor, attention: Sublayer, mlp: Sublayer) -> Tensor:
+        """Pass the streams (b, t, n, d) through both sublayers; the first layer gets (b, t, d), the last gives it."""
+        h_btnd = x_btd if x_btd.ndim == 4 else x_btd[:, :, None].expand(-1, -1, self.write.shape[1], -1)
+        sublayers = (attention, self.attention_norm), (mlp, self.mlp_norm)
+        for index, (sublayer, norm) in enumerate(sublayers):
+            added_btd = self.dropout(sublayer(norm((self.read[index, :, None] * h_btnd).sum(2))))
+            mixed_btnd = (self.mix[index, :, :, None] * h_btnd[:, :, None]).sum(3)
+            h_btnd = mixed_btnd + self.write[index, :, None] * added_btd[:, :, None]
+        return h_btnd.sum(2) if self.is_last else h_btnd
 
 
 class Block(nn.Module):

@@ -12,7 +12,15 @@ from torch import Tensor, nn
 
 from lm.config.tree import InputError
 from lm.model.attention import CHUNK, Attention, LinearAttention, SoftmaxAttention
-from lm.model.block import Block, BlockLayout, LayerScale, ParallelResidual, ResidualConnection, ReZero
+from lm.model.block import (
+    Block,
+    BlockLayout,
+    HyperConnections,
+    LayerScale,
+    ParallelResidual,
+    ResidualConnection,
+    ReZero,
+)
 from lm.model.fused_linear import MIN_ROWS_TO_FUSE
 from lm.model.mlp import GLU, MLP, GatedMLP, ReGLU, ReLU, Sigmoid
 from lm.model.norm import DyT, NoNorm, Norm, RMSNorm
@@ -213,6 +221,12 @@ def _(module: ResidualConnection, shape: Shape, time: int) -> float:
 def _(module: ParallelResidual, shape: Shape, time: int) -> float:
     # two dropout masks; attention and MLP count what they read, which a shared norm gives once
     return shape.width * (2 * bool(module.dropout.p) - (module.mlp_norm is None))
+
+
+@activation_numel.register
+def _(module: HyperConnections, shape: Shape, time: int) -> float:
+    # for each sublayer the streams, what it adds and its dropout mask
+    return 2 * shape.width * (module.write.shape[1] + 1 + bool(module.dropout.p))
 
 
 @activation_numel.register

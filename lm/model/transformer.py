@@ -120,7 +120,12 @@ class Decoder(Model):
     Args:
         layers: their number; or, for each, the parts in which it differs.
         causal: off, every position sees the token it is to predict: a fault to measure, not a model.
+        skips: whether layer n - 1 - i reads the output of layer i too, times a learned number that is 1 at first, for
+            each i below n // 2 (U-net: Ronneberger et al. 2015; modded-nanogpt 2024,
+            https://github.com/KellerJordan/modded-nanogpt).
     """
+
+    ADDED = ("skips",)
 
     LAYER_PARTS: ClassVar = ("attention", "mlp", "norm", "block", "position")  # the parts in which layers may differ
     local_heads = slice(None)  # the heads of each layer that this process computes: all but under tensor parallelism
@@ -142,6 +147,7 @@ class Decoder(Model):
         dropout: float = 0.0,
         causal: bool = True,
         parametrization: Parametrization | None = None,
+        skips: bool = False,
     ) -> None:
         super().__init__()
         require_share(dropout=dropout)
@@ -160,6 +166,7 @@ class Decoder(Model):
             if "position" in changed:
                 self.blocks[-1].position = changed["position"](at)
         self.final_norm = layout().final_norm(shape, norm)
+        self.skip_gains = nn.Parameter(torch.ones(len(own) // 2)) if skips and len(own) > 1 else None
 
     def forward(self, tokens_bt: Tensor, caches: Sequence[Cache] | None = None) -> Tensor:  # type: ignore[override]
         """Return logits (b, t, v) of the next tokens; with caches, the tokens continue those that the caches hold."""
@@ -177,12 +184,16 @@ class Decoder(Model):
         start = caches[0].length if caches else 0
         mask = self._mask(self.position, tokens_bt.shape[1], start)
         x_btd = self.dropout(self.position.embed(self.embedding(tokens_bt), start))
+        outputs: list[Tensor] = []
         for index, block in enumerate(self.blocks):
             cache, position = caches[index] if caches else None, cast(Position | None, block.position)
+            if self.skip_gains is not None and (first := self.depth - 1 - index) < len(self.skip_gains):
+                x_btd = x_btd + self.skip_gains[first] * outputs[first]
             if position is None:
                 x_btd = block(x_btd, self.position, mask, cache)
             else:
                 x_btd = block(x_btd, position, self._mask(position, tokens_bt.shape[1], start), cache)
+            outputs.append(x_btd)
         return x_btd
 
     def _mask(self, position: Position, time: int, start: int) -> Mask:

@@ -98,6 +98,7 @@ PARTS: list[tuple[str, str, dict[str, list[Any]]]] = [
     ("block", "ScaledResidual", {"alpha": [0.0, -1.0]}),
     ("block", "DeepNorm", {"alpha": [0.0], "beta": [-1.0]}),
     ("block", "LayerScale", {"initial": [0.0, -1.0]}),
+    ("block", "HyperConnections", {"streams": [0, 65]}),
     ("block", "StochasticDepth", {"rate": [-0.1, 1.0]}),
     *[("attention", name, HEADS) for name in ("MultiHead", "GroupedQuery", "MultiQuery")],
     ("attention", "GroupedQuery", {"key_value_heads": [0, 3]}),
