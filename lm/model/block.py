@@ -34,6 +34,7 @@ class BlockLayout(nn.Module, ABC):
     """
 
     initial_gain = 1.0  # the factor on initial weights of the sublayers, but for queries and keys
+    streams = 1  # that the layer gives, unless it is the last: (b, t, streams, d)
 
     @staticmethod
     def final_norm(shape: Shape, norm: MakeNorm) -> nn.Module:
@@ -239,11 +240,11 @@ class HyperConnections(BlockLayout):
         self.read = nn.Parameter(torch.eye(streams)[[first % streams, (first + 1) % streams]])
         self.mix = nn.Parameter(torch.eye(streams).repeat(2, 1, 1))
         self.write = nn.Parameter(torch.ones(2, streams))
-        self.is_last = shape.layer is None or shape.layer == shape.layers - 1
+        self.streams, self.is_last = streams, shape.layer is None or shape.layer == shape.layers - 1
 
     def forward(self, x_btd: Tensor, attention: Sublayer, mlp: Sublayer) -> Tensor:
         """Pass the streams (b, t, n, d) through both sublayers; the first layer gets (b, t, d), the last gives it."""
-        h_btnd = x_btd if x_btd.ndim == 4 else x_btd[:, :, None].expand(-1, -1, self.write.shape[1], -1)
+        h_btnd = x_btd if x_btd.ndim == 4 else x_btd[:, :, None].expand(-1, -1, self.streams, -1)
         sublayers = (attention, self.attention_norm), (mlp, self.mlp_norm)
         for index, (sublayer, norm) in enumerate(sublayers):
             added_btd = self.dropout(sublayer(norm((self.read[index, :, None] * h_btnd).sum(2))))

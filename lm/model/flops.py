@@ -226,7 +226,7 @@ def _(module: ParallelResidual, shape: Shape, time: int) -> float:
 @activation_numel.register
 def _(module: HyperConnections, shape: Shape, time: int) -> float:
     # for each sublayer the streams, what it adds and its dropout mask
-    return 2 * shape.width * (module.write.shape[1] + 1 + bool(module.dropout.p))
+    return 2 * shape.width * (module.streams + 1 + bool(module.dropout.p))
 
 
 @activation_numel.register

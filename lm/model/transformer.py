@@ -158,11 +158,15 @@ class Decoder(Model):
         self.initializer = self.parametrization.initializer(initializer, shape)
         self.embedding, self.position, self.dropout = embedding(shape), position(shape), nn.Dropout(dropout)
         model_parts: Layer = {"attention": attention, "mlp": mlp, "norm": norm, "block": block}
-        self.blocks = nn.ModuleList()
+        self.blocks, streams = nn.ModuleList(), list[int]()
         for layer, changed in enumerate(own):
             at, parts = replace(shape, layer=layer), {**model_parts, **changed}
             layout = partial(parts["block"], at, parts["norm"], dropout)
             self.blocks.append(Block(parts["attention"](at), parts["mlp"](at), layout))
+            streams.append(getattr(self.blocks[-1].layout, "streams", 1))
+            if layer and 1 != streams[-2] != streams[-1]:
+                problem = f"layer {layer - 1} gives {streams[-2]} streams and layer {layer} takes {streams[-1]}"
+                raise ValueError(f"{problem}; expected HyperConnections of as many in all layers")
             if "position" in changed:
                 self.blocks[-1].position = changed["position"](at)
         self.final_norm = layout().final_norm(shape, norm)
