@@ -237,19 +237,20 @@ class HyperConnections(BlockLayout):
         require_from(1, 64, streams=streams)
         first = 2 * (shape.layer or 0)
         self.attention_norm, self.mlp_norm, self.dropout = norm(shape), norm(shape), nn.Dropout(dropout)
-        self.read = nn.Parameter(torch.eye(streams)[[first % streams, (first + 1) % streams]])
-        self.mix = nn.Parameter(torch.eye(streams).repeat(2, 1, 1))
-        self.write = nn.Parameter(torch.ones(2, streams))
+        # vectors, which do not decay and do not scale with the width
+        self.read = nn.Parameter(torch.eye(streams)[[first % streams, (first + 1) % streams]].flatten())
+        self.mix = nn.Parameter(torch.eye(streams).flatten().repeat(2))
+        self.write = nn.Parameter(torch.ones(2 * streams))
         self.streams, self.is_last = streams, shape.layer is None or shape.layer == shape.layers - 1
 
     def forward(self, x_btd: Tensor, attention: Sublayer, mlp: Sublayer) -> Tensor:
         """Pass the streams (b, t, n, d) through both sublayers; the first layer gets (b, t, d), the last gives it."""
         h_btnd = x_btd if x_btd.ndim == 4 else x_btd[:, :, None].expand(-1, -1, self.streams, -1)
-        sublayers = (attention, self.attention_norm), (mlp, self.mlp_norm)
-        for index, (sublayer, norm) in enumerate(sublayers):
-            added_btd = self.dropout(sublayer(norm((self.read[index, :, None] * h_btnd).sum(2))))
-            mixed_btnd = (self.mix[index, :, :, None] * h_btnd[:, :, None]).sum(3)
-            h_btnd = mixed_btnd + self.write[index, :, None] * added_btd[:, :, None]
+        reads, writes = self.read.view(2, -1, 1), self.write.view(2, -1, 1)
+        mixes = self.mix.view(2, self.streams, self.streams, 1)
+        for index, (sublayer, norm) in enumerate(((attention, self.attention_norm), (mlp, self.mlp_norm))):
+            added_btd = self.dropout(sublayer(norm((reads[index] * h_btnd).sum(2))))
+            h_btnd = (mixes[index] * h_btnd[:, :, None]).sum(3) + writes[index] * added_btd[:, :, None]
         return h_btnd.sum(2) if self.is_last else h_btnd
 
 

@@ -222,9 +222,9 @@ def test_hyper_connections_are_their_matrices() -> None:
     for layout in layouts:
         ours = layout(ours, *sublayers)
         for index, norm in enumerate((layout.attention_norm, layout.mlp_norm)):
-            added = sublayers[index](norm(torch.einsum("n,bntd->btd", layout.read[index], h_bntd)))
-            mixed = torch.einsum("nm,bmtd->bntd", layout.mix[index], h_bntd)
-            h_bntd = mixed + torch.einsum("n,btd->bntd", layout.write[index], added)
+            added = sublayers[index](norm(torch.einsum("n,bntd->btd", layout.read.view(2, 3)[index], h_bntd)))
+            mixed = torch.einsum("nm,bmtd->bntd", layout.mix.view(2, 3, 3)[index], h_bntd)
+            h_bntd = mixed + torch.einsum("n,btd->bntd", layout.write.view(2, 3)[index], added)
     torch.testing.assert_close(ours, h_bntd.sum(1), rtol=1e-12, atol=1e-12)
 
 
