@@ -33,9 +33,9 @@ AUDIT ?=
 VERIFY ?=
 
 # Extras of pyproject.toml whose tests `make test-all` runs.
-EXTRAS := dashboard,postgres,ray,slurm,track
+EXTRAS := dashboard,optimizers,postgres,ray,slurm,track
 
-.PHONY: demo test test-all check check-portable golden fuzz coverage advisories audit faults verify bench docs schema references screenshots clean
+.PHONY: demo test test-all check check-portable golden fuzz coverage advisories audit faults verify parity bench docs schema references screenshots clean
 
 demo: .venv/base  ## train the quickstart ablation and print its table
 	$(BIN)/lm ablate experiments/quickstart.yaml
@@ -80,6 +80,9 @@ faults: .venv/installed  ## disturb small runs and compare each with one left al
 
 verify: .venv/installed  ## check the library against the worked examples; VERIFY=attn-3x4 names one
 	@PYTHONPATH=tests $(BIN)/python -m worked_examples $(VERIFY)
+
+parity: .venv/installed  ## published models in small against transformers, and the table of docs/families.md
+	@PYTHONPATH=tests $(BIN)/python tests/parity.py
 
 references: .venv/installed  ## pack what lies in results/reference as folders; each file that a pack gives back is removed
 	@set -e; lm="$(abspath $(BIN))/lm"; there=$$(mktemp -d); trap 'rm -rf "$$there"' EXIT; cd $(REFERENCE); \

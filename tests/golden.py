@@ -90,7 +90,7 @@ def made_now() -> tuple[dict[str, Any], list[str], list[str]]:
                 if (place.folder / "experiment.json").is_file() and (given := answers(load(place.folder))):
                     content["claims"][pack.stem] = [described(answer) for answer in given]
     for path in sorted(EXPERIMENTS.rglob("*.yaml")):
-        if path.parent.name == "bases":
+        if path.parent.name in ("bases", "families"):
             continue
         try:
             content["ids"].update(ids_of(path))

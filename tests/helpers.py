@@ -105,7 +105,7 @@ def known(found: T | None) -> T:
 def parts() -> list[tuple[str, str]]:
     """Every (kind, class name) that may stand in a decoder: new subclasses are found by themselves."""
     found = slots(Decoder, 2)
-    kinds = [kind for kind in found if kind not in ("embedding", "initializer")]
+    kinds = [kind for kind in found if kind not in ("embedding", "initializer", "prediction")]
     return [(kind, name) for kind in kinds for name in choices(found[kind].base)]
 
 
@@ -141,7 +141,8 @@ def weights_of(attention: SoftmaxAttention, q_bhqk: Tensor, k_bgsk: Tensor, mask
     bias = mask.additive(queries, keys, attention.window, q_bhqk)
     if bias is None and mask.causal:
         bias = causal_bias(queries, keys, q_bhqk)
-    return attention_weights(q_bhqk, repeat_kv(k_bgsk, heads), attention.scale, bias, attention.softcap)
+    keys_bhsk = repeat_kv(k_bgsk, heads)
+    return attention_weights(q_bhqk, keys_bhsk, attention.scale, bias, attention.softcap, attention.sinks)
 
 
 def order_hash(seed: int, steps: int, batch_size: int, rows: int) -> str:

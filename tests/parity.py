@@ -1,113 +1,35 @@
-"""Models of `transformers` in float64 with random weights, and how their parameters are called in ours.
+"""Models of `transformers` in float64 with random weights, compared with ours; `make parity` writes the table of all.
 
 Where `transformers` casts to float32 whatever the model's precision (norms, rotary tables, softmax), `exactly` turns
 the cast into one to float64, so that a tolerance need not hide it. Weights are loaded strictly: a parameter of either
 side without a partner is an error.
 """
 
-from collections.abc import Callable, Iterator
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from families import FAMILIES, Names
 from helpers import MODEL
 from torch import Tensor, nn
 
 import lm.model.transformer  # noqa: F401 - its class is a choice
 from lm.config.components import build, resolve
-from lm.config.tree import Tree, override
-from lm.model.transformer import Model, build_and_initialize
+from lm.config.plain import shown
+from lm.config.reading import load_config, shipped_files
+from lm.config.tree import Tree, is_component, override
+from lm.model.transformer import EncoderDecoder, Model, build_and_initialize
 
 VOCABULARY, CONTEXT, WIDTH, HEADS, LAYERS = 37, 24, 64, 4, 3
 SIZES: Tree = {"width": WIDTH, "heads": HEADS, "layers": LAYERS}
-
-LLAMA = {
-    "model.embed_tokens.": "embedding.tokens.",
-    "lm_head.": "embedding.head.",
-    "model.norm.": "final_norm.",
-    "model.layers.": "blocks.",
-    "self_attn.q_proj.": "attention.query.",
-    "self_attn.k_proj.": "attention.key.",
-    "self_attn.v_proj.": "attention.value.",
-    "self_attn.o_proj.": "attention.output.",
-    "self_attn.q_norm.": "attention.query_norm.",
-    "self_attn.k_norm.": "attention.key_norm.",
-    "mlp.gate_proj.": "mlp.gate.",
-    "mlp.up_proj.": "mlp.up.",
-    "mlp.down_proj.": "mlp.down.",
-    "input_layernorm.": "attention_residual.norm.",
-    "post_attention_layernorm.": "mlp_residual.norm.",
-}
-GEMMA2 = {
-    **LLAMA,
-    "post_attention_layernorm.": "attention_residual.outer_norm.",
-    "pre_feedforward_layernorm.": "mlp_residual.norm.",
-    "post_feedforward_layernorm.": "mlp_residual.outer_norm.",
-}
-GPT2 = {
-    "transformer.wte.": "embedding.tokens.",
-    "transformer.wpe.": "position.table.",
-    "transformer.h.": "blocks.",
-    "transformer.ln_f.": "final_norm.",
-    "lm_head.": "embedding.head.",
-    "ln_1.": "attention_residual.norm.",
-    "ln_2.": "mlp_residual.norm.",
-    "attn.c_attn.": "attention.fused.",
-    "attn.c_proj.": "attention.output.",
-    "mlp.c_fc.": "mlp.up.",
-    "mlp.c_proj.": "mlp.down.",
-}
-BLOOM = {
-    "transformer.word_embeddings.": "embedding.tokens.",
-    "transformer.word_embeddings_layernorm.": "embedding.norm.",
-    "transformer.h.": "blocks.",
-    "transformer.ln_f.": "final_norm.",
-    "lm_head.": "embedding.head.",
-    "input_layernorm.": "attention_residual.norm.",
-    "post_attention_layernorm.": "mlp_residual.norm.",
-    "self_attention.query_key_value.": "attention.fused.",
-    "self_attention.dense.": "attention.output.",
-    "mlp.dense_h_to_4h.": "mlp.up.",
-    "mlp.dense_4h_to_h.": "mlp.down.",
-}
-MARIAN = {
-    "model.shared.": "embedding.tokens.",
-    "lm_head.": "embedding.head.",
-    "model.encoder.layers.": "encoder.",
-    "model.decoder.layers.": "decoder.",
-    "self_attn.q_proj.": "attention.query.",
-    "self_attn.k_proj.": "attention.key.",
-    "self_attn.v_proj.": "attention.value.",
-    "self_attn.out_proj.": "attention.output.",
-    "encoder_attn.q_proj.": "cross.query.",
-    "encoder_attn.k_proj.": "cross.key.",
-    "encoder_attn.v_proj.": "cross.value.",
-    "encoder_attn.out_proj.": "cross.output.",
-    "self_attn_layer_norm.": "attention_residual.norm.",
-    "encoder_attn_layer_norm.": "cross_residual.norm.",
-    "final_layer_norm.": "mlp_residual.norm.",
-    "fc1.": "mlp.up.",
-    "fc2.": "mlp.down.",
-}
-
-
-def t5_names(stack: str, norm: str, position: str, cross: bool) -> dict[str, str]:
-    """T5's names in one stack, whose blocks are `stack`; cross-attention, where there is any, moves the last number."""
-    numbered = {"0.SelfAttention": "attention", **({"1.EncDecAttention": "cross"} if cross else {})}
-    projections = {"q": "query", "k": "key", "v": "value", "o": "output"}
-    last = 1 + cross
-    return {
-        "final_layer_norm.": f"{norm}.",
-        "block.0.layer.0.SelfAttention.relative_attention_bias.": f"{position}.table.",
-        "block.": f"{stack}.",
-        **{f"layer.{n}.{p}.": f"{kind}.{ours}." for n, kind in numbered.items() for p, ours in projections.items()},
-        **{f"layer.{n[0]}.layer_norm.": f"{kind}_residual.norm." for n, kind in numbered.items()},
-        f"layer.{last}.layer_norm.": "mlp_residual.norm.",
-        f"layer.{last}.DenseReluDense.wi.": "mlp.up.",
-        f"layer.{last}.DenseReluDense.wo.": "mlp.down.",
-    }
+TOLERANCE = 1e-9
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "families.md"
 
 
 @contextmanager
@@ -134,7 +56,7 @@ def randomized(model: nn.Module) -> Any:
     return model.double().eval()
 
 
-def renamed(state: dict[str, Tensor], names: dict[str, str]) -> dict[str, Tensor]:
+def renamed(state: Mapping[str, Tensor], names: Names) -> dict[str, Tensor]:
     """Tensors under our names: a prefix or a dotted part that is a key of `names` becomes its value."""
     ours = {}
     for name, value in state.items():
@@ -144,19 +66,36 @@ def renamed(state: dict[str, Tensor], names: dict[str, str]) -> dict[str, Tensor
     return ours
 
 
-def split_fused(state: dict[str, Tensor], interleaved: bool) -> dict[str, Tensor]:
-    """Fused queries, keys and values taken apart: BLOOM's are (heads, 3, head size), GPT-2's (3, heads, head size)."""
-    apart = {}
+def ours_named(state: Mapping[str, Tensor], names: Names) -> dict[str, Tensor]:
+    """Tensors under our names; a module that `names` lacks is an error."""
+    ours = {}
     for name, value in state.items():
+        module, _, leaf = name.rpartition(".")
+        number = re.search(r"\.(\d+)\.", module)
+        if module in names or number is None:
+            ours[f"{names[module]}.{leaf}"] = value
+        else:
+            layer = names[module.replace(number[0], ".#.", 1)].replace("#", number[1])
+            ours[f"{layer}.{leaf}"] = value
+    return ours
+
+
+def ours_of(state: Mapping[str, Tensor], family: Tree, heads: int, head_size: int) -> dict[str, Tensor]:
+    """Tensors, of parameters or of their gradients, as our modules name and store them."""
+    tensors = {}
+    for name, value in ours_named(state, family["names"]).items():
+        if value.ndim == 2 and any(f".{module}." in name for module in family.get("transposed", ())):
+            value = value.T
         if "attention.fused." not in name:
-            apart[name] = value
+            tensors[name] = value
             continue
-        heads = (
-            value.unflatten(0, (HEADS, 3, -1)).transpose(0, 1) if interleaved else value.unflatten(0, (3, HEADS, -1))
-        )
-        for part, piece in zip(("query", "key", "value"), heads.flatten(1, 2), strict=True):
-            apart[name.replace("fused", part)] = piece
-    return apart
+        if family["fused"] == "heads":  # (heads, 3, head size)
+            value = value.unflatten(0, (heads, 3, head_size)).transpose(0, 1).flatten(0, 2)
+        query = heads * head_size
+        rest = (len(value) - query) // 2
+        for part, piece in zip(("query", "key", "value"), value.split((query, rest, rest)), strict=True):
+            tensors[name.replace("fused", part)] = piece
+    return tensors
 
 
 @dataclass
@@ -166,26 +105,177 @@ class Root:
     model: Callable[[int, int], Model]
 
 
-def configured(changes: Tree, context: int = CONTEXT) -> Any:
+def built(tree: Tree, context: int = CONTEXT) -> Any:
     """Our model as users configure it, in float64 and in evaluation."""
-    base = {"model": {**MODEL, "class_path": changes.get("class_path", "Decoder")}}
-    tree = override(base, {f"model.{key}": value for key, value in changes.items() if key != "class_path"})
     model = build_and_initialize(build(resolve(tree, Root), Root).model, VOCABULARY, context, seed=0)
     return model.double().eval()
 
 
-def loaded(changes: Tree, state: dict[str, Tensor], context: int = CONTEXT) -> Any:
-    """Our model with these weights."""
-    model = configured(changes, context)
+def configured(changes: Tree) -> Any:
+    """A model of the tests' parts with changes, in float64 and in evaluation."""
+    base = {"model": {**MODEL, "class_path": changes.get("class_path", "Decoder")}}
+    return built(override(base, {f"model.{key}": value for key, value in changes.items() if key != "class_path"}))
+
+
+def loaded(changes: Tree, state: dict[str, Tensor]) -> Any:
+    """The same with these weights."""
+    model = configured(changes)
     model.load_state_dict(state, strict=True)
     return model
 
 
-def hidden(changes: Tree) -> int:
-    """The hidden width that our configuration comes to."""
-    return configured(changes).blocks[0].mlp.up.out_features
+def values_of(node: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Settings and class names of a configuration, by dotted path without `init_args`."""
+    if is_component(node):
+        yield path, node["class_path"]
+        node = node["init_args"]
+    if isinstance(node, Mapping):
+        for key, value in node.items():
+            yield from values_of(value, f"{path}.{key}".removeprefix("."))
+    else:
+        yield path, node
+
+
+def parameters(model: nn.Module) -> dict[str, Any]:
+    """Parameters by name, those that are shared under each of their names."""
+    return dict(model.named_parameters(remove_duplicate=False))
+
+
+@dataclass
+class Pair:
+    """Our model of a family and that of `transformers`, with the same weights."""
+
+    ours: Any
+    theirs: Any
+    family: Tree
+    tree: Tree
+    time: int
+
+    def difference(self) -> tuple[float, float]:
+        """Largest absolute differences of logits and of gradients of a scalar, over all parameters."""
+        if isinstance(self.ours, EncoderDecoder):
+            source, hidden, target = padded(self.time)
+            inputs, mask = [target, source, hidden], (~hidden).long()
+            other = {"input_ids": source, "attention_mask": mask, "decoder_input_ids": target}
+        else:
+            inputs = [sample(self.time)]
+            other = {"input_ids": inputs[0]}
+        ours = self.ours(*inputs)
+        weights = torch.randn(ours.shape, dtype=ours.dtype, generator=torch.Generator().manual_seed(2))
+        weights /= math.sqrt(weights.numel())
+        (ours * weights).sum().backward()
+        with exactly():
+            expected = self.theirs(**other).logits
+            (expected * weights).sum().backward()
+        assert expected.dtype == ours.dtype == torch.float64
+        assert expected.std() > 0.5
+        shape = self.ours.shape
+        known = {name: value.grad for name, value in parameters(self.theirs).items()}
+        gradients = ours_of(known, self.family, shape.heads, shape.head_size)
+        own = {name: value.grad for name, value in parameters(self.ours).items()}
+        assert own.keys() == gradients.keys()
+        flat = [name for name, gradient in gradients.items() if gradient.abs().max() < 1e-4]
+        assert all(name.endswith("key.bias") for name in flat), flat  # a softmax cannot tell it from none
+        largest = max((own[name] - gradients[name]).abs().max().item() for name in own)
+        return (ours - expected).abs().max().item(), largest
+
+
+def settings_of(family: Tree, tree: Tree, context: int, hidden: int) -> Tree:
+    """Arguments of the family's configuration in `transformers` that describe our model."""
+    values = dict(values_of(resolve(tree, Root)["model"]["init_args"]))
+    sizes = {"context": context, "head_size": values["width"] // values["heads"], "mlp.hidden": hidden}
+    values = {"attention.key_value_heads": values["heads"], **values, **sizes}
+    settings: Tree = {"pad_token_id": None, "bos_token_id": None, "eos_token_id": None, "vocab_size": VOCABULARY}
+    for field, setting in family["config"].items():
+        value = values[setting] if isinstance(setting, str) else round(values[setting[0]] ** setting[1])
+        outer, _, inner = field.partition(".")
+        if inner:
+            settings.setdefault(outer, {"rope_type": family.get("rope_type", "default")})[inner] = value
+        else:
+            settings[field] = value
+    return {**settings, **family.get("fixed", {})}
+
+
+def pair(name: str, changes: Tree | None = None, settings: Tree | None = None, context: int = 0, time: int = 0) -> Pair:
+    """Both models of a family as shipped, or with changes to our configuration and settings of theirs.
+
+    `context` is that of training, by default the file's, and `time` the length of rows, by default the context.
+    """
+    transformers = pytest.importorskip("transformers", reason="parity needs transformers: pip install transformers")
+    family, loaded = FAMILIES[name], load_config(shipped_files("configuration")[name])
+    context = context or loaded["data"]["init_args"]["context"]
+    tree = override({"model": loaded["model"]}, {f"model.{key}": value for key, value in (changes or {}).items()})
+    ours = built(tree, context)
+    layers: Any = ours.decoder if isinstance(ours, EncoderDecoder) else ours.blocks
+    described = settings_of(family, tree, context, layers[0].mlp.up.out_features)
+    cls = getattr(transformers, family["model"])
+    config = cls.config_class(**{**described, **(settings or {})})
+    config._attn_implementation = "eager"
+    with exactly():
+        theirs = randomized(cls(config))
+    for module in theirs.modules():
+        if hasattr(module, "gelu_impl"):  # BLOOM writes GELU's constant with nine digits
+            module.gelu_impl = nn.GELU("tanh")
+    with torch.no_grad():
+        state = ours_of(parameters(theirs), family, ours.shape.heads, ours.shape.head_size)
+        ours.load_state_dict(state, strict=True)
+    return Pair(ours, theirs, family, tree, time or context)
+
+
+def agree(*described: Any) -> None:
+    """Both models of a family, described as for `pair`, give the same logits and gradients."""
+    logits, gradients = pair(*described).difference()
+    assert logits <= TOLERANCE, logits
+    assert gradients <= TOLERANCE, gradients
 
 
 def sample(time: int = CONTEXT, seed: int = 1) -> Tensor:
     """Random token ids of two texts; 0, which may be padding, is not among them."""
     return torch.randint(1, VOCABULARY, (2, time), generator=torch.Generator().manual_seed(seed))
+
+
+def padded(context: int = CONTEXT) -> tuple[Tensor, Tensor, Tensor]:
+    """A source with padding, where it is hidden, and a target of another length."""
+    source_bs, hidden_bs = sample(context, seed=2), torch.zeros(2, context, dtype=torch.bool)
+    hidden_bs[0, 17:] = True
+    return source_bs.masked_fill(hidden_bs, 0), hidden_bs, sample(context - 5, seed=3)
+
+
+def parts(model: Tree) -> str:
+    """What a model is made of, as its file writes it."""
+    names = ("embedding", "position", "block", "norm", "attention", "cross", "mlp")
+    nodes = [model["init_args"][name] for name in names if name in model["init_args"]]
+    texts = []
+    for node in nodes:
+        component = node if is_component(node) else {"class_path": node, "init_args": {}}
+        if not isinstance(node, str) and not is_component(node):  # a section, whose class is always the same
+            component = {"class_path": "Embedding", "init_args": node}
+        arguments = ", ".join(f"{key} {shown(value)}" for key, value in component.get("init_args", {}).items())
+        texts.append(f"`{component['class_path']}`" + (f" ({arguments})" if arguments else ""))
+    return ", ".join(texts)
+
+
+def row(name: str) -> list[str]:
+    """The family's row of the table in docs/families.md."""
+    both = pair(name)
+    bounds = [f"1e{math.ceil(math.log10(value))}" for value in both.difference()]
+    size = sum(parameter.numel() for parameter in both.ours.parameters())
+    return [f"`{name}`", both.family["model"], parts(both.tree["model"]), f"{size:,}", *bounds]
+
+
+def table(rows: list[list[str]]) -> str:
+    """A table of Markdown."""
+    head = ["family", "in transformers", "made of", "parameters", "logits within", "gradients within"]
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in [head, ["---"] * len(head), *rows])
+
+
+def main() -> None:
+    """Compare all families, and print and write their table."""
+    made = table([row(name) for name in FAMILIES])
+    print(made, end="")
+    text = PAGE.read_text(encoding="utf-8")
+    PAGE.write_text(re.sub(r"(?m)(^\|.*\n)+", lambda match: made, text), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

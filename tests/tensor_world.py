@@ -15,12 +15,13 @@ from lm.model.attention import set_attention_impl
 from lm.training.strategies import parallelize
 
 GROUPED = {"class_path": "GroupedQuery", "init_args": {"key_value_heads": 2, "softcap": 5.0, "window": 5}}
+GATED = {"class_path": "MultiHead", "init_args": {"bias": False, "gate": "headwise", "head_size": 6, "clip": 1.0}}
 
 PARTS: list[dict[str, Any]] = [
     {},
     {"position": "Alibi", "heads": 4, "attention": GROUPED, "mlp": "ReGLU", "block": "PostNorm", "norm": "RMSNorm"},
     {"position": "Sinusoidal", "mlp": "SwiGLU", "embedding": {"tied": False}, "block": "Sandwich"},
-    {"position": "Learned", "mlp": "ReLU", "attention": {"class_path": "MultiHead", "init_args": {"bias": False}}},
+    {"position": "Learned", "mlp": "ReLU", "attention": GATED},
 ]
 
 

@@ -102,6 +102,7 @@ def _is_storable(config: Tree) -> bool:
         and options["tokenizer"]["class_path"] in TOKENIZERS
         and not dotted_classes(config)
         and not config["trainer"]["callbacks"]
+        and "init_from" not in config["trainer"]
         and not (config.get("evaluate") or {}).get("lengths")
     )
 

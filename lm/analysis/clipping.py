@@ -7,6 +7,7 @@ from lm.store.validation import value_at
 
 # optimisers whose updates ignore the scale of the gradient, and whose weight decay is no part of the gradient
 DECAYS_APART = frozenset(("AdamW", "Adafactor", "MuonAdamW"))
+OF_PYTORCH_OPTIMIZER = frozenset(("Lion", "SOAP", "Adan", "ScheduleFreeAdamW"))
 # Optimisers whose updates ignore the scale of the gradient, unless weight decay is added to the gradient. RAdam
 # ignores it from its sixth update on. Adadelta is not among them: its eps of 1e-6 is added to a mean square of about
 # that size.
@@ -15,7 +16,8 @@ DECAYS_IN_GRADIENT = frozenset(("Adam", "NAdam", "RAdam", "Adamax", "Adagrad", "
 
 def ignores_gradient_scale(name: str, options: Mapping[str, Any]) -> bool:
     """Return whether updates ignore a constant factor of all gradients; False for an unknown optimiser."""
-    if name in DECAYS_APART:
+    package, _, last = name.partition(".")[0], *name.rpartition(".")[1:]
+    if name in DECAYS_APART or (package == "pytorch_optimizer" and last in OF_PYTORCH_OPTIMIZER):
         return True
     decay_in_gradient = options.get("weight_decay") and not options.get("decoupled_weight_decay")
     return name in DECAYS_IN_GRADIENT and not decay_in_gradient and not options.get("initial_accumulator_value")

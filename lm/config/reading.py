@@ -136,6 +136,7 @@ def read_seeds(value: Any, path: str) -> list[int]:
 PACKAGE = Path(__file__).resolve().parents[1]
 WHEEL_FOLDER = "shipped"  # of an installed package, into which setup.py copies the files at the top of a clone
 STUDIES = "studies"  # folder beside the experiments to learn from, with rates, recipes and controls
+FAMILIES = "families"  # folder beside the bases: published models in small, which are configurations too
 
 SHIPPED_FOLDERS = {"experiment": "experiments", "sweep": "sweeps", "configuration": "experiments/bases"}
 COMMAND_BY_KIND = {"experiment": "lm ablate", "sweep": "lm sweep", "configuration": "lm fit"}
@@ -159,8 +160,9 @@ def shipped_files(kind: str) -> dict[str, Path]:
 
 
 def files_by_name(folder: Path) -> dict[str, Path]:
-    """Map the names of the YAML files in a folder and in its `studies/` to their paths, in the order of the names."""
-    paths = (path for place in (folder, folder / STUDIES) for path in place.glob("*.yaml"))
+    """Map names of the YAML files in a folder, its `studies/` and the `families/` of bases to their paths, sorted."""
+    places = [folder, folder / STUDIES, *([folder.parent / FAMILIES] if folder.name == "bases" else [])]
+    paths = (path for place in places for path in place.glob("*.yaml"))
     return {path.stem: path for path in sorted(paths, key=lambda path: path.stem)}
 
 

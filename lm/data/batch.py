@@ -70,17 +70,25 @@ class Batch(NamedTuple):
     rows_b: Tensor
 
 
+def cut(batch: Batch, length: int) -> Batch:
+    """Return the first `length` tokens of each row."""
+    inputs = tuple(x_bt[:, :length].contiguous() for x_bt in batch.inputs)
+    return Batch(inputs, batch.targets_bt[:, :length].contiguous(), batch.rows_b)
+
+
 @dataclass(eq=False)
 class Batches:
     """An iterable of `count` batches, of which the first `start` have been used already.
 
-    `rows` returns the row numbers of a step's batch that this process takes, perhaps none; `gather` makes the batch.
+    `rows` returns the row numbers of a step's batch that this process takes, perhaps none; `gather` makes the batch,
+    and `length` gives the tokens that its rows are cut to.
     """
 
     rows: Callable[[int], np.ndarray]
     gather: Callable[[np.ndarray], Batch]
     start: int
     count: int
+    length: Callable[[int], int] | None = None
     seconds: float = 0.0  # time spent on making batches, for which training waits
 
     def __len__(self) -> int:
@@ -91,6 +99,8 @@ class Batches:
             began = time.perf_counter()
             rows_b = self.rows(step)
             batch = self.gather(rows_b) if len(rows_b) else None
+            if batch is not None and self.length is not None:
+                batch = cut(batch, self.length(step))
             self.seconds += time.perf_counter() - began
             if batch is not None:
                 yield batch

@@ -2,6 +2,7 @@
 
 import functools
 import hashlib
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -22,9 +23,49 @@ def permutation(seed: int, epoch: int, rows: int) -> np.ndarray:
 
 def batch_rows(seed: int, step: int, batch_size: int, rows: int) -> np.ndarray:
     """Return the row numbers of batch `step`, int64 of shape (batch_size,), over as many passes as it takes."""
-    positions = np.arange(step * batch_size, (step + 1) * batch_size)
+    return rows_from(seed, step * batch_size, batch_size, rows)
+
+
+def rows_from(seed: int, first: int, count: int, rows: int) -> np.ndarray:
+    """Return the numbers of `count` rows from position `first` of the order on, over as many passes as it takes."""
+    positions = np.arange(first, first + count)
     epochs, indices = np.divmod(positions, rows)
     return np.concatenate([permutation(seed, int(e), rows)[indices[epochs == e]] for e in np.unique(epochs)])
+
+
+class BatchPlan:
+    """How many rows each batch of training has, and how long they are: a pure function of the number of the batch.
+
+    A schedule gives the rows of a batch from so many tokens on. A warm-up of the length (Li et al. 2022,
+    https://arxiv.org/abs/2108.06084) cuts rows to start + (context - start) t / batches tokens in batch t, down to a
+    multiple of 8.
+    """
+
+    def __init__(self, sizes: Mapping[float, int], context: int, start: int | None = None, batches: int = 0) -> None:
+        self.sizes, self.context = sorted(sizes.items()), context
+        self.start, self.batches = context if start is None else start, batches
+        self._rows, self._tokens = [0], [0]  # before each batch, as far as counted
+
+    def length(self, step: int) -> int:
+        """Return the tokens of a row in batch `step`."""
+        if step >= self.batches:
+            return self.context
+        grown = self.start + (self.context - self.start) * step // self.batches
+        return max(self.start, grown // 8 * 8)
+
+    def rows(self, step: int) -> tuple[int, int]:
+        """Return the rows before batch `step`, and in it."""
+        tokens = self.tokens(step)
+        return self._rows[step], next(size for threshold, size in reversed(self.sizes) if threshold <= tokens)
+
+    def tokens(self, step: int) -> int:
+        """Return the tokens in rows before batch `step`."""
+        while len(self._tokens) <= step:
+            last = len(self._tokens) - 1
+            before, size = self.rows(last)
+            self._rows.append(before + size)
+            self._tokens.append(self._tokens[last] + size * self.length(last))
+        return self._tokens[step]
 
 
 def update_order_hash(digest: str, rows_b: np.ndarray) -> str:

@@ -2,19 +2,19 @@
 
 import itertools
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from lm.config.tree import InputError
+from lm.config.tree import InputError, is_schedule
 from lm.data import IGNORED
 from lm.data.batch import Batch, Batches, Clusters, Data, clusters_from_documents, clusters_per_row, tensor
 from lm.data.corpus import SPLITS, Corpus
-from lm.data.order import batch_rows, rank_slice
+from lm.data.order import BatchPlan, rank_slice, rows_from
 from lm.data.synthetic import Source
 from lm.data.tokenizer import END_OF_TEXT, Bytes, Characters, Tokenizer
 from lm.data.tokens import Tokens, entry_unigram_nll, prepare, token_counts, unigram_nll
@@ -38,11 +38,36 @@ def require_sizes(split: Sequence[float], context: int, **rows: int | None) -> N
         raise ValueError(f"split={list(split)} must be three shares that add to 1, the first two above 0")
 
 
+def schedule_of(batch_size: int | Mapping[Any, int]) -> dict[float, int]:
+    """Return the rows of a batch by the tokens from which they hold. Raises ValueError for a wrong schedule."""
+    if isinstance(batch_size, int):
+        return {0.0: batch_size}
+    hint = "expected rows by tokens, such as {0: 16, 1.0e6: 32}"
+    if not is_schedule(batch_size):
+        raise ValueError(f"batch_size={dict(batch_size)}: {hint}")
+    sizes = {float(tokens): rows for tokens, rows in batch_size.items()}
+    if min(sizes) != 0:
+        raise ValueError(f"batch_size={dict(batch_size)}: {hint}, the first from 0 tokens on")
+    return sizes
+
+
+def warmup_of(options: Mapping[str, int] | None, context: int) -> dict[str, int]:
+    """Return the checked options of `context_warmup`. Raises ValueError."""
+    if options is None:
+        return {}
+    if options.keys() != {"start", "batches"}:
+        raise ValueError(f"context_warmup={dict(options)}: expected {{start: TOKENS, batches: N}}")
+    if not (1 <= options["start"] <= context and options["batches"] >= 1):
+        raise ValueError(f"context_warmup={dict(options)}: expected 1 or more batches, and a start from 1 to {context}")
+    return dict(options)
+
+
 class RowData(Data):
     """Text as rows of one length, `batch_size` of them in a batch."""
 
     seed: int
-    batch_size: int
+    batch_size: int  # the largest, where a plan says more
+    plan: BatchPlan | None = None
     evaluation_batch_size: int
     evaluate_on: Literal["train", "validation"] = "validation"
     tokens: Tokens
@@ -61,8 +86,9 @@ class RowData(Data):
 
     def check_devices(self, world: int) -> None:
         """Raise InputError if the rows of a batch cannot be shared evenly."""
-        if self.batch_size % world:
-            raise InputError(f"data.batch_size: {self.batch_size} rows cannot be shared evenly among {world} devices")
+        for size in [self.batch_size] if self.plan is None else (rows for _, rows in self.plan.sizes):
+            if size % world:
+                raise InputError(f"data.batch_size: {size} rows cannot be shared evenly among {world} devices")
 
     def evaluated_split(self, split: str) -> str:
         """Return the split whose rows are read to evaluate on a split."""
@@ -70,9 +96,14 @@ class RowData(Data):
 
     def training_batches(self, start: int, count: int, rank: int = 0, world: int = 1) -> Batches:
         """Return training batches `start` to `count`, this process's rows of each."""
-        total, own_rows = self.count_rows("train"), rank_slice(rank, world, self.batch_size)
-        rows = lambda step: batch_rows(self.seed, step, self.batch_size, total)[own_rows]  # noqa: E731
-        return Batches(rows, lambda rows_b: self.gather("train", rows_b), start, count)
+        total, plan = self.count_rows("train"), self.plan
+
+        def rows(step: int) -> np.ndarray:
+            first, size = (step * self.batch_size, self.batch_size) if plan is None else plan.rows(step)
+            return rows_from(self.seed, first, size, total)[rank_slice(rank, world, size)]
+
+        length = None if plan is None or not plan.batches else plan.length
+        return Batches(rows, lambda rows_b: self.gather("train", rows_b), start, count, length)
 
     def evaluation_batches(self, split: str, rank: int = 0, world: int = 1) -> Batches:
         """Return the batches of a split in a fixed order."""
@@ -91,10 +122,14 @@ class TextData(RowData):
         corpus: where the text comes from.
         tokenizer: how it is cut into tokens.
         context: tokens in a block.
-        batch_size: blocks in a batch over all devices together. Lightning's accumulate_grad_batches multiplies it.
+        batch_size: blocks in a batch over all devices together, or a schedule by training tokens, `{0: 16, 1.0e6: 32}`.
+            Lightning's accumulate_grad_batches multiplies it.
         split: shares of the characters for train, validation and test.
-        evaluation_batch_size: the same for evaluation; by default four times batch_size.
+        evaluation_batch_size: the same for evaluation; by default four times the largest batch_size.
+        context_warmup: `{start: 64, batches: 1000}`: blocks are cut to 64 tokens at first, whole from batch 1000 on.
     """
+
+    ADDED = ("context_warmup",)
 
     def __init__(
         self,
@@ -102,15 +137,21 @@ class TextData(RowData):
         corpus: Corpus,
         tokenizer: Tokenizer,
         context: int,
-        batch_size: int,
+        batch_size: int | dict[str, int],
         split: tuple[float, float, float] = (0.9, 0.05, 0.05),
         evaluation_batch_size: int | None = None,
+        context_warmup: dict[str, int] | None = None,
     ) -> None:
         super().__init__()
-        require_sizes(split, context, batch_size=batch_size, evaluation_batch_size=evaluation_batch_size)
+        sizes = schedule_of(batch_size)
+        self.batch_size = max(sizes.values())
+        for size in sizes.values():
+            require_sizes(split, context, batch_size=size, evaluation_batch_size=evaluation_batch_size)
+        if len(sizes) > 1 or context_warmup is not None:
+            self.plan = BatchPlan(sizes, context, **warmup_of(context_warmup, context))
         self.seed, self.corpus, self.tokenizer = seed, corpus, tokenizer
-        self.context, self.batch_size, self.split = context, batch_size, split
-        self.evaluation_batch_size = evaluation_batch_size or 4 * batch_size
+        self.context, self.split = context, split
+        self.evaluation_batch_size = evaluation_batch_size or 4 * self.batch_size
 
     def prepare_data(self) -> None:
         """Fill the cache unless it is filled. Raises InputError where a split is shorter than one block."""

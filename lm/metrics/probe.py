@@ -160,7 +160,10 @@ def block_share(after_btd: Tensor, without_btd: Tensor) -> float:
 def measure_attention_rows(
     attention: SoftmaxAttention, x_bqd: Tensor, position: Position, mask: Mask, memory_bsd: Tensor | None = None
 ) -> Sequence[Tensor]:
-    """Return entropy over ln n, largest score, share of the first key, each (h,), of rows that see several keys."""
+    """Return entropy over ln n, largest score, share of the first key, each (h,), of rows that see several keys.
+
+    A sink's share is left out of the weights, which then sum to less than 1, and its logit out of the scores.
+    """
     q_bhqk, k_bgsk, _ = attention.projected(x_bqd, position, memory_bsd)
     queries, keys = q_bhqk.shape[2], k_bgsk.shape[2]
     bias = mask.additive(queries, keys, attention.window, q_bhqk)
@@ -173,7 +176,7 @@ def measure_attention_rows(
         bias = bias.to(dtype)
         visible_bhqs = (bias > -math.inf).expand(*(1,) * (4 - bias.ndim), *bias.shape)
     scores_bhqs = (attention.scale * q_bhqk @ k_bhsk.transpose(-1, -2)).masked_fill(~visible_bhqs, -math.inf)
-    weights_bhqs = attention_weights(q_bhqk, k_bhsk, attention.scale, bias, attention.softcap)
+    weights_bhqs = attention_weights(q_bhqk, k_bhsk, attention.scale, bias, attention.softcap, attention.sinks)
     visible_bhq = visible_bhqs.sum(-1).expand(weights_bhqs.shape[:3])
     counted_bhq = (visible_bhq > 1).double()
     entropy_bhq = torch.special.entr(weights_bhqs.double()).sum(-1) / visible_bhq.clamp(min=2).double().log()

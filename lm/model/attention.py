@@ -8,7 +8,14 @@ import torch
 from torch import Tensor, nn
 
 from lm.config.domain import require_positive, require_share
-from lm.model.attention_impl import ATTENTION_IMPLS, AttentionArgs, AttentionImpl, alibi_as_extra_dims, repeat_kv
+from lm.model.attention_impl import (
+    ATTENTION_IMPLS,
+    AttentionArgs,
+    AttentionImpl,
+    alibi_as_extra_dims,
+    attend_with_sinks,
+    repeat_kv,
+)
 from lm.model.cache import Cache
 from lm.model.fused_linear import fused_linear
 from lm.model.initializers import QueryKeyLinear, ResidualLinear
@@ -17,6 +24,7 @@ from lm.model.shape import Shape
 
 MaybeTensor = Tensor | None
 Scale = Literal["1/sqrt(d_k)", "1/d_k", "none"] | float
+QKNorm = bool | Literal["width", "LayerNorm"]
 
 
 def scale_factor(scale: Scale, head_size: int) -> float:
@@ -84,19 +92,66 @@ class Attention(nn.Module, ABC):
         """Attend to `memory_bsd`, or to `x_bqd` itself where it is None; a cache holds earlier keys and values."""
 
 
+class WidthNorm(nn.RMSNorm):
+    """Unit root mean square over all heads of a position, (b, h, t, k), then a gain."""
+
+    def forward(self, x_bhtk: Tensor) -> Tensor:
+        """Normalise what the heads of each position hold together."""
+        return super().forward(x_bhtk.transpose(1, 2).flatten(2)).unflatten(-1, (x_bhtk.shape[1], -1)).transpose(1, 2)
+
+
+class HeadLayerNorm(nn.Module):
+    """Zero mean and unit variance of each head, (b, h, t, k), then a gain of its own."""
+
+    def __init__(self, heads: int, head_size: int, eps: float = 1e-5) -> None:
+        super().__init__()
+        self.eps = eps
+        self.weight = nn.Parameter(torch.ones(heads * head_size))
+
+    def forward(self, x_bhtk: Tensor) -> Tensor:
+        """Normalise each head."""
+        normed_bhtk = nn.functional.layer_norm(x_bhtk, x_bhtk.shape[-1:], eps=self.eps)
+        return normed_bhtk * self.weight.view(-1, 1, x_bhtk.shape[-1])
+
+
+def make_qk_norm(kind: QKNorm, heads: int, head_size: int) -> nn.Module:
+    """Return the norm of queries or keys (b, h, t, k) that an option `qk_norm` names."""
+    if kind == "width":
+        return WidthNorm(heads * head_size, eps=1e-6)
+    if kind == "LayerNorm":
+        return HeadLayerNorm(heads, head_size)
+    return nn.RMSNorm(head_size, eps=1e-6) if kind else nn.Identity()
+
+
+def require_growth(shape: Shape, name: str, value: int, size: int, base: int) -> None:
+    """Refuse an option whose `size`, `base` at base width, does not go with the width under a parametrisation."""
+    if size * shape.base_shape.width != base * shape.width:
+        sizes = f"{base} at width {shape.base_shape.width} and {size} at width {shape.width}"
+        raise ValueError(f"{name}={value} must go with the width under this parametrization, but makes {sizes}")
+
+
 class SoftmaxAttention(Attention):
     """softmax(scale q k^T + bias) v for several heads (Vaswani et al. 2017, https://arxiv.org/abs/1706.03762).
 
     Args:
         scale: what multiplies the scores: `1/sqrt(d_k)`, `1/d_k`, `none` (that is, 1), or a number.
-        bias: whether the four projections have offsets.
+        bias: whether the projections have offsets.
         qk_norm: whether queries and keys are brought to unit root mean square, with a gain, before they are rotated
-            (Henry et al. 2020; Wortsman et al. 2023, https://arxiv.org/abs/2309.14322).
+            (Henry et al. 2020; Wortsman et al. 2023, https://arxiv.org/abs/2309.14322): each head, or over the whole
+            `width` (OLMo 2, https://arxiv.org/abs/2501.00656); `LayerNorm` takes each head's mean out too (Cohere).
         softcap: bounds the scores by tanh; needs the plain form, which is slower.
         window: a query sees this many keys, itself the last (Beltagy et al. 2020).
         dropout: on the weights.
+        gate: multiplies what the heads give by sigmoid(W x), one number for each head (`headwise`) or each of its
+            entries (`elementwise`) (Qiu et al. 2025, https://arxiv.org/abs/2505.06708).
+        sinks: whether each head has a learned logit in the softmax's denominator, 0 at first (Xiao et al. 2023,
+            https://arxiv.org/abs/2309.17453; gpt-oss 2025, https://arxiv.org/abs/2508.10925). A softcap bounds it too.
+        output_bias: whether the output has an offset; by default as `bias` says.
+        head_size: of a head; width / heads by default.
+        clip: bounds the entries of queries, keys and values (DBRX and OLMo 2024, https://arxiv.org/abs/2402.00838).
     """
 
+    ADDED = ("gate", "sinks", "output_bias", "head_size", "clip")
     impl: AttentionImpl = "sdpa"  # the implementation; a setting of training, the same for all layers
 
     def __init__(
@@ -104,38 +159,54 @@ class SoftmaxAttention(Attention):
         shape: Shape,
         scale: Scale = "1/sqrt(d_k)",
         bias: bool = True,
-        qk_norm: bool = False,
+        qk_norm: QKNorm = False,
         softcap: float | None = None,
         window: int | None = None,
         dropout: float = 0.0,
+        gate: Literal["headwise", "elementwise"] | None = None,
+        sinks: bool = False,
+        output_bias: bool | None = None,
+        head_size: int | None = None,
+        clip: float | None = None,
     ) -> None:
         super().__init__()
         key_value_heads = self.count_key_value_heads(shape.heads)
         if key_value_heads < 1 or shape.heads % key_value_heads:
             raise ValueError(f"key_value_heads={key_value_heads} must divide heads={shape.heads}")
-        require_positive(softcap=softcap, window=window)
+        require_positive(softcap=softcap, window=window, head_size=head_size, clip=clip)
         require_share(dropout=dropout)
         if not isinstance(scale, str):
             require_positive(scale=scale)
-        kv_width = key_value_heads * shape.head_size
-        self.head_size, self.groups = shape.head_size, shape.heads // key_value_heads
-        base = shape.base_shape.head_size
-        self.scale = scale_factor(scale, base) * (base / shape.head_size)
-        self.softcap, self.window, self.dropout = softcap, window, dropout
-        self.query = QueryKeyLinear(shape.width, shape.width, bias)
+        size, base = head_size or shape.head_size, head_size or shape.base_shape.head_size
+        require_growth(shape, "head_size", size, shape.heads * size, shape.base_shape.heads * base)
+        self.head_size, self.base_head_size, self.groups = size, base, shape.heads // key_value_heads
+        width, kv_width = shape.heads * size, key_value_heads * size
+        self.scale = scale_factor(scale, base) * (base / size)
+        self.softcap, self.window, self.dropout, self.clip = softcap, window, dropout, clip
+        self.query = QueryKeyLinear(shape.width, width, bias)
         self.key = QueryKeyLinear(shape.width, kv_width, bias)
         self.value = nn.Linear(shape.width, kv_width, bias)
-        self.output = ResidualLinear(shape.width, shape.width, bias)
-        self.query_norm = nn.RMSNorm(shape.head_size, eps=1e-6) if qk_norm else nn.Identity()
-        self.key_norm = nn.RMSNorm(shape.head_size, eps=1e-6) if qk_norm else nn.Identity()
+        self.output = ResidualLinear(width, shape.width, bias if output_bias is None else output_bias)
+        self.query_norm, self.key_norm = (make_qk_norm(qk_norm, n, size) for n in (shape.heads, key_value_heads))
+        gates = shape.heads if gate == "headwise" else width
+        self.gate = None if gate is None else nn.Linear(shape.width, gates, bias)
+        self.sinks = nn.Parameter(torch.zeros(shape.heads)) if sinks else None
 
     def forward(
         self, x_bqd: Tensor, position: Position, mask: Mask, memory_bsd: MaybeTensor = None, cache: Cache | None = None
     ) -> Tensor:
         """Attend to the input itself, or to a memory, (b, q, width) to (b, q, width)."""
-        q_bhqk, k_bgsk, v_bgsk = self.projected(x_bqd, position, memory_bsd, cache)
+        output_bhqk = self.attend(*self.projected(x_bqd, position, memory_bsd, cache), mask)
+        output_bqd = output_bhqk.transpose(1, 2).flatten(2)  # (b, h, q, k) -> (b, q, d)
+        if self.gate is not None:
+            gate_bqe = self.gate(x_bqd).sigmoid()
+            output_bqd = output_bqd * gate_bqe.repeat_interleave(output_bqd.shape[-1] // gate_bqe.shape[-1], dim=-1)
+        return self.output(output_bqd)
+
+    def attend(self, q_bhqk: Tensor, k_bgsk: Tensor, v_bgsk: Tensor, mask: Mask) -> Tensor:
+        """Mix values by the weights of their keys, (b, h, q, k), by the implementation that is set."""
         if (  # nothing is added to the scores but the penalty on distance
-            (self.impl == "folded" and mask.slopes_h is not None)
+            (self.impl == "folded" and mask.slopes_h is not None and self.sinks is None)
             and (mask.hidden_bs is None and self.window is None and self.softcap is None)
             and (mask.causal and q_bhqk.shape[2] == k_bgsk.shape[2])
         ):
@@ -145,8 +216,9 @@ class SoftmaxAttention(Attention):
             bias = mask.additive(q_bhqk.shape[2], k_bgsk.shape[2], self.window, q_bhqk)
         dropout = self.dropout if self.training else 0.0
         args = AttentionArgs(self.scale, bias, mask.causal, self.softcap, dropout)
-        output_bhqk = ATTENTION_IMPLS[self.impl](q_bhqk, k_bgsk, v_bgsk, args)
-        return self.output(output_bhqk.transpose(1, 2).flatten(2))  # (b, h, q, k) -> (b, q, d)
+        if self.sinks is not None:
+            return attend_with_sinks(ATTENTION_IMPLS[self.impl], q_bhqk, k_bgsk, v_bgsk, args, self.sinks)
+        return ATTENTION_IMPLS[self.impl](q_bhqk, k_bgsk, v_bgsk, args)
 
     @abstractmethod
     def count_key_value_heads(self, heads: int) -> int:
@@ -174,7 +246,12 @@ class SoftmaxAttention(Attention):
             k_bgsk, v_bgsk = cache.append(k_bgsk, v_bgsk)
         return q_bhqk, k_bgsk, v_bgsk
 
+    def cached_rows(self) -> tuple[int, ...]:
+        """Return the sizes of the rows that a cache holds of each token."""
+        return (self.head_size,) * (2 * self.key.out_features // self.head_size)
+
     def _split(self, x_btd: Tensor) -> Tensor:
+        x_btd = x_btd if self.clip is None else x_btd.clamp(-self.clip, self.clip)
         return x_btd.unflatten(-1, (-1, self.head_size)).transpose(1, 2)  # (b, t, d) -> (b, h, t, k)
 
 
@@ -240,6 +317,17 @@ def causal_products(q_bhtk: Tensor, k_bhtk: Tensor, v_bhtv: Tensor) -> Tensor:
     return torch.cat(chunks, dim=2)
 
 
+def refuse_scores(attention: Attention, mask: Mask, memory_bsd: MaybeTensor, cache: Cache | None) -> None:
+    """Raise ValueError for what a causal layer without scores of pairs cannot do."""
+    name = type(attention).__name__
+    if mask.bias_hqs is not None:
+        raise ValueError(f"{name} has no scores to bias; use Rope, Sinusoidal, Learned or NoPosition")
+    if not mask.causal or memory_bsd is not None or mask.hidden_bs is not None:
+        raise ValueError(f"{name} is causal self-attention without padding; use MultiHead here")
+    if cache is not None:
+        raise ValueError(f"{name} keeps no cache of keys and values")
+
+
 class LinearAttention(Attention):
     """phi(q) . phi(k) in place of exp(q . k), phi = elu + 1 (Katharopoulos et al. 2020).
 
@@ -263,12 +351,7 @@ class LinearAttention(Attention):
         self, x_bqd: Tensor, position: Position, mask: Mask, memory_bsd: MaybeTensor = None, cache: Cache | None = None
     ) -> Tensor:
         """Attend to the input itself, or to a memory, (b, q, width) to (b, q, width)."""
-        if mask.bias_hqs is not None:
-            raise ValueError("LinearAttention has no scores to bias; use Rope, Sinusoidal, Learned or NoPosition")
-        if not mask.causal or memory_bsd is not None or mask.hidden_bs is not None:
-            raise ValueError("LinearAttention is causal self-attention without padding; use MultiHead here")
-        if cache is not None:
-            raise ValueError("LinearAttention keeps no cache of keys and values")
+        refuse_scores(self, mask, memory_bsd, cache)
         q_btd, k_btd, v_btd = fused_linear(x_bqd, self.query, self.key, self.value).chunk(3, dim=-1)
         q_bhtk = nn.functional.elu(self._split(q_btd)) + 1
         k_bhtk = nn.functional.elu(self._split(k_btd)) + 1

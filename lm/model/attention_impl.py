@@ -47,16 +47,26 @@ def causal_bias(queries: int, keys: int, like: Tensor) -> Tensor:
 
 
 def attention_weights(
-    q_bhqk: Tensor, k_bhsk: Tensor, scale: float, bias: Tensor | None = None, softcap: float | None = None
+    q_bhqk: Tensor,
+    k_bhsk: Tensor,
+    scale: float,
+    bias: Tensor | None = None,
+    softcap: float | None = None,
+    sinks_h: Tensor | None = None,
 ) -> Tensor:
     """Compute softmax(scale q k^T + bias), (b, h, q, s); minus infinity in the bias hides a key.
 
-    `softcap` bounds the scaled scores to (-softcap, softcap) by tanh (Gemma 2, https://arxiv.org/abs/2408.00118).
+    `softcap` bounds the scaled scores to (-softcap, softcap) by tanh (Gemma 2, https://arxiv.org/abs/2408.00118). With
+    `sinks_h`, one more score of each head, weights sum to less than 1: the rest is the sink's.
     """
     scores = scale * q_bhqk @ k_bhsk.transpose(-1, -2)
+    if sinks_h is not None:
+        sinks = sinks_h.to(scores.dtype)[:, None, None].expand(*scores.shape[:3], 1)
+        scores, bias = torch.cat([sinks, scores], dim=-1), bias if bias is None else nn.functional.pad(bias, (1, 0))
     if softcap is not None:
         scores = softcap * torch.tanh(scores / softcap)
-    return (scores if bias is None else scores + bias).softmax(-1)
+    weights = (scores if bias is None else scores + bias).softmax(-1)
+    return weights if sinks_h is None else weights[..., 1:]
 
 
 def repeat_kv(x_bgsk: Tensor, heads: int) -> Tensor:
@@ -66,6 +76,15 @@ def repeat_kv(x_bgsk: Tensor, heads: int) -> Tensor:
 
 
 def sdpa(q_bhqk: Tensor, k_bgsk: Tensor, v_bgsk: Tensor, args: AttentionArgs) -> Tensor:
+    """Attend by `fused`, with zeros that bring keys and values to one size, as fast kernels need it."""
+    key_size, size = k_bgsk.shape[-1], v_bgsk.shape[-1]
+    if key_size == size or args.softcap is not None:
+        return fused(q_bhqk, k_bgsk, v_bgsk, args)
+    q_bhqk, k_bgsk = (nn.functional.pad(x, (0, max(0, size - key_size))) for x in (q_bhqk, k_bgsk))
+    return fused(q_bhqk, k_bgsk, nn.functional.pad(v_bgsk, (0, max(0, key_size - size))), args)[..., :size]
+
+
+def fused(q_bhqk: Tensor, k_bgsk: Tensor, v_bgsk: Tensor, args: AttentionArgs) -> Tensor:
     """Attend by torch's fused call; with a softcap, which it does not support, by `plain`. Returns (b, h, q, k)."""
     if args.softcap is not None:
         return plain(q_bhqk, k_bgsk, v_bgsk, args)
@@ -155,7 +174,31 @@ def flex(q_bhqk: Tensor, k_bgsk: Tensor, v_bgsk: Tensor, args: AttentionArgs) ->
     return output_bhqk
 
 
+AttentionFunction = Callable[[Tensor, Tensor, Tensor, AttentionArgs], Tensor]
+
+
+def attend_with_sinks(
+    attend: AttentionFunction, q_bhqk: Tensor, k_bgsk: Tensor, v_bgsk: Tensor, args: AttentionArgs, sinks_h: Tensor
+) -> Tensor:
+    """Attend with one more logit of each head in the softmax's denominator, (b, h, q, k).
+
+    It is the score of a first key of value 0, in one more dimension of queries and keys. Where no bias hides later
+    keys, a first query keeps as many queries as keys.
+    """
+    size, queries = q_bhqk.shape[-1], q_bhqk.shape[2]
+    logit_h11 = (sinks_h / args.scale).to(q_bhqk.dtype)[:, None, None]
+    q_bhqk = torch.cat([q_bhqk, logit_h11.expand(*q_bhqk.shape[:3], 1)], dim=-1)
+    sink_k = (torch.arange(size + 1, device=k_bgsk.device) == size).to(k_bgsk.dtype)
+    k_bgsk = torch.cat([sink_k.expand(*k_bgsk.shape[:2], 1, -1), nn.functional.pad(k_bgsk, (0, 1))], dim=2)
+    v_bgsk = nn.functional.pad(v_bgsk, (0, 0, 1, 0))
+    if args.bias is not None:
+        args = args._replace(bias=nn.functional.pad(args.bias, (1, 0)))
+    elif args.causal and queries > 1:
+        q_bhqk = nn.functional.pad(q_bhqk, (0, 0, 1, 0))
+    return attend(q_bhqk, k_bgsk, v_bgsk, args)[:, :, -queries:]
+
+
 compiled_flex = functools.cache(lambda: torch.compile(flex_attention))
-ATTENTION_IMPLS: dict[AttentionImpl, Callable[[Tensor, Tensor, Tensor, AttentionArgs], Tensor]] = {
-    **{"sdpa": sdpa, "folded": sdpa, "plain": plain, "blocked": blocked, "flex": flex}
+ATTENTION_IMPLS: dict[AttentionImpl, AttentionFunction] = {
+    **{"sdpa": sdpa, "folded": fused, "plain": plain, "blocked": blocked, "flex": flex}
 }

@@ -6,18 +6,21 @@ g key-value heads, k head size, f hidden width of an MLP.
 """
 
 import functools
+import math
 from dataclasses import dataclass
 
 from torch import Tensor, nn
 
 from lm.config.tree import InputError
 from lm.model.attention import CHUNK, Attention, LinearAttention, SoftmaxAttention
+from lm.model.attention_variants import DECAY_CHUNK, Differential, GatedLinear, Latent
 from lm.model.block import Block, BlockLayout, LayerScale, ParallelResidual, ResidualConnection, ReZero
 from lm.model.experts import Experts, token_shares
 from lm.model.fused_linear import MIN_ROWS_TO_FUSE
 from lm.model.mlp import GLU, MLP, FeedForward, GatedMLP, ReGLU, ReLU, Sigmoid
 from lm.model.norm import DyT, NoNorm, Norm, RMSNorm
 from lm.model.position import Position
+from lm.model.prediction import Prediction
 from lm.model.shape import Shape
 from lm.model.transformer import Decoder, Embedding, EncoderDecoder, Model
 
@@ -95,9 +98,13 @@ def flops_per_token(model: Model, context: int) -> Flops:
 def flops_per_row(model: Model, context: int) -> Flops:
     """Count FLOPs of one row of `context` tokens, whole numbers."""
     biases = {layer for m in model.modules() if isinstance(m, Position) for layer in m.modules()}  # once a batch
-    layers, shares = [m for m in model.modules() if isinstance(m, nn.Linear) and m not in biases], token_shares(model)
-    linear = int(sum(2 * m.in_features * m.out_features * shares.get(m, 1) for m in layers))
-    pairs = [attention_flops(attention, context, causal) for attention, causal in attention_layers(model)]
+    maps, shares = [m for m in model.modules() if isinstance(m, nn.Linear) and m not in biases], token_shares(model)
+    linear = int(sum(2 * m.in_features * m.out_features * shares.get(m, 1) for m in maps))
+    layers = attention_layers(model)
+    if (prediction := getattr(model, "prediction", None)) is not None:  # which training alone runs
+        layers = [*layers, *((block.attention, True) for block in prediction.blocks)]
+        linear += len(prediction.blocks) * 2 * model.shape.width * model.shape.vocabulary
+    pairs = [attention_flops(attention, context, causal) for attention, causal in layers]
     return Flops(context * linear, sum(full for full, _ in pairs), sum(useful for _, useful in pairs))
 
 
@@ -122,13 +129,17 @@ def _(model: EncoderDecoder) -> list[tuple[Attention, bool]]:
 
 @functools.singledispatch
 def attention_flops(attention: Attention, time: int, causal: bool) -> tuple[int, int]:
-    """Count forward FLOPs of attention for `time` queries and keys: over all pairs, and over visible ones."""
+    """Count forward FLOPs of attention for `time` queries and keys: over all pairs, and over visible ones; no sinks."""
     raise InputError(f"cannot count {type(attention).__name__}: register it with lm.model.flops.attention_flops")
 
 
 @attention_flops.register
 def _(attention: SoftmaxAttention, time: int, causal: bool) -> tuple[int, int]:
     per_pair = 4 * attention.query.out_features  # 2 h k for the score of a pair, 2 h k for mixing its value
+    if isinstance(attention, Differential):  # values of twice the size
+        per_pair += 2 * attention.query.out_features
+    elif isinstance(attention, Latent):  # smaller ones
+        per_pair = 2 * (attention.query.out_features + attention.value.out_features)
     return per_pair * time * time, per_pair * visible_pairs(time, causal, attention.window)
 
 
@@ -148,6 +159,15 @@ def _(attention: LinearAttention, time: int, causal: bool) -> tuple[int, int]:
     return 4 * width * sum(c * c for c in chunks) + state, 4 * width * useful + state
 
 
+@attention_flops.register
+def _(attention: GatedLinear, time: int, causal: bool) -> tuple[int, int]:
+    chunks, keys, values = math.ceil(time / DECAY_CHUNK), attention.query.out_features, attention.value.out_features
+    per_pair = 2 * (keys + values)
+    state = 4 * keys * (values // attention.heads) * DECAY_CHUNK  # keys times values into a state, queries out of it
+    full, useful = per_pair * DECAY_CHUNK**2, per_pair * visible_pairs(DECAY_CHUNK, True, None)
+    return chunks * (full + state), chunks * (useful + state)
+
+
 DTYPES = {"float32": 4, "bfloat16": 2}
 SCALE_BYTES = 4
 
@@ -155,11 +175,12 @@ SCALE_BYTES = 4
 def cache_bytes(model: Model, context: int, batch: int = 1) -> dict[str, int]:
     """Compute the bytes of the keys and values of `context` tokens, 2 b t g k numbers per causal layer, by dtype.
 
-    `int8` has a float32 scale besides for each key and value of a head. Windows do not shorten it.
+    `Latent` keeps its small vectors in their place. `int8` has a float32 scale besides for each row, the key or value
+    of a head. Windows do not shorten it.
     """
     layers = [layer for layer, causal in attention_layers(model) if causal and isinstance(layer, SoftmaxAttention)]
-    elements = 2 * batch * context * sum(layer.key.out_features for layer in layers)
-    scales = 2 * batch * context * sum(layer.key.out_features // layer.head_size for layer in layers)
+    rows = [size for layer in layers for size in layer.cached_rows()]
+    elements, scales = batch * context * sum(rows), batch * context * len(rows)
     return {**{name: size * elements for name, size in DTYPES.items()}, "int8": elements + SCALE_BYTES * scales}
 
 
@@ -184,7 +205,7 @@ def activation_bytes(model: Model, context: int, batch: int = 1) -> dict[str, in
     masks = shape.heads * sum(bias is not None for bias in biases) or bounded
     copies = 0
     for module in model.modules() if batch * context >= MIN_ROWS_TO_FUSE else ():  # weights copied into one matrix
-        if isinstance(module, SoftmaxAttention | LinearAttention):
+        if isinstance(module, SoftmaxAttention | LinearAttention | GatedLinear):
             copies += sum(layer.weight.numel() for layer in (module.query, module.key, module.value))
         elif isinstance(module, GatedMLP):
             copies += module.gate.weight.numel() + module.up.weight.numel()
@@ -228,15 +249,25 @@ def _(module: ParallelResidual, shape: Shape, time: int) -> float:
 @activation_numel.register
 def _(module: SoftmaxAttention, shape: Shape, time: int) -> float:
     queries, keys = module.query.out_features, module.key.out_features
-    normed = 2 * (queries + keys) if isinstance(module.query_norm, nn.RMSNorm) else 0
+    more = 0 if isinstance(module.query_norm, nn.Identity) else 2 * (queries + keys)
+    more += 0 if module.clip is None else queries + 2 * keys
+    more += 0 if module.gate is None else 2 * queries + module.gate.out_features
+    more += 7 * queries * isinstance(module, Differential)  # values and outputs of pairs, twice the size
     squares = 2 * (module.softcap is not None) or 3 * bool(module.dropout)  # the plain form: scores of every pair
-    return shape.width + 2 * queries + 2 * keys + normed + squares * shape.heads * time
+    return shape.width + 2 * queries + 2 * keys + more + squares * shape.heads * time
 
 
 @activation_numel.register
 def _(module: LinearAttention, shape: Shape, time: int) -> float:
     products = shape.heads * min(CHUNK, time) + shape.width * shape.head_size / CHUNK
     return 12 * shape.width + products
+
+
+@activation_numel.register
+def _(module: GatedLinear, shape: Shape, time: int) -> float:
+    padded = math.ceil(time / DECAY_CHUNK) * DECAY_CHUNK / time
+    chunk = 8 * shape.width + 2 * shape.heads * DECAY_CHUNK + shape.width * shape.head_size / DECAY_CHUNK
+    return 8 * shape.width + padded * chunk
 
 
 @activation_numel.register
@@ -253,5 +284,11 @@ def _(module: Experts, shape: Shape, time: int) -> float:
 
 
 @activation_numel.register
+def _(module: Prediction, shape: Shape, time: int) -> float:
+    return len(module.blocks) * (shape.width + shape.vocabulary)
+
+
+@activation_numel.register
 def _(module: Embedding, shape: Shape, time: int) -> float:
-    return shape.width + shape.vocabulary  # what the head reads, and the logarithms of probabilities
+    # what the head reads, the logarithms of probabilities, and logits between -1 and 1
+    return shape.width + shape.vocabulary * (1 + (module.softcap is not None))

@@ -3,6 +3,7 @@
 Legend: b batch, h heads, t time, q queries, k keys (or, last, head size), d width.
 """
 
+import copy
 import functools
 import math
 from abc import ABC
@@ -261,7 +262,8 @@ class Rope(Position):
             of = f"{self.rotated} of the " if share < 1 else ""
             raise ValueError(f"Rope turns pairs: {of}head size {shape.head_size} (width / heads) must be even")
         require_positive(base=base)
-        self.base, self.trained, self.interleaved = base, shape.context, interleaved
+        self.base, self.trained, self.share, self.interleaved = base, shape.context, share, interleaved
+        self.other_sizes: dict[int, Rope] = {}
         self.grow(shape.context)
 
     def frequency(self) -> Tensor:
@@ -281,6 +283,17 @@ class Rope(Position):
         self.sine_tk = self.factor() * join([-angle.sin(), angle.sin()]).flatten(1)
         self.cast: dict[tuple[torch.dtype, torch.device], tuple[Tensor, Tensor]] = {}
 
+    def resized(self, head_size: int) -> "Rope":
+        """Return these rotations for vectors of another size than width / heads."""
+        if head_size not in self.other_sizes:
+            rotated = round(self.share * head_size)
+            if rotated % 2 or not rotated:
+                raise ValueError(f"{type(self).__name__} turns pairs: {rotated} of head size {head_size} must be even")
+            other = self.other_sizes[head_size] = copy.copy(self)
+            other.head_size, other.rotated, other.other_sizes = head_size, rotated, {}
+            other.grow(self.length)
+        return self.other_sizes[head_size]
+
     def tables(self, like: Tensor) -> tuple[Tensor, Tensor]:
         """Return cos and signed sin, (t, k), in the precision and on the device of `like`."""
         if torch.compiler.is_compiling():  # layers share its code where nothing is kept
@@ -292,6 +305,8 @@ class Rope(Position):
 
     def apply_rotary(self, x_bhtk: Tensor, start: int = 0) -> Tensor:
         """Rotate queries or keys (b, h, t, k) by their positions from `start` on."""
+        if (size := x_bhtk.shape[-1]) != self.head_size:
+            return self.resized(size).apply_rotary(x_bhtk, start)
         end = start + x_bhtk.shape[2]
         if end > self.length:
             self.grow(end)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from lm.config.domain import require_share
+from lm.config.domain import require_positive, require_share
 from lm.model.attention import Attention, Mask
 from lm.model.block import Block, BlockLayout
 from lm.model.cache import Cache
@@ -26,6 +26,7 @@ from lm.model.mlp import FeedForward
 from lm.model.norm import Norm
 from lm.model.parametrization import Optimizer, Parametrization, Standard
 from lm.model.position import Position
+from lm.model.prediction import Prediction
 from lm.model.shape import Shape
 from lm.store.files import is_intact
 
@@ -41,18 +42,27 @@ class Embedding(RenamedAttributes, nn.Module):
         scaled: whether inputs are multiplied by sqrt(width), as in Vaswani et al. 2017, section 3.4; by that of the
             base where a parametrisation has one, which multiplies the input of the output layer by base / width too.
         norm: of the vectors, before positions (BLOOM 2022, https://arxiv.org/abs/2211.05100); none by default.
+        logit_scale: multiplies the logits (Cohere's Command R, 2024).
+        softcap: bounds the logits by cap tanh(logits / cap) (Gemma 2 2024, https://arxiv.org/abs/2408.00118).
     """
 
-    ADDED: ClassVar = ("norm",)
+    ADDED: ClassVar = ("norm", "logit_scale", "softcap")
     new_names: ClassVar = {"read": "scale_for_output", "matrix": "output_weight"}
 
     def __init__(
-        self, shape: Shape, tied: bool = True, scaled: bool = False, norm: Callable[[Shape], Norm] | None = None
+        self,
+        shape: Shape,
+        tied: bool = True,
+        scaled: bool = False,
+        norm: Callable[[Shape], Norm] | None = None,
+        logit_scale: float = 1.0,
+        softcap: float | None = None,
     ) -> None:
         super().__init__()
+        require_positive(logit_scale=logit_scale, softcap=softcap)
         self.tokens = nn.Embedding(shape.vocabulary, shape.width)
         self.factor = shape.base_shape.width**0.5 if scaled else 1.0
-        self.output_factor = shape.base_shape.width / shape.width
+        self.output_factor, self.softcap = logit_scale * (shape.base_shape.width / shape.width), softcap
         self.head = OutputLinear(shape.width, shape.vocabulary, bias=False)
         if tied:
             self.head.weight = self.tokens.weight
@@ -64,7 +74,8 @@ class Embedding(RenamedAttributes, nn.Module):
 
     def logits(self, x_btd: Tensor) -> Tensor:
         """Map (b, t, d) to logits (b, t, v)."""
-        return self.head(self.scale_for_output(x_btd))
+        logits_btv: Tensor = self.head(self.scale_for_output(x_btd))
+        return logits_btv if self.softcap is None else self.softcap * (logits_btv / self.softcap).tanh()
 
     def scale_for_output(self, x_btd: Tensor) -> Tensor:
         """Scale hidden states for the output layer, (b, t, d)."""
@@ -72,7 +83,7 @@ class Embedding(RenamedAttributes, nn.Module):
 
     @property
     def output_weight(self) -> Tensor | None:
-        """The weight (v, d) whose product with scaled hidden states `logits` is; None if it does more."""
+        """The weight (v, d) whose product with scaled hidden states `logits` is, but for a soft-cap; else None."""
         return self.head.weight if type(self).logits is Embedding.logits and is_plain_linear(self.head) else None
 
 
@@ -92,6 +103,7 @@ class Model(RenamedAttributes, nn.Module, ABC):
     initializer: Initializer
     depth: int
     parametrization: Parametrization | None = None
+    logit_softcap: float | None = None
     shape: Shape
 
     def initialize(self, seed: int) -> None:
@@ -110,7 +122,10 @@ class Model(RenamedAttributes, nn.Module, ABC):
         """Return logits of the next token at each position, (b, t, v)."""
 
     def hidden_and_weight(self, *inputs: Tensor) -> tuple[Tensor, Tensor] | None:
-        """Return hidden states (b, t, d) and output weight (v, d) whose product is the logits, or None."""
+        """Return hidden states (b, t, d) and output weight (v, d) whose product is the logits, or None.
+
+        Where the model has a `logit_softcap`, logits are cap tanh(product / cap).
+        """
         return None
 
 
@@ -120,8 +135,10 @@ class Decoder(Model):
     Args:
         layers: their number; or, for each, the parts in which it differs.
         causal: off, every position sees the token it is to predict: a fault to measure, not a model.
+        prediction: heads that predict later tokens, in training alone; each like the last block.
     """
 
+    ADDED: ClassVar = ("prediction",)
     LAYER_PARTS: ClassVar = ("attention", "mlp", "norm", "block", "position")  # the parts in which layers may differ
     local_heads = slice(None)  # the heads of each layer that this process computes: all but under tensor parallelism
 
@@ -142,6 +159,7 @@ class Decoder(Model):
         dropout: float = 0.0,
         causal: bool = True,
         parametrization: Parametrization | None = None,
+        prediction: Callable[[Shape, Callable[[], Block]], Prediction] | None = None,
     ) -> None:
         super().__init__()
         require_share(dropout=dropout)
@@ -151,15 +169,21 @@ class Decoder(Model):
         self.shape, self.depth, self.causal = shape, len(own), causal
         self.initializer = self.parametrization.initializer(initializer, shape)
         self.embedding, self.position, self.dropout = embedding(shape), position(shape), nn.Dropout(dropout)
+        self.logit_softcap = self.embedding.softcap
         model_parts: Layer = {"attention": attention, "mlp": mlp, "norm": norm, "block": block}
-        self.blocks = nn.ModuleList()
-        for layer, changed in enumerate(own):
-            at, parts = replace(shape, layer=layer), {**model_parts, **changed}
-            layout = partial(parts["block"], at, parts["norm"], dropout)
-            self.blocks.append(Block(parts["attention"](at), parts["mlp"](at), layout))
-            if "position" in changed:
-                self.blocks[-1].position = changed["position"](at)
-        self.final_norm = layout().final_norm(shape, norm)
+
+        def build(layer: int) -> Block:
+            at, parts = replace(shape, layer=layer), {**model_parts, **own[layer]}
+            built = Block(parts["attention"](at), parts["mlp"](at), partial(parts["block"], at, parts["norm"], dropout))
+            if "position" in own[layer]:
+                built.position = own[layer]["position"](at)
+            return built
+
+        last = len(own) - 1
+        self.blocks = nn.ModuleList(map(build, range(len(own))))
+        parts = {**model_parts, **own[last]}
+        self.final_norm = parts["block"](replace(shape, layer=last), parts["norm"], dropout).final_norm(shape, norm)
+        self.prediction = None if prediction is None else prediction(shape, partial(build, last))
 
     def forward(self, tokens_bt: Tensor, caches: Sequence[Cache] | None = None) -> Tensor:  # type: ignore[override]
         """Return logits (b, t, v) of the next tokens; with caches, the tokens continue those that the caches hold."""
@@ -176,13 +200,20 @@ class Decoder(Model):
         """Return the residual stream after the last block, (b, t, d)."""
         start = caches[0].length if caches else 0
         mask = self._mask(self.position, tokens_bt.shape[1], start)
-        x_btd = self.dropout(self.position.embed(self.embedding(tokens_bt), start))
-        for index, block in enumerate(self.blocks):
-            cache, position = caches[index] if caches else None, cast(Position | None, block.position)
+
+        def run(block: nn.Module, x_btd: Tensor, cache: Cache | None = None) -> Tensor:
+            position = cast(Position | None, block.position)
             if position is None:
-                x_btd = block(x_btd, self.position, mask, cache)
-            else:
-                x_btd = block(x_btd, position, self._mask(position, tokens_bt.shape[1], start), cache)
+                return cast(Tensor, block(x_btd, self.position, mask, cache))
+            return cast(Tensor, block(x_btd, position, self._mask(position, tokens_bt.shape[1], start), cache))
+
+        embedded_btd = self.embedding(tokens_bt)
+        x_btd = trunk_btd = self.dropout(self.position.embed(embedded_btd, start))
+        for index, block in enumerate(self.blocks):
+            trunk_btd, x_btd = x_btd, run(block, x_btd, caches[index] if caches else None)
+        if self.prediction is not None and self.training:
+            states = self.prediction(trunk_btd, x_btd, embedded_btd, run)
+            self.prediction.states = [self.final_norm(state_btd) for state_btd in states]
         return x_btd
 
     def _mask(self, position: Position, time: int, start: int) -> Mask:

@@ -48,6 +48,7 @@ METRICS: dict[str, Metric] = {
     "ece_floor": Metric("ECE if perfectly calibrated", "", None, range=SHARE),
     "ece_classwise": Metric("ECE, class-wise", "", "lower", 6, range=SHARE),
     "brier": Metric("Brier score", "", "lower", range=SQUARES),
+    "nll_ema": Metric("NLL of averaged weights", "nats/token", "lower", logged_at_validation=True, range=LOSS),
     "test_nll": Metric("test NLL", "nats/token", "lower", range=LOSS),
     "test_perplexity": Metric("test perplexity", "", "lower", 3, range=(1.0, math.inf)),
     "test_ece": Metric("test ECE, 15 bins", "", "lower", range=SHARE),

@@ -16,6 +16,7 @@ from lm.config.plain import shown
 from lm.config.tree import InputError, Tree, canonical, nearest, run_id, text_id
 from lm.data import IGNORED
 from lm.data.batch import Data
+from lm.data.text import RowData
 from lm.data.tokens import TextStats
 from lm.model.flops import flops_per_token
 from lm.model.parametrization import scales, without_standard
@@ -24,6 +25,7 @@ from lm.training.adapter import quiet
 from lm.training.built import build_data
 from lm.training.callbacks import build_callbacks, resolve_callbacks
 from lm.training.identified import AUTO, Cell, Sizes
+from lm.training.initial_weights import check_source, resolve_source
 from lm.training.recorder import Recorder
 from lm.training.run import EXECUTION, MAY_BE_NONE, SETTINGS, UNSOUND, RunConfig, Trainer
 from lm.training.schedule import in_steps
@@ -50,6 +52,8 @@ def _identified(config: Tree, facts: TextStats) -> Tree:
     trainer = {key: value for key, value in settings if key not in left_out and value != defaults.get(key)}
     if callbacks := [node for node in trainer.pop("callbacks", None) or [] if not node.get("harmless")]:
         trainer["callbacks"] = callbacks
+    if source := trainer.get("init_from"):  # wherever it lies
+        trainer["init_from"] = source["weights"]
     options = config["data"]["init_args"].items()
     data = {"class_path": config["data"]["class_path"], **{key: value for key, value in options if key not in TEXT}}
     content = {**config, "trainer": trainer, "data": data}
@@ -102,6 +106,10 @@ def check(tree: Tree) -> Cell:
         options["warmup"] = in_steps(share, config["trainer"]["max_steps"])
     facts = _facts(canonical(config["data"]), run)
     data = build_data(run, facts)
+    if (source := config["trainer"].get("init_from")) is not None:
+        source = config["trainer"]["init_from"] = resolve_source(source, facts)
+        with torch.device("meta"):
+            check_source(run.model(facts.vocabulary, data.context), source)
     _check_settings(config["trainer"])
     key = canonical({**config["trainer"], "callbacks": None})
     if key not in _processes_of:
@@ -239,6 +247,9 @@ def sizes(cell: Cell) -> Sizes:
     built = cell.open()
     data = built.data
     parameters, flops = _model_sizes(cell.config, cell.facts, built.run, data)
-    accumulated = data.training_batches(0, cell.config["trainer"]["accumulate_grad_batches"])
+    every, steps = (cell.config["trainer"][name] for name in ("accumulate_grad_batches", "max_steps"))
+    if isinstance(data, RowData) and data.plan is not None:
+        return Sizes(parameters, flops, round(data.plan.tokens(every * steps) / steps))
+    accumulated = data.training_batches(0, every)
     tokens = sum(int((batch.targets_bt != IGNORED).sum()) for batch in accumulated)
     return Sizes(parameters, flops, tokens)

@@ -39,7 +39,7 @@ class Sizes:
 
     parameters: int  # trainable ones, shared ones counted once
     flops_per_token: float | None  # of training; None if a part of the model has no known count
-    tokens_per_step: int  # predicted tokens of the first optimiser step
+    tokens_per_step: int  # predicted tokens of the first optimiser step; the mean of all where a plan changes them
 
 
 def seedless(config: Tree) -> Tree:

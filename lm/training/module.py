@@ -34,7 +34,7 @@ from lm.training.adapter import (
     uncompile,
 )
 from lm.training.objective import require_extra_losses, take_extra_losses
-from lm.training.optim import Optim, tables
+from lm.training.optim import Optim, switches_weights, tables
 from lm.training.process import beat
 from lm.training.strategies import shard
 
@@ -93,8 +93,12 @@ class LanguageModel(LightningModule):
             self.notes.append("not compiled: the strategy shards the weights")
             return
 
+        data: Any = trainer.datamodule  # type: ignore[attr-defined]
+        if getattr(data, "plan", None) is not None:
+            self.notes.append("not compiled: batches of several sizes would each be compiled anew")
+            return
+
         def warm_up() -> None:
-            data: Any = trainer.datamodule  # type: ignore[attr-defined]
             batch = next(iter(data.training_batches(0, 1, *rank_and_world_size(trainer))))
             batch = halves(batch)[0] if self.halved else batch
             parameters = [p for p in self.model.parameters() if p.requires_grad]
@@ -152,18 +156,42 @@ class LanguageModel(LightningModule):
     def loss_and_extras(self, batch: Batch) -> tuple[Tensor, dict[str, tuple[Tensor, float]]]:
         """Return the objective's mean over the targets of a batch, and extra losses with their weights by name."""
         loss, weights = self._objective(batch), self.optim.objective.extra
+        self._score_predictions(batch)
         extras = take_extra_losses(self.model, weights) if self.model.training else {}
         if self.model.training and not self.extras_checked:
             require_extra_losses(weights, extras)
             self.extras_checked = True
         return loss, extras
 
+    def _score_predictions(self, batch: Batch) -> None:
+        """Make the losses of the heads that predict later tokens extra losses of theirs."""
+        prediction, model = getattr(self.model, "prediction", None), self.model
+        if prediction is None or not model.training:
+            return
+        assert isinstance(model, Decoder)
+        matrix, objective = model.embedding.output_weight, self.optim.objective
+        states, prediction.states, prediction.extra_losses = prediction.states, [], {}
+        for ahead, x_btd in enumerate(states, start=1):
+            x_nd, targets_n = x_btd[:, :-ahead].flatten(0, 1), batch.targets_bt[:, ahead:].flatten()
+            if matrix is not None and len(targets_n) * self.vocabulary >= CHUNKED_LOSS_MIN_LOGITS:
+                loss = objective.of_product(model.embedding.scale_for_output(x_nd), matrix, targets_n)
+            else:
+                loss = objective.loss(model.embedding.logits(x_nd), targets_n)
+            prediction.extra_losses[f"token_{ahead + 1}"] = loss
+
     def _objective(self, batch: Batch) -> Tensor:
         targets_n = batch.targets_bt.flatten()
         many = len(targets_n) * self.vocabulary >= CHUNKED_LOSS_MIN_LOGITS and has_full_parameters(self.trainer)
         if many and (factors := self.model.hidden_and_weight(*batch.inputs)) is not None:
-            return self.optim.objective.of_product(factors[0].flatten(0, 1), factors[1], targets_n)
+            softcap = () if self.model.logit_softcap is None else (self.model.logit_softcap,)
+            return self.optim.objective.of_product(factors[0].flatten(0, 1), factors[1], targets_n, *softcap)
         return self.optim.objective.loss(self.model(*batch.inputs).flatten(0, 1), targets_n)
+
+    def switch_weights(self, training: bool) -> None:
+        """Put the weights for training or for evaluation in place, where an optimiser has both."""
+        optimizers: Any = self.trainer.optimizers
+        for optimizer in filter(switches_weights, optimizers):
+            optimizer.train() if training else optimizer.eval()
 
     def on_validation_epoch_start(self) -> None:
         """Reset the measurements of the validation."""

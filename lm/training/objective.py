@@ -32,9 +32,10 @@ class Objective(ABC):
     def loss(self, logits_nv: Tensor, targets_n: Tensor) -> Tensor:
         """Return the loss, a scalar in nats a token."""
 
-    def of_product(self, x_nd: Tensor, weight_vd: Tensor, targets_n: Tensor) -> Tensor:
-        """Return `loss` of the logits x W^T; a subclass may compute them in chunks."""
-        return self.loss(nn.functional.linear(x_nd, weight_vd), targets_n)
+    def of_product(self, x_nd: Tensor, weight_vd: Tensor, targets_n: Tensor, softcap: float | None = None) -> Tensor:
+        """Return `loss` of the logits x W^T, bounded by a soft-cap; a subclass may compute them in chunks."""
+        logits_nv = nn.functional.linear(x_nd, weight_vd)
+        return self.loss(logits_nv if softcap is None else softcap * (logits_nv / softcap).tanh(), targets_n)
 
 
 class CrossEntropy(Objective):
@@ -77,9 +78,9 @@ class CrossEntropy(Objective):
         squared_n = exact_nv.logsumexp(-1).square()
         return mean + self.z_loss * (torch.where(is_target_n, squared_n, 0.0).sum() / is_target_n.sum().clamp(min=1))
 
-    def of_product(self, x_nd: Tensor, weight_vd: Tensor, targets_n: Tensor) -> Tensor:
+    def of_product(self, x_nd: Tensor, weight_vd: Tensor, targets_n: Tensor, softcap: float | None = None) -> Tensor:
         """Return the loss of the logits x @ weight.T without having all of them at once."""
-        return chunked_cross_entropy(x_nd, weight_vd, targets_n, self.label_smoothing, self.z_loss)
+        return chunked_cross_entropy(x_nd, weight_vd, targets_n, self.label_smoothing, self.z_loss, softcap)
 
 
 def take_extra_losses(model: nn.Module, weights: Mapping[str, float]) -> dict[str, tuple[Tensor, float]]:
@@ -114,7 +115,12 @@ def require_extra_losses(weights: Mapping[str, float], present: Mapping[str, obj
 
 
 def chunked_cross_entropy(
-    x_nd: Tensor, weight_vd: Tensor, targets_n: Tensor, label_smoothing: float = 0.0, z_loss: float = 0.0
+    x_nd: Tensor,
+    weight_vd: Tensor,
+    targets_n: Tensor,
+    label_smoothing: float = 0.0,
+    z_loss: float = 0.0,
+    softcap: float | None = None,
 ) -> Tensor:
     """Return `CrossEntropy` of the logits x W^T, a scalar in nats a token, computed in chunks of rows.
 
@@ -123,7 +129,7 @@ def chunked_cross_entropy(
     """
     kind = x_nd.device.type
     dtype = torch.get_autocast_dtype(kind) if autocasting(kind) else x_nd.dtype
-    loss: Tensor = _Chunked.apply(x_nd, weight_vd, targets_n, label_smoothing, z_loss, dtype)
+    loss: Tensor = _Chunked.apply(x_nd, weight_vd, targets_n, label_smoothing, z_loss, softcap, dtype)
     return loss
 
 
@@ -131,7 +137,9 @@ class _Chunked(torch.autograd.Function):
     """The chunked cross-entropy, with its gradients computed in the forward pass."""
 
     @staticmethod
-    def forward(ctx: Any, x_nd: Tensor, weight_vd: Tensor, targets_n: Tensor, a: float, z: float, dtype: Any) -> Tensor:
+    def forward(
+        ctx: Any, x_nd: Tensor, weight_vd: Tensor, targets_n: Tensor, a: float, z: float, cap: float | None, dtype: Any
+    ) -> Tensor:
         vocabulary = len(weight_vd)
         exact = torch.promote_types(dtype, torch.float32)
         needs_x, needs_weight = ctx.needs_input_grad[:2]
@@ -148,6 +156,9 @@ class _Chunked(torch.autograd.Function):
                 cast_rd, is_target_r1 = x_nd[part].to(dtype), is_target_n[part, None]
                 index_r1 = targets_n[part, None].clamp(min=0)
                 logits_rv = (cast_rd @ cast_vd.t()).to(exact)
+                if cap is not None:
+                    bounded_rv = logits_rv.div_(cap).tanh_()
+                    logits_rv = cap * bounded_rv
                 target_r1 = logits_rv.gather(1, index_r1)
                 mean_r1 = logits_rv.mean(-1, keepdim=True) if a else 0.0
                 largest_r1 = logits_rv.amax(-1, keepdim=True)
@@ -163,6 +174,8 @@ class _Chunked(torch.autograd.Function):
                 if a:
                     slope_rv.sub_(share_r1 * (a / vocabulary))
                 slope_rv.scatter_add_(1, index_r1, (a - 1) * share_r1)
+                if cap is not None:
+                    slope_rv.mul_(1 - bounded_rv.square())
                 cast_rv = slope_rv.to(dtype)
                 if grad_nd is not None:
                     grad_nd[part] = cast_rv @ cast_vd
@@ -183,4 +196,4 @@ class _Chunked(torch.autograd.Function):
         saved = list(ctx.saved_tensors)
         grad_nd = saved.pop(0) * slope if has_x else None
         grad_vd = (saved.pop(0) * slope).to(dtype) if has_weight else None
-        return grad_nd, grad_vd, None, None, None, None
+        return grad_nd, grad_vd, None, None, None, None, None

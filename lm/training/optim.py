@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Collection, Iterable
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import nn
@@ -39,14 +39,16 @@ def tables(model: nn.Module) -> list[nn.Parameter]:
     return list(dict.fromkeys(parameters))
 
 
-def decay_groups(parameters: Iterable[nn.Parameter], tables: Collection[nn.Parameter] = ()) -> list[dict[str, Any]]:
-    """Return parameter groups: matrices, which decay, those of `tables` marked `table`, and vectors, which do not."""
+def decay_groups(
+    parameters: Iterable[nn.Parameter], tables: Collection[nn.Parameter] = (), decay_all: bool = False
+) -> list[dict[str, Any]]:
+    """Return groups: matrices, those of `tables` marked `table`, and vectors, which decay only if `decay_all`."""
     trainable = [p for p in parameters if p.requires_grad]
     marked = {id(p) for p in tables}
     groups: list[dict[str, Any]] = [
         {"params": [p for p in trainable if p.ndim >= 2 and id(p) not in marked]},
         {"params": [p for p in trainable if p.ndim >= 2 and id(p) in marked], "table": True},
-        {"params": [p for p in trainable if p.ndim < 2], "weight_decay": 0.0},
+        {"params": [p for p in trainable if p.ndim < 2], **({} if decay_all else {"weight_decay": 0.0})},
     ]
     return [group for group in groups if group["params"]]
 
@@ -109,6 +111,62 @@ class MuonAdamW(torch.optim.Optimizer):
         return loss
 
 
+# optimisers of torch that add weight decay to the gradient; others have an option, or shrink the weights themselves
+COUPLED = tuple(getattr(torch.optim, name) for name in ("SGD", "RMSprop", "Adagrad", "Adamax", "Adadelta", "ASGD"))
+
+
+def make_cautious(optimizer: torch.optim.Optimizer) -> None:
+    """Make each step of an optimiser drop the entries of its update u whose sign is that of the gradient's ascent.
+
+    u is multiplied, matrix by matrix, by [-u g > 0] n / (count + 1) of its n entries, where `count` of them remain
+    (Liang et al. 2024, algorithm 1, https://arxiv.org/abs/2411.16085). Decoupled weight decay is left as it is.
+    """
+    if switches_weights(optimizer):
+        name = type(optimizer).__name__
+        raise ValueError(
+            f"cautious=True: {name} holds weights of its own, which would not follow; expected AdamW, Lion"
+        )
+    before: list[tuple[nn.Parameter, torch.Tensor, torch.Tensor, float]] = []
+
+    def remember() -> None:
+        before.clear()
+        for group in optimizer.param_groups:
+            decoupled = group.get("weight_decouple", not isinstance(optimizer, COUPLED))
+            rate = 1.0 if group.get("fixed_decay") else group["lr"]
+            decay = rate * group.get("weight_decay", 0.0) if group.get("decoupled_weight_decay", decoupled) else 0.0
+            before.extend((p, p.detach().clone(), p.grad.clone(), decay) for p in group["params"] if p.grad is not None)
+
+    def before_step(_: Any, arguments: Any, options: dict[str, Any]) -> Any:
+        closure = arguments[1] if len(arguments) > 1 else options.get("closure")
+        if closure is None:
+            remember()
+            return None
+
+        def with_gradients() -> Any:  # which the closure computes
+            loss = closure()
+            remember()
+            return loss
+
+        return arguments[:1], {**options, "closure": with_gradients}
+
+    @torch.no_grad()
+    def after_step(*_: Any) -> None:
+        for parameter, old, gradient, decay in before:
+            update = parameter - (1 - decay) * old
+            follows = (update * gradient < 0).to(update.dtype)
+            scale = follows.numel() / (follows.sum() + 1)
+            parameter.copy_((1 - decay) * old + update * follows * scale)
+        before.clear()
+
+    optimizer.register_step_pre_hook(before_step)
+    optimizer.register_step_post_hook(after_step)
+
+
+def switches_weights(optimizer: torch.optim.Optimizer) -> bool:
+    """Return True if an optimiser trains other weights than it gives for evaluation, as schedule-free ones do."""
+    return all(callable(getattr(optimizer, name, None)) for name in ("train", "eval"))
+
+
 def beta2_at(t: int, beta2: float) -> float:
     """Return beta2 of update `t`, from 1 (Shazeer and Stern 2018, section 7.2, https://arxiv.org/abs/1804.04235)."""
     return min(beta2, 1 - t**-0.8)
@@ -147,7 +205,11 @@ class Optim:
         schedule: of the learning rate.
         objective: the loss to minimise.
         beta2_warmup: True for a beta2 of min(beta2, 1 - t^-0.8) at update t, of Adam and similar optimisers.
+        decay: `matrices` for weight decay of these alone, `all` for that of gains and offsets too.
+        cautious: True to drop the entries of an update that go against the gradient (`make_cautious`).
     """
+
+    ADDED = ("decay", "cautious")
 
     def __init__(
         self,
@@ -156,6 +218,8 @@ class Optim:
         schedule: Schedule,
         objective: Objective,
         beta2_warmup: bool = False,
+        decay: Literal["matrices", "all"] = "matrices",
+        cautious: bool = False,
     ) -> None:
         if not (lr > 0 and math.isfinite(lr)):
             raise ValueError(f"lr={lr} must be a finite number above 0")
@@ -170,6 +234,7 @@ class Optim:
                     raise ValueError(f"{name}={options[name]} must lie in [0, 1]")
         self.lr, self.optimizer, self.schedule = lr, optimizer, schedule
         self.objective, self.beta2_warmup = objective, beta2_warmup
+        self.decay_all, self.cautious = decay == "all", cautious
 
     def ignores_gradient_scale(self) -> bool:
         """Return True if updates stay the same when all gradients are multiplied by one constant, for the record.
@@ -203,7 +268,7 @@ class Optim:
         rate: Rate | None = None,
     ) -> tuple[torch.optim.Optimizer, LambdaLR]:
         """Return the optimiser over `parameters` and its schedule; `rate` scales matrices that are no `tables`."""
-        groups = decay_groups(parameters, tables)
+        groups = decay_groups(parameters, tables, self.decay_all)
         maps = {id(p) for group in groups if not group.get("table") for p in group["params"] if p.ndim >= 2}
         optimizer = self.optimizer(groups, self.lr)
         for group in optimizer.param_groups:
@@ -213,5 +278,7 @@ class Optim:
                 if factor != 1:  # rate times weight decay stays the same
                     group["lr"] = group["lr"] * factor
                     group["weight_decay"] = group["weight_decay"] / factor
+        if self.cautious:
+            make_cautious(optimizer)
         kind = Beta2Warmup if self.beta2_warmup else LambdaLR
         return optimizer, kind(optimizer, lambda step: self.schedule.factor(step + 1, total))

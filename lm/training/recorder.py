@@ -18,6 +18,7 @@ from lm.data.order import update_order_hash
 from lm.metrics.cost import Durations, Energy, matmul_peak, utilisation
 from lm.metrics.gradients import measure_noise, parameters_by_part
 from lm.metrics.probe import first_rows, probe
+from lm.metrics.tokens import TokenStatistics
 from lm.model.flops import flops_per_token
 from lm.store.documents import KEPT, described, packed
 from lm.store.files import curve_csv, finite, save_checkpoint, to_json, write_atomic
@@ -26,12 +27,14 @@ from lm.store.metrics import EXTRA, VALIDATION_METRICS, metrics_of
 from lm.store.validation import curve_checksum
 from lm.training.adapter import (
     broadcast_from_rank0,
+    data_group,
     has_full_parameters,
     reduce_over_processes,
     tensor_parallel_size,
     to_device,
 )
-from lm.training.module import LanguageModel, gather_rows, to_floats, uncompiled
+from lm.training.averaging import WeightAverage
+from lm.training.module import LanguageModel, gather_rows, halves, to_floats, uncompiled
 from lm.training.process import beat
 from lm.training.provenance import peak_memory
 from lm.training.strategies import single_file_checkpoint
@@ -212,11 +215,17 @@ class Recorder(Callback):
         self.clock = self.last_checkpoint = 0.0
         self.last_probe: tuple[int, dict[str, float]] = (-1, {})  # the step of the last validation, its measurements
         self.stateful: dict[str, Any] = {"recorder": self, "observer": self.probe, "meter": self.meter}
+        self.average: WeightAverage | None = None
 
     STATE_KEYS = (
         "rows", "order", "batches", "tokens", "seconds", "losses", "norms", "norm_sum", "norm_count", "clipped",
         "extras",
     )  # fmt: skip
+
+    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        """Add the average of the weights, if there is one, to what checkpoints hold."""
+        if trainer.average_decay is not None:
+            self.average = self.stateful["average"] = WeightAverage(trainer.average_decay)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state that a checkpoint holds."""
@@ -242,6 +251,8 @@ class Recorder(Callback):
         done = batch_idx + 1
         if done % trainer.accumulate_grad_batches:
             return
+        if self.average is not None:
+            self.average.update(pl_module.model)
         self.meter.step(time.perf_counter())
         if pl_module.is_measured(trainer.global_step):
             pl_module.measure_update()
@@ -328,13 +339,15 @@ class Recorder(Callback):
         self.drain(trainer, pl_module)
         self._add_elapsed("train")
         self.meter.pause()
+        pl_module.switch_weights(training=False)
 
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
         """Record the validation's metrics and ask whether to go on."""
         measured = pl_module.validation.compute()
+        measured |= self.evaluate_average(trainer, pl_module, pl_module.num_validated_batches)
         is_finite = math.isfinite(measured["nll"])
         row = self.rows.setdefault(trainer.global_step, {})
-        metrics = {name: measured[name] for name in VALIDATION_METRICS}
+        metrics = {name: measured[name] for name in VALIDATION_METRICS if name in measured}
         row.update({f"validation_{name}": value for name, value in metrics.items()})
         if is_finite:
             self.last_probe = trainer.global_step, self.probe.measure(trainer, pl_module)
@@ -350,6 +363,7 @@ class Recorder(Callback):
                 self.pruned = trainer.should_stop = True
                 if trainer.is_global_zero:  # by a file, as this may be a process forked for the training
                     write_atomic(self.work / "pruned", "")
+        pl_module.switch_weights(training=True)
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         """Measure the trained model and write the last row."""
@@ -358,10 +372,12 @@ class Recorder(Callback):
         self.drain(trainer, pl_module)
         self.write_row(trainer, pl_module)
         measured: dict[str, Any] = {}
+        pl_module.switch_weights(training=False)
         self.meter.sync(trainer)
         if self.diverged is None:
             reuse_validation = self.last_probe[0] == trainer.global_step
             measured = self.evaluate(trainer, pl_module, reuse_validation)
+            measured |= self.evaluate_average(trainer, pl_module)
             measured |= self.last_probe[1] if reuse_validation else self.probe.measure(trainer, pl_module)
             if not math.isfinite(measured["nll"]):
                 self._diverge(trainer.global_step, [], [])
@@ -387,6 +403,27 @@ class Recorder(Callback):
         measured: dict[str, Any] = module.validation.compute()
         self._add_elapsed("evaluation")
         return measured
+
+    def evaluate_average(self, trainer: Any, module: LanguageModel, batches: int | None = None) -> dict[str, float]:
+        """Return the NLL of the averaged weights, if any, on the first `batches` of validation, or on all."""
+        if self.average is None or not self.average.updates:
+            return {}
+        statistics = TokenStatistics(module.validation.bytes_table).to(module.device)
+        statistics.process_group = data_group(trainer)
+        training = module.training
+        module.eval()
+        context = trainer.precision_plugin.val_step_context
+        with torch.inference_mode(False), self.average.applied(module.model), torch.inference_mode(), context():
+            split = self.data.evaluation_batches("validation", *rank_and_world_size(trainer))
+            for batch in itertools.islice(split, batches):
+                moved = to_device(trainer, batch)
+                for part in halves(moved) if module.halved else (moved,):
+                    beat()
+                    with uncompiled(module.model):
+                        statistics.update(module.model(*part.inputs).flatten(0, 1), part.targets_bt.flatten())
+        module.train(training)
+        self._add_elapsed("evaluation")
+        return {"nll_ema": statistics.compute()["nll"]}
 
     def outcome(self, trainer: Any, module: LanguageModel, measured: dict[str, Any]) -> dict[str, Any]:
         """Return the measured part of the record."""

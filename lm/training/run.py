@@ -11,6 +11,7 @@ from lm.data.batch import Data
 from lm.model.attention_impl import AttentionImpl
 from lm.model.transformer import Model
 from lm.training.adapter import InPlace, has_full_parameters
+from lm.training.averaging import average_decay
 from lm.training.callbacks import REASONS
 from lm.training.optim import Optim
 from lm.training.recorder import Recorder
@@ -31,6 +32,8 @@ class Trainer(lightning.pytorch.Trainer):
         attention: implementation of attention (`lm.model.attention_impl.AttentionImpl`); equal up to rounding.
         compile: whether training steps run compiled code for the model's blocks.
         callbacks: Lightning's or a user's own, for training alone; see `lm.training.callbacks`.
+        ema: `{decay: D}` or `{half_life: STEPS}` of an average of the weights, which is evaluated as `nll_ema`.
+        init_from: a finished run whose weights training starts from, with another seed, text or recipe.
 
     Raises:
         ValueError: for a setting of UNSOUND, for a GPU that this machine lacks, and if an installed package adds a
@@ -38,6 +41,7 @@ class Trainer(lightning.pytorch.Trainer):
     """
 
     # keys that people look for, and the reason why there are none
+    ADDED = ("ema", "init_from")
     REASONS = REASONS | {"logger": "loggers are given to the command, as in lm fit CONFIG --logger tensorboard"}
 
     def __init__(
@@ -50,9 +54,12 @@ class Trainer(lightning.pytorch.Trainer):
         attention: AttentionImpl = "sdpa",
         compile: bool = False,
         callbacks: list[dict[str, Any] | str] | None = None,
+        ema: dict[str, float] | None = None,
+        init_from: str | dict[str, str] | None = None,
         **settings: Any,
     ) -> None:
-        self.attention, self.compile = attention, compile
+        self.attention, self.compile, self.average_decay = attention, compile, average_decay(ema)
+        self.init_from = init_from
         for name, reason in UNSOUND.items():
             if settings.get(name) not in (None, False):
                 raise ValueError(f"{name}={settings[name]} {reason}")
@@ -75,6 +82,8 @@ class Trainer(lightning.pytorch.Trainer):
         )  # fmt: skip
         if has_full_parameters(self):  # else the strategy writes checkpoints itself, in shards
             self.strategy.checkpoint_io = InPlace()
+        elif ema is not None:
+            raise ValueError(f"ema: no process holds all weights under strategy={strategy}; expected one device or ddp")
         present: list[Any] = self.callbacks  # type: ignore[attr-defined]
         foreign = [f"{type(other).__module__}.{type(other).__name__}" for other in present if other is not recorder]
         if foreign:

@@ -145,6 +145,9 @@ def check_strategy(settings: Any) -> None:
 
 def check_model(model: nn.Module, optimizer: Any, sharing: Processes) -> None:
     """Refuse a model or optimiser that processes cannot divide, or compute otherwise. Raises InputError."""
+    if sharing.model_is_shared and getattr(model, "prediction", None) is not None:
+        hint = "model.prediction needs all weights in each process; expected one device or ddp"
+        raise InputError(f"trainer.strategy: {hint}")
     if sharing.layers > 1:
         plan(model, sharing.layers)
         check_optimizer(optimizer)
@@ -230,14 +233,15 @@ def check_optimizer(optimizer: Any) -> None:
 def _attention(name: str, module: Attention, world: int) -> dict[str, Split]:
     kind: Any = type(module)
     standard = SoftmaxAttention
-    if not isinstance(module, standard) or (kind.forward, kind.projected) != (standard.forward, standard.projected):
+    methods = ("forward", "projected", "attend")
+    if not isinstance(module, standard) or any(getattr(kind, name) != getattr(standard, name) for name in methods):
         raise _refusal(f"{name} ({type(module).__name__})", "mixes positions in a way of its own")
     for what, features in (("heads", module.query.out_features), ("key-value heads", module.key.out_features)):
         if (heads := features // module.head_size) % world:
             raise _undivided(name, heads, what, world)
     if module.dropout:
         raise _refusal(f"{name}.dropout", "would be drawn for each share of the heads alike; expected 0")
-    return _maps(name, module, ATTENTION)
+    return _maps(name, module, ATTENTION if module.gate is None else {"gate": "columns", **ATTENTION})
 
 
 def _maps(name: str, module: nn.Module, how: dict[str, Split]) -> dict[str, Split]:

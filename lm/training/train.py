@@ -30,6 +30,7 @@ from lm.training.callbacks import build_callbacks
 from lm.training.cell import identity
 from lm.training.evaluate import FREQUENT, add, evaluations
 from lm.training.identified import Cell, seedless
+from lm.training.initial_weights import load_source
 from lm.training.loggers import FOLDER
 from lm.training.module import LanguageModel
 from lm.training.process import Execution as Execution
@@ -258,6 +259,8 @@ def fit(
     # Lightning restores weights before it converts the model: a float64 checkpoint would pass through float32.
     trainer.precision_plugin.convert_module(module)
     checkpoint = resumable_checkpoint(trainer, work / "last.ckpt")
+    if checkpoint is None and trainer.init_from is not None:
+        load_source(model, trainer.init_from)
     trainer.fit(module, datamodule=data, ckpt_path=checkpoint, weights_only=True)
     logits, module.logits = module.logits, []  # the module lives on in Lightning's circles
     return None if pruned.is_file() else logits

@@ -26,7 +26,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def test_shipped_files_are_those_at_the_top_of_the_clone() -> None:
     for kind, folder in SHIPPED_FOLDERS.items():
-        paths = [*(ROOT / folder).glob("*.yaml"), *(ROOT / folder).glob("studies/*.yaml")]
+        folders = [folder, f"{folder}/studies", *(["experiments/families"] if kind == "configuration" else [])]
+        paths = [path for place in folders for path in (ROOT / place).glob("*.yaml")]
         assert sorted(shipped_files(kind).values()) == sorted(paths)
 
 

@@ -84,7 +84,10 @@ def test_a_run_that_could_not_be_trained_is_refused(
         assert word in str(caught.value)
 
 
-HEADS: dict[str, list[Any]] = {"scale": [0.0, -1.0], "softcap": [0.0], "window": [0], "dropout": [-0.1, 1.0]}
+HEADS: dict[str, list[Any]] = {
+    **{"scale": [0.0, -1.0], "softcap": [0.0], "window": [0], "dropout": [-0.1, 1.0]},
+    **{"head_size": [0], "clip": [0.0, -1.0]},
+}
 HIDDEN: dict[str, list[Any]] = {"expansion": [0.0, -1.0], "dropout": [1.0, -0.5], "hidden": [0, -3]}
 PARTS: list[tuple[str, str, dict[str, list[Any]]]] = [
     *[("position", name, {"share": [0.0, 1.1]}) for name in choices(Position) if name.startswith("Rope")],
@@ -105,10 +108,16 @@ PARTS: list[tuple[str, str, dict[str, list[Any]]]] = [
     ("block", "DeepNorm", {"alpha": [0.0], "beta": [-1.0]}),
     ("block", "LayerScale", {"initial": [0.0, -1.0]}),
     ("block", "StochasticDepth", {"rate": [-0.1, 1.0]}),
-    *[("attention", name, HEADS) for name in ("MultiHead", "GroupedQuery", "MultiQuery")],
+    *[("attention", name, HEADS) for name in ("MultiHead", "GroupedQuery", "MultiQuery", "Differential")],
+    ("attention", "Latent", {"kv_rank": [0], "query_rank": [0], "rope_size": [0], "window": [0], "dropout": [1.0]}),
+    ("attention", "Differential", {"key_value_heads": [0, 1]}),
+    ("attention", "GatedLinear", {"rank": [0]}),
     ("attention", "GroupedQuery", {"key_value_heads": [0, 3]}),
+    ("embedding", "Embedding", {"logit_scale": [0.0, -1.0], "softcap": [0.0]}),
     *[("mlp", name, HIDDEN) for name in choices(MLP)],
     ("mlp", "Experts", {"experts": [1], "active": [0, 9], "shared": [-1], "hidden": [0], "rate": [0.0]}),
+    ("prediction", "ParallelHeads", {"heads": [0, 12], "weight": [-1.0]}),
+    ("prediction", "SequentialHeads", {"heads": [0, 12], "weight": [-1.0]}),
 ]
 WRONG = [
     (kind, name, option, value) for kind, name, options in PARTS for option in options for value in options[option]

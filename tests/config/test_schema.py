@@ -22,10 +22,11 @@ from lm.search.spec import load_sweep
 from lm.training.run import RunConfig
 
 ROOT = Path(__file__).resolve().parents[2]
+FOLDERS = {"experiments": "experiment", "experiments/bases": "configuration", "experiments/families": "configuration"}
 SHIPPED = [
-    *(("experiment", path) for path in sorted(ROOT.glob("experiments/*.yaml"))),
-    *(("configuration", path) for path in sorted(ROOT.glob("experiments/bases/*.yaml"))),
-    *(("sweep", path) for path in sorted(ROOT.glob("sweeps/*.yaml"))),
+    (kind, path)
+    for folder, kind in (FOLDERS | {"sweeps": "sweep"}).items()
+    for path in sorted(ROOT.glob(f"{folder}/*.yaml"))
 ]
 shipped = pytest.mark.parametrize(("kind", "path"), SHIPPED, ids=lambda value: getattr(value, "stem", value))
 

@@ -52,6 +52,25 @@ def weights_of(model: Decoder, tokens_bt: Tensor) -> list[Tensor]:
     return found
 
 
+def test_a_sink_leaves_less_than_all_for_the_keys() -> None:
+    model = decoder({"position": "NoPosition", "layers": 1, "attention.sinks": True})
+    attention = attentions(model)[0]
+    attention.query.weight.data.zero_()  # all scores are 0, as the sink's is
+    rows = range(2, CONTEXT + 1)
+    measured = probe(model, batch())
+    assert np.allclose(measured.first_share, np.mean([1 / (n + 1) for n in rows]), atol=1e-6)
+    entropies = [n / (n + 1) * math.log(n + 1) / math.log(n) for n in rows]
+    assert np.allclose(measured.entropy, np.mean(entropies), atol=1e-6)
+    assert np.allclose(measured.largest_logit, 0.0)
+
+
+@pytest.mark.parametrize("attention", ["Differential", "Latent", "GatedLinear"])
+def test_variants_of_attention_are_measured_or_left_out(attention: str) -> None:
+    measured = probe(decoder({"attention": attention}), batch())
+    assert len(measured.residual_norm) == 2
+    assert np.shape(measured.entropy) == ((0,) if attention == "GatedLinear" else (2, 2))
+
+
 @pytest.mark.parametrize("position", ["Rope", "Alibi", "Sinusoidal", "T5Bias"])
 def test_entropy_and_first_share_are_those_of_the_weights(position: str) -> None:
     model = decoder({"position": position, "initializer": "Xavier"}).double().eval()

@@ -22,6 +22,10 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "qk_norm": {"attention.qk_norm": True},
     "scale": {"attention.scale": 3.0},
     "partial": {"position": {"class_path": "Rope", "init_args": {"share": 0.5, "interleaved": True}}},
+    "norm over the width": {"attention.qk_norm": "width"},
+    "layer norm, clip": {"attention.qk_norm": "LayerNorm", "attention.clip": 0.5},
+    "sinks, gate": {"attention.sinks": True, "attention.gate": "headwise"},
+    "sinks, window, head size": {"attention.sinks": True, "attention.window": 5, "attention.head_size": 6},
     "groups of 2": {"heads": 4, "attention": {"class_path": "GroupedQuery", "init_args": {"key_value_heads": 2}}},
     "multi-query, window, softcap, qk_norm, Alibi": {
         "heads": 4,

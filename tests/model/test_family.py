@@ -22,6 +22,7 @@ from lm.model.attention import (
     causal_products,
 )
 from lm.model.attention_impl import ATTENTION_IMPLS, attention_weights
+from lm.model.attention_variants import DECAY_CHUNK, Differential, GatedLinear, Latent, decayed_products
 from lm.model.block import PreNorm
 from lm.model.mlp import GELU
 from lm.model.norm import LayerNorm, RMSNorm
@@ -53,6 +54,12 @@ def test_grouped_queries_equal_heads_with_repeated_keys(shared: int) -> None:
     torch.testing.assert_close(grouped(x, Rope(SHAPE), Mask()), many(x, Rope(SHAPE), Mask()), **EXACT)
 
 
+OPTIONS: list[dict[str, Any]] = [
+    *({}, {"window": 3}, {"softcap": 0.7}, {"qk_norm": True, "scale": "1/d_k"}),
+    *({"sinks": True}, {"sinks": True, "window": 3, "head_size": 6}),
+]
+
+
 def by_hand(attention: SoftmaxAttention, q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> tuple[Tensor, Tensor]:
     """Softmax over the keys that each query may see, one query at a time: what is mixed, and the weights."""
     weights = torch.zeros(*q.shape[:3], k.shape[2], dtype=q.dtype)
@@ -69,7 +76,8 @@ def by_hand(attention: SoftmaxAttention, q: Tensor, k: Tensor, v: Tensor, mask: 
             scores = attention.softcap * (scores / attention.softcap).tanh()
         if mask.bias_hqs is not None:
             scores = scores + mask.bias_hqs[h, i, visible]
-        weights[b, h, i, visible] = scores.exp() / scores.exp().sum()
+        sink = 0.0 if attention.sinks is None else attention.sinks[h].exp()
+        weights[b, h, i, visible] = scores.exp() / (scores.exp().sum() + sink)
     return torch.stack([weights[:, h] @ v[:, h // attention.groups] for h in range(q.shape[1])], dim=1), weights
 
 
@@ -77,7 +85,7 @@ def by_hand(attention: SoftmaxAttention, q: Tensor, k: Tensor, v: Tensor, mask: 
 @pytest.mark.parametrize("causal", [True, False], ids=["causal", "both ways"])
 @pytest.mark.parametrize("biased", [True, False], ids=["bias", "no bias"])
 @pytest.mark.parametrize("padded", [True, False], ids=["padding", "no padding"])
-@pytest.mark.parametrize("options", [{}, {"window": 3}, {"softcap": 0.7}, {"qk_norm": True, "scale": "1/d_k"}], ids=str)
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
 @pytest.mark.filterwarnings("ignore:flex_attention called without")
 @torch.no_grad()
 def test_every_way_of_attention_is_the_definition(
@@ -94,12 +102,27 @@ def test_every_way_of_attention_is_the_definition(
     expected, expected_weights = by_hand(attention, q, k, v, mask)
     weights = weights_of(attention, q, k, mask)
     torch.testing.assert_close(weights, expected_weights, **EXACT)
-    torch.testing.assert_close(weights.sum(-1), torch.ones(2, 4, TIME, dtype=torch.float64), **EXACT)
+    if attention.sinks is None:
+        torch.testing.assert_close(weights.sum(-1), torch.ones(2, 4, TIME, dtype=torch.float64), **EXACT)
     assert (weights[expected_weights == 0] == 0).all()
     by_hand_output = attention.output(expected.transpose(1, 2).flatten(2))
     for way in ATTENTION_IMPLS:
         attention.impl = way
         torch.testing.assert_close(attention(x, position, mask), by_hand_output, **EXACT)
+
+
+@pytest.mark.parametrize("gate", ["headwise", "elementwise"])
+@torch.no_grad()
+def test_a_gate_scales_what_heads_give(gate: Any) -> None:
+    gated, plain, x = noisy(MultiHead(SHAPE, gate=gate)), MultiHead(SHAPE).double(), example(2, TIME, 16)
+    plain.load_state_dict({name: value for name, value in gated.state_dict().items() if "gate" not in name})
+    heads = plain.attend(*plain.projected(x, Rope(SHAPE)), Mask()).transpose(1, 2)
+    scale = gated.gate(x).sigmoid().unflatten(-1, (4, -1))
+    assert scale.shape[-1] == (1 if gate == "headwise" else 4)
+    torch.testing.assert_close(gated(x, Rope(SHAPE), Mask()), plain.output((scale * heads).flatten(2)), **EXACT)
+    gated.gate.weight.zero_()
+    gated.gate.bias.fill_(1e3)
+    torch.testing.assert_close(gated(x, Rope(SHAPE), Mask()), plain(x, Rope(SHAPE), Mask()), **EXACT)
 
 
 @pytest.mark.parametrize("window", [1, 3, 5])
@@ -196,6 +219,56 @@ def test_linear_attention_is_the_mean_of_values_by_its_weights(time: int) -> Non
     torch.testing.assert_close(attention(x, NoPosition(SHAPE), Mask()), constant, **EXACT)
 
 
+@pytest.mark.parametrize("time", [1, DECAY_CHUNK, DECAY_CHUNK + 1, 3 * DECAY_CHUNK + 5])
+def test_chunks_of_decays_give_what_the_recurrence_gives(time: int) -> None:
+    q, k, v = example(2, 3, time, 4), example(2, 3, time, 4, seed=1), example(2, 3, time, 5, seed=2)
+    log_decay = -5 * example(2, 3, time, 4, seed=3).sigmoid()
+    state, rows = torch.zeros(2, 3, 4, 5, dtype=torch.float64), []
+    for i in range(time):
+        state = state * log_decay[:, :, i, :, None].exp() + k[:, :, i, :, None] * v[:, :, i, None]
+        rows.append((q[:, :, i, None] @ state)[:, :, 0])
+    actual = decayed_products(q, k, v, log_decay)
+    torch.testing.assert_close(actual, torch.stack(rows, dim=2), rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("kind", ["entry", "head", "fixed"])
+@torch.no_grad()
+def test_gated_linear_attention_is_its_formula(kind: Any) -> None:
+    layer, x = noisy(GatedLinear(SHAPE, rank=3, decay=kind)), example(2, TIME, 16)
+    heads = lambda y: y.unflatten(-1, (4, -1)).transpose(1, 2)  # noqa: E731
+    q, k, v = heads(layer.query(x)) / 2**0.5, heads(layer.key(x)), heads(layer.value(x))
+    mixed, decay = torch.zeros_like(v), torch.tensor([31, 63, 127, 255]).double() / torch.tensor([32, 64, 128, 256])
+    decay = decay[:, None, None].expand(2, 4, TIME, 1)
+    if layer.decay is not None:
+        logits = heads(layer.decay[0](x) @ layer.decay[1].weight.T + layer.decay[1].bias)
+        assert logits.shape[-1] == (2 if kind == "entry" else 1)
+        decay = logits.sigmoid() ** (1 / 16)
+    for i, j in itertools.product(range(TIME), repeat=2):
+        if j <= i:
+            between = decay[:, :, j + 1 : i + 1].prod(dim=2)
+            mixed[:, :, i] += (q[:, :, i] * between * k[:, :, j]).sum(-1, keepdim=True) * v[:, :, j]
+    size = (mixed.square().mean(-1, keepdim=True) + 1e-6).sqrt()
+    expected = (layer.head_norm.weight * mixed / size).transpose(1, 2).flatten(2) * nn.functional.silu(layer.gate(x))
+    torch.testing.assert_close(layer(x, NoPosition(SHAPE), Mask()), layer.output(expected), **EXACT)
+
+
+@pytest.mark.parametrize("make", [Differential, Latent])
+@pytest.mark.parametrize("position", [Rope(SHAPE), Alibi(SHAPE).double()], ids=["Rope", "Alibi"])
+@torch.no_grad()
+def test_variants_are_the_same_by_every_implementation(make: Any, position: Any, monkeypatch: Patch) -> None:
+    monkeypatch.setattr(attention_impl, "BLOCK", 3)
+    attention, x = noisy(make(SHAPE)), example(2, TIME, 16)
+    mask, memory = Mask(True, position.bias(TIME, TIME), slopes_h=position.slopes()), example(2, 4, 16, seed=1)
+    outputs, crossed = [], []
+    for attention.impl in ATTENTION_IMPLS:
+        outputs.append(attention(x, position, mask))
+        crossed.append(attention(x, position, Mask(False), memory))
+    for output in outputs[1:]:
+        torch.testing.assert_close(output, outputs[0], **EXACT)
+    for output in crossed[1:]:
+        torch.testing.assert_close(output, crossed[0], **EXACT)
+
+
 REFUSED: list[tuple[dict[str, Any], list[str]]] = [
     ({"model.attention": "GroupedQuery", "model.attention.key_value_heads": 3}, ["key_value_heads=3", "heads=4"]),
     ({"model.position": "RopeLinear", "model.position.stretch": 0.5}, ["stretch=0.5"]),
@@ -206,8 +279,18 @@ REFUSED: list[tuple[dict[str, Any], list[str]]] = [
     ({"model.attention": "LinearAttention", "model.position": "T5Bias"}, ["LinearAttention", "use Rope"]),
     ({"model.attention": "LinearAttention", "model.causal": False}, ["LinearAttention", "causal"]),
     ({"model.attention": "LinearAttention", "model.attention.window": 4}, ["LinearAttention has no setting 'window'"]),
+    ({"model.attention": "GatedLinear", "model.position": "Alibi"}, ["GatedLinear has no scores", "use Rope"]),
+    ({"model.attention": "GatedLinear", "model.width": 12, "model.position": "NoPosition"}, ["head size 3", "even"]),
+    ({"model.attention": "Differential", "model.attention.key_value_heads": 1}, ["key_value_heads=1", "even"]),
+    ({"model.attention": "Latent", "model.attention.rope_size": 3}, ["Rope turns pairs", "3 must be even"]),
     ({"model.width": 8, "model.position": "RopeNTK"}, ["head size above 2", "not 2"]),
     ({"model.mlp.expansion": 0.01}, ["expansion=0.01"]),
+    ({"model.attention.head_size": 5}, ["Rope turns pairs", "5 must be even"]),
+    ({"model.attention.gate": "head"}, ["model.attention.gate", "headwise, elementwise", "'head'"]),
+    (
+        {"model.attention.head_size": 8, "model.parametrization": "MuP", "model.parametrization.base_width": 8},
+        ["head_size=8 must go with the width", "32 at width 8 and 32 at width 16"],
+    ),
 ]
 
 
@@ -231,7 +314,7 @@ def test_rms_norm_of_queries_and_keys_is_over_one_head() -> None:
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
 @pytest.mark.parametrize("way", ATTENTION_IMPLS)
-@pytest.mark.parametrize("options", [{}, {"window": 40}, {"softcap": 5.0}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"window": 40}, {"softcap": 5.0}, {"sinks": True}], ids=str)
 @pytest.mark.parametrize("make_position", [Rope, Alibi])
 def test_every_way_is_the_plain_one_on_cuda(way: Any, options: dict[str, Any], make_position: Any) -> None:
     shape = Shape(VOCABULARY, 256, width=128, heads=4, layers=1)

@@ -17,7 +17,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from lm.cli import main
 from lm.config.tree import InputError, override
 from lm.inference.count import counted
-from lm.model.attention import Attention, MultiHead
+from lm.model.attention import Attention, MultiHead, set_attention_impl
 from lm.model.block import BlockLayout, PreNorm
 from lm.model.cache import Cache, Int8Cache
 from lm.model.flops import activation_bytes, cache_bytes, flops_per_row, flops_per_token, parameters, visible_pairs
@@ -32,7 +32,7 @@ SIZES: dict[str, Any] = {"width": 32, "heads": 4, "layers": 3}
 
 VARIANTS: list[dict[str, Any]] = [
     {},
-    {"embedding.tied": False, "attention": "MultiQuery", "mlp": "SwiGLU", "norm": "RMSNorm"},
+    {"embedding.tied": False, "attention": "MultiQuery", "mlp": "SwiGLU", "norm": "RMSNorm", "embedding.softcap": 9.0},
     {"attention": "GroupedQuery", "attention.bias": False, "mlp": "ReLU", "mlp.bias": False, "position": "Alibi"},
     {"attention.window": 9, "block": "Sandwich", "position": "Learned", "norm": "BatchNorm", "mlp": "ReGLU"},
     {"attention.softcap": 5.0, "block": "PostNorm", "position": "T5Bias", "mlp": "GLU"},
@@ -41,6 +41,8 @@ VARIANTS: list[dict[str, Any]] = [
     {"mlp": "Experts"},
     {"norm": "DyT", "mlp": "SquaredReLU", "mlp.hidden": 100, "position.share": 0.5},
     {"dropout": 0.1, "mlp.dropout": 0.1, "attention.dropout": 0.1},
+    {"attention.gate": "elementwise", "attention.head_size": 12, "attention.output_bias": False},
+    {"attention.gate": "headwise", "attention.qk_norm": "width", "attention.clip": 1.0},
     {"causal": False, "block": "ScaledResidual", "mlp": "GEGLU"},
     {"dropout": 0.1, "block": "ParallelResidual", "norm": "RMSNorm"},
     {"block": {"class_path": "ParallelResidual", "init_args": {"shared_norm": False}}},
@@ -155,6 +157,17 @@ def test_flops_of_linear_attention_are_those_that_torch_counts(time: int) -> Non
     assert BATCH * (row.backward - skipped) == backward
 
 
+@pytest.mark.parametrize("attention", ["Differential", "Latent", "GatedLinear"])
+@pytest.mark.parametrize("time", [1, 16, 40])
+def test_flops_of_variants_are_those_that_torch_counts(attention: str, time: int) -> None:
+    """Of a gated sum torch skips products with the first state in the backward pass, which is zero, and the last."""
+    model = set_attention_impl(built({"attention": attention}), "plain")
+    row = flops_per_row(model, time)
+    forward, backward = torch_flops(model, time)
+    assert BATCH * row.forward == forward
+    assert BATCH * row.backward == backward if attention != "GatedLinear" else BATCH * row.backward >= backward
+
+
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("window", [None, 1, 3, 10, 99])
 def test_pairs_are_those_that_a_mask_lets_through(causal: bool, window: int | None) -> None:
@@ -186,12 +199,15 @@ def test_what_nobody_has_counted_is_refused_with_the_remedy() -> None:
         flops_per_token(nn.Linear(2, 2), TIME)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(("attention", "shared"), [("MultiHead", 4), ("GroupedQuery", 2), ("MultiQuery", 1)])
+@pytest.mark.parametrize(
+    ("attention", "shared"), [("MultiHead", 4), ("GroupedQuery", 2), ("MultiQuery", 1), ("Latent", 1)]
+)
 @torch.no_grad()
 def test_cache_is_what_caches_hold(attention: str, shared: int) -> None:
     model = built({"attention": attention})
     expected = cache_bytes(model, TIME, BATCH)
-    assert expected["float32"] == 4 * 3 * 2 * BATCH * shared * TIME * 8
+    numbers = 4 * 8 + 4 if attention == "Latent" else 2 * shared * 8
+    assert expected["float32"] == 4 * 3 * BATCH * TIME * numbers
     for name, kind, dtype in (
         ("float32", Cache, torch.float32),
         ("bfloat16", Cache, torch.bfloat16),
@@ -226,11 +242,9 @@ def saved_bytes(model: Model, time: int, batch: int) -> int:
 
 ACTIVATIONS = [
     *VARIANTS,
-    {"attention": "LinearAttention"},
+    *({"attention": name} for name in ("LinearAttention", "GatedLinear", "Differential", "Latent")),
     {"attention.dropout": 0.2},
-    {"position": "T5Bias"},
-    {"position": "Kerple"},
-    {"position": "Fire"},
+    *({"position": name} for name in ("T5Bias", "Kerple", "Fire")),
 ]
 
 

@@ -12,7 +12,7 @@ from lm.data import IGNORED
 from lm.model.transformer import Decoder, Embedding
 from lm.training import module, objective
 from lm.training.cell import check
-from lm.training.objective import CrossEntropy, chunked_cross_entropy
+from lm.training.objective import CrossEntropy, Objective, chunked_cross_entropy
 
 N, V, D = 37, 50, 8
 
@@ -30,12 +30,13 @@ def parts(request: pytest.FixtureRequest, monkeypatch: Patch) -> None:
     monkeypatch.setattr(objective, "CHUNK_LOGITS", request.param * V)
 
 
+@pytest.mark.parametrize("cap", [None, 2.0])
 @pytest.mark.parametrize(("a", "z"), [(0.0, 0.0), (0.1, 0.0), (0.0, 0.1), (0.2, 0.05)])
-def test_value_and_gradients_are_those_of_the_plain_loss(parts: None, a: float, z: float) -> None:
+def test_value_and_gradients_are_those_of_the_plain_loss(parts: None, a: float, z: float, cap: float | None) -> None:
     x_nd, weight_vd, targets_n = problem()
     losses = (
-        CrossEntropy(a, z).loss(x_nd @ weight_vd.t(), targets_n),
-        chunked_cross_entropy(x_nd, weight_vd, targets_n, a, z),
+        Objective.of_product(CrossEntropy(a, z), x_nd, weight_vd, targets_n, cap),
+        chunked_cross_entropy(x_nd, weight_vd, targets_n, a, z, cap),
     )
     torch.testing.assert_close(losses[1], losses[0], rtol=1e-12, atol=0)
     wanted, actual = (torch.autograd.grad(3 * loss, (x_nd, weight_vd)) for loss in losses)
@@ -108,11 +109,19 @@ class Doubled(Decoder):
 
 @torch.no_grad()
 def test_logits_are_the_product_of_their_factors_or_have_none() -> None:
-    model = decoder({})
-    actual = model.hidden_and_weight(tokens())
+    raw = decoder({})(tokens())
+    for scale in (1.0, 0.25):
+        model = decoder({"embedding.logit_scale": scale})
+        actual = model.hidden_and_weight(tokens())
+        assert actual is not None
+        torch.testing.assert_close(actual[0] @ actual[1].t(), scale * raw)
+        torch.testing.assert_close(model(tokens()), scale * raw)
+        assert actual[1].shape[0] == VOCABULARY
+    capped = decoder({"embedding.softcap": 0.1})
+    actual = capped.hidden_and_weight(tokens())
     assert actual is not None
-    torch.testing.assert_close(actual[0] @ actual[1].t(), model(tokens()))
-    assert actual[1].shape[0] == VOCABULARY
+    torch.testing.assert_close(actual[0] @ actual[1].t(), raw)
+    torch.testing.assert_close(capped(tokens()), 0.1 * (10 * raw).tanh())
     model.__class__ = Doubled
     assert model.hidden_and_weight(tokens()) is None
     model = decoder({})
@@ -123,8 +132,9 @@ def test_logits_are_the_product_of_their_factors_or_have_none() -> None:
     assert model.hidden_and_weight(tokens()) is None
 
 
-def test_training_computes_the_loss_of_many_logits_in_chunks(monkeypatch: Patch) -> None:
-    built = check(override(RUN, {"model.dropout": 0.0})).open()
+@pytest.mark.parametrize("softcap", [None, 0.5])
+def test_training_computes_the_loss_of_many_logits_in_chunks(monkeypatch: Patch, softcap: float | None) -> None:
+    built = check(override(RUN, {"model.dropout": 0.0, "model.embedding.softcap": softcap})).open()
     actual = []
     for many in (1, 10**12):
         monkeypatch.setattr(module, "CHUNKED_LOSS_MIN_LOGITS", many)

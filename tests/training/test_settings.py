@@ -33,7 +33,7 @@ FIXED = frozenset(
 )  # fmt: skip
 """Settings that the trainer fixes."""
 
-OWN = frozenset(("attention", "compile"))
+OWN = frozenset(("attention", "compile", "ema", "init_from"))
 """Settings that Lightning's trainer does not have."""
 
 

@@ -51,6 +51,7 @@ def of(name: str, **options: Any) -> dict[str, Any]:
         ({"mlp": of("GELU", dropout=0.1)}, 2, "blocks.0.mlp.dropout, which would be drawn"),
         ({"attention": of("MultiHead", dropout=0.1)}, 2, "blocks.0.attention.dropout, which would be drawn"),
         ({"attention": of("MultiHead", qk_norm=True)}, 2, "blocks.0.attention.query_norm.weight, which is learnt"),
+        ({"attention": of("MultiHead", sinks=True)}, 2, "blocks.0.attention.sinks, which is learnt"),
         ({"attention": "LinearAttention"}, 2, r"blocks.0.attention \(LinearAttention\), which mixes positions"),
         ({"mlp": "Experts"}, 2, "Experts.*, which sends each token to experts of its own"),
         ({"position": "T5Bias"}, 2, "position T5Bias, which has a bias that is learnt from all heads"),

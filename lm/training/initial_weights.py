@@ -1,0 +1,103 @@
+"""Weights that training starts from: those of a finished run, by `trainer.init_from`."""
+
+import functools
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lm.analysis.runs import find_one
+from lm.config.plain import shown
+from lm.config.tree import InputError, Tree
+from lm.data.tokens import TextStats
+from lm.model.transformer import load_weights
+from lm.store.store import Store
+from lm.store.validation import validate_checkpoint
+
+PATH = "trainer.init_from"
+RESULTS = Path("results")  # where a run given by name or id is looked up
+KEYS = {"folder", "weights"}
+
+
+def resolve_source(value: Any, facts: TextStats) -> Tree:
+    """Return `{folder, weights}` of a finished run, given as a folder, a name or an id under `results`, or resolved.
+
+    `weights` is a hash of the weights, which identifies them. Raises InputError for a run without usable weights.
+    """
+    if isinstance(value, str):
+        is_folder = (Path(value) / "record.json").is_file()
+        folder = Path(value) if is_folder else Store(RESULTS).directory(_find(value))
+    elif isinstance(value, Mapping) and value.keys() == KEYS:
+        folder = Path(value["folder"])
+    else:
+        raise InputError(f"{PATH}: expected the folder, name or id of a finished run, found {shown(value)}")
+    record = Store(folder.parent.parent).record(folder.name)
+    if record["status"] != "ok":
+        raise InputError(f"{PATH}: {folder}: this run {record['status']}; expected a finished one")
+    if record["data"]["tokenizer"] != facts.tokenizer:
+        raise InputError(f"{PATH}: {folder}: was trained with another tokenizer; its token ids mean other text")
+    path = folder / "last.ckpt"
+    if not path.is_file():
+        raise InputError(f"{PATH}: {path}: no such file; this run's model was not kept")
+    if problem := validate_checkpoint(record, path):
+        raise InputError(f"{PATH}: {path}: {problem}")
+    source = {"folder": str(folder), "weights": hash_weights(read_weights(path))}
+    if isinstance(value, Mapping) and source["weights"] != value["weights"]:
+        raise InputError(f"{PATH}: {folder}: holds other weights than this run was planned with; plan it anew")
+    return source
+
+
+def _find(value: str) -> str:
+    try:
+        return find_one(value, RESULTS).cell
+    except InputError as error:
+        raise InputError(f"{PATH}: {error}") from None
+
+
+def read_weights(path: Path) -> dict[str, Tensor]:
+    """Return the weights in a checkpoint, read once. Raises InputError for a damaged one."""
+    file = path.stat()
+    return _read(path, (file.st_ino, file.st_mtime_ns, file.st_size))
+
+
+@functools.lru_cache(maxsize=1)
+def _read(path: Path, version: tuple[int, int, int]) -> dict[str, Tensor]:
+    try:
+        return load_weights(path)
+    except ValueError as error:
+        raise InputError(f"{PATH}: {path}: {error}") from None
+
+
+def hash_weights(weights: Mapping[str, Tensor]) -> str:
+    """Return a hash of names, types, shapes and values, the same for equal weights in any checkpoint."""
+    digest = hashlib.sha256()
+    for name, value in sorted(weights.items()):
+        digest.update(f"{name} {value.dtype} {tuple(value.shape)}\n".encode())
+        digest.update(value.reshape(-1).contiguous().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+def check_source(model: nn.Module, source: Any) -> None:
+    """Raise InputError unless the weights of a source are those of a model by name and shape."""
+    stored, own = read_weights(Path(source["folder"]) / "last.ckpt"), model.state_dict()
+    problem = ""
+    for name in dict.fromkeys((*own, *stored)):
+        if name not in stored or name not in own:
+            problem = f"it has no {name}" if name not in stored else f"this model has no {name}"
+        elif stored[name].shape != own[name].shape:
+            shapes = [" x ".join(map(str, weights[name].shape)) for weights in (stored, own)]
+            problem = f"its {name} has shape {shapes[0]}, expected {shapes[1]}"
+        if problem:
+            raise InputError(f"{PATH}: {source['folder']} holds weights of another model: {problem}")
+
+
+def load_source(model: nn.Module, source: Any) -> None:
+    """Give a model the weights of a source. Raises InputError if they are not those that the run was planned with."""
+    weights = read_weights(Path(source["folder"]) / "last.ckpt")
+    if hash_weights(weights) != source["weights"]:
+        raise InputError(f"{PATH}: {source['folder']}: its weights have changed since this run was planned")
+    check_source(model, source)
+    model.load_state_dict(weights)

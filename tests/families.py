@@ -1,0 +1,248 @@
+"""How `transformers` calls the modules and fields of models that our parts express: plain data, a family a row.
+
+`model` is its class. `config` maps its fields to our settings below `model`, or to pairs of a setting and the power of
+it that the field holds; `context`, `head_size` and `mlp.hidden` are looked up too. `fixed` are fields with the only
+value that our parts express. `names` maps its modules to ours; `#` is the number of a layer. `fused` says how its one
+matrix of queries, keys and values is ordered (`parts`: all queries first; `heads`: head by head), and `transposed` are
+those of our modules whose matrices it stores as (in, out).
+`rope_type` is that of its rotary positions, `default` by default.
+"""
+
+from lm.config.tree import Tree
+
+Names = dict[str, str]
+
+
+def layers(theirs: str, ours: str, modules: Names) -> Names:
+    """Return the names of the modules of each layer, with the prefix of its stack."""
+    return {f"{theirs}.#.{name}": f"{ours}.#.{own}" for name, own in modules.items()}
+
+
+SIZES: Tree = {"hidden_size": "width", "num_attention_heads": "heads", "num_hidden_layers": "layers"}
+MODERN: Tree = {
+    **SIZES,
+    "intermediate_size": "mlp.hidden",
+    "num_key_value_heads": "attention.key_value_heads",
+    "max_position_embeddings": "context",
+    "rms_norm_eps": "norm.eps",
+    "rope_parameters.rope_theta": "position.base",
+    "tie_word_embeddings": "embedding.tied",
+}
+FEED_FORWARD = {"mlp.dense_h_to_4h": "mlp.up", "mlp.dense_4h_to_h": "mlp.down"}
+BEFORE = {"input_layernorm": "attention_residual.norm", "post_attention_layernorm": "mlp_residual.norm"}
+QUERY_KEY_VALUE = {f"self_attn.{part[0]}_proj": f"attention.{part}" for part in ("query", "key", "value")}
+LLAMA_LAYER = {
+    **QUERY_KEY_VALUE,
+    "self_attn.o_proj": "attention.output",
+    "self_attn.q_norm": "attention.query_norm",
+    "self_attn.k_norm": "attention.key_norm",
+    "mlp.gate_proj": "mlp.gate",
+    "mlp.up_proj": "mlp.up",
+    "mlp.down_proj": "mlp.down",
+}
+ENDS = {"model.embed_tokens": "embedding.tokens", "lm_head": "embedding.head", "model.norm": "final_norm"}
+SANDWICH = {
+    "input_layernorm": "attention_residual.norm",
+    "post_attention_layernorm": "attention_residual.outer_norm",
+    "pre_feedforward_layernorm": "mlp_residual.norm",
+    "post_feedforward_layernorm": "mlp_residual.outer_norm",
+}
+LLAMA = {**ENDS, **layers("model.layers", "blocks", {**LLAMA_LAYER, **BEFORE})}
+GPT2 = {
+    "transformer.wte": "embedding.tokens",
+    "transformer.wpe": "position.table",
+    "transformer.ln_f": "final_norm",
+    "lm_head": "embedding.head",
+    **layers(
+        "transformer.h",
+        "blocks",
+        {
+            "ln_1": "attention_residual.norm",
+            "ln_2": "mlp_residual.norm",
+            "attn.c_attn": "attention.fused",
+            "attn.c_proj": "attention.output",
+            "mlp.c_fc": "mlp.up",
+            "mlp.c_proj": "mlp.down",
+        },
+    ),
+}
+PARALLEL = {"input_layernorm": "layout.norm", "post_attention_layernorm": "layout.mlp_norm"}
+NEOX = {
+    "gpt_neox.embed_in": "embedding.tokens",
+    "gpt_neox.final_layer_norm": "final_norm",
+    "lm_head": "embedding.head",
+    **layers(
+        "gpt_neox.layers",
+        "blocks",
+        {
+            **PARALLEL,
+            **FEED_FORWARD,
+            "attention.query_key_value": "attention.fused",
+            "attention.dense": "attention.output",
+        },
+    ),
+}
+BLOOM = {
+    "transformer.word_embeddings": "embedding.tokens",
+    "transformer.word_embeddings_layernorm": "embedding.norm",
+    "transformer.ln_f": "final_norm",
+    "lm_head": "embedding.head",
+    **layers(
+        "transformer.h",
+        "blocks",
+        {
+            **BEFORE,
+            **FEED_FORWARD,
+            "self_attention.query_key_value": "attention.fused",
+            "self_attention.dense": "attention.output",
+        },
+    ),
+}
+FALCON = {name: own.replace("attention_residual", "layout") for name, own in BLOOM.items()}
+
+
+def bart_layer(cross: bool) -> Names:
+    """Return the names of a layer of BART or Marian, with cross-attention or without."""
+    kinds = {"self_attn": "attention", **({"encoder_attn": "cross"} if cross else {})}
+    parts = {"q_proj": "query", "k_proj": "key", "v_proj": "value", "out_proj": "output"}
+    return {
+        **{f"{kind}.{part}": f"{ours}.{own}" for kind, ours in kinds.items() for part, own in parts.items()},
+        **{f"{kind}_layer_norm": f"{ours}_residual.norm" for kind, ours in kinds.items()},
+        **{"final_layer_norm": "mlp_residual.norm", "fc1": "mlp.up", "fc2": "mlp.down"},
+    }
+
+
+def t5_layer(cross: bool) -> Names:
+    """Return the names of a layer of T5, with cross-attention or without."""
+    kinds = [("SelfAttention", "attention"), *([("EncDecAttention", "cross")] if cross else [])]
+    names = {f"layer.{1 + cross}.layer_norm": "mlp_residual.norm"}
+    for index, (kind, ours) in enumerate(kinds):
+        names[f"layer.{index}.layer_norm"] = f"{ours}_residual.norm"
+        names |= {f"layer.{index}.{kind}.{part[0]}": f"{ours}.{part}" for part in ("query", "key", "value", "output")}
+    parts = {"wi": "up", "wi_0": "gate", "wi_1": "up", "wo": "down"}
+    return names | {f"layer.{1 + cross}.DenseReluDense.{part}": f"mlp.{own}" for part, own in parts.items()}
+
+
+MARIAN = {"model.shared": "embedding.tokens", "lm_head": "embedding.head"}
+T5 = {"shared": "embedding.tokens", "lm_head": "embedding.head"}
+for stack in ("encoder", "decoder"):
+    cross = stack == "decoder"
+    MARIAN |= {
+        f"model.{stack}.embed_tokens": "embedding.tokens",
+        f"model.{stack}.embed_positions": f"{stack}_position.table",
+        **layers(f"model.{stack}.layers", stack, bart_layer(cross)),
+    }
+    T5 |= {
+        f"{stack}.embed_tokens": "embedding.tokens",
+        f"{stack}.final_layer_norm": f"{stack}_norm",
+        f"{stack}.block.0.layer.0.SelfAttention.relative_attention_bias": f"{stack}_position.table",
+        **layers(f"{stack}.block", stack, t5_layer(cross)),
+    }
+
+FAMILIES: dict[str, Tree] = {
+    "gpt2": {
+        "model": "GPT2LMHeadModel",
+        "config": {
+            "n_embd": "width",
+            "n_head": "heads",
+            "n_layer": "layers",
+            "n_positions": "context",
+            "n_inner": "mlp.hidden",
+            "layer_norm_epsilon": "norm.eps",
+            "tie_word_embeddings": "embedding.tied",
+        },
+        "names": GPT2,
+        "fused": "parts",
+        "transposed": ["attention.fused", "attention.output", "mlp.up", "mlp.down"],
+    },
+    "pythia": {
+        "model": "GPTNeoXForCausalLM",
+        "config": {
+            **SIZES,
+            "intermediate_size": "mlp.hidden",
+            "max_position_embeddings": "context",
+            "layer_norm_eps": "norm.eps",
+            "rope_parameters.rope_theta": "position.base",
+            "rope_parameters.partial_rotary_factor": "position.share",
+            "tie_word_embeddings": "embedding.tied",
+        },
+        "names": NEOX,
+        "fused": "heads",
+    },
+    "llama3": {
+        "model": "LlamaForCausalLM",
+        "config": {
+            **MODERN,
+            "rope_parameters.factor": "position.stretch",
+            "rope_parameters.high_freq_factor": "position.fast",
+            "rope_parameters.low_freq_factor": "position.slow",
+            "rope_parameters.original_max_position_embeddings": "position.original",
+        },
+        "rope_type": "llama3",
+        "names": LLAMA,
+    },
+    "mistral": {
+        "model": "MistralForCausalLM",
+        "config": {**MODERN, "sliding_window": "attention.window"},
+        "fixed": {"head_dim": None},
+        "names": LLAMA,
+    },
+    "qwen3": {
+        "model": "Qwen3ForCausalLM",
+        "config": {**MODERN, "head_dim": "head_size"},
+        "names": LLAMA,
+    },
+    "gemma2": {
+        "model": "Gemma2ForCausalLM",
+        "config": {
+            **MODERN,
+            "head_dim": "head_size",
+            "attn_logit_softcapping": "attention.softcap",
+            "query_pre_attn_scalar": ("attention.scale", -2),
+            "sliding_window": "attention.window",
+        },
+        "fixed": {"final_logit_softcapping": None, "layer_types": ["sliding_attention"] * 4},
+        "names": {**ENDS, **layers("model.layers", "blocks", {**LLAMA_LAYER, **SANDWICH})},
+    },
+    "falcon": {
+        "model": "FalconForCausalLM",
+        "config": {
+            **SIZES,
+            "ffn_hidden_size": "mlp.hidden",
+            "max_position_embeddings": "context",
+            "layer_norm_epsilon": "norm.eps",
+            "rope_parameters.rope_theta": "position.base",
+            "tie_word_embeddings": "embedding.tied",
+        },
+        "fixed": {"alibi": False, "multi_query": True, "parallel_attn": True, "bias": False},
+        "names": FALCON,
+        "fused": "parts",
+    },
+    "bloom": {
+        "model": "BloomForCausalLM",
+        "config": {
+            "hidden_size": "width",
+            "n_head": "heads",
+            "n_layer": "layers",
+            "layer_norm_epsilon": "norm.eps",
+            "tie_word_embeddings": "embedding.tied",
+        },
+        "names": BLOOM,
+        "fused": "heads",
+    },
+    "t5": {
+        "model": "T5ForConditionalGeneration",
+        "config": {
+            "d_model": "width",
+            "d_kv": "head_size",
+            "d_ff": "mlp.hidden",
+            "num_heads": "heads",
+            "num_layers": "layers",
+            "relative_attention_num_buckets": "position.buckets",
+            "relative_attention_max_distance": "position.longest",
+            "layer_norm_epsilon": "norm.eps",
+        },
+        "fixed": {"pad_token_id": 0, "feed_forward_proj": "relu", "tie_word_embeddings": False},
+        "names": T5,
+    },
+}
