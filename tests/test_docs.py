@@ -209,8 +209,8 @@ def test_the_components_of_the_page_work(tmp_path: Path, monkeypatch: pytest.Mon
     (tmp_path / "my_parts_of_the_page.py").write_text("\n".join(codes), encoding="utf-8")
     monkeypatch.syspath_prepend(str(tmp_path))
     shape = Shape(vocabulary=9, context=8, width=8, heads=2, layers=1)
-    made = find_class("my_parts_of_the_page.SquaredReLU", MLP, "model.mlp")(shape)
+    made = find_class("my_parts_of_the_page.CubedReLU", MLP, "model.mlp")(shape)
     x = torch.tensor([-1.0, 0.0, 3.0])
-    assert made.activation(x).tolist() == [0.0, 0.0, 9.0]
+    assert made.activation(x).tolist() == [0.0, 0.0, 27.0]
     layout = find_class("my_parts_of_the_page.NormBetween", BlockLayout, "model.block")(shape, NoNorm, 0.0)
     assert layout(x, torch.neg, torch.exp).tolist() == (x + (-x).exp()).tolist()

@@ -22,13 +22,13 @@ from lm.config.components import resolve
 from lm.config.tree import InputError, Tree, override
 from lm.model.attention import Attention
 from lm.model.block import Block
-from lm.model.mlp import MLP
+from lm.model.mlp import FeedForward
 from lm.model.transformer import Embedding
 from lm.training.cell import check
 from lm.training.optim import tables
 from lm.training.run import RunConfig
 
-LAYERS: tuple[type[nn.Module], ...] = (Embedding, Attention, MLP, Block)  # layers that are measured, beside the logits
+LAYERS: tuple[type[nn.Module], ...] = (Embedding, Attention, FeedForward, Block)  # measured, beside the logits
 # mean |activation| by parametrisation, steps, layer and width; keys are text, as in JSON
 Table = dict[str, dict[str, dict[str, dict[str, float]]]]
 

@@ -6,7 +6,7 @@ import torch
 
 from lm.config.components import blame
 from lm.config.tree import Tree
-from lm.model.flops import activation_bytes, cache_bytes, flops_per_token, parameters, shape_of
+from lm.model.flops import activation_bytes, active_parameters, cache_bytes, flops_per_token, parameters, shape_of
 from lm.model.position import Position
 from lm.model.transformer import Model
 from lm.training.cell import check
@@ -34,7 +34,11 @@ def counted(model: Model, context: int, batch: int) -> dict[str, Any]:
     return {
         "context": context,
         "batch": batch,
-        "parameters": {"parts": parts, "total": sum(sum(kinds.values()) for kinds in parts.values())},
+        "parameters": {
+            "parts": parts,
+            "total": sum(sum(kinds.values()) for kinds in parts.values()),
+            "active": active_parameters(model),
+        },
         "flops_per_token": named,
         "cache_bytes": cache_bytes(model, context, batch),
         "activation_bytes": activation_bytes(model, context, batch),

@@ -19,7 +19,8 @@ from lm.metrics.gradients import full_tensor
 from lm.model.attention import Mask, SoftmaxAttention
 from lm.model.attention_impl import attention_weights, causal_bias
 from lm.model.block import Block, BlockLayout
-from lm.model.mlp import MLP, ReGLU, ReLU
+from lm.model.experts import token_shares
+from lm.model.mlp import ReGLU, ReLU, SquaredReLU
 from lm.model.position import Position
 
 # attention scores above this size precede divergence (Wortsman et al. 2023, https://arxiv.org/abs/2309.14322)
@@ -133,6 +134,7 @@ def _observed(model: nn.Module, result: ProbeResult, counted_bt: Tensor) -> Iter
         x_nf = x_btf[counted_bt] if counted_bt.shape == x_btf.shape[:2] else x_btf.flatten(0, 1)
         result.dead_share.append(float((x_nf == 0).all(dim=0).float().mean()))
 
+    experts = token_shares(model)  # a unit of one that few tokens pass need not be dead
     with ExitStack() as stack:
         for module in model.modules():
             if isinstance(module, SoftmaxAttention):
@@ -144,7 +146,7 @@ def _observed(model: nn.Module, result: ProbeResult, counted_bt: Tensor) -> Iter
                     hook = share_hook(layouts[-1])
                     for part in layouts:
                         stack.callback(part.register_forward_hook(hook).remove)
-            elif isinstance(module, MLP) and isinstance(module, (ReLU, ReGLU)):
+            elif isinstance(module, (ReLU, ReGLU, SquaredReLU)) and module not in experts:
                 stack.callback(module.down.register_forward_pre_hook(hidden).remove)
         yield
 

@@ -16,7 +16,7 @@ from lm.model.attention import Attention, Mask
 from lm.model.cache import Cache
 from lm.model.deprecated import resolve_old_name
 from lm.model.initializers import QueryKeyLinear
-from lm.model.mlp import MLP
+from lm.model.mlp import FeedForward
 from lm.model.norm import Norm
 from lm.model.position import Position
 from lm.model.shape import Shape
@@ -230,11 +230,16 @@ class Block(nn.Module):
 
     attention_residual: Any  # a ResidualConnection, as those of the other sublayers; absent where there is a layout
     mlp_residual: Any
+    mlp: Any
     layout: BlockLayout | None
     position: Position | None  # the layer's own, in place of the model's
 
     def __init__(
-        self, attention: Attention, mlp: MLP, make_layout: Callable[[], BlockLayout], cross: Attention | None = None
+        self,
+        attention: Attention,
+        mlp: FeedForward,
+        make_layout: Callable[[], BlockLayout],
+        cross: Attention | None = None,
     ) -> None:
         super().__init__()
         layout = make_layout()

@@ -15,15 +15,16 @@ from lm.config.tree import InputError
 from lm.model.attention import CHUNK, Attention, LinearAttention, SoftmaxAttention
 from lm.model.attention_variants import DECAY_CHUNK, Differential, GatedLinear, Latent
 from lm.model.block import Block, BlockLayout, LayerScale, ParallelResidual, ResidualConnection, ReZero
+from lm.model.experts import Experts, token_shares
 from lm.model.fused_linear import MIN_ROWS_TO_FUSE
-from lm.model.mlp import GLU, MLP, GatedMLP, ReGLU, ReLU, Sigmoid
+from lm.model.mlp import GLU, MLP, FeedForward, GatedMLP, ReGLU, ReLU, Sigmoid
 from lm.model.norm import DyT, NoNorm, Norm, RMSNorm
 from lm.model.position import Position
 from lm.model.shape import Shape
 from lm.model.transformer import Decoder, Embedding, EncoderDecoder, Model
 
 KINDS: dict[type[nn.Module], str] = {
-    **{Attention: "attention", MLP: "mlp", BlockLayout: "norm"},
+    **{Attention: "attention", FeedForward: "mlp", BlockLayout: "norm"},
     **{Norm: "norm", Position: "position", Embedding: "embedding"},
 }
 
@@ -51,6 +52,12 @@ def parameters(model: nn.Module) -> dict[str, dict[str, int]]:
             part, kind = counts.setdefault(parts.get(parameter, ""), {}), kinds.get(parameter, "other")
             part[kind] = part.get(kind, 0) + parameter.numel()
     return counts
+
+
+def active_parameters(model: nn.Module) -> int:
+    """Count the trainable parameters that a token passes: of experts, those that it chooses."""
+    idle = sum((1 - share) * p.numel() for m, share in token_shares(model).items() for p in m.parameters(recurse=False))
+    return int(sum(p.numel() for p in model.parameters() if p.requires_grad) - idle)
 
 
 @dataclass(frozen=True)
@@ -89,7 +96,9 @@ def flops_per_token(model: Model, context: int) -> Flops:
 
 def flops_per_row(model: Model, context: int) -> Flops:
     """Count FLOPs of one row of `context` tokens, whole numbers."""
-    linear = sum(2 * m.in_features * m.out_features for m in model.modules() if isinstance(m, nn.Linear))
+    biases = {layer for m in model.modules() if isinstance(m, Position) for layer in m.modules()}  # once a batch
+    layers, shares = [m for m in model.modules() if isinstance(m, nn.Linear) and m not in biases], token_shares(model)
+    linear = int(sum(2 * m.in_features * m.out_features * shares.get(m, 1) for m in layers))
     pairs = [attention_flops(attention, context, causal) for attention, causal in attention_layers(model)]
     return Flops(context * linear, sum(full for full, _ in pairs), sum(useful for _, useful in pairs))
 
@@ -177,7 +186,8 @@ def activation_bytes(model: Model, context: int, batch: int = 1) -> dict[str, in
     that biases scores, t^2 for a window; and below float32 copies of weights. CUDA kernels keep less, autocast more.
     """
     shape = shape_of(model)
-    token = sum(activation_numel(module, shape, context) for module in model.modules())
+    shares = token_shares(model)
+    token = sum(activation_numel(module, shape, context) * float(shares.get(module, 1)) for module in model.modules())
     token += sum(shape.width for child in model.children() if isinstance(child, nn.Dropout) and child.p)
     biases = [position.bias(1, 1) for position in model.modules() if isinstance(position, Position)]
     shared = [child for child in model.children() if isinstance(child, Position)]
@@ -261,6 +271,11 @@ def _(module: MLP, shape: Shape, time: int) -> float:
     # An activation whose slope follows from its value keeps that alone; a gated layer keeps both factors besides.
     once = isinstance(module, (ReLU, Sigmoid, ReGLU, GLU))
     return shape.width + hidden * (2 - once + 2 * isinstance(module, GatedMLP) + bool(module.dropout.p))
+
+
+@activation_numel.register
+def _(module: Experts, shape: Shape, time: int) -> float:
+    return shape.width * (1 + module.active) + 2 * len(module.experts)  # without what experts keep themselves
 
 
 @activation_numel.register

@@ -24,6 +24,12 @@ class OutputLinear(nn.Linear):
     """A linear layer to logits, one output per token."""
 
 
+class TableLinear(nn.Linear):
+    """A linear layer whose sizes do not go with the width of the model."""
+
+    table_parameters = ("weight",)
+
+
 class PositionTable(nn.Embedding):
     """A learned vector per position; an initialisation may give it a size of its own."""
 

@@ -1,33 +1,54 @@
 """The feed-forward layer of a block: (b, t, d) -> (b, t, d), each position by itself."""
 
 from abc import ABC, abstractmethod
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
-from lm.config.domain import require_positive, require_share
+from lm.config.domain import require_from, require_positive, require_share
 from lm.model.fused_linear import fused_linear
 from lm.model.initializers import ResidualLinear
 from lm.model.shape import Shape
 
+Approximate = Literal["none", "tanh"]
 MAX_HIDDEN = 10**8  # hidden units above which a model could not be trained
 
 
-class MLP(nn.Module, ABC):
+class FeedForward(nn.Module, ABC):
+    """A map of each position by itself, (b, t, width) onto itself."""
+
+    @abstractmethod
+    def forward(self, x_btd: Tensor) -> Tensor:
+        """Map (b, t, width) to (b, t, width)."""
+
+
+class MLP(FeedForward):
     """Two linear layers with an activation between them (Vaswani et al. 2017, equation 2).
 
     Args:
         expansion: hidden width as a multiple of the model's.
         bias: whether the layers have offsets.
         dropout: on the hidden units.
+        hidden: the hidden width itself, which `expansion` then does not set; `intermediate_size` of other libraries.
     """
 
-    def __init__(self, shape: Shape, expansion: float = 4.0, bias: bool = True, dropout: float = 0.0) -> None:
+    ADDED: ClassVar = ("hidden",)
+
+    def __init__(
+        self,
+        shape: Shape,
+        expansion: float = 4.0,
+        bias: bool = True,
+        dropout: float = 0.0,
+        hidden: int | None = None,
+    ) -> None:
         super().__init__()
         require_positive(expansion=expansion)
         require_share(dropout=dropout)
-        hidden = self.hidden_width(shape.width, round(expansion * shape.width), bias)
+        if hidden is not None:
+            require_from(1, MAX_HIDDEN, hidden=hidden)
+        hidden = hidden or self.hidden_width(shape.width, round(expansion * shape.width), bias)
         if hidden < 1:
             raise ValueError(f"expansion={expansion} leaves no hidden unit at width={shape.width}")
         if hidden > MAX_HIDDEN:
@@ -51,9 +72,17 @@ class MLP(nn.Module, ABC):
 
 
 class ReLU(MLP):
-    """max(0, x)."""
+    """max(0, x) (Nair and Hinton 2010)."""
 
     activation = staticmethod(nn.functional.relu)
+
+
+class SquaredReLU(MLP):
+    """max(0, x)^2 (So et al. 2021, Primer, https://arxiv.org/abs/2109.08668)."""
+
+    def activation(self, x: Tensor) -> Tensor:
+        """Apply the squared ReLU."""
+        return nn.functional.relu(x).square()
 
 
 class GELU(MLP):
@@ -69,9 +98,10 @@ class GELU(MLP):
         expansion: float = 4.0,
         bias: bool = True,
         dropout: float = 0.0,
-        approximate: Literal["none", "tanh"] = "none",
+        approximate: Approximate = "none",
+        hidden: int | None = None,
     ) -> None:
-        super().__init__(shape, expansion, bias, dropout)
+        super().__init__(shape, expansion, bias, dropout, hidden)
         self.approximate = approximate
 
     def activation(self, x: Tensor) -> Tensor:
@@ -98,8 +128,15 @@ class GatedMLP(MLP):
     equal.
     """
 
-    def __init__(self, shape: Shape, expansion: float = 4.0, bias: bool = True, dropout: float = 0.0) -> None:
-        super().__init__(shape, expansion, bias, dropout)
+    def __init__(
+        self,
+        shape: Shape,
+        expansion: float = 4.0,
+        bias: bool = True,
+        dropout: float = 0.0,
+        hidden: int | None = None,
+    ) -> None:
+        super().__init__(shape, expansion, bias, dropout, hidden)
         self.gate = nn.Linear(shape.width, self.up.out_features, bias)
 
     @staticmethod
@@ -120,18 +157,38 @@ class GLU(GatedMLP):
 
 
 class ReGLU(GatedMLP):
-    """A gated layer whose gate is max(0, x)."""
+    """A gated layer whose gate is max(0, x) (Shazeer 2020)."""
 
     activation = staticmethod(nn.functional.relu)
 
 
 class GEGLU(GatedMLP):
-    """A gated layer whose gate is GELU, exact."""
+    """A gated layer whose gate is GELU (Shazeer 2020).
 
-    activation = staticmethod(nn.functional.gelu)
+    Args:
+        approximate: `none` for the exact function, `tanh` for Gemma's approximation.
+    """
+
+    ADDED: ClassVar = ("approximate",)
+
+    def __init__(
+        self,
+        shape: Shape,
+        expansion: float = 4.0,
+        bias: bool = True,
+        dropout: float = 0.0,
+        hidden: int | None = None,
+        approximate: Approximate = "none",
+    ) -> None:
+        super().__init__(shape, expansion, bias, dropout, hidden)
+        self.approximate = approximate
+
+    def activation(self, x: Tensor) -> Tensor:
+        """Apply GELU."""
+        return nn.functional.gelu(x, approximate=self.approximate)
 
 
 class SwiGLU(GatedMLP):
-    """A gated layer whose gate is SiLU."""
+    """A gated layer whose gate is SiLU (Shazeer 2020)."""
 
     activation = staticmethod(nn.functional.silu)

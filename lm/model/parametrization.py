@@ -53,9 +53,9 @@ class Standard(Parametrization):
 
 
 class MuP(Parametrization):
-    """The maximal update parametrisation, with which a learning rate tuned at a small width holds at a larger one.
+    """The maximal update parametrisation: a learning rate tuned at a small width holds at a larger (Yang et al. 2022).
 
-    Yang et al. 2022, https://arxiv.org/abs/2203.03466, table 8: linear layers have initial weights of variance 1 /
+    https://arxiv.org/abs/2203.03466, table 8: linear layers have initial weights of variance 1 /
     inputs and, with AdamW, a learning rate that goes with 1 / width; tables and vectors keep theirs; the input of the
     output layer, tied or not, is multiplied by base / width; scores are scaled by 1 / d_k. At the base width all of it
     is the standard model. Muon's updates keep their spectral norm (Yang, Simon and Bernstein 2023,

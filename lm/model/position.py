@@ -4,6 +4,7 @@ Legend: b batch, h heads, t time, q queries, k keys (or, last, head size), d wid
 """
 
 import copy
+import functools
 import math
 from abc import ABC
 from typing import Any, ClassVar
@@ -11,10 +12,10 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from lm.config.domain import require_not_negative, require_positive
+from lm.config.domain import require_from, require_not_negative, require_positive
 from lm.model.deprecated import RenamedAttributes, resolve_old_name
-from lm.model.initializers import PositionTable
-from lm.model.shape import Shape
+from lm.model.initializers import PositionTable, TableLinear
+from lm.model.shape import MAX_SIZES, Shape
 
 
 def __getattr__(name: str) -> Any:
@@ -88,19 +89,28 @@ class Sinusoidal(Position):
 
 
 class Learned(Position):
-    """One learned vector per position, added to the embeddings; there is none beyond the trained length."""
+    """One learned vector per position, added to the embeddings (Gehring et al. 2017, https://arxiv.org/abs/1705.03122).
 
-    def __init__(self, shape: Shape) -> None:
+    There is none beyond the trained length.
+
+    Args:
+        offset: rows of the table before that of the first position, which nothing reads: 2 in OPT and BART.
+    """
+
+    ADDED: ClassVar = ("offset",)
+
+    def __init__(self, shape: Shape, offset: int = 0) -> None:
         super().__init__()
-        self.table = PositionTable(shape.context, shape.width)
+        require_from(0, MAX_SIZES["context"], offset=offset)
+        self.offset, self.table = offset, PositionTable(shape.context + offset, shape.width)
 
     def embed(self, x_btd: Tensor, start: int = 0) -> Tensor:
         """Add learned vectors of the positions from `start` on."""
-        end, longest = start + x_btd.shape[1], self.table.num_embeddings
+        end, longest = start + x_btd.shape[1], self.table.num_embeddings - self.offset
         if end > longest:
             remedy = "use a position encoding that extrapolates, such as Alibi or Rope"
             raise ValueError(f"context={end} is longer than the {longest} learned positions; {remedy}")
-        return x_btd + self.table.weight[start:end]
+        return x_btd + self.table.weight[self.offset + start : self.offset + end]
 
 
 def alibi_slopes(heads: int) -> Tensor:
@@ -175,31 +185,94 @@ class T5Bias(Position):
         return self.table(bucket_qk).permute(2, 0, 1)  # (q, k, h) -> (h, q, k)
 
 
-def rope_frequencies(head_size: int, base: float) -> Tensor:
-    """Compute base^(-2i/k) for each pair of the head, float64 of shape (k/2,)."""
-    return base ** (-torch.arange(0, head_size, 2, dtype=torch.float64) / head_size)
+class Kerple(Position):
+    """A penalty a log(1 + b distance) on the scaled scores, a and b > 0 learned for each head (Chi et al. 2022).
+
+    https://arxiv.org/abs/2205.09921, the logarithmic kernel. Logarithms of a and b are learned, which keeps both above
+    0; a starts evenly over (0, 2) and b over (0, 1), the ranges that the paper draws from.
+    """
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        start_h = ((torch.arange(shape.heads) + 0.5) / shape.heads).to(torch.get_default_dtype())
+        self.log_size, self.log_rate = nn.Parameter((2 * start_h).log()), nn.Parameter(start_h.log())
+
+    def bias(self, queries: int, keys: int, causal: bool = True) -> Tensor:
+        """Return the logarithmic penalty on distance, (h, q, k)."""
+        distance_qk = relative_positions(queries, keys, self.log_size.device).abs()
+        size_h11, rate_h11 = self.log_size.exp()[:, None, None], self.log_rate.exp()[:, None, None]
+        return -size_h11 * torch.log1p(rate_h11 * distance_qk)
+
+
+class Fire(Position):
+    """A learned function of log(1 + c distance) / log(1 + c max(query, L)) on the scaled scores (Li et al. 2023).
+
+    FIRE, https://arxiv.org/abs/2310.04418: the function is an MLP with an output for each head, without an offset
+    there, which softmax would ignore; c and L are learned. Its products, once a batch, are not among the counted FLOPs.
+
+    Args:
+        hidden: hidden units of the MLP.
+        rate: first value of c.
+        threshold: first value of L: up to this query the distance alone counts.
+    """
+
+    def __init__(self, shape: Shape, hidden: int = 32, rate: float = 0.1, threshold: float = 512.0) -> None:
+        super().__init__()
+        require_from(1, MAX_SIZES["width"], hidden=hidden)
+        require_positive(rate=rate, threshold=threshold)
+        self.rate, self.scale = nn.Parameter(torch.full((), rate)), nn.Parameter(torch.ones(()))
+        self.threshold = threshold
+        self.inner, self.outer = TableLinear(1, hidden), TableLinear(hidden, shape.heads, bias=False)
+
+    def bias(self, queries: int, keys: int, causal: bool = True) -> Tensor:
+        """Return the function of relative distance, (h, q, k)."""
+        distance_qk = relative_positions(queries, keys, self.rate.device).abs()
+        query_q1 = torch.arange(keys - queries, keys, device=self.rate.device)[:, None]
+        longest_q1 = torch.maximum(query_q1, (self.scale * self.threshold).abs())
+        log_qk, log_q1 = (torch.log1p((self.rate * x).abs()) for x in (distance_qk, longest_q1))
+        ratio_qk1 = (log_qk / (log_q1 + 1e-6)).unsqueeze(-1)
+        return self.outer(nn.functional.relu(self.inner(ratio_qk1))).permute(2, 0, 1)  # (q, k, h) -> (h, q, k)
+
+
+def rope_frequencies(size: int, base: float) -> Tensor:
+    """Compute base^(-2i/k) for each pair of k dimensions, float64 of shape (k/2,)."""
+    return base ** (-torch.arange(0, size, 2, dtype=torch.float64) / size)
 
 
 class Rope(Position):
-    """Queries and keys rotated in planes (i, i + k/2) by pos * base^(-2i/k), k the head size.
+    """Queries and keys rotated in planes (i, i + k/2) by pos * base^(-2i/k), k the head size (Su et al. 2021).
 
-    Su et al. 2021, https://arxiv.org/abs/2104.09864; the pairing of halves is that of GPT-NeoX and Llama.
+    https://arxiv.org/abs/2104.09864; the pairing of halves is that of GPT-NeoX and Llama.
+
+    Args:
+        base: radians of the pairs go from 1 down to almost 1 / base.
+        share: part of each head that is rotated, its first dimensions (GPT-NeoX, Phi, GPT-J).
+        interleaved: whether planes are (2i, 2i + 1), as in the paper, GPT-J and Cohere.
     """
 
+    ADDED: ClassVar = ("share", "interleaved")
     head_independent = True
 
-    def __init__(self, shape: Shape, base: float = 10000.0) -> None:
+    def __init__(self, shape: Shape, base: float = 10000.0, share: float = 1.0, interleaved: bool = False) -> None:
         super().__init__()
-        if shape.head_size % 2:
-            raise ValueError(f"Rope turns pairs: head size {shape.head_size} (width / heads) must be even")
+        if not 0 < share <= 1:
+            raise ValueError(f"share={share} must lie in (0, 1]")
         require_positive(base=base)
-        self.base, self.head_size, self.trained = base, shape.head_size, shape.context
+        self.base, self.share, self.trained, self.interleaved = base, share, shape.context, interleaved
+        self.resize(shape.head_size, shape.context)
+
+    def resize(self, head_size: int, time: int) -> None:
+        """Make tables for heads of this size and `time` positions."""
+        self.head_size, self.rotated = head_size, round(self.share * head_size)
+        if self.rotated % 2 or not self.rotated:
+            of = f"{self.rotated} of the " if self.share < 1 else ""
+            raise ValueError(f"Rope turns pairs: {of}head size {head_size} (by default width / heads) must be even")
         self.other_sizes: dict[int, Rope] = {}
-        self.grow(shape.context)
+        self.grow(time)
 
     def frequency(self) -> Tensor:
         """Return radians per position for each pair, float64 of shape (k/2,)."""
-        return rope_frequencies(self.head_size, self.base)
+        return rope_frequencies(self.rotated, self.base)
 
     def factor(self) -> float:
         """Return the factor on rotated vectors."""
@@ -209,18 +282,17 @@ class Rope(Position):
         """Make tables for `time` positions, float64 and no buffers: a model in half precision keeps exact positions."""
         angle = torch.arange(time, dtype=torch.float64)[:, None] * self.frequency()
         self.length = time
-        self.cosine_tk = self.factor() * torch.cat([angle.cos(), angle.cos()], dim=-1)
-        self.sine_tk = self.factor() * torch.cat([-angle.sin(), angle.sin()], dim=-1)
+        join = functools.partial(torch.stack, dim=-1) if self.interleaved else functools.partial(torch.cat, dim=-1)
+        self.cosine_tk = self.factor() * join([angle.cos(), angle.cos()]).flatten(1)
+        self.sine_tk = self.factor() * join([-angle.sin(), angle.sin()]).flatten(1)
         self.cast: dict[tuple[torch.dtype, torch.device], tuple[Tensor, Tensor]] = {}
 
     def resized(self, head_size: int) -> "Rope":
         """Return these rotations for vectors of another size than width / heads."""
         if head_size not in self.other_sizes:
-            if head_size % 2:
-                raise ValueError(f"{type(self).__name__} turns pairs: head size {head_size} must be even")
-            other = self.other_sizes[head_size] = copy.copy(self)
-            other.head_size, other.other_sizes = head_size, {}
-            other.grow(self.length)
+            other = copy.copy(self)
+            other.resize(head_size, self.length)
+            self.other_sizes[head_size] = other
         return self.other_sizes[head_size]
 
     def tables(self, like: Tensor) -> tuple[Tensor, Tensor]:
@@ -240,7 +312,13 @@ class Rope(Position):
         if end > self.length:
             self.grow(end)
         cosine_tk, sine_tk = (table[start:end] for table in self.tables(x_bhtk))
-        return x_bhtk * cosine_tk + x_bhtk.roll(self.head_size // 2, dims=-1) * sine_tk
+        turned = x_bhtk[..., : self.rotated] if self.rotated < self.head_size else x_bhtk
+        if self.interleaved:
+            partner = turned.unflatten(-1, (-1, 2)).flip(-1).flatten(-2)
+        else:
+            partner = turned.roll(self.rotated // 2, dims=-1)
+        turned = turned * cosine_tk + partner * sine_tk
+        return turned if self.rotated == self.head_size else torch.cat([turned, x_bhtk[..., self.rotated :]], dim=-1)
 
 
 class _Stretched(Rope):
@@ -250,11 +328,11 @@ class _Stretched(Rope):
         stretch: how many times longer the context is to become.
     """
 
-    def __init__(self, shape: Shape, base: float = 10000.0, stretch: float = 2.0) -> None:
+    def __init__(self, shape: Shape, base: float = 10000.0, stretch: float = 2.0, **options: Any) -> None:
         if not 1 <= stretch < math.inf:
             raise ValueError(f"stretch={stretch} must be a finite number, at least 1")
         self.stretch = stretch
-        super().__init__(shape, base)
+        super().__init__(shape, base, **options)
 
 
 class RopeLinear(_Stretched):
@@ -266,50 +344,97 @@ class RopeLinear(_Stretched):
 
 
 class RopeNTK(_Stretched):
-    """A larger base, base * stretch^(k / (k - 2)): the slowest pair is stretched whole, the fastest not at all.
+    """A larger base, base * stretch^(k / (k - 2)) (Peng et al. 2024, section 3.1, https://arxiv.org/abs/2309.00071).
 
-    "NTK-aware" scaling (Peng et al. 2024, section 3.1, https://arxiv.org/abs/2309.00071).
+    "NTK-aware" scaling: the slowest pair is stretched whole, the fastest not at all.
     """
 
     def frequency(self) -> Tensor:
         """Return the frequencies of a larger base."""
-        if self.head_size <= 2:
-            raise ValueError(f"RopeNTK needs a head size above 2, not {self.head_size}")
-        return rope_frequencies(self.head_size, self.base * self.stretch ** (self.head_size / (self.head_size - 2)))
+        size = self.rotated
+        if size <= 2:
+            raise ValueError(f"RopeNTK needs a head size above 2, not {size}")
+        return rope_frequencies(size, self.base * self.stretch ** (size / (size - 2)))
+
+
+def require_ramp(fast: float, slow: float) -> None:
+    """Raise ValueError unless both are positive and `fast` is above `slow`."""
+    require_positive(fast=fast, slow=slow)
+    if not fast > slow:
+        raise ValueError(f"fast={fast} must be above slow={slow}, and slow above 0")
 
 
 class RopeYarn(_Stretched):
-    """YaRN: fast pairs unchanged, slow pairs interpolated, a ramp between, and a factor on rotated vectors.
+    """YaRN: fast pairs unchanged, slow ones interpolated, a ramp between, and a factor on vectors (Peng et al. 2024).
 
-    Peng et al. 2024, https://arxiv.org/abs/2309.00071. The factor is 0.1 ln(stretch) + 1.
+    https://arxiv.org/abs/2309.00071. The factor is 0.1 ln(stretch) + 1.
 
     Args:
         fast, slow: rotations in the trained context above which a pair is left alone, below which it is interpolated.
     """
 
     def __init__(
-        self, shape: Shape, base: float = 10000.0, stretch: float = 2.0, fast: float = 32.0, slow: float = 1.0
+        self,
+        shape: Shape,
+        base: float = 10000.0,
+        stretch: float = 2.0,
+        fast: float = 32.0,
+        slow: float = 1.0,
+        **options: Any,
     ) -> None:
-        require_positive(fast=fast, slow=slow)
-        if not fast > slow:
-            raise ValueError(f"fast={fast} must be above slow={slow}, and slow above 0")
+        require_ramp(fast, slow)
         if base == 1:
             raise ValueError(f"base={base} turns every pair alike, and YaRN tells fast pairs from slow ones")
         self.fast, self.slow = fast, slow
-        super().__init__(shape, base, stretch)
+        super().__init__(shape, base, stretch, **options)
 
     def frequency(self) -> Tensor:
         """Return frequencies of which only the low ones are divided by the stretch."""
         unscaled = super().frequency()
         fastest, slowest = (  # pairs, as real numbers, that make so many rotations within the trained context
-            self.head_size * math.log(self.trained / (turns * 2 * math.pi)) / (2 * math.log(self.base))
+            self.rotated * math.log(self.trained / (turns * 2 * math.pi)) / (2 * math.log(self.base))
             for turns in (self.fast, self.slow)
         )
-        low, high = max(math.floor(fastest), 0), min(math.ceil(slowest), self.head_size - 1)
-        pair = torch.arange(self.head_size // 2, dtype=torch.float64)
+        low, high = max(math.floor(fastest), 0), min(math.ceil(slowest), self.rotated - 1)
+        pair = torch.arange(self.rotated // 2, dtype=torch.float64)
         interpolated = ((pair - low) / max(high - low, 1e-3)).clamp(0, 1)
         return unscaled * (1 - interpolated) + unscaled / self.stretch * interpolated
 
     def factor(self) -> float:
         """Return the factor of queries and keys, which sets the temperature of attention."""
         return 0.1 * math.log(self.stretch) + 1 if self.stretch > 1 else 1.0
+
+
+class RopeLlama3(_Stretched):
+    """Fast pairs unchanged, slow pairs interpolated, and a ramp over rotations between (Llama 3.1, 2024).
+
+    https://arxiv.org/abs/2407.21783. A pair that makes r rotations in the original context has its frequency times
+    s + (1 - s) / stretch, s = (r - slow) / (fast - slow) within [0, 1].
+
+    Args:
+        fast, slow: `high_freq_factor` and `low_freq_factor` of other libraries.
+        original: context before it was stretched; the model's by default.
+    """
+
+    def __init__(
+        self,
+        shape: Shape,
+        base: float = 500000.0,
+        stretch: float = 8.0,
+        fast: float = 4.0,
+        slow: float = 1.0,
+        original: int | None = None,
+        **options: Any,
+    ) -> None:
+        require_ramp(fast, slow)
+        if original is not None:
+            require_from(1, MAX_SIZES["context"], original=original)
+        self.fast, self.slow, self.original = fast, slow, original or shape.context
+        super().__init__(shape, base, stretch, **options)
+
+    def frequency(self) -> Tensor:
+        """Return frequencies of which only the low ones are divided by the stretch."""
+        unscaled = super().frequency()
+        rotations = self.original * unscaled / (2 * math.pi)
+        share = ((rotations - self.slow) / (self.fast - self.slow)).clamp(0, 1)
+        return unscaled * (share + (1 - share) / self.stretch)

@@ -22,7 +22,7 @@ from lm.model.cache import Cache
 from lm.model.deprecated import RenamedAttributes
 from lm.model.fused_linear import is_plain_linear
 from lm.model.initializers import Initializer, OutputLinear
-from lm.model.mlp import MLP
+from lm.model.mlp import FeedForward
 from lm.model.norm import Norm
 from lm.model.parametrization import Optimizer, Parametrization, Standard
 from lm.model.position import Position
@@ -151,7 +151,7 @@ class Decoder(Model):
         block: Callable[[Shape, Callable[[Shape], Norm], float], BlockLayout],
         norm: Callable[[Shape], Norm],
         attention: Callable[[Shape], Attention],
-        mlp: Callable[[Shape], MLP],
+        mlp: Callable[[Shape], FeedForward],
         initializer: Initializer,
         dropout: float = 0.0,
         causal: bool = True,
@@ -241,7 +241,7 @@ class EncoderDecoder(Model):
         block: Callable[[Shape, Callable[[Shape], Norm], float], BlockLayout],
         norm: Callable[[Shape], Norm],
         attention: Callable[[Shape], Attention],
-        mlp: Callable[[Shape], MLP],
+        mlp: Callable[[Shape], FeedForward],
         initializer: Initializer,
         dropout: float = 0.0,
         cross: Callable[[Shape], Attention] | None = None,

@@ -180,7 +180,9 @@ def show_count(counts: dict[str, Any], console: Console) -> None:
             rows.append([part, f"{sum(kinds.values()):,}"])
         for kind, number in kinds.items():
             rows.append([f"  {kind}" if part else kind, f"{number:,}" if number or kind != "head" else "tied"])
-    rows.append(["total, shared ones once", f"{counts['parameters']['total']:,}"])
+    total, active = (counts["parameters"][name] for name in ("total", "active"))
+    rows.append(["total, shared ones once", f"{total:,}"])
+    rows += [["active: of experts, those that a token passes", f"{active:,}"]] if active < total else []
     print_table("", ["", "parameters"], rows, console)
     context, batch, flops = counts["context"], counts["batch"], counts["flops_per_token"]
     rows = [[label, scaled(flops[name], 1000, ("", "k", "M", "G", "T"))] for name, label in LABELS.items()]

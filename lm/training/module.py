@@ -23,6 +23,7 @@ from lm.data.order import derive_seed
 from lm.metrics.gradients import ParameterGroups, clip_by_norm, clip_by_value, gradient_norm
 from lm.metrics.tokens import TokenStatistics
 from lm.model.block import Block
+from lm.model.experts import update_biases
 from lm.model.transformer import Decoder, Model
 from lm.training.adapter import (
     data_group,
@@ -195,6 +196,7 @@ class LanguageModel(LightningModule):
         """Return the optimizer and its schedule."""
         model, steps = self.model, self.trainer.max_steps
         optimizer, schedule = self.optim.build(model.parameters(), steps, tables(model), model.map_rate)
+        optimizer.register_step_post_hook(lambda *_: update_biases(model))
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
     def configure_gradient_clipping(

@@ -24,6 +24,7 @@ from torch.optim import SGD, Adadelta, Adagrad, Adam, Adamax, AdamW, NAdam, RAda
 from lm.config.tree import InputError
 from lm.model.attention import Attention, SoftmaxAttention
 from lm.model.block import Block
+from lm.model.experts import Experts
 from lm.model.fused_linear import is_plain_linear
 from lm.model.mlp import MLP, GatedMLP
 from lm.model.position import Position
@@ -191,6 +192,8 @@ def plan(model: nn.Module, world: int) -> dict[str, Split]:
     for name, module in model.named_modules():
         if isinstance(module, Attention):
             splits |= _attention(name, module, world)
+        elif isinstance(module, Experts):
+            raise _refusal(f"{name} (Experts)", "sends each token to experts of its own")
         elif isinstance(module, MLP):
             gated = isinstance(module, GatedMLP)
             if type(module).forward is not (GatedMLP.forward if gated else MLP.forward):

@@ -14,6 +14,7 @@ from lm.data.synthetic import BracketText, MarkovText
 from lm.data.text import TextData
 from lm.data.tokenizer import BPE, Unigram, WordPiece
 from lm.model.mlp import MLP
+from lm.model.position import Position
 from lm.model.shape import Shape
 from lm.model.transformer import Decoder
 from lm.training.cell import check
@@ -87,11 +88,16 @@ HEADS: dict[str, list[Any]] = {
     **{"scale": [0.0, -1.0], "softcap": [0.0], "window": [0], "dropout": [-0.1, 1.0]},
     **{"head_size": [0], "clip": [0.0, -1.0]},
 }
+HIDDEN: dict[str, list[Any]] = {"expansion": [0.0, -1.0], "dropout": [1.0, -0.5], "hidden": [0, -3]}
 PARTS: list[tuple[str, str, dict[str, list[Any]]]] = [
+    *[("position", name, {"share": [0.0, 1.1]}) for name in choices(Position) if name.startswith("Rope")],
     ("position", "Rope", {"base": [0.0, -1.0]}),
     ("position", "RopeLinear", {"base": [0.0], "stretch": [0.5]}),
     ("position", "RopeNTK", {"base": [-3.0], "stretch": [0.0]}),
     ("position", "RopeYarn", {"base": [0.0, 1.0], "stretch": [0.9], "fast": [0.5], "slow": [0.0, 64.0]}),
+    ("position", "RopeLlama3", {"base": [0.0], "stretch": [0.9], "fast": [0.5], "slow": [0.0, 64.0], "original": [0]}),
+    ("position", "Learned", {"offset": [-1]}),
+    ("position", "Fire", {"hidden": [0], "rate": [0.0], "threshold": [-1.0]}),
     ("position", "Sinusoidal", {"base": [0.0], "amplitude": [-1.0]}),
     ("position", "T5Bias", {"buckets": [0, 5], "longest": [1]}),
     ("norm", "LayerNorm", {"eps": [0.0, -1e-5]}),
@@ -108,7 +114,8 @@ PARTS: list[tuple[str, str, dict[str, list[Any]]]] = [
     ("attention", "GatedLinear", {"rank": [0]}),
     ("attention", "GroupedQuery", {"key_value_heads": [0, 3]}),
     ("embedding", "Embedding", {"logit_scale": [0.0, -1.0], "softcap": [0.0]}),
-    *[("mlp", name, {"expansion": [0.0, -1.0], "dropout": [1.0, -0.5]}) for name in choices(MLP)],
+    *[("mlp", name, HIDDEN) for name in choices(MLP)],
+    ("mlp", "Experts", {"experts": [1], "active": [0, 9], "shared": [-1], "hidden": [0], "rate": [0.0]}),
 ]
 WRONG = [
     (kind, name, option, value) for kind, name, options in PARTS for option in options for value in options[option]

@@ -127,7 +127,10 @@ def test_units_that_never_fire_are_dead() -> None:
     up.bias.data[hidden // 4 :] = 10.0
     inside = probe(model, batch())
     assert inside.dead_share[1] == pytest.approx(0.25)
-    assert probe(decoder({"mlp": "GELU"}), batch()).dead_share == []
+    assert len(probe(decoder({"mlp": "SquaredReLU"}), batch()).dead_share) == 2
+    mixture = {"class_path": "Experts", "init_args": {"expert": "ReLU"}}  # units of an expert see few tokens
+    for mlp in ("GELU", mixture):
+        assert probe(decoder({"mlp": mlp}), batch()).dead_share == []
 
 
 def test_looking_changes_nothing() -> None:

@@ -25,6 +25,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "layer norm, clip": {"attention.qk_norm": "LayerNorm", "attention.clip": 0.5},
     "sinks, gate": {"attention.sinks": True, "attention.gate": "headwise"},
     "sinks, window, head size": {"attention.sinks": True, "attention.window": 5, "attention.head_size": 6},
+    "partial": {"position": {"class_path": "Rope", "init_args": {"share": 0.5, "interleaved": True}}},
     "groups of 2": {"heads": 4, "attention": {"class_path": "GroupedQuery", "init_args": {"key_value_heads": 2}}},
     "multi-query, window, softcap, qk_norm, Alibi": {
         "heads": 4,

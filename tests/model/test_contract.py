@@ -12,6 +12,7 @@ from lm.model.initializers import ResidualLinear
 PARTS: list[tuple[str, Any]] = [
     *parts(),
     ("embedding.norm", "LayerNorm"),
+    ("position", {"class_path": "Rope", "init_args": {"share": 0.5, "interleaved": True}}),
 ]
 
 
@@ -24,11 +25,12 @@ def change(request: pytest.FixtureRequest) -> dict[str, Any]:
 @torch.no_grad()
 def test_output_before_a_token_does_not_depend_on_it(change: dict[str, Any]) -> None:
     model, before = decoder(change).double().eval(), tokens()
+    rounding = 1e-14 if change.get("mlp") == "Experts" else 0  # its products are over the tokens of an expert
     for time in range(1, CONTEXT):
         after = before.clone()
         after[:, time] = (after[:, time] + 1) % VOCABULARY
         left, right = model(before), model(after)
-        torch.testing.assert_close(left[:, :time], right[:, :time], rtol=0, atol=0)
+        torch.testing.assert_close(left[:, :time], right[:, :time], rtol=0, atol=rounding)
         assert (left[:, time] != right[:, time]).any(), "a token must change its own output"
 
 

@@ -1,14 +1,16 @@
 """Feed-forward layers, residuals, norms, initial values and rotations against an independent form of each."""
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from helpers import CONTEXT, VOCABULARY, decoder, example, noisy, tokens
+from helpers import CONTEXT, VOCABULARY, blocks, decoder, example, noisy, tokens
 from torch import Tensor, nn
 
+from lm.config.choices import choices
 from lm.model.block import (
     DeepNorm,
     LayerScale,
@@ -21,7 +23,7 @@ from lm.model.block import (
     StochasticDepth,
 )
 from lm.model.initializers import FanIn, OutputLinear, QueryKeyLinear, ResidualLinear
-from lm.model.mlp import GEGLU, GLU, MLP, GatedMLP, ReGLU, ReLU, Sigmoid, SiLU, SwiGLU
+from lm.model.mlp import GEGLU, GLU, MLP, GatedMLP, ReGLU, ReLU, Sigmoid, SiLU, SquaredReLU, SwiGLU
 from lm.model.norm import DyT, LayerNorm, NoNorm, Norm, RMSNorm
 from lm.model.position import Learned, Rope, RopeNTK
 from lm.model.shape import Shape
@@ -31,11 +33,12 @@ SHAPE = Shape(VOCABULARY, TIME, width=16, heads=4, layers=1)
 EXACT: dict[str, Any] = {"rtol": 1e-12, "atol": 1e-12}
 
 
-GATED: list[tuple[type[GatedMLP], Callable[[Tensor], Tensor]]] = [
+GATED: list[tuple[Callable[[Shape], GatedMLP], Callable[[Tensor], Tensor]]] = [
     (GLU, nn.Sigmoid()),
     (ReGLU, nn.ReLU()),
     (GEGLU, nn.GELU()),
     (SwiGLU, nn.SiLU()),
+    (functools.partial(GEGLU, approximate="tanh"), nn.GELU("tanh")),
 ]
 
 
@@ -51,16 +54,29 @@ def test_a_gated_layer_has_the_parameters_of_a_plain_one(width: int, bias: bool,
     assert gated == pytest.approx(plain, rel=0.01)
 
 
-@pytest.mark.parametrize(("mlp", "function"), GATED, ids=[mlp.__name__ for mlp, _ in GATED])
-def test_a_gated_layer_is_its_formula(mlp: type[GatedMLP], function: Callable[[Tensor], Tensor]) -> None:
+@pytest.mark.parametrize(("mlp", "function"), GATED, ids=["GLU", "ReGLU", "GEGLU", "SwiGLU", "GEGLU tanh"])
+def test_a_gated_layer_is_its_formula(mlp: Callable[[Shape], GatedMLP], function: Callable[[Tensor], Tensor]) -> None:
     layer, x = noisy(mlp(SHAPE)), example(2, 5, 16)
     torch.testing.assert_close(layer(x), layer.down(function(layer.gate(x)) * layer.up(x)), **EXACT)
 
 
-@pytest.mark.parametrize(("mlp", "function"), [(SiLU, nn.SiLU()), (Sigmoid, nn.Sigmoid())], ids=["SiLU", "Sigmoid"])
-def test_a_plain_layer_is_its_formula(mlp: type[MLP], function: nn.Module) -> None:
+PLAIN: list[tuple[type[MLP], Callable[[Tensor], Tensor]]] = [
+    (SiLU, nn.SiLU()),
+    (Sigmoid, nn.Sigmoid()),
+    (SquaredReLU, lambda x: x.clamp(min=0) ** 2),
+]
+
+
+@pytest.mark.parametrize(("mlp", "function"), PLAIN, ids=[mlp.__name__ for mlp, _ in PLAIN])
+def test_a_plain_layer_is_its_formula(mlp: type[MLP], function: Callable[[Tensor], Tensor]) -> None:
     layer, x = noisy(mlp(SHAPE)), example(2, 5, 16)
-    torch.testing.assert_close(layer(x), nn.Sequential(layer.up, function, layer.down)(x), rtol=0, atol=0)
+    torch.testing.assert_close(layer(x), layer.down(function(layer.up(x))), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("name", choices(MLP))
+def test_the_hidden_width_may_be_set_itself(name: str) -> None:
+    layer: Any = blocks(decoder({"mlp": {"class_path": name, "init_args": {"hidden": 23}}}))[0].mlp
+    assert layer.up.out_features == layer.down.in_features == 23
 
 
 def layer_norm(x: Tensor, norm: LayerNorm) -> Tensor:

@@ -38,7 +38,8 @@ VARIANTS: list[dict[str, Any]] = [
     {"attention.softcap": 5.0, "block": "PostNorm", "position": "T5Bias", "mlp": "GLU"},
     {"attention.qk_norm": True, "block": "ReZero", "mlp": "Sigmoid"},
     {"norm": "NoNorm", "mlp": "SiLU", "position": "Sinusoidal"},
-    {"norm": "DyT"},
+    {"mlp": "Experts"},
+    {"norm": "DyT", "mlp": "SquaredReLU", "mlp.hidden": 100, "position.share": 0.5},
     {"dropout": 0.1, "mlp.dropout": 0.1, "attention.dropout": 0.1},
     {"attention.gate": "elementwise", "attention.head_size": 12, "attention.output_bias": False},
     {"attention.gate": "headwise", "attention.qk_norm": "width", "attention.clip": 1.0},
@@ -244,6 +245,8 @@ ACTIVATIONS = [
     *({"attention": name} for name in ("LinearAttention", "GatedLinear", "Differential", "Latent")),
     {"attention.dropout": 0.2},
     {"position": "T5Bias"},
+    {"position": "Kerple"},
+    {"position": "Fire"},
 ]
 
 

@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PUBLIC = {
     "lm.model.norm": ("Norm", "LayerNorm", "RMSNorm", "NoNorm", "BatchNorm"),
     "lm.model.shape": ("Shape",),
-    "lm.model.mlp": ("MLP", "ReLU", "GELU", "SiLU", "GatedMLP", "GLU", "ReGLU", "GEGLU", "SwiGLU"),
+    "lm.model.mlp": ("FeedForward", "MLP", "ReLU", "GELU", "SiLU", "GatedMLP", "GLU", "ReGLU", "GEGLU", "SwiGLU"),
     "lm.model.position": ("Position", "NoPosition", "Sinusoidal", "Learned", "Alibi", "T5Bias"),
     "lm.model.block": (
         *("BlockLayout", "ResidualConnection", "Block"),
@@ -130,5 +130,5 @@ def test_base_classes_that_the_page_names_are_public() -> None:
     page = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
     (line,) = re.findall(r"base classes: (.*?)\. Nothing", page)
     named = re.findall(r"`(lm/\w+/\w+)\.py::(\w+)`", line)
-    assert len(named) == 11
+    assert len(named) == 12
     assert all(name in PUBLIC[path.replace("/", ".")] for path, name in named)

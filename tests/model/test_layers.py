@@ -184,7 +184,7 @@ def test_a_wrong_layer_is_refused_in_one_line(name: str, refused: Refused) -> No
 
 
 def test_a_wrong_class_is_named_by_its_layer_and_an_encoder_has_equal_layers() -> None:
-    with refusal("model.layers.1.mlp: no MLP called 'SwiGLUU'. Did you mean SwiGLU?"):
+    with refusal("model.layers.1.mlp: no FeedForward called 'SwiGLUU'. Did you mean SwiGLU?"):
         resolved({"layers.-1.mlp": "SwiGLUU"})
     with refusal("model.layers: expected a whole number, found {'count': 2"):
         check(override(RUN, {"model": {**MODEL, "class_path": "EncoderDecoder"}, "model.layers.0.mlp": "SwiGLU"}))

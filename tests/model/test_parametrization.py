@@ -212,6 +212,21 @@ def test_own_matrix_is_scaled_unless_in_table_parameters() -> None:
     assert rates[id(layer.gate)] == rates[id(layer.up.weight)] == 0.0025
 
 
+def test_experts_scale_with_the_width_and_a_function_of_distance_does_not() -> None:
+    parts: dict[str, Any] = {"model.mlp": "Experts", "model.position": "Fire"}
+    plain, scaled = (made({**parts, "model.parametrization": one}) for one in (None, MUP))
+    assert torch.equal(stepped(*plain, 3), stepped(*scaled, 3))
+    base, (wide, optimizer) = made(parts)[0], made({**parts, "model.width": 4 * BASE, "model.parametrization": MUP})
+    rates = {id(p): group["lr"] for group in optimizer.param_groups for p in group["params"]}
+    small = dict(base.named_parameters())
+    for name, parameter in wide.named_parameters():
+        if ("position" in name or ".mlp." in name) and parameter.ndim == 2:
+            power = 0 if "position" in name else -1
+            assert rates[id(parameter)] == 0.01 * 4**power, name
+            ratio = float(parameter.detach().std() / small[name].detach().std())
+            assert ratio == pytest.approx(4 ** (power / 2), rel=0.2), name
+
+
 def test_the_loss_without_all_logits_is_that_of_the_logits() -> None:
     model, _ = made({"model.width": 4 * BASE, "model.parametrization": MUP})
     factors = model.hidden_and_weight(tokens())

@@ -153,14 +153,13 @@ def test_gemma2_with_capped_scores() -> None:
         "block": "Sandwich",
         "norm": {"class_path": "RMSNorm", "init_args": {"unit_offset": True}},
         "attention": grouped(softcap=1.5, scale=6**-0.5, window=7),
-        "mlp": {"class_path": "GEGLU", "init_args": FLAT},
+        "mlp": {"class_path": "GEGLU", "init_args": {"approximate": "tanh", **FLAT}},
     }
     other = theirs(
         "Gemma2",
         intermediate_size=hidden(changes),
         num_key_value_heads=2,
         head_dim=WIDTH // HEADS,
-        hidden_activation="gelu",
         query_pre_attn_scalar=6,
         attn_logit_softcapping=1.5,
         final_logit_softcapping=2.0,

@@ -4,10 +4,23 @@ from typing import Any
 
 import pytest
 import torch
-from parity import CONTEXT, HEADS, LAYERS, VOCABULARY, WIDTH, exactly
+from parity import CONTEXT, HEADS, LAYERS, VOCABULARY, WIDTH, exactly, randomized
 from torch import Tensor, nn
 
-from lm.model.position import Alibi, Rope, RopeLinear, RopeNTK, RopeYarn, T5Bias, relative_buckets, relative_positions
+from lm.model.position import (
+    Alibi,
+    Fire,
+    Kerple,
+    Learned,
+    Rope,
+    RopeLinear,
+    RopeLlama3,
+    RopeNTK,
+    RopeYarn,
+    T5Bias,
+    relative_buckets,
+    relative_positions,
+)
 from lm.model.shape import Shape
 
 transformers = pytest.importorskip("transformers", reason="parity needs transformers: pip install transformers")
@@ -50,6 +63,97 @@ def test_alibi_bias(heads: int) -> None:
     torch.testing.assert_close(ours[:, seen], expected[:, seen], rtol=1e-6, atol=1e-6)
 
 
+def kerple(position: Kerple, head: int, query: int, key: int) -> Tensor:
+    """Chi et al. 2022, equation 7."""
+    return -position.log_size[head].exp() * torch.log(1 + position.log_rate[head].exp() * abs(query - key))
+
+
+def fire(position: Fire, head: int, query: int, key: int) -> Tensor:
+    """Li et al. 2023, equations 3 and 15, with the constant of the authors' code against a division by zero."""
+    longest = torch.maximum(torch.tensor(float(query)), position.scale * position.threshold)
+    over = torch.log(position.rate * longest + 1) + 1e-6
+    ratio = torch.log(position.rate * abs(query - key) + 1) / over
+    return position.outer.weight[head] @ (position.inner.weight[:, 0] * ratio + position.inner.bias).clamp(min=0)
+
+
+@pytest.mark.parametrize(("queries", "keys"), [(9, 9), (1, 9), (4, 9)])
+@pytest.mark.parametrize(("kind", "formula"), [(Kerple, kerple), (Fire, fire)])
+def test_learned_biases_are_their_formula(kind: Any, formula: Any, queries: int, keys: int) -> None:
+    options = {"threshold": 5.5} if kind is Fire else {}
+    position: Any = kind(Shape(VOCABULARY, CONTEXT, WIDTH, HEADS, LAYERS), **options)
+    randomized(position)
+    ours, parameters = position.bias(queries, keys), list(position.parameters())
+    rows = [
+        torch.stack([formula(position, head, query, key) for key in range(keys)])
+        for head in range(HEADS)
+        for query in range(keys - queries, keys)
+    ]
+    expected = torch.stack(rows).unflatten(0, (HEADS, queries))
+    torch.testing.assert_close(ours, expected, rtol=1e-12, atol=1e-12)
+    weights = torch.rand(ours.shape, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    gradients = [torch.autograd.grad((weights * bias).sum(), parameters) for bias in (ours, expected)]
+    torch.testing.assert_close(*gradients, rtol=1e-11, atol=1e-11)
+
+
+def test_kerple_penalises_distance_for_any_value() -> None:
+    position = randomized(Kerple(Shape(VOCABULARY, CONTEXT, WIDTH, HEADS, LAYERS)))
+    assert (position.bias(1, 50).diff(dim=-1) > 0).all()
+
+
+def test_an_offset_leaves_the_first_rows_of_the_table_alone() -> None:
+    shape, x_btd = Shape(VOCABULARY, CONTEXT, WIDTH, HEADS, LAYERS), torch.zeros(1, CONTEXT, WIDTH)
+    position = Learned(shape, offset=2)
+    assert torch.equal(position.embed(x_btd)[0], position.table.weight[2:])
+    assert torch.equal(position.embed(x_btd[:, :3], 4)[0], position.table.weight[6:9])
+    with pytest.raises(ValueError, match=f"longer than the {CONTEXT} learned positions"):
+        position.embed(x_btd, 1)
+
+
+def gptj(x_bhtk: Tensor, size: int) -> Tensor:
+    from transformers.models.gptj.modeling_gptj import apply_rotary_pos_emb, create_sinusoidal_positions
+
+    sine, cosine = create_sinusoidal_positions(x_bhtk.shape[2], size)[None].split(size // 2, dim=-1)
+    x_bthk = x_bhtk.transpose(1, 2)
+    turned = apply_rotary_pos_emb(x_bthk[..., :size], sine, cosine)
+    return torch.cat([turned, x_bthk[..., size:]], dim=-1).transpose(1, 2)
+
+
+def neox(x_bhtk: Tensor, size: int) -> Tensor:
+    from transformers.models.gpt_neox.modeling_gpt_neox import GPTNeoXRotaryEmbedding, apply_rotary_pos_emb
+
+    rope = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": size / x_bhtk.shape[3]}
+    heads = {"hidden_size": 2 * x_bhtk.shape[3], "num_attention_heads": 2}
+    tables = GPTNeoXRotaryEmbedding(transformers.GPTNeoXConfig(**heads, rope_parameters=rope))
+    return apply_rotary_pos_emb(x_bhtk, x_bhtk, *tables(x_bhtk, torch.arange(x_bhtk.shape[2])[None]))[0]
+
+
+def cohere(x_bhtk: Tensor, size: int) -> Tensor:
+    from transformers.models.cohere.modeling_cohere import CohereRotaryEmbedding, apply_rotary_pos_emb
+
+    heads = {"hidden_size": 2 * x_bhtk.shape[3], "num_attention_heads": 2}
+    rope = {"rope_type": "default", "rope_theta": 10000.0}
+    tables = CohereRotaryEmbedding(transformers.CohereConfig(**heads, rope_parameters=rope))
+    return apply_rotary_pos_emb(x_bhtk, x_bhtk, *tables(x_bhtk, torch.arange(x_bhtk.shape[2])[None]))[0]
+
+
+@pytest.mark.parametrize(
+    ("theirs", "share", "interleaved"),
+    [(gptj, 0.5, True), (neox, 0.25, False), (neox, 0.5, False), (cohere, 1.0, True)],
+)
+def test_partial_and_interleaved_rotations(theirs: Any, share: float, interleaved: bool) -> None:
+    ours = Rope(Shape(VOCABULARY, CONTEXT, WIDTH, HEADS, LAYERS), share=share, interleaved=interleaved)
+    shape = (2, HEADS, CONTEXT, WIDTH // HEADS)
+    x_bhtk, weights = torch.randn(2, *shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    x_bhtk.requires_grad_()
+    with exactly():
+        expected = theirs(x_bhtk, round(share * WIDTH // HEADS))
+    turned = ours.apply_rotary(x_bhtk)
+    torch.testing.assert_close(turned, expected, rtol=0, atol=1e-12)
+    gradients = [torch.autograd.grad((weights * y).sum(), x_bhtk) for y in (turned, expected)]
+    torch.testing.assert_close(*gradients, rtol=0, atol=1e-12)
+    torch.testing.assert_close(ours.apply_rotary(x_bhtk[:, :, 3:], 3), turned[:, :, 3:], rtol=0, atol=0)
+
+
 def stretched(kind: str, base: float, context: int, size: int, length: int, **scaling: Any) -> tuple[Tensor, float]:
     """Radians a position and the factor on turned vectors, from `transformers`, in float64."""
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
@@ -80,6 +184,26 @@ def test_frequencies_of_stretched_rotations(base: float, context: int, size: int
             RopeYarn(shape, base, stretch, fast=8.0, slow=2.0),
             stretched(
                 "yarn", base, context, size, longer, factor=stretch, beta_fast=8.0, beta_slow=2.0, **whole
+            ),
+        ),
+        (
+            RopeYarn(shape, base, stretch, share=0.5),
+            stretched(
+                "yarn", base, context, size, longer, factor=stretch, partial_rotary_factor=0.5, **whole
+            ),
+        ),
+        (
+            RopeLlama3(shape, base, stretch),
+            stretched(
+                "llama3", base, context, size, longer, factor=stretch, low_freq_factor=1.0, high_freq_factor=4.0,
+                **whole,
+            ),
+        ),
+        (
+            RopeLlama3(shape, base, stretch, fast=9.0, slow=0.5, original=50),
+            stretched(
+                "llama3", base, context, size, longer, factor=stretch, low_freq_factor=0.5, high_freq_factor=9.0,
+                original_max_position_embeddings=50,
             ),
         ),
     ]  # fmt: skip

@@ -53,6 +53,7 @@ def of(name: str, **options: Any) -> dict[str, Any]:
         ({"attention": of("MultiHead", qk_norm=True)}, 2, "blocks.0.attention.query_norm.weight, which is learnt"),
         ({"attention": of("MultiHead", sinks=True)}, 2, "blocks.0.attention.sinks, which is learnt"),
         ({"attention": "LinearAttention"}, 2, r"blocks.0.attention \(LinearAttention\), which mixes positions"),
+        ({"mlp": "Experts"}, 2, "Experts.*, which sends each token to experts of its own"),
         ({"position": "T5Bias"}, 2, "position T5Bias, which has a bias that is learnt from all heads"),
     ],
 )
