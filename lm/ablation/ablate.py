@@ -27,7 +27,6 @@ from lm.execution.factory import LOCAL, capacity, make_executor, threads
 from lm.execution.machine import default_workers
 from lm.execution.progress import Display
 from lm.execution.scheduler import Planned, train_cells
-from lm.execution.sharing import choose_num_workers
 from lm.report.render import print_table
 from lm.report.run import describe_autotune
 from lm.report.status import duration
@@ -87,7 +86,7 @@ def ablate(experiment: Experiment, options: RunOptions, plan_only: bool = False)
         for part in filter(None, (rate_plan, plan, order_plan)):
             finished = read_finished(part, store)
             missing = to_train(part, finished.statuses, options.retry_failed)
-            workers = _num_workers(missing, options, measure=False)
+            workers = _num_workers(missing, options)
             show_plan(part, store, finished, missing, workers, options.executor, warnings if part is plan else ())
         return 0
     warn(idle)
@@ -200,12 +199,11 @@ def train_missing(plan: Plan, store: Store, options: RunOptions, manifest: Path)
     return interrupted
 
 
-def _num_workers(missing: list[Planned], options: RunOptions, measure: bool = True) -> int:
+def _num_workers(missing: list[Planned], options: RunOptions) -> int:
     """Return the number of cells to train at a time."""
     if not missing and options.executor == LOCAL:  # asks no executor, whose import takes seconds
         return options.workers or 1
-    fixed = options.workers or capacity(options.executor, len(missing))
-    return fixed or choose_num_workers(missing, options.out, measure)
+    return options.workers or capacity(options.executor, len(missing)) or default_workers(len(missing))
 
 
 def to_train(plan: Plan, statuses: dict[str, str], retry_failed: bool) -> list[Planned]:

@@ -20,7 +20,7 @@ from lm.cli.options import Parser
 from lm.config.imported import current_folder_modules, trusted_only
 from lm.config.tree import InputError, nearest, parse_value
 from lm.execution.signal_handling import INTERRUPTED, cause, deferred_interrupts, ended_by_signals
-from lm.store.files import DISK_ERRORS, PATH_ERRORS, explain_disk_error
+from lm.store.files import DISK_ERRORS, PATH_ERRORS, explain_disk_error, temporary_folder
 from lm.store.leases import LostError
 from lm.training.process import is_interrupt
 
@@ -177,10 +177,10 @@ def _run(arguments: list[str], debug: bool) -> int:
         raise InputError(f"lm {options.command} takes no setting {unused[0]!r}")
     if options.command in TRAINING:
         from lm.data.cache import keep_compiled_code
-        from lm.execution.fork_server import stale_tempdirs_removed
 
         keep_compiled_code()  # before torch is imported, which would choose a folder itself
-        with stale_tempdirs_removed(), deferred_interrupts():
+        temporary_folder()  # processes need one
+        with deferred_interrupts():
             return command.run(options, dict(settings))
     return command.run(options, dict(settings))
 

@@ -1,5 +1,6 @@
 """Component parameters of constructors, and the classes that can be chosen for each."""
 
+import contextlib
 import functools
 import inspect
 import types
@@ -46,18 +47,54 @@ def constructor(cls: type) -> Any:
 
 @functools.cache
 def parameters(cls: type) -> Mapping[str, inspect.Parameter]:
-    """Return the parameters of a constructor by name."""
-    return inspect.signature(cls).parameters
+    """Return the parameters of a constructor by name; `*args` and `**kwargs` are followed to the parent's."""
+    own = inspect.signature(cls).parameters
+    if not any(parameter.kind in VARIABLE for parameter in own.values()):
+        return own
+    from jsonargparse._parameter_resolvers import get_signature_parameters  # reads the source, for calls of `super`
+
+    followed: Any = get_signature_parameters(cls)
+    return {p.name: inspect.Parameter(p.name, p.kind, default=p.default) for p in followed if p.kind not in VARIABLE}
+
+
+VARIABLE = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+SUPPLIED = (("vocabulary", "context"), ("params", "lr"), ("shape", "norm", "dropout"), ("shape",), ("seed",))
+"""Names of the arguments that the program supplies; a constructor that takes others first gets them by name."""
+
+
+@functools.cache
+def supplied_names(cls: type, supplied: int) -> tuple[str, ...]:
+    """Return the names of the parameters of a class that the program supplies."""
+    own, empty = parameters(cls), inspect.Parameter.empty
+    fitting = (n for n in SUPPLIED if len(n) == supplied and own.keys() >= {*n} and own[n[0]].default is empty)
+    return next(fitting, (*own,)[:supplied])
+
+
+def supplied_by_name(cls: type, supplied: int) -> tuple[str, ...]:
+    """Return the names under which arguments are supplied; empty for a constructor that takes them first."""
+    names, own = supplied_names(cls, supplied), inspect.signature(cls).parameters.values()
+    first = tuple(p.name for p in own if p.kind in POSITIONAL)[:supplied]
+    takes_first = first == names[: len(first)] and (
+        len(first) == supplied or any(p.kind is inspect.Parameter.VAR_POSITIONAL for p in own)
+    )
+    return () if takes_first else names
+
+
+@functools.cache
+def type_hints(cls: type) -> Mapping[str, Any]:
+    """Return the type hints of the parameters of a class and, as `**kwargs` are passed up, of its parents."""
+    hints: dict[str, Any] = {}
+    for owner in reversed(cls.__mro__):
+        with contextlib.suppress(NameError, TypeError):  # annotations that only another library's checker can read
+            hints |= typing.get_type_hints(constructor(owner))
+    return hints
 
 
 @functools.cache
 def slots(cls: type, supplied: int = 0) -> dict[str, Slot]:
-    """Return the component parameters of a class by name, without the first `supplied`."""
-    names = list(parameters(cls))[supplied:]
-    try:
-        hints = typing.get_type_hints(constructor(cls))
-    except (NameError, TypeError):  # another library's annotations that only its own type checker can read
-        return {}
+    """Return the component parameters of a class by name, without the `supplied` ones."""
+    names, hints = [name for name in parameters(cls) if name not in supplied_names(cls, supplied)], type_hints(cls)
     return {name: slot for name in names if (slot := slot_of(hints.get(name))) is not None}
 
 

@@ -20,11 +20,22 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from lm.config.choices import Slot, choices, class_name, constructor, find_class, is_section, parameters, slots
+from lm.config.choices import (
+    Slot,
+    choices,
+    class_name,
+    find_class,
+    is_section,
+    parameters,
+    slots,
+    supplied_by_name,
+    supplied_names,
+    type_hints,
+)
 from lm.config.imported import user_frame
 from lm.config.layers import expand_layers, merge_layers
 from lm.config.plain import find_unusable, shown
-from lm.config.tree import InputError, Tree, is_component, is_schedule, join, nearest
+from lm.config.tree import INHERITED, InputError, Tree, is_component, is_schedule, join, nearest
 
 REQUIRED = object()
 WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text", dict: "a mapping", None: "null"}
@@ -35,10 +46,7 @@ def _parser(cls: type, supplied: int) -> Any:
     from jsonargparse import ArgumentParser  # takes 0.1 s, which `lm --help` does not need
 
     parser = ArgumentParser(exit_on_error=False)
-    skip: set[str | int] = set(slots(cls, supplied))
-    if supplied:
-        skip.add(supplied)
-    parser.add_class_arguments(cls, skip=skip, fail_untyped=False)
+    parser.add_class_arguments(cls, skip={*slots(cls, supplied), *supplied_names(cls, supplied)}, fail_untyped=False)
     return parser
 
 
@@ -68,14 +76,7 @@ def describe(hint: Any) -> str:
 
 def hint_of(cls: type, name: str) -> Any:
     """Return the type hint of a parameter of a class; None without a readable one."""
-    for owner in cls.__mro__:  # `**settings` are passed up
-        try:
-            hints = typing.get_type_hints(constructor(owner))
-        except (NameError, TypeError):
-            continue
-        if name in hints:
-            return hints[name]
-    return None
+    return type_hints(cls).get(name)
 
 
 def _check_plain(cls: type, supplied: int, settings: Tree, path: str) -> Tree:
@@ -206,11 +207,26 @@ def _resolve_node(node: Any, slot: Slot, path: str, missing: Missing) -> Tree:
     if not is_component(node):
         problem = f"found {shown(node)}. Choose from {', '.join(choices(slot.base))}"
         raise InputError(f"{path}: expected a class name or {{class_path, init_args}}, {problem}")
-    if extra := [key for key in node if key not in ("class_path", "init_args")]:
+    if extra := [key for key in node if key not in ("class_path", "init_args", INHERITED)]:
         raise InputError(f"{path}: a component has class_path and init_args only; move {extra[0]!r} under init_args")
     cls = find_class(node["class_path"], slot.base, path)
-    arguments = _resolve_arguments(cls, slot.supplied, node.get("init_args"), path, missing)
+    arguments = _resolve_arguments(cls, slot.supplied, _with_inherited(node, cls, slot, path), path, missing)
     return {"class_path": class_name(cls, slot.base), "init_args": arguments}
+
+
+def _with_inherited(node: Mapping[str, Any], cls: type, slot: Slot, path: str) -> Any:
+    """Return the settings of a node, with those of the node that it replaced whose names and types are its own."""
+    settings, base = node.get("init_args"), node.get(INHERITED)
+    if not isinstance(base, Mapping) or not is_component(base) or not isinstance(settings, Mapping | None):
+        return settings
+    base_class = find_class(base["class_path"], slot.base, path)
+    inherited = _with_inherited(base, base_class, slot, path) or {}
+    accepted, hints, base_hints = parameters(cls), type_hints(cls), type_hints(base_class)
+    hinted = {name: (hints.get(name), base_hints.get(name)) for name in inherited if name in accepted}
+    agreeing = {
+        name for name, (hint, other) in hinted.items() if hint in (None, other) or other in typing.get_args(hint)
+    }
+    return {**{name: inherited[name] for name in inherited if name in agreeing}, **(settings or {})}
 
 
 def resolve(settings: Any, root: type, path: str = "") -> Tree:
@@ -247,9 +263,18 @@ def build(resolved: Tree, root: type, path: str = "", supplied: int = 0) -> Any:
                 for index, layer in enumerate(layers)
             ]
     if supplied:
-        return functools.partial(root, **arguments)
+        return _Partial(root, **arguments)
     with blame(path):
         return root(**arguments)
+
+
+class _Partial(functools.partial[Any]):
+    """A constructor with its options; what the program supplies is passed by name where the class takes it so."""
+
+    def __call__(self, /, *supplied: Any, **changed: Any) -> Any:
+        names = supplied_by_name(self.func, len(supplied)) if isinstance(self.func, type) else ()
+        by_name = dict(zip(names, supplied, strict=True)) if names else {}
+        return self.func(*(() if names else supplied), **by_name, **{**self.keywords, **changed})
 
 
 @contextlib.contextmanager

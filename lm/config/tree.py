@@ -144,6 +144,9 @@ def join(path: str, name: str) -> str:
     return f"{path}.{name}" if path else name
 
 
+INHERITED = "(base)"  # key of a node, with the node of the base that it replaced
+
+
 def is_component(node: Any) -> bool:
     """Return True for a node that names its class."""
     return isinstance(node, Mapping) and "class_path" in node
@@ -178,23 +181,34 @@ def override(tree: Tree, changes: Mapping[str, Any]) -> Tree:
     """Return a copy of `tree` with dotted `changes` applied.
 
     A component node is replaced whole, so that no option of the class before it survives; `init_args` may be left out
-    of a path. A mapping given for a section that is not a component is merged into it; a schedule is replaced whole.
+    of a path. A mapping given for a section that is not a component is merged into it; a schedule is replaced whole. A
+    model of a user's own, or one in its place, has the node that it replaces under INHERITED, for `resolve` to take the
+    settings that fit.
     """
     tree = copy.deepcopy(tree)
     for path, value in changes.items():
         names = path.split(".")
         if len(names) > DEEPEST:
             raise InputError(f"{shown(path)}: a path of {len(names)} names, expected {DEEPEST} at most")
+        before = tree.get("model")
         _set(tree, names, copy.deepcopy(value))
+        after: Any = {"class_path": tree["model"]} if isinstance(tree.get("model"), str) else tree.get("model")
+        nodes: list[Any] = [node for node in (before, after) if is_component(node)]
+        if after is not before and len(nodes) == 2 and any("." in str(node["class_path"]) for node in nodes):
+            tree["model"] = {**after, INHERITED: before}
     return tree
 
 
 def _set(node: Tree, path: list[str], value: Any) -> None:
     if is_component(node) and path[0] not in ("class_path", "init_args"):
         node["init_args"] = {} if node.get("init_args") is None else node["init_args"]
-        node = node["init_args"]
+        below, node = node.get(INHERITED), node["init_args"]
         if not isinstance(node, dict):
             raise InputError(f"{path[0]}: expected it among init_args, a mapping of settings, found {shown(node)}")
+        while path[0] not in node and isinstance(below, Mapping):  # what is changed further down is kept for the rest
+            if isinstance(inherited := below.get("init_args"), Mapping) and path[0] in inherited:
+                node[path[0]] = copy.deepcopy(inherited[path[0]])
+            below = below.get(INHERITED)
     key, rest = path[0], path[1:]
     if key == "layers" and (rest or isinstance(value, dict)):
         node[key] = _open_layers(node.get(key), rest[:1] or value)

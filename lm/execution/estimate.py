@@ -4,7 +4,7 @@ import functools
 import os
 import platform
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -109,22 +109,6 @@ def step_seconds(cell: Cell, threads: int) -> tuple[float, float, int]:
             loop.model(*batch.inputs)
         evaluation = time.monotonic() - start
         return sorted(seconds[1:] or seconds)[len(seconds[1:]) // 2], evaluation, len(batches)
-
-
-def step_rate(cell: Cell, threads: int, seconds: float, begin: Callable[[], object]) -> float:
-    """Return the training batches a second over so many seconds, from when `begin` returns."""
-    from lm.inference.autotune import threads_of
-
-    with threads_of(threads):
-        loop = Loop(cell)
-        batch = next(iter(loop.data.training_batches(0, 1)))
-        loop.step(batch)
-        begin()
-        done, start = 0, time.monotonic()
-        while (elapsed := time.monotonic() - start) < seconds:
-            loop.step(batch)
-            done += 1
-        return done / elapsed
 
 
 class Stopwatch:

@@ -1,25 +1,20 @@
-"""Start processes from multiprocessing's fork server, and remove the temporary folders of killed commands."""
+"""Start processes from multiprocessing's fork server."""
 
-import contextlib
 import multiprocessing
-import multiprocessing.util
 import os
-import shutil
 import signal
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 from lm.config.tree import InputError
-from lm.execution.heartbeat import SlowBlockWarning
 from lm.store.files import temporary_folder
-from lm.store.leases import PARENT_VARIABLE, is_of_exited_process, process_signature
-from lm.store.locks import LogLine
+from lm.store.leases import PARENT_VARIABLE
 
 PRELOAD = ["lm.execution.forkserver_preload"]  # modules that the fork server imports once
 
@@ -28,12 +23,10 @@ MAX_FORKSERVER_RESTARTS = 5  # fork servers that may end under a cell's process,
 # blocks the next one until it has ended.
 PAUSE_SECONDS = 0.1
 
-PREFIX = "pymp-"  # prefix of temporary folders, which is multiprocessing's
-MARK = ".lm."  # first part of the name of the file that records the owner of a temporary folder
 Body = Callable[..., None]  # function that a process runs, with a pipe to its parent as its first argument
 
 
-def start_process(body: Body, arguments: tuple[Any, ...], name: str, say: LogLine) -> tuple[Any, Connection]:
+def start_process(body: Body, arguments: tuple[Any, ...], name: str) -> tuple[Any, Connection]:
     """Start `body` with a pipe, by a new fork server if need be; return the process and our end. Raises InputError."""
     context: Any = multiprocessing.get_context("forkserver")
     for attempt in range(MAX_FORKSERVER_RESTARTS):
@@ -42,9 +35,8 @@ def start_process(body: Body, arguments: tuple[Any, ...], name: str, say: LogLin
         parent_pipe, child_pipe = context.Pipe()
         process = context.Process(target=_run, args=(body, child_pipe, *arguments), name=name)
         try:
-            with SlowBlockWarning(f"{name}: waiting for the fork server", say, fork_server_pid):
-                start_fork_server()
-                process.start()
+            start_fork_server()
+            process.start()
             return process, parent_pipe
         except (EOFError, ConnectionError):
             parent_pipe.close()
@@ -70,7 +62,6 @@ def _run(body: Body, pipe: Connection, *arguments: Any) -> None:
 def start_fork_server() -> None:
     """Start multiprocessing's fork server unless it runs, with Ctrl-C blocked until its first import ignores it."""
     multiprocessing.get_context("forkserver").set_forkserver_preload(PRELOAD)
-    mark_owner(Path(multiprocessing.util.get_temp_dir()))  # holds the server's socket on most systems
     resource_tracker.ensure_running()  # it would unblock Ctrl-C for what is started after it
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
@@ -85,33 +76,5 @@ def fork_server_pid() -> int | None:
 
 
 def make_tempdir(name: str) -> Path:
-    """Make a temporary folder, which a later command removes if this process is killed. Raises InputError."""
-    remove_stale_tempdirs()
-    folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{name}-"))
-    mark_owner(folder)
-    return folder
-
-
-def mark_owner(folder: Path) -> None:
-    """Record this process as the owner of a temporary folder."""
-    with contextlib.suppress(OSError):  # then it stays after a kill, no worse
-        (folder / f"{MARK}{process_signature()}").touch()
-
-
-def remove_stale_tempdirs() -> None:
-    """Remove the temporary folders of killed commands. Raises InputError if there is no folder for temporary files."""
-    for folder in list(Path(temporary_folder()).glob(f"{PREFIX}*")):
-        with contextlib.suppress(OSError):  # of another user, or removed by its own command
-            marks = [name.removeprefix(MARK) for name in os.listdir(folder) if name.startswith(MARK)]
-            if any(map(is_of_exited_process, marks)):
-                shutil.rmtree(folder, ignore_errors=True)
-
-
-@contextlib.contextmanager
-def stale_tempdirs_removed() -> Iterator[None]:
-    """Remove stale temporary folders before and after the block, as another command may be killed meanwhile."""
-    remove_stale_tempdirs()
-    try:
-        yield
-    finally:
-        remove_stale_tempdirs()
+    """Make a temporary folder. Raises InputError if there is no place for one."""
+    return Path(tempfile.mkdtemp(prefix=f"lm-{name}-", dir=temporary_folder()))

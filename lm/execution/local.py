@@ -113,7 +113,7 @@ class Local(Executor):
         cell = job.cell
         before = self.store.record(cell.id) if self.store.finished(cell.id) else None
         slot = job.slot if cell.config["trainer"]["devices"] == 1 else None
-        process, pipe = start_process(train_one, (cell, self.store, job.execution, slot), job.handle.name, self.say)
+        process, pipe = start_process(train_one, (cell, self.store, job.execution, slot), job.handle.name)
         job.attempt, job.step, job.awaits_answer = Attempt(process, pipe, before), 0, False
         self._on_message(job, ("started",))
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lm.config.domain import require_positive, require_share
+from lm.config.domain import require_from, require_positive, require_share
 from lm.model.attention import Attention, Mask
 from lm.model.cache import Cache
 from lm.model.deprecated import resolve_old_name
@@ -34,6 +34,7 @@ class BlockLayout(nn.Module, ABC):
     """
 
     initial_gain = 1.0  # the factor on initial weights of the sublayers, but for queries and keys
+    streams = 1  # that the layer gives, unless it is the last: (b, t, streams, d)
 
     @staticmethod
     def final_norm(shape: Shape, norm: MakeNorm) -> nn.Module:
@@ -218,6 +219,39 @@ class ParallelResidual(BlockLayout):
         normed_btd = self.norm(x_btd)
         attention_btd = self.dropout(attention(normed_btd))
         return x_btd + attention_btd + self.dropout(mlp(normed_btd if self.mlp_norm is None else self.mlp_norm(x_btd)))
+
+
+class HyperConnections(BlockLayout):
+    """n streams that each sublayer reads, mixes and adds to with learned numbers (Zhu et al. 2024).
+
+    h_i = sum_j m_ij h_j + w_i f(norm(sum_j r_j h_j)), https://arxiv.org/abs/2409.19606, static; at first a pre-norm
+    layer with equal streams. The first layer copies its input, the last adds up the streams. All layers need it.
+
+    Args:
+        streams: n, the expansion rate.
+    """
+
+    def __init__(self, shape: Shape, norm: MakeNorm, dropout: float, streams: int = 4) -> None:
+        super().__init__()
+        require_share(dropout=dropout)
+        require_from(1, 64, streams=streams)
+        first = 2 * (shape.layer or 0)
+        self.attention_norm, self.mlp_norm, self.dropout = norm(shape), norm(shape), nn.Dropout(dropout)
+        # vectors, which do not decay and do not scale with the width
+        self.read = nn.Parameter(torch.eye(streams)[[first % streams, (first + 1) % streams]].flatten())
+        self.mix = nn.Parameter(torch.eye(streams).flatten().repeat(2))
+        self.write = nn.Parameter(torch.ones(2 * streams))
+        self.streams, self.is_last = streams, shape.layer is None or shape.layer == shape.layers - 1
+
+    def forward(self, x_btd: Tensor, attention: Sublayer, mlp: Sublayer) -> Tensor:
+        """Pass the streams (b, t, n, d) through both sublayers; the first layer gets (b, t, d), the last gives it."""
+        h_btnd = x_btd if x_btd.ndim == 4 else x_btd[:, :, None].expand(-1, -1, self.streams, -1)
+        reads, writes = self.read.view(2, -1, 1), self.write.view(2, -1, 1)
+        mixes = self.mix.view(2, self.streams, self.streams, 1)
+        for index, (sublayer, norm) in enumerate(((attention, self.attention_norm), (mlp, self.mlp_norm))):
+            added_btd = self.dropout(sublayer(norm((reads[index] * h_btnd).sum(2))))
+            h_btnd = (mixes[index] * h_btnd[:, :, None]).sum(3) + writes[index] * added_btd[:, :, None]
+        return h_btnd.sum(2) if self.is_last else h_btnd
 
 
 class Block(nn.Module):

@@ -14,7 +14,15 @@ from torch import Tensor, nn
 from lm.config.tree import InputError
 from lm.model.attention import CHUNK, Attention, LinearAttention, SoftmaxAttention
 from lm.model.attention_variants import DECAY_CHUNK, Differential, GatedLinear, Latent
-from lm.model.block import Block, BlockLayout, LayerScale, ParallelResidual, ResidualConnection, ReZero
+from lm.model.block import (
+    Block,
+    BlockLayout,
+    HyperConnections,
+    LayerScale,
+    ParallelResidual,
+    ResidualConnection,
+    ReZero,
+)
 from lm.model.experts import Experts, token_shares
 from lm.model.fused_linear import MIN_ROWS_TO_FUSE
 from lm.model.mlp import GLU, MLP, FeedForward, GatedMLP, ReGLU, ReLU, Sigmoid
@@ -244,6 +252,12 @@ def _(module: ResidualConnection, shape: Shape, time: int) -> float:
 def _(module: ParallelResidual, shape: Shape, time: int) -> float:
     # two dropout masks; attention and MLP count what they read, which a shared norm gives once
     return shape.width * (2 * bool(module.dropout.p) - (module.mlp_norm is None))
+
+
+@activation_numel.register
+def _(module: HyperConnections, shape: Shape, time: int) -> float:
+    # for each sublayer the streams, what it adds and its dropout mask
+    return 2 * shape.width * (module.streams + 1 + bool(module.dropout.p))
 
 
 @activation_numel.register

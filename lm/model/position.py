@@ -257,14 +257,18 @@ class Rope(Position):
         super().__init__()
         if not 0 < share <= 1:
             raise ValueError(f"share={share} must lie in (0, 1]")
-        self.head_size, self.rotated = shape.head_size, round(share * shape.head_size)
-        if self.rotated % 2 or not self.rotated:
-            of = f"{self.rotated} of the " if share < 1 else ""
-            raise ValueError(f"Rope turns pairs: {of}head size {shape.head_size} (width / heads) must be even")
         require_positive(base=base)
-        self.base, self.trained, self.share, self.interleaved = base, shape.context, share, interleaved
+        self.base, self.share, self.trained, self.interleaved = base, share, shape.context, interleaved
+        self.resize(shape.head_size, shape.context)
+
+    def resize(self, head_size: int, time: int) -> None:
+        """Make tables for heads of this size and `time` positions."""
+        self.head_size, self.rotated = head_size, round(self.share * head_size)
+        if self.rotated % 2 or not self.rotated:
+            of = f"{self.rotated} of the " if self.share < 1 else ""
+            raise ValueError(f"Rope turns pairs: {of}head size {head_size} (by default width / heads) must be even")
         self.other_sizes: dict[int, Rope] = {}
-        self.grow(shape.context)
+        self.grow(time)
 
     def frequency(self) -> Tensor:
         """Return radians per position for each pair, float64 of shape (k/2,)."""
@@ -286,12 +290,9 @@ class Rope(Position):
     def resized(self, head_size: int) -> "Rope":
         """Return these rotations for vectors of another size than width / heads."""
         if head_size not in self.other_sizes:
-            rotated = round(self.share * head_size)
-            if rotated % 2 or not rotated:
-                raise ValueError(f"{type(self).__name__} turns pairs: {rotated} of head size {head_size} must be even")
-            other = self.other_sizes[head_size] = copy.copy(self)
-            other.head_size, other.rotated, other.other_sizes = head_size, rotated, {}
-            other.grow(self.length)
+            other = copy.copy(self)
+            other.resize(head_size, self.length)
+            self.other_sizes[head_size] = other
         return self.other_sizes[head_size]
 
     def tables(self, like: Tensor) -> tuple[Tensor, Tensor]:

@@ -4,6 +4,7 @@ Legend: b batch, s source time, t (target) time, d width, v vocabulary.
 """
 
 import contextlib
+import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -139,9 +140,12 @@ class Decoder(Model):
         layers: their number; or, for each, the parts in which it differs.
         causal: off, every position sees the token it is to predict: a fault to measure, not a model.
         prediction: heads that predict later tokens, in training alone; each like the last block.
+        skips: whether layer n - 1 - i reads the output of layer i too, times a learned number that is 1 at first, for
+            each i below n // 2 (U-net: Ronneberger et al. 2015; modded-nanogpt 2024,
+            https://github.com/KellerJordan/modded-nanogpt).
     """
 
-    ADDED: ClassVar = ("prediction",)
+    ADDED: ClassVar = ("prediction", "skips")
     LAYER_PARTS: ClassVar = ("attention", "mlp", "norm", "block", "position")  # the parts in which layers may differ
     local_heads = slice(None)  # the heads of each layer that this process computes: all but under tensor parallelism
 
@@ -163,6 +167,7 @@ class Decoder(Model):
         causal: bool = True,
         parametrization: Parametrization | None = None,
         prediction: Callable[[Shape, Callable[[], Block]], Prediction] | None = None,
+        skips: bool = False,
     ) -> None:
         super().__init__()
         require_share(dropout=dropout)
@@ -184,8 +189,16 @@ class Decoder(Model):
 
         last = len(own) - 1
         self.blocks = nn.ModuleList(map(build, range(len(own))))
+        streams = [getattr(block.layout, "streams", 1) for block in self.blocks]
+        for layer, (outgoing, incoming) in enumerate(itertools.pairwise(streams), start=1):
+            if 1 != outgoing != incoming:
+                problem = f"layer {layer - 1} gives {outgoing} streams and layer {layer} takes {incoming}"
+                raise ValueError(f"{problem}; expected HyperConnections of as many in all layers")
+        if prediction is not None and max(streams) > 1:
+            raise ValueError("prediction reads one stream, and HyperConnections give several; expected another block")
         parts = {**model_parts, **own[last]}
         self.final_norm = parts["block"](replace(shape, layer=last), parts["norm"], dropout).final_norm(shape, norm)
+        self.skip_gains = nn.Parameter(torch.ones(len(own) // 2)) if skips and len(own) > 1 else None
         self.prediction = None if prediction is None else prediction(shape, partial(build, last))
 
     def forward(self, tokens_bt: Tensor, caches: Sequence[Cache] | None = None) -> Tensor:  # type: ignore[override]
@@ -211,13 +224,16 @@ class Decoder(Model):
             return cast(Tensor, block(x_btd, position, self._mask(position, tokens_bt.shape[1], start), cache))
 
         embedded_btd = self.embedding(tokens_bt)
-        x_btd = trunk_btd = self.dropout(self.position.embed(embedded_btd, start))
+        outputs = [self.dropout(self.position.embed(embedded_btd, start))]  # of each layer, behind the input
         for index, block in enumerate(self.blocks):
-            trunk_btd, x_btd = x_btd, run(block, x_btd, caches[index] if caches else None)
+            x_btd = outputs[-1]
+            if self.skip_gains is not None and (first := self.depth - 1 - index) < len(self.skip_gains):
+                x_btd = x_btd + self.skip_gains[first] * outputs[first + 1]
+            outputs.append(run(block, x_btd, caches[index] if caches else None))
         if self.prediction is not None and self.training:
-            states = self.prediction(trunk_btd, x_btd, embedded_btd, run)
+            states = self.prediction(outputs[-2], outputs[-1], embedded_btd, run)
             self.prediction.states = [self.final_norm(state_btd) for state_btd in states]
-        return x_btd
+        return outputs[-1]
 
     def _mask(self, position: Position, time: int, start: int) -> Mask:
         """Return the mask of layers with a position encoding, for `time` tokens after `start` others."""

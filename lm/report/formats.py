@@ -1,7 +1,6 @@
 """Reports of one source or several, experiments, ladders and searches, in the requested formats."""
 
 import dataclasses
-import io
 import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -129,12 +128,6 @@ def _all_cells(reports: Sequence[ExperimentReport]) -> pd.DataFrame:
     return pd.concat([cells(report.results) for report in reports], ignore_index=True)
 
 
-def _parquet(reports: Sequence[ExperimentReport], tables: Sequence[Section], request: ReportRequest) -> Files:
-    content = io.BytesIO()
-    _all_cells(reports).to_parquet(content, index=False)
-    return {"cells.parquet": content.getvalue()}
-
-
 def _figures(reports: Sequence[ExperimentReport], tables: Sequence[Section], request: ReportRequest) -> Files:
     """Return the figures for a paper; of several experiments, file names begin with the experiment."""
     kinds: list[Kind] = [kind for kind in METADATA if kind in request.formats]
@@ -160,7 +153,6 @@ FORMATS: Mapping[str, Callable[[Sequence[ExperimentReport], Sequence[Section], R
     HTML: lambda reports, *_: {"report.html": report_html(reports[0]) if len(reports) == 1 else overview_page(reports)},
     "latex": lambda _reports, tables, _request: {"table.tex": latex(tables)},
     "csv": lambda reports, *_: {"cells.csv": as_csv(_all_cells(reports))},
-    "parquet": _parquet,
     "pdf": _figures,
     "svg": _figures,
 }
@@ -223,19 +215,3 @@ def write_formats(
 
     publish(into, report_files(sources, request), print_all)
     return any(not isinstance(source, StudySource) and source.damaged for source in sources)
-
-
-def check_report(folders: Sequence[Path], into: Path, request: ReportRequest) -> int:
-    """Compare a rebuilt report with the existing files; return 1 where files differ. Raises InputError."""
-    files, different = report_files([load_source(folder) for folder in folders], request), []
-    for name, content in files.items():
-        path, rebuilt = into / name, content.encode() if isinstance(content, str) else content
-        if not path.is_file():
-            different.append(f"{name} (missing)")
-        elif path.read_bytes() != rebuilt:
-            different.append(name)
-    if different:
-        print(f"{into}: {len(different)} of {len(files)} files differ from what is rebuilt: {', '.join(different)}")
-    else:
-        print(f"{into}: all {len(files)} files are as they are rebuilt")
-    return 1 if different else 0

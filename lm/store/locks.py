@@ -78,12 +78,6 @@ def start_ticks(pid: int) -> int | None:
     return int(fields[19]) if len(fields := _proc_fields(pid)) > 19 else None
 
 
-def cpu_seconds(pid: int) -> float | None:
-    """Return the processor time that a process has used; None if unknown."""
-    fields = _proc_fields(pid)
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK") if len(fields) > 12 else None
-
-
 def describe_process(pid: int, host: str, since: float, local: bool) -> str:
     """Describe a process that holds something since a time in seconds; a local one may be stopped."""
     stopped = " (stopped)" if local and process_status(pid) in STOPPED else ""

@@ -6,7 +6,6 @@ import re
 import shutil
 import subprocess
 import sys
-import tomllib
 from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,7 +15,7 @@ import pytest
 from helpers import Capture, Patch
 
 from lm.cli import doctor, main
-from lm.cli.doctor import CORE, EXTRA_DESCRIPTIONS, check_package, choices, compiler, devices, requirements
+from lm.cli.doctor import CORE, choices, devices, requirements
 from lm.config.reading import PACKAGE
 from lm.store.side_files import WAYS_FILE, write_cached
 
@@ -44,11 +43,10 @@ def test_a_sound_machine_has_every_part_and_no_problems(sound: Path, capsys: Cap
     text = " ".join(said.out.split())
     assert said.err == ""
     assert [line for line in said.out.splitlines() if re.fullmatch(r"[a-z]+", line)] == [
-        "installed", "extras", "devices", "compiler", "places", "choices",
+        "installed", "extras", "devices", "places", "choices",
     ]  # fmt: skip
-    assert f"search would add {EXTRA_DESCRIPTIONS['search']}; lacks no-such-package: pip install '.[search]'" in text
+    assert "search lacks no-such-package: pip install '.[search]'" in text
     assert "results results: does not exist yet, can be written to" in text
-    assert "nothing has been measured for this folder" in text
     assert (
         "bf16-mixed does not pay: bf16 is 16 times slower than fp32, timed by products of matrices; use 32-true" in text
     )
@@ -70,7 +68,7 @@ def test_the_report_is_printed_as_json(sound: Path, capsys: Capture) -> None:
     [
         ("no-such-package>=1", "no-such-package: is not installed; pip install '.' fixes it"),
         ("numpy>=999", "is installed, expected >=999"),
-        ("seaborn", "seaborn: cannot be imported (ImportError: half of it"),
+        ("tokenizers", "tokenizers: cannot be imported (ImportError: half of it"),
     ],
 )
 def test_a_missing_or_broken_package_is_one_problem(
@@ -81,9 +79,9 @@ def test_a_missing_or_broken_package_is_one_problem(
     def half(name: str) -> Any:
         raise ImportError("half of it\nis missing")
 
-    if asked == "seaborn":
+    if asked == "tokenizers":
         monkeypatch.setattr("lm.cli.doctor.importlib.import_module", half)
-    assert main(["doctor", "--imports"]) == 1
+    assert main(["doctor"]) == 1
     said = capsys.readouterr()
     assert said.err.startswith("lm: ")
     assert said.err.count("\n") == 1
@@ -100,26 +98,21 @@ def test_a_folder_that_cannot_be_written_is_a_problem(sound: Path, monkeypatch: 
     assert capsys.readouterr().err.endswith("set LM_CACHE to another folder\n")
 
 
-def test_cached_measurements_of_the_folder_are_shown(sound: Path, capsys: Capture) -> None:
+def test_choices_of_auto_are_shown(sound: Path, capsys: Capture) -> None:
     write_cached(sound / "results" / WAYS_FILE, "decisions", {"a": DECISION})
-    write_cached(sound / "results" / WAYS_FILE, "workers", {"b": {"1": 3.0, "2": 4.0}})
     assert main(["doctor"]) == 0
     text = " ".join(capsys.readouterr().out.split())
     assert "auto precision bf16-mixed. A step takes 12.5 ms bf16-mixed (a processor, threads: 1)." in text
-    assert "fastest numbers of workers in experiments here: 2" in text
 
 
-@pytest.mark.parametrize(
-    "content",
-    ["[]", '{"format": 1, "workers": {"a": {"1": null}}}', '{"format": 1, "decisions": {"a": {"chosen": {}}}}', "{"],
-)
+@pytest.mark.parametrize("content", ["[]", '{"format": 1, "decisions": {"a": {"chosen": {}}}}', "{"])
 def test_a_damaged_file_of_measurements_is_one_line(sound: Path, capsys: Capture, content: str) -> None:
     (sound / "results").mkdir()
     (sound / "results" / WAYS_FILE).write_text(content)
     assert main(["doctor"]) == 1
-    said = capsys.readouterr()
-    assert said.err.startswith(f"lm: results/{WAYS_FILE}: ")
-    assert said.err.count("\n") == 1
+    shown = capsys.readouterr()
+    assert shown.err.startswith(f"lm: results/{WAYS_FILE}: ")
+    assert shown.err.count("\n") == 1
 
 
 def test_workers_and_threads_are_those_of_an_experiment(monkeypatch: Patch, tmp_path: Path) -> None:
@@ -149,28 +142,16 @@ def test_a_machine_without_torch_is_reported(sound: Path, monkeypatch: Patch, ca
     assert "unknown see below" in " ".join(said.out.split())
 
 
-def test_every_extra_is_described() -> None:
-    declared = tomllib.loads((PACKAGE.parent / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    assert EXTRA_DESCRIPTIONS.keys() == declared.keys()
-    assert all(lines for lines in requirements().values())
-
-
 def test_requirements_are_sorted_by_extra(monkeypatch: Patch) -> None:
     lines = ["torch>=2.9", 'cmaes>=0.11; extra == "search"', 'ray>=2; extra == "ray" and python_version < "3"']
     monkeypatch.setattr(metadata, "requires", lambda name: lines)
-    assert {extra: names for extra, names in requirements().items() if names} == {
-        CORE: ["torch>=2.9"],
-        "search": ["cmaes>=0.11"],
-    }
+    monkeypatch.setattr(metadata, "metadata", lambda name: SimpleNamespace(get_all=lambda key: ["search", "ray"]))
+    assert requirements() == {CORE: ["torch>=2.9"], "search": ["cmaes>=0.11"], "ray": []}
 
 
 def test_a_folder_that_is_not_installed_has_no_requirements(monkeypatch: Patch) -> None:
     monkeypatch.setattr(doctor, "NAME", "no-such-package")
     assert requirements() == {}
-
-
-def test_a_package_is_imported_by_the_name_of_its_module() -> None:
-    assert check_package("PyYAML>=6.0", imports=True) == ("PyYAML", metadata.version("pyyaml"), "")
 
 
 @pytest.mark.slow
@@ -182,4 +163,3 @@ def test_a_report_does_not_import_lightning(tmp_path: Path) -> None:
     )
     assert "\ninstalled\n" in done.stdout
     assert done.stdout.endswith("\nFalse\n")
-    assert {label for label, _ in compiler()} <= {"none", "C++", "headers"}

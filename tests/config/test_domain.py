@@ -107,6 +107,7 @@ PARTS: list[tuple[str, str, dict[str, list[Any]]]] = [
     ("block", "ScaledResidual", {"alpha": [0.0, -1.0]}),
     ("block", "DeepNorm", {"alpha": [0.0], "beta": [-1.0]}),
     ("block", "LayerScale", {"initial": [0.0, -1.0]}),
+    ("block", "HyperConnections", {"streams": [0, 65]}),
     ("block", "StochasticDepth", {"rate": [-0.1, 1.0]}),
     *[("attention", name, HEADS) for name in ("MultiHead", "GroupedQuery", "MultiQuery", "Differential")],
     ("attention", "Latent", {"kv_rank": [0], "query_rank": [0], "rope_size": [0], "window": [0], "dropout": [1.0]}),

@@ -5,19 +5,21 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import VOCABULARY, decoder, example, noisy, refusal, tokens
+from helpers import RUN, VOCABULARY, decoder, example, known, noisy, refusal, tokens
 from parity import CONTEXT, SIZES, configured, sample
 from parity import VOCABULARY as TOKENS
 from torch import Tensor, nn
 
 from lm.config.components import blame
-from lm.config.tree import Tree
+from lm.config.tree import Tree, override
 from lm.data.batch import Batch
 from lm.metrics.probe import probe
-from lm.model.block import BlockLayout, MakeNorm, ParallelResidual, StochasticDepth, Sublayer
+from lm.model.attention import Mask
+from lm.model.block import BlockLayout, HyperConnections, MakeNorm, ParallelResidual, StochasticDepth, Sublayer
 from lm.model.cache import Cache
 from lm.model.norm import LayerNorm
 from lm.model.shape import Shape
+from lm.training.cell import check
 
 SHAPE = Shape(VOCABULARY, CONTEXT, width=16, heads=2, layers=2)
 TWO_NORMS: Tree = {"class_path": "ParallelResidual", "init_args": {"shared_norm": False}}
@@ -55,6 +57,7 @@ LAYOUTS: list[Any] = [
     "ParallelResidual",
     TWO_NORMS,
     "NormAfter",
+    "HyperConnections",
     "LayerScale",
     "StochasticDepth",
     f"{__name__}.OwnLayout",
@@ -66,12 +69,14 @@ def test_measurements_and_caches_work_with_any_layout(layout: Any) -> None:
     text_bt = tokens()
     model = decoder({"block": layout, "initializer": "Xavier"}).double().eval()
     shares: list[float] = []
+
+    def measure_share(_: nn.Module, inputs: tuple[Any, ...], x_btd: Tensor) -> None:
+        before = inputs[0].sum(2) if inputs[0].ndim > x_btd.ndim else inputs[0]
+        before = before[:, :, None] if before.ndim < x_btd.ndim else before
+        shares.append(float((x_btd - before).norm(dim=-1).mean() / before.norm(dim=-1).mean()))
+
     for block in model.blocks:
-        block.register_forward_hook(
-            lambda _, inputs, x_btd: shares.append(
-                float((x_btd - inputs[0]).norm(dim=-1).mean() / inputs[0].norm(dim=-1).mean())
-            )
-        )
+        block.register_forward_hook(measure_share)
     result = probe(model, Batch((text_bt,), text_bt, torch.arange(len(text_bt))))
     assert len(result.residual_norm) == len(result.entropy) == 2
     assert result.block_share == pytest.approx(shares, rel=1e-9)
@@ -114,3 +119,53 @@ def test_stochastic_depth_drops_rows_with_a_rate_that_grows_with_depth() -> None
     first = layout(x.expand(9, 1, -1), torch.ones_like)
     torch.manual_seed(3)
     assert torch.equal(first, layout(x.expand(9, 1, -1), torch.ones_like)), "paired by the random stream"
+
+
+def test_hyper_connections_are_their_matrices() -> None:
+    """The form of the paper: (f(norm(h r)), h) times the matrix (0, w; r, m) transposed, written as matrix products."""
+    shape, x = replace(SHAPE, layers=3), example(2, 5, 16)
+    layouts = [noisy(HyperConnections(replace(shape, layer=layer), LayerNorm, 0.0, 3)) for layer in range(3)]
+    sublayers = noisy(nn.Linear(16, 16)), noisy(nn.Linear(16, 16))
+    h_bntd = x[:, None].expand(-1, 3, -1, -1)
+    ours = x
+    for layout in layouts:
+        ours = layout(ours, *sublayers)
+        for index, norm in enumerate((layout.attention_norm, layout.mlp_norm)):
+            added = sublayers[index](norm(torch.einsum("n,bntd->btd", layout.read.view(2, 3)[index], h_bntd)))
+            mixed = torch.einsum("nm,bmtd->bntd", layout.mix.view(2, 3, 3)[index], h_bntd)
+            h_bntd = mixed + torch.einsum("n,btd->bntd", layout.write.view(2, 3)[index], added)
+    torch.testing.assert_close(ours, h_bntd.sum(1), rtol=1e-12, atol=1e-12)
+
+
+@torch.no_grad()
+def test_hyper_connections_begin_as_a_pre_norm_layer() -> None:
+    changes = {"layers": 5, "norm.eps": 1e-12}
+    ours, plain = (decoder({**changes, "block": block}).double() for block in ("HyperConnections", "PreNorm"))
+    torch.testing.assert_close(ours(tokens()), plain(tokens()), rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("layers", [2, 5])
+@torch.no_grad()
+def test_skips_add_the_output_of_a_layer_to_the_input_of_its_mirror(layers: int) -> None:
+    model, plain = (decoder({"layers": layers, **change}).double().eval() for change in ({"skips": True}, {}))
+    gains = known(model.skip_gains)
+    assert torch.equal(gains, torch.ones(layers // 2))
+    gains.copy_(torch.linspace(0.5, 1.5, layers // 2))
+    x, mask, outputs = plain.embedding(tokens()), Mask(), list[Tensor]()
+    for index, block in enumerate(plain.blocks):
+        mirror = layers - 1 - index
+        x = block(x if mirror >= index else x + gains[mirror] * outputs[mirror], plain.position, mask)
+        outputs.append(x)
+    torch.testing.assert_close(model(tokens()), plain.embedding.logits(plain.final_norm(x)), rtol=1e-12, atol=1e-12)
+    caches = [Cache() for _ in model.blocks]
+    steps = [model(token_b1, caches) for token_b1 in tokens().split(1, dim=1)]
+    torch.testing.assert_close(torch.cat(steps, 1), model(tokens()), rtol=1e-9, atol=1e-9)
+
+
+def test_skips_learn_and_change_ids_only_where_they_are_on() -> None:
+    model = decoder({"layers": 4, "skips": True}).double()
+    model(tokens()).square().sum().backward()
+    assert known(known(model.skip_gains).grad).abs().min() > 0
+    plain, off, on = (check(override(RUN, change)) for change in ({}, {"model.skips": False}, {"model.skips": True}))
+    assert "skips" not in plain.config["model"]["init_args"]
+    assert plain.id == off.id != on.id

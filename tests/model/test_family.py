@@ -282,10 +282,10 @@ REFUSED: list[tuple[dict[str, Any], list[str]]] = [
     ({"model.attention": "GatedLinear", "model.position": "Alibi"}, ["GatedLinear has no scores", "use Rope"]),
     ({"model.attention": "GatedLinear", "model.width": 12, "model.position": "NoPosition"}, ["head size 3", "even"]),
     ({"model.attention": "Differential", "model.attention.key_value_heads": 1}, ["key_value_heads=1", "even"]),
-    ({"model.attention": "Latent", "model.attention.rope_size": 3}, ["Rope turns pairs", "3 must be even"]),
+    ({"model.attention": "Latent", "model.attention.rope_size": 3}, ["Rope turns pairs", "head size 3"]),
     ({"model.width": 8, "model.position": "RopeNTK"}, ["head size above 2", "not 2"]),
     ({"model.mlp.expansion": 0.01}, ["expansion=0.01"]),
-    ({"model.attention.head_size": 5}, ["Rope turns pairs", "5 must be even"]),
+    ({"model.attention.head_size": 5}, ["Rope turns pairs", "head size 5"]),
     ({"model.attention.gate": "head"}, ["model.attention.gate", "headwise, elementwise", "'head'"]),
     (
         {"model.attention.head_size": 8, "model.parametrization": "MuP", "model.parametrization.base_width": 8},

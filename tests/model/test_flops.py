@@ -46,7 +46,7 @@ VARIANTS: list[dict[str, Any]] = [
     {"causal": False, "block": "ScaledResidual", "mlp": "GEGLU"},
     {"dropout": 0.1, "block": "ParallelResidual", "norm": "RMSNorm"},
     {"block": {"class_path": "ParallelResidual", "init_args": {"shared_norm": False}}},
-    *({"block": name} for name in ("NormAfter", "DeepNorm", "LayerScale", "StochasticDepth")),
+    *({"block": name} for name in ("NormAfter", "DeepNorm", "LayerScale", "StochasticDepth", "HyperConnections")),
 ]
 IDS = [str(changes) for changes in VARIANTS]
 

@@ -174,6 +174,7 @@ WRONG: dict[str, Tree] = {
     "pattern": {"layers.pattern": []},
     "changes": {"layers.pattern": [3]},
     "layer": {"layers.1": 4},
+    "streams": {"layers.0.block": "HyperConnections"},
     "option": {"layers.-1.mlp.expnsion": 3},
 }
 

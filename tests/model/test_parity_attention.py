@@ -47,11 +47,13 @@ def renamed(state: dict[str, Tensor]) -> dict[str, Tensor]:
     return ours
 
 
-def agree(ours: SoftmaxAttention, other: Any, names: Any = renamed, rotated: int = 0) -> None:
+def agree(
+    ours: SoftmaxAttention, other: Any, names: Any = renamed, rotated: int = 0, interleaved: bool = False
+) -> None:
     """Both give the same output, and the same gradients of the input and of all parameters."""
     ours.double().load_state_dict(names(other.state_dict()), strict=True)
     x, slope = example(2, TIME, WIDTH).requires_grad_(), example(2, TIME, WIDTH, seed=1)
-    position: Position = Rope(SHAPE) if rotated else NoPosition(SHAPE)
+    position: Position = Rope(SHAPE, interleaved=interleaved) if rotated else NoPosition(SHAPE)
     size = rotated or ours.head_size
     angle = torch.arange(TIME).double()[:, None] * 10000.0 ** (-torch.arange(0, size, 2).double() / size)
     angle = angle * bool(rotated)
@@ -141,10 +143,11 @@ def deepseek_names(state: dict[str, Tensor]) -> dict[str, Tensor]:
     return ours | renamed({f"{DEEPSEEK.get(first, first)}.weight": state[name] for first, name in rest.items()})
 
 
+@pytest.mark.parametrize("interleaved", [False, True], ids=["halves", "interleaved"])
 @pytest.mark.parametrize("query_rank", [None, 10], ids=["queries of the input", "queries of a small vector"])
-def test_deepseek_latent_attention(query_rank: int | None) -> None:
+def test_deepseek_latent_attention(query_rank: int | None, interleaved: bool) -> None:
     sizes = {"kv_lora_rank": 12, "qk_rope_head_dim": 6, "qk_nope_head_dim": 8, "v_head_dim": 8}
-    other = theirs(
-        deepseek, "DeepseekV3", q_lora_rank=query_rank, num_key_value_heads=HEADS, rope_interleave=False, **sizes
-    )
-    agree(Latent(SHAPE, kv_rank=12, query_rank=query_rank, rope_size=6), other, deepseek_names, rotated=6)
+    options = {"num_key_value_heads": HEADS, "rope_interleave": interleaved}
+    other = theirs(deepseek, "DeepseekV3", q_lora_rank=query_rank, **options, **sizes)
+    ours = Latent(SHAPE, kv_rank=12, query_rank=query_rank, rope_size=6)
+    agree(ours, other, deepseek_names, rotated=6, interleaved=interleaved)

@@ -176,15 +176,11 @@ def test_cells_have_a_row_for_each_arm_seed_and_quantity(experiment: MakeExperim
     assert nll.loc[("arm", 0), "value"] == value(record, "nll")
 
 
-def test_csv_and_parquet_hold_the_same_cells(experiment: MakeExperiment) -> None:
+def test_csv_holds_the_cells(experiment: MakeExperiment) -> None:
     folder = experiment({"base": BASE, "arm": [*BETTER[:5], "diverged"]})
-    files = report_files([load_report(folder)], ReportRequest(("csv", "parquet")))
+    files = report_files([load_report(folder)], ReportRequest(("csv",)))
     from_csv = pd.read_csv(io.StringIO(str(files["cells.csv"])), keep_default_na=False, na_values={"value": [""]})
-    content = files["cells.parquet"]
-    assert isinstance(content, bytes)
-    from_parquet = pd.read_parquet(io.BytesIO(content))
-    pd.testing.assert_frame_equal(from_csv, from_parquet, check_dtype=False)
-    pd.testing.assert_frame_equal(from_parquet, cells(load(folder)), check_dtype=False)
+    pd.testing.assert_frame_equal(from_csv, cells(load(folder)), check_dtype=False)
 
 
 def test_curves_have_a_row_for_each_step(experiment: MakeExperiment) -> None:
@@ -235,34 +231,10 @@ ALL = ",".join(FORMATS)
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("_quick")
-def test_check_names_the_files_that_differ_and_writes_nothing(
-    experiment: MakeExperiment, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder = experiment({"base": BASE, "arm": BETTER})
-    assert main(["report", str(folder), "--format", ALL]) == 0
-    capsys.readouterr()
-    assert main(["report", str(folder), "--format", ALL, "--check"]) == 0
-    assert "files are as they are rebuilt" in capsys.readouterr().out
-    before = {path: path.stat().st_mtime_ns for path in folder.iterdir()}
-    (folder / "table.tex").write_text("another", encoding="utf-8")
-    (folder / "cells.csv").unlink()
-    before.pop(folder / "cells.csv")
-    before[folder / "table.tex"] = (folder / "table.tex").stat().st_mtime_ns
-    assert main(["report", str(folder), "--format", ALL, "--check"]) == 1
-    said = capsys.readouterr().out
-    assert "table.tex" in said
-    assert "cells.csv (missing)" in said
-    assert "table.md" not in said
-    assert {path: path.stat().st_mtime_ns for path in folder.iterdir()} == before
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("_quick")
 def test_the_default_format_is_markdown_and_html(experiment: MakeExperiment, tmp_path: Path) -> None:
     folder = experiment({"base": BASE, "arm": BETTER})
     write_report(folder, Console(file=io.StringIO()), tmp_path / "usual")
     assert main(["report", str(folder), "--out", str(tmp_path / "md"), "--format", "md,html"]) == 0
-    assert main(["report", str(folder), "--out", str(tmp_path / "usual"), "--check"]) == 0
     written = [{p.name: p.read_bytes() for p in (tmp_path / name).iterdir()} for name in ("usual", "md")]
     assert written[0] == written[1]
     assert "table.md" in written[0]
@@ -285,7 +257,6 @@ def test_several_experiments_are_one_report(experiment: MakeExperiment, tmp_path
     assert latex_text.index(r"\label{tab:demo}") < latex_text.index(r"\label{tab:other}")
     table = pd.read_csv(out / "cells.csv")
     assert list(dict.fromkeys(table.experiment)) == ["demo", "other"]
-    assert main(["report", str(folder), str(other), "--out", str(out), "--check"]) == 0
 
 
 @pytest.mark.parametrize(

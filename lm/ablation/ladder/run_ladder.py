@@ -12,9 +12,8 @@ from lm.ablation.plan import FinishedCells, Plan, idle_arms, read_finished
 from lm.analysis.ladder import FILE
 from lm.config.tree import InputError
 from lm.execution.estimate import advice, seconds_per_cell, wall_seconds
-from lm.execution.machine import threads_each
+from lm.execution.machine import default_workers, threads_each
 from lm.execution.scheduler import Planned
-from lm.execution.sharing import choose_num_workers
 from lm.report.ladder_page import write_ladder_report
 from lm.report.render import print_table
 from lm.report.run import describe_autotune
@@ -47,7 +46,7 @@ def run_ladder(
     if plan_only:
         finished = read_finished(merged, store)
         missing = to_train(merged, finished.statuses, options.retry_failed)
-        workers = options.workers or choose_num_workers(missing, options.out, measure=False)
+        workers = options.workers or default_workers(len(missing))
         show_ladder_plan(experiment, plans, merged, store, finished, missing, workers)
         return 0
     warn(_idle_everywhere(plans))

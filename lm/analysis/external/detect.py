@@ -6,16 +6,13 @@ from contextlib import closing
 from pathlib import Path
 
 from lm.analysis.external.table import Table, read_csv, read_json, read_parquet
-from lm.analysis.external.trackers import META, read_events, read_mlflow_database, read_mlflow_folder, read_optuna
+from lm.analysis.external.trackers import META, read_events, read_mlflow_database, read_mlflow_folder
 from lm.config.tree import InputError
 
 WANDB, PARQUET, SQLITE = b":W&B", b"PAR1", b"SQLite format 3\0"
 EVENTS = ".tfevents."
 
-SUPPORTED = (
-    "a table (CSV, parquet, JSON), MLflow's mlruns or mlflow.db, Optuna's journal or database, or "
-    "a folder of TensorBoard's events"
-)
+SUPPORTED = "a table (CSV, parquet, JSON), MLflow's mlruns or mlflow.db, or a folder of TensorBoard's events"
 
 EXPORT_WANDB = (
     "is W&B's own file or folder, which is not read; export the table of runs in W&B's app as CSV (after `wandb sync` "
@@ -39,8 +36,6 @@ def read(path: Path, called: str | None = None) -> Table:
     if head.startswith(SQLITE):
         return _database(path)
     start = head.lstrip(b"\xef\xbb\xbf \t\r\n")[:1]
-    if start == b"{" and b'"op_code"' in head.partition(b"\n")[0]:
-        return read_optuna(path, journal=True)
     if start in (b"[", b"{"):
         return read_json(path)
     if EVENTS in path.name:
@@ -78,6 +73,4 @@ def _database(path: Path) -> Table:
         raise InputError(f"{path}: a database of SQLite that cannot be read: {error}") from None
     if "latest_metrics" in tables:
         return read_mlflow_database(path)
-    if {"studies", "trials"} <= tables:
-        return read_optuna(path, journal=False)
-    raise InputError(f"{path}: a database of neither MLflow nor Optuna; expected {SUPPORTED}")
+    raise InputError(f"{path}: a database, and not of MLflow; expected {SUPPORTED}")

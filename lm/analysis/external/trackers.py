@@ -8,12 +8,10 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 from lm.analysis.external.table import PREFIXES, Row, Table, as_text
 from lm.config.plain import shown
 from lm.config.tree import InputError
-from lm.stats.verdicts import Better
 
 INFINITE = 1.7976931348623157e308  # value of MLflow's database for infinity
 META = "meta.yaml"  # file of each run and experiment in MLflow's folder
@@ -93,42 +91,6 @@ def _mlflow_table(path: Path, rows: list[Row], deleted: int) -> Table:
         raise InputError(f"{path}: holds no run of MLflow's that was not deleted")
     gone = (f"{deleted} deleted run{'s are' if deleted > 1 else ' is'} left out",) if deleted else ()
     return Table(path, "MLflow's runs", rows, PREFIXES[:3], ("metrics.",), last=True, notes=gone)
-
-
-def read_optuna(path: Path, journal: bool) -> Table:
-    """Read the trials in a journal or SQLite database, as `Study.trials_dataframe` does. Raises InputError."""
-    import optuna
-    from optuna.storages import JournalStorage, RDBStorage
-    from optuna.storages.journal import JournalFileBackend
-
-    verbosity = optuna.logging.get_verbosity()
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
-    rows, better = list[Row](), dict[str, Better]()
-    try:
-        url = f"sqlite:///file:{quote(str(path.absolute()))}?mode=ro&uri=true"
-        storage = (
-            JournalStorage(JournalFileBackend(str(path))) if journal else RDBStorage(url, skip_table_creation=True)
-        )
-        for study_name in optuna.get_all_study_names(storage):
-            study = optuna.load_study(study_name=study_name, storage=storage)
-            several = len(study.directions) > 1
-            numbered = [f"values_{place}" if several else "value" for place in range(len(study.directions))]
-            names = [f"values_{name}" for name in study.metric_names or ()] or numbered
-            for name, direction in zip(names, study.directions, strict=True):
-                better[name] = "higher" if direction == optuna.study.StudyDirection.MAXIMIZE else "lower"
-            for trial in study.get_trials(deepcopy=False):
-                fields: dict[str, Any] = {"study": study_name, "number": trial.number, "state": trial.state.name}
-                fields |= dict(zip(names, trial.values or (), strict=False))
-                fields |= {f"params_{name}": value for name, value in trial.params.items()}
-                fields |= {f"user_attrs_{name}": value for name, value in trial.user_attrs.items()}
-                rows.append(_row(fields))
-    except Exception as error:  # SQLAlchemy's, and whatever a journal's lines lead Optuna to
-        raise InputError(f"{path}: Optuna cannot read it: {' '.join(str(error).split())[:200]}") from None
-    finally:
-        optuna.logging.set_verbosity(verbosity)
-    if not rows:
-        raise InputError(f"{path}: holds no trial of Optuna's")
-    return Table(path, "Optuna's trials", rows, PREFIXES[5:8], ("value", "values_", "user_attrs_"), better)
 
 
 ARM, SEED = "{arm}", "{seed}"

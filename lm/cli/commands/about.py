@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from lm.cli.options import JSON, Command, flag, option, out_option
+from lm.cli.options import JSON, Command, option, out_option
 from lm.config.tree import InputError, nearest, require_place
 
 FILE_KINDS = ("experiment", "configuration", "sweep")
@@ -59,7 +59,7 @@ def doctor(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     """Print what is installed and what is wrong with it."""
     from lm.cli.doctor import examine, format_report
 
-    report = examine(options.out, options.imports)
+    report = examine(options.out)
     print(json.dumps(report, indent=2) if options.json else format_report(report))
     for line in report["wrong"]:
         print(f"lm: {line}", file=sys.stderr)
@@ -69,10 +69,9 @@ def doctor(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
 COMMANDS = {
     "doctor": Command(
         "report what is installed, which devices there are, and what an experiment would choose and why",
-        ("lm doctor", "lm doctor --imports --json"),
+        ("lm doctor", "lm doctor --json"),
         doctor,
         out_option(),
-        flag("--imports", "import every package too, which takes seconds"),
         JSON,
     ),
     "help": Command(

@@ -67,7 +67,7 @@ COMMANDS = {
         option(
             "path",
             "a CSV, parquet or JSON file with one row per run (arm, seed, metrics) or per quantity (cells.csv); "
-            "or MLflow's mlruns or mlflow.db, Optuna's journal or database, TensorBoard's folder",
+            "or MLflow's mlruns or mlflow.db, or TensorBoard's folder",
             type=Path,
             metavar="RUNS",
         ),

@@ -29,38 +29,36 @@ def run(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
 
 
 def _write(folders: list[Path], into: Path, options: argparse.Namespace) -> tuple[Path | None, bool]:
-    """Write or check a report; return the path to print, if any, and True if data are damaged or the check failed."""
+    """Write a report; return the path to print, if any, and True if data are damaged."""
     from rich.console import Console
 
     from lm.analysis.ladder import FILE
-    from lm.report.formats import check_report, parse_request, write_formats
+    from lm.report.formats import parse_request, write_formats
     from lm.report.ladder_page import write_ladder_report
     from lm.report.search import write_page, write_study
     from lm.report.write import pointer, write_report
 
-    is_default = len(folders) == 1 and options.format is None and options.columns is None and not options.check
+    is_default = len(folders) == 1 and options.format is None and options.columns is None
     is_html_page = options.format == "html" and options.columns is None
     is_overview = len(folders) > 1 and is_html_page
     searches = [folder for folder in folders if os.path.isfile(folder / "study.json")]
     ladders = [folder for folder in folders if os.path.isfile(folder / FILE)]
-    if searches and is_html_page and not options.check and len(folders) == 1:
+    if searches and is_html_page and len(folders) == 1:
         write_page(folders[0], into)
         print(f"report: {into / 'report.html'}", file=sys.stderr)
         return None, False
     if searches and not (is_default or is_overview):
         raise InputError(
             f"{searches[0]}: is a search; its report has table.md, trials.csv, figures and report.html, or report.html "
-            "alone with --format html, also in a page of several; other formats, --columns and --check take experiments"
+            "alone with --format html, also in a page of several; other formats and --columns take experiments"
         )
     if ladders and not (is_default or is_overview):
         raise InputError(
             f"{ladders[0]}: is a ladder; its report has table.md, table.csv, trends.csv and a figure, or a part of a "
-            "page of several with --format html; --format, --columns and --check take experiments, such as its rungs"
+            "page of several with --format html; --format and --columns take experiments, such as its rungs"
         )
     if not is_default:
         request = parse_request(options.format, options.columns, several=len(folders) > 1, figures=options.figures)
-        if options.check:
-            return None, check_report(folders, into, request) == 1
         return into, write_formats(folders, into, request, Console(), options.all)
     table = into / "table.md"
     if ladders:
@@ -90,12 +88,11 @@ COMMANDS = {
         ),
         option(
             "--format",
-            "md (with the usual figures), html, latex, csv, parquet, pdf, svg; several with commas",
+            "md (with the usual figures), html, latex, csv, pdf, svg; several with commas",
             metavar="F",
         ),
         option("--figures", "four figures, or every one that has data", choices=("usual", "all"), default="usual"),
         option("--columns", "the quantities of the table, such as nll,ece", metavar="Q"),
         flag("--all", "print every table and note, not the first table alone"),
-        flag("--check", "write nothing, and name the files that differ from a rebuilt report"),
     ),
 }
