@@ -18,7 +18,7 @@ import types
 import typing
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from lm.config.choices import (
     Slot,
@@ -248,7 +248,8 @@ def build(resolved: Tree, root: type, path: str = "", supplied: int = 0) -> Any:
         slot, cls = components[name], components[name].base
         if is_component(node):
             node, cls = node["init_args"], find_class(node["class_path"], slot.base, path)
-        return build(node, cls, path, slot.supplied)
+        component = build(node, cls, path, slot.supplied)
+        return component if issubclass(cls, slot.base) else cast(Any, slot.base).adapt(component)
 
     for name, node in resolved.items():
         if name in components and node is not None:

@@ -4,6 +4,7 @@ Legend: b batch, s source time, t (target) time, d width, v vocabulary.
 """
 
 import contextlib
+import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -93,6 +94,12 @@ class Model(RenamedAttributes, nn.Module, ABC):
     depth: int
     parametrization: Parametrization | None = None
     shape: Shape
+    ADAPTS = (nn.Module,)  # classes that `adapt` makes a model of
+
+    @staticmethod
+    def adapt(build: Callable[[int, int], nn.Module]) -> "Callable[[int, int], Model]":
+        """Return a constructor of models around modules that map tokens (b, t) to logits (b, t, v)."""
+        return functools.partial(AdaptedModel, build)
 
     def initialize(self, seed: int) -> None:
         """Draw every parameter anew from the random streams of `seed`."""
@@ -112,6 +119,30 @@ class Model(RenamedAttributes, nn.Module, ABC):
     def hidden_and_weight(self, *inputs: Tensor) -> tuple[Tensor, Tensor] | None:
         """Return hidden states (b, t, d) and output weight (v, d) whose product is the logits, or None."""
         return None
+
+
+class AdaptedModel(Model):
+    """A module of any kind, whose constructor draws its initial weights unless it has a method `initialize(seed)`."""
+
+    is_choice = False
+
+    def __init__(self, build: Callable[[int, int], nn.Module], vocabulary: int, context: int) -> None:
+        super().__init__()
+        self.module, self.vocabulary, self.context = build(vocabulary, context), vocabulary, context
+
+    def initialize(self, seed: int) -> None:
+        """Call the module's own `initialize`, if it has one."""
+        if callable(initialize := getattr(self.module, "initialize", None)):
+            initialize(seed)
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        """Return the module's logits; caches, here None, are left out. Raises ValueError for another shape."""
+        logits_btv = self.module(*(x for x in inputs if x is not None))
+        expected = (*inputs[0].shape, self.vocabulary)
+        if not isinstance(logits_btv, Tensor) or logits_btv.shape != expected:
+            output = tuple(logits_btv.shape) if isinstance(logits_btv, Tensor) else type(logits_btv).__name__
+            raise ValueError(f"{type(self.module).__name__} gives {output}, expected logits of the shape {expected}")
+        return logits_btv
 
 
 class Decoder(Model):

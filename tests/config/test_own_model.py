@@ -8,7 +8,7 @@ import pytest
 from helpers import RUN
 from messages import CheckMessage
 
-from lm.config.components import build, resolve
+from lm.config.components import added_options, build, resolve
 from lm.config.reading import config_of
 from lm.config.tree import InputError, Tree, differences, override
 from lm.training.run import RunConfig
@@ -146,8 +146,9 @@ def test_the_options_of_a_parent_are_those_of_a_part_of_ones_own(own: str, name:
     run: RunConfig = build(resolve(override(RUN, changes), RunConfig), RunConfig)
     part = next(module for module in run.model(11, 12).modules() if type(module).__name__ == cls)
     assert part.extra == 7
-    parent = inspect.signature(type(part).__mro__[1]).parameters.keys() - {"shape", "options"}
-    assert parent < options(changes)[slot]["init_args"].keys()
+    kind: Any = type(part)
+    parent = inspect.signature(kind.__mro__[1]).parameters.keys() - {"shape", "options"}
+    assert parent < options(changes)[slot]["init_args"].keys() | added_options(kind)
 
 
 @pytest.mark.parametrize("cls", ["Deep", "Still", "Other"])
