@@ -270,10 +270,10 @@ def build(resolved: Tree, root: type, path: str = "", supplied: int = 0) -> Any:
 class _Partial(functools.partial[Any]):
     """A constructor with its options; what the program supplies is passed by name where the class takes it so."""
 
-    def __call__(self, /, *supplied: Any) -> Any:
+    def __call__(self, /, *supplied: Any, **more: Any) -> Any:
         names = supplied_by_name(self.func, len(supplied)) if isinstance(self.func, type) else ()
         by_name = dict(zip(names, supplied, strict=True)) if names else {}
-        return self.func(*(() if names else supplied), **by_name, **self.keywords)
+        return self.func(*(() if names else supplied), **by_name, **{**self.keywords, **more})
 
 
 @contextlib.contextmanager
