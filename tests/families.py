@@ -98,6 +98,22 @@ BLOOM = {
         },
     ),
 }
+PHI = {
+    "model.embed_tokens": "embedding.tokens",
+    "model.final_layernorm": "final_norm",
+    "lm_head": "embedding.head",
+    **layers(
+        "model.layers",
+        "blocks",
+        {
+            **QUERY_KEY_VALUE,
+            **PARALLEL,
+            "self_attn.dense": "attention.output",
+            "mlp.fc1": "mlp.up",
+            "mlp.fc2": "mlp.down",
+        },
+    ),
+}
 FALCON = {name: own.replace("attention_residual", "layout") for name, own in BLOOM.items()}
 
 
@@ -130,6 +146,7 @@ for stack in ("encoder", "decoder"):
     MARIAN |= {
         f"model.{stack}.embed_tokens": "embedding.tokens",
         f"model.{stack}.embed_positions": f"{stack}_position.table",
+        f"model.{stack}.layernorm_embedding": f"{stack}_embedding_norm",
         **layers(f"model.{stack}.layers", stack, bart_layer(cross)),
     }
     T5 |= {
@@ -199,10 +216,50 @@ FAMILIES: dict[str, Tree] = {
             "head_dim": "head_size",
             "attn_logit_softcapping": "attention.softcap",
             "query_pre_attn_scalar": ("attention.scale", -2),
-            "sliding_window": "attention.window",
+            "final_logit_softcapping": "embedding.softcap",
+            "sliding_window": "layers.0.attention.window",
         },
-        "fixed": {"final_logit_softcapping": None, "layer_types": ["sliding_attention"] * 4},
+        "fixed": {"layer_types": ["sliding_attention", "full_attention"] * 2},
         "names": {**ENDS, **layers("model.layers", "blocks", {**LLAMA_LAYER, **SANDWICH})},
+    },
+    "olmo2": {
+        "model": "Olmo2ForCausalLM",
+        "config": MODERN,
+        "names": {
+            **ENDS,
+            **layers(
+                "model.layers",
+                "blocks",
+                {
+                    **LLAMA_LAYER,
+                    "post_attention_layernorm": "attention_residual.norm",
+                    "post_feedforward_layernorm": "mlp_residual.norm",
+                },
+            ),
+        },
+    },
+    "phi": {
+        "model": "PhiForCausalLM",
+        "config": {
+            **SIZES,
+            "intermediate_size": "mlp.hidden",
+            "max_position_embeddings": "context",
+            "layer_norm_eps": "norm.eps",
+            "rope_parameters.rope_theta": "position.base",
+            "rope_parameters.partial_rotary_factor": "position.share",
+            "tie_word_embeddings": "embedding.tied",
+        },
+        "names": PHI,
+    },
+    "cohere": {
+        "model": "CohereForCausalLM",
+        "config": {
+            **{field: setting for field, setting in MODERN.items() if field != "rms_norm_eps"},
+            "layer_norm_eps": "norm.eps",
+            "logit_scale": "embedding.logit_scale",
+        },
+        "fixed": {"use_qk_norm": False},
+        "names": {**ENDS, **layers("model.layers", "blocks", {**LLAMA_LAYER, **PARALLEL})},
     },
     "falcon": {
         "model": "FalconForCausalLM",
@@ -242,7 +299,23 @@ FAMILIES: dict[str, Tree] = {
             "relative_attention_max_distance": "position.longest",
             "layer_norm_epsilon": "norm.eps",
         },
-        "fixed": {"pad_token_id": 0, "feed_forward_proj": "relu", "tie_word_embeddings": False},
+        "fixed": {"pad_token_id": 0, "feed_forward_proj": "relu", "tie_word_embeddings": True},
         "names": T5,
+    },
+    "bart": {
+        "model": "BartForConditionalGeneration",
+        "config": {
+            "d_model": "width",
+            "max_position_embeddings": "context",
+            "scale_embedding": "embedding.scaled",
+            "tie_word_embeddings": "embedding.tied",
+            **{
+                f"{stack}_{field}": setting
+                for stack in ("encoder", "decoder")
+                for field, setting in (("layers", "layers"), ("attention_heads", "heads"), ("ffn_dim", "mlp.hidden"))
+            },
+        },
+        "fixed": {"pad_token_id": 0, "decoder_start_token_id": 0, "activation_function": "gelu"},
+        "names": MARIAN,
     },
 }

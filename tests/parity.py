@@ -56,16 +56,6 @@ def randomized(model: nn.Module) -> Any:
     return model.double().eval()
 
 
-def renamed(state: Mapping[str, Tensor], names: Names) -> dict[str, Tensor]:
-    """Tensors under our names: a prefix or a dotted part that is a key of `names` becomes its value."""
-    ours = {}
-    for name, value in state.items():
-        for old, new in names.items():
-            name = new + name.removeprefix(old) if name.startswith(old) else name.replace(f".{old}", f".{new}")
-        ours[name] = value
-    return ours
-
-
 def ours_named(state: Mapping[str, Tensor], names: Names) -> dict[str, Tensor]:
     """Tensors under our names; a module that `names` lacks is an error."""
     ours = {}
@@ -183,6 +173,9 @@ class Pair:
 def settings_of(family: Tree, tree: Tree, context: int, hidden: int) -> Tree:
     """Arguments of the family's configuration in `transformers` that describe our model."""
     values = dict(values_of(resolve(tree, Root)["model"]["init_args"]))
+    for index, layer in enumerate(values["layers"]) if isinstance(values["layers"], list) else ():
+        values |= values_of(layer, f"layers.{index}")
+        values["layers"] = index + 1
     sizes = {"context": context, "head_size": values["width"] // values["heads"], "mlp.hidden": hidden}
     values = {"attention.key_value_heads": values["heads"], **values, **sizes}
     settings: Tree = {"pad_token_id": None, "bos_token_id": None, "eos_token_id": None, "vocab_size": VOCABULARY}

@@ -25,7 +25,7 @@ from lm.model.deprecated import RenamedAttributes
 from lm.model.fused_linear import is_plain_linear
 from lm.model.initializers import Initializer, OutputLinear
 from lm.model.mlp import FeedForward
-from lm.model.norm import Norm
+from lm.model.norm import NoNorm, Norm
 from lm.model.parametrization import Optimizer, Parametrization, Standard
 from lm.model.position import Position
 from lm.model.prediction import Prediction
@@ -46,9 +46,10 @@ class Embedding(RenamedAttributes, nn.Module):
         norm: of the vectors, before positions (BLOOM 2022, https://arxiv.org/abs/2211.05100); none by default.
         logit_scale: multiplies the logits (Cohere's Command R, 2024).
         softcap: bounds the logits by cap tanh(logits / cap) (Gemma 2 2024, https://arxiv.org/abs/2408.00118).
+        output_bias: whether the output layer has an offset (GPT-J, Phi).
     """
 
-    ADDED: ClassVar = ("norm", "logit_scale", "softcap")
+    ADDED: ClassVar = ("norm", "logit_scale", "softcap", "output_bias")
     new_names: ClassVar = {"read": "scale_for_output", "matrix": "output_weight"}
 
     def __init__(
@@ -59,13 +60,14 @@ class Embedding(RenamedAttributes, nn.Module):
         norm: Callable[[Shape], Norm] | None = None,
         logit_scale: float = 1.0,
         softcap: float | None = None,
+        output_bias: bool = False,
     ) -> None:
         super().__init__()
         require_positive(logit_scale=logit_scale, softcap=softcap)
         self.tokens = nn.Embedding(shape.vocabulary, shape.width)
         self.factor = shape.base_shape.width**0.5 if scaled else 1.0
         self.output_factor, self.softcap = logit_scale * (shape.base_shape.width / shape.width), softcap
-        self.head = OutputLinear(shape.width, shape.vocabulary, bias=False)
+        self.head = OutputLinear(shape.width, shape.vocabulary, bias=output_bias)
         if tied:
             self.head.weight = self.tokens.weight
         self.norm = nn.Identity() if norm is None else norm(shape)
@@ -86,7 +88,8 @@ class Embedding(RenamedAttributes, nn.Module):
     @property
     def output_weight(self) -> Tensor | None:
         """The weight (v, d) whose product with scaled hidden states `logits` is, but for a soft-cap; else None."""
-        return self.head.weight if type(self).logits is Embedding.logits and is_plain_linear(self.head) else None
+        plain = type(self).logits is Embedding.logits and self.head.bias is None and is_plain_linear(self.head)
+        return self.head.weight if plain else None
 
 
 class Model(RenamedAttributes, nn.Module, ABC):
@@ -290,7 +293,10 @@ class EncoderDecoder(Model):
 
     Args:
         cross: the decoder's attention to the encoder; the same as `attention` by default.
+        embedding_norm: in each stack after positions are added (BART 2019, https://arxiv.org/abs/1910.13461), or none.
     """
+
+    ADDED: ClassVar = ("embedding_norm",)
 
     def __init__(
         self,
@@ -309,6 +315,7 @@ class EncoderDecoder(Model):
         dropout: float = 0.0,
         cross: Callable[[Shape], Attention] | None = None,
         parametrization: Parametrization | None = None,
+        embedding_norm: Callable[[Shape], Norm] | None = None,
     ) -> None:
         super().__init__()
         require_share(dropout=dropout)
@@ -318,6 +325,8 @@ class EncoderDecoder(Model):
         self.initializer = self.parametrization.initializer(initializer, shape)
         self.embedding, self.dropout = embedding(shape), nn.Dropout(dropout)
         self.encoder_position, self.decoder_position = position(shape), position(shape)
+        embedding_norm = embedding_norm or NoNorm
+        self.encoder_embedding_norm, self.decoder_embedding_norm = embedding_norm(shape), embedding_norm(shape)
         shapes = [replace(shape, layer=layer) for layer in range(layers)]
         layout, crossed = lambda at: partial(block, at, norm, dropout), cross or attention
         self.encoder = nn.ModuleList(Block(attention(at), mlp(at), layout(at)) for at in shapes)
@@ -340,7 +349,7 @@ class EncoderDecoder(Model):
         """Encode a source for the decoder to attend to, (b, s, d)."""
         time, position = source_bs.shape[1], self.encoder_position
         mask = Mask(False, position.bias(time, time, causal=False), hidden_bs)
-        x_bsd = self.dropout(position.embed(self.embedding(source_bs)))
+        x_bsd = self.dropout(self.encoder_embedding_norm(position.embed(self.embedding(source_bs))))
         for block in self.encoder:
             x_bsd = block(x_bsd, position, mask)
         return self.encoder_norm(x_bsd)
@@ -353,7 +362,7 @@ class EncoderDecoder(Model):
         time, position = target_bt.shape[1], self.decoder_position
         mask = Mask(True, position.bias(time, start + time))
         memory = Mask(False, None, hidden_bs)
-        x_btd = self.dropout(position.embed(self.embedding(target_bt), start))
+        x_btd = self.dropout(self.decoder_embedding_norm(position.embed(self.embedding(target_bt), start)))
         for index, block in enumerate(self.decoder):
             x_btd = block(x_btd, position, mask, caches[index] if caches else None, memory_bsd, memory)
         return self.embedding.logits(self.decoder_norm(x_btd))

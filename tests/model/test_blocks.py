@@ -1,4 +1,4 @@
-"""Compositions of attention and MLP in a layer, against `transformers` and against their formulas."""
+"""Compositions of attention and MLP in a layer, against formulas; test_parity.py has those of published models."""
 
 from dataclasses import replace
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 from helpers import RUN, VOCABULARY, decoder, example, known, noisy, refusal, tokens
-from parity import CONTEXT, HEADS, LAYERS, SIZES, WIDTH, configured, exactly, loaded, randomized, renamed, sample
+from parity import CONTEXT, SIZES, configured, sample
 from parity import VOCABULARY as TOKENS
 from torch import Tensor, nn
 
@@ -42,97 +42,6 @@ class CrossLayout(OwnLayout):
 
     def forward(self, x_btd: Tensor, attention: Sublayer, mlp: Sublayer, cross: Sublayer | None = None) -> Tensor:
         return super().forward(x_btd if cross is None else x_btd + cross(self.norm(x_btd)), attention, mlp)
-
-
-def theirs(kind: str, **settings: Any) -> Any:
-    """A causal model of `transformers` in float64 with random parameters."""
-    transformers = pytest.importorskip("transformers", reason="parity needs transformers: pip install transformers")
-    sizes = {"vocab_size": TOKENS, "hidden_size": WIDTH, "num_attention_heads": HEADS, "num_hidden_layers": LAYERS}
-    special = {"pad_token_id": None, "bos_token_id": None, "eos_token_id": None, "intermediate_size": 4 * WIDTH}
-    config = getattr(transformers, f"{kind}Config")(**sizes, **special, tie_word_embeddings=False, **settings)
-    config._attn_implementation = "eager"
-    with exactly():
-        return randomized(getattr(transformers, f"{kind}ForCausalLM")(config))
-
-
-COMMON = {"model.layers.": "blocks.", "lm_head.": "embedding.head.", "model.embed_tokens.": "embedding.tokens."}
-QKV = ("query", "key", "value")
-PROJECTIONS = {f"self_attn.{name[0]}_proj.": f"attention.{name}." for name in QKV}
-PHI = {
-    **COMMON,
-    **PROJECTIONS,
-    "self_attn.dense.": "attention.output.",
-    "mlp.fc1.": "mlp.up.",
-    "mlp.fc2.": "mlp.down.",
-    "input_layernorm.": "layout.norm.",
-    "model.final_layernorm.": "final_norm.",
-}
-NEOX = {
-    "gpt_neox.layers.": "blocks.",
-    "lm_head.": "embedding.head.",
-    "gpt_neox.embed_in.": "embedding.tokens.",
-    "gpt_neox.final_layer_norm.": "final_norm.",
-    "attention.query_key_value.": "attention.fused.",
-    "attention.dense.": "attention.output.",
-    "mlp.dense_h_to_4h.": "mlp.up.",
-    "mlp.dense_4h_to_h.": "mlp.down.",
-    "input_layernorm.": "layout.norm.",
-    "post_attention_layernorm.": "layout.mlp_norm.",
-}
-OLMO2 = {
-    **COMMON,
-    **PROJECTIONS,
-    "self_attn.o_proj.": "attention.output.",
-    **{f"mlp.{name}_proj.": f"mlp.{name}." for name in ("gate", "up", "down")},
-    "model.norm.": "final_norm.",
-    "post_attention_layernorm.": "attention_residual.norm.",
-    "post_feedforward_layernorm.": "mlp_residual.norm.",
-}
-
-
-def agree(ours: Any, other: Any) -> None:
-    """Logits and the gradient of the embeddings are equal."""
-    with exactly():
-        expected = other(sample()).logits
-    logits = ours(sample())
-    assert expected.std() > 0.5
-    torch.testing.assert_close(logits, expected, rtol=0, atol=1e-9)
-    for output in (logits, expected):
-        output.log_softmax(-1)[..., 0].sum().backward()
-    gradients = ours.embedding.tokens.weight.grad, other.get_input_embeddings().weight.grad
-    torch.testing.assert_close(*gradients, rtol=1e-9, atol=1e-9)
-
-
-def test_parallel_with_one_norm_is_phi() -> None:
-    other = theirs("Phi", rope_parameters={"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 1.0})
-    with torch.no_grad():
-        other.lm_head.bias.zero_()
-    mlp = {"class_path": "GELU", "init_args": {"approximate": "tanh"}}
-    state = {name: value for name, value in other.state_dict().items() if name != "lm_head.bias"}
-    agree(
-        loaded({**SIZES, "embedding.tied": False, "block": "ParallelResidual", "mlp": mlp}, renamed(state, PHI)), other
-    )
-
-
-def test_parallel_with_two_norms_is_gpt_neox() -> None:
-    rope = {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 1.0}
-    other, state = theirs("GPTNeoX", rope_parameters=rope), dict[str, Tensor]()
-    for name, value in renamed(other.state_dict(), NEOX).items():
-        if "fused" in name:
-            pieces = value.unflatten(0, (HEADS, 3, -1)).transpose(0, 1).flatten(1, 2)
-            state |= {name.replace("fused", part): piece for part, piece in zip(QKV, pieces, strict=True)}
-        else:
-            state[name] = value
-    agree(loaded({**SIZES, "embedding.tied": False, "block": TWO_NORMS}, state), other)
-
-
-def test_norm_after_is_olmo2() -> None:
-    other = theirs("Olmo2", rms_norm_eps=1e-6)
-    for layer in other.model.layers:
-        layer.self_attn.q_norm = layer.self_attn.k_norm = nn.Identity()
-    mlp = {"class_path": "SwiGLU", "init_args": {"bias": False, "expansion": 6.0}}
-    changes = {**SIZES, "embedding.tied": False, "block": "NormAfter", "norm": "RMSNorm", "attention.bias": False}
-    agree(loaded({**changes, "mlp": mlp}, renamed(other.state_dict(), OLMO2)), other)
 
 
 @pytest.mark.parametrize("shared", [True, False])
