@@ -114,7 +114,7 @@ def choices(base: type) -> dict[str, type]:
         cls = queue.pop(0)
         queue.extend(cls.__subclasses__())
         public = not cls.__name__.startswith("_") and cls.__module__.split(".")[0] in packages
-        if public and not inspect.isabstract(cls):
+        if public and not inspect.isabstract(cls) and vars(cls).get("is_choice", True):
             classes.setdefault(cls.__name__, cls)
     return dict(sorted(classes.items())) or {base.__name__: base}
 
@@ -133,7 +133,8 @@ def find_class(name: Any, base: type, path: str) -> type:
     if isinstance(name, str) and "." in name and all(part.isidentifier() for part in name.split(".")):
         require_trusted(name, path, f".{nearest(name.rpartition('.')[2], list(classes))} {listed}")
         cls = import_object(name, path)
-        if isinstance(cls, type) and issubclass(cls, base) and not inspect.isabstract(cls):
+        accepted = (base, *getattr(base, "ADAPTS", ()))
+        if isinstance(cls, type) and issubclass(cls, accepted) and not inspect.isabstract(cls):
             return cls
         raise InputError(f"{path}: {name!r} is not a concrete subclass of {base.__module__}.{base.__name__}")
     hint = f"{nearest(name, list(classes))} {listed}, or give the dotted path of your own class"

@@ -18,7 +18,7 @@ import types
 import typing
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from lm.config.choices import (
     Slot,
@@ -250,7 +250,8 @@ def build(resolved: Tree, root: type, path: str = "", supplied: int = 0) -> Any:
         slot, cls = components[name], components[name].base
         if is_component(node):
             node, cls = node["init_args"], find_class(node["class_path"], slot.base, path)
-        return build(node, cls, path, slot.supplied)
+        component = build(node, cls, path, slot.supplied)
+        return component if issubclass(cls, slot.base) else cast(Any, slot.base).adapt(component)
 
     for name, node in resolved.items():
         if name in components and node is not None:
@@ -271,10 +272,10 @@ def build(resolved: Tree, root: type, path: str = "", supplied: int = 0) -> Any:
 class _Partial(functools.partial[Any]):
     """A constructor with its options; what the program supplies is passed by name where the class takes it so."""
 
-    def __call__(self, /, *supplied: Any, **changed: Any) -> Any:
+    def __call__(self, /, *supplied: Any, **more: Any) -> Any:
         names = supplied_by_name(self.func, len(supplied)) if isinstance(self.func, type) else ()
         by_name = dict(zip(names, supplied, strict=True)) if names else {}
-        return self.func(*(() if names else supplied), **by_name, **{**self.keywords, **changed})
+        return self.func(*(() if names else supplied), **by_name, **{**self.keywords, **more})
 
 
 @contextlib.contextmanager

@@ -4,6 +4,7 @@ Legend: b batch, s source time, t (target) time, d width, v vocabulary.
 """
 
 import contextlib
+import functools
 import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -109,6 +110,12 @@ class Model(RenamedAttributes, nn.Module, ABC):
     parametrization: Parametrization | None = None
     logit_softcap: float | None = None
     shape: Shape
+    ADAPTS = (nn.Module,)  # classes that `adapt` makes a model of
+
+    @staticmethod
+    def adapt(build: Callable[[int, int], nn.Module]) -> "Callable[[int, int], Model]":
+        """Return a constructor of models around modules that map tokens (b, t) to logits (b, t, v)."""
+        return functools.partial(AdaptedModel, build)
 
     def initialize(self, seed: int) -> None:
         """Draw every parameter anew from the random streams of `seed`."""
@@ -131,6 +138,30 @@ class Model(RenamedAttributes, nn.Module, ABC):
         Where the model has a `logit_softcap`, logits are cap tanh(product / cap).
         """
         return None
+
+
+class AdaptedModel(Model):
+    """A module of any kind, whose constructor draws its initial weights unless it has a method `initialize(seed)`."""
+
+    is_choice = False
+
+    def __init__(self, build: Callable[[int, int], nn.Module], vocabulary: int, context: int) -> None:
+        super().__init__()
+        self.module, self.vocabulary, self.context = build(vocabulary, context), vocabulary, context
+
+    def initialize(self, seed: int) -> None:
+        """Call the module's own `initialize`, if it has one."""
+        if callable(initialize := getattr(self.module, "initialize", None)):
+            initialize(seed)
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        """Return the module's logits; caches, here None, are left out. Raises ValueError for another shape."""
+        logits_btv = self.module(*(x for x in inputs if x is not None))
+        expected = (*inputs[0].shape, self.vocabulary)
+        if not isinstance(logits_btv, Tensor) or logits_btv.shape != expected:
+            output = tuple(logits_btv.shape) if isinstance(logits_btv, Tensor) else type(logits_btv).__name__
+            raise ValueError(f"{type(self.module).__name__} gives {output}, expected logits of the shape {expected}")
+        return logits_btv
 
 
 class Decoder(Model):
@@ -190,9 +221,9 @@ class Decoder(Model):
         last = len(own) - 1
         self.blocks = nn.ModuleList(map(build, range(len(own))))
         streams = [getattr(block.layout, "streams", 1) for block in self.blocks]
-        for layer, (outgoing, incoming) in enumerate(itertools.pairwise(streams), start=1):
-            if 1 != outgoing != incoming:
-                problem = f"layer {layer - 1} gives {outgoing} streams and layer {layer} takes {incoming}"
+        for layer, (before, after) in enumerate(itertools.pairwise(streams), start=1):
+            if 1 != before != after:
+                problem = f"layer {layer - 1} gives {before} streams and layer {layer} takes {after}"
                 raise ValueError(f"{problem}; expected HyperConnections of as many in all layers")
         if prediction is not None and max(streams) > 1:
             raise ValueError("prediction reads one stream, and HyperConnections give several; expected another block")

@@ -8,16 +8,17 @@ from pathlib import Path
 
 import torch
 from lightning.pytorch.accelerators import AcceleratorRegistry
-from torch import Tensor
 
 from lm.config.components import blame, build, plain_options, resolve
 from lm.config.fingerprint import behaviour_of, code_of
 from lm.config.plain import shown
 from lm.config.tree import InputError, Tree, canonical, nearest, run_id, text_id
 from lm.data import IGNORED
-from lm.data.batch import Data
+from lm.data.batch import Batch, Data
 from lm.data.text import RowData
 from lm.data.tokens import TextStats
+from lm.metrics.probe import first_rows, probe
+from lm.metrics.tokens import TokenStatistics
 from lm.model.flops import flops_per_token
 from lm.model.parametrization import scales, without_standard
 from lm.model.transformer import Model
@@ -26,6 +27,9 @@ from lm.training.built import build_data
 from lm.training.callbacks import build_callbacks, resolve_callbacks
 from lm.training.identified import AUTO, Cell, Sizes
 from lm.training.initial_weights import check_source, resolve_source
+from lm.training.module import with_extras
+from lm.training.objective import require_extra_losses, take_extra_losses
+from lm.training.optim import tables
 from lm.training.recorder import Recorder
 from lm.training.run import EXECUTION, MAY_BE_NONE, SETTINGS, UNSOUND, RunConfig, Trainer
 from lm.training.schedule import in_steps
@@ -206,12 +210,14 @@ def _facts(key: str, run: RunConfig) -> TextStats:
 
 def _model_sizes(config: Tree, facts: TextStats, run: RunConfig, data: Data) -> tuple[int, float | None]:
     """Return trainable parameters and FLOPs a token, after a dry run. Raises InputError for a wrong model."""
-    key = canonical([config["data"], config["model"], config["seed"], facts.vocabulary])
+    optim = [config["optim"][name] for name in ("optimizer", "objective")]
+    key = canonical([config["data"], config["model"], config["seed"], facts.vocabulary, optim])
     if key not in _model_sizes_of:
         build_model = functools.partial(_checked_model, run, facts.vocabulary, data.context)
         batch = next(iter(data.training_batches(0, 1)))
         with blame("model"):
-            model = dry_run(build_model, [x[:1] for x in batch.inputs])
+            step = functools.partial(try_step, run, config["trainer"]["max_steps"])
+            model = dry_run(build_model, first_rows(batch, 1), step)
         try:
             flops = flops_per_token(model, data.context).total
         except InputError:
@@ -221,25 +227,45 @@ def _model_sizes(config: Tree, facts: TextStats, run: RunConfig, data: Data) -> 
 
 
 DRY_RUN_MAX_NUMBERS = 2**20  # numbers of a model, and pairs of tokens that it reads, up to which a dry run computes
+DRY_RUN_MAX_OWN = 2**24  # the same for a model with parts of a user's own, which a step tries out
 
 
-def dry_run(build_model: Callable[[], Model], inputs: Sequence[Tensor]) -> Model:
-    """Build a model on the meta device and run it on the inputs, to find parts that do not fit together.
+def dry_run(build_model: Callable[[], Model], batch: Batch, step: Callable[[Model, Batch], None]) -> Model:
+    """Return a model on the meta device, after a `step` of training on a batch to find parts that do not fit together.
 
-    On the meta device every operation takes a fraction of a millisecond, so that a small model of this package's parts
-    runs on the processor, twenty times as fast; a user's own parts do not run there before training.
+    A model that is too large for a step in little time runs on the meta device alone, forwards.
     """
     with torch.device("meta"):
         model = build_model()
     is_builtin = all(type(module).__module__.split(".")[0] in ("lm", "torch") for module in model.modules())
-    numbers = [x.numel() for x in (*model.parameters(), *model.buffers())] + [x.numel() ** 2 for x in inputs]
-    if is_builtin and sum(numbers) <= DRY_RUN_MAX_NUMBERS:
-        with torch.random.fork_rng(devices=[]), torch.no_grad():
-            build_model()(*inputs)
+    numbers = [x.numel() for x in (*model.parameters(), *model.buffers())] + [x.numel() ** 2 for x in batch.inputs]
+    if sum(numbers) <= (DRY_RUN_MAX_NUMBERS if is_builtin else DRY_RUN_MAX_OWN):
+        with torch.random.fork_rng(devices=[]):
+            step(build_model(), batch)
     else:
         with torch.device("meta"):
-            model(*(x.to("meta") for x in inputs))
+            model(*(x.to("meta") for x in batch.inputs))
     return model
+
+
+def try_step(run: RunConfig, steps: int, model: Model, batch: Batch) -> None:
+    """Take one training step of a run of so many `steps`, with every measurement of training."""
+    objective, targets_n = run.optim.objective, batch.targets_bt.flatten()
+    logits_nv = model(*batch.inputs).flatten(0, 1)
+    with blame("optim.objective"):
+        loss = objective.loss(logits_nv, targets_n)
+    extras = take_extra_losses(model, objective.extra)
+    require_extra_losses(objective.extra, extras)
+    with_extras(loss, extras).backward()
+    with blame("optim"):
+        optimizer, _ = run.optim.build(model.parameters(), steps, tables(model), model.map_rate)
+        if not any(group.get("capturable") for group in optimizer.param_groups):  # those need a device of their own
+            optimizer.step()
+    probe(model, batch)
+    model.eval()
+    with torch.inference_mode():
+        logits_nv = model(*batch.inputs).flatten(0, 1)
+        TokenStatistics(torch.ones(logits_nv.shape[1], dtype=torch.int64)).update(logits_nv, targets_n)
 
 
 def sizes(cell: Cell) -> Sizes:

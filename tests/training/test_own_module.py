@@ -1,0 +1,108 @@
+"""A plain torch module as the model of a run: trained, resumed, compared and continued without further measurements."""
+
+import errno
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from helpers import RUN
+from messages import CheckMessage
+
+from lm.cli import main
+from lm.config.tree import InputError, override
+from lm.store.store import Store
+from lm.training.cell import check
+from lm.training.process import Execution
+from lm.training.train import train
+
+SOURCE = """
+from torch import Tensor, nn
+
+
+class Recurrent(nn.Module):
+    def __init__(self, vocabulary: int, context: int, hidden: int = 8) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(vocabulary, hidden)
+        self.cells = nn.LSTM(hidden, hidden, batch_first=True)
+        self.head = nn.Linear(hidden, vocabulary)
+
+    def forward(self, tokens_bt: Tensor) -> Tensor:
+        return self.head(self.cells(self.tokens(tokens_bt))[0])
+
+
+class ByName(Recurrent):
+    def __init__(self, hidden: int, vocabulary: int, context: int) -> None:
+        super().__init__(vocabulary, context, hidden)
+
+
+class Hidden(Recurrent):
+    def forward(self, tokens_bt: Tensor) -> Tensor:
+        return self.tokens(tokens_bt)
+
+
+class State(Recurrent):
+    def forward(self, tokens_bt: Tensor) -> Tensor:
+        return self.cells(self.tokens(tokens_bt))
+"""
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The name of a module with a user's own classes."""
+    name = f"module_{tmp_path.name.replace('-', '_')}"
+    (tmp_path / f"{name}.py").write_text(SOURCE)
+    monkeypatch.syspath_prepend(tmp_path)
+    return name
+
+
+def test_a_module_is_an_arm_beside_the_decoder(own: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out, spec = tmp_path / "out", tmp_path / "spec.yaml"
+    (tmp_path / "base.yaml").write_text(yaml.safe_dump(RUN))
+    arms = {"decoder": {}, "recurrent": {"model": {"class_path": f"{own}.Recurrent", "init_args": {"hidden": 12}}}}
+    spec.write_text(yaml.safe_dump({"base": "base.yaml", "baseline": "decoder", "arms": arms, "seeds": 1}))
+    assert main(["ablate", str(spec), "--out", str(out), "--underpowered", "--workers", "1"]) == 0
+    manifest = json.loads((out / "spec" / "experiment.json").read_text())["arms"]["recurrent"]
+    assert (manifest["changes"]["model"], manifest["flops_per_token"]) == (["Decoder", f"{own}.Recurrent"], None)
+    record: Any = Store(out).record(manifest["cells"]["0"])
+    assert record["status"] == "ok"
+    assert record["metrics"]["nll"] < 6
+    assert not {"entropy", "residual_norm", "block_share"} & record["final"].keys()
+    assert "recurrent" in (out / "spec" / "report.html").read_text()
+    capsys.readouterr()
+    assert main(["generate", manifest["cells"]["0"], "--out", str(out), "--prompt", "ab", "--tokens", "3"]) == 0
+    assert "no cache" in capsys.readouterr().err
+
+
+def test_a_module_resumes_where_it_stopped(own: str, tmp_path: Path) -> None:
+    cell = check(override(RUN, {"model": f"{own}.ByName", "model.hidden": 8}))
+    full = OSError(errno.ENOSPC, "No space left on device")
+
+    def stop(step: int, steps: int, loss: float) -> None:
+        if step >= 6:
+            raise full
+
+    whole, halted = Store(tmp_path / "whole"), Store(tmp_path / "halted")
+    train(cell, whole, lambda *_: None, Execution())
+    with pytest.raises(OSError, match="No space left"):
+        train(cell, halted, stop, Execution(checkpoint_seconds=0))
+    train(cell, halted, lambda *_: None, Execution())
+    first, second = whole.record(cell.id), halted.record(cell.id)
+    assert second["provenance"]["resumed"] >= 1
+    assert first["metrics"] == second["metrics"]
+
+
+@pytest.mark.parametrize("cls", ["Hidden", "State"])
+def test_a_module_that_gives_no_logits_is_refused(own: str, check_message: CheckMessage, cls: str) -> None:
+    with pytest.raises(InputError) as caught:
+        check(override(RUN, {"model": f"{own}.{cls}"}))
+    check_message(str(caught.value).replace(own, "own"))
+
+
+def test_initial_weights_are_a_function_of_the_seed(own: str) -> None:
+    def weights(seed: int) -> list[Any]:
+        built = check(override(RUN, {"model": f"{own}.Recurrent", "seed": seed})).open()
+        return [p.tolist() for p in built.model().parameters()]
+
+    assert weights(0) == weights(0) != weights(1)
