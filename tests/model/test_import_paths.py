@@ -29,6 +29,7 @@ PUBLIC = {
         *("Initializer", "Normal", "Xavier", "FanIn"),
         *("ResidualLinear", "QueryKeyLinear", "OutputLinear", "PositionTable"),
     ),
+    "lm.model.transformer": ("Decoder", "EncoderDecoder", "Model", "Embedding"),
     "lm.model.flops": ("activation_numel", "attention_flops"),
     "lm.training.schedule": ("Schedule",),
     "lm.training.objective": ("Objective",),
