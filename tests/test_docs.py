@@ -21,9 +21,11 @@ from lm.config.choices import find_class, slots
 from lm.config.components import plain_options
 from lm.config.keys import keys
 from lm.execution.executor import Executor
+from lm.model.attention import Attention, Mask
 from lm.model.block import BlockLayout
 from lm.model.mlp import MLP
 from lm.model.norm import NoNorm
+from lm.model.position import NoPosition
 from lm.model.shape import Shape
 from lm.report.figures.catalogue import figures
 from lm.search.space import ChoicesNode, ConditionalChoice, Distribution
@@ -212,5 +214,10 @@ def test_the_components_of_the_page_work(tmp_path: Path, monkeypatch: pytest.Mon
     made = find_class("my_parts_of_the_page.CubedReLU", MLP, "model.mlp")(shape)
     x = torch.tensor([-1.0, 0.0, 3.0])
     assert made.activation(x).tolist() == [0.0, 0.0, 27.0]
+    pytest.importorskip("transformers")
+    mamba = find_class("my_parts_of_the_page.Mamba2", Attention, "model.attention")(shape)
+    x_btd = torch.randn(1, 8, 8)
+    y_btd, changed_btd = (mamba(x, NoPosition(shape), Mask()) for x in (x_btd, x_btd + (torch.arange(8) == 5)[:, None]))
+    assert [torch.equal(y_btd[:, t], changed_btd[:, t]) for t in range(8)] == [t < 5 for t in range(8)]
     layout = find_class("my_parts_of_the_page.NormBetween", BlockLayout, "model.block")(shape, NoNorm, 0.0)
     assert layout(x, torch.neg, torch.exp).tolist() == (x + (-x).exp()).tolist()

@@ -44,11 +44,14 @@ class WeightAverage:
         """Add the weights after an optimiser step."""
         self.updates += 1
         share = (1 - self.decay) / (1 - self.decay**self.updates)
-        for name, parameter in model.named_parameters():
-            if parameter.requires_grad:
-                exact = parameter.detach().to(torch.promote_types(parameter.dtype, torch.float32))
-                before = self.values.get(name)
-                self.values[name] = exact.clone() if before is None else before.to(exact.device).lerp_(exact, share)
+        parameters = [(name, p.detach()) for name, p in model.named_parameters() if p.requires_grad]
+        weights = {name: p.to(torch.promote_types(p.dtype, torch.float32)) for name, p in parameters}
+        if not self.values:
+            self.values = {name: weight.clone() for name, weight in weights.items()}
+            return
+        means = [self.values[name].to(weight.device) for name, weight in weights.items()]
+        torch._foreach_lerp_(means, list(weights.values()), share)
+        self.values = dict(zip(weights, means, strict=True))
 
     @contextlib.contextmanager
     def applied(self, model: nn.Module) -> Iterator[None]:

@@ -24,7 +24,7 @@ PUBLIC = {
         *("BlockLayout", "ResidualConnection", "Block"),
         *("PostNorm", "PreNorm", "Sandwich", "ReZero", "ScaledResidual"),
     ),
-    "lm.model.attention": ("Attention", "SoftmaxAttention", "Mask", "scale_factor"),
+    "lm.model.attention": ("Attention", "SoftmaxAttention", "Mask", "scale_factor", "refuse_scores"),
     "lm.model.initializers": (
         *("Initializer", "Normal", "Xavier", "FanIn"),
         *("ResidualLinear", "QueryKeyLinear", "OutputLinear", "PositionTable"),
