@@ -33,9 +33,9 @@ class Library(ReLU):
         return wrong(x_btd)  # line 19
 
 class Trained(ReLU):
-    \"\"\"Fails once it is trained.\"\"\"
+    \"\"\"Fails once it is trained on more than the one row of a plan.\"\"\"
     def forward(self, x_btd):
-        if self.training and x_btd.device.type != "meta":
+        if self.training and len(x_btd) > 1:
             print("so far so good")
             return unknown  # line 26
         return super().forward(x_btd)

@@ -166,16 +166,16 @@ from pathlib import Path
 from lm.model.mlp import ReLU
 
 class Raises(ReLU):
-    \"\"\"Fails once it is trained, unless something outside the code has changed.\"\"\"
+    \"\"\"Fails once it is trained on more than a row, unless something outside the code has changed.\"\"\"
     def forward(self, x_btd):
-        if self.training and x_btd.device.type != "meta" and not Path(__file__).with_name("luck").exists():
+        if self.training and len(x_btd) > 1 and not Path(__file__).with_name("luck").exists():
             raise RuntimeError("out of luck")
         return super().forward(x_btd)
 
 class Dies(ReLU):
-    \"\"\"Kills its process once it is trained.\"\"\"
+    \"\"\"Kills its process once it is trained on more than the one row of a plan.\"\"\"
     def forward(self, x_btd):
-        if self.training and x_btd.device.type != "meta":
+        if self.training and len(x_btd) > 1:
             os.kill(os.getpid(), 9)
         return super().forward(x_btd)
 """
@@ -227,9 +227,9 @@ from pathlib import Path
 from lm.model.mlp import ReLU
 
 class Waits(ReLU):
-    \"\"\"Says that it is trained, and never ends.\"\"\"
+    \"\"\"Says that it is trained on more than the one row of a plan, and never ends.\"\"\"
     def forward(self, x_btd):
-        while self.training and x_btd.device.type != "meta":
+        while self.training and len(x_btd) > 1:
             Path(__file__).with_name("waits").touch()
             time.sleep(0.05)
         return super().forward(x_btd)

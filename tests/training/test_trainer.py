@@ -396,9 +396,9 @@ import sys
 from lm.model.mlp import ReLU
 
 class Exits(ReLU):
-    \"\"\"Leaves once it is trained.\"\"\"
+    \"\"\"Leaves once it is trained on more than the one row of a plan.\"\"\"
     def forward(self, x_btd):
-        if self.training and x_btd.device.type != "meta":
+        if self.training and len(x_btd) > 1:
             sys.exit(0)
         return super().forward(x_btd)
 """
@@ -416,9 +416,9 @@ import torch
 from lm.model.mlp import ReLU
 
 class Broken(ReLU):
-    \"\"\"Fails once it is trained.\"\"\"
+    \"\"\"Fails once it is trained on more than the one row of a plan.\"\"\"
     def forward(self, x_btd):
-        if self.training and x_btd.device.type != "meta":
+        if self.training and len(x_btd) > 1:
             raise RuntimeError("out of luck")
         return super().forward(x_btd)
 """
@@ -429,9 +429,9 @@ import os
 from lm.model.mlp import ReLU
 
 class Telling(ReLU):
-    \"\"\"Tells a secret once it is trained.\"\"\"
+    \"\"\"Tells a secret once it is trained on more than the one row of a plan.\"\"\"
     def forward(self, x_btd):
-        if self.training and x_btd.device.type != "meta":
+        if self.training and len(x_btd) > 1:
             raise RuntimeError("refused " + os.environ["SOME_API_KEY"])
         return super().forward(x_btd)
 """
