@@ -25,6 +25,7 @@ from lm.model.shape import Shape
 MaybeTensor = Tensor | None
 Scale = Literal["1/sqrt(d_k)", "1/d_k", "none"] | float
 QKNorm = bool | Literal["width", "LayerNorm"]
+ValueResidual = Literal["fixed", "learned"] | None
 
 
 def scale_factor(scale: Scale, head_size: int) -> float:
@@ -38,6 +39,7 @@ class Mask:
 
     If causal, no query sees a later key; the queries are the last of the keys' positions. No query sees a key of
     `hidden_bs`, such as padding. Where the bias is minus a slope times the distance, `slopes_h` has that of each head.
+    `first_values` holds the values of the first layer that gives any, (b, g, s, k); all masks of a pass share the list.
     """
 
     def __init__(
@@ -48,6 +50,7 @@ class Mask:
         slopes_h: MaybeTensor = None,
     ) -> None:
         self.causal, self.bias_hqs, self.hidden_bs, self.slopes_h = causal, bias_hqs, hidden_bs, slopes_h
+        self.first_values: list[Tensor] = []
         self._made: dict[tuple[int, int, int | None, torch.dtype], Tensor | None] = {}
 
     def additive(self, queries: int, keys: int, window: int | None, like: Tensor) -> MaybeTensor:
@@ -149,9 +152,12 @@ class SoftmaxAttention(Attention):
         output_bias: whether the output has an offset; by default as `bias` says.
         head_size: of a head; width / heads by default.
         clip: bounds the entries of queries, keys and values (DBRX and OLMo 2024, https://arxiv.org/abs/2402.00838).
+        value_residual: whether layers after the first use a v1 + b v in place of their values v, v1 those of the first
+            (Zhou et al. 2024, https://arxiv.org/abs/2410.17897): a = b = 1/2, `fixed` or `learned` from there.
     """
 
-    ADDED = ("gate", "sinks", "output_bias", "head_size", "clip")
+    ADDED = ("gate", "sinks", "output_bias", "head_size", "clip", "value_residual")
+    value_residual: ValueResidual = None
     impl: AttentionImpl = "sdpa"  # the implementation; a setting of training, the same for all layers
 
     def __init__(
@@ -168,6 +174,7 @@ class SoftmaxAttention(Attention):
         output_bias: bool | None = None,
         head_size: int | None = None,
         clip: float | None = None,
+        value_residual: ValueResidual = None,
     ) -> None:
         super().__init__()
         key_value_heads = self.count_key_value_heads(shape.heads)
@@ -191,17 +198,36 @@ class SoftmaxAttention(Attention):
         gates = shape.heads if gate == "headwise" else width
         self.gate = None if gate is None else nn.Linear(shape.width, gates, bias)
         self.sinks = nn.Parameter(torch.zeros(shape.heads)) if sinks else None
+        self.value_residual, self.is_first = value_residual, not shape.layer
+        mixes = value_residual == "learned" and not self.is_first
+        self.value_shares = nn.Parameter(torch.full((2,), 0.5)) if mixes else None
 
     def forward(
         self, x_bqd: Tensor, position: Position, mask: Mask, memory_bsd: MaybeTensor = None, cache: Cache | None = None
     ) -> Tensor:
         """Attend to the input itself, or to a memory, (b, q, width) to (b, q, width)."""
-        output_bhqk = self.attend(*self.projected(x_bqd, position, memory_bsd, cache), mask)
+        q_bhqk, k_bgsk, v_bgsk = self.projected(x_bqd, position, memory_bsd, cache)
+        if self.value_residual is not None and memory_bsd is None:
+            v_bgsk = self._mix_values(v_bgsk, mask)
+        output_bhqk = self.attend(q_bhqk, k_bgsk, v_bgsk, mask)
         output_bqd = output_bhqk.transpose(1, 2).flatten(2)  # (b, h, q, k) -> (b, q, d)
         if self.gate is not None:
             gate_bqe = self.gate(x_bqd).sigmoid()
             output_bqd = output_bqd * gate_bqe.repeat_interleave(output_bqd.shape[-1] // gate_bqe.shape[-1], dim=-1)
         return self.output(output_bqd)
+
+    def _mix_values(self, v_bgsk: Tensor, mask: Mask) -> Tensor:
+        """Return the values with their share of the first layer's; the first layer gives its own to the pass."""
+        if self.is_first:
+            mask.first_values.append(v_bgsk)
+            return v_bgsk
+        first_bgsk = mask.first_values[0] if mask.first_values else None
+        if first_bgsk is None or first_bgsk.shape != v_bgsk.shape:
+            raise ValueError("value_residual needs a first layer with it, and as many key-value heads in all layers")
+        if self.value_shares is None:
+            return 0.5 * (first_bgsk + v_bgsk)
+        first, own = self.value_shares.to(v_bgsk.dtype)
+        return first * first_bgsk + own * v_bgsk
 
     def attend(self, q_bhqk: Tensor, k_bgsk: Tensor, v_bgsk: Tensor, mask: Mask) -> Tensor:
         """Mix values by the weights of their keys, (b, h, q, k), by the implementation that is set."""

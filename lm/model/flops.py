@@ -266,6 +266,7 @@ def _(module: SoftmaxAttention, shape: Shape, time: int) -> float:
     more = 0 if isinstance(module.query_norm, nn.Identity) else 2 * (queries + keys)
     more += 0 if module.clip is None else queries + 2 * keys
     more += 0 if module.gate is None else 2 * queries + module.gate.out_features
+    more += 0 if module.value_shares is None else keys
     more += 7 * queries * isinstance(module, Differential)  # values and outputs of pairs, twice the size
     squares = 2 * (module.softcap is not None) or 3 * bool(module.dropout)  # the plain form: scores of every pair
     return shape.width + 2 * queries + 2 * keys + more + squares * shape.heads * time

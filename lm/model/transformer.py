@@ -252,7 +252,9 @@ class Decoder(Model):
             position = cast(Position | None, block.position)
             if position is None:
                 return cast(Tensor, block(x_btd, self.position, mask, cache))
-            return cast(Tensor, block(x_btd, position, self._mask(position, tokens_bt.shape[1], start), cache))
+            own_mask = self._mask(position, tokens_bt.shape[1], start)
+            own_mask.first_values = mask.first_values
+            return cast(Tensor, block(x_btd, position, own_mask, cache))
 
         embedded_btd = self.embedding(tokens_bt)
         outputs = [self.dropout(self.position.embed(embedded_btd, start))]  # of each layer, behind the input

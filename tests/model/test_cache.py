@@ -22,6 +22,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "qk_norm": {"attention.qk_norm": True},
     "scale": {"attention.scale": 3.0},
     "partial": {"position": {"class_path": "Rope", "init_args": {"share": 0.5, "interleaved": True}}},
+    "value residual": {"attention.value_residual": "learned"},
     "norm over the width": {"attention.qk_norm": "width"},
     "layer norm, clip": {"attention.qk_norm": "LayerNorm", "attention.clip": 0.5},
     "sinks, gate": {"attention.sinks": True, "attention.gate": "headwise"},

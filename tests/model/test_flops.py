@@ -42,6 +42,7 @@ VARIANTS: list[dict[str, Any]] = [
     {"norm": "DyT", "mlp": "SquaredReLU", "mlp.hidden": 100, "position.share": 0.5},
     {"dropout": 0.1, "mlp.dropout": 0.1, "attention.dropout": 0.1},
     {"attention.gate": "elementwise", "attention.head_size": 12, "attention.output_bias": False},
+    *({"attention.value_residual": kind} for kind in ("fixed", "learned")),
     {"attention.gate": "headwise", "attention.qk_norm": "width", "attention.clip": 1.0},
     {"causal": False, "block": "ScaledResidual", "mlp": "GEGLU"},
     {"dropout": 0.1, "block": "ParallelResidual", "norm": "RMSNorm"},
