@@ -22,7 +22,7 @@ EQUIVALENT: tuple[frozenset[str], ...] = (
             "3e0c4c8e8d123fbb34c4dc4bbd2691ae65fa93a0def581e8bf79930b68245a1a",
             "1db5113ee7e816c7d90c1ee66bca1e2946a5a186ebe957b33c44f0b8aec95803",  # plain names, files merged
             "ec7290041201e2bb46bebd9bd390bbd4dac10c516fcfbed39bd5bce2fdda44ce",  # helpers with one caller inlined
-            "eb7504d53afd29b0dd0ef5770ed9f68cb95c641ceef8cee02d6e918b89d2b6d7",  # blocks, attention, experts and others new
+            "eb7504d53afd29b0dd0ef5770ed9f68cb95c641ceef8cee02d6e918b89d2b6d7",  # blocks, attention, others
             "05778d6bc93426197a69cad89200b21c0098e1825675960ea6eb751e96493387",  # value residuals
         }
     ),
