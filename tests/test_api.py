@@ -102,7 +102,7 @@ def test_loading_results_imports_no_torch_and_no_scipy() -> None:
 
 def test_results_of_many_arms_still_show_a_short_table(experiment: MakeExperiment) -> None:
     shown = repr(lm.load(experiment({f"arm{n}": BASE[:2] for n in range(25)})))
-    assert shown.endswith("... and 5 more arms")
+    assert shown.endswith("... and 5 more rows")
 
 
 def test_tables_are_those_of_the_report(experiment: MakeExperiment) -> None:

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from lm import __version__
-from lm.cli.entry import MAKE_TARGETS, parsers
+from lm.cli.entry import parsers
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted(path for path in [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
@@ -37,8 +37,6 @@ def test_a_wheel_holds_the_package_alone() -> None:
     setuptools = project()["tool"]["setuptools"]
     assert setuptools["packages"]["find"]["include"] == ["lm", "lm.*"]
     assert not [name for name in ("bench", "chaos", "verify") if (ROOT / "lm" / name).exists()]
-    for target in MAKE_TARGETS.values():
-        assert target.removeprefix("make ") in TARGETS
 
 
 def test_every_file_speaks_of_the_same_version() -> None:
@@ -89,7 +87,7 @@ COMMANDS = set(next(iter(parsers()[0]._subparsers._group_actions)).choices)  # t
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
 def test_a_page_names_commands_that_exist(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
-    former = set(MAKE_TARGETS) if page.name == "CHANGELOG.md" else set()
+    former = {"audit", "bench", "chaos", "verify"} if page.name == "CHANGELOG.md" else set()
     commands = re.findall(r"(?:`|^    (?:\$ )?)(lm|make) ([a-z][a-z-]*)", text, re.M)
     for program, name in commands:
         assert name in (COMMANDS | former if program == "lm" else TARGETS), f"{page.name}: {program} {name}"

@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
@@ -31,8 +31,35 @@ MOST_ROWS = 20
 """Largest number of rows that `repr` shows."""
 
 
+class _Shown:
+    """Results that show themselves as a short table, in a notebook too."""
+
+    records: Any
+
+    def _section(self) -> "Section":
+        raise NotImplementedError
+
+    @property
+    def name(self) -> str:
+        """Name of the experiment or ladder."""
+        return str(self.records.manifest["name"])
+
+    def __repr__(self) -> str:
+        section = self._section()
+        rows = section.rows
+        table = pd.DataFrame(rows[:MOST_ROWS], columns=list(section.columns)).to_string(index=False)
+        more = f"\n... and {len(rows) - MOST_ROWS} more rows" if len(rows) > MOST_ROWS else ""
+        return f"{section.title}\n{table}{more}"
+
+    def _repr_html_(self) -> str:
+        from lm.report.render import html_section
+        from lm.report.web.elements import joined, tag
+
+        return joined(tag("p", tag("strong", self._section().title)), html_section(self._section()))
+
+
 @dataclass(frozen=True, repr=False, eq=False)
-class Results:
+class Results(_Shown):
     """Results of an experiment; `repr` shows a short table.
 
     Args:
@@ -42,11 +69,6 @@ class Results:
 
     folder: Path
     records: Records
-
-    @property
-    def name(self) -> str:
-        """Name of the experiment."""
-        return self.records.manifest["name"]
 
     @property
     def arms(self) -> list[str]:
@@ -105,7 +127,7 @@ class Results:
         """Format the five columns of the first table in Markdown."""
         from lm.report.render import markdown_table
 
-        return "\n".join(markdown_table(self._section.columns, self._section.rows))
+        return "\n".join(markdown_table(self._section().columns, self._section().rows))
 
     def to_latex(self, columns: Sequence[str] | None = None) -> str:
         """Format the table of a paper, as `lm report --format latex` writes it; `columns` names its quantities."""
@@ -118,21 +140,14 @@ class Results:
         """Draw one figure of the report, as `lm.figure` does."""
         return figure(self, name)
 
-    @property
     def _section(self) -> "Section":
         from lm.report.tables import main_table
 
         return main_table(self.records, self.comparisons)
 
-    def __repr__(self) -> str:
-        return _short(self._section, "arms")
-
-    def _repr_html_(self) -> str:
-        return _html(self._section)
-
 
 @dataclass(frozen=True, repr=False, eq=False)
-class Ladder:
+class Ladder(_Shown):
     """Results of a ladder, an experiment at several sizes; `repr` shows a short table.
 
     Args:
@@ -142,11 +157,6 @@ class Ladder:
 
     folder: Path
     records: "LadderResults"
-
-    @property
-    def name(self) -> str:
-        """Name of the ladder."""
-        return self.records.manifest["name"]
 
     @property
     def arms(self) -> list[str]:
@@ -200,17 +210,10 @@ class Ladder:
         """Draw the figure of the ladder, as `lm.figure` does."""
         return figure(self, name)
 
-    @property
     def _section(self) -> "Section":
         from lm.report.ladder import worth_section
 
         return replace(worth_section(self.records), title=self.records.manifest["title"], notes=())
-
-    def __repr__(self) -> str:
-        return _short(self._section, "rows")
-
-    def _repr_html_(self) -> str:
-        return _html(self._section)
 
     def _of_rungs(self, table: Callable[[Results], pd.DataFrame]) -> pd.DataFrame:
         tables = {name: table(rung) for name, rung in self.rungs.items()}
@@ -254,21 +257,6 @@ def load(folder: str | Path, *, out: str | Path = "results") -> Results | Ladder
         if location.pack is not None:  # its curves are read lazily
             weakref.finalize(results, stack.pop_all().close)
     return results
-
-
-def _short(section: "Section", what: str) -> str:
-    """Format a title and the first rows of a table as text."""
-    table = pd.DataFrame(section.rows[:MOST_ROWS], columns=list(section.columns)).to_string(index=False)
-    more = f"\n... and {len(section.rows) - MOST_ROWS} more {what}" if len(section.rows) > MOST_ROWS else ""
-    return f"{section.title}\n{table}{more}"
-
-
-def _html(section: "Section") -> str:
-    """Format a title and a table for a notebook."""
-    from lm.report.render import html_section
-    from lm.report.web.elements import joined, tag
-
-    return joined(tag("p", tag("strong", section.title)), html_section(section))
 
 
 def figure(results: Results | Ladder, name: str) -> "Figure":

@@ -28,14 +28,10 @@ EXIT_BAD_INPUT = 2
 EXIT_INCOMPLETE = 1
 DEBUG, TRUSTED = "--debug", "--trusted-only"
 TRAINING = ("fit", "ablate", "sweep", "reproduce")
-SEEDED = (("generate", "seed"), ("ls", "seed"))
-"""Commands with an option `--seed` that is no setting of a configuration."""
-
-MAKE_TARGETS = {"audit": "make audit", "bench": "make bench", "chaos": "make faults", "verify": "make verify"}
-"""Former commands that are programs of the repository, with the make target of each."""
 
 
-def build_parsers() -> tuple[Parser, dict[str, Parser]]:
+@functools.cache
+def parsers() -> tuple[Parser, dict[str, Parser]]:
     """Build the parser of a command line, and return it with those of the commands by name."""
     about = "Ablations for transformer language models: paired, honest, resumable."
     top = Parser(prog="lm", description=about, allow_abbrev=False)
@@ -62,46 +58,33 @@ def build_parsers() -> tuple[Parser, dict[str, Parser]]:
     return top, by_name
 
 
-parsers = functools.cache(build_parsers)
-"""The same parsers, built once in a process."""
-
-BARE = re.compile(r"(seed|[A-Za-z_]\w*(\.[A-Za-z_]\w*)+)=.*", re.DOTALL)
-"""A setting without dashes, as in optim.lr=3e-4."""
-
-
-def _add_dashes(arguments: list[str]) -> list[str]:
-    """Add dashes to settings without them, if the command takes settings."""
-    command = arguments[0] if arguments else ""
-    if command not in commands() or not commands()[command].settable or not any(map(BARE.fullmatch, arguments)):
-        return arguments
-    actions = parsers()[1][command]._option_string_actions
-    takes_next = [
-        before.startswith("-") and "=" not in before and (before not in actions or actions[before].nargs != 0)
-        for before in arguments[:-1]
-    ]
-    return [
-        f"--{argument}" if BARE.fullmatch(argument) and not is_value else argument
-        for argument, is_value in zip(arguments, [False, *takes_next], strict=True)
-    ]
+SET = re.compile(r"--set=([^=]+)=(.*)", re.DOTALL)
+DASHED = re.compile(r"--(seed|data_seed|[^=]*\.[^=]*)(?:=(.*))?", re.DOTALL)
+BARE = re.compile(r"(seed|[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+)=(.*)", re.DOTALL)
+"""Settings, as in `--set optim.lr=3e-4`, `--optim.lr=3e-4` or `--optim.lr 3e-4`, and `optim.lr=3e-4`."""
 
 
-def _split_settings(arguments: list[str]) -> tuple[list[str], list[tuple[str, Any]]]:
-    """Split a command line into other arguments and settings: `--optim.lr 3e-4`, `--optim.lr=3e-4`, `--seed 1`."""
-    others: list[str] = []
-    overrides: list[tuple[str, Any]] = []
-    queue = list(arguments)
+def split_settings(arguments: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
+    """Split a command line into other arguments and settings, if the command takes any. Raises InputError."""
+    command = commands().get(next(iter(arguments), ""))
+    if command is None or not command.settable:
+        return list(arguments), {}
+    others, settings, queue = list[str](), dict[str, Any](), list(arguments)
     while queue:
         argument = queue.pop(0)
-        key, equals, text = argument.removeprefix("--").partition("=")
-        if not argument.startswith("--") or not ("." in key or key in ("seed", "data_seed")):
+        if argument == "--set":
+            argument = f"--set={queue.pop(0) if queue else ''}"
+        match = SET.fullmatch(argument) or DASHED.fullmatch(argument) or BARE.fullmatch(argument)
+        if match is None and argument.startswith("--set="):
+            raise InputError(f"{argument}: expected KEY=VALUE, as in --set optim.lr=3e-4".replace("=", " ", 1))
+        if match is None:
             others.append(argument)
             continue
-        if not equals:
-            if not queue or queue[0].startswith("--"):
-                raise InputError(f"{argument}: needs a value, as in {argument}=VALUE")
-            text = queue.pop(0)
-        overrides.append((key, parse_value(text, key)))
-    return others, overrides
+        key, text = match[1].strip(), match[2]
+        if text is None and (not queue or queue[0].startswith("--")):
+            raise InputError(f"{argument}: needs a value, as in {argument}=VALUE")
+        settings[key] = parse_value(queue.pop(0) if text is None else text, key)
+    return others, settings
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -119,14 +102,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         finally:  # at the exit of the interpreter an error could not be handled
             if sys.stdout is not None:
                 sys.stdout.flush()
-    except InputError as error:
+    except (InputError, LostError) as error:
         if debug:
             _print_traceback(error)
         print(f"lm: {error}", file=sys.stderr)
-        return EXIT_BAD_INPUT
-    except LostError as error:
-        print(f"lm: {error}", file=sys.stderr)
-        return EXIT_INCOMPLETE
+        return EXIT_BAD_INPUT if isinstance(error, InputError) else EXIT_INCOMPLETE
     except (KeyboardInterrupt, SystemExit) as error:
         if isinstance(error.__context__, BrokenPipeError):  # of rich
             return _broken_pipe_exit_code(error, name)
@@ -161,28 +141,25 @@ def _print_traceback(error: BaseException) -> None:
 
 
 def _run(arguments: list[str], debug: bool) -> int:
-    others, settings = _split_settings(_add_dashes(arguments))
-    name = next(iter(others), "")
-    if name in MAKE_TARGETS:
-        raise InputError(f"no command {name!r}: in a clone of the repository, run {MAKE_TARGETS[name]}")
+    name = next(iter(arguments), "")
     if name and not name.startswith("-") and name not in commands():
         raise InputError(f"no command {name!r}.{nearest(name, list(commands()))} Choose from {', '.join(commands())}")
+    others, settings = split_settings(arguments)
     options = parsers()[0].parse_args(others, argparse.Namespace(arguments=tuple(arguments), debug=debug))
     if options.command is None:
         parsers()[0].print_help()
         return 0
-    command = commands()[options.command]
-    unused = [key for key, _ in settings if (options.command, key) not in SEEDED]
-    if unused and not command.settable:
-        raise InputError(f"lm {options.command} takes no setting {unused[0]!r}")
-    if options.command in TRAINING:
-        from lm.data.cache import keep_compiled_code
+    run = commands()[options.command].run
+    if options.command not in TRAINING:
+        return run(options, settings)
+    from lm.data.cache import keep_compiled_code
+    from lm.store.answers import running_version
 
-        keep_compiled_code()  # before torch is imported, which would choose a folder itself
-        temporary_folder()  # processes need one
-        with deferred_interrupts():
-            return command.run(options, dict(settings))
-    return command.run(options, dict(settings))
+    running_version()  # before torch is imported
+    keep_compiled_code()  # before torch is imported, which would choose a folder itself
+    temporary_folder()  # processes need one
+    with deferred_interrupts():
+        return run(options, settings)
 
 
 def _broken_pipe_exit_code(error: BaseException, command: str) -> int:
@@ -190,12 +167,12 @@ def _broken_pipe_exit_code(error: BaseException, command: str) -> int:
 
     Raises `error` again if another pipe caused it.
     """
-    stderr_closed = _is_closed_pipe(sys.stderr)
-    if not (stderr_closed or isinstance(error, SystemExit) or _is_closed_pipe(sys.stdout)):
+    closed = [stream for stream in (sys.stdout, sys.stderr) if _is_closed_pipe(stream)]
+    if not closed:
         raise error
-    for stream in (sys.stdout, sys.stderr) if stderr_closed else (sys.stdout,):  # their buffers are written at exit
+    for stream in closed:  # what their buffers hold is written at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
-    return 128 + signal.SIGPIPE if stderr_closed and command in TRAINING else 0
+    return 128 + signal.SIGPIPE if sys.stderr in closed and command in TRAINING else 0
 
 
 def _is_closed_pipe(stream: TextIO | None) -> bool:

@@ -2,12 +2,14 @@
 
 import argparse
 import difflib
-from collections.abc import Callable, Sequence
+import math
+import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
 from lm.config.plain import shown
-from lm.config.tree import InputError, nearest, parse_value
+from lm.config.tree import InputError, nearest
 from lm.execution.machine import require_run_settings
 from lm.training.process import Execution
 
@@ -15,20 +17,26 @@ RESULTS = Path("results")
 """Default folder of results."""
 
 
-def whole(text: str) -> int:
-    """Return a whole number in ASCII digits. Raises ArgumentTypeError."""
-    try:
-        return int(text.encode("ascii"))
-    except ValueError:  # UnicodeEncodeError is one
-        raise argparse.ArgumentTypeError(f"expected a whole number, in digits 0 to 9, found {shown(text)}") from None
+def bounded(kind: type[int] | type[float], low: float, high: float = math.inf) -> Callable[[str], float]:
+    """Return a reader of numbers from `low` to `high`."""
+
+    def read(text: str) -> float:
+        value = kind(text)
+        if not low <= value <= high:
+            expected = f"{low} or more" if high == math.inf else f"{low} to {high}"
+            raise argparse.ArgumentTypeError(f"expected {expected}, found {value}")
+        return value
+
+    read.__name__ = kind.__name__  # which argparse shows
+    return read
 
 
-def real(text: str) -> float:
-    """Return a number in ASCII digits. Raises ArgumentTypeError."""
-    try:
-        return float(text.encode("ascii"))
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"expected a number, in digits 0 to 9, found {shown(text)}") from None
+def whole_numbers(text: str) -> list[int]:
+    """Return the whole numbers from 1 in a text with commas, sorted. Raises ArgumentTypeError."""
+    parts = [part.strip() for part in text.split(",")]
+    if not all(re.fullmatch("[1-9][0-9]{0,6}", part) for part in parts):
+        raise argparse.ArgumentTypeError(f"expected whole numbers from 1, such as 32,64,128, found {shown(text)}")
+    return sorted({int(part) for part in parts})
 
 
 class Parser(argparse.ArgumentParser):
@@ -40,36 +48,24 @@ class Parser(argparse.ArgumentParser):
     resumes = False
     """True if its command resumes what it left when it is run again."""
 
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self.register("type", int, whole)  # those of Python take the digits of every script
-        self.register("type", float, real)
-
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parse the arguments; refuse unknown ones with the nearest match."""
         options, unknown = super().parse_known_args(args, namespace)
         if unknown:
-            hint = self._suggest(unknown)
+            first = next((argument for argument in unknown if argument.startswith("--")), unknown[0])
+            hint = self._suggest(first.partition("=")[0])
             self.error(f"unrecognized arguments: {' '.join(unknown)}{hint and '.' + hint}")
         return options, unknown
 
-    def _suggest(self, unknown: Sequence[str]) -> str:
-        """Return a hint for the first unknown option, or else argument; empty if nothing is near."""
-        first = next((index for index, argument in enumerate(unknown) if argument.startswith("--")), 0)
-        name, equals, text = unknown[first].partition("=")
+    def _suggest(self, name: str) -> str:
+        """Return a hint for an unknown argument; empty if nothing is near."""
         plain = name.lstrip("-").replace("-", "_")
         if self.resumes and plain in RESUMING:
             return " It is not needed: the same command resumes what was interrupted"
-        setting = find_setting(shipped_settings(), plain, exact=True) if self.settable else ""
-        near = "" if setting else nearest(name, list(self._option_string_actions))
-        if self.settable and not (setting or near):
-            setting = find_setting(all_settings(), plain)
-        if not setting:
-            return near
-        dashed, after = name.startswith("--"), unknown[first + 1 : first + 2]
-        if dashed and not equals and after and not after[0].startswith("--"):
-            equals, text = " ", after[0]
-        return f" Did you mean {'--' if dashed else ''}{setting}{equals}{text}?"
+        settings = _settings_by_name() if self.settable else {}
+        near = "" if plain in settings else nearest(name, list(self._option_string_actions))
+        close = difflib.get_close_matches(plain, settings, n=1, cutoff=0.8)
+        return near or (f" Did you mean {'--' * name.startswith('--')}{settings[close[0]]}?" if close else "")
 
     def error(self, message: str) -> NoReturn:
         """Raise InputError with the message and the command whose help to read."""
@@ -109,42 +105,33 @@ RESUMING = ("resume", "continue", "resume_from", "resume_from_checkpoint", "ckpt
 """Names of options in other programs that resume a run."""
 
 
-def shipped_settings() -> list[str]:
-    """Return the dotted settings in shipped configurations, which is fast."""
-    from lm.config.reading import load_config, shipped_files
-    from lm.config.tree import flatten
+def _settings_by_name() -> dict[str, str]:
+    """Return the shortest dotted setting of a shipped configuration by the name that it ends in."""
+    from lm.store.answers import remember
 
-    return sorted({name for path in shipped_files("configuration").values() for name in flatten(load_config(path))})
+    return dict(remember("settings", None, _write_settings))
 
 
-def all_settings() -> list[str]:
-    """Return the dotted settings of a shipped configuration with all defaults, which takes seconds."""
+def _write_settings() -> dict[str, str]:
     from lm.config.components import resolve
     from lm.config.reading import load_config
     from lm.config.tree import flatten
     from lm.training.run import RunConfig
 
     try:
-        return sorted(flatten(resolve(load_config(Path("char_tiny")), RunConfig)))
+        settings = flatten(resolve(load_config(Path("char_tiny")), RunConfig))
     except InputError:  # nothing is shipped
-        return []
-
-
-def find_setting(settings: Sequence[str], name: str, exact: bool = False) -> str:
-    """Return the shortest setting that ends in a name, or unless `exact` in one near it; empty if several are."""
-    ends = {setting.rpartition(".")[2] for setting in settings if "." in setting}
-    close = [] if exact else difflib.get_close_matches(name, sorted(ends), n=1, cutoff=0.8)
-    end = name if name in ends else next(iter(close), None)
-    paths = sorted((s for s in settings if "." in s and s.rpartition(".")[2] == end), key=lambda s: s.count("."))
-    is_unique = paths and [s.count(".") for s in paths].count(paths[0].count(".")) == 1
-    return paths[0] if is_unique else ""
+        return {}
+    by_depth = sorted((setting for setting in settings if "." in setting), key=lambda setting: -setting.count("."))
+    return {setting.rpartition(".")[2]: setting for setting in by_depth}
 
 
 # options -------------------------------------------------------------------------------------------------------------
 
 
-def option(name: str, about: str, **settings: Any) -> Option:
-    """Return an option, or an argument, with its help and settings of argparse."""
+def option(name: str, about: str, type: Any = None, metavar: str | None = None, **settings: Any) -> Option:
+    """Return an option, or an argument, with its help, the type and name of its value, and settings of argparse."""
+    settings |= {key: value for key, value in (("type", type), ("metavar", metavar)) if value is not None}
     return lambda parser: parser.add_argument(name, help=about, **settings)
 
 
@@ -153,66 +140,49 @@ def flag(name: str, about: str) -> Option:
     return option(name, about, action="store_true")
 
 
-def exclusive(*options: Option) -> Option:
-    """Return options of which a command line has at most one."""
-
-    def add(parser: argparse._ActionsContainer) -> None:
-        group = parser.add_mutually_exclusive_group()
-        for add_option in options:
-            add_option(group)
-
-    return add
+def repeated(name: str, about: str, metavar: str, type: Any = None, **settings: Any) -> Option:
+    """Return an option that may be given several times."""
+    return option(name, about, type, metavar, action="append", default=[], **settings)
 
 
 def out_option(content: str = "folder of results") -> Option:
     """Return --out, the folder of results in which a command looks for runs or writes cells."""
-    return option("--out", f"{content} (default: results)", type=Path, default=RESULTS)
+    return option("--out", f"{content} (default: results)", Path, default=RESULTS)
 
 
 def results_argument(more: str = "") -> Option:
     """Return a folder of results as an argument; `more` names what else it may be."""
     about = f"folder of results, or of one experiment in it, or that one's name{more} (default: results)"
-    return option("folder", about, nargs="?", type=Path, default=RESULTS, metavar="DIR")
+    return option("folder", about, Path, "DIR", nargs="?", default=RESULTS)
 
 
-CONFIG = option("config", "a YAML file, or the name of a shipped one such as char_tiny", type=Path)
+CONFIG = option("config", "a YAML file, or the name of a shipped one such as char_tiny", Path)
 JSON = flag("--json", "print JSON for programs")
-SET = option(
-    "--set",
-    "change the configuration, e.g. --set trainer.max_steps=100",
-    action="append",
-    default=[],
-    metavar="KEY=VALUE",
-    dest="settings",
-)
-LOGGERS = option(
+SET = option("--set", "change the configuration, e.g. --set trainer.max_steps=100", None, "KEY=VALUE")
+LOGGERS = repeated(
     "--logger",
     "log the rows of history.csv too: tensorboard, wandb, mlflow, csv; several with commas (default: none)",
-    action="append",
-    default=[],
-    metavar="NAME",
+    "NAME",
     dest="loggers",
 )
 EXECUTOR = option(
     "--executor",
     "where cells are trained: local, ray, ray://HOST:PORT or slurm:partition=P,time=H:M:S (default: local)",
+    None,
+    "E",
     default="local",
-    metavar="E",
 )
+SECONDS = Execution.checkpoint_seconds
 CHECKPOINTS = option(
-    "--checkpoint-seconds",
-    f"seconds between checkpoints (default: {Execution.checkpoint_seconds:zg})",
-    type=float,
-    default=Execution.checkpoint_seconds,
-    metavar="S",
+    "--checkpoint-seconds", f"seconds between checkpoints (default: {SECONDS:zg})", float, "S", default=SECONDS
 )
-WORKERS = option("--workers", "cells trained at a time (default: one a device, or one a core)", type=int)
+WORKERS = option("--workers", "cells trained at a time (default: one a device, or one a core)", int)
 HANG = option(
     "--hang-minutes",
     "minutes without a heartbeat after which a cell's process is ended (default: 30; 0: never)",
-    type=float,
+    float,
+    "M",
     default=30.0,
-    metavar="M",
 )
 TRAIN = (out_option("folder of cells and reports"), CHECKPOINTS, SET)
 """Options of every command that trains."""
@@ -231,17 +201,6 @@ def resolve_experiment_folder(folder: Path) -> Path:
     named = RESULTS / folder
     is_name = not folder.exists() and (is_experiment_or_search(named) or (named / "ladder.json").is_file())
     return named if is_name else folder
-
-
-def read_settings(options: argparse.Namespace, overrides: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings of `--set` and of dotted options. Raises InputError."""
-    settings: dict[str, Any] = {}
-    for text in options.settings:
-        key, equals, value = text.partition("=")
-        if not equals or not key:
-            raise InputError(f"--set {text}: expected KEY=VALUE, as in --set optim.lr=3e-4")
-        settings[key.strip()] = parse_value(value, f"--set {key.strip()}")
-    return {**settings, **overrides}
 
 
 def execution_of(options: argparse.Namespace) -> Execution:

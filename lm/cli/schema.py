@@ -6,30 +6,33 @@ accept; the readers find more errors, such as a learning rate below zero.
 
 import inspect
 import re
+from collections import defaultdict
 from typing import Any
 
 from lm.ablation.experiment import ExperimentFile
-from lm.config.choices import Slot, choices, is_section, slots
+from lm.config.choices import Slot, choices, is_section, parameters, slots
 from lm.config.components import REQUIRED, hint_of, plain_options
 from lm.config.keys import Schema, any_of, schema_of
 from lm.config.tree import join
 from lm.search.space import ChoicesNode, Distribution
-from lm.search.spec import OPTIONS, PRUNERS, SAMPLERS, SweepFile, accepted_options
+from lm.search.spec import PRUNERS, SAMPLERS, SweepFile, accepted_options
 from lm.training.identified import AUTO
 from lm.training.run import UNSOUND, RunConfig, Trainer
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
-KINDS = ("experiment", "configuration", "sweep")
-DOTTED = r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)+$"
-"""Pattern of the dotted path of a user's class."""
-
 ANY: Schema = {"type": ["object", "null"]}
 """Schema of the arguments of a user's class."""
 
+OWN: Schema = {
+    "description": "The dotted path of a class of your own.",
+    "type": "string",
+    "pattern": r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)+$",
+}
+
 
 def schema(kind: str) -> Schema:
-    """Return the schema of one of KINDS."""
-    nodes = _changes()
+    """Return the schema of a kind of file: experiment, configuration or sweep."""
+    nodes = {"Own": OWN} if kind == "configuration" else _changes()
     if kind == "configuration":
         about = "What one cell trains: its data, model and optimiser; or a base, and what differs from it."
         based: Schema = {"type": "object", "properties": {"base": {"type": "string"}}, "required": ["base"]}
@@ -41,21 +44,7 @@ def schema(kind: str) -> Schema:
         whole = nodes.pop(file.__name__)
     if kind == "experiment":
         whole = {**whole, "oneOf": [{"required": ["arms", "baseline"]}, {"required": ["design"]}]}
-    return {"$schema": DIALECT, "title": f"lm: {kind}", **whole, "$defs": _used(whole, nodes)}
-
-
-def _used(whole: Schema, nodes: dict[str, Schema]) -> dict[str, Schema]:
-    """Return the nodes that others refer to, sorted by name."""
-    used: set[str] = set()
-    queue: list[Any] = [whole]
-    while queue:
-        node = queue.pop()
-        queue += node.values() if isinstance(node, dict) else node if isinstance(node, list) else []
-        name = str(node.get("$ref", "")).rpartition("/")[2] if isinstance(node, dict) else ""
-        if name and name not in used:
-            used.add(name)
-            queue.append(nodes[name])
-    return {name: nodes[name] for name in sorted(used)}
+    return {"$schema": DIALECT, "title": f"lm: {kind}", **whole, "$defs": dict(sorted(nodes.items()))}
 
 
 # components ----------------------------------------------------------------------------------------------------------
@@ -63,23 +52,17 @@ def _used(whole: Schema, nodes: dict[str, Schema]) -> dict[str, Schema]:
 
 def _component(slot: Slot, nodes: dict[str, Schema]) -> Schema:
     """Return the schema of a component: a name, or class_path and init_args; a section has its arguments alone."""
-    base = slot.base
+    base, own = slot.base, {"$ref": "#/$defs/Own"}
     if is_section(base):
-        node = any_of([_reference(base, slot, nodes), _own(nodes), _spelt({"type": "string"}, ANY)])
+        node = any_of([_reference(base, slot, nodes), own, _spelt({"type": "string"}, ANY)])
     else:
         if base.__name__ not in nodes:
-            own, members = _own(nodes), choices(base)
+            members = choices(base)
             named = [{"const": name, "description": _summary(member)} for name, member in members.items()]
             spelt = [_spelt({"const": name}, _reference(member, slot, nodes)) for name, member in members.items()]
-            any_class = [*named, own, *spelt, _spelt(own, ANY)]
-            nodes[base.__name__] = {"description": _summary(base), "anyOf": any_class}
+            nodes[base.__name__] = {"description": _summary(base), "anyOf": [*named, own, *spelt, _spelt(own, ANY)]}
         node = {"$ref": f"#/$defs/{base.__name__}"}
     return any_of([node, {"type": "null"}]) if slot.optional else node
-
-
-def _own(nodes: dict[str, Schema]) -> Schema:
-    nodes["Own"] = {"description": "The dotted path of a class of your own.", "type": "string", "pattern": DOTTED}
-    return {"$ref": "#/$defs/Own"}
 
 
 def _spelt(name: Schema, arguments: Schema) -> Schema:
@@ -103,14 +86,13 @@ def _reference(cls: type, slot: Slot, nodes: dict[str, Schema]) -> Schema:
 def _arguments(cls: type, supplied: int, nodes: dict[str, Schema]) -> Schema:
     """Return the schema of the arguments of a class: its options and components."""
     components, plain, texts = slots(cls, supplied), plain_options(cls, supplied), _descriptions(cls)
-    parameters = inspect.signature(cls).parameters
     properties = {name: _component(slot, nodes) for name, slot in components.items()}
     properties |= {name: _option(cls, name, default) for name, default in plain.items()}
-    needed = [name for name in components if parameters[name].default is inspect.Parameter.empty]
-    needed = [name for name in needed if not components[name].optional]
-    needed += [name for name, default in plain.items() if default is REQUIRED]
     for name in properties.keys() & texts.keys():
         properties[name] = {"description": texts[name], **properties[name]}
+    own, empty = parameters(cls), inspect.Parameter.empty
+    needed = [name for name, slot in components.items() if own[name].default is empty and not slot.optional]
+    needed += [name for name, default in plain.items() if default is REQUIRED]
     return {
         "type": "object" if needed else ["object", "null"],
         "properties": dict(sorted(properties.items())),
@@ -130,37 +112,26 @@ def _option(cls: type, name: str, default: Any) -> Schema:
     return {**any_of([node, {"type": "null"}]), "default": list(default) if isinstance(default, tuple) else default}
 
 
-# descriptions --------------------------------------------------------------------------------------------------------
-
-
 def _summary(cls: type) -> str:
     """Return the first paragraph of the docstring of a class."""
     return " ".join((inspect.getdoc(cls) or "").partition("\n\n")[0].split())
 
 
-def _descriptions(cls: type) -> dict[str, str]:
-    """Return a sentence about each parameter, from the docstrings of a class and its bases."""
-    texts: dict[str, str] = {}
-    for owner in reversed(cls.__mro__):
-        if owner is not object:
-            for text in (owner.__doc__, owner.__init__.__doc__):  # type: ignore[misc]
-                texts |= _parameters(inspect.cleandoc(text or ""))
-    return texts
-
-
 ENTRY = re.compile(r"^ {2,4}(\*{0,2}\w+(?:, \w+)*)(?: \(.*?\))?:(?: |\n)(.*(?:\n(?: {5,}.*)?)*)", re.MULTILINE)
 
 
-def _parameters(docstring: str) -> dict[str, str]:
-    """Return a sentence about each parameter in the Args block of a docstring."""
+def _descriptions(cls: type) -> dict[str, str]:
+    """Return a sentence about each parameter, from the Args blocks in docstrings of a class and its bases."""
     texts: dict[str, str] = {}
-    _, _, arguments = docstring.partition("Args:\n")
-    for names, description in ENTRY.findall(re.split(r"\n(?=\S)", arguments)[0]):
-        sentence = " ".join(description.partition("\n\n")[0].split())
-        sentence = re.split(r"(?<=[a-z)\d])\. (?=[A-Z])|\s*\(default:", sentence)[0].rstrip(".")
-        sentence = re.sub(r":\w+:`|`+_?", "", sentence)  # markup of reStructuredText
-        sentence = sentence if sentence[1:2] == "_" else f"{sentence[:1].upper()}{sentence[1:]}"
-        texts |= {name: f"{sentence}." for name in names.split(", ") if sentence}
+    owners: list[Any] = [part for owner in reversed(cls.__mro__[:-1]) for part in (owner, vars(owner).get("__init__"))]
+    for owner in owners:
+        block = re.split(r"\n(?=\S)", (inspect.cleandoc(owner.__doc__ or "")).partition("Args:\n")[2])[0]
+        for names, description in ENTRY.findall(block):
+            sentence = " ".join(description.partition("\n\n")[0].split())
+            sentence = re.split(r"(?<=[a-z)\d])\. (?=[A-Z])|\s*\(default:", sentence)[0].rstrip(".")
+            sentence = re.sub(r":\w+:`|`+_?", "", sentence)  # markup of reStructuredText
+            sentence = sentence if sentence[1:2] == "_" else f"{sentence[:1].upper()}{sentence[1:]}"
+            texts |= {name: f"{sentence}." for name in names.split(", ") if sentence}
     return texts
 
 
@@ -169,8 +140,8 @@ def _parameters(docstring: str) -> dict[str, str]:
 
 def _changes() -> dict[str, Schema]:
     """Return the nodes of experiments and searches: dotted changes, a space, samplers and pruners."""
-    nodes: dict[str, Schema] = {}
-    paths: dict[str, list[Schema]] = {}
+    nodes: dict[str, Schema] = {"Own": OWN}
+    paths: defaultdict[str, list[Schema]] = defaultdict(list)
     tops: list[str] = []
     _paths(RunConfig, 0, "", nodes, paths, tops)
     inside = rf"^({'|'.join(re.escape(top) for top in tops)})(\.([A-Za-z_]\w*|-?\d+))+$"
@@ -188,8 +159,12 @@ def _changes() -> dict[str, Schema]:
         "propertyNames": {"anyOf": [{"enum": sorted(paths.keys() - {"seed", "data_seed"})}, {"pattern": inside}]},
         "additionalProperties": schema_of(Distribution | ChoicesNode, nodes),
     }
-    nodes["Sampler"] = {"default": "tpe", **_method(SAMPLERS)}
-    nodes["Pruner"] = {"default": "none", **_method(PRUNERS)}
+    for kind, methods, default in (("Sampler", SAMPLERS, "tpe"), ("Pruner", PRUNERS, "none")):
+        forms = [
+            _exact({"name": {"const": name}, **{option: {} for option in accepted_options(methods, name)}}, "name")
+            for name in methods
+        ]
+        nodes[kind] = {"default": default, "anyOf": [{"enum": list(methods)}, *forms]}
     return nodes
 
 
@@ -204,32 +179,15 @@ def _paths(
     for name, default in plain_options(cls, supplied).items():
         option = {"description": texts[name]} if name in texts else {}
         option |= {key: value for key, value in _option(cls, name, default).items() if key != "default"}
-        paths.setdefault(join(path, name), []).append(option)
+        paths[join(path, name)].append(option)
     for name, slot in slots(cls, supplied).items():
         full = join(path, name)
         if is_section(slot.base):
-            options = paths.setdefault(full, [])
-            if not options:
-                options.append({"type": ["object", "null"], "description": texts.get(name, _summary(slot.base))})
+            about = texts.get(name, _summary(slot.base))
+            paths[full] = paths[full] or [{"type": ["object", "null"], "description": about}]
         else:
-            paths.setdefault(full, []).append(_component(slot, nodes))
+            paths[full].append(_component(slot, nodes))
             if not any(full.startswith(f"{top}.") for top in tops):
                 tops.append(full)
         for member in choices(slot.base).values():
             _paths(member, slot.supplied, full, nodes, paths, tops)
-
-
-def _method(methods: dict[str, tuple[str, ...]]) -> Schema:
-    """Return the schema of a sampler or a pruner: its name, or a mapping of name and options."""
-    forms = [
-        _exact({"name": {"const": name}, **{key: _bounds(key) for key in accepted_options(methods, name)}}, "name")
-        for name in methods
-    ]
-    return {"anyOf": [{"enum": list(methods)}, *forms]}
-
-
-def _bounds(option: str) -> Schema:
-    first, *others = OPTIONS[option]
-    if isinstance(first, str | bool):
-        return {"enum": [first, *others]}
-    return {"type": "integer" if isinstance(first, int) else "number", "minimum": first, "maximum": others[0]}

@@ -15,15 +15,13 @@ import contextlib
 import functools
 import hashlib
 import importlib.util
-import site
 import sys
-import sysconfig
 from collections.abc import Iterator, Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from lm.config.imported import OURS, import_object
+from lm.config.imported import OURS, import_object, library_folders
 from lm.config.tree import InputError
 
 DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
@@ -67,7 +65,7 @@ def source_files(cls: type) -> dict[str, Path]:
         top, stem = part.split(".")[0], root.joinpath(*part.split("."))
         candidates = [path] if part == module else [stem / "__init__.py", stem.with_name(stem.name + ".py")]
         file = next((candidate for candidate in candidates if candidate.is_file()), None)
-        same_project = top != OURS and (root not in _libraries() or top == module.split(".")[0])
+        same_project = top != OURS and (root not in library_folders() or top == module.split(".")[0])
         if part in files or file is None or not same_project:
             continue
         files[part] = file
@@ -94,14 +92,6 @@ def _and_above(module: str) -> Iterator[str]:
     yield from (".".join(parts[:count]) for count in range(1, len(parts) + 1))
 
 
-@functools.cache
-def _libraries() -> tuple[Path, ...]:
-    """Return the folders of installed packages and of the standard library."""
-    paths = sysconfig.get_paths()
-    folders = [*(paths[name] for name in ("purelib", "platlib", "stdlib", "platstdlib")), *site.getsitepackages()]
-    return tuple(dict.fromkeys(Path(folder).resolve() for folder in (*folders, site.getusersitepackages())))
-
-
 def _loaded_from(module: str) -> Path | None:
     """Return the file of an imported module; None without one."""
     file = getattr(sys.modules.get(module), "__file__", None)
@@ -112,7 +102,7 @@ def _installed(module: str) -> str | None:
     """Return name and version of the package of a module; None for a user's own package, installed or not."""
     path = _loaded_from(module)
     top = module.split(".")[0]
-    if path is not None and not any(path.is_relative_to(folder) for folder in _libraries()):
+    if path is not None and not any(path.is_relative_to(folder) for folder in library_folders()):
         return None
     for package in _packages_distributions().get(top, ()):
         if metadata.distribution(package).read_text("direct_url.json"):  # PEP 610: from a folder or a repository

@@ -6,10 +6,9 @@ import importlib
 import importlib.machinery
 import os
 import pkgutil
-import signal
+import site
 import sys
 import sysconfig
-import threading
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,8 +16,6 @@ from typing import Any
 
 from lm.config.plain import shown
 from lm.config.tree import InputError
-
-IMPORT_SECONDS = 60.0  # time limit for the import of a module
 
 OURS = __name__.partition(".")[0]
 
@@ -89,41 +86,26 @@ def import_all(package: str) -> None:
 
 @contextlib.contextmanager
 def _blamed(name: str, where: str) -> Iterator[None]:
-    """Convert any error of an import, or its timeout, to an InputError."""
+    """Convert any error of an import to an InputError."""
     try:
-        with time_limit(IMPORT_SECONDS):
-            yield
+        yield
     except (Exception, SystemExit) as error:
         kind = "" if isinstance(error, ImportError | AttributeError) else f"{type(error).__name__}: "
         message = f"{kind}{' '.join(str(error).split())}{user_frame(error)}"
         raise InputError(f"{where}cannot import {shown(name)}: {message}") from None
 
 
-@contextlib.contextmanager
-def time_limit(seconds: float) -> Iterator[None]:
-    """Raise TimeoutError in a block that takes longer; without effect outside the main thread, which gets signals."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def stop(*_: object) -> None:
-        raise TimeoutError(f"takes more than {seconds:zg} seconds")
-
-    before = signal.signal(signal.SIGALRM, stop)
-    left, _ = signal.setitimer(signal.ITIMER_REAL, seconds)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGALRM, before)
-        signal.setitimer(signal.ITIMER_REAL, left)
-
-
 ROOT = Path(__file__).resolve().parents[1]
 CHOICES = ("data/", "model/", "training/objective.py", "training/optim.py", "training/schedule.py")
 """Files of lm with classes that can be chosen, to which users add their own."""
 
-INSTALLED = tuple({Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib", "purelib", "platlib")})
-"""Folders of Python and of installed packages."""
+
+@functools.cache
+def library_folders() -> tuple[Path, ...]:
+    """Return the folders of installed packages and of the standard library."""
+    folders = [sysconfig.get_path(name) for name in ("purelib", "platlib", "stdlib", "platstdlib")]
+    folders += [*site.getsitepackages(), site.getusersitepackages()]
+    return tuple(dict.fromkeys(Path(folder).resolve() for folder in folders))
 
 
 def user_frame(error: BaseException) -> str:
@@ -131,16 +113,14 @@ def user_frame(error: BaseException) -> str:
 
     Without one, a component of lm counts, unless the error is a ValueError, whose message explains the argument.
     """
-    users, parts = [], []
+    places: dict[bool, str] = {}
     for frame in traceback.extract_tb(error.__traceback__):
-        path = Path(frame.filename)
-        if path.is_relative_to(ROOT):
-            parts += [frame] if path.relative_to(ROOT).as_posix().startswith(CHOICES) else []
-        elif path.is_file() and not {"site-packages", "dist-packages"} & set(path.parts):  # generated code has no file
-            users += [] if any(path.is_relative_to(folder) for folder in INSTALLED) else [frame]
-    if not users and (not parts or isinstance(error, ValueError)):
-        return ""
-    frame = (users or parts)[-1]
-    path, folders = Path(frame.filename), (Path.cwd(), ROOT.parent)
-    path = next((path.relative_to(folder) for folder in folders if path.is_relative_to(folder)), path)
-    return f" ({path}:{frame.lineno})"
+        path, of_package = Path(frame.filename), frame.filename.startswith(f"{ROOT}{os.sep}")
+        if of_package:
+            counts = path.relative_to(ROOT).as_posix().startswith(CHOICES)
+        else:  # generated code has no file
+            counts = path.is_file() and not any(path.is_relative_to(folder) for folder in library_folders())
+        folder = next(filter(path.is_relative_to, (Path.cwd(), ROOT.parent)), None)
+        if counts:
+            places[of_package] = f" ({path.relative_to(folder) if folder else path}:{frame.lineno})"
+    return places.get(False) or ("" if isinstance(error, ValueError) else places.get(True, ""))

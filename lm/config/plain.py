@@ -36,26 +36,42 @@ class _Loader(yaml.SafeLoader):
     A key is its own text, and may stand once in a mapping; YAML itself would silently keep the last. Dates are text.
     """
 
-    def __init__(self, stream: str) -> None:
-        super().__init__(stream)
-        self.nodes, self.depth = 0, 0
+    composed = 0  # nodes so far
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        """Stop early in a long or deep text, which would take a minute or all of the stack."""
-        self.nodes, self.depth = self.nodes + 1, self.depth + 1
-        if self.nodes > 2 * MOST_NODES or self.depth > DEEPEST + 1:
-            raise yaml.composer.ComposerError(None, None, _TOO_LARGE, self.peek_event().start_mark)
-        node = super().compose_node(parent, index)
-        self.depth -= 1
+        self.composed += 1
+        if self.composed > 2 * MOST_NODES:  # the rest would take a minute
+            raise yaml.YAMLError(_TOO_LARGE)
+        return super().compose_node(parent, index)
+
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        node = super().compose_mapping_node(anchor)
+        names = set[str]()
+        for index, (key, value) in enumerate(node.value):
+            if not isinstance(key, yaml.ScalarNode):
+                raise _refusal("a key must be text", key)
+            if key.value in names:
+                raise _refusal(f"key {shown(key.value)} given twice", key)
+            names.add(key.value)
+            if key.tag.startswith(_TAG) and key.tag != f"{_TAG}merge":
+                node.value[index] = yaml.ScalarNode(f"{_TAG}str", key.value, key.start_mark, key.end_mark), value
         return node
 
     def get_single_node(self) -> yaml.Node | None:
-        node = super().get_single_node()
-        if node is not None:
-            _measured(node, {}, [])
-        return node
+        root = super().get_single_node()
+        queue, count = [(root, 0)], 0
+        while queue:  # aliases are followed, before anything is built
+            node, depth = queue.pop()
+            count += 1
+            if count > MOST_NODES or depth > DEEPEST:
+                raise yaml.YAMLError(_TOO_LARGE)
+            inner = node.value if isinstance(node, yaml.CollectionNode) else []
+            queue += [(child[1] if isinstance(child, tuple) else child, depth + 1) for child in inner]
+        return root
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        if node.tag in (f"{_TAG}int", f"{_TAG}float") and len(node.value) > LONGEST_NUMBER:
+            raise _refusal(f"a number of {len(node.value)} characters, expected {LONGEST_NUMBER} at most", node)
         try:
             return super().construct_object(node, deep)
         except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError):
@@ -77,45 +93,12 @@ def _refusal(problem: str, node: yaml.Node) -> yaml.YAMLError:
     return yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
 
 
-def _measured(node: yaml.Node, sizes: dict[yaml.Node, tuple[int, int]], around: list[yaml.Node]) -> tuple[int, int]:
-    """Return the number of values in a node, aliases followed, and their depth; convert its keys to text."""
-    if node in around:
-        raise _refusal("an alias refers to what it stands in", node)
-    if node not in sizes:
-        inner: list[yaml.Node] = list(node.value) if isinstance(node, yaml.SequenceNode) else []
-        if isinstance(node, yaml.MappingNode):
-            node.value, inner = [(_key(key), value) for key, value in node.value], [value for _, value in node.value]
-            names = set[str]()
-            for key, _ in node.value:
-                if key.value in names:
-                    raise _refusal(f"key {shown(key.value)} given twice", key)
-                names.add(key.value)
-        elif node.tag in (f"{_TAG}int", f"{_TAG}float") and len(node.value) > LONGEST_NUMBER:
-            raise _refusal(f"a number of {len(node.value)} characters, expected {LONGEST_NUMBER} at most", node)
-        around.append(node)
-        measured = [_measured(value, sizes, around) for value in inner] if len(around) <= DEEPEST else [(0, DEEPEST)]
-        around.pop()
-        sizes[node] = 1 + sum(size for size, _ in measured), 1 + max((depth for _, depth in measured), default=0)
-    size, depth = sizes[node]
-    if depth > DEEPEST or size > MOST_NODES:
-        raise _refusal(_TOO_LARGE, node)
-    return size, depth
-
-
-def _key(node: yaml.Node) -> yaml.Node:
-    """Return a key as text, but `<<` as YAML reads it."""
-    if not isinstance(node, yaml.ScalarNode):
-        raise _refusal("a key must be text", node)
-    plain = node.tag.startswith(_TAG) and node.tag != f"{_TAG}merge"
-    return yaml.ScalarNode(f"{_TAG}str", node.value, node.start_mark, node.end_mark) if plain else node
-
-
 def parse_yaml(text: str) -> Any:
     """Read a YAML text; raise YAMLError if it is no YAML, or too large."""
     try:
         return yaml.load(text, Loader=_Loader)  # noqa: S506 - a SafeLoader
     except RecursionError:
-        raise yaml.YAMLError("nested too deeply") from None
+        raise yaml.YAMLError(_TOO_LARGE) from None
     except (ValueError, OverflowError) as error:  # of the scanner, such as a character beyond the last
         raise yaml.YAMLError(str(error)) from None
 

@@ -4,6 +4,7 @@ A configuration is a tree of plain values. This module reads, changes, compares 
 lm/config/components.py checks their content.
 """
 
+import contextlib
 import copy
 import difflib
 import errno
@@ -28,7 +29,6 @@ LONGEST_FILE = 1_000_000
 """Bytes of a YAML file. Larger files are no settings, and PyYAML takes most of a minute for them."""
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*")
-LONGEST_PATH = 3800  # bytes; Linux accepts 4095, and the names of cells are added
 LONGEST_NAME = 200  # bytes; file systems accept 255, and endings such as `.tuned` and `.owner` are added
 
 
@@ -58,36 +58,27 @@ def require_regular(path: Path | str) -> None:
 
 def require_place(path: Path, where: str, folder: bool = False) -> None:
     """Raise InputError, beginning with `where`, if a file or a folder that may be missing cannot be written."""
-    try:
-        if len(os.fsencode(path.absolute())) > LONGEST_PATH:
-            raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG))
-        for existing in (path, *path.absolute().parents):
-            try:
-                mode = os.stat(existing).st_mode
-                break
-            except (FileNotFoundError, NotADirectoryError):
-                continue
-        else:
-            raise OSError(errno.ENOENT, os.strerror(errno.ENOENT))
-    except (OSError, ValueError) as error:
-        raise InputError(f"{where} {path}: {getattr(error, 'strerror', None) or 'no name for a file'}") from None
-    if existing == path and not folder:
-        if not stat.S_ISREG(mode):
-            raise InputError(f"{where} {path}: expected a plain file, or none yet")
-    elif not stat.S_ISDIR(mode):
-        raise InputError(f"{where} {path}: {existing} is no folder; expected a folder")
-    if not os.access(existing, os.W_OK):
-        raise InputError(f"{where} {path}: {existing} cannot be written to")
-    if existing == path and not folder:
-        return
     import tempfile  # few commands need it
 
+    existing, problem = path, ""
     try:
-        os.rmdir(tempfile.mkdtemp(prefix=".lm-", dir=existing))  # fails in /proc, even for root
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            os.stat(path)  # fails for what is no name of a file
+        existing = next(filter(Path.exists, (path, *path.absolute().parents)))
+        if existing == path and not folder:
+            problem = "expected a plain file, or none yet" * (not path.is_file())
+            problem = problem or f"{path} cannot be written to" * (not os.access(path, os.W_OK))
+        elif not existing.is_dir():
+            problem = f"{existing} is no folder; expected a folder"
+        else:
+            os.rmdir(tempfile.mkdtemp(prefix=".lm-", dir=existing))  # fails in /proc, even for root
+    except ValueError:
+        problem = "no name for a file"
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):  # a full disk is no error of the path
-            message = f"{where} {path}: nothing can be made in {existing} ({error.strerror})"
-            raise InputError(message) from None
+            problem = f"{existing} cannot be written to ({error.strerror})"
+    if problem:
+        raise InputError(f"{where} {path}: {problem}")
 
 
 def load_yaml(path: Path) -> Tree:

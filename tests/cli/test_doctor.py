@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 from helpers import Capture, Patch
 
-from lm.cli import doctor, main
-from lm.cli.doctor import CORE, choices, devices, requirements
+from lm.cli import main
+from lm.cli.commands import doctor
+from lm.cli.commands.doctor import CORE, choices, devices, requirements
 from lm.config.reading import PACKAGE
 from lm.store.side_files import WAYS_FILE, write_cached
 
@@ -58,7 +59,7 @@ def test_the_report_is_printed_as_json(sound: Path, capsys: Capture) -> None:
     report = json.loads(capsys.readouterr().out)
     assert (report["ok"], report["wrong"]) == (True, [])
     assert report["installed"][-1] == ["numpy", metadata.version("numpy")]
-    assert report["places"][0][1].startswith("elsewhere: does not exist yet, can be written to, ")
+    assert report["places"][0][1].startswith("elsewhere: does not exist yet, can be written to")
     assert dict(report["choices"])["bf16-mixed"].startswith("does not pay")
     assert "cores" in dict(report["devices"])["processor"]
 
@@ -80,7 +81,7 @@ def test_a_missing_or_broken_package_is_one_problem(
         raise ImportError("half of it\nis missing")
 
     if asked == "tokenizers":
-        monkeypatch.setattr("lm.cli.doctor.importlib.import_module", half)
+        monkeypatch.setattr(doctor, "import_module", half)
     assert main(["doctor"]) == 1
     said = capsys.readouterr()
     assert said.err.startswith("lm: ")
@@ -116,21 +117,20 @@ def test_a_damaged_file_of_measurements_is_one_line(sound: Path, capsys: Capture
 
 
 def test_workers_and_threads_are_those_of_an_experiment(monkeypatch: Patch, tmp_path: Path) -> None:
-    monkeypatch.setattr(doctor, "accelerators", lambda: 0)
     monkeypatch.setattr("lm.execution.machine.accelerators", lambda: 0)
     monkeypatch.setattr("lm.execution.machine.cores", lambda: 6)
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
-    workers = dict(choices(tmp_path))["workers"]
+    workers = {label: text for label, text, _ in choices(tmp_path)}["workers"]
     assert workers.startswith("at most 6 with 3 threads each: no CUDA device")
     assert "OMP_NUM_THREADS=3" in workers
 
 
 def test_cuda_devices_are_listed(monkeypatch: Patch) -> None:
     gpu = SimpleNamespace(name="Quick <1>", total_memory=79.1 * 2**30, major=9, minor=0)
-    monkeypatch.setattr(doctor, "accelerators", lambda: 1)
+    monkeypatch.setattr("lm.execution.machine.accelerators", lambda: 1)
     monkeypatch.setattr("torch.cuda.get_device_properties", lambda index: gpu)
     monkeypatch.setattr("torch.version.cuda", "13.0")
-    assert dict(devices())["CUDA 0"] == "Quick <1>, 79.1 GiB, capability 9.0; torch is built for CUDA 13.0"
+    assert ("CUDA 0", "Quick <1>, 79.1 GiB, capability 9.0; torch is built for CUDA 13.0", "") in devices()
 
 
 def test_a_machine_without_torch_is_reported(sound: Path, monkeypatch: Patch, capsys: Capture) -> None:
@@ -145,13 +145,13 @@ def test_a_machine_without_torch_is_reported(sound: Path, monkeypatch: Patch, ca
 def test_requirements_are_sorted_by_extra(monkeypatch: Patch) -> None:
     lines = ["torch>=2.9", 'cmaes>=0.11; extra == "search"', 'ray>=2; extra == "ray" and python_version < "3"']
     monkeypatch.setattr(metadata, "requires", lambda name: lines)
-    monkeypatch.setattr(metadata, "metadata", lambda name: SimpleNamespace(get_all=lambda key: ["search", "ray"]))
     assert requirements() == {CORE: ["torch>=2.9"], "search": ["cmaes>=0.11"], "ray": []}
 
 
-def test_a_folder_that_is_not_installed_has_no_requirements(monkeypatch: Patch) -> None:
+def test_a_package_that_is_not_installed_is_a_problem(monkeypatch: Patch, capsys: Capture) -> None:
     monkeypatch.setattr(doctor, "NAME", "no-such-package")
-    assert requirements() == {}
+    assert main(["doctor"]) == 1
+    assert capsys.readouterr().err == "lm: installed: No package metadata was found for no-such-package\n"
 
 
 @pytest.mark.slow

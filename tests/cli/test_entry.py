@@ -1,6 +1,5 @@
 """What the command line answers beside a command's own code: interrupts, exits, audits, and nothing to do."""
 
-import json
 import signal
 import subprocess
 import sys
@@ -13,8 +12,7 @@ from helpers import Capture, Patch
 from interrupting import listening, press_unheard
 
 from lm.cli.commands import commands
-from lm.cli.entry import MAKE_TARGETS, main
-from lm.cli.schema import KINDS
+from lm.cli.entry import main
 from lm.config.tree import InputError
 
 
@@ -115,13 +113,6 @@ def test_a_signal_that_comes_as_the_process_ends_changes_nothing(name: str, mome
     assert done.stderr.startswith("lm: no command 'completon'. Did you mean completion?")
 
 
-@pytest.mark.parametrize("command", MAKE_TARGETS)
-def test_a_command_that_moved_names_its_make_target(command: str, capsys: Capture) -> None:
-    assert main([command, "--json"]) == 2
-    expected = f"no command {command!r}: in a clone of the repository, run {MAKE_TARGETS[command]}"
-    assert capsys.readouterr().err == f"lm: {expected}\n"
-
-
 def test_an_exit_of_the_code_itself_is_left_alone(raising: Any) -> None:
     def leave() -> NoReturn:
         raise SystemExit(7)
@@ -151,12 +142,6 @@ def test_debug_shows_the_traceback_of_bad_input(raising: Any, capsys: Capture, d
 def test_without_a_command_the_help_is_printed(capsys: Capture) -> None:
     assert main([]) == 0
     assert "ablate" in capsys.readouterr().out
-
-
-def test_a_schema_is_written_for_each_kind_of_file(tmp_path: Path) -> None:
-    assert main(["schema", "--write", str(tmp_path)]) == 0
-    found = {path.stem: json.loads(path.read_text()) for path in tmp_path.glob("*.json")}
-    assert {name: schema["title"] for name, schema in found.items()} == {kind: f"lm: {kind}" for kind in KINDS}
 
 
 def test_training_reports_an_interrupt_that_code_swallowed(monkeypatch: Patch, tmp_path: Path, capsys: Capture) -> None:

@@ -10,7 +10,7 @@ from helpers import Capture
 
 from lm.cli import main
 from lm.cli.commands import commands
-from lm.cli.entry import _add_dashes, _split_settings, parsers
+from lm.cli.entry import parsers, split_settings
 from lm.config.reading import load_config
 from lm.config.tree import override
 
@@ -22,7 +22,7 @@ def test_every_command_has_two_examples_that_it_takes(name: str, capsys: Capture
     for example in examples:
         program, *words = shlex.split(example)
         assert (program, words[0]) == ("lm", name)
-        parsers()[0].parse_args(_split_settings(_add_dashes(words))[0])
+        parsers()[0].parse_args(split_settings(words)[0])
     assert main(["help", name]) == 0
     text = capsys.readouterr().out
     assert all(f"\n  {example}\n" in text for example in examples)
@@ -42,7 +42,11 @@ def test_help_by_itself_lists_the_commands(capsys: Capture) -> None:
         (["fit", "a.yaml", "optim.lr=0.5", "seed=3"], {"optim.lr": 0.5, "seed": 3}),
         (["fit", "optim.lr=1", "a.yaml"], {"optim.lr": 1}),
         (["ablate", "a.yaml", "--plan", "model.width=8"], {"model.width": 8}),
-        (["ablate", "a.yaml", "--set", "model.width=8", "model.layers=1"], {"model.layers": 1}),
+        (["ablate", "a.yaml", "--set", "model.width=8", "model.layers=1"], {"model.width": 8, "model.layers": 1}),
+        (
+            ["ablate", "a.yaml", "--set=seeds=[1, 2]", "--optim.lr=1", "--data_seed", "3"],
+            {"seeds": [1, 2], "optim.lr": 1, "data_seed": 3},
+        ),
         (["fit", "a.yaml", "model.position={class_path: Rope}"], {"model.position": {"class_path": "Rope"}}),
         (["fit", "folder/a.b=c"], {}),
         (["generate", "RUN", "--prompt", "a.b=c"], {}),
@@ -50,7 +54,7 @@ def test_help_by_itself_lists_the_commands(capsys: Capture) -> None:
     ids=lambda value: " ".join(value),
 )
 def test_a_setting_needs_no_dashes(given: list[str], overrides: dict[str, Any]) -> None:
-    assert dict(_split_settings(_add_dashes(given))[1]) == overrides
+    assert split_settings(given)[1] == overrides
 
 
 def test_a_configuration_says_only_what_differs_from_its_base(tmp_path: Path) -> None:

@@ -34,8 +34,8 @@ def written(folder: Path, text: str | bytes) -> Path:
         (CHAIN, [f"nested more than {DEEPEST} deep"]),
         (BOMB, ["values, those behind aliases counted"]),
         ("a: [" + "1," * 90000 + "]", ["more than 20000 values"]),
-        ("a: &a [*a]", ["an alias refers to what it stands in"]),
-        ("a: &a {<<: *a}", ["an alias refers to what it stands in"]),
+        ("a: &a [*a]", [f"nested more than {DEEPEST} deep"]),
+        ("a: &a {<<: *a}", [f"nested more than {DEEPEST} deep"]),
         ("a: {b: [1, .nan]}", ["some.yaml: a.b[1]: expected a finite number, found nan"]),
         ("a: -.inf", ["a: expected a finite number, found -inf"]),
         ("a: 1.0e+999", ["a: expected a finite number"]),
@@ -116,7 +116,7 @@ def test_a_place_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     require_place(tmp_path / "new" / "folder", "--out", folder=True)
     require_place(tmp_path / "file", "storage")
-    for bad, folder in (("file", True), ("file/x", True), ("x" * 300, True), ("a\0b", True), ("d/" * 2000, True)):
+    for bad, folder in (("file", True), ("file/x", True), ("x" * 300, True), ("a\0b", True)):
         with pytest.raises(InputError, match=r"^--out "):
             require_place(tmp_path / bad, "--out", folder)
     with pytest.raises(InputError, match="expected a plain file"):
@@ -137,7 +137,7 @@ def test_unwritable_places_are_refused_in_one_line(tmp_path: Path, monkeypatch: 
     assert not list(tmp_path.iterdir())
     monkeypatch.setattr(tempfile, "mkdtemp", refusing(errno.ENOENT))  # as in /proc, for root
     for place, folder in ((tmp_path, True), (tmp_path / "new", True), (tmp_path / "file", False)):
-        with pytest.raises(InputError, match=rf"^--out {place}: nothing can be made in {tmp_path} \(No such file"):
+        with pytest.raises(InputError, match=rf"^--out {place}: {tmp_path} cannot be written to \(No such file"):
             require_place(place, "--out", folder)
     monkeypatch.setattr(tempfile, "mkdtemp", refusing(errno.ENOSPC))  # which is said where something is written
     require_place(tmp_path / "new", "--out", folder=True)

@@ -14,13 +14,14 @@ from helpers import RUN
 
 from lm.ablation.experiment import load_experiment
 from lm.cli import main
-from lm.cli.schema import KINDS, schema
+from lm.cli.schema import schema
 from lm.config.components import resolve
 from lm.config.keys import Also, any_of, keys, required, schema_of
 from lm.config.tree import InputError, Tree, load_yaml, override
 from lm.search.spec import load_sweep
 from lm.training.run import RunConfig
 
+KINDS = ("configuration", "experiment", "sweep")
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = {"experiments": "experiment", "experiments/bases": "configuration", "experiments/families": "configuration"}
 SHIPPED = [

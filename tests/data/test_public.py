@@ -183,7 +183,7 @@ def test_a_file_that_differs_is_named_with_both_checksums(tmp_path: Path, monkey
     [
         (["tinyshakespear"], "Did you mean tinyshakespeare? Choose from tinyshakespeare, wikitext2, multi30k, gpt2"),
         (["play", "--any"], "--any: is for files at hand"),
-        (["--to", "x"], "expected a name before --to or --from"),
+        (["--from", "x"], "expected a name before --from"),
         (["play", "--from", "."], "--from .: lacks one.txt, two.txt"),
         (["play", "--to", "file"], "file is no folder; expected a folder"),
     ],

@@ -39,9 +39,9 @@ def test_activations_are_measured_by_layer_width_and_step() -> None:
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        (["--widths", "16"], "--widths 16: expected 2 or more whole numbers"),
-        (["--widths", "16,x"], "--widths 16,x: expected 2 or more"),
-        (["--steps", "0"], "--steps 0: expected 1 or more"),
+        (["--widths", "16"], "--widths: expected 2 or more, such as 32,64,128, found 16 alone"),
+        (["--widths", "16,x"], "--widths: expected whole numbers from 1"),
+        (["--steps", "0"], "--steps: expected whole numbers from 1"),
         (["--widths", "15,16", "--steps", "1"], "width 15: "),
         (["--out", "check.txt"], "expected a name that ends in .json"),
         (["--widths", "8,16", "--steps", "1", "optim.optimizer=SGD"], "choose AdamW or MuonAdamW"),

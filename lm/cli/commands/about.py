@@ -1,15 +1,15 @@
-"""`lm help`, `lm list`, `lm schema` and `lm doctor`: what `lm` accepts, and what this machine has."""
+"""`lm help`, `lm list`, `lm schema` and `lm completion`: what `lm` accepts."""
 
 import argparse
 import json
-import sys
+from collections.abc import Sequence
 from pathlib import Path
+from shlex import join
 from typing import Any
 
-from lm.cli.options import JSON, Command, option, out_option
+from lm.cli.options import JSON, Command, option
+from lm.config.reading import SHIPPED_FOLDERS
 from lm.config.tree import InputError, nearest, require_place
-
-FILE_KINDS = ("experiment", "configuration", "sweep")
 
 
 def print_help(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
@@ -43,36 +43,86 @@ def _write_catalogue() -> dict[str, str]:
 
 def write_schema(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     """Print one JSON Schema, or write all three into a folder."""
-    from lm.cli.schema import KINDS, schema
+    from lm.cli.schema import schema
     from lm.store.files import to_json, write_atomic
 
     if options.write is None:
         print(to_json(schema(options.kind)), end="")
         return 0
     require_place(options.write, "--write", folder=True)
-    for kind in KINDS:
+    for kind in SHIPPED_FOLDERS:
         write_atomic(options.write / f"{kind}.json", to_json(schema(kind)))
     return 0
 
 
-def doctor(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
-    """Print what is installed and what is wrong with it."""
-    from lm.cli.doctor import examine, format_report
+RUN_ARGUMENTS = ("cell", "left", "right")
+"""Arguments that take a run, whose folders lie among the files."""
 
-    report = examine(options.out)
-    print(json.dumps(report, indent=2) if options.json else format_report(report))
-    for line in report["wrong"]:
-        print(f"lm: {line}", file=sys.stderr)
-    return 0 if report["ok"] else 1
+
+def print_completion(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
+    """Print the script that a shell reads to complete command lines."""
+    import shtab
+
+    from lm.cli.entry import parsers
+
+    top, inner = parsers.__wrapped__()  # of its own, as it is changed
+    names = names_by_argument(list(inner))
+    for command, parser in inner.items():
+        for action in parser._actions:
+            words = names.get((command, action.dest))
+            if words and action.type is Path:
+                action.complete = _name_or_file(f"{command}_{action.dest}", words)  # type: ignore[attr-defined]
+            elif words:
+                action.choices = words
+            elif action.type is Path or action.dest in RUN_ARGUMENTS:
+                action.complete = shtab.FILE  # type: ignore[attr-defined]
+    print(shtab.complete(top, options.shell))
+    return 0
+
+
+def names_by_argument(commands: list[str]) -> dict[tuple[str, str], list[str]]:
+    """Return the names that each argument of a command takes, for arguments that take names."""
+    from lm.config.reading import shipped_files
+    from lm.data.public import DATASETS
+
+    names = {kind: list(shipped_files(kind)) for kind in SHIPPED_FOLDERS}
+    configurations = {(command, "config"): names["configuration"] for command in ("fit", "count", "coordinates")}
+    return configurations | {
+        ("ablate", "spec"): names["experiment"],
+        ("sweep", "spec"): names["sweep"],
+        ("reproduce", "names"): names["experiment"],
+        ("cp", "name"): list(dict.fromkeys(name for kind in names.values() for name in kind)),
+        ("help", "about"): commands,
+        ("data", "name"): list(DATASETS),
+    }
+
+
+def _name_or_file(argument: str, names: Sequence[str]) -> dict[str, object]:
+    """Complete one of `names` or a YAML file; the end of the function's name tells shtab to add slashes to folders."""
+    function, words = f"_lm_{argument}_or_file", join(names)
+    yaml = r"string match -r '.*(?:\.(?:yaml|yml)|/)(?:\t.*)?$'"
+    patterns = [f"-W {join([words])}", "-f -X '!*.yaml'", "-f -X '!*.yml'", "-d"]
+    bash = "; ".join(f'compgen {pattern} -- "$1"' for pattern in patterns)
+    zsh = f"compadd -- {words}; _files -g '*.(yaml|yml)'"
+    fish = f"printf '%s\\n' {words}; __fish_complete_path (commandline -ct) | {yaml}"
+    return {
+        "bash": function,
+        "zsh": function,
+        "fish": f"({function})",
+        "preamble": {
+            "bash": f"{function}() {{ {bash}; }}",
+            "zsh": f"{function}() {{ {zsh}; }}",
+            "fish": f"function {function}; {fish}; end",
+        },
+    }
 
 
 COMMANDS = {
-    "doctor": Command(
-        "report what is installed, which devices there are, and what an experiment would choose and why",
-        ("lm doctor", "lm doctor --json"),
-        doctor,
-        out_option(),
-        JSON,
+    "completion": Command(
+        "print a script by which a shell completes commands, options, files and names of what is shipped",
+        ("lm completion bash", "lm completion fish"),
+        print_completion,
+        option("shell", "the shell that reads the script", choices=("bash", "zsh", "fish")),
     ),
     "help": Command(
         "show the arguments of a command, with examples",
@@ -87,7 +137,9 @@ COMMANDS = {
         "print the JSON Schema of experiments, configurations or sweeps",
         ("lm schema experiment", "lm schema --write schema"),
         write_schema,
-        option("kind", "kind of file (default: experiment)", nargs="?", default=FILE_KINDS[0], choices=FILE_KINDS),
-        option("--write", "write all three schemas into this folder instead", type=Path, metavar="DIR"),
+        option(
+            "kind", "kind of file (default: experiment)", nargs="?", default="experiment", choices=[*SHIPPED_FOLDERS]
+        ),
+        option("--write", "write all three schemas into this folder instead", Path, "DIR"),
     ),
 }

@@ -8,8 +8,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lm.cli.options import JSON, RESULTS, Command, option, out_option, resolve_experiment_folder, results_argument
-from lm.config.plain import shown
+from lm.cli.options import (
+    JSON,
+    RESULTS,
+    Command,
+    bounded,
+    option,
+    out_option,
+    resolve_experiment_folder,
+    results_argument,
+)
 from lm.config.reading import load_config
 from lm.config.tree import InputError, Tree, load_yaml, nearest
 
@@ -34,16 +42,13 @@ def list_runs(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     from lm.analysis.runs import STATES, find_by_name, runs_of_folder, select_runs
     from lm.report.status import run_json, show_runs
 
-    seed = overrides.get("seed")
-    if seed is not None and type(seed) is not int:
-        raise InputError(f"--seed: expected one whole number, found {shown(seed)}")
     if options.status is not None and options.status not in STATES:
         near = nearest(options.status, STATES)
         raise InputError(f"--status: no status {options.status!r}.{near} Choose from {', '.join(STATES)}")
     is_name = not options.folder.exists() and RESULTS.is_dir()
     index = runs_of_folder(RESULTS if is_name else options.folder)
     runs = find_by_name(str(options.folder), index.runs) if is_name else index.runs
-    runs = select_runs(runs, options.experiment, options.arm, seed, options.status, options.id)
+    runs = select_runs(runs, options.experiment, options.arm, options.seed, options.status, options.id)
     if options.json:
         print(json.dumps([run_json(run) for run in runs], indent=2))
     else:
@@ -119,8 +124,6 @@ def dashboard(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     from lm.report.web.board import Board, has_optuna_dashboard, optuna_commands
     from lm.report.web.serve import Server
 
-    if options.port is not None and not 0 <= options.port < 65536:
-        raise InputError(f"--port: expected a number from 0 to 65535, found {options.port}")
     board = Board(resolve_experiment_folder(options.folder))
     try:
         server = Server(board, options.host, PORT if options.port is None else options.port)
@@ -146,11 +149,11 @@ COMMANDS = {
         ("lm ls --experiment quickstart --status failed", "lm ls results --arm swiglu --seed 0 --json"),
         list_runs,
         results_argument("; or experiment/arm or experiment/arm/seed in results"),
-        option("--experiment", "only the runs of this experiment or search", metavar="NAME"),
-        option("--arm", "only the runs of this arm, or trial", metavar="NAME"),
-        option("--seed", "only the runs with this seed", metavar="S"),
-        option("--status", "only the runs with this status: ok, failed, training, ...", metavar="STATUS"),
-        option("--id", "only the runs whose id begins with this", default="", metavar="PREFIX"),
+        option("--experiment", "only the runs of this experiment or search", None, "NAME"),
+        option("--arm", "only the runs of this arm, or trial", None, "NAME"),
+        option("--seed", "only the runs with this seed", int, "S"),
+        option("--status", "only the runs with this status: ok, failed, training, ...", None, "STATUS"),
+        option("--id", "only the runs whose id begins with this", None, "PREFIX", default=""),
         JSON,
     ),
     "status": Command(
@@ -164,8 +167,8 @@ COMMANDS = {
         "show the differences between two runs, two arms or two configurations",
         ("lm diff quickstart/swiglu quickstart/gelu", "lm diff a.yaml b.yaml --json"),
         diff,
-        option("left", SIDE, metavar="A"),
-        option("right", "another of the same kind", metavar="B"),
+        option("left", SIDE, None, "A"),
+        option("right", "another of the same kind", None, "B"),
         out_option(),
         JSON,
     ),
@@ -174,7 +177,9 @@ COMMANDS = {
         ("lm dashboard", "lm dashboard quickstart --port 8080"),
         dashboard,
         results_argument(),
-        option("--port", f"port to listen on (default: {PORT}, or a free one if that is taken)", type=int),
+        option(
+            "--port", f"port to listen on (default: {PORT}, or a free one if that is taken)", bounded(int, 0, 65535)
+        ),
         option(
             "--host",
             "address to listen on; other machines also need the token in the printed address (default: 127.0.0.1)",

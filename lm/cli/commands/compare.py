@@ -5,7 +5,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from lm.cli.options import JSON, Command, exclusive, flag, option
+from lm.cli.options import JSON, Command, flag, option, repeated
 from lm.config.tree import InputError, nearest, require_place
 
 
@@ -16,14 +16,17 @@ def run(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     from lm.analysis.external.detect import read
     from lm.analysis.external.runs import CompareRequest, Pairing, gather
     from lm.report.external import as_json, write_comparison
+    from lm.stats.verdicts import Better
 
+    if options.json and options.out is not None:
+        raise InputError("--json: prints instead of writing a report; leave out --out")
+    if options.paired and options.unpaired:
+        raise InputError("--unpaired: not allowed with --paired")
     if options.out is not None:
         require_place(options.out, "--out", folder=True)
-    margin = math.nan if options.margin is None else options.margin
-    if not (math.isnan(margin) or 0 < margin < math.inf) or (options.margin is not None and math.isnan(margin)):
+    if options.margin is not None and not 0 < options.margin < math.inf:
         raise InputError(f"--margin: expected a number above 0, found {options.margin}")
-    metrics = _split_names(options.metric)
-    higher = _split_names(options.higher_is_better or "")
+    metrics, higher = _split_names(options.metric), _split_names(options.higher_is_better or "")
     if other := [name for name in higher if name not in metrics]:
         choices = f"{nearest(other[0], metrics)} Metrics: {', '.join(metrics)}"
         raise InputError(f"--higher-is-better {other[0]}: is not in --metric.{choices}")
@@ -31,11 +34,10 @@ def run(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
         raise InputError(f"--metric {options.metric!r}: expected the name of a quantity")
     pairing: Pairing = "paired" if options.paired else "unpaired" if options.unpaired else "auto"
     names = (options.baseline, metrics, options.arm_column, options.seed_column, higher)
-    lower, only = options.higher_is_better is None or higher, tuple(map(_parse_filter, options.only))
-    request = CompareRequest(*names, "lower" if lower else "higher", only, pairing, margin)
+    direction: Better = "lower" if options.higher_is_better is None or higher else "higher"
+    margin = math.nan if options.margin is None else options.margin
+    request = CompareRequest(*names, direction, tuple(map(tuple, options.only)), pairing, margin)
     runs = gather(read(options.path, options.runs_called), request)
-    if options.json and options.out is not None:
-        raise InputError("--json: prints instead of writing a report; leave out --out")
     if options.json:
         print(as_json(runs))
     else:
@@ -48,11 +50,11 @@ def _split_names(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
 
 
-def _parse_filter(text: str) -> tuple[str, str]:
-    """Return a column and its text. Raises InputError."""
+def _filter(text: str) -> tuple[str, str]:
+    """Return a column and its text. Raises ArgumentTypeError."""
     name, equals, value = text.partition("=")
     if not equals or not name:
-        raise InputError(f"--only {text}: expected COLUMN=TEXT, as in --only experiment=quickstart")
+        raise argparse.ArgumentTypeError(f"expected COLUMN=TEXT, as in experiment=quickstart, found {text!r}")
     return name, value
 
 
@@ -68,34 +70,27 @@ COMMANDS = {
             "path",
             "a CSV, parquet or JSON file with one row per run (arm, seed, metrics) or per quantity (cells.csv); "
             "or MLflow's mlruns or mlflow.db, or TensorBoard's folder",
-            type=Path,
-            metavar="RUNS",
+            Path,
+            "RUNS",
         ),
-        option("--baseline", "the arm that others are compared with", required=True, metavar="ARM"),
-        option(
-            "--metric", "the metrics to test; several with commas are one family of tests", required=True, metavar="Q"
-        ),
+        option("--baseline", "the arm that others are compared with", None, "ARM", required=True),
+        option("--metric", "the metrics to test; several with commas are a family of tests", None, "Q", required=True),
         option(
             "--higher-is-better",
             "metrics for which higher is better; without names, all that lm does not know (default: lower)",
+            None,
+            "Q",
             nargs="?",
             const="",
-            metavar="Q",
         ),
-        option("--margin", "equivalence margin of the first metric", type=float, metavar="M"),
-        option(
-            "--arm-column", "column, parameter or tag that names the arm (default: arm)", default="arm", metavar="C"
-        ),
-        option("--seed-column", "column of the seed (default: seed)", default="seed", metavar="C"),
-        option(
-            "--only", "use only runs with this text; may be repeated", action="append", default=[], metavar="C=TEXT"
-        ),
-        option("--runs-called", "pattern of TensorBoard's folders, such as '{arm}/seed_{seed}'", metavar="PATTERN"),
-        exclusive(
-            flag("--paired", "pair runs by seed, on the seeds that two arms share"),
-            flag("--unpaired", "do not pair runs by seed; no seeds are needed"),
-        ),
-        option("--out", "write tables, figures and a page there", type=Path, metavar="DIR"),
+        option("--margin", "equivalence margin of the first metric", float, "M"),
+        option("--arm-column", "column, parameter or tag that names the arm (default: arm)", None, "C", default="arm"),
+        option("--seed-column", "column of the seed (default: seed)", None, "C", default="seed"),
+        repeated("--only", "use only runs with this text; may be repeated", "C=TEXT", type=_filter),
+        option("--runs-called", "pattern of TensorBoard's folders, such as '{arm}/seed_{seed}'", None, "PATTERN"),
+        flag("--paired", "pair runs by seed, on the seeds that two arms share"),
+        flag("--unpaired", "do not pair runs by seed; no seeds are needed"),
+        option("--out", "write tables, figures and a page there", Path, "DIR"),
         JSON,
     ),
 }

@@ -2,25 +2,17 @@
 
 import argparse
 import json
-import re
 from pathlib import Path
 from typing import Any
 
-from lm.cli.options import CONFIG, JSON, SET, Command, option, read_settings
+from lm.cli.options import CONFIG, JSON, SET, Command, bounded, option, whole_numbers
 from lm.config.reading import load_config
 from lm.config.tree import InputError, override, require_place
-
-MAX_NUMBER = 100_000
-"""Largest width and largest step of the check of coordinates."""
 
 
 def count(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     """Print the parameters, FLOPs and memory of a configuration."""
-    for name in ("context", "batch"):
-        value = getattr(options, name)
-        if value is not None and value < 1:
-            raise InputError(f"--{name}: expected 1 or more, found {value}")
-    tree = override(load_config(options.config), read_settings(options, overrides))
+    tree = override(load_config(options.config), overrides)
     from lm.inference.count import count as count_costs
 
     costs = count_costs(tree, options.context, options.batch)
@@ -37,13 +29,14 @@ def count(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
 
 def check_coordinates(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     """Measure activations at several widths, and print or write the table."""
-    widths, steps = _parse_numbers(options.widths, "--widths", 2), _parse_numbers(options.steps, "--steps", 1)
+    if len(options.widths) < 2:
+        raise InputError(f"--widths: expected 2 or more, such as 32,64,128, found {options.widths[0]} alone")
     if options.out is not None:
         if options.out.suffix != ".json":
             raise InputError(f"--out {options.out}: expected a name that ends in .json")
         require_place(options.out, "--out")
         require_place(options.out.with_suffix(".png"), "--out")
-    tree = override(load_config(options.config), read_settings(options, overrides))
+    tree = override(load_config(options.config), overrides)
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -51,11 +44,10 @@ def check_coordinates(options: argparse.Namespace, overrides: dict[str, Any]) ->
     from lm.inference.coordinates import coordinates, draw_coordinates, exponents, parametrization_name
     from lm.store.files import write_atomic
 
-    activations = coordinates(tree, widths, steps)
-    title = f"Mean |activation| over widths {', '.join(map(str, widths))}: its exponent of the width"
-    table = Table(title=title, title_justify="left")
-    for column in ("parametrization", "layer", *(f"after {step}" for step in steps)):
-        table.add_column(column)
+    activations = coordinates(tree, options.widths, options.steps)
+    title = f"Mean |activation| over widths {', '.join(map(str, options.widths))}: its exponent of the width"
+    table = Table("parametrization", "layer", *(f"after {step}" for step in options.steps), title=title)
+    table.title_justify = "left"
     powers: dict[tuple[str, str], list[str]] = {}
     for name, _, layer, power in exponents(activations):
         powers.setdefault((parametrization_name(name, activations), layer), []).append(f"{power:+z.2f}")
@@ -68,24 +60,14 @@ def check_coordinates(options: argparse.Namespace, overrides: dict[str, Any]) ->
     return 0
 
 
-def _parse_numbers(text: str, option: str, least: int) -> list[int]:
-    """Parse whole numbers with commas, at least `least` different ones, and sort them. Raises InputError."""
-    parts = [part.strip() for part in text.split(",")]
-    valid = all(re.fullmatch("[0-9]{1,6}", part) and 1 <= int(part) <= MAX_NUMBER for part in parts)
-    numbers = sorted({int(part) for part in parts}) if valid else []
-    if len(numbers) < least:
-        raise InputError(f"{option} {text}: expected {least} or more whole numbers from 1, such as 32,64,128")
-    return numbers
-
-
 COMMANDS = {
     "count": Command(
         "count parameters, FLOPs a token, cache and activation memory of a configuration",
         ("lm count char_tiny", "lm count char_tiny --context 256 model.width=128 --json"),
         count,
         CONFIG,
-        option("--context", "tokens in a row (default: the data's)", type=int, metavar="N"),
-        option("--batch", "rows in a batch (default: the data's)", type=int, metavar="B"),
+        option("--context", "tokens in a row (default: the data's)", bounded(int, 1), "N"),
+        option("--batch", "rows in a batch (default: the data's)", bounded(int, 1), "B"),
         JSON,
         SET,
         settable=True,
@@ -98,9 +80,9 @@ COMMANDS = {
         ),
         check_coordinates,
         CONFIG,
-        option("--widths", "widths of the models", default="32,64,128,256", metavar="N,..."),
-        option("--steps", "steps after which activations are measured", default="1,3,10", metavar="N,..."),
-        option("--out", "write FILE.json, and a figure beside it", type=Path, metavar="FILE"),
+        option("--widths", "widths of the models", whole_numbers, "N,...", default=[32, 64, 128, 256]),
+        option("--steps", "steps after which activations are measured", whole_numbers, "N,...", default=[1, 3, 10]),
+        option("--out", "write FILE.json, and a figure beside it", Path, "FILE"),
         SET,
         settable=True,
     ),

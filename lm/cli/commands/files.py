@@ -37,16 +37,15 @@ def data(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     if options.any and options.source is None:
         raise InputError("--any: is for files at hand; give --from DIR too")
     if options.name is None:
-        if options.to is not None or options.source is not None:
-            raise InputError(f"lm data: expected a name before --to or --from, one of {', '.join(DATASETS)}")
+        if options.source is not None:
+            raise InputError(f"lm data: expected a name before --from, one of {', '.join(DATASETS)}")
         for name, text in DATASETS.items():
             size = sum(file.size for file in text.files) / 1e6
             print(f"{name}: {text.about}")
             print(f"    {size:z.1f} MB; {text.licence}; {text.source}")
         return 0
-    folder = Path("data") if options.to is None else options.to
-    written = ", ".join(map(str, download_to(options.name, folder, options.source, options.any)))
-    print(f"written: {written or f'nothing, all of {folder / options.name} exists already'}", file=sys.stderr)
+    written = ", ".join(map(str, download_to(options.name, options.to, options.source, options.any)))
+    print(f"written: {written or f'nothing, all of {options.to / options.name} exists already'}", file=sys.stderr)
     return 0
 
 
@@ -80,37 +79,37 @@ COMMANDS = {
         "write a small project: an experiment that runs at once, a base, a component of your own",
         ("lm init demo", "lm init ."),
         init,
-        option("folder", "folder of the project; created if it does not exist", type=Path, metavar="DIR"),
+        option("folder", "folder of the project; created if it does not exist", Path, "DIR"),
     ),
     "cp": Command(
         "copy a shipped experiment, sweep or configuration with its base",
         ("lm cp quickstart", "lm cp learning_rate mine"),
         cp,
         option("name", "name of the experiment, such as quickstart"),
-        option("folder", "target folder (default: .)", nargs="?", type=Path, default=Path(), metavar="DIR"),
+        option("folder", "target folder (default: .)", Path, "DIR", nargs="?", default=Path()),
     ),
     "data": Command(
         "download public texts that experiments use, or list them",
         ("lm data", "lm data tinyshakespeare --to data"),
         data,
         option("name", "name of a text, such as tinyshakespeare (default: list them)", nargs="?"),
-        option("--to", "folder that gets a folder of that name (default: data)", type=Path, metavar="DIR"),
-        option("--from", "take the files from this folder; download nothing", type=Path, dest="source", metavar="DIR"),
+        option("--to", "folder that gets a folder of that name (default: data)", Path, "DIR", default=Path("data")),
+        option("--from", "take the files from this folder; download nothing", Path, "DIR", dest="source"),
         flag("--any", "with --from: accept files with other checksums"),
     ),
     "pack": Command(
         "write an experiment, a search or a ladder as one file, without weights",
         ("lm pack results/quickstart", "lm pack results/quickstart --thin --out quickstart.lmpack"),
         pack,
-        option("folder", "the folder of an experiment, a search or a ladder, such as results/quickstart", type=Path),
-        option("--out", "the pack (default: FOLDER.lmpack)", type=Path, metavar="FILE"),
+        option("folder", "the folder of an experiment, a search or a ladder, such as results/quickstart", Path),
+        option("--out", "the pack (default: FOLDER.lmpack)", Path, "FILE"),
         flag("--thin", "shorten learning curves to loss, gradient norm and validations: a tenth of the size"),
     ),
     "unpack": Command(
         "add the cells of a pack to a folder of results",
         ("lm unpack quickstart.lmpack", "lm unpack quickstart.lmpack --out results"),
         unpack,
-        option("file", "a pack that `lm pack` wrote, such as results/quickstart.lmpack", type=Path),
+        option("file", "a pack that `lm pack` wrote, such as results/quickstart.lmpack", Path),
         out_option("folder of cells"),
     ),
 }

@@ -5,40 +5,32 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from lm.cli.options import SET, Command, flag, option, out_option, read_settings
-from lm.config.plain import shown
-from lm.config.tree import InputError, parse_value
+from lm.cli.options import SET, Command, bounded, flag, option, out_option, whole_numbers
+from lm.config.tree import InputError
 from lm.execution.signal_handling import INTERRUPTED
 
 SPLITS = ("train", "validation", "test")
-
-
 RUN = (
-    option("cell", "a finished run: experiment/arm/seed, its folder, or the beginning of its id", metavar="RUN"),
+    option("cell", "a finished run: experiment/arm/seed, its folder, or the beginning of its id", None, "RUN"),
     out_option("folder of cells"),
 )
 
 
 def evaluate(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     """Measure a finished run again, also on other data or at other contexts."""
-    changes = read_settings(options, overrides)
-    other = [key for key in changes if not key.startswith("data.")]
-    if other:
+    if other := [key for key in overrides if not key.startswith("data.")]:
         raise InputError(f"lm evaluate takes settings of the data alone, such as data.corpus, not {other[0]!r}")
-    lengths = [] if options.lengths is None else parse_value(f"[{options.lengths}]", "--lengths")
-    if not isinstance(lengths, list) or not all(type(length) is int and length >= 1 for length in lengths):
-        raise InputError(f"--lengths: expected whole numbers of tokens, as in 64,128, found {shown(options.lengths)}")
-    if options.tokens is not None and options.tokens < max(lengths, default=1):
-        least = max(lengths, default=1)
-        raise InputError(f"--tokens: expected {least} or more, the longest of --lengths, found {options.tokens}")
+    longest = max(options.lengths, default=1)
+    if options.tokens is not None and options.tokens < longest:
+        raise InputError(f"--tokens: expected {longest} or more, the longest of --lengths, found {options.tokens}")
     from rich.console import Console
 
     from lm.inference.finished import find
     from lm.inference.remeasure import Request, remeasure
     from lm.report.run import show_evaluations
 
-    folder = find(options.cell, options.out)
-    show_evaluations(remeasure(folder, Request(options.split, lengths, options.tokens, changes)), Console())
+    request = Request(options.split, options.lengths, options.tokens, overrides)
+    show_evaluations(remeasure(find(options.cell, options.out), request), Console())
     return 0
 
 
@@ -47,8 +39,7 @@ def generate(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     from lm.inference.finished import find
     from lm.inference.generate import chooser, write_text
 
-    seed = overrides.get("seed", 0)
-    choose = chooser(options.greedy, options.temperature, options.top_k, options.top_p, seed)
+    choose = chooser(options.greedy, options.temperature, options.top_k, options.top_p, options.seed)
     folder = find(options.cell, options.out)
     try:
         write_text(folder, options.prompt, options.tokens, choose, options.cache)
@@ -75,8 +66,8 @@ COMMANDS = {
         evaluate,
         *RUN,
         option("--split", "split to evaluate on (default: test)", choices=SPLITS),
-        option("--lengths", "also evaluate at contexts of these numbers of tokens: 64,128", metavar="N,M"),
-        option("--tokens", "most tokens to evaluate on (default: the run's, or 65536)", type=int, metavar="N"),
+        option("--lengths", "also evaluate at contexts of these numbers of tokens", whole_numbers, "N,M", default=[]),
+        option("--tokens", "most tokens to evaluate on (default: the run's, or 65536)", bounded(int, 1), "N"),
         SET,
         settable=True,
         usage="lm evaluate RUN [--split SPLIT] [--lengths 64,128] [--data.corpus CORPUS ...]",
@@ -89,15 +80,13 @@ COMMANDS = {
         ),
         generate,
         *RUN,
-        option("--prompt", "text to continue", required=True, metavar="TEXT"),
-        option(
-            "--tokens", "most tokens to generate (default: 200, or the model's longest context)", type=int, metavar="N"
-        ),
-        option("--temperature", "divisor of the logits (default: 1)", type=float, metavar="T"),
-        option("--top-k", "sample from the K most likely tokens only", type=int, metavar="K"),
-        option("--top-p", "sample from the most likely with P of the probability", type=float, metavar="P"),
+        option("--prompt", "text to continue", None, "TEXT", required=True),
+        option("--tokens", "most tokens to generate (default: 200, or the model's longest context)", int, "N"),
+        option("--temperature", "divisor of the logits (default: 1)", float, "T"),
+        option("--top-k", "sample from the K most likely tokens only", int, "K"),
+        option("--top-p", "sample from the most likely with P of the probability", float, "P"),
         flag("--greedy", "always take the most likely token"),
-        option("--seed", "random seed: the same seed gives the same text (default: 0)", metavar="S"),
+        option("--seed", "random seed: the same seed gives the same text (default: 0)", int, "S", default=0),
         option("--cache", "cache of keys and values", choices=("full", "int8", "none"), default="full"),
     ),
     "translate": Command(
@@ -106,8 +95,8 @@ COMMANDS = {
         translate,
         *RUN,
         option("--split", "split to translate (default: test)", choices=SPLITS, default="test"),
-        option("--beam", "size of the beam; 1 is greedy (default: 4)", type=int, default=4),
-        option("--alpha", "exponent of the length penalty (default: 0.6)", type=float, default=0.6),
-        option("--input", "translate the lines of this file instead of a split", type=Path),
+        option("--beam", "size of the beam; 1 is greedy (default: 4)", int, default=4),
+        option("--alpha", "exponent of the length penalty (default: 0.6)", float, default=0.6),
+        option("--input", "translate the lines of this file instead of a split", Path),
     ),
 }

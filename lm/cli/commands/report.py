@@ -1,17 +1,17 @@
-"""`lm report`: the tables and figures of finished results, also in the formats of a paper."""
+"""`lm report` and `lm trace`: the tables and figures of finished results, and the cells behind their numbers."""
 
 import argparse
 import contextlib
-import os
 import sys
 from pathlib import Path
 from typing import Any
 
-from lm.cli.options import Command, flag, option, resolve_experiment_folder
-from lm.config.tree import InputError, require_place
+from lm.cli.options import Command, flag, option, out_option, resolve_experiment_folder
+from lm.config.plain import shown
+from lm.config.tree import InputError, nearest, require_place
 
 
-def run(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
+def report(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     """Write the reports of experiments in the requested formats."""
     if len(options.folders) > 1 and options.out is None:
         raise InputError(f"a report of {len(options.folders)} experiments needs a folder; give --out DIR")
@@ -38,61 +38,128 @@ def _write(folders: list[Path], into: Path, options: argparse.Namespace) -> tupl
     from lm.report.search import write_page, write_study
     from lm.report.write import pointer, write_report
 
-    is_default = len(folders) == 1 and options.format is None and options.columns is None
+    folder, several, console = folders[0], len(folders) > 1, Console()
     is_html_page = options.format == "html" and options.columns is None
-    is_overview = len(folders) > 1 and is_html_page
-    searches = [folder for folder in folders if os.path.isfile(folder / "study.json")]
-    ladders = [folder for folder in folders if os.path.isfile(folder / FILE)]
-    if searches and is_html_page and len(folders) == 1:
-        write_page(folders[0], into)
+    searches = [folder for folder in folders if (folder / "study.json").is_file()]
+    ladders = [folder for folder in folders if (folder / FILE).is_file()]
+    if searches and is_html_page and not several:
+        write_page(folder, into)
         print(f"report: {into / 'report.html'}", file=sys.stderr)
         return None, False
-    if searches and not (is_default or is_overview):
-        raise InputError(
-            f"{searches[0]}: is a search; its report has table.md, trials.csv, figures and report.html, or report.html "
-            "alone with --format html, also in a page of several; other formats and --columns take experiments"
-        )
-    if ladders and not (is_default or is_overview):
-        raise InputError(
-            f"{ladders[0]}: is a ladder; its report has table.md, table.csv, trends.csv and a figure, or a part of a "
-            "page of several with --format html; --format and --columns take experiments, such as its rungs"
-        )
-    if not is_default:
-        request = parse_request(options.format, options.columns, several=len(folders) > 1, figures=options.figures)
-        return into, write_formats(folders, into, request, Console(), options.all)
-    table = into / "table.md"
+    if several or options.format is not None or options.columns is not None:
+        if searches and not is_html_page:
+            raise InputError(
+                f"{searches[0]}: is a search; its report has table.md, trials.csv, figures and report.html, or "
+                "report.html alone with --format html, also in a page of several; other formats and --columns take "
+                "experiments"
+            )
+        if ladders and not (several and is_html_page):
+            raise InputError(
+                f"{ladders[0]}: is a ladder; its report has table.md, table.csv, trends.csv and a figure, or a part of "
+                "a page of several with --format html; --format and --columns take experiments, such as its rungs"
+            )
+        request = parse_request(options.format, options.columns, several=several, figures=options.figures)
+        return into, write_formats(folders, into, request, console, options.all)
     if ladders:
-        return table, write_ladder_report(folders[0], Console(), into, options.all).damaged
+        return into / "table.md", write_ladder_report(folder, console, into, options.all).damaged
     if searches:
-        write_study(folders[0], Console(), into, options.figures == "all")
-        return table, False
-    harmed = write_report(folders[0], Console(), into, options.figures == "all", options.all).harmed
+        write_study(folder, console, into, options.figures == "all")
+        return into / "table.md", False
+    harmed = write_report(folder, console, into, options.figures == "all", options.all).harmed
     print(pointer(into), file=sys.stderr)
     return None, harmed
+
+
+def trace(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
+    """Print where the numbers of an arm or a run come from."""
+    from rich.console import Console
+
+    from lm.analysis.results import read_manifest
+    from lm.report.pack import can_be_packed, open_results, rungs_of
+    from lm.report.trace import trace as print_trace
+
+    folder, arm, metric = options.folder, options.arm, options.metric
+    if not folder.exists() and can_be_packed(options.out / folder):
+        folder = options.out / folder
+    elif metric is None and (run_of_arm := _find_run(folder, options.out)) is not None:
+        folder, arm, metric = *run_of_arm, arm
+    with open_results(folder) as source:
+        experiment = source.folder
+        if rungs := {rung.name.removeprefix(f"{experiment.name}."): rung for rung in rungs_of(experiment)}:
+            fitting = [name for name in rungs if arm is not None and arm.startswith(f"{name}.")]
+            if not fitting:
+                hint = f", found {shown(arm)}.{nearest(arm.partition('.')[0], list(rungs))}" if arm else "."
+                expected = f"expected RUNG.ARM after it{hint} Its rungs are {', '.join(rungs)}"
+                raise InputError(f"{folder}: is a ladder; {expected}")
+            rung = max(fitting, key=len)  # one name may begin another
+            experiment, arm = rungs[rung], arm[len(rung) + 1 :]
+        if metric is None or arm is None:
+            manifest = read_manifest(experiment)
+            if arm is None:
+                raise InputError(f"{folder}: expected an arm after it, one of {', '.join(manifest['arms'])}")
+            metric = manifest["metric"]
+        print_trace(experiment, arm, metric, Console(), source.pack)
+    return 0
+
+
+def _find_run(path: Path, out: Path) -> tuple[Path, str] | None:
+    """Return the experiment's folder and the arm of a run; None for an experiment or a pack. Raises InputError."""
+    from lm.analysis.runs import NO_EXPERIMENT, experiments_using, find_one, is_experiment_or_search, runs
+    from lm.store.archive import ENDING
+
+    name = str(path)
+    if (path / "record.json").is_file():
+        cell = path.resolve()
+        out, name = cell.parent.parent, cell.name
+    elif path.exists() or is_experiment_or_search(path) or path.with_name(f"{path.name}{ENDING}").exists():
+        return None
+    match = find_one(name, out)
+    if match.experiment != NO_EXPERIMENT:
+        return out / match.experiment, match.arm
+    users = {(run.experiment, run.arm): run for run in experiments_using(match.cell, runs(out).runs)}
+    if len(users) != 1:
+        names = ", ".join(run.name for run in users.values())
+        raise InputError(f"{path}: {f'belongs to {names}; give one of them' if users else 'belongs to no experiment'}")
+    experiment, arm = next(iter(users))
+    return out / experiment, arm
 
 
 COMMANDS = {
     "report": Command(
         "rebuild tables and figures from the records",
         ("lm report quickstart", "lm report quickstart.lmpack --out report"),
-        run,
+        report,
         option(
             "folders",
             "an experiment's name, its folder such as results/quickstart, or its pack; several share one report",
-            type=Path,
+            Path,
+            "folder",
             nargs="+",
-            metavar="folder",
         ),
-        option(
-            "--out", "folder of the report (default: the experiment's, or beside its pack)", type=Path, metavar="DIR"
-        ),
-        option(
-            "--format",
-            "md (with the usual figures), html, latex, csv, pdf, svg; several with commas",
-            metavar="F",
-        ),
+        option("--out", "folder of the report (default: the experiment's, or beside its pack)", Path, "DIR"),
+        option("--format", "md (with the usual figures), html, latex, csv, pdf, svg; several with commas", None, "F"),
         option("--figures", "four figures, or every one that has data", choices=("usual", "all"), default="usual"),
-        option("--columns", "the quantities of the table, such as nll,ece", metavar="Q"),
+        option("--columns", "the quantities of the table, such as nll,ece", None, "Q"),
         flag("--all", "print every table and note, not the first table alone"),
+    ),
+    "trace": Command(
+        "print the cells behind a number of a table, and the commands that made them",
+        ("lm trace quickstart swiglu nll", "lm trace quickstart/swiglu/0"),
+        trace,
+        option(
+            "folder",
+            "an experiment's name, its folder such as results/quickstart, or its pack; or a run, such as "
+            "quickstart/swiglu/0 or the beginning of its id",
+            Path,
+            "EXPERIMENT",
+        ),
+        option("arm", "one of its arms, of a ladder RUNG.ARM; left out after a run", nargs="?"),
+        option(
+            "metric",
+            "a quantity such as nll, or a path into the records such as initial/entropy (default: the headline)",
+            nargs="?",
+        ),
+        out_option(),
+        usage="lm trace EXPERIMENT ARM [METRIC], or lm trace RUN [METRIC]",
     ),
 }

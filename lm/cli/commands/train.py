@@ -5,18 +5,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from lm.cli.options import (
-    CONFIG,
-    EXECUTOR,
-    LOGGERS,
-    TRAIN,
-    TRAIN_CELLS,
-    Command,
-    execution_of,
-    flag,
-    option,
-    read_settings,
-)
+from lm.cli.options import CONFIG, EXECUTOR, LOGGERS, TRAIN, TRAIN_CELLS, Command, execution_of, flag, option
 from lm.config.reading import load_config, shipped_files
 from lm.config.tree import InputError, override, parse_value
 
@@ -29,7 +18,7 @@ def _refuse_seeds(settings: dict[str, Any], remedy: str) -> None:
 def fit(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     """Train one configuration and print its results."""
     execution = execution_of(options)
-    tree = override(load_config(options.config), read_settings(options, overrides))
+    tree = override(load_config(options.config), overrides)
     from rich.console import Console
 
     from lm.execution.single_run import train_single
@@ -52,40 +41,26 @@ def ablate(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
 
     execution = execution_of(options)
     executor = usable(options.executor, execution.loggers)
-    settings = read_settings(options, overrides)
-    _refuse_seeds(settings, "an experiment has several; use --seeds 0,1,2")
-    seeds = None if options.seeds is None else parse_value(options.seeds, "--seeds")
-    seeds = options.seeds if seeds is None else seeds  # no --seeds, or a text that YAML reads as null
-    experiment = load_experiment(options.spec, settings, seeds, options.tier)
+    _refuse_seeds(overrides, "an experiment has several; use --seeds 0,1,2")
+    experiment = load_experiment(options.spec, overrides, options.seeds, options.tier)
     from lm.ablation.ablate import RunOptions
     from lm.ablation.ablate import ablate as run_experiment
+    from lm.ablation.ladder.run_ladder import run_ladder
 
     flags = (options.retry_failed, options.underpowered)
     run_options = RunOptions(options.out, options.workers, *flags, options.arguments, execution, executor)
-    if experiment.ladder is not None:
-        from lm.store.answers import running_version
-
-        running_version()  # before torch is imported
-        from lm.ablation.ladder.run_ladder import run_ladder
-
-        return run_ladder(experiment, run_options, options.plan)
-    return run_experiment(experiment, run_options, options.plan)
+    return (run_experiment if experiment.ladder is None else run_ladder)(experiment, run_options, options.plan)
 
 
 def sweep(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     """Run a search, or go on with one."""
-    from lm.store.answers import running_version
-
-    running_version()  # before torch is imported
     from lm.execution.factory import usable
+    from lm.search.spec import load_sweep
 
     execution = execution_of(options)
     executor = usable(options.executor, execution.loggers)
-    settings = read_settings(options, overrides)
-    _refuse_seeds(settings, "a sweep's trials may have several; give them with seeds in its file")
-    from lm.search.spec import load_sweep
-
-    spec = load_sweep(options.spec, settings, options.trials)
+    _refuse_seeds(overrides, "a sweep's trials may have several; give them with seeds in its file")
+    spec = load_sweep(options.spec, overrides, options.trials)
     from lm.search.sweep import sweep as run_sweep
 
     return run_sweep(spec, options.out, options.workers, execution, options.plan, executor)
@@ -94,15 +69,11 @@ def sweep(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
 def reproduce(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     """Run the experiments with claims and print which claims hold."""
     execution = execution_of(options)
-    from lm.store.answers import running_version
-
-    running_version()  # before torch is imported
     from lm.ablation.ablate import RunOptions
-    from lm.ablation.reproduce import ReproductionScope, find_experiments
+    from lm.ablation.reproduce import ReproductionScope, find_experiments, reproduce_ladders
     from lm.ablation.reproduce import reproduce as run_experiments
 
-    settings = read_settings(options, overrides)
-    _refuse_seeds(settings, "an experiment has several; use --first-seeds")
+    _refuse_seeds(overrides, "an experiment has several; use --first-seeds")
     if options.tier == "L" and options.first_seeds:
         raise InputError("--tier L: a rung has seeds of its own; expected no --first-seeds")
     folder = options.experiments
@@ -110,15 +81,15 @@ def reproduce(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     if folder == Path("experiments") and not folder.is_dir() and examples:
         folder = examples[0].parent
     files = find_experiments(folder, options.names, "ladder" if options.tier == "L" else "claims")
-    run_options = RunOptions(
-        options.out, options.workers, underpowered=True, command=options.arguments, execution=execution
-    )
+    run_options = RunOptions(options.out, options.workers, False, True, options.arguments, execution)
     if options.tier == "L":
-        from lm.ablation.reproduce import reproduce_ladders
-
-        return reproduce_ladders(files, settings, run_options, options.plan)
-    portion = ReproductionScope(options.tier, settings, options.first_seeds)
+        return reproduce_ladders(files, overrides, run_options, options.plan)
+    portion = ReproductionScope(options.tier, overrides, options.first_seeds)
     return run_experiments(files, portion, run_options, options.plan, bool(options.names))
+
+
+def _seeds(text: str) -> Any:
+    return parse_value(text, "--seeds") or text
 
 
 COMMANDS = {
@@ -139,10 +110,12 @@ COMMANDS = {
         "train every arm of an experiment with every seed, and report",
         ("lm ablate quickstart --plan", "lm ablate experiments/glu.yaml --seeds 0-5 --workers 2 optim.lr=3e-3"),
         ablate,
-        option("spec", "a YAML file, or the name of a shipped one such as quickstart", type=Path),
+        option("spec", "a YAML file, or the name of a shipped one such as quickstart", Path),
         *TRAIN,
         option(
-            "--seeds", "seeds that replace the file's: a number (6 for 0 to 5), a list (0,1,2 or 6,) or a range (0-5)"
+            "--seeds",
+            "seeds that replace the file's: a number (6 for 0 to 5), a list (0,1,2 or 6,) or a range (0-5)",
+            _seeds,
         ),
         *TRAIN_CELLS,
         EXECUTOR,
@@ -150,16 +123,16 @@ COMMANDS = {
         flag("--plan", "show what would be trained and about how long it takes"),
         flag("--retry-failed", "train failed cells again"),
         flag("--underpowered", "go on with too few seeds for any difference to be significant"),
-        option("--tier", "run the experiment at another of its sizes, such as G", default="", metavar="T"),
+        option("--tier", "run the experiment at another of its sizes, such as G", None, "T", default=""),
         settable=True,
     ),
     "sweep": Command(
         "search for the best values of settings, and report",
         ("lm sweep learning_rate --plan", "lm sweep sweeps/learning_rate.yaml --trials 8 --workers 2"),
         sweep,
-        option("spec", "a YAML file, or the name of a shipped one such as learning_rate", type=Path),
+        option("spec", "a YAML file, or the name of a shipped one such as learning_rate", Path),
         *TRAIN,
-        option("--trials", "number of trials (default: the file's)", type=int, metavar="N"),
+        option("--trials", "number of trials (default: the file's)", int, "N"),
         *TRAIN_CELLS,
         EXECUTOR,
         LOGGERS,
@@ -170,18 +143,16 @@ COMMANDS = {
         "run the experiments that have claims, or all ladders, and print one table of all",
         ("lm reproduce glu --workers 2", "lm reproduce --first-seeds 6 --plan"),
         reproduce,
-        option("names", "experiments, such as glu (default: all)", nargs="*", metavar="NAME"),
-        option(
-            "--tier", "C: claims on a CPU, G: on a GPU, L: ladders (default: C)", choices=("C", "G", "L"), default="C"
-        ),
+        option("names", "experiments, such as glu (default: all)", None, "NAME", nargs="*"),
+        option("--tier", "C: claims on a CPU, G: on a GPU, L: ladders (default: C)", choices="CGL", default="C"),
         option(
             "--experiments",
             "folder of experiment files (default: experiments, or the shipped ones)",
-            type=Path,
+            Path,
             default=Path("experiments"),
         ),
         *TRAIN,
-        option("--first-seeds", "only the first N seeds of each experiment (default: all)", type=int, metavar="N"),
+        option("--first-seeds", "only the first N seeds of each experiment (default: all)", int, "N"),
         *TRAIN_CELLS,
         flag("--plan", "show what would be trained and about how long it takes"),
         settable=True,
