@@ -224,188 +224,39 @@ COMMANDS: dict[str, tuple[list[str], list[str]]] = {
 TRAINING = ("fit", "count", "ablate", "tier", "tune", "design", "sweep", "report", "search")
 """Kinds of which there are more cases: what they read reaches furthest."""
 
+WORDS = """nan inf -inf 1e999 1e-4 3 '3' 0x10 true null ~ 1:30 2020-01-01 2020-13-45
+    Rope AdamW SGD Rprop Muon Learned RopeYarn T5Bias LinearAttention BatchNorm GPT2 EncoderDecoder PairData
+    PaddedRows MarkovText BracketText HubText BPE Unigram WordPiece
+    .. ../../x / . a.b os.path sys.exit exits.Thing fails.Thing no.such.Thing /dev/null /dev/zero pipe out
+    text.txt * ~ ~nobody { } [ &a *a << !!int nll nll@99999999999999 nll@² data/tokens rope a
+    sqlite:// sqlite:////no/such/x.db mysql://a:b@c/d x://y postgresql://[ sqlite:///out ://
+    fractional factorial one_at_a_time leave_one_out seconds flops range equivalent slope"""
 HOSTILE: tuple[Any, ...] = (
     *(None, True, False, "", " ", [], {}, [[]], [None], {"": None}, {"a": {"b": {}}}),
-    *(
-        0,
-        -1,
-        1,
-        2,
-        3,
-        7,
-        1000,
-        2**31,
-        2**53 + 1,
-        2**63,
-        2**64 - 1,
-        2**64,
-        -(2**63),
-        10**18,
-        10**30,
-        10**400,
-        99999999999,
-    ),
+    *(0, -1, 1, 2, 3, 7, 1000, 2**31, 2**53 + 1, 2**63, 2**64 - 1, 2**64, -(2**63), 10**18, 10**30, 10**400, 10**11),
     *(0.0, -0.0, 0.5, 1.0, 1.5, -1.5, 1e-300, 1e300, -1e300, 5e-324, float("nan"), float("inf"), float("-inf")),
-    *(
-        "nan",
-        "inf",
-        "-inf",
-        "1e999",
-        "1e-4",
-        "3",
-        "'3'",
-        "0x10",
-        "true",
-        "null",
-        "~",
-        "1:30",
-        "2020-01-01",
-        "2020-13-45",
-    ),
-    *("Rope", "AdamW", "SGD", "Rprop", "Muon", "Learned", "RopeYarn", "T5Bias", "LinearAttention", "BatchNorm", "GPT2"),
-    *(
-        "EncoderDecoder",
-        "PairData",
-        "PaddedRows",
-        "MarkovText",
-        "BracketText",
-        "HubText",
-        "BPE",
-        "Unigram",
-        "WordPiece",
-    ),
-    *(
-        "..",
-        "../../x",
-        "/",
-        ".",
-        "a.b",
-        "os.path",
-        "sys.exit",
-        "exits.Thing",
-        "fails.Thing",
-        "no.such.Thing",
-        "x" * 300,
-    ),
-    *(
-        "/dev/null",
-        "/dev/zero",
-        "pipe",
-        "out",
-        "text.txt",
-        "*",
-        "~",
-        "~nobody",
-        "a\0b",
-        "a\nb",
-        "\ud800",
-        "\x1b[31m",
-        "é" * 200,
-    ),
-    *(
-        "{",
-        "}",
-        "[",
-        "&a",
-        "*a",
-        "<<",
-        "!!int",
-        "nll",
-        "nll@99999999999999",
-        "nll@²",
-        "data/tokens",
-        "log ",
-        "rope",
-        "a",
-    ),
+    *WORDS.split(),
+    *("x" * 300, "a\0b", "a\nb", "\ud800", "\x1b[31m", "é" * 200, "log "),
     *({"class_path": "Rope"}, {"class_path": ["Rope"]}, {"class_path": "Rope", "init_args": [1]}, {"class_path": None}),
     *({"class_path": "RopeYarn", "init_args": {"stretch": -1}}, {"class_path": "BPE", "init_args": {"size": 10**7}}),
-    *(
-        {"low": 0, "high": 1},
-        {"low": 1, "high": 0},
-        {"low": -1e308, "high": 1e308},
-        {"choices": []},
-        {"choices": [1, "1"]},
-    ),
+    *({"low": 0, "high": 1}, {"low": 1, "high": 0}, {"low": -1e308, "high": 1e308}, {"choices": []}),
     *({"low": 0, "high": 10**9, "int": True}, {"low": 0, "high": 1, "step": 1e-300}, {"choices": [[], {}, None]}),
     *({"low": 0, "high": 1e18, "step": 1}, {"low": 1e-320, "high": 1, "log": True}, {"choices": ["a"], "low": 1}),
-    *(
-        {"min": 1, "max": 10**9, "stages": 2},
-        {"min": 2, "max": 3, "stages": 10**9},
-        {"max": -1},
-        [0, 0],
-        list(range(50)),
-    ),
-    *({"name": "gp"}, {"name": "grid"}, {"name": "qmc", "qmc_type": "x"}, {"name": "nsga2", "population_size": 1}),
-    *(
-        {"name": "cmaes", "sigma0": -1},
-        {"name": "hyperband", "reduction_factor": 1},
-        {"name": ["tpe"]},
-        {"name": "none"},
-    ),
-    *("sqlite://", "sqlite:////no/such/x.db", "mysql://a:b@c/d", "x://y", "postgresql://[", "sqlite:///out", "://"),
-    *("fractional", "factorial", "one_at_a_time", "leave_one_out", "seconds", "flops", "range", "equivalent", "slope"),
+    *({"choices": [1, "1"]}, {"min": 1, "max": 10**9, "stages": 2}, {"min": 2, "max": 3, "stages": 10**9}, {"max": -1}),
+    *([0, 0], [*range(50)], {"name": "gp"}, {"name": "grid"}, {"name": "qmc", "qmc_type": "x"}, {"name": "none"}),
+    *({"name": "nsga2", "population_size": 1}, {"name": "cmaes", "sigma0": -1}, {"name": ["tpe"]}),
+    {"name": "hyperband", "reduction_factor": 1},
 )
-BYTES = (
-    b"\0",
-    b"\xff",
-    b"\xed\xa0\x80",
-    b"\t",
-    b"\n",
-    b"'",
-    b'"',
-    b": ",
-    b"- ",
-    b"{",
-    b"}",
-    b"[",
-    b"]",
-    b"&a ",
-    b"*a ",
-)
+BYTES = (b"\0", b"\xff", b"\xed\xa0\x80", b"\t", b"\n", b": ", b"- ", b"&a ", b"*a ", *map(str.encode, "'\"{}[]"))
 TEXTS = (
     "a: " + "[" * 3000,
     "a: &a [x]\n" + "".join(f"b{i}: &b{i} [{', '.join([f'*b{i - 1}' if i else '*a'] * 10)}]\n" for i in range(12)),
-    "a: &a {<<: *a}",
-    "a: &a [*a]",
-    "seed: " + "9" * 5000,
-    "seed: 0b_",
-    "seed: !!int abc",
-    "seed: 2020-13-45",
-    "? {a: b}\n: c",
-    "a: !!binary aGk=\nb: !!set {a, b}\nc: !!timestamp x",
-    '"\\ud800": 1',
-    '"\\UFFFFFFFF": 1',
-    "%YAML 9" + "9" * 5000 + ".1\n---\na: b",
-    "---\na: b\n---\nc: d",
-    "[" * 200000,
-    "x: 1\n" * 3,
-    "{}",
-    "",
-    "null",
+    *("a: &a {<<: *a}", "a: &a [*a]", "seed: " + "9" * 5000, "seed: 0b_", "seed: !!int abc", "seed: 2020-13-45"),
+    *("? {a: b}\n: c", "a: !!binary aGk=\nb: !!set {a, b}\nc: !!timestamp x", '"\\ud800": 1', '"\\UFFFFFFFF": 1'),
+    *("%YAML 9" + "9" * 5000 + ".1\n---\na: b", "---\na: b\n---\nc: d", "[" * 200000, "x: 1\n" * 3, "{}", "", "null"),
 )
-FLAGS = (
-    "--seeds",
-    "--tier",
-    "--workers",
-    "--out",
-    "--trials",
-    "--set",
-    "--checkpoint-seconds",
-    "--lengths",
-    "--tokens",
-)
-MORE_FLAGS = (
-    "--split",
-    "--temperature",
-    "--top-k",
-    "--beam",
-    "--alpha",
-    "--context",
-    "--batch",
-    "--experiments",
-    "--input",
-)
+FLAGS = """--seeds --tier --workers --out --trials --set --checkpoint-seconds --lengths --tokens --split --temperature
+    --top-k --beam --alpha --context --batch --experiments --input"""
 
 # making --------------------------------------------------------------------------------------------------------------
 
@@ -557,45 +408,19 @@ DAMAGES: tuple[Callable[[dict[str, Any], str, random.Random], str], ...] = (
     *[dotted] * 7,
     *(lost, renamed, swapped, nested, many, other_text),
 )
-PATHS = (
-    *(
-        "seed",
-        "trainer.max_steps",
-        "trainer.accumulate_grad_batches",
-        "trainer.val_check_interval",
-        "trainer.precision",
-    ),
-    *(
-        "trainer.gradient_clip_val",
-        "trainer.limit_val_batches",
-        "trainer.devices",
-        "trainer.strategy",
-        "trainer.num_nodes",
-    ),
-    *(
-        "trainer.accelerator",
-        "trainer.log_every_n_steps",
-        "trainer.max_time",
-        "trainer.deterministic",
-        "evaluate.lengths",
-    ),
-    *("optim", "optim.lr", "optim.optimizer", "optim.optimizer.betas", "optim.optimizer.eps", "optim.schedule"),
-    *("optim.optimizer.weight_decay", "optim.schedule.warmup", "optim.schedule.final", "optim.objective.z_loss"),
-    *("optim.objective.label_smoothing", "model", "model.width", "model.heads", "model.layers", "model.dropout"),
-    *("model.position", "model.position.base", "model.norm", "model.norm.eps", "model.mlp", "model.mlp.expansion"),
-    *("model.attention.window", "model.attention.softcap", "model.attention.scale", "model.attention.key_value_heads"),
-    *(
-        "model.attention",
-        "model.block",
-        "model.block.alpha",
-        "model.initializer",
-        "model.initializer.std",
-        "model.embedding",
-    ),
-    *("data", "data.context", "data.batch_size", "data.split", "data.corpus", "data.corpus.path", "data.corpus.field"),
-    *("data.corpus.size", "data.tokenizer", "data.tokenizer.size", "data.evaluation_batch_size", "evaluate.tokens"),
-    *("a..b", "", ".", "model.position.class_path", "model.position.init_args", "a" + ".a" * 100, "model.nothing"),
-)
+DOTTED = """seed trainer.max_steps trainer.accumulate_grad_batches trainer.val_check_interval trainer.precision
+    trainer.gradient_clip_val trainer.limit_val_batches trainer.devices trainer.strategy trainer.num_nodes
+    trainer.accelerator trainer.log_every_n_steps trainer.max_time trainer.deterministic evaluate.lengths
+    optim optim.lr optim.optimizer optim.optimizer.betas optim.optimizer.eps optim.schedule
+    optim.optimizer.weight_decay optim.schedule.warmup optim.schedule.final optim.objective.z_loss
+    optim.objective.label_smoothing model model.width model.heads model.layers model.dropout
+    model.position model.position.base model.norm model.norm.eps model.mlp model.mlp.expansion
+    model.attention.window model.attention.softcap model.attention.scale model.attention.key_value_heads
+    model.attention model.block model.block.alpha model.initializer model.initializer.std model.embedding
+    data data.context data.batch_size data.split data.corpus data.corpus.path data.corpus.field data.corpus.size
+    data.tokenizer data.tokenizer.size data.evaluation_batch_size evaluate.tokens
+    a..b . model.position.class_path model.position.init_args model.nothing"""
+PATHS = (*DOTTED.split(), "", "a" + ".a" * 100)
 
 
 def damaged(content: bytes, draw: random.Random) -> bytes:
@@ -617,7 +442,7 @@ def spoil(arguments: list[str], draw: random.Random) -> str:
     elif what == 2 and place:
         del arguments[place]
     elif what == 3:
-        arguments += [draw.choice((*FLAGS, *MORE_FLAGS)), text]
+        arguments += [draw.choice(FLAGS.split()), text]
     else:
         arguments += (
             [f"--{draw.choice(PATHS)}", text] if draw.random() < 0.7 else ["--set", f"{draw.choice(PATHS)}={text}"]

@@ -2,7 +2,6 @@
 
 import io
 import re
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -88,16 +87,6 @@ def test_a_run_is_shown_in_five_lines(experiment: MakeExperiment) -> None:
         assert len(lines) == 4
         assert lines[-1].strip() == str(run.folder)
     assert "validation NLL 1.7000 nats/token" in repr(lm.Run(store.record("arm-0"), store.directory("arm-0")))
-
-
-@pytest.mark.slow
-def test_loading_results_imports_no_torch_and_no_scipy() -> None:
-    script = (
-        "import sys, lm; lm.load('results/reference/quickstart');"
-        "print(*({'torch', 'lightning', 'scipy.stats', 'matplotlib'} & {*sys.modules}))"
-    )
-    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout == "\n"
 
 
 def test_results_of_many_arms_still_show_a_short_table(experiment: MakeExperiment) -> None:

@@ -187,13 +187,6 @@ def test_reading_results_takes_no_torch(statement: str, tmp_path: Path, monkeypa
 
 
 @pytest.mark.slow
-def test_the_command_line_loads_nothing_heavy_before_a_command_needs_it() -> None:
-    found = loaded("import lm.cli")
-    assert "lm" in found
-    assert not found & {"torch", "lightning", "pandas", "matplotlib", "jsonargparse", "datasets", "scipy"}
-
-
-@pytest.mark.slow
 def test_the_package_alone_loads_nothing_heavy() -> None:
     assert not loaded("import lm") & {"torch", "lightning", "pandas", "matplotlib", "numpy"}
 

@@ -24,11 +24,9 @@ if TYPE_CHECKING:
     from lm.report.figures.chart import Chart
     from lm.report.render import Section
 
-Draw = Callable[[], "Figure | None"]
-"""Function that draws a figure, or returns None where there is nothing to draw."""
+Draw = Callable[[], "Figure | None"]  # draws a figure, or returns None where there is nothing to draw
 
-MOST_ROWS = 20
-"""Largest number of rows that `repr` shows."""
+MOST_ROWS = 20  # that `repr` shows
 
 
 class _Shown:
@@ -172,17 +170,17 @@ class Ladder(_Shown):
     @functools.cached_property
     def cells(self) -> pd.DataFrame:
         """The cells of all rungs; the first column, `rung`, names the rung."""
-        return self._of_rungs(lambda rung: rung.cells)
+        return self._of_rungs("cells")
 
     @functools.cached_property
     def comparisons(self) -> pd.DataFrame:
         """The comparisons of all rungs; the first column, `rung`, names the rung."""
-        return self._of_rungs(lambda rung: rung.comparisons)
+        return self._of_rungs("comparisons")
 
     @functools.cached_property
     def curves(self) -> pd.DataFrame:
         """The curves of all rungs; the first column, `rung`, names the rung."""
-        return self._of_rungs(lambda rung: rung.curves)
+        return self._of_rungs("curves")
 
     @functools.cached_property
     def worth(self) -> pd.DataFrame:
@@ -215,12 +213,10 @@ class Ladder(_Shown):
 
         return replace(worth_section(self.records), title=self.records.manifest["title"], notes=())
 
-    def _of_rungs(self, table: Callable[[Results], pd.DataFrame]) -> pd.DataFrame:
-        tables = {name: table(rung) for name, rung in self.rungs.items()}
-        non_empty = {name: frame for name, frame in tables.items() if not frame.empty} or dict(list(tables.items())[:1])
-        return pd.concat(
-            [frame.assign(rung=name)[["rung", *frame]] for name, frame in non_empty.items()], ignore_index=True
-        )
+    def _of_rungs(self, table: str) -> pd.DataFrame:
+        frames = [getattr(rung, table).assign(rung=name) for name, rung in self.rungs.items()]
+        joined = pd.concat([frame for frame in frames if not frame.empty] or frames[:1], ignore_index=True)
+        return joined[["rung", *joined.columns.drop("rung")]]
 
 
 def load(folder: str | Path, *, out: str | Path = "results") -> Results | Ladder:
@@ -308,8 +304,7 @@ def _figures(results: Results | Ladder) -> tuple[dict[str, Draw], str]:
     tuning = tuning_of(results.records, folder)
     inputs = FigureInputs(results.records, studies=tuning[2] if tuning else {}, rates=rates_of(results.records, folder))
 
-    def draw_if_data(make: "Callable[[FigureInputs], Chart | None]") -> "Figure | None":
-        chart = make(inputs)
-        return None if chart is None else draw(chart)
+    def drawer(make: "Callable[[FigureInputs], Chart | None]") -> Draw:
+        return lambda: None if (chart := make(inputs)) is None else draw(chart)
 
-    return {name: functools.partial(draw_if_data, figure.make) for name, figure in figures().items()}, ""
+    return {name: drawer(figure.make) for name, figure in figures().items()}, ""

@@ -167,10 +167,14 @@ def generate(
     from lm.inference.finished import find
     from lm.inference.generate import chooser, stream_text
 
-    with _user_modules(trusted_only), _arguments_for_options():
-        choose = chooser(greedy, temperature, top_k, top_p, seed)
-        folder = run.folder if isinstance(run, Run) else find(os.fspath(run), Path(out))
-        return prompt + "".join(stream_text(folder, prompt, tokens, choose))
+    with _user_modules(trusted_only):
+        try:
+            choose = chooser(greedy, temperature, top_k, top_p, seed)
+            folder = run.folder if isinstance(run, Run) else find(os.fspath(run), Path(out))
+            return prompt + "".join(stream_text(folder, prompt, tokens, choose))
+        except InputError as error:  # names top_k, not the option --top-k
+            options = re.compile(r"--([a-z][a-z-]*)")
+            raise InputError(options.sub(lambda option: option[1].replace("-", "_"), str(error))) from None
 
 
 # experiments ----------------------------------------------------------------------------------------------------------
@@ -236,7 +240,6 @@ def ablate(
 
 
 def _read_spec(spec: object, name: str) -> tuple[Path, dict[str, Any] | None]:
-    """Return the path of an experiment's file, or a path that names a mapping and the mapping. Raises InputError."""
     if isinstance(spec, Mapping):
         return Path(path_name(name or MAPPING, "name")), to_plain(spec)
     if not isinstance(spec, str | os.PathLike):
@@ -250,10 +253,9 @@ def _command(
     spec: Path, out: Path, seeds: Any, tier: str, underpowered: bool, settings: Mapping[str, Any]
 ) -> tuple[str, ...]:
     """Return the arguments of `lm` that request the same cells, for the manifest."""
-    words = ["ablate", str(spec), "--out", str(out)]
+    words = ["ablate", str(spec), "--out", str(out), *["--tier", tier] * bool(tier), *["--underpowered"] * underpowered]
     if seeds is not None:
         words += ["--seeds", seeds if isinstance(seeds, str) else json.dumps(seeds)]
-    words += [*["--tier", tier] * bool(tier), *["--underpowered"] * underpowered]
     for key, value in settings.items():
         words += ["--set", f"{key}={json.dumps(value, default=str)}"]
     return tuple(words)
@@ -276,15 +278,6 @@ def _user_modules(trusted_only: bool) -> Iterator[None]:
     """Let modules in the current folder be imported meanwhile; with `trusted_only` none but those of `lm`."""
     with trusted(trusted_only, "trusted_only=True"), current_folder_modules():
         yield
-
-
-@contextlib.contextmanager
-def _arguments_for_options() -> Iterator[None]:
-    """Name arguments in place of the options of a command in messages: top_k for --top-k."""
-    try:
-        yield
-    except InputError as error:
-        raise InputError(re.sub(r"--([a-z][a-z-]*)", lambda option: option[1].replace("-", "_"), str(error))) from None
 
 
 def to_plain(value: Any) -> Any:

@@ -81,10 +81,7 @@ def hint_of(cls: type, name: str) -> Any:
 
 def _check_plain(cls: type, supplied: int, settings: Tree, path: str) -> Tree:
     """Check settings against the plain parameters of a class, and add the defaults; results are cached."""
-    try:
-        key = (cls, supplied, repr(settings))
-    except ValueError:  # a whole number of thousands of digits
-        key = None
+    key = (cls, supplied, repr(settings))
     if key in _checked:
         return copy.deepcopy(_checked[key])
     try:
@@ -105,12 +102,11 @@ def _check_plain(cls: type, supplied: int, settings: Tree, path: str) -> Tree:
             raise InputError(f"{join(path, name)}: {problem}")
         if problem or (type(value) is int and isinstance(raw, str)):  # "3" is text
             raise InputError(f"{join(path, name)}: {_expected(cls, name, settings.get(name, value))}")
-    if key is not None:
-        _checked[key] = copy.deepcopy(values)
+    _checked[key] = copy.deepcopy(values)
     return values
 
 
-_checked: dict[tuple[type, int, str] | None, Tree] = {}
+_checked: dict[tuple[type, int, str], Tree] = {}
 
 
 def _plain(value: Any) -> Any:
@@ -304,10 +300,13 @@ def catalogue(root: type, supplied: int = 0, path: str = "", entries: Catalogue 
             continue
         entries[kind] = []
         for choice, member in members.items():
-            options = dict[str, Any]()
-            for option, default in plain_options(member, slot.supplied).items():
-                declared = {} if default is REQUIRED else {"default": default}
-                options[option] = {"accepts": describe_option(member, option), **declared}
+            options: dict[str, dict[str, Any]] = {
+                option: {
+                    "accepts": describe_option(member, option),
+                    **({} if value is REQUIRED else {"default": value}),
+                }
+                for option, value in plain_options(member, slot.supplied).items()
+            }
             first_line = (inspect.getdoc(member) or "").split("\n")[0]
             entries[kind].append({"name": choice, "doc": first_line, "options": options})
         for member in members.values():
@@ -321,9 +320,6 @@ def catalogue_lines(entries: Catalogue) -> list[str]:
     for kind, members in entries.items():
         text += ["", kind]
         for member in members:
-            defaults = {
-                name: f"={option['default']}" for name, option in member["options"].items() if "default" in option
-            }
-            options = ", ".join(f"{name}{defaults.get(name, '')}" for name in member["options"])
-            text += [f"  {member['name']}({options})", f"      {member['doc']}"]
+            texts = (f"{name}={o['default']}" if "default" in o else name for name, o in member["options"].items())
+            text += [f"  {member['name']}({', '.join(texts)})", f"      {member['doc']}"]
     return text[1:]

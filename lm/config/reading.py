@@ -113,20 +113,22 @@ def read_seeds(value: Any, path: str) -> list[int]:
 
     The value is a number of seeds (6: seeds 0 to 5), a list of seeds, or text: `0,1,2`, `6,` or `0-5`.
     """
-    seeds: Any = list(value) if isinstance(value, range) else value
+    ranges: list[range] = []
     if isinstance(value, str):
         matches = [SEED.fullmatch(part.strip()) for part in value.strip().removesuffix(",").split(",")]
-        ranges = [range(int(match[1]), int(match[2] or match[1]) + 1) for match in matches if match]
-        is_number = len(ranges) == 1 and value.strip().isdecimal()
-        seeds = ranges[0].start if is_number else list(ranges) if len(ranges) == len(matches) else None
-    if isinstance(seeds, int) and not isinstance(seeds, bool):
-        seeds = [range(seeds)]
-    seeds = seeds if isinstance(seeds, list) else []
-    number = sum(max(0, part.stop - part.start) if isinstance(part, range) else 1 for part in seeds)
+        if all(matches):
+            ranges = [range(int(match[1]), int(match[2] or match[1]) + 1) for match in matches if match]
+        if value.strip().isdecimal():
+            ranges = [range(first.start) for first in ranges]
+    elif type(value) is int:
+        ranges = [range(value)]
+    elif isinstance(value, list | range) and all(type(seed) is int for seed in value):
+        ranges = [range(seed, seed + 1) for seed in value]
+    number = sum(max(0, part.stop - part.start) for part in ranges)
     if number > MOST_SEEDS:
         raise InputError(f"{path}: expected {MOST_SEEDS} seeds at most, found {number}")
-    seeds = [seed for part in seeds for seed in (part if isinstance(part, range) else [part])]
-    if not seeds or not all(type(seed) is int and 0 <= seed < 2**64 for seed in seeds):
+    seeds = [seed for part in ranges for seed in part]
+    if not seeds or not all(0 <= seed < 2**64 for seed in seeds):
         raise InputError(f"{path}: expected {SEEDS}, found {shown(value)}")
     if len(set(seeds)) != len(seeds):
         raise InputError(f"{path}: a seed is given twice in {shown(value)}")

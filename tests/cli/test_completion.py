@@ -29,7 +29,7 @@ def script(shell: str, capsys: Capture) -> str:
 @pytest.mark.parametrize("shell", SHELLS)
 def test_the_script_knows_commands_and_what_is_shipped(shell: str, capsys: Capture) -> None:
     text = script(shell, capsys)
-    for word in ("quickstart", "char_tiny", "learning_rate", "doctor", "retry-failed", "_lm_ablate_spec_or_file"):
+    for word in ("quickstart", "char_tiny", "learning_rate", "doctor", "retry-failed"):
         assert word in text
     refused(capsys, ["completion", "cmd"], "fish")
 

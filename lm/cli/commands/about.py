@@ -2,7 +2,6 @@
 
 import argparse
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from shlex import join
 from typing import Any
@@ -71,7 +70,8 @@ def print_completion(options: argparse.Namespace, overrides: dict[str, Any]) -> 
         for action in parser._actions:
             words = names.get((command, action.dest))
             if words and action.type is Path:
-                action.complete = _name_or_file(f"{command}_{action.dest}", words)  # type: ignore[attr-defined]
+                files = f"printf '%s\\n' {join(words)}; ls -p | grep -E '[.]ya?ml$|/$'"
+                action.complete = shtab.cmd(files)  # type: ignore[attr-defined]
             elif words:
                 action.choices = words
             elif action.type is Path or action.dest in RUN_ARGUMENTS:
@@ -94,26 +94,6 @@ def names_by_argument(commands: list[str]) -> dict[tuple[str, str], list[str]]:
         ("cp", "name"): list(dict.fromkeys(name for kind in names.values() for name in kind)),
         ("help", "about"): commands,
         ("data", "name"): list(DATASETS),
-    }
-
-
-def _name_or_file(argument: str, names: Sequence[str]) -> dict[str, object]:
-    """Complete one of `names` or a YAML file; the end of the function's name tells shtab to add slashes to folders."""
-    function, words = f"_lm_{argument}_or_file", join(names)
-    yaml = r"string match -r '.*(?:\.(?:yaml|yml)|/)(?:\t.*)?$'"
-    patterns = [f"-W {join([words])}", "-f -X '!*.yaml'", "-f -X '!*.yml'", "-d"]
-    bash = "; ".join(f'compgen {pattern} -- "$1"' for pattern in patterns)
-    zsh = f"compadd -- {words}; _files -g '*.(yaml|yml)'"
-    fish = f"printf '%s\\n' {words}; __fish_complete_path (commandline -ct) | {yaml}"
-    return {
-        "bash": function,
-        "zsh": function,
-        "fish": f"({function})",
-        "preamble": {
-            "bash": f"{function}() {{ {bash}; }}",
-            "zsh": f"{function}() {{ {zsh}; }}",
-            "fish": f"function {function}; {fish}; end",
-        },
     }
 
 
