@@ -1,8 +1,7 @@
-"""Damaged input, made up deterministically: files, manifests and command lines that no one should ever be hurt by.
+"""Damaged input: files, manifests and command lines that no one should ever be hurt by.
 
-A case is made from a number alone. It is a valid set of files and a valid command line, to which one to four things
-were done: a value replaced by a hostile one, a key lost, doubled, renamed or moved, bytes of a file damaged, an
-argument spoilt. `outcome` runs it in this process.
+A case is a valid set of files and a valid command line, to which something was done: a value replaced by a hostile one,
+a key lost or added, bytes of a file damaged, an argument spoilt. `outcome` runs a command line in this process.
 """
 
 import contextlib
@@ -13,8 +12,7 @@ import random
 import signal
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import Any
 
 import yaml
@@ -221,9 +219,6 @@ COMMANDS: dict[str, tuple[list[str], list[str]]] = {
 }
 """For each kind of case a valid command line and the files it reads, of which some are damaged."""
 
-TRAINING = ("fit", "count", "ablate", "tier", "tune", "design", "sweep", "report", "search")
-"""Kinds of which there are more cases: what they read reaches furthest."""
-
 WORDS = """nan inf -inf 1e999 1e-4 3 '3' 0x10 true null ~ 1:30 2020-01-01 2020-13-45
     Rope AdamW SGD Rprop Muon Learned RopeYarn T5Bias LinearAttention BatchNorm GPT2 EncoderDecoder PairData
     PaddedRows MarkovText BracketText HubText BPE Unigram WordPiece
@@ -258,156 +253,6 @@ TEXTS = (
 FLAGS = """--seeds --tier --workers --out --trials --set --checkpoint-seconds --lengths --tokens --split --temperature
     --top-k --beam --alpha --context --batch --experiments --input"""
 
-# making --------------------------------------------------------------------------------------------------------------
-
-
-@dataclass
-class Case:
-    """What is in the files, the command line, and what was done to them."""
-
-    number: int
-    kind: str
-    files: dict[str, bytes]
-    arguments: list[str]
-    done: list[str]
-
-
-def valid_files() -> dict[str, Any]:
-    """The files of a case that nothing was done to."""
-    named = {
-        "base": BASE,
-        "based": {"base": "base.yaml", "model": {"width": 4}, "optim.lr": 0.01},
-        "other": override(BASE, {"model.width": 4}),
-        "experiment": EXPERIMENT,
-        "tuned": TUNED,
-        "rates": RATES,
-        "designed": DESIGNED,
-        "sweep": SWEEP,
-    }
-    trees: dict[str, Any] = {f"{name}.yaml": tree for name, tree in named.items()}
-    trees |= {"runs.csv": TABLED, "runs.json": LOGGED}
-    return {**trees, "out/demo/experiment.json": MANIFEST, "out/search/study.json": STUDY}
-
-
-def make(number: int) -> Case:
-    """The case of this number."""
-    draw = random.Random(number)
-    kind = draw.choice([*COMMANDS, *TRAINING, *TRAINING])
-    arguments, read = copy.deepcopy(COMMANDS[kind])
-    trees, done = copy.deepcopy(valid_files()), []
-    for _ in range(draw.choice((1, 1, 1, 1, 2, 3))):
-        if read and draw.random() < 0.85:
-            name = draw.choice(read)
-            done.append(f"{name}: {draw.choice(DAMAGES)(trees, name, draw)}")
-        else:
-            done.append(spoil(arguments, draw))
-    if "--plan" in COMMANDS[kind][0] and "--plan" not in arguments:
-        arguments.append("--plan")  # nothing is trained here
-    files = {name: tree if isinstance(tree, bytes) else written(name, tree) for name, tree in trees.items()}
-    if read and draw.random() < 0.15:
-        name = draw.choice(read)
-        files[name] = damaged(files[name], draw)
-        done.append(f"{name}: damaged")
-    return Case(number, kind, files, arguments, done)
-
-
-def written(name: str, tree: Any) -> bytes:
-    """A tree as the file that holds it."""
-    if name.endswith(".json"):
-        return json.dumps(tree).encode("utf-8", "surrogatepass")
-    if name.endswith(".csv"):
-        rows = [row if isinstance(row, list) else [row] for row in tree] if isinstance(tree, list) else [[tree]]
-        return "\n".join(",".join(map(str, row)) for row in rows).encode("utf-8", "surrogatepass")
-    return yaml.safe_dump(tree, sort_keys=False, allow_unicode=True).encode("utf-8", "surrogatepass")
-
-
-def places(tree: Any) -> list[tuple[Any, Any]]:
-    """Every (container, key) in a tree."""
-    items = tree.items() if isinstance(tree, dict) else enumerate(tree) if isinstance(tree, list) else ()
-    return [place for key, value in items for place in ((tree, key), *places(value))]
-
-
-def place_in(tree: Any, draw: random.Random) -> tuple[Any, Any]:
-    return draw.choice(places(tree) or [({}, "nothing")])
-
-
-def replaced(trees: dict[str, Any], name: str, draw: random.Random) -> str:
-    """A value becomes another."""
-    node, key = place_in(trees[name], draw)
-    value = copy.deepcopy(draw.choice(HOSTILE))
-    node[key] = value
-    return f"{key!r} = {value!r:.60}"
-
-
-def dotted(trees: dict[str, Any], name: str, draw: random.Random) -> str:
-    """Something is changed by its dotted path, where files have such changes."""
-    found = [
-        node[key] for node, key in places(trees[name]) if key in ("common", "arms", "space", "rope", "few", "with")
-    ]
-    node = next((one for one in draw.sample(found, len(found)) if isinstance(one, dict)), {})
-    key, value = draw.choice(PATHS), copy.deepcopy(draw.choice(HOSTILE))
-    node[key] = value
-    return f"{key} := {value!r:.60}"
-
-
-def lost(trees: dict[str, Any], name: str, draw: random.Random) -> str:
-    """A key or an item is gone."""
-    node, key = place_in(trees[name], draw)
-    if key in node or isinstance(node, list):
-        del node[key]
-    return f"without {key!r}"
-
-
-def renamed(trees: dict[str, Any], name: str, draw: random.Random) -> str:
-    """A key is called otherwise."""
-    node, key = place_in(trees[name], draw)
-    other = draw.choice([value for value in HOSTILE if isinstance(value, (str, int, float)) and value == value])
-    if isinstance(node, dict) and key in node:
-        node[other] = node.pop(key)
-    return f"{key!r} called {other!r:.60}"
-
-
-def swapped(trees: dict[str, Any], name: str, draw: random.Random) -> str:
-    """Two values take each other's place, or one stands in two."""
-    (one, key), (other, place) = place_in(trees[name], draw), place_in(trees[name], draw)
-    with contextlib.suppress(KeyError, IndexError):
-        one[key], other[place] = copy.deepcopy(other[place]), copy.deepcopy(one[key])
-    return f"{key!r} for {place!r}"
-
-
-def nested(trees: dict[str, Any], name: str, draw: random.Random) -> str:
-    """A value lies in many lists or mappings."""
-    node, key = place_in(trees[name], draw)
-    depth, kind = draw.choice((1, 2, 5, 40, 60)), draw.choice(("list", "mapping"))
-    with contextlib.suppress(KeyError, IndexError):
-        for _ in range(depth):
-            node[key] = [node[key]] if kind == "list" else {"a": node[key]}
-    return f"{key!r} in {depth} of {kind}"
-
-
-def many(trees: dict[str, Any], name: str, draw: random.Random) -> str:
-    """A container holds far more."""
-    node, key = place_in(trees[name], draw)
-    count = draw.choice((50, 2000))
-    if isinstance(node, dict):
-        node.update({f"more{index}": node.get(key) for index in range(count)})
-    else:
-        node.extend([node[0] if node else None] * count)
-    return f"{count} more like {key!r}"
-
-
-def other_text(trees: dict[str, Any], name: str, draw: random.Random) -> str:
-    """Another text altogether."""
-    text = draw.choice(TEXTS)
-    trees[name] = text.encode()
-    return f"{text:.60}"
-
-
-DAMAGES: tuple[Callable[[dict[str, Any], str, random.Random], str], ...] = (
-    *[replaced] * 7,
-    *[dotted] * 7,
-    *(lost, renamed, swapped, nested, many, other_text),
-)
 DOTTED = """seed trainer.max_steps trainer.accumulate_grad_batches trainer.val_check_interval trainer.precision
     trainer.gradient_clip_val trainer.limit_val_batches trainer.devices trainer.strategy trainer.num_nodes
     trainer.accelerator trainer.log_every_n_steps trainer.max_time trainer.deterministic evaluate.lengths
@@ -422,32 +267,98 @@ DOTTED = """seed trainer.max_steps trainer.accumulate_grad_batches trainer.val_c
     a..b . model.position.class_path model.position.init_args model.nothing"""
 PATHS = (*DOTTED.split(), "", "a" + ".a" * 100)
 
+# making --------------------------------------------------------------------------------------------------------------
 
-def damaged(content: bytes, draw: random.Random) -> bytes:
-    """A file with some of its bytes cut, doubled or overwritten."""
-    start = draw.randrange(len(content) + 1)
-    end = min(len(content), start + draw.choice((1, 2, 10, 1000)))
-    return content[:start] + draw.choice((b"", content[start:end] * 2, draw.choice(BYTES))) + content[end:]
+LARGE = ([None] * 2000, {f"more{index}": None for index in range(2000)}, json.loads("[" * 60 + "]" * 60))
 
 
-def spoil(arguments: list[str], draw: random.Random) -> str:
-    """A command line with an argument lost, doubled, replaced or added."""
-    value = draw.choice([value for value in HOSTILE if not isinstance(value, (dict, list))])
-    text = str(value) if draw.random() < 0.7 else json.dumps(draw.choice(HOSTILE))
-    what, place = draw.choice((0, 1, 2, 3, 3, 4, 4, 4, 4)), draw.randrange(len(arguments))
-    if what == 0:
-        arguments[place] = text
-    elif what == 1:
-        arguments.insert(place, arguments[place])
-    elif what == 2 and place:
-        del arguments[place]
-    elif what == 3:
-        arguments += [draw.choice(FLAGS.split()), text]
+def places(tree: Any) -> list[tuple[Any, Any]]:
+    """Every (container, key) in a tree."""
+    items = tree.items() if isinstance(tree, dict) else enumerate(tree) if isinstance(tree, list) else ()
+    return [place for key, value in items for place in ((tree, key), *places(value))]
+
+
+def damaged(tree: Any, damages: list[tuple[int, str, Any]]) -> Any:
+    """A copy of a tree with these damages."""
+    tree = copy.deepcopy(tree)
+    for number, what, value in damages:
+        if not (here := places(tree)):
+            break
+        node, key = here[number % len(here)]
+        if what == "drop":
+            del node[key]
+        elif what == "key" and isinstance(node, dict):
+            node[str(value)[:20]] = value
+        elif what == "path" and isinstance(node[key], dict):  # a change where files have such changes
+            node[key][PATHS[number % len(PATHS)]] = copy.deepcopy(value)
+        else:
+            node[key] = copy.deepcopy(value)
+    return tree
+
+
+def valid_files() -> dict[str, Any]:
+    """The files of a case that nothing was done to."""
+    named = {
+        "base": BASE,
+        "based": {"base": "base.yaml", "model": {"width": 4}, "optim.lr": 0.01},
+        "other": override(BASE, {"model.width": 4}),
+        "experiment": EXPERIMENT,
+        "tuned": TUNED,
+        "rates": RATES,
+        "designed": DESIGNED,
+        "sweep": SWEEP,
+    }
+    files: dict[str, Any] = {f"{name}.yaml": tree for name, tree in named.items()}
+    files |= {"runs.csv": TABLED, "runs.json": LOGGED}
+    return {**files, "out/demo/experiment.json": MANIFEST, "out/search/study.json": STUDY}
+
+
+def written(name: str, tree: Any) -> bytes:
+    """A tree as the file that holds it."""
+    if name.endswith(".json"):
+        return json.dumps(tree).encode("utf-8", "surrogatepass")
+    if name.endswith(".csv"):
+        rows = [row if isinstance(row, list) else [row] for row in tree] if isinstance(tree, list) else [[tree]]
+        return "\n".join(",".join(map(str, row)) for row in rows).encode("utf-8", "surrogatepass")
+    return yaml.safe_dump(tree, sort_keys=False, allow_unicode=True).encode("utf-8", "surrogatepass")
+
+
+def command(kind: str, draw: random.Random) -> tuple[list[str], dict[str, bytes]]:
+    """A command line of a kind, and the content of all files, with something done to one or the other."""
+    (arguments, read), trees = copy.deepcopy(COMMANDS[kind]), valid_files()
+    files = {name: written(name, tree) for name, tree in trees.items()}
+    if read and draw.random() < 0.85:
+        name = draw.choice(read)
+        kinds, values = ("set", "set", "set", "drop", "key", "path"), (*HOSTILE, *LARGE)
+        damages = [
+            (draw.randrange(400), draw.choice(kinds), draw.choice(values)) for _ in range(draw.choice((1, 1, 2)))
+        ]
+        files[name] = written(name, damaged(trees[name], damages))
+        if (how := draw.random()) < 0.1:
+            files[name] = draw.choice(TEXTS).encode()
+        elif how < 0.25:
+            start = draw.randrange(len(files[name]))
+            end = start + draw.choice((0, 1, 2, 10, 1000))
+            files[name] = files[name][:start] + draw.choice((b"", *BYTES)) + files[name][end:]
     else:
-        arguments += (
-            [f"--{draw.choice(PATHS)}", text] if draw.random() < 0.7 else ["--set", f"{draw.choice(PATHS)}={text}"]
-        )
-    return f"arguments {arguments!r:.200}"
+        value, place = draw.choice(HOSTILE), draw.randrange(len(arguments))
+        text = str(value) if draw.random() < 0.7 else json.dumps(value)
+        match draw.choice(("replace", "double", "drop", "flag", "flag", "path", "path", "path", "set")):
+            case "replace":
+                arguments[place] = text
+            case "double":
+                arguments.insert(place, arguments[place])
+            case "drop":
+                del arguments[max(place, 1)]
+            case "flag":
+                arguments += [draw.choice(FLAGS.split()), text]
+            case "path":
+                arguments += [f"--{draw.choice(PATHS)}", text]
+            case "set":
+                arguments += ["--set", f"{draw.choice(PATHS)}={text}"]
+    if "--plan" in COMMANDS[kind][0] and "--plan" not in arguments:
+        arguments.append("--plan")  # nothing is trained here
+    return arguments, files
 
 
 # running -------------------------------------------------------------------------------------------------------------
@@ -474,8 +385,8 @@ def alarm(seconds: float) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def outcome(case: Case) -> str:
-    """Runs a case in the current folder, whose files are those of the case. Returns what is wrong, or an empty text."""
+def outcome(arguments: list[str]) -> str:
+    """Runs a command line in the current folder. Returns what is wrong, or an empty text."""
     out, err = io.StringIO(), io.StringIO()
     try:
         with (
@@ -485,7 +396,7 @@ def outcome(case: Case) -> str:
             warnings.catch_warnings(),
         ):
             warnings.simplefilter("ignore")
-            code: object = main(case.arguments)
+            code: object = main(arguments)
     except SystemExit as error:  # --help and --version
         code = error.code or 0
     except TooSlow:

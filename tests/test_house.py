@@ -223,33 +223,8 @@ def test_variables_are_called_by_what_they_hold(part: str) -> None:
     assert vague == set()
 
 
-GONE = """
-    vigil life as_found staying crew preloaded leftovers away outpost parcel post ray_posts elsewhere asked engines
-    alone carry_out tries halves rehearsal less several worth sheet unlike called words climb ways mixing joined
-    holders damage quantities members rows others found of_wandb of_mlflow of_optuna of_tensorboard begin findings
-    rungs ladders place torn
-    Vigil Late Crew Away Outpost Parcel Post Stationed Posts Errand Mail Elsewhere Asked Listed End Judge Opened
-    Facts Said Tabled LessError Told Drawn Sheet Findings Shown Unlike Pace Found Climb Rung Manner Portion Way
-    Arrangement Watch Patience Part Members RowLease Others Patient Shared Contender Place
-"""
-"""Modules and classes as this package called them before it used the terms of the field."""
-
-
-def classes() -> list[tuple[str, str]]:
-    """List the name and module of every class."""
-    return [
-        (node.name, name) for name, path in MODULES.items() for node in nodes(path) if isinstance(node, ast.ClassDef)
-    ]
-
-
-def test_names_that_were_replaced_do_not_come_back() -> None:
-    gone = set(GONE.split())
-    assert {name for name in MODULES if gone & {*name.split(".")}} == set()
-    assert {f"{module}.{name}" for name, module in classes() if name in gone} == set()
-
-
 def test_a_name_means_one_class_and_at_most_two_modules() -> None:
-    class_counts = Counter(name for name, _ in classes())
+    class_counts = Counter(node.name for path in FILES for node in nodes(path) if isinstance(node, ast.ClassDef))
     assert {name for name, count in class_counts.items() if count > 1} == set()
     module_counts = Counter(path.stem for path in FILES if path.stem != "__init__")
     assert {name for name, count in module_counts.items() if count > 2} == set()

@@ -54,26 +54,15 @@ SCALARS = st.one_of(
     st.sampled_from(fuzz.HOSTILE),
 )
 VALUES = st.one_of(
-    SCALARS, st.lists(SCALARS, max_size=4), st.dictionaries(st.text(max_size=8) | st.sampled_from(fuzz.PATHS), SCALARS)
+    SCALARS,
+    st.lists(SCALARS, max_size=4),
+    st.dictionaries(st.text(max_size=8) | st.sampled_from(fuzz.PATHS), SCALARS),
+    st.sampled_from(fuzz.LARGE),
 )
-DAMAGES = st.lists(st.tuples(st.integers(0, 400), st.sampled_from(("set", "set", "drop", "key")), VALUES), max_size=3)
+DAMAGES = st.lists(
+    st.tuples(st.integers(0, 400), st.sampled_from(("set", "set", "set", "drop", "key", "path")), VALUES), max_size=3
+)
 """What is done to a tree: at a place of it, counted in its order, a value is set, dropped, or another key is added."""
-
-
-def damaged(tree: Any, damages: list[tuple[int, str, Any]]) -> Any:
-    """A copy of a tree with these damages."""
-    tree = copy.deepcopy(tree)
-    for number, what, value in damages:
-        if not (places := fuzz.places(tree)):
-            break
-        node, key = places[number % len(places)]
-        if what == "drop":
-            del node[key]
-        elif what == "key" and isinstance(node, dict):
-            node[str(value)[:20]] = value
-        else:
-            node[key] = copy.deepcopy(value)
-    return tree
 
 
 @pytest.fixture
@@ -225,7 +214,8 @@ def corpora(draw: Any) -> tuple[bytes, str, str, str]:
 
 
 def trees(*valid: Any) -> st.SearchStrategy[Any]:
-    return st.builds(damaged, st.sampled_from(valid), DAMAGES)
+    """Return a strategy of damaged copies of valid trees."""
+    return st.builds(fuzz.damaged, st.sampled_from(valid), DAMAGES)
 
 
 PLAUSIBLE = st.fixed_dictionaries(
@@ -297,10 +287,8 @@ def prepare(place: Path) -> None:
     torch.save({"state_dict": state}, place / "whole.ckpt")
 
 
-def tried(kind: str, place: Path, cases: int) -> tuple[int, int]:
-    """Tries so many cases of a kind. Returns how many were tried, and how many of them were accepted."""
-    strategy, holds = KINDS[kind]
-    count = [0, 0]
+def tried(strategy: st.SearchStrategy[Any], check: Callable[[Any], None], cases: int) -> None:
+    """Draw so many cases and check each."""
 
     @settings(
         max_examples=cases,
@@ -313,22 +301,9 @@ def tried(kind: str, place: Path, cases: int) -> tuple[int, int]:
     )
     @given(strategy)
     def case(drawn: Any) -> None:
-        count[0] += 1
-        try:
-            with fuzz.alarm(fuzz.SECONDS), warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                holds(place, copy.deepcopy(drawn))
-        except InputError as error:
-            lines = str(error).splitlines()
-        except fuzz.TooSlow:
-            raise AssertionError(f"took more than {fuzz.SECONDS} seconds") from None
-        else:
-            count[1] += 1
-            return
-        assert len(lines) == 1, lines
+        check(copy.deepcopy(drawn))
 
     case()
-    return count[0], count[1]
 
 
 @pytest.mark.slow
@@ -338,9 +313,26 @@ def test_what_is_made_up_is_refused_in_a_line_or_makes_sense(
     kind: str, place: Path, record_property: Callable[[str, object], None]
 ) -> None:
     prepare(place)
-    cases, accepted = tried(kind, place, share(kind))
-    record_property("cases", cases)
-    assert cases <= accepted * 20, f"only {accepted} of {cases} were accepted: the strategy is too wild to try much"
+    strategy, holds = KINDS[kind]
+    refused = list[bool]()
+
+    def check(drawn: Any) -> None:
+        lines = ["accepted"]
+        try:
+            with fuzz.alarm(fuzz.SECONDS), warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                holds(place, drawn)
+        except InputError as error:
+            lines = str(error).splitlines()
+        except fuzz.TooSlow:
+            raise AssertionError(f"took more than {fuzz.SECONDS} seconds") from None
+        refused.append(lines != ["accepted"])
+        assert len(lines) == 1, lines
+
+    tried(strategy, check, share(kind))
+    record_property("cases", len(refused))
+    accepted = refused.count(False)
+    assert len(refused) <= accepted * 20, f"only {accepted} of {len(refused)} were accepted: the strategy is too wild"
 
 
 def test_the_shares_of_all_kinds_are_one() -> None:

@@ -93,8 +93,6 @@ class Halved(Schedule):
         return 0.5
 
 
-class Unfinished(Schedule):
-    pass
 """
     name = f"brought_{tmp_path.name.replace('-', '_')}"
     (tmp_path / f"{name}.py").write_text(source)
@@ -111,7 +109,6 @@ def test_wrong_names_are_answered_with_choices(path: str) -> None:
         "model.position: no Position called 'Rpoe'. Did you mean Rope? Choose from "
         f"{', '.join(choices(Position))}, or give the dotted path of your own class"
     )
-    assert {"Alibi", "Learned", "NoPosition", "Rope", "Sinusoidal"} <= choices(Position).keys()
 
 
 @pytest.mark.parametrize(
@@ -152,6 +149,7 @@ def test_wrong_keys_are_answered_with_the_nearest(path: str, beginning: str) -> 
         {"model.position": "lm.training.schedule.Constant"},
         {"model.position": "no_such_module.X"},
         {"model.position": "json.Nothing"},
+        {"optim.schedule": "lm.training.schedule.Schedule"},
     ],
     ids=str,
 )
@@ -175,15 +173,6 @@ def test_a_setting_without_a_default_is_asked_for(path: str) -> None:
 @pytest.mark.parametrize("value", [3, ["Rope"], {"base": 3}, None])
 def test_components_without_class_name_are_answered_with_choices(value: object) -> None:
     assert refusal({"model.position": value}).endswith(f"found {value!r}. Choose from {', '.join(choices(Position))}")
-
-
-def test_an_abstract_class_is_refused(brought: str) -> None:
-    ending = "is not a concrete subclass of lm.training.schedule.Schedule"
-    assert refusal({"optim.schedule": f"{brought}.Unfinished"}) == f"optim.schedule: '{brought}.Unfinished' {ending}"
-    assert (
-        refusal({"optim.schedule": "lm.training.schedule.Schedule"})
-        == f"optim.schedule: 'lm.training.schedule.Schedule' {ending}"
-    )
 
 
 def test_a_constructor_of_a_users_own_refuses_in_one_line(brought: str, tmp_path: Path) -> None:
@@ -219,14 +208,6 @@ def test_one_class_has_one_name_however_it_was_given() -> None:
     dotted = f"{choices(Position)['Rope'].__module__}.Rope"
     names = ["Rope", dotted, {"class_path": "Rope"}, {"class_path": "Rope", "init_args": None}]
     assert len({run_id(resolved({"model.position": name})) for name in names}) == 1
-
-
-def test_the_choices_are_the_concrete_public_subclasses_of_the_package() -> None:
-    found = choices(Position)
-    assert list(found) == sorted(found)
-    assert all(issubclass(cls, Position) and cls is not Position for cls in found.values())
-    assert all(cls.__module__.startswith("lm.") for cls in found.values())
-    assert {"AdamW", "SGD"} <= choices(torch.optim.Optimizer).keys()
 
 
 NEW = {
@@ -283,12 +264,16 @@ print(json.dumps(said))
     assert "SlowSGD" in kinds["optim.optimizer"]
     assert "Did you mean Cubed?" in misspelt[2]
     assert trained[0] == 0, trained[2]
-    place = "(lm/model/broken.py:2)"
-    said = f"lm: cannot import 'lm.model.broken': NameError: name 'unknown' is not defined {place}\n"
-    assert (broken[0], broken[2]) == (2, said)
+    message = "cannot import 'lm.model.broken': NameError: name 'unknown' is not defined (lm/model/broken.py:2)"
+    assert (broken[0], broken[2]) == (2, f"lm: {message}\n")
 
 
-def test_own_subclasses_of_library_classes_have_short_names() -> None:
+def test_choices_are_the_concrete_public_subclasses_of_the_package() -> None:
+    classes = choices(Position)
+    assert list(classes) == sorted(classes)
+    assert {"Alibi", "Learned", "NoPosition", "Rope", "Sinusoidal"} <= classes.keys()
+    assert all(issubclass(cls, Position) and cls is not Position for cls in classes.values())
+    assert all(cls.__module__.startswith("lm.") for cls in classes.values())
     assert choices(torch.optim.Optimizer)["MuonAdamW"] is MuonAdamW
     config = resolved({"optim.optimizer": "lm.training.optim.MuonAdamW"})
     assert config["optim"]["optimizer"]["class_path"] == "MuonAdamW"
@@ -314,17 +299,10 @@ def test_parameters_typed_as_classes_are_components(hint: Any, slot: Slot | None
     assert slot_of(hint) == slot
 
 
-@pytest.mark.parametrize(
-    ("hint", "words"),
-    [
-        (int | None, "a whole number or null"),
-        (list[str], "a list (items, each text)"),
-        (tuple[float, float], "a list (2 items, each a number)"),
-        (bool, "true or false"),
-    ],
-)
-def test_a_type_is_described_in_words(hint: Any, words: str) -> None:
-    assert describe(hint) == words
+def test_a_type_is_described_in_words() -> None:
+    assert describe(int | None) == "a whole number or null"
+    assert describe(list[str]) == "a list (items, each text)"
+    assert describe(tuple[float, float]) == "a list (2 items, each a number)"
 
 
 # filling in
@@ -344,9 +322,6 @@ def test_numbers_are_converted_to_the_declared_type() -> None:
     assert type(resolved({"optim.lr": 1})["optim"]["lr"]) is float
     assert resolved({"optim.lr": "3e-4"})["optim"]["lr"] == 3e-4  # YAML 1.1 wants 3.0e-4
     assert run_id(resolved({"model.position.base": 500})) == run_id(resolved({"model.position.base": 500.0}))
-
-
-def test_a_default_written_out_changes_no_id() -> None:
     assert run_id(resolved({"model.position": "Rope"})) == run_id(resolved({"model.position.base": 10000}))
 
 
@@ -367,23 +342,13 @@ def test_an_option_added_later_is_named_where_it_is_set_alone() -> None:
     assert build(resolve({}, Newer), Newer)
 
 
-def test_resolving_leaves_the_tree_alone() -> None:
+@pytest.mark.parametrize("node", [{}, {"class_path": "Spiral", "init_args": {"turns": 1}}, {"class_path": "Filed"}])
+def test_a_resolved_configuration_survives_json(brought: str, node: Tree) -> None:
     before = json.dumps(BASE)
-    resolve(BASE, RunConfig)
+    config = resolved({"model.position": {**node, "class_path": f"{brought}.{node['class_path']}"}} if node else {})
+    assert resolve(json.loads(json.dumps(config)), RunConfig) == config
+    assert json.loads(json.dumps(config)) == config
     assert json.dumps(BASE) == before
-
-
-def test_a_resolved_configuration_survives_json() -> None:
-    config = resolved()
-    assert json.loads(json.dumps(config)) == config
-    assert resolve(json.loads(json.dumps(config)), RunConfig) == config
-
-
-@pytest.mark.parametrize("node", [{"class_path": "Spiral", "init_args": {"turns": 1}}, {"class_path": "Filed"}])
-def test_options_of_a_users_own_survive_json(brought: str, node: Tree) -> None:
-    config = resolved({"model.position": {**node, "class_path": f"{brought}.{node['class_path']}"}})
-    assert resolve(json.loads(json.dumps(config)), RunConfig) == config
-    assert json.loads(json.dumps(config)) == config
 
 
 def test_the_settings_that_the_program_fixes_are_not_offered() -> None:

@@ -50,6 +50,12 @@ def written(folder: Path, text: str | bytes) -> Path:
         ("%YAML " + "9" * 5000 + ".1\n---\na: b", ["not valid YAML"]),
         ("a: " + "x" * 1_000_001, ["longer than 1,000,000 bytes"]),
         (b"a: \0", ["not valid YAML"]),
+        (b"a: \xff\n", ["some.yaml: is not UTF-8 text"]),
+        ("a: 1\nb: [1, 2\nc: 3\n", ["some.yaml:3: not valid YAML"]),
+        ("a:\n  b: 1\n  b: 2\n", ["some.yaml:3", "key 'b' given twice"]),
+        ("a: !!python/object/apply:os.getcwd []\n", ["some.yaml:1: not valid YAML"]),
+        ("", ["some.yaml: expected a mapping of settings, found NoneType"]),
+        ("- a\n", ["expected a mapping of settings, found list"]),
     ],
     ids=lambda value: str(value)[:20] if isinstance(value, str | bytes) else "",
 )

@@ -1,7 +1,6 @@
 """Reading, overriding and identifying configuration trees."""
 
 import hashlib
-import itertools
 import math
 from pathlib import Path
 from typing import Any
@@ -21,72 +20,17 @@ from lm.config.tree import (
 )
 
 
-def written(folder: Path, text: str | bytes) -> Path:
-    path = folder / "some.yaml"
-    path.write_bytes(text.encode() if isinstance(text, str) else text)
-    return path
-
-
-def test_yaml_gives_the_tree_it_spells(tmp_path: Path) -> None:
-    path = written(tmp_path, "a: {b: 1, c: [x, null]}\nd: 2.5\n")
-    assert load_yaml(path) == {"a": {"b": 1, "c": ["x", None]}, "d": 2.5}
-
-
-@pytest.mark.parametrize(
-    ("text", "line"), [("a: 1\nb: 2\na: 3\n", 3), ("a:\n  b: 1\n  b: 2\n", 3), ("a: {b: 1, b: 1}\n", 1)]
-)
-def test_a_key_given_twice_is_refused_with_its_line(tmp_path: Path, text: str, line: int) -> None:
-    path = written(tmp_path, text)
-    with pytest.raises(InputError, match=r"given twice") as caught:
-        load_yaml(path)
-    assert str(caught.value).startswith(f"{path}:{line}: ")
-
-
-def test_broken_yaml_is_refused_with_its_line(tmp_path: Path) -> None:
-    path = written(tmp_path, "a: 1\nb: [1, 2\nc: 3\n")
-    with pytest.raises(InputError, match="not valid YAML") as caught:
-        load_yaml(path)
-    assert str(caught.value).startswith(f"{path}:3: ")
-
-
-@pytest.mark.parametrize(
-    ("text", "message"), [("", "found NoneType"), ("- a\n", "found list"), (b"a: \xff\n", "not UTF-8")]
-)
-def test_a_file_without_a_mapping_is_refused_in_one_line(tmp_path: Path, text: str | bytes, message: str) -> None:
-    with pytest.raises(InputError, match=message) as caught:
-        load_yaml(written(tmp_path, text))
-    assert "\n" not in str(caught.value)
-
-
-def test_yaml_constructs_no_python_objects(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="not valid YAML"):
-        load_yaml(written(tmp_path, "a: !!python/object/apply:os.getcwd []\n"))
-
-
 def test_a_missing_file_is_answered_with_the_nearest_one(tmp_path: Path) -> None:
-    right = written(tmp_path, "a: 1\n")
+    right, wrong = tmp_path / "some.yaml", tmp_path / "smoe.yaml"
+    right.touch()
     with pytest.raises(InputError) as caught:
-        load_yaml(tmp_path / "smoe.yaml")
-    assert (
-        str(caught.value)
-        == f"{tmp_path / 'smoe.yaml'}: cannot be read (No such file or directory). Did you mean {right}?"
-    )
+        load_yaml(wrong)
+    assert str(caught.value) == f"{wrong}: cannot be read (No such file or directory). Did you mean {right}?"
 
 
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [
-        ("1", 1),
-        ("true", True),
-        ("null", None),
-        ("[1, 2]", [1, 2]),
-        ("{a: b}", {"a": "b"}),
-        ("Rope", "Rope"),
-        ("[1", "[1"),
-    ],
-)
-def test_a_value_on_the_command_line_is_read_as_yaml(text: str, value: object) -> None:
-    assert parse_value(text) == value
+def test_a_value_on_the_command_line_is_read_as_yaml() -> None:
+    texts = {"1": 1, "true": True, "null": None, "[1, 2]": [1, 2], "{a: b}": {"a": "b"}, "Rope": "Rope", "[1": "[1"}
+    assert {text: parse_value(text) for text in texts} == texts
 
 
 def test_the_nearest_choice_is_found_whatever_its_case() -> None:
@@ -133,11 +77,8 @@ def test_init_args_may_be_left_out_of_a_path(path: str) -> None:
     assert overridden({path: 7}, "model.position") == {"class_path": "Rope", "init_args": {"base": 7}}
 
 
-def test_options_of_components_given_by_name_are_set() -> None:
+def test_options_of_components_given_by_name_or_with_empty_arguments_are_set() -> None:
     assert overridden({"model.norm.eps": 1e-3}, "model.norm") == {"class_path": "LayerNorm", "init_args": {"eps": 1e-3}}
-
-
-def test_options_of_components_with_empty_arguments_are_set() -> None:
     tree = {"position": {"class_path": "Rope", "init_args": None}}  # `init_args:` with nothing behind it
     assert override(tree, {"position.base": 7}) == {"position": {"class_path": "Rope", "init_args": {"base": 7}}}
 
@@ -165,11 +106,6 @@ def test_overriding_leaves_the_tree_and_the_changes_alone() -> None:
 def test_the_id_is_the_hash_of_sorted_compact_json() -> None:
     assert canonical({"b": [1, "é"], "a": None}) == '{"a":null,"b":[1,"é"]}'
     assert run_id({"b": [1, "é"], "a": None}) == hashlib.sha256('{"a":null,"b":[1,"é"]}'.encode()).hexdigest()
-
-
-def test_the_id_does_not_depend_on_the_order_of_keys() -> None:
-    items = [("a", 1), ("b", {"x": 1, "y": 2}), ("c", None)]
-    assert len({run_id(dict(order)) for order in itertools.permutations(items)}) == 1
     assert run_id({"b": {"x": 1, "y": 2}}) == run_id({"b": {"y": 2, "x": 1}})
 
 
