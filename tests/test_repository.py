@@ -22,21 +22,14 @@ def project() -> dict[str, Any]:
     return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 
 
-def test_the_licence_is_named_and_ships() -> None:
+def test_a_wheel_holds_the_package_its_types_and_its_licence() -> None:
+    setuptools = project()["tool"]["setuptools"]
+    assert setuptools["packages"]["find"]["include"] == ["lm", "lm.*"]
+    assert (ROOT / "lm" / "py.typed").is_file()
+    assert "py.typed" in setuptools["package-data"]["lm"]
     assert project()["project"]["license"] == "Apache-2.0"
     for name in project()["project"]["license-files"]:
         assert "Apache License\n                           Version 2.0" in (ROOT / name).read_text(encoding="utf-8")
-
-
-def test_the_types_ship() -> None:
-    assert (ROOT / "lm" / "py.typed").is_file()
-    assert "py.typed" in project()["tool"]["setuptools"]["package-data"]["lm"]
-
-
-def test_a_wheel_holds_the_package_alone() -> None:
-    setuptools = project()["tool"]["setuptools"]
-    assert setuptools["packages"]["find"]["include"] == ["lm", "lm.*"]
-    assert not [name for name in ("bench", "chaos", "verify") if (ROOT / "lm" / name).exists()]
 
 
 def test_every_file_speaks_of_the_same_version() -> None:

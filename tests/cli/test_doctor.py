@@ -1,10 +1,8 @@
 """`lm doctor`: what is installed, what would be chosen, and which problems prevent training."""
 
 import json
-import os
 import re
 import shutil
-import subprocess
 import sys
 from importlib import metadata
 from pathlib import Path
@@ -17,7 +15,6 @@ from helpers import Capture, Patch
 from lm.cli import main
 from lm.cli.commands import doctor
 from lm.cli.commands.doctor import CORE, choices, devices, requirements
-from lm.config.reading import PACKAGE
 from lm.store.side_files import WAYS_FILE, write_cached
 
 DECISION = {
@@ -99,21 +96,17 @@ def test_a_folder_that_cannot_be_written_is_a_problem(sound: Path, monkeypatch: 
     assert capsys.readouterr().err.endswith("set LM_CACHE to another folder\n")
 
 
-def test_choices_of_auto_are_shown(sound: Path, capsys: Capture) -> None:
-    write_cached(sound / "results" / WAYS_FILE, "decisions", {"a": DECISION})
+def test_choices_of_auto_are_shown_unless_their_file_is_damaged(sound: Path, capsys: Capture) -> None:
+    path = sound / "results" / WAYS_FILE
+    write_cached(path, "decisions", {"a": DECISION})
     assert main(["doctor"]) == 0
     text = " ".join(capsys.readouterr().out.split())
     assert "auto precision bf16-mixed. A step takes 12.5 ms bf16-mixed (a processor, threads: 1)." in text
-
-
-@pytest.mark.parametrize("content", ["[]", '{"format": 1, "decisions": {"a": {"chosen": {}}}}', "{"])
-def test_a_damaged_file_of_measurements_is_one_line(sound: Path, capsys: Capture, content: str) -> None:
-    (sound / "results").mkdir()
-    (sound / "results" / WAYS_FILE).write_text(content)
-    assert main(["doctor"]) == 1
-    shown = capsys.readouterr()
-    assert shown.err.startswith(f"lm: results/{WAYS_FILE}: ")
-    assert shown.err.count("\n") == 1
+    for content in ("[]", '{"format": 1, "decisions": {"a": {"chosen": {}}}}', "{"):
+        path.write_text(content)
+        assert main(["doctor"]) == 1
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.startswith(f"lm: results/{WAYS_FILE}: ")
 
 
 def test_workers_and_threads_are_those_of_an_experiment(monkeypatch: Patch, tmp_path: Path) -> None:
@@ -152,14 +145,3 @@ def test_a_package_that_is_not_installed_is_a_problem(monkeypatch: Patch, capsys
     monkeypatch.setattr(doctor, "NAME", "no-such-package")
     assert main(["doctor"]) == 1
     assert capsys.readouterr().err == "lm: installed: No package metadata was found for no-such-package\n"
-
-
-@pytest.mark.slow
-def test_a_report_does_not_import_lightning(tmp_path: Path) -> None:
-    code = "import sys; from lm.cli import main; main(['doctor']); print('lightning' in sys.modules)"
-    environment = {**os.environ, "PYTHONPATH": str(PACKAGE.parent)}
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", code], capture_output=True, text=True, cwd=tmp_path, env=environment, check=True
-    )
-    assert "\ninstalled\n" in done.stdout
-    assert done.stdout.endswith("\nFalse\n")

@@ -29,9 +29,10 @@ def test_every_command_has_two_examples_that_it_takes(name: str, capsys: Capture
 
 
 def test_help_by_itself_lists_the_commands(capsys: Capture) -> None:
-    assert main(["help"]) == 0
-    text = capsys.readouterr().out
-    assert all(f"\n    {name}" in text for name in commands())
+    for arguments in (["help"], []):
+        assert main(arguments) == 0
+        text = capsys.readouterr().out
+        assert all(f"\n    {name}" in text for name in commands())
     assert main(["help", "abalte"]) == 2
     assert "Did you mean ablate?" in capsys.readouterr().err
 

@@ -130,12 +130,9 @@ def test_diff_of_two_runs_shows_configuration_and_metrics(out: Path, capsys: Cap
     text = shown(capsys, "diff", "demo/base/0", "demo/better/0", "--out", "out")
     assert "text: no difference" in text
     assert "-0.2" in text
-
-
-def test_diff_of_two_arms_compares_means_of_complete_runs(out: Path, capsys: Capture) -> None:
     found = json.loads(shown(capsys, "diff", "demo/base", "demo/better", "--out", "out", "--json"))
     assert found["seeds"] == [2, 1]
-    assert found["metrics"]["nll"] == [pytest.approx(2.05), 1.8]
+    assert found["metrics"]["nll"] == [pytest.approx(2.05), 1.8], "means of complete runs"
 
 
 def test_diff_of_code_and_text_is_told(out: Path, capsys: Capture) -> None:
@@ -157,6 +154,9 @@ def test_diff_of_two_files_shows_what_they_resolve_to(out: Path, capsys: Capture
     assert found["model.mlp"] == ["GELU", "SwiGLU"]
     assert found["model.mlp.approximate"] == ["none", None]
     assert "configuration: no difference" in shown(capsys, "diff", "a.yaml", "a.yaml")
+    absent = {"data.corpus": {"class_path": "LocalText", "init_args": {"path": "there.txt"}}}
+    Path("b.yaml").write_text(yaml.safe_dump(override(RUN, {**absent, "trainer.accelerator": "tpu"})))
+    assert "there.txt" in shown(capsys, "diff", "a.yaml", "b.yaml"), "needs no text and no devices"
 
 
 @pytest.mark.parametrize(
@@ -174,13 +174,6 @@ def test_diff_refuses_a_file_that_could_not_be_trained(
     Path("a.yaml").write_text(yaml.safe_dump(RUN))
     Path("b.yaml").write_text(yaml.safe_dump(override(RUN, changes)))
     refused(capsys, ["diff", "a.yaml", "b.yaml"], "lm: b.yaml: ", words)
-
-
-def test_diff_of_files_needs_no_text_and_no_devices(out: Path, capsys: Capture) -> None:
-    elsewhere = {"data.corpus": {"class_path": "LocalText", "init_args": {"path": "there.txt"}}}
-    Path("a.yaml").write_text(yaml.safe_dump(RUN))
-    Path("b.yaml").write_text(yaml.safe_dump(override(RUN, {**elsewhere, "trainer.accelerator": "tpu"})))
-    assert "there.txt" in shown(capsys, "diff", "a.yaml", "b.yaml")
 
 
 @pytest.mark.parametrize("called", [["demo/better/0"], ["better-0"], ["out/cells/better-0"], ["demo", "better"]])
