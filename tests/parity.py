@@ -23,7 +23,7 @@ import lm.model.transformer  # noqa: F401 - its class is a choice
 from lm.config.components import build, resolve
 from lm.config.plain import shown
 from lm.config.reading import load_config, shipped_files
-from lm.config.tree import Tree, is_component, override
+from lm.config.tree import Tree, flatten, is_component, override
 from lm.model.transformer import EncoderDecoder, Model, build_and_initialize
 
 VOCABULARY, CONTEXT, WIDTH, HEADS, LAYERS = 37, 24, 64, 4, 3
@@ -114,18 +114,6 @@ def loaded(changes: Tree, state: dict[str, Tensor]) -> Any:
     return model
 
 
-def values_of(node: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Settings and class names of a configuration, by dotted path without `init_args`."""
-    if is_component(node):
-        yield path, node["class_path"]
-        node = node["init_args"]
-    if isinstance(node, Mapping):
-        for key, value in node.items():
-            yield from values_of(value, f"{path}.{key}".removeprefix("."))
-    else:
-        yield path, node
-
-
 def parameters(model: nn.Module) -> dict[str, Any]:
     """Parameters by name, those that are shared under each of their names."""
     return dict(model.named_parameters(remove_duplicate=False))
@@ -172,10 +160,7 @@ class Pair:
 
 def settings_of(family: Tree, tree: Tree, context: int, hidden: int) -> Tree:
     """Arguments of the family's configuration in `transformers` that describe our model."""
-    values = dict(values_of(resolve(tree, Root)["model"]["init_args"]))
-    for index, layer in enumerate(values["layers"]) if isinstance(values["layers"], list) else ():
-        values |= values_of(layer, f"layers.{index}")
-        values["layers"] = index + 1
+    values = flatten(resolve(tree, Root)["model"]["init_args"])
     sizes = {"context": context, "head_size": values["width"] // values["heads"], "mlp.hidden": hidden}
     values = {"attention.key_value_heads": values["heads"], **values, **sizes}
     settings: Tree = {"pad_token_id": None, "bos_token_id": None, "eos_token_id": None, "vocab_size": VOCABULARY}

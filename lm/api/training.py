@@ -14,7 +14,7 @@ from lm.api.results import Ladder, Results, load
 from lm.config.imported import current_folder_modules
 from lm.config.imported import trusted_only as trusted
 from lm.config.plain import shown
-from lm.config.reading import config_of
+from lm.config.reading import load_config
 from lm.config.tree import InputError, override, path_name
 from lm.execution.factory import usable
 from lm.execution.machine import require_run_settings
@@ -99,7 +99,7 @@ def fit(
     """
     out_folder = _prepare(out, checkpoint_seconds)
     with _user_modules(trusted_only):
-        tree = override(config_of(to_plain(config)), to_plain(changes))
+        tree = override(load_config(to_plain(config)), to_plain(changes))
         from lm.execution.single_run import train_single
         from lm.store.store import Store
 

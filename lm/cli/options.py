@@ -13,8 +13,7 @@ from lm.config.tree import InputError, nearest
 from lm.execution.machine import require_run_settings
 from lm.training.process import Execution
 
-RESULTS = Path("results")
-"""Default folder of results."""
+RESULTS = Path("results")  # default folder of results
 
 
 def bounded(kind: type[int] | type[float], low: float, high: float = math.inf) -> Callable[[str], float]:
@@ -72,8 +71,7 @@ class Parser(argparse.ArgumentParser):
         raise InputError(f"{message} (see {self.prog} --help)")
 
 
-Option = Callable[[argparse._ActionsContainer], object]
-"""Function that adds an option or an argument to a parser."""
+Option = Callable[[argparse._ActionsContainer], object]  # function that adds an option or an argument to a parser
 
 
 class Command:
@@ -184,11 +182,9 @@ HANG = option(
     "M",
     default=30.0,
 )
-TRAIN = (out_option("folder of cells and reports"), CHECKPOINTS, SET)
-"""Options of every command that trains."""
+TRAIN = (out_option("folder of cells and reports"), CHECKPOINTS, SET)  # options of every command that trains
 
-TRAIN_CELLS = (WORKERS, HANG)
-"""Options of commands that train several cells."""
+TRAIN_CELLS = (WORKERS, HANG)  # options of commands that train several cells
 
 
 # values --------------------------------------------------------------------------------------------------------------

@@ -10,8 +10,8 @@ from collections import defaultdict
 from typing import Any
 
 from lm.ablation.experiment import ExperimentFile
-from lm.config.choices import Slot, choices, is_section, parameters, slots
-from lm.config.components import REQUIRED, hint_of, plain_options
+from lm.config.choices import Slot, choices, is_section, parameters, slots, type_hints
+from lm.config.components import REQUIRED, plain_options
 from lm.config.keys import Schema, any_of, schema_of
 from lm.config.tree import join
 from lm.search.space import ChoicesNode, Distribution
@@ -20,8 +20,7 @@ from lm.training.identified import AUTO
 from lm.training.run import UNSOUND, RunConfig, Trainer
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
-ANY: Schema = {"type": ["object", "null"]}
-"""Schema of the arguments of a user's class."""
+ANY: Schema = {"type": ["object", "null"]}  # schema of the arguments of a user's class
 
 OWN: Schema = {
     "description": "The dotted path of a class of your own.",
@@ -104,7 +103,7 @@ def _arguments(cls: type, supplied: int, nodes: dict[str, Schema]) -> Schema:
 def _option(cls: type, name: str, default: Any) -> Schema:
     if cls is Trainer and name in UNSOUND:
         return {"enum": [None, False], "description": f"Is left out: it {UNSOUND[name]}."}
-    node = schema_of(hint_of(cls, name), {})
+    node = schema_of(type_hints(cls).get(name), {})
     if cls is Trainer and name in AUTO:
         node = any_of([node, {"const": "auto", "description": "Measured at the start of an experiment."}])
     if default is REQUIRED:

@@ -40,11 +40,6 @@ def slot_of(hint: Any) -> Slot | None:
     return Slot(hint, supplied)
 
 
-def constructor(cls: type) -> Any:
-    """Return the constructor of a class, which holds its type hints."""
-    return inspect.getattr_static(cls, "__init__", object.__init__)
-
-
 @functools.cache
 def parameters(cls: type) -> Mapping[str, inspect.Parameter]:
     """Return the parameters of a constructor by name; `*args` and `**kwargs` are followed to the parent's."""
@@ -87,7 +82,7 @@ def type_hints(cls: type) -> Mapping[str, Any]:
     hints: dict[str, Any] = {}
     for owner in reversed(cls.__mro__):
         with contextlib.suppress(NameError, TypeError):  # annotations that only another library's checker can read
-            hints |= typing.get_type_hints(constructor(owner))
+            hints |= typing.get_type_hints(inspect.getattr_static(owner, "__init__", object.__init__))
     return hints
 
 

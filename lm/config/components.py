@@ -74,11 +74,6 @@ def describe(hint: Any) -> str:
     return getattr(hint, "__name__", str(hint))
 
 
-def hint_of(cls: type, name: str) -> Any:
-    """Return the type hint of a parameter of a class; None without a readable one."""
-    return type_hints(cls).get(name)
-
-
 def _check_plain(cls: type, supplied: int, settings: Tree, path: str) -> Tree:
     """Check settings against the plain parameters of a class, and add the defaults; results are cached."""
     key = (cls, supplied, repr(settings))
@@ -96,7 +91,7 @@ def _check_plain(cls: type, supplied: int, settings: Tree, path: str) -> Tree:
         raw = settings.get(name)
         # Python caches one of `Union[int, float]` and `Union[float, int]`, whichever came first in the process, and the
         # parser uses the first that fits: 2 would become 2.0 or not by the order of imports
-        if type(raw) is int and isinstance(value, float) and int in typing.get_args(hint_of(cls, name)):
+        if type(raw) is int and isinstance(value, float) and int in typing.get_args(type_hints(cls).get(name)):
             values[name] = value = raw
         if (problem := find_unusable(value)) and not isinstance(raw, str):
             raise InputError(f"{join(path, name)}: {problem}")
@@ -122,12 +117,12 @@ def _plain(value: Any) -> Any:
 
 def describe_option(cls: type, name: str) -> str:
     """Describe what a parameter of a class accepts."""
-    hint = hint_of(cls, name)
+    hint = type_hints(cls).get(name)
     return describe(hint) if hint is not None else "any value"
 
 
 def _expected(cls: type, name: str, value: Any) -> str:
-    hints, members = [hint_of(cls, name)], list[str]()
+    hints, members = [type_hints(cls).get(name)], list[str]()
     for hint in hints:
         inner = typing.get_args(hint)
         members += map(str, inner if typing.get_origin(hint) is typing.Literal else ())

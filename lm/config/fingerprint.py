@@ -160,19 +160,14 @@ def _read(path: Path, version: Version) -> tuple[str, list[str]]:
     return "".join(syntax_text(tree)), imports
 
 
-_first_versions: dict[str, tuple[int, Version]] = {}
-"""Identity of each module and the version of its file, at its first fingerprint."""
+_first_versions: dict[tuple[str, int], Version] = {}
+"""Version of the file of each module object at its first fingerprint."""
 
 
 def _unchanged(module: str, path: Path) -> None:
     """Raise InputError if a file was changed after this process imported it: the old code would be trained."""
     loaded = sys.modules.get(module)
-    if loaded is None:
-        return
-    first, now = _first_versions.get(module), (id(loaded), _version(path))
-    if first is None or first[0] != id(loaded):  # imported anew
-        _first_versions[module] = now
-    elif first != now:
+    if loaded is not None and _first_versions.setdefault((module, id(loaded)), _version(path)) != _version(path):
         remedy = "start anew, so that what is trained is what it says"
         raise InputError(f"{path}: was changed after it was imported; {remedy}")
 

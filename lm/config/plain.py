@@ -11,8 +11,7 @@ from typing import Any
 import yaml
 
 LONGEST_SHOWN = 80
-LONGEST_NUMBER = 100
-"""Characters; Python's time to read a number is quadratic in them."""
+LONGEST_NUMBER = 100  # characters; Python's time to read a number is quadratic in them
 
 MOST_NODES = 20_000  # values in a YAML text; those of an alias count each time it is used
 DEEPEST = 50  # levels of a value

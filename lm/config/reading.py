@@ -27,22 +27,17 @@ SEEDS = "a number of seeds (6 for 0 to 5), a list of whole numbers below 2**64 (
 SEED = re.compile(r"([0-9]{1,20})(?:\s*-\s*([0-9]{1,20}))?")
 
 
-def load_config(path: Path) -> Tree:
-    """Read the configuration at `path`, or a shipped one of that name; raise InputError if it cannot be read.
+def load_config(source: object) -> Tree:
+    """Read a file, a shipped name or a mapping as a configuration; raise InputError if it cannot be read.
 
-    Modules beside it can be imported then. A file with a `base` holds only what differs: dotted paths, or sections with
-    some of their settings.
+    Modules beside a file can be imported then. A file with a `base` holds only what differs: dotted paths, or sections
+    with some of their settings.
     """
-    return _with_bases(resolve_file(path, "configuration"))
-
-
-def config_of(source: object) -> Tree:
-    """Read a file, a shipped name or a mapping as a configuration; raise InputError if it cannot be read."""
-    if isinstance(source, str | Path):
-        return load_config(Path(source))
-    if not isinstance(source, Mapping):
+    if isinstance(source, Mapping):
+        return _with_bases(Path("config"), content=source)
+    if not isinstance(source, str | Path):
         raise InputError(f"config: expected a YAML file, a name or a mapping, found {shown(source)}")
-    return _with_bases(Path("config"), content=source)
+    return _with_bases(resolve_file(Path(source), "configuration"))
 
 
 def _with_bases(path: Path, below: tuple[Path, ...] = (), content: Mapping[str, Any] | None = None) -> Tree:

@@ -9,7 +9,7 @@ from helpers import RUN
 from messages import CheckMessage
 
 from lm.config.components import added_options, build, resolve
-from lm.config.reading import config_of
+from lm.config.reading import load_config
 from lm.config.tree import InputError, Tree, differences, override
 from lm.training.run import RunConfig
 
@@ -90,7 +90,7 @@ def test_a_model_of_ones_own_takes_over_the_parts_of_its_base(own: str) -> None:
 
 def test_a_configuration_over_a_base_takes_its_parts_over(own: str) -> None:
     plain, changed = (
-        resolve(config_of({"base": "char_tiny", **more}), RunConfig)["model"]["init_args"]
+        resolve(load_config({"base": "char_tiny", **more}), RunConfig)["model"]["init_args"]
         for more in ({}, {"model": {"class_path": f"{own}.Deep"}})
     )
     assert changed == {**plain, "extra": 1}

@@ -54,8 +54,7 @@ def write_schema(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     return 0
 
 
-RUN_ARGUMENTS = ("cell", "left", "right")
-"""Arguments that take a run, whose folders lie among the files."""
+RUN_ARGUMENTS = ("cell", "left", "right")  # arguments that take a run, whose folders lie among the files
 
 
 def print_completion(options: argparse.Namespace, overrides: dict[str, Any]) -> int:

@@ -99,7 +99,7 @@ def _resolve(file: str) -> Tree:
     """Return the configuration in a file with all defaults. Raises InputError if it could not be trained."""
     from lm.training.cell import checked_unread
 
-    tree = load_config(Path(file))
+    tree = load_config(file)
     try:
         return checked_unread(tree)
     except InputError as error:
