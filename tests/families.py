@@ -77,11 +77,7 @@ BLOOM = {
     **layers("transformer.h", "blocks", BLOOM_LAYER),
 }
 FALCON = {name: own.replace("attention_residual", "layout") for name, own in BLOOM.items()}
-PHI_LAYER = {
-    **QUERY_KEY_VALUE,
-    **PARALLEL,
-    **pairs("self_attn.dense=attention.output mlp.fc1=mlp.up mlp.fc2=mlp.down"),
-}
+PHI_LAYER = {**QUERY_KEY_VALUE, **PARALLEL, **pairs("self_attn.dense=attention.output mlp.fc1=mlp.up mlp.fc2=mlp.down")}
 PHI = {
     **HEAD,
     **pairs("model.embed_tokens=embedding.tokens model.final_layernorm=final_norm"),

@@ -37,10 +37,7 @@ SMALL = override(
 )
 """A cell whose text does not depend on the machine."""
 
-NEEDS: dict[str, Tree] = {
-    "BatchNorm": {"model.block": "PostNorm"},
-    "LinearAttention": {"model.position": "Sinusoidal"},
-}
+NEEDS: dict[str, Tree] = {"BatchNorm": {"model.block": "PostNorm"}, "LinearAttention": {"model.position": "Sinusoidal"}}
 """What a part cannot do without."""
 
 TOLERANCE = 1e-9

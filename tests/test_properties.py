@@ -247,14 +247,8 @@ WILD: st.SearchStrategy[dict[str, Any]] = st.just({}) | st.dictionaries(
 WHOLE = MANIFEST.read(fuzz.MANIFEST, Path("experiment.json"))
 
 KINDS: dict[str, tuple[st.SearchStrategy[Any], Callable[[Path, Any], None]]] = {
-    "configurations": (
-        st.builds(dict.__or__, PLAUSIBLE, WILD),
-        a_configuration_is_its_own_resolution,
-    ),
-    "experiments": (
-        trees(fuzz.EXPERIMENT, fuzz.TUNED, fuzz.DESIGNED),
-        an_experiment_has_a_baseline_arms_and_seeds,
-    ),
+    "configurations": (st.builds(dict.__or__, PLAUSIBLE, WILD), a_configuration_is_its_own_resolution),
+    "experiments": (trees(fuzz.EXPERIMENT, fuzz.TUNED, fuzz.DESIGNED), an_experiment_has_a_baseline_arms_and_seeds),
     "sweeps": (trees(fuzz.SWEEP), a_search_draws_what_its_space_holds),
     "records": (
         trees(record("b-1", 1.9, 1), record("b-1", "diverged", 1), record("b-1", "failed", 1)),

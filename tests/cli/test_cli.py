@@ -103,17 +103,6 @@ def test_a_file_that_cannot_be_used_is_one_line(
     refused(["fit", name], capsys, *words)
 
 
-@pytest.mark.parametrize(
-    ("content", "words"),
-    [(b"", ["holds no text"]), (b"\xff\xfe\x00", ["is not UTF-8 text"]), (b"short\n", ["data:", "tokens"])],
-)
-def test_a_text_that_cannot_be_used_is_one_line(base: Path, capsys: Capture, content: bytes, words: list[str]) -> None:
-    (base / "text.txt").write_bytes(content)
-    refused(
-        ["fit", "run.yaml", "--data.corpus", "{class_path: LocalText, init_args: {path: text.txt}}"], capsys, *words
-    )
-
-
 @pytest.mark.parametrize("name", ["gpu", "cuda", "mps"])
 def test_a_missing_gpu_is_one_line_with_a_remedy(base: Path, capsys: Capture, monkeypatch: Patch, name: str) -> None:
     import torch
@@ -121,18 +110,6 @@ def test_a_missing_gpu_is_one_line_with_a_remedy(base: Path, capsys: Capture, mo
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
     refused(["fit", "run.yaml", "--trainer.accelerator", name], capsys, f"accelerator={name}", "accelerator: auto")
-
-
-def test_a_hub_without_a_network_suggests_local_alternatives(base: Path, capsys: Capture, monkeypatch: Patch) -> None:
-    import datasets
-
-    def unreachable(*_: object, **__: object) -> None:
-        raise ConnectionError("Couldn't reach 'Salesforce/wikitext' on the Hub (LocalEntryNotFoundError)")
-
-    monkeypatch.setattr(datasets, "load_dataset", unreachable)
-    monkeypatch.setattr("lm.data.corpus.answers", lambda address: False)
-    corpus = "{class_path: HubText, init_args: {path: Salesforce/wikitext, name: wikitext-2-raw-v1}}"
-    refused(["fit", "run.yaml", "--data.corpus", corpus], capsys, "Salesforce/wikitext", "StdlibText", "LocalText")
 
 
 @pytest.mark.parametrize(

@@ -242,7 +242,7 @@ def test_rows_are_shown_and_written(tmp_path: Path, capsys: Capture) -> None:
     [
         (["--faults", "kill"], ["--faults: no 'kill'", "Did you mean kills?", "Choose from kills, checkpoint"]),
         (["--kills", "0"], ["--kills", "1 or more", "found 0"]),
-        (["--seed", "x"], ["--seed", "whole number", "'x'"]),
+        (["--seed", "x"], ["--seed", "invalid int value: 'x'"]),
         (["--out", "here.txt"], ["--out here.txt", ".json"]),
         (["--out", "file/c.json"], ["--out file/c.json", "no folder"]),
     ],

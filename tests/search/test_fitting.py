@@ -154,7 +154,7 @@ def test_a_fraction_of_very_many_factors_is_refused_at_once() -> None:
         (["--out", "x" * 300], ["--out", "too long"]),
         (["--out", "a\0b"], ["--out", "no name"]),
         (["--seeds", "0,1" * 5000], ["--seeds"]),
-        (["--set", "optim.lr=.nan"], ["--set optim.lr", "finite"]),
+        (["--set", "optim.lr=.nan"], ["optim.lr", "finite"]),
         (["--optim.lr", "1" + "0" * 400], ["optim", "too large"]),
         (["--set", ".".join("a" * 3000) + "=1"], ["3000 names"]),
         (["--seeds", "[" * 3000], ["--seeds"]),
