@@ -2,16 +2,20 @@
 
 import argparse
 import difflib
+import json
 import math
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from lm.config.plain import shown
 from lm.config.tree import InputError, nearest
 from lm.execution.machine import require_run_settings
 from lm.training.process import Execution
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 RESULTS = Path("results")  # default folder of results
 
@@ -185,6 +189,24 @@ HANG = option(
 TRAIN = (out_option("folder of cells and reports"), CHECKPOINTS, SET)  # options of every command that trains
 
 TRAIN_CELLS = (WORKERS, HANG)  # options of commands that train several cells
+
+
+# output --------------------------------------------------------------------------------------------------------------
+
+
+def console() -> "Console":
+    """Return the console of the terminal; rich takes a while to import."""
+    from rich.console import Console
+
+    return Console()
+
+
+def print_result(as_json: bool, content: Callable[[], Any], show: Callable[["Console"], object]) -> None:
+    """Print content as JSON for programs, or what `show` prints on the console."""
+    if as_json:
+        print(json.dumps(content(), indent=2))
+    else:
+        show(console())
 
 
 # values --------------------------------------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 import argparse
 import dataclasses
-import json
+import functools
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,6 +15,7 @@ from lm.cli.options import (
     bounded,
     option,
     out_option,
+    print_result,
     resolve_experiment_folder,
     results_argument,
 )
@@ -37,8 +38,6 @@ def _report_unreadable(lines: Sequence[str]) -> int:
 
 def list_runs(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     """Print the selected runs of a folder."""
-    from rich.console import Console
-
     from lm.analysis.runs import STATES, find_by_name, runs_of_folder, select_runs
     from lm.report.status import run_json, show_runs
 
@@ -49,25 +48,17 @@ def list_runs(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     index = runs_of_folder(RESULTS if is_name else options.folder)
     runs = find_by_name(str(options.folder), index.runs) if is_name else index.runs
     runs = select_runs(runs, options.experiment, options.arm, options.seed, options.status, options.id)
-    if options.json:
-        print(json.dumps([run_json(run) for run in runs], indent=2))
-    else:
-        show_runs(runs, Console())
+    print_result(options.json, lambda: [run_json(run) for run in runs], lambda console: show_runs(runs, console))
     return _report_unreadable(index.unreadable)
 
 
 def status(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     """Print the progress of everything in a folder."""
-    from rich.console import Console
-
     from lm.analysis.runs import runs_of_folder
     from lm.report.status import show_status, status_json
 
     index = runs_of_folder(resolve_experiment_folder(options.folder))
-    if options.json:
-        print(json.dumps(status_json(index), indent=2))
-    else:
-        show_status(index, Console())
+    print_result(options.json, lambda: status_json(index), lambda console: show_status(index, console))
     return _report_unreadable(index.unreadable)
 
 
@@ -78,8 +69,6 @@ def diff(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     if files[0] != files[1]:
         file, other = sides if files[0] else sides[::-1]
         raise InputError(f"{file} is a configuration and {other} is none; expected two of one kind")
-    from rich.console import Console
-
     from lm.analysis.comparability import diff_configurations, diff_runs
     from lm.report.run import show_diff
 
@@ -88,10 +77,8 @@ def diff(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     else:
         (left, left_records), (right, right_records) = (_open_side(name, options.out) for name in sides)
         difference = diff_runs((left, right), (left_records, right_records))
-    if options.json:
-        print(json.dumps(dataclasses.asdict(difference), indent=2))
-    else:
-        show_diff(difference, sides, Console(), measured=not files[0])
+    show = functools.partial(show_diff, difference, sides, measured=not files[0])
+    print_result(options.json, lambda: dataclasses.asdict(difference), show)
     return 0
 
 

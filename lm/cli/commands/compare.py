@@ -5,14 +5,12 @@ import math
 from pathlib import Path
 from typing import Any
 
-from lm.cli.options import JSON, Command, flag, option, repeated
+from lm.cli.options import JSON, Command, console, flag, option, repeated
 from lm.config.tree import InputError, nearest, require_place
 
 
 def run(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     """Compare runs that others trained, and print or write the result."""
-    from rich.console import Console
-
     from lm.analysis.external.detect import read
     from lm.analysis.external.runs import CompareRequest, Pairing, gather
     from lm.report.external import as_json, write_comparison
@@ -41,7 +39,7 @@ def run(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     if options.json:
         print(as_json(runs))
     else:
-        write_comparison(runs, Console(), options.out)
+        write_comparison(runs, console(), options.out)
     return 0
 
 

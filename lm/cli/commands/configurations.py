@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from lm.cli.options import CONFIG, JSON, SET, Command, bounded, option, whole_numbers
+from lm.cli.options import CONFIG, JSON, SET, Command, bounded, console, option, print_result, whole_numbers
 from lm.config.reading import load_config
 from lm.config.tree import InputError, override, require_place
 
@@ -14,16 +14,10 @@ def count(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     """Print the parameters, FLOPs and memory of a configuration."""
     tree = override(load_config(options.config), overrides)
     from lm.inference.count import count as count_costs
-
-    costs = count_costs(tree, options.context, options.batch)
-    if options.json:
-        print(json.dumps(costs, indent=2))
-        return 0
-    from rich.console import Console
-
     from lm.report.run import show_count
 
-    show_count(costs, Console())
+    costs = count_costs(tree, options.context, options.batch)
+    print_result(options.json, lambda: costs, lambda console: show_count(costs, console))
     return 0
 
 
@@ -37,7 +31,6 @@ def check_coordinates(options: argparse.Namespace, overrides: dict[str, Any]) ->
         require_place(options.out, "--out")
         require_place(options.out.with_suffix(".png"), "--out")
     tree = override(load_config(options.config), overrides)
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
@@ -53,7 +46,7 @@ def check_coordinates(options: argparse.Namespace, overrides: dict[str, Any]) ->
         powers.setdefault((parametrization_name(name, activations), layer), []).append(f"{power:+z.2f}")
     for (name, layer), values in powers.items():
         table.add_row(*map(Text, (name, layer, *values)))
-    Console().print(table)
+    console().print(table)
     if options.out is not None:
         write_atomic(options.out, json.dumps(activations, indent=1) + "\n")
         write_atomic(options.out.with_suffix(".png"), draw_coordinates(activations))

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from lm.cli.options import SET, Command, bounded, flag, option, out_option, whole_numbers
+from lm.cli.options import SET, Command, bounded, console, flag, option, out_option, whole_numbers
 from lm.config.tree import InputError
 from lm.execution.signal_handling import INTERRUPTED
 
@@ -23,14 +23,12 @@ def evaluate(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     longest = max(options.lengths, default=1)
     if options.tokens is not None and options.tokens < longest:
         raise InputError(f"--tokens: expected {longest} or more, the longest of --lengths, found {options.tokens}")
-    from rich.console import Console
-
     from lm.inference.finished import find
     from lm.inference.remeasure import Request, remeasure
     from lm.report.run import show_evaluations
 
     request = Request(options.split, options.lengths, options.tokens, overrides)
-    show_evaluations(remeasure(find(options.cell, options.out), request), Console())
+    show_evaluations(remeasure(find(options.cell, options.out), request), console())
     return 0
 
 

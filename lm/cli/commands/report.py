@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from lm.cli.options import Command, flag, option, out_option, resolve_experiment_folder
+from lm.cli.options import Command, console, flag, option, out_option, resolve_experiment_folder
 from lm.config.plain import shown
 from lm.config.tree import InputError, nearest, require_place
 
@@ -30,15 +30,13 @@ def report(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
 
 def _write(folders: list[Path], into: Path, options: argparse.Namespace) -> tuple[Path | None, bool]:
     """Write a report; return the path to print, if any, and True if data are damaged."""
-    from rich.console import Console
-
     from lm.analysis.ladder import FILE
     from lm.report.formats import parse_request, write_formats
     from lm.report.ladder_page import write_ladder_report
     from lm.report.search import write_page, write_study
     from lm.report.write import pointer, write_report
 
-    folder, several, console = folders[0], len(folders) > 1, Console()
+    folder, several, terminal = folders[0], len(folders) > 1, console()
     is_html_page = options.format == "html" and options.columns is None
     searches = [folder for folder in folders if (folder / "study.json").is_file()]
     ladders = [folder for folder in folders if (folder / FILE).is_file()]
@@ -59,21 +57,19 @@ def _write(folders: list[Path], into: Path, options: argparse.Namespace) -> tupl
                 "a page of several with --format html; --format and --columns take experiments, such as its rungs"
             )
         request = parse_request(options.format, options.columns, several=several, figures=options.figures)
-        return into, write_formats(folders, into, request, console, options.all)
+        return into, write_formats(folders, into, request, terminal, options.all)
     if ladders:
-        return into / "table.md", write_ladder_report(folder, console, into, options.all).damaged
+        return into / "table.md", write_ladder_report(folder, terminal, into, options.all).damaged
     if searches:
-        write_study(folder, console, into, options.figures == "all")
+        write_study(folder, terminal, into, options.figures == "all")
         return into / "table.md", False
-    harmed = write_report(folder, console, into, options.figures == "all", options.all).harmed
+    harmed = write_report(folder, terminal, into, options.figures == "all", options.all).harmed
     print(pointer(into), file=sys.stderr)
     return None, harmed
 
 
 def trace(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     """Print where the numbers of an arm or a run come from."""
-    from rich.console import Console
-
     from lm.analysis.results import read_manifest
     from lm.report.pack import can_be_packed, open_results, rungs_of
     from lm.report.trace import trace as print_trace
@@ -98,7 +94,7 @@ def trace(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
             if arm is None:
                 raise InputError(f"{folder}: expected an arm after it, one of {', '.join(manifest['arms'])}")
             metric = manifest["metric"]
-        print_trace(experiment, arm, metric, Console(), source.pack)
+        print_trace(experiment, arm, metric, console(), source.pack)
     return 0
 
 

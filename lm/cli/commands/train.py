@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from lm.cli.options import CONFIG, EXECUTOR, LOGGERS, TRAIN, TRAIN_CELLS, Command, execution_of, flag, option
+from lm.cli.options import CONFIG, EXECUTOR, LOGGERS, TRAIN, TRAIN_CELLS, Command, console, execution_of, flag, option
 from lm.config.reading import load_config, shipped_files
 from lm.config.tree import InputError, override, parse_value
 
@@ -19,8 +19,6 @@ def fit(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     """Train one configuration and print its results."""
     execution = execution_of(options)
     tree = override(load_config(options.config), overrides)
-    from rich.console import Console
-
     from lm.execution.single_run import train_single
     from lm.report.run import show_run
     from lm.store.store import Store
@@ -31,7 +29,7 @@ def fit(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
         return 0
     if options.debug and (trace := store.record(cell).get("traceback")):
         print(trace, end="", file=sys.stderr)
-    return 0 if show_run(store, cell, Console()) == "ok" else 1
+    return 0 if show_run(store, cell, console()) == "ok" else 1
 
 
 def ablate(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
