@@ -13,7 +13,7 @@ from typing import Any, cast
 
 import pytest
 from messages import CheckMessage, Message, Refused, read_messages, write_message
-from records import MakeExperiment, record
+from records import MakeExperiment, make_manifest, record
 
 from lm.config.tree import InputError
 from lm.store.files import to_json, write_atomic
@@ -149,24 +149,7 @@ def experiment(tmp_path: Path) -> MakeExperiment:
                     curve = "step,validation_nll,gradient_norm\n" + "".join(lines)
                     write_atomic(store.work(stored["id"]) / "history.csv", curve)
                 store.finish(stored["id"], stored)
-        described = {
-            "format": 1,
-            "name": "demo",
-            "title": "A demonstration",
-            "notes": "",
-            "baseline": next(iter(cells)),
-            "metric": "nll",
-            "seeds": seeds,
-            "arms": {
-                arm: {
-                    "changes": {} if arm == next(iter(cells)) else {"model.block": ["PostNorm", "PreNorm"]},
-                    "parameters": 1000,
-                    "cells": {str(seed): f"{arm}-{seed}" for seed in seeds},
-                }
-                for arm in cells
-            },
-            **manifest,
-        }
+        described = make_manifest("demo", "A demonstration", list(cells), seeds, **manifest)
         write_atomic(
             folder / "experiment.json",
             to_json(MANIFEST.read(described, folder) if described["format"] == 1 else described),

@@ -17,6 +17,7 @@ from typing import Any
 
 import yaml
 from helpers import RUN
+from records import make_manifest
 
 from lm.cli import main
 from lm.config.tree import override
@@ -123,35 +124,22 @@ SWEEP: dict[str, Any] = {
     "pruner": {"name": "median", "n_startup_trials": 2, "n_warmup_steps": 1},
     "storage": "sqlite:///study.db",
 }
-MANIFEST: dict[str, Any] = {
-    "format": 1,
-    "name": "demo",
-    "title": "A demonstration",
-    "tier": "C",
-    "command": ["ablate", "demo.yaml"],
-    "notes": "",
-    "baseline": "a",
-    "metric": "nll",
-    "margin": {"nll": 0.05},
-    "confirmatory": ["b"],
-    "declared": {"b": ["parameters"]},
-    "axes": {"model.block": "scientific"},
-    "equal": "steps",
-    "design": {"kind": "arms", "aliases": []},
-    "claims": [
-        {"claim": "It is.", "metric": "nll", "relation": "less", "contrast": {"a": -1.0, "b": 1.0}, "kind": "ours"}
-    ],
-    "seeds": [0, 1, 2],
-    "arms": {
-        arm: {
-            "changes": {} if arm == "a" else {"model.block": ["PostNorm", "PreNorm"]},
-            "levels": {},
-            "parameters": 1000,
-            "cells": {str(seed): f"{arm}-{seed}" for seed in range(3)},
-        }
-        for arm in ("a", "b")
-    },
-}
+SMALLER = {"claim": "It is.", "metric": "nll", "relation": "less", "contrast": {"a": -1.0, "b": 1.0}, "kind": "ours"}
+MANIFEST = make_manifest(
+    "demo",
+    "A demonstration",
+    ("a", "b"),
+    range(3),
+    tier="C",
+    command=["ablate", "demo.yaml"],
+    margin={"nll": 0.05},
+    confirmatory=["b"],
+    declared={"b": ["parameters"]},
+    axes={"model.block": "scientific"},
+    equal="steps",
+    design={"kind": "arms", "aliases": []},
+    claims=[SMALLER],
+)
 STUDY: dict[str, Any] = {
     "format": 1,
     "name": "search",

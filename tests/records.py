@@ -1,6 +1,6 @@
 """Records as training leaves them, made up for the tests that read them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -137,4 +137,26 @@ def record(cell: str, outcome: float | str, seed: int) -> Record:
             "confidence": [accuracy - 0.01 for _ in range(BINS)],
             "accuracy": [accuracy for _ in range(BINS)],
         },
+    }
+
+
+def make_manifest(name: str, title: str, arms: Sequence[str], seeds: Sequence[int], **more: Any) -> dict[str, Any]:
+    """The manifest of an experiment whose first arm is the baseline, and whose cells are called ARM-SEED."""
+    return {
+        "format": 1,
+        "name": name,
+        "title": title,
+        "notes": "",
+        "baseline": arms[0],
+        "metric": "nll",
+        "seeds": list(seeds),
+        "arms": {
+            arm: {
+                "changes": {} if arm == arms[0] else {"model.block": ["PostNorm", "PreNorm"]},
+                "parameters": 1000,
+                "cells": {str(seed): f"{arm}-{seed}" for seed in seeds},
+            }
+            for arm in arms
+        },
+        **more,
     }
