@@ -1,4 +1,4 @@
-"""A task on a Ray node whose cells stand in for others; it is sent to the node by its name."""
+"""An actor on a Ray node whose cells stand in for others; it is sent to the node by its name."""
 
 from typing import Any
 
@@ -11,12 +11,14 @@ from lm.store.store import Store
 from lm.training import train
 
 
-def train_on_node(*arguments: Any) -> None:
+class CellTrainer(ray_task.CellTrainer):
     """Trains nothing: what trains is replaced, in the processes of the node."""
-    fork_server.PRELOAD, local.train_one = [], stand_in.train_one  # type: ignore[assignment]
-    locks.FIRST_SECONDS = 0.05
-    train.finish = finish
-    ray_task.train_on_node(*arguments)
+
+    def start(self, *arguments: Any) -> ray_task.Letter:
+        fork_server.PRELOAD, local.train_one = [], stand_in.train_one  # type: ignore[assignment]
+        locks.FIRST_SECONDS = 0.05
+        train.finish = finish
+        return super().start(*arguments)
 
 
 def finish(cell: Any, store: Store, outcome: Any, times: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Executor of a Ray cluster without a shared disk: a task a cell, whose files go through Ray's object store.
+"""Executor of a Ray cluster without a shared disk: an actor a cell, whose files go through Ray's object store.
 
 This process alone writes into the store of cells and holds the locks of the cells. Ray sends objects between its
 processes as pickles: a cluster is trusted as far as the user's own account.
@@ -19,20 +19,18 @@ from typing import Any, ClassVar
 
 from lm.config.plain import shown
 from lm.config.tree import InputError
-from lm.execution.executor import CANCEL, Executor, Handle, Job, Outcome, require_whole
+from lm.execution.executor import Executor, Handle, Job, Outcome, require_whole
 from lm.execution.factory import HOST_PORT
 from lm.execution.fork_server import make_tempdir
 from lm.execution.machine import cores, env_threads, threads_each
 from lm.execution.ray_task import (
     OWN,
+    CellTrainer,
     Files,
     Letter,
-    Mailbox,
     Order,
     code_of,
-    delete_other_files,
     files_below,
-    train_on_node,
     write_files,
 )
 from lm.store.files import disk_error
@@ -46,10 +44,8 @@ with contextlib.suppress(ImportError):  # `parse_executor` names the package tha
     import ray
     from ray.exceptions import RayError, RayTaskError
 
-LISTEN_SECONDS = 0.5  # time between two checks whether a task was lost
-GRACE_SECONDS = 15.0  # time in which cancelled tasks end before they are killed
-STARTS = 5  # tasks of a cell that may be lost before they begin, as on a node that has gone without the cluster knowing
-HEAD = {"node:__internal_head__": 0.001}  # resource that Ray gives to the head node, without which there is no cluster
+GRACE_SECONDS = 15.0  # time in which a cancelled cell ends before its actor is killed
+STARTS = 5  # actors of a cell that may be lost before it begins, as on a node that has gone without the cluster knowing
 MEMORY_MB, LEAST_MEMORY = 500, 80  # object store of a cluster that this process starts, in MB, and the smallest one
 REACH_SECONDS = 5.0  # time limit of a connection to the address of a cluster
 
@@ -59,16 +55,17 @@ class OnRay(Job):
     """A submitted cell of this executor."""
 
     lock: ExitStack | None = None  # the cell's lock, None until it is held
-    attempt: int = -1
-    task: Any = None  # Ray's reference to the result of the task, None while there is none
+    needs: dict[str, float] = field(default_factory=dict)  # cores and devices of its actor
+    actor: Any = None  # None while there is none
+    letter: Any = None  # Ray's reference to the next letter of the actor
+    order: Order | None = None  # with references that the actor may still fetch
     has_started: bool = False
-    early: int = 0  # tasks lost before they had started
+    early: int = 0  # actors lost before the cell had started
     waits: BackoffReporter = field(default_factory=lambda: BackoffReporter(FIRST_SECONDS))
-    sent_files: Files = ()  # references to pieces that the task may still fetch
 
 
 class Ray(Executor):
-    """Executor of tasks on the nodes of a Ray cluster, or of one to be started with a core for each thread."""
+    """Executor of actors on the nodes of a Ray cluster, or of one to be started with a core for each thread."""
 
     package = "ray"
     options: ClassVar[Mapping[str, str]] = {
@@ -82,35 +79,25 @@ class Ray(Executor):
     ) -> None:
         super().__init__(store, capacity, say, options)
         self.texts: dict[str, Files] = {}
-        self.attempts = 0
-        connect(self.settings, max(cores(), capacity * self.threads_each(self.settings, capacity)))
+        self.idle: list[tuple[dict[str, float], Any]] = []  # actors without a cell, with what they hold of a node
+        self.connected = connect(self.settings, max(cores(), capacity * self.threads_each(self.settings, capacity)))
         self.open = True
         self.gpus = ray.cluster_resources().get("GPU", 0) > 0
-        self.mailbox: Any = ray.remote(Mailbox).options(num_cpus=0, resources=HEAD).remote()
 
     def close(self) -> None:
-        """Cancel all tasks and disconnect from the cluster."""
+        """End all actors and disconnect from the cluster."""
         if not self.open:
             return
         self.open = False
-        tasks = [job.task for job in self.jobs.values() if job.task is not None]
-        try:
-            for job in self.jobs.values():
-                if job.lock:
-                    job.lock.close()
-                with contextlib.suppress(RayError, ConnectionError):
-                    if job.task is not None:
-                        self._send(job, CANCEL) if job.has_started else ray.cancel(job.task, force=True)
-            self.jobs.clear()
-            with contextlib.suppress(RayError, ConnectionError):
-                if tasks:
-                    ray.wait(tasks, num_returns=len(tasks), timeout=GRACE_SECONDS)
-        finally:
-            with contextlib.suppress(RayError, ConnectionError):
-                for task in tasks:
-                    ray.cancel(task, force=True)
-                ray.kill(self.mailbox)
-            self.texts.clear()
+        with contextlib.suppress(RayError, ConnectionError):
+            begun = [job.actor.close.remote() for job in self.jobs.values() if job.has_started]
+            ray.wait(begun, num_returns=len(begun), timeout=GRACE_SECONDS) if begun else None
+        for job in self.jobs.values():
+            self._release(job)
+        self.jobs.clear()
+        self._end_idle()
+        self.texts.clear()
+        if self.connected:
             disconnect()
 
     def __exit__(self, *raised: object) -> None:
@@ -162,32 +149,28 @@ class Ray(Executor):
         """Return a cell per GPU of the cluster, or by threads without any; at most one per cell."""
         if "address" not in options:
             return None
-        connect(options, 1)
+        connected = connect(options, 1)
         try:
             resources = ray.cluster_resources()
             by_threads = int(resources.get("CPU", 0)) // cls.threads_each(options, 1)
             return min(cells, max(1, int(resources.get("GPU", 0)) or by_threads))
         finally:
-            disconnect()
+            if connected:
+                disconnect()
 
     # from one event to the next
 
     def _listen(self, seconds: float) -> None:
         for job in [job for job in self.jobs.values() if job.lock is None]:
             self._lock_and_start(job)
-        try:
-            letters = ray.get(self.mailbox.take.remote(0.0 if self.events else min(seconds, LISTEN_SECONDS)))
-        except RayError as error:
-            raise InputError(f"--executor ray: the cluster was lost: {last_line(error)}") from None
-        for letter in letters:
-            for job in [job for job in self.jobs.values() if job.attempt == letter[0]]:
-                self._handle_letter(job, letter)
-        tasks = {job.task: job for job in self.jobs.values() if job.task is not None}
-        for task in ray.wait(list(tasks), num_returns=len(tasks), timeout=0)[0] if tasks else ():
-            self._check_task(tasks[task])
-        for job in [job for job in self.jobs.values() if job.task is not None]:
+        letters = {job.letter: job for job in self.jobs.values()}
+        if letters:
+            ray.wait(list(letters), timeout=0.0 if self.events else seconds)
+        for letter in ray.wait(list(letters), num_returns=len(letters), timeout=0)[0] if letters else ():
+            self._receive(letters[letter])
+        for job in list(self.jobs.values()):
             if not job.has_started and job.waits.should_report():
-                needs = ", ".join(f"{count:zg} {name}" for name, count in self._needs(job).items())
+                needs = ", ".join(f"{count:zg} {name}" for name, count in job.needs.items())
                 line = f"waiting for a node of the Ray cluster with {needs} free, and a worker there"
                 self._on_message(job, ("waiting", line))
             if job.cancelled is not None and (not job.has_started or time.monotonic() - job.cancelled > GRACE_SECONDS):
@@ -205,13 +188,13 @@ class Ray(Executor):
             job.lock = lock
             self.store.complete(cell)
             if self.store.pending(cell, job.execution.retrain):
-                self._start_task(job)
+                self._start_actor(job)
             else:
                 self.store.drop(cell)
                 self._end(job, Outcome.RECORDED, self.store.record(cell))
 
     def _needs(self, job: OnRay) -> dict[str, float]:
-        """Return the cores and devices that the task of a cell needs."""
+        """Return the cores and devices that the actor of a cell needs."""
         settings = job.cell.config["trainer"]
         needs = {"CPU": getattr(job.execution, "threads", None) or 1}
         if self.gpus and settings.get("accelerator") != "cpu":
@@ -219,47 +202,64 @@ class Ray(Executor):
             needs["GPU"] = devices if isinstance(devices, int) and devices > 0 else 1
         return needs
 
-    def _start_task(self, job: OnRay) -> None:
-        """Start a task with the cell and its files, and cores and devices as the cell needs them."""
-        cell, needs = job.cell, self._needs(job)
+    def _start_actor(self, job: OnRay) -> None:
+        """Give the cell and its files to an idle actor, or to a new one with the cores and devices that it needs."""
+        cell, job.needs, job.has_started = job.cell, self._needs(job), False
         text: Files = []
         if cell.facts is not None:
             if cell.facts.folder not in self.texts:
                 self.texts[cell.facts.folder] = files_below(Path(cell.facts.folder), ray.put, ("sums.json",))
             text = self.texts[cell.facts.folder]
-        job.sent_files = files_below(self.store.work(cell.id), ray.put, OWN)
-        self.attempts += 1
-        job.attempt, job.has_started = self.attempts, False
+        work, threads = files_below(self.store.work(cell.id), ray.put, OWN), int(job.needs["CPU"])
+        job.order = Order(cell, job.execution, job.handle.name, threads, text, work, code_of(cell))
         job.waits.restart()
-        code, threads = code_of(cell), int(needs["CPU"])
-        order = Order(job.attempt, cell, job.execution, job.handle.name, threads, text, job.sent_files, code)
-        task = ray.remote(train_on_node).options(num_cpus=threads, num_gpus=needs.get("GPU", 0), max_retries=0)
-        job.task = task.remote(order, self.mailbox, ray.get)
+        fitting = [idle for idle in self.idle if idle[0] == job.needs]
+        if fitting:
+            self.idle.remove(fitting[0])
+            job.actor = fitting[0][1]
+        else:
+            self._end_idle()  # what they hold may be what is missing
+            kind = ray.remote(CellTrainer).options(num_cpus=threads, num_gpus=job.needs.get("GPU", 0))
+            job.actor = kind.remote()
+        job.letter = job.actor.start.remote(job.order, ray.get)
+
+    def _end_idle(self) -> None:
+        for _, actor in self.idle:
+            end_actor(actor)
+        self.idle.clear()
+
+    def _receive(self, job: OnRay) -> None:
+        """Handle the next letter of an actor, or the error that came in its place."""
+        try:
+            letter: Letter = ray.get(job.letter)
+        except RayTaskError as error:
+            if isinstance(error.cause, InputError):
+                raise InputError(str(error.cause)) from None
+            if (broken := disk_error(error.cause)) is not None:
+                self._end(job, Outcome.INTERRUPTED, broken=broken)
+            elif not job.has_started:
+                raise InputError(f"a node of the Ray cluster cannot train cells: {last_line(error)}") from None
+            else:
+                self._on_actor_lost(job, f"{type(error.cause).__name__}: {error.cause}")
+        except RayError as error:
+            self._on_actor_lost(job, f"its Ray worker was lost ({type(error).__name__})")
+        else:
+            job.has_started = True
+            self._handle_letter(job, letter)
 
     def _handle_letter(self, job: OnRay, letter: Letter) -> None:
         """Write the files of a letter into the store, and handle its messages."""
-        _, messages, files, names = letter
-        work, job.has_started = self.store.work(job.cell.id), True
+        messages, files = letter
         try:
-            if names is not None and work.is_dir():
-                delete_other_files(work, names)
-            write_files(files, work)
-            for message in messages:
-                if message[0] != "ended":
-                    self._on_message(job, message)
-                    continue
-                job.task, job.step, outcome, broken = None, max(job.step, message[2]), Outcome(message[1]), message[3]
-                if outcome in (Outcome.RECORDED, Outcome.LOST):
-                    self.store.complete(job.cell.id)
-                    self._end(job, outcome, self.store.record(job.cell.id))
-                elif outcome is Outcome.PRUNED:
-                    self.store.drop(job.cell.id)
-                    self._end(job, outcome)
-                elif outcome is Outcome.LOCKED_ELSEWHERE or (broken is None and job.cancelled is None):
-                    self._on_task_lost(job, "what trained it was ended from outside")
-                else:
-                    self._end(job, outcome, broken=OSError(*broken) if broken else None)
-                return
+            write_files(files, self.store.work(job.cell.id))
+            for kind, *values in messages:
+                if kind == "ended":
+                    self.idle.append((job.needs, job.actor))
+                    job.actor = None
+                    self._handle_end(job, *values)
+                    return
+                self._on_message(job, (kind, *values))
+            job.letter = job.actor.take.remote()
         except LostError as error:  # this process was stopped for long, and another has the cell
             self._on_message(job, ("waiting", str(error)))
             self._end(job, Outcome.LOCKED_ELSEWHERE)
@@ -268,42 +268,45 @@ class Ray(Executor):
                 raise
             self._end(job, Outcome.INTERRUPTED, broken=broken)
 
-    def _check_task(self, job: OnRay) -> None:
-        """Handle the error of a task that is over; one without an error has sent its last letter before."""
-        try:
-            ray.get(job.task)
-        except RayTaskError as error:
-            if isinstance(error.cause, InputError):
-                raise InputError(str(error.cause)) from None
-            if (broken := disk_error(error.cause)) is not None:
-                job.task = None
-                self._end(job, Outcome.INTERRUPTED, broken=broken)
-            elif not job.has_started:
-                raise InputError(f"a node of the Ray cluster cannot train cells: {last_line(error)}") from None
-            else:
-                self._on_task_lost(job, f"{type(error.cause).__name__}: {error.cause}")
-        except RayError as error:
-            self._on_task_lost(job, f"its Ray worker was lost ({type(error).__name__})")
+    def _handle_end(self, job: OnRay, value: str, step: int, broken: tuple[Any, ...] | None) -> None:
+        """Handle the outcome of a cell on its node, whose files are here."""
+        outcome, job.step = Outcome(value), max(job.step, step)
+        if outcome in (Outcome.RECORDED, Outcome.LOST):
+            self.store.complete(job.cell.id)
+            self._end(job, outcome, self.store.record(job.cell.id))
+        elif outcome is Outcome.PRUNED:
+            self.store.drop(job.cell.id)
+            self._end(job, outcome)
+        elif outcome is Outcome.LOCKED_ELSEWHERE or (broken is None and job.cancelled is None):
+            self._on_actor_lost(job, "what trained it was ended from outside")
+        else:
+            self._end(job, outcome, broken=OSError(*broken) if broken else None)
 
-    def _on_task_lost(self, job: OnRay, cause: str) -> None:
-        """Handle the loss of a task: start the cell again, or end it. One that had not started has lost nothing."""
-        job.task = None
+    def _on_actor_lost(self, job: OnRay, cause: str) -> None:
+        """Handle the loss of an actor: start the cell again, or end it. One that had not started has lost nothing."""
         early = not job.has_started and job.cancelled is None
         job.early += early
         if (early and job.early < STARTS) or self._on_worker_lost(job, cause):
-            self._start_task(job)
+            end_actor(job.actor)
+            self._start_actor(job)
 
     def _send(self, job: OnRay, answer: bool | str) -> None:
-        self.mailbox.answer.remote(job.attempt, answer)
+        if job.actor is not None:
+            job.actor.answer.remote(answer)
 
     def _release(self, job: OnRay) -> None:
-        """Release the lock of the cell, and kill its task if that has not ended."""
+        """Release the lock of the cell, and kill its actor if the cell has not ended there."""
         if job.lock is not None:
             job.lock.close()
-        if job.task is not None:
-            with contextlib.suppress(RayError, ConnectionError):
-                ray.cancel(job.task, force=True)
-        job.lock, job.task, job.sent_files = None, None, ()
+        end_actor(job.actor)
+        job.lock, job.actor, job.order = None, None, None
+
+
+def end_actor(actor: Any) -> None:
+    """Kill an actor, if there is one."""
+    with contextlib.suppress(RayError, ConnectionError):
+        if actor is not None:
+            ray.kill(actor)
 
 
 def last_line(error: Exception) -> str:
@@ -313,17 +316,13 @@ def last_line(error: Exception) -> str:
 
 # the connection, of which Ray has one per process --------------------------------------------------------------------
 
-_users = [0]  # number of executors that share the connection
 _folder: list[str] = []  # folder of a cluster that this process has started
 
 
-def connect(options: Mapping[str, str], cpus: int) -> None:
-    """Connect to a cluster unless connected, or start one with so many cores here. Raises InputError on failure."""
-    if not _users[0] and ray.is_initialized():  # a connection that is not ours
-        return
-    _users[0] += 1
-    if _users[0] > 1:
-        return
+def connect(options: Mapping[str, str], cpus: int) -> bool:
+    """Connect to a cluster, or start one with so many cores here; return False if connected. Raises InputError."""
+    if ray.is_initialized():
+        return False
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     address = options.get("address")
     before = signal.getsignal(signal.SIGTERM)
@@ -347,15 +346,12 @@ def connect(options: Mapping[str, str], cpus: int) -> None:
     finally:
         with contextlib.suppress(ValueError):  # in another thread Ray has set none
             signal.signal(signal.SIGTERM, before)
+    return True
 
 
 def disconnect() -> None:
-    """Undo one `connect`; the last one shuts down a cluster that this process has started and deletes its folder."""
-    if not _users[0]:
-        return
-    _users[0] -= 1
-    if not _users[0]:
-        ray.shutdown()
-        for folder in _folder:
-            shutil.rmtree(folder, ignore_errors=True)
-        _folder.clear()
+    """Shut down the connection, and a cluster that this process has started, and delete its folder."""
+    ray.shutdown()
+    for folder in _folder:
+        shutil.rmtree(folder, ignore_errors=True)
+    _folder.clear()

@@ -1,19 +1,14 @@
-"""Task of a Ray cluster: train a cell on a node without a shared disk, and send its files with its messages.
+"""Actor of a Ray cluster: train cells on a node without a shared disk, and send their files with their messages.
 
 It does not import Ray: arguments and results are plain values, and large files travel as references of their pieces.
 """
 
-import asyncio
-import atexit
 import contextlib
-import functools
 import os
-import shutil
 import socket
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,30 +19,27 @@ from lm.config.imported import add_module_folder, import_object
 from lm.config.tree import InputError, path_name
 from lm.data.cache import DamageError, cache_folder, ensure_entry
 from lm.execution.executor import Message
-from lm.execution.fork_server import make_tempdir
 from lm.execution.local import RemoteWorker
-from lm.store.files import PARTIAL_CHECKPOINT, write_atomic
+from lm.store.files import PARTIAL_CHECKPOINT, temporary_folder, write_atomic
 from lm.store.side_files import PROGRESS_FILE as PROGRESS
 from lm.store.store import Store
 from lm.training.cell import identity
 from lm.training.identified import Cell
 from lm.training.process import Execution
 
-POLL_SECONDS, ANSWER_SECONDS = 0.5, 0.05  # between two exchanges with the executor; while an answer is due
+POLL_SECONDS, ANSWER_SECONDS = 0.5, 0.05  # in which messages are collected; while an answer is due
 
 PIECE = 32 * 2**20  # bytes of a file that are sent at a time
 OWN = (PARTIAL_CHECKPOINT, PROGRESS)  # files of a work folder that are not sent, as they belong to one attempt
 MARKS = ("last.ckpt", "outcome.json")  # files whose change is a reason to send all changes
 Files = Sequence[tuple[str, Sequence[Any]]]  # names of files below a folder, each with the references of its pieces
-# attempt at a cell, its messages, the files that have changed, and after the end the names of all files
-Letter = tuple[int, list[Message], dict[str, bytes], list[str] | None]
+Letter = tuple[list[Message], dict[str, bytes]]  # messages of a cell, the last of them maybe its end; changed files
 
 
 @dataclass(frozen=True)
 class Order:
     """A cell with what a node needs: files of its text and an earlier attempt, and user modules by name and file."""
 
-    attempt: int
     cell: Cell
     execution: Execution
     name: str
@@ -56,33 +48,6 @@ class Order:
     work: Files
     code: Sequence[tuple[str, str, bytes]]
     version: str = __version__
-
-
-class Mailbox:
-    """Actor that passes letters of tasks to the executor, and its answers to the tasks."""
-
-    def __init__(self) -> None:
-        self.letters: list[Letter] = []
-        self.answers: dict[int, list[bool | str]] = {}
-        self.arrived = asyncio.Event()
-
-    async def exchange(self, letter: Letter) -> list[bool | str]:
-        """Add a letter of a task, and return the answers to it."""
-        self.letters.append(letter)
-        self.arrived.set()
-        return self.answers.pop(letter[0], [])
-
-    async def take(self, seconds: float) -> list[Letter]:
-        """Return the letters that have arrived; wait at most so many seconds for one."""
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self.arrived.wait(), seconds)
-        self.arrived.clear()
-        letters, self.letters = self.letters, []
-        return letters
-
-    async def answer(self, attempt: int, answer: bool | str) -> None:
-        """Add an answer to a task."""
-        self.answers.setdefault(attempt, []).append(answer)
 
 
 # at the sender -------------------------------------------------------------------------------------------------------
@@ -111,65 +76,59 @@ def write_files(files: dict[str, bytes], folder: Path) -> None:
     """Write received files, the outcome last but one and the record last."""
     last = ("outcome.json", "record.json")
     for name in sorted(files, key=lambda name: (name in last, name)):
-        write_atomic(below(folder, name), files[name])
-
-
-def delete_other_files(folder: Path, names: Iterable[str]) -> None:
-    """Delete all files but those of these names."""
-    expected = set(names)
-    for path in sorted(folder.rglob("*"), reverse=True):
-        name = path.relative_to(folder)
-        if path.is_file() and not _hidden(name) and name.as_posix() not in expected:
-            path.unlink()
+        write_atomic(folder / name, files[name])
 
 
 # on the node ---------------------------------------------------------------------------------------------------------
 
 
-def train_on_node(order: Order, mailbox: Any, get: Callable[[Any], Any]) -> None:
-    """Train a cell in a private folder, and exchange letters until it has ended. Raises InputError if it cannot."""
-    host = socket.gethostname()
-    if order.version != __version__:
-        raise InputError(f"{host}: has lm {__version__}, and cells come from {order.version}; install the same there")
-    os.environ["OMP_NUM_THREADS"] = str(order.threads)
-    sys.modules["__main__"].__file__ = None  # training processes would run it, and it is Ray's
-    with (
-        tempfile.TemporaryDirectory(dir=process_folder(), ignore_cleanup_errors=True) as folder,
-        ThreadPoolExecutor(1) as thread,  # Ray gives the cores of a task away while its main thread waits for a result
-    ):
-        fetch = lambda reference: thread.submit(get, reference).result()  # noqa: E731
-        send = lambda *letter: fetch(mailbox.exchange.remote((order.attempt, *letter)))  # noqa: E731
-        store = Store(Path(folder))
-        cell = unpack_cell(order, fetch, process_folder() / "code")
-        if isinstance(cell, Cell) and identity(cell.config, cell.facts) != cell.id:
+class CellTrainer:
+    """Actor that trains one cell after the other, each in a folder of its own; user modules stay importable."""
+
+    def __init__(self) -> None:
+        self.own = tempfile.TemporaryDirectory(prefix="lm-ray-", dir=temporary_folder(), ignore_cleanup_errors=True)
+
+    def start(self, order: Order, get: Callable[[Any], Any]) -> Letter:
+        """Start a cell and return an empty letter. Raises InputError if it cannot be trained here."""
+        host = socket.gethostname()
+        if order.version != __version__:
+            hint = f"has lm {__version__}, and cells come from {order.version}; install the same there"
+            raise InputError(f"{host}: {hint}")
+        os.environ["OMP_NUM_THREADS"] = str(order.threads)
+        sys.modules["__main__"].__file__ = None  # training processes would run it, and it is Ray's
+        self.folder = tempfile.TemporaryDirectory(dir=self.own.name, ignore_cleanup_errors=True)
+        self.store = Store(Path(self.folder.name))
+        self.cell = unpack_cell(order, get, Path(self.own.name, "code"))
+        if isinstance(self.cell, Cell) and identity(self.cell.config, self.cell.facts) != self.cell.id:
             raise InputError(
                 f"{host}: would compute another cell than was planned; install there the version of lm that is "
                 "installed here, and none of the modules that the configuration names"
             )
-        work = store.work(cell.id)
-        unpack(order.work, fetch, work)
-        changes = Changes(work)
-        with RemoteWorker(store, order.name) as worker:
-            send([], {}, None)
-            worker.submit(cell, order.execution, order.name)
-            while worker.jobs:
-                messages = worker.take_messages(ANSWER_SECONDS if worker.awaits_answer else POLL_SECONDS)
-                if not worker.jobs:  # it has ended
-                    finished = store.directory(cell.id) if store.finished(cell.id) else work
-                    files = changes.take(finished, whole=True)
-                    names = [name for name in changes.sent if (finished / name).is_file() and name not in OWN]
-                    send(messages, files, names)
-                else:
-                    for answer in send(messages, changes.take(work, whole=False), None):
-                        worker.answer(answer)
+        work = self.store.work(self.cell.id)
+        unpack(order.work, get, work)
+        self.changes, self.worker = Changes(work), RemoteWorker(self.store, order.name)
+        self.worker.submit(self.cell, order.execution, order.name)
+        return [], {}
 
+    def take(self) -> Letter:
+        """Return the messages of the next moment with the changed files."""
+        messages = self.worker.take_messages(ANSWER_SECONDS if self.worker.awaits_answer else POLL_SECONDS)
+        work = self.store.work(self.cell.id)
+        if self.worker.jobs:
+            return messages, self.changes.take(work, whole=False)
+        finished = self.store.directory(self.cell.id) if self.store.finished(self.cell.id) else work
+        files = self.changes.take(finished, whole=True)
+        self.close()
+        return messages, files
 
-@functools.cache
-def process_folder() -> Path:
-    """Return the private folder of this process, whose user modules stay importable from cell to cell."""
-    folder = make_tempdir("ray-task")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return folder
+    def answer(self, answer: bool | str) -> None:
+        """Answer the last validation, or cancel the cell."""
+        self.worker.answer(answer)
+
+    def close(self) -> None:
+        """End the training, if any, and delete the folder of the cell."""
+        self.worker.close()
+        self.folder.cleanup()
 
 
 def unpack_cell(order: Order, get: Callable[[Any], bytes], code: Path) -> Cell:
@@ -198,18 +157,10 @@ def unpack_cell(order: Order, get: Callable[[Any], bytes], code: Path) -> Cell:
 def unpack(files: Files, get: Callable[[Any], bytes], folder: Path) -> None:
     """Write files below a folder."""
     for name, parts in files:
-        path = below(folder, name)
+        path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("wb") as file:
             file.writelines(map(get, parts))
-
-
-def below(folder: Path, name: str) -> Path:
-    """Return the path of a file in a folder. Raises InputError for a name that leads elsewhere."""
-    parts = name.split("/")
-    if any(part in ("", ".", "..") or "\0" in part for part in parts):
-        raise InputError(f"file of a cell: {name!r} leads out of its folder")
-    return folder.joinpath(*parts)
 
 
 def _hidden(path: Path) -> bool:

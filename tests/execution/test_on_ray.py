@@ -7,7 +7,7 @@ import pytest
 import stand_in
 from helpers import Patch
 from stand_in import StandIn
-from stand_in_task import train_on_node
+from stand_in_task import CellTrainer
 
 from lm.execution.executor import Ended, Executor, Handle, Outcome, Started
 from lm.execution.factory import make_executor
@@ -26,7 +26,7 @@ class Losing:
         self.executor = on_ray.Ray.__new__(on_ray.Ray)
         Executor.__init__(self.executor, store, 1, print)
         monkeypatch.setattr("lm.training.train.fail", lambda *_: {})
-        monkeypatch.setattr(self.executor, "_start_task", self.start)
+        monkeypatch.setattr(self.executor, "_start_actor", self.start)
         self.starts = 0
         cell: Any = SimpleNamespace(id="a" * 16)
         execution: Any = SimpleNamespace(retrain=False)
@@ -39,7 +39,7 @@ class Losing:
 
     def lose(self, has_started: bool) -> None:
         self.job.has_started = has_started
-        self.executor._on_task_lost(self.job, "lost")
+        self.executor._on_actor_lost(self.job, "lost")
 
     def outcomes(self) -> list[Outcome]:
         return [event.outcome for event in self.executor.events if hasattr(event, "outcome")]
@@ -65,8 +65,7 @@ def test_a_cell_whose_tasks_never_begin_is_lost(store: Store, monkeypatch: Patch
 def test_no_more_tasks_run_than_the_cluster_has_cores(
     light: None, small_ray: None, store: Store, monkeypatch: Patch
 ) -> None:
-    """A task that waits for a result of Ray in its main thread would give its core away."""
-    monkeypatch.setattr("lm.execution.on_ray.train_on_node", train_on_node)
+    monkeypatch.setattr("lm.execution.on_ray.CellTrainer", CellTrainer)
     running: set[Handle] = set()
     most, ended = 0, 0
     with make_executor("ray", store, 4) as executor:
