@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -15,9 +15,10 @@ from typing import Any
 
 from lm.execution.executor import ATTEMPTS, CANCEL, Executor, Handle, Job, Message, Outcome
 from lm.execution.fork_server import MAX_FORKSERVER_RESTARTS, start_process
-from lm.execution.heartbeat import SilenceMonitor
+from lm.store import locks
 from lm.store.files import disk_error
 from lm.store.leases import HeldError, LostError
+from lm.store.locks import BackoffReporter
 from lm.store.record import Record
 from lm.store.store import LOG, STACK, Store
 from lm.training.identified import Cell
@@ -29,6 +30,38 @@ GRACE_SECONDS = 5.0  # time between the signal that asks a process to exit and t
 INNERMOST = 3  # calls that the error of a hung process names
 URGENT = ("validation", "ended")  # kinds of messages that a worker on another machine sends immediately
 UNKNOWN_CODE = 255  # exit code of a process whose fork server has ended: it may have exited, or run on
+
+
+MAX_CHECK_INTERVAL = 10.0  # seconds that the time between two checks of a silent process counts at most
+
+
+class SilenceMonitor:
+    """Monitor of a process: call `record_activity` on every message, and the others periodically."""
+
+    def __init__(self, pid: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self.pid, self.clock, self.last_check = pid, clock, clock()
+        self.reporter = BackoffReporter(locks.FIRST_SECONDS, clock)
+        self.record_activity()
+
+    def record_activity(self) -> None:
+        """Record that the process has sent a message."""
+        self.reporter.restart()
+        self.silent = 0.0
+
+    def seconds_silent(self) -> float:
+        """Return the seconds since the last message; this process may have been stopped for a part of them."""
+        now = self.clock()
+        self.silent += min(now - self.last_check, MAX_CHECK_INTERVAL)
+        self.last_check = now
+        return self.silent
+
+    def check(self) -> str | None:
+        """Return a line about a process that is stopped, None if none is due."""
+        if self.reporter.left > 0 or locks.process_status(self.pid) not in locks.STOPPED:
+            return None
+        self.reporter.should_report()
+        lasted = f"no word for {self.reporter.lasted:z.0f} s"
+        return f"{lasted}: process {self.pid} is stopped, SIGCONT lets it go on"
 
 
 @dataclass(eq=False)

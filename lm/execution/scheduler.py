@@ -19,7 +19,7 @@ from lm.execution.executor import (
     Waiting,
     by_process,
 )
-from lm.execution.signal_handling import deferred_interrupts, raise_if_interrupted
+from lm.execution.signal_handling import ended_by_signals, raise_if_interrupted
 from lm.store import locks
 from lm.store.leases import Holder, LostError
 from lm.store.locks import UNKNOWN_HOLDER, BackoffReporter
@@ -165,7 +165,7 @@ def train_cells(
 
 def run_cells(queue: CellQueue, executor: Executor, watcher: Watcher, execution: Execution) -> int:
     """Train cells until the queue is empty; return how many were interrupted. Raises OSError for a failing disk."""
-    with deferred_interrupts():
+    with ended_by_signals():
         return Scheduler(queue, executor, watcher, execution).run()
 
 

@@ -17,7 +17,7 @@ from helpers import Capture, Patch
 from lm.cli import doctor, main
 from lm.cli.doctor import CORE, choices, devices, requirements
 from lm.config.reading import PACKAGE
-from lm.store.side_files import WAYS_FILE, write_cached
+from lm.store.side_files import WAYS_FILE, measure_once
 
 DECISION = {
     "chosen": {"precision": "bf16-mixed"},
@@ -99,7 +99,7 @@ def test_a_folder_that_cannot_be_written_is_a_problem(sound: Path, monkeypatch: 
 
 
 def test_choices_of_auto_are_shown(sound: Path, capsys: Capture) -> None:
-    write_cached(sound / "results" / WAYS_FILE, "decisions", {"a": DECISION})
+    measure_once(sound / "results" / WAYS_FILE, "decisions", "a", lambda: DECISION)
     assert main(["doctor"]) == 0
     text = " ".join(capsys.readouterr().out.split())
     assert "auto precision bf16-mixed. A step takes 12.5 ms bf16-mixed (a processor, threads: 1)." in text

@@ -16,7 +16,7 @@ from records import blank
 from stand_in import STEPS, StandIn
 
 from lm.config.tree import InputError
-from lm.execution import heartbeat, local
+from lm.execution import local
 from lm.execution.executor import ATTEMPTS, Ended, Outcome, Started, Validation, Waiting
 from lm.execution.fork_server import MAX_FORKSERVER_RESTARTS, fork_server_pid
 from lm.execution.local import Local, LocalJob
@@ -182,9 +182,7 @@ def test_a_retried_failure_that_is_killed_once_resumes(store: Store) -> None:
     assert whole(store, FIRST)
 
 
-def test_a_stopped_process_is_reported_and_continues_after_sigcont(store: Store, monkeypatch: Patch) -> None:
-    monkeypatch.setattr(heartbeat, "FIRST_SECONDS", 0.05)
-
+def test_a_stopped_process_is_reported_and_continues_after_sigcont(store: Store) -> None:
     class LetsGo(Told):
         def on_waiting(self, line: str) -> None:
             if "waiting for the fork server" in line:  # on a busy machine

@@ -27,18 +27,26 @@ from lm.store.leases import (
     HeldError,
     Holder,
     Lease,
+    LeaseFolder,
     LeaseMonitor,
+    LeaseState,
     LostError,
     acquire,
     current_holder,
-    lease_numbers,
     parse_holder,
-    read_lease,
     release_if_expired,
     try_acquire,
 )
 
 HERE = socket.gethostname()
+
+
+def read_lease(folder: Path) -> LeaseState:
+    return LeaseFolder(folder).read()
+
+
+def lease_numbers(folder: Path) -> list[int]:
+    return LeaseFolder(folder).numbers()
 
 
 def described(folder: Path) -> str:
@@ -404,7 +412,7 @@ def test_an_attempt_on_an_outdated_state_withdraws(tmp_path: Path, monkeypatch: 
     second = got(folder)
     assert lease_numbers(folder) == [5]
     with monkeypatch.context() as patch:
-        patch.setattr(leases, "read_lease", lambda folder: past)
+        patch.setattr(LeaseFolder, "read", lambda self: past)
         assert try_acquire(folder) is None
     assert lease_numbers(folder) == [5]
     second.check()
