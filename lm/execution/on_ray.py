@@ -10,8 +10,8 @@ import os
 import shutil
 import signal
 import socket
-import time
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,9 +19,8 @@ from typing import Any, ClassVar
 
 from lm.config.plain import shown
 from lm.config.tree import InputError
-from lm.execution.executor import Executor, Handle, Job, Outcome, require_whole
+from lm.execution.executor import Executor, Job, Outcome, disk_message, require_whole
 from lm.execution.factory import HOST_PORT
-from lm.execution.fork_server import make_tempdir
 from lm.execution.machine import cores, env_threads, threads_each
 from lm.execution.ray_task import (
     OWN,
@@ -33,7 +32,7 @@ from lm.execution.ray_task import (
     files_below,
     write_files,
 )
-from lm.store.files import disk_error
+from lm.store.files import disk_error, temporary_folder
 from lm.store.leases import LostError
 from lm.store.locks import FIRST_SECONDS, BackoffReporter, LogLine, to_stderr
 from lm.store.store import Store
@@ -44,7 +43,7 @@ with contextlib.suppress(ImportError):  # `parse_executor` names the package tha
     import ray
     from ray.exceptions import RayError, RayTaskError
 
-GRACE_SECONDS = 15.0  # time in which a cancelled cell ends before its actor is killed
+GRACE_SECONDS = 15.0  # time in which cells end before their actors are killed
 STARTS = 5  # actors of a cell that may be lost before it begins, as on a node that has gone without the cluster knowing
 MEMORY_MB, LEAST_MEMORY = 500, 80  # object store of a cluster that this process starts, in MB, and the smallest one
 REACH_SECONDS = 5.0  # time limit of a connection to the address of a cluster
@@ -90,9 +89,9 @@ class Ray(Executor):
             return
         self.open = False
         with contextlib.suppress(RayError, ConnectionError):
-            begun = [job.actor.close.remote() for job in self.jobs.values() if job.has_started]
+            begun = [job.actor.close.remote() for job in self.jobs if job.has_started]
             ray.wait(begun, num_returns=len(begun), timeout=GRACE_SECONDS) if begun else None
-        for job in self.jobs.values():
+        for job in self.jobs:
             self._release(job)
         self.jobs.clear()
         self._end_idle()
@@ -105,8 +104,8 @@ class Ray(Executor):
         if isinstance(error := raised[1], ConnectionError):  # from outside; Ray ends a process on a node that is lost
             raise InputError(f"--executor ray: the cluster was lost: {last_line(error)}") from None
 
-    def _start(self, handle: Handle, cell: Cell, execution: Execution) -> OnRay:
-        return OnRay(handle, cell, execution)
+    def _start(self, cell: Cell, execution: Execution, name: str) -> OnRay:
+        return OnRay(cell, execution, name)
 
     # what a command line asks for
 
@@ -161,27 +160,23 @@ class Ray(Executor):
     # from one event to the next
 
     def _listen(self, seconds: float) -> None:
-        for job in [job for job in self.jobs.values() if job.lock is None]:
+        for job in [job for job in self.jobs if job.lock is None]:
             self._lock_and_start(job)
-        letters = {job.letter: job for job in self.jobs.values()}
+        letters = {job.letter: job for job in self.jobs}
         if letters:
-            ray.wait(list(letters), timeout=0.0 if self.events else seconds)
+            ray.wait(list(letters), timeout=seconds)
         for letter in ray.wait(list(letters), num_returns=len(letters), timeout=0)[0] if letters else ():
             self._receive(letters[letter])
-        for job in list(self.jobs.values()):
+        for job in list(self.jobs):
             if not job.has_started and job.waits.should_report():
                 needs = ", ".join(f"{count:zg} {name}" for name, count in job.needs.items())
                 line = f"waiting for a node of the Ray cluster with {needs} free, and a worker there"
                 self._on_message(job, ("waiting", line))
-            if job.cancelled is not None and (not job.has_started or time.monotonic() - job.cancelled > GRACE_SECONDS):
-                self._end(job, Outcome.INTERRUPTED)
 
     def _lock_and_start(self, job: OnRay) -> None:
         """Acquire the lock of the cell, unless another process has it, and start the cell unless it is recorded."""
         lock, cell = ExitStack(), job.cell.id
-        if job.cancelled is not None:
-            self._end(job, Outcome.INTERRUPTED)
-        elif not lock.enter_context(self.store.claim(cell)):
+        if not lock.enter_context(self.store.claim(cell)):
             lock.close()
             self._end(job, Outcome.LOCKED_ELSEWHERE)
         else:
@@ -211,7 +206,7 @@ class Ray(Executor):
                 self.texts[cell.facts.folder] = files_below(Path(cell.facts.folder), ray.put, ("sums.json",))
             text = self.texts[cell.facts.folder]
         work, threads = files_below(self.store.work(cell.id), ray.put, OWN), int(job.needs["CPU"])
-        job.order = Order(cell, job.execution, job.handle.name, threads, text, work, code_of(cell))
+        job.order = Order(cell, job.execution, job.name, threads, text, work, code_of(cell))
         job.waits.restart()
         fitting = [idle for idle in self.idle if idle[0] == job.needs]
         if fitting:
@@ -236,7 +231,7 @@ class Ray(Executor):
             if isinstance(error.cause, InputError):
                 raise InputError(str(error.cause)) from None
             if (broken := disk_error(error.cause)) is not None:
-                self._end(job, Outcome.INTERRUPTED, broken=broken)
+                self._end(job, Outcome.INTERRUPTED, broken=disk_message(broken))
             elif not job.has_started:
                 raise InputError(f"a node of the Ray cluster cannot train cells: {last_line(error)}") from None
             else:
@@ -266,33 +261,32 @@ class Ray(Executor):
         except OSError as error:
             if (broken := disk_error(error)) is None:
                 raise
-            self._end(job, Outcome.INTERRUPTED, broken=broken)
+            self._end(job, Outcome.INTERRUPTED, broken=disk_message(broken))
 
-    def _handle_end(self, job: OnRay, value: str, step: int, broken: tuple[Any, ...] | None) -> None:
+    def _handle_end(self, job: OnRay, value: str, step: int, broken: Sequence[Any] | None) -> None:
         """Handle the outcome of a cell on its node, whose files are here."""
         outcome, job.step = Outcome(value), max(job.step, step)
-        if outcome in (Outcome.RECORDED, Outcome.LOST):
+        if outcome is Outcome.RECORDED:
             self.store.complete(job.cell.id)
             self._end(job, outcome, self.store.record(job.cell.id))
         elif outcome is Outcome.PRUNED:
             self.store.drop(job.cell.id)
             self._end(job, outcome)
-        elif outcome is Outcome.LOCKED_ELSEWHERE or (broken is None and job.cancelled is None):
+        elif broken is None:
             self._on_actor_lost(job, "what trained it was ended from outside")
         else:
-            self._end(job, outcome, broken=OSError(*broken) if broken else None)
+            self._end(job, outcome, broken=broken)
 
     def _on_actor_lost(self, job: OnRay, cause: str) -> None:
         """Handle the loss of an actor: start the cell again, or end it. One that had not started has lost nothing."""
-        early = not job.has_started and job.cancelled is None
+        early = not job.has_started
         job.early += early
         if (early and job.early < STARTS) or self._on_worker_lost(job, cause):
             end_actor(job.actor)
             self._start_actor(job)
 
-    def _send(self, job: OnRay, answer: bool | str) -> None:
-        if job.actor is not None:
-            job.actor.answer.remote(answer)
+    def _send(self, job: OnRay, goes_on: bool) -> None:
+        job.actor.answer.remote(goes_on)
 
     def _release(self, job: OnRay) -> None:
         """Release the lock of the cell, and kill its actor if the cell has not ended there."""
@@ -329,7 +323,7 @@ def connect(options: Mapping[str, str], cpus: int) -> bool:
     try:
         if address is None:
             os.environ.setdefault("RAY_worker_niceness", "0")  # as `local`; Ray's own is for nodes that do more
-            _folder.append(str(make_tempdir("ray")))
+            _folder.append(tempfile.mkdtemp(prefix="lm-ray-", dir=temporary_folder()))
             memory = int(options.get("memory", MEMORY_MB)) * 2**20
             own: Any = {"num_cpus": cpus, "object_store_memory": memory, "_temp_dir": _folder[0]}
             own["include_dashboard"] = False

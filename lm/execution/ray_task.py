@@ -121,9 +121,9 @@ class CellTrainer:
         self.close()
         return messages, files
 
-    def answer(self, answer: bool | str) -> None:
-        """Answer the last validation, or cancel the cell."""
-        self.worker.answer(answer)
+    def answer(self, goes_on: bool) -> None:
+        """Answer the last validation."""
+        self.worker.answer_last(goes_on)
 
     def close(self) -> None:
         """End the training, if any, and delete the folder of the cell."""

@@ -9,7 +9,7 @@ from helpers import Patch
 from stand_in import StandIn
 from stand_in_task import CellTrainer
 
-from lm.execution.executor import Ended, Executor, Handle, Outcome, Started
+from lm.execution.executor import Executor, Job
 from lm.execution.factory import make_executor
 from lm.store.store import Store
 
@@ -30,8 +30,8 @@ class Losing:
         self.starts = 0
         cell: Any = SimpleNamespace(id="a" * 16)
         execution: Any = SimpleNamespace(retrain=False)
-        self.job = on_ray.OnRay(Handle(0, "a" * 16, "arm"), cell, execution)
-        self.executor.jobs[self.job.handle] = self.job
+        self.job = on_ray.OnRay(cell, execution, "arm")
+        self.executor.jobs.append(self.job)
         self.most = on_ray.STARTS
 
     def start(self, job: Any) -> None:
@@ -41,8 +41,8 @@ class Losing:
         self.job.has_started = has_started
         self.executor._on_actor_lost(self.job, "lost")
 
-    def outcomes(self) -> list[Outcome]:
-        return [event.outcome for event in self.executor.events if hasattr(event, "outcome")]
+    def outcomes(self) -> list[str]:
+        return [message[1] for _, message in self.executor.messages if message[0] == "ended"]
 
 
 def test_a_task_lost_before_it_begins_is_not_counted(store: Store, monkeypatch: Patch) -> None:
@@ -51,14 +51,14 @@ def test_a_task_lost_before_it_begins_is_not_counted(store: Store, monkeypatch: 
     losing.lose(False)  # on a node that had gone too, which was not known
     assert (losing.starts, losing.outcomes()) == (2, [])
     losing.lose(True)
-    assert losing.outcomes() == [Outcome.LOST]
+    assert losing.outcomes() == ["recorded"]
 
 
 def test_a_cell_whose_tasks_never_begin_is_lost(store: Store, monkeypatch: Patch) -> None:
     losing = Losing(store, monkeypatch)
     while not losing.outcomes():
         losing.lose(False)
-    assert losing.outcomes() == [Outcome.LOST]
+    assert losing.outcomes() == ["recorded"]
     assert losing.starts == losing.most
 
 
@@ -66,18 +66,18 @@ def test_no_more_tasks_run_than_the_cluster_has_cores(
     light: None, small_ray: None, store: Store, monkeypatch: Patch
 ) -> None:
     monkeypatch.setattr("lm.execution.on_ray.CellTrainer", CellTrainer)
-    running: set[Handle] = set()
+    running: set[Job] = set()
     most, ended = 0, 0
     with make_executor("ray", store, 4) as executor:
         for letter in "abcd":
             cell: Any = StandIn(letter * 16)
             executor.submit(cell, stand_in.execution(), f"cell {letter}")
         while ended < 4:
-            for event in executor.poll(1.0):
-                if isinstance(event, Started):
-                    running.add(event.handle)
-                elif isinstance(event, Ended):
-                    running.discard(event.handle)
+            for job, message in executor.poll(1.0):
+                if message[0] == "started":
+                    running.add(job)
+                elif message[0] == "ended":
+                    running.discard(job)
                     ended += 1
                 most = max(most, len(running))
     assert most <= 2
