@@ -251,6 +251,8 @@ class Ray(Executor):
                 if kind == "ended":
                     self.idle.append((job.needs, job.actor))
                     job.actor = None
+                    if not all(other.has_started for other in self.jobs):  # an actor waits for what this one holds
+                        self._end_idle()
                     self._handle_end(job, *values)
                     return
                 self._on_message(job, (kind, *values))
