@@ -10,7 +10,6 @@ from stand_in import Outside
 
 from lm.execution.executor import ATTEMPTS, Executor, Job, Outcome, disk_message
 from lm.store.leases import HeldError
-from lm.store.locks import LogLine, to_stderr
 from lm.store.store import Store
 
 
@@ -51,8 +50,8 @@ class OnThread(Job):
 class InThreads(Executor):
     """Cells that stand in for others, each in a thread of this process."""
 
-    def __init__(self, store: Store, capacity: int, say: LogLine = to_stderr) -> None:
-        super().__init__(store, capacity, say)
+    def __init__(self, store: Store, capacity: int) -> None:
+        super().__init__(store, capacity)
         self.told: queue.Queue[Any] = queue.Queue()
 
     def close(self) -> None:

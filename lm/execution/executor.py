@@ -14,8 +14,8 @@ from typing import Any, ClassVar, Self
 from lm.config.plain import shown
 from lm.config.tree import InputError
 from lm.execution.machine import threads_each
-from lm.store.leases import Holder, LeaseMonitor
-from lm.store.locks import LogLine, to_stderr
+from lm.store.leases import LeaseMonitor
+from lm.store.locks import Holder
 from lm.store.record import Record
 from lm.store.store import Store
 from lm.training.identified import Cell
@@ -79,7 +79,6 @@ class Executor(ABC):
     Args:
         store: where the cells are trained into.
         capacity: largest number of cells that are submitted and have not ended.
-        say: called, possibly in another thread, with a line when the submission of a cell is delayed.
         options: values of `options` by name.
     """
 
@@ -88,10 +87,8 @@ class Executor(ABC):
     package: ClassVar[str | None] = None  # package that it needs, which the extra of the executor's name installs
     no_loggers: ClassVar[str] = ""  # reason why loggers cannot follow the runs; empty if they can
 
-    def __init__(
-        self, store: Store, capacity: int, say: LogLine = to_stderr, options: Mapping[str, str] | None = None
-    ) -> None:
-        self.store, self.capacity, self.say, self.settings = store, capacity, say, dict(options or {})
+    def __init__(self, store: Store, capacity: int, options: Mapping[str, str] | None = None) -> None:
+        self.store, self.capacity, self.settings = store, capacity, dict(options or {})
         self.watches: dict[str, LeaseMonitor] = {}
         self.jobs: list[Any] = []
         self.messages: list[tuple[Any, Message]] = []
@@ -124,9 +121,8 @@ class Executor(ABC):
     def submit(self, cell: Cell, execution: Execution, name: str) -> Any:
         """Submit a cell that is not submitted here, without waiting for a cell or for a lock, and return its job.
 
-        It may wait seconds for a process to start, and calls `say` if that takes longer. A cell that is recorded
-        already ends as recorded, unless `execution` has failures trained again. Raises RuntimeError if `capacity` cells
-        are submitted and have not ended, and InputError if no process can be started.
+        A cell that is recorded already ends as recorded, unless `execution` has failures trained again. Raises
+        RuntimeError if `capacity` cells are submitted and have not ended, and InputError if no process can be started.
         """
         if len(self.jobs) >= self.capacity:
             raise RuntimeError(f"{name}: {self.capacity} cells are being trained, as many as may be")

@@ -11,7 +11,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from lm.config.tree import InputError
-from lm.store.leases import PARENT_VARIABLE
+from lm.store.locks import PARENT_VARIABLE
 
 PRELOAD = ["lm.execution.forkserver_preload"]  # modules that the fork server imports once
 

@@ -245,9 +245,6 @@ def describe_hang(path: Path, seconds: float) -> tuple[str, str | None]:
 class RemoteWorker(Local):
     """Trainer of one cell on another machine, as `Local` trains it."""
 
-    def __init__(self, store: Store, name: str) -> None:
-        super().__init__(store, 1, lambda line: self._on_message(None, ("waiting", line.removeprefix(f"{name}: "))))
-
     @property
     def awaits_answer(self) -> bool:
         """True if the cell waits for the answer to a validation."""

@@ -34,7 +34,7 @@ from lm.execution.ray_task import (
 )
 from lm.store.files import disk_error, temporary_folder
 from lm.store.leases import LostError
-from lm.store.locks import FIRST_SECONDS, BackoffReporter, LogLine, to_stderr
+from lm.store.locks import FIRST_SECONDS, BackoffReporter
 from lm.store.store import Store
 from lm.training.identified import Cell
 from lm.training.process import Execution
@@ -73,10 +73,8 @@ class Ray(Executor):
     }
     no_loggers = "what is logged on a node of a Ray cluster stays there"
 
-    def __init__(
-        self, store: Store, capacity: int, say: LogLine = to_stderr, options: Mapping[str, str] | None = None
-    ) -> None:
-        super().__init__(store, capacity, say, options)
+    def __init__(self, store: Store, capacity: int, options: Mapping[str, str] | None = None) -> None:
+        super().__init__(store, capacity, options)
         self.texts: dict[str, Files] = {}
         self.idle: list[tuple[dict[str, float], Any]] = []  # actors without a cell, with what they hold of a node
         self.connected = connect(self.settings, max(cores(), capacity * self.threads_each(self.settings, capacity)))

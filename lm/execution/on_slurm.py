@@ -28,7 +28,6 @@ from lm.execution.local import RemoteWorker
 from lm.execution.machine import env_threads
 from lm.store.files import read_json, to_json, write_atomic
 from lm.store.formats import CELL
-from lm.store.locks import LogLine, to_stderr
 from lm.store.store import Store
 from lm.training.identified import Cell
 from lm.training.process import Execution
@@ -111,10 +110,8 @@ class Slurm(Executor):
         "executor": "slurm, or local: jobs without SLURM, on this machine",
     }
 
-    def __init__(
-        self, store: Store, capacity: int, say: LogLine = to_stderr, options: Mapping[str, str] | None = None
-    ) -> None:
-        super().__init__(store, capacity, say, options)
+    def __init__(self, store: Store, capacity: int, options: Mapping[str, str] | None = None) -> None:
+        super().__init__(store, capacity, options)
         store.cells.mkdir(parents=True, exist_ok=True)
         self.folder = Path(tempfile.mkdtemp(prefix=".slurm-", dir=store.cells.resolve()))  # for its owner alone
         self.failed, self.last_query, self.real = False, 0.0, self.settings.get("executor", "slurm") == "slurm"
@@ -345,7 +342,7 @@ def run_order(folder: Path, cell_id: str) -> str:
     answers.new()  # of an earlier attempt
     if execution.threads is not None:
         os.environ["OMP_NUM_THREADS"] = str(execution.threads)
-    with RemoteWorker(Store(Path(order["out"])), order["name"]) as worker:
+    with RemoteWorker(Store(Path(order["out"])), 1) as worker:
         try:
             with hidden_scheduler():
                 worker.submit(cell, execution, order["name"])

@@ -106,7 +106,7 @@ class CellTrainer:
             )
         work = self.store.work(self.cell.id)
         unpack(order.work, get, work)
-        self.changes, self.worker = Changes(work), RemoteWorker(self.store, order.name)
+        self.changes, self.worker = Changes(work), RemoteWorker(self.store, 1)
         self.worker.submit(self.cell, order.execution, order.name)
         return [], {}
 

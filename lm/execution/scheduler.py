@@ -1,6 +1,5 @@
 """Queues of cells, the scheduler that has an executor train them, and the receiver of progress and outcomes."""
 
-import heapq
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -10,8 +9,8 @@ from pathlib import Path
 from lm.execution.executor import Executor, Job, Message, Outcome, by_process
 from lm.execution.signal_handling import ended_by_signals, raise_if_interrupted
 from lm.store import locks
-from lm.store.leases import Holder, LostError
-from lm.store.locks import UNKNOWN_HOLDER, BackoffReporter
+from lm.store.leases import LostError
+from lm.store.locks import UNKNOWN_HOLDER, BackoffReporter, Holder
 from lm.store.record import Ending
 from lm.training.identified import Cell
 from lm.training.process import Execution
@@ -164,8 +163,6 @@ class Scheduler:
     def __init__(self, queue: CellQueue, executor: Executor, watcher: Watcher, execution: Execution) -> None:
         self.queue, self.executor, self.watcher, self.execution = queue, executor, watcher, execution
         self.running: dict[Job, Running] = {}
-        # heap of the free slots, so that a thousand workers need no search among all that run
-        self.free_slots = list(range(executor.capacity))
         # cells that other processes train, with their holders
         self.foreign: dict[str, tuple[Planned, Holder | str]] = {}
         self.released: deque[Planned] = deque()  # cells that other processes have released
@@ -207,7 +204,8 @@ class Scheduler:
                 return
             execution = replace(self.execution, run_name=planned.called)
             job = self.executor.submit(planned.cell, execution, planned.name)
-            self.running[job] = Running(planned, heapq.heappop(self.free_slots))
+            taken = {running.slot for running in self.running.values()}
+            self.running[job] = Running(planned, min(set(range(len(taken) + 1)) - taken))
 
     def _check_foreign(self) -> None:
         """Check which cells of other processes are free again."""
@@ -243,7 +241,7 @@ class Scheduler:
             case "waiting", line:
                 self.watcher.on_waiting(f"{running.planned.name}: {line}")
             case "ended", outcome, step, broken, record:
-                heapq.heappush(self.free_slots, self.running.pop(job).slot)
+                del self.running[job]
                 if outcome == Outcome.LOCKED_ELSEWHERE.value:
                     cell = job.cell.id
                     self.foreign[cell] = running.planned, self.executor.held(cell) or UNKNOWN_HOLDER

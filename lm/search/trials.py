@@ -16,7 +16,7 @@ from lm.execution.scheduler import CellQueue, Planned
 from lm.search.spec import SweepSpec
 from lm.search.study import CELLS, FINISHED_STATES, HOLDER, REASON, SECONDS, SharedStudy, resume_trial
 from lm.search.workers import format_process
-from lm.store.leases import Holder
+from lm.store.locks import Holder
 from lm.store.record import Ending
 from lm.store.redaction import redacted
 from lm.store.store import Store

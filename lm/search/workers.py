@@ -19,8 +19,8 @@ from sqlalchemy.exc import IntegrityError
 
 from lm.search.storage import retry_create
 from lm.store import locks
-from lm.store.leases import Holder, Lease, LeaseMonitor, LeasePlace, LeaseState, try_acquire
-from lm.store.locks import UNKNOWN_HOLDER, BackoffReporter
+from lm.store.leases import Lease, LeaseMonitor, LeasePlace, LeaseState, try_acquire
+from lm.store.locks import UNKNOWN_HOLDER, BackoffReporter, Holder
 
 # table with one row per lease: the number counts its acquisitions, the content names its holder
 TABLE = Table(

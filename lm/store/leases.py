@@ -16,130 +16,23 @@ staging directory before anything else, so that a writer that stalled between ch
 
 import contextlib
 import errno
-import functools
-import hashlib
-import json
 import os
-import re
 import secrets
 import shutil
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
 from lm.store import locks
-from lm.store.locks import BackoffReporter, LogLine, process_status
+from lm.store.locks import UNKNOWN_HOLDER, BackoffReporter, Holder, LogLine, parse_holder
 
 BEAT_SECONDS = 5.0  # interval between two heartbeats
 
 MAX_MISSED_BEATS = 12
 """Heartbeats that may be missing: a slow disk, or a library that lets no other thread run, delays several."""
-
-HOLDER_BYTES = 512  # size of a lease file. It is fixed, so that a heartbeat overwrites the one before it.
-PARENT_VARIABLE = "LM_WORKS_FOR"
-"""Environment variable with the number of the process that hands out work, for the processes that do it."""
-
-PROC = Path("/proc/self")  # path that exists where a process can read the state of others
-
-
-@functools.cache
-def machine_id() -> str:
-    """Identify the boot and process namespace in which process numbers mean the same; host names may be shared."""
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
-        return f"{boot} {os.readlink('/proc/self/ns/pid')}"
-    except OSError:
-        return socket.gethostname()
-
-
-@functools.cache
-def _machine_digest() -> str:
-    return hashlib.sha256(machine_id().encode()).hexdigest()[:8]
-
-
-def process_has_exited(pid: int, start: int | None) -> bool:
-    """Return True if the process of this machine that started at `start` is known to have exited."""
-    if PROC.exists():
-        return process_status(pid) is None or process_status(pid) in locks.ENDED or locks.start_ticks(pid) != start
-    try:
-        os.kill(pid, 0)
-    except OSError as error:
-        return isinstance(error, ProcessLookupError)
-    return False
-
-
-def process_signature() -> str:
-    """Return the part of a file name that identifies this process: its number, its start and its machine."""
-    return f"{os.getpid()}-{locks.start_ticks(os.getpid())}-{_machine_digest()}"
-
-
-def is_of_exited_process(signature: str) -> bool:
-    """Return True for the signature of a process of this machine that is known to have exited."""
-    match = re.fullmatch(rf"(\d+)-(\d+|None)-{_machine_digest()}", signature)
-    return match is not None and process_has_exited(int(match[1]), None if match[2] == "None" else int(match[2]))
-
-
-@dataclass(frozen=True)
-class Holder:
-    """The process that holds a lease, as the lease's file names it."""
-
-    token: str  # unique to each lease
-    pid: int
-    start: int | None  # clock ticks since boot; None if unknown
-    machine: str  # see `machine_id`
-    host: str  # host name, for messages
-    parent_pid: int  # the process that gave it its work, or itself without one; the file calls it `of`
-    since: float  # seconds since 1970, for messages
-    beat: int = 0  # number of heartbeats so far
-    released: bool = False
-
-    @classmethod
-    def this(cls, token: str) -> "Holder":
-        """Return this process as the holder of a lease."""
-        pid, parent = os.getpid(), os.environ.get(PARENT_VARIABLE, "")
-        parent_pid = int(parent) if parent.isdecimal() else pid
-        return cls(token, pid, locks.start_ticks(pid), machine_id(), socket.gethostname(), parent_pid, time.time())
-
-    def written(self) -> bytes:
-        """Return the content of the lease's file."""
-        content = {"of" if name == "parent_pid" else name: value for name, value in asdict(self).items()}
-        return json.dumps(content).encode().ljust(HOLDER_BYTES - 1) + b"\n"
-
-    def is_local(self) -> bool:
-        """Return True for a process of this machine."""
-        return self.machine == machine_id()
-
-    def has_exited(self) -> bool:
-        """Return True if the process is known to have exited."""
-        return self.is_local() and process_has_exited(self.pid, self.start)
-
-    def is_running(self) -> bool:
-        """Return True if the process is known to run and not to be stopped, even if it sends no heartbeat."""
-        can_be_read = self.is_local() and PROC.exists()
-        return can_be_read and not self.has_exited() and process_status(self.pid) not in locks.STOPPED
-
-    def __str__(self) -> str:
-        return locks.describe_process(self.pid, self.host, self.since, self.is_local())
-
-    def when(self) -> str:
-        """Format the time since which it holds the lease."""
-        return locks.clock_time(self.since)
-
-
-def parse_holder(content: bytes) -> Holder | None:
-    """Read the holder from the content of a lease's file; return None if it is damaged."""
-    try:
-        fields = json.loads(content)
-        holder = Holder(**{"parent_pid" if name == "of" else name: value for name, value in fields.items()})
-        valid = all(isinstance(number, int) for number in (holder.pid, holder.parent_pid, holder.beat))
-        time.localtime(holder.since)
-    except (ValueError, TypeError, AttributeError, OverflowError, OSError, RecursionError):
-        return None
-    return holder if valid and isinstance(holder.token, str) and holder.token.isalnum() else None
 
 
 @dataclass
@@ -326,7 +219,7 @@ class Lease:
             raise LostError(f"{self.name}: its lease was removed; it goes on with a new one")
         if state.number != self.number or (state.holder is not None and state.holder.token != self.holder.token):
             problem = "this process sent no heartbeat for so long that it was taken over by"
-            raise LostError(f"{self.name}: {problem} {state.holder or locks.UNKNOWN_HOLDER}")
+            raise LostError(f"{self.name}: {problem} {state.holder or UNKNOWN_HOLDER}")
 
     def staging_dir(self, folder: Path) -> Path:
         """Create and return the directory for new files of a guarded folder; raise LostError after a takeover."""
@@ -394,9 +287,9 @@ def acquire(folder: Path, what: str, guards: Sequence[Path], say: LogLine, wait:
     reporter, monitor, pause = BackoffReporter(locks.FIRST_SECONDS), LeaseMonitor(), 0.01
     while (lease := try_acquire(folder, guards, monitor)) is None:
         if not wait:
-            raise HeldError(f"{what}: held by {current_holder(folder) or locks.UNKNOWN_HOLDER}")
+            raise HeldError(f"{what}: held by {current_holder(folder) or UNKNOWN_HOLDER}")
         if reporter.should_report():
-            say(f"waiting for {what}: held by {current_holder(folder) or locks.UNKNOWN_HOLDER}")
+            say(f"waiting for {what}: held by {current_holder(folder) or UNKNOWN_HOLDER}")
         time.sleep(min(pause, max(0.01, reporter.left)))
         pause = min(2 * pause, MAX_POLL_SECONDS)
     try:
@@ -413,7 +306,7 @@ def release_if_expired(folder: Path, monitor: LeaseMonitor, guards: Sequence[Pat
     if state.free():
         return None
     if not monitor.has_expired(state):
-        return state.holder or locks.UNKNOWN_HOLDER
+        return state.holder or UNKNOWN_HOLDER
     if (lease := try_acquire(folder, guards, monitor)) is not None:
         lease.release()
     return None

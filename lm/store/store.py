@@ -22,8 +22,8 @@ from lm.store import leases, validation
 from lm.store.documents import KEPT
 from lm.store.files import BACKUP_CHECKPOINT, PARTIAL_CHECKPOINT, finite, holds_mapping, read_json, remove, write_atomic
 from lm.store.formats import RECORD
-from lm.store.leases import STAGING_PREFIX, Holder, LeaseMonitor, guarding_lease
-from lm.store.locks import UNKNOWN_HOLDER, LogLine, to_stderr
+from lm.store.leases import STAGING_PREFIX, LeaseMonitor, guarding_lease
+from lm.store.locks import UNKNOWN_HOLDER, Holder, LogLine, to_stderr
 from lm.store.record import Record
 from lm.store.redaction import redact_file, redacted_tree
 from lm.store.side_files import PROGRESS_FILE as PROGRESS

@@ -21,8 +21,7 @@ from lm.execution.executor import ATTEMPTS, Message
 from lm.execution.fork_server import MAX_FORKSERVER_RESTARTS
 from lm.execution.local import Local, LocalJob
 from lm.execution.scheduler import Planned, Running, Watcher, train_cells
-from lm.store.leases import Holder
-from lm.store.locks import process_status
+from lm.store.locks import Holder, process_status
 from lm.store.record import Ending
 from lm.store.store import Store
 
@@ -54,7 +53,7 @@ class Told(Watcher):
 
 def trained(store: Store, told: Told, *cells: StandIn, workers: int = 2, again: bool = False) -> int:
     planned: list[Any] = [Planned("arm", seed, cell) for seed, cell in enumerate(cells)]  # type: ignore[arg-type]
-    with Local(store, workers, told.on_waiting) as told.executor:
+    with Local(store, workers) as told.executor:
         return train_cells(planned, told.executor, told, stand_in.execution(again))
 
 
@@ -223,7 +222,7 @@ def hung(store: Store, *deeds: int) -> tuple[Told, Any]:
     """What is told of a cell that hangs before some of its steps, and its record."""
     told, cell = Told(), StandIn(FIRST, dict.fromkeys(deeds, "hang"))
     planned: list[Any] = [Planned("arm", 0, cell)]  # type: ignore[arg-type]
-    with Local(store, 1, told.on_waiting) as told.executor:
+    with Local(store, 1) as told.executor:
         assert train_cells(planned, told.executor, told, stand_in.execution(hang_seconds=3.0)) == 0
     return told, store.record(FIRST)
 

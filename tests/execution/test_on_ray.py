@@ -24,7 +24,7 @@ class Losing:
         from lm.execution import on_ray
 
         self.executor = on_ray.Ray.__new__(on_ray.Ray)
-        Executor.__init__(self.executor, store, 1, print)
+        Executor.__init__(self.executor, store, 1)
         monkeypatch.setattr("lm.training.train.fail", lambda *_: {})
         monkeypatch.setattr(self.executor, "_start_actor", self.start)
         self.starts = 0

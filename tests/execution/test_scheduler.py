@@ -16,7 +16,8 @@ from lm.execution import scheduler
 from lm.execution.executor import Executor, Job, Outcome
 from lm.execution.scheduler import Planned, Running, StaticQueue, Watcher, run_cells, train_cells
 from lm.store import leases
-from lm.store.leases import Holder, LostError
+from lm.store.leases import LostError
+from lm.store.locks import Holder
 from lm.store.store import Store
 
 FIRST, SECOND, THIRD, FOURTH = (letter * 16 for letter in "abcd")

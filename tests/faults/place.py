@@ -15,8 +15,7 @@ import yaml
 
 from lm.config.tree import InputError, Tree
 from lm.store.files import write_atomic
-from lm.store.leases import PROC
-from lm.store.locks import ENDED, process_status
+from lm.store.locks import ENDED, PROC, process_status
 
 EXPERIMENT, SWEEP = "small", "search"
 CELLS, TRIALS, STEPS = 4, 3, 30

@@ -25,7 +25,6 @@ from lm.store import leases, locks
 from lm.store.files import write_atomic
 from lm.store.leases import (
     HeldError,
-    Holder,
     Lease,
     LeaseFolder,
     LeaseMonitor,
@@ -33,10 +32,10 @@ from lm.store.leases import (
     LostError,
     acquire,
     current_holder,
-    parse_holder,
     release_if_expired,
     try_acquire,
 )
+from lm.store.locks import Holder, parse_holder
 
 HERE = socket.gethostname()
 
@@ -126,7 +125,7 @@ def test_acquire_waits_and_reports_the_holder(tmp_path: Path, monkeypatch: pytes
     assert lines[0].startswith(f"waiting for the thing: held by process {os.getpid()} on host {HERE} since ")
 
 
-@pytest.mark.skipif(not leases.PROC.exists(), reason="nobody says when a process began")
+@pytest.mark.skipif(not locks.PROC.exists(), reason="nobody says when a process began")
 def test_a_local_process_that_exited_frees_its_lease_at_once(tmp_path: Path) -> None:
     process = subprocess.Popen(["true"])
     process.wait()
@@ -166,14 +165,13 @@ def test_a_pause_of_the_monitor_does_not_expire_a_lease(tmp_path: Path) -> None:
     assert try_acquire(tmp_path / "x", (), watch) is None
 
 
-@pytest.mark.skipif(not leases.PROC.exists(), reason="nobody says whether a process is stopped")
+@pytest.mark.skipif(not locks.PROC.exists(), reason="nobody says whether a process is stopped")
 def test_a_silent_local_process_keeps_its_lease_unless_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock, mine = Clock(), Holder.this("a" * 16)
     left(tmp_path / "x", pid=mine.pid, start=mine.start, machine=mine.machine)
     watch = watched(tmp_path / "x", clock, 100)
     assert try_acquire(tmp_path / "x", (), watch) is None
-    for module in (leases, locks):
-        monkeypatch.setattr(module, "process_status", lambda pid: "T")
+    monkeypatch.setattr(locks, "process_status", lambda pid: "T")
     assert "(stopped)" in described(tmp_path / "x")
     got(tmp_path / "x", watch).release()
 
@@ -200,7 +198,7 @@ def test_a_heartbeat_overwrites_the_file_and_keeps_its_size(tmp_path: Path) -> N
     lease.beat()
     after = read_lease(tmp_path / "x")
     assert after != before
-    assert (after.number, len(after.content)) == (1, leases.HOLDER_BYTES)
+    assert (after.number, len(after.content)) == (1, locks.HOLDER_BYTES)
     found = parse_holder(after.content)
     assert found is not None
     assert found.beat == 1
@@ -503,7 +501,7 @@ def test_a_killed_process_frees_its_lease_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not leases.PROC.exists(), reason="nobody says whether a process is stopped")
+@pytest.mark.skipif(not locks.PROC.exists(), reason="nobody says whether a process is stopped")
 def test_a_stopped_process_loses_its_lease_and_writes_nothing(tmp_path: Path) -> None:
     with writer(tmp_path, "first") as first:
         until(lambda: written(tmp_path) == "first")

@@ -18,7 +18,8 @@ from lm.config.tree import InputError
 from lm.metrics.tokens import TokenStatistics
 from lm.store.files import curve_csv, finite, read_json, to_json, write_atomic
 from lm.store.formats import RECORD
-from lm.store.leases import PROC, LostError, try_acquire
+from lm.store.leases import LostError, try_acquire
+from lm.store.locks import PROC
 from lm.store.metrics import METRICS, describe, metrics_of
 from lm.store.record import Record, Status
 from lm.store.store import DamagedError, Store
