@@ -142,7 +142,6 @@ class Local(Executor):
         return job
 
     def _start_attempt(self, job: LocalJob) -> None:
-        """Start a process for a cell."""
         cell = job.cell
         before = self.store.record(cell.id) if self.store.finished(cell.id) else None
         slot = job.slot if cell.config["trainer"]["devices"] == 1 else None
@@ -179,7 +178,6 @@ class Local(Executor):
             job.attempt.pipe.send(goes_on)
 
     def _receive(self, job: LocalJob) -> None:
-        """Handle one message, or the end of the pipe."""
         attempt = job.attempt
         if (message := attempt.receive()) is None:
             return

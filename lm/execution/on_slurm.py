@@ -94,7 +94,7 @@ class OnSlurm(Job):
     job: Any = None
     mail: FileMailbox | None = None
     over: float | None = None
-    state: str = "PENDING"
+    state: str = ""
 
 
 class Slurm(Executor):
@@ -140,7 +140,12 @@ class Slurm(Executor):
         """Cancel all jobs and remove their folder, unless one failed."""
         jobs = [job.job for job in self.jobs if job.job is not None]
         self.jobs.clear()
-        self._cancel_jobs(jobs)
+        if self.real and jobs:
+            with contextlib.suppress(OSError, subprocess.SubprocessError):
+                command = ["scancel", *(job.job_id for job in jobs)]
+                subprocess.run(command, capture_output=True, timeout=COMMAND_SECONDS, check=False)
+        for job in () if self.real else jobs:
+            job.cancel(check=False)
         deadline = time.monotonic() + CLOSE_SECONDS
         while jobs and time.monotonic() < deadline:
             states = self._states(jobs)
@@ -205,7 +210,7 @@ class Slurm(Executor):
             order["name"] = job.name
             order |= {"out": str(self.store.out.resolve()), "path": [os.path.abspath(folder) for folder in sys.path]}
             write_atomic(self.folder / (job.cell.id + ORDER), to_json(order))
-            job.mail, job.over, job.state = FileMailbox(self.folder / (job.cell.id + MESSAGES)), None, "PENDING"
+            job.mail, job.over = FileMailbox(self.folder / (job.cell.id + MESSAGES)), None
         try:
             with self.queue.batch() if len(waiting) > 1 else contextlib.nullcontext():
                 submitted = [self.queue.submit(SlurmTask(str(self.folder), job.cell.id)) for job in waiting]
@@ -216,27 +221,19 @@ class Slurm(Executor):
             job.job = slurm_job
 
     def _query_states(self) -> None:
-        """Query the states of the jobs periodically."""
         if time.monotonic() - self.last_query < self.every:
             return
         self.last_query = time.monotonic()
         if (states := self._states([job.job for job in self.jobs])) is None:
             return
         for job in self.jobs:
-            state = states[job.job.job_id]
-            if state in STATES:
-                job.over = None
-            elif job.over is None:
-                job.over = time.monotonic()
-            if state != job.state and state == "PENDING":
-                self._on_message(job, ("waiting", f"SLURM job {job.job.job_id} waits in the queue again"))
-            job.state = state
+            job.state = states[job.job.job_id]
+            job.over = None if job.state in STATES else job.over or time.monotonic()
 
     def _read_messages(self, job: OnSlurm) -> None:
         """Handle the new messages of a job, and the outcome of its cell."""
         assert job.mail is not None
         for kind, *values in job.mail.new():
-            job.state = "RUNNING" if job.state == "PENDING" else job.state  # SLURM is queried less often
             if kind != "ended":
                 self._on_message(job, (kind, *values))
                 continue
@@ -286,16 +283,6 @@ class Slurm(Executor):
             return None
         states = dict(line.strip().split("|", 1) for line in done.stdout.splitlines() if "|" in line)
         return {job.job_id: states.get(job.job_id, "GONE") for job in jobs}
-
-    def _cancel_jobs(self, jobs: Sequence[Any]) -> None:
-        """Cancel jobs, pending and running ones."""
-        if self.real and jobs:
-            with contextlib.suppress(OSError, subprocess.SubprocessError):
-                command = ["scancel", *(job.job_id for job in jobs)]
-                subprocess.run(command, capture_output=True, timeout=COMMAND_SECONDS, check=False)
-        elif jobs:
-            for job in jobs:
-                job.cancel(check=False)
 
 
 def minutes(text: str, where: str = "--executor slurm") -> int:

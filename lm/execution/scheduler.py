@@ -228,7 +228,6 @@ class Scheduler:
                 self.watcher.on_waiting(line)
 
     def _handle(self, job: Job, message: Message) -> None:
-        """Handle a message of the executor."""
         running = self.running[job]
         match message:
             case "started", *_:

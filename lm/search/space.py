@@ -237,7 +237,6 @@ def _choices(values: Any, where: str, path: str, name: str) -> Choices:
 
 
 def _label(value: Any) -> str:
-    """Return the label of a value in a study."""
     if is_component(value):
         init_args = value.get("init_args") or {}
         options = ", ".join(f"{key}={_label(inner)}" for key, inner in init_args.items())

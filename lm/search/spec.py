@@ -152,7 +152,6 @@ def load_sweep(path: Path, settings: Mapping[str, Any], trials: int | None = Non
 
 
 def _objectives(value: Any, where: str) -> dict[str, str]:
-    """Parse the objectives."""
     if not isinstance(value, Mapping) or not value:
         raise InputError(f"{where}: expected a mapping such as {{nll: lower}}, found {shown(value)}")
     objectives = {}

@@ -227,7 +227,6 @@ class Search:
         self._settle(name)
 
     def _skip_queued(self, name: str) -> None:
-        """Remove the queued cells of a trial."""
         remaining = [planned for planned in self.queue if planned.arm != name]
         if dropped := len(self.queue) - len(remaining):
             self.say(name, "its other seeds are skipped", dropped)
@@ -283,7 +282,6 @@ class Search:
 
 
 def _token(trial: FrozenTrial) -> str:
-    """Return the token on a trial."""
     return str(trial.user_attrs.get(HOLDER, {}).get("token", ""))
 
 
