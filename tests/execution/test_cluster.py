@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 import slurm
 import yaml
-from faults.database import free_port
 from helpers import RUN
+from postgres import free_port
 from undrawn import UNDRAWN
 
 pytestmark = [pytest.mark.slow, pytest.mark.extra, pytest.mark.timeout(3000)]

@@ -47,7 +47,7 @@ class Heard:
 
 
 def hand_over(executor: Executor, cell: Any, again: bool = False) -> Job:
-    return executor.submit(cell, stand_in.execution(again), f"cell {cell.id[0]}")  # type: ignore[no-any-return]
+    return executor.submit(cell, stand_in.execution(again), f"cell {cell.id[0]}")
 
 
 def follow(executor: Executor, *jobs: Job, answer: bool | None = True) -> Heard:

@@ -50,7 +50,7 @@ def far(tmp_path: Path, monkeypatch: Patch) -> Far:
 @pytest.fixture
 def job(far: Far) -> Job:
     cell: Any = StandIn(FIRST)
-    return far.submit(cell, stand_in.execution(), "cell a")  # type: ignore[no-any-return]
+    return far.submit(cell, stand_in.execution(), "cell a")
 
 
 def test_messages_are_handed_on_and_a_validation_is_answered_once(far: Far, job: Job) -> None:

@@ -26,13 +26,7 @@ MOST_NAMED = 3
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run came to.
-
-    Args:
-        cells: record and learning curve of each, by its id.
-        table: its rows, or the trials of a search.
-        files: names of all that lies in its folders.
-    """
+    """What a run came to."""
 
     cells: Mapping[str, tuple[Any, str]]
     table: list[Any]
@@ -116,11 +110,7 @@ def _few(found: Iterable[str]) -> str:
 
 @dataclass
 class Finished:
-    """Counts how often each cell of a run is finished: its record is written at another time each time.
-
-    Args:
-        store: the folder of its cells.
-    """
+    """Counts how often each cell of a run is finished: its record is written at another time each time."""
 
     store: Path
     times: dict[str, set[int]] = field(default_factory=dict)

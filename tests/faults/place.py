@@ -40,13 +40,7 @@ class StuckError(Exception):
 
 @dataclass
 class Place:
-    """A folder with an experiment, its results, a cache and a folder for temporary files, for one run alone.
-
-    Args:
-        folder: of all that.
-        sweep: whether a search is run, in the place of the experiment.
-        more: further options of the command.
-    """
+    """A folder with an experiment, its results, a cache and a folder for temporary files, for one run alone."""
 
     folder: Path
     sweep: bool = False

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from lm.store import locks
-from lm.store.locks import BackoffReporter, Holder, describe_lock_holder, locked, process_status
+from lm.store.locks import BackoffReporter, Holder, describe_lock_holder, locked
 
 HERE = socket.gethostname()
 
@@ -79,8 +79,3 @@ def test_the_holder_file_of_a_lock_blocks_nobody(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(Path, "write_bytes", lambda *_, **__: (_ for _ in ()).throw(OSError(28, "full")))
     with locked(path, "the thing"):
         pass
-
-
-def test_process_status() -> None:
-    assert process_status(os.getpid()) in ("R", "S", "D", None)
-    assert process_status(2**30) is None
