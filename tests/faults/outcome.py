@@ -35,13 +35,13 @@ class Outcome:
 
 def outcome(place: Place) -> Outcome:
     """What the run in a folder came to."""
-    return Outcome(cells(place), trials(place) if place.sweep else table(place), names(place))
+    return Outcome(measured(place.out), trials(place) if place.sweep else table(place.report), names(place))
 
 
-def cells(place: Place) -> dict[str, tuple[Any, str]]:
-    """What each finished cell measured, but for times and hosts, and its learning curve."""
+def measured(out: Path) -> dict[str, tuple[Any, str]]:
+    """What each finished cell in a results folder measured, but for times and hosts, and its learning curve."""
     found = {}
-    for path in sorted((place.out / "cells").glob("[0-9a-f]*/record.json")):
+    for path in sorted((out / "cells").glob("[0-9a-f]*/record.json")):
         record = json.loads(path.read_text(encoding="utf-8"))
         record.pop("provenance")
         record["cost"] = {name: value for name, value in record["cost"].items() if name in COUNTED}
@@ -56,9 +56,9 @@ def resumes(place: Place) -> dict[str, int]:
     return {cell: int(record["provenance"]["resumed"]) for cell, record in records.items()}
 
 
-def table(place: Place) -> list[Any]:
+def table(report: Path) -> list[Any]:
     """The rows of an experiment's table, without the quantities that are times or memory."""
-    rows = csv.DictReader(io.StringIO((place.report / "table.csv").read_text(encoding="utf-8")))
+    rows = csv.DictReader(io.StringIO((report / "table.csv").read_text(encoding="utf-8")))
     return [row for row in rows if not OF_TIME.search(row["metric"])]
 
 

@@ -3,7 +3,6 @@
 import datetime
 import json
 import statistics
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,6 @@ from lm.config.tree import InputError, Tree, run_id
 from lm.search import study as studies
 from lm.search.space import read_space
 from lm.search.spec import Method
-from lm.search.study import sampler
 from lm.search.sweep import trial_seconds
 from lm.store.record import Record
 from lm.store.store import Store
@@ -366,10 +364,3 @@ def test_a_missing_package_is_named(tmp_path: Path, monkeypatch: Patch) -> None:
 def test_an_option_out_of_range_is_blamed_on_the_sampler(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"sampler: .*population"):
         carry_out(tmp_path, World(), spec(sampler=Method("nsga2", {"population_size": 1})))
-
-
-def test_options_that_optuna_calls_experimental_are_used_without_a_word() -> None:
-    with warnings.catch_warnings(record=True) as told:
-        warnings.simplefilter("always")
-        sampler(spec(MIXED), 0, parallel=True)
-    assert told == []

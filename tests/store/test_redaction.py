@@ -35,6 +35,8 @@ def test_values_of_secret_variables_are_redacted(name: str) -> None:
     ("text", "clean"),
     [
         ("postgresql://me:hunter2@host:5432/db", "postgresql://me:***@host:5432/db"),
+        ("postgresql://me:sec/r@et@host/db", "postgresql://me:***@host/db"),
+        ("postgresql://host/db?user=me&password=secret&x=1", "postgresql://host/db?user=me&password=***&x=1"),
         ("redis://:hunter2@host", "redis://:***@host"),
         ("https://x0x0x0@host/me.git", "https://***@host/me.git"),
         ("OTHER_API_KEY=abc, then", "OTHER_API_KEY=***, then"),
