@@ -5,16 +5,16 @@ from typing import Any
 import stand_in
 from records import blank
 
-from lm.execution import fork_server, local, ray_task
+from lm.execution import fork_server, local, on_ray
 from lm.store import locks
 from lm.store.store import Store
 from lm.training import train
 
 
-class CellTrainer(ray_task.CellTrainer):
+class CellTrainer(on_ray.CellTrainer):
     """Trains nothing: what trains is replaced, in the processes of the node."""
 
-    def start(self, *arguments: Any) -> ray_task.Letter:
+    def start(self, *arguments: Any) -> on_ray.Letter:
         fork_server.PRELOAD, local.train_one = [], stand_in.train_one  # type: ignore[assignment]
         locks.FIRST_SECONDS = 0.05
         train.finish = finish
