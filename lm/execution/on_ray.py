@@ -106,8 +106,8 @@ class Ray(Executor):
             return
         self.open = False
         with contextlib.suppress(RayError, ConnectionError):
-            begun = [job.actor.close.remote() for job in self.jobs if job.has_started]
-            ray.wait(begun, num_returns=len(begun), timeout=GRACE_SECONDS) if begun else None
+            closing = [job.actor.close.remote() for job in self.jobs if job.has_started]
+            ray.wait(closing, num_returns=len(closing), timeout=GRACE_SECONDS) if closing else None
         for job in self.jobs:
             self._release(job)
         self.jobs.clear()

@@ -204,8 +204,8 @@ class Scheduler:
                 return
             execution = replace(self.execution, run_name=planned.called)
             job = self.executor.submit(planned.cell, execution, planned.name)
-            taken = {running.slot for running in self.running.values()}
-            self.running[job] = Running(planned, min(set(range(len(taken) + 1)) - taken))
+            busy_slots = {running.slot for running in self.running.values()}
+            self.running[job] = Running(planned, min(set(range(len(busy_slots) + 1)) - busy_slots))
 
     def _check_foreign(self) -> None:
         """Check which cells of other processes are free again."""
