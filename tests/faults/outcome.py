@@ -73,11 +73,11 @@ def names(place: Place) -> frozenset[str]:
     """What lies in the folders of a run; leases, of which one file stays whatever its number, by their cells alone.
 
     A study's journal and leases are left out: they may lie in a database. So are stored plans, one for each experiment
-    that was planned to its end.
+    that was planned to its end, and the folder in which Python's fork server listens, which a killed command leaves.
     """
     roots = place.out, place.cache, place.temporary
     found = (path.relative_to(place.folder).as_posix() for root in roots for path in root.rglob("*"))
-    kept = (name for name in found if not OF_STUDY.match(name) and "/answers" not in name)
+    kept = (name for name in found if not OF_STUDY.match(name) and "/answers" not in name and "/pymp-" not in name)
     return frozenset(re.sub(r"(/\.leases/[0-9a-f]+)/\d+$", r"\1/lease", name) for name in kept)
 
 
