@@ -8,9 +8,8 @@ from typing import Any
 import stand_in
 from stand_in import Outside
 
-from lm.execution.executor import ATTEMPTS, CANCEL, Executor, Handle, Job, Outcome
+from lm.execution.executor import ATTEMPTS, Executor, Job, Outcome, disk_message
 from lm.store.leases import HeldError
-from lm.store.locks import LogLine, to_stderr
 from lm.store.store import Store
 
 
@@ -18,8 +17,8 @@ class Killed(BaseException):
     """What a kill is to a thread."""
 
 
-class Cancelled(BaseException):
-    """What a request to end is to a thread."""
+class Closed(BaseException):
+    """What the end of the executor is to a thread."""
 
 
 @dataclass(eq=False)
@@ -29,16 +28,17 @@ class OnThread(Job):
     told: Any = None
     thread: Any = None
     answers: Any = field(default_factory=queue.Queue)
+    closed: bool = False
 
     def tell(self, *message: Any) -> None:
-        if self.cancelled is not None:
-            raise Cancelled
+        if self.closed:
+            raise Closed
         self.told.put((self, message))
 
     def judge(self, step: int, measured: dict[str, float]) -> bool:
         self.told.put((self, ("validation", step, measured)))
-        if (answer := self.answers.get()) == CANCEL:
-            raise Cancelled
+        if (answer := self.answers.get()) is None:
+            raise Closed
         return bool(answer)
 
     def end(self, deed: str) -> None:
@@ -50,18 +50,19 @@ class OnThread(Job):
 class InThreads(Executor):
     """Cells that stand in for others, each in a thread of this process."""
 
-    def __init__(self, store: Store, capacity: int, say: LogLine = to_stderr) -> None:
-        super().__init__(store, capacity, say)
+    def __init__(self, store: Store, capacity: int) -> None:
+        super().__init__(store, capacity)
         self.told: queue.Queue[Any] = queue.Queue()
 
     def close(self) -> None:
-        for job in list(self.jobs.values()):
-            self.cancel(job.handle)
+        for job in self.jobs:
+            job.closed = True
+            job.answers.put(None)
             job.thread.join()
         self.jobs.clear()
 
-    def _start(self, handle: Handle, cell: Any, execution: Any) -> OnThread:
-        job = OnThread(handle, cell, execution, told=self.told)
+    def _start(self, cell: Any, execution: Any, name: str) -> OnThread:
+        job = OnThread(cell, execution, name, told=self.told)
         job.thread = threading.Thread(target=self._train, args=(job,), daemon=True)
         job.thread.start()
         return job
@@ -69,7 +70,7 @@ class InThreads(Executor):
     def _listen(self, seconds: float) -> None:
         try:
             while self.jobs:
-                job, (kind, *values) = self.told.get(timeout=0.0 if self.events else seconds)
+                job, (kind, *values) = self.told.get(timeout=0.0 if self.messages else seconds)
                 if kind != "ended":
                     self._on_message(job, (kind, *values))
                 elif values[0] is None:
@@ -80,8 +81,8 @@ class InThreads(Executor):
         except queue.Empty:
             pass
 
-    def _send(self, job: OnThread, answer: bool | str) -> None:
-        job.answers.put(answer)
+    def _send(self, job: OnThread, goes_on: bool) -> None:
+        job.answers.put(goes_on)
 
     def _train(self, job: OnThread) -> None:
         outcome, broken = None, None
@@ -94,9 +95,9 @@ class InThreads(Executor):
                 continue
             except HeldError:
                 outcome = Outcome.LOCKED_ELSEWHERE
-            except Cancelled:
-                outcome = Outcome.INTERRUPTED
+            except Closed:
+                return
             except OSError as error:
-                outcome, broken = Outcome.INTERRUPTED, error
+                outcome, broken = Outcome.INTERRUPTED, disk_message(error)
             break
         self.told.put((job, ("ended", outcome, broken)))

@@ -1,22 +1,24 @@
-"""A task on a Ray node whose cells stand in for others; it is sent to the node by its name."""
+"""An actor on a Ray node whose cells stand in for others; it is sent to the node by its name."""
 
 from typing import Any
 
 import stand_in
 from records import blank
 
-from lm.execution import fork_server, local, ray_task
+from lm.execution import fork_server, local, on_ray
 from lm.store import locks
 from lm.store.store import Store
 from lm.training import train
 
 
-def train_on_node(*arguments: Any) -> None:
+class CellTrainer(on_ray.CellTrainer):
     """Trains nothing: what trains is replaced, in the processes of the node."""
-    fork_server.PRELOAD, local.train_one = [], stand_in.train_one  # type: ignore[assignment]
-    locks.FIRST_SECONDS = 0.05
-    train.finish = finish
-    ray_task.train_on_node(*arguments)
+
+    def start(self, *arguments: Any) -> on_ray.Letter:
+        fork_server.PRELOAD, local.train_one = [], stand_in.train_one  # type: ignore[assignment]
+        locks.FIRST_SECONDS = 0.05
+        train.finish = finish
+        return super().start(*arguments)
 
 
 def finish(cell: Any, store: Store, outcome: Any, times: Any) -> Any:

@@ -92,7 +92,7 @@ def test_no_two_files_import_each_other() -> None:
         left = {name: needed for name, needed in left.items() if name not in free}
 
 
-_OF_PROCESSES = "fork_server", "forkserver_preload", "heartbeat", "local", "worker"
+_OF_PROCESSES = "fork_server", "forkserver_preload", "local", "worker"
 PROCESSES = {f"lm.execution.{name}" for name in _OF_PROCESSES}
 """The executor of this machine, which alone knows of processes."""
 
@@ -105,8 +105,7 @@ def test_only_the_executor_of_this_machine_knows_of_processes() -> None:
         named |= {alias.name for node in nodes(path) if isinstance(node, ast.Import) for alias in node.names}
         assert not any(str(found).split(".")[0] == "multiprocessing" for found in named), name
         allowed = {
-            "lm.execution.on_ray": {"lm.execution.fork_server"},
-            "lm.execution.ray_task": {"lm.execution.fork_server", "lm.execution.local"},
+            "lm.execution.on_ray": {"lm.execution.local"},
             "lm.execution.on_slurm": {"lm.execution.local"},
         }
         assert imports(path) & PROCESSES <= allowed.get(name, set()), name

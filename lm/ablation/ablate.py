@@ -192,7 +192,7 @@ def train_missing(plan: Plan, store: Store, options: RunOptions, manifest: Path)
         execution = replace(options.execution, threads=num_threads, retrain=options.retry_failed)
         with (
             Display(len(missing), workers, store) as display,
-            make_executor(options.executor, store, workers, display.on_waiting) as executor,
+            make_executor(options.executor, store, workers) as executor,
         ):
             interrupted = train_cells(missing, executor, display, execution, manifest)
     measure_missing_lengths(plan, store)

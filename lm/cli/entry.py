@@ -19,7 +19,7 @@ from lm.cli.commands import commands
 from lm.cli.options import Parser
 from lm.config.imported import current_folder_modules, trusted_only
 from lm.config.tree import InputError, nearest, parse_value
-from lm.execution.signal_handling import INTERRUPTED, cause, deferred_interrupts, ended_by_signals
+from lm.execution.signal_handling import INTERRUPTED, cause, ended_by_signals
 from lm.store.files import DISK_ERRORS, PATH_ERRORS, explain_disk_error, temporary_folder
 from lm.store.leases import LostError
 from lm.training.process import is_interrupt
@@ -158,8 +158,7 @@ def _run(arguments: list[str], debug: bool) -> int:
     running_version()  # before torch is imported
     keep_compiled_code()  # before torch is imported, which would choose a folder itself
     temporary_folder()  # processes need one
-    with deferred_interrupts():
-        return run(options, settings)
+    return run(options, settings)
 
 
 def _broken_pipe_exit_code(error: BaseException, command: str) -> int:

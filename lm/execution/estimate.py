@@ -1,6 +1,5 @@
 """Estimate how long missing cells take, from cells like them or from a few steps, and if their precision pays."""
 
-import functools
 import os
 import platform
 import time
@@ -150,13 +149,11 @@ def seconds_per_cell(
 
 
 def judged_seconds(cells: Mapping[str, Cell], threads: int) -> dict[str, float]:
-    """Time the cells of some arms once and interpolate the others."""
-    machine = [describe_machine(), threads]
-    if len(cells) <= TIMED:
-        times = {arm: functools.partial(measured_seconds, cell, threads) for arm, cell in cells.items()}
-        return {arm: float(remember("seconds", [cells[arm].id, *machine], times[arm])) for arm in cells}
-    ids = [cell.id for cell in cells.values()]
-    seconds = remember("seconds", [ids, *machine], lambda: list(_interpolated_seconds(cells, threads).values()))
+    """Time some of the cells once and interpolate the others."""
+    if not cells:
+        return {}
+    question = [[cell.id for cell in cells.values()], describe_machine(), threads]
+    seconds = remember("seconds", question, lambda: _interpolated_seconds(list(cells.values()), threads))
     return dict(zip(cells, seconds, strict=True))
 
 
@@ -166,20 +163,19 @@ def describe_machine() -> list[Any]:
     return [platform.node(), processor(cpuinfo), flags(cpuinfo), cores(), device_files(), variables]
 
 
-def _interpolated_seconds(cells: Mapping[str, Cell], threads: int) -> dict[str, float]:
+def _interpolated_seconds(cells: Sequence[Cell], threads: int) -> list[float]:
     """Time TIMED of the cells and interpolate the others by their work."""
     from lm.training.cell import sizes
 
-    work = {}  # approximate operations of training: six per parameter and token without a count of FLOPs
-    for arm, cell in cells.items():
-        counts, steps = sizes(cell), int(cell.config["trainer"]["max_steps"])
-        work[arm] = (counts.flops_per_token or 6 * counts.parameters) * counts.tokens_per_step * steps
-    ordered = sorted(cells, key=work.__getitem__)
-    indices = np.linspace(0, len(ordered) - 1, min(len(ordered), TIMED)).round().astype(int).tolist()
-    timed = {ordered[index]: measured_seconds(cells[ordered[index]], threads) for index in indices}
-    between = np.interp([work[arm] for arm in ordered], [work[arm] for arm in timed], list(timed.values())).tolist()
-    by_arm = dict(zip(ordered, between, strict=True)) | timed
-    return {arm: by_arm[arm] for arm in cells}
+    work = []  # approximate operations of training: six per parameter and token without a count of FLOPs
+    for counts, cell in ((sizes(cell), cell) for cell in cells):
+        flops = counts.flops_per_token or 6 * counts.parameters
+        work.append(flops * counts.tokens_per_step * int(cell.config["trainer"]["max_steps"]))
+    timed = np.argsort(work)[np.linspace(0, len(cells) - 1, min(len(cells), TIMED)).round().astype(int)].tolist()
+    seconds = [measured_seconds(cells[index], threads) for index in timed]
+    estimated = np.interp(work, [work[index] for index in timed], seconds)
+    estimated[timed] = seconds
+    return estimated.tolist()
 
 
 def wall_seconds(seconds: list[float], workers: int) -> float:

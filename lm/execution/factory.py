@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 from lm.config.plain import shown
 from lm.config.tree import InputError, nearest
 from lm.execution.machine import threads_each
-from lm.store.locks import LogLine, to_stderr
 from lm.store.store import Store
 
 if TYPE_CHECKING:  # it imports torch
@@ -95,10 +94,10 @@ def usable(value: object, loggers: Sequence[str], where: str = "--executor", of_
     return str(value)
 
 
-def make_executor(text: str, store: Store, capacity: int, say: LogLine = to_stderr) -> "Executor":
+def make_executor(text: str, store: Store, capacity: int) -> "Executor":
     """Make the executor that a text names. Raises InputError if there is none or it cannot be started."""
     spec = parse_executor(text)
-    return spec.executor(store, capacity, say, spec.options)
+    return spec.executor(store, capacity, spec.options)
 
 
 def capacity(text: str, cells: int, search: bool = False) -> int | None:

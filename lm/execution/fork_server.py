@@ -3,18 +3,15 @@
 import multiprocessing
 import os
 import signal
-import tempfile
 import threading
 import time
 from collections.abc import Callable
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Any
 
 from lm.config.tree import InputError
-from lm.store.files import temporary_folder
-from lm.store.leases import PARENT_VARIABLE
+from lm.store.locks import PARENT_VARIABLE
 
 PRELOAD = ["lm.execution.forkserver_preload"]  # modules that the fork server imports once
 
@@ -68,13 +65,3 @@ def start_fork_server() -> None:
         forkserver.ensure_running()
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def fork_server_pid() -> int | None:
-    """Return the process number of multiprocessing's fork server, None if none was started."""
-    return getattr(getattr(forkserver, "_forkserver", None), "_forkserver_pid", None)
-
-
-def make_tempdir(name: str) -> Path:
-    """Make a temporary folder. Raises InputError if there is no place for one."""
-    return Path(tempfile.mkdtemp(prefix=f"lm-{name}-", dir=temporary_folder()))

@@ -7,17 +7,18 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
-from lm.execution.executor import ATTEMPTS, CANCEL, Executor, Handle, Job, Message, Outcome
+from lm.execution.executor import ATTEMPTS, Executor, Job, Message, Outcome, disk_message
 from lm.execution.fork_server import MAX_FORKSERVER_RESTARTS, start_process
-from lm.execution.heartbeat import SilenceMonitor
+from lm.store import locks
 from lm.store.files import disk_error
 from lm.store.leases import HeldError, LostError
+from lm.store.locks import BackoffReporter
 from lm.store.record import Record
 from lm.store.store import LOG, STACK, Store
 from lm.training.identified import Cell
@@ -31,6 +32,38 @@ URGENT = ("validation", "ended")  # kinds of messages that a worker on another m
 UNKNOWN_CODE = 255  # exit code of a process whose fork server has ended: it may have exited, or run on
 
 
+MAX_CHECK_INTERVAL = 10.0  # seconds that the time between two checks of a silent process counts at most
+
+
+class SilenceMonitor:
+    """Monitor of a process: call `record_activity` on every message, and the others periodically."""
+
+    def __init__(self, pid: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self.pid, self.clock, self.last_check = pid, clock, clock()
+        self.reporter = BackoffReporter(locks.FIRST_SECONDS, clock)
+        self.record_activity()
+
+    def record_activity(self) -> None:
+        """Record that the process has sent a message."""
+        self.reporter.restart()
+        self.silent = 0.0
+
+    def seconds_silent(self) -> float:
+        """Return the seconds since the last message; this process may have been stopped for a part of them."""
+        now = self.clock()
+        self.silent += min(now - self.last_check, MAX_CHECK_INTERVAL)
+        self.last_check = now
+        return self.silent
+
+    def check(self) -> str | None:
+        """Return a line about a process that is stopped, None if none is due."""
+        if self.reporter.left > 0 or locks.process_status(self.pid) not in locks.STOPPED:
+            return None
+        self.reporter.should_report()
+        lasted = f"no word for {self.reporter.lasted:z.0f} s"
+        return f"{lasted}: process {self.pid} is stopped, SIGCONT lets it go on"
+
+
 @dataclass(eq=False)
 class Attempt:
     """A process and its attempt at a cell."""
@@ -40,7 +73,7 @@ class Attempt:
     before: Record | None  # the record that the cell had already
     started: float = field(default_factory=time.monotonic)
     stopped: bool = False  # the answer to a validation was to stop
-    broken: OSError | None = None  # error of the disk that stopped the cell
+    broken: Message | None = None  # error of the disk that stopped the cell
     held: bool = False  # another process has the lock of the cell
     hung: float | None = None  # when the process was found to hang, by the monotonic clock
 
@@ -88,7 +121,7 @@ class Local(Executor):
 
     def close(self) -> None:
         """End all processes, by force after a time of grace."""
-        attempts = [job.attempt for job in self.jobs.values()]
+        attempts = [job.attempt for job in self.jobs]
         for attempt in attempts:
             attempt.send_signal(signal.SIGTERM)
         deadline = time.monotonic() + GRACE_SECONDS
@@ -101,35 +134,32 @@ class Local(Executor):
             attempt.send_signal(signal.SIGKILL)
         self.jobs.clear()
 
-    def _start(self, handle: Handle, cell: Cell, execution: Execution) -> LocalJob:
-        busy_slots = {job.slot for job in self.jobs.values()}
+    def _start(self, cell: Cell, execution: Execution, name: str) -> LocalJob:
+        busy_slots = {job.slot for job in self.jobs}
         free_slot = next(slot for slot in range(self.capacity) if slot not in busy_slots)
-        job = LocalJob(handle, cell, execution, slot=free_slot)
+        job = LocalJob(cell, execution, name, slot=free_slot)
         self._start_attempt(job)
         return job
 
     def _start_attempt(self, job: LocalJob) -> None:
-        """Start a process for a cell."""
         cell = job.cell
         before = self.store.record(cell.id) if self.store.finished(cell.id) else None
         slot = job.slot if cell.config["trainer"]["devices"] == 1 else None
-        process, pipe = start_process(train_one, (cell, self.store, job.execution, slot), job.handle.name)
+        process, pipe = start_process(train_one, (cell, self.store, job.execution, slot), job.name)
         job.attempt, job.step, job.awaits_answer = Attempt(process, pipe, before), 0, False
         self._on_message(job, ("started",))
 
     def _listen(self, seconds: float) -> None:
         """Handle one message of each process that sent any, the ends of processes, and silent processes."""
-        jobs = {job.attempt.pipe: job for job in self.jobs.values() if not job.attempt.pipe.closed}
-        ends = [job.attempt.process.sentinel for job in self.jobs.values() if not job.attempt.is_orphaned]
+        jobs = {job.attempt.pipe: job for job in self.jobs if not job.attempt.pipe.closed}
+        ends = [job.attempt.process.sentinel for job in self.jobs if not job.attempt.is_orphaned]
         for pipe in wait([*jobs, *ends], seconds) if jobs or ends else ():
             if isinstance(pipe, Connection):
                 self._receive(jobs[pipe])
-        for job in [job for job in self.jobs.values() if job.attempt.has_exited]:
+        for job in [job for job in self.jobs if job.attempt.has_exited]:
             self._finish_attempt(job)
-        for job in self.jobs.values():
+        for job in self.jobs:
             attempt, limit = job.attempt, job.execution.hang_seconds
-            if job.cancelled is not None and time.monotonic() - job.cancelled > GRACE_SECONDS:
-                attempt.send_signal(signal.SIGKILL)
             if attempt.hung is not None:
                 if time.monotonic() - attempt.hung > STACK_SECONDS:
                     attempt.send_signal(signal.SIGKILL)
@@ -142,22 +172,18 @@ class Local(Executor):
             if (warning := attempt.silence.check()) is not None:
                 self._on_message(job, ("waiting", warning))
 
-    def _send(self, job: LocalJob, answer: bool | str) -> None:
-        if answer == CANCEL:
-            job.attempt.send_signal(signal.SIGTERM)
-            return
-        job.attempt.stopped = not answer
+    def _send(self, job: LocalJob, goes_on: bool) -> None:
+        job.attempt.stopped = not goes_on
         with contextlib.suppress(OSError):  # it has exited since
-            job.attempt.pipe.send(answer)
+            job.attempt.pipe.send(goes_on)
 
     def _receive(self, job: LocalJob) -> None:
-        """Handle one message, or the end of the pipe."""
         attempt = job.attempt
         if (message := attempt.receive()) is None:
             return
         attempt.silence.record_activity()
         if message[0] == "disk":
-            attempt.broken = OSError(*message[1:])
+            attempt.broken = message[1:]
         elif message[0] == "held":
             attempt.held = True
         elif message[0] != "alive":
@@ -178,10 +204,10 @@ class Local(Executor):
             self._end(job, Outcome.RECORDED, stored, attempt.broken)
             return
         if attempt.held:
-            outcome = Outcome.INTERRUPTED if job.cancelled is not None else Outcome.LOCKED_ELSEWHERE
+            outcome = Outcome.LOCKED_ELSEWHERE
         elif attempt.stopped and code in (0, UNKNOWN_CODE) and not self.store.work(cell.id).is_dir():
             outcome = Outcome.PRUNED
-        elif attempt.broken is not None or job.cancelled is not None or code in (0, -signal.SIGINT, -signal.SIGTERM):
+        elif attempt.broken is not None or code in (0, -signal.SIGINT, -signal.SIGTERM):
             outcome = Outcome.INTERRUPTED
         elif code == UNKNOWN_CODE:
             job.servers += 1
@@ -215,45 +241,26 @@ def describe_hang(path: Path, seconds: float) -> tuple[str, str | None]:
 
 
 class RemoteWorker(Local):
-    """Trainer of one cell on another machine, as `Local` trains it, whose events are messages with the cell's name."""
-
-    def __init__(self, store: Store, name: str) -> None:
-        super().__init__(store, 1, lambda line: self.messages.append(("waiting", line.removeprefix(f"{name}: "))))
-        self.messages: list[Message] = []
+    """Trainer of one cell on another machine, as `Local` trains it."""
 
     @property
     def awaits_answer(self) -> bool:
         """True if the cell waits for the answer to a validation."""
-        return any(job.awaits_answer for job in self.jobs.values())
+        return any(job.awaits_answer for job in self.jobs)
 
     def take_messages(self, seconds: float) -> list[Message]:
-        """Return the messages of the next seconds, at once if one is urgent."""
+        """Return the messages of the next seconds, without a record, at once if one is urgent."""
         deadline = time.monotonic() + seconds
+        messages: list[Message] = []
         while True:
-            self.poll(max(0.0, deadline - time.monotonic()))
-            if not self.jobs or time.monotonic() >= deadline or any(kind in URGENT for kind, *_ in self.messages):
-                messages, self.messages = self.messages, []
+            messages += [message[:4] for _, message in self.poll(max(0.0, deadline - time.monotonic()))]
+            if not self.jobs or time.monotonic() >= deadline or any(kind in URGENT for kind, *_ in messages):
                 return messages
 
-    def answer(self, answer: bool | str) -> None:
-        """Answer the last validation, or cancel the cell."""
-        for job in self.jobs.values():
-            if answer == CANCEL:
-                self.cancel(job.handle)
-            elif job.awaits_answer:
-                job.awaits_answer = False
-                self._send(job, bool(answer))
-
-    def _on_message(self, job: LocalJob, message: Message) -> None:
-        super()._on_message(job, message)
-        self.messages.append(tuple(message))
-
-    def _end(
-        self, job: LocalJob, outcome: Outcome, record: Record | None = None, broken: OSError | None = None
-    ) -> None:
-        super()._end(job, outcome, record, broken)
-        error = None if broken is None else (broken.errno, broken.strerror, broken.filename)
-        self.messages.append(("ended", outcome.value, job.step, error))
+    def answer_last(self, goes_on: bool) -> None:
+        """Answer the last validation."""
+        for job in self.jobs:
+            self.answer(job, goes_on)
 
 
 # in the process of a cell ---------------------------------------------------------------------------------------------
@@ -306,5 +313,5 @@ def train_one(pipe: Connection, cell: Cell, store: Store, execution: Execution, 
     except OSError as error:
         if (error_of_disk := disk_error(error)) is None:
             raise
-        tell("disk", error_of_disk.errno, error_of_disk.strerror, error_of_disk.filename)
+        tell("disk", *disk_message(error_of_disk))
         os._exit(0)  # nothing may be written any more, not even what a buffer holds

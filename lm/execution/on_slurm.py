@@ -23,12 +23,11 @@ from typing import Any, ClassVar
 from lm.config.plain import shown
 from lm.config.tree import InputError
 from lm.data.tokens import TextStats
-from lm.execution.executor import CANCEL, Executor, Handle, Job, Outcome, require_whole
+from lm.execution.executor import Executor, Job, Outcome, require_whole
 from lm.execution.local import RemoteWorker
 from lm.execution.machine import env_threads
 from lm.store.files import read_json, to_json, write_atomic
 from lm.store.formats import CELL
-from lm.store.locks import LogLine, to_stderr
 from lm.store.store import Store
 from lm.training.identified import Cell
 from lm.training.process import Execution
@@ -39,7 +38,6 @@ with contextlib.suppress(ImportError):  # `parse_executor` names the package tha
 READ_SECONDS = 0.5  # time between two reads of the messages of jobs
 STATE_SECONDS = 20.0  # time between two queries of the state of jobs
 LATE_SECONDS = 30.0  # time in which a network file system shows the files of a job that has ended
-GRACE_SECONDS = 60.0  # time in which a cancelled job ends before it is killed
 CLOSE_SECONDS = 10.0  # time that `close` waits for jobs to end
 MOST_JOBS = 1000  # jobs in one array, by SLURM's default
 MINUTES = 60  # default time limit of a job. A cell that takes longer goes on in the next job.
@@ -96,7 +94,7 @@ class OnSlurm(Job):
     job: Any = None
     mail: FileMailbox | None = None
     over: float | None = None
-    state: str = "PENDING"
+    state: str = ""
 
 
 class Slurm(Executor):
@@ -112,10 +110,8 @@ class Slurm(Executor):
         "executor": "slurm, or local: jobs without SLURM, on this machine",
     }
 
-    def __init__(
-        self, store: Store, capacity: int, say: LogLine = to_stderr, options: Mapping[str, str] | None = None
-    ) -> None:
-        super().__init__(store, capacity, say, options)
+    def __init__(self, store: Store, capacity: int, options: Mapping[str, str] | None = None) -> None:
+        super().__init__(store, capacity, options)
         store.cells.mkdir(parents=True, exist_ok=True)
         self.folder = Path(tempfile.mkdtemp(prefix=".slurm-", dir=store.cells.resolve()))  # for its owner alone
         self.failed, self.last_query, self.real = False, 0.0, self.settings.get("executor", "slurm") == "slurm"
@@ -142,9 +138,14 @@ class Slurm(Executor):
 
     def close(self) -> None:
         """Cancel all jobs and remove their folder, unless one failed."""
-        jobs = [job.job for job in self.jobs.values() if job.job is not None]
+        jobs = [job.job for job in self.jobs if job.job is not None]
         self.jobs.clear()
-        self._cancel_jobs(jobs)
+        if self.real and jobs:
+            with contextlib.suppress(OSError, subprocess.SubprocessError):
+                command = ["scancel", *(job.job_id for job in jobs)]
+                subprocess.run(command, capture_output=True, timeout=COMMAND_SECONDS, check=False)
+        for job in () if self.real else jobs:
+            job.cancel(check=False)
         deadline = time.monotonic() + CLOSE_SECONDS
         while jobs and time.monotonic() < deadline:
             states = self._states(jobs)
@@ -184,36 +185,32 @@ class Slurm(Executor):
 
     # from one event to the next
 
-    def _start(self, handle: Handle, cell: Cell, execution: Execution) -> OnSlurm:
-        return OnSlurm(handle, cell, execution)
+    def _start(self, cell: Cell, execution: Execution, name: str) -> OnSlurm:
+        return OnSlurm(cell, execution, name)
 
     def _listen(self, seconds: float) -> None:
         deadline = time.monotonic() + seconds
         self._submit_jobs()
         while True:
             self._query_states()
-            for job in list(self.jobs.values()):
+            for job in list(self.jobs):
                 self._read_messages(job)
                 self._check(job)
-            if self.events or not self.jobs or time.monotonic() >= deadline:
+            if self.messages or not self.jobs or time.monotonic() >= deadline:
                 return
             time.sleep(min(READ_SECONDS, max(0.0, deadline - time.monotonic())))
 
     def _submit_jobs(self) -> None:
         """Submit the cells that have come since the last call, as one array. Raises InputError if they are refused."""
-        waiting = []
-        for job in [job for job in self.jobs.values() if job.job is None]:
-            if job.cancelled is not None:
-                self._end(job, Outcome.INTERRUPTED)
-                continue
-            waiting.append(job)
+        waiting = [job for job in self.jobs if job.job is None]
+        for job in waiting:
             for suffix in (MESSAGES, ANSWERS):
                 (self.folder / (job.cell.id + suffix)).unlink(missing_ok=True)
             order: dict[str, Any] = {"cell": CELL.stamped(asdict(job.cell)), "execution": asdict(job.execution)}
-            order["name"] = job.handle.name
+            order["name"] = job.name
             order |= {"out": str(self.store.out.resolve()), "path": [os.path.abspath(folder) for folder in sys.path]}
             write_atomic(self.folder / (job.cell.id + ORDER), to_json(order))
-            job.mail, job.over, job.state = FileMailbox(self.folder / (job.cell.id + MESSAGES)), None, "PENDING"
+            job.mail, job.over = FileMailbox(self.folder / (job.cell.id + MESSAGES)), None
         try:
             with self.queue.batch() if len(waiting) > 1 else contextlib.nullcontext():
                 submitted = [self.queue.submit(SlurmTask(str(self.folder), job.cell.id)) for job in waiting]
@@ -224,50 +221,37 @@ class Slurm(Executor):
             job.job = slurm_job
 
     def _query_states(self) -> None:
-        """Query the states of the jobs periodically."""
         if time.monotonic() - self.last_query < self.every:
             return
         self.last_query = time.monotonic()
-        if (states := self._states([job.job for job in self.jobs.values()])) is None:
+        if (states := self._states([job.job for job in self.jobs])) is None:
             return
-        for job in self.jobs.values():
-            state = states[job.job.job_id]
-            if state in STATES:
-                job.over = None
-            elif job.over is None:
-                job.over = time.monotonic()
-            if state != job.state and state == "PENDING":
-                self._on_message(job, ("waiting", f"SLURM job {job.job.job_id} waits in the queue again"))
-            job.state = state
+        for job in self.jobs:
+            job.state = states[job.job.job_id]
+            job.over = None if job.state in STATES else job.over or time.monotonic()
 
     def _read_messages(self, job: OnSlurm) -> None:
         """Handle the new messages of a job, and the outcome of its cell."""
         assert job.mail is not None
         for kind, *values in job.mail.new():
-            job.state = "RUNNING" if job.state == "PENDING" else job.state  # SLURM is queried less often
             if kind != "ended":
                 self._on_message(job, (kind, *values))
                 continue
             outcome, step, broken = Outcome(values[0]), values[1], values[2]
             job.step, record = max(job.step, step), None
-            if outcome in (Outcome.RECORDED, Outcome.LOST):
+            if outcome is Outcome.RECORDED:
                 deadline = time.monotonic() + self.late
                 while not self.store.finished(job.cell.id) and time.monotonic() < deadline:
                     time.sleep(READ_SECONDS)
                 record = self.store.record(job.cell.id)
-            self._end(job, outcome, record, OSError(*broken) if broken else None)
+            self._end(job, outcome, record, broken)
             return
 
     def _check(self, job: OnSlurm) -> None:
-        """Handle a job that has ended without an outcome, or that was cancelled."""
-        if job.handle not in self.jobs:
-            return
-        if job.cancelled is not None and (job.state == "PENDING" or time.monotonic() - job.cancelled > GRACE_SECONDS):
-            self._cancel_jobs([job.job])
-            self._end(job, Outcome.INTERRUPTED)
-        elif job.over is not None and time.monotonic() - job.over >= self.late:
+        """Handle a job that has ended without an outcome."""
+        if job in self.jobs and job.over is not None and time.monotonic() - job.over >= self.late:
             self._read_messages(job)  # its last messages
-            if job.handle not in self.jobs or self.held(job.cell.id) is not None:
+            if job not in self.jobs or self.held(job.cell.id) is not None:
                 return  # the training process may outlive the job
             self.failed = True
             if job.state == "PREEMPTED":  # no fault of the cell
@@ -277,8 +261,8 @@ class Slurm(Executor):
                 job.job = None
                 self._submit_jobs()
 
-    def _send(self, job: OnSlurm, answer: bool | str) -> None:
-        send(self.folder / (job.cell.id + ANSWERS), answer)
+    def _send(self, job: OnSlurm, goes_on: bool) -> None:
+        send(self.folder / (job.cell.id + ANSWERS), goes_on)
 
     def _release(self, job: OnSlurm) -> None:
         for name in (ORDER, MESSAGES, ANSWERS):
@@ -299,16 +283,6 @@ class Slurm(Executor):
             return None
         states = dict(line.strip().split("|", 1) for line in done.stdout.splitlines() if "|" in line)
         return {job.job_id: states.get(job.job_id, "GONE") for job in jobs}
-
-    def _cancel_jobs(self, jobs: Sequence[Any]) -> None:
-        """Cancel jobs, pending and running ones."""
-        if self.real and jobs:
-            with contextlib.suppress(OSError, subprocess.SubprocessError):
-                command = ["scancel", *(job.job_id for job in jobs)]
-                subprocess.run(command, capture_output=True, timeout=COMMAND_SECONDS, check=False)
-        elif jobs:
-            for job in jobs:
-                job.cancel(check=False)
 
 
 def minutes(text: str, where: str = "--executor slurm") -> int:
@@ -352,27 +326,24 @@ def run_order(folder: Path, cell_id: str) -> str:
     cell = Cell(described["config"], TextStats(**described["facts"]), described["id"])
     execution = Execution(**order["execution"])
     messages_path, answers = folder / (cell_id + MESSAGES), FileMailbox(folder / (cell_id + ANSWERS))
-    cancelled = CANCEL in answers.new()  # other answers belong to an earlier attempt
+    answers.new()  # of an earlier attempt
     if execution.threads is not None:
         os.environ["OMP_NUM_THREADS"] = str(execution.threads)
-    with RemoteWorker(Store(Path(order["out"])), order["name"]) as worker:
+    with RemoteWorker(Store(Path(order["out"])), 1) as worker:
         try:
             with hidden_scheduler():
                 worker.submit(cell, execution, order["name"])
-            if cancelled:
-                worker.answer(CANCEL)
             while True:
                 for message in worker.take_messages(0.0 if worker.awaits_answer else LISTEN_SECONDS):
                     end = message[1] if message[0] == "ended" else None
-                    if end == Outcome.INTERRUPTED.value and message[3] is None and not cancelled:
+                    if end == Outcome.INTERRUPTED.value and message[3] is None:
                         time.sleep(PATIENCE)
                         raise RuntimeError("what trained the cell was ended from outside")
                     send(messages_path, message)
                     if end is not None:
                         return str(end)
                 for answer in answers.new():
-                    cancelled = cancelled or answer == CANCEL
-                    worker.answer(answer)
+                    worker.answer_last(answer)
                 if worker.awaits_answer:
                     time.sleep(0.1)
         except InputError as error:

@@ -1,28 +1,16 @@
 """Queues of cells, the scheduler that has an executor train them, and the receiver of progress and outcomes."""
 
-import heapq
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from lm.execution.executor import (
-    Ended,
-    Event,
-    Executor,
-    Handle,
-    Outcome,
-    Progress,
-    Started,
-    Validation,
-    Waiting,
-    by_process,
-)
-from lm.execution.signal_handling import deferred_interrupts, raise_if_interrupted
+from lm.execution.executor import Executor, Job, Message, Outcome, by_process
+from lm.execution.signal_handling import ended_by_signals, raise_if_interrupted
 from lm.store import locks
-from lm.store.leases import Holder, LostError
-from lm.store.locks import UNKNOWN_HOLDER, BackoffReporter
+from lm.store.leases import LostError
+from lm.store.locks import UNKNOWN_HOLDER, BackoffReporter, Holder
 from lm.store.record import Ending
 from lm.training.identified import Cell
 from lm.training.process import Execution
@@ -165,7 +153,7 @@ def train_cells(
 
 def run_cells(queue: CellQueue, executor: Executor, watcher: Watcher, execution: Execution) -> int:
     """Train cells until the queue is empty; return how many were interrupted. Raises OSError for a failing disk."""
-    with deferred_interrupts():
+    with ended_by_signals():
         return Scheduler(queue, executor, watcher, execution).run()
 
 
@@ -174,9 +162,7 @@ class Scheduler:
 
     def __init__(self, queue: CellQueue, executor: Executor, watcher: Watcher, execution: Execution) -> None:
         self.queue, self.executor, self.watcher, self.execution = queue, executor, watcher, execution
-        self.running: dict[Handle, Running] = {}
-        # heap of the free slots, so that a thousand workers need no search among all that run
-        self.free_slots = list(range(executor.capacity))
+        self.running: dict[Job, Running] = {}
         # cells that other processes train, with their holders
         self.foreign: dict[str, tuple[Planned, Holder | str]] = {}
         self.released: deque[Planned] = deque()  # cells that other processes have released
@@ -194,8 +180,8 @@ class Scheduler:
             self._submit()
             if self.running:
                 self.patience.restart()
-                for event in self.executor.poll(LISTEN_SECONDS):
-                    self._handle(event)
+                for job, message in self.executor.poll(LISTEN_SECONDS):
+                    self._handle(job, message)
             elif (self.foreign or self.queue.blocked_on()) and self.broken is None:
                 self._wait()
             elif not self.released or self.broken is not None:
@@ -217,8 +203,9 @@ class Scheduler:
             else:
                 return
             execution = replace(self.execution, run_name=planned.called)
-            handle = self.executor.submit(planned.cell, execution, planned.name)
-            self.running[handle] = Running(planned, heapq.heappop(self.free_slots))
+            job = self.executor.submit(planned.cell, execution, planned.name)
+            busy_slots = {running.slot for running in self.running.values()}
+            self.running[job] = Running(planned, min(set(range(len(busy_slots) + 1)) - busy_slots))
 
     def _check_foreign(self) -> None:
         """Check which cells of other processes are free again."""
@@ -240,28 +227,27 @@ class Scheduler:
             for line in self.queue.blocked_on():
                 self.watcher.on_waiting(line)
 
-    def _handle(self, event: Event) -> None:
-        """Handle an event of the executor."""
-        handle, running = event.handle, self.running[event.handle]
-        match event:
-            case Started():
+    def _handle(self, job: Job, message: Message) -> None:
+        running = self.running[job]
+        match message:
+            case "started", *_:
                 running.restart()
-            case Progress():
-                running.update(event.step, event.steps, event.loss)
-            case Validation():
-                running.step = max(running.step, event.step)
-                event.answer(self.queue.judge(running.planned, event.step, event.measured))
-            case Waiting():
-                self.watcher.on_waiting(f"{running.planned.name}: {event.line}")
-            case Ended():
-                heapq.heappush(self.free_slots, self.running.pop(handle).slot)
-                record: Ending | None = self.executor.result(handle)
-                if event.outcome is Outcome.LOCKED_ELSEWHERE:
-                    self.foreign[handle.cell] = running.planned, self.executor.held(handle.cell) or UNKNOWN_HOLDER
+            case "progress", step, steps, loss:
+                running.update(step, steps, loss)
+            case "validation", step, measured:
+                running.step = max(running.step, step)
+                self.executor.answer(job, self.queue.judge(running.planned, step, measured))
+            case "waiting", line:
+                self.watcher.on_waiting(f"{running.planned.name}: {line}")
+            case "ended", outcome, step, broken, record:
+                del self.running[job]
+                if outcome == Outcome.LOCKED_ELSEWHERE.value:
+                    cell = job.cell.id
+                    self.foreign[cell] = running.planned, self.executor.held(cell) or UNKNOWN_HOLDER
                     return
-                if event.outcome is Outcome.PRUNED:  # it has no record on disk
-                    record = {"status": "pruned", "error": f"stopped after step {event.step}"}
-                self.broken = self.broken or event.broken
+                if outcome == Outcome.PRUNED.value:  # it has no record on disk
+                    record = {"status": "pruned", "error": f"stopped after step {step}"}
+                self.broken = self.broken or (OSError(*broken) if broken else None)
                 self.interrupted += record is None
                 self.watcher.on_finished(running.planned, record, running.seconds)
                 self.queue.ended(running.planned, record)

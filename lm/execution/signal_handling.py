@@ -1,4 +1,4 @@
-"""Ctrl-C that is raised again if something swallows it, and other signals that end a command like it."""
+"""Signals that end a command like Ctrl-C, and interrupts that are raised again if something swallows them."""
 
 import contextlib
 import os
@@ -13,42 +13,13 @@ INTERRUPTED = 130  # exit code of a command that a signal interrupted
 
 # signals by which others than the user at the keyboard end a command
 ENDING = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
-# One item: True once Ctrl-C was pressed in a block of `deferred_interrupts`. No Event, as a handler must not wait for
-# its lock.
-_pressed = [False]
-
+_swallowed = [False]  # True once an interrupt was raised where Python could only print it
 _signals: list[int] = []  # signals of ENDING since a block of `ended_by_signals` began
 
 
-@contextlib.contextmanager
-def deferred_interrupts() -> Iterator[None]:
-    """Record each Ctrl-C in the block and raise it again in `raise_if_interrupted`, at the latest at the block's end.
-
-    In a `__del__`, or in a function that a library in C calls, Python can only print it and goes on; what speaks to a
-    cluster does much in these. Nothing is changed where Ctrl-C is ignored, or is for somebody else to see to.
-    """
-    before = signal.getsignal(signal.SIGINT)
-    if before is not signal.default_int_handler or threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def record_and_raise(number: int, frame: FrameType | None) -> None:
-        _pressed[0] = True
-        signal.default_int_handler(number, frame)
-
-    _pressed[0] = False
-    signal.signal(signal.SIGINT, record_and_raise)
-    try:
-        yield
-        raise_if_interrupted()
-    finally:
-        signal.signal(signal.SIGINT, before)
-        _pressed[0] = False
-
-
 def raise_if_interrupted() -> None:
-    """Raise KeyboardInterrupt if Ctrl-C was pressed and something swallowed it."""
-    if _pressed[0]:
+    """Raise KeyboardInterrupt if an interrupt was swallowed, as a library in C, or `__del__`, does with exceptions."""
+    if _swallowed[0]:
         raise KeyboardInterrupt
 
 
@@ -67,11 +38,11 @@ def ended_by_signals() -> Iterator[None]:
 
     def unheard(unraisable: Any) -> None:
         if issubclass(unraisable.exc_type, KeyboardInterrupt):
-            _pressed[0] = True
+            _swallowed[0] = True
         else:
             before(unraisable)
 
-    _pressed[0] = False
+    _swallowed[0] = False
     sys.unraisablehook = unheard
     for number in numbers:
         signal.signal(number, _as_interrupt)
@@ -83,7 +54,7 @@ def ended_by_signals() -> Iterator[None]:
             if signal.getsignal(number) is _as_interrupt:
                 signal.signal(number, signal.SIG_DFL)
         sys.unraisablehook = before
-        _pressed[0] = False
+        _swallowed[0] = False
 
 
 def end_at_once(code: int) -> None:

@@ -2,7 +2,7 @@
 
 import contextlib
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Required, TypedDict
 
@@ -177,6 +177,14 @@ class Space:
         return {dimension.name: dimension.values.described() for dimension in self.flat()}
 
 
+def check_keys(node: Mapping[str, Any], accepted: Sequence[str], where: str, of: str = "") -> None:
+    """Raise InputError for a key that is not accepted, with the nearest one that is."""
+    for key in node:
+        if key not in accepted:
+            hint = f"{nearest(key, accepted)} It takes {', '.join(accepted)}"
+            raise InputError(f"{where}: no key {key!r}{of}.{hint}")
+
+
 def read_space(node: Any, where: str) -> Space:
     """Parse a mapping of dotted paths to distributions. Raises InputError that names the path."""
     space = _space(node, where, "", "")
@@ -189,7 +197,6 @@ def read_space(node: Any, where: str) -> Space:
 
 
 def _space(node: Any, where: str, path: str, prefix: str) -> Space:
-    """Parse a mapping of dotted paths."""
     if not isinstance(node, Mapping) or not node:
         raise InputError(f"{where}: expected a mapping of dotted paths to distributions, found {shown(node)}")
     dimensions = []
@@ -199,16 +206,16 @@ def _space(node: Any, where: str, path: str, prefix: str) -> Space:
             raise InputError(f"{location}: a seed is not searched for; give the seeds of every trial with seeds")
         if not isinstance(values, Mapping):
             raise InputError(f"{location}: expected {{low, high}} or {{choices: [...]}}, found {shown(values)}")
-        if extra := [inner for inner in values if inner != "choices"] if "choices" in values else []:
+        if "choices" not in values:
+            dimensions.append(Dimension(name, full, _range(values, location)))
+            continue
+        if extra := [inner for inner in values if inner != "choices"]:
             raise InputError(f"{location}: choices stand alone, found {shown(extra[0])} beside them")
-        is_choice = "choices" in values
-        parsed = _choices(values["choices"], location, full, name) if is_choice else _range(values, location)
-        dimensions.append(Dimension(name, full, parsed))
+        dimensions.append(Dimension(name, full, _choices(values["choices"], location, full, name)))
     return Space(tuple(dimensions))
 
 
 def _choices(values: Any, where: str, path: str, name: str) -> Choices:
-    """Parse the values of a choice."""
     if not isinstance(values, list) or not values:
         raise InputError(f"{where}.choices: expected a list of values, found {shown(values)}")
     options: dict[str, tuple[Any, Space]] = {}
@@ -217,11 +224,7 @@ def _choices(values: Any, where: str, path: str, name: str) -> Choices:
         if isinstance(value, Mapping) and "space" in value:
             inner, value = value["space"], {key: v for key, v in value.items() if key != "space"}
         if is_component(value):
-            for key in value:
-                if key not in CHOICE_KEYS:
-                    listed = ", ".join(CHOICE_KEYS)
-                    hint = f"no key {key!r} in a component.{nearest(key, CHOICE_KEYS)} It takes {listed}"
-                    raise InputError(f"{where}.choices: {hint}")
+            check_keys(value, CHOICE_KEYS, f"{where}.choices", " in a component")
             if not isinstance({} if value.get("init_args") is None else value["init_args"], Mapping):
                 raise InputError(f"{where}.choices: init_args: expected a mapping, found {shown(value['init_args'])}")
         label = _label(value)
@@ -234,7 +237,6 @@ def _choices(values: Any, where: str, path: str, name: str) -> Choices:
 
 
 def _label(value: Any) -> str:
-    """Return the label of a value in a study."""
     if is_component(value):
         init_args = value.get("init_args") or {}
         options = ", ".join(f"{key}={_label(inner)}" for key, inner in init_args.items())
@@ -243,11 +245,7 @@ def _label(value: Any) -> str:
 
 
 def _range(node: Mapping[str, Any], where: str) -> Range:
-    """Parse a range."""
-    for key in node:
-        if key not in RANGE_KEYS:
-            accepted = (*RANGE_KEYS, "choices")
-            raise InputError(f"{where}: no key {key!r}.{nearest(key, accepted)} It takes {', '.join(accepted)}")
+    check_keys(node, (*RANGE_KEYS, "choices"), where)
     for key in required(Distribution):
         if key not in node:
             raise InputError(f"{where}: {key} is missing; a range needs low and high, or give choices")
@@ -256,31 +254,28 @@ def _range(node: Mapping[str, Any], where: str) -> Range:
             raise InputError(f"{where}.{key}: expected true or false, found {shown(node[key])}")
     low, high = (_number(node[key], f"{where}.{key}") for key in ("low", "high"))
     step = None if node.get("step") is None else _number(node["step"], f"{where}.step")
-    numbers = Range(low, high, bool(node.get("log", False)), step, bool(node.get("int", False)))
-    if not numbers.low < numbers.high:
-        raise InputError(f"{where}: low={numbers.low:zg} must be below high={numbers.high:zg}")
-    if not math.isfinite(numbers.high - numbers.low):
-        raise InputError(f"{where}: high={numbers.high:zg} less low={numbers.low:zg} is no finite number")
-    if numbers.log and numbers.low <= 0:
-        raise InputError(f"{where}: log needs low above 0, found {numbers.low:zg}")
-    if numbers.whole and not all(float(v).is_integer() for v in (numbers.low, numbers.high, numbers.step or 1)):
-        raise InputError(f"{where}: int needs whole numbers for low, high and step")
-    if numbers.whole and max(abs(numbers.low), abs(numbers.high)) > LARGEST_WHOLE:
-        raise InputError(f"{where}: int needs low and high between -2**53 and 2**53")
-    if numbers.step is None:
-        return numbers
-    if numbers.log:
-        raise InputError(f"{where}: log and step exclude each other; list the values as choices")
-    steps = (numbers.high - numbers.low) / numbers.step if numbers.step > 0 else 0.5
-    if not steps <= LARGEST_WHOLE:  # more than can be counted one by one, infinitely many too
-        raise InputError(f"{where}: step={numbers.step:zg} is too small for {numbers.low:zg} to {numbers.high:zg}")
-    if not math.isclose(steps, round(steps), rel_tol=0, abs_tol=1e-9 * max(1, abs(steps))) or steps < 1:
-        raise InputError(f"{where}: high must be low plus a whole number of steps, found step={numbers.step:zg}")
-    return numbers
+    log, whole = node.get("log", False), node.get("int", False)
+    if not low < high:
+        raise InputError(f"{where}: low={low:zg} must be below high={high:zg}")
+    if not math.isfinite(high - low):
+        raise InputError(f"{where}: high={high:zg} less low={low:zg} is no finite number")
+    if log and low <= 0:
+        raise InputError(f"{where}: log needs low above 0, found {low:zg}")
+    if whole and not all(number.is_integer() and abs(number) <= LARGEST_WHOLE for number in (low, high, step or 1.0)):
+        raise InputError(f"{where}: int needs whole numbers between -2**53 and 2**53 for low, high and step")
+    if step is not None:
+        if log:
+            raise InputError(f"{where}: log and step exclude each other; list the values as choices")
+        steps = (high - low) / step if step > 0 else 0.5
+        if not steps <= LARGEST_WHOLE:  # more than can be counted one by one, infinitely many too
+            raise InputError(f"{where}: step={step:zg} is too small for {low:zg} to {high:zg}")
+        if not math.isclose(steps, round(steps), rel_tol=0, abs_tol=1e-9 * max(1, abs(steps))) or steps < 1:
+            raise InputError(f"{where}: high must be low plus a whole number of steps, found step={step:zg}")
+    return Range(low, high, log, step, whole)
 
 
 def _number(value: Any, where: str) -> float:
-    """Parse a finite number; YAML reads 1e-4, without a point, as text."""
+    """Return a finite number; YAML reads 1e-4, without a point, as text."""
     if not isinstance(value, bool) and isinstance(value, int | float | str):
         with contextlib.suppress(ValueError, OverflowError):
             if math.isfinite(number := float(value.encode("ascii") if isinstance(value, str) else value)):

@@ -11,7 +11,7 @@ from lm.config.keys import Also, Changes, Text, keys, ref, required
 from lm.config.plain import shown
 from lm.config.reading import Seeds, read_base, read_seeds, read_text, report_name, require_kind, resolve_file
 from lm.config.tree import InputError, Tree, load_yaml, nearest, override
-from lm.search.space import Space, SpacePaths, read_space
+from lm.search.space import Space, SpacePaths, check_keys, read_space
 from lm.store.metrics import METRICS, VALIDATION_METRICS, nearest_metric
 
 # samplers and their options, beside `seed`; named as Optuna names them
@@ -116,9 +116,7 @@ def load_sweep(path: Path, settings: Mapping[str, Any], trials: int | None = Non
     add_module_folder(path.parent)
     tree = load_yaml(path)
     require_kind(tree, path, "sweep")
-    for key in tree:
-        if key not in KEYS:
-            raise InputError(f"{path}: no key {key!r} in a sweep.{nearest(key, KEYS)} It takes {', '.join(KEYS)}")
+    check_keys(tree, KEYS, str(path), " in a sweep")
     for key in required(SweepFile):
         if key not in tree:
             raise InputError(f"{path}: {key} is missing; a sweep needs base and space")
@@ -154,7 +152,6 @@ def load_sweep(path: Path, settings: Mapping[str, Any], trials: int | None = Non
 
 
 def _objectives(value: Any, where: str) -> dict[str, str]:
-    """Parse the objectives."""
     if not isinstance(value, Mapping) or not value:
         raise InputError(f"{where}: expected a mapping such as {{nll: lower}}, found {shown(value)}")
     objectives = {}

@@ -1,11 +1,10 @@
 """Storage of studies in a journal or a database: opened, repaired, and retried while it does not answer."""
 
-import contextlib
 import importlib.util
 import json
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -13,7 +12,7 @@ from optuna.exceptions import StorageInternalError
 from optuna.storages import JournalStorage, RDBStorage
 from optuna.storages.journal import JournalFileBackend, JournalFileSymlinkLock
 from sqlalchemy import URL, make_url
-from sqlalchemy.exc import IntegrityError, OperationalError, ProgrammingError, SQLAlchemyError
+from sqlalchemy.exc import SQLAlchemyError
 
 from lm.config.plain import shown
 from lm.config.tree import InputError, nearest, require_place
@@ -38,10 +37,7 @@ def retry_create(make: Callable[[], T]) -> T:
         try:
             return make()
         except Exception as error:
-            kinds = IntegrityError | ProgrammingError | OperationalError
-            errors = (error, error.__cause__, error.__context__)  # Optuna raises its own from SQLAlchemy's
-            is_conflict = any(isinstance(cause, kinds) for cause in errors)
-            if not (left and is_conflict and "already exist" in f"{error} {error.__cause__}"):
+            if not left or "already exist" not in f"{error} {error.__cause__}":
                 raise
         time.sleep(PAUSE_SECONDS)
     raise AssertionError("the last try returns or raises")
@@ -93,7 +89,7 @@ def open_storage(spec: SweepSpec, path: Path | None) -> JournalStorage | RDBStor
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             return JournalStorage(Backend(path))
-        except (InputError, OSError):
+        except OSError:
             raise
         except Exception as error:  # Optuna checks little of what it reads: a damaged line may raise anything
             what = _one_line(error) or type(error).__name__
@@ -121,64 +117,29 @@ def _one_line(error: BaseException) -> str:
 
 
 class Backend(JournalFileBackend):
-    """Journal in which no line is appended to a torn one: Optuna could never read the file again."""
+    """Journal in which no line is appended to one that a kill has torn: Optuna could never read the file again."""
 
     def __init__(self, path: Path) -> None:
         self.path = path.absolute()  # the link that is Optuna's lock would lead nowhere from its own folder
-        self.lock = JournalFileSymlinkLock(str(self.path))
+        self.lock = JournalFileSymlinkLock(str(self.path))  # a killed holder loses it after half a minute
         super().__init__(str(self.path), self.lock)
-        with path.open("rb") as file:
-            intact = all(map(_whole, file))
-        if not intact:
-            with self.locked():
-                repair(path)
 
     def append_logs(self, logs: list[dict[str, Any]]) -> None:
         """Append lines, all or none. Raises OSError if they cannot be written."""
         lines = "".join(json.dumps(log, separators=(",", ":")) + "\n" for log in logs).encode()
-        with self.locked():
-            with self.path.open("rb") as file:
-                size = file.seek(0, os.SEEK_END)
-                file.seek(max(0, size - 1))
-                torn = file.read() not in (b"", b"\n")
-            if torn:
-                repair(self.path)
-            with self.path.open("ab") as file:
+        self.lock.acquire()
+        try:
+            with self.path.open("r+b") as file:
+                file.seek(max(0, file.seek(0, os.SEEK_END) - 1))
+                if file.read() not in (b"", b"\n"):
+                    file.seek(0)
+                    file.truncate(file.read().rfind(b"\n") + 1)
+                    file.seek(0, os.SEEK_END)
                 file.write(lines)
                 file.flush()
                 os.fsync(file.fileno())
-
-    @contextlib.contextmanager
-    def locked(self) -> Iterator[None]:
-        """Hold the lock of the journal; a killed holder loses it after half a minute."""
-        self.lock.acquire()
-        try:
-            yield
         finally:
             self.lock.release()
-
-
-def _whole(line: bytes) -> bool:
-    """Return True for a complete line of JSON."""
-    try:
-        return line.endswith(b"\n") and isinstance(json.loads(line), dict)
-    except ValueError:
-        return False
-
-
-def repair(path: Path) -> int:
-    """Cut a last line that a kill has torn off a journal; return its bytes. Raises InputError for damage before it."""
-    content = path.read_bytes() if path.is_file() else b""
-    good = 0
-    for number, line in enumerate(content.splitlines(keepends=True), 1):
-        if _whole(line):
-            good += len(line)
-        elif good + len(line) < len(content):
-            hint = "delete that line, or move the file away to start a new study"
-            raise InputError(f"{path}:{number}: not a line of a study's journal, and whole lines follow; {hint}")
-    if good < len(content):
-        os.truncate(path, good)
-    return len(content) - good
 
 
 class RetryingStorage:

@@ -20,7 +20,8 @@ from lm.config.plain import shown
 from lm.config.tree import InputError, differences
 from lm.search.spec import SweepSpec
 from lm.search.storage import RetryingStorage, describe_location, journal, open_storage
-from lm.search.workers import DbLeases, FileLeases, StudyWorkers
+from lm.search.workers import StudyWorkers, row_leases
+from lm.store.leases import LeaseFolder
 from lm.store.locks import to_stderr
 
 FINISHED_STATES = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL)  # count against the budget
@@ -114,12 +115,11 @@ def open_study(spec: SweepSpec, folder: Path, settings: dict[str, Any], parallel
         shared.say(line)
 
     retry = RetryingStorage(describe_location(spec, path), say)
-    leases: FileLeases | DbLeases
     if path is None:
-        leases = retry(lambda: DbLeases(storage.engine, spec.name))  # type: ignore[union-attr]
+        place = retry(lambda: row_leases(storage.engine, spec.name))  # type: ignore[union-attr]
     else:
-        leases = FileLeases(path.with_name(f".{path.name}.leases") / spec.name)
-    workers = StudyWorkers(leases, say)
+        place = lambda name: LeaseFolder(path.with_name(f".{path.name}.leases") / spec.name / name)  # noqa: E731
+    workers = StudyWorkers(place, say)
     shared = SharedStudy(None, workers, retry)  # type: ignore[arg-type]  # its study is made with the mutex held
 
     def join() -> optuna.Study:

@@ -166,7 +166,7 @@ def run_searches(
         execution = replace(execution, threads=threads(executor, workers))
         with (
             Display(source.remaining(), workers, store) as display,
-            make_executor(executor, store, workers, display.on_waiting) as engine,
+            make_executor(executor, store, workers) as engine,
         ):
             watcher = display
             for shared in studies:

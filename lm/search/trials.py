@@ -16,7 +16,7 @@ from lm.execution.scheduler import CellQueue, Planned
 from lm.search.spec import SweepSpec
 from lm.search.study import CELLS, FINISHED_STATES, HOLDER, REASON, SECONDS, SharedStudy, resume_trial
 from lm.search.workers import format_process
-from lm.store.leases import Holder
+from lm.store.locks import Holder
 from lm.store.record import Ending
 from lm.store.redaction import redacted
 from lm.store.store import Store
@@ -227,7 +227,6 @@ class Search:
         self._settle(name)
 
     def _skip_queued(self, name: str) -> None:
-        """Remove the queued cells of a trial."""
         remaining = [planned for planned in self.queue if planned.arm != name]
         if dropped := len(self.queue) - len(remaining):
             self.say(name, "its other seeds are skipped", dropped)
@@ -283,7 +282,6 @@ class Search:
 
 
 def _token(trial: FrozenTrial) -> str:
-    """Return the token on a trial."""
     return str(trial.user_attrs.get(HOLDER, {}).get("token", ""))
 
 

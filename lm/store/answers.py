@@ -84,10 +84,8 @@ def forget(kind: str, question: Any) -> None:
 
 
 def _path(kind: str, question: Any) -> Path:
-    """Return the file of the answer to a question."""
     return cache_folder() / "answers" / f"{kind}-{run_id(question)[:32]}.json"
 
 
 def _sealed(version: str, answer: Any) -> dict[str, Any]:
-    """Return the content of a file."""
     return {"version": version, "answer": answer, "sha256": run_id([version, answer])}

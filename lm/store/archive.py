@@ -15,7 +15,7 @@ import os
 import struct
 import zipfile
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -37,10 +37,9 @@ KINDS = ("manifests", "records", "configurations", "curves", "others")
 LARGEST = 2 << 30  # bytes of a pack's files together
 LARGEST_FILE = 256 << 20
 LARGEST_INDEX = 64 << 20
-DEEPEST = 4  # names in the path of a file, as in `NAME/tune/ARM/study.json`
 MEMORY = 256 << 20  # bytes that decompression may take
-FAULTS = (zipfile.BadZipFile, lzma.LZMAError, zlib.error, struct.error)
-DAMAGE = (*FAULTS, EOFError, RuntimeError, ValueError, LookupError, OverflowError)
+FAULTS = (zipfile.BadZipFile, lzma.LZMAError, zlib.error, struct.error, EOFError)
+DAMAGE = (*FAULTS, RuntimeError, ValueError, LookupError, OverflowError)
 """Errors of reading a zip file that is damaged, cut short or made to deceive."""
 
 
@@ -74,11 +73,8 @@ class Archive:
                         raise InputError(f"{self.path}: is damaged: {kind}.xz ends within {name}")
                     yield name, whole[at : at + size]
                     at += size
-                if len(whole) > total:
-                    raise InputError(f"{self.path}: is damaged: {kind}.xz holds more than its files")
-                if not decompressor.eof or decompressor.unused_data:
-                    problem = "goes on after its end" if decompressor.eof else "is cut short"
-                    raise InputError(f"{self.path}: is damaged: {kind}.xz {problem}")
+                if len(whole) > total or not decompressor.eof or decompressor.unused_data:
+                    raise InputError(f"{self.path}: is damaged: {kind}.xz holds more than its files, or is cut short")
 
     def extract(self, folder: Path) -> None:
         """Write every file below an empty folder. Raises InputError where the pack is damaged."""
@@ -124,7 +120,7 @@ def write_archive(path: Path, name: str, files: Mapping[str, tuple[str, Path | b
                     members[kind].append((inside, len(content)))
                 member.write(compressor.flush())
         index = PackManifest(format=PACK.version, name=name, members=members)
-        _check(index, path)
+        check_index(index, path)
         parts.writestr(_member(INDEX), to_json(PACK.stamped(index)), zipfile.ZIP_DEFLATED)
     write_atomic(path, whole.getvalue())
     return Archive(path, name, members)
@@ -151,8 +147,6 @@ def read_archive(path: Path) -> Archive:
         require_regular(path)
         with zipfile.ZipFile(path) as parts:
             names = parts.namelist()
-            if len(set(names)) < len(names):
-                raise InputError(f"{path}: is damaged: a member is there twice")
             if INDEX not in names:
                 raise InputError(f"{path}: holds no {INDEX}; expected a file that `lm pack` made")
             for member in parts.infolist():
@@ -167,47 +161,11 @@ def read_archive(path: Path) -> Archive:
                 raise InputError(f"{path}: {INDEX} is nested too deeply") from None
     index = PACK.read(index, path)
     check_shape(index, PackManifest, path, "ask for the pack again")
-    _check(cast(PackManifest, index), path)
-    if strange := sorted({*names} - {INDEX} ^ {f"{kind}.xz" for kind in index["members"]}):
-        raise InputError(f"{path}: is damaged: {strange[0]} is in the file or in its index, and not in both")
+    check_index(cast(PackManifest, index), path)
+    if sorted(names) != sorted([INDEX, *(f"{kind}.xz" for kind in index["members"])]):
+        raise InputError(f"{path}: is damaged: holds {', '.join(sorted(names))}, which its index does not list")
     members = {kind: [(name, size) for name, size in files] for kind, files in index["members"].items()}
     return Archive(path, index["name"], members)
-
-
-def _check(index: PackManifest, path: Path) -> None:
-    """Raise InputError for an index that names files which no pack holds."""
-    name, total = path_name(index["name"], f"{path}: name"), 0
-    twins = [f"{name}{end}" for end in TWINS]
-    is_ladder = any(file == f"{name}/{LADDER}" for files in index["members"].values() for file, _ in files)
-    paths, folders = set[str](), set[str]()
-    for kind, files in index["members"].items():
-        if kind not in KINDS:
-            raise InputError(f"{path}: holds {kind!r}, expected {', '.join(KINDS)}")
-        for file, size in files:
-            parts = [path_name(part, f"{path}: a file's path") for part in file.split("/")]
-            rung = is_ladder and parts[0].startswith(f"{name}.")
-            if not 2 <= len(parts) <= DEEPEST or not (rung or parts[0] in (CELLS, name, *twins)):
-                folders_of_a_pack = f"{CELLS}, {', '.join([name, *twins[:-1]])} or {twins[-1]}"
-                raise InputError(f"{path}: {file}: expected a path below {folders_of_a_pack}")
-            if parts[0] == CELLS and len(parts) < 3:
-                raise InputError(f"{path}: {file}: expected a path below the folder of a cell")
-            if file in paths:
-                raise InputError(f"{path}: is damaged: {file} is there twice")
-            if not 0 <= size <= LARGEST_FILE:
-                raise InputError(f"{path}: {file}: {size:,} bytes, expected {LARGEST_FILE:,} at most")
-            paths.add(file)
-            folders |= {"/".join(parts[:depth]) for depth in range(1, len(parts))}
-            total += size
-    if total > LARGEST:
-        raise InputError(f"{path}: {total:,} bytes unpacked, expected {LARGEST:,} at most")
-    if both := paths & folders:
-        raise InputError(f"{path}: is damaged: {min(both)} is a file and a folder")
-    if name == CELLS or not {f"{name}/{file}" for file in (EXPERIMENT, STUDY, LADDER)} & paths:
-        raise InputError(f"{path}: holds no experiment, no search and no ladder called {name}")
-    cells = {"/".join(file.split("/")[:2]) for file in paths if file.startswith(f"{CELLS}/")}
-    if incomplete := sorted(cell for cell in cells if f"{cell}/record.json" not in paths):
-        raise InputError(f"{path}: is damaged: {incomplete[0]} has no record")
-    check_members({kind: [file for file, _ in files] for kind, files in index["members"].items()}, name, str(path))
 
 
 CELLS = "cells"
@@ -240,23 +198,47 @@ def pattern_of(inside: str, patterns: Iterable[str]) -> str | None:
     return None
 
 
-def check_members(members: Mapping[str, Iterable[str]], name: str, where: str) -> None:
-    """Raise InputError for the first file, by kind, that `lm pack` does not put among those of its kind."""
-    paths = {path for files in members.values() for path in files}
-    twins = {path.split("/")[0] + end for path in (name, *paths) for end in TWINS}
-    for kind, path in [(kind, path) for kind, files in members.items() for path in files]:
-        folder, _, inside = path.partition("/")
+def check_index(index: PackManifest, path: Path) -> None:
+    """Raise InputError for an index with a file that `lm pack` does not put among those of its kind."""
+    name = path_name(index["name"], f"{path}: name")
+    files = [(kind, file, size) for kind, of_kind in index["members"].items() for file, size in of_kind]
+    paths = {file for _, file, _ in files}
+    if len(paths) < len(files):
+        raise InputError(f"{path}: is damaged: a file is there twice")
+    patterns = {folder: _patterns(folder, name, paths) for folder in {file.split("/")[0] for file in paths}}
+    for kind, file, size in files:
+        folder, *parts = [path_name(part, f"{path}: a file's path") for part in file.split("/")]
+        if any("/".join([folder, *parts[:depth]]) in paths for depth in range(len(parts))):
+            raise InputError(f"{path}: is damaged: {file} lies in a file")
+        inside, allowed = "/".join(parts[folder == CELLS :]), patterns[folder]
+        if (pattern := pattern_of(inside, allowed)) is None:
+            expected = f"expected in {'the folder of a cell' if folder == CELLS else folder}: {', '.join(allowed)}"
+            hint = f"{expected}.{nearest(inside, [*allowed])}" if allowed else f"expected {CELLS}, {name} or {name}.*"
+            raise InputError(f"{path}: {file}: no pack holds such a file; {hint}")
+        if allowed[pattern] != kind:
+            raise InputError(f"{path}: {file}: lies among {kind}, expected among {allowed[pattern]}")
+        if not 0 <= size <= LARGEST_FILE:
+            raise InputError(f"{path}: {file}: {size:,} bytes, expected {LARGEST_FILE:,} at most")
+    if (total := sum(size for _, _, size in files)) > LARGEST:
+        raise InputError(f"{path}: {total:,} bytes unpacked, expected {LARGEST:,} at most")
+    if not {f"{name}/{file}" for file in (EXPERIMENT, STUDY, LADDER)} & paths:
+        raise InputError(f"{path}: holds no experiment, no search and no ladder called {name}")
+    cells = {"/".join(file.split("/")[:2]) for file in paths if file.startswith(f"{CELLS}/")}
+    if incomplete := sorted(cell for cell in cells if f"{cell}/record.json" not in paths):
+        raise InputError(f"{path}: is damaged: {incomplete[0]} has no record")
+
+
+def _patterns(folder: str, name: str, paths: Collection[str]) -> dict[str, str]:
+    """Return the patterns of files in a folder of a pack with their kinds; none if no pack has the folder."""
+    is_ladder = f"{name}/{LADDER}" in paths
+    if folder == CELLS:
+        return {**OF_A_CELL, LOG: "others"}
+    if folder == name and is_ladder:
+        return {LADDER: "manifests"}
+    if any(folder == path.split("/")[0] + end for path in (name, *paths) for end in TWINS):
+        return {EXPERIMENT: "manifests"}
+    if folder == name or (is_ladder and folder.startswith(f"{name}.")):
         as_study = OF_A_STUDY if f"{folder}/{STUDY}" in paths else ()
         as_experiment = OF_AN_EXPERIMENT if f"{folder}/{EXPERIMENT}" in paths or not as_study else ()
-        of = dict.fromkeys([*as_experiment, *as_study], "manifests")
-        if folder == CELLS:
-            inside, of = inside.partition("/")[2], {**OF_A_CELL, LOG: "others"}
-        elif folder == name and f"{name}/{LADDER}" in paths:
-            of = {LADDER: "manifests"}
-        elif folder in twins:
-            of = {EXPERIMENT: "manifests"}
-        if (pattern := pattern_of(inside, of)) is None:
-            expected = f"expected in {'the folder of a cell' if folder == CELLS else folder}: {', '.join(of)}"
-            raise InputError(f"{where}: {path}: no pack holds such a file; {expected}.{nearest(inside, [*of])}")
-        if of[pattern] != kind:
-            raise InputError(f"{where}: {path}: lies among {kind}, expected among {of[pattern]}")
+        return dict.fromkeys([*as_experiment, *as_study], "manifests")
+    return {}

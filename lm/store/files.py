@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from lm.config.tree import InputError, require_regular
-from lm.store.leases import guarding_lease, is_of_exited_process, process_signature
+from lm.store.leases import guarding_lease
+from lm.store.locks import is_of_exited_process, process_signature
 
 # errors of disks -----------------------------------------------------------------------------------------------------
 

@@ -16,129 +16,23 @@ staging directory before anything else, so that a writer that stalled between ch
 
 import contextlib
 import errno
-import functools
-import hashlib
-import json
 import os
-import re
 import secrets
 import shutil
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Protocol
 
 from lm.store import locks
-from lm.store.locks import BackoffReporter, LogLine, process_status
+from lm.store.locks import UNKNOWN_HOLDER, BackoffReporter, Holder, LogLine, parse_holder
 
 BEAT_SECONDS = 5.0  # interval between two heartbeats
 
 MAX_MISSED_BEATS = 12
 """Heartbeats that may be missing: a slow disk, or a library that lets no other thread run, delays several."""
-
-HOLDER_BYTES = 512  # size of a lease file. It is fixed, so that a heartbeat overwrites the one before it.
-PARENT_VARIABLE = "LM_WORKS_FOR"
-"""Environment variable with the number of the process that hands out work, for the processes that do it."""
-
-PROC = Path("/proc/self")  # path that exists where a process can read the state of others
-
-
-@functools.cache
-def machine_id() -> str:
-    """Identify the boot and process namespace in which process numbers mean the same; host names may be shared."""
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
-        return f"{boot} {os.readlink('/proc/self/ns/pid')}"
-    except OSError:
-        return socket.gethostname()
-
-
-@functools.cache
-def _machine_digest() -> str:
-    return hashlib.sha256(machine_id().encode()).hexdigest()[:8]
-
-
-def process_has_exited(pid: int, start: int | None) -> bool:
-    """Return True if the process of this machine that started at `start` is known to have exited."""
-    if PROC.exists():
-        return process_status(pid) is None or process_status(pid) in locks.ENDED or locks.start_ticks(pid) != start
-    try:
-        os.kill(pid, 0)
-    except OSError as error:
-        return isinstance(error, ProcessLookupError)
-    return False
-
-
-def process_signature() -> str:
-    """Return the part of a file name that identifies this process: its number, its start and its machine."""
-    return f"{os.getpid()}-{locks.start_ticks(os.getpid())}-{_machine_digest()}"
-
-
-def is_of_exited_process(signature: str) -> bool:
-    """Return True for the signature of a process of this machine that is known to have exited."""
-    match = re.fullmatch(rf"(\d+)-(\d+|None)-{_machine_digest()}", signature)
-    return match is not None and process_has_exited(int(match[1]), None if match[2] == "None" else int(match[2]))
-
-
-@dataclass(frozen=True)
-class Holder:
-    """The process that holds a lease, as the lease's file names it."""
-
-    token: str  # unique to each lease
-    pid: int
-    start: int | None  # clock ticks since boot; None if unknown
-    machine: str  # see `machine_id`
-    host: str  # host name, for messages
-    parent_pid: int  # the process that gave it its work, or itself without one; the file calls it `of`
-    since: float  # seconds since 1970, for messages
-    beat: int = 0  # number of heartbeats so far
-    released: bool = False
-
-    @classmethod
-    def this(cls, token: str) -> "Holder":
-        """Return this process as the holder of a lease."""
-        pid, parent = os.getpid(), os.environ.get(PARENT_VARIABLE, "")
-        parent_pid = int(parent) if parent.isdecimal() else pid
-        return cls(token, pid, locks.start_ticks(pid), machine_id(), socket.gethostname(), parent_pid, time.time())
-
-    def written(self) -> bytes:
-        """Return the content of the lease's file."""
-        content = {"of" if name == "parent_pid" else name: value for name, value in asdict(self).items()}
-        return json.dumps(content).encode().ljust(HOLDER_BYTES - 1) + b"\n"
-
-    def is_local(self) -> bool:
-        """Return True for a process of this machine."""
-        return self.machine == machine_id()
-
-    def has_exited(self) -> bool:
-        """Return True if the process is known to have exited."""
-        return self.is_local() and process_has_exited(self.pid, self.start)
-
-    def is_running(self) -> bool:
-        """Return True if the process is known to run and not to be stopped, even if it sends no heartbeat."""
-        can_be_read = self.is_local() and PROC.exists()
-        return can_be_read and not self.has_exited() and process_status(self.pid) not in locks.STOPPED
-
-    def __str__(self) -> str:
-        return locks.describe_process(self.pid, self.host, self.since, self.is_local())
-
-    def when(self) -> str:
-        """Format the time since which it holds the lease."""
-        return locks.clock_time(self.since)
-
-
-def parse_holder(content: bytes) -> Holder | None:
-    """Read the holder from the content of a lease's file; return None if it is damaged."""
-    try:
-        fields = json.loads(content)
-        holder = Holder(**{"parent_pid" if name == "of" else name: value for name, value in fields.items()})
-        valid = all(isinstance(number, int) for number in (holder.pid, holder.parent_pid, holder.beat))
-        time.localtime(holder.since)
-    except (ValueError, TypeError, AttributeError, OverflowError, OSError, RecursionError):
-        return None
-    return holder if valid and isinstance(holder.token, str) and holder.token.isalnum() else None
 
 
 @dataclass
@@ -159,29 +53,96 @@ class LeaseState:
         return self.number == 0 or (holder is not None and (holder.released or holder.has_exited()))
 
 
-def lease_numbers(folder: Path) -> list[int]:
-    """Return the numbers of the leases in a folder, in ascending order."""
-    try:
-        return sorted(int(name) for name in os.listdir(folder) if name.isascii() and name.isdecimal())
-    except (FileNotFoundError, NotADirectoryError):
-        return []
+class LeasePlace(Protocol):
+    """Where the versions of a lease are kept, under numbers of which the highest is valid."""
+
+    def read(self) -> LeaseState:
+        """Return the valid lease."""
+
+    def create(self, number: int, content: bytes) -> bool:
+        """Create the lease with the next number; return False if another process was faster."""
+
+    def write(self, content: bytes) -> bool:
+        """Write the lease that was created here; return False if it is known to be taken over."""
+
+    def close(self) -> None:
+        """Close what was opened for writing."""
 
 
-def read_lease(folder: Path) -> LeaseState:
-    """Read the valid lease of a folder: the one with the highest number."""
-    while True:
-        number = max(lease_numbers(folder), default=0)
-        if not number:
-            return LeaseState(0)
+class LeaseFolder:
+    """A folder of numbered files, of which the one with the highest number is valid."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def numbers(self) -> list[int]:
+        """Return the numbers of the files in ascending order."""
         try:
-            return LeaseState(number, (folder / str(number)).read_bytes())
-        except FileNotFoundError:  # a newer lease replaced it
-            continue
+            return sorted(int(name) for name in os.listdir(self.folder) if name.isascii() and name.isdecimal())
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+
+    def read(self) -> LeaseState:
+        """Read the file with the highest number."""
+        while number := max(self.numbers(), default=0):
+            try:
+                return LeaseState(number, (self.folder / str(number)).read_bytes())
+            except OSError as error:  # a newer lease replaced it; the second error is of a network file system
+                if error.errno not in (errno.ENOENT, errno.ESTALE):
+                    raise
+        return LeaseState(0)
+
+    def create(self, number: int, content: bytes) -> bool:
+        """Create a file, and remove those before it; return False if another process was faster."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        path = self.folder / str(number)
+        if not _create_exclusively(path, content):
+            return False
+        if max(self.numbers(), default=0) > number:  # the caller's knowledge was out of date
+            path.unlink(missing_ok=True)
+            return False
+        for name in os.listdir(self.folder):  # left by processes that were killed, or came too late
+            if name.startswith(".") or (name.isdecimal() and int(name) < number):
+                (self.folder / name).unlink(missing_ok=True)
+        try:
+            self.file = os.open(path, os.O_RDWR)
+        except FileNotFoundError:  # removed at once by somebody: nobody holds it, and the next attempt may succeed
+            return False
+        return True
+
+    def write(self, content: bytes) -> bool:
+        """Write into the file that was created, wherever that is by now."""
+        os.pwrite(self.file, content, 0)
+        os.fsync(self.file)  # on a network file system others see no more than that
+        return True
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self.file)
+
+
+def _create_exclusively(path: Path, content: bytes) -> bool:
+    """Create a file with its content and return True; return False if it exists. Network file systems do it too."""
+    temporary = path.with_name(f".{secrets.token_hex(8)}")
+    try:
+        temporary.write_bytes(content)
+        try:
+            os.link(temporary, path)
+        except FileExistsError:
+            raise
+        except OSError:  # a file system without links
+            with open(path, "xb") as file:
+                file.write(content)
+    except FileExistsError:
+        return False
+    finally:
+        temporary.unlink(missing_ok=True)
+    return True
 
 
 def current_holder(folder: Path) -> Holder | None:
     """Return the holder of a folder's lease; None if it is free or its file damaged."""
-    state = read_lease(folder)
+    state = LeaseFolder(folder).read()
     return None if state.free() else state.holder
 
 
@@ -225,53 +186,40 @@ class Lease:
     Into the folders that it `guards` only the holder may write. `previous` is a holder that never released it.
     """
 
-    path: Path
+    place: LeasePlace
+    number: int
     holder: Holder
+    name: str
     guards: Sequence[Path] = ()
     previous: Holder | None = None
     taken_over: bool = False
-    over: threading.Event = field(default_factory=threading.Event)
 
     def __post_init__(self) -> None:
-        self.file = os.open(self.path, os.O_RDWR)
-        self.lock = threading.Lock()
-        self.thread = threading.Thread(target=self._send_heartbeats, name=f"lease {self.path.parent.name}", daemon=True)
-
-    def start(self) -> None:
-        """Start the heartbeats and guard the folders."""
+        self.over, self.lock = threading.Event(), threading.Lock()
         for folder in self.guards:
             _leases_by_folder[folder.absolute()] = self
+        self.thread = threading.Thread(target=self._send_heartbeats, name=f"lease {self.name}", daemon=True)
         self.thread.start()
 
     def _send_heartbeats(self) -> None:
-        while not self.over.wait(BEAT_SECONDS):
-            with contextlib.suppress(OSError):  # a disk that fails may be back before the lease expires
+        while not self.over.wait(BEAT_SECONDS) and not self.taken_over:
+            with contextlib.suppress(Exception):  # a disk or a database may be back before the lease expires
                 self.beat()
 
     def beat(self) -> None:
-        """Send one heartbeat, into the file that this process created, wherever that is by now."""
+        """Send one heartbeat."""
         with self.lock:
             self.holder = replace(self.holder, beat=self.holder.beat + 1)
-            os.pwrite(self.file, self.holder.written(), 0)
-            if not self.holder.released:
-                os.fsync(self.file)  # on a network file system others see no more than that
+            self.taken_over = not self.place.write(self.holder.written()) or self.taken_over
 
     def check(self) -> None:
         """Raise LostError if another process took the lease over."""
-        try:
-            holder = None if self.taken_over else parse_holder(self.path.read_bytes())
-            self.taken_over = self.taken_over or (holder is not None and holder.token != self.holder.token)
-        except OSError as error:
-            if error.errno not in (errno.ENOENT, errno.ESTALE):  # the latter of a network file system
-                raise
-            self.taken_over = True
-        folder = self.path.parent
-        if self.taken_over and not lease_numbers(folder):
-            raise LostError(f"{folder.name[:8]}: its lease was removed; it goes on with a new one")
-        if self.taken_over:
-            successor = current_holder(folder) or locks.UNKNOWN_HOLDER
-            problem = f"this process sent no heartbeat for so long that it was taken over by {successor}"
-            raise LostError(f"{folder.name[:8]}: {problem}")
+        state = self.place.read()
+        if not state.number:
+            raise LostError(f"{self.name}: its lease was removed; it goes on with a new one")
+        if state.number != self.number or (state.holder is not None and state.holder.token != self.holder.token):
+            problem = "this process sent no heartbeat for so long that it was taken over by"
+            raise LostError(f"{self.name}: {problem} {state.holder or UNKNOWN_HOLDER}")
 
     def staging_dir(self, folder: Path) -> Path:
         """Create and return the directory for new files of a guarded folder; raise LostError after a takeover."""
@@ -287,14 +235,16 @@ class Lease:
                 del _leases_by_folder[folder.absolute()]
             shutil.rmtree(folder / f"{STAGING_PREFIX}{self.holder.token}", ignore_errors=True)
         self.over.set()
-        if self.thread.is_alive():
-            self.thread.join()
+        self.thread.join()
         self.holder = replace(self.holder, released=True)
-        with contextlib.suppress(OSError):  # to others an unreleased lease is free once this process has exited
+        try:
             self.beat()
-        os.close(self.file)
+        except Exception:  # to others an unreleased lease is free once this process has exited
+            _given_up.add(self.holder.token)
+        self.place.close()
 
 
+_given_up: set[str] = set()  # tokens of leases that this process may hold unknowingly, as a disk or database failed
 _leases_by_folder: dict[Path, Lease] = {}  # the leases of this process, by the folders that they guard
 
 os.register_at_fork(after_in_child=_leases_by_folder.clear)
@@ -305,55 +255,30 @@ def guarding_lease(folder: Path) -> Lease | None:
     return _leases_by_folder.get(folder.absolute())
 
 
-def try_acquire(folder: Path, guards: Sequence[Path] = (), monitor: LeaseMonitor | None = None) -> Lease | None:
+def try_acquire(
+    place: Path | LeasePlace, guards: Sequence[Path] = (), monitor: LeaseMonitor | None = None, name: str = ""
+) -> Lease | None:
     """Acquire a lease that is free, or has expired by its monitor; return None if another process holds it."""
-    before = read_lease(folder)
-    held = not before.free()
-    if held and (monitor is None or not monitor.has_expired(before)):
+    place, name = (LeaseFolder(place), place.name[:8]) if isinstance(place, Path) else (place, name)
+    before = place.read()
+    own = before.holder is not None and before.holder.token in _given_up
+    if not (before.free() or own) and (monitor is None or not monitor.has_expired(before)):
         return None
     holder = Holder.this(secrets.token_hex(8))
-    path = folder / str(before.number + 1)
-    folder.mkdir(parents=True, exist_ok=True)
-    if not _create_exclusively(path, holder.written()):
-        return None
-    if max(lease_numbers(folder), default=0) > before.number + 1:  # `before` was out of date
-        path.unlink(missing_ok=True)
-        return None
-    for name in os.listdir(folder):  # left by processes that were killed, or came too late
-        if name.startswith(".") or (name.isdecimal() and int(name) <= before.number):
-            (folder / name).unlink(missing_ok=True)
-    previous = before.holder if before.number and not (before.holder and before.holder.released) else None
     try:
-        lease = Lease(path, holder, guards, previous)
-    except FileNotFoundError:  # removed at once by somebody: nobody holds it, and the next attempt may succeed
-        return None
+        if not place.create(before.number + 1, holder.written()):
+            return None
+    except Exception:
+        _given_up.add(holder.token)
+        raise
+    previous = before.holder if before.number and not (before.holder and before.holder.released) else None
     for guarded in guards:  # in which earlier holders left staging directories
         with contextlib.suppress(OSError):  # at once and by its name, whatever a cached listing says
             former = previous.token if previous is not None else ""
             os.rename(guarded / f"{STAGING_PREFIX}{former}", guarded / f"{STAGING_PREFIX}{holder.token}.gone")
         for staging in guarded.glob(f"{STAGING_PREFIX}*") if guarded.is_dir() else ():
             shutil.rmtree(staging, ignore_errors=True)
-    lease.start()
-    return lease
-
-
-def _create_exclusively(path: Path, content: bytes) -> bool:
-    """Create a file with its content and return True; return False if it exists. Network file systems do it too."""
-    temporary = path.with_name(f".{secrets.token_hex(8)}")
-    try:
-        temporary.write_bytes(content)
-        try:
-            os.link(temporary, path)
-        except FileExistsError:
-            raise
-        except OSError:  # a file system without links
-            with open(path, "xb") as file:
-                file.write(content)
-    except FileExistsError:
-        return False
-    finally:
-        temporary.unlink(missing_ok=True)
-    return True
+    return Lease(place, before.number + 1, holder, name, guards, previous)
 
 
 @contextlib.contextmanager
@@ -362,9 +287,9 @@ def acquire(folder: Path, what: str, guards: Sequence[Path], say: LogLine, wait:
     reporter, monitor, pause = BackoffReporter(locks.FIRST_SECONDS), LeaseMonitor(), 0.01
     while (lease := try_acquire(folder, guards, monitor)) is None:
         if not wait:
-            raise HeldError(f"{what}: held by {current_holder(folder) or locks.UNKNOWN_HOLDER}")
+            raise HeldError(f"{what}: held by {current_holder(folder) or UNKNOWN_HOLDER}")
         if reporter.should_report():
-            say(f"waiting for {what}: held by {current_holder(folder) or locks.UNKNOWN_HOLDER}")
+            say(f"waiting for {what}: held by {current_holder(folder) or UNKNOWN_HOLDER}")
         time.sleep(min(pause, max(0.01, reporter.left)))
         pause = min(2 * pause, MAX_POLL_SECONDS)
     try:
@@ -377,11 +302,11 @@ def acquire(folder: Path, what: str, guards: Sequence[Path], say: LogLine, wait:
 
 def release_if_expired(folder: Path, monitor: LeaseMonitor, guards: Sequence[Path] = ()) -> Holder | str | None:
     """Release an expired lease; return its holder, a text for an unknown one, or None if it is free by now."""
-    state = read_lease(folder)
+    state = LeaseFolder(folder).read()
     if state.free():
         return None
     if not monitor.has_expired(state):
-        return state.holder or locks.UNKNOWN_HOLDER
+        return state.holder or UNKNOWN_HOLDER
     if (lease := try_acquire(folder, guards, monitor)) is not None:
         lease.release()
     return None

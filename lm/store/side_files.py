@@ -3,7 +3,7 @@
 import contextlib
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
@@ -14,7 +14,7 @@ from lm.config.tree import InputError
 from lm.store.files import finite, read_json, to_json, write_atomic
 from lm.store.formats import PROGRESS, WAYS
 from lm.store.locks import locked
-from lm.store.validation import is_number
+from lm.store.validation import errors_in
 
 PROGRESS_FILE = "progress.json"
 SECONDS_BETWEEN = 1.0  # shortest interval between two writes; nobody reads faster
@@ -74,14 +74,12 @@ def read_progress(work: Path) -> ProgressFile | None:
         content = PROGRESS.read(read_json(path), path)
     except InputError:
         return None
-    steps, numbers = [content.get(name) for name in ("step", "steps")], [content.get(n) for n in ("loss", "pace")]
-    valid = all(isinstance(value, int) and is_number(value) for value in steps) and is_number(content.get("at"))
-    if not valid or not all(value is None or is_number(value) for value in numbers):
-        return None
-    points: Any = content.get("curve") if isinstance(content.get("curve"), list) else []
-    valid = all(isinstance(point, list) and len(point) == 2 and all(map(is_number, point)) for point in points)
-    curve = [(int(step), float(loss)) for step, loss in points] if valid else []  # a damaged one has no points
-    values = {"loss": None, "pace": None, **content, "at": float(content["at"]), "curve": curve}
+    values: Any = {"loss": None, "pace": None, "curve": [], **content}
+    for _, place, _ in errors_in(values, ProgressFile, as_json=True):
+        if place[0] != "curve":
+            return None
+        values["curve"] = []
+    values["curve"] = [tuple(point) for point in values["curve"]]
     return cast(ProgressFile, {name: values[name] for name in keys(ProgressFile)})
 
 
@@ -92,10 +90,14 @@ WAYS_FILE = "ways.json"
 
 def read_cached(path: Path, kind: str) -> dict[str, Any]:
     """Return the measurements of one kind by question; raise InputError if the file is damaged."""
-    answers = WAYS.read(read_json(path), path).get(kind, {}) if path.is_file() else {}
+    answers = _read_ways(path).get(kind, {})
     if not isinstance(answers, dict):
         raise InputError(f"{path}: {kind}: is damaged; delete it, and it is measured anew")
     return answers
+
+
+def _read_ways(path: Path) -> dict[str, Any]:
+    return WAYS.read(read_json(path), path) if path.is_file() else {}
 
 
 def measure_once(path: Path, kind: str, question: str, measure: Callable[[], Any]) -> Any:
@@ -107,14 +109,7 @@ def measure_once(path: Path, kind: str, question: str, measure: Callable[[], Any
         return answers[question]
     path.parent.mkdir(parents=True, exist_ok=True)
     with locked(path.with_suffix(".lock"), f"what another command measures for {path}"):
-        if question in (answers := read_cached(path, kind)):
-            return answers[question]
-        answer = measure()
-        write_cached(path, kind, {**answers, question: answer})
-    return answer
-
-
-def write_cached(path: Path, kind: str, answers: Mapping[str, Any]) -> None:
-    """Store the measurements of one kind, beside those of other kinds in the same file."""
-    before = WAYS.read(read_json(path), path) if path.is_file() else {}
-    write_atomic(path, to_json(WAYS.stamped({**before, kind: dict(answers)})))
+        if question not in (answers := read_cached(path, kind)):
+            answers[question] = measure()
+            write_atomic(path, to_json(WAYS.stamped({**_read_ways(path), kind: answers})))
+    return answers[question]

@@ -22,8 +22,8 @@ from lm.store import leases, validation
 from lm.store.documents import KEPT
 from lm.store.files import BACKUP_CHECKPOINT, PARTIAL_CHECKPOINT, finite, holds_mapping, read_json, remove, write_atomic
 from lm.store.formats import RECORD
-from lm.store.leases import STAGING_PREFIX, Holder, LeaseMonitor, guarding_lease
-from lm.store.locks import UNKNOWN_HOLDER, LogLine, to_stderr
+from lm.store.leases import STAGING_PREFIX, LeaseMonitor, guarding_lease
+from lm.store.locks import UNKNOWN_HOLDER, Holder, LogLine, to_stderr
 from lm.store.record import Record
 from lm.store.redaction import redact_file, redacted_tree
 from lm.store.side_files import PROGRESS_FILE as PROGRESS
@@ -39,6 +39,7 @@ WORK_FILES = ("cell.json", "outcome.json", PROGRESS, PARTIAL_CHECKPOINT, BACKUP_
 """Files of a work folder that a finished cell does not have."""
 
 GONE = "gone"  # folder in the staging directory for files that are about to be removed
+REPLACED = ".replaced"  # folder of the failed cell in that of the cell which replaces it, about to be removed
 LOG = "log.txt"  # output of the process that trained a cell, with its traceback if it failed
 
 MESSAGES = ("error", "traceback", "flags")
@@ -166,47 +167,37 @@ class Store:
 
     def recover(self, cell: str) -> None:
         """Complete a `finish` that was interrupted after the record was written, unless another process does."""
-        if (self.work(cell) / "record.json").is_file() or self._before(cell).exists():
+        if (self.work(cell) / "record.json").is_file() or (self.directory(cell) / REPLACED).exists():
             with self.claim(cell) as held:
                 if held:
                     self.complete(cell)
 
     def complete(self, cell: str) -> None:
-        """Rename the work folder of a held cell to the finished cell; raise LostError after a takeover."""
-        work, directory, before = self.work(cell), self.directory(cell), self._before(cell)
-        if not holds_mapping(work / "record.json"):
-            remove(work / "record.json")  # damaged by the disk
-            if before.is_dir() and directory.exists():  # of a process that was killed between the two
-                shutil.rmtree(before)
-            elif before.is_dir():
-                os.replace(before, directory)
-            return
-        if (lease := guarding_lease(work)) is not None:
-            lease.check()
-        if (work / "final.ckpt").is_file():  # not before there is a record, to which it gives its evaluations
-            if (work / "last.ckpt").is_dir():  # of a sharding strategy
-                remove(work / "last.ckpt")
-            os.replace(work / "final.ckpt", work / "last.ckpt")
-        for name in WORK_FILES:
-            remove(work / name)
-        for staging in work.glob(f"{STAGING_PREFIX}*"):
-            shutil.rmtree(staging, ignore_errors=True)
-        if directory.exists():  # a failed cell that was trained again
-            os.replace(directory, before)
-        try:
-            os.replace(work, directory)
-        except FileNotFoundError:  # the process that took the cell over was faster; its cell must stay
-            if before.is_dir() and not directory.exists():
-                os.replace(before, directory)
-            if lease is not None:
-                lease.check()
-            raise
-        if before.is_dir():
-            shutil.rmtree(before)
+        """Rename the work folder of a held cell to the finished cell; raise LostError after a takeover.
 
-    def _before(self, cell: str) -> Path:
-        """Return the folder of the finished cell that a new attempt is about to replace."""
-        return self.work(cell).with_suffix(".before")
+        A failed cell that was trained again moves into the work folder first: a process that was killed between the two
+        steps is followed by one that completes them, and one that lost the cell to a faster one finds no work folder.
+        """
+        work, directory = self.work(cell), self.directory(cell)
+        if holds_mapping(work / "record.json"):
+            if (lease := guarding_lease(work)) is not None:
+                lease.check()
+            if (work / "final.ckpt").is_file():  # not before there is a record, to which it gives its evaluations
+                if (work / "last.ckpt").is_dir():  # of a sharding strategy
+                    remove(work / "last.ckpt")
+                os.replace(work / "final.ckpt", work / "last.ckpt")
+            for path in (*(work / name for name in WORK_FILES), *work.glob(f"{STAGING_PREFIX}*")):
+                remove(path)
+            try:
+                if directory.exists():
+                    os.replace(directory, work / REPLACED)
+                os.replace(work, directory)
+            except FileNotFoundError:
+                if lease is not None:
+                    lease.check()
+                raise
+        remove(work / "record.json")  # damaged by the disk, if it is there
+        remove(directory / REPLACED)
 
     def drop(self, cell: str) -> None:
         """Remove the work folder of a held cell; raise LostError after a takeover.

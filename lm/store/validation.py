@@ -13,12 +13,12 @@ import io
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec
 
 from lm.config.plain import shown
-from lm.config.tree import InputError, flatten
+from lm.config.tree import InputError
 from lm.store.documents import KEPT, read_documents
 from lm.store.files import to_json
 from lm.store.metrics import describe
@@ -31,6 +31,19 @@ SLACK = 1e-6  # rounding error by which a metric may exceed its range
 
 MAX_STEPS = re.compile(r"^trainer:\n(?:[ ].*\n)*?  max_steps: (\d+)$", re.MULTILINE)
 """The number of steps in `config.yaml` as training writes it; parsing the file takes a hundred times as long."""
+
+
+P = ParamSpec("P")
+
+
+def first_of(problems: Callable[P, Iterator[str]]) -> Callable[P, str]:
+    """Make a function return the first problem that it yields; an empty text without one."""
+
+    @functools.wraps(problems)
+    def first(*args: P.args, **named: P.kwargs) -> str:
+        return next(problems(*args, **named), "")
+
+    return first
 
 
 def is_number(value: Any) -> bool:
@@ -76,13 +89,16 @@ def _validator(declared: Any) -> Any:
     return TypeAdapter(declared)
 
 
-def _errors(value: Any, declared: Any, text: bytes | None = None) -> list[tuple[str, list[str | int], Any]]:
-    """List where a value, also given as JSON if lists stand for tuples, is not of a type: error, keys, content."""
+def errors_in(value: Any, declared: Any, as_json: bool = False) -> list[tuple[str, list[str | int], Any]]:
+    """List where a value, in which lists may stand for tuples if `as_json`, is not of a type: error, keys, content."""
     from pydantic import ValidationError
 
     validator = _validator(declared)
     try:
-        validator.validate_python(value) if text is None else validator.validate_json(text)
+        if as_json:
+            validator.validate_json(json.dumps(value, ensure_ascii=False).encode(errors="replace"))
+        else:
+            validator.validate_python(value)
     except ValidationError as failure:
         errors = []
         for error in failure.errors(include_url=False):
@@ -102,7 +118,7 @@ def _errors(value: Any, declared: Any, text: bytes | None = None) -> list[tuple[
 def check_shape(value: Any, declared: Any, path: Path, remedy: str) -> None:
     """Raise InputError with a place and the remedy if a manifest, as read from JSON, is not of its declared type."""
     try:
-        errors = _errors(value, declared, json.dumps(value, ensure_ascii=False).encode(errors="replace"))
+        errors = errors_in(value, declared, as_json=True)
     except RecursionError:
         raise InputError(f"{path}: is nested too deeply; {remedy}") from None
     if not errors:
@@ -121,17 +137,13 @@ ALWAYS = ("id", "status", "metrics", "cost", *PROVENANCE)
 IF_OK = ("metrics/nll", "evaluated/tokens", "pairing")
 """Parts of a record that reports need."""
 INSIDE = ("initial", "final", "reliability")  # parts of a record that hold numbers alone, some of them null
+AT_A_LENGTH = ("nll", "sliding_nll", "by_position")
 
 
-def validate_record(record: Any, needed: bool = True) -> str:
+@first_of
+def validate_record(record: Mapping[str, Any], needed: bool = True) -> Iterator[str]:
     """Return what is wrong with the form of a record; if `needed`, also a missing part that reports need."""
-    if not isinstance(record, Mapping):
-        return f"expected a mapping, found {shown(record)}"
-    return next(_record_problems(record, needed), "")
-
-
-def _record_problems(record: Mapping[str, Any], needed: bool) -> Iterator[str]:
-    for kind, place, value in _errors(record, Record):
+    for kind, place, value in errors_in(record, Record):
         section = len(place) == 1 or (len(place) == 2 and place[0] in ("provenance", "data", "evaluated"))
         partial = kind == "missing" and section
         if partial or (value is None and len(place) <= 2) or (place[0] in INSIDE and len(place) > 1):
@@ -145,40 +157,29 @@ def _record_problems(record: Mapping[str, Any], needed: bool) -> Iterator[str]:
         yield f"has no {', '.join(missing)}"
     for part in INSIDE:
         yield from _not_numbers(record.get(part) or {}, part)
-    first, last = (flatten(record.get(part) or {}) for part in ("initial", "final"))
-    for name in first.keys() & last.keys():  # lists by layer
-        if isinstance(first[name], list) and isinstance(last[name], list) and len(first[name]) != len(last[name]):
-            path, size = name.replace(".", "/"), len(first[name])
-            yield f"final/{path}: expected {size} entries as in initial/{path}, found {len(last[name])}"
+    for part in ("initial", "final"):
+        for name, layers in (record.get(part) or {}).items():
+            expected = value_at(record, f"initial/{name}")
+            if isinstance(layers, list) and isinstance(expected, list) and len(layers) != len(expected):
+                yield f"final/{name}: expected {len(expected)} entries as in initial/{name}, found {len(layers)}"
     lengths = value_at(record, "evaluations/lengths") or {}
-    if not isinstance(lengths, Mapping):
-        yield f"evaluations/lengths: expected a mapping, found {shown(lengths)}"
-        return
-    for length, measured in lengths.items():
-        path = f"evaluations/lengths/{length}"
+    for length, measured in lengths.items() if isinstance(lengths, Mapping) else [("", lengths)]:
+        path = f"evaluations/lengths/{length}".rstrip("/")
         if not length.isdecimal() or not isinstance(measured, Mapping):
             yield f"{path}: expected what was measured at a number of tokens, found {shown(measured)}"
         elif "error" not in measured:
-            for name in ("nll", "sliding_nll", "by_position"):
-                if name not in measured:
-                    yield f"{path}: has no {name}"
-                yield from _not_numbers(measured.get(name), f"{path}/{name}")
-    bins = _bins(record)
-    for name, values in bins.items():
-        if not isinstance(values, list) or (name == "count" and not all(map(is_number, values))):
-            yield f"reliability/{name}: expected a list of numbers, found {shown(values)}"
-    sizes = {name: len(values) for name, values in bins.items()}
-    if len(set(sizes.values())) > 1:
+            yield from (f"{path}: has no {name}" for name in AT_A_LENGTH if name not in measured)
+            yield from _not_numbers({name: measured[name] for name in AT_A_LENGTH}, path)
+    diagram = record.get("reliability") or {}
+    for name, bins in diagram.items():
+        if not isinstance(bins, list) or (name == "count" and not all(map(is_number, bins))):
+            yield f"reliability/{name}: expected a list of numbers, found {shown(bins)}"
+    if len(set(map(len, diagram.values()))) > 1:
+        sizes = {name: len(bins) for name, bins in diagram.items()}
         yield f"reliability: expected as many bins of each kind, found {sizes}"
     for path, value in _walk(record, ""):  # NaN and infinities, which Python reads from JSON and training never writes
         if isinstance(value, float) and not math.isfinite(value):
             yield f"{path}: expected a number, found {shown(value)}"
-
-
-def _bins(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the counts, confidences and accuracies of a reliability diagram; nothing without one."""
-    diagram = record.get("reliability")
-    return {name: diagram.get(name) or [] for name in ("count", "confidence", "accuracy")} if diagram else {}
 
 
 def _not_numbers(tree: Any, path: str) -> Iterator[str]:
@@ -219,12 +220,9 @@ def validate_checksum(content: Mapping[str, Any]) -> str:
     return "" if matches else "was edited by hand: its content does not match its checksum"
 
 
-def validate_numbers(record: Mapping[str, Any]) -> str:
+@first_of
+def validate_numbers(record: Mapping[str, Any]) -> Iterator[str]:
     """Return the first part of a record that contradicts the rest of it; an empty text if none does."""
-    return next(_contradictions(record), "")
-
-
-def _contradictions(record: Mapping[str, Any]) -> Iterator[str]:
     for part in ("diverged", "error") if record.get("status") == "ok" else ():
         if record.get(part) is not None:
             yield f"{part}: expected nothing beside status ok, found {shown(record[part])}"
@@ -302,35 +300,26 @@ def validate_curve(path: Path, record: Mapping[str, Any]) -> str:
         return f"is no CSV: {error}"
 
 
-def validate_curve_text(content: str, record: Mapping[str, Any]) -> str:
-    """Return what is wrong with the content of a learning curve; an empty text if nothing is."""
-    return next(_curve_problems(content, record), "")
-
-
-def _curve_problems(content: str, record: Mapping[str, Any]) -> Iterator[str]:
-    """Yield differences from the checksum; without one, as in older records, rows that are no numbers."""
+@first_of
+def validate_curve_text(content: str, record: Mapping[str, Any]) -> Iterator[str]:
+    """Return what is wrong with the content of a learning curve: against its checksum, which older records lack."""
     written, last, rows = record.get("curve"), record.get("steps"), max(0, content.count("\n") - 1)
-    if written:
-        step = content.rstrip("\n").rpartition("\n")[2].partition(",")[0]
-        if rows != written.get("rows"):
-            yield f"has {rows} rows, expected {written.get('rows')}"
-        if curve_checksum(content) != written:
-            yield "is not what training wrote: its hash differs from the record's"
-        if last is not None and step != str(last):
-            yield f"ends at step {step}, and its record says {last:,}: one of them was changed"
-        return
+    if written and rows != written.get("rows"):
+        yield f"has {rows} rows, expected {written.get('rows')}"
+    if written and curve_checksum(content) != written:
+        yield "is not what training wrote: its hash differs from the record's"
     if not content.endswith("\n"):
         yield f"ends in the middle of row {rows + 1}"
     head, *body = csv.reader(io.StringIO(content))
     if not head or head[0] != "step" or not body:
         yield "expected a column of steps and rows of numbers"
-    for index, row in enumerate(body, start=1):
+    for index, row in enumerate(() if written else body, start=1):
         if len(row) != len(head):
             yield f"row {index} has {len(row)} of {len(head)} columns"
-        for name, text in zip(head, row, strict=False):
+        for name, text in zip(head, row, strict=True):
             try:
                 int(text) if name == "step" else float(text or "nan")
             except ValueError:
                 yield f"row {index}, {name}: expected a number, found {shown(text)}"
-    if last is not None and body and int(body[-1][0]) != last:
-        yield f"ends at step {int(body[-1][0]):,}, expected {last:,}"
+    if last is not None and body[-1][0] != str(last):
+        yield f"ends at step {body[-1][0]}, and its record says {last:,}"

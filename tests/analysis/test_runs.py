@@ -16,7 +16,7 @@ from lm.config.tree import InputError
 from lm.report.status import seconds_left, status_json
 from lm.store.files import to_json, write_atomic
 from lm.store.formats import PROGRESS, SEARCH
-from lm.store.leases import Holder
+from lm.store.locks import Holder
 from lm.store.side_files import PROGRESS_FILE
 from lm.store.store import Store
 

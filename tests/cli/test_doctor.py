@@ -15,7 +15,8 @@ from helpers import Capture, Patch
 from lm.cli import main
 from lm.cli.commands import doctor
 from lm.cli.commands.doctor import CORE, choices, devices, requirements
-from lm.store.side_files import WAYS_FILE, write_cached
+from lm.config.reading import PACKAGE
+from lm.store.side_files import WAYS_FILE, measure_once
 
 DECISION = {
     "chosen": {"precision": "bf16-mixed"},
@@ -98,7 +99,7 @@ def test_a_folder_that_cannot_be_written_is_a_problem(sound: Path, monkeypatch: 
 
 def test_choices_of_auto_are_shown_unless_their_file_is_damaged(sound: Path, capsys: Capture) -> None:
     path = sound / "results" / WAYS_FILE
-    write_cached(path, "decisions", {"a": DECISION})
+    measure_once(path, "decisions", "a", lambda: DECISION)
     assert main(["doctor"]) == 0
     text = " ".join(capsys.readouterr().out.split())
     assert "auto precision bf16-mixed. A step takes 12.5 ms bf16-mixed (a processor, threads: 1)." in text

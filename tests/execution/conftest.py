@@ -10,7 +10,7 @@ import pytest
 import stand_in
 from helpers import Patch
 from in_threads import InThreads
-from stand_in_task import finish, train_on_node
+from stand_in_task import CellTrainer, finish
 
 from lm.execution import fork_server, local
 from lm.execution.executor import Executor
@@ -68,7 +68,7 @@ def engine(request: pytest.FixtureRequest, light: None, store: Store, monkeypatc
     made: list[Executor] = []
     if request.param == "ray":
         request.getfixturevalue("small_ray")
-        monkeypatch.setattr("lm.execution.on_ray.train_on_node", train_on_node)
+        monkeypatch.setattr("lm.execution.on_ray.CellTrainer", CellTrainer)
 
     def one(capacity: int = 2) -> Executor:
         found = (

@@ -1,7 +1,6 @@
 """A shortened quickstart on every executor: the same records and the same table, whatever trains the cells."""
 
 import contextlib
-import csv
 import importlib.util
 import json
 import os
@@ -16,8 +15,9 @@ from typing import Any
 import pytest
 import slurm
 import yaml
-from faults.database import free_port
+from faults.outcome import measured, table
 from helpers import RUN
+from postgres import free_port
 from undrawn import UNDRAWN
 
 pytestmark = [pytest.mark.slow, pytest.mark.extra, pytest.mark.timeout(3000)]
@@ -33,7 +33,6 @@ class Slow(LayerNorm):
 """
 """A class of a user's own, which travels with the cell; it takes its time, so that a node can be lost meanwhile."""
 
-COUNTED = ("parameters", "tokens", "flops_per_token", "world_size")
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"}
 SMALL = {"object_store_memory": 80 * 2**20}
 
@@ -72,29 +71,10 @@ def ended(process: "subprocess.Popen[str]", code: int = 0) -> str:
     return said
 
 
-def measured(out: Path) -> dict[str, Any]:
-    """Everything every cell measured, but for times and hosts."""
-    found = {}
-    for path in sorted((out / "cells").glob("[0-9a-f]*/record.json")):
-        record = json.loads(path.read_text())
-        record.pop("provenance")
-        record["cost"] = {key: value for key, value in record["cost"].items() if key in COUNTED}
-        found[path.parent.name] = record, path.with_name("history.csv").read_text()
-    return found
-
-
-def table(out: Path) -> list[dict[str, str]]:
-    """The table, without the quantities that say how long something took or how much memory."""
-    rows = list(csv.DictReader((out / "small" / "table.csv").open(encoding="utf-8")))
-    return [
-        row for row in rows if not any(word in row["metric"] for word in ("second", "time", "memory", "mfu", "wait"))
-    ]
-
-
 def same(out: Path, whole: Path) -> bool:
     assert len(measured(whole)) == 4
     assert measured(out) == measured(whole)
-    assert table(out) == table(whole)
+    assert table(out / "small") == table(whole / "small")
     names = {path.name for path in (out / "cells").iterdir()}
     assert names == {path.name for path in (whole / "cells").iterdir()}
     return True

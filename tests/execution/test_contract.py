@@ -11,67 +11,55 @@ from records import blank
 from stand_in import STEPS, StandIn
 
 from lm.config.tree import InputError
-from lm.execution.executor import Ended, Event, Executor, Handle, Outcome, Progress, Started, Validation, Waiting
+from lm.execution.executor import Executor, Job, Message
 from lm.execution.factory import make_executor
 from lm.store.store import Store
 
 FIRST, SECOND, THIRD = "a" * 16, "b" * 16, "c" * 16
 Make = Callable[..., Executor]
-Do = Callable[[Event], None]
-
-
-def hand_over(executor: Executor, cell: Any, again: bool = False) -> Handle:
-    return executor.submit(cell, stand_in.execution(again), f"cell {cell.id[0]}")
-
-
-def go_on(event: Event) -> None:
-    """Answers a validation with yes."""
-    if isinstance(event, Validation):
-        event.answer(True)
-
-
-def stop(event: Event) -> None:
-    """Answers a validation with no."""
-    if isinstance(event, Validation):
-        event.answer(False)
-
-
-def leave(event: Event) -> None:
-    """Answers nothing."""
 
 
 class Heard:
-    """All that an executor has told."""
+    """All that an executor has told; validations are answered with `answer`, None for no answer."""
 
-    def __init__(self, executor: Executor) -> None:
-        self.executor = executor
-        self.events: list[Event] = []
+    def __init__(self, executor: Executor, answer: bool | None = True) -> None:
+        self.executor, self.answer = executor, answer
+        self.messages: list[tuple[Job, Message]] = []
 
-    def until(self, done: Callable[[], Any], do: Do) -> None:
-        """Listens until something is so; `do` is done at each event."""
+    def until(self, done: Callable[[], Any]) -> "Heard":
+        """Listens until something is so."""
         while not done():
-            for event in self.executor.poll(1.0):
-                self.events.append(event)
-                do(event)
+            for job, message in self.executor.poll(1.0):
+                self.messages.append((job, message))
+                if message[0] == "validation" and self.answer is not None:
+                    self.executor.answer(job, self.answer)
+        return self
 
-    def of(self, handle: Handle, kind: Any = object) -> list[Any]:
+    def of(self, job: Job, kind: str = "") -> list[Message]:
         """What was told of a cell."""
-        return [event for event in self.events if event.handle == handle and isinstance(event, kind)]
+        return [message for of, message in self.messages if of is job and kind in ("", message[0])]
+
+    def end(self, job: Job) -> Message:
+        """The end of a cell."""
+        (ended,) = self.of(job, "ended")
+        assert self.of(job)[-1] is ended
+        return ended
 
 
-def follow(executor: Executor, *handles: Handle, do: Do = go_on) -> list[Event]:
-    """What happens until these cells have ended, beside which there is none in hand."""
-    heard = Heard(executor)
-    heard.until(lambda: all(heard.of(handle, Ended) for handle in handles), do)
-    return heard.events
+def hand_over(executor: Executor, cell: Any, again: bool = False) -> Job:
+    return executor.submit(cell, stand_in.execution(again), f"cell {cell.id[0]}")
 
 
-def ends(events: list[Event]) -> list[Outcome]:
-    return [event.outcome for event in events if isinstance(event, Ended)]
+def follow(executor: Executor, *jobs: Job, answer: bool | None = True) -> Heard:
+    """What is told until these cells have ended."""
+    heard = Heard(executor, answer)
+    return heard.until(lambda: all(heard.of(job, "ended") for job in jobs))
 
 
-def starts(events: list[Event]) -> int:
-    return sum(isinstance(event, Started) for event in events)
+def trained(executor: Executor, cell: Any, **more: Any) -> Message:
+    """How a cell ends."""
+    job = hand_over(executor, cell, **more)
+    return follow(executor, job).end(job)
 
 
 def untouched(store: Store, cell: str) -> bool:
@@ -80,118 +68,69 @@ def untouched(store: Store, cell: str) -> bool:
         return free
 
 
-def test_events_of_a_cell_come_in_order_with_one_end(engine: Make, store: Store) -> None:
+def test_messages_of_a_cell_come_in_order_with_one_end(engine: Make, store: Store) -> None:
     executor = engine()
     first, second = hand_over(executor, StandIn(FIRST, {7: "validate"})), hand_over(executor, StandIn(SECOND))
-    events = follow(executor, first, second)
-    for handle in (first, second):
-        own = [event for event in events if event.handle == handle and not isinstance(event, Waiting)]
-        assert isinstance(own[0], Started)
-        assert isinstance(own[-1], Ended)
-        assert own[-1] == Ended(handle, Outcome.RECORDED, STEPS)
-        steps = [event.step for event in own if isinstance(event, Progress)]
-        assert steps == list(range(1, STEPS + 1))
-        assert {event.steps for event in own if isinstance(event, Progress)} == {STEPS}
-    (asked,) = (place for place, event in enumerate(events) if isinstance(event, Validation))
-    assert [e.step for e in events[:asked] if isinstance(e, Progress) and e.handle == first] == list(range(1, 8))
+    heard = follow(executor, first, second)
+    for job in (first, second):
+        own = [message for message in heard.of(job) if message[0] != "waiting"]
+        assert own[0][0] == "started"
+        assert own[-1] == ("ended", "recorded", STEPS, None, store.record(job.cell.id))
+        assert [[*message[1:3]] for message in own if message[0] == "progress"] == [
+            [n + 1, STEPS] for n in range(STEPS)
+        ]
+    kinds = [message[0] for message in heard.of(first) if message[0] != "waiting"]
+    assert kinds.index("validation") == 8, "after the start and seven steps"
     assert executor.poll(0.0) == []
 
 
-def test_a_result_is_the_stored_record_and_is_returned_once(engine: Make, store: Store) -> None:
-    executor = engine()
-    handle = hand_over(executor, StandIn(FIRST))
-    assert (handle.cell, handle.name) == (FIRST, "cell a")
-    with pytest.raises(KeyError):
-        executor.result(handle)
-    follow(executor, handle)
-    assert executor.result(handle) == store.record(FIRST)
-    with pytest.raises(KeyError):
-        executor.result(handle)
-
-
 def test_a_cell_is_pruned_if_its_validation_is_answered_no(engine: Make, store: Store) -> None:
-    executor, asked = engine(), []
-
-    def keep_one(event: Event) -> None:
-        if isinstance(event, Validation):
-            asked.append((event.handle, event.step, event.measured))
-            event.answer(event.handle == kept)
-
-    kept = hand_over(executor, StandIn(FIRST, {5: "validate"}))
-    stopped = hand_over(executor, StandIn(SECOND, {5: "validate"}))
-    events = follow(executor, kept, stopped, do=keep_one)
-    assert sorted(asked, key=lambda one: one[0].number) == [(kept, 5, {"nll": 5.0}), (stopped, 5, {"nll": 5.0})]
-    assert Ended(kept, Outcome.RECORDED, STEPS) in events
-    assert Ended(stopped, Outcome.PRUNED, 5) in events
-    assert executor.result(stopped) is None
-    assert not store.finished(SECOND)
-    assert not store.work(SECOND).exists()
+    executor = engine()
+    stopped, other = hand_over(executor, StandIn(FIRST, {5: "validate"})), hand_over(executor, StandIn(SECOND))
+    heard = follow(executor, stopped, other, answer=False)
+    assert [tuple(message) for message in heard.of(stopped, "validation")] == [("validation", 5, {"nll": 5.0})]
+    assert heard.end(stopped) == ("ended", "pruned", 5, None, None)
+    assert heard.end(other)[1] == "recorded"
+    assert not store.finished(FIRST)
+    assert not store.work(FIRST).exists()
 
 
 def test_an_exception_is_recorded_and_not_retried(engine: Make, store: Store) -> None:
     executor = engine()
-    handle = hand_over(executor, StandIn(FIRST, {5: "raise"}))
-    events = follow(executor, handle)
-    assert ends(events) == [Outcome.RECORDED]
-    assert starts(events) == 1
-    record = executor.result(handle)
+    job = hand_over(executor, StandIn(FIRST, {5: "raise"}))
+    heard = follow(executor, job)
+    record = heard.end(job)[4]
+    assert len(heard.of(job, "started")) == 1
     assert record == store.record(FIRST)
     assert (record["status"], record["error"]) == ("failed", "RuntimeError: out of luck")
 
 
 def test_a_cell_killed_once_resumes_from_its_last_step(engine: Make, store: Store) -> None:
     executor = engine()
-    handle = hand_over(executor, StandIn(FIRST, {5: "SIGKILL"}))
-    events = follow(executor, handle)
-    assert ends(events) == [Outcome.RECORDED]
-    assert starts(events) == 2
-    record = executor.result(handle)
-    assert record is not None
+    job = hand_over(executor, StandIn(FIRST, {5: "SIGKILL"}))
+    heard = follow(executor, job)
+    record = heard.end(job)[4]
+    assert len(heard.of(job, "started")) == 2
     assert (record["steps"], record["cost"]["tries"]) == (STEPS, 2)
 
 
-def test_a_cell_killed_again_and_again_is_recorded_as_lost(engine: Make, store: Store) -> None:
+def test_a_cell_killed_again_and_again_is_recorded_as_failed(engine: Make, store: Store) -> None:
     executor = engine()
-    handle = hand_over(executor, StandIn(FIRST, dict.fromkeys(range(STEPS), "SIGKILL")))
+    job = hand_over(executor, StandIn(FIRST, dict.fromkeys(range(STEPS), "SIGKILL")))
     other = hand_over(executor, StandIn(SECOND))
-    events = follow(executor, handle, other)
-    own = [event for event in events if event.handle == handle]
-    assert ends(own) == [Outcome.LOST]
-    assert 2 <= starts(own) < STEPS
-    assert executor.result(handle) == store.record(FIRST)
+    heard = follow(executor, job, other)
+    assert heard.end(job)[4] == store.record(FIRST)
+    assert 2 <= len(heard.of(job, "started")) < STEPS
     assert store.record(FIRST)["status"] == "failed"
     assert "killed" in (store.record(FIRST)["error"] or "")
-    assert ends([event for event in events if event.handle == other]) == [Outcome.RECORDED]
+    assert heard.end(other)[4]["status"] == "ok"
 
 
 def test_kills_are_counted_anew_for_each_submission(engine: Make, store: Store) -> None:
     executor = engine()
     stopped = hand_over(executor, StandIn(FIRST, {5: "validate"}))
-    follow(executor, stopped, do=stop)
-    handle = hand_over(executor, StandIn(FIRST, {5: "SIGKILL"}))
-    assert ends(follow(executor, handle)) == [Outcome.RECORDED]
-
-
-def test_a_cancelled_cell_is_interrupted_and_resumes(engine: Make, store: Store) -> None:
-    executor = engine()
-    heard = Heard(executor)
-    handle, other = hand_over(executor, StandIn(FIRST, {5: "validate"})), hand_over(executor, StandIn(SECOND))
-    heard.until(lambda: heard.of(handle, Validation), leave)
-    executor.cancel(handle)
-    executor.cancel(handle)
-    heard.until(lambda: heard.of(handle, Ended) and heard.of(other, Ended), leave)
-    assert ends(heard.of(handle)) == [Outcome.INTERRUPTED]
-    assert ends(heard.of(other)) == [Outcome.RECORDED]
-    assert executor.result(handle) is None
-    assert not store.finished(FIRST)
-    assert untouched(store, FIRST)
-    executor.cancel(handle)
-    again = hand_over(executor, StandIn(FIRST, {5: "validate"}))
-    assert again != handle
-    assert ends(follow(executor, again)) == [Outcome.RECORDED]
-    record = executor.result(again)
-    assert record is not None
-    assert (record["steps"], record["cost"]["tries"]) == (STEPS, 2)
+    follow(executor, stopped, answer=False)
+    assert trained(executor, StandIn(FIRST, {5: "SIGKILL"}))[1] == "recorded"
 
 
 def test_two_executors_on_one_store_train_each_cell_once(engine: Make, store: Store) -> None:
@@ -206,16 +145,13 @@ def test_two_executors_on_one_store_train_each_cell_once(engine: Make, store: St
             waiting.remove((executor, cell))
             hand_over(executor, StandIn(cell))
         for executor in executors:
-            for event in executor.poll(0.1):
-                if not isinstance(event, Ended):
-                    continue
-                record, cell = executor.result(event.handle), event.handle.cell
-                if event.outcome is Outcome.RECORDED:
-                    assert record == store.record(cell)
-                    told.append((executor, cell))
-                    continue
-                assert (event.outcome, record) == (Outcome.LOCKED_ELSEWHERE, None)
-                waiting.append((executor, cell))  # not waited for: who holds it may need this thread to go on
+            for job, (kind, *values) in executor.poll(0.1):
+                if kind == "ended" and values[0] == "recorded":
+                    assert values[3] == store.record(job.cell.id)
+                    told.append((executor, job.cell.id))
+                elif kind == "ended":
+                    assert (values[0], values[3]) == ("held", None)
+                    waiting.append((executor, job.cell.id))  # who holds it may need this thread to go on
         time.sleep(0.01)
     assert len(set(told)) == 4
     assert [store.record(cell)["cost"]["tries"] for cell in (FIRST, SECOND)] == [1, 1]
@@ -225,38 +161,28 @@ def test_a_cell_locked_elsewhere_ends_at_once(engine: Make, store: Store) -> Non
     executor = engine()
     assert executor.held(FIRST) is None
     with store.lock(FIRST):
-        handle = hand_over(executor, StandIn(FIRST))
-        assert ends(follow(executor, handle)) == [Outcome.LOCKED_ELSEWHERE]
-        assert executor.result(handle) is None
+        ended = trained(executor, StandIn(FIRST))
+        assert (ended[1], ended[4]) == ("held", None)
         assert str(executor.held(FIRST)).startswith(f"process {os.getpid()} on host ")
         assert not store.work(FIRST).exists()
     assert executor.held(FIRST) is None
-    assert ends(follow(executor, hand_over(executor, StandIn(FIRST)))) == [Outcome.RECORDED]
+    assert trained(executor, StandIn(FIRST))[1] == "recorded"
 
 
 def test_a_full_disk_interrupts_a_cell_with_the_error(engine: Make, store: Store) -> None:
-    executor = engine()
-    handle = hand_over(executor, StandIn(FIRST, {5: "disk"}))
-    ended = follow(executor, handle)[-1]
-    assert isinstance(ended, Ended)
-    assert ended.outcome is Outcome.INTERRUPTED
-    assert ended.broken is not None
-    assert (ended.broken.errno, ended.broken.filename) == (28, "a file")
-    assert executor.result(handle) is None
+    _, outcome, _, broken, record = trained(engine(), StandIn(FIRST, {5: "disk"}))
+    assert (outcome, broken[0], broken[2], record) == ("interrupted", 28, "a file", None)
     assert not store.finished(FIRST)
-    later = engine()
-    handle = hand_over(later, StandIn(FIRST, {5: "disk"}))
-    assert ends(follow(later, handle)) == [Outcome.RECORDED]
+    assert trained(engine(), StandIn(FIRST, {5: "disk"}))[1] == "recorded"
 
 
 def test_submitting_beyond_the_capacity_raises(engine: Make) -> None:
     executor = engine(1)
-    assert executor.capacity == 1
     first = hand_over(executor, StandIn(FIRST))
     with pytest.raises(RuntimeError, match="cell b"):
         hand_over(executor, StandIn(SECOND))
     follow(executor, first)
-    assert ends(follow(executor, hand_over(executor, StandIn(SECOND)))) == [Outcome.RECORDED]
+    assert trained(executor, StandIn(SECOND))[1] == "recorded"
 
 
 def test_polling_without_cells_returns_at_once(engine: Make) -> None:
@@ -265,39 +191,23 @@ def test_polling_without_cells_returns_at_once(engine: Make) -> None:
 
 def test_a_recorded_cell_is_not_trained_again(engine: Make, store: Store) -> None:
     executor = engine()
-    follow(executor, hand_over(executor, StandIn(FIRST)))
-    handle = hand_over(executor, StandIn(FIRST))
-    events = follow(executor, handle)
-    assert ends(events) == [Outcome.RECORDED]
-    assert not [event for event in events if isinstance(event, Progress)]
-    assert executor.result(handle) == store.record(FIRST)
+    trained(executor, StandIn(FIRST))
+    job = hand_over(executor, StandIn(FIRST))
+    heard = follow(executor, job)
+    assert not heard.of(job, "progress")
+    assert heard.end(job)[4] == store.record(FIRST)
 
 
-def test_a_failure_stays_recorded_until_its_retry_ends(engine: Make, store: Store) -> None:
-    executor = engine()
+def test_a_closed_executor_leaves_cells_that_resume_and_failures_that_stay(engine: Make, store: Store) -> None:
     store.finish(FIRST, {**blank(FIRST, "failed"), "error": "before"})
-    heard, handle = Heard(executor), hand_over(executor, StandIn(FIRST, {5: "validate"}), again=True)
-    heard.until(lambda: heard.of(handle, Validation), leave)
-    executor.cancel(handle)
-    assert ends(follow(executor, handle)) == [Outcome.INTERRUPTED]
-    assert executor.result(handle) is None
-    assert store.record(FIRST)["error"] == "before"
-    handle = hand_over(executor, StandIn(FIRST, {5: "validate"}), again=True)
-    assert ends(follow(executor, handle)) == [Outcome.RECORDED]
-    assert store.record(FIRST)["status"] == "ok"
-
-
-def test_a_closed_executor_leaves_cells_that_resume(engine: Make, store: Store) -> None:
     with engine() as executor:
-        heard, first = Heard(executor), hand_over(executor, StandIn(FIRST, {5: "validate"}))
-        heard.until(lambda: heard.of(first, Validation), leave)
+        heard, first = Heard(executor, None), hand_over(executor, StandIn(FIRST, {5: "validate"}), again=True)
+        heard.until(lambda: heard.of(first, "validation"))
     executor.close()
     assert untouched(store, FIRST)
-    assert not store.finished(FIRST)
-    later = engine()
-    handle = hand_over(later, StandIn(FIRST, {5: "validate"}))
-    assert ends(follow(later, handle)) == [Outcome.RECORDED]
-    assert store.record(FIRST)["steps"] == STEPS
+    assert store.record(FIRST)["error"] == "before"
+    record = trained(engine(), StandIn(FIRST, {5: "validate"}), again=True)[4]
+    assert (record["status"], record["steps"]) == ("ok", STEPS)
 
 
 def test_an_unknown_executor_is_answered_with_the_choices(store: Store) -> None:

@@ -13,13 +13,14 @@ from typing import Any
 
 import pytest
 import yaml
+from faults.outcome import measured
+from faults.place import marked
 from helpers import RUN, Capture, Patch
 from undrawn import UNDRAWN
 
 from lm.cli import main
 
 pytestmark = pytest.mark.slow
-COUNTED = ("parameters", "tokens", "flops_per_token", "world_size")
 
 
 def write(folder: Path, **arms: dict[str, Any]) -> Path:
@@ -51,29 +52,6 @@ def ablate(capsys: Capture, undrawn: None) -> Ablate:
     return run
 
 
-def measured(out: Path) -> dict[str, Any]:
-    """Everything every cell measured, but for times."""
-    found = {}
-    for path in sorted((out / "cells").glob("[0-9a-f]*/record.json")):
-        record = json.loads(path.read_text())
-        record.pop("provenance")
-        record["cost"] = {k: v for k, v in record["cost"].items() if k in COUNTED}
-        found[path.parent.name] = (record, path.with_name("history.csv").read_text())
-    return found
-
-
-def mine(marker: str) -> list[int]:
-    """Processes whose command line or environment holds `marker`."""
-    found = []
-    for entry in Path("/proc").glob("[0-9]*"):
-        try:
-            if marker in (entry / "environ").read_text(errors="replace") and int(entry.name) != os.getpid():
-                found.append(int(entry.name))
-        except OSError:
-            continue
-    return found
-
-
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The results folder of an experiment that nothing disturbed."""
@@ -97,42 +75,12 @@ def test_a_killed_command_run_again_gives_the_same_results(tmp_path: Path, ablat
             time.sleep(0.01)
         process.send_signal(signal.SIGKILL)
         process.wait()
-        while mine(marker):  # for ever, if an orphan goes on training
+        while marked(marker):  # for ever, if an orphan goes on training
             time.sleep(0.1)
     again = ablate(spec, out)
     assert again.returncode == 0, again.stderr
     assert measured(out) == measured(whole)
     assert not list(out.glob("cells/.*.work"))
-
-
-def processes(marker: str, words: str) -> list[int]:
-    """Processes of ours whose command line holds `words`."""
-    lines = {pid: Path(f"/proc/{pid}/cmdline") for pid in mine(marker)}
-    return [pid for pid, line in lines.items() if line.is_file() and words in line.read_text(errors="replace")]
-
-
-def test_a_killed_fork_server_changes_nothing(tmp_path: Path, whole: Path) -> None:
-    spec = write(tmp_path)
-    out, marker = tmp_path / "killed", f"LM_TEST_MARKER={tmp_path}"
-    environment = {**os.environ, "LM_TEST_MARKER": str(tmp_path)}
-    process = subprocess.Popen(command(spec, out), env=environment, stderr=subprocess.PIPE, text=True)
-    while not list(out.glob("cells/.*.work/last.ckpt")) and process.poll() is None:
-        time.sleep(0.01)
-    for pid in processes(marker, "forkserver"):
-        if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1] == str(process.pid):
-            os.kill(pid, signal.SIGKILL)
-    _, error = process.communicate()
-    assert process.returncode == 0, error
-    assert "Traceback" not in error
-    assert measured(out) == measured(whole)
-    assert not list(out.glob("cells/.*.work"))
-    tables = [(folder / "small/table.md").read_text() for folder in (out, whole)]
-    assert [verdicts(table) for table in tables] == [verdicts(tables[1])] * 2
-
-
-def verdicts(table: str) -> list[str]:
-    """The lines of a report that do not depend on how long anything took."""
-    return [line for line in table.splitlines() if "NLL" in line or "failed" in line]
 
 
 def test_removed_results_end_the_command_with_one_line(tmp_path: Path) -> None:

@@ -91,13 +91,6 @@ def test_a_log_has_lines_for_cells_and_overall_progress(clock: list[float], caps
     ]
 
 
-def test_before_anything_is_known_the_line_says_that(clock: list[float], capsys: Capture) -> None:
-    display = Display(total=2, workers=1)
-    clock[0] += progress.LINE_SECONDS + 1
-    display.on_progress([Running(planned("a"), 0)], 1)
-    assert capsys.readouterr().err.strip() == "a seed 0 at 0/0; no estimate yet"
-
-
 def test_a_terminal_shows_a_bar_for_each_running_cell(clock: list[float], monkeypatch: Patch) -> None:
     screen = io.StringIO()
     monkeypatch.setattr(progress, "Console", lambda **_: Console(file=screen, force_terminal=True, width=120))

@@ -11,7 +11,7 @@ from helpers import Patch
 from records import blank
 from stand_in import StandIn
 
-from lm.execution.executor import Ended, Executor, Handle, Job, Outcome, Progress, Started, Validation, Waiting
+from lm.execution.executor import Executor, Job
 from lm.execution.on_slurm import FileMailbox, hidden_scheduler, send
 from lm.store.store import Store
 
@@ -25,14 +25,14 @@ class Far(Executor):
         super().__init__(store, 1)
         self.sent: list[Any] = []
 
-    def _start(self, handle: Handle, cell: Any, execution: Any) -> Job:
-        return Job(handle, cell, execution)
+    def _start(self, cell: Any, execution: Any, name: str) -> Job:
+        return Job(cell, execution, name)
 
     def _listen(self, seconds: float) -> None:
         pass
 
-    def _send(self, job: Job, answer: bool | str) -> None:
-        self.sent.append(answer)
+    def _send(self, job: Job, goes_on: bool) -> None:
+        self.sent.append(goes_on)
 
     def close(self) -> None:
         pass
@@ -47,58 +47,39 @@ def far(tmp_path: Path, monkeypatch: Patch) -> Far:
     return Far(Store(tmp_path))
 
 
-def hand_over(far: Far) -> tuple[Handle, Job]:
+@pytest.fixture
+def job(far: Far) -> Job:
     cell: Any = StandIn(FIRST)
-    handle = far.submit(cell, stand_in.execution(), "cell a")
-    return handle, far.jobs[handle]
+    return far.submit(cell, stand_in.execution(), "cell a")
 
 
-def test_messages_become_events_in_order(far: Far) -> None:
-    handle, job = hand_over(far)
-    for message in (("started",), ("progress", 3, 9, 0.5), ("validation", 4, {"nll": 2.0}), ("waiting", "a line")):
+def test_messages_are_handed_on_and_a_validation_is_answered_once(far: Far, job: Job) -> None:
+    messages = [("started",), ("progress", 3, 9, 0.5), ("validation", 4, {"nll": 2.0}), ("waiting", "a line")]
+    for message in messages:
         far._on_message(job, message)
-    told = list(far.poll(0.0))
-    assert told[:2] == [Started(handle), Progress(handle, 3, 9, 0.5)]
-    assert isinstance(told[2], Validation)
-    assert (told[2].step, told[2].measured) == (4, {"nll": 2.0})
-    assert told[3] == Waiting(handle, "a line")
-    told[2].answer(False)
-    told[2].answer(True)  # said already
+    assert far.poll(0.0) == [(job, message) for message in messages]
+    assert job.step == 4
+    far.answer(job, False)
+    far.answer(job, True)  # said already
     assert far.sent == [False]
 
 
-def test_a_cell_that_loses_its_machine_twice_is_lost(far: Far) -> None:
-    handle, job = hand_over(far)
+def test_a_cell_that_loses_its_machine_twice_is_lost(far: Far, job: Job) -> None:
     assert far._on_worker_lost(job, "the node was lost")
-    assert list(far.poll(0.0)) == [Waiting(handle, "the node was lost; tried again from its last checkpoint")]
+    assert far.poll(0.0) == [(job, ("waiting", "the node was lost; tried again from its last checkpoint"))]
     assert not far._on_worker_lost(job, "the node was lost")
-    assert list(far.poll(0.0)) == [Ended(handle, Outcome.LOST, 0)]
-    record = far.result(handle)
-    assert record is not None
-    assert record == far.store.record(FIRST)
+    record = far.store.record(FIRST)
+    assert far.poll(0.0) == [(job, ("ended", "recorded", 0, None, record))]
     assert (record["status"], record["error"]) == ("failed", "the node was lost")
 
 
-def test_a_cancelled_cell_whose_machine_is_lost_is_interrupted(far: Far) -> None:
-    handle, job = hand_over(far)
-    far.cancel(handle)
-    far.cancel(handle)
-    assert far.sent == ["cancel"]
-    assert not far._on_worker_lost(job, "the node was lost")
-    assert list(far.poll(0.0)) == [Ended(handle, Outcome.INTERRUPTED, 0)]
-    assert far.result(handle) is None
-    assert not far.store.finished(FIRST)
-
-
-def test_a_lost_cell_held_by_another_process_gets_no_record(far: Far) -> None:
-    handle, job = hand_over(far)
+def test_a_lost_cell_held_by_another_process_gets_no_record(far: Far, job: Job) -> None:
     job.losses = 1
     with far.store.lock(FIRST):
         assert not far._on_worker_lost(job, "the node was lost")
-    waiting, ended = far.poll(0.0)
-    assert isinstance(waiting, Waiting)
-    assert waiting.line.startswith("the node was lost; the cell is left to ")
-    assert ended == Ended(handle, Outcome.INTERRUPTED, 0)
+    (_, waiting), (_, ended) = far.poll(0.0)
+    assert waiting[1].startswith("the node was lost; the cell is left to ")
+    assert ended == ("ended", "interrupted", 0, None, None)
 
 
 def test_a_mailbox_reads_each_whole_line_once(tmp_path: Path) -> None:

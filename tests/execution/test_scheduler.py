@@ -13,10 +13,11 @@ from interrupting import listening, press_unheard
 from stand_in import STEPS, StandIn, execution
 
 from lm.execution import scheduler
-from lm.execution.executor import Executor, Handle, Job, Outcome
+from lm.execution.executor import Executor, Job, Outcome
 from lm.execution.scheduler import Planned, Running, StaticQueue, Watcher, run_cells, train_cells
 from lm.store import leases
-from lm.store.leases import Holder, LostError
+from lm.store.leases import LostError
+from lm.store.locks import Holder
 from lm.store.store import Store
 
 FIRST, SECOND, THIRD, FOURTH = (letter * 16 for letter in "abcd")
@@ -129,55 +130,47 @@ def test_a_cell_started_again_begins_to_be_timed_again(store: Store) -> None:
 
 
 class Scripted(Executor):
-    """Tells what it was given to tell, a poll at a time, of cells by their number."""
+    """Tells what it was given to tell, a poll at a time, of cells by their id."""
 
-    def __init__(self, store: Store, polls: list[list[tuple[int, Any]]]) -> None:
+    def __init__(self, store: Store, polls: list[list[tuple[str, Any]]]) -> None:
         super().__init__(store, 2)
         self.polls = polls
 
-    def _start(self, handle: Handle, cell: Any, execution: Any) -> Job:
-        return Job(handle, cell, execution)
+    def _start(self, cell: Any, execution: Any, name: str) -> Job:
+        return Job(cell, execution, name)
 
     def _listen(self, seconds: float) -> None:
-        jobs = {handle.number: job for handle, job in self.jobs.items()}
-        for number, told in self.polls.pop(0):
+        jobs = {job.cell.id: job for job in self.jobs}
+        for cell, told in self.polls.pop(0):
             if isinstance(told, list):
-                self._on_message(jobs[number], told)
+                self._on_message(jobs[cell], told)
             else:
-                self._end(jobs[number], *told)
+                self._end(jobs[cell], *told)
 
-    def _send(self, job: Job, answer: bool | str) -> None: ...
+    def _send(self, job: Job, goes_on: bool) -> None: ...
 
     def close(self) -> None: ...
 
 
 def test_a_full_disk_ends_the_loop_after_the_running_cells(store: Store) -> None:
-    full = OSError(28, "No space left on device", "a file")
-    polls: list[list[tuple[int, Any]]] = [
-        [(0, (Outcome.INTERRUPTED, None, full))],
-        [(1, ["progress", 3, STEPS, 1.0])],
-        [(1, (Outcome.PRUNED,))],
+    polls: list[list[tuple[str, Any]]] = [
+        [(FIRST, (Outcome.INTERRUPTED, None, (28, "No space left on device", "a file")))],
+        [(SECOND, ["progress", 3, STEPS, 1.0])],
+        [(SECOND, (Outcome.PRUNED,))],
     ]
     told, source = Told(), Asked(planned(StandIn(FIRST), StandIn(SECOND), StandIn(THIRD)))
     with pytest.raises(OSError, match="No space left on device") as raised:
         run_cells(source, Scripted(store, polls), told, execution())
-    assert raised.value is full
+    assert (raised.value.errno, raised.value.filename) == (28, "a file")
     assert source.said == [("arm seed 0", None), ("arm seed 1", "pruned")]
     assert source.remaining() == 1
 
 
 def test_interrupted_cells_are_counted(store: Store) -> None:
-    class Cancels(Asked):
-        def judge(self, planned: Planned, step: int, measured: Mapping[str, float]) -> bool:
-            (handle,) = (handle for handle in executor.jobs if handle.cell == planned.cell.id)
-            executor.cancel(handle)
-            return True
-
     told = Told()
-    with InThreads(store, 2) as executor:
-        cells = planned(StandIn(FIRST, {5: "validate"}), StandIn(SECOND))
-        assert run_cells(Cancels(cells), executor, told, execution()) == 1
-    assert told.records == {"arm seed 0": None, "arm seed 1": store.record(SECOND)}
+    polls: list[list[tuple[str, Any]]] = [[(FIRST, (Outcome.INTERRUPTED,))]]
+    assert run_cells(StaticQueue(planned(StandIn(FIRST))), Scripted(store, polls), told, execution()) == 1
+    assert told.records == {"arm seed 0": None}
 
 
 @pytest.fixture
@@ -270,7 +263,7 @@ def test_no_cell_is_begun_once_the_folder_was_taken_away(store: Store, seed: int
     with pytest.raises(LostError, match="small: was taken away"), InThreads(store, 1) as executor:
         train_cells(cells, executor, told, execution(), manifest)
     assert list(told.records) == [f"arm seed {number}" for number in range(seed + 1)]
-    assert executor.jobs == {}
+    assert executor.jobs == []
 
 
 def test_an_interrupt_leaves_through_the_executor(store: Store, tmp_path: Path) -> None:
@@ -280,7 +273,7 @@ def test_an_interrupt_leaves_through_the_executor(store: Store, tmp_path: Path) 
 
     with pytest.raises(KeyboardInterrupt), InThreads(store, 1) as executor:
         train_cells(planned(StandIn(FIRST, {5: "validate"})), executor, Interrupts(), execution())
-    assert executor.jobs == {}
+    assert executor.jobs == []
     with store.claim(FIRST) as free:
         assert free
 
@@ -296,4 +289,4 @@ def test_a_swallowed_interrupt_still_ends_the_loop(store: Store) -> None:
     with listening(), pytest.raises(KeyboardInterrupt), InThreads(store, 1) as executor:
         train_cells(planned(*map(StandIn, (FIRST, SECOND, THIRD))), executor, told, execution())
     assert len(told.seen) == 1
-    assert executor.jobs == {}
+    assert executor.jobs == []

@@ -1,67 +1,45 @@
 """The faults by name: what each does to a run, and why it may have to be left out here."""
 
-import importlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from faults import disks, kills, others, torn
 from faults.trial import Trial
 from lm.config.tree import InputError, nearest
 
 
 @dataclass(frozen=True)
 class Fault:
-    """A fault.
-
-    Args:
-        name: of it.
-        about: what it does, in a line.
-        at: the file here and the function in it that does it to a run.
-        needs: a function of the same file that says why it cannot be done here, if it cannot.
-        sweep: whether a search is disturbed, in the place of an experiment.
-        more: further options of the command.
-        many: whether it is done again and again, until there were as many as were asked for.
-    """
+    """A fault: `about` says in a line what it does."""
 
     name: str
     about: str
-    at: tuple[str, str]
-    needs: str = ""
-    sweep: bool = False
-    more: tuple[str, ...] = ("--workers", "2")
-    many: bool = False
-
-    def inject(self, trial: Trial) -> None:
-        """Disturbs a run and gives the command again until it is done. Raises StuckError where that does not help."""
-        self._function(self.at[1])(trial)
-
-    def lacking(self) -> str:
-        """Why it cannot be done here, in words; nothing where it can."""
-        return self._function(self.needs)() if self.needs else ""
-
-    def _function(self, name: str) -> Callable[..., str]:
-        found: Callable[..., str] = getattr(importlib.import_module(f"faults.{self.at[0]}"), name)
-        return found
+    inject: Callable[[Trial], None]  # disturbs a run and gives the command until it is done; raises StuckError
+    lacking: Callable[[], str] = lambda: ""  # why it cannot be done here, in words; nothing where it can
+    sweep: bool = False  # whether a search is disturbed, in the place of an experiment
+    more: tuple[str, ...] = ("--workers", "2")  # options of the command
+    many: bool = False  # whether it is done again and again, until there were as many as were asked for
 
 
 FAULTS = {
     fault.name: fault
     for fault in (
-        Fault("kills", "processes of commands killed at moments drawn at random", ("kills", "kills"), many=True),
-        Fault("checkpoint", "checkpoints cut short after a kill", ("torn", "checkpoint")),
-        Fault("resumed", "processes of cells killed after their first checkpoint", ("kills", "resumed"), many=True),
-        Fault("notes", "all else in work folders cut short after a kill", ("torn", "notes")),
-        Fault("record", "the record of a finished cell cut short", ("torn", "record")),
-        Fault("cache", "prepared text in the cache cut short", ("torn", "cache")),
-        Fault("journal", "the journal of a search cut short after a kill", ("torn", "journal"), sweep=True),
-        Fault("limit", "no file may be as large as a checkpoint, after a kill", ("disks", "limit")),
-        Fault("full", "a full disk after the first checkpoint", ("disks", "full"), "no_mounting"),
-        Fault("read-only", "results that cannot be written any more", ("disks", "read_only"), "no_mounting"),
-        Fault("clock", "the clock set back by a day after a kill", ("others", "clock")),
-        Fault("two", "two commands at once", ("others", "together"), more=("--workers", "1")),
-        Fault("three", "three commands at once", ("others", "three"), more=("--workers", "1")),
-        Fault("leases", "leases removed while two commands run", ("others", "leases"), more=("--workers", "1")),
-        Fault("two-killed", "two commands at once, one of them killed", ("others", "two"), more=("--workers", "1")),
-        Fault("stopped", "all processes stopped for a minute, and woken", ("others", "stopped")),
+        Fault("kills", "processes of commands killed at moments drawn at random", kills.kills, many=True),
+        Fault("checkpoint", "checkpoints cut short after a kill", torn.checkpoint),
+        Fault("resumed", "processes of cells killed after their first checkpoint", kills.resumed, many=True),
+        Fault("notes", "all else in work folders cut short after a kill", torn.notes),
+        Fault("record", "the record of a finished cell cut short", torn.record),
+        Fault("cache", "prepared text in the cache cut short", torn.cache),
+        Fault("journal", "the journal of a search cut short after a kill", torn.journal, sweep=True),
+        Fault("limit", "no file may be as large as a checkpoint, after a kill", disks.limit),
+        Fault("full", "a full disk after the first checkpoint", disks.full, disks.no_mounting),
+        Fault("read-only", "results that cannot be written any more", disks.read_only, disks.no_mounting),
+        Fault("clock", "the clock set back by a day after a kill", others.clock),
+        Fault("two", "two commands at once", others.together, more=("--workers", "1")),
+        Fault("three", "three commands at once", others.three, more=("--workers", "1")),
+        Fault("leases", "leases removed while two commands run", others.leases, more=("--workers", "1")),
+        Fault("two-killed", "two commands at once, one of them killed", others.two, more=("--workers", "1")),
+        Fault("stopped", "all processes stopped for a minute, and woken", others.stopped),
     )
 }
 

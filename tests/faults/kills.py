@@ -83,11 +83,7 @@ def moment(trial: Trial) -> str:
 def resumed(trial: Trial) -> None:
     """Kills the process of every cell once, as the cell trains on after its first checkpoint; the command goes on.
 
-    What is counted are the cells that were truly resumed, as their records say.
-
-    Raises:
-        StuckError: where no cell was.
-    """
+    What is counted are the cells that were truly resumed, as their records say."""
     place, killed = trial.place, set[str]()
     process = place.start()
     while process.poll() is None:

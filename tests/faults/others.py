@@ -12,12 +12,14 @@ from faults.trial import CONTROLLER, Trial, kill, stop
 
 DAY = 86400
 
-BACK = f"""import time
+BACK = (
+    f"""import time
 _time, _ns = time.time, time.time_ns
 time.time = lambda: _time() - {DAY}
 time.time_ns = lambda: _ns() - {DAY} * 10**9
 """
-"""Read by Python as it starts: what a process is told of the time."""
+    """Read by Python as it starts: what a process is told of the time."""
+)
 
 
 def two(trial: Trial) -> None:

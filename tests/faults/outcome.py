@@ -26,13 +26,7 @@ MOST_NAMED = 3
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run came to.
-
-    Args:
-        cells: record and learning curve of each, by its id.
-        table: its rows, or the trials of a search.
-        files: names of all that lies in its folders.
-    """
+    """What a run came to."""
 
     cells: Mapping[str, tuple[Any, str]]
     table: list[Any]
@@ -41,13 +35,13 @@ class Outcome:
 
 def outcome(place: Place) -> Outcome:
     """What the run in a folder came to."""
-    return Outcome(cells(place), trials(place) if place.sweep else table(place), names(place))
+    return Outcome(measured(place.out), trials(place) if place.sweep else table(place.report), names(place))
 
 
-def cells(place: Place) -> dict[str, tuple[Any, str]]:
-    """What each finished cell measured, but for times and hosts, and its learning curve."""
+def measured(out: Path) -> dict[str, tuple[Any, str]]:
+    """What each finished cell in a results folder measured, but for times and hosts, and its learning curve."""
     found = {}
-    for path in sorted((place.out / "cells").glob("[0-9a-f]*/record.json")):
+    for path in sorted((out / "cells").glob("[0-9a-f]*/record.json")):
         record = json.loads(path.read_text(encoding="utf-8"))
         record.pop("provenance")
         record["cost"] = {name: value for name, value in record["cost"].items() if name in COUNTED}
@@ -62,9 +56,9 @@ def resumes(place: Place) -> dict[str, int]:
     return {cell: int(record["provenance"]["resumed"]) for cell, record in records.items()}
 
 
-def table(place: Place) -> list[Any]:
+def table(report: Path) -> list[Any]:
     """The rows of an experiment's table, without the quantities that are times or memory."""
-    rows = csv.DictReader(io.StringIO((place.report / "table.csv").read_text(encoding="utf-8")))
+    rows = csv.DictReader(io.StringIO((report / "table.csv").read_text(encoding="utf-8")))
     return [row for row in rows if not OF_TIME.search(row["metric"])]
 
 
@@ -79,11 +73,11 @@ def names(place: Place) -> frozenset[str]:
     """What lies in the folders of a run; leases, of which one file stays whatever its number, by their cells alone.
 
     A study's journal and leases are left out: they may lie in a database. So are stored plans, one for each experiment
-    that was planned to its end.
+    that was planned to its end, and the folder in which Python's fork server listens, which a killed command leaves.
     """
     roots = place.out, place.cache, place.temporary
     found = (path.relative_to(place.folder).as_posix() for root in roots for path in root.rglob("*"))
-    kept = (name for name in found if not OF_STUDY.match(name) and "/answers" not in name)
+    kept = (name for name in found if not OF_STUDY.match(name) and "/answers" not in name and "/pymp-" not in name)
     return frozenset(re.sub(r"(/\.leases/[0-9a-f]+)/\d+$", r"\1/lease", name) for name in kept)
 
 
@@ -116,11 +110,7 @@ def _few(found: Iterable[str]) -> str:
 
 @dataclass
 class Finished:
-    """Counts how often each cell of a run is finished: its record is written at another time each time.
-
-    Args:
-        store: the folder of its cells.
-    """
+    """Counts how often each cell of a run is finished: its record is written at another time each time."""
 
     store: Path
     times: dict[str, set[int]] = field(default_factory=dict)

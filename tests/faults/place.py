@@ -15,8 +15,7 @@ import yaml
 
 from lm.config.tree import InputError, Tree
 from lm.store.files import write_atomic
-from lm.store.leases import PROC
-from lm.store.locks import ENDED, process_status
+from lm.store.locks import ENDED, PROC, process_status
 
 EXPERIMENT, SWEEP = "small", "search"
 CELLS, TRIALS, STEPS = 4, 3, 30
@@ -41,13 +40,7 @@ class StuckError(Exception):
 
 @dataclass
 class Place:
-    """A folder with an experiment, its results, a cache and a folder for temporary files, for one run alone.
-
-    Args:
-        folder: of all that.
-        sweep: whether a search is run, in the place of the experiment.
-        more: further options of the command.
-    """
+    """A folder with an experiment, its results, a cache and a folder for temporary files, for one run alone."""
 
     folder: Path
     sweep: bool = False

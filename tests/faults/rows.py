@@ -22,27 +22,17 @@ WIDTH = 170
 
 @dataclass(frozen=True)
 class Row:
-    """A fault and what came of it.
-
-    Args:
-        fault, about: its name, and what it does.
-        came_to: `same table`, `differs` or `left out`.
-        injected: how often it was done.
-        runs, commands: that were disturbed, and that were given for it.
-        seconds: that it took, with those of the undisturbed run where it was the first to need it.
-        hits: `injected` by what was hit.
-        note: in what runs differ, or why it was left out.
-    """
+    """A fault and what came of it."""
 
     fault: str
     about: str
-    came_to: str
-    injected: int = 0
-    runs: int = 0
-    commands: int = 0
-    seconds: float = 0.0
-    hits: dict[str, int] = field(default_factory=dict)
-    note: str = ""
+    came_to: str  # `same table`, `differs` or `left out`
+    injected: int = 0  # how often it was done
+    runs: int = 0  # that were disturbed
+    commands: int = 0  # that were given for it
+    seconds: float = 0.0  # that it took, with those of the undisturbed run where it was the first to need it
+    hits: dict[str, int] = field(default_factory=dict)  # `injected` by what was hit
+    note: str = ""  # in what runs differ, or why it was left out
 
 
 def console() -> Console:
@@ -51,15 +41,10 @@ def console() -> Console:
     return terminal if terminal.is_terminal else Console(width=WIDTH)
 
 
-def result(rows: Sequence[Row], asked: dict[str, Any]) -> dict[str, Any]:
-    """The file."""
-    machine = describe_machine(1)
-    return {"format": FORMAT, "lm": __version__, **asked, "machine": machine, "faults": [asdict(row) for row in rows]}
-
-
 def write(rows: Sequence[Row], asked: dict[str, Any], out: Path) -> None:
     """Writes the file."""
-    write_atomic(out, to_json(result(rows, asked)))
+    found = {"format": FORMAT, "lm": __version__, **asked, "machine": describe_machine(1)}
+    write_atomic(out, to_json({**found, "faults": [asdict(row) for row in rows]}))
 
 
 def show(rows: Sequence[Row], to: Console) -> None:

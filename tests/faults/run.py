@@ -23,13 +23,7 @@ Say = Callable[[str], None]
 
 
 class Chaos:
-    """Disturbs runs below a folder.
-
-    Args:
-        folder: of all runs; each is gone once it was looked at, unless something was wrong.
-        seed: of what is drawn at random.
-        say: told in a line how far it is.
-    """
+    """Disturbs runs below a folder."""
 
     def __init__(self, folder: Path, seed: int, say: Say) -> None:
         self.folder, self.seed, self.say = folder, seed, say

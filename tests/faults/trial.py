@@ -23,25 +23,15 @@ CONTROLLER, SERVER, WORKER, ALL = "command", "fork server", "worker", "all"
 
 @dataclass
 class Trial:
-    """A run in a folder of its own.
-
-    Args:
-        place: its folder.
-        finished: counts how often its cells are finished.
-        random: draws moments and places.
-        seconds: that an undisturbed run takes until it trains, and from its last cell to its end.
-        most: as many times is it to be hit at most.
-        injected: times that it was.
-        hits: the same, by phase and by who was hit.
-    """
+    """A run in a folder of its own."""
 
     place: Place
     finished: Finished
     random: random.Random
-    seconds: Mapping[str, float]
-    most: int = 1
-    injected: int = 0
-    hits: Counter[str] = field(default_factory=Counter)
+    seconds: Mapping[str, float]  # that an undisturbed run takes until it trains, and from its last cell to its end
+    most: int = 1  # as many times is it to be hit at most
+    injected: int = 0  # times that it was
+    hits: Counter[str] = field(default_factory=Counter)  # the same, by phase and by who was hit
 
     def hit(self, what: str) -> None:
         """Counts something that was done to it."""

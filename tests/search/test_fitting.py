@@ -112,19 +112,6 @@ def test_an_experiment_that_cannot_be_carried_out_is_refused(
         load_experiment(write(tmp_path, EXPERIMENT, **changes), {})
 
 
-def test_a_number_and_its_text_name_the_same_arm(tmp_path: Path) -> None:
-    path = write(tmp_path, EXPERIMENT)
-    path.write_text("base: base.yaml\nbaseline: 1\nseeds: 2\narms:\n  1: {}\n  '1': {}\n")
-    with pytest.raises(InputError, match=r"spec\.yaml:6: .* key '1' given twice"):
-        load_experiment(path, {})
-
-
-@pytest.mark.parametrize("tier", ["/../../ESCAPED", "../x", "a/b", "x" * 300, "a\0b"])
-def test_a_tier_leads_to_no_other_folder(tmp_path: Path, tier: str, capsys: Capture) -> None:
-    path = write(tmp_path, EXPERIMENT, tiers={tier: {}} if "\0" not in tier and len(tier) < 99 else {})
-    refused(capsys, ["ablate", path, "--tier", tier, "--plan", "--out", tmp_path / "out"])
-
-
 @pytest.mark.parametrize("tree", [EXPERIMENT, SWEEP], ids=["experiment", "sweep"])
 @pytest.mark.parametrize("name", ["cells.yaml", ".hidden.yaml", "a b.yaml", "x" * 230 + ".yaml"])
 def test_the_name_of_a_file_is_a_valid_folder(tmp_path: Path, tree: dict[str, Any], name: str) -> None:

@@ -179,23 +179,3 @@ def test_a_plan_trains_and_writes_nothing(tmp_path: Path, sweep: Sweep, monkeypa
     assert "0.0001 to 0.1, logarithmic" in done.stdout
     assert "8 trials of 1 seed; about" in done.stdout
     assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize(
-    ("more", "words"),
-    [
-        (["--trials", "0"], ["--trials", "from 1"]),
-        (["--workers", "0"], ["--workers", "1 or more"]),
-        (["--seed", "1"], ["seed", "seeds"]),
-        (["--optim.lr", "1"], ["optim.lr", "is searched"]),
-        (["--set", "model.witdh=3"], ["model.witdh", "Did you mean width?"]),
-    ],
-)
-def test_a_wrong_command_is_answered_in_one_line(
-    tmp_path: Path, sweep: Sweep, more: list[str], words: list[str]
-) -> None:
-    done = sweep(write(tmp_path), tmp_path / "out", *more)
-    assert done.returncode == 2
-    assert len(done.stderr.strip().splitlines()) == 1
-    for word in words:
-        assert word in done.stderr

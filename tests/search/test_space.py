@@ -169,10 +169,6 @@ def test_misspelt_paths_and_names_are_found_before_anything_is_trained(space: An
         check_space(read_space(space, "space"), RUN)
 
 
-def test_a_right_space_is_found_right() -> None:
-    check_space(read_space(SPACE, "space"), RUN)
-
-
 # sweep files ---------------------------------------------------------------------------------------------------------
 
 

@@ -1,17 +1,15 @@
 """Locks that say whom they wait for."""
 
 import contextlib
-import json
 import os
 import socket
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from lm.store import locks
-from lm.store.locks import BackoffReporter, describe_lock_holder, locked, process_status
+from lm.store.locks import BackoffReporter, Holder, describe_lock_holder, locked
 
 HERE = socket.gethostname()
 
@@ -73,26 +71,11 @@ def test_a_free_lock_is_acquired_without_a_message(tmp_path: Path, capsys: pytes
 
 def test_the_holder_file_of_a_lock_blocks_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, beside = tmp_path / "lock", tmp_path / "lock.holder"
-    beside.write_text(json.dumps({"pid": 1, "host": "elsewhere", "since": 0}))
+    beside.write_bytes(Holder.this("lock").written())
     with locked(path, "the thing"):  # a name that was left holds nothing
         for text in ("", "{", "[1]", '{"pid": "x"}', '{"pid": 1, "host": "h", "since": 1e300}', "\x00"):
             beside.write_text(text)
             assert describe_lock_holder(path) == "a process that left no name"
-    monkeypatch.setattr(Path, "write_text", lambda *_, **__: (_ for _ in ()).throw(OSError(28, "full")))
+    monkeypatch.setattr(Path, "write_bytes", lambda *_, **__: (_ for _ in ()).throw(OSError(28, "full")))
     with locked(path, "the thing"):
         pass
-
-
-def test_a_lock_holder_is_described_with_date_and_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path, since = tmp_path / "lock", time.mktime((2024, 3, 1, 12, 3, 0, 0, 0, -1))
-    beside = tmp_path / "lock.holder"
-    monkeypatch.setattr(locks, "process_status", lambda pid: "T")
-    beside.write_text(json.dumps({"pid": 4711, "host": HERE, "since": since}))
-    assert describe_lock_holder(path) == f"process 4711 (stopped) on host {HERE} since 2024-03-01 12:03"
-    beside.write_text(json.dumps({"pid": 4711, "host": "elsewhere", "since": since}))
-    assert describe_lock_holder(path) == "process 4711 on host elsewhere since 2024-03-01 12:03"
-
-
-def test_process_status() -> None:
-    assert process_status(os.getpid()) in ("R", "S", "D", None)
-    assert process_status(2**30) is None

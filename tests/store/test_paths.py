@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import references
 from messages import Refused
-from records import blank, inside
+from records import blank
 
 from lm.analysis.claims import read_claim
 from lm.analysis.results import value
@@ -74,7 +74,3 @@ def test_a_path_that_may_lead_to_a_number_is_accepted(path: str) -> None:
 def test_what_is_no_number_is_not_measured(found: Any) -> None:
     final: Any = {"entropy": found}
     assert math.isnan(value({**blank(), "final": final}, "final/entropy"))
-
-
-def test_a_list_of_lists_is_the_mean_of_its_numbers() -> None:
-    assert value({**blank(), "final": inside({}, entropy=[[1.0, 2.0], [3.0, 6.0]])}, "final/entropy") == 3.0

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from lm.report.tables import as_csv
-from lm.store.files import curve_csv, escape_formula, read_csv_rows, unescape_formula
+from lm.store.files import escape_formula, read_csv_rows, unescape_formula
 
 FORMULAS = ["=1+1", "@SUM(A1)", "+cmd|'/C calc'!A0", "-2+3", "-a", "+", "\t=1", "\r=1", "\n=1", "＝1+1"]  # noqa: RUF001
 NUMBERS = ["-", "-0.5", "+3", "-1e-05", "0", "1.", ".5", "-inf", "nan"]
@@ -36,7 +36,3 @@ def test_a_table_marks_its_texts_and_its_heads_alone() -> None:
     assert heads == ["'=arm", "any", "value"]
     assert rows == [["'=1+1", "'-a", "-0.5"], ["plain", "-0.5", "inf"], ["", "3", "-9.0"]]
     assert read_csv_rows(as_csv(table))[1] == ["=1+1", "-a", "-0.5"]
-
-
-def test_a_curve_marks_its_heads() -> None:
-    assert curve_csv({1: {"=loss": -0.5}}) == "step,'=loss\n1,-0.5\n"

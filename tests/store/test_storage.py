@@ -16,7 +16,6 @@ from lm.store.files import (
     explain_disk_error,
     is_intact,
     save_checkpoint,
-    with_path,
     write_atomic,
 )
 
@@ -48,14 +47,6 @@ def test_the_disk_behind_an_error_is_found() -> None:
 )
 def test_a_failing_disk_is_explained_in_a_line(check_message: CheckMessage, error: OSError) -> None:
     check_message(explain_disk_error(error, "the same command takes up where this one stopped"))
-
-
-def test_an_error_is_given_the_file_it_is_about() -> None:
-    assert (
-        str(with_path(OSError(errno.ENOSPC, "No space left on device"), "y"))
-        == "[Errno 28] No space left on device: 'y'"
-    )
-    assert "disk full" in str(with_path(OSError("disk full"), "y"))
 
 
 def test_a_full_disk_is_named_and_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
