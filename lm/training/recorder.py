@@ -37,7 +37,6 @@ from lm.training.averaging import WeightAverage
 from lm.training.module import LanguageModel, gather_rows, halves, to_floats, uncompiled
 from lm.training.process import beat
 from lm.training.provenance import peak_memory
-from lm.training.strategies import single_file_checkpoint
 
 Report = Callable[[int, int, float], None]  # receives progress: optimiser step, steps in all, training loss
 
@@ -381,8 +380,7 @@ class Recorder(Callback):
             measured |= self.last_probe[1] if reuse_validation else self.probe.measure(trainer, pl_module)
             if not math.isfinite(measured["nll"]):
                 self._diverge(trainer.global_step, [], [])
-        with single_file_checkpoint(trainer):
-            save_checkpoint(trainer, self.work / "final.ckpt")
+        save_checkpoint(trainer, self.work / "final.ckpt")
         if trainer.is_global_zero:
             write_atomic(self.work / "history.csv", curve_csv(self.rows))
             outcome = OUTCOME.stamped(self.outcome(trainer, pl_module, measured))

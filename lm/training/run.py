@@ -80,9 +80,8 @@ class Trainer(lightning.pytorch.Trainer):
             default_root_dir=recorder.work,  # under SLURM Lightning takes up any checkpoint that lies there
             **settings,
         )  # fmt: skip
-        if has_full_parameters(self):  # else the strategy writes checkpoints itself, in shards
-            self.strategy.checkpoint_io = InPlace()
-        elif ema is not None:
+        self.strategy.checkpoint_io = InPlace()
+        if ema is not None and not has_full_parameters(self):
             raise ValueError(f"ema: no process holds all weights under strategy={strategy}; expected one device or ddp")
         present: list[Any] = self.callbacks  # type: ignore[attr-defined]
         foreign = [f"{type(other).__module__}.{type(other).__name__}" for other in present if other is not recorder]

@@ -17,7 +17,17 @@ from lm.config.imported import user_frame
 from lm.config.tree import InputError, canonical
 from lm.data.tokens import TextStats
 from lm.model.attention import set_attention_impl
-from lm.store.files import disk_error, finite, holds_mapping, read_json, remove, restore_backup, to_json, write_atomic
+from lm.store.files import (
+    disk_error,
+    finite,
+    holds_mapping,
+    is_intact,
+    read_json,
+    remove,
+    restore_backup,
+    to_json,
+    write_atomic,
+)
 from lm.store.formats import CELL, OUTCOME, TRIES, nothing_recorded
 from lm.store.leases import LostError, guarding_lease
 from lm.store.locks import LogLine, to_stderr
@@ -39,7 +49,6 @@ from lm.training.provenance import keep_code, provenance
 from lm.training.ranks import nonzero_rank, supervise_ranks
 from lm.training.recorder import PruningCallback, Recorder, Report, write_document_losses
 from lm.training.run import SINGLE_PROCESS, Trainer
-from lm.training.strategies import is_intact, resumable_checkpoint
 from lm.training.tracking import tracked
 
 UNEVALUATED = "not evaluated further"  # begins the flag of a cell whose evaluation after training raised an exception
@@ -155,7 +164,7 @@ def evaluate_trained(cell: Cell, work: Path, logits: Logits) -> Outcome:
     path, checkpoint = work / "outcome.json", work / "final.ckpt"
     content = read_json(path)  # one without a format has the first
     outcome: Outcome = OUTCOME.read({"format": 1, **content} if isinstance(content, dict) else content, path)
-    if outcome["status"] != "ok" or not checkpoint.is_file():  # a sharding strategy leaves a folder
+    if outcome["status"] != "ok" or not checkpoint.is_file():
         return outcome
     try:
         for name, evaluation in evaluations(cell, checkpoint, logits):
@@ -258,10 +267,11 @@ def fit(
     module = LanguageModel(model, run.optim, data.bytes_per_token(), run.seed, classes, code, halved, clusters)
     # Lightning restores weights before it converts the model: a float64 checkpoint would pass through float32.
     trainer.precision_plugin.convert_module(module)
-    checkpoint = resumable_checkpoint(trainer, work / "last.ckpt")
-    if checkpoint is None and trainer.init_from is not None:
+    checkpoint = work / "last.ckpt"
+    if not checkpoint.exists() and trainer.init_from is not None:
         load_source(model, trainer.init_from)
-    trainer.fit(module, datamodule=data, ckpt_path=checkpoint, weights_only=True)
+    resumed = checkpoint if checkpoint.exists() else None
+    trainer.fit(module, datamodule=data, ckpt_path=resumed, weights_only=True)
     logits, module.logits = module.logits, []  # the module lives on in Lightning's circles
     return None if pruned.is_file() else logits
 
