@@ -3,9 +3,6 @@
 A callback that is declared harmless is no part of the identity. All others are, with their code.
 """
 
-import ast
-import inspect
-import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -83,29 +80,11 @@ def _resolved(node: Any, path: str) -> Tree:
     if cls.__module__.split(".")[0] == __name__.split(".")[0]:
         raise InputError(f"{path}: {cls.__name__} is how every run is carried out; it cannot be given")
     reason = next((reason for base, reason in REFUSED.items() if issubclass(cls, base)), None)
-    if reason is None and _stops(cls):
-        reason = f"sets trainer.should_stop, and {STOPS}"
     if reason is not None:
         raise InputError(f"{path}: {cls.__name__} {reason}")
     arguments = resolve(node.get("init_args"), cls, path)
     resolved = {"class_path": f"{cls.__module__}.{cls.__qualname__}", "init_args": arguments}
     return resolved | ({"harmless": True} if harmless else {})
-
-
-def _stops(cls: type) -> bool:
-    """Return True if the source of a class sets `should_stop`; one without source is caught by the guard."""
-    for owner in cls.__mro__:
-        if owner in (Callback, object):
-            continue
-        try:
-            tree = ast.parse(textwrap.dedent(inspect.getsource(owner)))
-        except (OSError, TypeError, SyntaxError):
-            continue
-        for node in ast.walk(tree):
-            stored = isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and node.attr == "should_stop"
-            if stored or (isinstance(node, ast.Constant) and node.value == "should_stop"):
-                return True
-    return False
 
 
 def build_callbacks(nodes: Sequence[Tree] | None) -> list[Callback]:

@@ -1,8 +1,7 @@
 """One cell: a configuration, checked and identified."""
 
-import copy
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +11,7 @@ from lightning.pytorch.accelerators import AcceleratorRegistry
 from lm.config.components import blame, build, plain_options, resolve
 from lm.config.fingerprint import behaviour_of, code_of
 from lm.config.plain import shown
-from lm.config.tree import InputError, Tree, canonical, nearest, run_id, text_id
+from lm.config.tree import InputError, Tree, canonical, nearest, run_id
 from lm.data import IGNORED
 from lm.data.batch import Batch, Data
 from lm.data.text import RowData
@@ -70,22 +69,9 @@ def _identified(config: Tree, facts: TextStats) -> Tree:
     return {"format": IDENTITY, "config": content, "text": facts.identity(), **added}
 
 
-SEED = "\0seed\0"  # placeholder for a seed
-
-
-def seeded(cell: Cell, seeds: Sequence[int]) -> list[Cell]:
-    """Return the cell with each of these seeds; the hashed content differs in the seed alone, and is written once."""
-    configs = [{**cell.config, "seed": seed} for seed in seeds]
-    parts = canonical(_identified({**cell.config, "seed": SEED}, cell.facts)).split(canonical(SEED))
-    if cell.config.get("data_seed") is not None or len(parts) != 2:  # one of the seeds, or a text that holds SEED
-        return [Cell(config, cell.facts, identity(config, cell.facts)) for config in configs]
-    contents = (canonical(seed).join(parts) for seed in seeds)
-    return [Cell(config, cell.facts, text_id(content)) for config, content in zip(configs, contents, strict=True)]
-
-
 def with_seed(cell: Cell, seed: int) -> Cell:
     """Return the cell with another seed."""
-    config = {**copy.deepcopy(cell.config), "seed": seed}
+    config = {**cell.config, "seed": seed}
     return replace(cell, config=config, id=identity(config, cell.facts))
 
 

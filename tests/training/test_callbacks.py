@@ -45,11 +45,6 @@ class Ends(Callback):
     def on_validation_end(self, trainer, pl_module):
         trainer.should_stop = True
 
-class EndsInSecret(Callback):
-    """The same, so that nobody can read it."""
-    def on_validation_end(self, trainer, pl_module):
-        setattr(trainer, "should_" + "stop", True)
-
 class Refuses(Callback):
     """Cannot be made."""
     def __init__(self, number: int = 1):
@@ -103,7 +98,6 @@ def test_a_harmless_callback_is_no_part_of_the_identity(own: str) -> None:
         ("EarlyStopping", r"EarlyStopping would end a run by what it sees. .* not be paired; expected trainer.max"),
         ({"class_path": "lightning.pytorch.callbacks.EarlyStopping", "init_args": {"monitor": "x"}}, "not be paired"),
         ("Timer", "would not be paired"),
-        ("OWN.Ends", "Ends sets trainer.should_stop, and would end a run by what it sees"),
         ("lightning.pytorch.callbacks.ModelCheckpoint", "would keep checkpoints beside those"),
         ("OWN.Refuses", r"number=1 is never right \(.*py:"),
         ("OWN.Nothing", "cannot import"),
@@ -190,7 +184,7 @@ def test_a_resumed_run_restores_the_state_of_its_callback(own: str, tmp_path: Pa
 
 @pytest.mark.slow
 def test_a_run_that_a_callback_ends_fails(own: str, tmp_path: Path) -> None:
-    record, _, folder = trained(tmp_path, override(RUN, {"trainer.callbacks": [f"{own}.EndsInSecret"]}))
+    record, _, folder = trained(tmp_path, override(RUN, {"trainer.callbacks": [f"{own}.Ends"]}))
     assert record["status"] == "failed"
     assert "a callback set trainer.should_stop, and would end a run by what it sees" in record["error"]
     assert not (folder / "history.csv").exists()
