@@ -40,7 +40,6 @@ from lm.training.strategies import shard
 
 # logits of a batch from which the loss is computed in chunks: 64 MiB, and twice that for their gradient
 CHUNKED_LOSS_MIN_LOGITS = 2**24
-CACHED_LOGITS_MAX_BYTES = 2**28  # size up to which the logits of a split are cached; larger ones are computed again
 
 
 class LanguageModel(LightningModule):
@@ -67,9 +66,6 @@ class LanguageModel(LightningModule):
         count = 0 if clusters is None else clusters.count
         self.validation = TokenStatistics(bytes_per_token, classes=classes, clusters=count)
         self.num_validated_batches = 0  # that `validation` holds
-        # logits (n, v) and targets (n,) of these batches, at the end of training and if they are small enough
-        self.logits: list[tuple[Tensor, Tensor]] = []
-        self.logits_bytes = 0  # of these batches, cached or not
         self.losses, self.rows, self.tokens, self.norms = (list[Tensor]() for _ in range(4))
         self.extras: list[dict[str, Tensor]] = []  # the extra losses of each batch by name, without their weights
         self.extras_checked = False
@@ -196,14 +192,12 @@ class LanguageModel(LightningModule):
     def on_validation_epoch_start(self) -> None:
         """Reset the measurements of the validation."""
         self.validation.reset()
-        self.num_validated_batches = self.logits_bytes = 0
-        self.logits = []
+        self.num_validated_batches = 0
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         """Measure a batch of the validation split."""
         beat()
-        trainer = self.trainer
-        is_last = trainer.global_step == trainer.max_steps
+        is_last = self.trainer.global_step == self.trainer.max_steps
         self.num_validated_batches += 1
         for part in halves(batch) if self.halved else (batch,):
             with uncompiled(self.model):
@@ -212,12 +206,6 @@ class LanguageModel(LightningModule):
             if self.clusters is not None and is_last:
                 cluster_n = self.clusters.of(part.rows_b).expand_as(part.targets_bt).flatten()
             self.validation.update(logits_nv, targets_n, cluster_n)
-        if is_last and trainer.world_size == 1 and not self.halved:
-            self.logits_bytes += logits_nv.nbytes
-            if self.logits_bytes > CACHED_LOGITS_MAX_BYTES:
-                self.logits = []
-            else:
-                self.logits.append((logits_nv, targets_n))
 
     def configure_optimizers(self) -> Any:
         """Return the optimizer and its schedule."""

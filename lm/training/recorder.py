@@ -215,6 +215,7 @@ class Recorder(Callback):
         self.last_probe: tuple[int, dict[str, float]] = (-1, {})  # the step of the last validation, its measurements
         self.stateful: dict[str, Any] = {"recorder": self, "observer": self.probe, "meter": self.meter}
         self.average: WeightAverage | None = None
+        self.on_row: Callable[[], None] = lambda: None  # called at each logged step, for loggers
 
     STATE_KEYS = (
         "rows", "order", "batches", "tokens", "seconds", "losses", "norms", "norm_sum", "norm_count", "clipped",
@@ -257,6 +258,7 @@ class Recorder(Callback):
             pl_module.measure_update()
             self.drain(trainer, pl_module)
             self.write_row(trainer, pl_module)
+            self.on_row()
             overdue = time.monotonic() - self.last_checkpoint >= self.checkpoint_seconds
             self.checkpoint_due = broadcast_from_rank0(trainer, overdue)
         # Not where validation follows: Lightning would not run it again after a resume.

@@ -41,7 +41,7 @@ from lm.training.cell import identity
 from lm.training.evaluate import FREQUENT, add, evaluations
 from lm.training.identified import Cell, seedless
 from lm.training.initial_weights import load_source
-from lm.training.loggers import FOLDER
+from lm.training.loggers import FOLDER, tracked
 from lm.training.module import LanguageModel
 from lm.training.process import Execution as Execution
 from lm.training.process import is_interrupt
@@ -49,7 +49,6 @@ from lm.training.provenance import keep_code, provenance
 from lm.training.ranks import nonzero_rank, supervise_ranks
 from lm.training.recorder import PruningCallback, Recorder, Report, write_document_losses
 from lm.training.run import SINGLE_PROCESS, Trainer
-from lm.training.tracking import tracked
 
 UNEVALUATED = "not evaluated further"  # begins the flag of a cell whose evaluation after training raised an exception
 HALVED = "memory did not suffice for a batch at once: each was taken in two halves, whose gradients add up to the same"
@@ -57,8 +56,6 @@ HUNG = "a try reported nothing for too long and was ended; where it was stands i
 
 # parts of the messages of errors that are only a RuntimeError
 OUT_OF_MEMORY_MESSAGES = ("out of memory", "can't allocate memory", "not enough memory", "CUBLAS_STATUS_ALLOC_FAILED")
-
-Logits = list[tuple[torch.Tensor, torch.Tensor]]  # logits (n, v) and targets (n,) of each batch of a split
 
 
 def train(
@@ -114,18 +111,16 @@ def _train_held(
         if times["code"] and identity(cell.config, cell.facts) != cell.id:
             names = ", ".join(times["code"])
             raise InputError(f"{names}: its code was changed after this cell was planned; give the command again")
-        logits: Logits | None = []
         config = {**cell.config, "cell": cell.id}
         with tracked(execution.loggers, work, store.out / FOLDER, execution.run_name, config, log) as follow:
             if not (work / "outcome.json").is_file():
                 with supervise_ranks(work, lambda error: end(failure(error))):
                     progress = progress_saver(work, report)
                     attempt = functools.partial(fit, cell, work, progress, execution, should_continue, follow)
-                    logits = fit_with_oom_retry(cell, work, attempt)
-        if logits is None:
-            store.drop(cell.id)
-            return
-        outcome = evaluate_trained(cell, work, logits)
+                    if not fit_with_oom_retry(cell, work, attempt):
+                        store.drop(cell.id)
+                        return
+        outcome = evaluate_trained(cell, work)
     except LostError:
         raise
     except (Exception, SystemExit) as error:
@@ -159,15 +154,15 @@ def write_work(cell: Cell, store: Store) -> Path:
     return work
 
 
-def evaluate_trained(cell: Cell, work: Path, logits: Logits) -> Outcome:
-    """Return the recorder's outcome with the final evaluations of a trained model; the `logits` are emptied."""
+def evaluate_trained(cell: Cell, work: Path) -> Outcome:
+    """Return the recorder's outcome with the final evaluations of a trained model."""
     path, checkpoint = work / "outcome.json", work / "final.ckpt"
     content = read_json(path)  # one without a format has the first
     outcome: Outcome = OUTCOME.read({"format": 1, **content} if isinstance(content, dict) else content, path)
     if outcome["status"] != "ok" or not checkpoint.is_file():
         return outcome
     try:
-        for name, evaluation in evaluations(cell, checkpoint, logits):
+        for name, evaluation in evaluations(cell, checkpoint):
             if "clusters" in evaluation:
                 clusters, *sums = evaluation.pop("clusters")
                 measured = {"nll": evaluation["nll"], "clusters": sums}
@@ -229,7 +224,7 @@ def finish(cell: Cell, store: Store, outcome: Outcome, times: dict[str, Any]) ->
     return store.finish(cell.id, record)
 
 
-def fit_with_oom_retry(cell: Cell, work: Path, attempt: Callable[[], Logits | None]) -> Logits | None:
+def fit_with_oom_retry(cell: Cell, work: Path, attempt: Callable[[], bool]) -> bool:
     """Call `attempt`, and again from the last checkpoint with halved batches if memory does not suffice."""
     try:
         return attempt()
@@ -249,17 +244,18 @@ def fit(
     report: Report,
     execution: Execution,
     should_continue: PruningCallback = lambda *_: True,
-    on_trainer_built: Callable[[Trainer], None] = lambda _: None,
-) -> Logits | None:
-    """Run Lightning; return validation's last logits if they are small, None if pruned. Leaves `outcome.json`."""
+    follow: Callable[[Recorder], None] = lambda _: None,
+) -> bool:
+    """Run Lightning; return False if the run was pruned. Leaves `outcome.json`."""
     pruned = work / "pruned"
     pruned.unlink(missing_ok=True)  # of a try that was killed before it could clear up
     built = cell.open()
     run, data = built.run, built.data
-    trainer: Trainer = run.trainer(Recorder(work, data, report, execution.checkpoint_seconds, should_continue))
+    recorder = Recorder(work, data, report, execution.checkpoint_seconds, should_continue)
+    follow(recorder)
+    trainer: Trainer = run.trainer(recorder)
     callbacks: list[Any] = trainer.callbacks  # type: ignore[attr-defined]
     callbacks[:0] = build_callbacks(cell.config["trainer"].get("callbacks"))  # before the recorder, which saves them
-    on_trainer_built(trainer)
     code = canonical(seedless(cell.config)) if trainer.compile else None
     model = set_attention_impl(built.model(), trainer.attention)
     classes, clusters = data.frequent("validation", FREQUENT), data.clusters("validation")
@@ -272,8 +268,7 @@ def fit(
         load_source(model, trainer.init_from)
     resumed = checkpoint if checkpoint.exists() else None
     trainer.fit(module, datamodule=data, ckpt_path=resumed, weights_only=True)
-    logits, module.logits = module.logits, []  # the module lives on in Lightning's circles
-    return None if pruned.is_file() else logits
+    return not pruned.is_file()
 
 
 def is_out_of_memory(error: BaseException | None) -> bool:

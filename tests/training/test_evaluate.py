@@ -145,25 +145,6 @@ def test_logits_too_large_to_keep_are_computed_again(trained: TrainedCell, monke
     assert trained.split("test") == kept
 
 
-def test_cached_logits_give_the_same_and_are_freed(trained: TrainedCell) -> None:
-    expected = trained.split("test")
-    logits = [trained.logits(batch) for batch in trained.data.evaluation_batches("validation")]
-    read: list[Batch] = []
-    exactly = trained.logits
-
-    def noted(batch: Batch) -> tuple[Tensor, Tensor]:
-        read.append(batch)
-        return exactly(batch)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(trained, "cached", logits)
-        patch.setattr(trained, "logits", noted)
-        found = trained.split("test")
-    assert found == expected
-    assert not logits
-    assert len(read) == len(trained.data.evaluation_batches("test")) + 1  # one tells how large they are
-
-
 def test_the_temperature_of_a_bfloat16_run_changes_no_best_guess(trained: TrainedCell, monkeypatch: Any) -> None:
     exactly = trained.logits
 
