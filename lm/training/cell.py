@@ -22,7 +22,6 @@ from lm.model.flops import flops_per_token
 from lm.model.parametrization import scales, without_standard
 from lm.model.transformer import Model
 from lm.training.adapter import quiet
-from lm.training.built import build_data
 from lm.training.callbacks import build_callbacks, resolve_callbacks
 from lm.training.identified import AUTO, Cell, Sizes
 from lm.training.initial_weights import check_source, resolve_source
@@ -30,7 +29,7 @@ from lm.training.module import with_extras
 from lm.training.objective import require_extra_losses, take_extra_losses
 from lm.training.optim import tables
 from lm.training.recorder import Recorder
-from lm.training.run import EXECUTION, MAY_BE_NONE, SETTINGS, UNSOUND, RunConfig, Trainer
+from lm.training.run import EXECUTION, MAY_BE_NONE, SETTINGS, UNSOUND, RunConfig, Trainer, build_data
 from lm.training.schedule import in_steps
 from lm.training.strategies import Processes, check_model, check_sharded, processes
 

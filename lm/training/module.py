@@ -196,16 +196,18 @@ class LanguageModel(LightningModule):
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         """Measure a batch of the validation split."""
-        beat()
-        is_last = self.trainer.global_step == self.trainer.max_steps
         self.num_validated_batches += 1
+        is_last = self.trainer.global_step == self.trainer.max_steps
+        self.measure(batch, self.validation, self.clusters if is_last else None)
+
+    def measure(self, batch: Batch, statistics: TokenStatistics, clusters: Clusters | None = None) -> None:
+        """Add the tokens of a batch to statistics, those of `clusters` separately too."""
+        beat()
         for part in halves(batch) if self.halved else (batch,):
             with uncompiled(self.model):
-                logits_nv, targets_n = self.model(*part.inputs).flatten(0, 1), part.targets_bt.flatten()
-            cluster_n = None
-            if self.clusters is not None and is_last:
-                cluster_n = self.clusters.of(part.rows_b).expand_as(part.targets_bt).flatten()
-            self.validation.update(logits_nv, targets_n, cluster_n)
+                logits_nv = self.model(*part.inputs).flatten(0, 1)
+            cluster_n = None if clusters is None else clusters.of(part.rows_b).expand_as(part.targets_bt).flatten()
+            statistics.update(logits_nv, part.targets_bt.flatten(), cluster_n)
 
     def configure_optimizers(self) -> Any:
         """Return the optimizer and its schedule."""
@@ -284,25 +286,11 @@ def weighted_halves(batch: Batch) -> list[tuple[Batch, Tensor]]:
     return [(half, (half.targets_bt != IGNORED).sum() / total) for half in halves(batch)]
 
 
-class _DeferredBackward(torch.autograd.Function):
-    """A loss of value 0 whose backward pass calls `run(scale)`, which accumulates all gradients."""
-
-    @staticmethod
-    def forward(ctx: Any, handle: Tensor, run: Callable[[Tensor], None]) -> Tensor:
-        ctx.run = run
-        return handle.clone()
-
-    @staticmethod
-    def backward(ctx: Any, scale: Tensor) -> Any:
-        with torch.enable_grad():
-            ctx.run(scale)
-        return torch.zeros_like(scale), None
-
-
 def deferred_backward(run: Callable[[Tensor], None], device: torch.device) -> Tensor:
-    """Return a loss of value 0 whose backward pass calls `run` with the scale of the loss."""
-    loss: Tensor = _DeferredBackward.apply(torch.zeros((), device=device, requires_grad=True), run)
-    return loss
+    """Return a loss of value 0 whose backward pass calls `run` with the scale of the loss, to add all gradients."""
+    handle = torch.zeros((), device=device, requires_grad=True)
+    handle.register_hook(torch.enable_grad()(run))
+    return handle.clone()
 
 
 _in_memory = ""  # key of the code that this process holds; code for other keys would count against the compiler's limit

@@ -4,7 +4,7 @@ import functools
 import itertools
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,7 @@ from lm.training.adapter import (
     to_device,
 )
 from lm.training.averaging import WeightAverage
-from lm.training.module import LanguageModel, gather_rows, halves, to_floats, uncompiled
+from lm.training.module import LanguageModel, gather_rows, to_floats, uncompiled
 from lm.training.process import beat
 from lm.training.provenance import peak_memory
 
@@ -394,11 +394,9 @@ class Recorder(Callback):
         if not reuse_validation:
             module.on_validation_epoch_start()
         module.eval()
-        batches = self.data.evaluation_batches("validation", *rank_and_world_size(trainer))
-        for batch in itertools.islice(batches, module.num_validated_batches, None):
-            moved = to_device(trainer, batch)
-            with trainer.precision_plugin.val_step_context():
-                module.validation_step(moved, 0)
+        with trainer.precision_plugin.val_step_context():
+            for batch in self.validation_batches(trainer, module.num_validated_batches):
+                module.validation_step(batch, 0)
         module.train()
         measured: dict[str, Any] = module.validation.compute()
         self._add_elapsed("evaluation")
@@ -414,16 +412,16 @@ class Recorder(Callback):
         module.eval()
         context = trainer.precision_plugin.val_step_context
         with torch.inference_mode(False), self.average.applied(module.model), torch.inference_mode(), context():
-            split = self.data.evaluation_batches("validation", *rank_and_world_size(trainer))
-            for batch in itertools.islice(split, batches):
-                moved = to_device(trainer, batch)
-                for part in halves(moved) if module.halved else (moved,):
-                    beat()
-                    with uncompiled(module.model):
-                        statistics.update(module.model(*part.inputs).flatten(0, 1), part.targets_bt.flatten())
+            for batch in self.validation_batches(trainer, 0, batches):
+                module.measure(batch, statistics)
         module.train(training)
         self._add_elapsed("evaluation")
         return {"nll_ema": statistics.compute()["nll"]}
+
+    def validation_batches(self, trainer: Any, start: int, stop: int | None = None) -> Iterator[Batch]:
+        """Yield the batches of validation of this process from `start` on, on its device."""
+        batches = self.data.evaluation_batches("validation", *rank_and_world_size(trainer))
+        return (to_device(trainer, batch) for batch in itertools.islice(batches, start, stop))
 
     def outcome(self, trainer: Any, module: LanguageModel, measured: dict[str, Any]) -> dict[str, Any]:
         """Return the measured part of the record."""

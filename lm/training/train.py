@@ -100,7 +100,10 @@ def _train_held(
 ) -> None:
     """Train a cell that this process holds, and write its record."""
     work = store.work(cell.id)
-    resumed, clock = count_resumed(work, store.started(cell.id)), time.monotonic()  # which nobody sets
+    clock = time.monotonic()  # which nobody sets
+    before = read_previous_attempts(work)["resumed"]
+    if (resumed := before + 1 if store.started(cell.id) else 0) != before:
+        add_attempt(work, resumed=resumed)
     times: dict[str, Any] = {"started": time.time(), "resumed": resumed, "seconds": 0.0}
 
     def end(outcome: Outcome) -> None:
@@ -121,18 +124,21 @@ def _train_held(
                         store.drop(cell.id)
                         return
         outcome = evaluate_trained(cell, work)
-    except LostError:
-        raise
     except (Exception, SystemExit) as error:
-        if isinstance(error, SystemExit) and is_interrupt(error):
-            raise
-        if (error_of_disk := disk_error(error)) is not None:
-            raise error_of_disk from error
-        if (lease := guarding_lease(work)) is not None:  # what another took away is no failure of the cell
-            lease.check()
+        raise_unrecorded(error, work)
         outcome = failure(format_error(error), log_traceback(work))
     outcome["flags"] = [*outcome.get("flags", []), *read_previous_attempts(work)["flags"]]
     end(outcome)
+
+
+def raise_unrecorded(error: BaseException, work: Path) -> None:
+    """Raise an error that is no failure of a cell: an interrupt, one of the disk, or of what another took over."""
+    if isinstance(error, LostError) or (isinstance(error, SystemExit) and is_interrupt(error)):
+        raise error
+    if (error_of_disk := disk_error(error)) is not None:
+        raise error_of_disk from error
+    if (lease := guarding_lease(work)) is not None:
+        lease.check()
 
 
 def run_nonzero_rank(work: Path, execution: Execution) -> None:
@@ -157,8 +163,7 @@ def write_work(cell: Cell, store: Store) -> Path:
 def evaluate_trained(cell: Cell, work: Path) -> Outcome:
     """Return the recorder's outcome with the final evaluations of a trained model."""
     path, checkpoint = work / "outcome.json", work / "final.ckpt"
-    content = read_json(path)  # one without a format has the first
-    outcome: Outcome = OUTCOME.read({"format": 1, **content} if isinstance(content, dict) else content, path)
+    outcome: Outcome = OUTCOME.read(read_json(path), path)
     if outcome["status"] != "ok" or not checkpoint.is_file():
         return outcome
     try:
@@ -168,11 +173,8 @@ def evaluate_trained(cell: Cell, work: Path) -> Outcome:
                 measured = {"nll": evaluation["nll"], "clusters": sums}
                 outcome |= write_document_losses(work, clusters, measured, "test_nll")
             add(outcome, name, evaluation)
-    except LostError:
-        raise
     except Exception as error:  # the run itself is as good as it was
-        if (error_of_disk := disk_error(error)) is not None:
-            raise error_of_disk from error
+        raise_unrecorded(error, work)
         log_traceback(work)
         outcome["flags"].append(f"{UNEVALUATED}: {format_error(error)}")
     return finite(outcome)
@@ -234,7 +236,7 @@ def fit_with_oom_retry(cell: Cell, work: Path, attempt: Callable[[], bool]) -> b
         log_traceback(work)
     gc.collect()  # of what the traceback held
     torch.cuda.empty_cache()
-    add_flag(work, HALVED, halved=True)
+    add_attempt(work, HALVED, halved=True)
     return attempt()
 
 
@@ -273,15 +275,10 @@ def fit(
 
 def is_out_of_memory(error: BaseException | None) -> bool:
     """Return True if an error, or one that led to it, is that memory did not suffice."""
-    seen_ids: set[int] = set()
-    while error is not None and id(error) not in seen_ids:
-        if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
-            return True
-        if isinstance(error, RuntimeError) and any(message in str(error) for message in OUT_OF_MEMORY_MESSAGES):
-            return True
-        seen_ids.add(id(error))
-        error = error.__cause__
-    return False
+    if error is None or isinstance(error, (MemoryError, torch.OutOfMemoryError)):
+        return error is not None
+    has_message = isinstance(error, RuntimeError) and any(words in str(error) for words in OUT_OF_MEMORY_MESSAGES)
+    return has_message or is_out_of_memory(error.__cause__)
 
 
 def can_halve_batch(cell: Cell) -> bool:
@@ -297,31 +294,18 @@ def can_halve_batch(cell: Cell) -> bool:
 
 def read_previous_attempts(work: Path) -> dict[str, Any]:
     """Read `halved`, `flags` and `resumed` of previous attempts; the plain values if missing or damaged."""
-    path = work / EARLIER
-    if path.is_file():
-        with contextlib.suppress(InputError):
-            content = TRIES.read(read_json(path), path)
-            halved, flags, count = content.get("halved"), content.get("flags"), content.get("resumed", 0)
-            if isinstance(halved, bool) and isinstance(flags, list) and isinstance(count, int):
-                return {"halved": halved, "flags": [str(flag) for flag in flags], "resumed": count}
-    return {"halved": False, "flags": [], "resumed": 0}
+    attempts: dict[str, Any] = {"halved": False, "flags": [], "resumed": 0}
+    with contextlib.suppress(InputError):
+        content = TRIES.read(read_json(work / EARLIER), work / EARLIER)
+        attempts |= {name: content[name] for name in attempts if name in content}
+    return attempts
 
 
-def add_flag(work: Path, flag: str, halved: bool = False) -> None:
-    """Add a flag to those of the previous attempts."""
-    before = read_previous_attempts(work)
-    flags = list(dict.fromkeys([*before["flags"], flag]))
-    attempts = {**before, "halved": halved or before["halved"], "flags": flags}
+def add_attempt(work: Path, *flags: str, **changes: Any) -> None:
+    """Add flags to those of the previous attempts, and change other values."""
+    attempts = read_previous_attempts(work)
+    attempts |= {**changes, "flags": list(dict.fromkeys([*attempts["flags"], *flags]))}
     write_atomic(work / EARLIER, to_json(TRIES.stamped(attempts)))
-
-
-def count_resumed(work: Path, checkpoint: bool) -> int:
-    """Return how often a run was resumed, this time included; one without a `checkpoint` starts anew, with 0."""
-    before = read_previous_attempts(work)
-    count: int = before["resumed"] + 1 if checkpoint else 0
-    if count != before["resumed"]:
-        write_atomic(work / EARLIER, to_json(TRIES.stamped({**before, "resumed": count})))
-    return count
 
 
 def recover_previous_attempt(work: Path) -> None:
@@ -330,7 +314,7 @@ def recover_previous_attempt(work: Path) -> None:
     if path.is_file() and (stack := path.read_text(encoding="utf-8", errors="replace")):
         with open(work / LOG, "a", encoding="utf-8") as log:
             log.write(f"{HUNG.partition(';')[0]}:\n{stack}\n")
-        add_flag(work, HUNG)
+        add_attempt(work, HUNG)
     path.unlink(missing_ok=True)
     restore_backup(work / "last.ckpt")
     for name, is_sound, consequence in (

@@ -131,7 +131,7 @@ def test_each_arm_is_checked_once_for_all_its_seeds(tmp_path: Path, monkeypatch:
 
     for name in ("build", "dry_run", "Recorder"):  # a recorder is made for each trainer
         monkeypatch.setattr(cells, name, counted(name, getattr(cells, name)))
-    monkeypatch.setattr("lm.training.built.build", counted("build", build))
+    monkeypatch.setattr("lm.training.run.build", counted("build", build))
     for name in ("_model_sizes_of", "_processes_of"):
         monkeypatch.setattr(cells, name, {})
     arms = {**ARMS, "slow": {"optim.lr": 0.5}, "slower": {"optim.lr": 0.25}}
