@@ -118,9 +118,9 @@ class Latent(MultiHead):
         k_bhsk = torch.cat([k_bhsk, rotary_b1sk.expand(-1, k_bhsk.shape[1], -1, -1)], dim=-1)
         return torch.cat([still_bhqk, turned(rotary_bhqk)], dim=-1), k_bhsk, v_bhsk
 
-    def cached_rows(self) -> tuple[int, ...]:
-        """Return the sizes of the rows that a cache holds of each token."""
-        return self.key.in_features, self.rope_size
+    def cached_numbers(self) -> int:
+        """Return how many numbers a cache holds of each token."""
+        return self.key.in_features + self.rope_size
 
 
 DECAY_CHUNK = 16  # positions in a chunk of `decayed_products`, few enough for inverse decays to stay in range

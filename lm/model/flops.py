@@ -177,19 +177,16 @@ def _(attention: GatedLinear, time: int, causal: bool) -> tuple[int, int]:
 
 
 DTYPES = {"float32": 4, "bfloat16": 2}
-SCALE_BYTES = 4
 
 
 def cache_bytes(model: Model, context: int, batch: int = 1) -> dict[str, int]:
     """Compute the bytes of the keys and values of `context` tokens, 2 b t g k numbers per causal layer, by dtype.
 
-    `Latent` keeps its small vectors in their place. `int8` has a float32 scale besides for each row, the key or value
-    of a head. Windows do not shorten it.
+    `Latent` keeps its small vectors in their place. Windows do not shorten it.
     """
     layers = [layer for layer, causal in attention_layers(model) if causal and isinstance(layer, SoftmaxAttention)]
-    rows = [size for layer in layers for size in layer.cached_rows()]
-    elements, scales = batch * context * sum(rows), batch * context * len(rows)
-    return {**{name: size * elements for name, size in DTYPES.items()}, "int8": elements + SCALE_BYTES * scales}
+    numbers = batch * context * sum(layer.cached_numbers() for layer in layers)
+    return {name: size * numbers for name, size in DTYPES.items()}
 
 
 def activation_bytes(model: Model, context: int, batch: int = 1) -> dict[str, int]:

@@ -86,10 +86,10 @@ class Sample:
         return draw(self.filtered(logits_bv), self.generator)
 
 
-def caches_for(model: Decoder, kind: type[Cache] = Cache) -> list[Cache] | None:
+def caches_for(model: Decoder) -> list[Cache] | None:
     """Make an empty cache per layer; None where one token at a time differs from all at once."""
     cacheable = model.causal and all(part.cached for part in model.modules() if isinstance(part, Attention))
-    return [kind() for _ in model.blocks] if cacheable else None
+    return [Cache() for _ in model.blocks] if cacheable else None
 
 
 def generate(
@@ -179,8 +179,7 @@ class Stepper:
         held = self.caches
         self.caches = [Cache() for _ in held]
         for cache, old in zip(self.caches, held, strict=True):
-            if old.key_bgtk is not None and old.value_bgtk is not None:
-                cache.append(old.key_bgtk[rows_r], old.value_bgtk[rows_r])
+            cache.append(*(rows[rows_r] for rows in old.held))
 
 
 @torch.inference_mode()

@@ -19,7 +19,7 @@ from lm.config.tree import InputError, override
 from lm.inference.count import counted
 from lm.model.attention import Attention, MultiHead, set_attention_impl
 from lm.model.block import BlockLayout, PreNorm
-from lm.model.cache import Cache, Int8Cache
+from lm.model.cache import Cache
 from lm.model.flops import activation_bytes, cache_bytes, flops_per_row, flops_per_token, parameters, visible_pairs
 from lm.model.mlp import GELU
 from lm.model.norm import LayerNorm
@@ -209,13 +209,9 @@ def test_cache_is_what_caches_hold(attention: str, shared: int) -> None:
     expected = cache_bytes(model, TIME, BATCH)
     numbers = 4 * 8 + 4 if attention == "Latent" else 2 * shared * 8
     assert expected["float32"] == 4 * 3 * BATCH * TIME * numbers
-    for name, kind, dtype in (
-        ("float32", Cache, torch.float32),
-        ("bfloat16", Cache, torch.bfloat16),
-        ("int8", Int8Cache, torch.float32),
-    ):
-        caches = [kind() for _ in model.blocks]
-        model.to(dtype)(inputs(model)[0], caches)
+    for name in ("float32", "bfloat16"):
+        caches = [Cache() for _ in model.blocks]
+        model.to(getattr(torch, name))(inputs(model)[0], caches)
         assert sum(cache.bytes() for cache in caches) == expected[name]
 
 
@@ -308,7 +304,7 @@ def test_context_and_batch_may_be_given(config: Path, capsys: Capture) -> None:
     assert longer["flops_per_token"]["attention"] == 2 * one["flops_per_token"]["attention"]
     assert longer["flops_per_token"]["linear"] == one["flops_per_token"]["linear"]
     assert longer["parameters"] == one["parameters"]
-    assert more["cache_bytes"]["int8"] == 3 * longer["cache_bytes"]["int8"] == 6 * one["cache_bytes"]["int8"]
+    assert more["cache_bytes"]["float32"] == 3 * longer["cache_bytes"]["float32"] == 6 * one["cache_bytes"]["float32"]
     copies = 2 * 2 * 3 * 16**2  # bytes of the maps to queries, keys and values of two layers, joined once a pass
     rows = longer["activation_bytes"]["bfloat16"] - copies
     assert more["activation_bytes"]["bfloat16"] == 3 * rows + copies
@@ -322,7 +318,6 @@ def test_the_command_prints_tables(config: Path, capsys: Capture) -> None:
         "tied",
         "total, shared ones once",
         "every query with every key",
-        "int8",
         "estimate",
     ):
         assert words in shown

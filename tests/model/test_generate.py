@@ -9,7 +9,7 @@ from helpers import CONTEXT, VOCABULARY, decoder, parts, tokens
 from scipy.stats import chisquare
 from torch import Tensor, nn
 
-from lm.model.cache import Cache, Int8Cache
+from lm.model.cache import Cache
 from lm.model.generation import Choose, Sample, apply_temperature, caches_for, draw, generate, greedy, top_k, top_p
 
 
@@ -154,14 +154,6 @@ def test_generation_is_the_same_without_a_cache(kind: str, name: str, choose: ob
     assert len(wanted.unique()) > 1, "one token over and over would prove little"
 
 
-def test_an_int8_cache_generates_too() -> None:
-    model = decoder({"initializer.std": 0.3}).eval()
-    caches = caches_for(model, Int8Cache)
-    assert caches is not None
-    assert len(list(generate(model, tokens(time=4), 30, greedy, caches))) == 30
-    assert all(isinstance(cache, Int8Cache) and cache.length == 4 + 29 for cache in caches)
-
-
 def test_a_cache_goes_on_from_where_it_was_left() -> None:
     model = decoder({"initializer.std": 0.3}).double().eval()
     whole = list(generate(model, tokens(time=4), 8, greedy))
@@ -219,5 +211,4 @@ def test_generation_keeps_no_gradients_and_restores_the_mode() -> None:
     assert caches is not None
     for _ in generate(model, tokens(time=2), 2, greedy, caches):
         assert torch.is_grad_enabled()
-    assert caches[0].key_bgtk is not None
-    assert not caches[0].key_bgtk.requires_grad
+    assert not caches[0].held[0].requires_grad

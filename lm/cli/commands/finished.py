@@ -98,7 +98,7 @@ COMMANDS = {
         option("--top-p", "sample from the most likely with P of the probability", type=float, metavar="P"),
         flag("--greedy", "always take the most likely token"),
         option("--seed", "random seed: the same seed gives the same text (default: 0)", metavar="S"),
-        option("--cache", "cache of keys and values", choices=("full", "int8", "none"), default="full"),
+        option("--cache", "cache of keys and values", choices=("full", "none"), default="full"),
     ),
     "translate": Command(
         "translate with a finished run of an EncoderDecoder, and print BLEU",
