@@ -245,29 +245,46 @@ ACTIVATIONS = [
 ]
 
 
-@pytest.mark.parametrize("sizes", [{}, {"width": 128, "heads": 4, "layers": 2}], ids=["small", "wider"])
 @pytest.mark.parametrize("changes", ACTIVATIONS, ids=[str(changes) for changes in ACTIVATIONS])
-def test_activations_are_within_a_quarter_of_what_autograd_keeps(
-    changes: dict[str, Any], sizes: dict[str, Any]
-) -> None:
-    model = built({**changes, **sizes})
-    for batch, time in ((2, TIME), (8, 17)):
-        estimate = activation_bytes(model, time, batch)["float32"]
-        assert estimate == pytest.approx(saved_bytes(model, time, batch), rel=0.25)
+def test_activations_are_what_autograd_keeps(changes: dict[str, Any]) -> None:
+    counted_bytes = activation_bytes(lambda: built(changes), 17, 8)
+    rounding = 0.05 if "Experts" in str(changes) else 0.0  # loads are not quite equal
+    assert counted_bytes["float32"] == pytest.approx(saved_bytes(built(changes), 17, 8), rel=rounding)
 
 
-def test_activations_of_an_encoder_and_a_decoder() -> None:
-    model = translator(dropout=0.1)
-    assert activation_bytes(model, TIME, 4)["float32"] == pytest.approx(saved_bytes(model, TIME, 4), rel=0.25)
+def test_activations_of_other_models_and_precisions() -> None:
+    of_pairs = activation_bytes(lambda: translator(dropout=0.1), TIME, 4)
+    assert of_pairs["float32"] == saved_bytes(translator(dropout=0.1), TIME, 4)
+    halved = activation_bytes(lambda: built({}), TIME, 4)["bfloat16"]
+    assert halved == pytest.approx(saved_bytes(built({}).bfloat16(), TIME, 4), rel=0.01), "statistics stay float32"
+    plain = activation_bytes(lambda: built({}), TIME, 4)["float32"]
+    ahead = activation_bytes(lambda: built({"prediction": "ParallelHeads"}), TIME, 4)["float32"]
+    assert ahead - plain > 4 * 4 * TIME * (VOCABULARY + 32), "of a block and its logits"
+
+
+class Choosy(GELU):
+    """An MLP that needs to see values."""
+
+    def forward(self, x_btd: Tensor) -> Tensor:
+        return super().forward(x_btd) if x_btd.sum() > 0 else x_btd
+
+
+def test_activations_are_unknown_where_values_decide() -> None:
+    def make() -> Any:
+        model = built({})
+        model.blocks[0].mlp.__class__ = Choosy
+        return model
+
+    assert activation_bytes(make, TIME) == {}
 
 
 def test_a_large_model_is_counted_in_no_memory() -> None:
-    with torch.device("meta"):
-        model = translator()
-        large = EncoderDecoder(
-            50000, 2048, 8192, 64, 40, embedding=Embedding, position=Rope, block=PreNorm, norm=LayerNorm,
-            attention=MultiHead, mlp=GELU, initializer=model.initializer,
+    def large() -> EncoderDecoder:
+        return EncoderDecoder(
+            50000, 2048, 65536, 64, 1, embedding=Embedding, position=Rope, block=PreNorm, norm=LayerNorm,
+            attention=MultiHead, mlp=GELU, initializer=translator().initializer,
         )  # fmt: skip
+
     found = counted(large, 2048, 8)
     assert found["parameters"]["total"] > 7e10
     assert found["flops_per_token"]["linear"] == pytest.approx(2 * found["parameters"]["total"], rel=0.01)
@@ -305,9 +322,7 @@ def test_context_and_batch_may_be_given(config: Path, capsys: Capture) -> None:
     assert longer["flops_per_token"]["linear"] == one["flops_per_token"]["linear"]
     assert longer["parameters"] == one["parameters"]
     assert more["cache_bytes"]["float32"] == 3 * longer["cache_bytes"]["float32"] == 6 * one["cache_bytes"]["float32"]
-    copies = 2 * 2 * 3 * 16**2  # bytes of the maps to queries, keys and values of two layers, joined once a pass
-    rows = longer["activation_bytes"]["bfloat16"] - copies
-    assert more["activation_bytes"]["bfloat16"] == 3 * rows + copies
+    assert 2.9 < more["activation_bytes"]["float32"] / longer["activation_bytes"]["float32"] <= 3
 
 
 def test_the_command_prints_tables(config: Path, capsys: Capture) -> None:

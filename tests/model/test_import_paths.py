@@ -25,7 +25,7 @@ PUBLIC = {
         *("ResidualLinear", "QueryKeyLinear", "OutputLinear", "PositionTable"),
     ),
     "lm.model.transformer": ("Decoder", "EncoderDecoder", "Model", "Embedding"),
-    "lm.model.flops": ("activation_numel", "attention_flops"),
+    "lm.model.flops": ("attention_flops",),
     "lm.training.schedule": ("Schedule",),
     "lm.training.objective": ("Objective",),
     "lm.data.corpus": ("Corpus",),
