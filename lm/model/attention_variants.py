@@ -24,7 +24,7 @@ from lm.model.attention import (
 )
 from lm.model.cache import Cache
 from lm.model.fused_linear import fused_linear
-from lm.model.initializers import QueryKeyLinear, ResidualLinear
+from lm.model.initializers import QueryKeyLinear, ResidualLinear, TableLinear
 from lm.model.position import Position
 from lm.model.shape import Shape
 
@@ -145,12 +145,6 @@ def decayed_products(q_bhtk: Tensor, k_bhtk: Tensor, v_bhtv: Tensor, log_decay_b
     return (within + q @ torch.stack(states_bhkv, dim=2)).flatten(2, 3)[:, :, :time]
 
 
-class SmallInputLinear(nn.Linear):
-    """A linear layer whose input does not grow with the width."""
-
-    table_parameters = ("weight",)
-
-
 class GatedLinear(Attention):
     """A sum over earlier tokens of (q . decays k) v, by default with learned decays (Yang et al. 2023).
 
@@ -179,7 +173,7 @@ class GatedLinear(Attention):
         self.value, self.gate = (nn.Linear(shape.width, shape.width, bias=False) for _ in range(2))
         self.decay = None
         if decay != "fixed":
-            decays = SmallInputLinear(rank, half if decay == "entry" else shape.heads)
+            decays = TableLinear(rank, half if decay == "entry" else shape.heads)
             self.decay = nn.Sequential(nn.Linear(shape.width, rank, bias=False), decays)
         self.head_norm = nn.RMSNorm(shape.head_size, eps=1e-6)
         self.output = ResidualLinear(shape.width, shape.width, bias=False)

@@ -189,10 +189,10 @@ def activation_bytes(make_model: Callable[[], Model], context: int, batch: int =
     The model runs on tensors without memory, as on a CPU and in one precision: CUDA kernels keep less, and autocast
     copies of weights besides. Experts have equal loads. Empty where a part of the model needs to see values.
     """
-    kept: dict[torch.UntypedStorage, Tensor] = {}
+    storages: dict[torch.UntypedStorage, Tensor] = {}
 
     def keep(x: Tensor) -> Tensor:
-        kept[x.untyped_storage()] = x
+        storages[x.untyped_storage()] = x
         return x
 
     with FakeTensorMode():
@@ -211,9 +211,9 @@ def activation_bytes(make_model: Callable[[], Model], context: int, batch: int =
             except (DataDependentOutputException, DynamicOutputShapeException):
                 return {}
         for x in (*model.parameters(), *model.buffers()):
-            kept.pop(x.untyped_storage(), None)
-    floats = sum(storage.nbytes() for storage, x in kept.items() if x.is_floating_point())
-    others = sum(storage.nbytes() for storage in kept) - floats
+            storages.pop(x.untyped_storage(), None)
+    floats = sum(storage.nbytes() for storage, x in storages.items() if x.is_floating_point())
+    others = sum(storage.nbytes() for storage in storages) - floats
     return {name: others + floats * size // DTYPES["float32"] for name, size in DTYPES.items()}
 
 

@@ -14,7 +14,6 @@ from lm.config.components import build, resolve
 from lm.config.imported import import_object
 from lm.config.plain import shown
 from lm.config.tree import InputError, Tree
-from lm.training.recorder import Recorder
 
 PATH = "trainer.callbacks"
 KEYS = ("class_path", "init_args", "harmless")
@@ -88,21 +87,8 @@ def _resolved(node: Any, path: str) -> Tree:
 
 
 def build_callbacks(nodes: Sequence[Tree] | None) -> list[Callback]:
-    """Build the callbacks of resolved nodes, and a guard that none of them ends the run. Raises InputError."""
-    callbacks = [
+    """Build the callbacks of resolved nodes. Raises InputError."""
+    return [
         build(node["init_args"], import_object(node["class_path"], PATH), f"{PATH}[{index}]")
         for index, node in enumerate(nodes or [])
     ]
-    return [*callbacks, Guard()] if callbacks else []
-
-
-class Guard(Callback):
-    """A callback that fails a run which a callback before it would end early."""
-
-    def on_train_batch_end(self, trainer: Any, pl_module: Any, *args: Any, **kwargs: Any) -> None:
-        """Raise ValueError if a callback asked the trainer to stop."""
-        recorder = next(callback for callback in trainer.callbacks if isinstance(callback, Recorder))
-        if trainer.should_stop and recorder.diverged is None and not recorder.pruned:
-            raise ValueError(f"{PATH}: a callback set trainer.should_stop, and {STOPS}")
-
-    on_validation_end = on_train_end = on_train_batch_end

@@ -24,7 +24,7 @@ from lm.model.transformer import Model
 from lm.training.adapter import quiet
 from lm.training.callbacks import build_callbacks, resolve_callbacks
 from lm.training.identified import AUTO, Cell, Sizes
-from lm.training.initial_weights import check_source, resolve_source
+from lm.training.initial_weights import resolve_source
 from lm.training.module import with_extras
 from lm.training.objective import require_extra_losses, take_extra_losses
 from lm.training.optim import tables
@@ -96,9 +96,9 @@ def check(tree: Tree) -> Cell:
     facts = _facts(canonical(config["data"]), run)
     data = build_data(run, facts)
     if (source := config["trainer"].get("init_from")) is not None:
-        source = config["trainer"]["init_from"] = resolve_source(source, facts)
         with torch.device("meta"):
-            check_source(run.model(facts.vocabulary, data.context), source)
+            model = run.model(facts.vocabulary, data.context)
+        config["trainer"]["init_from"] = resolve_source(source, facts, model)
     _check_settings(config["trainer"])
     key = canonical({**config["trainer"], "callbacks": None})
     if key not in _processes_of:

@@ -21,6 +21,7 @@ from lm.data import IGNORED
 from lm.data.batch import Batch, Clusters, rank_and_world_size
 from lm.data.order import derive_seed
 from lm.metrics.gradients import ParameterGroups, clip_by_norm, clip_by_value, gradient_norm
+from lm.metrics.probe import first_rows
 from lm.metrics.tokens import TokenStatistics
 from lm.model.block import Block
 from lm.model.experts import update_biases
@@ -272,12 +273,8 @@ def gather_rows(module: LanguageModel, rows: list[Tensor]) -> list[np.ndarray]:
 # step is the same up to rounding. Dropout draws other numbers.
 def halves(batch: Batch) -> list[Batch]:
     """Split a batch into its first rows and the others; one of a single row stays whole."""
-    rows = len(batch.rows_b)
-    cuts = [(0, rows)] if rows < 2 else [(0, (rows + 1) // 2), ((rows + 1) // 2, rows)]
-    return [
-        Batch(tuple(x[start:end] for x in batch.inputs), batch.targets_bt[start:end], batch.rows_b[start:end])
-        for start, end in cuts
-    ]
+    rows = (len(batch.rows_b) + 1) // 2
+    return [first_rows(batch, rows, start) for start in range(0, len(batch.rows_b), rows)]
 
 
 def weighted_halves(batch: Batch) -> list[tuple[Batch, Tensor]]:

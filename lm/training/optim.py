@@ -155,15 +155,11 @@ def switches_weights(optimizer: torch.optim.Optimizer) -> bool:
     return all(callable(getattr(optimizer, name, None)) for name in ("train", "eval"))
 
 
-def beta2_at(t: int, beta2: float) -> float:
-    """Return beta2 of update `t`, from 1 (Shazeer and Stern 2018, section 7.2, https://arxiv.org/abs/1804.04235)."""
-    return min(beta2, 1 - t**-0.8)
-
-
 class Beta2Warmup(LambdaLR):
-    """The learning rate of a schedule, and a beta2 that rises with the updates to its configured value.
+    """The learning rate of a schedule, and at update t, from 1, a beta2 of at most 1 - t^-0.8.
 
-    torch's Adam still divides by 1 - beta2^t, which Adafactor has no need of: early updates are up to a tenth shorter.
+    Shazeer and Stern 2018, section 7.2, https://arxiv.org/abs/1804.04235. torch's Adam still divides by 1 - beta2^t,
+    which Adafactor has no need of: early updates are up to a tenth shorter.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer, factor: Callable[[int], float]) -> None:
@@ -176,7 +172,7 @@ class Beta2Warmup(LambdaLR):
     def get_lr(self) -> list[Any]:
         """Return the learning rates of update last_epoch + 1, and set its beta2 in the groups."""
         for group, (beta1, beta2) in zip(self.optimizer.param_groups, self.betas, strict=True):
-            group["betas"] = (beta1, beta2_at(self.last_epoch + 1, beta2))
+            group["betas"] = (beta1, min(beta2, 1 - (self.last_epoch + 1) ** -0.8))
         return super().get_lr()
 
 

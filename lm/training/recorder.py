@@ -34,6 +34,8 @@ from lm.training.adapter import (
     to_device,
 )
 from lm.training.averaging import WeightAverage
+from lm.training.callbacks import PATH as CALLBACKS
+from lm.training.callbacks import STOPS
 from lm.training.module import LanguageModel, gather_rows, to_floats, uncompiled
 from lm.training.process import beat
 from lm.training.provenance import peak_memory
@@ -78,10 +80,7 @@ class Probe:
         rows = len(batch.rows_b) // NOISE_PIECES
         if rows < 1 or not has_full_parameters(trainer):
             return {}
-        pieces = [
-            Batch(tuple(x[i : i + rows] for x in batch.inputs), batch.targets_bt[i : i + rows], batch.rows_b)
-            for i in range(0, rows * NOISE_PIECES, rows)
-        ]
+        pieces = [first_rows(batch, rows, start) for start in range(0, rows * NOISE_PIECES, rows)]
         tokens = [int((piece.targets_bt != IGNORED).sum()) for piece in pieces]
         if not all(tokens):
             return {}
@@ -248,6 +247,7 @@ class Recorder(Callback):
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Record a step that is logged, and write a checkpoint when it is due."""
         beat()
+        self.refuse_stop(trainer)
         done = batch_idx + 1
         if done % trainer.accumulate_grad_batches:
             return
@@ -272,6 +272,11 @@ class Recorder(Callback):
             save_checkpoint(trainer, self.work / "last.ckpt")
             self.clock = self.last_checkpoint = time.monotonic()
             self.checkpoint_due = False
+
+    def refuse_stop(self, trainer: Any) -> None:
+        """Raise ValueError if a callback of the configuration asked the trainer to stop."""
+        if trainer.should_stop and self.diverged is None and not self.pruned:
+            raise ValueError(f"{CALLBACKS}: a callback set trainer.should_stop, and {STOPS}")
 
     def drain(self, trainer: Any, module: LanguageModel) -> None:
         """Move the module's measurements here one by one; end the run at the first loss that is not finite."""
@@ -368,6 +373,7 @@ class Recorder(Callback):
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         """Measure the trained model and write the last row."""
+        self.refuse_stop(trainer)
         if self.pruned:
             return
         self.drain(trainer, pl_module)

@@ -48,9 +48,8 @@ GATED: list[tuple[Callable[[Shape], GatedMLP], Callable[[Tensor], Tensor]]] = [
 def test_a_gated_layer_has_the_parameters_of_a_plain_one(width: int, bias: bool, expansion: float) -> None:
     shape = Shape(VOCABULARY, TIME, width, heads=1, layers=1)
     with torch.device("meta"):
-        gated, plain = (
-            sum(p.numel() for p in mlp(shape, expansion, bias).parameters()) for mlp in (SwiGLU, ReLU)
-        )  # fmt: skip
+        layers = (kind(shape, expansion=expansion, bias=bias) for kind in (SwiGLU, ReLU))
+        gated, plain = (sum(p.numel() for p in layer.parameters()) for layer in layers)
     assert gated == pytest.approx(plain, rel=0.01)
 
 

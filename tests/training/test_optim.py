@@ -16,7 +16,7 @@ from lm.config.tree import override
 from lm.store.store import Store
 from lm.training.cell import check
 from lm.training.objective import CrossEntropy
-from lm.training.optim import UNUSABLE, MuonAdamW, Optim, beta2_at, decay_groups, tables
+from lm.training.optim import UNUSABLE, MuonAdamW, Optim, decay_groups, tables
 from lm.training.process import Execution
 from lm.training.schedule import Constant, Schedule, WarmupCosine, WarmupLinear
 from lm.training.train import train
@@ -226,11 +226,6 @@ def test_muon_evaluates_a_closure_once_with_gradients() -> None:
 
 
 # beta2
-
-
-@pytest.mark.parametrize(("t", "beta2"), [(1, 0.0), (2, 1 - 2**-0.8), (32, 1 - 1 / 16), (10**6, 0.99)])
-def test_beta2_worked_by_hand(t: int, beta2: float) -> None:
-    assert beta2_at(t, 0.99) == pytest.approx(beta2, rel=1e-14)
 
 
 @pytest.mark.parametrize("name", ["AdamW", "Adam", "MuonAdamW"])
