@@ -82,8 +82,6 @@ def check(tree: Tree) -> Cell:
         if value == "auto":
             when = "at the start of `lm fit`, `lm ablate` and `lm sweep`, for all cells alike; here name one"
             raise InputError(f"trainer.{name}: auto is measured {when}")
-        if isinstance(value, str) and value.lower() == "auto":
-            raise InputError(f"trainer.{name}: found {shown(value)}; did you mean auto?")
     config = resolve(tree, RunConfig)
     if config["data_seed"] is None:
         del config["data_seed"]

@@ -1,11 +1,12 @@
 """Choosing tokens as transformers' processors do, drawing them with their probabilities, and going on from a text."""
 
+import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 import torch
-from helpers import CONTEXT, VOCABULARY, decoder, parts, tokens
+from helpers import CONTEXT, VOCABULARY, decoder, tokens
 from scipy.stats import chisquare
 from torch import Tensor, nn
 
@@ -24,14 +25,10 @@ def random(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-SETTINGS = [
-    (temperature, k, p) for temperature in (0.3, 1.0, 2.5) for k in (None, 1, 7, 50, 1000) for p in (0.05, 0.5, 0.9, 1)
-]
-
-
-@pytest.mark.parametrize(("temperature", "k", "p"), SETTINGS)
+@pytest.mark.parametrize("temperature", [0.3, 1.0, 2.5])
+@pytest.mark.parametrize(("k", "p"), list(itertools.product((None, 1, 7, 1000), (0.05, 0.9, 1.0))))
 def test_filters_together_are_those_of_transformers_element_by_element(
-    temperature: float, k: int | None, p: float
+    k: int | None, p: float, temperature: float
 ) -> None:
     from transformers.generation.logits_process import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
@@ -142,10 +139,11 @@ CHOICES = {"greedy": lambda: greedy, "sampled": lambda: Sample(random(5), 0.9, 8
 
 
 @pytest.mark.parametrize("choose", CHOICES.values(), ids=CHOICES)
-@pytest.mark.parametrize(("kind", "name"), parts(), ids=[f"{kind}={name}" for kind, name in parts()])
-def test_generation_is_the_same_without_a_cache(kind: str, name: str, choose: object) -> None:
-    assert callable(choose)
-    model = decoder({"initializer.std": 0.3, "embedding.tied": False, kind: name}).double().eval()
+@pytest.mark.parametrize(
+    "change", [{}, {"position": "Learned"}, {"attention": "LinearAttention"}, {"mlp": "Experts"}], ids=str
+)
+def test_generation_is_the_same_without_a_cache(change: dict[str, str], choose: Callable[[], Choose]) -> None:
+    model = decoder({"initializer.std": 0.3, "embedding.tied": False, **change}).double().eval()
     start, steps = tokens(time=4, batch=8), CONTEXT - 3  # the last token made needs no position
     wanted = naive(model, start, steps, choose())
     for caches in (None, caches_for(model)):

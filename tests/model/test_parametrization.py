@@ -163,20 +163,14 @@ def test_muon_keeps_the_spectral_norm_of_updates() -> None:
     assert rates[4 * BASE] == pytest.approx(rates[BASE], rel=0.25)  # five steps of Newton and Schulz are no exact root
 
 
-@pytest.mark.parametrize(("optimizer", "lr"), [("AdamW", 0.02), ("MuonAdamW", 0.1)])
+@pytest.mark.parametrize(("optimizer", "lr"), [("AdamW", 0.02), pytest.param("MuonAdamW", 0.1, marks=pytest.mark.slow)])
 def test_mup_activations_are_flat_in_width(optimizer: str, lr: float) -> None:
     grown = {}
     for name, parametrization in (("standard", None), ("mup", {"class_path": "MuP", "init_args": {"base_width": 32}})):
         sizes: dict[str, list[float]] = {}
-        for width in (32, 64, 128):
-            model, steps = made(
-                {
-                    "model.width": width,
-                    "model.parametrization": parametrization,
-                    "optim.optimizer": optimizer,
-                    "optim.lr": lr,
-                }
-            )
+        for width in (32, 128):
+            changes = {"model.width": width, "model.parametrization": parametrization, "optim.lr": lr}
+            model, steps = made({**changes, "optim.optimizer": optimizer})
             for index, block in enumerate(model.blocks):  # type: ignore[arg-type]
                 for part in ("attention", "mlp"):
                     found = sizes.setdefault(f"{index} {part}", [])

@@ -57,6 +57,7 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return name
 
 
+@pytest.mark.slow
 def test_a_module_is_an_arm_beside_the_decoder(own: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out, spec = tmp_path / "out", tmp_path / "spec.yaml"
     (tmp_path / "base.yaml").write_text(yaml.safe_dump(RUN))
@@ -75,6 +76,7 @@ def test_a_module_is_an_arm_beside_the_decoder(own: str, tmp_path: Path, capsys:
     assert "no cache" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_module_resumes_where_it_stopped(own: str, tmp_path: Path) -> None:
     cell = check(override(RUN, {"model": f"{own}.ByName", "model.hidden": 8}))
     full = OSError(errno.ENOSPC, "No space left on device")

@@ -195,19 +195,50 @@ def comparable(record: Record) -> dict[str, Any]:
     return {**kept, "cost": {key: record["cost"][key] for key in counted}}
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {},
-        {"model.dropout": 0.1},
-        {"data.batch_size": 4, "trainer.accumulate_grad_batches": 2, "trainer.val_check_interval": 6},
-        {"trainer.log_every_n_steps": 2, "trainer.val_check_interval": 3},
-        {"trainer.log_every_n_steps": 1, "trainer.val_check_interval": 1},
-        {"trainer.log_every_n_steps": 5, "trainer.val_check_interval": 100},
-    ],
-    ids=["plain", "dropout", "accumulation", "validation-off-beat", "every-step", "last-window-short"],
-)
-def test_a_run_killed_repeatedly_equals_the_run_never_stopped(tmp_path: Path, changes: dict[str, Any]) -> None:
+def of(name: str, **options: Any) -> dict[str, Any]:
+    return {"class_path": name, "init_args": options}
+
+
+ROWS = {"trainer.log_every_n_steps": 1}
+STOPPED: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "dropout": {"model.dropout": 0.1},
+    "accumulation": {"data.batch_size": 4, "trainer.accumulate_grad_batches": 2, "trainer.val_check_interval": 6},
+    "validation off beat": {"trainer.log_every_n_steps": 2, "trainer.val_check_interval": 3},
+    "every step": {**ROWS, "trainer.val_check_interval": 1},
+    "last window short": {"trainer.log_every_n_steps": 5, "trainer.val_check_interval": 100},
+    "average": {**ROWS, "trainer.ema": {"decay": 0.6}, "trainer.accumulate_grad_batches": 2},
+    "beta2": {"optim.beta2_warmup": True, "optim.schedule": of("WarmupStableDecay", warmup=3)},
+    "muon": {
+        "optim.beta2_warmup": True,
+        "optim.optimizer": "MuonAdamW",
+        "optim.schedule": of("WarmupLinear", warmup=3),
+    },
+    "sgd": {
+        "optim.optimizer": of("SGD", momentum=0.9, nesterov=True, weight_decay=0.1),
+        "optim.schedule": of("InverseSquareRoot", warmup=4),
+    },
+    "rmsprop": {"optim.optimizer": "RMSprop", "optim.objective.z_loss": 1e-3},
+    "cautious": {**ROWS, "optim.cautious": True, "optim.decay": "all"},
+    **{kind: {**ROWS, "model.prediction": of(kind, heads=2)} for kind in ("ParallelHeads", "SequentialHeads")},
+}
+PACKAGE: dict[str, dict[str, Any]] = {
+    "Lion": {},
+    "SOAP": {"precondition_frequency": 2},
+    "Adan": {},
+    "ScheduleFreeAdamW": {"warmup_steps": 2},
+}
+
+
+def with_optimizer_of_package(name: str) -> dict[str, Any]:
+    pytest.importorskip("pytorch_optimizer", reason="needs pytorch_optimizer: pip install 'lm-ablations[optimizers]'")
+    optimizer = of(f"pytorch_optimizer.{name}", weight_decay=0.1, **PACKAGE[name])
+    return {**ROWS, "optim.optimizer": optimizer, "optim.lr": 0.003}
+
+
+@pytest.mark.parametrize("name", [*STOPPED, *PACKAGE])
+def test_a_run_killed_repeatedly_equals_the_run_never_stopped(tmp_path: Path, name: str) -> None:
+    changes = with_optimizer_of_package(name) if name in PACKAGE else STOPPED[name]
     cell, whole = run(tmp_path / "whole", changes)
     store = Store(tmp_path / "killed")
     kills, last = 0, 0
@@ -231,7 +262,7 @@ def test_a_run_killed_repeatedly_equals_the_run_never_stopped(tmp_path: Path, ch
         "no curve without a seal is taken for damaged"
     )
     assert store.record(cell.id)["provenance"]["resumed"] == (
-        kills if changes.get("trainer.log_every_n_steps") != 1 else 0
+        kills if changes.get("trainer.val_check_interval") != 1 else 0  # where validation follows nothing is written
     )
     expected = weights(tmp_path / "whole", cell)
     for name, value in weights(tmp_path / "killed", cell).items():
