@@ -1,13 +1,12 @@
 """The moving average of the weights: its closed form, its evaluation, and its place in checkpoints."""
 
-import csv
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from helpers import RUN, decoder, known
-from small_runs import train_cell
+from small_runs import curve, train_cell
 
 from lm.config.components import build
 from lm.config.tree import InputError, override
@@ -69,11 +68,6 @@ def test_an_average_changes_the_id_and_none_does_not() -> None:
     assert check(override(RUN, {"trainer.ema": None})).id == check(RUN).id != check(override(RUN, EMA)).id
     assert "ema" not in check(RUN).config["trainer"]
     assert describe("nll_ema").better == "lower"
-
-
-def curve(folder: Path) -> list[dict[str, str]]:
-    with (folder / "history.csv").open() as file:
-        return list(csv.DictReader(file))
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from helpers import RUN, Patch, refusal
-from small_runs import Killed, kill_at, train_cell
+from small_runs import resume_cell, train_cell
 
 from lm.config.components import build
 from lm.config.tree import override
@@ -53,9 +53,7 @@ def test_training_goes_on_from_the_weights_of_a_run(tmp_path: Path, source: Path
 def test_a_resumed_run_starts_once(tmp_path: Path, source: Path) -> None:
     changes = {**from_run(source), "trainer.max_steps": 12, "trainer.val_check_interval": 100}
     _, whole, _ = train_cell(tmp_path / "whole", changes)
-    with pytest.raises(Killed):
-        train_cell(tmp_path / "killed", changes, kill_at(7), checkpoint_seconds=0.0)
-    _, resumed, _ = train_cell(tmp_path / "killed", changes, checkpoint_seconds=0.0)
+    _, resumed, _ = resume_cell(tmp_path / "killed", changes)
     assert resumed["provenance"]["resumed"] == 1
     assert resumed["metrics"] == whole["metrics"]
 

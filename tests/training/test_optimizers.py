@@ -1,6 +1,5 @@
 """Optimisers of `pytorch_optimizer` by dotted path, cautious updates, and which parameters decay."""
 
-import csv
 import importlib.util
 from pathlib import Path
 from typing import Any
@@ -44,11 +43,6 @@ def configured(name: str, options: dict[str, Any], **changes: Any) -> Optim:
 
 def random(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-
-
-def curve(folder: Path) -> list[dict[str, str]]:
-    with (folder / "history.csv").open() as file:
-        return list(csv.DictReader(file))
 
 
 # optimisers of the package ------------------------------------------------------------------------------------------
