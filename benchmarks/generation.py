@@ -17,7 +17,7 @@ from benchmarks.sizes import BASE
 from lm.config.components import build, resolve
 from lm.config.tree import Tree, override
 from lm.inference.autotune import threads_of
-from lm.model.cache import Cache, Int8Cache
+from lm.model.cache import Cache
 from lm.model.generation import caches_for, generate, greedy
 from lm.model.transformer import Decoder, build_and_initialize
 from lm.training.run import RunConfig
@@ -27,7 +27,6 @@ WITHOUT, JOINED = "no cache", "joined tensors"
 WAYS: dict[str, tuple[type[Cache] | None, Tree]] = {
     WITHOUT: (None, {}),
     "full": (Cache, {}),
-    "int8": (Int8Cache, {}),
     "full, multi-query": (Cache, {"model.attention": "MultiQuery"}),
 }
 
@@ -56,7 +55,7 @@ def _ways(steps: int, rounds: int) -> list[Row]:
 
     def one(name: str) -> float:
         kind = WAYS[name][0]
-        caches = None if kind is None else caches_for(models[name], kind)
+        caches = None if kind is None else caches_for(models[name])
         start = time.perf_counter()
         made = sum(1 for _ in generate(models[name], torch.zeros(1, PROMPT, dtype=torch.long), steps, greedy, caches))
         assert made == steps

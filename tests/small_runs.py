@@ -1,9 +1,12 @@
 """Small cells trained in this process, some of them killed on the way."""
 
+import csv
+import itertools
 from pathlib import Path
 from typing import Any
 
-from helpers import RUN
+import pytest
+from helpers import RUN, Patch
 
 from lm.config.tree import Tree, override
 from lm.store.record import Record
@@ -33,6 +36,23 @@ def kill_at(killed_at: int | None) -> Report:
     return report
 
 
+_NUMBERS = itertools.count()
+
+
+def own_module(folder: Path, monkeypatch: Patch, source: str) -> str:
+    """Write a module of a user's own into a folder and put that on the path; return a name that no other has."""
+    name = f"own_module_{next(_NUMBERS)}"
+    (folder / f"{name}.py").write_text(source)
+    monkeypatch.syspath_prepend(str(folder))
+    return name
+
+
+def curve(folder: Path) -> list[dict[str, str]]:
+    """Return the rows of the learning curve of the cell in a folder."""
+    with (folder / "history.csv").open() as file:
+        return list(csv.DictReader(file))
+
+
 def train_cell(
     out: Path, changes: Tree | None = None, report: Report = silent, **settings: Any
 ) -> tuple[Cell, Record, Path]:
@@ -40,3 +60,10 @@ def train_cell(
     cell, store = check(override(RUN, changes or {})), Store(out)
     train(cell, store, report, Execution(threads=1, **settings))
     return cell, store.record(cell.id), store.directory(cell.id)
+
+
+def resume_cell(out: Path, changes: Tree | None = None, killed_at: int = 7) -> tuple[Cell, Record, Path]:
+    """Train RUN with changes, killed at a step and resumed from a checkpoint of a step before."""
+    with pytest.raises(Killed):
+        train_cell(out, changes, kill_at(killed_at), checkpoint_seconds=0.0)
+    return train_cell(out, changes, checkpoint_seconds=0.0)

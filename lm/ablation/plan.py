@@ -134,18 +134,19 @@ def untimed(cell: Cell) -> float:
 
 def make_plan(experiment: Experiment, seconds: Callable[[Cell], float] = untimed) -> Plan:
     """Check every cell before any is trained, with `seconds` of a step of a cell. Raises InputError naming the arm."""
-    from lm.training.cell import seeded  # takes seconds, and finished cells may be planned without
+    from lm.training.cell import with_seed  # takes seconds, and finished cells may be planned without
 
     arms = {name: _check_arm(experiment, name, changes) for name, changes in experiment.arms.items()}
     steps = equal_steps(arms, experiment.baseline, experiment.inference.equal, seconds)
     for name, cell in arms.items():
         if steps[name] != cell.config["trainer"]["max_steps"]:
             arms[name] = _check_arm(experiment, name, {**experiment.arms[name], "trainer.max_steps": steps[name]})
-    by_seed = zip(experiment.seeds, *(seeded(cell, experiment.seeds) for cell in arms.values()), strict=True)
-    named = [(seed, name, cell) for seed, *cells in by_seed for name, cell in zip(arms, cells, strict=True)]
-    return Plan(
-        experiment, [Planned(name, seed, cell, f"{experiment.name}/{name}/{seed}") for seed, name, cell in named]
-    )
+    cells = [
+        Planned(name, seed, with_seed(cell, seed), f"{experiment.name}/{name}/{seed}")
+        for seed in experiment.seeds
+        for name, cell in arms.items()
+    ]
+    return Plan(experiment, cells)
 
 
 def _check_arm(experiment: Experiment, name: str, changes: dict[str, Any]) -> Cell:

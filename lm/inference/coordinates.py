@@ -13,9 +13,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import seaborn as sns
+import seaborn.objects as so
 import torch
-from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 from lm.config.components import resolve
@@ -110,30 +111,20 @@ def slope(by_width: Mapping[str, float]) -> float:
 
 def draw_coordinates(result: Mapping[str, Any]) -> bytes:
     """Draw the check as PNG: a panel for each parametrisation and number of steps, a line for each layer."""
-    by_name: Table = result["activations"]
-    steps = list(next(iter(by_name.values())))
-    with sns.axes_style("whitegrid"):
-        figure = Figure(figsize=(3.6 * len(steps) + 1.8, 3.1 * len(by_name)), layout="constrained")
-        panels = figure.subplots(len(by_name), len(steps), squeeze=False, sharex=True, sharey=True)
-        for row, (name, by_step) in zip(panels, by_name.items(), strict=True):
-            for axes, step in zip(row, steps, strict=True):
-                by_layer = by_step[step]
-                colours = sns.color_palette("viridis", len(by_layer))
-                for (layer, by_width), colour in zip(by_layer.items(), colours, strict=True):
-                    widths, style = [int(width) for width in by_width], "--" if layer == "logits" else "-"
-                    values = list(by_width.values())
-                    axes.plot(widths, values, style, marker="o", markersize=3, color=colour, label=layer)
-                axes.set_xscale("log", base=2)
-                axes.set_yscale("log")
-                axes.set_xticks(widths, [str(width) for width in widths])
-                axes.set_title(f"{parametrization_name(name, result)}, {step} step{'s' * (step != '1')}", fontsize=10)
-            row[0].set_ylabel("mean |activation|")
-        for axes in panels[-1]:
-            axes.set_xlabel("width")
-        handles, labels = panels[0][0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside right center", fontsize=8)
+    rows = [
+        (parametrization_name(name, result), f"{step} step{'s' * (step != '1')}", layer, int(width), value)
+        for name, by_step in result["activations"].items()
+        for step, by_layer in by_step.items()
+        for layer, by_width in by_layer.items()
+        for width, value in by_width.items()
+    ]
+    table = pd.DataFrame(rows, columns=["parametrization", "steps", "layer", "width", "mean |activation|"])
+    size = 3.6 * table["steps"].nunique(), 3.1 * table["parametrization"].nunique()
+    widths = so.Continuous(trans="log2").tick(at=sorted(set(table["width"]))).label(like="{x:.0f}")
+    plot = so.Plot(table, x="width", y="mean |activation|", color="layer").facet("steps", "parametrization")
+    plot = plot.add(so.Line(marker="o", pointsize=3)).scale(x=widths, y="log", color="viridis")
     content = io.BytesIO()
-    figure.savefig(content, format="png", dpi=110)
+    plot.theme(sns.axes_style("whitegrid")).layout(size=size).save(content, format="png", dpi=110, bbox_inches="tight")
     return content.getvalue()
 
 

@@ -84,9 +84,10 @@ class ProbeResult:
         return flags
 
 
-def first_rows(batch: Batch, rows: int = 8) -> Batch:
-    """Return the first rows of a batch."""
-    return Batch(tuple(x[:rows] for x in batch.inputs), batch.targets_bt[:rows], batch.rows_b[:rows])
+def first_rows(batch: Batch, rows: int = 8, start: int = 0) -> Batch:
+    """Return the first rows of a batch from `start` on."""
+    part = slice(start, start + rows)
+    return Batch(tuple(x[part] for x in batch.inputs), batch.targets_bt[part], batch.rows_b[part])
 
 
 @torch.no_grad()

@@ -272,9 +272,9 @@ class SoftmaxAttention(Attention):
             k_bgsk, v_bgsk = cache.append(k_bgsk, v_bgsk)
         return q_bhqk, k_bgsk, v_bgsk
 
-    def cached_rows(self) -> tuple[int, ...]:
-        """Return the sizes of the rows that a cache holds of each token."""
-        return (self.head_size,) * (2 * self.key.out_features // self.head_size)
+    def cached_numbers(self) -> int:
+        """Return how many numbers a cache holds of each token."""
+        return 2 * self.key.out_features
 
     def _split(self, x_btd: Tensor) -> Tensor:
         x_btd = x_btd if self.clip is None else x_btd.clamp(-self.clip, self.clip)

@@ -24,7 +24,7 @@ from lm.model.attention import (
 )
 from lm.model.cache import Cache
 from lm.model.fused_linear import fused_linear
-from lm.model.initializers import QueryKeyLinear, ResidualLinear
+from lm.model.initializers import QueryKeyLinear, ResidualLinear, TableLinear
 from lm.model.position import Position
 from lm.model.shape import Shape
 
@@ -118,9 +118,9 @@ class Latent(MultiHead):
         k_bhsk = torch.cat([k_bhsk, rotary_b1sk.expand(-1, k_bhsk.shape[1], -1, -1)], dim=-1)
         return torch.cat([still_bhqk, turned(rotary_bhqk)], dim=-1), k_bhsk, v_bhsk
 
-    def cached_rows(self) -> tuple[int, ...]:
-        """Return the sizes of the rows that a cache holds of each token."""
-        return self.key.in_features, self.rope_size
+    def cached_numbers(self) -> int:
+        """Return how many numbers a cache holds of each token."""
+        return self.key.in_features + self.rope_size
 
 
 DECAY_CHUNK = 16  # positions in a chunk of `decayed_products`, few enough for inverse decays to stay in range
@@ -143,12 +143,6 @@ def decayed_products(q_bhtk: Tensor, k_bhtk: Tensor, v_bhtv: Tensor, log_decay_b
     for chunk in range(added.shape[2] - 1):
         states_bhkv.append(states_bhkv[-1] * carried[:, :, chunk] + added[:, :, chunk])
     return (within + q @ torch.stack(states_bhkv, dim=2)).flatten(2, 3)[:, :, :time]
-
-
-class SmallInputLinear(nn.Linear):
-    """A linear layer whose input does not grow with the width."""
-
-    table_parameters = ("weight",)
 
 
 class GatedLinear(Attention):
@@ -179,7 +173,7 @@ class GatedLinear(Attention):
         self.value, self.gate = (nn.Linear(shape.width, shape.width, bias=False) for _ in range(2))
         self.decay = None
         if decay != "fixed":
-            decays = SmallInputLinear(rank, half if decay == "entry" else shape.heads)
+            decays = TableLinear(rank, half if decay == "entry" else shape.heads)
             self.decay = nn.Sequential(nn.Linear(shape.width, rank, bias=False), decays)
         self.head_norm = nn.RMSNorm(shape.head_size, eps=1e-6)
         self.output = ResidualLinear(shape.width, shape.width, bias=False)

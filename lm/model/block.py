@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from lm.config.domain import require_from, require_positive, require_share
 from lm.model.attention import Attention, Mask
 from lm.model.cache import Cache
-from lm.model.deprecated import resolve_old_name
 from lm.model.initializers import QueryKeyLinear
 from lm.model.mlp import FeedForward
 from lm.model.norm import Norm
@@ -54,10 +53,6 @@ class ResidualConnection(BlockLayout):
     @abstractmethod
     def forward(self, x_btd: Tensor, sublayer: Sublayer) -> Tensor:
         """Return the residual stream after the sublayer."""
-
-
-def __getattr__(name: str) -> Any:
-    return resolve_old_name(__name__, name, {"Arrangement": "lm.model.block.ResidualConnection"})
 
 
 class PostNorm(ResidualConnection):

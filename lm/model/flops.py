@@ -1,34 +1,28 @@
 """The cost of a configuration before training: parameters, FLOPs per token, cache and activation memory.
 
-All of it is read off the modules of a model, which may lie on the meta device. A module of your own needs one line for
-what it adds: `attention_flops.register` and `activation_numel.register`. Legend: b batch, t context, d width, h heads,
-g key-value heads, k head size, f hidden width of an MLP.
+Counts are read off the modules of a model, which may lie on the meta device. An attention layer of your own needs
+`attention_flops.register`. Legend: b batch, t context, d width, h heads, g key-value heads, k head size, e experts.
 """
 
 import functools
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
+import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
+from torch.autograd.graph import saved_tensors_hooks
 
 from lm.config.tree import InputError
 from lm.model.attention import CHUNK, Attention, LinearAttention, SoftmaxAttention
 from lm.model.attention_variants import DECAY_CHUNK, Differential, GatedLinear, Latent
-from lm.model.block import (
-    Block,
-    BlockLayout,
-    HyperConnections,
-    LayerScale,
-    ParallelResidual,
-    ResidualConnection,
-    ReZero,
-)
+from lm.model.block import Block, BlockLayout
 from lm.model.experts import Experts, token_shares
-from lm.model.fused_linear import MIN_ROWS_TO_FUSE
-from lm.model.mlp import GLU, MLP, FeedForward, GatedMLP, ReGLU, ReLU, Sigmoid
-from lm.model.norm import DyT, NoNorm, Norm, RMSNorm
+from lm.model.mlp import FeedForward
+from lm.model.norm import Norm
 from lm.model.position import Position
-from lm.model.prediction import Prediction
 from lm.model.shape import Shape
 from lm.model.transformer import Decoder, Embedding, EncoderDecoder, Model
 
@@ -177,48 +171,57 @@ def _(attention: GatedLinear, time: int, causal: bool) -> tuple[int, int]:
 
 
 DTYPES = {"float32": 4, "bfloat16": 2}
-SCALE_BYTES = 4
 
 
 def cache_bytes(model: Model, context: int, batch: int = 1) -> dict[str, int]:
     """Compute the bytes of the keys and values of `context` tokens, 2 b t g k numbers per causal layer, by dtype.
 
-    `Latent` keeps its small vectors in their place. `int8` has a float32 scale besides for each row, the key or value
-    of a head. Windows do not shorten it.
+    `Latent` keeps its small vectors in their place. Windows do not shorten it.
     """
     layers = [layer for layer, causal in attention_layers(model) if causal and isinstance(layer, SoftmaxAttention)]
-    rows = [size for layer in layers for size in layer.cached_rows()]
-    elements, scales = batch * context * sum(rows), batch * context * len(rows)
-    return {**{name: size * elements for name, size in DTYPES.items()}, "int8": elements + SCALE_BYTES * scales}
+    numbers = batch * context * sum(layer.cached_numbers() for layer in layers)
+    return {name: size * numbers for name, size in DTYPES.items()}
 
 
-def activation_bytes(model: Model, context: int, batch: int = 1) -> dict[str, int]:
-    """Estimate what one training step keeps for the backward pass, by dtype, without weights and gradients.
+def activation_bytes(make_model: Callable[[], Model], context: int, batch: int = 1) -> dict[str, int]:
+    """Count what autograd keeps between the passes of a training step, by dtype, without parameters and buffers.
 
-    These are b t (sum of `activation_numel` over all modules) numbers; masks, made once per pass: h t^2 for an encoding
-    that biases scores, t^2 for a window; and below float32 copies of weights. CUDA kernels keep less, autocast more.
+    The model runs on tensors without memory, as on a CPU and in one precision: CUDA kernels keep less, and autocast
+    copies of weights besides. Experts have equal loads. Empty where a part of the model needs to see values.
     """
-    shape = shape_of(model)
-    shares = token_shares(model)
-    token = sum(activation_numel(module, shape, context) * float(shares.get(module, 1)) for module in model.modules())
-    token += sum(shape.width for child in model.children() if isinstance(child, nn.Dropout) and child.p)
-    biases = [position.bias(1, 1) for position in model.modules() if isinstance(position, Position)]
-    shared = [child for child in model.children() if isinstance(child, Position)]
-    for block in model.modules():  # no fused kernel where a bias is learned: the weights are kept
-        if isinstance(block, Block):
-            own = [part.bias(1, 1) for part in (shared if block.position is None else [block.position])]
-            token += shape.heads * context * any(bias is not None and bias.requires_grad for bias in own)
-    windows = {getattr(attention, "window", None) for attention, _ in attention_layers(model)}
-    bounded = sum(window is not None and window < context for window in windows)
-    masks = shape.heads * sum(bias is not None for bias in biases) or bounded
-    copies = 0
-    for module in model.modules() if batch * context >= MIN_ROWS_TO_FUSE else ():  # weights copied into one matrix
-        if isinstance(module, SoftmaxAttention | LinearAttention | GatedLinear):
-            copies += sum(layer.weight.numel() for layer in (module.query, module.key, module.value))
-        elif isinstance(module, GatedMLP):
-            copies += module.gate.weight.numel() + module.up.weight.numel()
-    numbers = batch * context * token + context**2 * masks
-    return {name: round(size * (numbers + copies * (name != "float32"))) for name, size in DTYPES.items()}
+    storages: dict[torch.UntypedStorage, Tensor] = {}
+
+    def keep(x: Tensor) -> Tensor:
+        storages[x.untyped_storage()] = x
+        return x
+
+    with FakeTensorMode():
+        model: Any = make_model().train()
+        tokens_bt = torch.zeros(batch, context, dtype=torch.int64)
+        for module in model.modules():
+            if isinstance(module, Experts):
+                vars(module)["forward"] = functools.partial(_with_equal_loads, module)
+        more = (tokens_bt, tokens_bt.bool()) if isinstance(model, EncoderDecoder) else ()
+        with saved_tensors_hooks(keep, lambda x: x):
+            try:
+                logits_btv, prediction = model(tokens_bt, *more), getattr(model, "prediction", None)
+                states = [] if prediction is None else prediction.states
+                for each_btv in (logits_btv, *map(model.embedding.logits, states)):
+                    nn.functional.cross_entropy(each_btv.flatten(0, 1), tokens_bt.flatten())
+            except (DataDependentOutputException, DynamicOutputShapeException):
+                return {}
+        for x in (*model.parameters(), *model.buffers()):
+            storages.pop(x.untyped_storage(), None)
+    floats = sum(storage.nbytes() for storage, x in storages.items() if x.is_floating_point())
+    others = sum(storage.nbytes() for storage in storages) - floats
+    return {name: others + floats * size // DTYPES["float32"] for name, size in DTYPES.items()}
+
+
+def _with_equal_loads(layer: Experts, x_btd: Tensor) -> Tensor:
+    """Keep as much as `layer` does: each token passes the first of its experts, whose inputs and outputs are copies."""
+    p_bte = layer.router(x_btd).softmax(-1)
+    y_btd = sum(p_bte[..., e, None] * layer.experts[e](x_btd.clone()).clone() for e in range(layer.active))
+    return y_btd if layer.shared is None else y_btd + layer.shared(x_btd)
 
 
 def shape_of(model: Model) -> Shape:
@@ -227,83 +230,3 @@ def shape_of(model: Model) -> Shape:
     if not isinstance(shape, Shape):
         raise InputError(f"cannot count {type(model).__name__}: it has no `shape`")
     return shape
-
-
-@functools.singledispatch
-def activation_numel(module: nn.Module, shape: Shape, time: int) -> float:
-    """Count the numbers per token that a module keeps for the backward pass, without its submodules."""
-    return 0
-
-
-@activation_numel.register
-def _(module: Norm, shape: Shape, time: int) -> float:
-    # what it reads, and for RMSNorm that over its root mean square, for DyT its tanh; what it gives is kept by the maps
-    # that read it
-    return shape.width * (0 if isinstance(module, NoNorm) else 2 if isinstance(module, RMSNorm | DyT) else 1)
-
-
-@activation_numel.register
-def _(module: ResidualConnection, shape: Shape, time: int) -> float:
-    # the dropout mask; what the learned share multiplies
-    return shape.width * (bool(module.dropout.p) + isinstance(module, ReZero | LayerScale))
-
-
-@activation_numel.register
-def _(module: ParallelResidual, shape: Shape, time: int) -> float:
-    # two dropout masks; attention and MLP count what they read, which a shared norm gives once
-    return shape.width * (2 * bool(module.dropout.p) - (module.mlp_norm is None))
-
-
-@activation_numel.register
-def _(module: HyperConnections, shape: Shape, time: int) -> float:
-    # for each sublayer the streams, what it adds and its dropout mask
-    return 2 * shape.width * (module.streams + 1 + bool(module.dropout.p))
-
-
-@activation_numel.register
-def _(module: SoftmaxAttention, shape: Shape, time: int) -> float:
-    queries, keys = module.query.out_features, module.key.out_features
-    more = 0 if isinstance(module.query_norm, nn.Identity) else 2 * (queries + keys)
-    more += 0 if module.clip is None else queries + 2 * keys
-    more += 0 if module.gate is None else 2 * queries + module.gate.out_features
-    more += 0 if module.value_shares is None else keys
-    more += 7 * queries * isinstance(module, Differential)  # values and outputs of pairs, twice the size
-    squares = 2 * (module.softcap is not None) or 3 * bool(module.dropout)  # the plain form: scores of every pair
-    return shape.width + 2 * queries + 2 * keys + more + squares * shape.heads * time
-
-
-@activation_numel.register
-def _(module: LinearAttention, shape: Shape, time: int) -> float:
-    products = shape.heads * min(CHUNK, time) + shape.width * shape.head_size / CHUNK
-    return 12 * shape.width + products
-
-
-@activation_numel.register
-def _(module: GatedLinear, shape: Shape, time: int) -> float:
-    padded = math.ceil(time / DECAY_CHUNK) * DECAY_CHUNK / time
-    chunk = 8 * shape.width + 2 * shape.heads * DECAY_CHUNK + shape.width * shape.head_size / DECAY_CHUNK
-    return 8 * shape.width + padded * chunk
-
-
-@activation_numel.register
-def _(module: MLP, shape: Shape, time: int) -> float:
-    hidden = module.up.out_features
-    # An activation whose slope follows from its value keeps that alone; a gated layer keeps both factors besides.
-    once = isinstance(module, (ReLU, Sigmoid, ReGLU, GLU))
-    return shape.width + hidden * (2 - once + 2 * isinstance(module, GatedMLP) + bool(module.dropout.p))
-
-
-@activation_numel.register
-def _(module: Experts, shape: Shape, time: int) -> float:
-    return shape.width * (1 + module.active) + 2 * len(module.experts)  # without what experts keep themselves
-
-
-@activation_numel.register
-def _(module: Prediction, shape: Shape, time: int) -> float:
-    return len(module.blocks) * (shape.width + shape.vocabulary)
-
-
-@activation_numel.register
-def _(module: Embedding, shape: Shape, time: int) -> float:
-    # what the head reads, the logarithms of probabilities, and logits between -1 and 1
-    return shape.width + shape.vocabulary * (1 + (module.softcap is not None))

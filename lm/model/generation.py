@@ -86,10 +86,10 @@ class Sample:
         return draw(self.filtered(logits_bv), self.generator)
 
 
-def caches_for(model: Decoder, kind: type[Cache] = Cache) -> list[Cache] | None:
+def caches_for(model: Decoder) -> list[Cache] | None:
     """Make an empty cache per layer; None where one token at a time differs from all at once."""
     cacheable = model.causal and all(part.cached for part in model.modules() if isinstance(part, Attention))
-    return [kind() for _ in model.blocks] if cacheable else None
+    return [Cache() for _ in model.blocks] if cacheable else None
 
 
 def generate(
@@ -157,14 +157,12 @@ def length_penalty(length: int, alpha: float) -> float:
 class Stepper:
     """A model of the next token for rows of targets, `width` of each source, that grow by one token per call."""
 
-    def __init__(
-        self, model: EncoderDecoder, source_bs: Tensor, hidden_bs: Tensor, width: int = 1, cached: bool = True
-    ) -> None:
+    def __init__(self, model: EncoderDecoder, source_bs: Tensor, hidden_bs: Tensor, width: int = 1) -> None:
         self.model = model
         self.memory_rsd = model.encode(source_bs, hidden_bs).repeat_interleave(width, dim=0)
         self.hidden_rs = hidden_bs.repeat_interleave(width, dim=0)
         cacheable = all(bool(cast(Block, block).attention.cached) for block in model.decoder)
-        self.caches = [Cache() for _ in model.decoder] if cached and cacheable else None
+        self.caches = [Cache() for _ in model.decoder] if cacheable else None
 
     def __call__(self, tokens_rt: Tensor) -> Tensor:
         """Return log-probabilities of the token after `tokens_rt`, (r, v) in float32 at least."""
@@ -179,8 +177,7 @@ class Stepper:
         held = self.caches
         self.caches = [Cache() for _ in held]
         for cache, old in zip(self.caches, held, strict=True):
-            if old.key_bgtk is not None and old.value_bgtk is not None:
-                cache.append(old.key_bgtk[rows_r], old.value_bgtk[rows_r])
+            cache.append(*(rows[rows_r] for rows in old.held))
 
 
 @torch.inference_mode()
@@ -191,19 +188,18 @@ def beam_search(
     ends: Ends,
     width: int = 4,
     alpha: float = 0.6,
-    cached: bool = True,
 ) -> list[list[Hypothesis]]:
     """Search for the likeliest targets of each source; returns the hypotheses that ended, best first.
 
     Each step extends the `width` likeliest targets of a source by every token. Of the extensions, those among the
     `width` likeliest that end are kept for good, and the likeliest others live on. A source is done when `width` have
     ended; one where none ends within `ends.longest` tokens gives its likeliest target as it is, not ended. With width 1
-    this is greedy search. `hidden_bs` is True for padding, `alpha` the exponent of the length penalty; the outcome is
-    the same with or without cached keys and values. The model is in evaluation mode.
+    this is greedy search. `hidden_bs` is True for padding, `alpha` the exponent of the length penalty. The model is in
+    evaluation mode.
     """
     if width < 1:
         raise ValueError(f"width={width} must be at least 1")
-    step, (batch, device) = Stepper(model, source_bs, hidden_bs, width, cached), (len(source_bs), source_bs.device)
+    step, (batch, device) = Stepper(model, source_bs, hidden_bs, width), (len(source_bs), source_bs.device)
     index_b = torch.arange(batch, device=device)[:, None]
     tokens_bwt = torch.full((batch, width, 1), ends.begin, device=device)
     total_bw = torch.full((batch, width), -torch.inf, dtype=torch.float64, device=device)

@@ -25,7 +25,7 @@ class OutputLinear(nn.Linear):
 
 
 class TableLinear(nn.Linear):
-    """A linear layer whose sizes do not go with the width of the model."""
+    """A linear layer with a side that does not go with the width of the model."""
 
     table_parameters = ("weight",)
 

@@ -1,7 +1,7 @@
 """The feed-forward layer of a block: (b, t, d) -> (b, t, d), each position by itself."""
 
 from abc import ABC, abstractmethod
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -92,16 +92,8 @@ class GELU(MLP):
         approximate: `none` for the exact function, `tanh` for GPT-2's approximation.
     """
 
-    def __init__(
-        self,
-        shape: Shape,
-        expansion: float = 4.0,
-        bias: bool = True,
-        dropout: float = 0.0,
-        approximate: Approximate = "none",
-        hidden: int | None = None,
-    ) -> None:
-        super().__init__(shape, expansion, bias, dropout, hidden)
+    def __init__(self, shape: Shape, approximate: Approximate = "none", **options: Any) -> None:
+        super().__init__(shape, **options)
         self.approximate = approximate
 
     def activation(self, x: Tensor) -> Tensor:
@@ -128,16 +120,9 @@ class GatedMLP(MLP):
     equal.
     """
 
-    def __init__(
-        self,
-        shape: Shape,
-        expansion: float = 4.0,
-        bias: bool = True,
-        dropout: float = 0.0,
-        hidden: int | None = None,
-    ) -> None:
-        super().__init__(shape, expansion, bias, dropout, hidden)
-        self.gate = nn.Linear(shape.width, self.up.out_features, bias)
+    def __init__(self, shape: Shape, **options: Any) -> None:
+        super().__init__(shape, **options)
+        self.gate = nn.Linear(shape.width, self.up.out_features, self.up.bias is not None)
 
     @staticmethod
     def hidden_width(width: int, hidden: int, bias: bool) -> int:
@@ -171,16 +156,8 @@ class GEGLU(GatedMLP):
 
     ADDED: ClassVar = ("approximate",)
 
-    def __init__(
-        self,
-        shape: Shape,
-        expansion: float = 4.0,
-        bias: bool = True,
-        dropout: float = 0.0,
-        hidden: int | None = None,
-        approximate: Approximate = "none",
-    ) -> None:
-        super().__init__(shape, expansion, bias, dropout, hidden)
+    def __init__(self, shape: Shape, approximate: Approximate = "none", **options: Any) -> None:
+        super().__init__(shape, **options)
         self.approximate = approximate
 
     def activation(self, x: Tensor) -> Tensor:

@@ -13,19 +13,12 @@ import torch
 from torch import Tensor, nn
 
 from lm.config.domain import require_from, require_not_negative, require_positive
-from lm.model.deprecated import RenamedAttributes, resolve_old_name
 from lm.model.initializers import PositionTable, TableLinear
 from lm.model.shape import MAX_SIZES, Shape
 
 
-def __getattr__(name: str) -> Any:
-    return resolve_old_name(__name__, name, {"relative": "lm.model.position.relative_positions"})
-
-
-class Position(RenamedAttributes, nn.Module, ABC):
+class Position(nn.Module, ABC):
     """A position encoding. `start` is the position of the first row, above 0 when earlier keys are cached."""
-
-    new_names: ClassVar = {"alike": "head_independent", "rotate": "apply_rotary"}
 
     # True if `apply_rotary` treats all heads alike, so that one call can rotate queries and keys.
     head_independent = False

@@ -1,6 +1,5 @@
 """The sizes that every part of a model may ask for."""
 
-import warnings
 from dataclasses import dataclass, field
 
 # Sizes far beyond any model, above which merely counting parameters takes as long as training.
@@ -37,12 +36,6 @@ class Shape:
     def head_size(self) -> int:
         """Width of one head, d_k."""
         return self.width // self.heads
-
-    @property
-    def at_base(self) -> "Shape":
-        """The former name of `base_shape`."""
-        warnings.warn("Shape.at_base is called base_shape now", DeprecationWarning, stacklevel=2)
-        return self.base_shape
 
     @property
     def base_shape(self) -> "Shape":

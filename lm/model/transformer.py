@@ -21,7 +21,6 @@ from lm.config.domain import require_positive, require_share
 from lm.model.attention import Attention, Mask
 from lm.model.block import Block, BlockLayout
 from lm.model.cache import Cache
-from lm.model.deprecated import RenamedAttributes
 from lm.model.fused_linear import is_plain_linear
 from lm.model.initializers import Initializer, OutputLinear
 from lm.model.mlp import FeedForward
@@ -36,7 +35,7 @@ Layer = Mapping[str, Any]  # the parts in which a layer differs from the model, 
 Layers = int | list[dict[str, Any]] | dict[str, Any]  # a mapping in a configuration alone: see lm/config/layers.py
 
 
-class Embedding(RenamedAttributes, nn.Module):
+class Embedding(nn.Module):
     """Token vectors at the input, and the linear layer to logits at the output.
 
     Args:
@@ -50,7 +49,6 @@ class Embedding(RenamedAttributes, nn.Module):
     """
 
     ADDED: ClassVar = ("norm", "logit_scale", "softcap", "output_bias")
-    new_names: ClassVar = {"read": "scale_for_output", "matrix": "output_weight"}
 
     def __init__(
         self,
@@ -92,7 +90,7 @@ class Embedding(RenamedAttributes, nn.Module):
         return self.head.weight if plain else None
 
 
-class Model(RenamedAttributes, nn.Module, ABC):
+class Model(nn.Module, ABC):
     """A model that gives logits of the next token; `inputs` of a batch are its arguments.
 
     Args:
@@ -104,7 +102,6 @@ class Model(RenamedAttributes, nn.Module, ABC):
         parametrization: how initial weights, learning rates and multipliers go with the width; by default Standard.
     """
 
-    new_names: ClassVar = {"factors": "hidden_and_weight"}
     initializer: Initializer
     depth: int
     parametrization: Parametrization | None = None

@@ -3,9 +3,6 @@
 A callback that is declared harmless is no part of the identity. All others are, with their code.
 """
 
-import ast
-import inspect
-import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,7 +14,6 @@ from lm.config.components import build, resolve
 from lm.config.imported import import_object
 from lm.config.plain import shown
 from lm.config.tree import InputError, Tree
-from lm.training.recorder import Recorder
 
 PATH = "trainer.callbacks"
 KEYS = ("class_path", "init_args", "harmless")
@@ -83,8 +79,6 @@ def _resolved(node: Any, path: str) -> Tree:
     if cls.__module__.split(".")[0] == __name__.split(".")[0]:
         raise InputError(f"{path}: {cls.__name__} is how every run is carried out; it cannot be given")
     reason = next((reason for base, reason in REFUSED.items() if issubclass(cls, base)), None)
-    if reason is None and _stops(cls):
-        reason = f"sets trainer.should_stop, and {STOPS}"
     if reason is not None:
         raise InputError(f"{path}: {cls.__name__} {reason}")
     arguments = resolve(node.get("init_args"), cls, path)
@@ -92,38 +86,9 @@ def _resolved(node: Any, path: str) -> Tree:
     return resolved | ({"harmless": True} if harmless else {})
 
 
-def _stops(cls: type) -> bool:
-    """Return True if the source of a class sets `should_stop`; one without source is caught by the guard."""
-    for owner in cls.__mro__:
-        if owner in (Callback, object):
-            continue
-        try:
-            tree = ast.parse(textwrap.dedent(inspect.getsource(owner)))
-        except (OSError, TypeError, SyntaxError):
-            continue
-        for node in ast.walk(tree):
-            stored = isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and node.attr == "should_stop"
-            if stored or (isinstance(node, ast.Constant) and node.value == "should_stop"):
-                return True
-    return False
-
-
 def build_callbacks(nodes: Sequence[Tree] | None) -> list[Callback]:
-    """Build the callbacks of resolved nodes, and a guard that none of them ends the run. Raises InputError."""
-    callbacks = [
+    """Build the callbacks of resolved nodes. Raises InputError."""
+    return [
         build(node["init_args"], import_object(node["class_path"], PATH), f"{PATH}[{index}]")
         for index, node in enumerate(nodes or [])
     ]
-    return [*callbacks, Guard()] if callbacks else []
-
-
-class Guard(Callback):
-    """A callback that fails a run which a callback before it would end early."""
-
-    def on_train_batch_end(self, trainer: Any, pl_module: Any, *args: Any, **kwargs: Any) -> None:
-        """Raise ValueError if a callback asked the trainer to stop."""
-        recorder = next(callback for callback in trainer.callbacks if isinstance(callback, Recorder))
-        if trainer.should_stop and recorder.diverged is None and not recorder.pruned:
-            raise ValueError(f"{PATH}: a callback set trainer.should_stop, and {STOPS}")
-
-    on_validation_end = on_train_end = on_train_batch_end

@@ -1,8 +1,7 @@
 """One cell: a configuration, checked and identified."""
 
-import copy
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +11,7 @@ from lightning.pytorch.accelerators import AcceleratorRegistry
 from lm.config.components import blame, build, plain_options, resolve
 from lm.config.fingerprint import behaviour_of, code_of
 from lm.config.plain import shown
-from lm.config.tree import InputError, Tree, canonical, nearest, run_id, text_id
+from lm.config.tree import InputError, Tree, canonical, nearest, run_id
 from lm.data import IGNORED
 from lm.data.batch import Batch, Data
 from lm.data.text import RowData
@@ -23,15 +22,14 @@ from lm.model.flops import flops_per_token
 from lm.model.parametrization import scales, without_standard
 from lm.model.transformer import Model
 from lm.training.adapter import quiet
-from lm.training.built import build_data
 from lm.training.callbacks import build_callbacks, resolve_callbacks
 from lm.training.identified import AUTO, Cell, Sizes
-from lm.training.initial_weights import check_source, resolve_source
+from lm.training.initial_weights import resolve_source
 from lm.training.module import with_extras
 from lm.training.objective import require_extra_losses, take_extra_losses
 from lm.training.optim import tables
 from lm.training.recorder import Recorder
-from lm.training.run import EXECUTION, MAY_BE_NONE, SETTINGS, UNSOUND, RunConfig, Trainer
+from lm.training.run import EXECUTION, MAY_BE_NONE, SETTINGS, UNSOUND, RunConfig, Trainer, build_data
 from lm.training.schedule import in_steps
 from lm.training.strategies import Processes, check_model, check_sharded, processes
 
@@ -70,22 +68,9 @@ def _identified(config: Tree, facts: TextStats) -> Tree:
     return {"format": IDENTITY, "config": content, "text": facts.identity(), **added}
 
 
-SEED = "\0seed\0"  # placeholder for a seed
-
-
-def seeded(cell: Cell, seeds: Sequence[int]) -> list[Cell]:
-    """Return the cell with each of these seeds; the hashed content differs in the seed alone, and is written once."""
-    configs = [{**cell.config, "seed": seed} for seed in seeds]
-    parts = canonical(_identified({**cell.config, "seed": SEED}, cell.facts)).split(canonical(SEED))
-    if cell.config.get("data_seed") is not None or len(parts) != 2:  # one of the seeds, or a text that holds SEED
-        return [Cell(config, cell.facts, identity(config, cell.facts)) for config in configs]
-    contents = (canonical(seed).join(parts) for seed in seeds)
-    return [Cell(config, cell.facts, text_id(content)) for config, content in zip(configs, contents, strict=True)]
-
-
 def with_seed(cell: Cell, seed: int) -> Cell:
     """Return the cell with another seed."""
-    config = {**copy.deepcopy(cell.config), "seed": seed}
+    config = {**cell.config, "seed": seed}
     return replace(cell, config=config, id=identity(config, cell.facts))
 
 
@@ -97,8 +82,6 @@ def check(tree: Tree) -> Cell:
         if value == "auto":
             when = "at the start of `lm fit`, `lm ablate` and `lm sweep`, for all cells alike; here name one"
             raise InputError(f"trainer.{name}: auto is measured {when}")
-        if isinstance(value, str) and value.lower() == "auto":
-            raise InputError(f"trainer.{name}: found {shown(value)}; did you mean auto?")
     config = resolve(tree, RunConfig)
     if config["data_seed"] is None:
         del config["data_seed"]
@@ -111,9 +94,9 @@ def check(tree: Tree) -> Cell:
     facts = _facts(canonical(config["data"]), run)
     data = build_data(run, facts)
     if (source := config["trainer"].get("init_from")) is not None:
-        source = config["trainer"]["init_from"] = resolve_source(source, facts)
         with torch.device("meta"):
-            check_source(run.model(facts.vocabulary, data.context), source)
+            model = run.model(facts.vocabulary, data.context)
+        config["trainer"]["init_from"] = resolve_source(source, facts, model)
     _check_settings(config["trainer"])
     key = canonical({**config["trainer"], "callbacks": None})
     if key not in _processes_of:

@@ -24,23 +24,20 @@ from lm.model.transformer import load_weights
 from lm.store.record import Outcome, Record
 from lm.training.adapter import quiet, to_device
 from lm.training.identified import Cell
-from lm.training.module import CACHED_LOGITS_MAX_BYTES
 from lm.training.process import beat
 from lm.training.recorder import Recorder
 from lm.training.run import SINGLE_PROCESS, RunConfig
 
 FREQUENT = 10  # number of the most frequent tokens, whose class-wise calibration is measured
 TOKENS_AT_ONCE = 8192
+CACHED_LOGITS_MAX_BYTES = 2**28  # size up to which the logits of a split are cached; larger ones are computed again
 SCALED = ("nll", "ece", "ece_floor", "brier")  # metrics that are reported again after temperature scaling
 
 
 class TrainedCell:
     """The model of a cell with the weights of a checkpoint file, on one device, in the precision it was trained in."""
 
-    def __init__(
-        self, cell: Cell, checkpoint: Path, data: Data | None = None, cached: list[tuple[Tensor, Tensor]] | None = None
-    ) -> None:
-        self.cached = [] if cached is None else cached  # of validation, emptied once the temperature is fit
+    def __init__(self, cell: Cell, checkpoint: Path, data: Data | None = None) -> None:
         run: RunConfig = build({**cell.config, "trainer": {**cell.config["trainer"], **SINGLE_PROCESS}}, RunConfig)
         own = run.data(run.order_seed)
         own.facts = cell.facts
@@ -64,10 +61,8 @@ class TrainedCell:
     def passes(self, split: str) -> Callable[[], Iterable[tuple[Tensor, Tensor]]]:
         """Return a function that iterates over a split, again at each call; small logits are cached."""
         batches = self.data.evaluation_batches(split)
-        if split == "validation" and self.cached and len(self.cached) == len(batches):
-            return lambda: self.cached
         first = self.logits(next(iter(batches)))[0]
-        if first.numel() * first.element_size() * len(batches) > CACHED_LOGITS_MAX_BYTES:
+        if first.nbytes * len(batches) > CACHED_LOGITS_MAX_BYTES:
             return lambda: map(self.logits, batches)
         computed = [self.logits(batch) for batch in batches]
         return lambda: computed
@@ -97,7 +92,6 @@ class TrainedCell:
         fitting = self.passes("validation")
         temperature = fit_temperature(fitting)
         fits = [self.statistics(fitting(), "validation", t)["nll"] for t in (1.0, temperature)]
-        self.cached.clear()
         passes = self.passes(split)
         clusters = self.data.clusters(split) if by_document else None
         unscaled = self.statistics(passes(), split, clusters=clusters)
@@ -166,14 +160,11 @@ def blocks(ids: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:
     return ids[: rows * length].reshape(rows, length), ids[1 : rows * length + 1].reshape(rows, length)
 
 
-def evaluations(
-    cell: Cell, checkpoint: Path, cached: list[tuple[Tensor, Tensor]] | None = None
-) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the evaluations of a finished cell: the test split, if it has text, and lengths; `cached` is emptied."""
-    trained = TrainedCell(cell, checkpoint, cached=cached)
+def evaluations(cell: Cell, checkpoint: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the evaluations of a finished cell: the test split, if it has text, and lengths."""
+    trained = TrainedCell(cell, checkpoint)
     if len(trained.data.evaluation_batches("test")):
         yield "test", trained.split("test", by_document=True)
-    trained.cached.clear()  # if there was no temperature to fit
     settings = cell.config.get("evaluate") or {}
     if settings.get("lengths"):
         yield "lengths", trained.lengths(settings["lengths"], "validation", settings["tokens"])

@@ -8,7 +8,7 @@ from lm.config.tree import Tree
 from lm.data.tokens import TextStats
 
 if TYPE_CHECKING:
-    from lm.training.built import BuiltCell
+    from lm.training.run import BuiltCell
 
 # settings that may be `auto` at the start of an experiment, and their choices, the plain one first
 AUTO: dict[str, tuple[Any, ...]] = {
@@ -28,7 +28,7 @@ class Cell:
 
     def open(self) -> "BuiltCell":
         """Build the parts of the cell."""
-        from lm.training.built import build_cell
+        from lm.training.run import build_cell
 
         return build_cell(self.config, self.facts)
 

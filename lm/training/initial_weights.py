@@ -1,6 +1,5 @@
 """Weights that training starts from: those of a finished run, by `trainer.init_from`."""
 
-import functools
 import hashlib
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,10 +21,10 @@ RESULTS = Path("results")  # where a run given by name or id is looked up
 KEYS = {"folder", "weights"}
 
 
-def resolve_source(value: Any, facts: TextStats) -> Tree:
+def resolve_source(value: Any, facts: TextStats, model: nn.Module) -> Tree:
     """Return `{folder, weights}` of a finished run, given as a folder, a name or an id under `results`, or resolved.
 
-    `weights` is a hash of the weights, which identifies them. Raises InputError for a run without usable weights.
+    `weights` is a hash of the weights, which identifies them. Raises InputError unless they are weights of `model`.
     """
     if isinstance(value, str):
         is_folder = (Path(value) / "record.json").is_file()
@@ -44,7 +43,9 @@ def resolve_source(value: Any, facts: TextStats) -> Tree:
         raise InputError(f"{PATH}: {path}: no such file; this run's model was not kept")
     if problem := validate_checkpoint(record, path):
         raise InputError(f"{PATH}: {path}: {problem}")
-    source = {"folder": str(folder), "weights": hash_weights(read_weights(path))}
+    weights = _read(folder)
+    _check(model, weights, folder)
+    source = {"folder": str(folder), "weights": hash_weights(weights)}
     if isinstance(value, Mapping) and source["weights"] != value["weights"]:
         raise InputError(f"{PATH}: {folder}: holds other weights than this run was planned with; plan it anew")
     return source
@@ -57,18 +58,11 @@ def _find(value: str) -> str:
         raise InputError(f"{PATH}: {error}") from None
 
 
-def read_weights(path: Path) -> dict[str, Tensor]:
-    """Return the weights in a checkpoint, read once. Raises InputError for a damaged one."""
-    file = path.stat()
-    return _read(path, (file.st_ino, file.st_mtime_ns, file.st_size))
-
-
-@functools.lru_cache(maxsize=1)
-def _read(path: Path, version: tuple[int, int, int]) -> dict[str, Tensor]:
+def _read(folder: Path) -> dict[str, Tensor]:
     try:
-        return load_weights(path)
+        return load_weights(folder / "last.ckpt")
     except ValueError as error:
-        raise InputError(f"{PATH}: {path}: {error}") from None
+        raise InputError(f"{PATH}: {folder}: {error}") from None
 
 
 def hash_weights(weights: Mapping[str, Tensor]) -> str:
@@ -80,10 +74,9 @@ def hash_weights(weights: Mapping[str, Tensor]) -> str:
     return digest.hexdigest()
 
 
-def check_source(model: nn.Module, source: Any) -> None:
-    """Raise InputError unless the weights of a source are those of a model by name and shape."""
-    stored, own = read_weights(Path(source["folder"]) / "last.ckpt"), model.state_dict()
-    problem = ""
+def _check(model: nn.Module, stored: Mapping[str, Tensor], folder: object) -> None:
+    """Raise InputError unless weights are those of a model by name and shape."""
+    own, problem = model.state_dict(), ""
     for name in dict.fromkeys((*own, *stored)):
         if name not in stored or name not in own:
             problem = f"it has no {name}" if name not in stored else f"this model has no {name}"
@@ -91,13 +84,12 @@ def check_source(model: nn.Module, source: Any) -> None:
             shapes = [" x ".join(map(str, weights[name].shape)) for weights in (stored, own)]
             problem = f"its {name} has shape {shapes[0]}, expected {shapes[1]}"
         if problem:
-            raise InputError(f"{PATH}: {source['folder']} holds weights of another model: {problem}")
+            raise InputError(f"{PATH}: {folder} holds weights of another model: {problem}")
 
 
 def load_source(model: nn.Module, source: Any) -> None:
     """Give a model the weights of a source. Raises InputError if they are not those that the run was planned with."""
-    weights = read_weights(Path(source["folder"]) / "last.ckpt")
+    weights = _read(Path(source["folder"]))
     if hash_weights(weights) != source["weights"]:
         raise InputError(f"{PATH}: {source['folder']}: its weights have changed since this run was planned")
-    check_source(model, source)
     model.load_state_dict(weights)

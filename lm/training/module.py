@@ -21,6 +21,7 @@ from lm.data import IGNORED
 from lm.data.batch import Batch, Clusters, rank_and_world_size
 from lm.data.order import derive_seed
 from lm.metrics.gradients import ParameterGroups, clip_by_norm, clip_by_value, gradient_norm
+from lm.metrics.probe import first_rows
 from lm.metrics.tokens import TokenStatistics
 from lm.model.block import Block
 from lm.model.experts import update_biases
@@ -40,7 +41,6 @@ from lm.training.strategies import shard
 
 # logits of a batch from which the loss is computed in chunks: 64 MiB, and twice that for their gradient
 CHUNKED_LOSS_MIN_LOGITS = 2**24
-CACHED_LOGITS_MAX_BYTES = 2**28  # size up to which the logits of a split are cached; larger ones are computed again
 
 
 class LanguageModel(LightningModule):
@@ -67,9 +67,6 @@ class LanguageModel(LightningModule):
         count = 0 if clusters is None else clusters.count
         self.validation = TokenStatistics(bytes_per_token, classes=classes, clusters=count)
         self.num_validated_batches = 0  # that `validation` holds
-        # logits (n, v) and targets (n,) of these batches, at the end of training and if they are small enough
-        self.logits: list[tuple[Tensor, Tensor]] = []
-        self.logits_bytes = 0  # of these batches, cached or not
         self.losses, self.rows, self.tokens, self.norms = (list[Tensor]() for _ in range(4))
         self.extras: list[dict[str, Tensor]] = []  # the extra losses of each batch by name, without their weights
         self.extras_checked = False
@@ -196,28 +193,22 @@ class LanguageModel(LightningModule):
     def on_validation_epoch_start(self) -> None:
         """Reset the measurements of the validation."""
         self.validation.reset()
-        self.num_validated_batches = self.logits_bytes = 0
-        self.logits = []
+        self.num_validated_batches = 0
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         """Measure a batch of the validation split."""
-        beat()
-        trainer = self.trainer
-        is_last = trainer.global_step == trainer.max_steps
         self.num_validated_batches += 1
+        is_last = self.trainer.global_step == self.trainer.max_steps
+        self.measure(batch, self.validation, self.clusters if is_last else None)
+
+    def measure(self, batch: Batch, statistics: TokenStatistics, clusters: Clusters | None = None) -> None:
+        """Add the tokens of a batch to statistics, those of `clusters` separately too."""
+        beat()
         for part in halves(batch) if self.halved else (batch,):
             with uncompiled(self.model):
-                logits_nv, targets_n = self.model(*part.inputs).flatten(0, 1), part.targets_bt.flatten()
-            cluster_n = None
-            if self.clusters is not None and is_last:
-                cluster_n = self.clusters.of(part.rows_b).expand_as(part.targets_bt).flatten()
-            self.validation.update(logits_nv, targets_n, cluster_n)
-        if is_last and trainer.world_size == 1 and not self.halved:
-            self.logits_bytes += logits_nv.nbytes
-            if self.logits_bytes > CACHED_LOGITS_MAX_BYTES:
-                self.logits = []
-            else:
-                self.logits.append((logits_nv, targets_n))
+                logits_nv = self.model(*part.inputs).flatten(0, 1)
+            cluster_n = None if clusters is None else clusters.of(part.rows_b).expand_as(part.targets_bt).flatten()
+            statistics.update(logits_nv, part.targets_bt.flatten(), cluster_n)
 
     def configure_optimizers(self) -> Any:
         """Return the optimizer and its schedule."""
@@ -282,12 +273,8 @@ def gather_rows(module: LanguageModel, rows: list[Tensor]) -> list[np.ndarray]:
 # step is the same up to rounding. Dropout draws other numbers.
 def halves(batch: Batch) -> list[Batch]:
     """Split a batch into its first rows and the others; one of a single row stays whole."""
-    rows = len(batch.rows_b)
-    cuts = [(0, rows)] if rows < 2 else [(0, (rows + 1) // 2), ((rows + 1) // 2, rows)]
-    return [
-        Batch(tuple(x[start:end] for x in batch.inputs), batch.targets_bt[start:end], batch.rows_b[start:end])
-        for start, end in cuts
-    ]
+    rows = (len(batch.rows_b) + 1) // 2
+    return [first_rows(batch, rows, start) for start in range(0, len(batch.rows_b), rows)]
 
 
 def weighted_halves(batch: Batch) -> list[tuple[Batch, Tensor]]:
@@ -296,25 +283,11 @@ def weighted_halves(batch: Batch) -> list[tuple[Batch, Tensor]]:
     return [(half, (half.targets_bt != IGNORED).sum() / total) for half in halves(batch)]
 
 
-class _DeferredBackward(torch.autograd.Function):
-    """A loss of value 0 whose backward pass calls `run(scale)`, which accumulates all gradients."""
-
-    @staticmethod
-    def forward(ctx: Any, handle: Tensor, run: Callable[[Tensor], None]) -> Tensor:
-        ctx.run = run
-        return handle.clone()
-
-    @staticmethod
-    def backward(ctx: Any, scale: Tensor) -> Any:
-        with torch.enable_grad():
-            ctx.run(scale)
-        return torch.zeros_like(scale), None
-
-
 def deferred_backward(run: Callable[[Tensor], None], device: torch.device) -> Tensor:
-    """Return a loss of value 0 whose backward pass calls `run` with the scale of the loss."""
-    loss: Tensor = _DeferredBackward.apply(torch.zeros((), device=device, requires_grad=True), run)
-    return loss
+    """Return a loss of value 0 whose backward pass calls `run` with the scale of the loss, to add all gradients."""
+    handle = torch.zeros((), device=device, requires_grad=True)
+    handle.register_hook(torch.enable_grad()(run))
+    return handle.clone()
 
 
 _in_memory = ""  # key of the code that this process holds; code for other keys would count against the compiler's limit

@@ -1,6 +1,7 @@
 """Optimisation of a model: objective, optimiser and schedule. Optimisers are torch's, named by their class."""
 
 import math
+import types
 from collections.abc import Callable, Collection, Iterable
 from typing import Any, Literal
 
@@ -126,40 +127,27 @@ def make_cautious(optimizer: torch.optim.Optimizer) -> None:
         raise ValueError(
             f"cautious=True: {name} holds weights of its own, which would not follow; expected AdamW, Lion"
         )
-    before: list[tuple[nn.Parameter, torch.Tensor, torch.Tensor, float]] = []
+    plain_step = optimizer.step
 
-    def remember() -> None:
-        before.clear()
+    @torch.no_grad()
+    def step(_: torch.optim.Optimizer, closure: Any = None) -> Any:
+        with torch.enable_grad():
+            loss = None if closure is None else closure()
+        before = []
         for group in optimizer.param_groups:
             decoupled = group.get("weight_decouple", not isinstance(optimizer, COUPLED))
             rate = 1.0 if group.get("fixed_decay") else group["lr"]
             decay = rate * group.get("weight_decay", 0.0) if group.get("decoupled_weight_decay", decoupled) else 0.0
-            before.extend((p, p.detach().clone(), p.grad.clone(), decay) for p in group["params"] if p.grad is not None)
-
-    def before_step(_: Any, arguments: Any, options: dict[str, Any]) -> Any:
-        closure = arguments[1] if len(arguments) > 1 else options.get("closure")
-        if closure is None:
-            remember()
-            return None
-
-        def with_gradients() -> Any:  # which the closure computes
-            loss = closure()
-            remember()
-            return loss
-
-        return arguments[:1], {**options, "closure": with_gradients}
-
-    @torch.no_grad()
-    def after_step(*_: Any) -> None:
+            before += [(p, p.detach().clone(), p.grad.clone(), decay) for p in group["params"] if p.grad is not None]
+        plain_step()
         for parameter, old, gradient, decay in before:
             update = parameter - (1 - decay) * old
             follows = (update * gradient < 0).to(update.dtype)
             scale = follows.numel() / (follows.sum() + 1)
             parameter.copy_((1 - decay) * old + update * follows * scale)
-        before.clear()
+        return loss
 
-    optimizer.register_step_pre_hook(before_step)
-    optimizer.register_step_post_hook(after_step)
+    optimizer.step = types.MethodType(step, optimizer)  # type: ignore[method-assign]
 
 
 def switches_weights(optimizer: torch.optim.Optimizer) -> bool:
@@ -167,15 +155,11 @@ def switches_weights(optimizer: torch.optim.Optimizer) -> bool:
     return all(callable(getattr(optimizer, name, None)) for name in ("train", "eval"))
 
 
-def beta2_at(t: int, beta2: float) -> float:
-    """Return beta2 of update `t`, from 1 (Shazeer and Stern 2018, section 7.2, https://arxiv.org/abs/1804.04235)."""
-    return min(beta2, 1 - t**-0.8)
-
-
 class Beta2Warmup(LambdaLR):
-    """The learning rate of a schedule, and a beta2 that rises with the updates to its configured value.
+    """The learning rate of a schedule, and at update t, from 1, a beta2 of at most 1 - t^-0.8.
 
-    torch's Adam still divides by 1 - beta2^t, which Adafactor has no need of: early updates are up to a tenth shorter.
+    Shazeer and Stern 2018, section 7.2, https://arxiv.org/abs/1804.04235. torch's Adam still divides by 1 - beta2^t,
+    which Adafactor has no need of: early updates are up to a tenth shorter.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer, factor: Callable[[int], float]) -> None:
@@ -188,7 +172,7 @@ class Beta2Warmup(LambdaLR):
     def get_lr(self) -> list[Any]:
         """Return the learning rates of update last_epoch + 1, and set its beta2 in the groups."""
         for group, (beta1, beta2) in zip(self.optimizer.param_groups, self.betas, strict=True):
-            group["betas"] = (beta1, beta2_at(self.last_epoch + 1, beta2))
+            group["betas"] = (beta1, min(beta2, 1 - (self.last_epoch + 1) ** -0.8))
         return super().get_lr()
 
 

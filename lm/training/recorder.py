@@ -4,7 +4,7 @@ import functools
 import itertools
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -34,10 +34,11 @@ from lm.training.adapter import (
     to_device,
 )
 from lm.training.averaging import WeightAverage
-from lm.training.module import LanguageModel, gather_rows, halves, to_floats, uncompiled
+from lm.training.callbacks import PATH as CALLBACKS
+from lm.training.callbacks import STOPS
+from lm.training.module import LanguageModel, gather_rows, to_floats, uncompiled
 from lm.training.process import beat
 from lm.training.provenance import peak_memory
-from lm.training.strategies import single_file_checkpoint
 
 Report = Callable[[int, int, float], None]  # receives progress: optimiser step, steps in all, training loss
 
@@ -79,10 +80,7 @@ class Probe:
         rows = len(batch.rows_b) // NOISE_PIECES
         if rows < 1 or not has_full_parameters(trainer):
             return {}
-        pieces = [
-            Batch(tuple(x[i : i + rows] for x in batch.inputs), batch.targets_bt[i : i + rows], batch.rows_b)
-            for i in range(0, rows * NOISE_PIECES, rows)
-        ]
+        pieces = [first_rows(batch, rows, start) for start in range(0, rows * NOISE_PIECES, rows)]
         tokens = [int((piece.targets_bt != IGNORED).sum()) for piece in pieces]
         if not all(tokens):
             return {}
@@ -216,6 +214,7 @@ class Recorder(Callback):
         self.last_probe: tuple[int, dict[str, float]] = (-1, {})  # the step of the last validation, its measurements
         self.stateful: dict[str, Any] = {"recorder": self, "observer": self.probe, "meter": self.meter}
         self.average: WeightAverage | None = None
+        self.on_row: Callable[[], None] = lambda: None  # called at each logged step, for loggers
 
     STATE_KEYS = (
         "rows", "order", "batches", "tokens", "seconds", "losses", "norms", "norm_sum", "norm_count", "clipped",
@@ -248,6 +247,7 @@ class Recorder(Callback):
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Record a step that is logged, and write a checkpoint when it is due."""
         beat()
+        self.refuse_stop(trainer)
         done = batch_idx + 1
         if done % trainer.accumulate_grad_batches:
             return
@@ -258,6 +258,7 @@ class Recorder(Callback):
             pl_module.measure_update()
             self.drain(trainer, pl_module)
             self.write_row(trainer, pl_module)
+            self.on_row()
             overdue = time.monotonic() - self.last_checkpoint >= self.checkpoint_seconds
             self.checkpoint_due = broadcast_from_rank0(trainer, overdue)
         # Not where validation follows: Lightning would not run it again after a resume.
@@ -271,6 +272,11 @@ class Recorder(Callback):
             save_checkpoint(trainer, self.work / "last.ckpt")
             self.clock = self.last_checkpoint = time.monotonic()
             self.checkpoint_due = False
+
+    def refuse_stop(self, trainer: Any) -> None:
+        """Raise ValueError if a callback of the configuration asked the trainer to stop."""
+        if trainer.should_stop and self.diverged is None and not self.pruned:
+            raise ValueError(f"{CALLBACKS}: a callback set trainer.should_stop, and {STOPS}")
 
     def drain(self, trainer: Any, module: LanguageModel) -> None:
         """Move the module's measurements here one by one; end the run at the first loss that is not finite."""
@@ -367,6 +373,7 @@ class Recorder(Callback):
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         """Measure the trained model and write the last row."""
+        self.refuse_stop(trainer)
         if self.pruned:
             return
         self.drain(trainer, pl_module)
@@ -381,8 +388,7 @@ class Recorder(Callback):
             measured |= self.last_probe[1] if reuse_validation else self.probe.measure(trainer, pl_module)
             if not math.isfinite(measured["nll"]):
                 self._diverge(trainer.global_step, [], [])
-        with single_file_checkpoint(trainer):
-            save_checkpoint(trainer, self.work / "final.ckpt")
+        save_checkpoint(trainer, self.work / "final.ckpt")
         if trainer.is_global_zero:
             write_atomic(self.work / "history.csv", curve_csv(self.rows))
             outcome = OUTCOME.stamped(self.outcome(trainer, pl_module, measured))
@@ -394,11 +400,9 @@ class Recorder(Callback):
         if not reuse_validation:
             module.on_validation_epoch_start()
         module.eval()
-        batches = self.data.evaluation_batches("validation", *rank_and_world_size(trainer))
-        for batch in itertools.islice(batches, module.num_validated_batches, None):
-            moved = to_device(trainer, batch)
-            with trainer.precision_plugin.val_step_context():
-                module.validation_step(moved, 0)
+        with trainer.precision_plugin.val_step_context():
+            for batch in self.validation_batches(trainer, module.num_validated_batches):
+                module.validation_step(batch, 0)
         module.train()
         measured: dict[str, Any] = module.validation.compute()
         self._add_elapsed("evaluation")
@@ -414,16 +418,16 @@ class Recorder(Callback):
         module.eval()
         context = trainer.precision_plugin.val_step_context
         with torch.inference_mode(False), self.average.applied(module.model), torch.inference_mode(), context():
-            split = self.data.evaluation_batches("validation", *rank_and_world_size(trainer))
-            for batch in itertools.islice(split, batches):
-                moved = to_device(trainer, batch)
-                for part in halves(moved) if module.halved else (moved,):
-                    beat()
-                    with uncompiled(module.model):
-                        statistics.update(module.model(*part.inputs).flatten(0, 1), part.targets_bt.flatten())
+            for batch in self.validation_batches(trainer, 0, batches):
+                module.measure(batch, statistics)
         module.train(training)
         self._add_elapsed("evaluation")
         return {"nll_ema": statistics.compute()["nll"]}
+
+    def validation_batches(self, trainer: Any, start: int, stop: int | None = None) -> Iterator[Batch]:
+        """Yield the batches of validation of this process from `start` on, on its device."""
+        batches = self.data.evaluation_batches("validation", *rank_and_world_size(trainer))
+        return (to_device(trainer, batch) for batch in itertools.islice(batches, start, stop))
 
     def outcome(self, trainer: Any, module: LanguageModel, measured: dict[str, Any]) -> dict[str, Any]:
         """Return the measured part of the record."""

@@ -1,4 +1,4 @@
-"""The root of a configuration, and the roles of the settings of Lightning's trainer."""
+"""The root of a configuration, its parts when built, and the roles of the settings of Lightning's trainer."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -7,9 +7,12 @@ from typing import Any, ClassVar
 import lightning.pytorch
 import torch
 
+from lm.config.components import blame, build
+from lm.config.tree import Tree
 from lm.data.batch import Data
+from lm.data.tokens import TextStats
 from lm.model.attention_impl import AttentionImpl
-from lm.model.transformer import Model
+from lm.model.transformer import Model, build_and_initialize
 from lm.training.adapter import InPlace, has_full_parameters
 from lm.training.averaging import average_decay
 from lm.training.callbacks import REASONS
@@ -80,9 +83,8 @@ class Trainer(lightning.pytorch.Trainer):
             default_root_dir=recorder.work,  # under SLURM Lightning takes up any checkpoint that lies there
             **settings,
         )  # fmt: skip
-        if has_full_parameters(self):  # else the strategy writes checkpoints itself, in shards
-            self.strategy.checkpoint_io = InPlace()
-        elif ema is not None:
+        self.strategy.checkpoint_io = InPlace()
+        if ema is not None and not has_full_parameters(self):
             raise ValueError(f"ema: no process holds all weights under strategy={strategy}; expected one device or ddp")
         present: list[Any] = self.callbacks  # type: ignore[attr-defined]
         foreign = [f"{type(other).__module__}.{type(other).__name__}" for other in present if other is not recorder]
@@ -143,6 +145,35 @@ class RunConfig:
     def order_seed(self) -> int:
         """Seed of the order of batches."""
         return self.seed if self.data_seed is None else self.data_seed
+
+
+@dataclass(frozen=True)
+class BuiltCell:
+    """The parts of a cell, built, with its prepared text."""
+
+    run: RunConfig
+    data: Data
+    facts: TextStats
+
+    def model(self) -> Model:
+        """Return the model, initialised by the cell's seed."""
+        return build_and_initialize(self.run.model, self.facts.vocabulary, self.data.context, self.run.seed)
+
+
+def build_cell(config: Tree, facts: TextStats) -> BuiltCell:
+    """Build the parts of a cell."""
+    run: RunConfig = build(config, RunConfig)
+    return BuiltCell(run, build_data(run, facts), facts)
+
+
+def build_data(run: RunConfig, facts: TextStats | None = None) -> Data:
+    """Return the data of a run, with `facts` of its prepared text ready to be read."""
+    with blame("data"):
+        data = run.data(run.order_seed)
+    if facts is not None:
+        data.facts = facts
+        data.setup("fit")
+    return data
 
 
 SINGLE_PROCESS = {"devices": 1, "num_nodes": 1, "strategy": "auto"}  # the trainer's settings for one process and device

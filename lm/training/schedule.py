@@ -1,4 +1,4 @@
-"""Learning-rate schedules: pure functions of the update t, counted from 1 to `total`, and a component for each."""
+"""Learning-rate schedules: the share of the peak rate at update t, counted from 1 to `total`."""
 
 import math
 from abc import ABC, abstractmethod
@@ -18,18 +18,6 @@ def warmup_cosine(t: int, warmup: int, total: int, final: float = 0.0) -> float:
     return final + (1 - final) * 0.5 * (1 + math.cos(math.pi * progress))
 
 
-def warmup_linear(t: int, warmup: int, total: int, final: float = 0.0) -> float:
-    """Return the fraction of the peak rate at update `t`: t / warmup, then a line from 1 at t = warmup to `final`.
-
-    >>> [warmup_linear(t, warmup=2, total=6) for t in range(1, 7)]
-    [0.5, 1.0, 0.75, 0.5, 0.25, 0.0]
-    """
-    if t < warmup:
-        return t / warmup
-    progress = min(1.0, (t - warmup) / max(1, total - warmup))
-    return 1 + (final - 1) * progress
-
-
 def noam(t: int, width: int, warmup: int) -> float:
     """Return the learning rate width^-.5 min(t^-.5, t warmup^-1.5) at update `t`; it peaks at t = warmup.
 
@@ -39,21 +27,6 @@ def noam(t: int, width: int, warmup: int) -> float:
     [0.0625, 0.25, 0.125]
     """
     return float(width**-0.5 * min(t**-0.5, t * warmup**-1.5))
-
-
-def warmup_stable_decay(t: int, warmup: int, total: int, decay: int, final: float = 0.0) -> float:
-    """Return the fraction of the peak rate at update `t`: t / warmup, then 1, then a line down over `decay` updates.
-
-    It is 1 from t = warmup to t = total - decay and `final` at t = total (Hu et al. 2024, section 4.2,
-    https://arxiv.org/abs/2404.06395, with the linear decay of Hagele et al. 2024, https://arxiv.org/abs/2405.18392).
-
-    >>> [warmup_stable_decay(t, warmup=2, total=8, decay=2) for t in range(1, 9)]
-    [0.5, 1.0, 1.0, 1.0, 1.0, 1.0, 0.5, 0.0]
-    """
-    if t < warmup:
-        return t / warmup
-    progress = min(1.0, max(0, t - (total - decay)) / decay)
-    return 1 + (final - 1) * progress
 
 
 def in_steps(warmup: float, total: int) -> int:
@@ -78,79 +51,100 @@ class Schedule(ABC):
         """Return the share of the peak rate at update `t`, from 1, of `total`. Raises ValueError for a long warm-up."""
 
 
-class Constant(Schedule):
-    """A constant rate after a linear warm-up.
+class _Warmup(Schedule):
+    """A linear warm-up, then what `after` returns.
 
     Args:
         warmup: optimiser steps; below 1 a share of all of them.
     """
 
-    def __init__(self, warmup: int | float = 0) -> None:
-        self.warmup, _ = _checked(warmup)
+    def __init__(self, warmup: int | float, final: float = 0.0) -> None:
+        if not (0 <= warmup < math.inf) or (warmup >= 1 and not float(warmup).is_integer()):
+            expected = "must be 0 or more steps, a whole number, or a share of them between 0 and 1"
+            raise ValueError(f"warmup={warmup} {expected}")
+        if not 0 <= final <= 1:
+            raise ValueError(f"final={final} must lie in [0, 1]")
+        self.warmup, self.final = warmup, final
 
     def factor(self, t: int, total: int) -> float:
-        """Return the factor of the learning rate at step t of `total`."""
-        warmup = _fitting(self.warmup, total)
+        """Return the share of the peak rate at update `t` of `total`."""
+        warmup = in_steps(self.warmup, total)
+        if warmup > total:
+            hint = "shorten it, give a share of them such as 0.05, or raise trainer.max_steps"
+            raise ValueError(f"warmup={self.warmup} is more than the {total} steps of the run; {hint}")
+        return self.of_updates(t, warmup, total)
+
+    @abstractmethod
+    def of_updates(self, t: int, warmup: int, total: int) -> float:
+        """Return the share of the peak rate, with the warm-up as a number of updates."""
+
+
+class Constant(_Warmup):
+    """A constant rate after a linear warm-up."""
+
+    def __init__(self, warmup: int | float = 0) -> None:
+        super().__init__(warmup)
+
+    def of_updates(self, t: int, warmup: int, total: int) -> float:
+        """Return t / warmup, then 1."""
         return min(1.0, t / warmup) if warmup else 1.0
 
 
-class WarmupCosine(Schedule):
+class WarmupCosine(_Warmup):
     """Linear warm-up, then half a cosine down.
 
     Args:
-        warmup: optimiser steps; below 1 a share of all of them.
         final: share of the peak rate at the end.
     """
 
     def __init__(self, warmup: int | float = 100, final: float = 0.1) -> None:
-        self.warmup, self.final = _checked(warmup, final)
+        super().__init__(warmup, final)
 
-    def factor(self, t: int, total: int) -> float:
-        """Return the factor of the learning rate at step t of `total`."""
-        return warmup_cosine(t, _fitting(self.warmup, total), total, self.final)
+    def of_updates(self, t: int, warmup: int, total: int) -> float:
+        """Return t / warmup, then half a cosine from 1 at t = warmup to `final` at t = total."""
+        return warmup_cosine(t, warmup, total, self.final)
 
 
-class WarmupLinear(Schedule):
+class WarmupLinear(_Warmup):
     """Linear warm-up, then a straight line down.
 
     Args:
-        warmup: optimiser steps; below 1 a share of all of them.
         final: share of the peak rate at the end.
     """
 
     def __init__(self, warmup: int | float = 100, final: float = 0.0) -> None:
-        self.warmup, self.final = _checked(warmup, final)
+        super().__init__(warmup, final)
 
-    def factor(self, t: int, total: int) -> float:
-        """Return the factor of the learning rate at step t of `total`."""
-        return warmup_linear(t, _fitting(self.warmup, total), total, self.final)
+    def of_updates(self, t: int, warmup: int, total: int) -> float:
+        """Return t / warmup, then a line from 1 at t = warmup to `final` at t = total."""
+        if t < warmup:
+            return t / warmup
+        return 1 + (self.final - 1) * min(1.0, (t - warmup) / max(1, total - warmup))
 
 
-class InverseSquareRoot(Schedule):
+class InverseSquareRoot(_Warmup):
     """Linear warm-up, then down with 1 / sqrt(t) (Vaswani et al. 2017); 1 at its peak, t = warmup.
 
     The rate of that paper itself is had with `optim.lr` = noam(warmup, width, warmup) = (width warmup)^-.5.
-
-    Args:
-        warmup: optimiser steps; below 1 a share of all of them.
     """
 
     def __init__(self, warmup: int | float = 4000) -> None:
-        self.warmup, _ = _checked(warmup)
+        super().__init__(warmup)
         if not warmup:
             raise ValueError(f"warmup={warmup} must be 1 or more steps: the rate peaks at the end of warm-up")
 
-    def factor(self, t: int, total: int) -> float:
-        """Return the factor of the learning rate at step t of `total`."""
-        warmup = _fitting(self.warmup, total)
+    def of_updates(self, t: int, warmup: int, total: int) -> float:
+        """Return `noam` over its peak."""
         return noam(t, 1, warmup) / noam(warmup, 1, warmup)
 
 
-class WarmupStableDecay(Schedule):
+class WarmupStableDecay(_Warmup):
     """Linear warm-up, a long constant rate, then a straight line down at the end.
 
+    Hu et al. 2024, section 4.2, https://arxiv.org/abs/2404.06395, with the linear decay of Hagele et al. 2024,
+    https://arxiv.org/abs/2405.18392.
+
     Args:
-        warmup: optimiser steps; below 1 a share of all of them.
         decay: optimiser steps of the descent; below 1 a share of all of them.
         final: share of the peak rate at the end.
     """
@@ -158,31 +152,15 @@ class WarmupStableDecay(Schedule):
     def __init__(self, warmup: int | float = 100, decay: float = 0.2, final: float = 0.0) -> None:
         if not (decay > 0 and (decay < 1 or float(decay).is_integer())):
             raise ValueError(f"decay={decay} must be a share between 0 and 1, or a whole number of steps")
-        self.warmup, self.final = _checked(warmup, final)
+        super().__init__(warmup, final)
         self.decay = decay
 
-    def factor(self, t: int, total: int) -> float:
-        """Return the factor of the learning rate at step t of `total`."""
+    def of_updates(self, t: int, warmup: int, total: int) -> float:
+        """Return t / warmup, 1 from t = warmup to t = total - decay, then a line to `final` at t = total."""
         decay = max(1, round(self.decay * total)) if self.decay < 1 else int(self.decay)
-        warmup = in_steps(self.warmup, total)
         if warmup + decay > total:
             steps = f"a decay of {decay} steps are more than the {total} steps of the run"
             raise ValueError(f"warmup={self.warmup} and {steps}; shorten them or raise trainer.max_steps")
-        return warmup_stable_decay(t, warmup, total, decay, self.final)
-
-
-def _checked(warmup: float, final: float = 0.0) -> tuple[float, float]:
-    if not (0 <= warmup < math.inf) or (warmup >= 1 and not float(warmup).is_integer()):
-        raise ValueError(f"warmup={warmup} must be 0 or more steps, a whole number, or a share of them between 0 and 1")
-    if not 0 <= final <= 1:
-        raise ValueError(f"final={final} must lie in [0, 1]")
-    return warmup, final
-
-
-def _fitting(warmup: float, total: int) -> int:
-    """Return a warm-up as a number of updates. Raises ValueError if it does not end within `total` updates."""
-    steps = in_steps(warmup, total)
-    if steps > total:
-        hint = "shorten it, give a share of them such as 0.05, or raise trainer.max_steps"
-        raise ValueError(f"warmup={warmup} is more than the {total} steps of the run; {hint}")
-    return steps
+        if t < warmup:
+            return t / warmup
+        return 1 + (self.final - 1) * min(1.0, max(0, t - (total - decay)) / decay)

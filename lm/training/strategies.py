@@ -1,22 +1,9 @@
-"""Strategies of `trainer.strategy`: those that are refused, FSDP2 under Lightning by the name `fsdp2`, its checkpoints.
+"""Strategies of `trainer.strategy`: those that are refused, `fsdp2` and `tensor_parallel` under Lightning."""
 
-A sharded checkpoint is a folder into which each process writes its own part of the weights.
-"""
-
-import contextlib
-import os
-import pickle
-import zipfile
-from collections.abc import Iterator
-from enum import EnumType
-from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-import torch
-from lightning.fabric.utilities.load import _load_distributed_checkpoint
 from lightning.pytorch.strategies import ModelParallelStrategy, StrategyRegistry
 from torch import nn
-from torch.distributed.checkpoint.metadata import Metadata
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, parallelize_module
 from torch.optim import SGD, Adadelta, Adagrad, Adam, Adamax, AdamW, NAdam, RAdam, RMSprop
@@ -29,8 +16,6 @@ from lm.model.fused_linear import is_plain_linear
 from lm.model.mlp import MLP, GatedMLP
 from lm.model.position import Position
 from lm.model.transformer import Decoder
-from lm.store.files import is_intact as is_intact_file
-from lm.store.files import replace_checkpoint
 from lm.training.adapter import uses_batch_statistics
 
 FSDP2, TENSOR_PARALLEL = "fsdp2", "tensor_parallel"
@@ -49,7 +34,7 @@ class ModelParallel(ModelParallelStrategy):
     """Divides weights, gradients and optimiser states among processes (FSDP2), or the layers (tensor parallelism)."""
 
     def __init__(self, layers: bool = False) -> None:
-        super().__init__()
+        super().__init__(save_distributed_checkpoint=False)  # one file, which every strategy can read
         self.layers = layers
 
     def sizes(self) -> tuple[int, int]:
@@ -65,11 +50,6 @@ class ModelParallel(ModelParallelStrategy):
         """Divide the devices between data and tensor parallelism."""
         self._data_parallel_size, self._tensor_parallel_size = self.sizes()
         super().setup_environment()
-
-    def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
-        """Load a checkpoint, tensors only."""
-        with weights_only_load(Path(checkpoint_path)):
-            return super().load_checkpoint(checkpoint_path, weights_only)
 
 
 # by a name, as Lightning refuses float64 to a strategy that is given as an object
@@ -106,16 +86,6 @@ def shard(trainer: Any, model: nn.Module) -> None:
         if isinstance(module, Block):
             fully_shard(module, mesh=mesh)
     fully_shard(model, mesh=mesh)
-
-
-@contextlib.contextmanager
-def single_file_checkpoint(trainer: Any) -> Iterator[None]:
-    """Write checkpoints as one file within a block: the first process gathers all shards, if there are any."""
-    trainer.strategy._save_distributed_checkpoint = False  # which strategies without shards do not read
-    try:
-        yield
-    finally:
-        trainer.strategy._save_distributed_checkpoint = True
 
 
 def check_sharded(settings: Any) -> None:
@@ -263,105 +233,3 @@ def _undivided(name: str, count: int, what: str, world: int) -> InputError:
 def _refusal(what: str, why: str) -> InputError:
     reason = f"cannot share out {what}, which {why}; expected strategy fsdp2 or ddp"
     return InputError(f"trainer.strategy: tensor parallelism {reason}")
-
-
-METADATA_FILE = ".metadata"  # the file that torch writes last into the folder of a sharded checkpoint
-
-# classes that the metadata of a sharded checkpoint consists of, besides torch's dtypes
-METADATA_CLASSES = frozenset(
-    (
-        *(("torch.distributed.checkpoint.metadata", name) for name in (
-            "BytesStorageMetadata", "ChunkStorageMetadata", "Metadata", "MetadataIndex", "StorageMeta",
-            "TensorProperties", "TensorStorageMetadata", "_MEM_FORMAT_ENCODING",
-        )),
-        ("torch.distributed.checkpoint.filesystem", "_StorageInfo"),
-        ("torch.serialization", "_get_layout"),
-        ("torch", "Size"),
-        ("pathlib", "PosixPath"),
-    )
-)  # fmt: skip
-
-
-def is_intact(path: Path) -> bool:
-    """Return True if a checkpoint, a file or a complete folder that describes nothing but tensors, is undamaged."""
-    if not path.is_dir():
-        return is_intact_file(path)
-    try:
-        with zipfile.ZipFile(path / "meta.pt") as parts:
-            sound = parts.testzip() is None
-        metadata = read_checkpoint_metadata(path)
-    except Exception:  # whatever the bytes of a damaged file bring about
-        return False
-    ends: dict[str, int] = {}
-    for entry in (metadata.storage_data or {}).values():
-        ends[entry.relative_path] = max(ends.get(entry.relative_path, 0), entry.offset + entry.length)
-    sizes = {name: (path / name).stat().st_size if (path / name).is_file() else -1 for name in ends}
-    return sound and all(sizes[name] >= end for name, end in ends.items())
-
-
-class _MetadataUnpickler(pickle.Unpickler):
-    """Reads the metadata of a checkpoint's tensors, and refuses whatever else a file could name."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        if (module, name) == ("builtins", "getattr"):
-            return self.enum_member
-        is_dtype = module == "torch" and isinstance(getattr(torch, name, None), torch.dtype)
-        if not is_dtype and (module, name) not in METADATA_CLASSES:
-            raise pickle.UnpicklingError(f"{module}.{name} is no part of a checkpoint")
-        return super().find_class(module, name)
-
-    @staticmethod
-    def enum_member(kind: Any, name: str) -> Any:
-        """Return a member of an enumeration, which Python before 3.11.4 pickles as `getattr`."""
-        if not isinstance(kind, EnumType) or name not in kind.__members__:
-            raise pickle.UnpicklingError(f"{name!r} of {kind!r} is no part of a checkpoint")
-        return kind[name]
-
-
-def read_checkpoint_metadata(path: Path) -> Metadata:
-    """Read the metadata of a sharded checkpoint. Raises pickle.UnpicklingError for anything but tensors."""
-    with open(path / METADATA_FILE, "rb") as file:
-        metadata = _MetadataUnpickler(file).load()
-    if not isinstance(metadata, Metadata):
-        raise pickle.UnpicklingError(f"expected the description of a checkpoint, found {type(metadata).__name__}")
-    return metadata
-
-
-@contextlib.contextmanager
-def weights_only_load(path: Path) -> Iterator[None]:
-    """Let torch load nothing but tensors and plain values from a checkpoint within a block."""
-    if path.is_dir():
-        read_checkpoint_metadata(path)
-    name = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"  # torch reads a shard's plain values as whole pickles otherwise
-    before = os.environ.get(name)
-    os.environ[name] = "1"
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[name]
-        else:
-            os.environ[name] = before
-
-
-def resumable_checkpoint(trainer: Any, path: Path) -> Path | None:
-    """Return the checkpoint at `path`, as one file for a strategy without shards; None if there is none."""
-    if path.is_dir() and not isinstance(trainer.strategy, ModelParallel):
-        file = path.with_name("one.ckpt")
-        consolidate(path, file)
-        replace_checkpoint(file, path)
-    return path if path.exists() else None
-
-
-def consolidate(folder: Path, file: Path) -> None:
-    """Write a sharded checkpoint as one file, in the form that a single process writes."""
-    with weights_only_load(folder):
-        checkpoint = _load_distributed_checkpoint(folder)
-    states = [checkpoint.pop(name) for name in sorted(name for name in checkpoint if name.startswith("optimizer_"))]
-    for state in states:  # parameters by number, in the order of their groups, not by name
-        names = [name for group in state["param_groups"] for name in group["params"]]
-        numbers = {name: number for number, name in enumerate(names)}
-        state["state"] = {numbers[name]: value for name, value in state["state"].items()}
-        for group in state["param_groups"]:
-            group["params"] = [numbers[name] for name in group["params"]]
-    torch.save({**checkpoint, "optimizer_states": states}, file)

@@ -17,7 +17,17 @@ from lm.config.imported import user_frame
 from lm.config.tree import InputError, canonical
 from lm.data.tokens import TextStats
 from lm.model.attention import set_attention_impl
-from lm.store.files import disk_error, finite, holds_mapping, read_json, remove, restore_backup, to_json, write_atomic
+from lm.store.files import (
+    disk_error,
+    finite,
+    holds_mapping,
+    is_intact,
+    read_json,
+    remove,
+    restore_backup,
+    to_json,
+    write_atomic,
+)
 from lm.store.formats import CELL, OUTCOME, TRIES, nothing_recorded
 from lm.store.leases import LostError, guarding_lease
 from lm.store.locks import LogLine, to_stderr
@@ -31,7 +41,7 @@ from lm.training.cell import identity
 from lm.training.evaluate import FREQUENT, add, evaluations
 from lm.training.identified import Cell, seedless
 from lm.training.initial_weights import load_source
-from lm.training.loggers import FOLDER
+from lm.training.loggers import FOLDER, tracked
 from lm.training.module import LanguageModel
 from lm.training.process import Execution as Execution
 from lm.training.process import is_interrupt
@@ -39,8 +49,6 @@ from lm.training.provenance import keep_code, provenance
 from lm.training.ranks import nonzero_rank, supervise_ranks
 from lm.training.recorder import PruningCallback, Recorder, Report, write_document_losses
 from lm.training.run import SINGLE_PROCESS, Trainer
-from lm.training.strategies import is_intact, resumable_checkpoint
-from lm.training.tracking import tracked
 
 UNEVALUATED = "not evaluated further"  # begins the flag of a cell whose evaluation after training raised an exception
 HALVED = "memory did not suffice for a batch at once: each was taken in two halves, whose gradients add up to the same"
@@ -48,8 +56,6 @@ HUNG = "a try reported nothing for too long and was ended; where it was stands i
 
 # parts of the messages of errors that are only a RuntimeError
 OUT_OF_MEMORY_MESSAGES = ("out of memory", "can't allocate memory", "not enough memory", "CUBLAS_STATUS_ALLOC_FAILED")
-
-Logits = list[tuple[torch.Tensor, torch.Tensor]]  # logits (n, v) and targets (n,) of each batch of a split
 
 
 def train(
@@ -94,7 +100,10 @@ def _train_held(
 ) -> None:
     """Train a cell that this process holds, and write its record."""
     work = store.work(cell.id)
-    resumed, clock = count_resumed(work, store.started(cell.id)), time.monotonic()  # which nobody sets
+    clock = time.monotonic()  # which nobody sets
+    before = read_previous_attempts(work)["resumed"]
+    if (resumed := before + 1 if store.started(cell.id) else 0) != before:
+        add_attempt(work, resumed=resumed)
     times: dict[str, Any] = {"started": time.time(), "resumed": resumed, "seconds": 0.0}
 
     def end(outcome: Outcome) -> None:
@@ -105,30 +114,31 @@ def _train_held(
         if times["code"] and identity(cell.config, cell.facts) != cell.id:
             names = ", ".join(times["code"])
             raise InputError(f"{names}: its code was changed after this cell was planned; give the command again")
-        logits: Logits | None = []
         config = {**cell.config, "cell": cell.id}
         with tracked(execution.loggers, work, store.out / FOLDER, execution.run_name, config, log) as follow:
             if not (work / "outcome.json").is_file():
                 with supervise_ranks(work, lambda error: end(failure(error))):
                     progress = progress_saver(work, report)
                     attempt = functools.partial(fit, cell, work, progress, execution, should_continue, follow)
-                    logits = fit_with_oom_retry(cell, work, attempt)
-        if logits is None:
-            store.drop(cell.id)
-            return
-        outcome = evaluate_trained(cell, work, logits)
-    except LostError:
-        raise
+                    if not fit_with_oom_retry(cell, work, attempt):
+                        store.drop(cell.id)
+                        return
+        outcome = evaluate_trained(cell, work)
     except (Exception, SystemExit) as error:
-        if isinstance(error, SystemExit) and is_interrupt(error):
-            raise
-        if (error_of_disk := disk_error(error)) is not None:
-            raise error_of_disk from error
-        if (lease := guarding_lease(work)) is not None:  # what another took away is no failure of the cell
-            lease.check()
+        raise_unrecorded(error, work)
         outcome = failure(format_error(error), log_traceback(work))
     outcome["flags"] = [*outcome.get("flags", []), *read_previous_attempts(work)["flags"]]
     end(outcome)
+
+
+def raise_unrecorded(error: BaseException, work: Path) -> None:
+    """Raise an error that is no failure of a cell: an interrupt, one of the disk, or of what another took over."""
+    if isinstance(error, LostError) or (isinstance(error, SystemExit) and is_interrupt(error)):
+        raise error
+    if (error_of_disk := disk_error(error)) is not None:
+        raise error_of_disk from error
+    if (lease := guarding_lease(work)) is not None:
+        lease.check()
 
 
 def run_nonzero_rank(work: Path, execution: Execution) -> None:
@@ -150,25 +160,21 @@ def write_work(cell: Cell, store: Store) -> Path:
     return work
 
 
-def evaluate_trained(cell: Cell, work: Path, logits: Logits) -> Outcome:
-    """Return the recorder's outcome with the final evaluations of a trained model; the `logits` are emptied."""
+def evaluate_trained(cell: Cell, work: Path) -> Outcome:
+    """Return the recorder's outcome with the final evaluations of a trained model."""
     path, checkpoint = work / "outcome.json", work / "final.ckpt"
-    content = read_json(path)  # one without a format has the first
-    outcome: Outcome = OUTCOME.read({"format": 1, **content} if isinstance(content, dict) else content, path)
-    if outcome["status"] != "ok" or not checkpoint.is_file():  # a sharding strategy leaves a folder
+    outcome: Outcome = OUTCOME.read(read_json(path), path)
+    if outcome["status"] != "ok" or not checkpoint.is_file():
         return outcome
     try:
-        for name, evaluation in evaluations(cell, checkpoint, logits):
+        for name, evaluation in evaluations(cell, checkpoint):
             if "clusters" in evaluation:
                 clusters, *sums = evaluation.pop("clusters")
                 measured = {"nll": evaluation["nll"], "clusters": sums}
                 outcome |= write_document_losses(work, clusters, measured, "test_nll")
             add(outcome, name, evaluation)
-    except LostError:
-        raise
     except Exception as error:  # the run itself is as good as it was
-        if (error_of_disk := disk_error(error)) is not None:
-            raise error_of_disk from error
+        raise_unrecorded(error, work)
         log_traceback(work)
         outcome["flags"].append(f"{UNEVALUATED}: {format_error(error)}")
     return finite(outcome)
@@ -220,7 +226,7 @@ def finish(cell: Cell, store: Store, outcome: Outcome, times: dict[str, Any]) ->
     return store.finish(cell.id, record)
 
 
-def fit_with_oom_retry(cell: Cell, work: Path, attempt: Callable[[], Logits | None]) -> Logits | None:
+def fit_with_oom_retry(cell: Cell, work: Path, attempt: Callable[[], bool]) -> bool:
     """Call `attempt`, and again from the last checkpoint with halved batches if memory does not suffice."""
     try:
         return attempt()
@@ -230,7 +236,7 @@ def fit_with_oom_retry(cell: Cell, work: Path, attempt: Callable[[], Logits | No
         log_traceback(work)
     gc.collect()  # of what the traceback held
     torch.cuda.empty_cache()
-    add_flag(work, HALVED, halved=True)
+    add_attempt(work, HALVED, halved=True)
     return attempt()
 
 
@@ -240,17 +246,18 @@ def fit(
     report: Report,
     execution: Execution,
     should_continue: PruningCallback = lambda *_: True,
-    on_trainer_built: Callable[[Trainer], None] = lambda _: None,
-) -> Logits | None:
-    """Run Lightning; return validation's last logits if they are small, None if pruned. Leaves `outcome.json`."""
+    follow: Callable[[Recorder], None] = lambda _: None,
+) -> bool:
+    """Run Lightning; return False if the run was pruned. Leaves `outcome.json`."""
     pruned = work / "pruned"
     pruned.unlink(missing_ok=True)  # of a try that was killed before it could clear up
     built = cell.open()
     run, data = built.run, built.data
-    trainer: Trainer = run.trainer(Recorder(work, data, report, execution.checkpoint_seconds, should_continue))
+    recorder = Recorder(work, data, report, execution.checkpoint_seconds, should_continue)
+    follow(recorder)
+    trainer: Trainer = run.trainer(recorder)
     callbacks: list[Any] = trainer.callbacks  # type: ignore[attr-defined]
     callbacks[:0] = build_callbacks(cell.config["trainer"].get("callbacks"))  # before the recorder, which saves them
-    on_trainer_built(trainer)
     code = canonical(seedless(cell.config)) if trainer.compile else None
     model = set_attention_impl(built.model(), trainer.attention)
     classes, clusters = data.frequent("validation", FREQUENT), data.clusters("validation")
@@ -258,25 +265,20 @@ def fit(
     module = LanguageModel(model, run.optim, data.bytes_per_token(), run.seed, classes, code, halved, clusters)
     # Lightning restores weights before it converts the model: a float64 checkpoint would pass through float32.
     trainer.precision_plugin.convert_module(module)
-    checkpoint = resumable_checkpoint(trainer, work / "last.ckpt")
-    if checkpoint is None and trainer.init_from is not None:
+    checkpoint = work / "last.ckpt"
+    if not checkpoint.exists() and trainer.init_from is not None:
         load_source(model, trainer.init_from)
-    trainer.fit(module, datamodule=data, ckpt_path=checkpoint, weights_only=True)
-    logits, module.logits = module.logits, []  # the module lives on in Lightning's circles
-    return None if pruned.is_file() else logits
+    resumed = checkpoint if checkpoint.exists() else None
+    trainer.fit(module, datamodule=data, ckpt_path=resumed, weights_only=True)
+    return not pruned.is_file()
 
 
 def is_out_of_memory(error: BaseException | None) -> bool:
     """Return True if an error, or one that led to it, is that memory did not suffice."""
-    seen_ids: set[int] = set()
-    while error is not None and id(error) not in seen_ids:
-        if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
-            return True
-        if isinstance(error, RuntimeError) and any(message in str(error) for message in OUT_OF_MEMORY_MESSAGES):
-            return True
-        seen_ids.add(id(error))
-        error = error.__cause__
-    return False
+    if error is None or isinstance(error, (MemoryError, torch.OutOfMemoryError)):
+        return error is not None
+    has_message = isinstance(error, RuntimeError) and any(words in str(error) for words in OUT_OF_MEMORY_MESSAGES)
+    return has_message or is_out_of_memory(error.__cause__)
 
 
 def can_halve_batch(cell: Cell) -> bool:
@@ -292,31 +294,18 @@ def can_halve_batch(cell: Cell) -> bool:
 
 def read_previous_attempts(work: Path) -> dict[str, Any]:
     """Read `halved`, `flags` and `resumed` of previous attempts; the plain values if missing or damaged."""
-    path = work / EARLIER
-    if path.is_file():
-        with contextlib.suppress(InputError):
-            content = TRIES.read(read_json(path), path)
-            halved, flags, count = content.get("halved"), content.get("flags"), content.get("resumed", 0)
-            if isinstance(halved, bool) and isinstance(flags, list) and isinstance(count, int):
-                return {"halved": halved, "flags": [str(flag) for flag in flags], "resumed": count}
-    return {"halved": False, "flags": [], "resumed": 0}
+    attempts: dict[str, Any] = {"halved": False, "flags": [], "resumed": 0}
+    with contextlib.suppress(InputError):
+        content = TRIES.read(read_json(work / EARLIER), work / EARLIER)
+        attempts |= {name: content[name] for name in attempts if name in content}
+    return attempts
 
 
-def add_flag(work: Path, flag: str, halved: bool = False) -> None:
-    """Add a flag to those of the previous attempts."""
-    before = read_previous_attempts(work)
-    flags = list(dict.fromkeys([*before["flags"], flag]))
-    attempts = {**before, "halved": halved or before["halved"], "flags": flags}
+def add_attempt(work: Path, *flags: str, **changes: Any) -> None:
+    """Add flags to those of the previous attempts, and change other values."""
+    attempts = read_previous_attempts(work)
+    attempts |= {**changes, "flags": list(dict.fromkeys([*attempts["flags"], *flags]))}
     write_atomic(work / EARLIER, to_json(TRIES.stamped(attempts)))
-
-
-def count_resumed(work: Path, checkpoint: bool) -> int:
-    """Return how often a run was resumed, this time included; one without a `checkpoint` starts anew, with 0."""
-    before = read_previous_attempts(work)
-    count: int = before["resumed"] + 1 if checkpoint else 0
-    if count != before["resumed"]:
-        write_atomic(work / EARLIER, to_json(TRIES.stamped({**before, "resumed": count})))
-    return count
 
 
 def recover_previous_attempt(work: Path) -> None:
@@ -325,7 +314,7 @@ def recover_previous_attempt(work: Path) -> None:
     if path.is_file() and (stack := path.read_text(encoding="utf-8", errors="replace")):
         with open(work / LOG, "a", encoding="utf-8") as log:
             log.write(f"{HUNG.partition(';')[0]}:\n{stack}\n")
-        add_flag(work, HUNG)
+        add_attempt(work, HUNG)
     path.unlink(missing_ok=True)
     restore_backup(work / "last.ckpt")
     for name, is_sound, consequence in (

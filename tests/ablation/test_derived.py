@@ -24,7 +24,7 @@ from lm.report.study import load_study
 from lm.report.tuning import rate_rows, rates_of
 from lm.store.files import to_json, write_atomic
 from lm.store.store import Store
-from lm.training.cell import check, seeded
+from lm.training.cell import check, with_seed
 
 # learning rates
 
@@ -146,7 +146,7 @@ def test_data_seed_changes_the_cell_unless_it_equals_the_seed() -> None:
     assert check(override(RUN, {"seed": 3, "data_seed": 3})).id == plain.id
     other = check(override(RUN, {"seed": 3, "data_seed": 4}))
     assert other.id != plain.id
-    ids = [cell.id for cell in seeded(other, [3, 4])]
+    ids = [with_seed(other, seed).id for seed in (3, 4)]
     assert ids == [other.id, check(override(RUN, {"seed": 4})).id]
 
 

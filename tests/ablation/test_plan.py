@@ -12,17 +12,16 @@ import yaml
 from conftest import ROOT
 from experiment_files import write_experiment
 from helpers import RUN, Capture, Patch, refusal
-from records import blank, text
+from records import blank
 
 from lm.ablation.ablate import to_train
 from lm.ablation.experiment import load_experiment
 from lm.ablation.plan import make_plan, read_finished, write_manifest
 from lm.analysis.claims import Claim, fingerprint
 from lm.cli import main
-from lm.config.components import build, resolve
+from lm.config.components import build
 from lm.config.reading import read_seeds, shipped_files
 from lm.config.tree import InputError, load_yaml, override, parse_value
-from lm.data.tokens import TextStats
 from lm.execution import estimate
 from lm.execution.estimate import steps_evaluated, wall_seconds
 from lm.execution.scheduler import Planned
@@ -30,10 +29,8 @@ from lm.report.status import duration
 from lm.store.record import GitState, Record, Status
 from lm.store.store import Store
 from lm.training import cell as cells
-from lm.training.cell import identity, seeded, with_seed
 from lm.training.identified import Cell
 from lm.training.provenance import source_hash
-from lm.training.run import RunConfig
 from lm.training.schedule import in_steps
 
 ARMS = {"post": {"model.block": "PostNorm"}, "pre": {"model.block": "PreNorm"}, "rms": {"model.norm": "RMSNorm"}}
@@ -126,44 +123,6 @@ def test_null_says_nothing_wherever_something_may_be_left_out(tmp_path: Path) ->
     assert experiment.inference.margin == {}
 
 
-# what arms and seeds have in common ----------------------------------------------------------------------------------
-
-SHIPPED = sorted(ROOT.glob("experiments/*.yaml"))
-
-
-def bare(tree: Any) -> Cell:
-    """A cell that was neither checked nor given its text."""
-    config = resolve(tree, RunConfig)
-    facts = TextStats(folder="", **text())
-    return Cell(config, facts, identity(config, facts))
-
-
-@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
-def test_seeded_cells_equal_cells_checked_one_by_one(path: Path) -> None:
-    experiment = load_experiment(path, {})
-    for changes in experiment.arms.values():
-        trees = [override(experiment.tree, {**changes, "seed": seed}) for seed in experiment.seeds]
-        assert seeded(bare(trees[-1]), experiment.seeds) == [bare(tree) for tree in trees]
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {},
-        {"data.corpus": {"class_path": "MarkovText", "init_args": {"seed": 1}}},
-        {"data.corpus": {"class_path": "LocalText", "init_args": {"path": cells.SEED, "document": "line"}}},
-        {"data.tokenizer": {"class_path": "BPE", "init_args": {"size": 300}}, "optim.lr": 1e-320},
-    ],
-    ids=["plain", "a seed of its own", "the very text that stands for a seed", "small numbers"],
-)
-def test_a_seed_is_put_where_it_belongs_and_nowhere_else(changes: dict[str, Any]) -> None:
-    cell = bare(override(RUN, changes))
-    seeds = [0, 7, 10**6, 2**63 - 1]
-    assert seeded(cell, seeds) == [with_seed(cell, seed) for seed in seeds]
-    assert len({one.id for one in seeded(cell, seeds)}) == len(seeds)
-    assert cell.config["seed"] == 0
-
-
 def test_each_arm_is_checked_once_for_all_its_seeds(tmp_path: Path, monkeypatch: Patch) -> None:
     calls: dict[str, int] = {}
 
@@ -172,7 +131,7 @@ def test_each_arm_is_checked_once_for_all_its_seeds(tmp_path: Path, monkeypatch:
 
     for name in ("build", "dry_run", "Recorder"):  # a recorder is made for each trainer
         monkeypatch.setattr(cells, name, counted(name, getattr(cells, name)))
-    monkeypatch.setattr("lm.training.built.build", counted("build", build))
+    monkeypatch.setattr("lm.training.run.build", counted("build", build))
     for name in ("_model_sizes_of", "_processes_of"):
         monkeypatch.setattr(cells, name, {})
     arms = {**ARMS, "slow": {"optim.lr": 0.5}, "slower": {"optim.lr": 0.25}}

@@ -66,7 +66,7 @@ CASES = {
     "lm status fol": ({"folder"}, {"quick.yaml"}),
     "lm help com": ({"completion"}, {"count"}),
     "lm schema exp": ({"experiment"}, set()),
-    "lm generate results --cache in": ({"int8"}, {"full"}),
+    "lm generate results --cache no": ({"none"}, {"full"}),
 }
 
 

@@ -17,9 +17,8 @@ from lm.config.tree import is_schedule, override
 from lm.data.batch import Batch
 from lm.data.order import BatchPlan, batch_rows
 from lm.data.text import TextData
-from lm.training.built import build_data
 from lm.training.cell import check, sizes
-from lm.training.run import RunConfig
+from lm.training.run import RunConfig, build_data
 
 GROWING = {"data.batch_size": {0: 4, 256: 8, 640: 16}}
 WARMUP = {"data.context_warmup": {"start": 4, "batches": 6}}

@@ -132,7 +132,8 @@ def test_configuration_without_auto_is_unchanged(tmp_path: Path) -> None:
     assert auto_settings_requested(override(RUN, EVERY)) == ["precision", "attention", "compile"]
 
 
-def test_real_timing_leaves_torch_as_it_was(tmp_path: Path) -> None:
+def test_real_timing_leaves_torch_as_it_was(tmp_path: Path, monkeypatch: Patch) -> None:
+    monkeypatch.setattr(autotune, "STEPS", 2)
     threads = torch.get_num_threads()
     tree, decision = replace_auto_settings(
         override(RUN, {"trainer.precision": "auto", "trainer.attention": "auto"}), tmp_path, 1
@@ -151,8 +152,6 @@ def test_real_timing_leaves_torch_as_it_was(tmp_path: Path) -> None:
 def test_auto_is_refused_in_a_cell() -> None:
     with pytest.raises(InputError, match=r"trainer.compile: auto is measured at the start of `lm fit`"):
         check(override(RUN, {"trainer.compile": "auto"}))
-    with pytest.raises(InputError, match=r"trainer.attention: found 'AUTO'; did you mean auto"):
-        check(override(RUN, {"trainer.attention": "AUTO"}))
 
 
 @pytest.mark.parametrize("name", ["attention", "compile"])

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,11 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import yaml
 from helpers import RUN, Capture, Patch, refused
 
 from lm.cli import main
 from lm.config.components import build
-from lm.config.tree import InputError, override
+from lm.config.tree import InputError, load_yaml, override
 from lm.data.pairs import read_lines
 from lm.inference.translate import bleu, load, translate, translate_lines
 from lm.model.transformer import build_and_initialize
@@ -151,11 +153,11 @@ def test_lines_of_ones_own_are_translated_in_order(run: Path, tmp_path: Path) ->
 # a run that learnt nothing --------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def untrained(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def initialised(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a finished run whose model is as it was initialised, with words of one letter as its text."""
-    corpus = {}
-    for seed, (split, count) in enumerate({"train": 80, "validation": 8, "test": 9}.items()):
+    tmp_path, corpus = tmp_path_factory.mktemp("initialised"), {}
+    for seed, (split, count) in enumerate({"train": 80, "validation": 8, "test": 5}.items()):
         draw = np.random.default_rng(seed)
         for side, letters in {"source": "abc", "target": "xyz"}.items():
             lines = [" ".join(draw.choice(list(letters), draw.integers(1, 7))) for _ in range(count)]
@@ -173,6 +175,13 @@ def untrained(tmp_path: Path) -> Path:
     outcome = {"status": "ok", "metrics": {"nll": 9.0}, "cost": {}}
     finish(cell, store, outcome, {"started": 0.0, "finished": 1.0, "resumed": False})
     return store.directory(cell.id)
+
+
+@pytest.fixture
+def untrained(initialised: Path, tmp_path: Path) -> Path:
+    """A copy of that run."""
+    shutil.copytree(initialised.parents[2], tmp_path, dirs_exist_ok=True)
+    return tmp_path / "out" / "cells" / initialised.name
 
 
 def test_a_split_is_translated_in_its_order_and_scored(untrained: Path, tmp_path: Path) -> None:
@@ -224,7 +233,9 @@ def test_text_missing_from_the_cache_is_prepared_again(untrained: Path, tmp_path
     assert data.facts is not None
     assert data.facts.folder.startswith(str(tmp_path / "elsewhere"))
     monkeypatch.setenv("LM_CACHE", str(tmp_path / "third"))
-    (tmp_path / "train.source").write_text("b a\n" * 80)
+    config, another = untrained / "config.yaml", tmp_path / "another.source"
+    another.write_text("b a\n" * 80)
+    config.write_text(yaml.safe_dump(override(load_yaml(config), {"data.corpus.train_source": str(another)})))
     with pytest.raises(InputError, match="its text is no longer in the cache"):
         load(untrained)
 

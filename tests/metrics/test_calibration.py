@@ -64,8 +64,7 @@ def test_calibrated_model_keeps_quarter_of_floor_after_correction(tokens: int, l
     assert 0.2 < found / floor < 0.34
 
 
-@pytest.mark.parametrize("tokens", [500, 1500, 10_000])
-@pytest.mark.parametrize("odds_ratio", [0.5, 1.25])
+@pytest.mark.parametrize(("tokens", "odds_ratio"), [(500, 0.5), (1500, 1.25), (10_000, 0.5)])
 def test_corrected_error_has_little_bias(tokens: int, odds_ratio: float) -> None:
     found, true, floor = corrected(tokens, odds_ratio)
     assert -0.25 * floor < found - true < 0.15 * floor
@@ -77,8 +76,8 @@ def test_error_below_floor_is_corrected_to_zero() -> None:
     assert corrected_calibration_error(0.3, 0.003) == pytest.approx(0.3, rel=1e-4)
 
 
-@pytest.mark.parametrize("tokens", [1, 2, 7, 50, 3000, 10**6])
-@pytest.mark.parametrize("chance", [1e-4, 0.03, 0.5, 0.8, 0.999])
+@pytest.mark.parametrize("tokens", [1, 2, 7, 3000])
+@pytest.mark.parametrize("chance", [1e-4, 0.03, 0.5, 0.999])
 def test_the_floor_of_equal_confidences_is_a_binomial_deviation(tokens: int, chance: float) -> None:
     count, mean = torch.tensor([tokens], dtype=torch.float64), tokens * chance
     right = np.arange(tokens + 1)
@@ -94,7 +93,7 @@ def test_the_floor_of_large_bins_is_normal() -> None:
     assert floor_of(confidence_n) == pytest.approx(expected, rel=1e-4)
 
 
-@pytest.mark.parametrize(("tokens", "power"), [(40, 1.0), (40, 0.02), (400, 1.0), (400, 0.05), (3000, 0.3)])
+@pytest.mark.parametrize(("tokens", "power"), [(40, 1.0), (40, 0.02), (400, 0.05)])
 def test_the_floor_is_the_mean_error_of_calibrated_samples(tokens: int, power: float) -> None:
     confidence_n = confidences(tokens, power=power)
     bin_n, random = bin_index(confidence_n, 15), torch.Generator().manual_seed(1)
@@ -124,8 +123,7 @@ def sorted_error(confidence_n: Tensor, correct_n: Tensor, bins: int = 15) -> flo
     return sum(abs(part.sum()) for part in np.array_split(excess_n, bins)) / len(order)
 
 
-@pytest.mark.parametrize("power", [1.0, 0.01, 4.0])
-@pytest.mark.parametrize("true_power", [1.0, 1.3])
+@pytest.mark.parametrize(("power", "true_power"), [(1.0, 1.3), (0.01, 1.0), (4.0, 1.3)])
 def test_equal_mass_bins_are_those_of_sorting(power: float, true_power: float) -> None:
     confidence_n = confidences(150_000, power=power)
     random = torch.Generator().manual_seed(1)

@@ -16,7 +16,7 @@ from torch import Tensor
 from lm.config.components import build, resolve
 from lm.config.tree import override
 from lm.data.batch import Batch
-from lm.metrics.probe import ProbeResult, first_rows, probe
+from lm.metrics.probe import ProbeResult, probe
 from lm.model import attention_impl
 from lm.model.block import Block, PostNorm, ReZero, ScaledResidual, Sublayer
 from lm.model.norm import LayerNorm
@@ -160,11 +160,6 @@ def test_a_model_without_a_softmax_has_no_entropy() -> None:
     inside = probe(decoder({"attention": "LinearAttention"}), batch())
     assert inside.entropy == []
     assert set(inside.headline()) == {"residual_norm"}
-
-
-def test_first_rows_cuts_every_part() -> None:
-    cut = first_rows(batch(5), 2)
-    assert [len(x) for x in (*cut.inputs, cut.targets_bt, cut.rows_b)] == [2, 2, 2]
 
 
 # the share of a block in the residual stream

@@ -56,21 +56,22 @@ def measured(*batches: tuple[Tensor, Tensor], **options: Any) -> dict[str, Any]:
     return statistics(*batches, **options).compute()
 
 
-def test_nll_is_the_mean_cross_entropy() -> None:
+def test_losses_and_accuracy_are_those_of_torch() -> None:
     logits_nv, targets_n = data()
-    assert measured((logits_nv, targets_n))["nll"] == pytest.approx(
-        float(cross_entropy(logits_nv, targets_n)), rel=1e-13
-    )
-
-
-def test_accuracy_is_the_share_of_targets_on_top() -> None:
-    logits_nv, targets_n = data()
+    found = measured((logits_nv, targets_n))
+    assert found["nll"] == pytest.approx(float(cross_entropy(logits_nv, targets_n)), rel=1e-13)
     expected = float((logits_nv.argmax(1) == targets_n).double().mean())
     assert 0.1 < expected < 0.95
-    assert measured((logits_nv, targets_n))["accuracy"] == expected
+    assert found["accuracy"] == expected
+    distance_nv = logits_nv.softmax(1) - one_hot(targets_n, V)
+    assert found["brier"] == pytest.approx(float(distance_nv.square().sum(1).mean()), rel=1e-13)
+    nats = float(cross_entropy(logits_nv, targets_n, reduction="sum"))
+    expected_bits = nats / math.log(2) / sum(targets_n.tolist())  # the table says token i is i bytes
+    assert found["bits_per_byte"] == pytest.approx(expected_bits, rel=1e-12)
+    assert math.isnan(bits_per_byte(1.0, 0))
 
 
-@pytest.mark.parametrize("scale", [0.3, 1.0, 5.0])
+@pytest.mark.parametrize("scale", [0.3, 5.0])
 def test_ece_is_torchmetrics(scale: float) -> None:
     logits_nv, targets_n = data(3000, scale)
     torchs = MulticlassCalibrationError(num_classes=V, n_bins=15, norm="l1")
@@ -78,20 +79,12 @@ def test_ece_is_torchmetrics(scale: float) -> None:
     assert measured((logits_nv, targets_n))["ece"] == pytest.approx(expected, abs=1e-6)
 
 
-@pytest.mark.parametrize("scale", [0.3, 1.0, 5.0])
-@pytest.mark.parametrize("norm", ["l1", "max"])
+@pytest.mark.parametrize(("scale", "norm"), [(0.3, "l1"), (5.0, "max")])
 def test_calibration_of_a_large_vocabulary_is_torchmetrics(scale: float, norm: Literal["l1", "max"]) -> None:
     logits_nv, targets_n = wide(scale)
     expected = float(MulticlassCalibrationError(WIDE, n_bins=15, norm=norm)(logits_nv.softmax(1), targets_n))
     found = measured((logits_nv, targets_n), table=torch.ones(WIDE, dtype=torch.int64))
     assert found["ece" if norm == "l1" else "mce"] == pytest.approx(expected, abs=1e-6)
-
-
-def test_brier_is_the_squared_distance_to_the_target() -> None:
-    logits_nv, targets_n = data()
-    distance_nv = logits_nv.softmax(1) - one_hot(targets_n, V)
-    expected = float(distance_nv.square().sum(1).mean())
-    assert measured((logits_nv, targets_n))["brier"] == pytest.approx(expected, rel=1e-13)
 
 
 def test_the_classwise_error_is_that_of_each_class_averaged() -> None:
@@ -121,26 +114,6 @@ def test_the_other_calibration_errors_are_those_of_the_confidences() -> None:
     excess_n = (correct_n - confidence_n)[confidence_n.argsort()].numpy()
     expected = sum(abs(part.sum()) for part in np.array_split(excess_n, 15)) / len(excess_n)
     assert found["ece_adaptive"] == pytest.approx(expected, abs=1e-4)
-
-
-def test_calibrated_model_has_floor_and_lower_corrected_error() -> None:
-    random = torch.Generator().manual_seed(0)
-    found = []
-    for _ in range(30):
-        logits_nv = 2 * torch.randn(3000, V, generator=random, dtype=torch.float64)
-        found.append(measured((logits_nv, torch.multinomial(logits_nv.softmax(1), 1, generator=random)[:, 0])))
-    ece, floor, corrected = ([row[name] for row in found] for name in ("ece", "ece_floor", "ece_corrected"))
-    assert np.mean(ece) == pytest.approx(np.mean(floor), abs=4 * np.std(ece) / math.sqrt(30))
-    assert np.mean(corrected) < 0.35 * np.mean(floor)
-
-
-def test_bits_per_byte_count_the_bytes_of_the_targets() -> None:
-    logits_nv, targets_n = data()
-    nats = float(cross_entropy(logits_nv, targets_n, reduction="sum"))
-    expected = nats / math.log(2) / sum(targets_n.tolist())  # the table says token i is i bytes
-    assert measured((logits_nv, targets_n))["bits_per_byte"] == pytest.approx(expected, rel=1e-12)
-    assert bits_per_byte(8 * math.log(2), 4) == pytest.approx(2.0)
-    assert math.isnan(bits_per_byte(1.0, 0))
 
 
 def test_many_updates_are_one() -> None:
@@ -204,11 +177,6 @@ def test_a_perplexity_past_float64_is_infinite() -> None:
     assert (found["nll"], found["perplexity"]) == (1e4, math.inf)
 
 
-@pytest.mark.parametrize("nll", [0.0, 1.0, 100.0, 709.0, 709.7])
-def test_a_perplexity_within_float64_is_the_exponential(nll: float) -> None:
-    assert perplexity(nll) == math.exp(nll)
-
-
 def test_a_loss_that_is_not_a_number_gives_no_perplexity() -> None:
     assert math.isnan(perplexity(math.nan))
     found = measured((torch.full((1, V), math.nan), torch.tensor([0])))
@@ -260,17 +228,7 @@ def test_a_small_loss_keeps_its_digits_in_single_precision() -> None:
     assert found["nll"] == pytest.approx(float(expected_n.double().mean()), rel=1e-6)
 
 
-def test_dividing_by_a_temperature_changes_the_calibration_alone() -> None:
-    logits_nv, targets_n = data(2000)
-    found, cooled = measured((logits_nv, targets_n)), measured((logits_nv / 2, targets_n))
-    assert cooled["accuracy"] == found["accuracy"]
-    assert cooled["ece"] != found["ece"]
-    assert cooled["nll"] == pytest.approx(float(cross_entropy(logits_nv / 2, targets_n)), rel=1e-13)
-
-
 CASTS = {
-    "half": lambda module: module.half(),
-    "to bfloat16": lambda module: module.to(torch.bfloat16),
     "to float32": lambda module: module.to(torch.float32),
     "bfloat16 within a model": lambda module: torch.nn.Sequential(module).to(torch.bfloat16)[0],
     "half within a model": lambda module: torch.nn.Sequential(module).half()[0],

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from lm.config.components import build, resolve
 from lm.config.tree import override
+from lm.model.attention import Attention
 from lm.model.generation import Ends, Hypothesis, Stepper, beam_search, length_penalty
 from lm.model.transformer import EncoderDecoder, Model, build_and_initialize
 
@@ -60,8 +61,7 @@ def assert_same(left: Iterable[Hypothesis], right: Iterable[Hypothesis]) -> None
         assert mine.score == pytest.approx(other.score, abs=1e-9)
 
 
-@pytest.mark.parametrize("alpha", [0.0, 0.6, 2.0])
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize(("seed", "alpha"), [(0, 0.0), (1, 0.6)])
 def test_an_exhaustive_beam_finds_the_likeliest_target(seed: int, alpha: float) -> None:
     model, (source_bs, hidden_bs), longest = model_of(seed), sources(), 3
     found = beam_search(model, source_bs, hidden_bs, Ends(BEGIN, END, longest), VOCABULARY**longest, alpha)
@@ -105,7 +105,7 @@ def test_the_length_penalty_is_that_of_the_paper() -> None:
     assert length_penalty(100, 0.0) == 1.0
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_a_beam_of_one_is_greedy_search(seed: int) -> None:
     model, source, ends = model_of(seed), sources(), Ends(BEGIN, END, 8)
     assert_same(
@@ -114,10 +114,13 @@ def test_a_beam_of_one_is_greedy_search(seed: int) -> None:
 
 
 @pytest.mark.parametrize("width", [1, 3])
-def test_a_cache_changes_nothing(width: int) -> None:
-    for seed in range(4):
+def test_a_cache_changes_nothing(width: int, monkeypatch: Patch) -> None:
+    for seed in range(2):
         model, source, ends = model_of(seed), sources(), Ends(BEGIN, END, 8)
-        kept, anew = (beam_search(model, *source, ends, width, 0.6, cached=cached) for cached in (True, False))
+        kept = beam_search(model, *source, ends, width, 0.6)
+        with monkeypatch.context() as patch:
+            patch.setattr(Attention, "cached", False)
+            anew = beam_search(model, *source, ends, width, 0.6)
         assert_same(itertools.chain(*kept), itertools.chain(*anew))
 
 

@@ -41,9 +41,9 @@ def shown(source_bs: Tensor) -> Tensor:
     return torch.zeros(source_bs.shape, dtype=torch.bool)
 
 
-POSITIONS = ("Rope", "Sinusoidal", "Learned", "Alibi", "T5Bias", "NoPosition")
-BLOCKS = ("PreNorm", "PostNorm", "Sandwich", "ReZero", "ScaledResidual")
-ATTENTIONS = ("MultiHead", "GroupedQuery", "MultiQuery")
+POSITIONS = ("Rope", "Sinusoidal", "Learned", "Alibi", "T5Bias")
+BLOCKS = ("PostNorm", "ReZero")
+ATTENTIONS = ("GroupedQuery",)
 CHANGES = [
     *({"position": name} for name in POSITIONS),
     *({"block": name} for name in BLOCKS),
@@ -55,13 +55,14 @@ every_part = pytest.mark.parametrize("change", CHANGES, ids=lambda change: next(
 @every_part
 @torch.no_grad()
 def test_a_target_token_changes_no_output_before_it(change: dict[str, str]) -> None:
-    model, before, source = pair_model(change), ids(TARGET, 1), ids(SOURCE, 2)
-    for time in range(1, TARGET):
-        after = before.clone()
-        after[:, time] = (after[:, time] + 1) % VOCABULARY
-        left, right = (model(target, source, shown(source)) for target in (before, after))
-        torch.testing.assert_close(left[:, :time], right[:, :time], rtol=0, atol=0)
-        assert (left[:, time] != right[:, time]).any(), "a token must change its own output"
+    model, source = pair_model(change), ids(SOURCE, 2, batch=1).repeat(TARGET, 1)
+    before = ids(TARGET, 1, batch=1).repeat(TARGET, 1)
+    after = before.clone()  # in row t token t is another
+    after.diagonal().add_(1).remainder_(VOCABULARY)
+    left, right = (model(target, source, shown(source)) for target in (before, after))
+    for time in range(TARGET):
+        torch.testing.assert_close(left[time, :time], right[time, :time], rtol=0, atol=0)
+        assert (left[time, time] != right[time, time]).any(), "a token must change its own output"
 
 
 @torch.no_grad()

@@ -81,18 +81,24 @@ def by_hand(attention: SoftmaxAttention, q: Tensor, k: Tensor, v: Tensor, mask: 
     return torch.stack([weights[:, h] @ v[:, h // attention.groups] for h in range(q.shape[1])], dim=1), weights
 
 
-@pytest.mark.parametrize("make", [MultiHead, pytest.param(GroupedQuery, marks=pytest.mark.slow)])  # and MultiQuery
-@pytest.mark.parametrize("causal", [True, False], ids=["causal", "both ways"])
-@pytest.mark.parametrize("biased", [True, False], ids=["bias", "no bias"])
-@pytest.mark.parametrize("padded", [True, False], ids=["padding", "no padding"])
-@pytest.mark.parametrize("options", OPTIONS, ids=str)
+WAYS = [
+    [way for way in ATTENTION_IMPLS if way != "flex"],
+    pytest.param(["flex"], marks=pytest.mark.slow),  # traced by torch's compiler each time
+]
+
+
+@pytest.mark.parametrize("ways", WAYS, ids=" ".join)
+@pytest.mark.parametrize(("index", "options"), list(enumerate(OPTIONS)), ids=str)
+@pytest.mark.parametrize("flipped", [False, True])
 @pytest.mark.filterwarnings("ignore:flex_attention called without")
 @torch.no_grad()
 def test_every_way_of_attention_is_the_definition(
-    make: Any, causal: bool, biased: bool, padded: bool, options: dict[str, Any], monkeypatch: Patch
+    flipped: bool, index: int, options: dict[str, Any], ways: list[Any], monkeypatch: Patch
 ) -> None:
+    """Each pair of an option, causality, a bias and padding occurs in some case."""
+    causal, biased, padded = (bool(index >> bit & 1) != flipped for bit in (0, 1, 2))
     monkeypatch.setattr(attention_impl, "BLOCK", 3)  # of 7 queries: two whole blocks and a rest
-    attention, x = noisy(make(SHAPE, **options)), example(2, TIME, 16)
+    attention, x = noisy((GroupedQuery if flipped else MultiHead)(SHAPE, **options)), example(2, TIME, 16)
     position = Alibi(SHAPE).double() if biased else Rope(SHAPE)
     hidden_bs = torch.zeros(2, TIME, dtype=torch.bool)
     hidden_bs[1, 3:] = True
@@ -106,8 +112,7 @@ def test_every_way_of_attention_is_the_definition(
         torch.testing.assert_close(weights.sum(-1), torch.ones(2, 4, TIME, dtype=torch.float64), **EXACT)
     assert (weights[expected_weights == 0] == 0).all()
     by_hand_output = attention.output(expected.transpose(1, 2).flatten(2))
-    for way in ATTENTION_IMPLS:
-        attention.impl = way
+    for attention.impl in ways:
         torch.testing.assert_close(attention(x, position, mask), by_hand_output, **EXACT)
 
 
@@ -252,15 +257,19 @@ def test_gated_linear_attention_is_its_formula(kind: Any) -> None:
     torch.testing.assert_close(layer(x, NoPosition(SHAPE), Mask()), layer.output(expected), **EXACT)
 
 
+@pytest.mark.parametrize("ways", WAYS, ids=" ".join)
 @pytest.mark.parametrize("make", [Differential, Latent])
 @pytest.mark.parametrize("position", [Rope(SHAPE), Alibi(SHAPE).double()], ids=["Rope", "Alibi"])
+@pytest.mark.filterwarnings("ignore:flex_attention called without")
 @torch.no_grad()
-def test_variants_are_the_same_by_every_implementation(make: Any, position: Any, monkeypatch: Patch) -> None:
+def test_variants_are_the_same_by_every_implementation(
+    make: Any, position: Any, ways: list[Any], monkeypatch: Patch
+) -> None:
     monkeypatch.setattr(attention_impl, "BLOCK", 3)
     attention, x = noisy(make(SHAPE)), example(2, TIME, 16)
     mask, memory = Mask(True, position.bias(TIME, TIME), slopes_h=position.slopes()), example(2, 4, 16, seed=1)
     outputs, crossed = [], []
-    for attention.impl in ATTENTION_IMPLS:
+    for attention.impl in {"sdpa": 0, **dict.fromkeys(ways)}:
         outputs.append(attention(x, position, mask))
         crossed.append(attention(x, position, Mask(False), memory))
     for output in outputs[1:]:

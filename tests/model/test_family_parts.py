@@ -11,10 +11,13 @@ from helpers import CONTEXT, VOCABULARY, blocks, decoder, example, noisy, tokens
 from torch import Tensor, nn
 
 from lm.config.choices import choices
+from lm.model.attention import Mask, MultiHead
 from lm.model.block import (
+    Block,
     DeepNorm,
     LayerScale,
     NormAfter,
+    PostNorm,
     PreNorm,
     ResidualConnection,
     ReZero,
@@ -23,9 +26,9 @@ from lm.model.block import (
     StochasticDepth,
 )
 from lm.model.initializers import FanIn, OutputLinear, QueryKeyLinear, ResidualLinear
-from lm.model.mlp import GEGLU, GLU, MLP, GatedMLP, ReGLU, ReLU, Sigmoid, SiLU, SquaredReLU, SwiGLU
+from lm.model.mlp import GEGLU, GELU, GLU, MLP, GatedMLP, ReGLU, ReLU, Sigmoid, SiLU, SquaredReLU, SwiGLU
 from lm.model.norm import DyT, LayerNorm, NoNorm, Norm, RMSNorm
-from lm.model.position import Learned, Rope, RopeNTK
+from lm.model.position import Learned, NoPosition, Rope, RopeNTK
 from lm.model.shape import Shape
 
 TIME = 7
@@ -42,15 +45,12 @@ GATED: list[tuple[Callable[[Shape], GatedMLP], Callable[[Tensor], Tensor]]] = [
 ]
 
 
-@pytest.mark.parametrize("bias", [True, False], ids=["offsets", "no offsets"])
-@pytest.mark.parametrize("width", [64, 96, 128, 256, 512, 768, 1024])
-@pytest.mark.parametrize("expansion", [2.0, 4.0])
+@pytest.mark.parametrize(("width", "bias", "expansion"), [(64, True, 4.0), (96, False, 2.0), (1024, True, 2.0)])
 def test_a_gated_layer_has_the_parameters_of_a_plain_one(width: int, bias: bool, expansion: float) -> None:
     shape = Shape(VOCABULARY, TIME, width, heads=1, layers=1)
     with torch.device("meta"):
-        gated, plain = (
-            sum(p.numel() for p in mlp(shape, expansion, bias).parameters()) for mlp in (SwiGLU, ReLU)
-        )  # fmt: skip
+        layers = (kind(shape, expansion=expansion, bias=bias) for kind in (SwiGLU, ReLU))
+        gated, plain = (sum(p.numel() for p in layer.parameters()) for layer in layers)
     assert gated == pytest.approx(plain, rel=0.01)
 
 
@@ -60,15 +60,18 @@ def test_a_gated_layer_is_its_formula(mlp: Callable[[Shape], GatedMLP], function
     torch.testing.assert_close(layer(x), layer.down(function(layer.gate(x)) * layer.up(x)), **EXACT)
 
 
-PLAIN: list[tuple[type[MLP], Callable[[Tensor], Tensor]]] = [
+PLAIN: list[tuple[Callable[[Shape], MLP], Callable[[Tensor], Tensor]]] = [
+    (ReLU, nn.ReLU()),
+    (GELU, nn.GELU()),
+    (functools.partial(GELU, approximate="tanh"), nn.GELU("tanh")),
     (SiLU, nn.SiLU()),
     (Sigmoid, nn.Sigmoid()),
     (SquaredReLU, lambda x: x.clamp(min=0) ** 2),
 ]
 
 
-@pytest.mark.parametrize(("mlp", "function"), PLAIN, ids=[mlp.__name__ for mlp, _ in PLAIN])
-def test_a_plain_layer_is_its_formula(mlp: type[MLP], function: Callable[[Tensor], Tensor]) -> None:
+@pytest.mark.parametrize(("mlp", "function"), PLAIN, ids=lambda part: getattr(part, "__name__", ""))
+def test_a_plain_layer_is_its_formula(mlp: Callable[[Shape], MLP], function: Callable[[Tensor], Tensor]) -> None:
     layer, x = noisy(mlp(SHAPE)), example(2, 5, 16)
     torch.testing.assert_close(layer(x), layer.down(function(layer.up(x))), rtol=0, atol=0)
 
@@ -213,3 +216,76 @@ def test_ntk_leaves_the_fastest_pair_and_stretches_the_slowest_whole(head_size: 
     assert (plain[-1] / ntk[-1]).item() == pytest.approx(stretch, rel=1e-12)
     assert (ntk.diff() < 0).all()
     assert (ntk <= plain).all()
+
+
+# against torch's own modules ------------------------------------------------------------------------------------------
+
+
+def as_torch(attention: MultiHead) -> nn.MultiheadAttention:
+    """torch's module with the same weights."""
+    other = nn.MultiheadAttention(SHAPE.width, SHAPE.heads, batch_first=True, dtype=torch.float64)
+    projections = (attention.query, attention.key, attention.value)
+    with torch.no_grad():
+        other.in_proj_weight.copy_(torch.cat([p.weight for p in projections]))
+        other.in_proj_bias.copy_(torch.cat([p.bias for p in projections]))
+        other.out_proj.load_state_dict(attention.output.state_dict())
+    return other
+
+
+@pytest.mark.parametrize(("ours", "norm_first"), [(PreNorm, True), (PostNorm, False)])
+def test_blocks_are_torch_s_encoder_layer(ours: type, norm_first: bool) -> None:
+    heads = MultiHead(SHAPE)
+    block = Block(heads, ReLU(SHAPE), lambda: ours(SHAPE, LayerNorm, 0.0)).double().eval()
+    theirs = nn.TransformerEncoderLayer(
+        16, 4, dim_feedforward=64, dropout=0.0, batch_first=True, norm_first=norm_first, dtype=torch.float64
+    )
+    for norm in (block.attention_residual.norm, block.mlp_residual.norm):
+        for parameter in norm.parameters():
+            nn.init.normal_(parameter)
+    theirs.self_attn.load_state_dict(as_torch(heads).state_dict())
+    for mine, other in (
+        (block.mlp.up, theirs.linear1),
+        (block.mlp.down, theirs.linear2),
+        (block.attention_residual.norm, theirs.norm1),
+        (block.mlp_residual.norm, theirs.norm2),
+    ):
+        other.load_state_dict(mine.state_dict())
+    x, mask = example(2, 6, 16), nn.Transformer.generate_square_subsequent_mask(6, dtype=torch.float64)
+    expected = theirs(x, src_mask=mask, is_causal=True)
+    torch.testing.assert_close(block(x, NoPosition(SHAPE), Mask()), expected, rtol=1e-12, atol=1e-12)
+
+
+def test_pre_norm_has_one_norm_more() -> None:
+    assert isinstance(decoder({"block": "PreNorm"}).final_norm, LayerNorm)
+    assert isinstance(decoder({"block": "PostNorm"}).final_norm, nn.Identity)
+
+
+def test_tied_embeddings_share_one_matrix_and_untied_ones_do_not() -> None:
+    tied, free = decoder(), decoder({"embedding": {"tied": False}})
+    assert tied.embedding.head.weight is tied.embedding.tokens.weight
+    assert not torch.equal(free.embedding.head.weight, free.embedding.tokens.weight)
+    count = lambda model: sum(p.numel() for p in model.parameters())  # noqa: E731
+    assert count(free) - count(tied) == 11 * 16
+
+
+def test_scaled_embeddings_are_multiplied_by_the_root_of_the_width() -> None:
+    plain, scaled = decoder(), decoder({"embedding": {"scaled": True}})
+    torch.testing.assert_close(scaled.embedding(tokens()), 4 * plain.embedding(tokens()))
+
+
+def test_dropout_zeroes_share_and_rescales_in_training_only() -> None:
+    model = decoder({"dropout": 0.25})
+    x = torch.ones(20000)
+    dropped = model.dropout(x)
+    assert dropped.unique().tolist() == pytest.approx([0.0, 4 / 3])
+    assert (dropped == 0).float().mean().item() == pytest.approx(0.25, abs=0.02)
+    assert torch.equal(model.eval().dropout(x), x)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [({"heads": 3}, "heads=3 must divide width=16"), ({"layers": 0}, "layers=0"), ({"dropout": 1.0}, "dropout=1.0")],
+)
+def test_impossible_sizes_are_refused_with_the_reason(changes: dict[str, float], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        decoder(changes)

@@ -19,7 +19,7 @@ from lm.config.tree import InputError, override
 from lm.inference.count import counted
 from lm.model.attention import Attention, MultiHead, set_attention_impl
 from lm.model.block import BlockLayout, PreNorm
-from lm.model.cache import Cache, Int8Cache
+from lm.model.cache import Cache
 from lm.model.flops import activation_bytes, cache_bytes, flops_per_row, flops_per_token, parameters, visible_pairs
 from lm.model.mlp import GELU
 from lm.model.norm import LayerNorm
@@ -37,17 +37,14 @@ VARIANTS: list[dict[str, Any]] = [
     {"attention.window": 9, "block": "Sandwich", "position": "Learned", "norm": "BatchNorm", "mlp": "ReGLU"},
     {"attention.softcap": 5.0, "block": "PostNorm", "position": "T5Bias", "mlp": "GLU"},
     {"attention.qk_norm": True, "block": "ReZero", "mlp": "Sigmoid"},
-    {"norm": "NoNorm", "mlp": "SiLU", "position": "Sinusoidal"},
     {"mlp": "Experts"},
     {"norm": "DyT", "mlp": "SquaredReLU", "mlp.hidden": 100, "position.share": 0.5},
-    {"dropout": 0.1, "mlp.dropout": 0.1, "attention.dropout": 0.1},
     {"attention.gate": "elementwise", "attention.head_size": 12, "attention.output_bias": False},
-    *({"attention.value_residual": kind} for kind in ("fixed", "learned")),
+    {"attention.value_residual": "learned"},
     {"attention.gate": "headwise", "attention.qk_norm": "width", "attention.clip": 1.0},
     {"causal": False, "block": "ScaledResidual", "mlp": "GEGLU"},
-    {"dropout": 0.1, "block": "ParallelResidual", "norm": "RMSNorm"},
     {"block": {"class_path": "ParallelResidual", "init_args": {"shared_norm": False}}},
-    *({"block": name} for name in ("NormAfter", "DeepNorm", "LayerScale", "StochasticDepth", "HyperConnections")),
+    *({"block": name} for name in ("LayerScale", "HyperConnections")),
 ]
 IDS = [str(changes) for changes in VARIANTS]
 
@@ -128,14 +125,10 @@ def test_frozen_parameters_are_not_counted_and_strange_ones_are_other() -> None:
 @pytest.mark.parametrize("changes", VARIANTS, ids=IDS)
 def test_flops_are_those_that_torch_counts(changes: dict[str, Any]) -> None:
     model = built(changes)
-    for time in (TIME, 7):
-        row = flops_per_row(model, time)
-        forward, backward = torch_flops(model, time)
-        assert BATCH * row.forward == forward
-        assert BATCH * row.backward == backward
-        token = flops_per_token(model, time)
-        assert token.forward == pytest.approx(row.forward / time, rel=1e-15)
-        assert token.total == pytest.approx(3 * token.forward, rel=1e-15)
+    row, token = flops_per_row(model, 17), flops_per_token(model, 17)
+    assert (BATCH * row.forward, BATCH * row.backward) == torch_flops(model, 17)
+    assert token.forward == pytest.approx(row.forward / 17, rel=1e-15)
+    assert token.total == pytest.approx(3 * token.forward, rel=1e-15)
 
 
 def test_encoder_decoder_flops_equal_those_of_torch() -> None:
@@ -146,7 +139,7 @@ def test_encoder_decoder_flops_equal_those_of_torch() -> None:
     assert row.useful == 3 * 4 * 32 * (2 * TIME**2 + TIME * (TIME + 1) // 2)
 
 
-@pytest.mark.parametrize("time", [1, 63, 64, 65, 200])
+@pytest.mark.parametrize("time", [1, 65, 200])
 def test_flops_of_linear_attention_are_those_that_torch_counts(time: int) -> None:
     """Forward; of the backward pass torch skips the products with the first state, which is zero, and the last."""
     model = built({"attention": "LinearAttention"})
@@ -159,7 +152,7 @@ def test_flops_of_linear_attention_are_those_that_torch_counts(time: int) -> Non
 
 
 @pytest.mark.parametrize("attention", ["Differential", "Latent", "GatedLinear"])
-@pytest.mark.parametrize("time", [1, 16, 40])
+@pytest.mark.parametrize("time", [1, 40])
 def test_flops_of_variants_are_those_that_torch_counts(attention: str, time: int) -> None:
     """Of a gated sum torch skips products with the first state in the backward pass, which is zero, and the last."""
     model = set_attention_impl(built({"attention": attention}), "plain")
@@ -209,13 +202,9 @@ def test_cache_is_what_caches_hold(attention: str, shared: int) -> None:
     expected = cache_bytes(model, TIME, BATCH)
     numbers = 4 * 8 + 4 if attention == "Latent" else 2 * shared * 8
     assert expected["float32"] == 4 * 3 * BATCH * TIME * numbers
-    for name, kind, dtype in (
-        ("float32", Cache, torch.float32),
-        ("bfloat16", Cache, torch.bfloat16),
-        ("int8", Int8Cache, torch.float32),
-    ):
-        caches = [kind() for _ in model.blocks]
-        model.to(dtype)(inputs(model)[0], caches)
+    for name in ("float32", "bfloat16"):
+        caches = [Cache() for _ in model.blocks]
+        model.to(getattr(torch, name))(inputs(model)[0], caches)
         assert sum(cache.bytes() for cache in caches) == expected[name]
 
 
@@ -241,37 +230,54 @@ def saved_bytes(model: Model, time: int, batch: int) -> int:
     return sum(x.untyped_storage().nbytes() for x in kept.values())
 
 
-ACTIVATIONS = [
-    *VARIANTS,
-    *({"attention": name} for name in ("LinearAttention", "GatedLinear", "Differential", "Latent")),
-    {"attention.dropout": 0.2},
-    *({"position": name} for name in ("T5Bias", "Kerple", "Fire")),
+ACTIVATIONS: list[dict[str, Any]] = [
+    {"mlp": "Experts"},
+    {"attention.softcap": 5.0, "block": "PostNorm", "position": "T5Bias", "mlp": "GLU"},
+    {"attention": "GatedLinear", "block": "HyperConnections", "norm": "BatchNorm"},
+    {"attention": "Latent", "dropout": 0.1, "mlp.dropout": 0.1, "attention.dropout": 0.1},
 ]
 
 
-@pytest.mark.parametrize("sizes", [{}, {"width": 128, "heads": 4, "layers": 2}], ids=["small", "wider"])
 @pytest.mark.parametrize("changes", ACTIVATIONS, ids=[str(changes) for changes in ACTIVATIONS])
-def test_activations_are_within_a_quarter_of_what_autograd_keeps(
-    changes: dict[str, Any], sizes: dict[str, Any]
-) -> None:
-    model = built({**changes, **sizes})
-    for batch, time in ((2, TIME), (8, 17)):
-        estimate = activation_bytes(model, time, batch)["float32"]
-        assert estimate == pytest.approx(saved_bytes(model, time, batch), rel=0.25)
+def test_activations_are_what_autograd_keeps(changes: dict[str, Any]) -> None:
+    counted_bytes = activation_bytes(lambda: built(changes), 17, 8)
+    rounding = 0.05 if "Experts" in str(changes) else 0.0  # loads are not quite equal
+    assert counted_bytes["float32"] == pytest.approx(saved_bytes(built(changes), 17, 8), rel=rounding)
 
 
-def test_activations_of_an_encoder_and_a_decoder() -> None:
-    model = translator(dropout=0.1)
-    assert activation_bytes(model, TIME, 4)["float32"] == pytest.approx(saved_bytes(model, TIME, 4), rel=0.25)
+def test_activations_of_other_models_and_precisions() -> None:
+    of_pairs = activation_bytes(lambda: translator(dropout=0.1), TIME, 4)
+    assert of_pairs["float32"] == saved_bytes(translator(dropout=0.1), TIME, 4)
+    halved = activation_bytes(lambda: built({}), TIME, 4)["bfloat16"]
+    assert halved == pytest.approx(saved_bytes(built({}).bfloat16(), TIME, 4), rel=0.01), "statistics stay float32"
+    plain = activation_bytes(lambda: built({}), TIME, 4)["float32"]
+    ahead = activation_bytes(lambda: built({"prediction": "ParallelHeads"}), TIME, 4)["float32"]
+    assert ahead - plain > 4 * 4 * TIME * (VOCABULARY + 32), "of a block and its logits"
+
+
+class Choosy(GELU):
+    """An MLP that needs to see values."""
+
+    def forward(self, x_btd: Tensor) -> Tensor:
+        return super().forward(x_btd) if x_btd.sum() > 0 else x_btd
+
+
+def test_activations_are_unknown_where_values_decide() -> None:
+    def make() -> Any:
+        model = built({})
+        model.blocks[0].mlp.__class__ = Choosy
+        return model
+
+    assert activation_bytes(make, TIME) == {}
 
 
 def test_a_large_model_is_counted_in_no_memory() -> None:
-    with torch.device("meta"):
-        model = translator()
-        large = EncoderDecoder(
-            50000, 2048, 8192, 64, 40, embedding=Embedding, position=Rope, block=PreNorm, norm=LayerNorm,
-            attention=MultiHead, mlp=GELU, initializer=model.initializer,
+    def large() -> EncoderDecoder:
+        return EncoderDecoder(
+            50000, 2048, 65536, 64, 1, embedding=Embedding, position=Rope, block=PreNorm, norm=LayerNorm,
+            attention=MultiHead, mlp=GELU, initializer=translator().initializer,
         )  # fmt: skip
+
     found = counted(large, 2048, 8)
     assert found["parameters"]["total"] > 7e10
     assert found["flops_per_token"]["linear"] == pytest.approx(2 * found["parameters"]["total"], rel=0.01)
@@ -301,17 +307,15 @@ def test_the_command_prints_json_that_adds_up(config: Path, capsys: Capture) -> 
 def test_context_and_batch_may_be_given(config: Path, capsys: Capture) -> None:
     rope = ["--model.position", "Rope"]
     counts = []
-    for context, batch in ((16, 1), (32, 1), (32, 3)):
+    for context, batch in ((16, 1), (32, 3)):
         assert main(["count", "run.yaml", "--json", *rope, "--context", str(context), "--batch", str(batch)]) == 0
         counts.append(json.loads(capsys.readouterr().out))
-    one, longer, more = counts
-    assert longer["flops_per_token"]["attention"] == 2 * one["flops_per_token"]["attention"]
-    assert longer["flops_per_token"]["linear"] == one["flops_per_token"]["linear"]
-    assert longer["parameters"] == one["parameters"]
-    assert more["cache_bytes"]["int8"] == 3 * longer["cache_bytes"]["int8"] == 6 * one["cache_bytes"]["int8"]
-    copies = 2 * 2 * 3 * 16**2  # bytes of the maps to queries, keys and values of two layers, joined once a pass
-    rows = longer["activation_bytes"]["bfloat16"] - copies
-    assert more["activation_bytes"]["bfloat16"] == 3 * rows + copies
+    one, more = counts
+    assert more["flops_per_token"]["attention"] == 2 * one["flops_per_token"]["attention"]
+    assert more["flops_per_token"]["linear"] == one["flops_per_token"]["linear"]
+    assert more["parameters"] == one["parameters"]
+    assert more["cache_bytes"]["float32"] == 6 * one["cache_bytes"]["float32"]
+    assert 5 < more["activation_bytes"]["float32"] / one["activation_bytes"]["float32"] <= 6
 
 
 def test_the_command_prints_tables(config: Path, capsys: Capture) -> None:
@@ -322,7 +326,6 @@ def test_the_command_prints_tables(config: Path, capsys: Capture) -> None:
         "tied",
         "total, shared ones once",
         "every query with every key",
-        "int8",
         "estimate",
     ):
         assert words in shown

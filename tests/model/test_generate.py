@@ -1,15 +1,16 @@
 """Choosing tokens as transformers' processors do, drawing them with their probabilities, and going on from a text."""
 
+import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 import torch
-from helpers import CONTEXT, VOCABULARY, decoder, parts, tokens
+from helpers import CONTEXT, VOCABULARY, decoder, tokens
 from scipy.stats import chisquare
 from torch import Tensor, nn
 
-from lm.model.cache import Cache, Int8Cache
+from lm.model.cache import Cache
 from lm.model.generation import Choose, Sample, apply_temperature, caches_for, draw, generate, greedy, top_k, top_p
 
 
@@ -24,14 +25,10 @@ def random(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-SETTINGS = [
-    (temperature, k, p) for temperature in (0.3, 1.0, 2.5) for k in (None, 1, 7, 50, 1000) for p in (0.05, 0.5, 0.9, 1)
-]
-
-
-@pytest.mark.parametrize(("temperature", "k", "p"), SETTINGS)
+@pytest.mark.parametrize("temperature", [0.3, 1.0, 2.5])
+@pytest.mark.parametrize(("k", "p"), list(itertools.product((None, 1, 7, 1000), (0.05, 0.9, 1.0))))
 def test_filters_together_are_those_of_transformers_element_by_element(
-    temperature: float, k: int | None, p: float
+    k: int | None, p: float, temperature: float
 ) -> None:
     from transformers.generation.logits_process import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
@@ -142,24 +139,17 @@ CHOICES = {"greedy": lambda: greedy, "sampled": lambda: Sample(random(5), 0.9, 8
 
 
 @pytest.mark.parametrize("choose", CHOICES.values(), ids=CHOICES)
-@pytest.mark.parametrize(("kind", "name"), parts(), ids=[f"{kind}={name}" for kind, name in parts()])
-def test_generation_is_the_same_without_a_cache(kind: str, name: str, choose: object) -> None:
-    assert callable(choose)
-    model = decoder({"initializer.std": 0.3, "embedding.tied": False, kind: name}).double().eval()
+@pytest.mark.parametrize(
+    "change", [{}, {"position": "Learned"}, {"attention": "LinearAttention"}, {"mlp": "Experts"}], ids=str
+)
+def test_generation_is_the_same_without_a_cache(change: dict[str, str], choose: Callable[[], Choose]) -> None:
+    model = decoder({"initializer.std": 0.3, "embedding.tied": False, **change}).double().eval()
     start, steps = tokens(time=4, batch=8), CONTEXT - 3  # the last token made needs no position
     wanted = naive(model, start, steps, choose())
     for caches in (None, caches_for(model)):
         found = torch.stack(list(generate(model, start, steps, choose(), caches)), dim=1)
         assert torch.equal(found, wanted)
     assert len(wanted.unique()) > 1, "one token over and over would prove little"
-
-
-def test_an_int8_cache_generates_too() -> None:
-    model = decoder({"initializer.std": 0.3}).eval()
-    caches = caches_for(model, Int8Cache)
-    assert caches is not None
-    assert len(list(generate(model, tokens(time=4), 30, greedy, caches))) == 30
-    assert all(isinstance(cache, Int8Cache) and cache.length == 4 + 29 for cache in caches)
 
 
 def test_a_cache_goes_on_from_where_it_was_left() -> None:
@@ -219,5 +209,4 @@ def test_generation_keeps_no_gradients_and_restores_the_mode() -> None:
     assert caches is not None
     for _ in generate(model, tokens(time=2), 2, greedy, caches):
         assert torch.is_grad_enabled()
-    assert caches[0].key_bgtk is not None
-    assert not caches[0].key_bgtk.requires_grad
+    assert not caches[0].held[0].requires_grad

@@ -6,13 +6,8 @@ import re
 from pathlib import Path
 
 import pytest
-import torch
-from torch import Tensor
 
 from lm.ablation.project import STARTER
-from lm.model.position import NoPosition, Rope
-from lm.model.shape import Shape
-from lm.model.transformer import Embedding, Model
 
 ROOT = Path(__file__).resolve().parents[2]
 PUBLIC = {
@@ -30,79 +25,14 @@ PUBLIC = {
         *("ResidualLinear", "QueryKeyLinear", "OutputLinear", "PositionTable"),
     ),
     "lm.model.transformer": ("Decoder", "EncoderDecoder", "Model", "Embedding"),
-    "lm.model.flops": ("activation_numel", "attention_flops"),
+    "lm.model.flops": ("attention_flops",),
     "lm.training.schedule": ("Schedule",),
     "lm.training.objective": ("Objective",),
     "lm.data.corpus": ("Corpus",),
     "lm.data.tokenizer": ("Tokenizer",),
     "lm.config.domain": ("require_positive",),
 }
-"""Names by the module that they are imported from. One that moves stays there for a release, with a warning."""
-
-MOVED = [
-    *(("lm.model.initial", name, f"lm.model.initializers.{name}") for name in PUBLIC["lm.model.initializers"]),
-    ("lm.model.count", "saved", "lm.model.flops.activation_numel"),
-    ("lm.model.count", "attention_flops", "lm.model.flops.attention_flops"),
-    ("lm.model.block", "Arrangement", "lm.model.block.ResidualConnection"),
-    ("lm.model.position", "relative", "lm.model.position.relative_positions"),
-]
-"""Module, old name and new dotted path."""
-
-
-@pytest.mark.parametrize(("module", "name", "new"), MOVED)
-def test_moved_name_is_importable_with_a_warning(module: str, name: str, new: str) -> None:
-    owner, _, new_name = new.rpartition(".")
-    with pytest.warns(DeprecationWarning, match=new):
-        assert getattr(importlib.import_module(module), name) is getattr(importlib.import_module(owner), new_name)
-
-
-def test_module_has_no_names_that_it_never_had() -> None:
-    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
-        getattr(importlib.import_module("lm.model.initial"), "nothing")  # noqa: B009
-
-
-SHAPE = Shape(vocabulary=5, context=4, width=8, heads=2, layers=1)
-
-
-def test_overridden_old_name_is_called_with_a_warning() -> None:
-    x_bhtk = torch.ones(1, 2, 4, 4)
-    with pytest.warns(DeprecationWarning, match="rotate is called apply_rotary"):
-
-        class Doubled(Rope):
-            alike = False
-
-            def rotate(self, x_bhtk: Tensor, start: int = 0) -> Tensor:
-                with pytest.warns(DeprecationWarning, match="Rope.rotate"):
-                    return 2 * super().rotate(x_bhtk, start)  # type: ignore[misc]
-
-    assert torch.equal(Doubled(SHAPE).apply_rotary(x_bhtk, 1), 2 * Rope(SHAPE).apply_rotary(x_bhtk, 1))
-    assert not Doubled.head_independent
-
-
-@pytest.mark.parametrize(
-    ("component", "old", "new"),
-    [
-        (Rope(SHAPE), "alike", "head_independent"),
-        (NoPosition(SHAPE), "rotate", "apply_rotary"),
-        (Embedding(SHAPE), "read", "scale_for_output"),
-        (Embedding(SHAPE), "matrix", "output_weight"),
-        (SHAPE, "at_base", "base_shape"),
-    ],
-)
-def test_old_attribute_reads_the_new_one(component: object, old: str, new: str) -> None:
-    with pytest.warns(DeprecationWarning, match=new):
-        value = getattr(component, old)
-    assert value is getattr(component, new) or value == getattr(component, new)
-
-
-def test_overridden_old_factors_of_a_model_are_used() -> None:
-    with pytest.warns(DeprecationWarning, match="hidden_and_weight"):
-
-        class Own(Model):
-            def factors(self, *inputs: Tensor) -> tuple[Tensor, Tensor] | None:
-                return inputs[0], inputs[0]
-
-    assert Own.hidden_and_weight is Own.factors
+"""Names by the module that they are imported from."""
 
 
 @pytest.mark.parametrize("module", PUBLIC)

@@ -58,9 +58,10 @@ def stepped(model: Model, optimizer: torch.optim.Optimizer, steps: int) -> Tenso
         return model(tokens())
 
 
-@pytest.mark.parametrize("initializer", ["FanIn", "Normal", "Xavier"])
-@pytest.mark.parametrize("optimizer", ["AdamW", "MuonAdamW"])
-@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize(
+    ("initializer", "optimizer", "tied"),
+    [("FanIn", "AdamW", False), ("Normal", "AdamW", True), ("Xavier", "AdamW", False), ("FanIn", "MuonAdamW", True)],
+)
 def test_mup_at_base_width_equals_standard_bit_for_bit(initializer: str, optimizer: str, tied: bool) -> None:
     changes = {"model.initializer": initializer, "optim.optimizer": optimizer, "model.embedding.tied": tied}
     plain, scaled = (made({**changes, "model.parametrization": one}) for one in (None, MUP))
@@ -163,20 +164,14 @@ def test_muon_keeps_the_spectral_norm_of_updates() -> None:
     assert rates[4 * BASE] == pytest.approx(rates[BASE], rel=0.25)  # five steps of Newton and Schulz are no exact root
 
 
-@pytest.mark.parametrize(("optimizer", "lr"), [("AdamW", 0.02), ("MuonAdamW", 0.1)])
+@pytest.mark.parametrize(("optimizer", "lr"), [("AdamW", 0.02), pytest.param("MuonAdamW", 0.1, marks=pytest.mark.slow)])
 def test_mup_activations_are_flat_in_width(optimizer: str, lr: float) -> None:
     grown = {}
     for name, parametrization in (("standard", None), ("mup", {"class_path": "MuP", "init_args": {"base_width": 32}})):
         sizes: dict[str, list[float]] = {}
-        for width in (32, 64, 128):
-            model, steps = made(
-                {
-                    "model.width": width,
-                    "model.parametrization": parametrization,
-                    "optim.optimizer": optimizer,
-                    "optim.lr": lr,
-                }
-            )
+        for width in (32, 128):
+            changes = {"model.width": width, "model.parametrization": parametrization, "optim.lr": lr}
+            model, steps = made({**changes, "optim.optimizer": optimizer})
             for index, block in enumerate(model.blocks):  # type: ignore[arg-type]
                 for part in ("attention", "mlp"):
                     found = sizes.setdefault(f"{index} {part}", [])

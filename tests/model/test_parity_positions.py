@@ -169,9 +169,7 @@ def stretched(kind: str, base: float, context: int, size: int, length: int, **sc
 
 
 @pytest.mark.parametrize("base", [10000.0, 500.0])
-@pytest.mark.parametrize("context", [64, 512, 4096])
-@pytest.mark.parametrize("size", [8, 64, 128])
-@pytest.mark.parametrize("stretch", [1.5, 4.0, 32.0])
+@pytest.mark.parametrize(("context", "size", "stretch"), [(64, 128, 1.5), (512, 8, 32.0), (4096, 64, 4.0)])
 def test_frequencies_of_stretched_rotations(base: float, context: int, size: int, stretch: float) -> None:
     shape = Shape(VOCABULARY, context, 2 * size, 2, LAYERS)
     longer, whole = round(stretch * context), {"original_max_position_embeddings": context}

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from helpers import CONTEXT, MODEL, RUN, VOCABULARY, Patch, blocks, decoder, noisy, refusal, tokens
-from small_runs import Killed, kill_at, train_cell
+from small_runs import train_cell
 from torch import Tensor
 from torch.nn.functional import cross_entropy, rms_norm
 
@@ -145,14 +145,9 @@ def test_heads_leave_the_id_of_a_model_without_and_need_whole_weights() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_run_records_the_losses_of_heads_and_resumes_to_the_bit(tmp_path: Path, kind: str) -> None:
+def test_a_run_records_the_losses_of_heads(tmp_path: Path, kind: str) -> None:
     changes = {"model.prediction": {"class_path": kind, "init_args": {"heads": 2}}, "trainer.log_every_n_steps": 1}
     _, whole, folder = train_cell(tmp_path / "whole", changes)
-    with pytest.raises(Killed):
-        train_cell(tmp_path / "killed", changes, kill_at(7), checkpoint_seconds=0.0)
-    _, resumed, other = train_cell(tmp_path / "killed", changes, checkpoint_seconds=0.0)
-    assert resumed["provenance"]["resumed"] == 1
-    rows, others = (list(csv.DictReader((path / "history.csv").open())) for path in (folder, other))
-    assert rows == others
+    rows = list(csv.DictReader((folder / "history.csv").open()))
     assert float(rows[-1]["extra_token_3"]) < float(rows[1]["extra_token_3"])
     assert whole["metrics"]["extra_token_2"] == float(rows[-1]["extra_token_2"])

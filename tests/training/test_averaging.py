@@ -1,13 +1,12 @@
 """The moving average of the weights: its closed form, its evaluation, and its place in checkpoints."""
 
-import csv
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from helpers import RUN, decoder, known
-from small_runs import Killed, kill_at, train_cell
+from small_runs import curve, train_cell
 
 from lm.config.components import build
 from lm.config.tree import InputError, override
@@ -71,11 +70,6 @@ def test_an_average_changes_the_id_and_none_does_not() -> None:
     assert describe("nll_ema").better == "lower"
 
 
-def curve(folder: Path) -> list[dict[str, str]]:
-    with (folder / "history.csv").open() as file:
-        return list(csv.DictReader(file))
-
-
 @pytest.mark.slow
 def test_the_average_is_evaluated_and_leaves_training_as_it_is(tmp_path: Path) -> None:
     _, plain, _ = train_cell(tmp_path / "plain")
@@ -99,15 +93,3 @@ def test_the_average_is_evaluated_and_leaves_training_as_it_is(tmp_path: Path) -
     nll = torch.nn.functional.cross_entropy(logits_nv, torch.cat([batch.targets_bt.flatten() for batch in batches]))
     assert record["metrics"]["nll_ema"] == pytest.approx(nll.item(), rel=1e-12)
     assert record["metrics"]["nll_ema"] != record["metrics"]["nll"]
-
-
-@pytest.mark.slow
-def test_a_resumed_run_has_the_same_average(tmp_path: Path) -> None:
-    changes = {**EMA, "trainer.accumulate_grad_batches": 2, "trainer.log_every_n_steps": 1}
-    _, whole, folder = train_cell(tmp_path / "whole", changes)
-    with pytest.raises(Killed):
-        train_cell(tmp_path / "killed", changes, kill_at(7), checkpoint_seconds=0.0)
-    _, resumed, other = train_cell(tmp_path / "killed", changes, checkpoint_seconds=0.0)
-    assert resumed["provenance"]["resumed"] == 1
-    assert resumed["metrics"]["nll_ema"] == whole["metrics"]["nll_ema"]
-    assert curve(other) == curve(folder)

@@ -4,18 +4,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from helpers import RUN, Patch
-from small_runs import Killed, kill_at
+from helpers import RUN, Patch, known
+from small_runs import own_module, resume_cell, train_cell
 
 from lm.config.fingerprint import code_of
-from lm.config.tree import InputError, Tree, override
-from lm.store.store import Store
+from lm.config.tree import InputError, override
 from lm.training.callbacks import REASONS, REFUSED
 from lm.training.cell import check
 from lm.training.identified import Cell
-from lm.training.process import Execution
-from lm.training.train import train
 
 OWN = '''
 import torch
@@ -45,11 +41,6 @@ class Ends(Callback):
     def on_validation_end(self, trainer, pl_module):
         trainer.should_stop = True
 
-class EndsInSecret(Callback):
-    """The same, so that nobody can read it."""
-    def on_validation_end(self, trainer, pl_module):
-        setattr(trainer, "should_" + "stop", True)
-
 class Refuses(Callback):
     """Cannot be made."""
     def __init__(self, number: int = 1):
@@ -58,12 +49,9 @@ class Refuses(Callback):
 
 
 @pytest.fixture
-def own(tmp_path: Path, monkeypatch: Patch, request: pytest.FixtureRequest) -> str:
+def own(tmp_path: Path, monkeypatch: Patch) -> str:
     """A module of callbacks of a user's own, by a name that no other test has."""
-    name = f"own_callbacks_{abs(hash(request.node.nodeid))}"
-    (tmp_path / f"{name}.py").write_text(OWN)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    return name
+    return own_module(tmp_path, monkeypatch, OWN)
 
 
 def checked(*callbacks: Any, **changes: Any) -> Cell:
@@ -103,7 +91,6 @@ def test_a_harmless_callback_is_no_part_of_the_identity(own: str) -> None:
         ("EarlyStopping", r"EarlyStopping would end a run by what it sees. .* not be paired; expected trainer.max"),
         ({"class_path": "lightning.pytorch.callbacks.EarlyStopping", "init_args": {"monitor": "x"}}, "not be paired"),
         ("Timer", "would not be paired"),
-        ("OWN.Ends", "Ends sets trainer.should_stop, and would end a run by what it sees"),
         ("lightning.pytorch.callbacks.ModelCheckpoint", "would keep checkpoints beside those"),
         ("OWN.Refuses", r"number=1 is never right \(.*py:"),
         ("OWN.Nothing", "cannot import"),
@@ -165,38 +152,27 @@ def test_misplaced_loggers_and_callbacks_name_the_right_place() -> None:
 # trained -------------------------------------------------------------------------------------------------------------
 
 
-def trained(out: Path, tree: Tree, killed_at: int | None = None) -> tuple[Any, dict[str, torch.Tensor], Any]:
-    cell, store = check(tree), Store(out)
-    train(cell, store, kill_at(killed_at), Execution(threads=1, checkpoint_seconds=0))
-    record, folder = store.record(cell.id), store.directory(cell.id)
-    if record["status"] != "ok":
-        return record, {}, folder
-    return record, torch.load(folder / "last.ckpt", weights_only=True)["state_dict"], folder
-
-
 @pytest.mark.slow
 def test_a_resumed_run_restores_the_state_of_its_callback(own: str, tmp_path: Path) -> None:
-    tree = override(RUN, {"trainer.callbacks": [f"{own}.Shrinks"], "optim.optimizer": "SGD"})
-    _, whole, folder = trained(tmp_path / "whole", tree)
-    with pytest.raises(Killed):
-        trained(tmp_path / "parts", tree, killed_at=9)
-    record, parts, _ = trained(tmp_path / "parts", tree)
-    assert record["provenance"]["resumed"]
-    assert all(torch.equal(value, parts[name]) for name, value in whole.items())
-    plain = trained(tmp_path / "plain", override(RUN, {"optim.optimizer": "SGD"}))[1]
-    assert not all(torch.equal(value, plain[name]) for name, value in whole.items()), "it must have been at work"
+    changes = {"trainer.callbacks": [f"{own}.Shrinks"], "optim.optimizer": "SGD"}
+    _, whole, folder = train_cell(tmp_path / "whole", changes)
+    _, resumed, _ = resume_cell(tmp_path / "parts", changes, 9)
+    assert resumed["provenance"]["resumed"]
+    assert resumed["metrics"] == whole["metrics"]
+    plain = train_cell(tmp_path / "plain", {"optim.optimizer": "SGD"})[1]
+    assert plain["metrics"]["nll"] != whole["metrics"]["nll"], "it must have been at work"
     assert list(folder.glob(f"code/*{own}.py"))
 
 
 @pytest.mark.slow
 def test_a_run_that_a_callback_ends_fails(own: str, tmp_path: Path) -> None:
-    record, _, folder = trained(tmp_path, override(RUN, {"trainer.callbacks": [f"{own}.EndsInSecret"]}))
+    _, record, folder = train_cell(tmp_path, {"trainer.callbacks": [f"{own}.Ends"]})
     assert record["status"] == "failed"
-    assert "a callback set trainer.should_stop, and would end a run by what it sees" in record["error"]
+    assert "a callback set trainer.should_stop, and would end a run by what it sees" in known(record["error"])
     assert not (folder / "history.csv").exists()
 
 
 @pytest.mark.slow
 def test_a_run_that_diverges_is_no_fault_of_its_callbacks(own: str, tmp_path: Path) -> None:
     changes = {"trainer.callbacks": [f"{own}.Looks"], "optim.lr": 1e200, "optim.schedule": "Constant"}
-    assert trained(tmp_path, override(RUN, changes))[0]["status"] == "diverged"
+    assert train_cell(tmp_path, changes)[1]["status"] == "diverged"

@@ -6,6 +6,7 @@ import pytest
 import torch
 from helpers import CONTEXT, RUN, VOCABULARY, Patch, decoder, tokens
 from messages import CheckMessage
+from small_runs import own_module
 from torch import Tensor
 
 import lm.training.cell as cells
@@ -126,9 +127,7 @@ class Stepping(torch.optim.AdamW):
 def test_what_training_would_find_the_plan_finds(
     check_message: CheckMessage, path: str, tmp_path: Any, monkeypatch: Patch
 ) -> None:
-    name, (slot, cls) = f"tried_{tmp_path.name.replace('-', '_')}", path.split()
-    (tmp_path / f"{name}.py").write_text(OWN)
-    monkeypatch.syspath_prepend(tmp_path)
+    name, (slot, cls) = own_module(tmp_path, monkeypatch, OWN), path.split()
     with pytest.raises(InputError) as caught:
         check(override(RUN, {slot: f"{name}.{cls}"}))
     check_message(str(caught.value).replace(name, "own"))

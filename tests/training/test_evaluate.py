@@ -16,7 +16,7 @@ import yaml
 from helpers import RUN, Capture, Patch, known
 from records import blank
 from scipy.optimize import minimize_scalar
-from small_runs import train_cell
+from small_runs import silent, train_cell
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
@@ -32,6 +32,7 @@ from lm.inference.finished import FinishedRun
 from lm.inference.remeasure import Request, cell_of, measure_lengths, remeasure
 from lm.metrics.tokens import TokenStatistics, fit_temperature
 from lm.model.transformer import build_and_initialize
+from lm.store.documents import read_documents
 from lm.store.metrics import METRICS, describe
 from lm.store.record import Record
 from lm.store.store import Store
@@ -143,25 +144,6 @@ def test_logits_too_large_to_keep_are_computed_again(trained: TrainedCell, monke
     kept = trained.split("test")
     monkeypatch.setattr("lm.training.evaluate.CACHED_LOGITS_MAX_BYTES", 0)
     assert trained.split("test") == kept
-
-
-def test_cached_logits_give_the_same_and_are_freed(trained: TrainedCell) -> None:
-    expected = trained.split("test")
-    logits = [trained.logits(batch) for batch in trained.data.evaluation_batches("validation")]
-    read: list[Batch] = []
-    exactly = trained.logits
-
-    def noted(batch: Batch) -> tuple[Tensor, Tensor]:
-        read.append(batch)
-        return exactly(batch)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(trained, "cached", logits)
-        patch.setattr(trained, "logits", noted)
-        found = trained.split("test")
-    assert found == expected
-    assert not logits
-    assert len(read) == len(trained.data.evaluation_batches("test")) + 1  # one tells how large they are
 
 
 def test_the_temperature_of_a_bfloat16_run_changes_no_best_guess(trained: TrainedCell, monkeypatch: Any) -> None:
@@ -655,3 +637,41 @@ def test_a_trained_run_reproduces_its_evaluations(tmp_path: Path, precision: str
     assert {name: validation[name] for name in ("nll", "ece", "brier")} == {
         name: record["metrics"][name] for name in ("nll", "ece", "brier")
     }
+
+
+# documents -----------------------------------------------------------------------------------------------------------
+
+LINES = {"class_path": "StdlibText", "init_args": {"size": 60000, "longest": 200}}
+MARKED = {"data.corpus": LINES, "data.tokenizer": {"class_path": "BPE", "init_args": {"size": 300}}}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("changes", "kind"),
+    [
+        ({**MARKED, "trainer.limit_val_batches": 1.0}, "document"),
+        ({**MARKED, "trainer.val_check_interval": 5}, "document"),
+        ({"trainer.precision": "32-true"}, "stretch"),
+    ],
+)
+def test_documents_add_up_to_the_recorded_loss(tmp_path: Path, changes: dict[str, Any], kind: str) -> None:
+    cell, store = check(override(RUN, changes)), Store(tmp_path)
+    train(cell, store, silent, Execution(threads=1))
+    record = store.record(cell.id, needed=True)
+    documents = read_documents(store.documents(cell.id), record)
+    evaluated, nll = record["evaluated"], record["metrics"]["nll"]
+    assert evaluated is not None
+    assert nll is not None
+    assert documents.kind == kind
+    assert documents.tokens_d.sum() == evaluated["tokens"]
+    assert documents.nll_d.sum() / documents.tokens_d.sum() == pytest.approx(nll, rel=1e-6)
+    if kind == "document":
+        assert abs(len(documents.tokens_d) - cell.facts.documents["validation"]) <= 1
+    test, test_nll = (
+        read_documents(store.documents(cell.id, "test_nll"), record, "test_nll"),
+        record["metrics"]["test_nll"],
+    )
+    assert test.kind == kind
+    assert test.tokens_d.sum() == record["evaluations"]["test"]["evaluated_tokens"]
+    assert test.nll_d.sum() / test.tokens_d.sum() == pytest.approx(test_nll, rel=1e-6)
+    assert "clusters" not in record["evaluations"]["test"]

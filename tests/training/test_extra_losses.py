@@ -1,6 +1,5 @@
 """Extra losses of a model's parts: weighted, added to what is minimised, and recorded apart from the NLL."""
 
-import csv
 import subprocess
 import sys
 from pathlib import Path
@@ -11,9 +10,10 @@ import pytest
 import torch
 import yaml
 from helpers import RUN, Patch, decoder, known, tokens
-from small_runs import Killed, kill_at, train_cell
+from small_runs import curve, own_module, resume_cell, train_cell
+from torch import Tensor
 
-from lm.config.tree import override
+from lm.config.tree import Tree, override
 from lm.data.batch import Batch
 from lm.store.metrics import describe
 from lm.store.store import Store
@@ -37,19 +37,12 @@ class Sized(GELU):
 @pytest.fixture
 def changes(tmp_path: Path, monkeypatch: Patch) -> dict[str, Any]:
     """A run whose MLPs have an extra loss with a default weight."""
-    (tmp_path / "sized.py").write_text(PART)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.delitem(sys.modules, "sized", raising=False)
-    return {"model.mlp": "sized.Sized", "trainer.log_every_n_steps": 1}
+    name = own_module(tmp_path, monkeypatch, PART)
+    return {"model.mlp": f"{name}.Sized", "trainer.log_every_n_steps": 1}
 
 
 def with_weight(weight: float) -> dict[str, Any]:
     return {"optim.objective": {"class_path": "CrossEntropy", "init_args": {"extra": {"size": weight}}}}
-
-
-def curve(folder: Path) -> list[dict[str, str]]:
-    with (folder / "history.csv").open() as file:
-        return list(csv.DictReader(file))
 
 
 def module_with(extra: dict[str, float] | None, losses: list[float], weights: dict[str, float]) -> LanguageModel:
@@ -141,9 +134,7 @@ def test_accumulation_halves_and_resumption_change_nothing(
     parts = {**whole, "data.batch_size": 4, "trainer.accumulate_grad_batches": 2}
     _, one, folder = train_cell(tmp_path / "one", whole)
     _, two, _ = train_cell(tmp_path / "two", parts)
-    with pytest.raises(Killed):
-        train_cell(tmp_path / "one_killed", whole, kill_at(7), checkpoint_seconds=0.0)
-    _, resumed, other = train_cell(tmp_path / "one_killed", whole, checkpoint_seconds=0.0)
+    _, resumed, other = resume_cell(tmp_path / "one_killed", whole)
     monkeypatch.setattr(
         "lm.training.train.read_previous_attempts", lambda _: {"halved": True, "flags": [], "resumed": 0}
     )
@@ -184,3 +175,56 @@ def test_compiled_blocks_have_the_same_extra_losses(tmp_path: Path, changes: dic
     assert compiled["flags"] == []
     for name in ("nll", "extra_size"):
         assert compiled["metrics"][name] == pytest.approx(plain["metrics"][name], rel=1e-5), name
+
+
+# experts balanced by a bias: one update a step, whatever a step is divided into, and after an interruption
+
+MIXTURE = {"class_path": "Experts", "init_args": {"balance": "bias", "rate": 0.01}}
+WHOLE: Tree = {
+    "model.mlp": MIXTURE,
+    "trainer.val_check_interval": 100,
+    "trainer.log_every_n_steps": 1,
+    "data.evaluation_batch_size": 8,
+}
+
+
+def steps(folder: Path) -> list[Tensor]:
+    """The biases of each layer in a checkpoint, in updates."""
+    state = torch.load(folder / "last.ckpt", weights_only=True)["state_dict"]
+    return [value for name, value in state.items() if name.endswith("steps_e")]
+
+
+@pytest.mark.slow
+def test_accumulation_halves_processes_and_resumption_change_nothing(tmp_path: Path, monkeypatch: Patch) -> None:
+    _, one, folder = train_cell(tmp_path / "one", WHOLE)
+    assert known(one["metrics"]["extra_expert_load"]) > 1
+    assert all(bias_e.any() for bias_e in steps(folder))
+    parts = {**WHOLE, "data.batch_size": 4, "trainer.accumulate_grad_batches": 2}
+    others: list[tuple[Any, Path]] = [train_cell(tmp_path / "two", parts)[1:]]
+    _, resumed, again = resume_cell(tmp_path / "killed", WHOLE)
+    assert resumed["metrics"]["nll"] == one["metrics"]["nll"]
+    others.append((resumed, again))
+    attempts = {"halved": True, "flags": [], "resumed": 0}
+    with monkeypatch.context() as patch:
+        patch.setattr("lm.training.train.read_previous_attempts", lambda _: attempts)
+        others.append(train_cell(tmp_path / "halved", WHOLE)[1:])
+    (tmp_path / "run.yaml").write_text(yaml.safe_dump(override(RUN, WHOLE)))
+    more = ("--out", str(tmp_path / "ddp"), "--trainer.devices", "2", "--trainer.strategy", "ddp")
+    command = [sys.executable, "-m", "lm", "fit", str(tmp_path / "run.yaml"), *more]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    store = Store(tmp_path / "ddp")
+    others.append((store.record(one["id"]), store.directory(one["id"])))
+    for record, other in others:
+        assert record["metrics"]["nll"] == pytest.approx(one["metrics"]["nll"], rel=1e-9)
+        assert all(torch.equal(*pair) for pair in zip(steps(folder), steps(other), strict=True))
+
+
+@pytest.mark.slow
+@pytest.mark.extra
+def test_a_compiled_decoder_leaves_experts_as_they_are(tmp_path: Path) -> None:
+    plain, compiled = (
+        train_cell(tmp_path / str(on), {"model.mlp": MIXTURE, "trainer.compile": on})[1] for on in (False, True)
+    )
+    assert compiled["flags"] == []
+    assert compiled["metrics"]["nll"] == pytest.approx(plain["metrics"]["nll"], rel=1e-5)

@@ -13,7 +13,7 @@ from lm.store.record import Record
 from lm.store.store import STACK, Store
 from lm.training.cell import check
 from lm.training.module import LanguageModel, deferred_backward, halves, weighted_halves
-from lm.training.train import HALVED, HUNG, add_flag, count_resumed, is_out_of_memory, read_previous_attempts
+from lm.training.train import HALVED, HUNG, add_attempt, is_out_of_memory, read_previous_attempts
 
 CPU = (
     "[enforce fail at alloc_cpu.cpp:117] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to allocate "
@@ -59,23 +59,17 @@ def test_a_deferred_backward_is_scaled_as_any_other() -> None:
 def test_flags_of_attempts_are_kept_once_and_damage_is_ignored(tmp_path: Path) -> None:
     nothing = {"halved": False, "flags": [], "resumed": 0}
     assert read_previous_attempts(tmp_path) == nothing
-    add_flag(tmp_path, HALVED, halved=True)
-    add_flag(tmp_path, HUNG)
-    add_flag(tmp_path, HUNG)
+    add_attempt(tmp_path, HALVED, halved=True)
+    add_attempt(tmp_path, HUNG)
+    add_attempt(tmp_path, HUNG)
     assert read_previous_attempts(tmp_path) == {**nothing, "halved": True, "flags": [HALVED, HUNG]}
+    add_attempt(tmp_path, resumed=3)
+    assert read_previous_attempts(tmp_path) == {"halved": True, "flags": [HALVED, HUNG], "resumed": 3}
     for content in ("", "{", "[]", '{"format": 1}', '{"format": 9, "halved": true, "flags": []}'):
         (tmp_path / "tries.json").write_text(content)
         assert read_previous_attempts(tmp_path) == nothing
     (tmp_path / "tries.json").write_text('{"format": 1, "halved": true, "flags": ["x"]}')  # of an older version
     assert read_previous_attempts(tmp_path) == {"halved": True, "flags": ["x"], "resumed": 0}
-
-
-def test_a_run_counts_its_resumptions(tmp_path: Path) -> None:
-    assert [count_resumed(tmp_path, True) for _ in range(3)] == [1, 2, 3]
-    add_flag(tmp_path, HUNG)
-    assert read_previous_attempts(tmp_path)["resumed"] == 3
-    assert count_resumed(tmp_path, False) == 0
-    assert read_previous_attempts(tmp_path) == {"halved": False, "flags": [HUNG], "resumed": 0}
 
 
 def trained(out: Path, changes: dict[str, Any] | None = None, seconds: float = 20.0) -> Record:

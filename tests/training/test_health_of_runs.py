@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from helpers import Patch
-from small_runs import train_cell
+from small_runs import own_module, train_cell
 
 from lm.analysis.health import faults
 from lm.config.tree import load_yaml
@@ -89,9 +89,7 @@ class Signed(torch.optim.SGD):
 def test_a_users_optimiser_may_declare_that_it_ignores_the_scale(
     declared: str, declaration: bool, tmp_path: Path, monkeypatch: Patch
 ) -> None:
-    name = f"signed_{declaration}".lower()
-    (tmp_path / f"{name}.py").write_text(OWN.format(declared=declared))
-    monkeypatch.syspath_prepend(tmp_path)
+    name = own_module(tmp_path, monkeypatch, OWN.format(declared=declared))
     changes = {"optim.optimizer": f"{name}.Signed", "optim.lr": 0.003, "trainer.gradient_clip_val": 1e-3}
     record, problems = trained(tmp_path / "out", changes)
     assert record["ignores_gradient_scale"] is not declaration

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 import torch
 from helpers import RUN, Patch, refusal
-from small_runs import Killed, kill_at, train_cell
+from small_runs import resume_cell, train_cell
 
 from lm.config.components import build
 from lm.config.tree import override
 from lm.model.transformer import load_weights
 from lm.store.store import Store
-from lm.training.cell import check, seeded
+from lm.training.cell import check, with_seed
 from lm.training.initial_weights import hash_weights
 from lm.training.run import RunConfig
 
@@ -53,9 +53,7 @@ def test_training_goes_on_from_the_weights_of_a_run(tmp_path: Path, source: Path
 def test_a_resumed_run_starts_once(tmp_path: Path, source: Path) -> None:
     changes = {**from_run(source), "trainer.max_steps": 12, "trainer.val_check_interval": 100}
     _, whole, _ = train_cell(tmp_path / "whole", changes)
-    with pytest.raises(Killed):
-        train_cell(tmp_path / "killed", changes, kill_at(7), checkpoint_seconds=0.0)
-    _, resumed, _ = train_cell(tmp_path / "killed", changes, checkpoint_seconds=0.0)
+    _, resumed, _ = resume_cell(tmp_path / "killed", changes)
     assert resumed["provenance"]["resumed"] == 1
     assert resumed["metrics"] == whole["metrics"]
 
@@ -70,7 +68,7 @@ def test_the_id_holds_the_weights_and_not_where_they_lie(tmp_path: Path, source:
     by_id = check(override(RUN, from_run(source.name[:8])))
     assert by_id.config["trainer"]["init_from"]["folder"] == f"results/cells/{source.name}"
     assert check(override(RUN, from_run(copied))).id == by_id.id == cell.id == check(cell.config).id
-    assert [other.id for other in seeded(cell, [1])] == [check(override(RUN, {**from_run(source), "seed": 1})).id]
+    assert with_seed(cell, 1).id == check(override(RUN, {**from_run(source), "seed": 1})).id
     weights = load_weights(source / "last.ckpt")
     assert cell.config["trainer"]["init_from"]["weights"] == hash_weights(dict(reversed(weights.items())))
     weights["embedding.tokens.weight"][0, 0] += 1e-9

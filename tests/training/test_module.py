@@ -1,14 +1,13 @@
-"""Clipping of gradients as Lightning asks for it, against clipping by hand; and what is kept of a validation."""
+"""Clipping of gradients as Lightning asks for it, against clipping by hand."""
 
 from types import SimpleNamespace
 
 import pytest
 import torch
-from helpers import VOCABULARY, Patch, decoder, example, tokens
+from helpers import decoder, example
 from lightning.pytorch.utilities import GradClipAlgorithmType
 from torch import Tensor
 
-from lm.data.batch import Batch
 from lm.training.module import LanguageModel
 from lm.training.optim import Optim
 
@@ -45,21 +44,3 @@ def test_clipping_by_norm_scales_all_entries_alike(algorithm: str | None) -> Non
     for new, old in zip(after, before, strict=True):
         torch.testing.assert_close(new, old * LIMIT / norm, rtol=1e-6, atol=0)
     assert not module.largest, "steps are compared by the norm"
-
-
-# logits that are kept ------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("kept", "expected"), [(3, 3), (2, 0), (0, 0)])
-def test_logits_of_the_last_validation_are_kept_all_or_none(kept: int, expected: int, monkeypatch: Patch) -> None:
-    optim: Optim = object.__new__(Optim)  # has no part in it
-    module = LanguageModel(decoder().eval(), optim, torch.ones(VOCABULARY, dtype=torch.int64), 0)
-    module._trainer = SimpleNamespace(global_step=4, max_steps=4, world_size=1)  # type: ignore[assignment]
-    batch = Batch((tokens(),), tokens(), torch.arange(len(tokens())))
-    size = module.model(tokens()).nbytes
-    monkeypatch.setattr("lm.training.module.CACHED_LOGITS_MAX_BYTES", kept * size)
-    for _ in range(2):
-        module.on_validation_epoch_start()
-        for index in range(3):
-            module.validation_step(batch, index)
-        assert len(module.logits) == expected

@@ -1,25 +1,19 @@
 """Optimisers in groups, at the rate of a schedule, against torch's own and against formulas written out."""
 
 import math
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from helpers import RUN, decoder, refusal
-from small_runs import Killed
 from torch import Tensor, nn
 
 from lm.config.components import build, resolve
 from lm.config.tree import override
-from lm.store.store import Store
-from lm.training.cell import check
 from lm.training.objective import CrossEntropy
-from lm.training.optim import UNUSABLE, MuonAdamW, Optim, beta2_at, decay_groups, tables
-from lm.training.process import Execution
+from lm.training.optim import UNUSABLE, MuonAdamW, Optim, decay_groups, tables
 from lm.training.schedule import Constant, Schedule, WarmupCosine, WarmupLinear
-from lm.training.train import train
 
 # rate
 
@@ -228,11 +222,6 @@ def test_muon_evaluates_a_closure_once_with_gradients() -> None:
 # beta2
 
 
-@pytest.mark.parametrize(("t", "beta2"), [(1, 0.0), (2, 1 - 2**-0.8), (32, 1 - 1 / 16), (10**6, 0.99)])
-def test_beta2_worked_by_hand(t: int, beta2: float) -> None:
-    assert beta2_at(t, 0.99) == pytest.approx(beta2, rel=1e-14)
-
-
 @pytest.mark.parametrize("name", ["AdamW", "Adam", "MuonAdamW"])
 def test_update_t_is_made_with_beta2_at_t(name: str) -> None:
     optim = configured(name, {"betas": [0.8, 0.9]}, {"optim.beta2_warmup": True})
@@ -267,55 +256,6 @@ def test_an_optimiser_without_betas_has_no_beta2_to_warm_up() -> None:
     optim = configured("SGD", {}, {"optim.beta2_warmup": True})
     with pytest.raises(ValueError, match="beta2_warmup=True needs an optimiser with betas, such as AdamW; SGD has"):
         optim.build([nn.Parameter(torch.zeros(2, 2))], 3)
-
-
-# resuming
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"optim.beta2_warmup": True, "optim.schedule": {"class_path": "WarmupStableDecay", "init_args": {"warmup": 3}}},
-        {
-            "optim.beta2_warmup": True,
-            "optim.optimizer": "MuonAdamW",
-            "optim.schedule": {"class_path": "WarmupLinear", "init_args": {"warmup": 3}},
-        },
-        {
-            "optim.optimizer": {"class_path": "SGD", "init_args": USABLE["SGD"]},
-            "optim.schedule": {"class_path": "InverseSquareRoot", "init_args": {"warmup": 4}},
-        },
-        {"optim.optimizer": "RMSprop", "optim.objective.z_loss": 1e-3},
-    ],
-    ids=["beta2", "muon", "sgd", "rmsprop"],
-)
-def test_a_run_killed_and_resumed_is_the_run_never_stopped(tmp_path: Path, changes: dict[str, Any]) -> None:
-    cell = check(override(RUN, changes))
-    stopped: list[int] = []
-
-    def kill(step: int, steps: int, loss: float) -> None:
-        if len(stopped) < 3 and step > 3 * len(stopped) + 1 and step < steps:
-            stopped.append(step)
-            raise Killed
-
-    def trained(out: Path, report: Any) -> dict[str, Tensor]:
-        while not Store(out).finished(cell.id):
-            try:
-                train(cell, Store(out), report, Execution(threads=1, checkpoint_seconds=0))
-            except Killed:
-                continue
-        assert Store(out).record(cell.id)["status"] == "ok"
-        path = Store(out).directory(cell.id) / "last.ckpt"
-        return dict(torch.load(path, weights_only=True)["state_dict"])
-
-    whole, resumed = trained(tmp_path / "whole", lambda *_: None), trained(tmp_path / "killed", kill)
-    assert len(stopped) >= 2
-    assert Store(tmp_path / "killed").record(cell.id)["provenance"]["resumed"]
-    for name, value in whole.items():
-        assert torch.equal(value, resumed[name]), name
-    read = lambda out: Store(out).history(cell.id).read_text()  # noqa: E731
-    assert read(tmp_path / "whole") == read(tmp_path / "killed")
 
 
 # refusing

@@ -1,6 +1,5 @@
 """Optimisers of `pytorch_optimizer` by dotted path, cautious updates, and which parameters decay."""
 
-import csv
 import importlib.util
 from pathlib import Path
 from typing import Any
@@ -8,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from helpers import RUN, decoder, refusal
-from small_runs import Killed, kill_at, train_cell
+from small_runs import train_cell
 from torch import Tensor, nn
 
 from lm.config.components import build, resolve
@@ -44,11 +43,6 @@ def configured(name: str, options: dict[str, Any], **changes: Any) -> Optim:
 
 def random(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-
-
-def curve(folder: Path) -> list[dict[str, str]]:
-    with (folder / "history.csv").open() as file:
-        return list(csv.DictReader(file))
 
 
 # optimisers of the package ------------------------------------------------------------------------------------------
@@ -98,22 +92,6 @@ def test_each_is_named_by_its_dotted_path_and_hashed_with_its_version(name: str)
     assert cell.config["optim"]["optimizer"]["class_path"].startswith("pytorch_optimizer.")
     built = build(cell.config["optim"], Optim)
     assert built.ignores_gradient_scale()
-
-
-@needs_package
-@pytest.mark.slow
-@pytest.mark.parametrize("name", OPTIONS)
-def test_a_run_learns_and_resumes_to_the_bit(tmp_path: Path, name: str) -> None:
-    changes = optim_of(name, **{"trainer.log_every_n_steps": 1})
-    _, whole, folder = train_cell(tmp_path / "whole", changes)
-    rows = curve(folder)
-    assert float(rows[-1]["train_loss"]) < float(rows[1]["train_loss"])
-    with pytest.raises(Killed):
-        train_cell(tmp_path / "killed", changes, kill_at(7), checkpoint_seconds=0.0)
-    _, resumed, other = train_cell(tmp_path / "killed", changes, checkpoint_seconds=0.0)
-    assert (resumed["status"], resumed["provenance"]["resumed"]) == ("ok", 1)
-    assert resumed["metrics"] == {**whole["metrics"]}
-    assert curve(other) == rows
 
 
 @needs_package
@@ -185,18 +163,6 @@ def test_a_cautious_step_moves_no_entry_against_its_gradient() -> None:
 def test_cautious_updates_of_schedule_free_weights_are_refused() -> None:
     with refusal("optim", "ScheduleFreeAdamW holds weights of its own"):
         check(override(RUN, optim_of("ScheduleFreeAdamW", **{"optim.cautious": True})))
-
-
-@pytest.mark.slow
-def test_a_cautious_run_resumes_to_the_bit(tmp_path: Path) -> None:
-    changes = {"optim.cautious": True, "optim.decay": "all", "trainer.log_every_n_steps": 1}
-    _, plain, _ = train_cell(tmp_path / "plain")
-    _, whole, folder = train_cell(tmp_path / "whole", changes)
-    with pytest.raises(Killed):
-        train_cell(tmp_path / "killed", changes, kill_at(7), checkpoint_seconds=0.0)
-    _, _, other = train_cell(tmp_path / "killed", changes, checkpoint_seconds=0.0)
-    assert curve(other) == curve(folder)
-    assert whole["metrics"]["nll"] != plain["metrics"]["nll"]
 
 
 # weight decay -------------------------------------------------------------------------------------------------------

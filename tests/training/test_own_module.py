@@ -1,6 +1,5 @@
 """A plain torch module as the model of a run: trained, resumed, compared and continued without further measurements."""
 
-import errno
 import json
 from pathlib import Path
 from typing import Any
@@ -9,13 +8,12 @@ import pytest
 import yaml
 from helpers import RUN
 from messages import CheckMessage
+from small_runs import own_module, resume_cell, train_cell
 
 from lm.cli import main
 from lm.config.tree import InputError, override
 from lm.store.store import Store
 from lm.training.cell import check
-from lm.training.process import Execution
-from lm.training.train import train
 
 SOURCE = """
 from torch import Tensor, nn
@@ -51,12 +49,10 @@ class State(Recurrent):
 @pytest.fixture
 def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """The name of a module with a user's own classes."""
-    name = f"module_{tmp_path.name.replace('-', '_')}"
-    (tmp_path / f"{name}.py").write_text(SOURCE)
-    monkeypatch.syspath_prepend(tmp_path)
-    return name
+    return own_module(tmp_path, monkeypatch, SOURCE)
 
 
+@pytest.mark.slow
 def test_a_module_is_an_arm_beside_the_decoder(own: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out, spec = tmp_path / "out", tmp_path / "spec.yaml"
     (tmp_path / "base.yaml").write_text(yaml.safe_dump(RUN))
@@ -75,22 +71,13 @@ def test_a_module_is_an_arm_beside_the_decoder(own: str, tmp_path: Path, capsys:
     assert "no cache" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_module_resumes_where_it_stopped(own: str, tmp_path: Path) -> None:
-    cell = check(override(RUN, {"model": f"{own}.ByName", "model.hidden": 8}))
-    full = OSError(errno.ENOSPC, "No space left on device")
-
-    def stop(step: int, steps: int, loss: float) -> None:
-        if step >= 6:
-            raise full
-
-    whole, halted = Store(tmp_path / "whole"), Store(tmp_path / "halted")
-    train(cell, whole, lambda *_: None, Execution())
-    with pytest.raises(OSError, match="No space left"):
-        train(cell, halted, stop, Execution(checkpoint_seconds=0))
-    train(cell, halted, lambda *_: None, Execution())
-    first, second = whole.record(cell.id), halted.record(cell.id)
-    assert second["provenance"]["resumed"] >= 1
-    assert first["metrics"] == second["metrics"]
+    changes = {"model": f"{own}.ByName", "model.hidden": 8}
+    _, whole, _ = train_cell(tmp_path / "whole", changes)
+    _, resumed, _ = resume_cell(tmp_path / "halted", changes, 9)
+    assert resumed["provenance"]["resumed"] == 1
+    assert resumed["metrics"] == whole["metrics"]
 
 
 @pytest.mark.parametrize("cls", ["Hidden", "State"])

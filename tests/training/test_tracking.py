@@ -21,8 +21,8 @@ from lm.config.tree import InputError
 from lm.store.record import Record
 from lm.store.store import LOGGED, Store
 from lm.training.identified import Cell
-from lm.training.loggers import KINDS, NEEDS, Logger, parse_loggers
-from lm.training.tracking import Tracker, tracked
+from lm.training.loggers import KINDS, NEEDS, Logger, Tracker, parse_loggers, tracked
+from lm.training.recorder import CostMeter
 
 NAME = "quickstart/swiglu/0"
 Told = list[tuple[int, dict[str, float]]]
@@ -199,13 +199,11 @@ def test_the_last_rows_and_the_status_are_logged(
 def test_another_attempt_in_the_process_continues_the_log(tmp_path: Path, opened: list[Any]) -> None:
     """Memory did not suffice, and batches are taken in halves from the last checkpoint on."""
     with tracked(["fake", "anew"], tmp_path, tmp_path, NAME, {}, pytest.fail) as follow:
-        trainer = SimpleNamespace(callbacks=[])
-        follow(trainer)
-        (tracker,) = trainer.callbacks
-        tracker.num_rows = 3
-        tracker.log_rows(ROWS, 6)
-        follow(SimpleNamespace(callbacks=[]))
-        tracker.log_rows(ROWS)
+        recorder = SimpleNamespace(rows=ROWS, clock=0.0, meter=CostMeter())
+        follow(recorder)
+        recorder.on_row()
+        (tmp_path / "history.csv").write_text("step,a,b\n0,1.5,\n3,1.0,2.0\n6,0.5,\n")
+        follow(SimpleNamespace())
     assert [[step for step, _ in one.rows] for one in opened] == [[0, 3], [0, 3], [6], [0, 3, 6]]
     assert [one.ended for one in opened] == [["interrupted"], ["interrupted"], ["success"], ["success"]]
 
@@ -224,10 +222,10 @@ def test_loggers_and_messages_contain_no_secret(tmp_path: Path, monkeypatch: Pat
     config = {"seed": 0, "data": {"url": "https://me:hunter2@host/a.txt", "api_key": "open sesame"}}
     monkeypatch.setitem(KINDS, "csv", Refused)
     lines: list[str] = []
-    callbacks: list[Any] = []
     with tracked(["csv"], tmp_path, tmp_path / "logs", NAME, config, lines.append) as follow:
-        follow(SimpleNamespace(callbacks=callbacks))
-        callbacks[0].log_rows(ROWS)
+        recorder = SimpleNamespace(rows=ROWS, clock=0.0, meter=CostMeter())
+        follow(recorder)
+        recorder.on_row()
     assert hyperparameters == [{"seed": 0, "data": {"url": "https://me:***@host/a.txt", "api_key": "***"}}]
     assert lines == ["--logger csv: https://me:***@host: key *** was refused; the run goes on without it"]
     assert config["data"] == {"url": "https://me:hunter2@host/a.txt", "api_key": "open sesame"}

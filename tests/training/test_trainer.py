@@ -1,6 +1,5 @@
 """One cell from configuration to record: trained as a bare loop would train it, resumed as if never stopped."""
 
-import csv
 import errno
 import itertools
 import json
@@ -15,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 from helpers import RUN, Capture, Patch, known, order_hash
-from small_runs import Killed, kill_at, silent
+from small_runs import Killed, curve, kill_at, own_module, silent
 
 from lm.config.components import build
 from lm.config.tree import override
@@ -51,8 +50,7 @@ def run(out: Path, changes: dict[str, Any] | None = None, execution: Execution =
 
 
 def history(out: Path, cell: Cell) -> list[dict[str, str]]:
-    with Store(out).history(cell.id).open() as file:
-        return list(csv.DictReader(file))
+    return curve(Store(out).directory(cell.id))
 
 
 def weights(out: Path, cell: Cell) -> dict[str, torch.Tensor]:
@@ -122,18 +120,6 @@ def test_clipping_equals_the_bare_loop_and_is_counted(tmp_path: Path, algorithm:
         torch.testing.assert_close(value, expected[name], rtol=1e-9, atol=1e-12)
 
 
-def test_gradient_norms_of_parts_add_up_to_the_total(tmp_path: Path) -> None:
-    cell, _ = run(tmp_path, {"trainer.log_every_n_steps": 1})
-    parts = ("embedding.all", "blocks.0", "blocks.1", "final_norm")
-    kinds = ("embedding", "query", "key", "value", "attention_output", "mlp_in", "mlp_out", "norm", "bias")
-    rows = [row for row in history(tmp_path, cell) if row["train_loss"]]
-    assert len(rows) == 12
-    for row in rows:
-        for names in (parts, kinds):
-            norms = [float(row[f"gradient_norm/{name}"]) for name in names]
-            assert math.hypot(*norms) == pytest.approx(float(row["gradient_norm"]), rel=1e-9)
-
-
 def test_the_record_holds_what_a_second_evaluation_finds(tmp_path: Path) -> None:
     cell, record = run(
         tmp_path, {"optim.objective": {"class_path": "CrossEntropy", "init_args": {"label_smoothing": 0.2}}}
@@ -195,19 +181,50 @@ def comparable(record: Record) -> dict[str, Any]:
     return {**kept, "cost": {key: record["cost"][key] for key in counted}}
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {},
-        {"model.dropout": 0.1},
-        {"data.batch_size": 4, "trainer.accumulate_grad_batches": 2, "trainer.val_check_interval": 6},
-        {"trainer.log_every_n_steps": 2, "trainer.val_check_interval": 3},
-        {"trainer.log_every_n_steps": 1, "trainer.val_check_interval": 1},
-        {"trainer.log_every_n_steps": 5, "trainer.val_check_interval": 100},
-    ],
-    ids=["plain", "dropout", "accumulation", "validation-off-beat", "every-step", "last-window-short"],
-)
-def test_a_run_killed_repeatedly_equals_the_run_never_stopped(tmp_path: Path, changes: dict[str, Any]) -> None:
+def of(name: str, **options: Any) -> dict[str, Any]:
+    return {"class_path": name, "init_args": options}
+
+
+ROWS = {"trainer.log_every_n_steps": 1}
+STOPPED: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "dropout": {"model.dropout": 0.1},
+    "accumulation": {"data.batch_size": 4, "trainer.accumulate_grad_batches": 2, "trainer.val_check_interval": 6},
+    "validation off beat": {"trainer.log_every_n_steps": 2, "trainer.val_check_interval": 3},
+    "every step": {**ROWS, "trainer.val_check_interval": 1},
+    "last window short": {"trainer.log_every_n_steps": 5, "trainer.val_check_interval": 100},
+    "average": {**ROWS, "trainer.ema": {"decay": 0.6}, "trainer.accumulate_grad_batches": 2},
+    "beta2": {"optim.beta2_warmup": True, "optim.schedule": of("WarmupStableDecay", warmup=3)},
+    "muon": {
+        "optim.beta2_warmup": True,
+        "optim.optimizer": "MuonAdamW",
+        "optim.schedule": of("WarmupLinear", warmup=3),
+    },
+    "sgd": {
+        "optim.optimizer": of("SGD", momentum=0.9, nesterov=True, weight_decay=0.1),
+        "optim.schedule": of("InverseSquareRoot", warmup=4),
+    },
+    "rmsprop": {"optim.optimizer": "RMSprop", "optim.objective.z_loss": 1e-3},
+    "cautious": {**ROWS, "optim.cautious": True, "optim.decay": "all"},
+    **{kind: {**ROWS, "model.prediction": of(kind, heads=2)} for kind in ("ParallelHeads", "SequentialHeads")},
+}
+PACKAGE: dict[str, dict[str, Any]] = {
+    "Lion": {},
+    "SOAP": {"precondition_frequency": 2},
+    "Adan": {},
+    "ScheduleFreeAdamW": {"warmup_steps": 2},
+}
+
+
+def with_optimizer_of_package(name: str) -> dict[str, Any]:
+    pytest.importorskip("pytorch_optimizer", reason="needs pytorch_optimizer: pip install 'lm-ablations[optimizers]'")
+    optimizer = of(f"pytorch_optimizer.{name}", weight_decay=0.1, **PACKAGE[name])
+    return {**ROWS, "optim.optimizer": optimizer, "optim.lr": 0.003}
+
+
+@pytest.mark.parametrize("name", [*STOPPED, *PACKAGE])
+def test_a_run_killed_repeatedly_equals_the_run_never_stopped(tmp_path: Path, name: str) -> None:
+    changes = with_optimizer_of_package(name) if name in PACKAGE else STOPPED[name]
     cell, whole = run(tmp_path / "whole", changes)
     store = Store(tmp_path / "killed")
     kills, last = 0, 0
@@ -231,7 +248,7 @@ def test_a_run_killed_repeatedly_equals_the_run_never_stopped(tmp_path: Path, ch
         "no curve without a seal is taken for damaged"
     )
     assert store.record(cell.id)["provenance"]["resumed"] == (
-        kills if changes.get("trainer.log_every_n_steps") != 1 else 0
+        kills if changes.get("trainer.val_check_interval") != 1 else 0  # where validation follows nothing is written
     )
     expected = weights(tmp_path / "whole", cell)
     for name, value in weights(tmp_path / "killed", cell).items():
@@ -391,73 +408,43 @@ def test_a_loss_that_is_not_finite_means_diverged(tmp_path: Path) -> None:
     json.dumps(record, allow_nan=False)
 
 
-EXITS = """
-import sys
+OWN = """
+import os, sys
 from lm.model.mlp import ReLU
 
-class Exits(ReLU):
-    \"\"\"Leaves once it is trained on more than the one row of a plan.\"\"\"
+class OnceTrained(ReLU):
+    \"\"\"Does something once it is trained on more than the one row of a plan.\"\"\"
     def forward(self, x_btd):
         if self.training and len(x_btd) > 1:
-            sys.exit(0)
+            self.act()
         return super().forward(x_btd)
+
+class Exits(OnceTrained):
+    def act(self):
+        sys.exit(0)
+
+class Broken(OnceTrained):
+    def act(self):
+        raise RuntimeError("out of luck with " + os.environ["SOME_API_KEY"])
 """
 
 
-def test_a_component_that_exits_has_failed(tmp_path: Path, monkeypatch: Patch) -> None:
-    (tmp_path / "user_exits.py").write_text(EXITS)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    _, record = run(tmp_path, {"model.mlp": "user_exits.Exits"})
-    assert (record["status"], record["error"]) == ("failed", f"SystemExit: 0 ({tmp_path}/user_exits.py:9)")
-
-
-BROKEN = """
-import torch
-from lm.model.mlp import ReLU
-
-class Broken(ReLU):
-    \"\"\"Fails once it is trained on more than the one row of a plan.\"\"\"
-    def forward(self, x_btd):
-        if self.training and len(x_btd) > 1:
-            raise RuntimeError("out of luck")
-        return super().forward(x_btd)
-"""
-
-
-TELLING = """
-import os
-from lm.model.mlp import ReLU
-
-class Telling(ReLU):
-    \"\"\"Tells a secret once it is trained on more than the one row of a plan.\"\"\"
-    def forward(self, x_btd):
-        if self.training and len(x_btd) > 1:
-            raise RuntimeError("refused " + os.environ["SOME_API_KEY"])
-        return super().forward(x_btd)
-"""
-
-
-def test_a_cell_that_fails_with_a_secret_keeps_none(tmp_path: Path, monkeypatch: Patch) -> None:
-    (tmp_path / "user_telling.py").write_text(TELLING)
-    monkeypatch.syspath_prepend(str(tmp_path))
+@pytest.mark.parametrize(
+    ("cls", "error"),
+    [("Exits", "SystemExit: 0 (PLACE:14)"), ("Broken", "RuntimeError: out of luck with *** (PLACE:18)")],
+)
+def test_an_exception_is_a_record_that_keeps_no_secret(
+    tmp_path: Path, monkeypatch: Patch, cls: str, error: str
+) -> None:
     monkeypatch.setenv("SOME_API_KEY", "0123456789abcdef")
-    _, record = run(tmp_path / "out", {"model.mlp": "user_telling.Telling"})
-    assert record["error"] == f"RuntimeError: refused *** ({tmp_path}/user_telling.py:9)"
-    files = [path for path in (tmp_path / "out").rglob("*") if path.is_file()]
-    assert "log.txt" in {path.name for path in files}
-    assert not [path for path in files if b"0123456789abcdef" in path.read_bytes()]
-
-
-def test_an_exception_is_a_record(tmp_path: Path, monkeypatch: Patch) -> None:
-    (tmp_path / "user_broken.py").write_text(BROKEN)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    cell, record = run(tmp_path, {"model.mlp": "user_broken.Broken"})
-    assert record["status"] == "failed"
-    assert record["error"] == f"RuntimeError: out of luck ({tmp_path}/user_broken.py:9)"
+    name = own_module(tmp_path, monkeypatch, OWN)
+    cell, record = run(tmp_path / "out", {"model.mlp": f"{name}.{cls}"})
+    assert (record["status"], record["error"]) == ("failed", error.replace("PLACE", f"{tmp_path}/{name}.py"))
     trace = known(record["traceback"])
     assert "Traceback" in trace
-    assert trace in (Store(tmp_path).directory(cell.id) / "log.txt").read_text()
-    assert cell.config["model"]["init_args"]["mlp"]["class_path"] == "user_broken.Broken"
+    files = [path for path in (tmp_path / "out").rglob("*") if path.is_file()]
+    assert trace in (Store(tmp_path / "out").directory(cell.id) / "log.txt").read_text()
+    assert not [path for path in files if b"0123456789abcdef" in path.read_bytes()]
 
 
 def test_the_identity_ignores_paths_and_execution(tmp_path: Path) -> None:
@@ -491,15 +478,13 @@ def test_identity_changes_with_what_is_computed(changes: dict[str, Any]) -> None
     assert check(override(RUN, changes)).id != check(RUN).id
 
 
-@pytest.mark.parametrize("seed", [0, 1])
-def test_arms_share_batches_and_initial_parameters_by_seed(tmp_path: Path, seed: int) -> None:
-    base, first = run(tmp_path, {"seed": seed})
-    for changes in ({"model.norm": "RMSNorm"}, {"model.block": "PostNorm"}, {"model.position": "Alibi"}):
-        arm, second = run(tmp_path, {"seed": seed, **changes})
-        assert second["pairing"] == first["pairing"]
-        left, right = (dict(prepared(cell)[2].named_parameters()) for cell in (base, arm))
-        for name in left.keys() & right.keys():
-            assert torch.equal(left[name], right[name]), name
+def test_arms_share_batches_and_initial_parameters_by_seed(tmp_path: Path) -> None:
+    base, first = run(tmp_path)
+    arm, second = run(tmp_path, {"model.norm": "RMSNorm", "model.position": "Alibi"})
+    assert second["pairing"] == first["pairing"]
+    left, right = (dict(prepared(cell)[2].named_parameters()) for cell in (base, arm))
+    for name in left.keys() & right.keys():
+        assert torch.equal(left[name], right[name]), name
 
 
 def test_training_beats_the_best_that_single_characters_could_do(tmp_path: Path) -> None:

@@ -141,6 +141,6 @@ def cache_elements(given: Given) -> Numbers:
         cache = Cache()
         for x_b1d in torch.randn(given["B"], given["n"], shape.width).split(1, dim=1):
             layer(x_b1d, NoPosition(shape), Mask(), cache=cache)
-        kept = (cache.key_bgtk, cache.value_bgtk)
+        kept = tuple(cache.held)
         found[name] = float(sum(tensor.numel() for tensor in kept if tensor is not None))
     return found

@@ -85,7 +85,7 @@ COMMANDS = {
         option("--top-p", "sample from the most likely with P of the probability", float, "P"),
         flag("--greedy", "always take the most likely token"),
         option("--seed", "random seed: the same seed gives the same text (default: 0)", int, "S", default=0),
-        option("--cache", "cache of keys and values", choices=("full", "int8", "none"), default="full"),
+        option("--cache", "cache of keys and values", choices=("full", "none"), default="full"),
     ),
     "translate": Command(
         "translate with a finished run of an EncoderDecoder, and print BLEU",
