@@ -15,7 +15,6 @@ from helpers import Capture, Patch
 from lm.cli import main
 from lm.cli.commands import doctor
 from lm.cli.commands.doctor import CORE, choices, devices, requirements
-from lm.config.reading import PACKAGE
 from lm.store.side_files import WAYS_FILE, measure_once
 
 DECISION = {
