@@ -17,9 +17,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
 
-from lm.stats.quantiles import normal_quantile, normal_tail
 from lm.stats.tests import ALPHA, signed_sums, smallest_p, t_interval
 
 EXACT_PAIRS = 20  # planned pairs up to which every sequence of signs is counted
@@ -50,7 +50,7 @@ def spent(alpha: float, fraction: float) -> float:
     """Return the error that may be spent by a fraction of the pairs, O'Brien-Fleming-like."""
     if fraction <= 0:
         return 0.0
-    return 2 * normal_tail(-normal_quantile(alpha / 2) / math.sqrt(min(1.0, fraction)))
+    return 2 * float(scipy.special.ndtr(scipy.special.ndtri(alpha / 2) / math.sqrt(min(1.0, fraction))))
 
 
 def plan_looks(minimum: int, maximum: int, stages: int, alpha: float = ALPHA) -> tuple[int, ...]:
