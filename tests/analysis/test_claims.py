@@ -10,8 +10,9 @@ from records import BASE, BETTER, MakeExperiment, blank, inside
 from scipy import stats
 
 from lm.analysis.answers import Answer, adjust_p, answer_claim, decide
-from lm.analysis.claims import UNKNOWN, Claim, measured, read_claim, read_claims
+from lm.analysis.claims import UNKNOWN, Claim, ClaimNode, measured, read_claim
 from lm.analysis.results import Records, load, value
+from lm.config.nodes import read_section
 from lm.report.claims import answers, claims_section, row, tally
 from lm.report.render import markdown_section
 from lm.stats.tests import ALPHA, holm, median_interval, sign_flip_interval, sign_flip_p
@@ -230,21 +231,26 @@ def test_a_run_that_did_not_end_well_has_no_numbers() -> None:
     assert math.isnan(value({**RECORD, "status": "diverged"}, "initial/entropy"))
 
 
+def read(tree: dict[str, Any]) -> Claim:
+    return read_claim(read_section(tree, ClaimNode, "here"), ["base", "better"], "base", "here")
+
+
 GOOD = {"claim": "a", "kind": "ours", "metric": "nll", "relation": "less", "arm": "better"}
 
 
 def test_a_claim_is_against_the_baseline_unless_it_says_otherwise() -> None:
-    assert read_claim(GOOD, ["base", "better"], "base", "here").contrast == {"better": 1.0, "base": -1.0}
+    assert read(GOOD).contrast == {
+        "better": 1.0,
+        "base": -1.0,
+    }
     alone = {**GOOD, "relation": "range", "low": 1}
-    assert read_claim(alone, ["base", "better"], "base", "here").contrast == {"better": 1.0}
+    assert read(alone).contrast == {"better": 1.0}
 
 
 @pytest.mark.parametrize(
     "changes",
     [
-        {"relation": "lesser"},
         {"kind": "publishd"},
-        {"margn": 1},
         {"arm": "beter"},
         {"against": "bsae"},
         {"relation": "equivalent"},
@@ -255,16 +261,9 @@ def test_a_claim_is_against_the_baseline_unless_it_says_otherwise() -> None:
         {"relation": "slope", "low": 0, "over": {"base": 2, "better": 2}},
         {"relation": "slope", "low": 0, "over": {"base": 0, "better": 2}},
         {"relation": "range", "low": 2, "high": 1},
-        {"margin": float("nan")},
-        {"exact": "no"},
-        {"margin": "x"},
-        {"contrast": {"better": True}},
-        {"contrast": "better"},
         {"contrast": {}},
-        {"tier": "Z"},
         {"metric": "loss"},
         {"metric": "nl"},
-        {"metric": 5},
         {"metric": "nll - nll@x"},
         {"metric": "intial/entropy"},
         {"arm": ...},
@@ -275,13 +274,7 @@ def test_a_claim_is_against_the_baseline_unless_it_says_otherwise() -> None:
 def test_a_wrong_claim_is_one_line(refused: Refused, changes: dict[str, Any]) -> None:
     claim = {key: value for key, value in {**GOOD, **changes}.items() if value is not ...}
     with refused():
-        read_claim(claim, ["base", "better"], "base", "here")
-
-
-@pytest.mark.parametrize("tree", [{"claim": "a"}, ["a"]])
-def test_claims_that_are_no_list_of_mappings_are_one_line(refused: Refused, tree: Any) -> None:
-    with refused():
-        read_claims(tree, ["base", "better"], "base", "claims")
+        read(claim)
 
 
 def test_expectations_read_as_they_were_claimed() -> None:
