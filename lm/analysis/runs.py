@@ -274,7 +274,9 @@ def _named(name: str, out: Path) -> list[RunEntry]:
     if experiment not in experiments:
         near = f"{nearest(experiment, experiments)} {_choices(experiments)}"
         expected = "the folder of a run, experiment/arm/seed, or the beginning of an id"
-        raise InputError(f"{name}: no finished run, and no experiment of that name in {out}; expected {expected}.{near}")
+        raise InputError(
+            f"{name}: no finished run, and no experiment of that name in {out}; expected {expected}.{near}"
+        )
     index = runs(out, experiment)
     if index.unreadable and not index.runs:
         raise InputError(index.unreadable[0])

@@ -3,6 +3,7 @@
 import functools
 import json
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,9 +15,8 @@ from experiment_files import write_experiment
 from helpers import RUN, Capture, Patch, refusal
 from records import blank, text
 
-from lm.ablation.ablate import to_train
 from lm.ablation.experiment import load_experiment
-from lm.ablation.plan import make_plan, read_finished, write_manifest
+from lm.ablation.plan import make_plan, remaining_work, write_manifest
 from lm.analysis.claims import Claim, fingerprint
 from lm.cli import main
 from lm.config.components import build, resolve
@@ -198,9 +198,8 @@ def test_retry_failed_adds_failed_cells_to_the_missing(tmp_path: Path) -> None:
         store.work(planned.cell.id).mkdir(parents=True)
         store.finish(planned.cell.id, blank(planned.cell.id, status))
     missing = [(p.arm, p.seed) for p in plan.cells[3:]]
-    statuses = read_finished(plan, store).statuses
-    assert [(p.arm, p.seed) for p in to_train(plan, statuses, retry_failed=False)] == missing
-    again = [(p.arm, p.seed) for p in to_train(plan, statuses, retry_failed=True)]
+    assert [(p.arm, p.seed) for p in remaining_work(plan, store).missing] == missing
+    again = [(p.arm, p.seed) for p in remaining_work(plan, store, retry_failed=True).missing]
     assert again == [(plan.cells[1].arm, plan.cells[1].seed), *missing]
 
 
@@ -268,31 +267,30 @@ def test_arm_with_the_cells_of_the_baseline_is_named(tmp_path: Path, capsys: Cap
     assert capsys.readouterr().err.splitlines()[:3] == [f"warning: {line}" for line in lines]
 
 
-def test_reused_cells_of_other_code_are_reported(tmp_path: Path, monkeypatch: Patch) -> None:
-    monkeypatch.setattr("lm.ablation.plan.git_state", lambda: {"commit": "c" * 40, "dirty": False})
+def test_reused_cells_of_other_code_are_reported(tmp_path: Path) -> None:
     plan, store = make_plan(load_experiment(write(tmp_path), {})), Store(tmp_path / "out")
     clean, changed = GitState(commit="c" * 40, dirty=False), GitState(commit="c" * 40, dirty=True)
-    of: list[dict[str, Any]] = [
+    origins: list[dict[str, Any]] = [
         {"git": changed, "source": source_hash()},
-        {"git": clean},
         {"git": clean, "source": "0" * 64},
-        {"git": changed},
+        {"git": changed},  # of a version that kept no hash
         {"git": GitState(commit=None, dirty=None), "lm": "0.1"},
     ]
-    for planned, origin in zip(plan.cells, of, strict=False):
+    for planned, origin in zip(plan.cells, origins, strict=False):
         record = blank(planned.cell.id)
         record["provenance"] |= origin  # type: ignore[typeddict-item]
         store.work(planned.cell.id).mkdir(parents=True)
         store.finish(planned.cell.id, record)
-    finished = read_finished(plan, store)
-    ids = [planned.cell.id for planned in plan.cells]
-    assert finished.reused(ids[2:]) == []
-    (line,) = finished.reused([])
-    assert line.startswith(
-        "3 finished cells were trained by other code: commit cccccccccccc, commit cccccccccccc with "
+    work = remaining_work(plan, store)
+    (line,) = work.reused()
+    versions = "commit cccccccccccc, commit cccccccccccc with changes, lm 0.1"
+    assert line == (
+        f"3 finished cells were trained by other code: {versions}; they are used without training again. To train all "
+        "cells by this code, give another --out"
     )
-    assert "with changes, lm 0.1; they are used without training again. To train all cells by this code, give" in line
-    assert finished.reused(ids[:4])[0].startswith("1 finished cell was trained by other code: lm 0.1; it is used")
+    one = replace(work, missing=plan.cells[:3])
+    assert one.reused()[0].startswith("1 finished cell was trained by other code: lm 0.1; it is used")
+    assert replace(work, missing=plan.cells[1:]).reused() == []
 
 
 @pytest.mark.parametrize("more", [[], ["--retry-failed"], ["--plan"], ["--plan", "--retry-failed"]])
