@@ -12,6 +12,7 @@ import pandas as pd
 from lm.analysis.comparability import confounded_provenance, mixed_provenance
 from lm.analysis.results import Records, paired, quantities, value
 from lm.analysis.texts import generalises, texts_by_quantity
+from lm.analysis.tidy import status_of
 from lm.analysis.verdict_text import format_verdict
 from lm.stats.tests import ALPHA, rate_interval
 from lm.stats.two_way import TwoWay, cover_texts, detectable_floor, detectable_on_texts, set_p_over_texts
@@ -88,9 +89,8 @@ def health_text(results: Records, arm: str) -> str:
 
 
 def _statuses(results: Records, arm: str) -> list[str]:
-    """List the statuses of an arm's runs."""
-    damaged = ["damaged" for of, _ in results.corrupt_records if of == arm]
-    return [*(str(record["status"]) for record in results.of(arm)), *damaged]
+    statuses = (status_of(results, arm, seed) for seed in results.manifest["seeds"])
+    return [status for status in statuses if status != "missing"]
 
 
 def _caveats(results: Records, arm: str) -> str:
