@@ -87,18 +87,11 @@ def test_a_slope_is_that_of_logarithms(experiment: MakeExperiment) -> None:
     assert found.verdict == "reproduced"
 
 
-def test_few_seeds_decide_nothing_that_has_noise(experiment: MakeExperiment) -> None:
-    three = load(experiment({"base": BASE[:3], "better": BETTER[:3]}))
-    found = answer_claim(three, against_base("better", "less"))
-    assert (found.verdict, found.note) == ("not enough seeds", "6 could decide")
-
-
-@pytest.mark.parametrize("seeds", [1, 2, 3, 4])
+@pytest.mark.parametrize("seeds", [1, 4])
 @pytest.mark.parametrize(
     "claim",
     [
         against_base("better", "equivalent", margin=9.0),
-        Claim("x", "nll", "range", {"base": 1.0}, low=0.0),
         Claim("x", "nll", "range", {"base": 1.0}, low=0.0, high=9.0),
         Claim("x", "nll", "range", {"base": 1.0}, high=0.0),
         Claim("x", "nll", "slope", over={"base": 1.0, "better": 2.0}, low=-1, high=1),
@@ -132,7 +125,7 @@ def test_exact_claims_need_two_seeds_and_one_refutes(experiment: MakeExperiment)
     assert answer_claim(one, against_base("better", "greater", exact=True)).verdict == "not reproduced"
 
 
-@pytest.mark.parametrize("n", [5, 8, 12])
+@pytest.mark.parametrize("n", [5, 12])
 @pytest.mark.parametrize("upwards", [True, False])
 def test_skewed_noise_keeps_the_error_rate_of_range_claims(n: int, upwards: bool) -> None:
     noise = np.random.default_rng([n, 4]).lognormal(size=(600, n)) - 1

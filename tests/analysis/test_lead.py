@@ -5,14 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 from messages import Refused
 from records import MakeExperiment
 
 from lm.analysis.answers import answer_claim
 from lm.analysis.claims import Claim, ClaimNode, by_seed, read_claim
-from lm.analysis.lead import Lead, differences_by_step, last_stretch, leads
+from lm.analysis.lead import differences_by_step, last_stretch, leads
 from lm.analysis.pace import steps_to_baseline_loss
 from lm.analysis.results import load
 from lm.config.nodes import read_section
@@ -125,9 +124,3 @@ def test_a_claim_counts_the_steps_ahead_of_each_seed(experiment: MakeExperiment)
 def test_steps_ahead_compare_two_arms(keys: dict[str, Any], refused: Refused) -> None:
     with refused():
         read(claim(**keys))
-
-
-def test_a_lead_without_a_band_says_only_the_step() -> None:
-    nothing = np.full(2, np.nan)
-    lead = Lead("arm", pd.DataFrame({0: [-0.1, -0.2]}, index=[1, 2]), nothing, nothing)
-    assert lead.words() == "ahead from step 1 on"

@@ -20,7 +20,7 @@ def found(n: int, effect: float, alpha: float, experiments: int) -> float:
 
 @pytest.mark.parametrize(("n", "arms"), [(6, 1), (9, 1), (8, 3)])
 def test_detectable_effects_have_80_percent_power(n: int, arms: int) -> None:
-    experiments, random = 8_000, np.random.default_rng([n, arms])
+    experiments, random = 4_000, np.random.default_rng([n, arms])
     shown_spread = random.normal(size=(experiments, n)).std(axis=1, ddof=1)
     effects = shown_spread * detectable(n, 1.0, ALPHA / arms)
     samples = random.normal(size=(experiments, n)) + effects[:, None]
