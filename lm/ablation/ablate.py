@@ -192,7 +192,6 @@ def train_missing(plan: Plan, store: Store, options: RunOptions, manifest: Path)
 
 
 def _num_workers(work: RemainingWork, options: RunOptions) -> int:
-    """Return the number of cells to train at a time."""
     cells = len(work.missing)
     if not cells and options.executor == LOCAL:
         return options.workers or 1
@@ -219,7 +218,6 @@ def measure_missing_lengths(plan: Plan, store: Store) -> None:
 
 
 def _searches(experiment: Experiment, out: Path) -> list[SearchJob]:
-    """Return the search of every arm, with the same budget."""
     tuning, folder = experiment.tuning, out / experiment.name / TUNING_FOLDER
     assert tuning is not None
     jobs = []

@@ -122,12 +122,7 @@ def with_autotuned_settings(experiment: Experiment, out: Path, workers: int | No
     return replace(experiment, tree=override(experiment.tree, chosen), autotuned=asdict(decision))
 
 
-def untimed(cell: Cell) -> float:
-    """Refuse to time a step of the cell. Raises InputError."""
-    raise InputError("equal: seconds: needs steps to be timed, which only `lm ablate` does")
-
-
-def make_plan(experiment: Experiment, seconds: Callable[[Cell], float] = untimed) -> Plan:
+def make_plan(experiment: Experiment, seconds: Callable[[Cell], float] | None = None) -> Plan:
     """Check every cell before any is trained, with `seconds` of a step of a cell. Raises InputError naming the arm."""
     arms = {name: _check_arm(experiment, name, changes) for name, changes in experiment.arms.items()}
     steps = equal_steps(arms, experiment.baseline, experiment.inference.equal, seconds)
@@ -164,7 +159,7 @@ def _check_arm(experiment: Experiment, name: str, changes: dict[str, Any]) -> Ce
 
 
 def equal_steps(
-    cells: Mapping[str, Cell], baseline: str, kind: str, seconds: Callable[[Cell], float]
+    cells: Mapping[str, Cell], baseline: str, kind: str, seconds: Callable[[Cell], float] | None
 ) -> dict[str, int]:
     """Return the steps with which each arm costs as much as the baseline. Raises InputError if one sets its own."""
     steps = {arm: cell.config["trainer"]["max_steps"] for arm, cell in cells.items()}
@@ -175,8 +170,9 @@ def equal_steps(
         raise InputError(f"arm {own}: trainer.max_steps is set by the arm, and by equal: {kind}; leave one of them out")
 
     def cost(cell: Cell) -> float:
-        """Return the cost of an optimiser step. Raises InputError for uncounted FLOPs."""
         if kind == "seconds":
+            if seconds is None:
+                raise InputError("equal: seconds: needs steps to be timed, which only `lm ablate` does")
             return seconds(cell)
         size = sizes(cell)
         if kind == "tokens":

@@ -120,7 +120,6 @@ def reproduce(
 
 
 def _show(plans: list[tuple[str, Plan]], left_out: list[str], tier: str, store: Store, options: RunOptions) -> None:
-    """Print for each experiment the number of claims and of cells to train, and the time they take."""
     total, kinds, counted = 0.0, Counter[str](), set[str]()
     for name, plan in plans:
         cells, wall = _describe_missing(plan, store, options.workers, counted)
@@ -160,7 +159,6 @@ def _describe_missing(plan: Plan, store: Store, workers: int | None, counted: se
 def _write(
     folder: Path, tier: str, command: Sequence[str], answered: Sequence[tuple[str, Answer]], left_out: Sequence[str]
 ) -> None:
-    """Write the table as Markdown and as CSV."""
     lines = [f"# Claims, tier {tier}", "", f"Made by `lm {shlex.join(command)}`.", ""]
     lines += [*markdown_section(claims_section(answered, title="", several=True)), *(f"- {line}" for line in left_out)]
     write_atomic(folder / "table.md", "\n".join(lines).rstrip() + "\n")

@@ -227,14 +227,8 @@ class LadderSpec:
     settings: dict[str, Any]
 
 
-# keys that an experiment with a ladder cannot have, and why
-EXCLUDED = {
-    "tiers": "the rungs of a ladder are its sizes; give another size a file of its own",
-    "tune": "every rung would have rates of its own; tune the smallest rung in an experiment, and carry them up",
-    "lr_curve": "every rung would have rates of its own; find the best at the smallest rung, and carry it up",
-    "data_seeds": "the variance of a run is that of one size; vary seed and order apart in an experiment of one rung",
-    "claims": "a claim is answered by one experiment's results, and a ladder has those of several",
-}
+# keys that an experiment with a ladder cannot have: each is of one size
+EXCLUDED = ("tiers", "tune", "lr_curve", "data_seeds", "claims")
 
 
 def read_ladder(
@@ -243,9 +237,10 @@ def read_ladder(
     """Read the `ladder` section of an experiment, if any; `same_seeds` of the command go first. Raises InputError."""
     if "ladder" not in experiment:
         return None
-    for key, reason in EXCLUDED.items():
+    for key in EXCLUDED:
         if experiment.get(key):
-            raise InputError(f"{path}: {key}: does not go with a ladder: {reason}")
+            hint = "is of one size, and a ladder has several; give it an experiment of its own"
+            raise InputError(f"{path}: {key}: does not go with a ladder: it {hint}")
     if isinstance(experiment.get("seeds"), Mapping):
         raise InputError(f"{path}: seeds: a ladder has no stages, as each rung's law rests on all of its seeds")
     if describe(metric).better != "lower":

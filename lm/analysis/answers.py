@@ -214,7 +214,6 @@ def _of_text(results: Records, claim: Claim, seeds: list[int], read: DocumentCac
 
 
 def _lost(results: Records, claim: Claim, entered: int) -> list[str]:
-    """List the lost runs of the claim's arms, and how many seeds enter."""
     seeds, parts = len(results.manifest["seeds"]), []
     for arm in claim.arms:
         statuses = [status_of(results, arm, seed) for seed in results.manifest["seeds"]]

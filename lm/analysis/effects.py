@@ -164,7 +164,6 @@ def _effect(
 
 
 def _squares(outcome: Array, design: Array) -> float:
-    """Return the residual sum of squares of a least-squares fit."""
     solution = np.linalg.lstsq(design, outcome, rcond=None)[0]
     return float(((outcome - design @ solution) ** 2).sum())
 

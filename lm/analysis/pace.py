@@ -81,7 +81,6 @@ def _pace(results: Records, arm: str) -> StepsToBaselineLoss:
 
 
 def _per_step(record: Record) -> Mapping[str, float]:
-    """Return the cost of one step of a run, in each unit that is known."""
     steps, cost = record["steps"] or math.nan, record["cost"]
     flops, seconds = (cost.get("flops_per_token") or 0) * (cost.get("tokens") or 0), cost.get("train_seconds") or 0
     costs = {"steps": 1.0, "FLOPs": flops / steps, "seconds": seconds / steps}

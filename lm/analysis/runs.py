@@ -115,7 +115,6 @@ def runs(out: Path, only: str | None = None) -> RunIndex:
 
 
 def _names(folder: Path) -> list[str]:
-    """List the folders in a folder."""
     try:
         return sorted(entry.name for entry in os.scandir(folder or ".") if entry.is_dir())
     except (OSError, ValueError):
@@ -174,7 +173,6 @@ def cells_of(store: Store) -> list[str]:
 
 
 def _state_of(store: Store, cell: str, dropped: bool = False) -> RunEntry:
-    """Read the state of a cell."""
     holder, progress = store.held_by(cell), read_progress(store.work(cell))  # first, as it may finish meanwhile
     if store.finished(cell):
         try:

@@ -1,10 +1,14 @@
 """Claims are borne out, refuted or left open as the numbers are, and wrong ones are refused."""
 
 import math
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from conftest import make_experiment
 from messages import CheckMessage, Refused
 from records import BASE, BETTER, MakeExperiment, blank, inside
 from scipy import stats
@@ -21,8 +25,11 @@ from lm.store.record import Record
 NEAR = [2.001, 2.099, 1.902, 2.049, 2.2, 1.949]
 
 
-def results(experiment: MakeExperiment, **more: list[Any]) -> Records:
-    return load(experiment({"base": BASE, "better": BETTER, "near": NEAR, **more}))
+@pytest.fixture(scope="module")
+def three() -> Iterator[Records]:
+    """The results of three arms, which no test changes."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield load(make_experiment(Path(folder), {"base": BASE, "better": BETTER, "near": NEAR}))
 
 
 def against_base(arm: str, relation: str, **options: Any) -> Claim:
@@ -49,12 +56,12 @@ def against_base(arm: str, relation: str, **options: Any) -> Claim:
         (Claim("x", "nll", "less", {"base": 1.0}, margin=2.2, exact=True), "not reproduced"),
     ],
 )
-def test_verdicts(experiment: MakeExperiment, claim: Claim, verdict: str) -> None:
-    assert answer_claim(results(experiment), claim).verdict == verdict
+def test_verdicts(three: Records, claim: Claim, verdict: str) -> None:
+    assert answer_claim(three, claim).verdict == verdict
 
 
-def test_less_and_greater_claims_test_the_paired_mean(experiment: MakeExperiment) -> None:
-    found = answer_claim(results(experiment), against_base("better", "less", margin=-0.2))
+def test_less_and_greater_claims_test_the_paired_mean(three: Records) -> None:
+    found = answer_claim(three, against_base("better", "less", margin=-0.2))
     by_hand = np.subtract(BETTER, BASE)
     assert found.estimate == pytest.approx(np.mean(by_hand), rel=1e-12)
     assert (found.low, found.high) == pytest.approx(sign_flip_interval(by_hand.tolist()), rel=1e-9)
@@ -62,27 +69,27 @@ def test_less_and_greater_claims_test_the_paired_mean(experiment: MakeExperiment
     assert found.seeds == 6
 
 
-def test_range_claims_test_the_median(experiment: MakeExperiment) -> None:
-    found = answer_claim(results(experiment), Claim("x", "nll", "range", {"base": 1.0}, low=1.5))
+def test_range_claims_test_the_median(three: Records) -> None:
+    found = answer_claim(three, Claim("x", "nll", "range", {"base": 1.0}, low=1.5))
     assert found.estimate == np.median(BASE)
     assert (found.low, found.high) == median_interval(BASE)
     assert found.p == 2.0**-6
 
 
-def test_a_contrast_weighs_several_arms(experiment: MakeExperiment) -> None:
+def test_a_contrast_weighs_several_arms(three: Records) -> None:
     claim = Claim("x", "nll", "less", {"better": 0.5, "near": 0.5, "base": -1.0})
     expected = np.mean(0.5 * np.array(BETTER) + 0.5 * np.array(NEAR) - np.array(BASE))
-    assert answer_claim(results(experiment), claim).estimate == pytest.approx(expected, rel=1e-12)
+    assert answer_claim(three, claim).estimate == pytest.approx(expected, rel=1e-12)
 
 
-def test_a_slope_is_that_of_logarithms(experiment: MakeExperiment) -> None:
+def test_a_slope_is_that_of_logarithms(three: Records) -> None:
     sizes = {"base": 1.0, "better": 2.0, "near": 4.0}
     claim = Claim("x", "nll", "slope", over=sizes, low=-1, high=1)
     by_hand = [
         stats.linregress(np.log(list(sizes.values())), np.log(values)).slope
         for values in zip(BASE, BETTER, NEAR, strict=True)
     ]
-    found = answer_claim(results(experiment), claim)
+    found = answer_claim(three, claim)
     assert found.estimate == pytest.approx(np.median(by_hand), rel=1e-9)
     assert found.verdict == "reproduced"
 
@@ -137,10 +144,12 @@ def test_skewed_noise_keeps_the_error_rate_of_range_claims(n: int, upwards: bool
 
 
 def test_diverged_arms_are_said_and_leave_the_seed_out(experiment: MakeExperiment) -> None:
-    found = answer_claim(results(experiment, bad=["diverged", *BETTER[1:]]), against_base("bad", "less"))
+    found = answer_claim(
+        load(experiment({"base": BASE, "bad": ["diverged", *BETTER[1:]]})), against_base("bad", "less")
+    )
     assert (found.seeds, found.verdict) == (5, "not enough seeds")
     assert found.note == "bad diverged on 1 of 6 seeds; 5 of 6 seeds enter; 6 could decide"
-    gone = answer_claim(results(experiment, bad=["diverged"] * 6), against_base("bad", "less"))
+    gone = answer_claim(load(experiment({"base": BASE, "bad": ["diverged"] * 6})), against_base("bad", "less"))
     assert (gone.verdict, gone.note) == ("not enough seeds", "no seed on which all arms were measured")
     assert math.isnan(gone.estimate)
 
@@ -278,8 +287,8 @@ def test_expectations_read_as_they_were_claimed() -> None:
     assert isinstance(Answer(Claim("x", "nll", "range"), "inconclusive", 0, 0, 0, 0).note, str)
 
 
-def test_claims_on_text_values_are_not_measured(experiment: MakeExperiment) -> None:
-    found = answer_claim(results(experiment), Claim("x", "data/tokenizer", "range", {"base": 1.0}, low=0.0))
+def test_claims_on_text_values_are_not_measured(three: Records) -> None:
+    found = answer_claim(three, Claim("x", "data/tokenizer", "range", {"base": 1.0}, low=0.0))
     assert (found.verdict, found.seeds) == ("not enough seeds", 0)
     assert found.note == "no seed on which all arms were measured"
 

@@ -41,7 +41,6 @@ def read(path: Path, called: str | None = None) -> Table:
 
 
 def _folder(path: Path, called: str | None) -> Table:
-    """Read the runs in a folder of one tracker."""
     wandb, metas, events = list[Path](), list[Path](), list[Path]()
     for folder, folders, names in os.walk(path):
         folders[:] = sorted(name for name in folders if not os.path.islink(os.path.join(folder, name)))
