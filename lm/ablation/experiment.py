@@ -344,10 +344,6 @@ def shortage(experiment: Experiment) -> str:
 
 def check_power(experiment: Experiment) -> None:
     """Refuse seeds with which the confirmatory comparisons cannot reach significance. Raises InputError."""
-    comparisons, seeds = experiment.inference.comparisons, len(experiment.seeds)
-    if comparisons and smallest_p(seeds) > ALPHA / comparisons:
-        few = f"{seeds} seed{'s' if seeds > 1 else ''} cannot reach significance in {comparisons} "
-        raise InputError(
-            f"{experiment.name}: {few}comparison{'s' if comparisons > 1 else ''} ({seeds_needed(comparisons)} could); "
-            "give more seeds, set confirmatory: false or list fewer arms there, or go on with --underpowered"
-        )
+    if experiment.inference.comparisons and (reason := shortage(experiment)):
+        hint = "give more seeds, set confirmatory: false or list fewer arms there, or go on with --underpowered"
+        raise InputError(f"{experiment.name}: {reason}; {hint}")
