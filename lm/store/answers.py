@@ -77,6 +77,12 @@ def remember(kind: str, question: Any, compute: Callable[[], Any]) -> Any:
     return answer
 
 
+def forget(kind: str, question: Any) -> None:
+    """Remove the stored answer to a question."""
+    with contextlib.suppress(OSError):
+        _path(kind, question).unlink()
+
+
 def _path(kind: str, question: Any) -> Path:
     """Return the file of the answer to a question."""
     return cache_folder() / "answers" / f"{kind}-{run_id(question)[:32]}.json"

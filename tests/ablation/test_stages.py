@@ -69,11 +69,11 @@ def test_training_stops_where_the_difference_is_found(tmp_path: Path, capsys: Ca
 
 def test_seeds_that_cannot_bear_out_the_comparisons_are_refused(tmp_path: Path) -> None:
     check_power(load_experiment(write(tmp_path), {}))
-    with pytest.raises(InputError, match="5 seeds cannot reach a verdict: .* takes 6 seeds; give more seeds"):
+    with pytest.raises(InputError, match=r"5 seeds cannot reach a verdict: .* takes 6 seeds; give more seeds"):
         check_power(load_experiment(write(tmp_path, seeds=5), {}))
     check_power(load_experiment(write(tmp_path, seeds=5, confirmatory=False), {}))
     arms = {**ARMS, "other": {"model.norm": "RMSNorm"}}
-    with pytest.raises(InputError, match="6 seeds cannot reach a verdict: .* takes 7 seeds"):
+    with pytest.raises(InputError, match=r"6 seeds cannot reach a verdict: .* takes 7 seeds"):
         check_power(load_experiment(write(tmp_path, arms=arms), {}))
     check_power(load_experiment(write(tmp_path, arms=arms, confirmatory=["slow"]), {}))
 
@@ -81,7 +81,7 @@ def test_seeds_that_cannot_bear_out_the_comparisons_are_refused(tmp_path: Path) 
 def test_quantities_declared_beside_the_headline_take_more_seeds(tmp_path: Path) -> None:
     experiment = load_experiment(write(tmp_path, secondary=["accuracy", "ece"]), {})
     assert experiment.inference.comparisons == 3
-    with pytest.raises(InputError, match="6 seeds cannot reach a verdict: .* takes 7 seeds"):
+    with pytest.raises(InputError, match=r"6 seeds cannot reach a verdict: .* takes 7 seeds"):
         check_power(experiment)
     staged = load_experiment(write(tmp_path, secondary=["accuracy"], seeds={"min": 6, "max": 24, "stages": 3}), {})
     assert staged.inference.looks == plan_looks(6, 24, 3, 0.025)

@@ -57,15 +57,15 @@ def ablate(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     seeds = None if options.seeds is None else parse_value(options.seeds, "--seeds")
     seeds = options.seeds if seeds is None else seeds  # no --seeds, or a text that YAML reads as null
     experiment = load_experiment(options.spec, settings, seeds, options.tier)
-    from lm.store.answers import running_version
-
-    running_version()  # before torch is imported
     from lm.ablation.ablate import RunOptions
     from lm.ablation.ablate import ablate as run_experiment
 
     flags = (options.retry_failed, options.underpowered)
     run_options = RunOptions(options.out, options.workers, *flags, options.arguments, execution, executor)
     if experiment.ladder is not None:
+        from lm.store.answers import running_version
+
+        running_version()  # before torch is imported
         from lm.ablation.ladder.run_ladder import run_ladder
 
         return run_ladder(experiment, run_options, options.plan)
