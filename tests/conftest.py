@@ -7,7 +7,7 @@ import itertools
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -121,42 +121,41 @@ def shared() -> Path:
     return folder
 
 
-Cells = dict[str, list[float | str | None]]
+Cells = Mapping[str, Sequence[float | str | None]]
 """For each arm, what became of each seed's cell: a validation NLL, `diverged`, `failed`, or None: not trained yet."""
+
+
+def make_experiment(
+    folder: Path, cells: Cells, change: Callable[[str, int, dict[str, Any]], None] = lambda *_: None, **manifest: Any
+) -> Path:
+    """Make a store of invented cells and the experiment's folder in it; the first arm is the baseline.
+
+    `change(arm, seed, record)` may alter a record before it is stored, to what no writer would write too.
+    """
+    store = Store(folder / "out")
+    seeds = list(range(max(map(len, cells.values()))))
+    for arm, outcomes in cells.items():
+        for seed, outcome in enumerate(outcomes):
+            if outcome is None:
+                continue
+            stored = record(f"{arm}-{seed}", outcome, seed)
+            change(arm, seed, cast(dict[str, Any], stored))
+            nll = stored["metrics"].get("nll")
+            if stored["status"] == "ok" and nll is not None:
+                lines = [f"{step},{nll + 10 / step},{step / 10}\n" for step in (10, 20, 30)]
+                curve = "step,validation_nll,gradient_norm\n" + "".join(lines)
+                write_atomic(store.work(stored["id"]) / "history.csv", curve)
+            store.finish(stored["id"], stored)
+    described = make_manifest("demo", "A demonstration", list(cells), seeds, **manifest)
+    path = store.out / "demo" / "experiment.json"
+    write_atomic(path, to_json(MANIFEST.read(described, path) if described["format"] == 1 else described))
+    return path.parent
 
 
 @pytest.fixture
 def experiment(tmp_path: Path) -> MakeExperiment:
-    """Makes a store of invented cells and the experiment's folder in it; the first arm is the baseline.
-
-    `change(arm, seed, record)` may alter a record before it is stored, to what no writer would write too.
-    """
-
-    def make(
-        cells: Cells, change: Callable[[str, int, dict[str, Any]], None] = lambda *_: None, **manifest: Any
-    ) -> Path:
-        store, folder = Store(tmp_path / "out"), tmp_path / "out" / "demo"
-        seeds = list(range(max(map(len, cells.values()))))
-        for arm, outcomes in cells.items():
-            for seed, outcome in enumerate(outcomes):
-                if outcome is None:
-                    continue
-                stored = record(f"{arm}-{seed}", outcome, seed)
-                change(arm, seed, cast(dict[str, Any], stored))
-                nll = stored["metrics"].get("nll")
-                if stored["status"] == "ok" and nll is not None:
-                    lines = [f"{step},{nll + 10 / step},{step / 10}\n" for step in (10, 20, 30)]
-                    curve = "step,validation_nll,gradient_norm\n" + "".join(lines)
-                    write_atomic(store.work(stored["id"]) / "history.csv", curve)
-                store.finish(stored["id"], stored)
-        described = make_manifest("demo", "A demonstration", list(cells), seeds, **manifest)
-        write_atomic(
-            folder / "experiment.json",
-            to_json(MANIFEST.read(described, folder) if described["format"] == 1 else described),
-        )
-        return folder
-
-    return make
+    """`make_experiment` in the folder of the test."""
+    return functools.partial(make_experiment, tmp_path)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -198,8 +198,8 @@ CALLS: list[tuple[Callable[..., object], object, dict[str, Any], str]] = [
     *((lm.fit, "char_tiny", options, words) for words, options in CHAR_TINY.items()),
     (lm.ablate, "quickstrat", {}, "Did you mean quickstart?"),
     (lm.ablate, ODD, {}, "spec: expected a YAML file, the name of a shipped one or a mapping"),
-    (lm.ablate, {"arms": {}}, {}, "ablation: base is missing; an experiment needs base"),
-    (lm.ablate, {"basse": "char_tiny"}, {}, "ablation: no key 'basse' in an experiment. Did"),
+    (lm.ablate, {"arms": {}}, {}, "ablation: base is missing: The configuration"),
+    (lm.ablate, {"basse": "char_tiny"}, {}, "ablation: no key 'basse'. Did"),
     (lm.ablate, {}, {"name": "../x"}, "name: '../x' cannot name a file"),
     (lm.fit, "nothing.yaml", {}, "cannot be read (No such file or directory)"),
     (lm.fit, "char_tinny", {}, "Did you mean char_tiny?"),
@@ -261,7 +261,7 @@ def test_a_module_of_the_same_name_in_another_folder_is_not_taken_for_this_one(t
 
 def test_a_run_is_called_as_on_the_command_line(experiment: MakeExperiment) -> None:
     folder = experiment({"base": BASE, "arm": BETTER})
-    with pytest.raises(lm.InputError, match="demo/arm/9: no seed '9'"):
+    with pytest.raises(lm.InputError, match="demo/arm/9: no such folder, and no such run"):
         lm.load_model("demo/arm/9", out=folder.parent)
     with pytest.raises(lm.InputError, match=r"cannot be read|no such file"):  # found; invented cells have no model
         lm.load_model("demo/arm/1", out=folder.parent)

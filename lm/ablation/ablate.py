@@ -2,7 +2,7 @@
 
 import math
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,10 +12,10 @@ from rich.console import Console
 from lm.ablation.derived import expand_orders, expand_rates, with_winners, write_rates
 from lm.ablation.experiment import Experiment, check_power, shortage
 from lm.ablation.plan import (
-    FinishedCells,
     Plan,
+    RemainingWork,
     idle_arms,
-    read_finished,
+    remaining_work,
     with_autotuned_settings,
     write_manifest,
 )
@@ -26,7 +26,7 @@ from lm.execution.estimate import Stopwatch, advice, seconds_per_cell, wall_seco
 from lm.execution.factory import LOCAL, capacity, make_executor, threads
 from lm.execution.machine import default_workers
 from lm.execution.progress import Display
-from lm.execution.scheduler import Planned, train_cells
+from lm.execution.scheduler import train_cells
 from lm.report.render import print_table
 from lm.report.run import describe_autotune
 from lm.report.status import duration
@@ -84,10 +84,8 @@ def ablate(experiment: Experiment, options: RunOptions, plan_only: bool = False)
     if plan_only:
         warnings = [*idle, *filter(None, [shortage(experiment)])]
         for part in filter(None, (rate_plan, plan, order_plan)):
-            finished = read_finished(part, store)
-            missing = to_train(part, finished.statuses, options.retry_failed)
-            workers = _num_workers(missing, options)
-            show_plan(part, store, finished, missing, workers, options.executor, warnings if part is plan else ())
+            work = remaining_work(part, store, options.retry_failed)
+            show_plan(work, store, _num_workers(work, options), options.executor, warnings if part is plan else ())
         return 0
     warn(idle)
     tuned = experiment.tuning is not None or rate_plan is not None
@@ -175,16 +173,14 @@ def settled_arms(results: Records, looks: tuple[int, ...], confirmatory: list[st
 
 def train_missing(plan: Plan, store: Store, options: RunOptions, manifest: Path) -> int:
     """Train the missing cells; return how many were interrupted. Raises LostError where the `manifest` is removed."""
-    finished = read_finished(plan, store)
-    missing = to_train(plan, finished.statuses, options.retry_failed)
-    workers = _num_workers(missing, options)
-    total = len(plan.distinct)
-    parts = [f"{total} cells: {total - len(missing)} done, {len(missing)} to train with {workers} at a time"]
+    work = remaining_work(plan, store, options.retry_failed)
+    missing, workers = work.missing, _num_workers(work, options)
+    parts = [f"{work.counts} with {workers} at a time"]
     if resumed := sum(store.started(planned.cell.id) for planned in missing):
         parts.append(f"{resumed} from a checkpoint")
-    if not options.retry_failed and (failed := list(finished.statuses.values()).count("failed")):
+    if not options.retry_failed and (failed := list(work.statuses.values()).count("failed")):
         parts.append(f"{failed} failed earlier (--retry-failed trains them again)")
-    for line in (", ".join(parts), *finished.reused({planned.cell.id for planned in missing})):
+    for line in (", ".join(parts), *work.reused()):
         print(line, file=sys.stderr)
     interrupted = 0
     if missing:
@@ -199,17 +195,11 @@ def train_missing(plan: Plan, store: Store, options: RunOptions, manifest: Path)
     return interrupted
 
 
-def _num_workers(missing: list[Planned], options: RunOptions) -> int:
-    """Return the number of cells to train at a time."""
-    if not missing and options.executor == LOCAL:  # asks no executor, whose import takes seconds
+def _num_workers(work: RemainingWork, options: RunOptions) -> int:
+    cells = len(work.missing)
+    if not cells and options.executor == LOCAL:
         return options.workers or 1
-    return options.workers or capacity(options.executor, len(missing)) or default_workers(len(missing))
-
-
-def to_train(plan: Plan, statuses: dict[str, str], retry_failed: bool) -> list[Planned]:
-    """Return the cells to train, each once: those not finished, and with `retry_failed` those that failed."""
-    untrained = (None, "failed") if retry_failed else (None,)
-    return [planned for planned in plan.distinct if statuses.get(planned.cell.id) in untrained]
+    return options.workers or capacity(options.executor, cells) or default_workers(cells)
 
 
 def measure_missing_lengths(plan: Plan, store: Store) -> None:
@@ -281,18 +271,11 @@ def print_line(text: str) -> None:
 
 
 def show_plan(
-    plan: Plan,
-    store: Store,
-    finished: FinishedCells,
-    missing: list[Planned],
-    workers: int,
-    executor: str = "local",
-    warnings: Sequence[str] = (),
+    work: RemainingWork, store: Store, workers: int, executor: str = LOCAL, warnings: Sequence[str] = ()
 ) -> None:
     """Print the cells, differences and costs of arms, `!` for undeclared ones, and an estimate of the time."""
-    experiment, total = plan.experiment, len(plan.distinct)
-    threads_each = threads(executor, workers) if missing else 0
-    missing_ids = {planned.cell.id for planned in missing}
+    plan, experiment = work.plan, work.plan.experiment
+    missing = {planned.cell.id for planned in work.missing}
     rows, base = [], _costs(plan, experiment.baseline)
     for arm in experiment.arms:
         declared = experiment.inference.declared.get(arm, [])
@@ -300,8 +283,8 @@ def show_plan(
         seeds: dict[str, list[str]] = {}
         for planned in plan.by_arm[arm]:
             cell = planned.cell.id
-            if status := finished.statuses.get(cell):
-                status += " (again)" if cell in missing_ids else ""
+            if status := work.statuses.get(cell):
+                status += " (again)" if cell in missing else ""
             else:
                 status = "started" if store.started(cell) else "missing"
             seeds.setdefault(status, []).append(str(planned.seed))
@@ -313,14 +296,21 @@ def show_plan(
         print_line(f"{arm}: {'; '.join(changes) or same}")
     for line in (*_remarks(experiment), *(f"! {warning}" for warning in warnings)):
         print_line(line)
-    if executor == "local" and (remark := advice([planned.cell for planned in missing], threads_each)):
+    each = threads(executor, workers) if missing else 0
+    seconds = seconds_per_cell(plan.by_arm, work.missing, store, each) if missing else {}
+    print_estimate(work, seconds, workers, each if executor == LOCAL else None)
+
+
+def print_estimate(work: RemainingWork, seconds: Mapping[str, float], workers: int, local_threads: int | None) -> None:
+    """Print how many cells are to be trained, how long they take by the `seconds` of each arm, and other code's."""
+    cells = [planned.cell for planned in work.missing]
+    if local_threads is not None and (remark := advice(cells, local_threads)):
         print_line(remark)
-    line = f"{total} cells: {total - len(missing)} done, {len(missing)} to train"
-    if missing:
-        seconds = seconds_per_cell(plan.by_arm, missing, store, threads_each)
-        wall = wall_seconds([seconds[planned.arm] for planned in missing], workers)
+    line = work.counts
+    if cells:
+        wall = wall_seconds([seconds[planned.arm] for planned in work.missing], workers)
         line += f"; about {duration(wall)} with {workers} at a time, estimated from finished cells or a few steps"
-    for text in (line, *finished.reused(missing_ids)):
+    for text in (line, *work.reused()):
         print_line(text)
 
 

@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Required, TypedDict
 
-from lm.ablation.sections import read_section
 from lm.config.keys import Also, Changes, Name
+from lm.config.nodes import one_of
 from lm.config.plain import shown
-from lm.config.tree import InputError, nearest
+from lm.config.tree import InputError
 
 KINDS = ("one_at_a_time", "leave_one_out", "factorial", "fractional")
 FULL = "full"
@@ -35,7 +35,7 @@ class DesignNode(TypedDict, total=False):
         ]
     ]
     generators: Annotated[
-        dict[str, list[Name]],
+        dict[str, Annotated[list[Name], Also(minItems=1)]],
         "For a fraction: which factors are made from the product of which others, as in {d: [a, b, c]}.",
         Also(minProperties=1),
     ]
@@ -56,17 +56,13 @@ class Design:
     aliases: list[str] = field(default_factory=list)
 
 
-def read_design(value: Any, path: str) -> Design:
+def read_design(section: Mapping[str, Any], path: str) -> Design:
     """Return the arms of the `design` section of an experiment. Raises InputError naming `path`."""
-    tree = read_section(value, DesignNode, path, "a mapping with kind and factors")
-    kind = tree.get("kind")
-    if kind not in KINDS:
-        raise InputError(f"{path}.kind: no design {kind!r}.{nearest(str(kind), KINDS)} Choose from {', '.join(KINDS)}")
-    if "generators" in tree and kind != "fractional":
+    kind, factors = section["kind"], section["factors"]
+    if "generators" in section and kind != "fractional":
         raise InputError(f"{path}.generators: only a fractional design has them, and this one is {kind}")
-    factors = _read_factors(tree.get("factors"), f"{path}.factors")
     if kind == "fractional":
-        return _fractional(factors, tree.get("generators"), path)
+        return _fractional(factors, section.get("generators"), path)
     if kind == "factorial":
         if (count := math.prod(map(len, factors.values()))) > MAX_ARMS:
             hint = "a fractional design has fewer"
@@ -81,22 +77,6 @@ def read_design(value: Any, path: str) -> Design:
         full = {factor: list(levels)[-1] for factor, levels in factors.items()}
         arms = [(FULL, full), *((f"without_{factor}", {**full, factor: plain[factor]}) for factor in factors)]
     return _from_levels(kind, factors, arms, path)
-
-
-def _read_factors(value: Any, path: str) -> Levels:
-    """Read the levels of each factor. Raises InputError."""
-    if not isinstance(value, Mapping) or not value:
-        raise InputError(f"{path}: expected a mapping of factors to their levels, found {shown(value)}")
-    factors: Levels = {}
-    for factor, levels in value.items():
-        if not isinstance(levels, Mapping) or len(levels) < 2:
-            expected = "expected two levels or more, the plain one first"
-            raise InputError(f"{path}.{factor}: {expected}, found {shown(levels)}")
-        for level, changes in levels.items():
-            if changes is not None and not isinstance(changes, Mapping):
-                raise InputError(f"{path}.{factor}.{level}: expected dotted paths and values, found {shown(changes)}")
-        factors[str(factor)] = {str(level): dict(changes or {}) for level, changes in levels.items()}
-    return factors
 
 
 def _from_levels(kind: str, factors: Levels, levels: Sequence[tuple[str, dict[str, str]]], path: str) -> Design:
@@ -118,7 +98,7 @@ def _from_levels(kind: str, factors: Levels, levels: Sequence[tuple[str, dict[st
     return Design(kind, arms, names[0], dict(levels))
 
 
-def _fractional(factors: Levels, generators: Any, path: str) -> Design:
+def _fractional(factors: Levels, generators: Mapping[str, list[str]] | None, path: str) -> Design:
     """Return a two-level fraction: products of the signs of factors set others (Box, Hunter and Hunter)."""
     for factor, levels in factors.items():
         if len(levels) != 2:
@@ -129,27 +109,24 @@ def _fractional(factors: Levels, generators: Any, path: str) -> Design:
         *free, last = factors
         generators = {last: free}
     path = f"{path}.generators"
-    if not isinstance(generators, Mapping) or not generators:
-        raise InputError(f"{path}: expected a mapping such as {{d: [a, b, c]}}, found {shown(generators)}")
     for factor, word in generators.items():
-        for name in [factor, *(word if isinstance(word, list) else [])]:
-            if not isinstance(name, str) or name not in factors:
-                near, listed = nearest(str(name), list(factors)), ", ".join(factors)
-                raise InputError(f"{path}: no factor {name!r}.{near} Choose from {listed}")
-        if not isinstance(word, list) or not word or set(word) & set(generators):
+        for name in (factor, *word):
+            one_of(name, factors, path, "factor")
+        if not word or set(word) & set(generators):
             raise InputError(f"{path}.{factor}: expected factors that are not made by others, found {shown(word)}")
-    words = {str(factor): [str(name) for name in word] for factor, word in generators.items()}
-    free = [factor for factor in factors if factor not in words]
+    free = [factor for factor in factors if factor not in generators]
     if 2 ** len(free) > MAX_ARMS:
         raise InputError(f"{path}: {2 ** len(free)} arms, expected {MAX_ARMS} at most; make more factors of others")
     arms = []
     for signs in itertools.product((-1, 1), repeat=len(free)):
         sign = dict(zip(free, signs, strict=True))
         # The sign that makes the arm of all plain levels one of the fraction, as the baseline.
-        sign |= {f: (-1) ** (len(word) + 1) * math.prod(sign[other] for other in word) for f, word in words.items()}
+        sign |= {
+            f: (-1) ** (len(word) + 1) * math.prod(sign[other] for other in word) for f, word in generators.items()
+        }
         chosen = {f: list(factors[f])[(sign[f] + 1) // 2] for f in factors}
         arms.append(("+".join(chosen.values()), chosen))
-    return replace(_from_levels("fractional", factors, arms, "design"), aliases=aliases(list(factors), words))
+    return replace(_from_levels("fractional", factors, arms, "design"), aliases=aliases(list(factors), generators))
 
 
 def aliases(factors: list[str], generators: Mapping[str, Sequence[str]]) -> list[str]:

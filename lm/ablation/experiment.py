@@ -1,6 +1,6 @@
 """An experiment's file: its keys, and how it is read: arms or a design, seeds, how differences are judged, claims."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Required, TypedDict
@@ -14,30 +14,25 @@ from lm.ablation.sections import (
     Stages,
     Tuning,
     TuningNode,
-    is_positive,
     read_grid,
     read_ladder,
-    read_section,
     read_stages,
     read_tuning,
 )
-from lm.analysis.claims import Claim, ClaimNode, read_claims
+from lm.analysis.claims import Claim, ClaimNode, read_claim
 from lm.analysis.results import HEADLINE
 from lm.config.imported import add_module_folder
 from lm.config.keys import Also, Changes, Name, Text
-from lm.config.plain import shown
+from lm.config.nodes import one_of, read_section
 from lm.config.reading import (
     Seeds,
     read_base,
-    read_changes,
-    read_mapping,
     read_seeds,
-    read_text,
     report_name,
     require_kind,
     resolve_file,
 )
-from lm.config.tree import InputError, Tree, load_yaml, nearest, override, path_name
+from lm.config.tree import InputError, Tree, load_yaml, override, path_name
 from lm.stats.tests import ALPHA, seeds_needed, smallest_p
 from lm.store.metrics import AT_LENGTH, AVERAGED, EXTRA, METRICS, VALIDATION_METRICS, nearest_metric, parse_average
 
@@ -55,6 +50,8 @@ Quantity = (
     | Annotated[str, Also(pattern=f"^{AVERAGED}$")]
     | Annotated[str, Also(pattern=f"^{EXTRA}.+$")]
 )
+
+Margin = Annotated[float, Also(exclusiveMinimum=0)]
 
 
 class Tier(TypedDict, total=False):
@@ -91,7 +88,7 @@ class ExperimentFile(TypedDict, total=False):
         list[Quantity] | None, "Quantities that are judged beside the headline and share the 5 % with it."
     ]
     margin: Annotated[
-        float | dict[str, float] | None,
+        Margin | dict[str, Margin] | None,
         "For each judged quantity, the difference below which arms count as equivalent; a number is the headline's.",
     ]
     confirmatory: Annotated[
@@ -114,7 +111,9 @@ class ExperimentFile(TypedDict, total=False):
     ]
     claims: Annotated[list[ClaimNode] | None, "Statements that the report answers."]
     equal: Annotated[
-        str, "What arms have the same of; they train for as many steps as that pays for.", Also(enum=list(EQUAL_KINDS))
+        str,
+        "What arms have the same of; they train for as many steps as that pays for.",
+        Also(enum=list(EQUAL_KINDS), default="steps"),
     ]
     tune: Annotated[TuningNode, "A search for every arm, with the same budget."]
     lr_curve: Annotated[CurveNode, "Learning rates that every arm is trained over before each is compared at its best."]
@@ -203,9 +202,7 @@ def load_experiment(
         add_module_folder(path.parent)
         tree = load_yaml(path)
     require_kind(tree, path, "experiment")
-    tree = at_tier(tree, tier, path, option_name("tier"))
-    missing = "an experiment needs base, seeds, and arms or a design"
-    tree = read_section(tree, ExperimentFile, str(path), missing=missing, inside=" in an experiment")
+    tree = at_tier(read_section(tree, ExperimentFile, f"{path}:"), tier, path, option_name("tier"))
     name = report_name(path, tier)
     design = _read_design(tree, path)
     base = read_base(tree, path)
@@ -214,8 +211,10 @@ def load_experiment(
     chosen, looks = _read_seeds_or_stages(tree["seeds"] if seeds is None else seeds, tree, inference, where)
     inference = replace(inference, looks=looks)
     declared = [] if isinstance(tree["seeds"], Mapping) else read_seeds(tree["seeds"], f"{path}: seeds")
-    listed = [] if tree.get("claims") is None else tree["claims"]
-    claims = read_claims(listed, list(design.arms), design.baseline, f"{path}: claims", declared or chosen)
+    claims = [
+        read_claim(claim, list(design.arms), design.baseline, f"{path}: claims[{index}]")
+        for index, claim in enumerate(tree.get("claims", []))
+    ]
     if "tune" in tree and "lr_curve" in tree:
         raise InputError(f"{path}: tune and lr_curve both choose a rate for each arm; expected one of them")
     ladder = read_ladder(tree, chosen, inference.metric, settings, str(path), same_seeds=seeds is not None)
@@ -227,13 +226,13 @@ def load_experiment(
         )
     return Experiment(
         name=name,
-        title=read_text(tree, "title", path) or path.stem,
+        title=tree.get("title") or path.stem,
         tree=override(base, settings),
         design=design,
         seeds=chosen,
         inference=inference,
-        claims=tuple(claims),
-        notes=read_text(tree, "notes", path),
+        claims=tuple(replace(claim, seeds=declared or chosen) for claim in claims),
+        notes=tree.get("notes", ""),
         tier=tier,
         tuning=read_tuning(tree["tune"], inference.metric, chosen, f"{path}: tune") if "tune" in tree else None,
         grid=read_grid(tree["lr_curve"], inference.metric, chosen, f"{path}: lr_curve") if "lr_curve" in tree else None,
@@ -253,24 +252,20 @@ def _read_seeds_or_stages(
             f"{where}: stages end where differences are found, so that no claim's test would hold its level; "
             "give a number of seeds, or leave the claims to another experiment"
         )
-    looks = read_stages(value, inference.comparisons, where)
+    looks = read_stages(read_section(value, Stages, where), inference.comparisons, where)
     return read_seeds(list(range(looks[-1])), where), looks
 
 
 def at_tier(tree: Tree, tier: str, path: Path, option: str = "--tier") -> Tree:
     """Return the experiment at another size: `tiers` may give another base, more common changes, other seeds."""
-    tiers = read_changes(tree.get("tiers"), f"{path}: tiers")
-    for name, changes in tiers.items():
+    tiers = tree.get("tiers", {})
+    for name in tiers:
         path_name(name, f"{path}: tiers")
-        read_section(read_mapping(changes, f"{path}: tiers.{name}"), Tier, f"{path}: tiers.{name}")
-        read_changes(changes.get("common"), f"{path}: tiers.{name}.common")
     if not tier:
         return tree
     if path_name(tier, option) not in tiers:
         raise InputError(f"{path}: has no tier {tier!r}; {'it has ' + ', '.join(tiers) if tiers else 'it has none'}")
-    changes = tiers[tier]
-    common = read_changes(tree.get("common"), f"{path}: common")
-    return {**tree, **changes, "common": common | read_changes(changes.get("common"), f"{path}: tiers.{tier}.common")}
+    return {**tree, **tiers[tier], "common": tree.get("common", {}) | tiers[tier].get("common", {})}
 
 
 def _read_design(tree: Tree, path: Path) -> Design:
@@ -280,14 +275,10 @@ def _read_design(tree: Tree, path: Path) -> Design:
     if "design" in tree:
         design = read_design(tree["design"], f"{path}: design")
     elif "baseline" in tree:
-        listed = read_mapping(tree["arms"], f"{path}: arms").items()
-        arms = {name: read_changes(changes, f"{path}: arms.{name}") for name, changes in listed}
-        if len(arms) > MAX_ARMS:
-            raise InputError(f"{path}: arms: expected {MAX_ARMS} at most, found {len(arms)}")
-        design = Design("arms", arms, str(tree["baseline"]))
+        design = Design("arms", tree["arms"], tree["baseline"])
     else:
         raise InputError(f"{path}: baseline is missing; name the arm that the others are compared with")
-    design = replace(design, baseline=str(tree.get("baseline", design.baseline)))
+    design = replace(design, baseline=tree.get("baseline", design.baseline))
     for name, changes in design.arms.items():
         path_name(name, f"{path}: arms")
         for key in ("seed", "data_seed"):
@@ -300,44 +291,29 @@ def _read_design(tree: Tree, path: Path) -> Design:
 
 def read_inference(tree: Tree, design: Design, path: Path) -> Inference:
     """Read how the differences of an experiment are judged. Raises InputError."""
-    metric = str(tree.get("metric", HEADLINE))
+    metric, secondary = str(tree["metric"]), list(map(str, tree.get("secondary", [])))
+    declared = tree.get("declared", {})
+    judged, others = [metric, *secondary], [arm for arm in design.arms if arm != design.baseline]
     _check_quantity(metric, f"{path}: metric")
-    listed = [] if tree.get("secondary") is None else _read_list(tree["secondary"], f"{path}: secondary")
-    secondary = [str(name) for name in listed]
     for name in secondary:
         _check_quantity(name, f"{path}: secondary")
-    judged = [metric, *secondary]
     if len(set(judged)) < len(judged):
         raise InputError(f"{path}: secondary: a quantity is given twice in {', '.join(judged)}")
-    others = [arm for arm in design.arms if arm != design.baseline]
-    confirmatory = tree.get("confirmatory", True)
-    if not isinstance(confirmatory, (bool, list)):
-        raise InputError(f"{path}: confirmatory: expected true, false, or a list of arms, found {shown(confirmatory)}")
+    confirmatory = tree["confirmatory"]
     if isinstance(confirmatory, bool):
         confirmatory = others if confirmatory else []
-    declared = read_changes(tree.get("declared"), f"{path}: declared")
-    for arm, costs in declared.items():
-        one_of(arm, others, f"{path}: declared", "arm")
-        where = f"{path}: declared.{arm}"
-        declared[arm] = [one_of(cost, COSTS, where, "cost") for cost in _read_list(costs, where)]
-    axes = read_changes(tree.get("axes"), f"{path}: axes")
-    for dotted, kind in axes.items():
-        one_of(kind, AXES, f"{path}: axes.{dotted}", "kind of axis")
-    confirmatory = [one_of(arm, others, f"{path}: confirmatory", "arm") for arm in confirmatory]
+    for key, arms in (("declared", declared), ("confirmatory", confirmatory)):
+        for arm in arms:
+            one_of(arm, others, f"{path}: {key}", "arm")
     if len(set(confirmatory)) < len(confirmatory):
         raise InputError(f"{path}: confirmatory: an arm is given twice in {confirmatory}")
-    margin = _read_margins(tree.get("margin"), judged, f"{path}: margin")
-    equal = one_of(tree.get("equal", "steps"), EQUAL_KINDS, f"{path}: equal", "cost to hold equal")
-    generalise = one_of(tree.get("generalise", "text"), GENERALISE, f"{path}: generalise", "kind of noise to cover")
-    return Inference(metric, secondary, margin, confirmatory, declared, axes, equal=equal, generalise=generalise)
-
-
-def one_of(value: Any, choices: Iterable[str], path: str, kind: str) -> str:
-    """Return one of the choices. Raises InputError naming the nearest."""
-    names, name = list(choices), str(value)
-    if name not in names:
-        raise InputError(f"{path}: no {kind} {name!r}.{nearest(name, names)} Choose from {', '.join(names)}")
-    return name
+    margins = tree.get("margin", {})
+    margins = margins if isinstance(margins, dict) else {metric: margins}
+    if strange := next((quantity for quantity in margins if quantity not in judged), None):
+        listed = ", ".join(judged)
+        raise InputError(f"{path}: margin.{strange}: is not judged, {listed} is; name it in metric or secondary")
+    axes, equal, generalise = tree.get("axes", {}), tree["equal"], tree["generalise"]
+    return Inference(metric, secondary, margins, confirmatory, declared, axes, equal=equal, generalise=generalise)
 
 
 def _check_quantity(name: str, path: str) -> None:
@@ -355,26 +331,6 @@ def _check_quantity(name: str, path: str) -> None:
         raise InputError(f"{path}: no quantity {name!r}; at a length there are {'@N, '.join(AT_LENGTH)}@N")
 
 
-def _read_list(value: Any, path: str) -> list[Any]:
-    if isinstance(value, list):
-        return value
-    raise InputError(f"{path}: expected a list, found {shown(value)}")
-
-
-def _read_margins(value: Any, judged: Sequence[str], path: str) -> dict[str, float]:
-    """Return the margin of each judged quantity that has one; a number alone is the headline's."""
-    single = not isinstance(value, Mapping) and value is not None
-    margins = {judged[0]: value} if single else read_changes(value, path)
-    for quantity, margin in margins.items():
-        _check_quantity(str(quantity), path)
-        if quantity not in judged:
-            listed = ", ".join(judged)
-            raise InputError(f"{path}.{quantity}: is not judged, {listed} is; name it in metric or secondary")
-        if not is_positive(margin):
-            raise InputError(f"{path}.{quantity}: expected a number above 0, found {margin!r}")
-    return {str(quantity): float(margin) for quantity, margin in margins.items()}
-
-
 def shortage(experiment: Experiment) -> str:
     """Return why the seeds cannot reach a verdict, and how many can; an empty string where they can."""
     seeds, judged = len(experiment.seeds), experiment.inference.comparisons or min(1, len(experiment.arms) - 1)
@@ -388,10 +344,6 @@ def shortage(experiment: Experiment) -> str:
 
 def check_power(experiment: Experiment) -> None:
     """Refuse seeds with which the confirmatory comparisons cannot reach significance. Raises InputError."""
-    comparisons, seeds = experiment.inference.comparisons, len(experiment.seeds)
-    if comparisons and smallest_p(seeds) > ALPHA / comparisons:
-        few = f"{seeds} seed{'s' if seeds > 1 else ''} cannot reach significance in {comparisons} "
-        raise InputError(
-            f"{experiment.name}: {few}comparison{'s' if comparisons > 1 else ''} ({seeds_needed(comparisons)} could); "
-            "give more seeds, set confirmatory: false or list fewer arms there, or go on with --underpowered"
-        )
+    if experiment.inference.comparisons and (reason := shortage(experiment)):
+        hint = "give more seeds, set confirmatory: false or list fewer arms there, or go on with --underpowered"
+        raise InputError(f"{experiment.name}: {reason}; {hint}")

@@ -3,12 +3,11 @@
 import contextlib
 import functools
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from lm import __version__
 from lm.ablation.experiment import Experiment
 from lm.ablation.sections import prefix_errors
 from lm.analysis.claims import Claim, register
@@ -26,7 +25,7 @@ from lm.store.sources import canonical
 from lm.store.store import Store
 from lm.store.validation import check_shape
 from lm.training.identified import Cell, Sizes, auto_settings_requested
-from lm.training.provenance import git_state, source_hash
+from lm.training.provenance import source_hash
 
 
 @dataclass(frozen=True)
@@ -127,12 +126,7 @@ def with_autotuned_settings(experiment: Experiment, out: Path, workers: int | No
     return replace(experiment, tree=override(experiment.tree, chosen), autotuned=asdict(decision))
 
 
-def untimed(cell: Cell) -> float:
-    """Refuse to time a step of the cell. Raises InputError."""
-    raise InputError("equal: seconds: needs steps to be timed, which only `lm ablate` does")
-
-
-def make_plan(experiment: Experiment, seconds: Callable[[Cell], float] = untimed) -> Plan:
+def make_plan(experiment: Experiment, seconds: Callable[[Cell], float] | None = None) -> Plan:
     """Check every cell before any is trained, with `seconds` of a step of a cell. Raises InputError naming the arm."""
     from lm.training.cell import with_seed  # takes seconds, and finished cells may be planned without
 
@@ -175,7 +169,7 @@ def _check_arm(experiment: Experiment, name: str, changes: dict[str, Any]) -> Ce
 
 
 def equal_steps(
-    cells: Mapping[str, Cell], baseline: str, kind: str, seconds: Callable[[Cell], float]
+    cells: Mapping[str, Cell], baseline: str, kind: str, seconds: Callable[[Cell], float] | None
 ) -> dict[str, int]:
     """Return the steps with which each arm costs as much as the baseline. Raises InputError if one sets its own."""
     steps = {arm: cell.config["trainer"]["max_steps"] for arm, cell in cells.items()}
@@ -186,8 +180,9 @@ def equal_steps(
         raise InputError(f"arm {own}: trainer.max_steps is set by the arm, and by equal: {kind}; leave one of them out")
 
     def cost(cell: Cell) -> float:
-        """Return the cost of an optimiser step. Raises InputError for uncounted FLOPs."""
         if kind == "seconds":
+            if seconds is None:
+                raise InputError("equal: seconds: needs steps to be timed, which only `lm ablate` does")
             return seconds(cell)
         from lm.training.cell import sizes
 
@@ -275,14 +270,23 @@ MAX_VERSIONS_NAMED = 3  # versions of the code that a line names
 
 
 @dataclass(frozen=True)
-class FinishedCells:
-    """Statuses of the finished cells of a plan, and the version of those that other code trained, in words; by id."""
+class RemainingWork:
+    """Cells of a plan to train, statuses of finished ones, and the version of other code that trained some; by id."""
 
+    plan: Plan
+    missing: list[Planned]
     statuses: dict[str, str]
     other_code: dict[str, str]
 
-    def reused(self, missing: Collection[str]) -> list[str]:
-        """Return a line on the cells that other code trained, if any are used: those that are not `missing`."""
+    @property
+    def counts(self) -> str:
+        """Numbers of cells, in words."""
+        total, missing = len(self.plan.distinct), len(self.missing)
+        return f"{total} cells: {total - missing} done, {missing} to train"
+
+    def reused(self) -> list[str]:
+        """Return a line on the cells that other code trained, if any are used without training them again."""
+        missing = {planned.cell.id for planned in self.missing}
         versions = [version for cell, version in self.other_code.items() if cell not in missing]
         if not versions:
             return []
@@ -295,31 +299,27 @@ class FinishedCells:
         ]
 
 
-def read_finished(plan: Plan, store: Store) -> FinishedCells:
+def remaining_work(plan: Plan, store: Store, retry_failed: bool = False) -> RemainingWork:
     """Read the record of each finished cell of a plan once. Raises InputError for a damaged or newer record."""
-    statuses, other_code, own_git = dict[str, str](), dict[str, str](), functools.cache(git_state)
+    statuses, other_code = dict[str, str](), dict[str, str]()
     for planned in plan.distinct:
         cell = planned.cell.id
         store.recover(cell)
         if store.finished(cell):
             record = store.record(cell)
             statuses[cell] = str(record["status"])
-            if version := _other_version(record, own_git):
+            if version := _other_version(record):
                 other_code[cell] = version
-    return FinishedCells(statuses, other_code)
+    untrained = (None, "failed") if retry_failed else (None,)
+    missing = [planned for planned in plan.distinct if statuses.get(planned.cell.id) in untrained]
+    return RemainingWork(plan, missing, statuses, other_code)
 
 
-def _other_version(record: Record, own_git: Callable[[], Mapping[str, Any]]) -> str:
-    """Return the version of other code that trained a cell, by hash or else commit; empty if this code did."""
+def _other_version(record: Record) -> str:
+    """Return the version of other code that trained a cell, by commit; empty if this code did."""
     origin: Mapping[str, Any] = record.get("provenance") or {}
     source, git = origin.get("source"), origin.get("git") or {}
-    if source is not None:
-        same = canonical(source) == canonical(source_hash())
-    elif git.get("commit") is None:
-        same = origin.get("lm") == __version__ and own_git()["commit"] is None
-    else:
-        same = not git.get("dirty") and own_git() == {"commit": git["commit"], "dirty": False}
-    if same:
+    if source is not None and canonical(source) == canonical(source_hash()):
         return ""
     if git.get("commit") is None:
         return f"lm {origin.get('lm', 'of an unknown version')}"

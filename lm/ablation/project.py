@@ -40,7 +40,6 @@ def _rebased(path: Path) -> str:
 
 
 def _bases_in(tree: Mapping[str, object]) -> Iterator[str]:
-    """Yield the files that a tree names as `base`, at any depth."""
     for key, value in tree.items():
         if key == "base" and isinstance(value, str) and value.endswith(".yaml"):
             yield value

@@ -23,7 +23,7 @@ from lm.analysis.answers import Answer, adjust_p
 from lm.analysis.claims import KINDS
 from lm.analysis.ladder import load_ladder
 from lm.analysis.results import load
-from lm.config.reading import files_by_name, report_name
+from lm.config.reading import files_by_name
 from lm.config.tree import InputError, load_yaml, nearest, path_name
 from lm.execution.estimate import advice, reduced_in, seconds_per_cell, wall_seconds
 from lm.execution.machine import default_workers, threads_each
@@ -53,14 +53,9 @@ class ReproductionScope:
         if self.max_seeds is not None and self.max_seeds < 1:
             raise InputError(f"--first-seeds: expected 1 or more, found {self.max_seeds}")
 
-    @property
-    def file_tier(self) -> str:
-        """The tier as experiment files name it."""
-        return "" if self.tier == "C" else self.tier
-
     def read(self, path: Path) -> Experiment:
         """Read an experiment. Raises InputError."""
-        experiment = load_experiment(path, self.settings, tier=self.file_tier)
+        experiment = load_experiment(path, self.settings, tier="" if self.tier == "C" else self.tier)
         return replace(experiment, seeds=experiment.seeds[: self.max_seeds])
 
 
@@ -84,43 +79,34 @@ def reproduce(
 ) -> int:
     """Train what is missing of each experiment and answer its claims; return 0, or 1 if something was left undone.
 
-    An experiment that cannot be planned, perhaps for want of a file, is reported and left out, unless it was run at the
-    same tier under the same folder before. Raises InputError at the end, where that left out one of those that are
-    `named`, or left none.
+    An experiment that cannot be planned, perhaps for want of a file, is reported and left out. Raises InputError for
+    one of those that are `named`, or where none is left.
     """
     tier, start, store = scope.tier, time.monotonic(), Store(options.out)
-    plans: dict[Path, Plan] = {}
-    reasons: dict[Path, str] = {}
+    plans, left_out = list[tuple[str, Plan]](), list[str]()
     for path in files:
         try:
-            plans[path] = make_plan(with_autotuned_settings(scope.read(path), options.out, options.workers))
+            plan = make_plan(with_autotuned_settings(scope.read(path), options.out, options.workers))
+            plans.append((path.stem, plan))
         except InputError as error:
-            reasons[path] = str(error)
+            left_out.append(f"{path.stem}: cannot be run at tier {tier}: {error}")
+    if left_out and (named or not plans):
+        raise InputError("; ".join(left_out))
     if plan_only:
-        _show(plans, {} if named or not plans else reasons, tier, store, options)
-        _refuse(reasons if named or not plans else {}, "cannot be run")
+        _show(plans, left_out, tier, store, options)
         return 0
     answered: list[tuple[str, Answer]] = []
-    interrupted, missing = 0, {planned.cell.id for plan in plans.values() for planned in plan.missing(store)}
-    for index, path in enumerate(files, 1):
-        folder = options.out / report_name(path, scope.file_tier)
-        if path in plans:
-            print(f"({index}/{len(files)}) {plans[path].experiment.name}", file=sys.stderr)
-            warn(idle_arms(plans[path]).values())
-            folder, count = train_experiment(plans[path], store, options)
-            interrupted += count
-        elif not (folder / "experiment.json").is_file() or load(folder).manifest.get("tier", "C") != tier:
-            continue
-        else:  # it was run at this tier before
-            del reasons[path]
+    interrupted, missing = 0, {planned.cell.id for _, plan in plans for planned in plan.missing(store)}
+    for index, (name, plan) in enumerate(plans, 1):
+        print(f"({index}/{len(plans)}) {plan.experiment.name}", file=sys.stderr)
+        warn(idle_arms(plan).values())
+        folder, count = train_experiment(plan, store, options)
+        interrupted += count
         write_report(folder, Console(quiet=True))
-        answered += [(path.stem, answer) for answer in answers(load(folder), tier)]
-    if len(reasons) == len(files):
-        _refuse(reasons, f"was not run at tier {tier}")
+        answered += [(name, answer) for answer in answers(load(folder), tier)]
     names, judged = [name for name, _ in answered], adjust_p([answer for _, answer in answered])
     answered = list(zip(names, judged, strict=True))
     folder = options.out / f"reproduce.{tier}"
-    left_out = [f"{path.stem} was not run at tier {tier}: {reason}" for path, reason in reasons.items()]
     _write(folder, tier, options.command, answered, left_out)
     if answered:
         show_claims(answered, Console(), f"Claims, tier {tier}")
@@ -130,32 +116,22 @@ def reproduce(
     clock = duration(time.monotonic() - start)
     print(f"{trained} cell{'s' * (trained != 1)} trained, {clock} by the clock", file=sys.stderr)
     print(f"table: {folder / 'table.md'}", file=sys.stderr)
-    if named and not interrupted:
-        _refuse(reasons, f"was not run at tier {tier}")
     return 1 if interrupted or not answered else 0
 
 
-def _refuse(reasons: dict[Path, str], what: str) -> None:
-    """Raise an InputError with the reasons, if there are any."""
-    if reasons:
-        raise InputError("; ".join(f"{path.stem}: {what}: {reason}" for path, reason in reasons.items()))
-
-
-def _show(plans: dict[Path, Plan], reasons: dict[Path, str], tier: str, store: Store, options: RunOptions) -> None:
-    """Print for each experiment the number of claims and of cells to train, and the time they take."""
+def _show(plans: list[tuple[str, Plan]], left_out: list[str], tier: str, store: Store, options: RunOptions) -> None:
     total, kinds, counted = 0.0, Counter[str](), set[str]()
-    for path, plan in plans.items():
+    for name, plan in plans:
         cells, wall = _describe_missing(plan, store, options.workers, counted)
         total += wall
         claims = [claim.kind for claim in plan.experiment.claims if claim.at(tier)]
         kinds.update(claims)
-        print(f"{path.stem}: {len(claims)} claim{'s' * (len(claims) != 1)}, {cells}, {duration(wall)}")
-    for path, reason in reasons.items():
-        print(f"{path.stem}: cannot be run: {reason}")
-    if plans:
-        counts = ", ".join(f"{kinds[kind]} {kind}" for kind in KINDS)
-        print(f"claims at tier {tier}: {counts}; {kinds.total()} over {len(plans)} experiments")
-        _show_total(plans.values(), total, store, options)
+        print(f"{name}: {len(claims)} claim{'s' * (len(claims) != 1)}, {cells}, {duration(wall)}")
+    for line in left_out:
+        print(line)
+    counts = ", ".join(f"{kinds[kind]} {kind}" for kind in KINDS)
+    print(f"claims at tier {tier}: {counts}; {kinds.total()} over {len(plans)} experiments")
+    _show_total([plan for _, plan in plans], total, store, options)
 
 
 def _show_total(plans: Iterable[Plan], seconds: float, store: Store, options: RunOptions) -> None:
@@ -183,7 +159,6 @@ def _describe_missing(plan: Plan, store: Store, workers: int | None, counted: se
 def _write(
     folder: Path, tier: str, command: Sequence[str], answered: Sequence[tuple[str, Answer]], left_out: Sequence[str]
 ) -> None:
-    """Write the table as Markdown and as CSV."""
     lines = [f"# Claims, tier {tier}", "", f"Made by `lm {shlex.join(command)}`.", ""]
     lines += [*markdown_section(claims_section(answered, title="", several=True)), *(f"- {line}" for line in left_out)]
     write_atomic(folder / "table.md", "\n".join(lines).rstrip() + "\n")

@@ -34,14 +34,14 @@ TOKENIZERS = ("BPE", "Bytes", "Characters", "Unigram", "WordPiece")
 
 
 def plan_experiment(
-    experiment: Experiment, store: Store, seconds: Callable[[Cell], float], stored: bool, to_show: bool = False
+    experiment: Experiment, store: Store, seconds: Callable[[Cell], float] | None, stored: bool, to_show: bool = False
 ) -> Plan:
     """Return the plan of an experiment, from the cache if all its cells are finished or `to_show`. Raises InputError.
 
     Args:
         experiment: what is planned.
         store: the results folder.
-        seconds: returns the seconds of a step of a cell.
+        seconds: returns the seconds of a step of a cell; None where none is timed.
         stored: whether a stored plan may be used.
         to_show: whether nothing is trained, so that cells may be missing.
     """

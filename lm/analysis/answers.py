@@ -21,6 +21,7 @@ from lm.analysis.claims import Claim, by_seed, seen_seeds
 from lm.analysis.compare import LOST
 from lm.analysis.results import Records
 from lm.analysis.texts import LOSS_OF, DocumentCache, generalises, noise_over_texts
+from lm.analysis.tidy import status_of
 from lm.config.tree import InputError
 from lm.stats.tests import (
     ALPHA,
@@ -213,11 +214,8 @@ def _of_text(results: Records, claim: Claim, seeds: list[int], read: DocumentCac
 
 
 def _lost(results: Records, claim: Claim, entered: int) -> list[str]:
-    """List the lost runs of the claim's arms, and how many seeds enter."""
     seeds, parts = len(results.manifest["seeds"]), []
     for arm in claim.arms:
-        records = (results.records[arm, seed] for seed in results.manifest["seeds"])
-        statuses: list[str] = [record["status"] for record in records if record is not None]
-        statuses += ["damaged" for of, _ in results.corrupt_records if of == arm]
+        statuses = [status_of(results, arm, seed) for seed in results.manifest["seeds"]]
         parts += [f"{arm} {kind} on {statuses.count(kind)} of {seeds} seeds" for kind in LOST if kind in statuses]
     return [*parts, f"{entered} of {seeds} seeds enter"] if entered < seeds else parts

@@ -13,9 +13,10 @@ import numpy as np
 
 from lm.analysis.lead import STEPS_AHEAD, steps_ahead
 from lm.analysis.results import Records, value
-from lm.config.keys import Also, Name, Text, keys
+from lm.config.keys import Also, Name, Text
+from lm.config.nodes import one_of
 from lm.config.reading import Seeds, read_seeds
-from lm.config.tree import InputError, nearest
+from lm.config.tree import InputError
 from lm.store.metrics import AT_LENGTH, METRICS, nearest_metric
 from lm.store.paths import SECTIONS, path_error
 from lm.store.record import Manifest, Record, Registration
@@ -49,8 +50,14 @@ class ClaimNode(TypedDict, total=False):
     ]
     arm: Annotated[Name, "The arm it speaks of."]
     against: Annotated[Name, "The arm it is compared with; the baseline where left out."]
-    contrast: Annotated[dict[str, float], "A weight for each of several arms, instead of arm and against."]
-    over: Annotated[dict[str, float], "For a slope: a number above 0 for each of some arms."]
+    contrast: Annotated[
+        dict[str, float], "A weight for each of several arms, instead of arm and against.", Also(minProperties=1)
+    ]
+    over: Annotated[
+        dict[str, Annotated[float, Also(exclusiveMinimum=0)]],
+        "For a slope: a number above 0 for each of some arms.",
+        Also(minProperties=1),
+    ]
     relation: Required[Annotated[str, "What the number should be.", Also(enum=list(RELATIONS))]]
     margin: Annotated[float, "What less, greater and equivalent refer to."]
     low: Annotated[float, "The lower end of a range or a slope."]
@@ -59,9 +66,6 @@ class ClaimNode(TypedDict, total=False):
     seen: Annotated[
         Seeds | None, "Seeds whose results were known when the claim was written: it is judged on others, or post hoc."
     ]
-
-
-KEYS = keys(ClaimNode)
 
 
 @dataclass(frozen=True)
@@ -107,74 +111,50 @@ class Claim:
         return ", ".join(ends)
 
 
-def read_claims(tree: Any, arms: Sequence[str], baseline: str, path: str, seeds: Sequence[int] = ()) -> list[Claim]:
-    """Read the claims of an experiment, checked against its arms and its seeds. Raises InputError naming `path`."""
-    if not isinstance(tree, list):
-        raise InputError(f"{path}: expected a list of claims, found {tree!r}")
-    claims = [read_claim(node, arms, baseline, f"{path}[{index}]") for index, node in enumerate(tree)]
-    return [replace(claim, seeds=list(seeds)) for claim in claims]
-
-
-def read_claim(tree: Any, arms: Sequence[str], baseline: str, path: str) -> Claim:
-    """Read one claim."""
-    if not isinstance(tree, Mapping):
-        raise InputError(f"{path}: expected a mapping with claim, metric and relation, found {tree!r}")
-    for key in tree:
-        if key not in KEYS:
-            raise InputError(f"{path}: no key {key!r}.{nearest(str(key), KEYS)} It takes {', '.join(KEYS)}")
-    for key, choices in (("relation", RELATIONS), ("kind", KINDS), ("tier", ("", *TIERS))):
-        if key == "kind" and key not in tree:
-            raise InputError(f"{path}: kind is missing; a claim is one of {', '.join(KINDS)}")
-        choice = str(tree.get(key) or "") if key == "tier" else str(tree.get(key))
-        if choice not in choices:
-            listed = [name for name in choices if name]
-            raise InputError(f"{path}.{key}: no {choice!r}.{nearest(choice, listed)} Choose from {', '.join(listed)}")
-    relation = str(tree["relation"])
-    for key in ("claim", "metric", *NEEDS.get(relation, ())):
+def read_claim(tree: Mapping[str, Any], arms: Sequence[str], baseline: str, path: str) -> Claim:
+    """Read a claim of an experiment with such arms. Raises InputError naming `path`."""
+    relation, low, high = tree["relation"], tree.get("low", -math.inf), tree.get("high", math.inf)
+    for key in NEEDS.get(relation, ()):
         if key not in tree:
             raise InputError(f"{path}: {key} is missing; a claim of {relation} needs it")
-    ends = [key for key in ("margin", "low", "high") if key in tree]
-    numbers: dict[str, Any] = {key: _number(tree[key], f"{path}.{key}") for key in ends}
-    if relation == "equivalent" and not numbers["margin"] > 0:
-        raise InputError(f"{path}.margin: expected a number above 0, found {tree['margin']!r}")
-    if relation in ("range", "slope") and not {"low", "high"} & set(numbers):
+    if relation == "equivalent" and not tree["margin"] > 0:
+        raise InputError(f"{path}.margin: expected a number above 0, found {tree['margin']:zg}")
+    if relation in ("range", "slope") and not {"low", "high"} & tree.keys():
         raise InputError(f"{path}: low or high is missing; a claim of {relation} needs one of them or both")
-    if not isinstance(tree.get("exact", False), bool):
-        raise InputError(f"{path}.exact: expected true or false, found {tree['exact']!r}")
-    if numbers.get("low", -math.inf) > numbers.get("high", math.inf):
-        raise InputError(f"{path}: low={numbers['low']:zg} is more than high={numbers['high']:zg}")
+    if low > high:
+        raise InputError(f"{path}: low={low:zg} is more than high={high:zg}")
     over = _weights(tree["over"], arms, f"{path}.over") if relation == "slope" else {}
-    if over and (min(over.values()) <= 0 or len(set(over.values())) < 2):
-        raise InputError(f"{path}.over: expected two different numbers or more, all above 0, found {tree['over']!r}")
+    if over and len(set(over.values())) < 2:
+        raise InputError(f"{path}.over: expected two different numbers or more, found {tree['over']!r}")
     metric = _metric(tree["metric"], f"{path}.metric")
     contrast = _weights(tree["contrast"], arms, f"{path}.contrast") if "contrast" in tree and not over else {}
     if not over and not contrast:
         if "arm" not in tree:
             raise InputError(f"{path}: arm is missing; a claim needs arm (and against), or a contrast of several arms")
-        contrast = {_arm(tree["arm"], arms, f"{path}.arm"): 1.0}
+        contrast = {one_of(tree["arm"], arms, f"{path}.arm", "arm"): 1.0}
         if relation != "range" or "against" in tree:
-            contrast[_arm(tree.get("against", baseline), arms, f"{path}.against")] = -1.0
+            contrast[one_of(tree.get("against", baseline), arms, f"{path}.against", "arm")] = -1.0
     if metric == STEPS_AHEAD and sorted(contrast.values()) != [-1, 1]:
         raise InputError(f"{path}.metric: {STEPS_AHEAD} compares two arms; give arm and against, and no slope")
     return Claim(
-        claim=str(tree["claim"]),
-        metric=metric,
-        relation=relation,
-        contrast=contrast,
-        over=over,
-        exact=tree.get("exact", False),
-        source=str(tree.get("source", "")),
-        tier=str(tree.get("tier") or ""),
-        kind=str(tree["kind"]),
+        tree["claim"],
+        metric,
+        relation,
+        contrast,
+        over,
+        tree.get("margin", 0.0),
+        low,
+        high,
+        tree["exact"],
+        tree.get("source", ""),
+        tree.get("tier") or "",
+        tree["kind"],
         seen=[] if tree.get("seen") is None else read_seeds(tree["seen"], f"{path}.seen"),
-        **numbers,
     )
 
 
-def _metric(text: Any, path: str) -> str:
+def _metric(text: str, path: str) -> str:
     """Read a metric whose parts are quantities, quantities at a length, or paths into a part of a record."""
-    if not isinstance(text, str):
-        raise InputError(f"{path}: expected a quantity or a path into the records, found {text!r}")
     if text == STEPS_AHEAD:
         return text
     for part in re.split(r" - | / ", text.removeprefix("log ")):
@@ -188,22 +168,8 @@ def _metric(text: Any, path: str) -> str:
     return text
 
 
-def _number(value: Any, path: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-        raise InputError(f"{path}: expected a number, found {value!r}")
-    return float(value)
-
-
-def _weights(tree: Any, arms: Sequence[str], path: str) -> dict[str, float]:
-    if not isinstance(tree, Mapping) or not tree:
-        raise InputError(f"{path}: expected a number for each of some arms, found {tree!r}")
-    return {_arm(name, arms, path): _number(number, f"{path}.{name}") for name, number in tree.items()}
-
-
-def _arm(name: Any, arms: Sequence[str], path: str) -> str:
-    if str(name) not in arms:
-        raise InputError(f"{path}: no arm {name!r}.{nearest(str(name), list(arms))} Choose from {', '.join(arms)}")
-    return str(name)
+def _weights(weights: Mapping[str, float], arms: Sequence[str], path: str) -> dict[str, float]:
+    return {one_of(arm, arms, path, "arm"): weight for arm, weight in weights.items()}
 
 
 def measured(record: Record, metric: str) -> float:

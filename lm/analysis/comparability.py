@@ -147,14 +147,12 @@ def diff_runs(configs: tuple[Tree, Tree], records: tuple[list[Record], list[Reco
 
 
 def _joined(records: list[Record]) -> dict[str, str]:
-    """Join the provenance of several runs, all values of each field."""
     provenances = [provenance_of(record) for record in records]
     names = dict.fromkeys(name for provenance in provenances for name in provenance)
     return {name: " and ".join(dict.fromkeys(of[name] for of in provenances if name in of)) for name in names}
 
 
 def _means(records: list[Record]) -> dict[str, float]:
-    """Average every quantity that all of the records have."""
     means: dict[str, float] = {}
     for name in dict.fromkeys(name for record in records for name in (*record["metrics"], *record["cost"])):
         values = [record["metrics"].get(name, record["cost"].get(name)) for record in records]

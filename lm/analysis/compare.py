@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from lm.analysis.comparability import confounded_provenance, mixed_provenance
+from lm.analysis.comparability import mixed_provenance
 from lm.analysis.results import Records, paired, quantities, value
 from lm.analysis.texts import generalises, texts_by_quantity
+from lm.analysis.tidy import status_of
 from lm.analysis.verdict_text import format_verdict
 from lm.stats.tests import ALPHA, rate_interval
 from lm.stats.two_way import TwoWay, cover_texts, detectable_floor, detectable_on_texts, set_p_over_texts
@@ -49,6 +50,7 @@ def compare(results: Records) -> pd.DataFrame:
     texts = texts_by_quantity(results).items()
     noises = {(arm, quantity): noise for quantity, of_arms in texts for arm, noise in of_arms.noise.items()}
     judged = _judged(results, noises if generalises(results) else {})
+    health = {arm: health_text(results, arm) for arm in results.arms}
     for quantity in quantities(results):
         for arm in results.arms:
             comparison = Comparison([], verdict=Verdict("baseline"))
@@ -71,8 +73,7 @@ def compare(results: Records) -> pd.DataFrame:
                     on = f"on {row['pairs']} of {seeds} seeds" if row["pairs"] else ""
                     row["verdict"] += lost_runs_suffix(results, arm, on)
                 row["verdict"] += _caveats(results, arm)
-            well = all(health_text(results, side) == HEALTHY for side in (arm, base))
-            row |= {"health": health_text(results, arm), "bold": row["significant"] and well}
+            row |= {"health": health[arm], "bold": row["significant"] and health[arm] == health[base] == HEALTHY}
             if (noise := noises.get((arm, quantity))) is not None:
                 row |= {"se_seeds": noise.seeds, "se_text": noise.text, "se_both": noise.both}
                 row["detectable_floor"] = comparison.detectable_floor
@@ -88,9 +89,8 @@ def health_text(results: Records, arm: str) -> str:
 
 
 def _statuses(results: Records, arm: str) -> list[str]:
-    """List the statuses of an arm's runs."""
-    damaged = ["damaged" for of, _ in results.corrupt_records if of == arm]
-    return [*(str(record["status"]) for record in results.of(arm)), *damaged]
+    statuses = (status_of(results, arm, seed) for seed in results.manifest["seeds"])
+    return [status for status in statuses if status != "missing"]
 
 
 def _caveats(results: Records, arm: str) -> str:
@@ -175,12 +175,12 @@ def reason_not_comparable(results: Records, arm: str, quantity: str) -> str:
     """Explain why no verdict may be given on an arm; empty where one may."""
     if arm == results.manifest["baseline"]:
         return ""
-    pairs = list(results.pairs(arm).values())
-    texts = [{record["data"]["tokenizer"] for record in side} for side in zip(*pairs, strict=True)]
-    if pairs and texts[0] != texts[1] and describe(quantity).per_token:
+    sides = zip(*results.pairs(arm).values(), strict=True)
+    tokenizers = [{record["data"]["tokenizer"] for record in side} for side in sides]
+    if tokenizers and tokenizers[0] != tokenizers[1] and describe(quantity).per_token:
         return f"{NOT_COMPARABLE}: tokenizers differ"
     changed = results.manifest["arms"][arm]["changes"]
-    other = [name for name in confounded_provenance(pairs) if f"trainer.{name}" not in changed]
+    other = [name for name in results.confounded[arm] if f"trainer.{name}" not in changed]
     return f"{NOT_COMPARABLE}: {', '.join(other)} differ{'s' * (len(other) == 1)} on every seed" if other else ""
 
 

@@ -13,12 +13,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
 
 from lm.analysis.results import Records, load, one_tokenizer, value
 from lm.config.tree import path_name
 from lm.stats.components import Components, components
-from lm.stats.quantiles import f_tail
 from lm.stats.tests import benjamini_hochberg
 from lm.store.metrics import describe
 
@@ -146,7 +146,7 @@ def _effect(
     explained = max(0.0, _squares(fitted.model.endog, design[:, others]) - with_term)
     noise = float(fitted.ssr) / freedom
     f = explained / columns / noise if noise else math.inf if explained else 0.0
-    p, names, means = f_tail(f, columns, freedom), [list(levels[factor]) for factor in term], {}
+    p, names, means = float(scipy.special.fdtrc(columns, freedom, f)), [list(levels[factor]) for factor in term], {}
     estimate, low, high, contrast = math.nan, math.nan, math.nan, f"{columns} contrasts"
     if columns == 1:
         scale = 2.0 ** len(term)
@@ -164,7 +164,6 @@ def _effect(
 
 
 def _squares(outcome: Array, design: Array) -> float:
-    """Return the residual sum of squares of a least-squares fit."""
     solution = np.linalg.lstsq(design, outcome, rcond=None)[0]
     return float(((outcome - design @ solution) ** 2).sum())
 

@@ -94,24 +94,20 @@ def read_ladder(folder: Path) -> LadderManifest:
         raise InputError(f"{folder}: holds no {FILE}; expected a folder that `lm ablate` made of a ladder")
     manifest: Any = LADDER.read(read_json(path), path)
     check_shape(manifest, LadderManifest, path, "run `lm ablate` again")
-    wrong = "" if manifest["rungs"] else "it has no rungs"
+    problems = [] if manifest["rungs"] else ["it has no rungs"]
+    problems += [] if manifest["baseline"] in manifest["arms"] else ["the baseline is no arm"]
     for rung in manifest["rungs"]:
         path_name(rung["name"], f"{path}: rungs")
         path_name(rung["experiment"], f"{path}: rungs")
         for arm in manifest["arms"]:
             compute = rung["compute"].get(arm)
-            if compute is None:
-                wrong = wrong or f"rung {rung['name']}: no compute of {shown(arm)}"
-            elif not 0 < compute < MOST_FLOPS:
-                wrong = wrong or f"rung {rung['name']}: the compute of {shown(arm)} is {shown(compute)}"
-    if manifest["baseline"] not in manifest["arms"]:
-        wrong = wrong or "the baseline is no arm"
+            if compute is None or not 0 < compute < MOST_FLOPS:
+                problems.append(f"rung {rung['name']}: the compute of {shown(arm)} is {shown(compute)}")
     for kind, least in LEAST_MARGIN.items():
-        margin = manifest["margin"].get(kind)
-        if margin is not None and not least < margin < math.inf:
-            wrong = wrong or f"the margin of the {kind} is {shown(margin)}, expected above {least:z.0f}"
-    if wrong:
-        raise InputError(f"{path}: is damaged, {wrong}; run `lm ablate` again")
+        if not least < (margin := manifest["margin"].get(kind, 2.0)) < math.inf:
+            problems.append(f"the margin of the {kind} is {shown(margin)}, expected above {least:z.0f}")
+    if problems:
+        raise InputError(f"{path}: is damaged, {problems[0]}; run `lm ablate` again")
     for rung in manifest["rungs"]:
         rung["compute"] = {arm: float(compute) for arm, compute in rung["compute"].items()}
     return cast(LadderManifest, manifest)

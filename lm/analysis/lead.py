@@ -7,10 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from lm.analysis.pace import CURVES
-from lm.analysis.results import Records, curves, one_tokenizer
+from lm.analysis.pace import validation_curves
+from lm.analysis.results import Records
 from lm.stats.bands import simultaneous_band
-from lm.store.record import evaluated_tokens
 
 STEPS_AHEAD = "steps ahead"  # metric of a claim: the last steps of training for which one arm stays ahead of another
 
@@ -56,20 +55,9 @@ def leads(results: Records) -> list[Lead]:
 
 
 def differences_by_step(results: Records, arm: str, against: str) -> pd.DataFrame:
-    """Return the differences of the validation losses of two arms: a row a common step, a column a common seed.
-
-    Empty where losses are per token and tokenizers differ. Seeds on which the two were not evaluated on the same number
-    of tokens are left out.
-    """
-    column = CURVES.get(results.headline, CURVES["nll"])
-    if column == CURVES["nll"] and not one_tokenizer(results):
-        return pd.DataFrame()
-    own, other = curves(results, arm, column), curves(results, against, column)
-    seeds = []
-    for seed in own.columns.intersection(other.columns):
-        records = (results.records[side, seed] for side in (arm, against))
-        seeds += [seed] if len({evaluated_tokens(record) for record in records if record is not None}) == 1 else []
-    return (own[seeds] - other[seeds]).dropna() if seeds else pd.DataFrame()
+    """Return the differences of the validation losses of two arms: a row a common step, a column a common seed."""
+    own, other = validation_curves(results, arm, against)
+    return (own - other).dropna()
 
 
 def steps_ahead(results: Records, contrast: Mapping[str, float]) -> dict[int, float]:

@@ -33,30 +33,37 @@ class StepsToBaselineLoss:
         return len(self.shares.get("steps", [])) + len(self.missed)
 
 
-def steps_to_baseline_loss(results: Records) -> list[StepsToBaselineLoss]:
-    """Compute the cost of reaching the baseline's loss for each arm with curves.
-
-    There is none where losses are per token and tokenizers differ.
+def validation_curves(results: Records, arm: str, against: str) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return the validation losses of two arms, a row a step, a column for each seed on which both have them.
 
     Seeds on which the two were not evaluated on the same number of tokens are left out: their losses are of other text.
-    The baseline's final loss is the last value of its curve of the same seed. Where its curve went up at the end it
-    was that good before: its own steps are counted to the first time too, so that the baseline's share is always one.
+    There are none where losses are per token and tokenizers differ.
     """
     column = CURVES.get(results.headline, CURVES["nll"])
     if column == CURVES["nll"] and not one_tokenizer(results):
-        return []
-    base = curves(results, results.manifest["baseline"], column)
-    steps_of_arms = [_pace(results, arm, curves(results, arm, column), base) for arm in results.arms[1:]]
-    return [steps for steps in steps_of_arms if steps.seeds]
+        return pd.DataFrame(), pd.DataFrame()
+    own, other = curves(results, arm, column), curves(results, against, column)
+    seeds = []
+    for seed in own.columns.intersection(other.columns):
+        records = (results.records[side, seed] for side in (arm, against))
+        seeds += [seed] if len({evaluated_tokens(record) for record in records if record is not None}) == 1 else []
+    return own[seeds], other[seeds]
 
 
-def _pace(results: Records, arm: str, arm_curves: pd.DataFrame, base_curves: pd.DataFrame) -> StepsToBaselineLoss:
+def steps_to_baseline_loss(results: Records) -> list[StepsToBaselineLoss]:
+    """Compute the cost of reaching the baseline's loss for each arm with curves.
+
+    The baseline's final loss is the last value of its curve of the same seed. Where its curve went up at the end it
+    was that good before: its own steps are counted to the first time too, so that the baseline's share is always one.
+    """
+    return [steps for arm in results.arms[1:] if (steps := _pace(results, arm)).seeds]
+
+
+def _pace(results: Records, arm: str) -> StepsToBaselineLoss:
     shares: dict[str, list[float]] = {unit: [] for unit in UNITS}
     missed = []
-    for seed, records in results.pairs(arm).items():
-        evaluated_alike = len({evaluated_tokens(record) for record in records}) == 1
-        if not evaluated_alike or seed not in arm_curves or seed not in base_curves:
-            continue
+    arm_curves, base_curves = validation_curves(results, arm, results.arms[0])
+    for seed in arm_curves.columns:
         own, theirs = arm_curves[seed].dropna(), base_curves[seed].dropna()
         if own.empty or theirs.empty:
             continue
@@ -66,7 +73,7 @@ def _pace(results: Records, arm: str, arm_curves: pd.DataFrame, base_curves: pd.
             missed.append(seed)
             continue
         share = needed / steps_to_reach(list(theirs.index), list(theirs), target)
-        rates = [_per_step(record) for record in records]
+        rates = [_per_step(record) for record in results.pairs(arm)[seed]]
         for unit in UNITS:
             if all(unit in rate for rate in rates):
                 shares[unit].append(share * rates[0][unit] / rates[1][unit])
@@ -74,7 +81,6 @@ def _pace(results: Records, arm: str, arm_curves: pd.DataFrame, base_curves: pd.
 
 
 def _per_step(record: Record) -> Mapping[str, float]:
-    """Return the cost of one step of a run, in each unit that is known."""
     steps, cost = record["steps"] or math.nan, record["cost"]
     flops, seconds = (cost.get("flops_per_token") or 0) * (cost.get("tokens") or 0), cost.get("train_seconds") or 0
     costs = {"steps": 1.0, "FLOPs": flops / steps, "seconds": seconds / steps}

@@ -10,7 +10,7 @@ from typing import Any, cast
 import numpy as np
 import pandas as pd
 
-from lm.analysis.comparability import differing_provenance
+from lm.analysis.comparability import confounded_provenance, differing_provenance
 from lm.analysis.curve import curve_table, with_averages
 from lm.analysis.health import faults, unhealthy
 from lm.config.tree import InputError, load_yaml, nearest
@@ -97,6 +97,11 @@ class Records:
                     faults_of_runs.append(faults(record, curve_table(path) if whole else None, configuration))
             health[arm] = unhealthy(faults_of_runs)
         return health
+
+    @functools.cached_property
+    def confounded(self) -> dict[str, list[str]]:
+        """Provenance fields of each arm whose values never overlap with those of the baseline."""
+        return {arm: confounded_provenance(list(self.pairs(arm).values())) for arm in self.arms}
 
     def of(self, arm: str) -> list[Record]:
         """Return the records of an arm, in the order of the seeds."""
@@ -192,7 +197,6 @@ def value(record: Record, quantity: str) -> float:
 
 
 def _mean(node: Any) -> float:
-    """Return a number, or the mean of lists of numbers; NaN for anything else."""
     if isinstance(node, list) and node:
         return float(np.mean([_mean(item) for item in node]))
     return float(node) if is_number(node) else math.nan

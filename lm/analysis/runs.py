@@ -115,7 +115,6 @@ def runs(out: Path, only: str | None = None) -> RunIndex:
 
 
 def _names(folder: Path) -> list[str]:
-    """List the folders in a folder."""
     try:
         return sorted(entry.name for entry in os.scandir(folder or ".") if entry.is_dir())
     except (OSError, ValueError):
@@ -145,26 +144,24 @@ def folders_of(out: Path) -> dict[str, list[tuple[Path, str]]]:
 
 def _requested_cells(folder: Path, prefix: str) -> tuple[list[tuple[str, int, str, bool]], int]:
     """Read arm, seed, cell and whether it was discarded of every requested run, and the number of cells to come."""
-
-    def whole(seed: str) -> int:
-        if not (seed.isascii() and seed.isdecimal() and len(seed) < 20):
-            raise InputError(f"{folder}: is damaged, found seed {seed[:20]!r}; run the same command again")
-        return int(seed)
-
     if (folder / "experiment.json").is_file():
-        arms = read_manifest(folder)["arms"].items()
-        cells = [(arm, *item) for arm, described in arms for item in described["cells"].items()]
-        return [(arm, whole(seed), path_name(cell, f"{folder}: {arm}"), False) for arm, seed, cell in cells], 0
-    path, requests = folder / "study.json", []
-    study: Any = SEARCH.read(read_json(path), path)
-    check_shape(study, StudyManifest, path, "run `lm sweep` again")
-    for trial in study["study"]:
-        over = trial["state"] in ("pruned", "failed")
-        for seed, cell in (trial.get("cells") or {}).items():
-            requests.append(
-                (f"{prefix}trial_{trial['number']}", whole(seed), path_name(cell, f"{folder}: trial"), over)
-            )
-    return requests, (study["trials"] - len(study["study"])) * len(study["seeds"])
+        arms = {arm: described["cells"] for arm, described in read_manifest(folder)["arms"].items()}
+        discarded, to_come = set[str](), 0
+    else:
+        path = folder / "study.json"
+        study: Any = SEARCH.read(read_json(path), path)
+        check_shape(study, StudyManifest, path, "run `lm sweep` again")
+        arms = {f"{prefix}trial_{trial['number']}": trial.get("cells") or {} for trial in study["study"]}
+        over = [trial["number"] for trial in study["study"] if trial["state"] in ("pruned", "failed")]
+        discarded = {f"{prefix}trial_{number}" for number in over}
+        to_come = (study["trials"] - len(study["study"])) * len(study["seeds"])
+    requests = []
+    for arm, cells in arms.items():
+        for seed, cell in cells.items():
+            if not (seed.isascii() and seed.isdecimal() and len(seed) < 20):
+                raise InputError(f"{folder}: is damaged, found seed {seed[:20]!r}; run the same command again")
+            requests.append((arm, int(seed), path_name(cell, f"{folder}: {arm}"), arm in discarded))
+    return requests, to_come
 
 
 def cells_of(store: Store) -> list[str]:
@@ -176,7 +173,6 @@ def cells_of(store: Store) -> list[str]:
 
 
 def _state_of(store: Store, cell: str, dropped: bool = False) -> RunEntry:
-    """Read the state of a cell."""
     holder, progress = store.held_by(cell), read_progress(store.work(cell))  # first, as it may finish meanwhile
     if store.finished(cell):
         try:
@@ -239,13 +235,13 @@ def select_runs(
 
 def find_by_name(text: str, candidates: Sequence[RunEntry]) -> list[RunEntry]:
     """Find the runs named experiment, experiment/arm or experiment/arm/seed. Raises InputError naming the nearest."""
-    experiment, *rest = text.rstrip("/").split("/")
-    selected = select_runs(candidates, experiment, rest[0] if rest else None, where=f"{text}: no such folder, and ")
-    if len(rest) > 1:
-        names = [run.name for run in selected]
-        selected = [run for run in selected if run.name == text.rstrip("/")]
-        if not selected:
-            raise InputError(f"{text}: no such folder, and no such run.{nearest(text, names)} {_choices(names)}")
+    name = text.rstrip("/")
+    experiment, *rest = name.split("/")
+    of_arm = select_runs(candidates, experiment, rest[0] if rest else None, where=f"{text}: no such folder, and ")
+    selected = [run for run in of_arm if len(rest) < 2 or run.name == name]
+    if not selected:
+        names = [run.name for run in of_arm]
+        raise InputError(f"{text}: no such folder, and no such run.{nearest(text, names)} {_choices(names)}")
     return selected
 
 
@@ -256,47 +252,33 @@ def _choices(names: Sequence[str]) -> str:
 
 def find_one(text: str, out: Path) -> RunEntry:
     """Find the run named experiment/arm/seed, or by the beginning of its id. Raises InputError with the nearest."""
-    text = text.rstrip("/")
-    if "/" not in text or text[0] in "/.":
-        return _by_id(text, out)
-    experiment, _, rest = text.partition("/")
-    path_name(experiment, f"{text}: the experiment")
-    experiments = list(folders_of(out))
-    if experiment not in experiments:
-        near = nearest(experiment, experiments)
-        raise InputError(f"{text}: no experiment {experiment!r} in {out}.{near} {_choices(experiments)}")
-    of_it = runs(out, experiment)
-    if of_it.unreadable and not of_it.runs:
-        raise InputError(of_it.unreadable[0])
-    arm, _, seed = rest.partition("/")
-    of_arm = select_runs(of_it.runs, arm=arm or None, where=f"{text}: {experiment} has ")
-    selected = [run for run in of_arm if not seed or str(run.seed) == seed]
-    if len(selected) == 1:
-        return selected[0]
-    names = [run.name for run in selected or of_arm]
-    what = f"{len(selected)} runs" if selected else f"no seed {seed!r}"
-    raise InputError(f"{text}: {what}; expected experiment/arm/seed.{nearest(text, names)} {_choices(names)}")
-
-
-def _by_id(text: str, out: Path) -> RunEntry:
-    store = Store(out)
-    text = path_name(text, "RUN: no such folder, and as the beginning of an id")
-    ids = [cell for cell in cells_of(store) if cell.startswith(text)]
+    name, store = text.rstrip("/"), Store(out)
+    ids = [cell for cell in cells_of(store) if name and cell.startswith(name)]
     if len(ids) > 1:
         listed = ", ".join(cell[:12] for cell in ids[:LISTED])
         raise InputError(f"{text}: {len(ids)} runs under {store.cells} begin like this: {listed}; give more of the id")
     if ids:
         return run_of_cell(store, ids[0])
-    experiments = list(folders_of(out))
-    if text in experiments:
-        its_runs = runs(out, text).runs
-        such = f", such as {its_runs[0].name}" if its_runs else ""
-        raise InputError(f"{text}: an experiment; expected one of its runs{such}")
-    choices = _choices([f"{name}/ARM/SEED" for name in experiments])
-    raise InputError(
-        f"{text}: no finished run; expected the folder of one, such as {store.cells}/ID, experiment/arm/seed, or the "
-        f"beginning of an ID there{f'.{nearest(text, experiments)} {choices}' if experiments else ''}"
-    )
+    selected = _named(name, out)
+    if len(selected) > 1:
+        names = [run.name for run in selected]
+        raise InputError(f"{text}: {len(selected)} runs; expected experiment/arm/seed. {_choices(names)}")
+    return selected[0]
+
+
+def _named(name: str, out: Path) -> list[RunEntry]:
+    """Find the runs named experiment, experiment/arm or experiment/arm/seed in a folder of results."""
+    experiment, experiments = name.partition("/")[0], list(folders_of(out))
+    if experiment not in experiments:
+        near = f"{nearest(experiment, experiments)} {_choices(experiments)}"
+        expected = "the folder of a run, experiment/arm/seed, or the beginning of an id"
+        raise InputError(
+            f"{name}: no finished run, and no experiment of that name in {out}; expected {expected}.{near}"
+        )
+    index = runs(out, experiment)
+    if index.unreadable and not index.runs:
+        raise InputError(index.unreadable[0])
+    return find_by_name(name, index.runs)
 
 
 def experiments_using(cell: str, all_runs: Iterable[RunEntry]) -> list[RunEntry]:
@@ -306,12 +288,9 @@ def experiments_using(cell: str, all_runs: Iterable[RunEntry]) -> list[RunEntry]
 
 def find_run_or_arm(text: str, out: Path) -> tuple[Path, list[RunEntry]]:
     """Find a run, or all runs of an arm named `experiment/arm`, with their folder of results. Raises InputError."""
-    path = Path(text)
+    path, name = Path(text), text.rstrip("/")
     if os.path.isfile(path / "record.json"):
         folder = path.resolve()
         require_own(folder.parent, [folder.name])
         return folder.parent.parent, [run_of_cell(Store(folder.parent.parent), folder.name)]
-    experiment, _, arm = text.rstrip("/").partition("/")
-    if experiment in folders_of(out) and arm and "/" not in arm:
-        return out, select_runs(runs(out, experiment).runs, arm=arm, where=f"{text}: {experiment} has ")
-    return out, [find_one(text, out)]
+    return out, _named(name, out) if name.count("/") == 1 else [find_one(text, out)]

@@ -7,8 +7,8 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+import scipy
 
-from lm.stats.quantiles import t_quantile
 from lm.stats.tests import ALPHA
 
 DRAWS = 4000  # simulated samples; the level is met to a third of a percent
@@ -39,7 +39,7 @@ def simultaneous_band(sample_sn: np.ndarray, level: float = ALPHA) -> Band:
     error_n = sample_sn.std(axis=0, ddof=1) / math.sqrt(seeds)
     spread_sn = (sample_sn - mean_n)[:, error_n > 0]
     points = spread_sn.shape[1]
-    critical = -t_quantile(level / 2 / points, seeds - 1) if points else 0.0
+    critical = -scipy.special.stdtrit(seeds - 1, level / 2 / points) if points else 0.0
     if seeds >= FEWEST and points > 1:
         unit_sn = spread_sn / np.linalg.norm(spread_sn, axis=0)
         random, largest = np.random.default_rng(0), []
@@ -47,6 +47,6 @@ def simultaneous_band(sample_sn: np.ndarray, level: float = ALPHA) -> Band:
             drawn_dsn = random.standard_normal((len(draws), seeds, seeds)) @ unit_sn
             error_dn = drawn_dsn.std(axis=1, ddof=1) / math.sqrt(seeds)
             largest.append(np.abs(drawn_dsn.mean(axis=1) / error_dn).max(axis=1))
-        single = -t_quantile(level / 2, seeds - 1)
-        critical = float(np.clip(np.quantile(np.concatenate(largest), 1 - level), single, critical))
-    return Band(mean_n - critical * error_n, mean_n + critical * error_n, critical)
+        single = -scipy.special.stdtrit(seeds - 1, level / 2)
+        critical = np.clip(np.quantile(np.concatenate(largest), 1 - level), single, critical)
+    return Band(mean_n - critical * error_n, mean_n + critical * error_n, float(critical))

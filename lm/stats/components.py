@@ -34,13 +34,13 @@ def components(values_ij: Array) -> Components:
     Mean squares of a two-way table (Searle, Casella, McCulloch 1992, chapter 4) are set equal to what they are expected
     to be. The 95 % intervals of the shares are generalised ones (Weerahandi 1993): each mean square over a draw of its
     chi-squared distribution stands for the variance it is of. They ask for normal effects, and are wide for few levels.
-    Raises ValueError for a smaller table.
     """
     rows, columns = values_ij.shape
-    if rows < 2 or columns < 2:
-        raise ValueError(f"values_ij={rows} x {columns} must be at least 2 x 2")
     freedom = (rows - 1, columns - 1, (rows - 1) * (columns - 1))
-    squares = mean_squares(values_ij)
+    row_i, column_j = (values_ij.mean(axis=axis) - values_ij.mean() for axis in (1, 0))
+    left_ij = values_ij - values_ij.mean() - row_i[:, None] - column_j
+    sums = (columns * (row_i**2).sum(), rows * (column_j**2).sum(), (left_ij**2).sum())
+    squares = [float(total) / free for total, free in zip(sums, freedom, strict=True)]
     variances, shares = _solved(squares, values_ij.shape)
     random = np.random.default_rng(0)
     drawn = [square * free / random.chisquare(free, DRAWS) for square, free in zip(squares, freedom, strict=True)]
@@ -50,19 +50,6 @@ def components(values_ij: Array) -> Components:
     triples = tuple((float(share), float(a), float(b)) for share, a, b in zip(shares, low, high, strict=True))
     first, second, rest = (float(variance) for variance in variances)
     return Components(first, second, rest, triples)
-
-
-def mean_squares(values_ij: Array) -> tuple[float, float, float]:
-    """Return the mean squares of rows, of columns and of the residuals."""
-    rows, columns = values_ij.shape
-    row_i = values_ij.mean(axis=1) - values_ij.mean()
-    column_j = values_ij.mean(axis=0) - values_ij.mean()
-    left_ij = values_ij - values_ij.mean() - row_i[:, None] - column_j
-    return (
-        float(columns * (row_i**2).sum() / (rows - 1)),
-        float(rows * (column_j**2).sum() / (columns - 1)),
-        float((left_ij**2).sum() / ((rows - 1) * (columns - 1))),
-    )
 
 
 def _solved(squares: Sequence[Array | float], shape: tuple[int, ...]) -> tuple[Array, Array]:

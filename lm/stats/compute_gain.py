@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+import scipy
 
 from lm.stats import trend
-from lm.stats.quantiles import f_tail
 from lm.stats.scaling import DELTA, MIN_RUNGS, TUNING, Array, Law, draw_means, fit, interval
 from lm.stats.trend import Estimate, Trend
 
@@ -202,7 +202,8 @@ def misfit(ladder: LadderDraws, law: Law) -> tuple[float, float]:
     if not spare or not free.any() or not ladder.relative_k.any():
         return largest, math.nan
     together = float((ladder.relative_k * free).sum() / free.sum())
-    return largest, f_tail((missed_k**2 * ladder.n_k).sum() / together / spare, spare, free.sum())
+    f = (missed_k**2 * ladder.n_k).sum() / together / spare
+    return largest, float(scipy.special.fdtrc(spare, free.sum(), f))
 
 
 def _variance(values: Array) -> float:

@@ -10,10 +10,9 @@ import functools
 import math
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy import special
 
-from lm.stats.quantiles import find_root
 from lm.stats.tests import ALPHA, smallest_p, subsets
 
 FLIPS = 2**13  # patterns of signs that are counted, all of them for up to 13 pairs
@@ -31,7 +30,7 @@ def power(n: int, effect: float, sd: float, alpha: float = ALPHA) -> float:
         return 1.0 if effect else 0.0
     reach_e, _ = reaches(n, alpha)
     size = abs(effect) / sd
-    powers = special.ndtr(math.sqrt(n) * (size - reach_e)) + special.ndtr(math.sqrt(n) * (-size - reach_e))
+    powers = scipy.special.ndtr(math.sqrt(n) * (size - reach_e)) + scipy.special.ndtr(math.sqrt(n) * (-size - reach_e))
     return float(np.mean(powers))
 
 
@@ -41,32 +40,29 @@ def spread_ratios(freedom: float, count: int = 101) -> NDArray[np.float64]:
     Of normal noise the square of that ratio is chi-squared over its degrees of freedom, whichever of the two is known.
     """
     shares = (np.arange(count) + 0.5) / count
-    ratios: NDArray[np.float64] = np.sqrt(2 * special.gammaincinv(freedom / 2, shares) / freedom)
+    ratios: NDArray[np.float64] = np.sqrt(2 * scipy.special.gammaincinv(freedom / 2, shares) / freedom)
     return ratios
 
 
-def average_power(n: int, effect: float, sd: float, alpha: float = ALPHA) -> float:
-    """Average the power over the true spread of n normal differences that showed the spread `sd`; NaN for n < 2."""
-    if n < 2 or math.isnan(sd):
-        return math.nan
-    return float(np.mean([power(n, effect * ratio, sd, alpha) for ratio in spread_ratios(n - 1)]))
-
-
 @functools.cache
-def _detectable(n: int, alpha: float, chance: float) -> float:
+def _detectable(n: int, alpha: float) -> float:
     """Return the detectable effect in standard deviations that were seen."""
-    missing = lambda effect: average_power(n, effect, 1.0, alpha) - chance  # noqa: E731
-    return find_root(missing, 0.0, 1000.0, xtol=1e-6)
+    ratios = spread_ratios(n - 1)
+
+    def missing(effect: float) -> float:
+        return float(np.mean([power(n, effect * ratio, 1.0, alpha) for ratio in ratios])) - CHANCE
+
+    return scipy.optimize.brentq(missing, 0.0, 1000.0, xtol=1e-6)
 
 
-def detectable(n: int, sd: float, alpha: float = ALPHA, chance: float = CHANCE) -> float:
-    """Return the smallest effect that n further differences would show with the given chance.
+def detectable(n: int, sd: float, alpha: float = ALPHA) -> float:
+    """Return the smallest effect that n further differences would show with a power of 80 %.
 
-    The chance is averaged over the true spread, of which n differences showed `sd`. Infinite where no p is as small.
+    The power is averaged over the true spread, of which n differences showed `sd`. Infinite where no p is as small.
     """
     if n < 2 or math.isnan(sd):
         return math.nan
-    return math.inf if alpha < smallest_p(n) else sd * _detectable(n, alpha, chance)
+    return math.inf if alpha < smallest_p(n) else sd * _detectable(n, alpha)
 
 
 @functools.cache

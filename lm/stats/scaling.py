@@ -12,9 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike, NDArray
-
-from lm.stats.quantiles import normal_quantile, normal_tail, t_quantile
 
 Array = NDArray[np.float64]
 
@@ -166,10 +165,10 @@ def interval(
     """
     low, high = quantiles(draws_d, confidence)
     share = 1 - (1 - confidence) / 2
-    reach = t_quantile(share, freedom(draws_d, sources, of_sources))
+    reach = float(scipy.special.stdtrit(freedom(draws_d, sources, of_sources), share))
     if math.isinf(value):
-        return quantiles(draws_d, 1 - 2 * normal_tail(reach))
-    wider = reach / normal_quantile(share)
+        return quantiles(draws_d, 1 - 2 * float(scipy.special.ndtr(-reach)))
+    wider = reach / float(scipy.special.ndtri(share))
     return value + wider * (low - value), value + wider * (high - value)
 
 

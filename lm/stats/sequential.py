@@ -17,9 +17,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
 
-from lm.stats.quantiles import normal_quantile, normal_tail
 from lm.stats.tests import ALPHA, signed_sums, smallest_p, t_interval
 
 EXACT_PAIRS = 20  # planned pairs up to which every sequence of signs is counted
@@ -50,16 +50,14 @@ def spent(alpha: float, fraction: float) -> float:
     """Return the error that may be spent by a fraction of the pairs, O'Brien-Fleming-like."""
     if fraction <= 0:
         return 0.0
-    return 2 * normal_tail(-normal_quantile(alpha / 2) / math.sqrt(min(1.0, fraction)))
+    return 2 * float(scipy.special.ndtr(scipy.special.ndtri(alpha / 2) / math.sqrt(min(1.0, fraction))))
 
 
 def plan_looks(minimum: int, maximum: int, stages: int, alpha: float = ALPHA) -> tuple[int, ...]:
     """Plan the pairs at which to look: at most `stages`, evenly spaced, from the first that can reject to `maximum`.
 
-    At fewer pairs no p is as small as the error that may be spent by then. Raises ValueError for numbers out of order.
+    At fewer pairs no p is as small as the error that may be spent by then.
     """
-    if not (1 <= minimum <= maximum and stages >= 1):
-        raise ValueError(f"minimum={minimum}, maximum={maximum}, stages={stages}: expected 1 <= minimum <= maximum")
     able = (n for n in range(minimum, maximum) if smallest_p(n) <= spent(alpha, n / maximum))
     first = next(able, maximum) if stages > 1 else maximum
     return tuple(sorted({round(n) for n in np.linspace(maximum, first, stages)}))
@@ -67,7 +65,7 @@ def plan_looks(minimum: int, maximum: int, stages: int, alpha: float = ALPHA) ->
 
 def sequential(differences: Sequence[float], planned: Sequence[int], maximum: int, alpha: float = ALPHA) -> Look | None:
     """Test the first differences, as many as the last look that they reach, at alpha; None before the first look."""
-    reached = _reached(len(differences), planned, maximum)
+    reached = [look for look in planned if look <= len(differences)]
     if not reached:
         return None
     sample = np.asarray(differences[: reached[-1]], dtype=float)
@@ -103,7 +101,7 @@ def repeated_interval(
     At each look it is one of level 1 - (what that look may spend), so that for normal differences all of them cover the
     truth with a chance of 1 - alpha at least (Jennison and Turnbull 1989).
     """
-    reached = _reached(len(differences), planned, maximum)
+    reached = [look for look in planned if look <= len(differences)]
     if not reached:
         return math.nan, math.nan
     return t_interval(differences[: reached[-1]], 1 - stage_alpha(len(differences), planned, maximum, alpha))
@@ -111,14 +109,8 @@ def repeated_interval(
 
 def stage_alpha(pairs: int, planned: Sequence[int], maximum: int, alpha: float = ALPHA) -> float:
     """Return the error that the last look reached may add to that of earlier ones; 0 before the first."""
-    shares = [0.0, *(spent(alpha, look / maximum) for look in _reached(pairs, planned, maximum))]
+    shares = [0.0, *(spent(alpha, look / maximum) for look in planned if look <= pairs)]
     return shares[-1] - shares[-2] if len(shares) > 1 else 0.0
-
-
-def _reached(pairs: int, planned: Sequence[int], maximum: int) -> list[int]:
-    if list(planned) != sorted(set(planned)) or not planned or not 1 <= planned[0] <= planned[-1] <= maximum:
-        raise ValueError(f"looks at {list(planned)} pairs: expected rising numbers from 1 to {maximum}")
-    return [look for look in planned if look <= pairs]
 
 
 @functools.cache

@@ -12,10 +12,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy import special
-
-from lm.stats.quantiles import bootstrap_bca, find_root, t_quantile
 
 ALPHA = 0.05
 EXACT_PAIRS = 40  # pairs up to which every pattern of signs is counted
@@ -33,7 +31,7 @@ def t_interval(sample: Sequence[float], confidence: float = 0.95) -> tuple[float
     mean, sem = float(np.mean(sample)), float(np.std(sample, ddof=1) / len(sample) ** 0.5)
     if sem == 0:
         return mean, mean
-    low, high = (t_quantile((1 + sign * confidence) / 2, len(sample) - 1) for sign in (-1, 1))
+    low, high = scipy.special.stdtrit(len(sample) - 1, ((1 - confidence) / 2, (1 + confidence) / 2)).tolist()
     return low * sem + mean, high * sem + mean
 
 
@@ -46,7 +44,8 @@ def bootstrap_interval(sample: Sequence[float], confidence: float = 0.95) -> tup
         return math.nan, math.nan
     if min(sample) == max(sample):
         return float(sample[0]), float(sample[0])
-    return bootstrap_bca((sample,), np.mean, confidence)
+    interval = scipy.stats.bootstrap((sample,), np.mean, confidence_level=confidence, rng=0).confidence_interval
+    return float(interval.low), float(interval.high)
 
 
 @functools.cache
@@ -56,10 +55,8 @@ def rate_interval(events: int, trials: int, confidence: float = 0.95) -> tuple[f
         return math.nan, math.nan
     tail = (1 - confidence) / 2
     if events == 0:
-        return 0.0, find_root(lambda share: float(special.betaincc(1, trials, share)) - tail, 0, 1)
-    from scipy import stats  # takes a second
-
-    interval = stats.binomtest(events, trials).proportion_ci(confidence, method="exact")
+        return 0.0, scipy.optimize.brentq(lambda share: float(scipy.special.betaincc(1, trials, share)) - tail, 0, 1)
+    interval = scipy.stats.binomtest(events, trials).proportion_ci(confidence, method="exact")
     return float(interval.low), float(interval.high)
 
 
@@ -83,9 +80,7 @@ def sign_flip_p(differences: Sequence[float], side: Side = "two-sided") -> float
         return math.nan
     sample = np.asarray(differences, dtype=float)
     if len(sample) > EXACT_PAIRS:
-        from scipy import stats  # takes a second
-
-        test = stats.permutation_test(
+        test = scipy.stats.permutation_test(
             (sample,), np.mean, permutation_type="samples", n_resamples=99_999, batch=10_000, alternative=side, rng=0
         )
         return float(test.pvalue)
@@ -186,9 +181,7 @@ def benjamini_hochberg(p_values: Sequence[float]) -> list[float]:
     tested = ~np.isnan(p)
     adjusted = np.full(len(p), math.nan)
     if tested.any():
-        from scipy import stats  # takes a second
-
-        adjusted[tested] = stats.false_discovery_control(p[tested])
+        adjusted[tested] = scipy.stats.false_discovery_control(p[tested])
     return [float(p_adjusted) for p_adjusted in adjusted]
 
 
@@ -237,8 +230,8 @@ def noncentral_interval(t: float, freedom: float, confidence: float = 0.95) -> t
     tail, reach = (1 - confidence) / 2, 10 + 10 * abs(t)
 
     def excess(centre: float, share: float) -> float:
-        below = float(special.nctdtr(freedom, centre, t))  # as stats.nct.cdf, a hundred times quicker
+        below = float(scipy.special.nctdtr(freedom, centre, t))  # as stats.nct.cdf, a hundred times quicker
         return (below if math.isfinite(below) else float(t > centre)) - share  # NaN for shares too small to matter
 
-    low, high = (find_root(excess, -reach, reach, args=(share,), xtol=1e-12) for share in (1 - tail, tail))
+    low, high = (scipy.optimize.brentq(excess, -reach, reach, args=(share,), xtol=1e-12) for share in (1 - tail, tail))
     return low, high

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+import scipy
 
-from lm.stats.quantiles import t_quantile
 from lm.stats.scaling import Array, interval
 
 MIN_PAIRS = 3  # pairs that every rung needs before a trend is called anything
@@ -63,7 +63,7 @@ def estimate_from_means(values: Sequence[Array], weights_k: Array, confidence: f
     if not parts_k.any():
         return Estimate(value, value, value)
     degrees = parts_k.sum() ** 2 / (parts_k**2 / (n_k - 1)).sum()
-    half = float(t_quantile(1 - (1 - confidence) / 2, degrees) * math.sqrt(parts_k.sum()))
+    half = float(scipy.special.stdtrit(degrees, 1 - (1 - confidence) / 2) * math.sqrt(parts_k.sum()))
     return Estimate(value, value - half, value + half)
 
 

@@ -10,11 +10,10 @@ import math
 from dataclasses import dataclass, replace
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy import special
 
 from lm.stats.power import CHANCE, reaches, spread_ratios
-from lm.stats.quantiles import find_root, t_quantile
 from lm.stats.tests import ALPHA, Side, smallest_p
 from lm.stats.verdicts import DIRECTIONS, Comparison
 
@@ -40,7 +39,7 @@ class TwoWay:
 
     def interval(self, mean: float, alpha: float) -> tuple[float, float]:
         """Return Student's interval for the difference on other seeds and other text."""
-        reach = t_quantile(1 - alpha / 2, self.freedom) * self.both if self.both else 0.0
+        reach = float(scipy.special.stdtrit(self.freedom, 1 - alpha / 2)) * self.both if self.both else 0.0
         return mean - reach, mean + reach
 
     def p(self, distance: float, side: Side = "two-sided") -> float:
@@ -48,7 +47,7 @@ class TwoWay:
         observed = {"greater": distance, "less": -distance, "two-sided": abs(distance)}[side]
         if not self.both:
             return float(observed <= 0)
-        return (2 if side == "two-sided" else 1) * float(special.stdtr(self.freedom, -observed / self.both))
+        return (2 if side == "two-sided" else 1) * float(scipy.special.stdtr(self.freedom, -observed / self.both))
 
 
 def two_way(difference_sd: Array, tokens_d: Array) -> TwoWay:
@@ -116,54 +115,50 @@ def cover_texts(comparison: Comparison, noise: TwoWay, alpha: float) -> None:
     comparison.verdict = verdict
 
 
-def chance_beyond(effect: float, needed_e: Array, scatter_e: Array) -> float:
-    """Return the chance that a mean, independent of the noise, lies beyond the one that both tests need (e,)."""
-    above, below = (effect - needed_e) / scatter_e, (-effect - needed_e) / scatter_e
-    return float(np.mean(special.ndtr(above) + special.ndtr(below)))
+def detectable_on_texts(n: int, noise: TwoWay, alpha: float = ALPHA) -> float:
+    """Return the smallest effect that n seeds on as much text would show over seeds and text with a power of 80 %.
 
-
-def detectable_on_texts(n: int, noise: TwoWay, alpha: float = ALPHA, chance: float = CHANCE) -> float:
-    """Return the smallest effect that n seeds on as much text would show over seeds and text with the given chance.
-
-    `noise` is as the seeds showed it; the chance is averaged over the true one. Infinite where no p is as small.
+    `noise` is as the seeds showed it; the power is averaged over the true one. Infinite where no p is as small.
     """
     if alpha < smallest_p(n):
         return math.inf
     if not noise.both:
         return 0.0
-    needed_e, both_e = simulate(n, noise, alpha, noise_is_known=False)
-    missing = lambda effect: chance_beyond(effect, needed_e, both_e) - chance  # noqa: E731
-    return find_root(missing, 0.0, float((needed_e + 10 * both_e).max()), rtol=1e-9)
+    needed_e, both_e = _simulate(n, noise, alpha)
+
+    def missing(effect: float) -> float:
+        above, below = (scipy.special.ndtr((sign * effect - needed_e) / both_e) for sign in (1, -1))
+        return float(np.mean(above + below)) - CHANCE
+
+    return scipy.optimize.brentq(missing, 0.0, float((needed_e + 10 * both_e).max()), rtol=1e-9)
 
 
-def detectable_floor(noise: TwoWay, alpha: float = ALPHA, chance: float = CHANCE) -> float:
+def detectable_floor(noise: TwoWay, alpha: float = ALPHA) -> float:
     """Return the same with as many seeds as there may be, on as much text: what no seeds lower. Student's t-test."""
-    return noise.floor * _floor(degrees(noise.effective), alpha, chance)
+    return noise.floor * _floor(degrees(noise.effective), alpha)
 
 
 @functools.lru_cache(maxsize=256)
-def _floor(freedom: float, alpha: float, chance: float) -> float:
-    """Return the mean that Student's t-test finds with the given chance, in standard errors as they were estimated."""
-    bound, ratios = t_quantile(1 - alpha / 2, freedom), spread_ratios(freedom)
+def _floor(freedom: float, alpha: float) -> float:
+    """Return the mean that Student's t-test finds with a power of 80 %, in standard errors as they were estimated."""
+    bound, ratios = float(scipy.special.stdtrit(freedom, 1 - alpha / 2)), spread_ratios(freedom)
 
     def missing(effect: float) -> float:
-        below = special.nctdtr(freedom, effect * ratios, bound)
-        return float(np.mean(1 - np.where(np.isfinite(below), below, 0.0))) - chance
+        below = scipy.special.nctdtr(freedom, effect * ratios, bound)
+        return float(np.mean(1 - np.where(np.isfinite(below), below, 0.0))) - CHANCE
 
-    return find_root(missing, 0.0, 1e5, xtol=1e-9)
+    return scipy.optimize.brentq(missing, 0.0, 1e5, xtol=1e-9)
 
 
-def simulate(n: int, noise: TwoWay, alpha: float, noise_is_known: bool) -> tuple[Array, Array]:
-    """Simulate the means that both tests need (e,) and their errors (e,), of this noise or of draws of the true one."""
+def _simulate(n: int, noise: TwoWay, alpha: float) -> tuple[Array, Array]:
+    """Simulate the means that both tests need (e,) and their errors (e,), of draws of the true noise."""
     reach_e, variance_e = reaches(n, alpha)
     free, m = degrees(noise.effective), noise.documents
     random, count = np.random.default_rng(m), len(variance_e)
     shown_e = random.chisquare(free, count) / free
-    seeds_e, text_e = np.full(count, noise.seeds**2), np.full(count, noise.text**2)
     shared = max(0.0, noise.seeds**2 + noise.text**2 - noise.both**2)
-    if not noise_is_known:
-        seeds_e = seeds_e * (n - 1) / random.chisquare(n - 1, count)
-        text_e = text_e * free / random.chisquare(free, count)
+    seeds_e = noise.seeds**2 * (n - 1) / random.chisquare(n - 1, count)
+    text_e = noise.text**2 * free / random.chisquare(free, count)
     shared_e = np.minimum(shared, np.minimum(seeds_e, text_e))
     both_e = np.maximum(seeds_e + text_e - shared_e, np.maximum(seeds_e, text_e))
     seen_seeds_e, seen_text_e = seeds_e * variance_e, text_e * shown_e
@@ -171,5 +166,5 @@ def simulate(n: int, noise: TwoWay, alpha: float, noise_is_known: bool) -> tuple
     seen_both_e = np.maximum(seen_seeds_e + seen_text_e - shared_e, larger_e)
     weights_e = seen_seeds_e**2 / (n - 1) + seen_text_e**2 / free
     freedom_e = np.maximum(seen_both_e**2 / weights_e, min(n, m) - 1)
-    over_both_e = special.stdtrit(freedom_e, 1 - alpha / 2) * np.sqrt(seen_both_e)
+    over_both_e = scipy.special.stdtrit(freedom_e, 1 - alpha / 2) * np.sqrt(seen_both_e)
     return np.maximum(np.sqrt(n * seeds_e) * reach_e, over_both_e), np.sqrt(both_e)

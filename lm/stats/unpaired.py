@@ -10,15 +10,14 @@ Legend: n runs of the arm, m of the baseline, w ways to divide them, the one see
 import functools
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy import special
 
 from lm.stats.power import CHANCE, spread_ratios
-from lm.stats.quantiles import bootstrap_bca, find_root, t_quantile
 from lm.stats.tests import ALPHA, Effect, bonferroni, standardised
 from lm.stats.verdicts import Better, Comparison, Kind, Verdict, align_interval_with_test, direction, num_tested
 
@@ -79,32 +78,18 @@ def permutation_weights(n: int, m: int, most: int = EXACT_DIVISIONS) -> Floats:
     return np.ascontiguousarray(inside.T)
 
 
-class _Sums:
-    """Sums over members of each division of values (..., n + m), from which p follows for any shift of the arm's n."""
-
-    def __init__(self, values: Floats, n: int, ways: Floats) -> None:
-        values = values - values.mean(axis=-1, keepdims=True)
-        self.n, self.m = n, values.shape[-1] - n
-        arm = np.where(np.arange(values.shape[-1]) < n, values, 0.0)
-        self.sums, self.squares, self.arm_sums = values @ ways, values**2 @ ways, arm @ ways
-        self.arm_members = ways[:n].sum(axis=0)
-        self.total, self.total_squares = (part.sum(axis=-1, keepdims=True) for part in (values, values**2))
-        self.arm_total = arm.sum(axis=-1, keepdims=True)
-
-    def p(self, shift: Floats | float) -> Floats:
-        """Return the share of divisions whose Welch's t, with the arm's values less `shift`, is that seen or larger."""
-        n, m = self.n, self.m
-        first = self.sums - shift * self.arm_members
-        squares = self.squares - 2 * shift * self.arm_sums + shift**2 * self.arm_members
-        second = self.total - shift * n - first
-        squares_of_second = self.total_squares - 2 * shift * self.arm_total + shift**2 * n - squares
-        variance = (squares - first**2 / n) / (n - 1) / n + (squares_of_second - second**2 / m) / (m - 1) / m
-        difference = np.abs(first / n - second / m)
-        rounding = 1e-13 * (squares + squares_of_second)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            size = np.where(variance > rounding, difference / np.sqrt(variance), np.inf)
-        size = np.where(difference**2 > rounding, size, 0.0)
-        return np.asarray((size >= size[..., :1] * (1 - TIE)).mean(axis=-1))
+def _share_as_large(values: Floats, n: int, ways: Floats) -> Floats:
+    """Return the share of divisions of values (..., n + m) whose Welch's t is that of the first, or larger."""
+    values, m = values - values.mean(axis=-1, keepdims=True), values.shape[-1] - n
+    first, squares = values @ ways, values**2 @ ways
+    all_squares = (values**2).sum(axis=-1, keepdims=True)
+    second, squares_of_second = values.sum(axis=-1, keepdims=True) - first, all_squares - squares
+    variance = (squares - first**2 / n) / (n - 1) / n + (squares_of_second - second**2 / m) / (m - 1) / m
+    difference, rounding = np.abs(first / n - second / m), 1e-13 * all_squares
+    with np.errstate(divide="ignore", invalid="ignore"):
+        size = np.where(variance > rounding, difference / np.sqrt(variance), np.inf)
+    size = np.where(difference**2 > rounding, size, 0.0)
+    return np.asarray((size >= size[..., :1] * (1 - TIE)).mean(axis=-1))
 
 
 def permutation_p(arm: Sequence[float], base: Sequence[float]) -> float:
@@ -115,11 +100,8 @@ def permutation_p(arm: Sequence[float], base: Sequence[float]) -> float:
     """
     if min(len(arm), len(base)) < 2:
         return math.nan
-    return float(_sums(arm, base).p(0.0))
-
-
-def _sums(arm: Sequence[float], base: Sequence[float]) -> _Sums:
-    return _Sums(np.array([*arm, *base], dtype=float), len(arm), permutation_weights(len(arm), len(base)))
+    n, m = len(arm), len(base)
+    return float(_share_as_large(np.array([*arm, *base], dtype=float), n, permutation_weights(n, m)))
 
 
 def permutation_interval(arm: Sequence[float], base: Sequence[float], level: float = ALPHA) -> tuple[float, float]:
@@ -129,36 +111,38 @@ def permutation_interval(arm: Sequence[float], base: Sequence[float], level: flo
         return math.nan, math.nan
     if level < smallest_unpaired_p(n, m):
         return -math.inf, math.inf
-    sums, middle = _sums(arm, base), float(np.mean(arm) - np.mean(base))
-    scale = float(max(np.ptp(arm), np.ptp(base)))
+    middle, scale = float(np.mean(arm) - np.mean(base)), float(max(np.ptp(arm), np.ptp(base)))
     if scale == 0:
         return middle, middle
-    return _end(sums, middle, -scale, level), _end(sums, middle, scale, level)
+    rejects = lambda shift: permutation_p([value - shift for value in arm], base) <= level  # noqa: E731
+    return _end(rejects, middle, -scale), _end(rejects, middle, scale)
 
 
-def _end(sums: _Sums, inside: float, step: float, level: float) -> float:
+def _end(rejects: Callable[[float], bool], inside: float, step: float) -> float:
     """Return the farthest shift from `inside` in the direction of `step` that the test does not reject."""
-    far = step
-    while float(sums.p(inside + far)) > level:
-        far *= 2
-    accepted, rejected = inside, inside + far
-    points = max(1, min(8, SIMULATION_SIZE // len(sums.arm_members)))
-    while abs(rejected - accepted) > 1e-8 * abs(far):
-        ends = np.linspace(accepted, rejected, points + 2)
-        last = max(np.flatnonzero(sums.p(ends[1:-1, None]) > level), default=-1) + 1
-        accepted, rejected = float(ends[last]), float(ends[last + 1])
+    while not rejects(inside + step):
+        step *= 2
+    accepted, rejected = inside, inside + step
+    while abs(rejected - accepted) > 1e-8 * abs(step):
+        middle = (accepted + rejected) / 2
+        accepted, rejected = (accepted, middle) if rejects(middle) else (middle, rejected)
     return accepted
+
+
+def _welch(arm: Sequence[float], base: Sequence[float]) -> tuple[float, float, float]:
+    """Return the difference of the means of two groups, its standard error, and Welch's degrees of freedom."""
+    parts = [0.0 if np.ptp(group) == 0 else float(np.var(group, ddof=1)) / len(group) for group in (arm, base)]
+    weights = sum(part**2 / (len(group) - 1) for part, group in zip(parts, (arm, base), strict=True))
+    freedom = sum(parts) ** 2 / weights if weights else math.inf
+    return float(np.mean(arm) - np.mean(base)), math.sqrt(sum(parts)), freedom
 
 
 def welch_p(arm: Sequence[float], base: Sequence[float]) -> float:
     """Return the two-sided p of Welch's t-test; NaN for under two runs of a group."""
     if min(len(arm), len(base)) < 2:
         return math.nan
-    if np.ptp(arm) == 0 and np.ptp(base) == 0:
-        return float(arm[0] == base[0])
-    from scipy import stats  # takes a second
-
-    return float(stats.ttest_ind(arm, base, equal_var=False).pvalue)
+    difference, error, freedom = _welch(arm, base)
+    return 2 * float(scipy.special.stdtr(freedom, -abs(difference) / error)) if error else float(difference == 0)
 
 
 def unpaired_p(arm: Sequence[float], base: Sequence[float]) -> float:
@@ -176,12 +160,8 @@ def welch_interval(arm: Sequence[float], base: Sequence[float], confidence: floa
     """Return Welch's interval for a difference of means; NaN where a group has fewer than two values."""
     if min(len(arm), len(base)) < 2:
         return math.nan, math.nan
-    difference = float(np.mean(arm) - np.mean(base))
-    parts = [0.0 if np.ptp(group) == 0 else float(np.var(group, ddof=1)) / len(group) for group in (arm, base)]
-    if not any(parts):
-        return difference, difference
-    freedom = sum(parts) ** 2 / sum(part**2 / (len(group) - 1) for part, group in zip(parts, (arm, base), strict=True))
-    reach = t_quantile((1 + confidence) / 2, freedom) * math.sqrt(sum(parts))
+    difference, error, freedom = _welch(arm, base)
+    reach = float(scipy.special.stdtrit(freedom, (1 + confidence) / 2)) * error if error else 0.0
     return difference - reach, difference + reach
 
 
@@ -192,7 +172,8 @@ def bootstrap_unpaired(arm: Sequence[float], base: Sequence[float]) -> tuple[flo
     if np.ptp(arm) == 0 and np.ptp(base) == 0:
         return welch_interval(arm, base)
     difference = lambda x, y, axis: np.mean(x, axis=axis) - np.mean(y, axis=axis)  # noqa: E731
-    return bootstrap_bca((arm, base), difference)
+    interval = scipy.stats.bootstrap((arm, base), difference, rng=0).confidence_interval
+    return float(interval.low), float(interval.high)
 
 
 def pooled_sd(arm: Sequence[float], base: Sequence[float]) -> float:
@@ -213,40 +194,40 @@ def effect_size_unpaired(arm: Sequence[float], base: Sequence[float]) -> Effect:
     return standardised(difference, pooled_sd(arm, base), n + m - 2, math.sqrt(n * m / (n + m)))
 
 
-def detectable_unpaired(n: int, m: int, sd: float, alpha: float = ALPHA, chance: float = CHANCE) -> float:
-    """Return the smallest difference that n other runs and m would show both tests with the given chance.
+def detectable_unpaired(n: int, m: int, sd: float, alpha: float = ALPHA) -> float:
+    """Return the smallest difference that n other runs and m would show both tests with a power of 80 %.
 
     `sd` is the spread of normal noise, as n runs and m showed it; infinite where no p is as small.
     """
     if min(n, m) < 2 or math.isnan(sd):
         return math.nan
-    return math.inf if alpha < smallest_unpaired_p(n, m) else sd * _detectable(n, m, alpha, chance)
+    return math.inf if alpha < smallest_unpaired_p(n, m) else sd * _detectable(n, m, alpha)
 
 
 @functools.cache
-def _detectable(n: int, m: int, alpha: float, chance: float) -> float:
+def _detectable(n: int, m: int, alpha: float) -> float:
     """Return the same in standard deviations that were seen, from simulated experiments with a spread of one."""
     ways = permutation_weights(n, m, 2**13)
     random, count = np.random.default_rng(n), max(100, min(2_000, SIMULATION_SIZE // ways.shape[1]))
     noise = random.normal(size=(count, n + m))
     arm, base = (part - part.mean(axis=1, keepdims=True) for part in (noise[:, :n], noise[:, n:]))
-    sums = _Sums(np.concatenate([arm, base], axis=1), n, ways)
+    values, in_arm = np.concatenate([arm, base], axis=1), np.arange(n + m) < n
     parts = [part.var(axis=1, ddof=1) / part.shape[1] for part in (arm, base)]
     freedom_e = (parts[0] + parts[1]) ** 2 / (parts[0] ** 2 / (n - 1) + parts[1] ** 2 / (m - 1))
-    of_welch = special.stdtrit(freedom_e, 1 - alpha / 2) * np.sqrt(parts[0] + parts[1])
+    of_welch = scipy.special.stdtrit(freedom_e, 1 - alpha / 2) * np.sqrt(parts[0] + parts[1])
     low, high = np.zeros(count), np.full(count, 1000.0)
     for _ in range(24):  # a shift of the arm by less is a difference of means by more
         middle = (low + high) / 2
-        rejected = sums.p(-middle[:, None]) <= alpha
+        rejected = _share_as_large(values + middle[:, None] * in_arm, n, ways) <= alpha
         low, high = np.where(rejected, low, middle), np.where(rejected, middle, high)
     reach_e, scatter = np.maximum(high, of_welch), math.sqrt(1 / n + 1 / m)
     ratios = spread_ratios(n + m - 2)[:, None]
 
     def missing(effect: float) -> float:
-        above, below = (special.ndtr((sign * effect * ratios - reach_e) / scatter) for sign in (1, -1))
-        return float(np.mean(above + below)) - chance
+        above, below = (scipy.special.ndtr((sign * effect * ratios - reach_e) / scatter) for sign in (1, -1))
+        return float(np.mean(above + below)) - CHANCE
 
-    return find_root(missing, 0.0, 1000.0, xtol=1e-6)
+    return scipy.optimize.brentq(missing, 0.0, 1000.0, xtol=1e-6)
 
 
 def describe_unpaired(arm: Sequence[float], base: Sequence[float]) -> Unpaired:

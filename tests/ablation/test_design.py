@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from helpers import refusal
 
-from lm.ablation.design import aliases, read_design
+from lm.ablation.design import DesignNode, aliases, read_design
+from lm.config.nodes import read_section
 
 NORM = {"layer": {}, "rms": {"model.norm": "RMSNorm"}}
 BLOCK = {"post": {"model.block": "PostNorm"}, "pre": {"model.block": "PreNorm"}}
@@ -90,14 +91,8 @@ def test_aliases_are_the_products_that_are_equal_up_to_sign() -> None:
 @pytest.mark.parametrize(
     ("tree", "words"),
     [
-        ("factorial", "expected a mapping"),
-        ({"kind": "factoral", "factors": two("a")}, "Did you mean factorial?"),
-        ({"kind": "factorial", "factor": two("a")}, "Did you mean factors?"),
-        ({"kind": "factorial"}, "factors: expected a mapping of factors"),
-        ({"kind": "factorial", "factors": {"a": {"x": {}}}}, "expected two levels or more"),
-        ({"kind": "factorial", "factors": {"a": {"x": {}, "y": 3}}}, "a.y: expected dotted paths"),
-        ({"kind": "factorial", "factors": {"a": {"x": {}, "y": 0}}}, "a.y: expected dotted paths and values, found 0"),
-        ({"kind": "factorial", "factors": two("a"), "generators": {}}, "only a fractional design has them"),
+        ({"kind": "factorial", "factors": {"a": {"x": {}}}}, "factors.a: expected a mapping of at least 2, found 1"),
+        ({"kind": "factorial", "factors": two("a"), "generators": {"a": ["a"]}}, "only a fractional design has them"),
         ({"kind": "fractional", "factors": {**two("a"), "mlp": MLP}}, "a fraction needs two levels"),
         ({"kind": "fractional", "factors": two("a", "b"), "generators": {"z": ["a"]}}, "no factor 'z'"),
         ({"kind": "fractional", "factors": two("a", "b", "c"), "generators": {"c": ["c"]}}, "not made by others"),
@@ -110,4 +105,4 @@ def test_aliases_are_the_products_that_are_equal_up_to_sign() -> None:
 )
 def test_a_wrong_design_is_one_line(tree: Any, words: str) -> None:
     with refusal(words):
-        read_design(tree, "here")
+        read_design(read_section(tree, DesignNode, "here"), "here")

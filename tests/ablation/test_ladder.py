@@ -29,6 +29,8 @@ from lm.training.cell import check, sizes
 RUNGS = {name: {"common": {"model.width": width}} for name, width in (("s", 8), ("m", 16), ("l", 24), ("xl", 32))}
 LADDER: dict[str, Any] = {"tokens_per_parameter": 0.4, "warmup": 0.25, "rungs": RUNGS}
 
+SHORT = {**LADDER, "rungs": {name: RUNGS[name] for name in ("s", "m")}}
+
 
 def write(folder: Path, ladder: Any = LADDER, **changes: Any) -> Path:
     return write_experiment(folder, **{"seeds": 3, "ladder": ladder, **changes})
@@ -96,9 +98,9 @@ def test_auto_is_decided_on_the_top_rung_for_all(tmp_path: Path) -> None:
 
 def test_the_same_baseline_has_the_same_cells_in_every_ladder(tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
-    other = write(tmp_path / "other", arms={"layer": {}, "relu": {"model.mlp": "ReLU"}})
+    other = write(tmp_path / "other", SHORT, arms={"layer": {}, "relu": {"model.mlp": "ReLU"}})
     ids = []
-    for path in (write(tmp_path), other):
+    for path in (write(tmp_path, SHORT), other):
         plans = plan_ladder(load_experiment(path, {}), tmp_path, None)
         ids.append([cell.cell.id for plan in plans for cell in plan.by_arm["layer"]])
     assert ids[0] == ids[1]
@@ -107,35 +109,19 @@ def test_the_same_baseline_has_the_same_cells_in_every_ladder(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("ladder", "changes", "words"),
     [
-        ([], {}, "expected a mapping of rungs"),
-        ({"rungs": RUNGS, "margins": {}}, {}, "no key 'margins'. Did you mean margin?"),
-        ({"tokens": 100}, {}, "rungs is missing"),
-        ({"rungs": {"s": {}}}, {}, "expected 2 to 20 rungs, found 1"),
+        ([], {}, "ladder: expected a mapping of rungs"),
+        ({"rungs": {"s": {}}}, {}, "rungs: expected a mapping of at least 2 and of at most 20, found 1"),
         ({"rungs": {"s": {"model.width": 8}, "m": {}}}, {}, "changes to the base stand under common"),
         ({"rungs": {"s": {"common": {"seed": 1}}, "m": {}}}, {}, "seeds belong to the experiment"),
         ({"rungs": {"../s": {}, "m": {}}}, {}, "cannot name a file"),
         ({"rungs": RUNGS, "tokens": 0}, {}, "ladder.tokens: expected a number above 0 and below 1e+15, found 0"),
         ({"rungs": RUNGS, "tokens": 1e30}, {}, "ladder.tokens: expected a number above 0 and below 1e+15, found 1e+30"),
-        ({"rungs": {"s": {"tokens": -1}, "m": {}}}, {}, "ladder.rungs.s.tokens: expected a number above 0 and below"),
         ({"rungs": {"s": {"rates": {"rms": 0}}, "m": {}}}, {}, "rungs.s.rates.rms: expected a number above 0, found 0"),
-        ({"rungs": {"s": 0, "m": {}}}, {}, "ladder.rungs.s: expected a mapping of "),
-        ({"rungs": {"s": {"common": 0}, "m": {}}}, {}, "rungs.s.common: expected a mapping"),
-        ({"rungs": RUNGS, "margin": 0}, {}, "ladder.margin: expected a mapping"),
-        ({"rungs": RUNGS, "tokens": "\u0661\u0662"}, {}, "ladder.tokens: expected a number"),
-        ({"rungs": {"s": {"rates": [1]}, "m": {}}}, {}, "rungs.s.rates: expected a mapping"),
-        (
-            {"rungs": RUNGS, "tokens": "many"},
-            {},
-            "ladder.tokens: expected a number above 0 and below 1e+15, found 'many'",
-        ),
         ({"rungs": RUNGS, "tokens": 9, "tokens_per_parameter": 1}, {}, "found both"),
         ({"rungs": {"s": {"common": {"trainer.max_steps": 3}}, "m": {}}, "tokens": 9}, {}, "follows from tokens"),
-        ({"rungs": RUNGS, "warmup": 1.5}, {}, "expected a share from 0 to 1, found 1.5"),
-        ({"rungs": RUNGS, "forecast": "no way"}, {}, "expected true or false"),
-        ({"rungs": RUNGS, "margin": {"gain": 0.9}}, {}, "expected a factor above 1"),
-        ({"rungs": RUNGS, "margin": {"gain": 1}}, {}, "expected a factor above 1"),
-        ({"rungs": RUNGS, "margin": {"nll": 0.1}}, {}, "no key 'nll'"),
-        ({"rungs": {"s": {"seeds": {"min": 3, "max": 6}}, "m": {}}}, {}, "a ladder has no stages"),
+        ({"rungs": RUNGS, "warmup": 1.5}, {}, "warmup: expected a number from 0 and below 1, found 1.5"),
+        ({"rungs": RUNGS, "margin": {"gain": 0.9}}, {}, "margin.gain: expected a number above 1, found 0.9"),
+        ({"rungs": {"s": {"seeds": {"min": 3, "max": 6}}, "m": {}}}, {}, "rungs.s.seeds: expected a number of seeds"),
         (LADDER, {"tiers": {"G": {}}}, "tiers: does not go with a ladder"),
         (LADDER, {"tune": {"space": {}, "trials": 3}}, "tune: "),
         (LADDER, {"seeds": {"min": 6, "max": 8}}, "a ladder has no stages"),
@@ -183,7 +169,7 @@ def test_the_shipped_ladders_share_the_cells_of_their_baseline() -> None:
 
 
 def test_ladders_are_planned_together_and_a_bad_one_is_named(tmp_path: Path, capsys: Capture) -> None:
-    ladder = {**LADDER, "rungs": {name: RUNGS[name] for name in ("s", "m")}, "tokens_per_parameter": 0.1}
+    ladder = {**SHORT, "tokens_per_parameter": 0.1}
     first = write(tmp_path, ladder, seeds=2)
     tree = yaml.safe_load(first.read_text())
     (tmp_path / "swiglu.yaml").write_text(
@@ -227,7 +213,7 @@ def test_a_ladder_lives_as_long_as_its_own_file(tmp_path: Path, monkeypatch: Pat
 
     monkeypatch.setattr("lm.ablation.ladder.run_ladder.train_missing", stopped)
     with pytest.raises(LostError):
-        run_ladder(load_experiment(write(tmp_path), {}), RunOptions(tmp_path / "out"))
+        run_ladder(load_experiment(write(tmp_path, SHORT), {}), RunOptions(tmp_path / "out"))
     assert manifests == [tmp_path / "out" / "small" / "ladder.json"]
 
 
@@ -305,26 +291,16 @@ def test_curve_brackets_a_rate_between_two_worse_ones(tmp_path: Path) -> None:
     assert rates_at(other, trained_curves(tmp_path / "out"))["layer"]["curve"] is None
 
 
-@pytest.mark.parametrize(
-    ("changes", "counts"),
-    [
-        ({"trainer.limit_val_batches": 1}, True),
-        ({"seed": 7}, True),
-        ({"trainer.max_steps": 9}, False),
-        ({"model.layers": 1}, False),
-        ({"optim.schedule.warmup": 1}, False),
-    ],
-)
-def test_a_curve_of_another_size_or_length_brackets_nothing(
-    tmp_path: Path, changes: dict[str, Any], counts: bool
-) -> None:
+def test_a_curve_of_another_size_or_length_brackets_nothing(tmp_path: Path) -> None:
     train_curve(tmp_path, {"layer": VALLEY, "rms": VALLEY})
-    config = plan_of(tmp_path, "rung", common={"optim.lr": 0.008}).first("layer").config
-    if "seed" in changes:
-        assert setting_of({**config, "seed": 7}) == setting_of(config)
-        return
-    rung = plan_of(tmp_path, "rung", common={"optim.lr": 0.008, **changes})
-    assert (rates_at(rung, trained_curves(tmp_path / "out"))["layer"]["curve"] == "rates") is counts
+    curves = trained_curves(tmp_path / "out")
+    same: list[dict[str, Any]] = [{"trainer.limit_val_batches": 1}]
+    other: list[dict[str, Any]] = [{"trainer.max_steps": 9}, {"model.layers": 1}, {"optim.schedule.warmup": 1}]
+    for changes in (*same, *other):
+        rung = plan_of(tmp_path, "rung", common={"optim.lr": 0.008, **changes})
+        assert (rates_at(rung, curves)["layer"]["curve"] == "rates") is (changes in same), changes
+    config = rung.first("layer").config
+    assert setting_of({**config, "seed": 7}) == setting_of(config)
 
 
 def test_of_several_curves_that_with_most_seeds_decides(tmp_path: Path) -> None:

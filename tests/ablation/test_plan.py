@@ -3,6 +3,7 @@
 import functools
 import json
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,9 +15,8 @@ from experiment_files import write_experiment
 from helpers import RUN, Capture, Patch, refusal
 from records import blank
 
-from lm.ablation.ablate import to_train
 from lm.ablation.experiment import load_experiment
-from lm.ablation.plan import make_plan, read_finished, write_manifest
+from lm.ablation.plan import make_plan, remaining_work, write_manifest
 from lm.analysis.claims import Claim, fingerprint
 from lm.cli import main
 from lm.config.components import build
@@ -73,7 +73,7 @@ def test_settings_reach_every_arm_and_seeds_can_be_replaced(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"basline": "post"}, "no key 'basline' in an experiment. Did you mean baseline?"),
+        ({"basline": "post"}, "no key 'basline'. Did you mean baseline?"),
         ({"baseline": "posst"}, "no arm 'posst'. Did you mean post? Choose from post, pre, rms"),
         ({"baseline": None}, "baseline is missing"),
         ({"base": "bse.yaml"}, "cannot be read"),
@@ -87,20 +87,8 @@ def test_settings_reach_every_arm_and_seeds_can_be_replaced(tmp_path: Path) -> N
         ({"arms": {"post": {"model.blok": "PreNorm"}}}, "arm post: model.blok: ... Did you mean block?"),
         ({"arms": {"post": {"model.block": "PreNrom"}}}, "arm post: model.block: ... Did you mean PreNorm?"),
         ({"arms": {"post": {"model.norm": {"class_path": "RMSNorm", "eps": 1}}}}, "move 'eps' under init_args"),
-        ({"common": 0}, "small.yaml: common: expected a mapping of dotted paths to values, found 0"),
-        ({"common": False}, "small.yaml: common: ... found False"),
-        ({"common": ""}, "small.yaml: common: ... found ''"),
-        ({"common": []}, "small.yaml: common: ... found []"),
-        ({"arms": {"post": {}, "b": 0}}, "small.yaml: arms.b: expected a mapping of dotted paths to values, found 0"),
-        ({"arms": {"post": {}, "b": ""}}, "small.yaml: arms.b: ... found ''"),
-        ({"tiers": []}, "small.yaml: tiers: expected a mapping"),
-        ({"tiers": {"G": {"common": 0}}}, "small.yaml: tiers.G.common: expected a mapping"),
-        ({"axes": 0}, "small.yaml: axes: expected a mapping"),
-        ({"declared": []}, "small.yaml: declared: expected a mapping"),
-        ({"margin": 0}, "small.yaml: margin.nll: expected a number above 0, found 0"),
-        ({"margin": False}, "small.yaml: margin.nll: expected a number above 0, found False"),
-        ({"secondary": 0}, "small.yaml: secondary: expected a list, found 0"),
-        ({"claims": 0}, "small.yaml: claims: expected a list of claims, found 0"),
+        ({"common": 0}, "small.yaml: common: expected a mapping, found 0"),
+        ({"margin": 0}, "small.yaml: margin: expected a number above 0, found 0"),
         ({"metric": "nll@\u0665\u0661\u0662"}, "metric: no quantity"),
         ({"arms": {"post": {"model.norm": {"class_path": "RMSNorm", "init_args": 0}}}}, "found 0"),
         ({"arms": {"post": {"model.heads": 3}}}, "arm post: model: heads=3 must divide width=16"),
@@ -169,9 +157,8 @@ def test_retry_failed_adds_failed_cells_to_the_missing(tmp_path: Path) -> None:
         store.work(planned.cell.id).mkdir(parents=True)
         store.finish(planned.cell.id, blank(planned.cell.id, status))
     missing = [(p.arm, p.seed) for p in plan.cells[3:]]
-    statuses = read_finished(plan, store).statuses
-    assert [(p.arm, p.seed) for p in to_train(plan, statuses, retry_failed=False)] == missing
-    again = [(p.arm, p.seed) for p in to_train(plan, statuses, retry_failed=True)]
+    assert [(p.arm, p.seed) for p in remaining_work(plan, store).missing] == missing
+    again = [(p.arm, p.seed) for p in remaining_work(plan, store, retry_failed=True).missing]
     assert again == [(plan.cells[1].arm, plan.cells[1].seed), *missing]
 
 
@@ -239,31 +226,30 @@ def test_arm_with_the_cells_of_the_baseline_is_named(tmp_path: Path, capsys: Cap
     assert capsys.readouterr().err.splitlines()[:3] == [f"warning: {line}" for line in lines]
 
 
-def test_reused_cells_of_other_code_are_reported(tmp_path: Path, monkeypatch: Patch) -> None:
-    monkeypatch.setattr("lm.ablation.plan.git_state", lambda: {"commit": "c" * 40, "dirty": False})
+def test_reused_cells_of_other_code_are_reported(tmp_path: Path) -> None:
     plan, store = make_plan(load_experiment(write(tmp_path), {})), Store(tmp_path / "out")
     clean, changed = GitState(commit="c" * 40, dirty=False), GitState(commit="c" * 40, dirty=True)
-    of: list[dict[str, Any]] = [
+    origins: list[dict[str, Any]] = [
         {"git": changed, "source": source_hash()},
-        {"git": clean},
         {"git": clean, "source": "0" * 64},
-        {"git": changed},
+        {"git": changed},  # of a version that kept no hash
         {"git": GitState(commit=None, dirty=None), "lm": "0.1"},
     ]
-    for planned, origin in zip(plan.cells, of, strict=False):
+    for planned, origin in zip(plan.cells, origins, strict=False):
         record = blank(planned.cell.id)
         record["provenance"] |= origin  # type: ignore[typeddict-item]
         store.work(planned.cell.id).mkdir(parents=True)
         store.finish(planned.cell.id, record)
-    finished = read_finished(plan, store)
-    ids = [planned.cell.id for planned in plan.cells]
-    assert finished.reused(ids[2:]) == []
-    (line,) = finished.reused([])
-    assert line.startswith(
-        "3 finished cells were trained by other code: commit cccccccccccc, commit cccccccccccc with "
+    work = remaining_work(plan, store)
+    (line,) = work.reused()
+    versions = "commit cccccccccccc, commit cccccccccccc with changes, lm 0.1"
+    assert line == (
+        f"3 finished cells were trained by other code: {versions}; they are used without training again. To train all "
+        "cells by this code, give another --out"
     )
-    assert "with changes, lm 0.1; they are used without training again. To train all cells by this code, give" in line
-    assert finished.reused(ids[:4])[0].startswith("1 finished cell was trained by other code: lm 0.1; it is used")
+    one = replace(work, missing=plan.cells[:3])
+    assert one.reused()[0].startswith("1 finished cell was trained by other code: lm 0.1; it is used")
+    assert replace(work, missing=plan.cells[1:]).reused() == []
 
 
 @pytest.mark.parametrize("more", [[], ["--retry-failed"], ["--plan"], ["--plan", "--retry-failed"]])
@@ -411,16 +397,18 @@ def test_a_metric_that_is_not_measured_is_refused(tmp_path: Path, metric: object
         load_experiment(write(tmp_path, metric=metric), {})
 
 
-def test_strategies_that_fork_are_refused_with_the_remedy(tmp_path: Path) -> None:
-    common = {"trainer.strategy": "ddp_fork", "trainer.devices": 2}
-    with pytest.raises(InputError, match=r"arm post: trainer.strategy: 'ddp_fork' forks .* use 'ddp' here"):
-        make_plan(load_experiment(write(tmp_path, common=common), {}))
-
-
-def test_cells_of_several_machines_are_refused_with_the_remedy(tmp_path: Path) -> None:
-    """They would wait for processes that nobody starts."""
-    common = {"trainer.strategy": "ddp", "trainer.num_nodes": 2}
-    with pytest.raises(InputError, match=r"arm post: trainer.num_nodes: 2 machines .* `lm fit` alone, .*; expected 1"):
+@pytest.mark.parametrize(
+    ("common", "words"),
+    [
+        (
+            {"trainer.strategy": "ddp_fork", "trainer.devices": 2},
+            "trainer.strategy: 'ddp_fork' forks .* use 'ddp' here",
+        ),
+        ({"trainer.strategy": "ddp", "trainer.num_nodes": 2}, "trainer.num_nodes: 2 machines .* `lm fit` alone"),
+    ],
+)
+def test_strategies_that_would_wait_forever_are_refused(tmp_path: Path, common: dict[str, Any], words: str) -> None:
+    with pytest.raises(InputError, match=f"arm post: {words}"):
         make_plan(load_experiment(write(tmp_path, common=common), {}))
 
 
@@ -490,45 +478,4 @@ def test_warmup_as_a_share_is_the_cell_with_those_steps() -> None:
     assert cells.check(override(RUN, {"optim.schedule.warmup": 3.0})).id == of_steps.id
 
 
-WARMUP = {
-    "char_tiny": 50,
-    "gpu": 500,
-    "ladder": 27,
-    "markov": 20,
-    "multi30k": 400,
-    "multi30k_tiny": 70,
-    "nanogpt_char": 100,
-}
 """Steps of warm-up of each base, from before it was written as a share; cells of its experiments have them."""
-
-OF_THEIR_OWN = {
-    "ladder_rates_48": 59,
-    "ladder_rates_64": 103,
-    "ladder_rates_96": 226,
-    "ladder_rates_128": 398,
-    "mup_rate": 30,
-}
-
-
-@pytest.mark.parametrize("path", sorted(ROOT.glob("experiments/*.yaml")), ids=lambda path: path.stem)
-def test_shipped_cells_have_the_warmup_of_earlier_bases(path: Path) -> None:
-    raw = load_yaml(path)
-    for tier, changes in {"": raw, **raw.get("tiers", {})}.items():
-        experiment = load_experiment(path, {}, tier=tier)
-        expected = OF_THEIR_OWN.get(path.stem, WARMUP.get(Path(changes.get("base", raw["base"])).stem))
-        for arm, own in experiment.arms.items():
-            tree = override(experiment.tree, own)
-            schedule = tree["optim"]["schedule"]
-            options = {} if isinstance(schedule, str) else schedule.get("init_args", {})
-            if "warmup" not in options:
-                continue
-            steps = in_steps(options["warmup"], tree["trainer"]["max_steps"])
-            longer = path.stem == "ladder_rates_muon" and arm in ("longer", "s200k")
-            assert steps == (0 if arm.endswith("no_warmup") else 103 if longer else expected), (tier, arm)
-
-
-def test_the_bases_warm_up_for_as_many_steps_as_before() -> None:
-    for name, steps in WARMUP.items():
-        tree = load_yaml(ROOT / "experiments" / "bases" / f"{name}.yaml")
-        warmup = tree["optim"]["schedule"]["init_args"]["warmup"]
-        assert (warmup < 1, in_steps(warmup, tree["trainer"]["max_steps"])) == (True, steps), name

@@ -11,7 +11,7 @@ from helpers import RUN
 
 from lm.ablation import stored_plan
 from lm.ablation.experiment import Experiment, load_experiment
-from lm.ablation.plan import Plan, make_plan, untimed
+from lm.ablation.plan import Plan, make_plan
 from lm.ablation.stored_plan import plan_experiment
 from lm.config.tree import override
 from lm.execution.machine import device_files
@@ -65,7 +65,7 @@ def read(text: Path, **changes: Any) -> Experiment:
 
 def test_a_finished_plan_is_restored_as_it_was(counted: list[str], text: Path, tmp_path: Path) -> None:
     experiment, store = read(text), Finished(tmp_path / "out")
-    first, second = (plan_experiment(experiment, store, untimed, stored=True) for _ in range(2))
+    first, second = (plan_experiment(experiment, store, None, stored=True) for _ in range(2))
     assert counted == ["quickstart"]
     assert second.cells == first.cells
     assert [second.sizes(arm) for arm in second.by_arm] == [first.sizes(arm) for arm in first.by_arm]
@@ -80,7 +80,7 @@ def test_what_differs_or_is_missing_is_planned_anew(
     def is_planned(experiment: Experiment, stored: bool = True) -> bool:
         counted.clear()
         monkeypatch.setattr("lm.training.cell._prepared", {})  # as in another process, which reads the text anew
-        plan = plan_experiment(experiment, store, untimed, stored, to_show)
+        plan = plan_experiment(experiment, store, None, stored, to_show)
         assert plan.cells == make_plan(experiment).cells
         return bool(counted)
 
@@ -117,7 +117,7 @@ def test_a_plan_to_show_follows_its_files(counted: list[str], text: Path, tmp_pa
         counted.clear()
         base.write_text(yaml.safe_dump(tree))
         path.write_text(yaml.safe_dump({**written, **changes}))
-        plan = plan_experiment(load_experiment(path, {}), Store(store), untimed, stored=True, to_show=True)
+        plan = plan_experiment(load_experiment(path, {}), Store(store), None, stored=True, to_show=True)
         assert plan.cells == make_plan(load_experiment(path, {})).cells
         return bool(counted)
 

@@ -96,7 +96,3 @@ def test_what_cannot_be_averaged_is_refused_by_the_plan(
 ) -> None:
     with refused():
         make_plan(planned(tmp_path, seeds=[0, 1], arms={"a": {}, "b": {"model.block": "PostNorm"}}, **settings))
-
-
-def test_as_many_as_there_are_can_be_averaged(tmp_path: Path) -> None:
-    assert make_plan(planned(tmp_path, seeds=[0], arms={"a": {}}, metric="nll~3")).distinct

@@ -1,17 +1,22 @@
 """Claims are borne out, refuted or left open as the numbers are, and wrong ones are refused."""
 
 import math
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from conftest import make_experiment
 from messages import CheckMessage, Refused
 from records import BASE, BETTER, MakeExperiment, blank, inside
 from scipy import stats
 
 from lm.analysis.answers import Answer, adjust_p, answer_claim, decide
-from lm.analysis.claims import UNKNOWN, Claim, measured, read_claim, read_claims
+from lm.analysis.claims import UNKNOWN, Claim, ClaimNode, measured, read_claim
 from lm.analysis.results import Records, load, value
+from lm.config.nodes import read_section
 from lm.report.claims import answers, claims_section, row, tally
 from lm.report.render import markdown_section
 from lm.stats.tests import ALPHA, holm, median_interval, sign_flip_interval, sign_flip_p
@@ -20,8 +25,11 @@ from lm.store.record import Record
 NEAR = [2.001, 2.099, 1.902, 2.049, 2.2, 1.949]
 
 
-def results(experiment: MakeExperiment, **more: list[Any]) -> Records:
-    return load(experiment({"base": BASE, "better": BETTER, "near": NEAR, **more}))
+@pytest.fixture(scope="module")
+def three() -> Iterator[Records]:
+    """The results of three arms, which no test changes."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield load(make_experiment(Path(folder), {"base": BASE, "better": BETTER, "near": NEAR}))
 
 
 def against_base(arm: str, relation: str, **options: Any) -> Claim:
@@ -48,12 +56,12 @@ def against_base(arm: str, relation: str, **options: Any) -> Claim:
         (Claim("x", "nll", "less", {"base": 1.0}, margin=2.2, exact=True), "not reproduced"),
     ],
 )
-def test_verdicts(experiment: MakeExperiment, claim: Claim, verdict: str) -> None:
-    assert answer_claim(results(experiment), claim).verdict == verdict
+def test_verdicts(three: Records, claim: Claim, verdict: str) -> None:
+    assert answer_claim(three, claim).verdict == verdict
 
 
-def test_less_and_greater_claims_test_the_paired_mean(experiment: MakeExperiment) -> None:
-    found = answer_claim(results(experiment), against_base("better", "less", margin=-0.2))
+def test_less_and_greater_claims_test_the_paired_mean(three: Records) -> None:
+    found = answer_claim(three, against_base("better", "less", margin=-0.2))
     by_hand = np.subtract(BETTER, BASE)
     assert found.estimate == pytest.approx(np.mean(by_hand), rel=1e-12)
     assert (found.low, found.high) == pytest.approx(sign_flip_interval(by_hand.tolist()), rel=1e-9)
@@ -61,43 +69,36 @@ def test_less_and_greater_claims_test_the_paired_mean(experiment: MakeExperiment
     assert found.seeds == 6
 
 
-def test_range_claims_test_the_median(experiment: MakeExperiment) -> None:
-    found = answer_claim(results(experiment), Claim("x", "nll", "range", {"base": 1.0}, low=1.5))
+def test_range_claims_test_the_median(three: Records) -> None:
+    found = answer_claim(three, Claim("x", "nll", "range", {"base": 1.0}, low=1.5))
     assert found.estimate == np.median(BASE)
     assert (found.low, found.high) == median_interval(BASE)
     assert found.p == 2.0**-6
 
 
-def test_a_contrast_weighs_several_arms(experiment: MakeExperiment) -> None:
+def test_a_contrast_weighs_several_arms(three: Records) -> None:
     claim = Claim("x", "nll", "less", {"better": 0.5, "near": 0.5, "base": -1.0})
     expected = np.mean(0.5 * np.array(BETTER) + 0.5 * np.array(NEAR) - np.array(BASE))
-    assert answer_claim(results(experiment), claim).estimate == pytest.approx(expected, rel=1e-12)
+    assert answer_claim(three, claim).estimate == pytest.approx(expected, rel=1e-12)
 
 
-def test_a_slope_is_that_of_logarithms(experiment: MakeExperiment) -> None:
+def test_a_slope_is_that_of_logarithms(three: Records) -> None:
     sizes = {"base": 1.0, "better": 2.0, "near": 4.0}
     claim = Claim("x", "nll", "slope", over=sizes, low=-1, high=1)
     by_hand = [
         stats.linregress(np.log(list(sizes.values())), np.log(values)).slope
         for values in zip(BASE, BETTER, NEAR, strict=True)
     ]
-    found = answer_claim(results(experiment), claim)
+    found = answer_claim(three, claim)
     assert found.estimate == pytest.approx(np.median(by_hand), rel=1e-9)
     assert found.verdict == "reproduced"
 
 
-def test_few_seeds_decide_nothing_that_has_noise(experiment: MakeExperiment) -> None:
-    three = load(experiment({"base": BASE[:3], "better": BETTER[:3]}))
-    found = answer_claim(three, against_base("better", "less"))
-    assert (found.verdict, found.note) == ("not enough seeds", "6 could decide")
-
-
-@pytest.mark.parametrize("seeds", [1, 2, 3, 4])
+@pytest.mark.parametrize("seeds", [1, 4])
 @pytest.mark.parametrize(
     "claim",
     [
         against_base("better", "equivalent", margin=9.0),
-        Claim("x", "nll", "range", {"base": 1.0}, low=0.0),
         Claim("x", "nll", "range", {"base": 1.0}, low=0.0, high=9.0),
         Claim("x", "nll", "range", {"base": 1.0}, high=0.0),
         Claim("x", "nll", "slope", over={"base": 1.0, "better": 2.0}, low=-1, high=1),
@@ -131,7 +132,7 @@ def test_exact_claims_need_two_seeds_and_one_refutes(experiment: MakeExperiment)
     assert answer_claim(one, against_base("better", "greater", exact=True)).verdict == "not reproduced"
 
 
-@pytest.mark.parametrize("n", [5, 8, 12])
+@pytest.mark.parametrize("n", [5, 12])
 @pytest.mark.parametrize("upwards", [True, False])
 def test_skewed_noise_keeps_the_error_rate_of_range_claims(n: int, upwards: bool) -> None:
     noise = np.random.default_rng([n, 4]).lognormal(size=(600, n)) - 1
@@ -143,10 +144,12 @@ def test_skewed_noise_keeps_the_error_rate_of_range_claims(n: int, upwards: bool
 
 
 def test_diverged_arms_are_said_and_leave_the_seed_out(experiment: MakeExperiment) -> None:
-    found = answer_claim(results(experiment, bad=["diverged", *BETTER[1:]]), against_base("bad", "less"))
+    found = answer_claim(
+        load(experiment({"base": BASE, "bad": ["diverged", *BETTER[1:]]})), against_base("bad", "less")
+    )
     assert (found.seeds, found.verdict) == (5, "not enough seeds")
     assert found.note == "bad diverged on 1 of 6 seeds; 5 of 6 seeds enter; 6 could decide"
-    gone = answer_claim(results(experiment, bad=["diverged"] * 6), against_base("bad", "less"))
+    gone = answer_claim(load(experiment({"base": BASE, "bad": ["diverged"] * 6})), against_base("bad", "less"))
     assert (gone.verdict, gone.note) == ("not enough seeds", "no seed on which all arms were measured")
     assert math.isnan(gone.estimate)
 
@@ -230,21 +233,26 @@ def test_a_run_that_did_not_end_well_has_no_numbers() -> None:
     assert math.isnan(value({**RECORD, "status": "diverged"}, "initial/entropy"))
 
 
+def read(tree: dict[str, Any]) -> Claim:
+    return read_claim(read_section(tree, ClaimNode, "here"), ["base", "better"], "base", "here")
+
+
 GOOD = {"claim": "a", "kind": "ours", "metric": "nll", "relation": "less", "arm": "better"}
 
 
 def test_a_claim_is_against_the_baseline_unless_it_says_otherwise() -> None:
-    assert read_claim(GOOD, ["base", "better"], "base", "here").contrast == {"better": 1.0, "base": -1.0}
+    assert read(GOOD).contrast == {
+        "better": 1.0,
+        "base": -1.0,
+    }
     alone = {**GOOD, "relation": "range", "low": 1}
-    assert read_claim(alone, ["base", "better"], "base", "here").contrast == {"better": 1.0}
+    assert read(alone).contrast == {"better": 1.0}
 
 
 @pytest.mark.parametrize(
     "changes",
     [
-        {"relation": "lesser"},
         {"kind": "publishd"},
-        {"margn": 1},
         {"arm": "beter"},
         {"against": "bsae"},
         {"relation": "equivalent"},
@@ -255,16 +263,9 @@ def test_a_claim_is_against_the_baseline_unless_it_says_otherwise() -> None:
         {"relation": "slope", "low": 0, "over": {"base": 2, "better": 2}},
         {"relation": "slope", "low": 0, "over": {"base": 0, "better": 2}},
         {"relation": "range", "low": 2, "high": 1},
-        {"margin": float("nan")},
-        {"exact": "no"},
-        {"margin": "x"},
-        {"contrast": {"better": True}},
-        {"contrast": "better"},
         {"contrast": {}},
-        {"tier": "Z"},
         {"metric": "loss"},
         {"metric": "nl"},
-        {"metric": 5},
         {"metric": "nll - nll@x"},
         {"metric": "intial/entropy"},
         {"arm": ...},
@@ -275,13 +276,7 @@ def test_a_claim_is_against_the_baseline_unless_it_says_otherwise() -> None:
 def test_a_wrong_claim_is_one_line(refused: Refused, changes: dict[str, Any]) -> None:
     claim = {key: value for key, value in {**GOOD, **changes}.items() if value is not ...}
     with refused():
-        read_claim(claim, ["base", "better"], "base", "here")
-
-
-@pytest.mark.parametrize("tree", [{"claim": "a"}, ["a"]])
-def test_claims_that_are_no_list_of_mappings_are_one_line(refused: Refused, tree: Any) -> None:
-    with refused():
-        read_claims(tree, ["base", "better"], "base", "claims")
+        read(claim)
 
 
 def test_expectations_read_as_they_were_claimed() -> None:
@@ -292,8 +287,8 @@ def test_expectations_read_as_they_were_claimed() -> None:
     assert isinstance(Answer(Claim("x", "nll", "range"), "inconclusive", 0, 0, 0, 0).note, str)
 
 
-def test_claims_on_text_values_are_not_measured(experiment: MakeExperiment) -> None:
-    found = answer_claim(results(experiment), Claim("x", "data/tokenizer", "range", {"base": 1.0}, low=0.0))
+def test_claims_on_text_values_are_not_measured(three: Records) -> None:
+    found = answer_claim(three, Claim("x", "data/tokenizer", "range", {"base": 1.0}, low=0.0))
     assert (found.verdict, found.seeds) == ("not enough seeds", 0)
     assert found.note == "no seed on which all arms were measured"
 

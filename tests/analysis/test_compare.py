@@ -49,21 +49,13 @@ def differences(left: list[float], right: list[float]) -> list[float]:
 # verdicts
 
 
-def test_three_seeds_are_never_enough_for_a_claim(experiment: MakeExperiment) -> None:
-    table = compare(load(experiment({"base": [2.0, 2.1, 1.9], "far": [0.1, 0.2, 0.1], "near": [2.0, 2.1, 1.8]})))
-    assert not table.verdict.isin(["better", "worse", "higher", "lower"]).any()
-    assert (table.p_adjusted.dropna() > ALPHA).all()
-
-
 @pytest.mark.parametrize(
     "cells",
     [
-        {"base": BASE, "better": BETTER, "gone": ["diverged"] * 6},
-        {"base": BASE, "better": BETTER, "gone": [None] * 6},
         {"base": BASE, "better": BETTER, "gone": [1.9] + [None] * 5},
         {"base": [*BASE, 2.0, 2.0], "better": [*BETTER, 1.7, 1.8], "other": [*BETTER, "diverged", "failed"]},
     ],
-    ids=["diverged", "missing", "one pair", "fewer pairs"],
+    ids=["one pair", "fewer pairs"],
 )
 def test_verdicts_claim_exactly_the_significant_differences(
     experiment: MakeExperiment, cells: dict[str, list[Any]]
@@ -127,20 +119,17 @@ def test_unknown_metrics_are_compared_under_their_names(experiment: MakeExperime
     assert (found.verdict, found.pairs) == (row(table, "mixed", "gradient_norm").verdict, 6)
 
 
-OTHERS = ["bits_per_byte", "train_loss", "accuracy"]
-
-
 def test_better_follows_the_direction_of_each_quantity(experiment: MakeExperiment) -> None:
     base, better = [*BASE, 2.0, 2.05], [*BETTER, 1.7, 1.75]
-    table = compare(load(experiment({"base": base, "better": better}, secondary=OTHERS)))
-    for quantity in ("nll", *OTHERS):
-        assert row(table, "better", quantity).verdict == "better"
-    table = compare(load(experiment({"base": base, "better": better}, baseline="better", secondary=OTHERS)))
-    assert {row(table, "base", quantity).verdict for quantity in ("nll", "accuracy")} == {"worse"}
+    for baseline, arm in (("base", "better"), ("better", "base")):
+        cells = {"base": base, "better": better}
+        table = compare(load(experiment(cells, baseline=baseline, secondary=["accuracy"])))
+        verdict = "better" if arm == "better" else "worse"
+        assert [row(table, arm, quantity).verdict for quantity in ("nll", "accuracy")] == [verdict] * 2
 
 
 def test_only_declared_quantities_have_a_verdict(experiment: MakeExperiment) -> None:
-    base, better = [*BASE, 2.0], [*BETTER, 1.7]
+    base, better = [*BASE, 2.0, 2.05], [*BETTER, 1.7, 1.75]
     table = compare(load(experiment({"base": base, "better": better, "other": better}, confirmatory=["better"])))
     for arm in ("better", "other"):
         for other in table[(table.arm == arm) & (table.metric != "nll")].itertuples():
@@ -148,11 +137,11 @@ def test_only_declared_quantities_have_a_verdict(experiment: MakeExperiment) -> 
             assert all(map(math.isnan, (other.p, other.p_adjusted, other.q, other.p_equivalent, other.detectable)))
     found = row(table, "better", "accuracy")
     assert (found.low, found.high) == t_interval([1 / x - 1 / y for x, y in zip(better, base, strict=True)])
-    assert (row(table, "better").verdict, row(table, "better").p_adjusted) == ("better", 2 / 2**7)
+    assert (row(table, "better").verdict, row(table, "better").p_adjusted) == ("better", 2 / 2**8)
     two = compare(load(experiment({"base": base, "better": better}, secondary=["accuracy"])))
     for quantity in ("nll", "accuracy"):
         found = row(two, "better", quantity)
-        assert (found.verdict, found.p_adjusted) == ("better", 2 * 2 / 2**7)
+        assert (found.verdict, found.p_adjusted) == ("better", 2 * 2 / 2**8)
     assert row(two, "better", "ece").verdict == "-"
 
 
@@ -160,13 +149,6 @@ def test_unjudged_quantities_stay_a_dash_with_lost_seeds(experiment: MakeExperim
     table = compare(load(experiment({"base": BASE, "better": [*BETTER[:5], "diverged"]})))
     assert row(table, "better").verdict.endswith("(on 5 of 6 seeds; 1 diverged)")
     assert row(table, "better", "accuracy").verdict == "-"
-
-
-def test_a_declared_quantity_shares_alpha_with_the_headline(experiment: MakeExperiment) -> None:
-    found = row(compare(load(experiment({"base": BASE, "better": BETTER}, secondary=["accuracy"]))), "better")
-    assert found.verdict == "6 seeds cannot reach significance (7 could)"
-    assert found.detectable == math.inf
-    assert (found.low, found.high) == (-math.inf, math.inf)
 
 
 # intervals
@@ -182,11 +164,11 @@ def test_joint_intervals_invert_the_test_at_each_share(experiment: MakeExperimen
         assert (found.plain_low, found.plain_high) == t_interval(by_hand)
 
 
-@pytest.mark.parametrize(("arms", "n"), [(1, 6), (3, 8), (7, 9)])
+@pytest.mark.parametrize(("arms", "n"), [(1, 6), (2, 8)])
 def test_joint_intervals_exclude_zero_exactly_with_a_verdict(arms: int, n: int) -> None:
     random = np.random.default_rng([arms, n])
     seen = set()
-    for _ in range(60):
+    for _ in range(40):
         family = [Comparison(row, p=sign_flip_p(row)) for row in random.normal(0.9, 1.0, (arms, n)).tolist()]
         confirm(family)
         for one in family:
@@ -195,9 +177,9 @@ def test_joint_intervals_exclude_zero_exactly_with_a_verdict(arms: int, n: int) 
     assert seen == {True, False}
 
 
-@pytest.mark.parametrize("unit", [1.0, 0.1, 1e-9])
+@pytest.mark.parametrize("unit", [0.1, 1e-9])
 def test_ties_and_rounding_do_not_part_verdict_and_interval(unit: float) -> None:
-    for row in ([1, 1, 1, 1, 1, -5], [1, 2, 3, 4, 5, -1], [3, -1, -1, -1, 2, 2, 2], [0, 0, 1, 1, 1, 1, 1, 1]):
+    for row in ([1, 1, 1, 1, 1, -5], [1, 2, 3, 4, 5, -1], [0, 0, 1, 1, 1, 1, 1, 1]):
         sample = [unit * value for value in row]
         (one,) = family = [Comparison(sample, p=sign_flip_p(sample))]
         confirm(family)
@@ -244,10 +226,9 @@ def test_lost_cells_are_counted_and_enter_no_mean(experiment: MakeExperiment) ->
     assert (found.pairs, found.difference) == (2, pytest.approx(-1.0, rel=1e-12))
 
 
-@pytest.mark.parametrize("quantity", ["tokens_per_second", "train_seconds", "peak_memory", "tokens"])
-def test_costs_of_diverged_cells_enter_no_mean(experiment: MakeExperiment, quantity: str) -> None:
+def test_costs_of_diverged_cells_enter_no_mean(experiment: MakeExperiment) -> None:
     results = load(experiment({"base": [2.0, 2.1, 2.2], "arm": [1.0, "diverged", 1.2]}))
-    found, expected = row(compare(results), "arm", quantity), row(compare(results), "base", quantity)
+    found, expected = (row(compare(results), arm, "train_seconds") for arm in ("arm", "base"))
     assert (found.n, found.mean, found.pairs, found.difference) == (2, expected.mean, 2, 0.0)
 
 
@@ -255,13 +236,6 @@ def test_an_arm_that_never_went_well_is_compared_with_nothing(experiment: MakeEx
     found = row(compare(load(experiment({"base": BASE, "arm": ["diverged"] * 6}))), "arm")
     assert (found.n, found.diverged, found.pairs, found.verdict) == (0, 6, 0, "no pair to compare (6 diverged)")
     assert math.isnan(found.mean)
-
-
-@pytest.mark.parametrize("finished", [0, 1, 2])
-def test_an_experiment_under_way_can_be_compared(experiment: MakeExperiment, finished: int) -> None:
-    left: list[float | None] = [None] * (6 - finished)
-    found = row(compare(load(experiment({"base": BASE[:finished] + left, "arm": BETTER[:finished] + left}))), "arm")
-    assert (found.n, found.missing, found.pairs) == (finished, 6 - finished, finished)
 
 
 def test_a_quantity_that_was_not_measured_is_nan() -> None:
@@ -535,36 +509,13 @@ def test_curves_have_step_rows_and_successful_seed_columns(experiment: MakeExper
     assert curves(results, "arm", "no such column").empty
 
 
-def test_a_copy_of_the_records_alone_has_no_curves(experiment: MakeExperiment) -> None:
-    results = load(experiment({"base": BASE, "arm": BETTER}))
-    results.store.history("arm-1").unlink()
-    assert list(curves(results, "arm", "validation_nll").columns) == [0, 2, 3, 4, 5]
-    for seed in (0, 2, 3, 4, 5):
-        results.store.history(f"arm-{seed}").unlink()
-    assert curves(results, "arm", "validation_nll").empty
-
-
 # loading
 
 
-def test_loading_finds_every_record(experiment: MakeExperiment) -> None:
-    results = load(experiment({"base": [2.0, None], "arm": ["failed", 1.0]}))
-    assert {cell: found and found["status"] for cell, found in results.records.items()} == {
-        ("base", 0): "ok",
-        ("base", 1): None,
-        ("arm", 0): "failed",
-        ("arm", 1): "ok",
-    }
-    assert [record["id"] for record in results.of("arm")] == ["arm-0", "arm-1"]
-
-
-@pytest.mark.parametrize("place", [".", "../demo", "../../out/demo"])
-def test_a_folder_is_the_same_however_it_is_named(
-    experiment: MakeExperiment, monkeypatch: pytest.MonkeyPatch, place: str
-) -> None:
+def test_a_folder_is_the_same_however_it_is_named(experiment: MakeExperiment, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = experiment({"base": BASE, "arm": MIXED})
     monkeypatch.chdir(folder)
-    here: Records = load(Path(place))
+    here: Records = load(Path("../../out/demo"))
     assert here.records == load(folder).records
 
 

@@ -83,6 +83,11 @@ def test_the_order_of_the_rows_changes_nothing(tmp_path: Path) -> None:
     pd.testing.assert_frame_equal(one, other, check_exact=True)
 
 
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lm.stats.unpaired.detectable_unpaired", lambda n, m, sd, alpha: math.inf)
+
+
 def test_unmatched_seeds_are_tested_unpaired(tmp_path: Path) -> None:
     arms = {"plain": dict(enumerate(BASE)), "new": {seed + 4: one for seed, one in enumerate(BETTER)}}
     table = compare_runs(runs_of(tmp_path, rows_of(arms), CompareRequest("plain", ("loss",))))

@@ -15,7 +15,7 @@ from lm.analysis import health
 from lm.analysis.answers import answer_claim
 from lm.analysis.claims import Claim
 from lm.analysis.compare import compare
-from lm.analysis.health import faults, last_tenth, unhealthy
+from lm.analysis.health import faults, last_tenth
 from lm.analysis.results import load
 from lm.report.render import is_bold
 from lm.report.tables import main_table, more_metrics
@@ -128,11 +128,6 @@ def test_each_fault_is_found_beyond_its_bound_and_not_before(name: str) -> None:
     assert faults(changed(close)) == []
 
 
-def test_every_rule_has_a_case() -> None:
-    for rule in health.RULES:
-        assert any(rule(changed(broken)) for broken, _, _ in BROKEN.values())
-
-
 SEES_SCALE: list[tuple[dict[str, Any], bool]] = [
     (configured("SGD", momentum=0.9), True),
     (configured("AdamW", weight_decay=0.1), False),
@@ -219,11 +214,6 @@ def test_missing_or_malformed_shares_break_no_rule(shares: Any) -> None:
 @pytest.mark.parametrize("change", [put("steps", 49), put("status", "diverged"), put("final", {}), put("metrics", {})])
 def test_short_lost_and_sparse_runs_break_no_rule(change: Change) -> None:
     assert faults(changed(change)) == []
-
-
-def test_faults_of_some_seeds_are_counted() -> None:
-    assert unhealthy([[], []]) == ""
-    assert unhealthy([["a"], ["a", "b"]]) == "a; b on 1 of 2 seeds"
 
 
 def break_arm(name: str, fault: Change = CLIPPED) -> Callable[[str, int, dict[str, Any]], None]:

@@ -5,16 +5,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 from messages import Refused
 from records import MakeExperiment
 
 from lm.analysis.answers import answer_claim
-from lm.analysis.claims import by_seed, read_claim
-from lm.analysis.lead import Lead, differences_by_step, last_stretch, leads
+from lm.analysis.claims import Claim, ClaimNode, by_seed, read_claim
+from lm.analysis.lead import differences_by_step, last_stretch, leads
 from lm.analysis.pace import steps_to_baseline_loss
 from lm.analysis.results import load
+from lm.config.nodes import read_section
 from lm.report.sections import all_sections
 from lm.report.tables import LEAD
 from lm.stats.bands import simultaneous_band
@@ -98,13 +98,17 @@ def claim(**keys: Any) -> dict[str, Any]:
     return {"claim": "soon ahead", "kind": "ours", "metric": "steps ahead", "relation": "greater", **keys}
 
 
+def read(tree: dict[str, Any]) -> Claim:
+    return read_claim(read_section(tree, ClaimNode, "here"), ["base", "arm", "other"], "base", "here")
+
+
 def test_a_claim_counts_the_steps_ahead_of_each_seed(experiment: MakeExperiment) -> None:
     gaps = [[0.5, -0.1, -0.1, -0.2], [-0.5, -0.1, -0.1, -0.2], [-0.5, -0.1, -0.1, 0.2]] * 3
     results = load(with_curves(experiment, {"arm": gaps, "other": [[-0.3] * 4] * 9}))
-    read = read_claim(claim(arm="arm", margin=50), results.arms, "base", "claims[0]")
-    assert by_seed(results, read) == {seed: (200.0, 300.0, 0.0)[seed % 3] for seed in range(9)}
-    assert answer_claim(results, read).estimate == pytest.approx(500 / 3, rel=1e-12)
-    against = read_claim(claim(arm="other", against="arm"), results.arms, "base", "claims[0]")
+    own = read(claim(arm="arm", margin=50))
+    assert by_seed(results, own) == {seed: (200.0, 300.0, 0.0)[seed % 3] for seed in range(9)}
+    assert answer_claim(results, own).estimate == pytest.approx(500 / 3, rel=1e-12)
+    against = read(claim(arm="other", against="arm"))
     assert by_seed(results, against) == {seed: (300.0, 200.0, 200.0)[seed % 3] for seed in range(9)}
 
 
@@ -119,10 +123,4 @@ def test_a_claim_counts_the_steps_ahead_of_each_seed(experiment: MakeExperiment)
 )
 def test_steps_ahead_compare_two_arms(keys: dict[str, Any], refused: Refused) -> None:
     with refused():
-        read_claim(claim(**keys), ["base", "arm"], "base", "claims[0]")
-
-
-def test_a_lead_without_a_band_says_only_the_step() -> None:
-    nothing = np.full(2, np.nan)
-    lead = Lead("arm", pd.DataFrame({0: [-0.1, -0.2]}, index=[1, 2]), nothing, nothing)
-    assert lead.words() == "ahead from step 1 on"
+        read(claim(**keys))

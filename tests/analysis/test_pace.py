@@ -49,12 +49,6 @@ def test_twice_as_fast_needs_half_the_steps(experiment: MakeExperiment) -> None:
     assert (found.arm, found.missed, found.seeds) == ("arm", [], 2)
 
 
-def test_the_loss_of_the_same_seed_is_what_counts(experiment: MakeExperiment) -> None:
-    curves: Curves = {"base": [BASE, (5.0, 4.0, 3.5, 3.0)], "arm": [(4.0, 3.0, 2.0, 1.0)] * 2}
-    (found,) = steps_to_baseline_loss(with_curves(experiment, curves))
-    assert found.shares["steps"] == pytest.approx([30 / 40, 20 / 40])
-
-
 def test_seeds_that_miss_the_target_are_listed(experiment: MakeExperiment) -> None:
     slow = (6.0, 5.0, 4.0, 3.0)
     (found,) = steps_to_baseline_loss(with_curves(experiment, {"base": [BASE] * 3, "arm": [slow, BASE, slow]}))
@@ -119,10 +113,6 @@ def test_losses_per_token_of_several_tokenizers_have_no_pace(experiment: MakeExp
 )
 def test_the_step_at_which_a_curve_reaches_a_loss(losses: list[float], target: float, step: float) -> None:
     assert steps_to_reach([10, 20, 30, 40], losses, target) == pytest.approx(step, rel=1e-12, nan_ok=True)
-
-
-def test_a_curve_without_points_reaches_nothing() -> None:
-    assert math.isnan(steps_to_reach([], [], 1.0))
 
 
 def test_a_lower_loss_is_never_reached_earlier() -> None:

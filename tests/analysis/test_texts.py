@@ -69,12 +69,6 @@ def noted(folder: Path) -> str:
     return " ".join(notes(results, compare(results)))
 
 
-def test_the_notes_state_both_noises_and_what_the_interval_covers(by_document: Make) -> None:
-    text, noise = noted(by_document(0.5)), row(by_document(0.5))
-    assert "95 % CI over seeds and text excludes 0" in text
-    assert f"Noise: seeds {noise.se_seeds:.4f}, text {noise.se_text:.4f} (SE)." in text
-
-
 def test_the_test_split_has_documents_of_its_own(experiment: Make, tmp_path: Path) -> None:
     store, tokens = Store(tmp_path / "out"), np.full(40, 30)
     off = 0.5 * np.random.default_rng(0).normal(size=40)

@@ -268,7 +268,7 @@ def test_a_request_that_has_no_meaning_is_one_line(
 
 
 def test_a_run_that_is_not_there_is_one_line(make: MakeRun, tmp_path: Path, capsys: Capture) -> None:
-    refused(capsys, ["nowhere", "--out", tmp_path / "none", "--prompt", "a"], "nowhere: no finished run", "ID")
+    refused(capsys, ["nowhere", "--out", tmp_path / "none", "--prompt", "a"], "nowhere: no finished run")
     folder = make()
     refused(capsys, ["zz", "--out", tmp_path / "out", "--prompt", "a"], "zz: no finished run")
     refused(capsys, [tmp_path, "--out", tmp_path / "out", "--prompt", "a"], str(tmp_path)[:20], "beginning of an id")

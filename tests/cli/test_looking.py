@@ -61,7 +61,7 @@ def test_a_name_selects_an_experiment_an_arm_or_a_run(out: Path, capsys: Capture
         ("ls dem", "dem: no such folder, and no experiment 'dem'. Did you mean demo? Choose from demo"),
         ("ls demo/bas", "demo/bas: no such folder, and no arm 'bas'. Did you mean base? Choose from base, better"),
         ("ls demo/base/7", "demo/base/7: no such folder, and no such run. Did you mean demo/base/2?"),
-        ("diff demo demo/base", "demo: an experiment; expected one of its runs, such as demo/base/0"),
+        ("diff demo demo/base", "demo: 6 runs; expected experiment/arm/seed"),
     ],
 )
 def test_a_name_that_stands_for_nothing_is_a_line(out: Path, capsys: Capture, command: str, words: str) -> None:
@@ -105,7 +105,7 @@ def test_ls_lists_what_is_asked_for(out: Path, capsys: Capture) -> None:
         (["generate", "demo/better/2", "--prompt", "a", "--out", "out"], "no finished run: missing"),
         (["generate", "demo/beter/2", "--prompt", "a", "--out", "out"], "Did you mean better?"),
         (["trace", "demo", "--out", "out"], "expected an arm after it, one of base, better"),
-        (["trace", "demo/better/7", "--out", "out"], "no seed '7'"),
+        (["trace", "demo/better/7", "--out", "out"], "no such run. Did you mean demo/better/"),
     ],
     ids=" ".join,
 )

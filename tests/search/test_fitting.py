@@ -97,8 +97,8 @@ def test_a_search_that_cannot_be_carried_out_is_refused(
     ("changes", "words"),
     [
         ({"seeds": [2**64]}, ["seeds[0]", "64 bits"]),
-        ({"seeds": {"min": 2, "max": 10, "stages": 10**9}}, ["seeds.stages", "1000 at most"]),
-        ({"arms": {f"a{index}": {} for index in range(2000)}, "baseline": "a0"}, ["arms", "1024 at most"]),
+        ({"seeds": {"min": 2, "max": 10, "stages": 10**9}}, ["seeds.stages", "to 1000"]),
+        ({"arms": {f"a{index}": {} for index in range(2000)}, "baseline": "a0"}, ["arms", "at most 1024"]),
         ({"tiers": {"../../x": {"seeds": 1}}}, ["tiers", "cannot name a file"]),
         ({"metric": "nll@" + "9" * 5000}, ["metric", "no quantity"]),
         ({"notes": [1]}, ["notes", "expected text"]),

@@ -1,7 +1,7 @@
 """The audit finds what is known of the method, and would find a method that is wrong."""
 
+import bisect
 import io
-import itertools
 import json
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,7 +13,6 @@ import pytest
 from rich.console import Console
 from scipy import stats
 from scipy.optimize import brentq
-from statsmodels.stats.power import TTestPower
 
 from lm.analysis.results import load
 from lm.stats.power import power
@@ -92,27 +91,6 @@ def test_what_the_method_cannot_do_is_said(findings: list[Finding]) -> None:
         assert audits_row(start, findings).verdict == "falls short"
 
 
-@pytest.mark.slow
-def test_each_promise_is_simulated_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of so few experiments that no share says anything."""
-    monkeypatch.setattr(module, "SMALL", Size(tests=20, intervals=4, bootstraps=2, sequences=2, ladders=1, draws=20))
-    found = audit()
-    assert len({finding.name for finding in found}) == len(found)
-    assert all(0 <= low <= finding.found <= high <= 1 for finding in found for low, high in [finding.interval])
-    assert all(finding.at_least < finding.at_most for finding in found)
-
-
-@pytest.mark.slow
-def test_false_claims_match_the_attained_level() -> None:
-    found = list(audit_null(np.random.default_rng(1), 4_000))
-    for name in NOISES:
-        one_arm = audits_row(f"false claims, {name} noise, 1 arm,", found)
-        low, high = one_arm.interval
-        assert low <= 2 / 2**6 <= high
-        three_arms = audits_row(f"false claims, {name} noise, 3 arms,", found)
-        assert 0.03 < three_arms.found < 0.06
-
-
 def test_a_test_at_twice_the_level_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "bonferroni", lambda p: p)
     found = list(audit_null(np.random.default_rng(1), 2_000))
@@ -135,17 +113,6 @@ def test_overstated_power_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "detectable", at_known_spread)
     rows = list(audit_power(np.random.default_rng(1), 4_000))
     assert [row.verdict for row in rows] == ["NOT OK"] * 4
-
-
-def test_power_of_another_test_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    t_test = TTestPower()
-    monkeypatch.setattr(
-        module,
-        "detectable",
-        lambda n, sd, alpha: sd * t_test.solve_power(nobs=n, alpha=int(alpha * 2 ** (n - 1)) / 2 ** (n - 1), power=0.8),
-    )
-    rows = list(audit_power(np.random.default_rng(1), 4_000))
-    assert rows[0].verdict == "NOT OK"
 
 
 @pytest.mark.slow
@@ -172,11 +139,6 @@ def test_unadjusted_joint_intervals_are_caught(monkeypatch: pytest.MonkeyPatch) 
     assert audits_row("joint intervals cover, normal noise, 7 arms", found).verdict == "NOT OK"
 
 
-def test_the_audit_is_the_same_every_time() -> None:
-    left, right = (list(audit_null(np.random.default_rng(3), 200)) for _ in range(2))
-    assert left == right
-
-
 @pytest.mark.parametrize(("share", "ok"), [(0.95, True), (0.925, True), (0.975, True), (0.90, False), (0.99, False)])
 def test_promises_break_where_the_interval_lies_outside(share: float, ok: bool) -> None:
     finding = Finding("t", round(4000 * share), 4000, 0.93, 0.97)
@@ -187,7 +149,8 @@ def test_promises_break_where_the_interval_lies_outside(share: float, ok: bool) 
 @pytest.mark.parametrize("trials", sorted({FULL.tests, FULL.intervals, FULL.sequences}))
 def test_promises_tolerate_chance_and_catch_8_percent_errors(trials: int) -> None:
     """Over a whole audit of 250 rows, each as near to its bound as it may be."""
-    most = next(n for n in itertools.count(trials // 20) if Finding("t", n + 1, trials, 0.0, 0.05).verdict != "ok")
+    broken = bisect.bisect(range(trials), False, key=lambda n: Finding("t", n, trials, 0.0, 0.05).verdict != "ok")
+    most = broken - 1
     assert 250 * stats.binom.sf(most, trials, 0.05) < 0.001
     assert stats.binom.cdf(most, trials, 0.08) < 0.001
 
@@ -241,13 +204,6 @@ def test_the_table_shows_findings_and_verdict_counts() -> None:
     assert "no verdict rests on it" in text
 
 
-@pytest.mark.parametrize(
-    ("bounds", "words"), [((0.0, 0.05), "at most 0.05"), ((0.93, 1.0), "at least 0.93"), ((0.93, 0.97), "0.93 to 0.97")]
-)
-def test_the_promise_in_words(bounds: tuple[float, float], words: str) -> None:
-    assert expected(Finding("t", 1, 2, *bounds)) == words
-
-
 def test_an_arm_against_itself_keeps_the_error_rate(experiment: Any) -> None:
     values = np.random.default_rng(1).lognormal(size=24).tolist()
     folder = experiment({"same": values, "few": values[:11]})
@@ -255,14 +211,6 @@ def test_an_arm_against_itself_keeps_the_error_rate(experiment: Any) -> None:
     assert found.name == "claims, same against itself, 12 pairs of real cells"
     assert found.verdict == "ok"
     assert 0.02 < found.found <= 0.06
-
-
-def test_a_test_that_claims_too_much_would_be_caught(experiment: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = experiment({"same": (9 + np.random.default_rng(1).normal(size=24)).tolist()})
-    right = module.sign_flip_ps
-    monkeypatch.setattr(module, "sign_flip_ps", lambda samples: right(samples) / 3)
-    (found,) = audit_cells(load(folder))
-    assert found.verdict == "NOT OK"
 
 
 @pytest.mark.slow

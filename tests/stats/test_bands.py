@@ -15,13 +15,14 @@ def random_walks(seeds: int, points: int, rng: np.random.Generator) -> np.ndarra
     return np.cumsum(rng.standard_normal((seeds, points)), axis=1)
 
 
-@pytest.mark.parametrize(("seeds", "points", "least"), [(3, 20, 0.91), (6, 20, 0.91), (12, 12, 0.91)])
-def test_the_band_covers_the_whole_curve(seeds: int, points: int, least: float) -> None:
+@pytest.mark.parametrize(("seeds", "points"), [(3, 20), (6, 12)])
+def test_the_band_covers_the_whole_curve(seeds: int, points: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lm.stats.bands.DRAWS", 1_000)
     rng, covered, experiments = np.random.default_rng(1), 0, 100
     for _ in range(experiments):
         band = simultaneous_band(random_walks(seeds, points, rng))
         covered += bool(np.all((band.low_n <= 0) & (band.high_n >= 0)))
-    assert covered / experiments >= least
+    assert covered / experiments >= 0.91
 
 
 def test_the_band_lies_between_students_interval_and_bonferronis() -> None:
@@ -58,5 +59,5 @@ def test_one_seed_has_no_band() -> None:
 
 
 def test_the_same_sample_gives_the_same_band() -> None:
-    sample = random_walks(6, 500, np.random.default_rng(6))
+    sample = random_walks(6, 50, np.random.default_rng(6))
     np.testing.assert_array_equal(simultaneous_band(sample).low_n, simultaneous_band(sample).low_n)

@@ -8,7 +8,7 @@ from scipy import stats
 from statistics_audit.audit import sign_flip_ps
 from statsmodels.stats.power import TTestPower
 
-from lm.stats.power import average_power, detectable, power, spread_ratios
+from lm.stats.power import detectable, power, spread_ratios
 from lm.stats.tests import ALPHA
 
 
@@ -18,9 +18,9 @@ def found(n: int, effect: float, alpha: float, experiments: int) -> float:
     return float(np.mean(sign_flip_ps(sample) <= alpha))
 
 
-@pytest.mark.parametrize(("n", "arms"), [(6, 1), (7, 1), (9, 1), (8, 3), (10, 7)])
+@pytest.mark.parametrize(("n", "arms"), [(6, 1), (9, 1), (8, 3)])
 def test_detectable_effects_have_80_percent_power(n: int, arms: int) -> None:
-    experiments, random = (8_000 if n < 10 else 3_000), np.random.default_rng([n, arms])
+    experiments, random = 4_000, np.random.default_rng([n, arms])
     shown_spread = random.normal(size=(experiments, n)).std(axis=1, ddof=1)
     effects = shown_spread * detectable(n, 1.0, ALPHA / arms)
     samples = random.normal(size=(experiments, n)) + effects[:, None]
@@ -62,11 +62,6 @@ def test_it_follows_the_unit_and_the_sign_does_not_matter() -> None:
     assert power(7, 0.5, 1.0) < power(7, 1.0, 1.0) < power(8, 1.0, 1.0)
 
 
-@pytest.mark.parametrize("chance", [0.5, 0.8, 0.95])
-def test_the_detectable_effect_has_the_power_asked_for(chance: float) -> None:
-    assert average_power(8, detectable(8, 0.7, chance=chance), 0.7) == pytest.approx(chance, abs=1e-4)
-
-
 def test_where_no_level_is_attainable_nothing_is_detectable() -> None:
     assert detectable(5, 0.7) == math.inf
     assert power(5, 100.0, 0.7) == 0.0
@@ -74,5 +69,4 @@ def test_where_no_level_is_attainable_nothing_is_detectable() -> None:
     assert math.isnan(detectable(1, 0.7))
     assert math.isnan(detectable(6, math.nan))
     assert math.isnan(power(1, 1.0, 1.0))
-    assert math.isnan(average_power(1, 1.0, 1.0))
     assert (detectable(6, 0.0), power(6, 0.1, 0.0), power(6, 0.0, 0.0)) == (0.0, 1.0, 0.0)

@@ -83,14 +83,6 @@ def test_the_unit_of_compute_is_of_no_matter(unit: float) -> None:
     assert float(other.loss(1e16 * unit)) == pytest.approx(float(one.loss(1e16)), rel=1e-6)
 
 
-def test_many_sets_of_losses_are_fitted_as_one_by_one() -> None:
-    drawn = law(1.2, 0.55, 0.16).loss(COMPUTE) * np.exp(0.005 * np.random.default_rng(0).normal(size=(5, 4)))
-    whole = fit(COMPUTE, drawn, delta=0.01)
-    for place, loss in enumerate(drawn):
-        alone = fit(COMPUTE, loss, delta=0.01)
-        assert float(whole.loss(1e15)[place]) == pytest.approx(float(alone.loss(1e15)), rel=1e-3)
-
-
 def test_what_has_no_law_has_none() -> None:
     with pytest.raises(ValueError, match="2 rungs, expected 3 or more"):
         fit([1.0, 2.0], [2.0, 1.0])

@@ -35,10 +35,6 @@ def test_little_is_spent_early_and_everything_at_the_end(fraction: float, expect
     assert spent(0.05, fraction) == pytest.approx(expected, rel=1e-4)
 
 
-def test_what_is_spent_never_falls() -> None:
-    assert (np.diff([spent(0.05, t) for t in np.linspace(0, 1, 50)]) >= 0).all()
-
-
 @pytest.mark.parametrize(
     ("plan", "expected"),
     [
@@ -67,18 +63,6 @@ def test_the_first_look_is_the_earliest_that_can_reject(maximum: int, comparison
     if smallest_p(maximum) <= alpha:
         assert reached([-1.0 - i / 7 for i in range(first)], planned, maximum, alpha).rejected_at == first
         assert smallest_p(first - 1) > spent(alpha, (first - 1) / maximum)
-
-
-@pytest.mark.parametrize("plan", [(0, 5, 2), (6, 5, 2), (2, 5, 0)])
-def test_a_plan_out_of_order_is_refused(plan: tuple[int, int, int]) -> None:
-    with pytest.raises(ValueError, match="expected 1 <= minimum <= maximum"):
-        plan_looks(*plan)
-
-
-@pytest.mark.parametrize("planned", [(), (5, 5), (6, 4), (4, 13), (0, 4)])
-def test_looks_out_of_order_are_refused(planned: tuple[int, ...]) -> None:
-    with pytest.raises(ValueError, match="expected rising numbers from 1 to 12"):
-        sequential([0.1] * 4, planned, 12)
 
 
 def crossing(magnitudes: list[float], planned: tuple[int, ...], maximum: int, alpha: float) -> float:

@@ -46,12 +46,8 @@ def test_the_interval_is_scipys(n: int) -> None:
     assert t_interval(sample) == pytest.approx((expected.low, expected.high), rel=1e-12)
     wide = stats.ttest_1samp(sample, 0).confidence_interval(0.99)
     assert t_interval(sample, 0.99) == pytest.approx((wide.low, wide.high), rel=1e-12)
-
-
-def test_equal_values_have_a_point_interval() -> None:
     assert t_interval([0.5, 0.5, 0.5]) == (0.5, 0.5)
-    assert all(map(math.isnan, t_interval([0.5])))
-    assert all(map(math.isnan, t_interval([])))
+    assert all(map(math.isnan, (*t_interval([0.5]), *t_interval([]))))
 
 
 @pytest.mark.parametrize("n", [3, 6, 20])
@@ -77,10 +73,6 @@ def test_the_interval_of_a_rate_is_statsmodels(events: int, trials: int) -> None
     found = rate_interval(events, trials)
     assert found == pytest.approx(proportion_confint(events, trials, 0.05, "beta"), rel=1e-9, abs=1e-15)
     assert found[0] <= events / trials <= found[1]
-
-
-def test_no_events_in_six_trials_bound_the_rate() -> None:
-    assert rate_interval(0, 6) == pytest.approx((0.0, 1 - 0.025 ** (1 / 6)), rel=1e-9)
     assert all(map(math.isnan, rate_interval(0, 0)))
 
 
@@ -115,11 +107,6 @@ def test_no_pairs_have_no_p_and_zeros_p_one() -> None:
 @pytest.mark.parametrize("n", range(1, 12))
 def test_the_smallest_p_belongs_to_differences_of_one_sign(n: int) -> None:
     assert smallest_p(n) == pytest.approx(enumerated_p([1.0 + i for i in range(n)]), rel=1e-12)
-
-
-def test_the_smallest_p_of_thousands_of_seeds_is_zero() -> None:
-    assert smallest_p(1_000) == 2.0**-999
-    assert smallest_p(10_000) == 0.0
 
 
 @pytest.mark.parametrize("n", [1, 2, 6, 11])
@@ -195,7 +182,7 @@ def test_a_value_at_the_bound_shows_nothing() -> None:
     assert math.isnan(sign_test_p([], 0.0, "less"))
 
 
-@pytest.mark.parametrize("n", range(5, 13))
+@pytest.mark.parametrize("n", [5, 8, 12])
 @pytest.mark.parametrize("noise", ["normal", "heavy-tailed", "skewed", "skewed downwards"])
 def test_the_sign_test_holds_its_level_under_any_noise(n: int, noise: str) -> None:
     random = np.random.default_rng([n, 5])
@@ -322,7 +309,7 @@ def test_the_effect_of_equal_or_too_few_differences() -> None:
 
 
 @pytest.mark.parametrize("better", ["lower", "higher", None])
-@pytest.mark.parametrize("pairs", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("pairs", [1, 5])
 def test_no_verdict_claims_what_so_few_seeds_cannot_show(pairs: int, better: Better) -> None:
     for difference in (-10.0, 0.0, 10.0):
         said = format_verdict(verdict(difference, 0.0, pairs, 1, better))
@@ -366,7 +353,3 @@ def test_verdicts_name_the_direction_of_significant_differences(
 )
 def test_a_difference_within_the_margin_is_said_to_be(p: float, p_equivalent: float, pairs: int, said: str) -> None:
     assert format_verdict(verdict(-0.01, p, pairs, 1, "lower", 0.02, p_equivalent)) == said
-
-
-def test_without_a_margin_nothing_is_equivalent() -> None:
-    assert verdict(-0.01, 0.5, 8, 1, "lower", None, 0.0).kind == "inconclusive"

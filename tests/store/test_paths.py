@@ -9,8 +9,9 @@ import references
 from messages import Refused
 from records import blank
 
-from lm.analysis.claims import read_claim
+from lm.analysis.claims import ClaimNode, read_claim
 from lm.analysis.results import value
+from lm.config.nodes import read_section
 from lm.store.paths import SECTIONS, path_error
 
 
@@ -59,7 +60,7 @@ def test_paths_of_committed_records_lead_where_declared(cell: str) -> None:
 def test_a_claim_on_no_number_is_refused(refused: Refused, path: str) -> None:
     tree = {"claim": "x", "kind": "ours", "metric": path, "relation": "range", "arm": "a", "low": 0}
     with refused():
-        read_claim(tree, ["a", "b"], "a", "claims[0]")
+        read_claim(read_section(tree, ClaimNode, "claims[0]"), ["a", "b"], "a", "claims[0]")
 
 
 @pytest.mark.parametrize(
@@ -67,7 +68,7 @@ def test_a_claim_on_no_number_is_refused(refused: Refused, path: str) -> None:
 )
 def test_a_path_that_may_lead_to_a_number_is_accepted(path: str) -> None:
     tree = {"claim": "x", "kind": "ours", "metric": path, "relation": "range", "arm": "a", "low": 0}
-    assert read_claim(tree, ["a", "b"], "a", "claims[0]").metric == path
+    assert read_claim(read_section(tree, ClaimNode, "claims[0]"), ["a", "b"], "a", "claims[0]").metric == path
 
 
 @pytest.mark.parametrize("found", ["text", "3.5", {"a": 1}, True, None, [], [1, "x"], [[1.0], 2.0, None], math.nan])

@@ -5,15 +5,14 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
-from lm.ablation.ablate import RunOptions, print_line, to_train, train_missing, warn
+from lm.ablation.ablate import RunOptions, print_estimate, print_line, train_missing, warn
 from lm.ablation.experiment import Experiment, shortage
 from lm.ablation.ladder.plan import describe_rung, merge_plans, plan_ladder, write_ladder_manifest
-from lm.ablation.plan import FinishedCells, Plan, idle_arms, read_finished
+from lm.ablation.plan import Plan, RemainingWork, idle_arms, remaining_work
 from lm.analysis.ladder import FILE
 from lm.config.tree import InputError
-from lm.execution.estimate import advice, seconds_per_cell, wall_seconds
+from lm.execution.estimate import seconds_per_cell, wall_seconds
 from lm.execution.machine import default_workers, threads_each
-from lm.execution.scheduler import Planned
 from lm.report.ladder_page import write_ladder_report
 from lm.report.render import print_table
 from lm.report.run import describe_autotune
@@ -44,10 +43,8 @@ def run_ladder(
     plans = plan_ladder(experiment, options.out, options.workers)
     merged = merge_plans(experiment, plans)
     if plan_only:
-        finished = read_finished(merged, store)
-        missing = to_train(merged, finished.statuses, options.retry_failed)
-        workers = options.workers or default_workers(len(missing))
-        show_ladder_plan(experiment, plans, merged, store, finished, missing, workers)
+        work = remaining_work(merged, store, options.retry_failed)
+        show_ladder_plan(experiment, plans, work, store, options.workers or default_workers(len(work.missing)))
         return 0
     warn(_idle_everywhere(plans))
     folder = write_ladder_manifest(experiment, plans, store, options.command)
@@ -66,16 +63,10 @@ def _idle_everywhere(plans: Sequence[Plan]) -> list[str]:
 
 
 def show_ladder_plan(
-    experiment: Experiment,
-    plans: Sequence[Plan],
-    merged: Plan,
-    store: Store,
-    finished: FinishedCells,
-    missing: Sequence[Planned],
-    workers: int,
+    experiment: Experiment, plans: Sequence[Plan], work: RemainingWork, store: Store, workers: int
 ) -> None:
     """Print each rung's size, missing cells, and time; a shared cell's time counts in the first rung."""
-    ladder = experiment.ladder
+    ladder, merged, missing = experiment.ladder, work.plan, work.missing
     assert ladder is not None
     by_arm = seconds_per_cell(merged.by_arm, missing, store, threads_each(workers)) if missing else {}
     seconds = {planned.cell.id: by_arm[planned.arm] for planned in missing}
@@ -108,11 +99,4 @@ def show_ladder_plan(
     if shared := sum(len(plan.distinct) for plan in plans) - len(merged.distinct):
         cells_are = "1 cell is" if shared == 1 else f"{shared} cells are"
         print_line(f"{cells_are} in more than one rung: trained once, and timed in the first.")
-    if remark := advice([planned.cell for planned in missing], threads_each(workers)):
-        print_line(remark)
-    line = f"{len(merged.distinct)} cells: {len(merged.distinct) - len(missing)} done, {len(missing)} to train"
-    if missing:
-        wall = wall_seconds(list(seconds.values()), workers)
-        line += f"; about {duration(wall)} with {workers} at a time, estimated from finished cells or a few steps"
-    for text in (line, *finished.reused(seconds)):
-        print_line(text)
+    print_estimate(work, by_arm, workers, threads_each(workers))

@@ -1,18 +1,14 @@
 """Detection of the tracker or table format of a path by its content."""
 
 import os
-import sqlite3
-from contextlib import closing
 from pathlib import Path
 
 from lm.analysis.external.table import Table, read_csv, read_json, read_parquet
-from lm.analysis.external.trackers import META, read_events, read_mlflow_database, read_mlflow_folder
-from lm.config.tree import InputError
+from lm.analysis.external.trackers import META, SUPPORTED, read_events, read_mlflow_database, read_mlflow_folder
+from lm.config.tree import InputError, require_regular
 
 WANDB, PARQUET, SQLITE = b":W&B", b"PAR1", b"SQLite format 3\0"
 EVENTS = ".tfevents."
-
-SUPPORTED = "a table (CSV, parquet, JSON), MLflow's mlruns or mlflow.db, or a folder of TensorBoard's events"
 
 EXPORT_WANDB = (
     "is W&B's own file or folder, which is not read; export the table of runs in W&B's app as CSV (after `wandb sync` "
@@ -25,16 +21,17 @@ def read(path: Path, called: str | None = None) -> Table:
     if os.path.isdir(path):
         return _folder(path, called)
     try:
+        require_regular(path)
         with open(path, "rb") as file:
             head = file.read(4096)
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path}: cannot be read ({getattr(error, 'strerror', None) or error})") from None
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror})") from None
     if head.startswith(WANDB):
         raise InputError(f"{path}: {EXPORT_WANDB}")
     if head[:4] == PARQUET:
         return read_parquet(path)
     if head.startswith(SQLITE):
-        return _database(path)
+        return read_mlflow_database(path)
     start = head.lstrip(b"\xef\xbb\xbf \t\r\n")[:1]
     if start in (b"[", b"{"):
         return read_json(path)
@@ -44,7 +41,6 @@ def read(path: Path, called: str | None = None) -> Table:
 
 
 def _folder(path: Path, called: str | None) -> Table:
-    """Read the runs in a folder of one tracker."""
     wandb, metas, events = list[Path](), list[Path](), list[Path]()
     for folder, folders, names in os.walk(path):
         folders[:] = sorted(name for name in folders if not os.path.islink(os.path.join(folder, name)))
@@ -62,15 +58,3 @@ def _folder(path: Path, called: str | None) -> Table:
     if events:
         return read_events(path, events, called)
     raise InputError(f"{path}: holds no runs; expected {SUPPORTED}")
-
-
-def _database(path: Path) -> Table:
-    """Read the runs in a database of SQLite."""
-    try:
-        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as database:
-            tables = {name for (name,) in database.execute("select name from sqlite_master where type = 'table'")}
-    except sqlite3.Error as error:
-        raise InputError(f"{path}: a database of SQLite that cannot be read: {error}") from None
-    if "latest_metrics" in tables:
-        return read_mlflow_database(path)
-    raise InputError(f"{path}: a database, and not of MLflow; expected {SUPPORTED}")

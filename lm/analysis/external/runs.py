@@ -161,7 +161,6 @@ def _others(table: Table, used: Sequence[str | None]) -> list[str]:
 
 
 def _run(row: Row, columns: Mapping[str, str], headline: str, states: str | None, where: str) -> ExternalRun:
-    """Read a run from a row. Raises InputError for a quantity that is no number."""
     values: dict[str, float] = {}
     for name, column in columns.items():
         if column in row:

@@ -1,7 +1,6 @@
 """Tables of runs: one row a run, text by column, from files of CSV, parquet and JSON as trackers export them."""
 
 import csv
-import io
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -9,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from lm.config.plain import shown
-from lm.config.tree import InputError, nearest, require_regular
+from lm.config.tree import InputError, nearest
 from lm.stats.verdicts import Better
 from lm.store.files import read_csv_rows
 
@@ -115,7 +114,6 @@ def filter_rows(table: Table, conditions: Sequence[tuple[str, str]]) -> Table:
     return replace(table, rows=rows)
 
 
-LONGEST = 200_000_000  # bytes of a file
 LONG = ("metric", "value")  # columns by which a table has a row for each quantity, as `cells.csv` has
 OF_QUANTITY = (*LONG, "label", "unit", "better")  # columns of such a table that say nothing of the run
 
@@ -123,22 +121,11 @@ OF_QUANTITY = (*LONG, "label", "unit", "better")  # columns of such a table that
 PREFIXES = ("params.", "metrics.", "tags.", "config.", "summary.", "params_", "user_attrs_", "values_", "")
 
 
-def _content(path: Path) -> bytes:
-    """Read the bytes of a file. Raises InputError where it cannot be read, or is too long."""
-    try:
-        require_regular(path)
-        with open(path, "rb") as file:
-            data = file.read(LONGEST + 1)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror})") from None
-    if len(data) > LONGEST:
-        raise InputError(f"{path}: is longer than {LONGEST:,} bytes; expected a table of runs")
-    return data
-
-
 def _text(path: Path) -> str:
     try:
-        return _content(path).decode("utf-8-sig")
+        return path.read_text("utf-8-sig")
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror})") from None
     except UnicodeDecodeError:
         raise InputError(f"{path}: is not UTF-8 text; expected a table of runs, such as a CSV file") from None
 
@@ -162,8 +149,7 @@ def read_csv(path: Path) -> Table:
         if len(cells) > len(columns):
             raise InputError(f"{path}: row {place} has {len(cells)} entries, expected {len(columns)}")
         if any(cells):
-            pairs = zip(columns, cells, strict=False)
-            rows.append({name: entry for name, cell in pairs if name and (entry := cell.strip())})
+            rows.append(flatten({name: cell.strip() for name, cell in zip(columns, cells, strict=False) if name}))
     return _table(path, "a table of CSV", rows)
 
 
@@ -173,7 +159,7 @@ def read_parquet(path: Path) -> Table:
     import pyarrow.parquet as pq
 
     try:
-        mappings: list[dict[str, Any]] = pq.read_table(io.BytesIO(_content(path))).to_pylist()
+        mappings: list[dict[str, Any]] = pq.read_table(path).to_pylist()
     except (pa.ArrowException, OSError) as error:
         raise InputError(f"{path}: not valid parquet: {str(error).partition(chr(10))[0]}") from None
     return _table(path, "a table of parquet", [flatten(mapping) for mapping in mappings])

@@ -7,13 +7,13 @@ import re
 import sqlite3
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
-from lm.analysis.external.table import PREFIXES, Row, Table, as_text
+from lm.analysis.external.table import PREFIXES, Row, Table, flatten
 from lm.config.plain import shown
 from lm.config.tree import InputError
 
 INFINITE = 1.7976931348623157e308  # value of MLflow's database for infinity
+SUPPORTED = "a table (CSV, parquet, JSON), MLflow's mlruns or mlflow.db, or a folder of TensorBoard's events"
 META = "meta.yaml"  # file of each run and experiment in MLflow's folder
 
 
@@ -22,10 +22,6 @@ def _require(package: str, what: str, path: Path) -> None:
     if importlib.util.find_spec(package) is None:
         hint = "pip install 'lm-ablations[track]'"
         raise InputError(f"{path}: {what} by the package {package}, which is not installed; {hint}")
-
-
-def _row(fields: dict[str, Any]) -> Row:
-    return {name: text for name, value in fields.items() if (text := as_text(value)) is not None}
 
 
 def read_mlflow_folder(path: Path, metas: list[Path]) -> Table:
@@ -51,7 +47,7 @@ def read_mlflow_folder(path: Path, metas: list[Path]) -> Table:
                         fields["status"] = run.info.status.lower()
                         for part in ("params", "tags", "metrics"):
                             fields |= {f"{part}.{name}": value for name, value in getattr(run.data, part).items()}
-                        rows.append(_row(fields))
+                        rows.append(flatten(fields))
     except Exception as error:  # MLflow's, YAML's, and whatever damaged files lead to
         raise InputError(f"{path}: MLflow cannot read it: {' '.join(str(error).split())[:200]}") from None
     return _mlflow_table(path, rows, deleted)
@@ -71,14 +67,16 @@ def read_mlflow_database(path: Path) -> Table:
             ).fetchall()
             measured = database.execute("select run_uuid, key, value, is_nan from latest_metrics").fetchall()
         except sqlite3.Error as error:
-            raise InputError(f"{path}: is no database of MLflow's, or damaged: {error}") from None
+            raise InputError(
+                f"{path}: a database, and not of MLflow, or damaged ({error}); expected {SUPPORTED}"
+            ) from None
     rows: dict[str, Row] = {}
     for run, name, status, experiment, stage in listed:
         if stage == "active":
-            rows[run] = _row({"run_id": run, "run_name": name, "status": status, "experiment": experiment})
+            rows[run] = flatten({"run_id": run, "run_name": name, "status": status, "experiment": experiment})
     for run, name, value in settings:
         if run in rows:
-            rows[run] |= _row({name: value})
+            rows[run] |= flatten({name: value})
     for run, name, value, is_nan in measured:
         if run in rows:
             number = math.copysign(math.inf, value) if abs(value) >= INFINITE else float(value)
