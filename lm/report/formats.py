@@ -65,17 +65,11 @@ def load_source(folder: Path) -> ReportSource:
 
 @dataclasses.dataclass(frozen=True)
 class ReportRequest:
-    """The formats and columns requested for a report.
+    """The formats and columns requested for a report."""
 
-    Args:
-        formats: some of `FORMATS`.
-        columns: the quantities of its first table; None for the default ones.
-        every_figure: True for all figures beside the page of Markdown.
-    """
-
-    formats: tuple[str, ...]
-    columns: tuple[str, ...] | None = None
-    every_figure: bool = False
+    formats: tuple[str, ...]  # some of `FORMATS`
+    columns: tuple[str, ...] | None = None  # the quantities of its first table; None for the default ones
+    every_figure: bool = False  # True for all figures beside the page of Markdown
 
 
 def parse_request(formats: str | None, columns: str | None, several: bool, figures: str = "usual") -> ReportRequest:

@@ -158,17 +158,11 @@ def pack(folder: Path, path: Path | None = None, thin: bool = False) -> tuple[Ar
 
 @dataclass(frozen=True)
 class ReportLocation:
-    """The folder from which an experiment is read, and the folder of its report.
+    """The folder from which an experiment is read, and the folder of its report."""
 
-    Args:
-        folder: folder of the experiment, with its cells beside it.
-        report: folder of its report.
-        pack: pack that it was read from; None for a folder.
-    """
-
-    folder: Path
-    report: Path
-    pack: Path | None = None
+    folder: Path  # folder of the experiment, with its cells beside it
+    report: Path  # folder of its report
+    pack: Path | None = None  # pack that it was read from; None for a folder
 
 
 @contextlib.contextmanager

@@ -41,25 +41,15 @@ class TableCell(str):
 
 @dataclass(frozen=True)
 class Section:
-    """A table with its heading and notes; each renderer writes the same content.
+    """A table with its heading and notes; each renderer writes the same content."""
 
-    Args:
-        title: heading of the section.
-        columns: headings of the columns.
-        rows: texts, some of which may be a `TableCell`.
-        notes: lines below the table.
-        footnotes: meanings of the marks, each beginning with its mark.
-        groups: a heading above each column, such as a quantity above its mean and difference.
-        name: name of what the table is about, for its label in LaTeX.
-    """
-
-    title: str
-    columns: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    notes: Sequence[str] = ()
-    footnotes: Sequence[str] = ()
-    groups: Sequence[str] = ()
-    name: str = ""
+    title: str  # heading of the section
+    columns: Sequence[str]  # headings of the columns
+    rows: Sequence[Sequence[str]]  # texts, some of which may be a `TableCell`
+    notes: Sequence[str] = ()  # lines below the table
+    footnotes: Sequence[str] = ()  # meanings of the marks, each beginning with its mark
+    groups: Sequence[str] = ()  # a heading above each column, such as a quantity above its mean and difference
+    name: str = ""  # name of what the table is about, for its label in LaTeX
 
     @property
     def headings(self) -> list[str]:

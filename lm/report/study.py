@@ -30,17 +30,12 @@ EDGE = 0.05  # share of a range at each end in which a best value suggests that 
 
 @dataclass(frozen=True)
 class Study:
-    """A search as read from disk.
+    """A search as read from disk."""
 
-    Args:
-        manifest: content of study.json.
-        trials: a row a trial: number, state, seconds, reason, each objective, each parameter (missing if not drawn).
-        ranked: parameters by importance, the largest first; empty where it is not known.
-    """
-
-    manifest: StudyManifest
+    manifest: StudyManifest  # content of study.json
+    # a row a trial: number, state, seconds, reason, each objective, each parameter (missing if not drawn)
     trials: pd.DataFrame
-    ranked: tuple[str, ...] = ()
+    ranked: tuple[str, ...] = ()  # parameters by importance, the largest first; empty where it is not known
 
     @property
     def objectives(self) -> dict[str, str]:

@@ -99,19 +99,12 @@ RATE_COLUMNS = (
 
 @dataclass(frozen=True)
 class Rates:
-    """The learning-rate curves of an experiment.
+    """The learning-rate curves of an experiment."""
 
-    Args:
-        shared: learning rate of each arm in the table.
-        curves: learning-rate curve of each arm.
-        grid: results of the runs behind the curves.
-        twin: results of all arms, each at its best rate.
-    """
-
-    shared: dict[str, float]
-    curves: dict[str, RateCurve]
-    grid: Records
-    twin: Records
+    shared: dict[str, float]  # learning rate of each arm in the table
+    curves: dict[str, RateCurve]  # learning-rate curve of each arm
+    grid: Records  # results of the runs behind the curves
+    twin: Records  # results of all arms, each at its best rate
 
 
 def rates_of(results: Records, folder: Path) -> Rates | None:

@@ -23,33 +23,21 @@ USUAL = 4  # number of figures that a report writes as files unless all are requ
 
 @dataclass(frozen=True)
 class FigureInputs:
-    """The data of an experiment that its figures draw.
+    """The data of an experiment that its figures draw."""
 
-    Args:
-        results: results of the experiment.
-        compared: comparisons of its arms; None to compute them.
-        studies: searches of its arms by arm, where they were tuned.
-        rates: its learning-rate curves, where there are any.
-    """
-
-    results: Records
-    compared: pd.DataFrame | None = None
-    studies: Mapping[str, Study] = field(default_factory=dict)
-    rates: Rates | None = None
+    results: Records  # results of the experiment
+    compared: pd.DataFrame | None = None  # comparisons of its arms; None to compute them
+    studies: Mapping[str, Study] = field(default_factory=dict)  # searches of its arms by arm, where they were tuned
+    rates: Rates | None = None  # its learning-rate curves, where there are any
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure of every experiment that has data for it.
+    """A figure of every experiment that has data for it."""
 
-    Args:
-        name: name of its files.
-        rank: place among the figures; a report writes those that come first.
-        make: function that computes its data, or returns None where there are none.
-    """
-
-    name: str
-    rank: int
+    name: str  # name of its files
+    rank: int  # place among the figures; a report writes those that come first
+    # function that computes its data, or returns None where there are none
     make: Callable[[FigureInputs], Chart | None]
 
 

@@ -46,20 +46,13 @@ Tuning = tuple[dict[str, Any], Records, dict[str, Study]]
 
 @dataclass(frozen=True)
 class Body:
-    """Content of a page before it is made a file.
+    """Content of a page before it is made a file."""
 
-    Args:
-        title: its heading.
-        below: a line below it.
-        first: what stands above the sections.
-        parts: its sections.
-        data: data for its script, by name; empty without charts and interactive numbers.
-    """
-
-    title: str
-    below: str
-    first: Html
-    parts: Sequence[PageSection]
+    title: str  # its heading
+    below: str  # a line below it
+    first: Html  # what stands above the sections
+    parts: Sequence[PageSection]  # its sections
+    # data for its script, by name; empty without charts and interactive numbers
     data: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -236,19 +229,12 @@ ALL = "all-"  # prefix of the ids of the chart of all differences
 
 @dataclass(frozen=True)
 class OverviewEntry:
-    """A report beside others on a page.
+    """A report beside others on a page."""
 
-    Args:
-        name: name in the list of reports.
-        answer: what it came to, in a sentence.
-        body: content of its own page.
-        lines: what it came to for each arm, where no chart shows that.
-    """
-
-    name: str
-    answer: str
-    body: Body
-    lines: Sequence[str] = ()
+    name: str  # name in the list of reports
+    answer: str  # what it came to, in a sentence
+    body: Body  # content of its own page
+    lines: Sequence[str] = ()  # what it came to for each arm, where no chart shows that
 
 
 def overview_html(title: str, entries: Sequence[OverviewEntry], differences: Chart | None) -> str:

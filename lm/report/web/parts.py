@@ -39,19 +39,12 @@ MARKS = {"better": "▲", "worse": "▼"}
 
 @dataclass(frozen=True)
 class PageSection:
-    """A section of a page; one without content is left out.
+    """A section of a page; one without content is left out."""
 
-    Args:
-        name: its id.
-        title: its heading, and its link in the table of contents.
-        content: what stands below the heading.
-        folded: True to show the heading alone at first.
-    """
-
-    name: str
-    title: str
-    content: Html
-    folded: bool = False
+    name: str  # its id
+    title: str  # its heading, and its link in the table of contents
+    content: Html  # what stands below the heading
+    folded: bool = False  # True to show the heading alone at first
 
 
 def contents(parts: Sequence[PageSection]) -> Html:
