@@ -1,29 +1,28 @@
 """The report of runs that others trained: tables, notes, figures and pages, in the terminal and as files."""
 
-import dataclasses
 import functools
 import json
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pandas as pd
 from rich.console import Console
-from rich.text import Text
 
 from lm.analysis.external.runs import UNCHECKED, Runs, arms_of_unequal_spread, compare_runs
 from lm.analysis.tidy import CELLS
 from lm.config.tree import InputError
 from lm.report.answer import answer
-from lm.report.figures.picture import as_files
-from lm.report.figures.static_pages import ALT, draw_runs
+from lm.report.base import Report
+from lm.report.figures.chart import Chart
+from lm.report.figures.static_pages import differences, every_run
 from lm.report.notes import describe_test, seed_ranges, share_of_alpha
-from lm.report.render import Section, TableCell, escape, markdown_section, print_section
+from lm.report.render import Section, TableCell, html_section
 from lm.report.tables import (
     ARROWS,
     DIFFERENCE,
-    as_csv,
     details,
     detectable,
     difference,
@@ -32,7 +31,9 @@ from lm.report.tables import (
     mean_and_sd,
     several_intervals,
 )
-from lm.report.web.page import Body, Picture, answer_section, static_page, static_parts
+from lm.report.web.elements import Html, joined
+from lm.report.web.gallery import Charts
+from lm.report.web.page import Body, PageSection, page
 from lm.report.write import publish
 from lm.stats.tests import ALPHA
 from lm.stats.unpaired import runs_needed, smallest_unpaired_p
@@ -47,11 +48,6 @@ def heading(runs: Runs, quantity: str) -> str:
     return describe(quantity).label + ARROWS[runs.better.get(quantity)]
 
 
-def title(runs: Runs) -> str:
-    """Return the title of the report."""
-    return f"{runs.source.path.name or runs.source.path.resolve().name}: {len(runs.arms)} arms, external runs"
-
-
 def judged_sections(runs: Runs, table: pd.DataFrame) -> list[Section]:
     """Build a table for each judged quantity: a row an arm, significant differences in bold; the last has the notes."""
     sections = []
@@ -63,7 +59,7 @@ def judged_sections(runs: Runs, table: pd.DataFrame) -> list[Section]:
             effect = TableCell(difference(row, labelled), bool(row.bold))
             rows.append([str(row.arm), format_run_counts(row), mean_and_sd(row), effect, str(row.verdict)])
         sections.append(Section(quantity, ["arm", "n", heading(runs, quantity), DIFFERENCE, "verdict"], rows))
-    sections[-1] = dataclasses.replace(sections[-1], notes=notes(runs, table))
+    sections[-1] = replace(sections[-1], notes=notes(runs, table))
     return sections
 
 
@@ -145,32 +141,6 @@ def _ended(runs: Runs, table: pd.DataFrame) -> Iterator[str]:
             yield f"{row.arm}: {num_lost} of {total} runs diverged or failed: {rate} (Clopper-Pearson 95 % CI)."
 
 
-def terminal(runs: Runs, table: pd.DataFrame, console: Console) -> None:
-    """Print a table for each judged quantity, and the notes."""
-    first, *others = judged_sections(runs, table)
-    console.print(Text(answer(runs, table), style="bold"))
-    for section in (dataclasses.replace(first, title=title(runs)), *others):
-        print_section(section, console)
-
-
-def markdown(runs: Runs, table: pd.DataFrame, figures: Sequence[str]) -> str:
-    """Format the report as one page of Markdown."""
-    first, *others = judged_sections(runs, table)
-    lines = [f"# {escape(title(runs))}", ""]
-    for section in (dataclasses.replace(first, title=""), *others):
-        lines += markdown_section(section)
-    lines += ["All metrics: table.csv. Runs: cells.csv.", "", "## Figures", ""]
-    lines += [f"![{name}]({name}.png)" for name in figures]
-    return "\n".join(lines).rstrip("\n") + "\n"
-
-
-def html(runs: Runs, table: pd.DataFrame, pictures: Sequence[Picture]) -> str:
-    """Format the report as one HTML file that needs no network."""
-    parts = [*judged_sections(runs, table), details(table, functools.partial(heading, runs))]
-    below = f"{runs.source.path}: {runs.source.kind}; baseline {runs.arms[0]}"
-    return static_page(Body(title(runs), below, answer_section(answer(runs, table)), static_parts(parts, pictures)))
-
-
 def tidy(runs: Runs) -> pd.DataFrame:
     """Return a row for each arm, seed and quantity, in the columns of `lm.analysis.tidy.cells`.
 
@@ -185,17 +155,53 @@ def tidy(runs: Runs) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=list(CELLS)).astype({"value": "float64"})
 
 
-def external_files(runs: Runs, table: pd.DataFrame) -> dict[str, str | bytes]:
-    """Return the files of the report by name; the page comes last."""
-    figures = draw_runs(runs, table)
-    pictures = [(ALT[name], files["png"]) for name, files in figures.items()]
-    return {
-        "report.html": html(runs, table, pictures),
-        "cells.csv": as_csv(tidy(runs)),
-        "table.csv": as_csv(table),
-        **as_files(figures),
-        "table.md": markdown(runs, table, list(figures)),
-    }
+@dataclass(frozen=True)
+class ExternalReport(Report):
+    """The report of runs that others trained, with the comparisons of their arms."""
+
+    runs: Runs
+    table: pd.DataFrame
+
+    @property
+    def name(self) -> str:
+        """Name of the file or folder that they were read from."""
+        return self.runs.source.path.name or self.runs.source.path.resolve().name
+
+    @property
+    def title(self) -> str:
+        """Title of the report."""
+        return f"{self.name}: {len(self.runs.arms)} arms, external runs"
+
+    def charts(self) -> Iterator[tuple[str, Chart | None]]:
+        """Yield the differences, and what each run measured."""
+        yield "differences", differences(self.runs, self.table)
+        yield "runs", every_run(self.runs)
+
+    def tables(self) -> dict[str, pd.DataFrame]:
+        """Return the runs, and the comparisons."""
+        return {"cells.csv": tidy(self.runs), "table.csv": self.table}
+
+    def printed(self, width: int, everything: bool) -> list[Section]:
+        """Return a table for each judged quantity, and the notes."""
+        first, *others = judged_sections(self.runs, self.table)
+        return [replace(first, title=self.title, text=answer(self.runs, self.table)), *others]
+
+    def sections(self) -> list[Section]:
+        """Return the same."""
+        first, *others = judged_sections(self.runs, self.table)
+        files = Section(text="All metrics: table.csv. Runs: cells.csv.")
+        return [replace(first, title=self.title), *others, files]
+
+    def body(self) -> Body:
+        """Return the answer, the charts and the tables of every quantity."""
+        runs, drawing = self.runs, Charts()
+        drawn = joined(drawing.add(name, chart) for name, chart in self.charts())
+        tables = [*judged_sections(runs, self.table), details(self.table, functools.partial(heading, runs))]
+        sections = [PageSection("figures", "Figures", drawn)]
+        for index, part in enumerate(tables):  # two quantities may begin with the same word
+            sections.append(PageSection(f"part-{index}", part.title, html_section(part)))
+        below = f"{runs.source.path}: {runs.source.kind}; baseline {runs.arms[0]}"
+        return Body(self.name, self.title, below, answer(runs, self.table), Html(), sections, drawing)
 
 
 def write_comparison(runs: Runs, console: Console, into: Path | None) -> None:
@@ -204,14 +210,13 @@ def write_comparison(runs: Runs, console: Console, into: Path | None) -> None:
     Raises:
         InputError: if the folder is that of an experiment or a search.
     """
-    table = compare_runs(runs)
+    report = ExternalReport(runs, compare_runs(runs))
     if into is None:
-        terminal(runs, table, console)
+        report.show(console)
         return
     if others := [name for name in OTHERS if os.path.lexists(into / name)]:
         raise InputError(f"--out {into}: holds {others[0]} and its report; expected a folder of this report's own")
-    files = external_files(runs, table)
-    publish(into, files, lambda: terminal(runs, table, console))
+    publish([report], {"report.html": page(report.body()), **report.files()}, into, console)
     print(f"report: {into / 'table.md'}", file=sys.stderr)
 
 

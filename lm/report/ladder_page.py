@@ -1,18 +1,20 @@
-"""The report of a ladder, in the terminal and as files, and several ladders in one table."""
+"""The report of a ladder, and several ladders in one table."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
-from rich.console import Console
-from rich.text import Text
 
 from lm.analysis.ladder import LadderResults, load_ladder
-from lm.report.figures.picture import as_files
-from lm.report.figures.static_pages import NAME, draw_ladder
+from lm.analysis.verdict_text import display_verdict
+from lm.report.base import Report
+from lm.report.figures.chart import Chart
+from lm.report.figures.static_pages import NAME, ladder_chart
 from lm.report.ladder import (
     brief_ladder_notes,
+    digits,
     exp,
     forecast_rows,
     gain_margin,
@@ -24,65 +26,100 @@ from lm.report.ladder import (
     worth_table,
 )
 from lm.report.notes import author_notes
-from lm.report.render import Section, escape, markdown_section, print_section
-from lm.report.tables import as_csv
-from lm.report.web.page import Body, ladder_body, static_page
-from lm.report.write import publish
+from lm.report.render import Section
+from lm.report.tables import as_csv, signed
+from lm.report.web import parts
+from lm.report.web.elements import listed
+from lm.report.web.gallery import Charts
+from lm.report.web.page import Body, PageSection, as_page_section
 
 
-def show_ladder(results: LadderResults, console: Console, everything: bool = False) -> None:
-    """Print the arms by rung and their trends with a few lines of notes, or all tables with all their notes."""
-    first, *others = ladder_sections(results)
-    console.print(Text(ladder_answer(results), style="bold"))
-    notes = first.notes if everything else brief_ladder_notes(results)
-    print_section(dataclasses.replace(first, title=results.manifest["title"], notes=notes), console)
-    for section in others if everything else [dataclasses.replace(section, notes=()) for section in others[:1]]:
-        console.print()
-        print_section(section, console)
+@dataclass(frozen=True)
+class LadderReport(Report):
+    """The report of a ladder."""
 
+    results: LadderResults
 
-def markdown_ladder(results: LadderResults) -> str:
-    """Format the report as one page of Markdown."""
-    first, *others = ladder_sections(results)
-    lines = [f"# {escape(results.manifest['title'])}", "", *markdown_section(dataclasses.replace(first, title=""))]
-    if text := author_notes(results.manifest):
-        lines += [escape(text), ""]
-    for section in others:
-        lines += markdown_section(section)
-    rungs = [f"- {rung['name']}: `{rung['experiment']}`" for rung in results.manifest["rungs"]]
-    lines += ["## Reports of the rungs", "", *rungs, ""]
-    lines += ["## Figures", "", f"![loss and gain against compute]({NAME}.png)"]
-    return "\n".join(lines).rstrip("\n") + "\n"
+    kind = ("ladder", "ladders")
 
+    @classmethod
+    def load(cls, folder: Path) -> "LadderReport":
+        """Load a ladder. Raises InputError where there is none that this version reads."""
+        return cls(load_ladder(folder))
 
-def ladder_report_body(results: LadderResults) -> Body:
-    """Format the report as a part of a page of several."""
-    return ladder_body(results, ladder_sections(results), draw_ladder(results)[NAME]["png"])
+    @property
+    def name(self) -> str:
+        """Name of the ladder."""
+        return self.results.manifest["name"]
 
+    @property
+    def damaged(self) -> bool:
+        """True if a record or a curve is damaged."""
+        return self.results.damaged
 
-def ladder_files(results: LadderResults) -> dict[str, str | bytes]:
-    """Return the files of the report by name; the page comes last."""
-    figures = draw_ladder(results)
-    return {
-        "report.html": static_page(ladder_body(results, ladder_sections(results), figures[NAME]["png"], linked=True)),
-        "table.csv": as_csv(worth_table(results)),
-        "trends.csv": as_csv(trend_table(results)),
-        **as_files(figures),
-        "table.md": markdown_ladder(results),
-    }
+    def charts(self) -> Iterator[tuple[str, Chart | None]]:
+        """Yield its figure."""
+        yield NAME, ladder_chart(self.results)
 
+    def tables(self) -> dict[str, pd.DataFrame]:
+        """Return the arms by rung, and the trends."""
+        return {"table.csv": worth_table(self.results), "trends.csv": trend_table(self.results)}
 
-def write_ladder_report(
-    folder: Path, console: Console, into: Path | None = None, everything: bool = False
-) -> LadderResults:
-    """Print the first tables of a ladder or everything, and write its files. Raises InputError where unreadable."""
-    results, into = load_ladder(folder), into or folder
-    publish(into, ladder_files(results), lambda: show_ladder(results, console, everything))
-    return results
+    def printed(self, width: int, everything: bool) -> list[Section]:
+        """Return the arms by rung and their trends with a few lines of notes, or all tables with all their notes."""
+        first, *others = ladder_sections(self.results)
+        notes = first.notes if everything else brief_ladder_notes(self.results)
+        title, text = self.results.manifest["title"], ladder_answer(self.results)
+        first = dataclasses.replace(first, title=title, text=text, notes=notes)
+        return [first, *(others if everything else [dataclasses.replace(s, notes=()) for s in others[:1]])]
+
+    def sections(self) -> list[Section]:
+        """Return the tables, and the experiments of the rungs."""
+        first, *others = ladder_sections(self.results)
+        manifest = self.results.manifest
+        rungs = Section("Reports of the rungs", notes=self._rungs())
+        first = dataclasses.replace(first, title=manifest["title"])
+        return [first, Section(text=author_notes(manifest)), *others, rungs]
+
+    def body(self) -> Body:
+        """Return the answer, the chart and the tables."""
+        manifest, drawing = self.results.manifest, Charts()
+        drawn = drawing.add(NAME, ladder_chart(self.results))
+        sections = [
+            PageSection("figure", "Figure", drawn),
+            *(as_page_section(section, folded=False) for section in ladder_sections(self.results)),
+            PageSection("notes", "Author's notes", parts.author_notes(manifest)),
+            PageSection("reports", "Reports of the rungs", listed(self._rungs()), folded=True),
+        ]
+        arms, rungs = len(manifest["arms"]), len(manifest["rungs"])
+        below = f"{self.name}: {arms} arms on {rungs} rungs, baseline {manifest['baseline']}"
+        answer = ladder_answer(self.results)
+        return Body(self.name, manifest["title"], below, answer, listed(()), sections, drawing, lines=self._lines())
+
+    def _rungs(self) -> list[str]:
+        return [f"{rung['name']}: {rung['experiment']}" for rung in self.results.manifest["rungs"]]
+
+    def _lines(self) -> list[str]:
+        """Say what each arm comes to on the top rung."""
+        manifest = self.results.manifest
+        top, lines = manifest["rungs"][-1]["name"], []
+        for arm in self.results.arms:
+            if arm.scaling is None or arm.at[-1].rung != top:
+                lines.append(f"{arm.name}: no pair to compare{arm.lost_runs.get(top, '')}")
+                continue
+            at, of = arm.at[-1], arm.scaling.differences[-1]
+            size = signed(of.value, of.low, of.high, digits(self.results))
+            words = [
+                display_verdict(at.verdict, manifest["metric"]),
+                size,
+                f"{at.pairs} pairs",
+                *filter(None, [at.ill]),
+            ]
+            lines.append(f"{arm.name}: {', '.join(words)}")
+        return lines
 
 
 # several ladders -----------------------------------------------------------------------------------------------------
-
 NOTES = [
     "Gains in compute by rung: the compute that the baseline needs for the arm's loss, by its law, over the arm's own. "
     "Their intervals, the differences and the verdicts of each rung are in the ladder's own report.",

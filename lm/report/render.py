@@ -6,7 +6,7 @@ import re
 import textwrap
 import unicodedata
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 from rich.box import HEAVY_HEAD, SIMPLE_HEAD
@@ -43,13 +43,14 @@ class TableCell(str):
 class Section:
     """A table with its heading and notes; each renderer writes the same content."""
 
-    title: str  # heading of the section
-    columns: Sequence[str]  # headings of the columns
-    rows: Sequence[Sequence[str]]  # texts, some of which may be a `TableCell`
+    title: str = ""  # heading of the section
+    columns: Sequence[str] = ()  # headings of the columns
+    rows: Sequence[Sequence[str]] = ()  # texts, some of which may be a `TableCell`
     notes: Sequence[str] = ()  # lines below the table
     footnotes: Sequence[str] = ()  # meanings of the marks, each beginning with its mark
     groups: Sequence[str] = ()  # a heading above each column, such as a quantity above its mean and difference
     name: str = ""  # name of what the table is about, for its label in LaTeX
+    text: str = ""  # a paragraph above the table
 
     @property
     def headings(self) -> list[str]:
@@ -91,7 +92,9 @@ UNIT, SPLIT, WORD = (
 
 
 def print_section(section: Section, console: Console) -> None:
-    """Print the table, if it has rows, and the notes below it."""
+    """Print the paragraph, the table, if it has rows, and the notes below it."""
+    if section.text:
+        console.print(Text(section.text, style="bold"))
     if section.rows:
         print_table(section.title, section.headings, section.rows, console)
     for line in (*section.footnotes, *section.notes):
@@ -214,9 +217,21 @@ def escape(text: str) -> str:
 def markdown_section(section: Section) -> list[str]:
     """Format the section as lines of Markdown that end in an empty one."""
     lines = [f"## {escape(section.title)}", ""] if section.title else []
+    lines += [escape(section.text), ""] if section.text else []
     if section.rows:
         lines += [*markdown_table(section.headings, section.rows), ""]
     return [*lines, *markdown_list(section.footnotes), *markdown_list(section.notes)]
+
+
+def markdown_page(sections: Sequence[Section], figures: Sequence[str] = ()) -> str:
+    """Format a page of sections, whose first has the title of the page, and of the files of figures."""
+    first, *others = sections
+    lines = [f"# {escape(first.title)}", "", *markdown_section(replace(first, title=""))]
+    for section in others:
+        lines += markdown_section(section)
+    if figures:
+        lines += ["## Figures", "", *(f"![{name.replace('_', ' ')}]({name}.png)" for name in figures)]
+    return "\n".join(lines).rstrip("\n") + "\n"
 
 
 def markdown_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
@@ -244,7 +259,8 @@ def html_section(section: Section) -> Html:
         cells = [(tag("strong", cell) if cell.bold else str(cell), cell.marks) for cell in map(emphasis, row)]
         rows.append([joined(content, tag("sup", marks)) if marks else content for content, marks in cells])
     content = table(section.headings, rows) if rows else ""
-    return joined(content, listed(section.footnotes), listed(section.notes))
+    above = tag("p", section.text) if section.text else ""
+    return joined(above, content, listed(section.footnotes), listed(section.notes))
 
 
 # LaTeX ---------------------------------------------------------------------------------------------------------------

@@ -2,19 +2,16 @@
 
 import importlib.util
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from rich.console import Console
 
 from lm.config.plain import clipped, shown
 from lm.config.tree import InputError
-from lm.report.notes import author_notes
-from lm.report.render import Section, escape, markdown_list, markdown_section, print_section
+from lm.report.render import Section
 from lm.report.tables import heading, number
 from lm.store.files import read_json
 from lm.store.formats import SEARCH
@@ -293,27 +290,8 @@ def importance_lines(importances: dict[str, list[Importance]] | str) -> list[str
     return lines
 
 
-def best_section(study: Study, importance: Sequence[str] = ()) -> Section:
-    """Build the table of the best trials; below it warnings, notes and importances."""
+def best_section(study: Study) -> Section:
+    """Build the table of the best trials, with warnings and notes below it."""
     columns, rows = best_rows(study)
     title = "Pareto front" if len(study.objectives) > 1 else "Best trials"
-    return Section(title if rows else "", columns, rows, [*warnings_of(study), *notes(study), *importance])
-
-
-# the report ----------------------------------------------------------------------------------------------------------
-
-
-def markdown(study: Study, importance: Sequence[str], figures: Sequence[str]) -> str:
-    """Format the report as one page of Markdown."""
-    lines = [f"# {escape(study.manifest['title'])}", "", *markdown_section(best_section(study))]
-    lines += ["## Importances", "", *markdown_list(importance)]
-    if study.manifest["notes"]:
-        lines += [escape(author_notes(study.manifest)), ""]
-    if figures:
-        lines += ["## Figures", "", *(f"![{name.replace('_', ' ')}]({name}.png)" for name in figures)]
-    return "\n".join(lines).rstrip("\n") + "\n"
-
-
-def terminal(study: Study, importance: Sequence[str], console: Console) -> None:
-    """Print the best trials, warnings, notes and importances."""
-    print_section(replace(best_section(study, importance), title=study.manifest["title"]), console)
+    return Section(title if rows else "", columns, rows, [*warnings_of(study), *notes(study)])

@@ -27,7 +27,10 @@ TUNED_COLUMNS = (
 )  # fmt: skip
 
 
-def tuning_of(results: Records, folder: Path) -> tuple[dict[str, Any], Records, dict[str, Study]] | None:
+Tuning = tuple[dict[str, Any], Records, dict[str, Study]]  # what was tuned, the winners' results, searches by arm
+
+
+def tuning_of(results: Records, folder: Path) -> Tuning | None:
     """Load tuning, winners' results and each arm's study; None where incomplete. Raises InputError for damage."""
     described, twin = folder / FOLDER / "tuned.json", folder.parent / f"{folder.name}.tuned"
     if not described.is_file() or not (twin / "experiment.json").is_file():

@@ -6,7 +6,7 @@ A file of this package whose `FIGURES` is a tuple of figures adds them; nothing 
 import functools
 import importlib
 import pkgutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import pandas as pd
@@ -14,11 +14,8 @@ import pandas as pd
 from lm.analysis.results import Records
 from lm.report import figures as package
 from lm.report.figures.chart import Chart
-from lm.report.figures.picture import RenderedFigures, render_all
 from lm.report.study import Study
 from lm.report.tuning import Rates
-
-USUAL = 4  # number of figures that a report writes as files unless all are requested
 
 
 @dataclass(frozen=True)
@@ -51,12 +48,6 @@ def figures() -> Mapping[str, Figure]:
     return {figure.name: figure for figure in by_rank}
 
 
-def charts(inputs: FigureInputs) -> dict[str, Chart]:
-    """Return the data of every figure that has any, by name."""
-    computed = {name: figure.make(inputs) for name, figure in figures().items()}
-    return {name: chart for name, chart in computed.items() if chart is not None}
-
-
-def draw_figures(inputs: FigureInputs, every: bool = False) -> RenderedFigures:
-    """Draw the first figures that the records have data for, or every one, by name."""
-    return render_all(((name, figure.make(inputs)) for name, figure in figures().items()), None if every else USUAL)
+def charts(inputs: FigureInputs) -> Iterator[tuple[str, Chart | None]]:
+    """Yield the data of every figure by name, None for one that has none."""
+    return ((name, figure.make(inputs)) for name, figure in figures().items())

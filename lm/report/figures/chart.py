@@ -142,7 +142,6 @@ class Chart:
     arms: bool = True  # True where names are arms, which readers of the page can switch off
     log: bool = False  # True for a switch to a logarithmic vertical axis on the page
     wide: bool = False  # True for the page's full width
-    copies: int = 1  # number of times that the page shows it, each with another panel first
     apart: bool = False  # True if the page shows all panels, each as a chart
 
 

@@ -141,10 +141,8 @@ def attention_entropy(inputs: FigureInputs) -> Chart | None:
             panels.append(Heat(x, y, values, scale, upward=True, title=title, option=f"{arm}, {when}", at=at))
     caption = f"the first {len(shown)} of {len(maps)} arms" if len(shown) < len(maps) else ""
     size = (1.7 * columns + 1.6, 3.4 * rows + 0.4)
-    return Chart(
-        "Entropy of attention", panels, note=f"Mean over seeds{', ' * bool(caption)}{caption}.", size=size,
-        columns=columns, legend="none", caption=caption, arms=False, copies=min(2, len(panels)),
-    )  # fmt: skip
+    title, note = "Entropy of attention", f"Mean over seeds{', ' * bool(caption)}{caption}."
+    return Chart(title, panels, (), note, size, columns, legend="none", caption=caption, arms=False)
 
 
 FIGURES = (

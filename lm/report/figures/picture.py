@@ -274,15 +274,15 @@ METADATA: dict[Kind, dict[str, None]] = {"pdf": {"CreationDate": None}, "svg": {
 """File metadata without a creation time, so that the same figure gives the same bytes."""
 
 
-def paper_figures(charts: Mapping[str, Chart], kinds: Sequence[Kind]) -> dict[str, bytes]:
+def paper_figures(charts: Iterable[tuple[str, Chart | None]], kinds: Sequence[Kind]) -> dict[str, bytes]:
     """Draw charts for a paper, by file name: `NAME_one_column.pdf` and so on.
 
     A figure with many panels is written only at the width of two columns.
     """
     files: dict[str, bytes] = {}
-    for name, chart in charts.items():
+    for name, chart in charts:
         for width, inches in WIDTHS.items():
-            if width == TWO or chart.size[0] <= WIDEST:
+            if chart is not None and (width == TWO or chart.size[0] <= WIDEST):
                 with matplotlib.rc_context({**GRID_STYLE, **_style(FACES[width])}):
                     figure = draw(chart)
                     fit(figure, inches, FACES[width])

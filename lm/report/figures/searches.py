@@ -8,11 +8,9 @@ import numpy as np
 import pandas as pd
 
 from lm.report.figures.chart import Axis, Bar, Chart, Forest, Panel, Series, grid_of, label
-from lm.report.figures.picture import RenderedFigures, render_all
 from lm.report.study import Importance, Study, format_value
 
 ABSENT = -0.15  # height at which a line of the parallel coordinates crosses the axis of a parameter without a value
-USUAL = 3  # number of figures that a report writes as files unless all are requested
 
 STATES = ("complete", "pruned", "failed", "open")
 
@@ -167,8 +165,3 @@ FIGURES: dict[str, Callable[[Study], Chart | None]] = {
     make.__name__: make for make in (pareto, history, slices, parallel_coordinates, tuning_curves)
 }
 """Figures of a search by name; a report writes the first of those that have data."""
-
-
-def draw_search(study: Study, every: bool = False) -> RenderedFigures:
-    """Draw the first figures that the trials have data for, or every one, by name."""
-    return render_all(((name, make(study)) for name, make in FIGURES.items()), None if every else USUAL)

@@ -9,7 +9,6 @@ from lm.analysis.external.runs import Runs
 from lm.analysis.ladder import LadderResults, losses
 from lm.report.figures.chart import Axis, Chart, Forest, Panel, Series, label
 from lm.report.figures.differences import ROW, WIDTH, difference_bar, sorted_rows
-from lm.report.figures.picture import RenderedFigures, render_all
 from lm.report.ladder import shown_arms
 from lm.report.tables import ARROWS, heading
 from lm.stats.tests import t_interval
@@ -19,11 +18,6 @@ LARGEST = 20.0  # factor beyond which the end of a gain's interval is not drawn
 ASIDE = 0.05  # distance of a forecast from its point, as a share of a logarithmic axis; that of an arm is twice as far
 
 COMPUTE = "training FLOPs of a run"
-
-
-def draw_ladder(results: LadderResults) -> RenderedFigures:
-    """Draw and render the figure, by name."""
-    return render_all([(NAME, ladder_chart(results))])
 
 
 def ladder_chart(results: LadderResults) -> Chart:
@@ -40,7 +34,10 @@ def ladder_chart(results: LadderResults) -> Chart:
         Panel(x, gain, of_gain, title="Worth in compute, 95 % intervals", horizontal=1.0),
     ]
     legend = "line: law through all rungs\nsquare: forecast of the top one"
-    return Chart("Ladder", panels, arms, size=(10.0, 4.4), columns=2, legend="each", legend_title=legend)
+    size = (10.0, 4.4)
+    return Chart(
+        "Ladder", panels, arms, size=size, columns=2, legend="each", legend_title=legend, arms=False, apart=True
+    )
 
 
 def _loss(results: LadderResults, arm: str, index: int) -> list[Series]:
@@ -91,14 +88,6 @@ def _gain(results: LadderResults, arm: str, index: int, aside: float) -> list[Se
 
 
 # runs that others trained --------------------------------------------------------------------------------------------
-
-ALT = {"differences": "differences to the baseline with their intervals", "runs": "what each run measured"}
-"""Alternative text of each figure."""
-
-
-def draw_runs(runs: Runs, table: pd.DataFrame) -> RenderedFigures:
-    """Draw the figures that have data, by name."""
-    return render_all([("differences", differences(runs, table)), ("runs", every_run(runs))])
 
 
 def differences(runs: Runs, table: pd.DataFrame) -> Chart | None:

@@ -121,10 +121,8 @@ def gradients_by_step(inputs: FigureInputs) -> Chart | None:
     note = "Norm before clipping, mean over seeds; maps beside each other have one scale."
     rows, columns = grid_of(len(panels), 4)
     size = (3.4 * columns + 1.4, rows * (1.2 + 0.22 * len(panels[0].y.names)))
-    return Chart(
-        "Gradients by layer and step", panels, note=note, size=size, columns=columns, legend="none", arms=False,
-        copies=min(2, len(panels)),
-    )  # fmt: skip
+    title = "Gradients by layer and step"
+    return Chart(title, panels, note=note, size=size, columns=columns, legend="none", arms=False)
 
 
 def gradients(path: Path) -> list[tuple[str, int, float]]:

@@ -105,13 +105,14 @@ class Board:
         return [folder for folder, _ in folders_of(self.out).get(name, [])]
 
     def _made(self, name: str) -> str:
-        from lm.report.write import load_report, report_html
+        from lm.report.web.page import page
+        from lm.report.write import load_report
 
         folders = self._folders(name)
         if any(_search(folder) for folder in folders):
             return _document(name, _of_search(name, folders), script=False)
         try:
-            return report_html(load_report(folders[0]))
+            return page(load_report(folders[0]).body())
         except InputError as error:
             return _document(name, tag("p", f"There is no report yet: {error}"), script=False)
 

@@ -138,7 +138,7 @@
     const boxes = all("[data-shown]", root);
     const shown = () => new Set(boxes.filter((box) => box.checked).map((box) => Number(box.dataset.shown)));
     const select = (name) => root.querySelector(`select[data-for="${CSS.escape(name)}"]`);
-    const panelOf = (name) => specs[name].panels[select(name) ? select(name).value : specs[name].first];
+    const panelOf = (name) => specs[name].panels[select(name) ? select(name).value : 0];
     const rows = (name, part) => {
       const set = columns[panelOf(name).sets[part]], heads = Object.keys(set), drawn = [];
       const on = specs[name].arms ? shown() : null, names = specs[name].names || report.arms;

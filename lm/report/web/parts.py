@@ -6,7 +6,6 @@ import re
 import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -35,29 +34,6 @@ TERMS = {
 """Terms of verdicts, and their meanings."""
 
 MARKS = {"better": "▲", "worse": "▼"}
-
-
-@dataclass(frozen=True)
-class PageSection:
-    """A section of a page; one without content is left out."""
-
-    name: str  # its id
-    title: str  # its heading, and its link in the table of contents
-    content: Html  # what stands below the heading
-    folded: bool = False  # True to show the heading alone at first
-
-
-def contents(parts: Sequence[PageSection]) -> Html:
-    """Build the table of contents."""
-    links = [tag("a", part.title, href=f"#{part.name}") for part in parts if part.content]
-    return tag("nav", links, class_="contents", aria_label="sections")
-
-
-def sections(parts: Sequence[PageSection]) -> Html:
-    """Format sections that fold."""
-    present = [part for part in parts if part.content]
-    folds = [tag("details", tag("summary", tag("h2", p.title)), p.content, open=not p.folded) for p in present]
-    return joined(tag("section", fold, id=part.name or False) for fold, part in zip(folds, present, strict=True))
 
 
 # the verdict ---------------------------------------------------------------------------------------------------------
