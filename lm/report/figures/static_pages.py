@@ -1,6 +1,7 @@
 """Figures of pages without scripts: of a ladder, and of runs that others trained."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -33,11 +34,9 @@ def ladder_chart(results: LadderResults) -> Chart:
         Panel(x, y, of_loss, title="Loss against compute"),
         Panel(x, gain, of_gain, title="Worth in compute, 95 % intervals", horizontal=1.0),
     ]
-    legend = "line: law through all rungs\nsquare: forecast of the top one"
-    size = (10.0, 4.4)
-    return Chart(
-        "Ladder", panels, arms, size=size, columns=2, legend="each", legend_title=legend, arms=False, apart=True
-    )
+    legend, note = "line: law through all rungs\nsquare: forecast of the top one", "Squares: forecasts of the top rung."
+    how: Any = {"legend": "each", "legend_title": legend, "arms": False, "apart": True}
+    return Chart("Ladder", panels, arms, note, (10.0, 4.4), 2, **how)
 
 
 def _loss(results: LadderResults, arm: str, index: int) -> list[Series]:
@@ -102,25 +101,26 @@ def differences(runs: Runs, table: pd.DataFrame) -> Chart | None:
         x = Axis(f"{axis_label(runs, quantity)}, arm - {runs.arms[0]}")
         panels.append(Forest(x, [bar.name for bar in bars], bars, title="" if panels else title))
     size = (WIDTH, len(panels) * (1.0 + ROW * len(runs.arms)))
-    return Chart("Differences", panels, size=size, legend="none", arms=False)
+    return Chart("Differences", panels, note=f"{title}.", size=size, legend="none", arms=False)
 
 
 def every_run(runs: Runs) -> Chart | None:
     """Return each judged quantity of every run that ended well; lines join the runs of a seed."""
     title, panels = "Runs that ended well" + (", a line a seed" if runs.paired else ""), list[Panel]()
-    x = Axis("", names=runs.arms, limits=(-0.5, len(runs.arms) - 0.5))
-    any_finite = False
+    x, finite = Axis("", names=runs.arms, limits=(-0.5, len(runs.arms) - 0.5)), False
     for quantity in runs.judged:
         values = np.array([[runs.value(arm, seed, quantity) for arm in runs.arms] for seed in runs.seeds])
         values[~np.isfinite(values)] = math.nan
-        any_finite |= bool(np.isfinite(values).any())
+        finite |= bool(np.isfinite(values).any())
         series = [Series("", range(len(runs.arms)), row, mark="curve") for row in values] if runs.paired else []
         for index in range(len(runs.arms)):
             places = np.full(len(runs.seeds), index)
             series.append(Series("", places, values[:, index], member=index, mark="points"))
         panels.append(Panel(x, Axis(axis_label(runs, quantity)), series, title="" if panels else title))
     size = (len(panels) * (2.0 + 0.7 * len(runs.arms)), 4.0)
-    return Chart("Runs", panels, runs.arms, size=size, columns=len(panels), legend="none") if any_finite else None
+    return (
+        Chart("Runs", panels, runs.arms, f"{title}.", size, len(panels), legend="none", arms=False) if finite else None
+    )
 
 
 def axis_label(runs: Runs, quantity: str) -> str:

@@ -102,7 +102,7 @@ def _rows(panel: Panel, series: Series, index: int, most: int) -> Iterable[dict[
     places = np.flatnonzero(drawable)
     if series.mark in ("curve", "line"):
         places = places[downsample_lttb(x_n[places].astype(float), y_n[places], most)]
-    least = float(y_n[drawable].min()) if panel.y.log and drawable.any() else -math.inf
+    least = float(y_n[drawable].min()) if panel.y.log and drawable.any() and not series.bars else -math.inf
     of_series: dict[str, Any] = {"series": index} | ({"arm": series.member} if series.member is not None else {})
     of_series |= {"style": series.style} if series.style else {}
     of_series |= {"shade": round5(series.shade)} if series.shade is not None else {}

@@ -57,7 +57,7 @@ class Charts:
             panels[str(index)] = {"spec": spec, "sets": names}
         self.specs[name] = {"panels": panels, "arms": chart.arms}
         self.specs[name] |= {} if chart.arms else {"names": list(chart.names)}
-        controls, title = [], chart.panels[0].option if chart.apart else chart.title
+        controls, title = [], (chart.panels[0].option or chart.panels[0].title) if chart.apart else chart.title
         if len(chart.panels) > 1:
             labels = [panel.option or getattr(panel, "y", panel.x).label.replace("\n", " ") for panel in chart.panels]
             options = [tag("option", text, value=at) for at, text in enumerate(labels)]
