@@ -15,8 +15,7 @@ from lm.report.tables import mean_and_sd
 from lm.stats.verdicts import DIRECTIONS, Better
 from lm.store.metrics import describe
 
-MOST_NAMES = 4
-"""Largest number of arms of a kind that a sentence names."""
+MOST_NAMES = 4  # largest number of arms of a kind that a sentence names
 
 UNORDERED = "their order among themselves is not tested"
 

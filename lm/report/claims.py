@@ -18,8 +18,7 @@ STYLES = {"reproduced": "green", "not reproduced": "red", "inconclusive": "yello
 NARROW, LEFT_OUT = 100, ("seeds", "q", "p (Holm)")
 """Terminal width in characters below which these columns are left out."""
 
-POST_HOC = "post hoc"
-"""Label of claims that were written when results of their seeds could be known."""
+POST_HOC = "post hoc"  # label of claims that were written when results of their seeds could be known
 
 
 def answers(results: Records, tier: str = "") -> list[Answer]:

@@ -128,8 +128,7 @@ NOTES = [
     "one on each side. The gain may be the rate's, and no trend over such a rung has a verdict.",
 ]
 
-UNSURE = " °"
-"""Mark of a gain at a rung where a rate is not bracketed; the notes explain it."""
+UNSURE = " °"  # mark of a gain at a rung where a rate is not bracketed; the notes explain it
 
 
 def _rungs(ladders: Sequence[LadderResults]) -> list[str]:

@@ -26,11 +26,8 @@ from lm.store.record import evaluated_tokens
 MEASURED = re.compile(r"(?<![\w.])\d+\.\d+(?:e[+-]?\d+)?(?![\w.]*\d)")
 """Pattern of a measurement in a flag, as opposed to a count."""
 
-CELLS = Path("cells")
-"""Folder of the cells as named on pages, which may be read on another machine or come from a pack."""
-
-SEE = " See docs/verdicts.md."
-"""End of the note on verdicts, but in a table for a paper."""
+CELLS = Path("cells")  # folder of the cells as named on pages, which may be read on another machine or come from a pack
+SEE = " See docs/verdicts.md."  # end of the note on verdicts, but in a table for a paper
 
 
 def notes(results: Records, table: pd.DataFrame) -> list[str]:
@@ -56,8 +53,7 @@ def method(results: Records, table: pd.DataFrame) -> list[str]:
 
 # the terminal --------------------------------------------------------------------------------------------------------
 
-MOST_NOTES = 4
-"""Largest number of lines below the table in the terminal."""
+MOST_NOTES = 4  # largest number of lines below the table in the terminal
 
 
 def brief_notes(results: Records, table: pd.DataFrame, answers: Sequence[Answer] = ()) -> list[str]:
@@ -378,8 +374,7 @@ def changes(results: Records) -> list[str]:
     return lines
 
 
-MOST_WORDS = 80
-"""Largest number of words of the author's notes in table.md; the page of HTML has all of them."""
+MOST_WORDS = 80  # largest number of words of the author's notes in table.md; the page of HTML has all of them
 
 
 def author_notes(manifest: Mapping[str, Any]) -> str:

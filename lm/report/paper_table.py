@@ -25,8 +25,7 @@ PLAIN = ("better", "worse", "higher", "lower", "inconclusive", "baseline", "-", 
 """Verdicts that need no footnote beside a star or its absence."""
 
 
-Footnotes = dict[str, str]
-"""Letters of the footnotes below a table, by their texts."""
+Footnotes = dict[str, str]  # letters of the footnotes below a table, by their texts
 
 
 def _mark(footnotes: Footnotes, text: str) -> str:

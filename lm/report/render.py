@@ -71,17 +71,13 @@ def emphasis(text: str) -> TableCell:
 
 # the terminal --------------------------------------------------------------------------------------------------------
 
-FRAMED, BARE = 3, 2
-"""Characters of a column beside its text, with lines between columns and without."""
+FRAMED, BARE = 3, 2  # characters of a column beside its text, with lines between columns and without
 
 LEAST, NAME = 6, 12
 """Smallest width of a column whose words have to be broken, and of one whose words give way to intervals."""
 
-MOST = 24
-"""Length from which a word, such as a path or an id, may be broken."""
-
-NUMBER = re.compile(r"[-+]?[\d∞.]|-$|$")
-"""Beginning of a text that is aligned at the right, if all of its column are."""
+MOST = 24  # length from which a word, such as a path or an id, may be broken
+NUMBER = re.compile(r"[-+]?[\d∞.]|-$|$")  # beginning of a text that is aligned at the right, if all of its column are
 
 _VALUE = r"[-+]?[\d.,∞]+(?:e[-+]?\d+)?"
 _INTERVAL = rf"\[{_VALUE}, {_VALUE}\]\S*|\S+"
@@ -266,14 +262,12 @@ def html_section(section: Section) -> Html:
 # LaTeX ---------------------------------------------------------------------------------------------------------------
 
 HEAD = "% Needs \\usepackage{booktabs,tabularx,threeparttable} in the preamble."
-MOST_IN_A_COLUMN = 4
-"""Largest number of columns of a table in one column of a page; wider tables span the page."""
+MOST_IN_A_COLUMN = 4  # largest number of columns of a table in one column of a page; wider tables span the page
 
 WRAPPING = r">{\raggedright\arraybackslash}X"
 """Type of the column of names, which takes the width that the others leave."""
 
-LONG_NAME = 10
-"""Length of a name from which a table in one column is in smaller type."""
+LONG_NAME = 10  # length of a name from which a table in one column is in smaller type
 
 MOST_OF_A_CAPTION = 96
 """Longest caption in characters, about two lines of a column; a longer title is in the notes as well."""

@@ -127,8 +127,7 @@ COSTS = {
 """Costs that should be equal across arms unless declared: label and decimals."""
 
 NOISY = ("train_seconds",)
-ALLOWED = 0.01
-"""Largest relative difference of a cost that is not marked."""
+ALLOWED = 0.01  # largest relative difference of a cost that is not marked
 
 MARK = " !"
 

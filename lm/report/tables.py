@@ -24,8 +24,7 @@ LEAD = "ahead or behind"
 
 EXPLORATORY_Q = re.compile(r" \(exploratory, q=[.\d]+\)$")
 
-UNHEALTHY = " !"
-"""Mark of an arm with a training problem in the first table."""
+UNHEALTHY = " !"  # mark of an arm with a training problem in the first table
 
 DETAILS = (
     "metric", "arm", "n", "mean ± sd", DIFFERENCE, "Hedges' g [95 % CI]", "detectable", "adjusted p", "verdict",

@@ -131,8 +131,7 @@ def _figures(reports: Sequence[ExperimentReport], _: object, request: ReportRequ
     return files
 
 
-FOREST_PDF = "differences_one_column.pdf"
-"""The forest plot as wide as a column, which `figure.tex` includes."""
+FOREST_PDF = "differences_one_column.pdf"  # the forest plot as wide as a column, which `figure.tex` includes
 
 FORMATS: Mapping[str, Callable[[Sequence[ExperimentReport], Sequence[Section], ReportRequest], Files]] = {
     PAGE: _md,
@@ -144,8 +143,7 @@ FORMATS: Mapping[str, Callable[[Sequence[ExperimentReport], Sequence[Section], R
 }
 """Functions that make the files of each format; the page includes table.csv and the default figures."""
 
-DEFAULT_FORMATS = (PAGE, "latex", "csv")
-"""Default formats of a report of several experiments."""
+DEFAULT_FORMATS = (PAGE, "latex", "csv")  # default formats of a report of several experiments
 
 
 # writing -------------------------------------------------------------------------------------------------------------

@@ -40,7 +40,7 @@ class Axis:
 class Series:
     """A line, or points, of a panel."""
 
-    label: str  # its text in a legend; empty for none
+    label: str  # its text in a legend, or above a panel of its own; empty for none
     x: Numbers  # positions along the axis
     y: Numbers  # values
     low: Numbers = ()  # lower ends of bands or bars; empty for none
@@ -56,7 +56,6 @@ class Series:
     shade: float | None = None  # value on the panel's scale of colours, in place of a member
     # more fields of the page's tooltips, a value a point
     tips: Mapping[str, Sequence[Any]] = field(default_factory=dict)
-    caption: str = ""  # text below its label where a picture draws it in a panel of its own
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +64,7 @@ class BasePanel:
 
     title: str = ""  # text above it in a picture
     option: str = ""  # its name in the page's list of panels; empty for the label of its vertical axis, or its only one
-    at: tuple[int, int] | None = None  # row and column in a picture; None for the next place
+    new_row: bool = False  # True for the first panel of a row in a picture
 
 
 @dataclass(frozen=True)
@@ -130,15 +129,12 @@ class Chart:
     panels: Sequence[Panel | Heat | Forest]  # its panels; the page shows one at a time, and a list to choose from
     names: Sequence[str] = ()  # names that have colours of their own, such as arms
     note: str = ""  # explanation below the heading on the page
-    size: tuple[float, float] = (6.4, 4.2)  # width and height of its picture in inches
-    columns: int = 1  # columns of its picture; 0 for a picture of the first panel alone
+    size: tuple[float, float] = (6.4, 4.2)  # width and height of a panel of its picture in inches
+    columns: int = 0  # largest number of columns of its picture; 0 for a picture of the first panel alone
     heights: Sequence[float] = ()  # ratios of the rows' heights
-    # place of the picture's legend: in the first panel, the last, each of them, below all, or none
-    legend: Literal["first", "last", "each", "below", "none"] = "first"
-    legend_title: str = ""  # title of that legend
+    legend_title: str = ""  # title of the picture's legend
     styles: Mapping[str, Stroke] = field(default_factory=dict)  # kinds of lines and their strokes, `-` or `--`
     markers: Mapping[str, str] = field(default_factory=dict)  # meanings of markers
-    caption: str = ""  # text above a picture of several panels
     arms: bool = True  # True where names are arms, which readers of the page can switch off
     log: bool = False  # True for a switch to a logarithmic vertical axis on the page
     wide: bool = False  # True for the page's full width
@@ -206,10 +202,33 @@ def mean_of_arm(label: str, x: float, values: Sequence[float], member: int) -> S
     return Series(label, [x], [mean], [mean - sd], [mean + sd], member, mark="points", bars=True, tips=tips)
 
 
-def grid_of(count: int, columns: int) -> tuple[int, int]:
-    """Return rows and columns of a grid of `count` panels, about `columns` wide, with no panel alone in a row."""
-    rows = max(1, math.ceil(count / columns))
-    columns = math.ceil(count / rows)
-    if rows > 1 and count - columns * (rows - 1) == 1:
-        columns += 1
-    return math.ceil(count / max(1, columns)), columns
+MANTISSAS = (
+    (1,), (1, 3), (1, 2, 5), (1, 1.5, 2, 3, 5, 7), (1, 1.1, 1.25, 1.5, 2, 3, 4, 5, 6, 8),
+    (1, 1.05, 1.1, 1.15, 1.2, 1.25, 1.3, 1.4, 1.5, 1.6, 1.8, 2, 2.5, 3, 3.5, 4, 5, 6, 7, 8, 9),
+)  # fmt: skip
+"""Multiples of powers of ten that have a label, from wide ranges to narrow ones."""
+
+FEWEST, MOST = 4, 8  # numbers of labelled ticks
+
+
+def log_ticks(low: float, high: float) -> list[float]:
+    """Return round numbers from `low` to `high` that lie well apart on a logarithmic axis.
+
+    >>> log_ticks(0.9, 3.2)
+    [1.0, 1.5, 2.0, 3.0]
+    >>> log_ticks(1e-4, 1.0)
+    [0.0001, 0.001, 0.01, 0.1, 1.0]
+    """
+    if not (0 < low < high and math.isfinite(high)):
+        return [low] if low == high else []
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    for mantissas in MANTISSAS:
+        ticks = [float(f"{m}e{power}") for power in powers for m in mantissas]
+        inside = [tick for tick in ticks if low * (1 - 1e-9) <= tick <= high * (1 + 1e-9)]
+        if len(inside) >= FEWEST:
+            return inside[:: math.ceil(len(inside) / MOST)]
+    rough = (high - low) / FEWEST  # a range in which a logarithm is nearly linear has ticks at equal distances
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = max((m * power for m in (1, 2, 2.5, 5, 10) if m * power <= rough * (1 + 1e-9)), default=power)
+    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
+    return [round(step * index, 12) for index in range(first, last + 1)]

@@ -17,7 +17,6 @@ from lm.report.figures.chart import (
     Panel,
     Series,
     finite,
-    grid_of,
     is_number,
     label,
     mean_of_arm,
@@ -82,9 +81,7 @@ def settings(inputs: FigureInputs) -> Chart | None:
 
 
 def _scatters(results: Records, title: str, panels: list[Panel], note: str) -> Chart | None:
-    rows, columns = grid_of(len(panels), 3)
-    size = (3.2 * columns + 1.0, 2.8 * rows + 0.8)
-    return Chart(title, panels, results.arms, note, size, columns, legend="below", log=True) if panels else None
+    return Chart(title, panels, results.arms, note, (3.2, 2.8), 3, log=True) if panels else None
 
 
 # what was tuned -----------------------------------------------------------------------------------------------------
@@ -118,8 +115,7 @@ def lr_curve(inputs: FigureInputs) -> Chart | None:
     panel = Panel(x_axis, y_axis, [*series, *marked], title="Learning rates")
     markers = {BEST: "*"} | ({LOST: "x"} if any(mark.marker == "x" for mark in marked) else {})
     note = f"{SPREAD} Stars: the best rates. Crosses: runs that diverged or failed."
-    size = (6.4, 4.6)
-    return Chart("Learning rates", [panel], results.arms, note, size, legend="below", markers=markers, log=True)
+    return Chart("Learning rates", [panel], results.arms, note, (6.4, 4.6), markers=markers, log=True)
 
 
 def tuning(inputs: FigureInputs) -> Chart | None:
@@ -143,9 +139,8 @@ def tuning(inputs: FigureInputs) -> Chart | None:
         panels.append(Panel(x_axis, Axis(label(quantity)), [*trials, *envelopes], option=name))
     if not panels:
         return None
-    size, legend = (4.8 * len(panels) + 1.6, 4.2), "dots: trials; line: the best so near"
-    title, note = "Trials of the searches", "A point a trial; lines: the best of each eighth."
-    return Chart(title, panels, results.arms, note, size, len(panels), legend="last", legend_title=legend)
+    legend, note = "dots: trials; line: the best so near", "A point a trial; lines: the best of each eighth."
+    return Chart("Trials of the searches", panels, results.arms, note, (4.8, 4.2), 3, legend_title=legend)
 
 
 def envelope(x: Sequence[float] | np.ndarray, y: Sequence[float] | np.ndarray, log: bool) -> tuple[Numbers, Numbers]:
@@ -193,8 +188,7 @@ def reliability(inputs: FigureInputs) -> Chart | None:
         Panel(x_axis, Axis("tokens a bin,\nmean over seeds", "tokens", log=True), of_tokens, option="tokens a bin"),
     ]
     note = "Bins pooled over seeds; those with under 0.1 % of the tokens are left out."
-    size, heights = (6.4, 7.4), (3.2, 1.2, 1.2)
-    return Chart("Reliability", panels, results.arms, note, size, heights=heights, styles={CALIBRATED: "--"})
+    return Chart("Reliability", panels, results.arms, note, (6.4, 2.2), 1, (3.2, 1.2, 1.2), styles={CALIBRATED: "--"})
 
 
 FIGURES = (

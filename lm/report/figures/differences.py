@@ -49,8 +49,7 @@ def differences_of_several(experiments: Sequence[FigureInputs | None]) -> Chart 
         if _has(_table(inputs), headline):
             by_headline.setdefault(headline, {})[heading] = inputs
     chart = _chart([_panel(name, of_name, "difference to the baseline") for name, of_name in by_headline.items()])
-    most = max((len(panel.names) for panel in chart.panels if isinstance(panel, Forest)), default=0) if chart else 0
-    return chart and replace(chart, columns=1, size=(WIDTH, len(chart.panels) * (1.2 + ROW * most)))
+    return chart
 
 
 def _table(inputs: FigureInputs) -> pd.DataFrame:
@@ -69,7 +68,7 @@ def _chart(panels: Sequence[Forest]) -> Chart | None:
     title = "Paired differences"
     margins = any(math.isfinite(bar.margin) for panel in panels for bar in panel.bars)
     note = "\u2003".join(mark.replace(" ", "\u00a0", 1) for mark in MARKS if margins or "margin" not in mark)
-    return Chart(title, panels, note=note, size=size, columns=0, legend="none", arms=False, wide=True)
+    return Chart(title, panels, note=note, size=size, arms=False, wide=True)
 
 
 def _panel(metric: str, by_heading: Mapping[str, FigureInputs], of: str) -> Forest:

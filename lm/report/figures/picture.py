@@ -17,12 +17,11 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import LogNorm, Normalize
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator, NullLocator
 
-from lm.report.figures.chart import Axis, Chart, Forest, Heat, Panel, Series, log_range
-from lm.report.figures.legends import add_legends, look
-from lm.report.figures.palette import GRID_STYLE, SOLID
-from lm.report.figures.ticks import log_ticks
+from lm.report.figures.chart import Axis, BasePanel, Chart, Forest, Heat, Panel, Series, log_range, log_ticks
+from lm.report.figures.palette import COLOURS, GRID_STYLE, LIGHT, MARKERS, SOLID, dash, marker
 
 RenderedFigures = dict[str, dict[str, bytes]]  # contents of each figure's files, by suffix
 FOREST_TICKS = 4  # largest number of steps between the ticks of a forest plot, which has texts beside it
@@ -34,9 +33,15 @@ TONES = {"": "#4d4d4d", "good": "#0072b2", "bad": "#d55e00"}
 """Colours of the rows of a forest plot; both are told apart by people with colour blindness."""
 
 TEXT_WIDTH = 44  # largest number of characters of a line beside a row of a forest plot
+LEAST_WIDTH = 4.8  # smallest width of a picture in inches
 FEW = 16  # largest number of points of a line with a marker each
 
 MARKER_SIZES = {"x": 7, "*": 13}
+
+LEGEND_ROWS = 3  # rows of a legend for which a figure has room
+LINE = 0.17  # height of a line of text in inches
+LONGEST = 32  # length of the longest name at the end of a line
+MOST_MOVED = 1.2  # largest distance, in lines of text, between the end of a line and its name
 
 
 def draw(chart: Chart) -> Figure:
@@ -44,14 +49,15 @@ def draw(chart: Chart) -> Figure:
     panels: list[Panel | Heat | Forest] = []
     for panel in chart.panels if chart.columns else chart.panels[:1]:
         if isinstance(panel, Panel) and panel.split:
-            titles = ["\n".join(filter(None, [series.label, series.caption])) for series in panel.series]
-            of_series = zip(panel.series, titles, strict=True)
-            panels += [replace(panel, series=[series], title=title) for series, title in of_series]
+            panels += [replace(panel, series=[series], title=series.label) for series in panel.series]
         else:
             panels.append(panel)
-    places = [panel.at or divmod(index, chart.columns or 1) for index, panel in enumerate(panels)]
+    places = grid_of(panels, chart.columns)
     rows, columns = (max(place) + 1 for place in zip(*places, strict=True))
-    figure = Figure(figsize=chart.size, layout="constrained")
+    width, height = chart.size
+    several = 0.8 * (len(panels) > 1)  # room for what panels share
+    inches = max(LEAST_WIDTH, width * columns + several), height * rows + several
+    figure = Figure(figsize=inches, layout="constrained")
     ratios = {"height_ratios": chart.heights} if chart.heights else {}
     grid = figure.subplots(rows, columns, squeeze=False, gridspec_kw=ratios, sharex=bool(chart.heights))
     for panel, place in zip(panels, places, strict=True):
@@ -70,13 +76,24 @@ def draw(chart: Chart) -> Figure:
     for axes in drawn if len(panels) > 3 else ():
         axes.tick_params(which="both", labelsize=7)
     if len(panels) > 1:
-        _share_labels(grid, places, bool(chart.heights))
+        _share_labels(grid, places)
     if isinstance(panels[0], Heat):
         figure.colorbar(drawn[0].images[0], ax=drawn, label=panels[0].scale[0], shrink=0.8)
-    add_legends(figure, chart, drawn)
-    if chart.caption:
-        figure.suptitle(chart.caption)
+    _add_legend(figure, chart, panels, drawn[0])
     return figure
+
+
+def grid_of(panels: Sequence[BasePanel], most: int) -> list[tuple[int, int]]:
+    """Return row and column of each panel of a grid, at most about `most` wide, with no panel alone in a row."""
+    starts = [index for index, panel in enumerate(panels) if panel.new_row or not index]
+    places: list[tuple[int, int]] = []
+    for start, end in itertools.pairwise([*starts, len(panels)]):
+        count, row = end - start, max((row for row, _ in places), default=-1) + 1
+        rows = math.ceil(count / max(1, most))
+        columns = math.ceil(count / rows)
+        columns += rows > 1 < columns and count - columns * (rows - 1) == 1
+        places += [(row + index // columns, index % columns) for index in range(count)]
+    return places
 
 
 def _draw_series(axes: Axes, panel: Panel, chart: Chart) -> None:
@@ -221,14 +238,84 @@ def perplexity_to_nll(perplexity: Any) -> Any:
     return np.log(np.maximum(perplexity, np.finfo(float).tiny))
 
 
-def _share_labels(grid: Any, places: Sequence[tuple[int, int]], stacked: bool) -> None:
-    """Write a label that neighbours share once, at the left and at the bottom; of stacked panels only the last's."""
+def _share_labels(grid: Any, places: Sequence[tuple[int, int]]) -> None:
+    """Write a label that neighbours share once, at the left and at the bottom."""
     x_labels, y_labels = ({at: label(grid[at]) for at in places} for label in (Axes.get_xlabel, Axes.get_ylabel))
     for row, column in places:
-        if x_labels[row, column] == x_labels.get((row + 1, column)) or (stacked and (row + 1, column) in x_labels):
+        if x_labels[row, column] == x_labels.get((row + 1, column)):
             grid[row, column].set_xlabel("")
         if y_labels[row, column] == y_labels.get((row, column - 1)):
             grid[row, column].set_ylabel("")
+
+
+# names of lines -------------------------------------------------------------------------------------------------------
+
+
+def look(member: int | None) -> dict[str, Any]:
+    """Return colour, dashes and marker of a name by its index; grey without one."""
+    if member is None:
+        return {"color": "grey", "linestyle": "-", "marker": "o"}
+    on, *gaps = dash(member)
+    stroke = "-" if gaps == [0] else (0, tuple(length / 2 for length in (on, *gaps)))
+    return {"color": LIGHT[member % COLOURS], "linestyle": stroke, "marker": MARKERS[marker(member)]}
+
+
+def _add_legend(figure: Figure, chart: Chart, panels: Sequence[Any], first: Axes) -> None:
+    """Name lines at their ends, where all names fit there, or else in a legend below, with which the figure grows."""
+    series = [one for panel in panels if isinstance(panel, Panel) for one in panel.series if one.member is not None]
+    below = len(panels) > 1 or not series or chart.styles or chart.markers
+    if not below and _label_ends(figure, first, panels[0]):
+        title, more = first.get_title(), chart.legend_title
+        first.set_title(f"{title} ({more})" if title and more else title or more)
+        return
+    names = {one.member or 0: chart.names[one.member or 0] for one in series}
+    names |= {one.member or 0: one.label for one in reversed(series) if one.label and len(panels) == 1}
+    grey: dict[str, Any] = {"color": "grey"}
+    handles = [Line2D([], [], markersize=4, label=text, **look(member)) for member, text in sorted(names.items())]
+    handles += [Line2D([], [], **grey, linestyle=style, label=text) for text, style in chart.styles.items()]
+    for text, of_points in chart.markers.items():
+        handles.append(Line2D([], [], linestyle="", marker=of_points, markersize=8, label=text, **grey))
+    if handles:
+        longest = max(len(str(handle.get_label())) for handle in handles)
+        columns = max(1, min(len(handles), int(figure.get_figwidth() / (0.65 + 0.075 * longest))))
+        figure.set_figheight(figure.get_figheight() + 0.22 * max(0, math.ceil(len(handles) / columns) - LEGEND_ROWS))
+        how: Any = {"title": chart.legend_title or None, "fontsize": "small", "title_fontsize": "small"}
+        figure.legend(handles=handles, loc="outside lower center", ncols=columns, **how)
+
+
+def _label_ends(figure: Figure, axes: Axes, panel: Any) -> bool:
+    """Write the names of lines at their right ends; return False where they do not all fit beside these."""
+    named = [series for series in panel.series if series.label and series.mark in ("curve", "line") and len(series.x)]
+    labelled = [series for series in panel.series if series.label]
+    if panel.right or named != labelled or not named or max(len(series.label) for series in named) > LONGEST:
+        return False
+    ends = np.array([(float(series.x[-1]), float(series.y[-1])) for series in named])
+    fractions = axes.transAxes.inverted().transform(axes.transData.transform(ends))
+    height = LINE / (0.75 * figure.get_figheight())
+    places = spread(fractions[:, 1], height)
+    if fractions[:, 0].min() < fractions[:, 0].max() - 0.02 or not np.isfinite(places).all():
+        return False
+    if np.abs(places - fractions[:, 1]).max() > MOST_MOVED * height or places.max() > 1.05 or places.min() < -0.05:
+        return False
+    for series, place in zip(named, places, strict=True):
+        axes.annotate(
+            series.label, (1, place), xytext=(4, 0), xycoords="axes fraction", textcoords="offset points",
+            fontsize="small", va="center", color=look(series.member)["color"], annotation_clip=False,
+        )  # fmt: skip
+    return True
+
+
+def spread(places: np.ndarray, gap: float) -> np.ndarray:
+    """Move places apart until neighbours are at least `gap` apart, each as little as possible."""
+    from scipy.optimize import isotonic_regression
+
+    order, ranks = np.argsort(places, kind="stable"), gap * np.arange(len(places))
+    moved = np.empty_like(places)
+    moved[order] = isotonic_regression(places[order] - ranks).x + ranks
+    return moved
+
+
+# files ---------------------------------------------------------------------------------------------------------------
 
 
 def render_all(charts: Iterable[tuple[str, Chart | None]], most: int | None = None) -> RenderedFigures:
@@ -282,9 +369,9 @@ def paper_figures(charts: Iterable[tuple[str, Chart | None]], kinds: Sequence[Ki
     files: dict[str, bytes] = {}
     for name, chart in charts:
         for width, inches in WIDTHS.items():
-            if chart is not None and (width == TWO or chart.size[0] <= WIDEST):
-                with matplotlib.rc_context({**GRID_STYLE, **_style(FACES[width])}):
-                    figure = draw(chart)
+            with matplotlib.rc_context({**GRID_STYLE, **_style(FACES[width])}):
+                figure = None if chart is None else draw(chart)
+                if figure is not None and (width == TWO or figure.get_figwidth() <= WIDEST):
                     fit(figure, inches, FACES[width])
                     for kind in kinds:
                         content = io.BytesIO()

@@ -1,7 +1,6 @@
 """Figures of pages without scripts: of a ladder, and of runs that others trained."""
 
 import math
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -34,9 +33,8 @@ def ladder_chart(results: LadderResults) -> Chart:
         Panel(x, y, of_loss, title="Loss against compute"),
         Panel(x, gain, of_gain, title="Worth in compute, 95 % intervals", horizontal=1.0),
     ]
-    legend, note = "line: law through all rungs\nsquare: forecast of the top one", "Squares: forecasts of the top rung."
-    how: Any = {"legend": "each", "legend_title": legend, "arms": False, "apart": True}
-    return Chart("Ladder", panels, arms, note, (10.0, 4.4), 2, **how)
+    note = "Line: law through all rungs; square: forecast of the top one."
+    return Chart("Ladder", panels, arms, note, (5.0, 4.4), 2, legend_title=note, arms=False, apart=True)
 
 
 def _loss(results: LadderResults, arm: str, index: int) -> list[Series]:
@@ -100,8 +98,7 @@ def differences(runs: Runs, table: pd.DataFrame) -> Chart | None:
         bars = [difference_bar(row, str(row.verdict)) for row in sorted_rows(rows, quantity, runs.better[quantity])]
         x = Axis(f"{axis_label(runs, quantity)}, arm - {runs.arms[0]}")
         panels.append(Forest(x, [bar.name for bar in bars], bars, title="" if panels else title))
-    size = (WIDTH, len(panels) * (1.0 + ROW * len(runs.arms)))
-    return Chart("Differences", panels, note=f"{title}.", size=size, legend="none", arms=False)
+    return Chart("Differences", panels, (), f"{title}.", (WIDTH, 1.0 + ROW * len(runs.arms)), 1, arms=False)
 
 
 def every_run(runs: Runs) -> Chart | None:
@@ -117,10 +114,8 @@ def every_run(runs: Runs) -> Chart | None:
             places = np.full(len(runs.seeds), index)
             series.append(Series("", places, values[:, index], member=index, mark="points"))
         panels.append(Panel(x, Axis(axis_label(runs, quantity)), series, title="" if panels else title))
-    size = (len(panels) * (2.0 + 0.7 * len(runs.arms)), 4.0)
-    return (
-        Chart("Runs", panels, runs.arms, f"{title}.", size, len(panels), legend="none", arms=False) if finite else None
-    )
+    size = (2.0 + 0.7 * len(runs.arms), 4.0)
+    return Chart("Runs", panels, runs.arms, f"{title}.", size, len(panels), arms=False) if finite else None
 
 
 def axis_label(runs: Runs, quantity: str) -> str:

@@ -15,9 +15,8 @@ from typing import Any
 import numpy as np
 
 from lm.analysis.compare import HEALTHY
-from lm.report.figures.chart import Axis, Bar, Chart, Forest, Heat, Panel, Series, finite, log_range
+from lm.report.figures.chart import Axis, Bar, Chart, Forest, Heat, Panel, Series, finite, log_range, log_ticks
 from lm.report.figures.palette import COLOURS, SHAPES, dash, marker
-from lm.report.figures.ticks import log_ticks
 
 Spec = dict[str, Any]
 Columns = dict[str, list[Any]]  # rows stored by column, half the size of a mapping for each row
