@@ -2,6 +2,7 @@
 
 import math
 import re
+import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -52,6 +53,13 @@ def mean_and_sd(row: Any) -> str:
     digits = describe(row.metric).digits
     spread = "" if math.isnan(row.sd) else f" ± {number(row.sd, digits)}"
     return number(row.mean, digits) + spread
+
+
+def format_mean(values: Iterable[float], digits: int) -> str:
+    """Format `mean ± sd` of the finite ones of some values; a dash without any."""
+    finite = [value for value in values if math.isfinite(value)]
+    spread = f" ± {number(statistics.stdev(finite), digits)}" if len(finite) > 1 else ""
+    return f"{number(statistics.fmean(finite), digits)}{spread}" if finite else "-"
 
 
 def signed(value: float, low: float, high: float, digits: int) -> str:

@@ -4,8 +4,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from lm.analysis.compare import compare
 from lm.analysis.rates import RateCurve, rate_curve, sensitivity_difference
 from lm.analysis.results import Records, load
@@ -14,7 +12,7 @@ from lm.config.plain import shown
 from lm.config.tree import InputError
 from lm.report.render import Section
 from lm.report.study import Study, edge, load_study, warnings_of
-from lm.report.tables import DIFFERENCE, difference, mean_and_sd, number, signed
+from lm.report.tables import DIFFERENCE, difference, format_mean, mean_and_sd, signed
 from lm.store.files import read_json
 from lm.store.formats import RATES, TUNED
 from lm.store.metrics import describe
@@ -139,9 +137,7 @@ def rate_rows(results: Records, rates: Rates) -> list[list[str]]:
         comparison[2] += f" ({', '.join(edges)})" if edges else ""
         best = "none" if curve.best is None else f"{curve.rates[curve.best]:z.3g}"
         other = "" if curve is base else signed(*sensitivity_difference(curve, base), digits)
-        finite = curve.sensitivity_s[np.isfinite(curve.sensitivity_s)]
-        spread = f" ± {number(float(finite.std(ddof=1)), digits)}" if len(finite) > 1 else ""
-        sensitivity = f"{number(float(finite.mean()), digits)}{spread}" if len(finite) else "-"
+        sensitivity = format_mean(curve.sensitivity_s, digits)
         table_rows.append([arm, f"{rates.shared[arm]:z.3g}", best, *comparison, sensitivity, other])
     return table_rows
 

@@ -17,7 +17,7 @@ from lm.report.base import Files, Report
 from lm.report.experiment import ExperimentReport
 from lm.report.figures.differences import differences_of_several
 from lm.report.figures.picture import METADATA, Kind, paper_figures
-from lm.report.ladder_page import LadderReport
+from lm.report.ladder import LadderReport
 from lm.report.notes import notes
 from lm.report.paper_table import paper_table
 from lm.report.render import Section, latex, latex_figure, markdown_page

@@ -1,6 +1,7 @@
 """Figures of pages without scripts: of a ladder, and of runs that others trained."""
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
@@ -9,7 +10,6 @@ from lm.analysis.external.runs import Runs
 from lm.analysis.ladder import LadderResults, losses
 from lm.report.figures.chart import Axis, Chart, Forest, Panel, Series, label
 from lm.report.figures.differences import ROW, WIDTH, difference_bar, sorted_rows
-from lm.report.ladder import shown_arms
 from lm.report.tables import ARROWS, heading
 from lm.stats.tests import t_interval
 
@@ -18,6 +18,12 @@ LARGEST = 20.0  # factor beyond which the end of a gain's interval is not drawn
 ASIDE = 0.05  # distance of a forecast from its point, as a share of a logarithmic axis; that of an arm is twice as far
 
 COMPUTE = "training FLOPs of a run"
+
+
+def shown_arms(results: LadderResults) -> Sequence[str]:
+    """Return all arms, the baseline first."""
+    base = results.manifest["baseline"]
+    return [base, *(arm for arm in results.manifest["arms"] if arm != base)]
 
 
 def ladder_chart(results: LadderResults) -> Chart:
