@@ -95,10 +95,9 @@ class Results:
         from lm.analysis.verdict_text import display_verdict
         from lm.report.tables import ranked
 
-        headline = self.comparisons[self.comparisons.metric == self.records.headline]
-        order = [row.Index for row in ranked(headline.itertuples(), self.records.headline)]
+        order = [row.Index for row in ranked(self.comparisons, self.records.headline)]
         columns = ["arm", "n", "mean", "sd", "difference", "low", "high", "verdict", "health"]
-        table = headline.loc[order, columns].reset_index(drop=True)
+        table = self.comparisons.loc[order, columns].reset_index(drop=True)
         return table.assign(verdict=[display_verdict(text, self.records.headline) for text in table.verdict])
 
     def to_markdown(self) -> str:

@@ -18,7 +18,7 @@ from lm.report.answer import answer
 from lm.report.base import Report
 from lm.report.figures.chart import Chart
 from lm.report.figures.static_pages import differences, every_run
-from lm.report.notes import describe_test, seed_ranges, share_of_alpha
+from lm.report.notes import describe_test, lost_rate, missing_seeds, seed_ranges, share_of_alpha
 from lm.report.render import Section, TableCell, html_section
 from lm.report.tables import (
     ARROWS,
@@ -27,7 +27,6 @@ from lm.report.tables import (
     detectable,
     difference,
     format_run_counts,
-    list_seeds,
     mean_and_sd,
     several_intervals,
 )
@@ -132,13 +131,10 @@ def _ended(runs: Runs, table: pd.DataFrame) -> Iterator[str]:
     if len(not_ok) > MOST_NAMED:
         yield f"{len(not_ok) - MOST_NAMED} more runs ended so; cells.csv has them all."
     for arm in runs.arms if runs.paired else ():
-        if missing_seeds := [seed for seed in runs.seeds if (arm, seed) not in runs.runs]:
-            yield f"{arm} {list_seeds(missing_seeds)} {'is' if len(missing_seeds) == 1 else 'are'} missing."
+        if missing := [seed for seed in runs.seeds if (arm, seed) not in runs.runs]:
+            yield missing_seeds(arm, missing, "missing")
     for row in table[table.metric == runs.judged[0]].itertuples():
-        if num_lost := row.diverged + row.failed:
-            total = len(runs.statuses(str(row.arm)))
-            rate = f"{row.lost_rate:z.2f} [{row.lost_low:z.2f}, {row.lost_high:z.2f}]"
-            yield f"{row.arm}: {num_lost} of {total} runs diverged or failed: {rate} (Clopper-Pearson 95 % CI)."
+        yield from lost_rate(row, len(runs.statuses(str(row.arm))))
 
 
 def tidy(runs: Runs) -> pd.DataFrame:

@@ -16,12 +16,11 @@ from lm.analysis.verdict_text import display_verdict
 from lm.report.answer import MOST_NAMES, answer, directed
 from lm.report.base import Report
 from lm.report.figures.chart import Chart
-from lm.report.figures.differences import sorted_rows
 from lm.report.figures.static_pages import NAME, ladder_chart, shown_arms
 from lm.report.notes import author_notes
 from lm.report.render import Section, TableCell
 from lm.report.run import describe_autotune
-from lm.report.tables import DIFFERENCE, as_csv, format_mean, heading, number, signed
+from lm.report.tables import DIFFERENCE, as_csv, compared, format_mean, heading, number, signed
 from lm.report.web import parts
 from lm.report.web.elements import Html, listed
 from lm.report.web.gallery import Charts
@@ -89,10 +88,10 @@ def ladder_answer(results: LadderResults) -> str:
     names = [rung["name"] for rung in results.manifest["rungs"]]
     judged = {at.rung for arm in results.arms for at in arm.at if DECIDED.match(at.verdict)}
     index = max((index for index, name in enumerate(names) if name in judged), default=len(names) - 1)
-    compared, is_top = compare(results.rungs[index]), index == len(names) - 1
-    clauses = [answer(results.rungs[index], compared).removesuffix(".")]
+    is_top = index == len(names) - 1
+    clauses = [answer(results.rungs[index], compare(results.rungs[index])).removesuffix(".")]
     if not is_top:
-        rows = sorted_rows(compare(results.rungs[-1]), results.rungs[-1].headline, None)
+        rows = compared(compare(results.rungs[-1]), results.rungs[-1].headline)
         means = [f"{row.arm} is {directed(row)}" for row in rows if directed(row)][:MOST_NAMES]
         clauses += [f"in the mean of the largest, {names[-1]}, {', '.join(means)}"] if means else []
     if unsure := [arm.name for arm in results.arms for at in arm.at if at.rung == names[index] and at.not_bracketed]:

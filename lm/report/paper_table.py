@@ -14,7 +14,7 @@ from lm.analysis.compare import HEALTHY, NO_RUN, NONE_ENDED
 from lm.analysis.results import Records, quantities
 from lm.analysis.verdict_text import display_verdict
 from lm.config.tree import InputError
-from lm.report.notes import method
+from lm.report.notes import notes
 from lm.report.render import Section, TableCell
 from lm.report.tables import DIFFERENCE, difference, format_run_counts, heading, mean_and_sd, ranked, several_intervals
 from lm.store.metrics import describe, nearest_metric
@@ -73,14 +73,16 @@ def paper_table(results: Records, table: pd.DataFrame, columns: Sequence[str] | 
         heads.append((heading(name), f"({unit})" if unit else ""))
         heads += [(heading(name), DIFFERENCE)] if name in judged else []
     rows = []
-    for headline in ranked(table[table.metric == results.headline].itertuples(), results.headline):
+    for headline in ranked(table, results.headline):
         of_arm = {row.metric: row for row in table[table.arm == headline.arm].itertuples()}
         rows.append(_row(of_arm, shown, judged, labelled, footnotes))
     star = [STAR_FOOTNOTE] if any(cell.marks[:1] == STAR for row in rows for cell in row) else []
     below = [*star, *(f"{mark} {text}" for text, mark in footnotes.items())]
     groups, names = zip(*heads, strict=True)
     manifest = results.manifest
-    return Section(manifest["title"], names, rows, method(results, table), below, groups, manifest["name"])
+    return Section(
+        manifest["title"], names, rows, notes(results, table, of_runs=False), below, groups, manifest["name"]
+    )
 
 
 def _row(

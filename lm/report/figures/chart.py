@@ -197,9 +197,7 @@ def mean_over_seeds(label: str, x: Numbers, values_sn: np.ndarray, member: int |
 
 def mean_of_arm(label: str, x: float, values: Sequence[float], member: int) -> Series:
     """Return a point at the mean of an arm's runs, with bars of one standard deviation."""
-    mean, sd = float(np.mean(values)), float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
-    tips: dict[str, Sequence[Any]] = {"sd": [sd], "n": [len(values)]}
-    return Series(label, [x], [mean], [mean - sd], [mean + sd], member, mark="points", bars=True, tips=tips)
+    return mean_over_seeds(label, [x], np.array(values)[:, None], member, mark="points", bars=True)
 
 
 MANTISSAS = (

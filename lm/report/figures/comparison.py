@@ -20,6 +20,7 @@ from lm.report.figures.chart import (
     is_number,
     label,
     mean_of_arm,
+    mean_over_seeds,
 )
 
 COSTS = {
@@ -98,10 +99,7 @@ def lr_curve(inputs: FigureInputs) -> Chart | None:
     for index, arm in enumerate(results.arms):
         curve = rates.curves[arm]
         finite = np.isfinite(curve.values_rs).all(axis=1)
-        x, values = np.array(curve.rates)[finite], curve.values_rs[finite]
-        mean, spread = values.mean(axis=1), values.std(axis=1, ddof=1) if values.shape[1] > 1 else np.zeros(len(values))
-        tips = {"sd": spread.tolist(), "n": [values.shape[1]] * len(mean)}
-        series.append(Series(arm, x, mean, mean - spread, mean + spread, index, tips=tips))
+        series.append(mean_over_seeds(arm, np.array(curve.rates)[finite], curve.values_rs[finite].T, index))
         if curve.best is not None:
             at, height = [curve.rates[curve.best]], [float(curve.values_rs[curve.best].mean())]
             marked.append(Series("", at, height, member=index, mark="points", marker="*"))
@@ -167,13 +165,12 @@ def reliability(inputs: FigureInputs) -> Chart | None:
         diagrams = [diagram for diagram in diagrams if len(diagram["count"]) == len(diagrams[0]["count"])]
         if not diagrams:
             continue
-        frame = pd.DataFrame({"count": np.sum([diagram["count"] for diagram in diagrams], axis=0, dtype=float)})
-        for name in ("confidence", "accuracy"):
-            sums = [np.multiply(diagram["count"], diagram[name]) for diagram in diagrams]
-            frame[name] = np.sum(sums, axis=0) / np.maximum(1, frame["count"])
-        bins, share = len(frame), frame["count"] / frame["count"].sum()
-        edges, per_seed = np.linspace(0, 1, bins + 1), frame["count"].to_numpy() / len(diagrams)
-        of_tokens.append(Series(arm, edges, per_seed, member=index, mark="bins"))
+        frames = [pd.DataFrame(diagram)[["count", "confidence", "accuracy"]] for diagram in diagrams]
+        count = sum(frame["count"] for frame in frames)
+        frame = sum(frame.mul(frame["count"], axis=0) for frame in frames).div(count.clip(1), axis=0)
+        bins, share = len(frame), count / count.sum()
+        per_seed = (count / len(diagrams)).to_numpy(dtype=float)
+        of_tokens.append(Series(arm, np.linspace(0, 1, bins + 1), per_seed, member=index, mark="bins"))
         frame, tips = frame[share > 1e-3], {"share": share[share > 1e-3].tolist()}
         x, gap = frame.confidence.to_numpy(), (frame.accuracy - frame.confidence).to_numpy()
         of_diagram.append(Series(arm, x, frame.accuracy.to_numpy(), member=index, tips=tips))

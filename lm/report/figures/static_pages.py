@@ -9,8 +9,8 @@ import pandas as pd
 from lm.analysis.external.runs import Runs
 from lm.analysis.ladder import LadderResults, losses
 from lm.report.figures.chart import Axis, Chart, Forest, Panel, Series, label
-from lm.report.figures.differences import ROW, WIDTH, difference_bar, sorted_rows
-from lm.report.tables import ARROWS, heading
+from lm.report.figures.differences import ROW, WIDTH, difference_bar
+from lm.report.tables import ARROWS, compared, heading
 from lm.stats.tests import t_interval
 
 NAME = "ladder"
@@ -101,7 +101,7 @@ def differences(runs: Runs, table: pd.DataFrame) -> Chart | None:
     title = f"{'Paired' if runs.paired else 'Unpaired'} differences, joint 95 % intervals"
     panels: list[Forest] = []
     for quantity in runs.judged:
-        bars = [difference_bar(row, str(row.verdict)) for row in sorted_rows(rows, quantity, runs.better[quantity])]
+        bars = [difference_bar(row, str(row.verdict)) for row in compared(rows, quantity, runs.better[quantity])]
         x = Axis(f"{axis_label(runs, quantity)}, arm - {runs.arms[0]}")
         panels.append(Forest(x, [bar.name for bar in bars], bars, title="" if panels else title))
     return Chart("Differences", panels, (), f"{title}.", (WIDTH, 1.0 + ROW * len(runs.arms)), 1, arms=False)

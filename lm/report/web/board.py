@@ -4,7 +4,6 @@ import hashlib
 import importlib.util
 import os
 import threading
-import time
 from pathlib import Path
 from shlex import quote
 from urllib.parse import urlencode
@@ -16,7 +15,6 @@ from lm.report.web.elements import Html, digest, document, joined, listed, read_
 from lm.store.side_files import ProgressFile
 from lm.store.store import Store
 
-FRESH = 1.0  # seconds for which the status of a folder is cached
 MOST_CURVES = 12  # largest number of running cells whose curves are drawn
 WIDTH, HEIGHT = 360, 120  # size of such a curve in pixels
 
@@ -39,8 +37,7 @@ class Board:
         self.folder = folder
         self.out = folder.resolve().parent if alone else folder
         self.only = folder.resolve().name if alone else None
-        self._reading, self._making = threading.Lock(), threading.Lock()
-        self._status: tuple[float, Html] = (float("-inf"), Html())
+        self._making = threading.Lock()
         self._reports: dict[str, tuple[str, str]] = {}
 
     def names(self) -> list[str]:
@@ -50,14 +47,6 @@ class Board:
 
     def status(self) -> Html:
         """Format progress as `lm status` does."""
-        with self._reading:
-            read_at, shown = self._status
-            if time.monotonic() - read_at > FRESH:
-                shown = self._read_status()
-                self._status = time.monotonic(), shown
-            return shown
-
-    def _read_status(self) -> Html:
         from lm.report.status import status_parts  # like all that draws, after the server is up, for it takes seconds
 
         try:

@@ -17,9 +17,10 @@ from lm.analysis.tidy import status_of
 from lm.analysis.verdict_text import format_seeds
 from lm.report.answer import brief, directed, direction, interval, most_certain
 from lm.report.figures.chart import label
-from lm.report.figures.differences import sorted_rows
 from lm.report.notes import CELLS, changes
-from lm.report.web.elements import Html, joined, listed, table, tag
+from lm.report.tables import compared
+from lm.report.web import elements
+from lm.report.web.elements import Html, joined, listed, tag
 from lm.store.metrics import describe
 from lm.store.record import Provenance, Record
 from lm.store.store import LOG
@@ -69,9 +70,9 @@ def terms(compared: pd.DataFrame) -> Html:
     return tag("p", line, " ", tag("a", "How sure", href="#sure"), " and docs/verdicts.md say more.", class_="hint")
 
 
-def cards(results: Records, compared: pd.DataFrame, names: Sequence[str]) -> Html:
+def cards(results: Records, table: pd.DataFrame, names: Sequence[str]) -> Html:
     """Format the verdict on each arm, the best first; of many arms those that are certain, and count the others."""
-    rows = [row for name in names for row in sorted_rows(compared, name, describe(name).better)]
+    rows = [row for name in names for row in compared(table, name)]
     shown = most_certain(rows, MOST_VERDICTS)
     left = Counter(direction(row) or "not certain" for row in rows if row not in shown)
     counted = ", ".join(f"{count} {word}" for word, count in left.items())
@@ -158,9 +159,11 @@ def provenance_section(results: Records, made_under: Sequence[str]) -> Html:
         record, cell = results.records[arm, seed], results.manifest["arms"][arm]["cells"][str(seed)]
         steps = str((record and record["steps"]) or "-")
         cells.append([cell, arm, str(seed), status_of(results, arm, seed), steps])
-    every_cell = table(["cell", "arm", "seed", "status", "steps"], cells)
+    every_cell = elements.table(["cell", "arm", "seed", "status", "steps"], cells)
     below = tag("details", tag("summary", "All cells"), every_cell)
-    return joined(listed(made_under), tag("p", when) if when else "", table(columns, rows) if rows else "", below)
+    return joined(
+        listed(made_under), tag("p", when) if when else "", elements.table(columns, rows) if rows else "", below
+    )
 
 
 def _origin(provenance: Provenance) -> tuple[str, ...]:
@@ -189,4 +192,4 @@ def rerun_section(results: Records) -> Html:
     ]
     rows: list[list[Any]] = [[tag("code", shlex.join(words)), meaning] for words, meaning in commands]
     where = tag("p", f"In the folder that holds {name}/ and cells/:")
-    return joined(command_lines, where, table(["command", "what it gives"], rows))
+    return joined(command_lines, where, elements.table(["command", "what it gives"], rows))
