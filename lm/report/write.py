@@ -93,8 +93,8 @@ def report_files(reports: Sequence[Report], request: ReportRequest) -> Files:
 
 def _md(reports: Sequence[ExperimentReport], tables: Sequence[Section], request: ReportRequest) -> Files:
     if len(reports) == 1:
-        first = None if request.columns is None else tables[0]
-        return dataclasses.replace(reports[0], first=first).files(request.every_figure)
+        report = reports[0] if request.columns is None else dataclasses.replace(reports[0], first=tables[0])
+        return report.files(request.every_figure)
     pairs = zip(reports, tables, strict=True)
     sections = [dataclasses.replace(table, notes=notes(report.results, report.table)) for report, table in pairs]
     return {"table.md": markdown_page([Section(f"Report of {len(reports)} experiments"), *sections])}

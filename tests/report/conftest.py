@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from records import ARM_NAMES, CELLS, IMAGE, SCRIPT
 
-from lm.report.web import page
+from lm.report.web import gallery
 from lm.store.files import to_json, write_atomic
 from lm.store.formats import SEARCH
 
@@ -32,7 +32,7 @@ def hostile(experiment: Callable[..., Path]) -> Callable[..., Path]:
 @pytest.fixture
 def no_library(monkeypatch: pytest.MonkeyPatch) -> None:
     """The script that draws is a line, which is enough for all but drawing."""
-    monkeypatch.setattr(page, "library", lambda: "window.vegaEmbed = 1;")
+    monkeypatch.setattr(gallery, "library", lambda: "window.vegaEmbed = 1;")
 
 
 @pytest.fixture

@@ -218,14 +218,10 @@ def test_a_request_names_this_server_once(tmp_path: Path) -> None:
     with serving(tmp_path) as server:
         here, evil = f"127.0.0.1:{server.port}", f"evil.example:{server.port}"
         assert answered(server, "GET /nothing HTTP/1.1", f"Host: {here}") == 404
-        assert answered(server, f"GET http://{here}/nothing HTTP/1.1", f"Host: {here}") == 404
         for hosts in ([], [here, evil], [evil, here], [here, here]):
             assert answered(server, "GET /nothing HTTP/1.1", *(f"Host: {host}" for host in hosts)) == 400, hosts
         for target in (
-            f"http://{evil}/nothing",
-            f"https://{here}/nothing",
-            f"http://{evil}@{here}/nothing",
-            "http://[/nothing",
+            f"http://{here}/nothing",
             "*",
             "status",
         ):
@@ -377,7 +373,6 @@ def test_a_running_cell_is_drawn_as_far_as_it_has_come(
     store.work("better-2").mkdir()
     report = progress_saver(store.work("better-2"), lambda *_: None)
     monkeypatch.setattr("lm.store.side_files.SECONDS_BETWEEN", 0.0)
-    monkeypatch.setattr(boards, "FRESH", 0.0)
     with store.lock("better-2"):
         report(10, 100, 4.0)
         report(20, 100, 3.0)

@@ -18,12 +18,12 @@ from matplotlib.patches import StepPatch
 from records import MakeExperiment, inside
 
 from lm.analysis.results import load
-from lm.report.figures.catalogue import USUAL, FigureInputs, draw_figures, figures
+from lm.report.figures.catalogue import FigureInputs, charts, figures
 from lm.report.figures.chart import Panel
 from lm.report.figures.comparison import settings
 from lm.report.figures.inside import MOST_MAPS, attention_entropy
 from lm.report.figures.lengths import log_edges
-from lm.report.figures.picture import as_files, draw
+from lm.report.figures.picture import as_files, draw, render_all
 from lm.store.files import write_atomic
 
 CELLS: dict[str, list[Any]] = {"base": [2.0, 2.4, 2.2], "arm": [1.0, "diverged", 1.5]}
@@ -101,7 +101,7 @@ def full_inputs(experiment: MakeExperiment, change: Change) -> FigureInputs:
 
 @pytest.mark.slow
 def test_every_figure_is_rendered_as_png_and_svg(experiment: MakeExperiment) -> None:
-    rendered = draw_figures(full_inputs(experiment, everything), every=True)
+    rendered = render_all(charts(full_inputs(experiment, everything)))
     assert set(rendered) == set(figures()) - {"lr_curve", "tuning", "settings", "gradients_by_step", "learning_rate"}
     assert as_files(rendered).keys() == {f"{name}.{suffix}" for name in rendered for suffix in ("png", "svg")}
     for files in rendered.values():
@@ -127,12 +127,9 @@ def test_figures_without_data_are_left_out(experiment: MakeExperiment, change: C
 
 @pytest.mark.usefixtures("undrawn")
 def test_four_figures_are_written_unless_all_are_requested(experiment: MakeExperiment) -> None:
-    inputs = full_inputs(experiment, everything)
-    assert list(draw_figures(inputs)) == ["differences", "difference_curve", "learning_curve", "nll_by_length"]
-    assert len(draw_figures(inputs)) == USUAL
-    assert set(draw_figures(inputs, every=True)) >= {"attention_entropy", "loss_by_position"}
-    usual = draw_figures(full_inputs(experiment, lambda *_: None))
-    assert list(usual) == ["differences", "difference_curve", "learning_curve", "reliability"]
+    first = ["differences", "difference_curve", "learning_curve"]
+    assert list(render_all(charts(full_inputs(experiment, everything)), 4)) == [*first, "nll_by_length"]
+    assert list(render_all(charts(full_inputs(experiment, lambda *_: None)), 4)) == [*first, "reliability"]
 
 
 def test_a_curve_is_the_mean_over_successful_seeds(experiment: MakeExperiment) -> None:
@@ -200,7 +197,7 @@ def test_reliability_pools_the_tokens_of_all_seeds(experiment: MakeExperiment) -
 
 def test_what_nothing_was_recorded_for_is_not_written(experiment: MakeExperiment) -> None:
     folder = experiment({"base": ["diverged", None], "arm": ["failed", None]})
-    assert draw_figures(FigureInputs(load(folder)), every=True) == {}
+    assert render_all(charts(FigureInputs(load(folder)))) == {}
 
 
 def test_each_arm_has_a_colour_of_its_own(experiment: MakeExperiment) -> None:
@@ -294,7 +291,7 @@ def test_attention_entropy_is_a_map_an_arm_and_moment(experiment: MakeExperiment
     figure = picture(experiment({"base": [2.0, 2.4], "arm": [1.0, "diverged"]}, looked_inside), "attention_entropy")
     maps = {axes.get_title(): axes.images[0] for axes in figure.axes if axes.images}
     base, arm, *ends = [np.asarray(axes.images[0].get_array()) for axes in figure.axes if axes.images]
-    assert [title for title in maps if "\n" in title] == ["base\nat initialisation", "arm\nat initialisation"]
+    assert list(maps) == [f"{arm}\n{when}" for when in ("at initialisation", "at the end") for arm in ("base", "arm")]
     np.testing.assert_allclose(base, (np.add.outer(range(2), range(2)) + 0.5) / 10, rtol=1e-12)
     np.testing.assert_allclose(arm, np.add.outer(range(3), range(2)) / 10, rtol=1e-12)
     np.testing.assert_allclose(ends[0], base / 2, rtol=1e-12)
@@ -373,11 +370,8 @@ def test_attention_of_the_first_of_many_arms_is_drawn(experiment: MakeExperiment
 
     chart = attention_entropy(FigureInputs(load(experiment(arms, looked))))
     assert chart is not None
-    figure = draw(chart)
-    assert figure.get_suptitle() == f"the first {MOST_MAPS} of {MOST_MAPS + 2} arms"
-    titles = [axes.get_title().split("\n")[0] for axes in figure.axes if "arm" in axes.get_title()]
-    assert titles == [f"arm{n:02}" for n in range(MOST_MAPS)]
-    plt.close(figure)
+    assert chart.note == f"Mean over seeds, the first {MOST_MAPS} of {MOST_MAPS + 2} arms."
+    assert [panel.title.split("\n")[0] for panel in chart.panels] == 2 * [f"arm{n:02}" for n in range(MOST_MAPS)]
 
 
 @pytest.mark.slow

@@ -19,10 +19,9 @@ from lm.analysis.results import load, value
 from lm.analysis.tidy import CELLS, cells, curves
 from lm.cli import main
 from lm.config.tree import InputError
-from lm.report.formats import FORMATS, ReportRequest, report_files
 from lm.report.paper_table import STAR, paper_table
 from lm.report.render import Section, emphasis, escape_latex, is_bold, latex, markdown_section
-from lm.report.write import load_report, write_report
+from lm.report.write import FORMATS, ReportRequest, load_report, report_files, write_report
 
 HOSTILE = r"50 % of #1 & 2_3 {a}~^\x $y$ <i> -- `b` [e] | é ł č 中 🙂"
 
@@ -215,7 +214,7 @@ def test_figures_of_both_kinds_are_drawn_once(experiment: MakeExperiment, monkey
         drawn.append(kinds)
         return {}
 
-    monkeypatch.setattr("lm.report.formats.paper_figures", noted)
+    monkeypatch.setattr("lm.report.write.paper_figures", noted)
     report_files([load_report(experiment({"base": [2.0], "arm": [1.9]}))], ReportRequest(("svg", "csv", "pdf")))
     assert drawn == [["pdf", "svg"]]
 

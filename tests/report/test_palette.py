@@ -8,11 +8,9 @@ import pytest
 from matplotlib.figure import Figure
 from matplotlib.text import Annotation
 
-from lm.report.figures.chart import Axis, Chart, Panel, Series, grid_of
-from lm.report.figures.legends import look, spread
+from lm.report.figures.chart import Axis, BasePanel, Chart, Panel, Series, log_ticks
 from lm.report.figures.palette import COLOURS, DARK, LIGHT, SOLID
-from lm.report.figures.picture import draw, format_tick
-from lm.report.figures.ticks import log_ticks
+from lm.report.figures.picture import draw, format_tick, grid_of, look, spread
 
 BLINDNESS: dict[str, Any] = {
     "none": np.eye(3),
@@ -89,8 +87,8 @@ def test_ticks_are_plain_numbers_near_one(value: float, text: str) -> None:
 
 
 def test_places_are_spread_no_further_than_needed() -> None:
-    np.testing.assert_allclose(spread([0.5, 0.1, 0.9], 0.1), [0.5, 0.1, 0.9], rtol=1e-12)
-    np.testing.assert_allclose(spread([0.5, 0.5], 0.1), [0.45, 0.55], rtol=1e-12)
+    np.testing.assert_allclose(spread(np.array([0.5, 0.1, 0.9]), 0.1), [0.5, 0.1, 0.9], rtol=1e-12)
+    np.testing.assert_allclose(spread(np.array([0.5, 0.5]), 0.1), [0.45, 0.55], rtol=1e-12)
     moved = spread(np.random.default_rng(0).random(12), 0.05)
     assert np.diff(np.sort(moved)).min() >= 0.05 - 1e-12
 
@@ -100,7 +98,7 @@ def lines(ends: list[float]) -> Figure:
     names = [f"arm {index}" for index in range(len(ends))]
     series = [Series(names[index], [0, 1], [0.5, end], member=index, mark="curve") for index, end in enumerate(ends)]
     panel = Panel(Axis("x"), Axis("y", limits=(0, 1)), series, title="Lines")
-    return draw(Chart("Lines", [panel], names, columns=0, legend_title="mean"))
+    return draw(Chart("Lines", [panel], names, legend_title="mean"))
 
 
 def test_names_stand_at_the_ends_of_lines_where_there_is_room() -> None:
@@ -113,16 +111,21 @@ def test_names_stand_at_the_ends_of_lines_where_there_is_room() -> None:
     assert axes.get_title() == "Lines (mean)"
 
 
-def test_names_stand_in_a_legend_outside_where_lines_end_together() -> None:
+def test_names_stand_in_a_legend_below_where_lines_end_together() -> None:
     figure = lines([0.5, 0.501, 0.502, 0.503, 0.504, 0.505])
     (axes,), (legend,) = figure.axes, figure.legends
     assert list(axes.texts) == []
     figure.draw_without_rendering()
-    assert legend.get_window_extent().x0 >= axes.get_window_extent().x1
+    assert legend.get_window_extent().y1 <= axes.get_window_extent().y0
 
 
 @pytest.mark.parametrize(
-    ("count", "columns", "grid"), [(7, 6, (2, 4)), (7, 3, (2, 4)), (6, 3, (2, 3)), (13, 4, (3, 5)), (1, 4, (1, 1))]
+    ("count", "columns", "grid"),
+    [(7, 6, (2, 4)), (7, 3, (2, 4)), (6, 3, (2, 3)), (13, 4, (3, 5)), (1, 4, (1, 1)), (3, 1, (3, 1))],
 )
 def test_no_panel_stands_alone_in_a_row(count: int, columns: int, grid: tuple[int, int]) -> None:
-    assert grid_of(count, columns) == grid
+    places = grid_of([BasePanel()] * count, columns)
+    assert tuple(max(place) + 1 for place in zip(*places, strict=True)) == grid
+    assert len(set(places)) == count
+    again = grid_of([BasePanel(), BasePanel(new_row=True), BasePanel()], 3)
+    assert again == [(0, 0), (1, 0), (1, 1)]

@@ -19,11 +19,12 @@ from lm.cli import main
 from lm.config.tree import InputError
 from lm.report import study as studies
 from lm.report.figures.chart import label
-from lm.report.figures.picture import draw
-from lm.report.figures.searches import ABSENT, FIGURES, draw_search, history, parallel_coordinates, pareto, position
-from lm.report.search import write_study
+from lm.report.figures.picture import draw, render_all
+from lm.report.figures.searches import ABSENT, FIGURES, history, parallel_coordinates, pareto, position
+from lm.report.search import SearchReport
 from lm.report.study import Importance, Study, best_rows, edge, importances, load_study, notes, shares, warnings_of
-from lm.report.web.search import search_html
+from lm.report.web.page import page as page_of
+from lm.report.write import write_report
 from lm.store.files import to_json, write_atomic
 from lm.store.formats import SEARCH
 
@@ -278,7 +279,7 @@ def test_a_front_over_a_wide_range_has_a_logarithmic_scale(tmp_path: Path) -> No
 def test_figures_are_written_where_there_is_something_to_draw(tmp_path: Path, objectives: dict[str, str]) -> None:
     study = load_study(write(tmp_path, drawn(4, objectives=len(objectives)), objectives=objectives))
     other = "history" if len(objectives) > 1 else "pareto"
-    found = draw_search(study)
+    found = render_all(SearchReport(study, "").charts(), SearchReport.usual)
     assert list(found) == [name for name in FIGURES if name not in (other, "tuning_curves")]
     for files in found.values():
         assert files["png"].startswith(b"\x89PNG")
@@ -286,17 +287,17 @@ def test_figures_are_written_where_there_is_something_to_draw(tmp_path: Path, ob
     assert plt.get_fignums() == []
 
 
-def report(folder: Path) -> tuple[Study, str, str]:
+def report(folder: Path) -> tuple[str, str]:
     console = Console(width=200, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
-    study = write_study(folder, console)
-    return study, (folder / "table.md").read_text(), console.export_text()
+    write_report(folder, console)
+    return (folder / "table.md").read_text(), console.export_text()
 
 
 def test_the_report_holds_the_best_the_counts_and_the_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(studies, "RESAMPLES", 2)
     trials = drawn(12)
     best = min(trials, key=lambda one: (one["values"][0], one["number"]))
-    _, page, text = report(write(tmp_path, trials, seeds=[0, 4]))
+    page, text = report(write(tmp_path, trials, seeds=[0, 4]))
     assert page.startswith("# A \\*search\\*\n")
     first = page.split("| --- |")[-1].splitlines()[1]
     assert first.startswith(f"| {best['number']} | {best['values'][0]:.4f} | {best['params']['lr']:.4g} |")
@@ -318,15 +319,15 @@ def test_the_report_holds_the_best_the_counts_and_the_limits(tmp_path: Path, mon
 
 @pytest.mark.slow
 def test_few_trials_have_no_importances_and_none_no_table(tmp_path: Path) -> None:
-    _, page, _ = report(write(tmp_path, drawn(9)))
+    page, _ = report(write(tmp_path, drawn(9)))
     assert "9 complete trials are too few; it takes 10" in page
-    _, page, _ = report(write(tmp_path, []))
+    page, _ = report(write(tmp_path, []))
     assert "0 of 40 trials: none yet." in page
     assert "Best trials" not in page
 
 
 def paged(folder: Path, trials: list[dict[str, Any]], **changes: Any) -> str:
-    return search_html(load_study(write(folder, trials, **changes)), "too few.")
+    return page_of(SearchReport(load_study(write(folder, trials, **changes)), "too few.").body())
 
 
 def test_the_page_says_what_is_best_and_holds_every_trial(tmp_path: Path) -> None:
@@ -355,7 +356,7 @@ def test_search_charts_are_valid_vega_lite(tmp_path: Path) -> None:
     convert = pytest.importorskip("vl_convert", reason="charts are drawn by vl-convert-python")
     trials = [{**one, "reported": {"50": 2.0, "100": 1.5}} for one in drawn(12)]
     shares = {"nll": [Importance("lr", 0.5, 0.1, 0.9), Importance("width", 0.2, 0.0, 0.4)]}
-    pages = [search_html(load_study(write(tmp_path, trials)), shares)]
+    pages = [page_of(SearchReport(load_study(write(tmp_path, trials)), shares).body())]
     pages.append(paged(tmp_path, drawn(8, objectives=2), objectives={"nll": "lower", "ece": "lower"}))
     names: set[str] = set()
     for page in pages:
@@ -373,7 +374,7 @@ def test_a_search_page_can_be_written_alone(tmp_path: Path) -> None:
     assert main(["report", str(folder), "--format", "html"]) == 0
     assert sorted(path.name for path in folder.iterdir()) == ["report.html", "study.json"]
     assert main(["report", str(folder), "--format", "latex"]) == 2
-    write_study(folder, Console())
+    write_report(folder, Console())
     assert (folder / "table.md").is_file()
 
 

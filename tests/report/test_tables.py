@@ -17,8 +17,9 @@ from scipy import stats
 from lm.analysis.compare import compare
 from lm.analysis.pace import StepsToBaselineLoss
 from lm.analysis.results import HEADLINE, Records, load
+from lm.report.experiment import ExperimentReport
 from lm.report.notes import MOST_NOTES, axes, brief_notes, notes
-from lm.report.render import escape, is_bold
+from lm.report.render import escape, is_bold, markdown_page
 from lm.report.tables import (
     as_csv,
     details,
@@ -29,19 +30,18 @@ from lm.report.tables import (
     mean_and_sd,
     number,
 )
-from lm.report.write import load_report, markdown, show, write_report
+from lm.report.write import write_report
 from lm.stats.tests import ALPHA
 from lm.store.metrics import SUMMARY_METRICS
 
 
 def page(folder: Path) -> str:
-    results = load(folder)
-    return markdown(results, compare(results), [])
+    return markdown_page(ExperimentReport.load(folder).sections())
 
 
 def printed(folder: Path, width: int = 200, everything: bool = False) -> str:
     text = io.StringIO()
-    show(load_report(folder), Console(file=text, width=width), everything)
+    ExperimentReport.load(folder).show(Console(file=text, width=width), everything)
     return text.getvalue()
 
 
@@ -500,7 +500,6 @@ def test_a_report_made_again_is_the_same_byte_for_byte(experiment: MakeExperimen
 
 
 def test_the_csv_is_the_analysis(experiment: MakeExperiment, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lm.report.write.draw_figures", lambda *_: {})
     folder = experiment({"base": BASE, "better": BETTER, "mixed": [2.1, "diverged", 1.95, None, "failed", 1.9]})
     written(folder)
     found = pd.read_csv(folder / "table.csv")

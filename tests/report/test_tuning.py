@@ -14,9 +14,10 @@ from rich.console import Console
 
 import lm
 from lm.analysis.results import load
+from lm.report.experiment import ExperimentReport
 from lm.report.figures.comparison import tuning
 from lm.report.tuning import FOLDER, tuned_rows, tuning_notes, tuning_of
-from lm.report.write import load_report, write_report
+from lm.report.write import write_report
 from lm.store.files import to_json, write_atomic
 from lm.store.formats import SEARCH, TUNED
 
@@ -137,7 +138,7 @@ def test_trials_are_drawn_in_a_panel_for_each_number_searched(tuned: Callable[..
 def test_nothing_is_drawn_without_numbers_or_complete_trials(
     tuned: Callable[..., Path], space: Any, searched: Any
 ) -> None:
-    assert tuning(load_report(tuned(space, searched)).figure_inputs) is None
+    assert tuning(ExperimentReport.load(tuned(space, searched)).figure_inputs) is None
 
 
 def test_the_tuning_section_is_in_page_and_terminal(

@@ -18,7 +18,6 @@ from rich.console import Console
 from lm.analysis.compare import compare
 from lm.analysis.results import load
 from lm.report import figures as figures_package
-from lm.report.claims import answers
 from lm.report.figures import picture, vega
 from lm.report.figures.catalogue import FigureInputs, figures
 from lm.report.figures.chart import Axis, Bar, Chart, Forest, Heat, Panel, Series
@@ -31,9 +30,9 @@ from lm.report.tables import as_csv
 from lm.report.web import gallery
 from lm.report.web.elements import data, read_asset, table, tag
 from lm.report.web.gallery import MISSING
-from lm.report.web.page import body, standalone_page
+from lm.report.web.page import page as page_of
 from lm.report.web.parts import last_lines
-from lm.report.write import load_report, report_html, write_report
+from lm.report.write import load_report, write_report
 
 LARGEST = Path(__file__).resolve().parents[2] / "results" / "reference" / "gradient_depth.lmpack"
 """The committed experiment whose page holds the most measurements."""
@@ -42,9 +41,7 @@ FOR_MAIL = ("verdict", "table", "charts", "confounds", "lost", "provenance", "ag
 
 
 def made(folder: Path) -> str:
-    results = load(folder)
-    claims = [(results.manifest["name"], answer) for answer in answers(results)]
-    return standalone_page(body(results, compare(results), claims))
+    return page_of(load_report(folder).body())
 
 
 @pytest.mark.usefixtures("no_library")
@@ -141,7 +138,7 @@ def test_a_term_is_explained_where_it_is_used(experiment: MakeExperiment) -> Non
 
 
 def test_cards_repeat_no_chart_but_without_scripts(experiment: MakeExperiment, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lm.report.web.page.library", lambda: "window.vegaEmbed = null;")
+    monkeypatch.setattr("lm.report.web.gallery.library", lambda: "window.vegaEmbed = null;")
     cells = {"base": BASE, "better": BETTER}
     page = made(experiment(cells, secondary=["accuracy"]))
     shown, hidden = re.fullmatch(r".*?</figure></div>(.*?)<noscript>(.*?)</noscript>.*", page, re.DOTALL).groups()  # type: ignore[union-attr]
@@ -173,7 +170,6 @@ def test_without_the_library_the_page_says_what_to_install(
     hostile: MakeExperiment, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(__import__("sys").modules, "vl_convert", None)
-    monkeypatch.setattr("lm.report.write.draw_figures", lambda *_: {})
     gallery.library.cache_clear()
     folder = hostile()
     write_report(folder, Console(file=io.StringIO(), width=200))
@@ -314,7 +310,7 @@ def test_the_length_that_was_trained_with_is_marked(experiment: MakeExperiment) 
                 f"data: {{init_args: {{context: {context}}}}}\n"
             )
     assert trained_lengths(results) == {8: "trained", 16: "trained"}
-    page = Page(standalone_page(body(results, compare(results))))
+    page = Page(made(folder))
     assert "Dotted: the length that was trained with." in page.told()
     specs = json.dumps(page.json("specs"))
     assert '"title": "tokens of context", "scale": {"type": "log", "nice": false}, "axis": {"values": [8, 16],' in specs
@@ -382,22 +378,13 @@ PANELS: list[Panel | Heat | Forest] = [
 
 @pytest.mark.parametrize("panel", PANELS, ids=["lines", "shades", "heat", "forest"])
 def test_both_drawers_draw_every_kind_of_panel(panel: Panel | Heat | Forest) -> None:
-    chart = Chart("", [panel], ["a", "b"], styles={"thin": "--"}, markers={"best": "*"}, legend="below")
+    chart = Chart("", [panel], ["a", "b"], styles={"thin": "--"}, markers={"best": "*"})
     assert picture.draw(chart).axes
     convert = pytest.importorskip("vl_convert", reason="charts are drawn by vl-convert-python")
     spec, sets = vega.draw(chart, panel)
     rows = {name: pd.DataFrame(columns).to_dict("records") for name, columns in sets.items()}
     assert convert.vegalite_to_vega({**spec, "datasets": rows, "width": 300})["marks"]
     assert "\\n" not in json.dumps(spec), "Vega draws no chart whose title has a line break"
-
-
-def test_copies_of_a_chart_share_data_and_begin_elsewhere() -> None:
-    drawing = gallery.Charts(drawn=True)
-    found = drawing.add("heat", Chart("Heat", [PANELS[2], PANELS[2]], copies=2))
-    assert found.count("<figure>") == 2
-    assert [drawing.specs[name]["first"] for name in ("heat", "heat-2")] == ["0", "1"]
-    assert [spec["panels"]["1"]["sets"] for spec in drawing.specs.values()] == [{"set0": "heat-1-set0"}] * 2
-    assert set(drawing.columns) == {"heat-0-set0", "heat-1-set0"}
 
 
 def test_long_curves_show_points_under_the_pointer_alone() -> None:
@@ -428,6 +415,6 @@ def test_the_page_names_the_library_by_its_hash_and_holds_it_compressed(experime
 def test_the_page_of_the_largest_committed_experiment_takes_less_than_a_megabyte() -> None:
     pytest.importorskip("vl_convert", reason="charts are drawn by vl-convert-python")
     with open_results(LARGEST) as results:
-        page = report_html(load_report(results.folder))
+        page = made(results.folder)
     assert len(page.encode()) < 1_000_000
     Page(page).require_safe()

@@ -12,10 +12,10 @@ import pytest
 from ladders import make_ladder
 from records import IMAGE, SCRIPT, MakeExperiment
 
-from lm.report.formats import ReportSource, StudySource, load_source, overview_page
 from lm.report.pack import open_results
-from lm.report.web.search import search_html
-from lm.report.write import ExperimentReport, report_html
+from lm.report.search import SearchReport
+from lm.report.study import load_study
+from lm.report.write import ReportRequest, load_report, report_files
 
 pytestmark = [pytest.mark.slow, pytest.mark.extra]
 
@@ -51,9 +51,12 @@ def show(chromium: Any, tmp_path: Path) -> Iterator[Callable[..., Any]]:
 
     def open_page(*folders: Path, **how: Any) -> Any:
         path = tmp_path / "report.html"
-        found = [load_source(folder) for folder in folders]
-        text = overview_page(found) if len(found) > 1 else _alone(found[0])
-        path.write_text(text, encoding="utf-8")
+        searches = [(folder / "study.json").is_file() for folder in folders]
+        found = [
+            SearchReport(load_study(folder), "too few.") if is_search else load_report(folder)
+            for folder, is_search in zip(folders, searches, strict=True)
+        ]
+        path.write_text(str(report_files(found, ReportRequest(("html",)))["report.html"]), encoding="utf-8")
         page = chromium.new_page(**how)
         page.set_default_timeout(30_000)
         page.on("console", lambda message: said.append(f"{message.type}: {message.text}"))
@@ -70,13 +73,6 @@ def show(chromium: Any, tmp_path: Path) -> Iterator[Callable[..., Any]]:
         page.close()
     assert said == []
     assert [url for url in asked if not url.startswith("file:")] == []
-
-
-def _alone(told: ReportSource) -> str:
-    if isinstance(told, StudySource):
-        return search_html(told.study, "too few.")
-    assert isinstance(told, ExperimentReport)
-    return report_html(told)
 
 
 def until(page: Any, expression: str, given: Any = None) -> None:
@@ -286,7 +282,7 @@ def test_several_experiments_are_drawn_within_the_screen(
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     ids = page.evaluate("[...document.querySelectorAll('[id]')].map(one => one.id)")
     assert len(set(ids)) == len(ids)
-    assert page.locator("img").count() == 1  # the ladder's figure
+    assert page.locator("#e4 .chart").count() == 2, "the loss and the gain of the ladder"
     assert page.locator("#e1 > summary").inner_text() == f"1. {IMAGE}"
     assert page.locator("main > nav").bounding_box()["x"] < page.locator("#overview").bounding_box()["x"] or width < 640
 

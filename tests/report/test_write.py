@@ -16,7 +16,6 @@ from lm.analysis.curve import curve_table
 from lm.analysis.pace import StepsToBaselineLoss, steps_to_baseline_loss
 from lm.analysis.results import Records
 from lm.cli import main
-from lm.report import write
 from lm.report.write import write_report
 
 
@@ -61,8 +60,7 @@ def test_steps_to_baseline_loss_are_computed_once_for_the_tables(
         calls.append(results)
         return steps_to_baseline_loss(results)
 
-    monkeypatch.setattr("lm.report.write.steps_to_baseline_loss", counted)
-    monkeypatch.setattr(write, "draw_figures", lambda *_: {})
+    monkeypatch.setattr("lm.report.experiment.steps_to_baseline_loss", counted)
     write_report(experiment({"base": [2.0, 2.1], "arm": [1.9, 1.8]}), Console(file=io.StringIO(), width=200))
     assert len(calls) == 1
 

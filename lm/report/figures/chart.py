@@ -114,7 +114,7 @@ class Forest(BasePanel):
     """Values with intervals, a row a name, and single points below them."""
 
     x: Axis  # horizontal axis
-    # rows from the top; one shows what follows a line break, and one without bar or point is a heading
+    # rows from the top; the page shows what follows a line break, and one without bar or point as a heading
     names: Sequence[str]
     bars: Sequence[Bar]  # values with their intervals, filled where bold
     points: Sequence[Bar] = ()  # single values, drawn small

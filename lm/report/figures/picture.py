@@ -194,11 +194,7 @@ def _draw_forest(axes: Axes, panel: Forest) -> None:
             "\n".join(lines), (1, height), xytext=(8, 0), xycoords=("axes fraction", "data"),
             textcoords="offset points", fontsize="small", va="center", annotation_clip=False,
         )  # fmt: skip
-    labels = [name.rpartition("\n")[2] for name in panel.names]
-    axes.set(yticks=list(heights.values()), yticklabels=labels, ylim=(0.4, len(heights) + 0.6))
-    headings = {*panel.names} - {bar.name for bar in (*panel.bars, *panel.points)}
-    for name, tick in zip(panel.names, axes.get_yticklabels(), strict=True):
-        tick.set_fontweight("bold" if name in headings else "normal")
+    axes.set(yticks=list(heights.values()), yticklabels=panel.names, ylim=(0.4, len(heights) + 0.6))
     axes.grid(visible=False, axis="y")
     axes.xaxis.set_major_locator(MaxNLocator(FOREST_TICKS))
     axes.set_xlabel(panel.x.label)
