@@ -131,11 +131,20 @@ def experiment(tmp_path: Path) -> MakeExperiment:
 
     `change(arm, seed, record)` may alter a record before it is stored, to what no writer would write too.
     """
+    return _experiments(tmp_path)
 
+
+@pytest.fixture(scope="module")
+def module_experiment(tmp_path_factory: pytest.TempPathFactory) -> MakeExperiment:
+    """Makes experiments that the tests of a file have in common, each in a folder of its own."""
+    return lambda *given, **manifest: _experiments(tmp_path_factory.mktemp("experiment"))(*given, **manifest)
+
+
+def _experiments(root: Path) -> MakeExperiment:
     def make(
         cells: Cells, change: Callable[[str, int, dict[str, Any]], None] = lambda *_: None, **manifest: Any
     ) -> Path:
-        store, folder = Store(tmp_path / "out"), tmp_path / "out" / "demo"
+        store, folder = Store(root / "out"), root / "out" / "demo"
         seeds = list(range(max(map(len, cells.values()))))
         for arm, outcomes in cells.items():
             for seed, outcome in enumerate(outcomes):

@@ -1,38 +1,53 @@
 """Experiments whose arms nobody vouches for, a search, and pages without the script that draws."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from records import ARM_NAMES, CELLS, IMAGE, SCRIPT
+from records import ARM_NAMES, CELLS, IMAGE, SCRIPT, MakeExperiment
 
 from lm.report.web import gallery
 from lm.store.files import to_json, write_atomic
 from lm.store.formats import SEARCH
 
 
-@pytest.fixture
-def hostile(experiment: Callable[..., Path]) -> Callable[..., Path]:
-    """Makes an experiment whose arms have names that a browser would run; their cells are called otherwise."""
-
-    def make(**manifest: Any) -> Path:
-        folder = experiment(CELLS, **manifest)
-        described = json.loads((folder / "experiment.json").read_text(encoding="utf-8"))
-        described["arms"] = {ARM_NAMES[arm]: one for arm, one in described["arms"].items()}
-        if described.get("confirmatory"):
-            described["confirmatory"] = [ARM_NAMES[arm] for arm in described["confirmatory"]]
-        (folder / "experiment.json").write_text(json.dumps(described), encoding="utf-8")
-        return folder
-
-    return make
+def give_names(folder: Path) -> Path:
+    """Give the arms of an experiment names that a browser would run; their cells are called otherwise."""
+    described = json.loads((folder / "experiment.json").read_text(encoding="utf-8"))
+    described["arms"] = {ARM_NAMES[arm]: one for arm, one in described["arms"].items()}
+    if described.get("confirmatory"):
+        described["confirmatory"] = [ARM_NAMES[arm] for arm in described["confirmatory"]]
+    (folder / "experiment.json").write_text(json.dumps(described), encoding="utf-8")
+    return folder
 
 
 @pytest.fixture
-def no_library(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The script that draws is a line, which is enough for all but drawing."""
-    monkeypatch.setattr(gallery, "library", lambda: "window.vegaEmbed = 1;")
+def hostile(experiment: MakeExperiment) -> MakeExperiment:
+    """Makes an experiment whose arms have names that a browser would run."""
+    return lambda **manifest: give_names(experiment(CELLS, **manifest))
+
+
+@pytest.fixture(scope="module")
+def nasty(module_experiment: MakeExperiment) -> Path:
+    """The folder of such an experiment, whose title, notes and command a browser would run too."""
+    text = f"{IMAGE}{SCRIPT}"
+    how: dict[str, Any] = {"title": text, "notes": text, "command": ["ablate", text], "secondary": ["accuracy"]}
+    return give_names(module_experiment(CELLS, **how))
+
+
+@pytest.fixture(autouse=True)
+def _no_library(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The script that draws is a line, which is enough for all but drawing, unless a test uses `library`."""
+    if "library" not in request.fixturenames:
+        monkeypatch.setattr(gallery, "library", lambda: "window.vegaEmbed = 1;")
+
+
+@pytest.fixture
+def library() -> str:
+    """The script that draws, where it is installed."""
+    pytest.importorskip("vl_convert", reason="charts are drawn by vl-convert-python")
+    return gallery.library()
 
 
 @pytest.fixture

@@ -78,7 +78,6 @@ def test_names_that_nobody_vouches_for_are_text(experiment: MakeExperiment) -> N
         assert "&lt;img src=x onerror=alert(1)&gt;" in shown
 
 
-@pytest.mark.usefixtures("no_library")
 def test_hostile_titles_notes_arms_and_errors_stay_text(hostile: MakeExperiment) -> None:
     nasty = f"{IMAGE}{SCRIPT}"
     folder = hostile(title=nasty, notes=nasty)

@@ -19,6 +19,7 @@ from lm.analysis.results import load, value
 from lm.analysis.tidy import CELLS, cells, curves
 from lm.cli import main
 from lm.config.tree import InputError
+from lm.report.figures.differences import differences
 from lm.report.paper_table import STAR, paper_table
 from lm.report.render import Section, emphasis, escape_latex, is_bold, latex, markdown_section
 from lm.report.write import FORMATS, ReportRequest, load_report, report_files, write_report
@@ -285,7 +286,8 @@ def test_refused_arguments_write_nothing(
     assert sorted(Path().rglob("*")) == before
 
 
-def test_latex_beside_pdf_includes_the_forest_plot(experiment: MakeExperiment) -> None:
+def test_latex_beside_pdf_includes_the_forest_plot(experiment: MakeExperiment, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lm.report.experiment.charts", lambda given: [("differences", differences(given))])
     folder = experiment({"base": BASE, "arm": BETTER})
     assert main(["report", str(folder), "--format", "latex,pdf"]) == 0
     text = (folder / "figure.tex").read_text(encoding="utf-8")
