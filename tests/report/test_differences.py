@@ -115,7 +115,7 @@ def test_lines_stand_at_the_margins_and_at_zero(chart: Chart) -> None:
     assert {float(segment[0][0]) for lines in segments for segment in lines.get_segments()} == {-0.2, 0.2}
     assert [at(line) for line in axes.get_lines() if np.array_equal(line.get_ydata(), [0, 1])] == [0.0]
     _, sets = vega.draw(chart, chart.panels[0])
-    assert set(sets["margins"]["x"]) == {-0.2, 0.2}
+    assert {row["x"] for row in sets["margins"]} == {-0.2, 0.2}
     assert "◇" in chart.note
     assert "│\u00a0margin" in chart.note
 
@@ -168,7 +168,7 @@ def test_rows_of_several_experiments_are_grouped(experiment: MakeExperiment) -> 
     assert [name for name in of_accuracy.names if "\n" not in name] == ["2. demo"]
     spec, sets = vega.draw(chart, of_nll)
     assert spec["encoding"]["y"]["scale"]["domain"] == list(of_nll.names)
-    assert set(sets["set0"]["name"]) == {name for name in of_nll.names if "\n" in name}
+    assert {row["name"] for row in sets["set0"]} == {name for name in of_nll.names if "\n" in name}
 
 
 @pytest.mark.parametrize("cells", [{"base": BASE}, {"base": BASE, "lost": ["failed"] * 6}])

@@ -41,7 +41,7 @@ def test_equal_names_share_no_ids_and_links_resolve(found: Page) -> None:
     found.require_safe()
     assert {"overview", "e1", "e1-verdict", "e1-comparison", "e2-filter", "e2-chart-learning_curve"} <= {*found.ids()}
     assert [one["id"] for one in found.of("script") if one.get("id") != "library" and one.get("id")] == [
-        f"{prefix}-{name}" for prefix in ("all", "e1", "e2") for name in ("report", "specs", "columns")
+        f"{prefix}-{name}" for prefix in ("all", "e1", "e2") for name in ("report", "specs", "rows")
     ]
     assert found.unpacked("library") == "window.vegaEmbed = 1;"
     assert found.ids().count("library") == 1
@@ -113,5 +113,5 @@ def test_several_experiments_are_compared_in_one_chart_at_the_top(found: Page) -
     assert found.text.index('id="all-chart-differences"') < found.text.index('<ol class="answers">')
     assert [one.get("data-report") for one in found.of("section") if one.get("id") == "overview"] == ["all-"]
     panel = found.json("all-specs")["differences"]["panels"]["0"]
-    columns = found.json("all-columns")[panel["sets"]["set0"]]
-    assert columns["name"] == [f"{number}. demo\n{arm}" for number in (1, 2) for arm in (IMAGE, SCRIPT)]
+    rows = found.json("all-rows")[panel["sets"]["set0"]]
+    assert [row["name"] for row in rows] == [f"{number}. demo\n{arm}" for number in (1, 2) for arm in (IMAGE, SCRIPT)]

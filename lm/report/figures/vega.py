@@ -19,7 +19,7 @@ from lm.report.figures.chart import Axis, Bar, Chart, Forest, Heat, Panel, Serie
 from lm.report.figures.palette import COLOURS, SHAPES, dash, marker
 
 Spec = dict[str, Any]
-Columns = dict[str, list[Any]]  # rows stored by column, half the size of a mapping for each row
+Rows = list[dict[str, Any]]  # the data of a layer
 
 MARKERS = {
     "*": "M0,-1L.23,-.31L.95,-.31L.36,.12L.59,.81L0,.38L-.59,.81L-.36,.12L-.95,-.31L-.23,-.31Z",
@@ -60,18 +60,18 @@ def shape(place: int) -> str:
     return SHAPES[marker(place)]
 
 
-def draw(chart: Chart, panel: Panel | Heat | Forest) -> tuple[Spec, dict[str, Columns]]:
-    """Return the specification of one panel, and the columns of its data sets by name."""
+def draw(chart: Chart, panel: Panel | Heat | Forest) -> tuple[Spec, dict[str, Rows]]:
+    """Return the specification of one panel, and the rows of its data sets by name."""
     drawing = {Forest: _forest, Heat: _heat}.get(type(panel))
     spec, sets = drawing(panel) if drawing else _lines(chart, panel)  # type: ignore[operator,arg-type]
     fixed = {"width": "container", "autosize": {"type": "fit-x", "contains": "padding"}, "config": CONFIG}
-    return {"height": 320, **fixed, **spec}, {name: _columns(rows) for name, rows in sets.items() if rows}
+    return {"height": 320, **fixed, **spec}, {name: rows for name, rows in sets.items() if rows}
 
 
 # lines and points ----------------------------------------------------------------------------------------------------
 
 
-def _lines(chart: Chart, panel: Panel) -> tuple[Spec, dict[str, list[dict[str, Any]]]]:
+def _lines(chart: Chart, panel: Panel) -> tuple[Spec, dict[str, Rows]]:
     """Draw what lies behind, then every kind of series as a layer with a data set of its own."""
     groups: dict[tuple[Any, ...], list[tuple[int, Series]]] = {}
     for index, series in enumerate(panel.series):
@@ -102,12 +102,11 @@ def _rows(panel: Panel, series: Series, index: int, most: int) -> Iterable[dict[
     if series.mark in ("curve", "line"):
         places = places[downsample_lttb(x_n[places].astype(float), y_n[places], most)]
     least = float(y_n[drawable].min()) if panel.y.log and drawable.any() and not series.bars else -math.inf
-    of_series: dict[str, Any] = {"series": index} | ({"arm": series.member} if series.member is not None else {})
-    of_series |= {"style": series.style} if series.style else {}
-    of_series |= {"shade": round5(series.shade)} if series.shade is not None else {}
+    shared = {"series": index, "arm": series.member, "style": series.style or None, "shade": round5(series.shade)}
+    shared = {key: entry for key, entry in shared.items() if entry is not None}
     for place in places.tolist():
         at, value = x_n[place].item(), float(y_n[place])
-        row = {**of_series, "x": _at(panel.x, at), "y": round5(value)}
+        row = {**shared, "x": _at(panel.x, at), "y": round5(value)}
         if len(series.low):
             ends = (float(side[place]) for side in (series.low, series.high))
             row |= zip(("low", "high"), (round5(max(end, least) if end == end else value) for end in ends), strict=True)
@@ -162,10 +161,10 @@ def _layers(
     return [*layers, layer("point", points, data, filled=not stroked, size=size, opacity=0.85, **special)]
 
 
-def _behind(panel: Panel, x: Spec, y: Spec) -> tuple[list[Spec], dict[str, list[dict[str, Any]]]]:
+def _behind(panel: Panel, x: Spec, y: Spec) -> tuple[list[Spec], dict[str, Rows]]:
     """Return the layers behind the series: lines across the panel, and texts."""
     layers: list[Spec] = []
-    sets: dict[str, list[dict[str, Any]]] = {}
+    sets: dict[str, Rows] = {}
     if panel.horizontal is not None:
         height = {"y": {**{key: entry for key, entry in y.items() if key != "field"}, "datum": panel.horizontal}}
         layers.append(layer("rule", height, {"values": [{}]}, color=INK, strokeDash=[4, 3]))
@@ -231,7 +230,7 @@ def _tip(field: str, title: str, entry: Any) -> Spec:
 # other panels --------------------------------------------------------------------------------------------------------
 
 
-def _heat(panel: Heat) -> tuple[Spec, dict[str, list[dict[str, Any]]]]:
+def _heat(panel: Heat) -> tuple[Spec, dict[str, Rows]]:
     """Draw a map of values."""
     rows = [
         {"x": column, "y": row, "value": round5(value)}
@@ -258,7 +257,7 @@ def _heat(panel: Heat) -> tuple[Spec, dict[str, list[dict[str, Any]]]]:
     return {"height": 22 * len(panel.y.names), **rect}, {"set0": rows}
 
 
-def _forest(panel: Forest) -> tuple[Spec, dict[str, list[dict[str, Any]]]]:
+def _forest(panel: Forest) -> tuple[Spec, dict[str, Rows]]:
     """Draw values with their intervals, texts above and single values below them."""
     x, names = _axis(panel.x, "x") | {"title": panel.x.label.split("\n")}, list(panel.names)
     x["scale"] = {"padding": ROOM, **x["scale"]}
@@ -335,11 +334,6 @@ def _plain(entry: Any) -> Any:
 def _merged(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """Return every field that a row has, with an entry of it."""
     return {field: entry for row in rows for field, entry in row.items()}
-
-
-def _columns(rows: Sequence[Mapping[str, Any]]) -> Columns:
-    """Convert rows to columns, with None where a row lacks what another has."""
-    return {name: [row.get(name) for row in rows] for name in _merged(rows)}
 
 
 def downsample_lttb(x_n: np.ndarray, y_n: np.ndarray, count: int) -> np.ndarray:

@@ -7,7 +7,7 @@ from typing import Any
 
 from lm.report.figures.chart import Chart
 from lm.report.figures.palette import dash
-from lm.report.figures.vega import Columns, colour, draw
+from lm.report.figures.vega import Rows, colour, draw
 from lm.report.web.elements import Html, tag
 
 MISSING = "charts need vl-convert-python, which is not installed here: pip install vl-convert-python"
@@ -28,12 +28,12 @@ def library() -> str:
 
 
 class Charts:
-    """Specifications and columns of a page's charts, collected while it is written; none without the library."""
+    """Specifications and data of a page's charts, collected while it is written; none without the library."""
 
     def __init__(self) -> None:
         self.drawn = bool(library())
         self.specs: dict[str, dict[str, Any]] = {}
-        self.columns: dict[str, Columns] = {}
+        self.rows: dict[str, Rows] = {}
 
     def add(self, name: str, chart: Chart | None) -> Html:
         """Add a chart with its controls; empty where there is none."""
@@ -53,7 +53,7 @@ class Charts:
         for index, panel in enumerate(chart.panels):
             spec, sets = draw(chart, panel)
             names = {part: f"{name}-{index}-{part}" for part in sets}
-            self.columns |= {names[part]: columns for part, columns in sets.items()}
+            self.rows |= {names[part]: rows for part, rows in sets.items()}
             panels[str(index)] = {"spec": spec, "sets": names}
         self.specs[name] = {"panels": panels, "arms": chart.arms}
         self.specs[name] |= {} if chart.arms else {"names": list(chart.names)}

@@ -71,7 +71,7 @@ def page(body: Body) -> str:
 
 def _embedded(drawing: Charts, numbers: Mapping[str, Any], prefix: str = "") -> Html:
     """Embed the data for a script, under names that begin with `prefix`."""
-    of_script = {"report": numbers, "specs": drawing.specs, "columns": drawing.columns}
+    of_script = {"report": numbers, "specs": drawing.specs, "rows": drawing.rows}
     return joined(data(f"{prefix}{name}", value) for name, value in of_script.items())
 
 
