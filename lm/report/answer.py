@@ -61,7 +61,6 @@ def _sizes(rows: Sequence[Any], with_sample: bool = True) -> str:
 
 
 def _sample(rows: Sequence[Any]) -> str:
-    """Format the number of seeds that pair the runs, or of runs that no seed pairs."""
     counts = [int(row.pairs or row.n) for row in rows]
     what = "seed" if rows[0].pairs else "run"
     return f"{span(str(min(counts)), str(max(counts)))} {what}{'s' * (max(counts) != 1)}"
@@ -94,9 +93,6 @@ def _names(rows: Sequence[Any], *more: str) -> str:
     return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
 
 
-# one comparison ------------------------------------------------------------------------------------------------------
-
-
 def brief(row: Any) -> str:
     """Return the verdict of a row in a few words, such as `better by 0.050, exploratory`."""
     return brief_verdict(str(row.verdict), str(row.metric), row.difference)
@@ -115,7 +111,6 @@ def lead(row: Any) -> float:
 
 
 def _better(row: Any) -> Better:
-    """Return which direction is better in the quantity of a row, which runs of other programs define themselves."""
     return getattr(row, "better", describe(row.metric).better)
 
 

@@ -14,22 +14,14 @@ from rich.console import Console
 from lm.analysis.external.runs import UNCHECKED, Runs, arms_of_unequal_spread, compare_runs
 from lm.analysis.tidy import CELLS
 from lm.config.tree import InputError
+from lm.report import tables
 from lm.report.answer import answer
 from lm.report.base import Report
 from lm.report.figures.chart import Chart
 from lm.report.figures.static_pages import differences, every_run
 from lm.report.notes import describe_test, lost_rate, missing_seeds, seed_ranges, share_of_alpha
 from lm.report.render import Section, TableCell, html_section
-from lm.report.tables import (
-    ARROWS,
-    DIFFERENCE,
-    details,
-    detectable,
-    difference,
-    format_run_counts,
-    mean_and_sd,
-    several_intervals,
-)
+from lm.report.tables import ARROWS, DIFFERENCE
 from lm.report.web.elements import Html, joined
 from lm.report.web.gallery import Charts
 from lm.report.web.page import Body, PageSection, page
@@ -52,11 +44,13 @@ def judged_sections(runs: Runs, table: pd.DataFrame) -> list[Section]:
     sections = []
     for quantity in runs.judged:
         of_quantity = table[table.metric == quantity]
-        labelled = several_intervals(of_quantity)
+        labelled = tables.several_intervals(of_quantity)
         rows = []
         for row in of_quantity.itertuples():
-            effect = TableCell(difference(row, labelled), bool(row.bold))
-            rows.append([str(row.arm), format_run_counts(row), mean_and_sd(row), effect, str(row.verdict)])
+            effect = TableCell(tables.difference(row, labelled), bool(row.bold))
+            rows.append(
+                [str(row.arm), tables.format_run_counts(row), tables.mean_and_sd(row), effect, str(row.verdict)]
+            )
         sections.append(Section(quantity, ["arm", "n", heading(runs, quantity), DIFFERENCE, "verdict"], rows))
     sections[-1] = replace(sections[-1], notes=notes(runs, table))
     return sections
@@ -102,7 +96,7 @@ def _method(runs: Runs, table: pd.DataFrame) -> Iterator[str]:
             "sign tests (Holm)."
         )
     headline = table[(table.metric == runs.judged[0]) & table.detectable.notna()]
-    if detectable_texts := [f"{row.arm} {detectable(row)}" for row in headline.itertuples()]:
+    if detectable_texts := [f"{row.arm} {tables.detectable(row)}" for row in headline.itertuples()]:
         yield f"Detectable effect (80 % power): {', '.join(detectable_texts)}."
 
 
@@ -123,7 +117,6 @@ def _unpaired(runs: Runs, table: pd.DataFrame, number: int) -> str:
 
 
 def _ended(runs: Runs, table: pd.DataFrame) -> Iterator[str]:
-    """List runs that did not end well or are missing."""
     not_ok = [(key, run) for key, run in runs.runs.items() if run.status != "ok"]
     for (arm, seed), run in not_ok[:MOST_NAMED]:
         why = f" ({run.source_status})" if run.source_status else ""
@@ -192,9 +185,9 @@ class ExternalReport(Report):
         """Return the answer, the charts and the tables of every quantity."""
         runs, drawing = self.runs, Charts()
         drawn = joined(drawing.add(name, chart) for name, chart in self.charts())
-        tables = [*judged_sections(runs, self.table), details(self.table, functools.partial(heading, runs))]
+        shown = [*judged_sections(runs, self.table), tables.details(self.table, functools.partial(heading, runs))]
         sections = [PageSection("figures", "Figures", drawn)]
-        for index, part in enumerate(tables):  # two quantities may begin with the same word
+        for index, part in enumerate(shown):  # two quantities may begin with the same word
             sections.append(PageSection(f"part-{index}", part.title, html_section(part)))
         below = f"{runs.source.path}: {runs.source.kind}; baseline {runs.arms[0]}"
         return Body(self.name, self.title, below, answer(runs, self.table), Html(), sections, drawing)

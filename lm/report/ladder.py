@@ -288,7 +288,6 @@ def _rates(results: LadderResults) -> list[str]:
 
 
 def _over_text(results: LadderResults) -> list[str]:
-    """State which intervals of differences cover text, where any does."""
     pairs = [(f"{arm.name} on {at.rung}", at.noise is not None) for arm in results.arms for at in arm.at]
     seeds_only = ", ".join(name for name, over_text in pairs if not over_text)
     if not any(over_text for _, over_text in pairs):
@@ -439,7 +438,6 @@ class LadderReport(Report):
         return [f"{rung['name']}: {rung['experiment']}" for rung in self.results.manifest["rungs"]]
 
     def _lines(self) -> list[str]:
-        """Say what each arm comes to on the top rung."""
         manifest, lines = self.results.manifest, []
         top = manifest["rungs"][-1]["name"]
         for arm in self.results.arms:

@@ -95,7 +95,6 @@ def _brief_test(results: Records) -> str:
 
 
 def _brief_warnings(results: Records) -> Iterator[str]:
-    """Name in a few words whatever may invalidate the comparison."""
     if results.harmed:
         yield "damaged files"
     if not one_tokenizer(results):
@@ -136,7 +135,6 @@ def _method(results: Records, table: pd.DataFrame) -> Iterator[str]:
 
 
 def _confirmatory(results: Records, scope: str) -> str:
-    """Describe the test behind the verdicts of the confirmatory arms."""
     number = len(results.confirmatory) * len(results.judged)
     if adaptive := results.manifest.get("adaptive"):
         looks = ", ".join(map(str, adaptive["looks"]))
@@ -294,7 +292,6 @@ def lost_rate(row: Any, runs: int) -> Iterator[str]:
 
 
 def _damaged(results: Records) -> Iterator[str]:
-    """Warn of cells with damaged files, and state what is left out for that."""
     for arm, seed in sorted(results.records):
         cell = results.manifest["arms"][arm]["cells"][str(seed)]
         run, folder = f"{arm} seed {seed}", CELLS / cell

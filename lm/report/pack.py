@@ -36,9 +36,6 @@ BESIDE = ("seconds.json", JOURNAL, "tune/tuned.json", "lr_curve.json")
 """Files beside the manifest of an experiment or a search that was tuned or can be resumed."""
 
 
-# what belongs to an experiment ---------------------------------------------------------------------------------------
-
-
 def can_be_packed(folder: Path) -> bool:
     """Return True if a folder is that of an experiment, a search or a ladder."""
     return is_experiment_or_search(folder) or os.path.isfile(folder / LADDER)
@@ -101,7 +98,6 @@ def _contents(folder: Path, thin: bool) -> dict[str, tuple[str, Path | bytes]]:
 
 
 def _packed_files(folder: Path) -> Iterator[tuple[str, str]]:
-    """Yield the paths in a cell's folder that are packed, and their kinds."""
     for path in (*folder.glob("*"), *folder.glob("code/*")):
         inside = path.relative_to(folder).as_posix()
         pattern = pattern_of(inside, OF_A_CELL)
@@ -120,9 +116,6 @@ def _thinned(history: Path) -> bytes:
         return thin_curve(history.read_text(encoding="utf-8"))
     except (UnicodeDecodeError, ValueError, csv.Error) as error:
         raise InputError(f"{history}: is damaged ({error}); a thin pack needs curves that can be read") from None
-
-
-# packing -------------------------------------------------------------------------------------------------------------
 
 
 def pack(folder: Path, path: Path | None = None, thin: bool = False) -> tuple[Archive, int]:
@@ -151,9 +144,6 @@ def pack(folder: Path, path: Path | None = None, thin: bool = False) -> tuple[Ar
             more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
             raise InputError(f"{path}: holds {missing[0]}{more}, which {folder} lacks; delete it or choose --out")
     return write_archive(path, whole.name, contents), len(cells_of(whole))
-
-
-# reading -------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -202,7 +192,6 @@ def open_results(source: Path, report: Path | None = None) -> Iterator[ReportLoc
 
 
 def _extracted(archive: Archive, folder: Path) -> None:
-    """Write the files of a pack below an empty folder. Raises OSError where there is no space."""
     try:
         archive.extract(folder)
     except OSError as error:  # the system names no file where writing fails
@@ -216,9 +205,6 @@ def _refuse(path: Path) -> None:
         raise InputError(f"{path}: is a file, and no pack; expected {expected}")
     siblings = [str(p) for p in path.parent.iterdir()] if os.path.isdir(path.parent) else []
     raise InputError(f"{path}: no such folder.{nearest(path, siblings)}")
-
-
-# unpacking -----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

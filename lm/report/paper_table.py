@@ -88,7 +88,6 @@ def paper_table(results: Records, table: pd.DataFrame, columns: Sequence[str] | 
 def _row(
     of_arm: dict[str, Any], shown: Sequence[str], judged: Sequence[str], labelled: bool, footnotes: Footnotes
 ) -> list[TableCell]:
-    """Return the cells of an arm."""
     first = next(iter(of_arm.values()))
     cells: list[TableCell] = []
     for name in shown:

@@ -7,23 +7,13 @@ from pathlib import Path
 
 import pandas as pd
 
+from lm.report import study as studies
 from lm.report.base import Report
 from lm.report.figures.chart import Chart, label
 from lm.report.figures.searches import FIGURES, format_settings, importance_chart
 from lm.report.notes import author_notes
 from lm.report.render import Section, html_section
-from lm.report.study import (
-    FEWEST,
-    Importance,
-    Study,
-    best_section,
-    format_value,
-    importance_lines,
-    importances,
-    load_study,
-    notes,
-    warnings_of,
-)
+from lm.report.study import Importance, Study, format_value
 from lm.report.web import parts
 from lm.report.web.comparison import filtered
 from lm.report.web.elements import Html, joined, listed, table, tag
@@ -44,10 +34,10 @@ class SearchReport(Report):
     @classmethod
     def load(cls, folder: Path) -> "SearchReport":
         """Load a search. Raises InputError where there is none that this version reads."""
-        study = load_study(folder)
-        if len(study.complete) < FEWEST:
-            return cls(study, f"{len(study.complete)} complete trials are too few; it takes {FEWEST}.")
-        importance = importances(study.complete, list(study.objectives), study.space)
+        study = studies.load_study(folder)
+        if len(study.complete) < studies.FEWEST:
+            return cls(study, f"{len(study.complete)} complete trials are too few; it takes {studies.FEWEST}.")
+        importance = studies.importances(study.complete, list(study.objectives), study.space)
         if isinstance(importance, str):
             return cls(study, importance)
         return cls(replace(study, ranked=tuple(row.name for row in next(iter(importance.values())))), importance)
@@ -67,23 +57,23 @@ class SearchReport(Report):
 
     def printed(self, width: int, everything: bool) -> list[Section]:
         """Return the best trials with warnings, notes and importances."""
-        best = best_section(self.study)
-        notes = [*best.notes, *importance_lines(self.importance)]
+        best = studies.best_section(self.study)
+        notes = [*best.notes, *studies.importance_lines(self.importance)]
         return [replace(best, title=self.study.manifest["title"], notes=notes)]
 
     def sections(self) -> list[Section]:
         """Return the best trials, the importances and the author's notes."""
-        manifest, best = self.study.manifest, best_section(self.study)
-        shares = Section("Importances", notes=importance_lines(self.importance))
+        manifest, best = self.study.manifest, studies.best_section(self.study)
+        shares = Section("Importances", notes=studies.importance_lines(self.importance))
         return [Section(manifest["title"]), best, shares, Section(text=author_notes(manifest))]
 
     def body(self) -> Body:
         """Return the best trial, charts, and every trial."""
         study, manifest, drawing = self.study, self.study.manifest, Charts()
         shares = None if isinstance(self.importance, str) else importance_chart(self.importance)
-        best = best_section(study)
+        best = studies.best_section(study)
         drawn = joined(drawing.add(name, chart) for name, chart in self.charts())
-        importance = joined(drawing.add("importances", shares), listed(importance_lines(self.importance)))
+        importance = joined(drawing.add("importances", shares), listed(studies.importance_lines(self.importance)))
         sections = [
             PageSection("best", best.title, html_section(replace(best, notes=()))),
             PageSection("importance", "Importance", importance),
@@ -93,7 +83,7 @@ class SearchReport(Report):
             PageSection("lost", "Lost trials", _lost(study), folded=True),
             PageSection("again", "How to run it again", _again(study), folded=True),
         ]
-        above = joined(listed(warnings_of(study), class_="warn"), listed(notes(study)))
+        above = joined(listed(studies.warnings_of(study), class_="warn"), listed(studies.notes(study)))
         below = f"{self.name}: a search over {', '.join(study.shown_space)}"
         numbers = {"arms": [], "table": {"metric": [], "arm": []}, "rows": "trials"}
         return Body(self.name, manifest["title"], below, best_line(study), above, sections, drawing, numbers)
@@ -114,7 +104,6 @@ def best_line(study: Study) -> str:
 
 
 def _trials(study: Study) -> Html:
-    """Format a table of every trial, to sort and to filter."""
     names = ["number", "state", *study.objectives, *study.shown_space, "seconds"]
     titles = {"number": "trial", **{name: label(name) for name in study.objectives}}
     heads = [tag("th", tag("button", titles.get(name, name), type="button"), scope="col") for name in names]
@@ -128,7 +117,6 @@ def _trials(study: Study) -> Html:
 
 
 def _lost(study: Study) -> Html:
-    """Format a table of the pruned and failed trials, with the reason."""
     gone = study.trials[study.trials.state.isin(["pruned", "failed"])]
     rows = [
         [str(row["number"]), str(row["state"]), _why(study, row), format_settings(study, row)]

@@ -188,7 +188,6 @@ def verdict_without_problems(results: Records, row: Any) -> str:
 
 
 def _mean(of_arm: Mapping[str, Any], name: str) -> str:
-    """Format the mean of a quantity; an ECE with that of a perfectly calibrated model."""
     text = number(of_arm[name].mean, describe(name).digits)
     floor = of_arm.get(f"{name}_floor")
     return text if floor is None or math.isnan(floor.mean) else f"{text} (floor {number(floor.mean, 4)})"

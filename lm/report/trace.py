@@ -72,7 +72,6 @@ def trace(folder: Path, arm: str, metric: str, console: Console, pack: Path | No
 
 
 def _cells(results: Records, arm: str, values: dict[tuple[str, int], float]) -> list[list[str]]:
-    """Return a row for each run of the arm and of the baseline."""
     rows, arms = [], dict.fromkeys((arm, results.manifest["baseline"]))
     for seed, name in itertools.product(results.manifest["seeds"], arms):
         record, cell = results.records[name, seed], results.manifest["arms"][name]["cells"][str(seed)]

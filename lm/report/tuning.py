@@ -88,8 +88,6 @@ def tuning_section(results: Records, tuning: dict[str, Any], twin: Records, stud
     return Section("Tuning", TUNED_COLUMNS, tuned_rows(results, tuning, twin, studies), tuning_notes(tuning, studies))
 
 
-# learning rates ------------------------------------------------------------------------------------------------------
-
 DESCRIBED = "lr_curve.json"
 RATES_TITLE = "Learning rates"
 RATE_COLUMNS = (

@@ -35,8 +35,6 @@ def load_report(folder: Path) -> Report:
     return LadderReport.load(folder) if os.path.isfile(folder / FILE) else ExperimentReport.load(folder)
 
 
-# the request ---------------------------------------------------------------------------------------------------------
-
 PAGE, HTML = "md", "html"
 
 
@@ -86,9 +84,6 @@ def report_files(reports: Sequence[Report], request: ReportRequest) -> Files:
     for make in dict.fromkeys(FORMATS[name] for name in sorted(request.formats, key=lambda name: name == PAGE)):
         files |= make(experiments, tables, request)  # of both kinds of figures the same
     return files
-
-
-# the formats ---------------------------------------------------------------------------------------------------------
 
 
 def _md(reports: Sequence[ExperimentReport], tables: Sequence[Section], request: ReportRequest) -> Files:
@@ -144,9 +139,6 @@ FORMATS: Mapping[str, Callable[[Sequence[ExperimentReport], Sequence[Section], R
 """Functions that make the files of each format; the page includes table.csv and the default figures."""
 
 DEFAULT_FORMATS = (PAGE, "latex", "csv")  # default formats of a report of several experiments
-
-
-# writing -------------------------------------------------------------------------------------------------------------
 
 
 def publish(reports: Sequence[Report], files: Files, into: Path, console: Console, everything: bool = False) -> None:

@@ -105,8 +105,8 @@ def test_an_unhealthy_arm_says_so_and_is_not_filled(experiment: MakeExperiment) 
     assert bar.texts[1].endswith(", unhealthy")
     assert bar.tips["health"] == health
     assert (bar.bold, bar.tone) == (False, "")
-    texts = vega.draw(chart, chart.panels[0])[1]["texts"]
-    assert (texts["brief"], texts["fill"]) == (["better: -0.2650, unhealthy"], ["currentColor"])
+    (texts,) = vega.draw(chart, chart.panels[0])[1]["texts"]
+    assert (texts["brief"], texts["fill"]) == ("better: -0.2650, unhealthy", "currentColor")
 
 
 def test_lines_stand_at_the_margins_and_at_zero(chart: Chart) -> None:
@@ -121,11 +121,12 @@ def test_lines_stand_at_the_margins_and_at_zero(chart: Chart) -> None:
 
 
 def test_the_page_has_a_brief_text_for_narrow_charts_and_says_healthy_nowhere(chart: Chart) -> None:
-    texts = vega.draw(chart, chart.panels[0])[1]["texts"]
-    assert texts["text"][0].startswith("better: -0.2650 [")
-    assert texts["brief"] == ["better: -0.2650", "equivalent within 0.2: +0.0083", "worse: +0.3250", texts["text"][3]]
-    assert texts["fill"] == ["var(--good)", "currentColor", "var(--bad)", "currentColor"]
-    assert "healthy" not in " ".join(texts["text"])
+    rows = vega.draw(chart, chart.panels[0])[1]["texts"]
+    texts, brief, fill = ([row[key] for row in rows] for key in ("text", "brief", "fill"))
+    assert texts[0].startswith("better: -0.2650 [")
+    assert brief == ["better: -0.2650", "equivalent within 0.2: +0.0083", "worse: +0.3250", texts[3]]
+    assert fill == ["var(--good)", "currentColor", "var(--bad)", "currentColor"]
+    assert "healthy" not in " ".join(texts)
 
 
 def test_without_a_margin_the_key_names_none(experiment: MakeExperiment) -> None:

@@ -22,7 +22,7 @@ from lm.report.figures.chart import label
 from lm.report.figures.picture import draw, render_all
 from lm.report.figures.searches import ABSENT, FIGURES, history, parallel_coordinates, pareto, position
 from lm.report.search import SearchReport
-from lm.report.study import Importance, Study, best_rows, edge, importances, load_study, notes, shares, warnings_of
+from lm.report.study import Importance, Study, best_section, edge, importances, load_study, notes, shares, warnings_of
 from lm.report.web.page import page as page_of
 from lm.report.write import write_report
 from lm.store.files import to_json, write_atomic
@@ -123,7 +123,7 @@ def test_tables_and_figures_show_at_most_24_parameters(tmp_path: Path) -> None:
     assert chart is not None
     assert axes is not None
     assert (len(chart.panels), len(axes.panels[0].x.names)) == (24, 24)
-    columns, _ = best_rows(study)
+    columns = best_section(study).columns
     assert columns[2:] == names[:24]
     assert any("24 of 40 parameters" in line for line in notes(study))
     important = replace(study, ranked=("p39",))

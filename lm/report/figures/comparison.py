@@ -35,9 +35,6 @@ COSTS = {
 CALIBRATED = "perfectly calibrated"
 
 
-# loss over costs and settings ----------------------------------------------------------------------------------------
-
-
 def costs(inputs: FigureInputs) -> Chart | None:
     """Return each arm's headline over each measured cost."""
     results, panels = inputs.results, []
@@ -84,8 +81,6 @@ def settings(inputs: FigureInputs) -> Chart | None:
 def _scatters(results: Records, title: str, panels: list[Panel], note: str) -> Chart | None:
     return Chart(title, panels, results.arms, note, (3.2, 2.8), 3, log=True) if panels else None
 
-
-# what was tuned -----------------------------------------------------------------------------------------------------
 
 BEST, LOST = "the best", "runs that diverged or failed"  # meanings of the markers
 
@@ -147,9 +142,6 @@ def envelope(x: Sequence[float] | np.ndarray, y: Sequence[float] | np.ndarray, l
     frame = pd.DataFrame({"x": x, "y": y, "bin": pd.cut(place, 8, labels=False) if np.ptp(place) else 0})
     lowest = frame.loc[frame.groupby("bin").y.idxmin()]
     return lowest.x.to_numpy(), lowest.y.to_numpy()
-
-
-# calibration ---------------------------------------------------------------------------------------------------------
 
 
 def reliability(inputs: FigureInputs) -> Chart | None:

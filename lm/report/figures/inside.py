@@ -37,7 +37,6 @@ LAST_MATRIX = "mlp_out"
 
 
 def _by_layer(results: Records, moments: Sequence[str], *keys: str) -> list[Series]:
-    """Return a value by layer of every arm, at initialisation, at the end, or both."""
     series = []
     for (index, arm), moment in itertools.product(enumerate(results.arms), moments):
         values_sl = stack_seeds(results, arm, getter(moment, *keys))

@@ -97,7 +97,6 @@ def grid_of(panels: Sequence[BasePanel], most: int) -> list[tuple[int, int]]:
 
 
 def _draw_series(axes: Axes, panel: Panel, chart: Chart) -> None:
-    """Draw lines and points with what lies behind them."""
     for position, text in panel.verticals.items():
         axes.axvline(position, color="black", linewidth=1, linestyle=":")
         axes.annotate(

@@ -90,9 +90,6 @@ def _gain(results: LadderResults, arm: str, index: int, aside: float) -> list[Se
     return [*points, Series(arm, x, y, member=index, mark="curve")]
 
 
-# runs that others trained --------------------------------------------------------------------------------------------
-
-
 def differences(runs: Runs, table: pd.DataFrame) -> Chart | None:
     """Return a forest plot of each judged quantity: filled where significant, bars for joint intervals."""
     rows = table[table.metric.isin(runs.judged) & table.difference.notna()]

@@ -9,7 +9,7 @@ Legend: n points.
 import itertools
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -72,7 +72,6 @@ def draw(chart: Chart, panel: Panel | Heat | Forest) -> tuple[Spec, dict[str, Ro
 
 
 def _lines(chart: Chart, panel: Panel) -> tuple[Spec, dict[str, Rows]]:
-    """Draw what lies behind, then every kind of series as a layer with a data set of its own."""
     groups: dict[tuple[Any, ...], list[tuple[int, Series]]] = {}
     for index, series in enumerate(panel.series):
         look = (series.member is not None, series.mark == "points", series.mark in ("steps", "bins"))
@@ -162,7 +161,6 @@ def _layers(
 
 
 def _behind(panel: Panel, x: Spec, y: Spec) -> tuple[list[Spec], dict[str, Rows]]:
-    """Return the layers behind the series: lines across the panel, and texts."""
     layers: list[Spec] = []
     sets: dict[str, Rows] = {}
     if panel.horizontal is not None:
@@ -222,7 +220,6 @@ def layer(mark: str, encoding: Spec, data: Spec, **how: Any) -> Spec:
 
 
 def _tip(field: str, title: str, entry: Any) -> Spec:
-    """Return a field of a tooltip."""
     form = {"type": "quantitative", "format": ".5~g"} if isinstance(entry, int | float) and field != "arm" else {}
     return {"field": field, "title": title, **form}
 
@@ -231,7 +228,6 @@ def _tip(field: str, title: str, entry: Any) -> Spec:
 
 
 def _heat(panel: Heat) -> tuple[Spec, dict[str, Rows]]:
-    """Draw a map of values."""
     rows = [
         {"x": column, "y": row, "value": round5(value)}
         for row, values in zip(panel.y.names, panel.values, strict=True)
@@ -332,7 +328,6 @@ def _plain(entry: Any) -> Any:
 
 
 def _merged(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return every field that a row has, with an entry of it."""
     return {field: entry for row in rows for field, entry in row.items()}
 
 

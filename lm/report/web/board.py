@@ -173,7 +173,6 @@ def _cells(folder: Path) -> list[str]:
 
 
 def _of_search(name: str, folders: list[Path]) -> Html:
-    """Format the current report of a search, and the command that shows its trials."""
     elements: list[Html] = [tag("h1", name)]
     for folder in folders:
         journal, page = folder / "study.journal", folder / "table.md"

@@ -85,7 +85,6 @@ def gallery(charts: Mapping[str, Chart], arms: Sequence[str], drawing: Charts) -
 
 
 def _legend(arms: Sequence[str]) -> Html:
-    """Build the list of arms with their lines and switches."""
     boxes = []
     for place, arm in enumerate(arms):
         pattern = " ".join(map(str, dash(place))) if place else "none"

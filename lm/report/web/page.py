@@ -70,23 +70,12 @@ def page(body: Body) -> str:
 
 
 def _embedded(drawing: Charts, numbers: Mapping[str, Any], prefix: str = "") -> Html:
-    """Embed the data for a script, under names that begin with `prefix`."""
     of_script = {"report": numbers, "specs": drawing.specs, "rows": drawing.rows}
     return joined(data(f"{prefix}{name}", value) for name, value in of_script.items())
 
 
 def _file(title: str, head: Sequence[Html], contents: Html, shown: Html, numbers: Html, first: str, **main: str) -> str:
-    """Format the file; its policy allows only its two scripts, by hash, and no network.
-
-    Args:
-        title: title of the file.
-        head: its heading.
-        contents: its table of contents.
-        shown: the visible content.
-        numbers: the data for its script.
-        first: id of the section that the first link leads to.
-        main: attributes of the content.
-    """
+    """Format the file; its policy allows only its two scripts, by hash, and no network."""
     own, style, script = read_asset("page.js"), style_sheet() + read_asset("page.css"), gallery.library()
     allowed = " ".join(digest(text) for text in (script, own) if text)
     policy = f"default-src 'none'; script-src {allowed}; style-src {digest(style)}; base-uri 'none'; form-action 'none'"
@@ -104,8 +93,6 @@ def _file(title: str, head: Sequence[Html], contents: Html, shown: Html, numbers
     ]
     return document(title, style, policy, inside)
 
-
-# several reports -----------------------------------------------------------------------------------------------------
 
 ALL = "all-"  # prefix of the ids of the chart of all differences
 

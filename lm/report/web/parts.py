@@ -37,9 +37,6 @@ TERMS = {
 MARKS = {"better": "▲", "worse": "▼"}
 
 
-# the verdict ---------------------------------------------------------------------------------------------------------
-
-
 def question_section(results: Records) -> Html:
     """State arms, seeds and judged quantities of the experiment."""
     manifest = results.manifest
@@ -102,9 +99,6 @@ def health_section(results: Records, notes: Sequence[str]) -> Html:
     return joined(tag("h3", "Training problems"), listed(lines, class_="ill") or tag("p", well))
 
 
-# lost runs -----------------------------------------------------------------------------------------------------------
-
-
 def lost_runs_section(results: Records) -> Html:
     """List every run that diverged or failed, with the last lines of its log."""
     runs = [(key, r) for key, r in sorted(results.records.items()) if r is not None and r["status"] != "ok"]
@@ -140,9 +134,6 @@ def last_lines(path: Path) -> str:
     lines = [line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n")]
     shown = [re.sub(r"[^\t -~\u00a0-\uffff]", "", line).rstrip() for line in lines]
     return "\n".join([line for line in shown if line][-LAST_LINES:])
-
-
-# where it comes from -------------------------------------------------------------------------------------------------
 
 
 def provenance_section(results: Records, made_under: Sequence[str]) -> Html:
