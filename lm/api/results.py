@@ -291,7 +291,7 @@ def figure(results: Results | Ladder, name: str) -> "Figure":
     """
     import matplotlib
 
-    from lm.report.figures.palette import GRID_STYLE
+    from lm.report.figures.picture import GRID_STYLE
 
     figures, more = _figures(results)
     if name not in figures:

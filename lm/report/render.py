@@ -71,8 +71,6 @@ def emphasis(text: str) -> TableCell:
 
 # the terminal --------------------------------------------------------------------------------------------------------
 
-FRAMED, BARE = 3, 2  # characters of a column beside its text, with lines between columns and without
-
 LEAST, NAME = 6, 12
 """Smallest width of a column whose words have to be broken, and of one whose words give way to intervals."""
 
@@ -98,17 +96,16 @@ def print_section(section: Section, console: Console) -> None:
 
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], console: Console) -> None:
-    """Print a table that fits the console, without lines between columns where space is short.
+    """Print a table that fits the console, without lines between columns where rows fit a line only so.
 
     Columns of numbers are aligned at the right. No text is cut off, and no number or interval is broken while there is
     room.
     """
-    column_widths = widths(columns, rows, console.width - FRAMED * len(columns) - 1)
-    framed = _holds(column_widths, _longest(columns, rows, UNIT)) and (
-        _holds(column_widths, _one_line(columns, rows)) or not fits(columns, rows, console.width)
-    )
+    column_widths, units = widths(columns, rows, _room(len(columns), console.width, True)), _longest(columns, rows, UNIT)
+    whole = all(width >= unit for width, unit in zip(column_widths, units, strict=True))
+    framed = fits(columns, rows, console.width, True) or (whole and not fits(columns, rows, console.width))
     if not framed:
-        column_widths = widths(columns, rows, console.width - BARE * len(columns) + 1)
+        column_widths = widths(columns, rows, _room(len(columns), console.width, False))
     grid = Table(
         title=Text(title) if title else None,
         title_justify="left",
@@ -116,7 +113,7 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]
         highlight=False,
         box=HEAVY_HEAD if framed else SIMPLE_HEAD,
         show_edge=framed,
-        padding=(0, 1) if framed else (0, BARE - 1, 0, 0),
+        padding=(0, 1) if framed else (0, 1, 0, 0),
         pad_edge=framed,
     )
     for index, (column, width) in enumerate(zip(columns, column_widths, strict=True)):
@@ -131,9 +128,14 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]
     console.print(grid)
 
 
-def fits(columns: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> bool:
+def fits(columns: Sequence[str], rows: Sequence[Sequence[str]], width: int, framed: bool = False) -> bool:
     """Return True if each row of a table has a line to itself in so many characters."""
-    return sum(_one_line(columns, rows)) + BARE * len(columns) - 1 <= width
+    return sum(_one_line(columns, rows)) <= _room(len(columns), width, framed)
+
+
+def _room(columns: int, width: int, framed: bool) -> int:
+    """Return the characters that are left for texts; a column takes 3 beside its text with lines, and 2 without."""
+    return width - 3 * columns - 1 if framed else width - 2 * columns + 1
 
 
 def widths(columns: Sequence[str], rows: Sequence[Sequence[str]], room: int) -> list[int]:
@@ -155,10 +157,6 @@ def widths(columns: Sequence[str], rows: Sequence[Sequence[str]], room: int) -> 
         ):
             column_widths[max(wide, key=lambda index: column_widths[index])] -= 1
     return column_widths
-
-
-def _holds(column_widths: Sequence[int], least: Sequence[int]) -> bool:
-    return all(width >= needed for width, needed in zip(column_widths, least, strict=True))
 
 
 def _one_line(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[int]:

@@ -274,9 +274,9 @@ def test_slopes_are_fitted_among_arms_differing_in_depth_alone(experiment: MakeE
     over_depth = figures()["gradient_norm_over_depth"].make
     chart = over_depth(FigureInputs(results))
     assert chart is not None
-    (axes,) = draw(chart).axes
+    (axes,) = (figure := draw(chart)).axes
     assert (axes.get_xscale(), axes.get_yscale()) == ("log", "log")
-    labels = [text.get_text() for text in axes.texts]
+    labels = [text.get_text() for text in figure.legends[0].get_texts()]
     assert labels == ["as the baseline: slope -0.50", "block PostNorm: slope +0.00"]
     drawn = [line for line in axes.get_lines() if np.size(line.get_xdata()) == 3]
     np.testing.assert_array_equal(drawn[0].get_xdata(), [2, 4, 8])

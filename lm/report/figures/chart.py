@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 
 import numpy as np
+from matplotlib.ticker import MaxNLocator
 
 from lm.analysis.results import Records
 from lm.store.metrics import describe
@@ -225,8 +226,5 @@ def log_ticks(low: float, high: float) -> list[float]:
         inside = [tick for tick in ticks if low * (1 - 1e-9) <= tick <= high * (1 + 1e-9)]
         if len(inside) >= FEWEST:
             return inside[:: math.ceil(len(inside) / MOST)]
-    rough = (high - low) / FEWEST  # a range in which a logarithm is nearly linear has ticks at equal distances
-    power = 10.0 ** math.floor(math.log10(rough))
-    step = max((m * power for m in (1, 2, 2.5, 5, 10) if m * power <= rough * (1 + 1e-9)), default=power)
-    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
-    return [round(step * index, 12) for index in range(first, last + 1)]
+    linear = MaxNLocator(FEWEST, steps=[1, 2, 2.5, 5, 10]).tick_values(low, high)  # a narrow range is nearly linear
+    return [round(float(tick), 12) for tick in linear if low * (1 - 1e-9) <= tick <= high * (1 + 1e-9)]

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import matplotlib
 import numpy as np
-from matplotlib import colormaps
+from matplotlib import colormaps, style
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.backends.backend_svg import FigureCanvasSVG
@@ -21,7 +21,9 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator, NullLocator
 
 from lm.report.figures.chart import Axis, BasePanel, Chart, Forest, Heat, Panel, Series, log_range, log_ticks
-from lm.report.figures.palette import COLOURS, GRID_STYLE, LIGHT, MARKERS, SOLID, dash, marker
+from lm.report.figures.palette import COLOURS, LIGHT, MARKERS, SOLID, dash, marker
+
+GRID_STYLE: Any = style.library["seaborn-v0_8-whitegrid"]
 
 RenderedFigures = dict[str, dict[str, bytes]]  # contents of each figure's files, by suffix
 FOREST_TICKS = 4  # largest number of steps between the ticks of a forest plot, which has texts beside it
@@ -39,9 +41,6 @@ FEW = 16  # largest number of points of a line with a marker each
 MARKER_SIZES = {"x": 7, "*": 13}
 
 LEGEND_ROWS = 3  # rows of a legend for which a figure has room
-LINE = 0.17  # height of a line of text in inches
-LONGEST = 32  # length of the longest name at the end of a line
-MOST_MOVED = 1.2  # largest distance, in lines of text, between the end of a line and its name
 
 
 def draw(chart: Chart) -> Figure:
@@ -79,7 +78,7 @@ def draw(chart: Chart) -> Figure:
         _share_labels(grid, places)
     if isinstance(panels[0], Heat):
         figure.colorbar(drawn[0].images[0], ax=drawn, label=panels[0].scale[0], shrink=0.8)
-    _add_legend(figure, chart, panels, drawn[0])
+    _add_legend(figure, chart, panels)
     return figure
 
 
@@ -255,14 +254,9 @@ def look(member: int | None) -> dict[str, Any]:
     return {"color": LIGHT[member % COLOURS], "linestyle": stroke, "marker": MARKERS[marker(member)]}
 
 
-def _add_legend(figure: Figure, chart: Chart, panels: Sequence[Any], first: Axes) -> None:
-    """Name lines at their ends, where all names fit there, or else in a legend below, with which the figure grows."""
+def _add_legend(figure: Figure, chart: Chart, panels: Sequence[Any]) -> None:
+    """Name lines in a legend below the panels, with which the figure grows."""
     series = [one for panel in panels if isinstance(panel, Panel) for one in panel.series if one.member is not None]
-    below = len(panels) > 1 or not series or chart.styles or chart.markers
-    if not below and _label_ends(figure, first, panels[0]):
-        title, more = first.get_title(), chart.legend_title
-        first.set_title(f"{title} ({more})" if title and more else title or more)
-        return
     names = {one.member or 0: chart.names[one.member or 0] for one in series}
     names |= {one.member or 0: one.label for one in reversed(series) if one.label and len(panels) == 1}
     grey: dict[str, Any] = {"color": "grey"}
@@ -276,38 +270,6 @@ def _add_legend(figure: Figure, chart: Chart, panels: Sequence[Any], first: Axes
         figure.set_figheight(figure.get_figheight() + 0.22 * max(0, math.ceil(len(handles) / columns) - LEGEND_ROWS))
         how: Any = {"title": chart.legend_title or None, "fontsize": "small", "title_fontsize": "small"}
         figure.legend(handles=handles, loc="outside lower center", ncols=columns, **how)
-
-
-def _label_ends(figure: Figure, axes: Axes, panel: Any) -> bool:
-    """Write the names of lines at their right ends; return False where they do not all fit beside these."""
-    named = [series for series in panel.series if series.label and series.mark in ("curve", "line") and len(series.x)]
-    labelled = [series for series in panel.series if series.label]
-    if panel.right or named != labelled or not named or max(len(series.label) for series in named) > LONGEST:
-        return False
-    ends = np.array([(float(series.x[-1]), float(series.y[-1])) for series in named])
-    fractions = axes.transAxes.inverted().transform(axes.transData.transform(ends))
-    height = LINE / (0.75 * figure.get_figheight())
-    places = spread(fractions[:, 1], height)
-    if fractions[:, 0].min() < fractions[:, 0].max() - 0.02 or not np.isfinite(places).all():
-        return False
-    if np.abs(places - fractions[:, 1]).max() > MOST_MOVED * height or places.max() > 1.05 or places.min() < -0.05:
-        return False
-    for series, place in zip(named, places, strict=True):
-        axes.annotate(
-            series.label, (1, place), xytext=(4, 0), xycoords="axes fraction", textcoords="offset points",
-            fontsize="small", va="center", color=look(series.member)["color"], annotation_clip=False,
-        )  # fmt: skip
-    return True
-
-
-def spread(places: np.ndarray, gap: float) -> np.ndarray:
-    """Move places apart until neighbours are at least `gap` apart, each as little as possible."""
-    from scipy.optimize import isotonic_regression
-
-    order, ranks = np.argsort(places, kind="stable"), gap * np.arange(len(places))
-    moved = np.empty_like(places)
-    moved[order] = isotonic_regression(places[order] - ranks).x + ranks
-    return moved
 
 
 # files ---------------------------------------------------------------------------------------------------------------
