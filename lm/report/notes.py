@@ -149,11 +149,7 @@ def _confirmatory(results: Records, scope: str) -> str:
 def describe_test(seeds: int, number: int, some: str = "", scope: str = "seeds") -> str:
     """Describe the test behind `number` comparisons of `seeds` pairs, or why it can reach no verdict.
 
-    Args:
-        seeds: number of pairs.
-        number: number of comparisons that share the level.
-        some: ` of` and the arms, where these are not all.
-        scope: what the confidence interval covers.
+    `some` names the arms where these are not all, and `scope` what the confidence interval covers.
     """
     least = smallest_p(seeds)
     if least > ALPHA / number:

@@ -121,13 +121,8 @@ def _thinned(history: Path) -> bytes:
 def pack(folder: Path, path: Path | None = None, thin: bool = False) -> tuple[Archive, int]:
     """Write an experiment, a search or a ladder as one file; return it and the number of planned cells.
 
-    Args:
-        folder: folder of the experiment; its cells lie beside it.
-        path: path of the pack; by default beside the folder.
-        thin: True to pack a thin learning curve in place of each whole one (`lm.store.thin_curves`).
-
-    Raises:
-        InputError: if there is no experiment, or the file at `path` is no pack or holds files that this one would not.
+    It lies beside the folder by default. `thin` packs a short learning curve in place of each (`lm.store.thin_curves`).
+    Raises InputError if there is no experiment, or the file at `path` is no pack or holds files that this one would not.
     """
     if not can_be_packed(folder):
         manifests = f"no {EXPERIMENT}, no {STUDY} and no {LADDER}"
@@ -159,14 +154,9 @@ class ReportLocation:
 def open_results(source: Path, report: Path | None = None) -> Iterator[ReportLocation]:
     """Open the folder of an experiment, a search or a ladder, or a pack, which is unpacked meanwhile.
 
-    A folder without a manifest, such as that of a committed report, stands for the pack beside it.
-
-    Args:
-        source: a folder or a pack.
-        report: folder of the report; by default the folder itself, or one beside the pack and named after it.
-
-    Raises:
-        InputError: if `source` is neither; errors of the caller are raised again with the name of the pack.
+    A folder without a manifest, such as that of a committed report, stands for the pack beside it. A report lies in the
+    folder itself, or in one beside the pack and named after it, unless `report` is given. Raises InputError if `source`
+    is neither; errors of the caller are raised again with the name of the pack.
     """
     path = source
     beside = source.with_name(source.name + ENDING) if source.name else source

@@ -53,13 +53,7 @@ def check_columns(results: Records, columns: Sequence[str]) -> None:
 def paper_table(results: Records, table: pd.DataFrame, columns: Sequence[str] | None = None) -> Section:
     """Build the table of chosen quantities: judged ones with differences, others with mean and sd.
 
-    Args:
-        results: results of the experiment.
-        table: its comparisons (`lm.analysis.compare.compare`).
-        columns: names of quantities in order; by default the judged ones, which fit one column of a page.
-
-    Raises:
-        InputError: if a quantity was not measured.
+    By default it has the judged ones, which fit one column of a page. Raises InputError for one that was not measured.
     """
     if columns is not None:
         check_columns(results, columns)

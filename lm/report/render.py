@@ -101,7 +101,10 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]
     Columns of numbers are aligned at the right. No text is cut off, and no number or interval is broken while there is
     room.
     """
-    column_widths, units = widths(columns, rows, _room(len(columns), console.width, True)), _longest(columns, rows, UNIT)
+    column_widths, units = (
+        widths(columns, rows, _room(len(columns), console.width, True)),
+        _longest(columns, rows, UNIT),
+    )
     whole = all(width >= unit for width, unit in zip(column_widths, units, strict=True))
     framed = fits(columns, rows, console.width, True) or (whole and not fits(columns, rows, console.width))
     if not framed:
@@ -141,17 +144,16 @@ def _room(columns: int, width: int, framed: bool) -> int:
 def widths(columns: Sequence[str], rows: Sequence[Sequence[str]], room: int) -> list[int]:
     """Return the text width of each column, at most `room` together; the widest shrink first.
 
-    Headings wrap before cells, names break before numbers, and words only where nothing else is left. The result
-    exceeds `room` only below LEAST a column.
+    Headings wrap before cells, and names break before numbers. The result exceeds `room` only below LEAST a column.
     """
     one_line = _one_line(columns, rows)
     column_widths = [max(cell_len(column), width) for column, width in zip(columns, one_line, strict=True)]
-    units, split, words = (_longest(columns, rows, part) for part in (UNIT, SPLIT, WORD))
+    units, words = (_longest(columns, rows, part) for part in (UNIT, WORD))
     narrow, narrower = (
-        [part if unit > word else min(part, name) for part, unit, word in zip(parts, units, words, strict=True)]
-        for parts, name in ((units, NAME), (split, LEAST))
+        [unit if unit > word else min(unit, name) for unit, word in zip(units, words, strict=True)]
+        for name in (NAME, LEAST)
     )
-    for least in (one_line, units, narrow, narrower, words, [LEAST] * len(column_widths)):
+    for least in (one_line, units, narrow, narrower, [LEAST] * len(column_widths)):
         while sum(column_widths) > room and (
             wide := [index for index, width in enumerate(column_widths) if width > least[index]]
         ):

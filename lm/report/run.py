@@ -55,12 +55,7 @@ def summary_lines(record: Ending, folder: Path) -> list[str]:
 def whereabouts(store: Store, record: Ending, folder: Path | None = None) -> str:
     """Return `; traceback in FOLDER/log.txt` for a failed cell, or where the log of a killed one is.
 
-    A cell of an earlier version has its traceback only in its record.
-
-    Args:
-        store: store of the cell.
-        record: record of the cell.
-        folder: name to show for the cell's folder; by default its path in the store.
+    A cell of an earlier version has its traceback only in its record. `folder` is shown in place of the cell's own.
     """
     if record["status"] != "failed":
         return ""

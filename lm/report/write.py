@@ -156,17 +156,9 @@ def publish(reports: Sequence[Report], files: Files, into: Path, console: Consol
 def write_reports(
     folders: Sequence[Path], into: Path, request: ReportRequest, console: Console, everything: bool = False
 ) -> list[Report]:
-    """Print the tables of one folder or several, and write their report.
+    """Print the tables of one folder or several, the first alone or everything, and write their report.
 
-    Args:
-        folders: folders of experiments, ladders and searches.
-        into: folder for the files.
-        request: what to write.
-        console: console to print on.
-        everything: True to print all tables, and not the first alone.
-
-    Raises:
-        InputError: if there is nothing that this version can read, or it has not what is requested.
+    Raises InputError if there is nothing that this version can read, or it has not what is requested.
     """
     reports = [load_report(folder) for folder in folders]
     publish(reports, report_files(reports, request), into, console, everything)

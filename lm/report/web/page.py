@@ -98,14 +98,7 @@ ALL = "all-"  # prefix of the ids of the chart of all differences
 
 
 def overview(title: str, bodies: Sequence[Body], drawing: Charts, chart: Html) -> str:
-    """Format a file of several reports, which are distinguished by their position, whatever they are called.
-
-    Args:
-        title: title of the file.
-        bodies: the content of each.
-        drawing: the charts above the answers.
-        chart: the elements of these.
-    """
+    """Format a file of several reports, which are distinguished by their position, below a chart over all of them."""
     answers, links = [], [tag("a", "Overview", href="#overview")]
     numbers, reports = [_embedded(drawing, {}, ALL)], []
     for number, body in enumerate(bodies, 1):

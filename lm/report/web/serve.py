@@ -29,15 +29,9 @@ HTML, TEXT = "text/html; charset=utf-8", "text/plain; charset=utf-8"
 
 
 class Server(ThreadingHTTPServer):
-    """A server of one board on an address of this machine.
+    """A server of one board on an address of this machine; for other than loopback addresses its URL holds a token.
 
-    Args:
-        board: what is shown.
-        host: host to listen on. For other than loopback addresses, the URL holds an access token.
-        port: 0 for a free one.
-
-    Raises:
-        InputError: if it cannot listen there.
+    Raises InputError if it cannot listen there.
     """
 
     daemon_threads = True
