@@ -122,7 +122,7 @@ def pack(folder: Path, path: Path | None = None, thin: bool = False) -> tuple[Ar
     """Write an experiment, a search or a ladder as one file; return it and the number of planned cells.
 
     It lies beside the folder by default. `thin` packs a short learning curve in place of each (`lm.store.thin_curves`).
-    Raises InputError if there is no experiment, or the file at `path` is no pack or holds files that this one would not.
+    Raises InputError if there is no experiment, or the file at `path` is no pack or holds files that this one lacks.
     """
     if not can_be_packed(folder):
         manifests = f"no {EXPERIMENT}, no {STUDY} and no {LADDER}"

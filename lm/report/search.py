@@ -1,6 +1,5 @@
 """The report of a search, rebuilt from its study.json."""
 
-import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -143,5 +142,4 @@ def _again(study: Study) -> Html:
     if not study.complete.empty:
         best = f"{name}/trial_{study.best.iloc[0]['number']}/{seed}"
         commands.insert(1, (["lm", "evaluate", best], "the best trial, measured again"))
-    rows = [[shlex.join(words), purpose] for words, purpose in commands]
-    return joined(tag("p", "In the folder of results:"), table(["command", "shows"], rows))
+    return parts.commands_section("In the folder of results:", commands)

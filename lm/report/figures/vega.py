@@ -145,15 +145,8 @@ def _layers(
     if series.mark != "points":
         stroke = clip | ({"interpolate": "step-after"} if series.mark in ("steps", "bins") else {})
         layers.append(layer("line", {**both, **dashed, "strokeWidth": width}, data, **stroke))
-        if few or series.mark == "line" or series.member is None:
-            visible = int(few and series.member is not None and series.mark in ("curve", "line"))
-            layers.append(layer("point", points, data, filled=not series.hollow, size=50, opacity=visible))
-        else:  # points that show only under the pointer
-            hover = {"name": f"hover_{name}", "select": {"type": "point", "on": "pointerover", "clear": "pointerout"}}
-            shown = {"condition": {"param": hover["name"], "empty": False, "value": 1}, "value": 0}
-            dots = layer("point", {**points, "opacity": shown}, data, filled=True, size=60)
-            layers.append({**dots, "params": [hover]})
-        return layers
+        visible = int(few and series.member is not None and series.mark in ("curve", "line"))  # others have a tooltip
+        return [*layers, layer("point", points, data, filled=not series.hollow, size=50, opacity=visible)]
     special = {"shape": MARKERS[series.marker]} if series.marker in MARKERS else {}
     stroked = series.hollow or series.marker == "x"
     size = {"*": 220, "x": 90}.get(series.marker, 60)

@@ -79,7 +79,7 @@ def comparison(results: Records, table: pd.DataFrame, paces: Sequence[StepsToBas
 
 
 def filtered(heads: Sequence[Html], rows: Sequence[Html], example: str, what: str, more: Html | str = "") -> Html:
-    """Format a table of `what` that sorts, with a field to filter its rows, such as by an `example`, and more controls."""
+    """Format a table of `what` that sorts, with a field to filter its rows, as by an `example`, and more controls."""
     field = tag("label", "Filter ", tag("input", type="search", id="filter", placeholder=example))
     count = tag("span", id="count", class_="hint", role="status")
     body = tag("table", tag("thead", tag("tr", heads)), tag("tbody", rows), id="comparison")

@@ -18,6 +18,7 @@ from lm.analysis.verdict_text import format_seeds
 from lm.report.answer import brief, directed, direction, interval, most_certain
 from lm.report.figures.chart import label
 from lm.report.notes import CELLS, changes
+from lm.report.render import Section, html_section
 from lm.report.tables import compared
 from lm.report.web import elements
 from lm.report.web.elements import Html, joined, listed, tag
@@ -138,23 +139,19 @@ def last_lines(path: Path) -> str:
 
 def provenance_section(results: Records, made_under: Sequence[str]) -> Html:
     """Format code, packages and machines behind the cells, and the list of cells."""
-    records = [record for record in results.records.values() if record is not None]
-    origins = [record["provenance"] for record in records]
-    counted = Counter(_origin(origin) for origin in origins)
-    rows = [[*texts, str(count)] for texts, count in counted.items()]
+    origins = [record["provenance"] for record in results.records.values() if record is not None]
+    rows = [[*texts, str(count)] for texts, count in Counter(map(_origin, origins)).items()]
     columns = ["lm", "commit", "Python", "packages", "machine", "device", "precision", "cells"]
     times = [time for origin in origins for time in (origin.get("started"), origin.get("finished")) if time]
-    when = f"Trained between {_day(min(times))} and {_day(max(times))}." if times else ""
+    when = [f"Trained between {_day(min(times))} and {_day(max(times))}."] if times else []
     cells = []
     for arm, seed in itertools.product(results.arms, results.manifest["seeds"]):
         record, cell = results.records[arm, seed], results.manifest["arms"][arm]["cells"][str(seed)]
         steps = str((record and record["steps"]) or "-")
         cells.append([cell, arm, str(seed), status_of(results, arm, seed), steps])
     every_cell = elements.table(["cell", "arm", "seed", "status", "steps"], cells)
-    below = tag("details", tag("summary", "All cells"), every_cell)
-    return joined(
-        listed(made_under), tag("p", when) if when else "", elements.table(columns, rows) if rows else "", below
-    )
+    above = html_section(Section("", columns, rows, [*made_under, *when]))
+    return joined(above, tag("details", tag("summary", "All cells"), every_cell))
 
 
 def _origin(provenance: Provenance) -> tuple[str, ...]:
@@ -172,15 +169,18 @@ def _day(time: float) -> str:
 def rerun_section(results: Records) -> Html:
     """List the commands that reproduce the report and inspect it."""
     name, command = results.manifest["name"], results.manifest["command"]
-    command_lines = [tag("p", "The command that made it was not recorded.")]
-    if command:
-        text = "Everything again, training only what is missing, where it was given first:"
-        command_lines = [tag("p", text), tag("pre", shlex.join(["lm", *command]))]
+    again = [(["lm", *(command or ())], "everything again, training only what is missing, where it was given first")]
     commands = [
+        *again[: bool(command)],
         (["lm", "report", name], "this report, made again from the records"),
         (["lm", "trace", name, results.arms[-1], results.headline], "the cells behind a number, and how to make each"),
         (["lm", "pack", name], "everything but the weights as one file"),
     ]
-    rows: list[list[Any]] = [[tag("code", shlex.join(words)), meaning] for words, meaning in commands]
-    where = tag("p", f"In the folder that holds {name}/ and cells/:")
-    return joined(command_lines, where, elements.table(["command", "what it gives"], rows))
+    unknown = [] if command else ["The command that made it was not recorded."]
+    return commands_section(f"In the folder that holds {name}/ and cells/:", commands, unknown)
+
+
+def commands_section(where: str, commands: Sequence[tuple[Sequence[str], str]], notes: Sequence[str] = ()) -> Html:
+    """Format commands, and what each gives."""
+    rows = [[shlex.join(words), meaning] for words, meaning in commands]
+    return html_section(Section("", ["command", "what it gives"], rows, notes, text=where))
