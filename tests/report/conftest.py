@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 from records import ARM_NAMES, CELLS, IMAGE, SCRIPT, MakeExperiment
+from searches import LR, make_search, trial
 
 from lm.report.web import gallery
-from lm.store.files import to_json, write_atomic
-from lm.store.formats import SEARCH
 
 
 def give_names(folder: Path) -> Path:
@@ -53,21 +52,8 @@ def library() -> str:
 @pytest.fixture
 def search(tmp_path: Path) -> Path:
     """The folder of a search with six trials, the first of them pruned."""
-    trials = [
-        {
-            "number": at, "state": "complete" if at else "pruned", "params": {"lr": 0.1 / (at + 1), "kind": IMAGE},
-            "values": [2.0 + (at - 3) ** 2] if at else None, "reason": None, "cells": {}, "seconds": 1.0,
-            "reported": {"50": 3.0, "100": 2.5},
-        }
-        for at in range(6)
-    ]  # fmt: skip
-    space = {
-        "lr": {"low": 1e-3, "high": 1.0, "log": True, "step": None, "int": False}, "kind": {"choices": [IMAGE, "b"]},
-    }  # fmt: skip
-    method = {"sampler": {"name": "tpe", "seed": 3}, "pruner": {"name": "none", "seed": 0}, "from_trial": 0}
-    manifest = {
-        "format": SEARCH.version, "name": "demo", "title": SCRIPT, "notes": "", "objectives": {"nll": "lower"},
-        "space": space, "trials": 6, "seeds": [0], "methods": [method], "study": trials,
-    }  # fmt: skip
-    write_atomic(tmp_path / "search" / "study.json", to_json(manifest))
-    return tmp_path / "search"
+    reported = {"reported": {"50": 3.0, "100": 2.5}}
+    trials = [trial(0, None, "pruned", lr=0.1, kind=IMAGE) | reported]
+    trials += [trial(at, [2.0 + (at - 3) ** 2], lr=0.1 / (at + 1), kind=IMAGE) | reported for at in range(1, 6)]
+    space = {"lr": {**LR, "low": 1e-3, "high": 1.0}, "kind": {"choices": [IMAGE, "b"]}}
+    return make_search(tmp_path / "search", trials, space, title=SCRIPT, trials=6)

@@ -11,6 +11,7 @@ import pytest
 from messages import Refused
 from records import MakeExperiment
 from rich.console import Console
+from searches import LR, make_search, trial
 
 import lm
 from lm.analysis.results import load
@@ -19,10 +20,9 @@ from lm.report.figures.comparison import tuning
 from lm.report.tuning import FOLDER, tuned_rows, tuning_notes, tuning_of
 from lm.report.write import write_report
 from lm.store.files import to_json, write_atomic
-from lm.store.formats import SEARCH, TUNED
+from lm.store.formats import TUNED
 
 CELLS = {"base": [2.0, 2.1, 1.9, 2.05, 2.2, 1.95], "arm": [1.7, 1.85, 1.68, 1.8, 1.92, 1.66]}
-LR = {"low": 1e-4, "high": 1e-1, "log": True, "step": None, "int": False}
 CHOICE = {"choices": ["Alibi", "Rope"]}
 WINNERS = {
     "base": {"changes": None, "value": None, "trial": None},
@@ -36,14 +36,10 @@ def search(folder: Path, trials: list[tuple[float, float]], space: dict[str, Any
     """A study of these trials, with a pruned one before them and a failed one behind."""
     states = ["pruned", *["complete"] * len(trials), "failed"]
     found = [
-        {"number": n, "state": state, "params": {"optim.lr": lr, "model.position": "Rope"}, "cells": {}}
-        | {"values": [nll] if state == "complete" else None, "reason": None, "seconds": 1.0, "reported": {}}
+        trial(n, [nll] if state == "complete" else None, state, **{"optim.lr": lr, "model.position": "Rope"})
         for n, (state, (lr, nll)) in enumerate(zip(states, [(0.05, 0.0), *trials, (0.07, 0.0)], strict=True))
     ]
-    method = {"sampler": {"name": "tpe", "seed": 0}, "pruner": {"name": "none", "seed": 0}, "from_trial": 0}
-    described: dict[str, Any] = {"name": "s", "title": "S", "notes": "", "objectives": {"nll": "lower"}, "space": space}
-    described |= {"trials": len(found), "seeds": [70], "methods": [method], "study": found}
-    write_atomic(folder / "study.json", to_json(SEARCH.stamped(described)))
+    make_search(folder, found, space, seeds=[70])
 
 
 @pytest.fixture
