@@ -22,7 +22,7 @@ from records import IMAGE, SCRIPT, MakeExperiment, record
 
 from lm.cli import main
 from lm.report.web import board as boards
-from lm.report.web.board import Board, curve, optuna_commands, policy
+from lm.report.web.board import Board, curve, optuna_commands
 from lm.report.web.serve import Server
 from lm.store.side_files import ProgressFile, progress_saver
 from lm.store.store import Store
@@ -46,36 +46,19 @@ def test_the_page_shows_progress_above_the_report(experiment: MakeExperiment) ->
     assert 'src="report?experiment=demo"' in page
 
 
-def test_the_version_of_a_report_changes_with_its_records(experiment: MakeExperiment) -> None:
-    folder = experiment(CELLS)
-    board = Board(folder)
-    before = board.version("demo")
-    assert board.version("demo") == before
-    ended(folder, "better-2", 1.7, 2)
-    assert board.version("demo") != before
-
-
 def test_a_report_is_made_again_only_when_its_records_change(
     experiment: MakeExperiment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, count = experiment(CELLS), itertools.count(1)
     board = Board(folder)
     monkeypatch.setattr(board, "_made", lambda name: f"page {next(count)}")
-    assert [board.report("demo"), board.report("demo")] == ["page 1", "page 1"]
+    before = board.version("demo")
+    assert [board.report("demo"), board.report("demo"), board.version("demo")] == ["page 1", "page 1", before]
     ended(folder, "better-2", 1.7, 2)
+    assert board.version("demo") != before
     assert board.report("demo") == "page 2"
     with pytest.raises(KeyError):
         board.report("../demo")
-
-
-def test_names_that_nobody_vouches_for_are_text(experiment: MakeExperiment) -> None:
-    folder = experiment(CELLS, name=IMAGE.replace("/", ""))
-    folder.rename(folder.with_name("<img src=x onerror=alert(1)>"))
-    board = Board(folder.parent)
-    (name,) = board.names()
-    for shown in (board.page(None), board.page(name)):
-        assert "<img" not in shown
-        assert "&lt;img src=x onerror=alert(1)&gt;" in shown
 
 
 def test_hostile_titles_notes_arms_and_errors_stay_text(hostile: MakeExperiment) -> None:
@@ -90,6 +73,11 @@ def test_hostile_titles_notes_arms_and_errors_stay_text(hostile: MakeExperiment)
     for shown in (status, board.page("demo"), board.report("demo")):
         assert IMAGE not in shown
         assert SCRIPT not in shown
+    folder.rename(folder.with_name(IMAGE))
+    assert board.names() == [IMAGE]
+    for shown in (board.page(None), board.page(IMAGE)):
+        assert "<img" not in shown
+        assert html.escape(IMAGE) in shown
 
 
 def test_an_experiment_that_cannot_be_read_is_told_of(experiment: MakeExperiment) -> None:
@@ -116,12 +104,6 @@ def test_a_search_is_shown_with_its_dashboard_command(
     assert "optuna-dashboard" in page
     assert "pip install optuna-dashboard" in page
     assert "# A &lt;b&gt;table&lt;/b&gt;" in page
-
-
-def test_nothing_runs_but_the_script_of_the_page() -> None:
-    said = policy()
-    assert said.startswith("default-src 'none'; script-src 'sha256-")
-    assert "unsafe" not in said
 
 
 @pytest.mark.parametrize(
@@ -169,7 +151,8 @@ def test_it_serves_the_page_how_things_stand_and_the_report(experiment: MakeExpe
         assert server.address == f"http://127.0.0.1:{server.port}/"
         status, headers, page = asked(server, "/")
         assert status == 200
-        assert headers["Content-Security-Policy"] == policy()
+        assert headers["Content-Security-Policy"].startswith("default-src 'none'; script-src 'sha256-")
+        assert "unsafe" not in headers["Content-Security-Policy"]
         assert headers["X-Frame-Options"] == "DENY"
         assert headers["Cache-Control"] == "no-store"
         assert "<iframe" in page
