@@ -132,22 +132,20 @@ def test_four_figures_are_written_unless_all_are_requested(experiment: MakeExper
     assert list(render_all(charts(full_inputs(experiment, lambda *_: None)), 4)) == [*first, "reliability"]
 
 
-def test_a_curve_is_the_mean_over_successful_seeds(experiment: MakeExperiment) -> None:
-    (axes,) = picture(experiment(CELLS), "learning_curve").axes
+def test_curves_are_means_over_successful_seeds_with_a_band_of_a_standard_deviation(experiment: MakeExperiment) -> None:
+    (axes,) = picture(folder := experiment(CELLS), "learning_curve").axes
     found = lines(axes)
     assert list(found) == ["base (n=3)", "arm (n=2)"]
     for label, nll in (("base (n=3)", 2.2), ("arm (n=2)", 1.25)):
         np.testing.assert_array_equal(found[label][0], STEPS)
         np.testing.assert_allclose(found[label][1], nll + 10 / STEPS, rtol=1e-12)
     assert axes.get_ylabel() == "validation NLL (nats/token)"
-
-
-def test_the_band_is_one_standard_deviation_either_way(experiment: MakeExperiment) -> None:
-    (axes,) = picture(experiment(CELLS), "learning_curve").axes
     band = np.asarray(axes.collections[0].get_paths()[0].vertices)
-    at_ten = band[band[:, 0] == 10][:, 1]
-    sd = np.std([2.0, 2.4, 2.2], ddof=1)
+    at_ten, sd = band[band[:, 0] == 10][:, 1], np.std([2.0, 2.4, 2.2], ddof=1)
     np.testing.assert_allclose([at_ten.min(), at_ten.max()], [3.2 - sd, 3.2 + sd], rtol=1e-12)
+    (axes,) = picture(folder, "gradient_norm").axes
+    assert axes.get_yscale() == "log"
+    np.testing.assert_allclose(lines(axes)["arm (n=2)"][1], [1.0, 2.0, 3.0])
 
 
 def test_without_validation_the_training_loss_is_drawn_and_said_so(experiment: MakeExperiment) -> None:
@@ -158,25 +156,11 @@ def test_without_validation_the_training_loss_is_drawn_and_said_so(experiment: M
     assert axes.get_ylabel() == "training loss (nats/token)"
 
 
-def test_gradient_norms_are_drawn_on_a_log_scale(experiment: MakeExperiment) -> None:
-    (axes,) = picture(experiment(CELLS), "gradient_norm").axes
-    assert axes.get_yscale() == "log"
-    np.testing.assert_allclose(lines(axes)["arm (n=2)"][1], [1.0, 2.0, 3.0])
-
-
 def test_reliability_pools_the_tokens_of_all_seeds(experiment: MakeExperiment) -> None:
-    diagrams = {
-        0: {
-            "count": [10, 30, 0] + [0] * 12,
-            "confidence": [0.1, 0.2, 0.0] + [0.0] * 12,
-            "accuracy": [0.0, 0.5, 0.0] + [0.0] * 12,
-        },
-        1: {
-            "count": [30, 10, 0] + [0] * 12,
-            "confidence": [0.3, 0.6, 0.0] + [0.0] * 12,
-            "accuracy": [0.4, 0.1, 0.0] + [0.0] * 12,
-        },
-    }
+    def diagram(count: list[int], confidence: list[float], accuracy: list[float]) -> dict[str, Any]:
+        return {"count": count + [0] * 13, "confidence": confidence + [0.0] * 13, "accuracy": accuracy + [0.0] * 13}
+
+    diagrams = diagram([10, 30], [0.1, 0.2], [0.0, 0.5]), diagram([30, 10], [0.3, 0.6], [0.4, 0.1])
 
     def change(arm: str, seed: int, record: dict[str, Any]) -> None:
         record["reliability"], record["evaluated"]["tokens"] = diagrams[seed], 40
@@ -193,16 +177,6 @@ def test_reliability_pools_the_tokens_of_all_seeds(experiment: MakeExperiment) -
     counts, edges, _ = steps.get_data()
     np.testing.assert_array_equal(counts, [20, 20] + [0] * 13)
     np.testing.assert_allclose(edges, np.arange(16) / 15, rtol=1e-12)
-
-
-def test_what_nothing_was_recorded_for_is_not_written(experiment: MakeExperiment) -> None:
-    folder = experiment({"base": ["diverged", None], "arm": ["failed", None]})
-    assert render_all(charts(FigureInputs(load(folder)))) == {}
-
-
-def test_each_arm_has_a_colour_of_its_own(experiment: MakeExperiment) -> None:
-    (axes,) = picture(experiment({f"arm{i}": [2.0] for i in range(8)}), "learning_curve").axes
-    assert len({str(line.get_color()) for line in axes.get_lines()}) == 8
 
 
 def test_loss_over_a_setting_joins_arms_alike_in_all_else(experiment: MakeExperiment) -> None:

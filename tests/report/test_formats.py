@@ -87,14 +87,6 @@ def test_a_column_that_cannot_be_is_refused(experiment: MakeExperiment, names: t
         sheet_of(folder, names)
 
 
-def test_an_experiment_is_called_by_its_name(experiment: MakeExperiment, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = experiment({"base": BASE, "arm": BETTER})
-    monkeypatch.chdir(folder.parent.parent)
-    folder.parent.rename("results")
-    main(["report", "demo", "--format", "csv"])
-    assert Path("results", "demo", "cells.csv").is_file()
-
-
 def test_latex_and_markdown_are_of_one_frame(experiment: MakeExperiment) -> None:
     one = sheet_of(experiment({"base": BASE, "arm": BETTER}))
     page, text = "\n".join(markdown_section(one)), latex([one])
@@ -174,13 +166,9 @@ def test_cells_have_a_row_for_each_arm_seed_and_quantity(experiment: MakeExperim
     record = results.records["arm", 0]
     assert record is not None
     assert nll.loc[("arm", 0), "value"] == value(record, "nll")
-
-
-def test_csv_holds_the_cells(experiment: MakeExperiment) -> None:
-    folder = experiment({"base": BASE, "arm": [*BETTER[:5], "diverged"]})
     files = report_files([load_report(folder)], ReportRequest(("csv",)))
     from_csv = pd.read_csv(io.StringIO(str(files["cells.csv"])), keep_default_na=False, na_values={"value": [""]})
-    pd.testing.assert_frame_equal(from_csv, cells(load(folder)), check_dtype=False)
+    pd.testing.assert_frame_equal(from_csv, table, check_dtype=False)
 
 
 def test_curves_have_a_row_for_each_step(experiment: MakeExperiment) -> None:
@@ -206,18 +194,6 @@ def test_paper_figures_have_the_column_width_and_real_text(experiment: MakeExper
             assert b"/Type3" not in pdf
             assert b"/FontFile2" in pdf
             assert b"/CreationDate" not in pdf
-
-
-def test_figures_of_both_kinds_are_drawn_once(experiment: MakeExperiment, monkeypatch: pytest.MonkeyPatch) -> None:
-    drawn: list[list[str]] = []
-
-    def noted(results: Any, kinds: list[str]) -> dict[str, bytes]:
-        drawn.append(kinds)
-        return {}
-
-    monkeypatch.setattr("lm.report.write.paper_figures", noted)
-    report_files([load_report(experiment({"base": [2.0], "arm": [1.9]}))], ReportRequest(("svg", "csv", "pdf")))
-    assert drawn == [["pdf", "svg"]]
 
 
 @pytest.fixture

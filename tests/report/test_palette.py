@@ -8,8 +8,8 @@ import pytest
 from matplotlib.figure import Figure
 
 from lm.report.figures.chart import Axis, BasePanel, Chart, Panel, Series, log_ticks
-from lm.report.figures.palette import COLOURS, DARK, LIGHT, SOLID
-from lm.report.figures.picture import draw, format_tick, grid_of, look
+from lm.report.figures.palette import COLOURS, DARK, LIGHT
+from lm.report.figures.picture import draw, format_tick, grid_of
 
 BLINDNESS: dict[str, Any] = {
     "none": np.eye(3),
@@ -42,13 +42,6 @@ def test_colours_stay_distinct_with_colour_blindness(colours: tuple[str, ...], k
     pairs = itertools.combinations(zip(colours, oklab(colours, kind), strict=True), 2)
     distances = {(a, b): float(np.linalg.norm(x - y)) for (a, x), (b, y) in pairs}
     assert min(distances.values()) > 0.07, min(distances, key=lambda pair: distances[pair])
-
-
-def test_names_have_markers_and_dashes_from_the_seventh_on() -> None:
-    looks = [look(member) for member in range(24)]
-    assert [one["linestyle"] == "-" for one in looks[: SOLID + 1]] == [True] * SOLID + [False]
-    assert len({one["marker"] for one in looks[:8]}) == 8
-    assert len({(one["color"], str(one["linestyle"]), one["marker"]) for one in looks}) == 24
 
 
 @pytest.mark.parametrize(

@@ -27,10 +27,10 @@ from lm.report.figures.lengths import trained_lengths
 from lm.report.figures.palette import COLOURS, dash, style_sheet
 from lm.report.figures.training import gradients, gradients_by_step, learning_curve, parts_of
 from lm.report.figures.vega import downsample_lttb
-from lm.report.pack import open_results, pack
+from lm.report.pack import open_results
 from lm.report.tables import as_csv
 from lm.report.web import gallery
-from lm.report.web.elements import data, read_asset, table, tag
+from lm.report.web.elements import data, read_asset, tag
 from lm.report.web.gallery import MISSING
 from lm.report.web.page import page as page_of
 from lm.report.web.parts import last_lines
@@ -178,14 +178,6 @@ def test_without_the_library_the_page_says_what_to_install(
     assert capsys.readouterr().err == f"lm: {folder / 'report.html'}: {MISSING}\n"
 
 
-def test_a_pack_leaves_the_page_out(experiment: MakeExperiment) -> None:
-    folder = experiment({"base": [2.0, 2.1], "arm": [1.9, 1.8]})
-    (folder / "report.html").write_text("a page")
-    archive, _ = pack(folder)
-    assert "demo/experiment.json" in archive.files
-    assert not [name for name in archive.files if name.endswith(".html")]
-
-
 def palettes() -> dict[str, dict[str, str]]:
     """The colours that the style declares, by where: in the light, in the dark, in print."""
     of_page, of_arms = (
@@ -219,10 +211,12 @@ def test_forty_arms_have_distinct_looks() -> None:
     looks = [(vega.colour(at), tuple(dash(at)), vega.shape(at)) for at in range(40)]
     assert len({look[:2] for look in looks}) == len({look[::2] for look in looks}) == 40
     for one, other in itertools.pairwise(looks):
-        assert (one[0], one[2]) != (other[0], other[2])
         assert one[0] != other[0]
         assert one[2] != other[2]
     assert [tuple(dash(at)) for at in range(7)] == [(1, 0)] * 6 + [(8, 3)], "dashes from the seventh on"
+    drawn = [picture.look(at) for at in range(24)]
+    assert [one["linestyle"] == "-" for one in drawn[:7]] == [True] * 6 + [False]
+    assert len({(one["color"], str(one["linestyle"]), one["marker"]) for one in drawn}) == 24
 
 
 def test_bands_are_drawn_beside_arms_of_one_seed() -> None:
@@ -333,12 +327,6 @@ def test_text_is_escaped_wherever_it_stands() -> None:
     inside = data("x", {"<!--": "</script>\u2028"})
     assert re.fullmatch('<script type="application/zlib" id="x">[A-Za-z0-9+/=]+</script>', inside)
     assert Page(inside).json("x") == {"<!--": "</script>\u2028"}
-
-
-def test_a_sentence_has_room_in_its_column() -> None:
-    sentence = "Gated and plain layers have parameters equal within 1 %"
-    page = table(["kind", "claim", "seeds"], [["identity", sentence, "6"]])
-    assert f'<td class="long">{sentence}</td><td>6</td>' in page
 
 
 LINES = [
