@@ -17,10 +17,11 @@ def trial(number: int, values: Sequence[float] | None, state: str = "complete", 
     return found | {"cells": {"0": "c"}, "seconds": 1.5, "reported": {}}
 
 
-def make_search(folder: Path, trials: list[dict[str, Any]], space: dict[str, Any], **changes: Any) -> Path:
+def make_search(folder: Path, study: list[dict[str, Any]], space: dict[str, Any], **changes: Any) -> Path:
     """The folder of a search with these trials."""
     method = {"sampler": {"name": "tpe", "seed": 3}, "pruner": {"name": "none", "seed": 0}, "from_trial": 0}
+    manifest: dict[str, Any]
     manifest = {"name": "demo", "title": "A *search*", "notes": "", "objectives": {"nll": "lower"}, "space": space}
-    manifest |= {"trials": 40, "seeds": [0], "methods": [method], "study": trials, "format": SEARCH.version}
+    manifest |= {"trials": 40, "seeds": [0], "methods": [method], "study": study, "format": SEARCH.version}
     write_atomic(folder / "study.json", to_json(manifest | changes))
     return folder

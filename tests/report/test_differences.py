@@ -31,10 +31,10 @@ CELLS: dict[str, list[Any]] = {
 ROWS = ["better", "mixed", "worse", "absent"]
 
 
-@pytest.fixture
-def chart(experiment: MakeExperiment) -> Chart:
+@pytest.fixture(scope="module")
+def chart(module_experiment: MakeExperiment) -> Chart:
     """The differences of arms of which one is better, one worse and one not trained, with a margin."""
-    chart = differences(FigureInputs(load(experiment(CELLS, margin={"nll": 0.2}))))
+    chart = differences(FigureInputs(load(module_experiment(CELLS, margin={"nll": 0.2}))))
     assert chart is not None
     return chart
 
@@ -81,7 +81,7 @@ def test_more_is_better_where_a_quantity_says_so(chart: Chart) -> None:
     assert forest(chart).x.label == "validation NLL (nats/token), difference to base\nleft is better"
 
 
-def test_verdict_interval_and_health_stand_beside_each_row(chart: Chart) -> None:
+def test_verdict_interval_and_health_stand_beside_each_row_and_lines_at_margins_and_zero(chart: Chart) -> None:
     (axes,) = draw(chart).axes
     beside = texts(axes)
     assert beside[0].startswith("better\n-0.2650 [")
@@ -89,6 +89,9 @@ def test_verdict_interval_and_health_stand_beside_each_row(chart: Chart) -> None
     assert beside[1].startswith("equivalent within 0.2\n+0.0083 [")
     assert beside[2].startswith("worse\n+0.3250 [")
     assert beside[3] == "no pair to compare\nno run yet"
+    segments = [lines for lines in axes.collections if isinstance(lines, LineCollection)]
+    assert {float(segment[0][0]) for lines in segments for segment in lines.get_segments()} == {-0.2, 0.2}
+    assert [at(line) for line in axes.get_lines() if np.array_equal(line.get_ydata(), [0, 1])] == [0.0]
 
 
 def test_an_unhealthy_arm_says_so_and_is_not_filled(experiment: MakeExperiment) -> None:
@@ -109,19 +112,12 @@ def test_an_unhealthy_arm_says_so_and_is_not_filled(experiment: MakeExperiment) 
     assert (texts["brief"], texts["fill"]) == ("better: -0.2650, unhealthy", "currentColor")
 
 
-def test_lines_stand_at_the_margins_and_at_zero(chart: Chart) -> None:
-    (axes,) = draw(chart).axes
-    segments = [lines for lines in axes.collections if isinstance(lines, LineCollection)]
-    assert {float(segment[0][0]) for lines in segments for segment in lines.get_segments()} == {-0.2, 0.2}
-    assert [at(line) for line in axes.get_lines() if np.array_equal(line.get_ydata(), [0, 1])] == [0.0]
-    _, sets = vega.draw(chart, chart.panels[0])
+def test_the_page_has_a_brief_text_for_narrow_charts_and_says_healthy_nowhere(chart: Chart) -> None:
+    sets = vega.draw(chart, chart.panels[0])[1]
+    rows = sets["texts"]
     assert {row["x"] for row in sets["margins"]} == {-0.2, 0.2}
     assert "◇" in chart.note
     assert "│\u00a0margin" in chart.note
-
-
-def test_the_page_has_a_brief_text_for_narrow_charts_and_says_healthy_nowhere(chart: Chart) -> None:
-    rows = vega.draw(chart, chart.panels[0])[1]["texts"]
     texts, brief, fill = ([row[key] for row in rows] for key in ("text", "brief", "fill"))
     assert texts[0].startswith("better: -0.2650 [")
     assert brief == ["better: -0.2650", "equivalent within 0.2: +0.0083", "worse: +0.3250", texts[3]]

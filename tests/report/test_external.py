@@ -21,6 +21,7 @@ from lm.report.figures.static_pages import differences, every_run
 Said = pytest.CaptureFixture[str]
 BASE = [2.0, 2.1, 1.9, 2.05, 2.2, 1.95]
 NEW = [1.7, 1.85, 1.68, 1.8, 1.92, 1.66]
+LEVEL = [one + (-1) ** place / 1000 for place, one in enumerate(BASE)]
 ODD = ["2.3", "nan", "2.2", "inf", "2.2"]
 IMAGE = "<img src=x onerror=alert(1)>"
 
@@ -55,17 +56,7 @@ def test_the_terminal_shows_results_and_what_is_unchecked(
     check_message(re.sub("[━┏┳┓┡╇┩└┴┘─]", "", said(capsys)).split(". "))
 
 
-def test_one_arm_of_six_seeds_has_a_verdict(tmp_path: Path, capsys: Said) -> None:
-    path = table(tmp_path, {"plain": BASE, "new": NEW})
-    assert main(["compare", str(path), "--baseline", "plain", "--metric", "loss"]) == 0
-    text = said(capsys)
-    assert "│ better │" in text
-    assert text.startswith("new is better than plain by 0.265 [")
-    assert "Verdict: exact sign-flip test at 5 %" in text
-    assert "unpaired" not in text
-
-
-def test_seeds_that_do_not_match_are_said_to_be_unpaired(tmp_path: Path, capsys: Said) -> None:
+def test_seeds_that_match_are_paired_and_others_said_not_to_be(tmp_path: Path, capsys: Said) -> None:
     path = table(tmp_path, {"plain": BASE, "new": NEW}, shift=3)
     assert main(["compare", str(path), "--baseline", "plain", "--metric", "loss"]) == 0
     text = said(capsys)
@@ -73,6 +64,14 @@ def test_seeds_that_do_not_match_are_said_to_be_unpaired(tmp_path: Path, capsys:
     assert "a permutation test of Welch's t and Welch's t-test agree at 5 %" in text
     assert "sign-flip" not in text
     assert re.match(r"new is better than plain by 0\.265 \[0\.\d+, 0\.\d+\], 6 runs\. ", text)
+    for losses, more, word in ((NEW, [], "│ better │"), (LEVEL, ["--margin", "0.01"], "equivalent within 0.01")):
+        table(tmp_path, {"plain": BASE, "new": losses})
+        assert main(["compare", str(path), "--baseline", "plain", "--metric", "loss", *more]) == 0
+        text = said(capsys)
+        assert word in text
+        assert "Verdict: exact sign-flip test at 5 %" in text
+        assert "unpaired" not in text
+    table(tmp_path, {"plain": BASE, "new": NEW}, shift=3)
     for option, word in (("--higher-is-better", "new is worse than plain"), ("--metric", "new is better than plain")):
         assert main(["compare", str(path), "--baseline", "plain", "--metric", "loss", option, "loss"]) == 0
         assert said(capsys).startswith(word)
@@ -181,9 +180,3 @@ def test_what_cannot_be_asked_for_is_one_line(more: list[str], words: str, tmp_p
     assert main(["compare", str(path), "--baseline", "plain", "--metric", "loss", *more]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert words in line
-
-
-def test_a_margin_makes_arms_equivalent(tmp_path: Path, capsys: Said) -> None:
-    path = table(tmp_path, {"plain": BASE, "new": [one + (-1) ** place / 1000 for place, one in enumerate(BASE)]})
-    assert main(["compare", str(path), "--baseline", "plain", "--metric", "loss", "--margin", "0.01"]) == 0
-    assert "equivalent within 0.01" in said(capsys)

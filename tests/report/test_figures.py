@@ -157,10 +157,10 @@ def test_without_validation_the_training_loss_is_drawn_and_said_so(experiment: M
 
 
 def test_reliability_pools_the_tokens_of_all_seeds(experiment: MakeExperiment) -> None:
-    def diagram(count: list[int], confidence: list[float], accuracy: list[float]) -> dict[str, Any]:
+    def bins(count: list[int], confidence: list[float], accuracy: list[float]) -> dict[str, Any]:
         return {"count": count + [0] * 13, "confidence": confidence + [0.0] * 13, "accuracy": accuracy + [0.0] * 13}
 
-    diagrams = diagram([10, 30], [0.1, 0.2], [0.0, 0.5]), diagram([30, 10], [0.3, 0.6], [0.4, 0.1])
+    diagrams = bins([10, 30], [0.1, 0.2], [0.0, 0.5]), bins([30, 10], [0.3, 0.6], [0.4, 0.1])
 
     def change(arm: str, seed: int, record: dict[str, Any]) -> None:
         record["reliability"], record["evaluated"]["tokens"] = diagrams[seed], 40

@@ -147,15 +147,12 @@ def test_unbracketed_rates_withhold_verdicts_on_trends(tmp_path: Path, whole: La
     assert worth_table(found).query("arm == 'arm'").rate_bracketed.tolist() == [True, True, False, False]
     assert "65 of 100 show a trend" in " ".join(worth_notes(found))
     assert "65 of 100 show a trend" not in " ".join(worth_notes(whole))
-
-
-def test_a_ladder_of_an_older_version_knows_of_no_curve(tmp_path: Path) -> None:
-    folder = make_ladder(tmp_path)
-    manifest = json.loads((folder / "ladder.json").read_text())
-    for rung in manifest["rungs"]:
+    manifest = json.loads((tmp_path / "climb" / "ladder.json").read_text())
+    for rung in manifest["rungs"]:  # of an older version, which knew of no curve
         del rung["rates"]
-    (folder / "ladder.json").write_text(json.dumps(manifest))
-    assert trend_section(load_ladder(folder)).rows[0][3].startswith("no verdict: no curve of rates brackets")
+    (tmp_path / "climb" / "ladder.json").write_text(json.dumps(manifest))
+    old = trend_section(load_ladder(tmp_path / "climb"))
+    assert old.rows[0][3].startswith("no verdict: no curve of rates brackets")
 
 
 def test_of_an_arm_that_is_only_explored_nothing_is_claimed(tmp_path: Path) -> None:
@@ -294,18 +291,13 @@ def test_a_damaged_ladder_is_one_line(tmp_path: Path, refused: Refused, change: 
         load_ladder(folder)
 
 
-def test_a_ladder_among_results_is_called_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = make_ladder(tmp_path / "results", seeds=(2, 2))
-    monkeypatch.chdir(tmp_path)
-    assert resolve_experiment_folder(Path("climb")).resolve() == folder
-    assert resolve_experiment_folder(Path("climbing")) == Path("climbing")
-
-
 def test_a_number_of_a_rung_is_traced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = make_ladder(tmp_path / "results", seeds=(1, 1, 1, 1))
     monkeypatch.chdir(tmp_path)
+    assert resolve_experiment_folder(Path("climb")).resolve() == folder
+    assert resolve_experiment_folder(Path("climbing")) == Path("climbing")
     assert main(["pack", str(folder)]) == 0
     for given in ("climb", str(folder), f"{folder}.lmpack"):
         capsys.readouterr()
@@ -316,21 +308,17 @@ def test_a_number_of_a_rung_is_traced(
             assert said in capsys.readouterr().err
 
 
-def test_a_rung_that_lies_elsewhere_is_not_read(tmp_path: Path) -> None:
-    folder = make_ladder(tmp_path / "out", seeds=(2, 2))
+def test_rungs_elsewhere_are_not_read_and_ladders_told_from_experiments(tmp_path: Path) -> None:
+    folder = make_ladder(tmp_path / "out", seeds=(1, 1))
     rung = folder.with_name("climb.s")
+    with pytest.raises(InputError, match=r"is a ladder; name a rung of it, a folder beside it such as climb\.RUNG"):
+        load(folder)
+    with pytest.raises(InputError, match=r"holds no ladder\.json"):
+        read_ladder(rung)
     rung.rename(tmp_path / "elsewhere")
     rung.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(InputError, match=r"climb\.s: is a link that leads out of"):
         load_ladder(folder)
-
-
-def test_ladders_and_experiments_are_told_apart(tmp_path: Path) -> None:
-    folder = make_ladder(tmp_path, seeds=(1, 1))
-    with pytest.raises(InputError, match=r"is a ladder; name a rung of it, a folder beside it such as climb\.RUNG"):
-        load(folder)
-    with pytest.raises(InputError, match=r"holds no ladder\.json"):
-        read_ladder(tmp_path / "climb.s")
 
 
 def test_differences_cover_text_where_documents_are_kept(tmp_path: Path) -> None:

@@ -89,6 +89,8 @@ def test_winners_at_the_edge_of_a_search_are_marked(tuned: Callable[..., Path]) 
     assert base[6] == "baseline (base at the low end of optim.lr)"
     assert arm[6] == "better (base at the low end of optim.lr)"
     assert (base[3], arm[3]) == ("baseline", "better"), "at shared settings nothing was searched"
+    (folder / FOLDER / "tuned.json").rename(folder / "elsewhere.json")
+    assert tuning_of(results, folder) is None
 
 
 @pytest.mark.parametrize(
@@ -111,12 +113,6 @@ def test_a_damaged_file_of_winners_is_one_line(tuned: Callable[..., Path], refus
         tuning_of(load(folder), folder)
 
 
-def test_without_a_search_that_ended_there_is_no_section(tuned: Callable[..., Path]) -> None:
-    folder = tuned()
-    (folder / FOLDER / "tuned.json").rename(folder / "elsewhere.json")
-    assert tuning_of(load(folder), folder) is None
-
-
 def test_trials_are_drawn_in_a_panel_for_each_number_searched(tuned: Callable[..., Path]) -> None:
     folder = tuned()
     (axes,) = lm.figure(lm.load(folder), "tuning").axes
@@ -126,21 +122,12 @@ def test_trials_are_drawn_in_a_panel_for_each_number_searched(tuned: Callable[..
     assert line.get_label() == "arm", "an arm without a complete trial has no line"
 
 
-@pytest.mark.parametrize(
-    ("space", "searched"),
-    [({"model.position": CHOICE}, SEARCHED), (None, {"base": [], "arm": []})],
-    ids=["no number was searched", "no trial was complete"],
-)
-def test_nothing_is_drawn_without_numbers_or_complete_trials(
-    tuned: Callable[..., Path], space: Any, searched: Any
-) -> None:
-    assert tuning(ExperimentReport.load(tuned(space, searched)).figure_inputs) is None
+def test_nothing_is_drawn_without_numbers_or_complete_trials(tuned: Callable[..., Path]) -> None:
+    for space, searched in (({"model.position": CHOICE}, SEARCHED), (None, {"base": [], "arm": []})):
+        assert tuning(ExperimentReport.load(tuned(space, searched)).figure_inputs) is None
 
 
-def test_the_tuning_section_is_in_page_and_terminal(
-    tuned: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("lm.report.figures.picture.render", lambda _: {"png": b"", "svg": b""})  # what takes longest
+def test_the_tuning_section_is_in_page_and_terminal(tuned: Callable[..., Path]) -> None:
     said, folder = io.StringIO(), tuned()
     write_report(folder, Console(file=said, width=300), everything=True)
     page = (folder / "table.md").read_text()
