@@ -7,7 +7,7 @@ import pytest
 from conftest import ROOT
 
 MODULES = (
-    "lm.report.figures.ticks",
+    "lm.report.figures.chart",
     "lm.analysis.verdict_text",
     "lm.api.results",
     "lm.api.training",

@@ -6,7 +6,7 @@ import pytest
 from records import MakeExperiment
 
 from lm.analysis.compare import compare
-from lm.analysis.results import load
+from lm.analysis.results import Records, load
 from lm.report.answer import answer, most_certain
 from lm.report.tables import compared
 
@@ -20,6 +20,12 @@ ARMS: dict[str, list[Any]] = {
 ARMS["unsure"] = [1.0, 3.0, 1.2, 3.3, 2.2, 2.1, 2.0, 3.1]
 ARMS["leader"] = [0.1, 3.0, 0.2, 2.9, 0.1, 2.7, 0.1, 0.1]
 ARMS["lost"] = [None] * 8
+
+
+@pytest.fixture(autouse=True)
+def _healthy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No curve is read for the health of an arm, which takes half of the time."""
+    monkeypatch.setattr(Records, "health", property(lambda self: dict.fromkeys(self.arms, "")))
 
 
 def answered(make: MakeExperiment, *arms: str, seeds: int = 8, **manifest: Any) -> str:

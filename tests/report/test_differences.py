@@ -16,7 +16,7 @@ from records import BASE, BETTER, MIXED, MakeExperiment, inside
 import lm
 from lm.analysis.compare import compare
 from lm.analysis.lead import leads
-from lm.analysis.results import load
+from lm.analysis.results import Records, load
 from lm.report.figures import vega
 from lm.report.figures.catalogue import FigureInputs
 from lm.report.figures.chart import Chart, Forest, Panel
@@ -183,17 +183,22 @@ def test_the_public_figure_is_the_picture_of_the_judged_metric(experiment: Calla
 # over training -------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def over_training(experiment: MakeExperiment) -> Chart:
-    chart = difference_curve(FigureInputs(load(experiment(CELLS))))
+@pytest.fixture(scope="module")
+def results(module_experiment: MakeExperiment) -> Records:
+    return load(module_experiment(CELLS))
+
+
+@pytest.fixture(scope="module")
+def over_training(results: Records) -> Chart:
+    chart = difference_curve(FigureInputs(results))
     assert chart is not None
     return chart
 
 
-def test_the_difference_over_training_has_the_band_of_the_arm(over_training: Chart, experiment: MakeExperiment) -> None:
+def test_the_difference_over_training_has_the_band_of_the_arm(over_training: Chart, results: Records) -> None:
     panel = over_training.panels[0]
     assert isinstance(panel, Panel)
-    of_arms = {lead.arm: lead for lead in leads(load(experiment(CELLS)))}
+    of_arms = {lead.arm: lead for lead in leads(results)}
     assert [series.label.partition("\n")[0] for series in panel.series] == ["worse", "mixed", "better"]
     for series in panel.series:
         lead = of_arms[series.label.partition("\n")[0]]

@@ -256,9 +256,9 @@ def look(member: int | None) -> dict[str, Any]:
 
 def _add_legend(figure: Figure, chart: Chart, panels: Sequence[Any]) -> None:
     """Name lines in a legend below the panels, with which the figure grows."""
-    series = [one for panel in panels if isinstance(panel, Panel) for one in panel.series if one.member is not None]
-    names = {one.member or 0: chart.names[one.member or 0] for one in series}
-    names |= {one.member or 0: one.label for one in reversed(series) if one.label and len(panels) == 1}
+    series = [line for panel in panels if isinstance(panel, Panel) for line in panel.series if line.member is not None]
+    names = {line.member or 0: chart.names[line.member or 0] for line in series}
+    names |= {line.member or 0: line.label for line in reversed(series) if line.label and len(panels) == 1}
     grey: dict[str, Any] = {"color": "grey"}
     handles = [Line2D([], [], markersize=4, label=text, **look(member)) for member, text in sorted(names.items())]
     handles += [Line2D([], [], **grey, linestyle=style, label=text) for text, style in chart.styles.items()]
