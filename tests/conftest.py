@@ -158,6 +158,12 @@ def experiment(tmp_path: Path) -> MakeExperiment:
     return functools.partial(make_experiment, tmp_path)
 
 
+@pytest.fixture(scope="module")
+def module_experiment(tmp_path_factory: pytest.TempPathFactory) -> MakeExperiment:
+    """Makes experiments that the tests of a file have in common, each in a folder of its own."""
+    return lambda *given, **manifest: make_experiment(tmp_path_factory.mktemp("experiment"), *given, **manifest)
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the option that rewrites the golden messages."""
     parser.addoption("--write-messages", action="store_true", help="keep the messages of this run as the golden ones")

@@ -37,7 +37,7 @@ from lm.data.corpus import LocalText, fingerprint, split_documents
 from lm.data.tokenizer import Bytes, Characters
 from lm.inference.finished import FinishedRun
 from lm.model.transformer import Model
-from lm.report.study import best_rows, load_study, notes
+from lm.report.study import best_section, load_study, notes
 from lm.search.spec import load_sweep
 from lm.store.files import to_json
 from lm.store.formats import MANIFEST
@@ -142,7 +142,7 @@ def a_manifest_is_refused_or_read(place: Path, drawn: tuple[str, Any]) -> None:
         return
     study = load_study(folder)
     assert isinstance(notes(study), list)
-    assert best_rows(study)
+    assert best_section(study)
 
 
 def a_checkpoint_gives_its_weights_or_none(place: Path, damage: tuple[float, int, bytes]) -> None:

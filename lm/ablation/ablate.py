@@ -110,9 +110,9 @@ def ablate(experiment: Experiment, options: RunOptions, plan_only: bool = False)
         tuned_plan = _plan(with_winners(experiment, winners), store, options)
         tuned_folder, interrupted = train_experiment(tuned_plan, store, options)
         write_report(tuned_folder, Console())
-    results = write_report(folder, Console())
+    report = write_report(folder, Console())
     print(pointer(folder), file=sys.stderr)
-    return 1 if interrupted or results.harmed else 0
+    return 1 if interrupted or report.damaged else 0
 
 
 def warn(lines: Iterable[str]) -> None:

@@ -28,7 +28,7 @@ from lm.config.tree import InputError, load_yaml, nearest, path_name
 from lm.execution.estimate import advice, reduced_in, seconds_per_cell, wall_seconds
 from lm.execution.machine import default_workers, threads_each
 from lm.report.claims import answers, claims_section, show_claims
-from lm.report.ladder_page import csv_worth, overview_section
+from lm.report.ladder import csv_worth, overview_section
 from lm.report.render import markdown_section, print_section
 from lm.report.status import duration
 from lm.report.tables import as_csv

@@ -115,10 +115,9 @@ class Results(_Shown):
         from lm.analysis.verdict_text import display_verdict
         from lm.report.tables import ranked
 
-        headline = self.comparisons[self.comparisons.metric == self.records.headline]
-        order = [row.Index for row in ranked(headline.itertuples(), self.records.headline)]
+        order = [row.Index for row in ranked(self.comparisons, self.records.headline)]
         columns = ["arm", "n", "mean", "sd", "difference", "low", "high", "verdict", "health"]
-        table = headline.loc[order, columns].reset_index(drop=True)
+        table = self.comparisons.loc[order, columns].reset_index(drop=True)
         return table.assign(verdict=[display_verdict(text, self.records.headline) for text in table.verdict])
 
     def to_markdown(self) -> str:
@@ -276,7 +275,7 @@ def figure(results: Results | Ladder, name: str) -> "Figure":
     """
     import matplotlib
 
-    from lm.report.figures.palette import GRID_STYLE
+    from lm.report.figures.picture import GRID_STYLE
 
     figures, more = _figures(results)
     if name not in figures:

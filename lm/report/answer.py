@@ -10,44 +10,32 @@ import pandas as pd
 from lm.analysis.external.runs import Runs
 from lm.analysis.results import Records
 from lm.analysis.verdict_text import brief_verdict, format_seeds
-from lm.report.figures.differences import sorted_rows
-from lm.report.tables import mean_and_sd
+from lm.report.tables import compared, mean_and_sd, span
 from lm.stats.verdicts import DIRECTIONS, Better
 from lm.store.metrics import describe
 
-MOST_NAMES = 4
-"""Largest number of arms of a kind that a sentence names."""
+MOST_NAMES = 4  # largest number of arms of a kind that a sentence names
 
 UNORDERED = "their order among themselves is not tested"
 
 
-def answer(results: Records | Runs, compared: pd.DataFrame) -> str:
+def answer(results: Records | Runs, table: pd.DataFrame) -> str:
     """State which arms are best in the headline quantity, by how much and how sure, in one sentence."""
     baseline, headline = results.arms[0], results.judged[0]
     better = results.better[headline] if isinstance(results, Runs) else describe(headline).better
     if len(results.arms) == 1:
-        (row,) = compared[compared.metric == headline].itertuples()
+        (row,) = table[table.metric == headline].itertuples()
         return f"One arm, compared with nothing: {describe(headline).label} {mean_and_sd(row)}, {format_seeds(row.n)}."
-    of_headline = sorted_rows(compared.assign(better=better), headline, better)
-    rows = [row for row in of_headline if math.isfinite(row.difference)]
+    rows = [row for row in compared(table.assign(better=better), headline, better) if math.isfinite(row.difference)]
     if not rows:
         return f"Nothing is certain: no arm can be compared with {baseline} yet."
     ahead = [row for row in rows if direction(row) in ("better", "higher")]
     behind = [row for row in rows if direction(row) in ("worse", "lower")]
-    if ahead:
-        best = _surest(ahead)
-        sizes = f"{', ' * (len(best) > 1) or ' '}by {_sizes(best)}"
-        first = f"{_names(best)} {_are(best)} {direction(best[0])} than {baseline}{sizes}"
-        return f"{'; '.join([first, *_others(rows, best)])}."
-    if len(behind) == len(of_headline):
-        verb = {"worse": "better", "lower": "higher"}[direction(behind[0])]
-        every = "every other arm," if len(behind) > 1 else str(behind[0].arm)
-        return f"{baseline} is {verb} than {every} by {_sizes(behind)}."
-    if behind:
-        worst = _surest(behind)
-        first = f"No arm is certain to be {'better' if direction(worst[0]) == 'worse' else 'higher'} than {baseline}"
-        second = f"{_names(worst)} {_are(worst)} {direction(worst[0])} by {_sizes(worst)}"
-        return f"{'; '.join([first, second, *_others(rows, worst)])}."
+    if certain := ahead or behind:
+        named = _surest(certain)
+        sizes = f"{', ' * (len(named) > 1) or ' '}by {_sizes(named)}"
+        first = f"{_names(named)} {'is' if len(named) == 1 else 'are'} {direction(named[0])} than {baseline}{sizes}"
+        return f"{'; '.join([first, *_others(rows, named)])}."
     if all(brief(row).startswith("equal") for row in rows):
         return f"{_names(rows, baseline)} are {brief(rows[0])}, {_sample(rows)}."
     largest = max(rows, key=lambda row: abs(row.difference))
@@ -65,19 +53,17 @@ def _surest(rows: Sequence[Any]) -> list[Any]:
 def _sizes(rows: Sequence[Any], with_sample: bool = True) -> str:
     """Format the size of a difference with its interval, or the range of several, with unit and number of seeds."""
     sizes = sorted((abs(row.difference), _number(abs(row.difference), row)) for row in rows)
-    size = interval(rows[0]) if len(rows) == 1 else f"to {sizes[-1][1]}" * (sizes[-1][1] != sizes[0][1])
-    size = " ".join(filter(None, [sizes[0][1], size, describe(rows[0].metric).unit]))
+    size = f"{sizes[0][1]} {interval(rows[0])}".rstrip() if len(rows) == 1 else span(sizes[0][1], sizes[-1][1])
+    size = f"{size} {describe(rows[0].metric).unit}".rstrip()
     count = sum(row.family == "exploratory" for row in rows)
     marks = [_sample(rows)] * with_sample + ["exploratory" if count == len(rows) else "some exploratory"] * bool(count)
     return ", ".join([size, *marks])
 
 
 def _sample(rows: Sequence[Any]) -> str:
-    """Format the number of seeds that pair the runs, or of runs that no seed pairs."""
     counts = [int(row.pairs or row.n) for row in rows]
-    few = f"{min(counts)} to " * (min(counts) < max(counts))
     what = "seed" if rows[0].pairs else "run"
-    return f"{few}{max(counts)} {what}{'s' * (max(counts) != 1)}"
+    return f"{span(str(min(counts)), str(max(counts)))} {what}{'s' * (max(counts) != 1)}"
 
 
 def _others(rows: Sequence[Any], named: Sequence[Any]) -> list[str]:
@@ -107,13 +93,6 @@ def _names(rows: Sequence[Any], *more: str) -> str:
     return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
 
 
-def _are(rows: Sequence[Any]) -> str:
-    return "is" if len(rows) == 1 else "are"
-
-
-# one comparison ------------------------------------------------------------------------------------------------------
-
-
 def brief(row: Any) -> str:
     """Return the verdict of a row in a few words, such as `better by 0.050, exploratory`."""
     return brief_verdict(str(row.verdict), str(row.metric), row.difference)
@@ -132,7 +111,6 @@ def lead(row: Any) -> float:
 
 
 def _better(row: Any) -> Better:
-    """Return which direction is better in the quantity of a row, which runs of other programs define themselves."""
     return getattr(row, "better", describe(row.metric).better)
 
 

@@ -18,8 +18,7 @@ STYLES = {"reproduced": "green", "not reproduced": "red", "inconclusive": "yello
 NARROW, LEFT_OUT = 100, ("seeds", "q", "p (Holm)")
 """Terminal width in characters below which these columns are left out."""
 
-POST_HOC = "post hoc"
-"""Label of claims that were written when results of their seeds could be known."""
+POST_HOC = "post hoc"  # label of claims that were written when results of their seeds could be known
 
 
 def answers(results: Records, tier: str = "") -> list[Answer]:
@@ -56,13 +55,9 @@ def row(answer: Answer) -> list[str]:
 def claims_section(
     named_answers: Sequence[tuple[str, Answer]], title: str = "Claims", several: bool = False, width: int | None = None
 ) -> Section:
-    """Build the table of answers, with tally and notes.
+    """Build the table of answers, each with the name of its experiment, with tally and notes.
 
-    Args:
-        named_answers: answers, each with the name of its experiment.
-        title: heading of the section.
-        several: True for a column with the name of the experiment.
-        width: of the terminal in characters, for which some columns are left out; None for a page.
+    `several` adds a column of these names; some columns are left out for a terminal of `width` characters.
     """
     left_out = () if width is None else ("source", *(LEFT_OUT if width < NARROW else ()))
     shown = [index for index, column in enumerate(COLUMNS) if column not in left_out]

@@ -1,38 +1,30 @@
 """The report of runs that others trained: tables, notes, figures and pages, in the terminal and as files."""
 
-import dataclasses
 import functools
 import json
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pandas as pd
 from rich.console import Console
-from rich.text import Text
 
 from lm.analysis.external.runs import UNCHECKED, Runs, arms_of_unequal_spread, compare_runs
 from lm.analysis.tidy import CELLS
 from lm.config.tree import InputError
+from lm.report import tables
 from lm.report.answer import answer
-from lm.report.figures.picture import as_files
-from lm.report.figures.static_pages import ALT, draw_runs
-from lm.report.notes import describe_test, seed_ranges, share_of_alpha
-from lm.report.render import Section, TableCell, escape, markdown_section, print_section
-from lm.report.tables import (
-    ARROWS,
-    DIFFERENCE,
-    as_csv,
-    details,
-    detectable,
-    difference,
-    format_run_counts,
-    list_seeds,
-    mean_and_sd,
-    several_intervals,
-)
-from lm.report.web.page import Body, Picture, answer_section, static_page, static_parts
+from lm.report.base import Report
+from lm.report.figures.chart import Chart
+from lm.report.figures.static_pages import differences, every_run
+from lm.report.notes import describe_test, lost_rate, missing_seeds, seed_ranges, share_of_alpha
+from lm.report.render import Section, TableCell, html_section
+from lm.report.tables import ARROWS, DIFFERENCE
+from lm.report.web.elements import Html, joined
+from lm.report.web.gallery import Charts
+from lm.report.web.page import Body, PageSection, page
 from lm.report.write import publish
 from lm.stats.tests import ALPHA
 from lm.stats.unpaired import runs_needed, smallest_unpaired_p
@@ -47,23 +39,20 @@ def heading(runs: Runs, quantity: str) -> str:
     return describe(quantity).label + ARROWS[runs.better.get(quantity)]
 
 
-def title(runs: Runs) -> str:
-    """Return the title of the report."""
-    return f"{runs.source.path.name or runs.source.path.resolve().name}: {len(runs.arms)} arms, external runs"
-
-
 def judged_sections(runs: Runs, table: pd.DataFrame) -> list[Section]:
     """Build a table for each judged quantity: a row an arm, significant differences in bold; the last has the notes."""
     sections = []
     for quantity in runs.judged:
         of_quantity = table[table.metric == quantity]
-        labelled = several_intervals(of_quantity)
+        labelled = tables.several_intervals(of_quantity)
         rows = []
         for row in of_quantity.itertuples():
-            effect = TableCell(difference(row, labelled), bool(row.bold))
-            rows.append([str(row.arm), format_run_counts(row), mean_and_sd(row), effect, str(row.verdict)])
+            effect = TableCell(tables.difference(row, labelled), bool(row.bold))
+            rows.append(
+                [str(row.arm), tables.format_run_counts(row), tables.mean_and_sd(row), effect, str(row.verdict)]
+            )
         sections.append(Section(quantity, ["arm", "n", heading(runs, quantity), DIFFERENCE, "verdict"], rows))
-    sections[-1] = dataclasses.replace(sections[-1], notes=notes(runs, table))
+    sections[-1] = replace(sections[-1], notes=notes(runs, table))
     return sections
 
 
@@ -107,7 +96,7 @@ def _method(runs: Runs, table: pd.DataFrame) -> Iterator[str]:
             "sign tests (Holm)."
         )
     headline = table[(table.metric == runs.judged[0]) & table.detectable.notna()]
-    if detectable_texts := [f"{row.arm} {detectable(row)}" for row in headline.itertuples()]:
+    if detectable_texts := [f"{row.arm} {tables.detectable(row)}" for row in headline.itertuples()]:
         yield f"Detectable effect (80 % power): {', '.join(detectable_texts)}."
 
 
@@ -128,7 +117,6 @@ def _unpaired(runs: Runs, table: pd.DataFrame, number: int) -> str:
 
 
 def _ended(runs: Runs, table: pd.DataFrame) -> Iterator[str]:
-    """List runs that did not end well or are missing."""
     not_ok = [(key, run) for key, run in runs.runs.items() if run.status != "ok"]
     for (arm, seed), run in not_ok[:MOST_NAMED]:
         why = f" ({run.source_status})" if run.source_status else ""
@@ -136,39 +124,10 @@ def _ended(runs: Runs, table: pd.DataFrame) -> Iterator[str]:
     if len(not_ok) > MOST_NAMED:
         yield f"{len(not_ok) - MOST_NAMED} more runs ended so; cells.csv has them all."
     for arm in runs.arms if runs.paired else ():
-        if missing_seeds := [seed for seed in runs.seeds if (arm, seed) not in runs.runs]:
-            yield f"{arm} {list_seeds(missing_seeds)} {'is' if len(missing_seeds) == 1 else 'are'} missing."
+        if missing := [seed for seed in runs.seeds if (arm, seed) not in runs.runs]:
+            yield missing_seeds(arm, missing, "missing")
     for row in table[table.metric == runs.judged[0]].itertuples():
-        if num_lost := row.diverged + row.failed:
-            total = len(runs.statuses(str(row.arm)))
-            rate = f"{row.lost_rate:z.2f} [{row.lost_low:z.2f}, {row.lost_high:z.2f}]"
-            yield f"{row.arm}: {num_lost} of {total} runs diverged or failed: {rate} (Clopper-Pearson 95 % CI)."
-
-
-def terminal(runs: Runs, table: pd.DataFrame, console: Console) -> None:
-    """Print a table for each judged quantity, and the notes."""
-    first, *others = judged_sections(runs, table)
-    console.print(Text(answer(runs, table), style="bold"))
-    for section in (dataclasses.replace(first, title=title(runs)), *others):
-        print_section(section, console)
-
-
-def markdown(runs: Runs, table: pd.DataFrame, figures: Sequence[str]) -> str:
-    """Format the report as one page of Markdown."""
-    first, *others = judged_sections(runs, table)
-    lines = [f"# {escape(title(runs))}", ""]
-    for section in (dataclasses.replace(first, title=""), *others):
-        lines += markdown_section(section)
-    lines += ["All metrics: table.csv. Runs: cells.csv.", "", "## Figures", ""]
-    lines += [f"![{name}]({name}.png)" for name in figures]
-    return "\n".join(lines).rstrip("\n") + "\n"
-
-
-def html(runs: Runs, table: pd.DataFrame, pictures: Sequence[Picture]) -> str:
-    """Format the report as one HTML file that needs no network."""
-    parts = [*judged_sections(runs, table), details(table, functools.partial(heading, runs))]
-    below = f"{runs.source.path}: {runs.source.kind}; baseline {runs.arms[0]}"
-    return static_page(Body(title(runs), below, answer_section(answer(runs, table)), static_parts(parts, pictures)))
+        yield from lost_rate(row, len(runs.statuses(str(row.arm))))
 
 
 def tidy(runs: Runs) -> pd.DataFrame:
@@ -185,17 +144,53 @@ def tidy(runs: Runs) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=list(CELLS)).astype({"value": "float64"})
 
 
-def external_files(runs: Runs, table: pd.DataFrame) -> dict[str, str | bytes]:
-    """Return the files of the report by name; the page comes last."""
-    figures = draw_runs(runs, table)
-    pictures = [(ALT[name], files["png"]) for name, files in figures.items()]
-    return {
-        "report.html": html(runs, table, pictures),
-        "cells.csv": as_csv(tidy(runs)),
-        "table.csv": as_csv(table),
-        **as_files(figures),
-        "table.md": markdown(runs, table, list(figures)),
-    }
+@dataclass(frozen=True)
+class ExternalReport(Report):
+    """The report of runs that others trained, with the comparisons of their arms."""
+
+    runs: Runs
+    table: pd.DataFrame
+
+    @property
+    def name(self) -> str:
+        """Name of the file or folder that they were read from."""
+        return self.runs.source.path.name or self.runs.source.path.resolve().name
+
+    @property
+    def title(self) -> str:
+        """Title of the report."""
+        return f"{self.name}: {len(self.runs.arms)} arms, external runs"
+
+    def charts(self) -> Iterator[tuple[str, Chart | None]]:
+        """Yield the differences, and what each run measured."""
+        yield "differences", differences(self.runs, self.table)
+        yield "runs", every_run(self.runs)
+
+    def tables(self) -> dict[str, pd.DataFrame]:
+        """Return the runs, and the comparisons."""
+        return {"cells.csv": tidy(self.runs), "table.csv": self.table}
+
+    def printed(self, width: int, everything: bool) -> list[Section]:
+        """Return a table for each judged quantity, and the notes."""
+        first, *others = judged_sections(self.runs, self.table)
+        return [replace(first, title=self.title, text=answer(self.runs, self.table)), *others]
+
+    def sections(self) -> list[Section]:
+        """Return the same."""
+        first, *others = judged_sections(self.runs, self.table)
+        files = Section(text="All metrics: table.csv. Runs: cells.csv.")
+        return [replace(first, title=self.title), *others, files]
+
+    def body(self) -> Body:
+        """Return the answer, the charts and the tables of every quantity."""
+        runs, drawing = self.runs, Charts()
+        drawn = joined(drawing.add(name, chart) for name, chart in self.charts())
+        shown = [*judged_sections(runs, self.table), tables.details(self.table, functools.partial(heading, runs))]
+        sections = [PageSection("figures", "Figures", drawn)]
+        for index, part in enumerate(shown):  # two quantities may begin with the same word
+            sections.append(PageSection(f"part-{index}", part.title, html_section(part)))
+        below = f"{runs.source.path}: {runs.source.kind}; baseline {runs.arms[0]}"
+        return Body(self.name, self.title, below, answer(runs, self.table), Html(), sections, drawing)
 
 
 def write_comparison(runs: Runs, console: Console, into: Path | None) -> None:
@@ -204,14 +199,13 @@ def write_comparison(runs: Runs, console: Console, into: Path | None) -> None:
     Raises:
         InputError: if the folder is that of an experiment or a search.
     """
-    table = compare_runs(runs)
+    report = ExternalReport(runs, compare_runs(runs))
     if into is None:
-        terminal(runs, table, console)
+        report.show(console)
         return
     if others := [name for name in OTHERS if os.path.lexists(into / name)]:
         raise InputError(f"--out {into}: holds {others[0]} and its report; expected a folder of this report's own")
-    files = external_files(runs, table)
-    publish(into, files, lambda: terminal(runs, table, console))
+    publish([report], {"report.html": page(report.body()), **report.files()}, into, console)
     print(f"report: {into / 'table.md'}", file=sys.stderr)
 
 

@@ -1,21 +1,30 @@
-"""Sections of a ladder: arms by rung, trends, forecast, rungs; and its long tables for CSV files."""
+"""The report of a ladder, and several ladders in one table."""
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from lm.analysis.compare import compare
-from lm.analysis.ladder import ArmOf, LadderResults, losses
+from lm.analysis.ladder import ArmAt, ArmOf, LadderResults, load_ladder, losses
 from lm.analysis.verdict_text import display_verdict
 from lm.report.answer import MOST_NAMES, answer, directed
-from lm.report.figures.differences import sorted_rows
+from lm.report.base import Report
+from lm.report.figures.chart import Chart
+from lm.report.figures.static_pages import NAME, ladder_chart, shown_arms
+from lm.report.notes import author_notes
 from lm.report.render import Section, TableCell
 from lm.report.run import describe_autotune
-from lm.report.tables import DIFFERENCE, heading, number, signed
+from lm.report.tables import DIFFERENCE, as_csv, compared, format_mean, heading, number, signed
+from lm.report.web import parts
+from lm.report.web.elements import Html, listed
+from lm.report.web.gallery import Charts
+from lm.report.web.page import Body, PageSection, as_page_section
 from lm.stats.compute_gain import Beyond, Gain
 from lm.stats.tests import seeds_needed
 from lm.stats.trend import MIN_PAIRS, Estimate, Trend
@@ -23,11 +32,9 @@ from lm.stats.verdicts import DIRECTIONS
 from lm.store.metrics import describe
 from lm.store.validation import is_number
 
+# suffixes of gains for which the law is extrapolated
 BEYOND: dict[Beyond, str] = {"": "", "above": " (above the top rung)", "below": " (below the first rung)", "floor": ""}
-"""Suffixes of gains for which the law is extrapolated."""
-
-NOT_BRACKETED = ", rate not bracketed"
-"""Suffix of a gain at whose rung no learning-rate curve brackets the arm's rate or the baseline's."""
+NOT_BRACKETED = ", rate not bracketed"  # suffix of a gain where no curve brackets the arm's rate or the baseline's
 
 DECIDED = re.compile(rf"(?:exploratory: )?(?:{'|'.join(DIRECTIONS)}|equivalent|within|inconclusive)\b")
 """Verdicts of table.csv on enough seeds, whatever they say."""
@@ -40,18 +47,10 @@ def digits(results: LadderResults) -> int:
     return describe(results.manifest["metric"]).digits
 
 
-def factor(log: Estimate) -> str:
-    """Format a log gain as a factor with its interval."""
-    value, low, high = (exp(end) for end in (log.value, log.low, log.high))
-    if math.isnan(value):
-        return "-"
-    interval = "" if math.isnan(low) else f" [{times(low)}, {times(high)}]"
-    return f"{times(value)}{interval}"
-
-
-def exp(log: float) -> float:
-    """Return the exponential, infinite where it would overflow."""
-    return math.inf if log > 300 else math.exp(log)
+def factors(log: Estimate) -> Estimate:
+    """Return the factors of a log gain, infinite where one would overflow."""
+    value, low, high = (math.inf if end > 300 else math.exp(end) for end in (log.value, log.low, log.high))
+    return Estimate(value, low, high)
 
 
 def times(value: float) -> str:
@@ -59,14 +58,29 @@ def times(value: float) -> str:
     return "∞" if math.isinf(value) else f"{value:z,.2f}" if value < 100 else f"{value:z,.3g}"
 
 
+def factor(log: Estimate) -> str:
+    """Format a log gain as a factor with its interval."""
+    of = factors(log)
+    interval = "" if math.isnan(of.low) else f" [{times(of.low)}, {times(of.high)}]"
+    return "-" if math.isnan(of.value) else f"{times(of.value)}{interval}"
+
+
 def gain(estimate: Gain | None) -> str:
     """Format the compute gain of a rung."""
     if estimate is None:
         return "-"
     if estimate.beyond == "floor":
-        low = f", at least {times(exp(estimate.log.low))}" if math.isfinite(estimate.log.low) else ""
+        low = f", at least {times(factors(estimate.log).low)}" if math.isfinite(estimate.log.low) else ""
         return f"below the law's floor{low}"
     return factor(estimate.log) + BEYOND[estimate.beyond]
+
+
+def by_rung(arm: ArmOf) -> dict[str, tuple[ArmAt, Estimate, Gain | None]]:
+    """Return verdict, difference and gain of an arm at each rung on which it has a pair."""
+    if arm.scaling is None:
+        return {}
+    gains: Sequence[Gain | None] = arm.scaling.gains or [None] * len(arm.at)
+    return {of[0].rung: of for of in zip(arm.at, arm.scaling.differences, gains, strict=True)}
 
 
 def ladder_answer(results: LadderResults) -> str:
@@ -74,10 +88,10 @@ def ladder_answer(results: LadderResults) -> str:
     names = [rung["name"] for rung in results.manifest["rungs"]]
     judged = {at.rung for arm in results.arms for at in arm.at if DECIDED.match(at.verdict)}
     index = max((index for index, name in enumerate(names) if name in judged), default=len(names) - 1)
-    compared, is_top = compare(results.rungs[index]), index == len(names) - 1
-    clauses = [answer(results.rungs[index], compared).removesuffix(".")]
+    is_top = index == len(names) - 1
+    clauses = [answer(results.rungs[index], compare(results.rungs[index])).removesuffix(".")]
     if not is_top:
-        rows = sorted_rows(compare(results.rungs[-1]), results.rungs[-1].headline, None)
+        rows = compared(compare(results.rungs[-1]), results.rungs[-1].headline)
         means = [f"{row.arm} is {directed(row)}" for row in rows if directed(row)][:MOST_NAMES]
         clauses += [f"in the mean of the largest, {names[-1]}, {', '.join(means)}"] if means else []
     if unsure := [arm.name for arm in results.arms for at in arm.at if at.rung == names[index] and at.not_bracketed]:
@@ -92,7 +106,7 @@ def ladder_answer(results: LadderResults) -> str:
     return f"At {names[index]}, the largest rung{' with a verdict' * (not is_top)}: {'; '.join(clauses)}. {trend}"
 
 
-# the arms by rung ----------------------------------------------------------------------------------------------------
+# tables --------------------------------------------------------------------------------------------------------------
 
 
 def worth_section(results: LadderResults) -> Section:
@@ -100,22 +114,18 @@ def worth_section(results: LadderResults) -> Section:
     rows: list[list[str]] = []
     for rung in results.manifest["rungs"]:
         for arm in results.arms:
-            index = next((k for k, at in enumerate(arm.at) if at.rung == rung["name"]), None)
-            if index is None or arm.scaling is None:
+            of_rung = by_rung(arm).get(rung["name"])
+            if of_rung is None:
                 nothing = f"no pair to compare{arm.lost_runs.get(rung['name'], '')}"
                 rows.append([rung["name"], arm.name, "0", "-", "-", nothing])
                 continue
-            at, estimate = arm.at[index], arm.scaling.differences[index]
-            arm_gain = arm.scaling.gains[index] if arm.scaling.gains else None
+            at, estimate, of_arm = of_rung
             difference = TableCell(signed(estimate.value, estimate.low, estimate.high, digits(results)), at.bold)
-            text = gain(arm_gain) + (NOT_BRACKETED if arm_gain is not None and at.not_bracketed else "")
+            text = gain(of_arm) + (NOT_BRACKETED if of_arm is not None and at.not_bracketed else "")
             verdict = display_verdict(at.verdict, results.manifest["metric"])
             rows.append([rung["name"], arm.name, str(at.pairs), difference, text, verdict])
     columns = ["rung", "arm", "n", DIFFERENCE, "gain in compute [95 % CI]", "verdict"]
     return Section("Arms by rung", columns, rows, worth_notes(results))
-
-
-# trends --------------------------------------------------------------------------------------------------------------
 
 
 def trend_section(results: LadderResults) -> Section:
@@ -125,17 +135,20 @@ def trend_section(results: LadderResults) -> Section:
         if arm.scaling is None:
             rows += [[arm.name, quantity, "-", "no pair to compare"] for quantity in quantities]
             continue
-        first, second = arm.scaling.of_difference, arm.scaling.of_gain
-        slopes = [signed(first.slope.value, first.slope.low, first.slope.high, digits(results)), factor(second.slope)]
-        texts = [trend_text(first, f"{first.margin:z.3g}", arm), trend_text(second, gain_margin(second), arm)]
-        for quantity, slope, text, strong in zip(quantities, slopes, texts, arm.bold, strict=True):
+        first, second = arm.scaling.of_difference.slope, arm.scaling.of_gain.slope
+        slopes = [signed(first.value, first.low, first.high, digits(results)), factor(second)]
+        for quantity, slope, text, strong in zip(quantities, slopes, trend_texts(arm), arm.bold, strict=True):
             rows.append([arm.name, quantity, TableCell(slope, strong), text])
     return Section("With more compute", ("arm", "of", "a decade of compute", "verdict"), rows, trend_notes(results))
 
 
-def gain_margin(trend: Trend) -> str:
-    """Format the margin within which a gain holds."""
-    return f"a factor of {exp(trend.margin):z.3g}"
+def trend_texts(arm: ArmOf) -> list[str]:
+    """Describe the trends of an arm's difference and of its gain."""
+    if arm.scaling is None:
+        return ["no pair to compare"] * 2
+    first, second = arm.scaling.of_difference, arm.scaling.of_gain
+    of_gain = f"a factor of {factors(Estimate(second.margin)).value:z.3g}"
+    return [trend_text(first, f"{first.margin:z.3g}", arm), trend_text(second, of_gain, arm)]
 
 
 def trend_text(trend: Trend, margin: str, arm: ArmOf) -> str:
@@ -153,53 +166,49 @@ def trend_text(trend: Trend, margin: str, arm: ArmOf) -> str:
     return display_verdict(text + (f" (unhealthy on {', '.join(unhealthy)}: see there)" if unhealthy else ""))
 
 
-# the forecast --------------------------------------------------------------------------------------------------------
-
-
 def forecast_rows(results: LadderResults) -> list[list[str]]:
     """Return the forecast for the top rung from those below it, beside the trained value."""
-    base, top = results.manifest["baseline"], results.rungs[-1]
+    base, top, places = results.manifest["baseline"], results.rungs[-1], digits(results)
     rows: list[list[str]] = []
+
+    def add(name: str, estimate: Estimate, trained: float, sign: str = "") -> None:
+        ends = (f"{end:{sign}z,.{places}f}" for end in (estimate.value, estimate.low, estimate.high, trained))
+        value, low, high, measured = ends
+        verdict = "holds it" if estimate.low <= trained <= estimate.high else "misses it"
+        rows.append([name, f"{value} [{low}, {high}]", measured, verdict])
+
     for arm in results.arms:
-        if arm.scaling is None or arm.scaling.forecast is None:
-            continue
-        forecast, of_arm, of_base = arm.scaling.forecast, losses(top, arm.name), losses(top, base)
-        if not rows:
-            rows.append(_forecast_row(base, forecast.baseline, float(np.nanmean(of_base)), results, False))
-        rows.append(_forecast_row(arm.name, forecast.arm, float(np.nanmean(of_arm)), results, False))
-        difference = float(np.nanmean(of_arm - of_base))
-        rows.append(_forecast_row(f"{arm.name} - {base}", forecast.difference, difference, results, True))
+        if arm.scaling is not None and (forecast := arm.scaling.forecast) is not None:
+            of_arm, of_base = losses(top, arm.name), losses(top, base)
+            if not rows:
+                add(base, forecast.baseline, float(np.nanmean(of_base)))
+            add(arm.name, forecast.arm, float(np.nanmean(of_arm)))
+            add(f"{arm.name} - {base}", forecast.difference, float(np.nanmean(of_arm - of_base)), "+")
     return rows
-
-
-def _forecast_row(name: str, estimate: Estimate, trained: float, results: LadderResults, sign: bool) -> list[str]:
-    places = digits(results)
-    if sign:
-        forecast = signed(estimate.value, estimate.low, estimate.high, places)
-        texts = [forecast, signed(trained, math.nan, math.nan, places)]
-    else:
-        interval = f" [{number(estimate.low, places)}, {number(estimate.high, places)}]"
-        texts = [number(estimate.value, places) + interval, number(trained, places)]
-    return [name, *texts, "holds it" if estimate.low <= trained <= estimate.high else "misses it"]
-
-
-# the rungs -----------------------------------------------------------------------------------------------------------
 
 
 def rung_section(results: LadderResults) -> Section:
     """Build the table of size, loss and fitted loss of the baseline at each rung."""
     rows, base = [], results.manifest["baseline"]
     for rung, rung_results in zip(results.manifest["rungs"], results.rungs, strict=True):
-        values = losses(rung_results, base)
-        finite = values[np.isfinite(values)]
-        spread = f" ± {number(float(finite.std(ddof=1)), digits(results))}" if len(finite) > 1 else ""
-        mean = number(float(finite.mean()), digits(results)) + spread if len(finite) else "-"
-        compute = rung["compute"][base]
+        values, compute = losses(rung_results, base), rung["compute"][base]
         law = "-" if results.law is None else number(float(results.law.law.loss(compute)), digits(results))
-        counts = [f"{rung['parameters']:,}", f"{rung['tokens']:,}", f"{rung['steps']:,}"]
-        rows.append([rung["name"], *counts, f"{compute:z.2e}", str(len(finite)), mean, law])
+        counts = [f"{rung['parameters']:,}", f"{rung['tokens']:,}", f"{rung['steps']:,}", f"{compute:z.2e}"]
+        count = str(np.isfinite(values).sum())
+        rows.append([rung["name"], *counts, count, format_mean(values, digits(results)), law])
     columns = ["rung", "parameters", "tokens", "steps", "FLOPs", "n", heading(results.manifest["metric"]), "law"]
     return Section("Rungs", columns, rows, law_notes(results))
+
+
+def ladder_sections(results: LadderResults) -> list[Section]:
+    """Return the tables of a ladder."""
+    columns = ("of the top rung", "forecast [95 % CI]", "trained", "the interval")
+    forecast = Section("Forecast", columns, forecast_rows(results), forecast_notes(results))
+    sections = [worth_section(results), trend_section(results), forecast, rung_section(results)]
+    return [section for section in sections if section.rows or section.notes]
+
+
+# notes ---------------------------------------------------------------------------------------------------------------
 
 
 def law_notes(results: LadderResults) -> list[str]:
@@ -224,9 +233,6 @@ def law_notes(results: LadderResults) -> list[str]:
     elif not math.isnan(p):
         lines.append(f"It misses no rung by more than {largest:z.1%}, which seeds' noise explains (p {p:z.2g}).")
     return lines
-
-
-# notes ---------------------------------------------------------------------------------------------------------------
 
 
 def worth_notes(results: LadderResults) -> list[str]:
@@ -282,7 +288,6 @@ def _rates(results: LadderResults) -> list[str]:
 
 
 def _over_text(results: LadderResults) -> list[str]:
-    """State which intervals of differences cover text, where any does."""
     pairs = [(f"{arm.name} on {at.rung}", at.noise is not None) for arm in results.arms for at in arm.at]
     seeds_only = ", ".join(name for name, over_text in pairs if not over_text)
     if not any(over_text for _, over_text in pairs):
@@ -323,21 +328,7 @@ def forecast_notes(results: LadderResults) -> list[str]:
     return ["No forecast: it takes three rungs below the top one with two pairs each, and losses that fall."]
 
 
-def ladder_sections(results: LadderResults) -> list[Section]:
-    """Return the tables of a ladder."""
-    columns = ("of the top rung", "forecast [95 % CI]", "trained", "the interval")
-    forecast = Section("Forecast", columns, forecast_rows(results), forecast_notes(results))
-    sections = [worth_section(results), trend_section(results), forecast, rung_section(results)]
-    return [section for section in sections if section.rows or section.notes]
-
-
-def shown_arms(results: LadderResults) -> Sequence[str]:
-    """Return all arms, the baseline first."""
-    base = results.manifest["baseline"]
-    return [base, *(arm for arm in results.manifest["arms"] if arm != base)]
-
-
-# long tables ---------------------------------------------------------------------------------------------------------
+# tables of numbers ---------------------------------------------------------------------------------------------------
 
 
 def worth_table(results: LadderResults) -> pd.DataFrame:
@@ -345,7 +336,7 @@ def worth_table(results: LadderResults) -> pd.DataFrame:
 
     The baseline has its loss alone.
     """
-    rows = []
+    rows, at_rungs = [], {arm.name: by_rung(arm) for arm in results.arms}
     for rung, rung_results in zip(results.manifest["rungs"], results.rungs, strict=True):
         for name in results.manifest["arms"]:
             values = losses(rung_results, name)
@@ -353,33 +344,17 @@ def worth_table(results: LadderResults) -> pd.DataFrame:
             mean, sd = finite.mean() if len(finite) else math.nan, finite.std(ddof=1) if len(finite) > 1 else math.nan
             row: dict[str, object] = {"rung": rung["name"], "arm": name, "metric": results.manifest["metric"]}
             row |= {"compute": rung["compute"][name], "n": len(finite), "mean": mean, "sd": sd}
-            rows.append(row | _worth(results, rung["name"], name))
+            at, difference, of_arm = at_rungs.get(name, {}).get(rung["name"], (None, Estimate(), None))
+            row |= {"pairs": at.pairs if at else 0, **_columns("difference", difference)}
+            row |= {"over": ("seeds" if at.noise is None else "seeds and text") if at else ""}
+            row |= {**_columns("gain", factors(of_arm.log if of_arm else Estimate()))}
+            row |= {"beyond": of_arm.beyond if of_arm else "", "rate_bracketed": not at.not_bracketed if at else ""}
+            rows.append(row | {"verdict": at.verdict if at else ""})
     return pd.DataFrame(rows)
 
 
-def _worth(results: LadderResults, rung: str, name: str) -> dict[str, object]:
-    arm = next((arm for arm in results.arms if arm.name == name), None)
-    index = next((k for k, at in enumerate(arm.at) if at.rung == rung), None) if arm else None
-    if arm is None or arm.scaling is None or index is None:
-        empty = dict.fromkeys(("beyond", "rate_bracketed", "verdict"), "")
-        return {"pairs": 0, **_columns("difference"), "over": "", **_columns("gain"), **empty}
-    gain = arm.scaling.gains[index] if arm.scaling.gains else None
-    logs = gain.log if gain else Estimate()
-    of_gain = Estimate(*(exp(x) if not math.isnan(x) else x for x in (logs.value, logs.low, logs.high)))
-    return {
-        "pairs": arm.at[index].pairs,
-        **_columns("difference", arm.scaling.differences[index]),
-        "over": "seeds" if arm.at[index].noise is None else "seeds and text",
-        **_columns("gain", of_gain),
-        "beyond": gain.beyond if gain else "",
-        "rate_bracketed": not arm.at[index].not_bracketed,
-        "verdict": arm.at[index].verdict,
-    }
-
-
-def _columns(name: str, estimate: Estimate | None = None) -> dict[str, float]:
-    values = estimate or Estimate()
-    return {name: values.value, f"{name}_low": values.low, f"{name}_high": values.high}
+def _columns(name: str, estimate: Estimate) -> dict[str, float]:
+    return {name: estimate.value, f"{name}_low": estimate.low, f"{name}_high": estimate.high}
 
 
 def trend_table(results: LadderResults) -> pd.DataFrame:
@@ -392,3 +367,128 @@ def trend_table(results: LadderResults) -> pd.DataFrame:
             row: dict[str, object] = {"arm": arm.name, "of": kind, "says": says, "margin": trend.margin}
             rows.append(row | _columns("slope", trend.slope) | _columns("middle", trend.middle))
     return pd.DataFrame(rows)
+
+
+# the report ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class LadderReport(Report):
+    """The report of a ladder."""
+
+    results: LadderResults
+
+    kind = ("ladder", "ladders")
+
+    @classmethod
+    def load(cls, folder: Path) -> "LadderReport":
+        """Load a ladder. Raises InputError where there is none that this version reads."""
+        return cls(load_ladder(folder))
+
+    @property
+    def name(self) -> str:
+        """Name of the ladder."""
+        return self.results.manifest["name"]
+
+    @property
+    def damaged(self) -> bool:
+        """True if a record or a curve is damaged."""
+        return self.results.damaged
+
+    def charts(self) -> Iterator[tuple[str, Chart | None]]:
+        """Yield its figure."""
+        yield NAME, ladder_chart(self.results)
+
+    def tables(self) -> dict[str, pd.DataFrame]:
+        """Return the arms by rung, and the trends."""
+        return {"table.csv": worth_table(self.results), "trends.csv": trend_table(self.results)}
+
+    def printed(self, width: int, everything: bool) -> list[Section]:
+        """Return the arms by rung and their trends with a few lines of notes, or all tables with all their notes."""
+        first, *others = ladder_sections(self.results)
+        notes = first.notes if everything else brief_ladder_notes(self.results)
+        title, text = self.results.manifest["title"], ladder_answer(self.results)
+        first = replace(first, title=title, text=text, notes=notes)
+        return [first, *(others if everything else [replace(s, notes=()) for s in others[:1]])]
+
+    def sections(self) -> list[Section]:
+        """Return the tables, and the experiments of the rungs."""
+        first, *others = ladder_sections(self.results)
+        manifest = self.results.manifest
+        rungs = Section("Reports of the rungs", notes=self._rungs())
+        first = replace(first, title=manifest["title"])
+        return [first, Section(text=author_notes(manifest)), *others, rungs]
+
+    def body(self) -> Body:
+        """Return the answer, the chart and the tables."""
+        manifest, drawing = self.results.manifest, Charts()
+        drawn = drawing.add(NAME, ladder_chart(self.results))
+        sections = [
+            PageSection("figure", "Figure", drawn),
+            *(as_page_section(section, folded=False) for section in ladder_sections(self.results)),
+            PageSection("notes", "Author's notes", parts.author_notes(manifest)),
+            PageSection("reports", "Reports of the rungs", listed(self._rungs()), folded=True),
+        ]
+        arms, rungs = len(manifest["arms"]), len(manifest["rungs"])
+        below = f"{self.name}: {arms} arms on {rungs} rungs, baseline {manifest['baseline']}"
+        answer = ladder_answer(self.results)
+        return Body(self.name, manifest["title"], below, answer, Html(), sections, drawing, lines=self._lines())
+
+    def _rungs(self) -> list[str]:
+        return [f"{rung['name']}: {rung['experiment']}" for rung in self.results.manifest["rungs"]]
+
+    def _lines(self) -> list[str]:
+        manifest, lines = self.results.manifest, []
+        top = manifest["rungs"][-1]["name"]
+        for arm in self.results.arms:
+            words = [f"no pair to compare{arm.lost_runs.get(top, '')}"]
+            if of_top := by_rung(arm).get(top):
+                at, of, _ = of_top
+                size = signed(of.value, of.low, of.high, digits(self.results))
+                words = [display_verdict(at.verdict, manifest["metric"]), size, f"{at.pairs} pairs", at.ill]
+            lines.append(f"{arm.name}: {', '.join(filter(None, words))}")
+        return lines
+
+
+# several ladders -----------------------------------------------------------------------------------------------------
+NOTES = [
+    "Gains in compute by rung: the compute that the baseline needs for the arm's loss, by its law, over the arm's own. "
+    "Their intervals, the differences and the verdicts of each rung are in the ladder's own report.",
+    "The forecast is that of the top rung's difference by the rungs below it. It holds under the law alone.",
+    "°: no curve of learning rates at that size has the arm's rate, or the baseline's, as its best one with a worse "
+    "one on each side. The gain may be the rate's, and no trend over such a rung has a verdict.",
+]
+
+UNSURE = " °"  # mark of a gain at a rung where a rate is not bracketed; the notes explain it
+
+
+def overview_section(ladders: Sequence[LadderResults], title: str = "") -> Section:
+    """Build the table of all ladders: a row an arm, its gain at each rung and its trends over compute.
+
+    The rungs are in the order of the ladder that has the most.
+    """
+    longest_first = sorted(ladders, key=lambda ladder: -len(ladder.rungs))
+    rungs = list(dict.fromkeys(rung["name"] for ladder in longest_first for rung in ladder.manifest["rungs"]))
+    rows: list[list[str]] = []
+    for ladder in ladders:
+        base = ladder.manifest["baseline"]
+        forecasts = {row[0]: row[3] for row in forecast_rows(ladder)}
+        for arm in ladder.arms:
+            gains = {}
+            for at, _, of_arm in by_rung(arm).values():
+                if of_arm is not None:  # none without a law
+                    floor = of_arm.beyond == "floor"
+                    text = "below the law's floor" if floor else times(factors(of_arm.log).value)
+                    gains[at.rung] = text + (UNSURE if at.not_bracketed else "")
+            cells = [gains.get(rung, "-") for rung in rungs]
+            trends, forecast = trend_texts(arm)[::-1], forecasts.get(f"{arm.name} - {base}", "-")
+            rows.append([ladder.manifest["name"], f"{arm.name}, {base}", *cells, *trends, forecast])
+    columns = ["ladder", "arm, against", *rungs]
+    columns += ["gain with more compute", "difference with more compute", "forecast"]
+    return Section(title, columns, rows, NOTES)
+
+
+def csv_worth(ladders: Sequence[LadderResults]) -> str:
+    """Join the tables of all ladders as CSV, with a row for each ladder, rung and arm."""
+    names = [ladder.manifest["name"] for ladder in ladders]
+    return as_csv(pd.concat(map(worth_table, ladders), keys=names, names=["ladder"]).reset_index("ladder"))

@@ -17,7 +17,7 @@ from lm.analysis.verdict_text import format_seeds as count_seeds
 from lm.report.claims import STYLES
 from lm.report.run import describe_autotune, whereabouts
 from lm.report.sections import cost_notes, unlike_pairs
-from lm.report.tables import format_range, list_seeds, number
+from lm.report.tables import format_range, list_seeds, number, span
 from lm.stats.tests import ALPHA, seeds_needed, smallest_p
 from lm.store.documents import KEPT
 from lm.store.metrics import describe, parse_average
@@ -26,38 +26,33 @@ from lm.store.record import evaluated_tokens
 MEASURED = re.compile(r"(?<![\w.])\d+\.\d+(?:e[+-]?\d+)?(?![\w.]*\d)")
 """Pattern of a measurement in a flag, as opposed to a count."""
 
-CELLS = Path("cells")
-"""Folder of the cells as named on pages, which may be read on another machine or come from a pack."""
+FLAG = re.compile(r"(?:step (\d+): )?(.*)", re.DOTALL)  # the step and the text of a flag
 
-SEE = " See docs/verdicts.md."
-"""End of the note on verdicts, but in a table for a paper."""
-
-
-def notes(results: Records, table: pd.DataFrame) -> list[str]:
-    """Return all notes in a list."""
-    return [line for lines in grouped(results, table).values() for line in lines]
+CELLS = Path("cells")  # folder of the cells as named on pages, which may be read on another machine or come from a pack
+SEE = " See docs/verdicts.md."  # end of the note on verdicts, but in a table for a paper
 
 
 def grouped(results: Records, table: pd.DataFrame) -> dict[str, list[str]]:
     """Return the notes by topic: `method`, `runs`, `comparability`, `evaluation`."""
     return {
         "method": list(_method(results, table)),
-        "runs": list(_runs(results, table)),
+        "runs": [*_damaged(results), *_runs(results, table)],
         "comparability": list(_comparability(results)),
         "evaluation": list(_evaluation(results)),
     }
 
 
-def method(results: Records, table: pd.DataFrame) -> list[str]:
-    """Return the notes without those on single runs, for a table outside its report."""
-    lines = [*_method(results, table), *_comparability(results), *_evaluation(results)]
-    return [line.removesuffix(SEE) for line in lines]
+def notes(results: Records, table: pd.DataFrame, of_runs: bool = True) -> list[str]:
+    """Return all notes in a list; without those on single runs, and pointers to pages, for a table in a paper."""
+    topics = grouped(results, table)
+    if of_runs:
+        return [line for lines in topics.values() for line in lines]
+    return [line.removesuffix(SEE) for topic, lines in topics.items() if topic != "runs" for line in lines]
 
 
 # the terminal --------------------------------------------------------------------------------------------------------
 
-MOST_NOTES = 4
-"""Largest number of lines below the table in the terminal."""
+MOST_NOTES = 4  # largest number of lines below the table in the terminal
 
 
 def brief_notes(results: Records, table: pd.DataFrame, answers: Sequence[Answer] = ()) -> list[str]:
@@ -75,14 +70,13 @@ def brief_notes(results: Records, table: pd.DataFrame, answers: Sequence[Answer]
     arms_by_problem: dict[str, list[str]] = {}
     for arm in filter(results.health.get, results.arms):
         arms_by_problem.setdefault(results.health[arm], []).append(arm)
-    problems = []
-    for problem, arms in arms_by_problem.items():
-        first, *others = problem.split("; ")
-        problems.append(f"! {', '.join(arms)}: {first}{f'; {len(others)} more' if others else ''}")
-    if len(problems) > (room := MOST_NOTES - len(lines)):
-        others = [arm for arms in list(arms_by_problem.values())[room - 1 :] for arm in arms]
-        problems = [*problems[: room - 1], f"! {', '.join(others)}: see table.md"]
-    lines += problems
+    room = MOST_NOTES - len(lines)
+    shown = list(arms_by_problem.items())[: room - (len(arms_by_problem) > room)]
+    for problem, arms in shown:
+        first, *more = problem.split("; ")
+        lines.append(f"! {', '.join(arms)}: {first}{f'; {len(more)} more' if more else ''}")
+    if others := [arm for arms in list(arms_by_problem.values())[len(shown) :] for arm in arms]:
+        lines.append(f"! {', '.join(others)}: see table.md")
     sizes = [line for line in _detectable(results, table) if not line.endswith("none.")]
     return [*lines, *sizes][:MOST_NOTES]
 
@@ -101,7 +95,6 @@ def _brief_test(results: Records) -> str:
 
 
 def _brief_warnings(results: Records) -> Iterator[str]:
-    """Name in a few words whatever may invalidate the comparison."""
     if results.harmed:
         yield "damaged files"
     if not one_tokenizer(results):
@@ -142,7 +135,6 @@ def _method(results: Records, table: pd.DataFrame) -> Iterator[str]:
 
 
 def _confirmatory(results: Records, scope: str) -> str:
-    """Describe the test behind the verdicts of the confirmatory arms."""
     number = len(results.confirmatory) * len(results.judged)
     if adaptive := results.manifest.get("adaptive"):
         looks = ", ".join(map(str, adaptive["looks"]))
@@ -157,11 +149,7 @@ def _confirmatory(results: Records, scope: str) -> str:
 def describe_test(seeds: int, number: int, some: str = "", scope: str = "seeds") -> str:
     """Describe the test behind `number` comparisons of `seeds` pairs, or why it can reach no verdict.
 
-    Args:
-        seeds: number of pairs.
-        number: number of comparisons that share the level.
-        some: ` of` and the arms, where these are not all.
-        scope: what the confidence interval covers.
+    `some` names the arms where these are not all, and `scope` what the confidence interval covers.
     """
     least = smallest_p(seeds)
     if least > ALPHA / number:
@@ -263,9 +251,8 @@ def _detectable(results: Records, table: pd.DataFrame) -> list[str]:
 
 def _runs(results: Records, table: pd.DataFrame) -> Iterator[str]:
     """Describe lost and missing cells, and the flags that cells raised."""
-    yield from _damaged(results)
     missing: dict[str, list[int]] = {}
-    flagged: dict[tuple[str, str], dict[int, list[tuple[int, str]]]] = {}
+    flagged: dict[tuple[str, str], list[tuple[int, int, str]]] = {}
     for (arm, seed), record in sorted(results.records.items()):
         if (arm, seed) in results.corrupt_records:
             continue
@@ -275,44 +262,47 @@ def _runs(results: Records, table: pd.DataFrame) -> Iterator[str]:
             why = f"{record['error']}{whereabouts(results.store, record, CELLS / record['id'])}"
             yield f"{arm} seed {seed} {record['status']}: {why}. Not in any mean."
         for flag in record["flags"] if record else []:
-            step, _, text = flag.partition(": ")
-            raised = step.removeprefix("step ")
-            raised_at, text = (int(raised), text) if raised.isdigit() else (0, flag)
-            flagged.setdefault((arm, MEASURED.sub("#", text)), {}).setdefault(seed, []).append((raised_at, text))
-    for arm, seeds in missing.items():
-        yield f"{arm} {list_seeds(seeds)} {'is' if len(seeds) == 1 else 'are'} not trained yet."
+            step, text = FLAG.findall(flag)[0]
+            flagged.setdefault((arm, MEASURED.sub("#", text)), []).append((seed, int(step or 0), text))
+    yield from (missing_seeds(arm, seeds, "not trained yet") for arm, seeds in missing.items())
     for (arm, _), alike in flagged.items():
-        flags = [flag for of_seed in alike.values() for flag in of_seed]
-        yield f"{arm} {list_seeds(list(alike))}: {_merge_flags(flags)}."
+        seeds, steps, texts = zip(*alike, strict=True)
+        yield f"{arm} {list_seeds(list(dict.fromkeys(seeds)))}: {_merge_flags(texts, list(filter(None, steps)))}."
     total = len(results.manifest["seeds"])
     for row in table[table.metric == results.headline].itertuples():
-        if num_lost := row.diverged + row.failed:
-            runs = len(results.of(str(row.arm)))
-            rate = f"{row.lost_rate:z.2f} [{row.lost_low:z.2f}, {row.lost_high:z.2f}]"
-            yield f"{row.arm}: {num_lost} of {runs} runs diverged or failed: {rate} (Clopper-Pearson 95 % CI)."
+        yield from lost_rate(row, len(results.of(str(row.arm))))
         if row.verdict != "baseline" and row.pairs < total:
             yield f"{row.arm} is compared on the {row.pairs} of {total} seeds on which it and the baseline finished."
 
 
+def missing_seeds(arm: str, seeds: Sequence[int | str], what: str) -> str:
+    """State what the runs of some seeds are."""
+    return f"{arm} {list_seeds(seeds)} {'is' if len(seeds) == 1 else 'are'} {what}."
+
+
+def lost_rate(row: Any, runs: int) -> Iterator[str]:
+    """Yield the rate of an arm's runs that diverged or failed, where any did."""
+    if num_lost := row.diverged + row.failed:
+        rate = f"{row.lost_rate:z.2f} [{row.lost_low:z.2f}, {row.lost_high:z.2f}]"
+        yield f"{row.arm}: {num_lost} of {runs} runs diverged or failed: {rate} (Clopper-Pearson 95 % CI)."
+
+
 def _damaged(results: Records) -> Iterator[str]:
-    """Warn of cells with damaged files, and state what is left out for that."""
-    cell_of = {(arm, seed): results.manifest["arms"][arm]["cells"][str(seed)] for arm, seed in results.records}
-    for (arm, seed), wrong in sorted(results.corrupt_records.items()):
-        path = CELLS / cell_of[arm, seed] / "record.json"
-        yield f"Warning: {arm} seed {seed} is damaged and not in any mean: {path}: {wrong}."
-    for (arm, seed), cell in sorted(cell_of.items()):
-        if cell in results.corrupt_curves:
-            file = results.store.history(cell).name
+    for arm, seed in sorted(results.records):
+        cell = results.manifest["arms"][arm]["cells"][str(seed)]
+        run, folder = f"{arm} seed {seed}", CELLS / cell
+        if wrong := results.corrupt_records.get((arm, seed)):
+            yield f"Warning: {run} is damaged and not in any mean: {folder / 'record.json'}: {wrong}."
+        if wrong := results.corrupt_curves.get(cell):
             yield (
-                f"Warning: the learning curve of {arm} seed {seed} is damaged, so {arm} has no curve and no "
-                f"steps to the baseline's loss: {CELLS / cell / file}: {results.corrupt_curves[cell]}."
+                f"Warning: the learning curve of {run} is damaged, so {arm} has no curve and no steps to the "
+                f"baseline's loss: {folder / results.store.history(cell).name}: {wrong}."
             )
         for quantity in KEPT:
-            if (cell, quantity) in results.corrupt_documents:
+            if wrong := results.corrupt_documents.get((cell, quantity)):
                 yield (
-                    f"Warning: the losses by document of {arm} seed {seed} are damaged, so its comparisons in "
-                    f"{describe(quantity).label} do not cover other text: "
-                    f"{CELLS / cell / results.corrupt_documents[cell, quantity]}."
+                    f"Warning: the losses by document of {run} are damaged, so its comparisons in "
+                    f"{describe(quantity).label} do not cover other text: {folder / wrong}."
                 )
 
 
@@ -339,17 +329,13 @@ def _evaluation(results: Records) -> Iterator[str]:
         yield "Runs were evaluated on different numbers of tokens, so their losses are of different text."
 
 
-def _merge_flags(flags: Sequence[tuple[int, str]]) -> str:
+def _merge_flags(texts: Sequence[str], steps: Sequence[int]) -> str:
     """Merge flags that differ in step and measurement alone into one with their ranges."""
-    steps, messages = zip(*flags, strict=True)
-    places = list(zip(*map(MEASURED.findall, messages), strict=True))
-    ends = [(min(values, key=float), max(values, key=float)) for values in places]
-    texts = iter(low if low == high else f"{low} to {high}" for low, high in ends)
-    merged = MEASURED.sub(lambda _: next(texts), messages[0])
-    if not any(steps):
-        return merged
-    first, last = min(filter(None, steps)), max(steps)
-    return f"{merged} (step {first})" if first == last else f"{merged} (steps {first} to {last})"
+    measured = zip(*map(MEASURED.findall, texts), strict=True)
+    ranges = iter([span(min(values, key=float), max(values, key=float)) for values in measured])
+    merged = MEASURED.sub(lambda _: next(ranges), texts[0])
+    several = "s" * (len(set(steps)) > 1)
+    return f"{merged} (step{several} {span(str(min(steps)), str(max(steps)))})" if steps else merged
 
 
 def seed_ranges(seeds: Sequence[int | str]) -> str:
@@ -378,23 +364,18 @@ def changes(results: Records) -> list[str]:
     return lines
 
 
-MOST_WORDS = 80
-"""Largest number of words of the author's notes in table.md; the page of HTML has all of them."""
+MOST_WORDS = 80  # largest number of words of the author's notes in table.md; the page of HTML has all of them
 
 
 def author_notes(manifest: Mapping[str, Any]) -> str:
     """Return the notes of the experiment's file, cut after a sentence where they are long."""
-    text = " ".join(manifest["notes"].split())
-    if len(text.split()) <= MOST_WORDS:
-        return text
+    words = manifest["notes"].split()
+    if len(words) <= MOST_WORDS:
+        return " ".join(words)
     pointer = f"(Continued in report.html and in the notes of {manifest['name']}.yaml.)"
-    room = MOST_WORDS - len(pointer.split())
-    shown: list[str] = []
-    for sentence in re.split(r"(?<=[.!?])\s+(?=[A-Z])", text):
-        if len(" ".join([*shown, sentence]).split()) > room:
-            break
-        shown.append(sentence)
-    return " ".join([*(shown or [" ".join(text.split()[:room]), "..."]), pointer])
+    text = " ".join(words[: MOST_WORDS - len(pointer.split())])
+    ends = [match.end() for match in re.finditer(r"[.!?](?=\s+[A-Z]|$)", text)]
+    return f"{text[: ends[-1]] if ends else f'{text} ...'} {pointer}"
 
 
 def axes(results: Records) -> list[str]:

@@ -36,9 +36,6 @@ BESIDE = ("seconds.json", JOURNAL, "tune/tuned.json", "lr_curve.json")
 """Files beside the manifest of an experiment or a search that was tuned or can be resumed."""
 
 
-# what belongs to an experiment ---------------------------------------------------------------------------------------
-
-
 def can_be_packed(folder: Path) -> bool:
     """Return True if a folder is that of an experiment, a search or a ladder."""
     return is_experiment_or_search(folder) or os.path.isfile(folder / LADDER)
@@ -101,7 +98,6 @@ def _contents(folder: Path, thin: bool) -> dict[str, tuple[str, Path | bytes]]:
 
 
 def _packed_files(folder: Path) -> Iterator[tuple[str, str]]:
-    """Yield the paths in a cell's folder that are packed, and their kinds."""
     for path in (*folder.glob("*"), *folder.glob("code/*")):
         inside = path.relative_to(folder).as_posix()
         pattern = pattern_of(inside, OF_A_CELL)
@@ -122,19 +118,11 @@ def _thinned(history: Path) -> bytes:
         raise InputError(f"{history}: is damaged ({error}); a thin pack needs curves that can be read") from None
 
 
-# packing -------------------------------------------------------------------------------------------------------------
-
-
 def pack(folder: Path, path: Path | None = None, thin: bool = False) -> tuple[Archive, int]:
     """Write an experiment, a search or a ladder as one file; return it and the number of planned cells.
 
-    Args:
-        folder: folder of the experiment; its cells lie beside it.
-        path: path of the pack; by default beside the folder.
-        thin: True to pack a thin learning curve in place of each whole one (`lm.store.thin_curves`).
-
-    Raises:
-        InputError: if there is no experiment, or the file at `path` is no pack or holds files that this one would not.
+    It lies beside the folder by default. `thin` packs a short learning curve in place of each (`lm.store.thin_curves`).
+    Raises InputError if there is no experiment, or the file at `path` is no pack or holds files that this one lacks.
     """
     if not can_be_packed(folder):
         manifests = f"no {EXPERIMENT}, no {STUDY} and no {LADDER}"
@@ -153,36 +141,22 @@ def pack(folder: Path, path: Path | None = None, thin: bool = False) -> tuple[Ar
     return write_archive(path, whole.name, contents), len(cells_of(whole))
 
 
-# reading -------------------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class ReportLocation:
-    """The folder from which an experiment is read, and the folder of its report.
+    """The folder from which an experiment is read, and the folder of its report."""
 
-    Args:
-        folder: folder of the experiment, with its cells beside it.
-        report: folder of its report.
-        pack: pack that it was read from; None for a folder.
-    """
-
-    folder: Path
-    report: Path
-    pack: Path | None = None
+    folder: Path  # folder of the experiment, with its cells beside it
+    report: Path  # folder of its report
+    pack: Path | None = None  # pack that it was read from; None for a folder
 
 
 @contextlib.contextmanager
 def open_results(source: Path, report: Path | None = None) -> Iterator[ReportLocation]:
     """Open the folder of an experiment, a search or a ladder, or a pack, which is unpacked meanwhile.
 
-    A folder without a manifest, such as that of a committed report, stands for the pack beside it.
-
-    Args:
-        source: a folder or a pack.
-        report: folder of the report; by default the folder itself, or one beside the pack and named after it.
-
-    Raises:
-        InputError: if `source` is neither; errors of the caller are raised again with the name of the pack.
+    A folder without a manifest, such as that of a committed report, stands for the pack beside it. A report lies in the
+    folder itself, or in one beside the pack and named after it, unless `report` is given. Raises InputError if `source`
+    is neither; errors of the caller are raised again with the name of the pack.
     """
     path = source
     beside = source.with_name(source.name + ENDING) if source.name else source
@@ -208,7 +182,6 @@ def open_results(source: Path, report: Path | None = None) -> Iterator[ReportLoc
 
 
 def _extracted(archive: Archive, folder: Path) -> None:
-    """Write the files of a pack below an empty folder. Raises OSError where there is no space."""
     try:
         archive.extract(folder)
     except OSError as error:  # the system names no file where writing fails
@@ -222,9 +195,6 @@ def _refuse(path: Path) -> None:
         raise InputError(f"{path}: is a file, and no pack; expected {expected}")
     siblings = [str(p) for p in path.parent.iterdir()] if os.path.isdir(path.parent) else []
     raise InputError(f"{path}: no such folder.{nearest(path, siblings)}")
-
-
-# unpacking -----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from lm.analysis.compare import HEALTHY, NO_RUN, NONE_ENDED
 from lm.analysis.results import Records, quantities
 from lm.analysis.verdict_text import display_verdict
 from lm.config.tree import InputError
-from lm.report.notes import method
+from lm.report.notes import notes
 from lm.report.render import Section, TableCell
 from lm.report.tables import DIFFERENCE, difference, format_run_counts, heading, mean_and_sd, ranked, several_intervals
 from lm.store.metrics import describe, nearest_metric
@@ -25,8 +25,7 @@ PLAIN = ("better", "worse", "higher", "lower", "inconclusive", "baseline", "-", 
 """Verdicts that need no footnote beside a star or its absence."""
 
 
-Footnotes = dict[str, str]
-"""Letters of the footnotes below a table, by their texts."""
+Footnotes = dict[str, str]  # letters of the footnotes below a table, by their texts
 
 
 def _mark(footnotes: Footnotes, text: str) -> str:
@@ -54,13 +53,7 @@ def check_columns(results: Records, columns: Sequence[str]) -> None:
 def paper_table(results: Records, table: pd.DataFrame, columns: Sequence[str] | None = None) -> Section:
     """Build the table of chosen quantities: judged ones with differences, others with mean and sd.
 
-    Args:
-        results: results of the experiment.
-        table: its comparisons (`lm.analysis.compare.compare`).
-        columns: names of quantities in order; by default the judged ones, which fit one column of a page.
-
-    Raises:
-        InputError: if a quantity was not measured.
+    By default it has the judged ones, which fit one column of a page. Raises InputError for one that was not measured.
     """
     if columns is not None:
         check_columns(results, columns)
@@ -74,20 +67,21 @@ def paper_table(results: Records, table: pd.DataFrame, columns: Sequence[str] | 
         heads.append((heading(name), f"({unit})" if unit else ""))
         heads += [(heading(name), DIFFERENCE)] if name in judged else []
     rows = []
-    for headline in ranked(table[table.metric == results.headline].itertuples(), results.headline):
+    for headline in ranked(table, results.headline):
         of_arm = {row.metric: row for row in table[table.arm == headline.arm].itertuples()}
         rows.append(_row(of_arm, shown, judged, labelled, footnotes))
     star = [STAR_FOOTNOTE] if any(cell.marks[:1] == STAR for row in rows for cell in row) else []
     below = [*star, *(f"{mark} {text}" for text, mark in footnotes.items())]
     groups, names = zip(*heads, strict=True)
     manifest = results.manifest
-    return Section(manifest["title"], names, rows, method(results, table), below, groups, manifest["name"])
+    return Section(
+        manifest["title"], names, rows, notes(results, table, of_runs=False), below, groups, manifest["name"]
+    )
 
 
 def _row(
     of_arm: dict[str, Any], shown: Sequence[str], judged: Sequence[str], labelled: bool, footnotes: Footnotes
 ) -> list[TableCell]:
-    """Return the cells of an arm."""
     first = next(iter(of_arm.values()))
     cells: list[TableCell] = []
     for name in shown:

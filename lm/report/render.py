@@ -6,7 +6,7 @@ import re
 import textwrap
 import unicodedata
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 from rich.box import HEAVY_HEAD, SIMPLE_HEAD
@@ -41,25 +41,16 @@ class TableCell(str):
 
 @dataclass(frozen=True)
 class Section:
-    """A table with its heading and notes; each renderer writes the same content.
+    """A table with its heading and notes; each renderer writes the same content."""
 
-    Args:
-        title: heading of the section.
-        columns: headings of the columns.
-        rows: texts, some of which may be a `TableCell`.
-        notes: lines below the table.
-        footnotes: meanings of the marks, each beginning with its mark.
-        groups: a heading above each column, such as a quantity above its mean and difference.
-        name: name of what the table is about, for its label in LaTeX.
-    """
-
-    title: str
-    columns: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    notes: Sequence[str] = ()
-    footnotes: Sequence[str] = ()
-    groups: Sequence[str] = ()
-    name: str = ""
+    title: str = ""  # heading of the section
+    columns: Sequence[str] = ()  # headings of the columns
+    rows: Sequence[Sequence[str]] = ()  # texts, some of which may be a `TableCell`
+    notes: Sequence[str] = ()  # lines below the table
+    footnotes: Sequence[str] = ()  # meanings of the marks, each beginning with its mark
+    groups: Sequence[str] = ()  # a heading above each column, such as a quantity above its mean and difference
+    name: str = ""  # name of what the table is about, for its label in LaTeX
+    text: str = ""  # a paragraph above the table
 
     @property
     def headings(self) -> list[str]:
@@ -80,17 +71,11 @@ def emphasis(text: str) -> TableCell:
 
 # the terminal --------------------------------------------------------------------------------------------------------
 
-FRAMED, BARE = 3, 2
-"""Characters of a column beside its text, with lines between columns and without."""
-
 LEAST, NAME = 6, 12
 """Smallest width of a column whose words have to be broken, and of one whose words give way to intervals."""
 
-MOST = 24
-"""Length from which a word, such as a path or an id, may be broken."""
-
-NUMBER = re.compile(r"[-+]?[\d∞.]|-$|$")
-"""Beginning of a text that is aligned at the right, if all of its column are."""
+MOST = 24  # length from which a word, such as a path or an id, may be broken
+NUMBER = re.compile(r"[-+]?[\d∞.]|-$|$")  # beginning of a text that is aligned at the right, if all of its column are
 
 _VALUE = r"[-+]?[\d.,∞]+(?:e[-+]?\d+)?"
 _INTERVAL = rf"\[{_VALUE}, {_VALUE}\]\S*|\S+"
@@ -101,7 +86,9 @@ UNIT, SPLIT, WORD = (
 
 
 def print_section(section: Section, console: Console) -> None:
-    """Print the table, if it has rows, and the notes below it."""
+    """Print the paragraph, the table, if it has rows, and the notes below it."""
+    if section.text:
+        console.print(Text(section.text, style="bold"))
     if section.rows:
         print_table(section.title, section.headings, section.rows, console)
     for line in (*section.footnotes, *section.notes):
@@ -109,17 +96,19 @@ def print_section(section: Section, console: Console) -> None:
 
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], console: Console) -> None:
-    """Print a table that fits the console, without lines between columns where space is short.
+    """Print a table that fits the console, without lines between columns where rows fit a line only so.
 
     Columns of numbers are aligned at the right. No text is cut off, and no number or interval is broken while there is
     room.
     """
-    column_widths = widths(columns, rows, console.width - FRAMED * len(columns) - 1)
-    framed = _holds(column_widths, _longest(columns, rows, UNIT)) and (
-        _holds(column_widths, _one_line(columns, rows)) or not fits(columns, rows, console.width)
+    column_widths, units = (
+        widths(columns, rows, _room(len(columns), console.width, True)),
+        _longest(columns, rows, UNIT),
     )
+    whole = all(width >= unit for width, unit in zip(column_widths, units, strict=True))
+    framed = fits(columns, rows, console.width, True) or (whole and not fits(columns, rows, console.width))
     if not framed:
-        column_widths = widths(columns, rows, console.width - BARE * len(columns) + 1)
+        column_widths = widths(columns, rows, _room(len(columns), console.width, False))
     grid = Table(
         title=Text(title) if title else None,
         title_justify="left",
@@ -127,7 +116,7 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]
         highlight=False,
         box=HEAVY_HEAD if framed else SIMPLE_HEAD,
         show_edge=framed,
-        padding=(0, 1) if framed else (0, BARE - 1, 0, 0),
+        padding=(0, 1) if framed else (0, 1, 0, 0),
         pad_edge=framed,
     )
     for index, (column, width) in enumerate(zip(columns, column_widths, strict=True)):
@@ -142,34 +131,34 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]
     console.print(grid)
 
 
-def fits(columns: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> bool:
+def fits(columns: Sequence[str], rows: Sequence[Sequence[str]], width: int, framed: bool = False) -> bool:
     """Return True if each row of a table has a line to itself in so many characters."""
-    return sum(_one_line(columns, rows)) + BARE * len(columns) - 1 <= width
+    return sum(_one_line(columns, rows)) <= _room(len(columns), width, framed)
+
+
+def _room(columns: int, width: int, framed: bool) -> int:
+    """Return the characters that are left for texts; a column takes 3 beside its text with lines, and 2 without."""
+    return width - 3 * columns - 1 if framed else width - 2 * columns + 1
 
 
 def widths(columns: Sequence[str], rows: Sequence[Sequence[str]], room: int) -> list[int]:
     """Return the text width of each column, at most `room` together; the widest shrink first.
 
-    Headings wrap before cells, names break before numbers, and words only where nothing else is left. The result
-    exceeds `room` only below LEAST a column.
+    Headings wrap before cells, and names break before numbers. The result exceeds `room` only below LEAST a column.
     """
     one_line = _one_line(columns, rows)
     column_widths = [max(cell_len(column), width) for column, width in zip(columns, one_line, strict=True)]
-    units, split, words = (_longest(columns, rows, part) for part in (UNIT, SPLIT, WORD))
+    units, words = (_longest(columns, rows, part) for part in (UNIT, WORD))
     narrow, narrower = (
-        [part if unit > word else min(part, name) for part, unit, word in zip(parts, units, words, strict=True)]
-        for parts, name in ((units, NAME), (split, LEAST))
+        [unit if unit > word else min(unit, name) for unit, word in zip(units, words, strict=True)]
+        for name in (NAME, LEAST)
     )
-    for least in (one_line, units, narrow, narrower, words, [LEAST] * len(column_widths)):
+    for least in (one_line, units, narrow, narrower, [LEAST] * len(column_widths)):
         while sum(column_widths) > room and (
             wide := [index for index, width in enumerate(column_widths) if width > least[index]]
         ):
             column_widths[max(wide, key=lambda index: column_widths[index])] -= 1
     return column_widths
-
-
-def _holds(column_widths: Sequence[int], least: Sequence[int]) -> bool:
-    return all(width >= needed for width, needed in zip(column_widths, least, strict=True))
 
 
 def _one_line(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[int]:
@@ -224,9 +213,21 @@ def escape(text: str) -> str:
 def markdown_section(section: Section) -> list[str]:
     """Format the section as lines of Markdown that end in an empty one."""
     lines = [f"## {escape(section.title)}", ""] if section.title else []
+    lines += [escape(section.text), ""] if section.text else []
     if section.rows:
         lines += [*markdown_table(section.headings, section.rows), ""]
     return [*lines, *markdown_list(section.footnotes), *markdown_list(section.notes)]
+
+
+def markdown_page(sections: Sequence[Section], figures: Sequence[str] = ()) -> str:
+    """Format a page of sections, whose first has the title of the page, and of the files of figures."""
+    first, *others = sections
+    lines = [f"# {escape(first.title)}", "", *markdown_section(replace(first, title=""))]
+    for section in others:
+        lines += markdown_section(section)
+    if figures:
+        lines += ["## Figures", "", *(f"![{name.replace('_', ' ')}]({name}.png)" for name in figures)]
+    return "\n".join(lines).rstrip("\n") + "\n"
 
 
 def markdown_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
@@ -254,20 +255,19 @@ def html_section(section: Section) -> Html:
         cells = [(tag("strong", cell) if cell.bold else str(cell), cell.marks) for cell in map(emphasis, row)]
         rows.append([joined(content, tag("sup", marks)) if marks else content for content, marks in cells])
     content = table(section.headings, rows) if rows else ""
-    return joined(content, listed(section.footnotes), listed(section.notes))
+    above = tag("p", section.text) if section.text else ""
+    return joined(above, content, listed(section.footnotes), listed(section.notes))
 
 
 # LaTeX ---------------------------------------------------------------------------------------------------------------
 
 HEAD = "% Needs \\usepackage{booktabs,tabularx,threeparttable} in the preamble."
-MOST_IN_A_COLUMN = 4
-"""Largest number of columns of a table in one column of a page; wider tables span the page."""
+MOST_IN_A_COLUMN = 4  # largest number of columns of a table in one column of a page; wider tables span the page
 
 WRAPPING = r">{\raggedright\arraybackslash}X"
 """Type of the column of names, which takes the width that the others leave."""
 
-LONG_NAME = 10
-"""Length of a name from which a table in one column is in smaller type."""
+LONG_NAME = 10  # length of a name from which a table in one column is in smaller type
 
 MOST_OF_A_CAPTION = 96
 """Longest caption in characters, about two lines of a column; a longer title is in the notes as well."""

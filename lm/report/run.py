@@ -22,9 +22,6 @@ def _print(console: Console, text: str) -> None:
     console.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
-# records -------------------------------------------------------------------------------------------------------------
-
-
 def show_run(store: Store, cell: str, console: Console) -> str:
     """Print metrics, flags and folder of a finished cell; return its status."""
     record = store.record(cell)
@@ -58,12 +55,7 @@ def summary_lines(record: Ending, folder: Path) -> list[str]:
 def whereabouts(store: Store, record: Ending, folder: Path | None = None) -> str:
     """Return `; traceback in FOLDER/log.txt` for a failed cell, or where the log of a killed one is.
 
-    A cell of an earlier version has its traceback only in its record.
-
-    Args:
-        store: store of the cell.
-        record: record of the cell.
-        folder: name to show for the cell's folder; by default its path in the store.
+    A cell of an earlier version has its traceback only in its record. `folder` is shown in place of the cell's own.
     """
     if record["status"] != "failed":
         return ""
@@ -92,7 +84,6 @@ def shown(meaning: Metric, value: float) -> str:
 
 
 def _show_split(name: str, evaluation: dict[str, Any], console: Console) -> None:
-    """Print the measurements on a split, before and after the temperature was fitted."""
     scaled = evaluation["scaled"] or {}
     rows = []
     for quantity, meaning in METRICS.items():
@@ -111,15 +102,11 @@ def _show_split(name: str, evaluation: dict[str, Any], console: Console) -> None
 
 
 def _show_lengths(by_length: dict[str, Any], split: str, console: Console) -> None:
-    """Print the loss at each length of context."""
     rows = []
     for length, at in by_length.items():
         nll = [shown(AT_LENGTH[name], at[name]) for name in ("nll", "sliding_nll") if "error" not in at]
         rows.append([length, *nll, f"{at['tokens']:,}"] if nll else [length, str(at["error"]), "", ""])
     print_table(f"{split}, by tokens of context", ["context", "blocks", "sliding window", "tokens"], rows, console)
-
-
-# differences ---------------------------------------------------------------------------------------------------------
 
 
 def show_diff(difference: RunDiff, names: tuple[str, str], console: Console, measured: bool) -> None:
@@ -151,8 +138,6 @@ def _row(name: str, a: float | None, b: float | None) -> list[str]:
     numbers = ["-" if number is None else f"{number:z.6g}" for number in (a, b)]
     return [describe(name).label, *numbers, "-" if a is None or b is None else f"{b - a:+z.4g}"]
 
-
-# counts --------------------------------------------------------------------------------------------------------------
 
 LABELS = {
     "linear": "linear layers, forward",
@@ -201,9 +186,6 @@ def scaled(number: float, step: int, units: tuple[str, ...]) -> str:
     while number >= step and power < len(units) - 1:
         number, power = number / step, power + 1
     return f"{number:z,.4g} {units[power]}".rstrip() if number < step else f"{number:z,.0f} {units[power]}"
-
-
-# automatic settings --------------------------------------------------------------------------------------------------
 
 
 def describe_autotune(decision: Mapping[str, Any]) -> str:

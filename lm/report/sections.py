@@ -32,9 +32,6 @@ def all_sections(results: Records, paces: Sequence[StepsToBaselineLoss]) -> list
     return tables + ([costs] if len(costs.columns) > 1 else [])
 
 
-# steps to the baseline's loss ----------------------------------------------------------------------------------------
-
-
 def pace_section(results: Records, paces: Sequence[StepsToBaselineLoss]) -> Section:
     """Build the table of the share of the baseline's training that each arm needs for its final loss."""
     units = [unit for unit in UNITS if unit == "steps" or any(unit in pace.shares for pace in paces)]
@@ -63,9 +60,6 @@ def pace_section(results: Records, paces: Sequence[StepsToBaselineLoss]) -> Sect
     return Section("Training to the baseline's loss", columns, rows, notes)
 
 
-# effects of factors --------------------------------------------------------------------------------------------------
-
-
 def effects_section(results: Records, of_factors: Effects) -> Section:
     """Build the table of effects: contrast in the headline's unit, F test and q."""
     digits = describe(results.headline).digits
@@ -86,8 +80,6 @@ def effects_section(results: Records, of_factors: Effects) -> Section:
         notes.append(f"Not estimable, or the same as an effect above: {', '.join(of_factors.left_out)}.")
     return Section("Effects", ("effect", "contrast", "estimate [95 % CI]", "F", "q", "shared with"), rows, notes)
 
-
-# initial values and order of the data --------------------------------------------------------------------------------
 
 CAUSES = ("initial values", "order of the data", "neither alone")
 
@@ -115,8 +107,6 @@ def orders_section(results: Records, of_orders: Orders) -> Section:
     return Section("Initial values and order of the data", columns, rows, notes)
 
 
-# costs ---------------------------------------------------------------------------------------------------------------
-
 COSTS = {
     "parameters": ("parameters", 0),
     "flops_per_token": ("FLOPs per token", 0),
@@ -127,8 +117,7 @@ COSTS = {
 """Costs that should be equal across arms unless declared: label and decimals."""
 
 NOISY = ("train_seconds",)
-ALLOWED = 0.01
-"""Largest relative difference of a cost that is not marked."""
+ALLOWED = 0.01  # largest relative difference of a cost that is not marked
 
 MARK = " !"
 

@@ -41,18 +41,16 @@ def seconds_left(runs: Sequence[RunEntry], to_come: int = 0) -> float | None:
     A run that has not begun is estimated by those of its arm, or by any. None without data for an estimate.
     """
     runs = _distinct(runs)
-    unfinished = [run for run in runs if run.state in ("training", "interrupted", "missing")]
-    expected = [_left(run, runs) for run in unfinished] + [typical(runs, "")] * min(to_come, MOST_TO_COME)
-    estimates = [seconds for seconds in expected if seconds is not None]
-    if len(estimates) < len(expected):
+    training = [_left(run, runs) for run in runs if run.state == "training"]
+    others = [_left(run, runs) for run in runs if run.state in ("interrupted", "missing")]
+    others += [typical(runs, "")] * min(to_come, MOST_TO_COME)
+    estimates = [seconds for seconds in (*training, *others) if seconds is not None]
+    if len(estimates) < len(training) + len(others):
         return None
-    at_once = max(1, sum(run.state == "training" for run in unfinished))
-    longest = [left for run, left in zip(unfinished, estimates, strict=False) if run.state == "training"]
-    return max([sum(estimates) / at_once, *longest])
+    return max([sum(estimates) / max(1, len(training)), *estimates[: len(training)]])
 
 
 def _left(run: RunEntry, others: Sequence[RunEntry]) -> float | None:
-    """Estimate the seconds that a run still takes."""
     progress = run.progress
     if progress is not None and progress["pace"] is not None:
         return max(0, progress["steps"] - progress["step"]) * progress["pace"]
@@ -64,15 +62,12 @@ def _left(run: RunEntry, others: Sequence[RunEntry]) -> float | None:
 
 def typical(runs: Sequence[RunEntry], arm: str) -> float | None:
     """Return the median seconds of an arm's runs, else of any, else as promised by runs in training."""
-    done = [(run.arm, run.seconds) for run in runs]
-    of_arm = [seconds for name, seconds in done if name == arm and seconds is not None]
-    of_any = [seconds for _, seconds in done if seconds is not None]
+    of_arm = [run.seconds for run in runs if run.arm == arm and run.seconds is not None]
+    of_any = [run.seconds for run in runs if run.seconds is not None]
     paces = [run.progress for run in runs if run.progress is not None]
     promised = [progress["pace"] * progress["steps"] for progress in paces if progress["pace"] is not None]
-    for durations in (of_arm, of_any, promised):
-        if durations:
-            return statistics.median(durations)
-    return None
+    durations = of_arm or of_any or promised
+    return statistics.median(durations) if durations else None
 
 
 def counts(runs: Sequence[RunEntry], to_come: int = 0) -> dict[str, int]:
@@ -82,7 +77,6 @@ def counts(runs: Sequence[RunEntry], to_come: int = 0) -> dict[str, int]:
 
 
 def _by_experiment(index: RunIndex) -> dict[str, tuple[list[RunEntry], int]]:
-    """Return the runs of each experiment, and the number of cells that its search has yet to begin."""
     names = [*index.experiments, *{NO_EXPERIMENT for run in index.runs if run.experiment == NO_EXPERIMENT}]
     runs_of = {name: [run for run in index.runs if run.experiment == name] for name in names}
     return {name: (runs, index.to_come.get(name, 0)) for name, runs in runs_of.items()}
@@ -115,17 +109,18 @@ def status_parts(index: RunIndex) -> tuple[list[str], list[list[str]], list[str]
     every = counts(index.runs)
     states = [state for state in COLUMNS if state in ALWAYS or every[state]]
     rows = []
-    for name, (runs, to_come) in _by_experiment(index).items():
-        number = counts(runs, to_come)
+    for name, (of_name, to_come) in _by_experiment(index).items():
+        number = counts(of_name, to_come)
         title = "(no experiment)" if name == NO_EXPERIMENT else name
         rows.append([title, str(sum(number.values())), *(str(number[state]) for state in states)])
+    runs = _distinct(index.runs)
     lines = [] if rows else ["no cells"]
-    lines += [training_line(run) for run in _distinct(index.runs) if run.state == "training"]
-    ended_badly = [run for run in _distinct(index.runs) if run.state in FAULTY]
+    lines += [training_line(run) for run in runs if run.state == "training"]
+    ended_badly = [run for run in runs if run.state in FAULTY]
     lines += [f"{run.name}: {run.state}: {run.note}" for run in ended_badly[:LINES]]
     if len(ended_badly) > LINES:
         lines.append(f"and {len(ended_badly) - LINES} more like these: lm ls --status {ended_badly[-1].state}")
-    for run in [run for run in _distinct(index.runs) if run.state == "interrupted"][:LINES]:
+    for run in [run for run in runs if run.state == "interrupted"][:LINES]:
         at = f" at step {run.progress['step']:,} of {run.progress['steps']:,}" if run.progress else ""
         lines.append(f"{run.name}: interrupted{at}; the same command resumes it")
     all_to_come = sum(index.to_come.values())

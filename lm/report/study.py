@@ -2,19 +2,16 @@
 
 import importlib.util
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from rich.console import Console
 
 from lm.config.plain import clipped, shown
 from lm.config.tree import InputError
-from lm.report.notes import author_notes
-from lm.report.render import Section, escape, markdown_list, markdown_section, print_section
+from lm.report.render import Section
 from lm.report.tables import heading, number
 from lm.store.files import read_json
 from lm.store.formats import SEARCH
@@ -30,17 +27,12 @@ EDGE = 0.05  # share of a range at each end in which a best value suggests that 
 
 @dataclass(frozen=True)
 class Study:
-    """A search as read from disk.
+    """A search as read from disk."""
 
-    Args:
-        manifest: content of study.json.
-        trials: a row a trial: number, state, seconds, reason, each objective, each parameter (missing if not drawn).
-        ranked: parameters by importance, the largest first; empty where it is not known.
-    """
-
-    manifest: StudyManifest
+    manifest: StudyManifest  # content of study.json
+    # a row a trial: number, state, seconds, reason, each objective, each parameter (missing if not drawn)
     trials: pd.DataFrame
-    ranked: tuple[str, ...] = ()
+    ranked: tuple[str, ...] = ()  # parameters by importance, the largest first; empty where it is not known
 
     @property
     def objectives(self) -> dict[str, str]:
@@ -88,14 +80,12 @@ def load_study(folder: Path) -> Study:
     damages = (*of_trials, _damaged_space(manifest, described))
     if damage := next(filter(None, damages), ""):
         raise InputError(f"{path}: is damaged, {damage}; run `lm sweep` again")
-    objectives, space = list(manifest["objectives"]), list(described)
+    objectives, space, own = list(manifest["objectives"]), list(described), ("number", "state", "seconds", "reason")
     rows = []
     for trial in manifest["study"]:
         values = trial["values"] or [math.nan] * len(objectives)
-        params = [trial["params"].get(name) for name in space]
-        rows.append([trial["number"], trial["state"], trial["seconds"], trial["reason"], *values, *params])
-    columns = ["number", "state", "seconds", "reason", *objectives, *space]
-    return Study(manifest, pd.DataFrame(rows, columns=columns))
+        rows.append([*(trial[key] for key in own), *values, *(trial["params"].get(name) for name in space)])
+    return Study(manifest, pd.DataFrame(rows, columns=[*own, *objectives, *space]))
 
 
 def _damaged_space(manifest: StudyManifest, space: dict[str, dict[str, Any]]) -> str:
@@ -119,12 +109,9 @@ def _damage(trial: Trial, manifest: StudyManifest, space: dict[str, dict[str, An
     if (values is None and trial["state"] == "complete") or (values and len(values) != len(manifest["objectives"])):
         return f"{title} has the values {shown(values)}"
     for name, described in space.items():
-        value = trial["params"].get(name)
-        if "choices" in described:
-            fits = value is None or value in described["choices"]
-        else:
-            fits = value is None or (isinstance(value, int | float) and described["low"] <= value <= described["high"])
-        if not fits:
+        value, choices = trial["params"].get(name), described.get("choices")
+        within = choices is None and isinstance(value, int | float) and described["low"] <= value <= described["high"]
+        if value is not None and not within and value not in (choices or ()):
             return f"{title} has {clipped(name, 80)}={shown(value)}"
     return ""
 
@@ -187,26 +174,12 @@ def notes(study: Study) -> list[str]:
     return lines
 
 
-def best_rows(study: Study) -> tuple[list[str], list[list[str]]]:
-    """Return headings and rows of the best trials, with a column for each parameter."""
-    arrows = {"lower": " ↓", "higher": " ↑"}
-    objectives = [heading(name).rstrip(" ↓↑") + arrows[direction] for name, direction in study.objectives.items()]
-    columns = ["trial", *objectives, *study.shown_space]
-    rows = []
-    for _, row in study.best.head(SHOWN).iterrows():
-        values = [number(float(row[quantity]), METRICS[quantity].digits) for quantity in study.objectives]
-        rows.append([str(row["number"]), *values, *(format_value(row[name], 4) for name in study.shown_space)])
-    return columns, rows
-
-
 def format_value(value: Any, digits: int = 5) -> str:
     """Format a value of a parameter or an objective; a dash where there is none."""
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return "-"
     return f"{value:z.{digits}g}" if isinstance(value, float) else str(value)
 
-
-# importances ---------------------------------------------------------------------------------------------------------
 
 FEWEST = 10  # smallest number of complete trials for importances
 
@@ -298,27 +271,14 @@ def importance_lines(importances: dict[str, list[Importance]] | str) -> list[str
     return lines
 
 
-def best_section(study: Study, importance: Sequence[str] = ()) -> Section:
-    """Build the table of the best trials; below it warnings, notes and importances."""
-    columns, rows = best_rows(study)
-    title = "Pareto front" if len(study.objectives) > 1 else "Best trials"
-    return Section(title if rows else "", columns, rows, [*warnings_of(study), *notes(study), *importance])
-
-
-# the report ----------------------------------------------------------------------------------------------------------
-
-
-def markdown(study: Study, importance: Sequence[str], figures: Sequence[str]) -> str:
-    """Format the report as one page of Markdown."""
-    lines = [f"# {escape(study.manifest['title'])}", "", *markdown_section(best_section(study))]
-    lines += ["## Importances", "", *markdown_list(importance)]
-    if study.manifest["notes"]:
-        lines += [escape(author_notes(study.manifest)), ""]
-    if figures:
-        lines += ["## Figures", "", *(f"![{name.replace('_', ' ')}]({name}.png)" for name in figures)]
-    return "\n".join(lines).rstrip("\n") + "\n"
-
-
-def terminal(study: Study, importance: Sequence[str], console: Console) -> None:
-    """Print the best trials, warnings, notes and importances."""
-    print_section(replace(best_section(study, importance), title=study.manifest["title"]), console)
+def best_section(study: Study) -> Section:
+    """Build the table of the best trials, with a column for each parameter; below it warnings and notes."""
+    arrows = {"lower": " ↓", "higher": " ↑"}
+    objectives = [heading(name).rstrip(" ↓↑") + arrows[direction] for name, direction in study.objectives.items()]
+    rows = []
+    for _, row in study.best.head(SHOWN).iterrows():
+        values = [number(float(row[quantity]), METRICS[quantity].digits) for quantity in study.objectives]
+        rows.append([str(row["number"]), *values, *(format_value(row[name], 4) for name in study.shown_space)])
+    title = ("Pareto front" if len(study.objectives) > 1 else "Best trials") if rows else ""
+    columns = ["trial", *objectives, *study.shown_space]
+    return Section(title, columns, rows, [*warnings_of(study), *notes(study)])

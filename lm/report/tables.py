@@ -2,6 +2,7 @@
 
 import math
 import re
+import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -24,12 +25,10 @@ LEAD = "ahead or behind"
 
 EXPLORATORY_Q = re.compile(r" \(exploratory, q=[.\d]+\)$")
 
-UNHEALTHY = " !"
-"""Mark of an arm with a training problem in the first table."""
+UNHEALTHY = " !"  # mark of an arm with a training problem in the first table
 
-DETAILS = (
-    "metric", "arm", "n", "mean ± sd", DIFFERENCE, "Hedges' g [95 % CI]", "detectable", "adjusted p", "verdict",
-)  # fmt: skip
+P = {"p": "p", "p_adjusted": "p (adjusted)", "q": "q", "level": "level", "p_equivalent": "p (equivalence)"}
+DETAILS = ["metric", "arm", "n", "mean ± sd", DIFFERENCE, "Hedges' g [95 % CI]", "detectable", *P.values(), "verdict"]
 
 ARROWS: Mapping[Better, str] = {"lower": " ↓", "higher": " ↑", None: ""}
 """Arrow after a quantity's name for the better direction."""
@@ -53,6 +52,13 @@ def mean_and_sd(row: Any) -> str:
     digits = describe(row.metric).digits
     spread = "" if math.isnan(row.sd) else f" ± {number(row.sd, digits)}"
     return number(row.mean, digits) + spread
+
+
+def format_mean(values: Iterable[float], digits: int) -> str:
+    """Format `mean ± sd` of the finite ones of some values; a dash without any."""
+    finite = [value for value in values if math.isfinite(value)]
+    spread = f" ± {number(statistics.stdev(finite), digits)}" if len(finite) > 1 else ""
+    return f"{number(statistics.fmean(finite), digits)}{spread}" if finite else "-"
 
 
 def signed(value: float, low: float, high: float, digits: int) -> str:
@@ -92,22 +98,12 @@ def detectable(row: Any) -> str:
 
 def format_range(values: Sequence[float], digits: int) -> str:
     """Format the range of several values, or the one value of all; infinite ones as `none`."""
-    ends = ["none" if math.isinf(end) else number(end, digits) for end in (min(values), max(values))]
-    return ends[0] if ends[0] == ends[1] else f"{ends[0]} to {ends[1]}"
+    return span(*("none" if math.isinf(end) else number(end, digits) for end in (min(values), max(values))))
 
 
-def adjusted_p(row: Any) -> str:
-    """Format the adjusted p that decides, and that of equivalence where there is a margin."""
-    parts = []
-    if not math.isnan(row.level):
-        parts.append(f"p {row.p:z.3g}, needs {row.level:z.3g}")
-    elif not math.isnan(row.p_adjusted):
-        parts.append(f"{row.p_adjusted:z.3g}")
-    elif not math.isnan(row.q):
-        parts.append(f"q {row.q:z.3g}")
-    if not math.isnan(row.p_equivalent):
-        parts.append(f"equivalence {row.p_equivalent:z.3g}")
-    return "; ".join(parts) or "-"
+def span(low: str, high: str) -> str:
+    """Format two ends, or the one that both are."""
+    return low if low == high else f"{low} to {high}"
 
 
 def list_seeds(seeds: Sequence[object]) -> str:
@@ -138,15 +134,17 @@ def format_steps_ratio(pace: StepsToBaselineLoss | None) -> str:
     return f"{mean} ({len(reached)} of {pace.seeds} seeds)" if mean else "not reached"
 
 
-def ranked(rows: Iterable[Any], metric: str) -> list[Any]:
+def ranked(table: pd.DataFrame, metric: str, better: Better = None) -> list[Any]:
     """Sort the rows of one quantity by their difference, the best first; the baseline counts as zero."""
-    sign = -1.0 if describe(metric).better == "higher" else 1.0
+    sign = -1.0 if (better or describe(metric).better) == "higher" else 1.0
+    of_metric = table[table.metric == metric]
+    differences = of_metric.difference.where(of_metric.verdict != "baseline", 0.0)
+    return list(of_metric.loc[(sign * differences).sort_values(kind="stable").index].itertuples())
 
-    def key(row: Any) -> float:
-        difference = 0.0 if row.verdict == "baseline" else sign * row.difference
-        return math.inf if math.isnan(difference) else difference
 
-    return sorted(rows, key=key)
+def compared(table: pd.DataFrame, metric: str, better: Better = None) -> list[Any]:
+    """Return the same rows without the baseline's."""
+    return [row for row in ranked(table, metric, better) if row.verdict != "baseline"]
 
 
 def main_table(results: Records, table: pd.DataFrame, short: bool = False) -> Section:
@@ -156,7 +154,7 @@ def main_table(results: Records, table: pd.DataFrame, short: bool = False) -> Se
     """
     judged = table[table.metric == results.headline]
     labelled, mean, rows = several_intervals(judged), heading(results.headline), []
-    for row in ranked(judged.itertuples(), results.headline):
+    for row in ranked(table, results.headline):
         arm = f"{row.arm}{UNHEALTHY if results.health[str(row.arm)] else ''}"
         size, verdict = mean_and_sd(row), verdict_without_problems(results, row)
         if short:
@@ -173,7 +171,7 @@ def more_metrics(results: Records, table: pd.DataFrame, paces: Sequence[StepsToB
     measured = set(table[table.n > 0].metric)
     others = [name for name in (HEADLINE, *SUMMARY_METRICS) if name != results.headline and name in measured]
     rows = []
-    for row in ranked(table[table.metric == results.headline].itertuples(), results.headline):
+    for row in ranked(table, results.headline):
         arm, of_arm = str(row.arm), {r.metric: r for r in table[table.arm == row.arm].itertuples()}
         pace = [] if not paces else ["1" if row.verdict == "baseline" else format_steps_ratio(by_arm.get(arm))]
         lead = [lead_by_arm.get(arm, "-")] if lead_by_arm else []
@@ -190,7 +188,6 @@ def verdict_without_problems(results: Records, row: Any) -> str:
 
 
 def _mean(of_arm: Mapping[str, Any], name: str) -> str:
-    """Format the mean of a quantity; an ECE with that of a perfectly calibrated model."""
     text = number(of_arm[name].mean, describe(name).digits)
     floor = of_arm.get(f"{name}_floor")
     return text if floor is None or math.isnan(floor.mean) else f"{text} (floor {number(floor.mean, 4)})"
@@ -204,7 +201,7 @@ def details(table: pd.DataFrame, headings: Callable[[str], str] = heading) -> Se
         label = headings(name) + (f" ({unit})" if unit else "")
         for row in table[table.metric == name].itertuples():
             size = signed(row.effect, row.effect_low, row.effect_high, 2)
-            sample = [format_run_counts(row), mean_and_sd(row), difference(row)]
-            test = [size, detectable(row), adjusted_p(row), display_verdict(str(row.verdict), name)]
-            rows.append([label, str(row.arm), *sample, *test])
+            sample = [format_run_counts(row), mean_and_sd(row), difference(row), size, detectable(row)]
+            p = ["-" if math.isnan(value) else f"{value:z.3g}" for value in (getattr(row, name) for name in P)]
+            rows.append([label, str(row.arm), *sample, *p, display_verdict(str(row.verdict), name)])
     return Section("All measurements", DETAILS, rows)

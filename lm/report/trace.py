@@ -20,17 +20,9 @@ UNPACKED = "unpacked"  # folder into which the commands unpack a pack
 
 
 def trace(folder: Path, arm: str, metric: str, console: Console, pack: Path | None = None) -> None:
-    """Print the cells behind an arm's metric, the arm's diff from the baseline, and commands.
+    """Print the cells behind an arm's metric, the arm's diff from the baseline, and commands, which name the pack.
 
-    Args:
-        folder: folder of the experiment.
-        arm: one of its arms.
-        metric: a quantity, or a path into the records.
-        console: console to print on.
-        pack: pack that the folder was unpacked from, to be named in the commands.
-
-    Raises:
-        InputError: if the experiment has no such arm, or none of its cells measured the metric.
+    Raises InputError if the experiment has no such arm, or none of its cells measured the metric.
     """
     results = load(folder)
     if arm not in results.arms:
@@ -72,7 +64,6 @@ def trace(folder: Path, arm: str, metric: str, console: Console, pack: Path | No
 
 
 def _cells(results: Records, arm: str, values: dict[tuple[str, int], float]) -> list[list[str]]:
-    """Return a row for each run of the arm and of the baseline."""
     rows, arms = [], dict.fromkeys((arm, results.manifest["baseline"]))
     for seed, name in itertools.product(results.manifest["seeds"], arms):
         record, cell = results.records[name, seed], results.manifest["arms"][name]["cells"][str(seed)]

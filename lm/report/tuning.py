@@ -4,8 +4,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from lm.analysis.compare import compare
 from lm.analysis.rates import RateCurve, rate_curve, sensitivity_difference
 from lm.analysis.results import Records, load
@@ -14,7 +12,7 @@ from lm.config.plain import shown
 from lm.config.tree import InputError
 from lm.report.render import Section
 from lm.report.study import Study, edge, load_study, warnings_of
-from lm.report.tables import DIFFERENCE, difference, mean_and_sd, number, signed
+from lm.report.tables import DIFFERENCE, difference, format_mean, mean_and_sd, signed
 from lm.store.files import read_json
 from lm.store.formats import RATES, TUNED
 from lm.store.metrics import describe
@@ -27,7 +25,10 @@ TUNED_COLUMNS = (
 )  # fmt: skip
 
 
-def tuning_of(results: Records, folder: Path) -> tuple[dict[str, Any], Records, dict[str, Study]] | None:
+Tuning = tuple[dict[str, Any], Records, dict[str, Study]]  # what was tuned, the winners' results, searches by arm
+
+
+def tuning_of(results: Records, folder: Path) -> Tuning | None:
     """Load tuning, winners' results and each arm's study; None where incomplete. Raises InputError for damage."""
     described, twin = folder / FOLDER / "tuned.json", folder.parent / f"{folder.name}.tuned"
     if not described.is_file() or not (twin / "experiment.json").is_file():
@@ -87,8 +88,6 @@ def tuning_section(results: Records, tuning: dict[str, Any], twin: Records, stud
     return Section("Tuning", TUNED_COLUMNS, tuned_rows(results, tuning, twin, studies), tuning_notes(tuning, studies))
 
 
-# learning rates ------------------------------------------------------------------------------------------------------
-
 DESCRIBED = "lr_curve.json"
 RATES_TITLE = "Learning rates"
 RATE_COLUMNS = (
@@ -99,19 +98,12 @@ RATE_COLUMNS = (
 
 @dataclass(frozen=True)
 class Rates:
-    """The learning-rate curves of an experiment.
+    """The learning-rate curves of an experiment."""
 
-    Args:
-        shared: learning rate of each arm in the table.
-        curves: learning-rate curve of each arm.
-        grid: results of the runs behind the curves.
-        twin: results of all arms, each at its best rate.
-    """
-
-    shared: dict[str, float]
-    curves: dict[str, RateCurve]
-    grid: Records
-    twin: Records
+    shared: dict[str, float]  # learning rate of each arm in the table
+    curves: dict[str, RateCurve]  # learning-rate curve of each arm
+    grid: Records  # results of the runs behind the curves
+    twin: Records  # results of all arms, each at its best rate
 
 
 def rates_of(results: Records, folder: Path) -> Rates | None:
@@ -143,9 +135,7 @@ def rate_rows(results: Records, rates: Rates) -> list[list[str]]:
         comparison[2] += f" ({', '.join(edges)})" if edges else ""
         best = "none" if curve.best is None else f"{curve.rates[curve.best]:z.3g}"
         other = "" if curve is base else signed(*sensitivity_difference(curve, base), digits)
-        finite = curve.sensitivity_s[np.isfinite(curve.sensitivity_s)]
-        spread = f" ± {number(float(finite.std(ddof=1)), digits)}" if len(finite) > 1 else ""
-        sensitivity = f"{number(float(finite.mean()), digits)}{spread}" if len(finite) else "-"
+        sensitivity = format_mean(curve.sensitivity_s, digits)
         table_rows.append([arm, f"{rates.shared[arm]:z.3g}", best, *comparison, sensitivity, other])
     return table_rows
 

@@ -1,177 +1,176 @@
-"""Everything in an experiment's report, rebuilt from its records, in the terminal and as files."""
+"""Reports of one folder or several, experiments, ladders and searches, in the requested formats."""
 
 import dataclasses
+import os
 import sys
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 from rich.console import Console
 
-from lm.analysis.answers import Answer
-from lm.analysis.compare import compare
-from lm.analysis.pace import steps_to_baseline_loss
-from lm.analysis.results import Records, load
-from lm.report.claims import answers, claims_section, show_claims
-from lm.report.figures.catalogue import FigureInputs, draw_figures
-from lm.report.figures.picture import as_files
-from lm.report.notes import author_notes, axes, brief_notes, changes, notes
-from lm.report.render import Section, escape, fits, markdown_list, markdown_section, print_section
-from lm.report.sections import all_sections
-from lm.report.study import Study
-from lm.report.tables import UNHEALTHY, as_csv, main_table, more_metrics
-from lm.report.tuning import Rates, rates_of, rates_section, tuning_of, tuning_section
-from lm.report.web.gallery import MISSING, library
-from lm.report.web.page import Body, body, standalone_page
+from lm.analysis.ladder import FILE
+from lm.analysis.tidy import cells
+from lm.config.tree import InputError, nearest
+from lm.report.base import Files, Report
+from lm.report.experiment import ExperimentReport
+from lm.report.figures.differences import differences_of_several
+from lm.report.figures.picture import METADATA, Kind, paper_figures
+from lm.report.ladder import LadderReport
+from lm.report.notes import notes
+from lm.report.paper_table import paper_table
+from lm.report.render import Section, latex, latex_figure, markdown_page
+from lm.report.search import SearchReport
+from lm.report.tables import as_csv
+from lm.report.web import gallery
+from lm.report.web.page import overview, page
 from lm.store.files import write_atomic
 
-FILES = "All measurements: table.csv. Curves, provenance and every chart: report.html."
-HEALTH = f"{UNHEALTHY.strip()} A training problem: see the column of health below."
+
+def load_report(folder: Path) -> Report:
+    """Load the experiment, ladder or search in a folder. Raises InputError where it cannot be read."""
+    if os.path.isfile(folder / "study.json"):
+        return SearchReport.load(folder)
+    return LadderReport.load(folder) if os.path.isfile(folder / FILE) else ExperimentReport.load(folder)
 
 
-@dataclass(frozen=True)
-class ExperimentReport:
-    """The content of an experiment's report, computed once for all formats."""
-
-    results: Records
-    table: pd.DataFrame
-    claims: list[tuple[str, Answer]]
-    tuning: tuple[dict[str, Any], Records, dict[str, Study]] | None
-    rates: Rates | None = None
-
-    @property
-    def damaged(self) -> bool:
-        """True if a record, a curve or losses by document were changed since training wrote them."""
-        return self.results.harmed
-
-    @property
-    def figure_inputs(self) -> FigureInputs:
-        """The data that its figures draw."""
-        return FigureInputs(self.results, self.table, self.tuning[2] if self.tuning else {}, self.rates)
+PAGE, HTML = "md", "html"
 
 
-def load_report(folder: Path) -> ExperimentReport:
-    """Load and compare an experiment. Raises InputError where there is none that this version reads."""
-    results = load(folder)
-    claims = [(results.manifest["name"], answer) for answer in answers(results)]
-    return ExperimentReport(results, compare(results), claims, tuning_of(results, folder), rates_of(results, folder))
+@dataclasses.dataclass(frozen=True)
+class ReportRequest:
+    """The formats and columns requested for a report."""
+
+    formats: tuple[str, ...] = (PAGE, HTML)  # some of `FORMATS`
+    columns: tuple[str, ...] | None = None  # the quantities of its first table; None for the default ones
+    every_figure: bool = False  # True for all figures beside the page of Markdown
 
 
-# the terminal --------------------------------------------------------------------------------------------------------
+def parse_request(formats: str | None, columns: str | None, several: bool, figures: str = "usual") -> ReportRequest:
+    """Parse the options of a command line. Raises InputError."""
+    names: tuple[str, ...] = DEFAULT_FORMATS if several else (PAGE, HTML) if columns is None else (PAGE,)
+    if formats is not None:
+        names = tuple(dict.fromkeys(name.strip() for name in formats.split(",")))
+    for name in names:
+        if name not in FORMATS:
+            choices = f"{nearest(name, list(FORMATS))} Choose from {', '.join(FORMATS)}"
+            raise InputError(f"--format {name}: no such format.{choices}")
+    quantities = None if columns is None else tuple(name.strip() for name in columns.split(","))
+    return ReportRequest(names, quantities, figures == "all")
 
 
-def show(report: ExperimentReport, console: Console, everything: bool = False) -> None:
-    """Print the first table with a few lines of notes below it, or all tables with all their notes."""
-    results, table = report.results, report.table
-    if not everything:
-        first = main_table(results, table)
-        if not fits(first.columns, first.rows, console.width):
-            first = main_table(results, table, short=True)
-        print_section(first, console)
-        for line in brief_notes(results, table, [answer for _, answer in report.claims]):
-            console.print(line, highlight=False, markup=False, no_wrap=True, overflow="ellipsis")
-        return
-    paces = steps_to_baseline_loss(results)
-    first = dataclasses.replace(main_table(results, table), notes=notes(results, table))
-    for section in (first, more_metrics(results, table, paces), *all_sections(results, paces)):
-        print_section(section, console)
-        console.print()
-    if report.claims:
-        show_claims(report.claims, console)
-    for section in _tuned_sections(report):
-        console.print()
-        print_section(section, console)
+def report_files(reports: Sequence[Report], request: ReportRequest) -> Files:
+    """Return the files of a report by name; the page of Markdown, where there is one, comes last.
+
+    The HTML page alone may include ladders and searches, and distinguishes reports of equal names. Raises InputError if
+    an experiment did not measure a column, two experiments have the same name, or a format takes experiments alone.
+    """
+    if request.formats == (HTML,) and request.columns is None:
+        return _html(reports)
+    experiments = [report for report in reports if isinstance(report, ExperimentReport)]
+    if other := next((report for report in reports if report not in experiments), None):
+        if len(reports) > 1 or request.columns is not None or {*request.formats} - {PAGE, HTML}:
+            raise InputError(
+                f"{other.name}: is a {other.kind[0]}, which has the formats {PAGE} and {HTML}, and a part in an HTML "
+                "page of several; other formats and --columns take experiments"
+            )
+        return {**_html(reports), **other.files(request.every_figure)}
+    names = [report.name for report in experiments]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise InputError(f"two experiments are called {twice[0]}; a report of several tells them apart by their names")
+    tables = [paper_table(report.results, report.table, request.columns) for report in experiments]
+    files: Files = {}
+    for make in dict.fromkeys(FORMATS[name] for name in sorted(request.formats, key=lambda name: name == PAGE)):
+        files |= make(experiments, tables, request)  # of both kinds of figures the same
+    return files
 
 
-# the files -----------------------------------------------------------------------------------------------------------
+def _md(reports: Sequence[ExperimentReport], tables: Sequence[Section], request: ReportRequest) -> Files:
+    if len(reports) == 1:
+        report = reports[0] if request.columns is None else dataclasses.replace(reports[0], first=tables[0])
+        return report.files(request.every_figure)
+    pairs = zip(reports, tables, strict=True)
+    sections = [dataclasses.replace(table, notes=notes(report.results, report.table)) for report, table in pairs]
+    return {"table.md": markdown_page([Section(f"Report of {len(reports)} experiments"), *sections])}
 
 
-def markdown(
-    results: Records,
-    table: pd.DataFrame,
-    figures: Sequence[str],
-    first: Section | None = None,
-    more: Sequence[Section] = (),
-) -> str:
-    """Format the report as one page of Markdown, with `first` in place of its first table, and `more` sections."""
-    paces = steps_to_baseline_loss(results)
-    below = [*notes(results, table), *([HEALTH] if any(results.health.values()) else []), FILES]
-    usual = main_table(results, table) if first is None else first
-    section = dataclasses.replace(usual, title="", notes=below)
-    lines = [f"# {escape(results.manifest['title'])}", "", *markdown_section(section)]
-    if text := author_notes(results.manifest):
-        lines += [escape(text), ""]
-    if first is None:
-        lines += markdown_section(more_metrics(results, table, paces))
-    if len(results.arms) > 1:
-        lines += ["## Arms", "", *markdown_list([*changes(results), *axes(results)])]
-    for section in (*all_sections(results, ()), *more):  # More metrics has the steps in a word
-        lines += markdown_section(section)
-    if figures:
-        lines += ["## Figures", "", *(f"![{name.replace('_', ' ')}]({name}.png)" for name in figures)]
-    return "\n".join(lines).rstrip("\n") + "\n"
+def _html(reports: Sequence[Report], *_: object) -> Files:
+    """Return the page of one report, or of several in their order."""
+    if len(reports) == 1:
+        return {"report.html": page(reports[0].body())}
+    counts = Counter(report.kind for report in reports)
+    counted = [f"{counts[kind]} {kind[counts[kind] > 1]}" for kind in sorted(counts)]
+    listed = " and ".join(filter(None, [", ".join(counted[:-1]), counted[-1]]))
+    inputs = [report.figure_inputs if isinstance(report, ExperimentReport) else None for report in reports]
+    drawing = gallery.Charts()
+    chart = drawing.add(gallery.FIRST, differences_of_several(inputs))
+    return {"report.html": overview(f"Report of {listed}", [report.body() for report in reports], drawing, chart)}
 
 
-def _tuned_sections(report: ExperimentReport) -> list[Section]:
-    """Return the sections on tuning and learning rates, where the experiment has them."""
-    tables = [tuning_section(report.results, *report.tuning)] if report.tuning else []
-    return tables + ([rates_section(report.results, report.rates)] if report.rates else [])
+def _csv(reports: Sequence[ExperimentReport], *_: object) -> Files:
+    return {"cells.csv": as_csv(pd.concat([cells(report.results) for report in reports], ignore_index=True))}
 
 
-def page_files(
-    report: ExperimentReport, first: Section | None = None, every_figure: bool = False
-) -> dict[str, str | bytes]:
-    """Return table.csv, the figures and table.md by name; `first` replaces the first table."""
-    results, figures = report.results, draw_figures(report.figure_inputs, every_figure)
-    more = ([claims_section(report.claims)] if report.claims else []) + _tuned_sections(report)
-    page = markdown(results, report.table, list(figures), first, more)
-    return {"table.csv": as_csv(report.table), **as_files(figures), "table.md": page}
+def _figures(reports: Sequence[ExperimentReport], _: object, request: ReportRequest) -> Files:
+    """Return the figures for a paper; of several experiments, file names begin with the experiment."""
+    kinds: list[Kind] = [kind for kind in METADATA if kind in request.formats]
+    files: Files = {}
+    for report in reports:
+        manifest, prefix = report.results.manifest, f"{report.name}_" if len(reports) > 1 else ""
+        figures = paper_figures(report.charts(), kinds)
+        files |= {f"{prefix}{name}": content for name, content in figures.items()}
+        if FOREST_PDF in figures and "latex" in request.formats:
+            caption = f"{manifest['title']} Paired differences to {manifest['baseline']}, 95 % intervals."
+            files[f"{prefix}figure.tex"] = latex_figure(f"{prefix}{FOREST_PDF}", report.name, caption)
+    return files
 
 
-def report_html(report: ExperimentReport) -> str:
-    """Format the report as one HTML file."""
-    return standalone_page(report_body(report))
+FOREST_PDF = "differences_one_column.pdf"  # the forest plot as wide as a column, which `figure.tex` includes
+
+FORMATS: Mapping[str, Callable[[Sequence[ExperimentReport], Sequence[Section], ReportRequest], Files]] = {
+    PAGE: _md,
+    HTML: _html,
+    "latex": lambda _reports, tables, _request: {"table.tex": latex(tables)},
+    "csv": _csv,
+    "pdf": _figures,
+    "svg": _figures,
+}
+"""Functions that make the files of each format; the page includes table.csv and the default figures."""
+
+DEFAULT_FORMATS = (PAGE, "latex", "csv")  # default formats of a report of several experiments
 
 
-def report_body(report: ExperimentReport) -> Body:
-    """Format the report as a part of a page of several."""
-    return body(report.results, report.table, report.claims, report.tuning, report.rates)
-
-
-def publish(folder: Path, files: Mapping[str, str | bytes], show: Callable[[], None]) -> None:
-    """Show a report and write its files in their order, over those of an earlier one."""
+def publish(reports: Sequence[Report], files: Files, into: Path, console: Console, everything: bool = False) -> None:
+    """Print reports and write their files in order, over those of an earlier one."""
     try:
-        show()
+        for report in reports:
+            report.show(console, everything)
     finally:  # also if standard output is closed early
         for name, content in files.items():
-            write_atomic(folder / name, content)
+            write_atomic(into / name, content)
+    if "report.html" in files and not gallery.library():
+        print(f"lm: {into / 'report.html'}: {gallery.MISSING}", file=sys.stderr)
+
+
+def write_reports(
+    folders: Sequence[Path], into: Path, request: ReportRequest, console: Console, everything: bool = False
+) -> list[Report]:
+    """Print the tables of one folder or several, the first alone or everything, and write their report.
+
+    Raises InputError if there is nothing that this version can read, or it has not what is requested.
+    """
+    reports = [load_report(folder) for folder in folders]
+    publish(reports, report_files(reports, request), into, console, everything)
+    return reports
+
+
+def write_report(folder: Path, console: Console, into: Path | None = None, everything: bool = False) -> Report:
+    """Print and write the report of one folder. Raises InputError where it cannot be read."""
+    (report,) = write_reports([folder], into or folder, ReportRequest(), console, everything)
+    return report
 
 
 def pointer(folder: Path) -> str:
     """Return the line that says where the rest of a report is."""
     return f"report: {folder / 'report.html'} (table.md beside it: all metrics and notes)"
-
-
-def write_report(
-    folder: Path, console: Console, into: Path | None = None, every_figure: bool = False, everything: bool = False
-) -> Records:
-    """Print the table, and write table.csv, the figures, report.html and table.md.
-
-    Args:
-        folder: folder of the experiment.
-        console: console to print on.
-        into: folder for the files instead of `folder`.
-        every_figure: True to write all figures, and not the usual four.
-        everything: True to print all tables, and not the first alone.
-
-    Raises:
-        InputError: if there is no experiment that this version can read.
-    """
-    report, into = load_report(folder), into or folder
-    files = {"report.html": report_html(report), **page_files(report, every_figure=every_figure)}
-    publish(into, files, lambda: show(report, console, everything))
-    if not library():
-        print(f"lm: {into / 'report.html'}: {MISSING}", file=sys.stderr)
-    return report.results

@@ -26,8 +26,8 @@ from lm.execution.progress import Display
 from lm.execution.scheduler import Watcher, run_cells
 from lm.inference.autotune import replace_auto_settings
 from lm.report.run import describe_autotune
-from lm.report.search import write_study
 from lm.report.status import duration
+from lm.report.write import pointer, write_report
 from lm.search.space import Space
 from lm.search.spec import SweepSpec
 from lm.search.storage import check_storage
@@ -74,8 +74,8 @@ def sweep(
         show_plan(spec, workers, threads(executor, workers))
         return 0
     interrupted = run_searches([SearchJob(spec, folder)], store, workers, execution, executor)
-    write_study(folder, Console())
-    print(f"report: {folder / 'table.md'}", file=sys.stderr)
+    write_report(folder, Console())
+    print(pointer(folder), file=sys.stderr)
     best = best_changes(SearchJob(spec, folder)) if len(spec.objectives) == 1 else None
     if best is None:
         (folder / BEST).unlink(missing_ok=True)

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import yaml
-from conftest import ROOT
 from experiment_files import write_experiment
 from helpers import RUN, Capture, Patch, refusal
 from records import blank
@@ -21,7 +20,7 @@ from lm.analysis.claims import Claim, fingerprint
 from lm.cli import main
 from lm.config.components import build
 from lm.config.reading import read_seeds, shipped_files
-from lm.config.tree import InputError, load_yaml, override, parse_value
+from lm.config.tree import InputError, override, parse_value
 from lm.execution import estimate
 from lm.execution.estimate import steps_evaluated, wall_seconds
 from lm.execution.scheduler import Planned
@@ -31,7 +30,6 @@ from lm.store.store import Store
 from lm.training import cell as cells
 from lm.training.identified import Cell
 from lm.training.provenance import source_hash
-from lm.training.schedule import in_steps
 
 ARMS = {"post": {"model.block": "PostNorm"}, "pre": {"model.block": "PreNorm"}, "rms": {"model.norm": "RMSNorm"}}
 

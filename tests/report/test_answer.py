@@ -6,9 +6,9 @@ import pytest
 from records import MakeExperiment
 
 from lm.analysis.compare import compare
-from lm.analysis.results import load
+from lm.analysis.results import Records, load
 from lm.report.answer import answer, most_certain
-from lm.report.figures.differences import sorted_rows
+from lm.report.tables import compared
 
 NOISE = [0.0, 0.01, -0.01, 0.02, -0.02, 0.005, -0.005, 0.0]
 BASE = [2.0, 2.1, 2.2, 2.3, 2.4, 2.5, 2.6, 2.7]
@@ -22,71 +22,63 @@ ARMS["leader"] = [0.1, 3.0, 0.2, 2.9, 0.1, 2.7, 0.1, 0.1]
 ARMS["lost"] = [None] * 8
 
 
+@pytest.fixture(autouse=True)
+def _healthy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No curve is read for the health of an arm, which takes half of the time."""
+    monkeypatch.setattr(Records, "health", property(lambda self: dict.fromkeys(self.arms, "")))
+
+
 def answered(make: MakeExperiment, *arms: str, seeds: int = 8, **manifest: Any) -> str:
     results = load(make({arm: ARMS[arm][:seeds] for arm in ("base", *arms)}, **manifest))
     return answer(results, compare(results))
 
 
+LEAD = "better is better than base by 0.200 [0.188, 0.213] nats/token, 8 seeds; not certain: "
+TWO = "best and better are better than base, by 0.200 to 0.300 nats/token, 8 seeds; their order among themselves is"
+SURE = "better is better than base by 0.200 [0.190, 0.210] nats/token, 8 seeds"
+NOTHING = "Nothing is certain: in the mean unsure is better than base by 0.113 "
+CERTAIN = {
+    "better": f"{SURE}.",
+    "worse": "worse is worse than base by 0.300 [0.290, 0.310] nats/token, 8 seeds.",
+    "better best worse": f"{TWO} not tested; worse: worse.",
+    "unsure better": f"{LEAD}unsure.",
+    "leader better": f"{LEAD}leader, though ahead of it in the mean.",
+    "leader best better": f"{TWO} not tested; not certain: leader, though ahead of them in the mean.",
+    "unsure worse worst": (
+        "worse and worst are worse than base, by 0.300 to 0.500 nats/token, 8 seeds; not certain: unsure."
+    ),
+    "unsure": f"{NOTHING}[-0.650, 0.800] nats/token, 8 seeds: inconclusive.",
+    "lost": "Nothing is certain: no arm can be compared with base yet.",
+    "": "One arm, compared with nothing: validation NLL 2.3500 ± 0.2449, 8 seeds.",
+}
+"""Answers of experiments that confirm these arms."""
+
+
+@pytest.mark.parametrize("arms", CERTAIN)
+def test_what_is_certain_is_said_with_its_size(experiment: MakeExperiment, arms: str) -> None:
+    assert answered(experiment, *arms.split(), confirmatory=arms.split()) == CERTAIN[arms]
+
+
 @pytest.mark.parametrize(
-    ("arms", "sentence"),
+    ("arms", "manifest", "sentence"),
     [
-        (["better"], "better is better than base by 0.200 [0.190, 0.210] nats/token, 8 seeds."),
-        (["worse"], "base is better than worse by 0.300 [0.290, 0.310] nats/token, 8 seeds."),
+        ("better", {"confirmatory": []}, f"{SURE}, exploratory."),
+        ("better best", {"confirmatory": ["better"]}, f"{SURE}; also better, exploratory: best."),
+        ("unsure", {"confirmatory": []}, f"{NOTHING}[-0.552, 0.777] nats/token, 8 seeds, exploratory: inconclusive."),
+        ("level", {"margin": {"nll": 0.05}}, "level and base are equal within 0.05, 8 seeds."),
         (
-            ["worst", "worse"],
-            "base is better than every other arm, by 0.300 to 0.500 nats/token, 8 seeds.",
+            "better",
+            {"seeds": 3},
+            "Nothing is certain: in the mean better is better than base by 0.200 nats/token: "
+            "3 seeds cannot reach significance.",
         ),
-        (
-            ["better", "best", "worse"],
-            "best and better are better than base, by 0.200 to 0.300 nats/token, 8 seeds; their order among themselves "
-            "is not tested; worse: worse.",
-        ),
-        (
-            ["unsure", "better"],
-            "better is better than base by 0.200 [0.188, 0.213] nats/token, 8 seeds; not certain: unsure.",
-        ),
-        (
-            ["leader", "better"],
-            "better is better than base by 0.200 [0.188, 0.213] nats/token, 8 seeds; not certain: leader, though ahead "
-            "of it in the mean.",
-        ),
-        (
-            ["leader", "best", "better"],
-            "best and better are better than base, by 0.200 to 0.300 nats/token, 8 seeds; their order among themselves "
-            "is not tested; not certain: leader, though ahead of them in the mean.",
-        ),
-        (
-            ["unsure", "worse", "worst"],
-            "No arm is certain to be better than base; worse and worst are worse by 0.300 to 0.500 nats/token, "
-            "8 seeds; not certain: unsure.",
-        ),
-        (
-            ["unsure", "worse"],
-            "No arm is certain to be better than base; worse is worse by 0.300 [0.287, 0.312] nats/token, 8 seeds; "
-            "not certain: unsure.",
-        ),
-        (
-            ["unsure"],
-            "Nothing is certain: in the mean unsure is better than base by 0.113 [-0.650, 0.800] nats/token, 8 seeds: "
-            "inconclusive.",
-        ),
-        (["lost"], "Nothing is certain: no arm can be compared with base yet."),
-        ([], "One arm, compared with nothing: validation NLL 2.3500 ± 0.2449, 8 seeds."),
     ],
-    ids=str,
+    ids=["explored", "confirmed first", "explored mean", "equal", "few seeds"],
 )
-def test_what_is_certain_is_said_with_its_size(experiment: MakeExperiment, arms: list[str], sentence: str) -> None:
-    assert answered(experiment, *arms, confirmatory=arms) == sentence
-
-
-def test_an_exploratory_lead_is_marked(experiment: MakeExperiment) -> None:
-    sentence = "better is better than base by 0.200 [0.190, 0.210] nats/token, 8 seeds, exploratory."
-    assert answered(experiment, "better", confirmatory=[]) == sentence
-
-
-def test_a_confirmed_lead_comes_before_a_larger_exploratory_one(experiment: MakeExperiment) -> None:
-    sentence = "better is better than base by 0.200 [0.190, 0.210] nats/token, 8 seeds; also better, exploratory: best."
-    assert answered(experiment, "better", "best", confirmatory=["better"]) == sentence
+def test_what_limits_an_answer_is_said(
+    experiment: MakeExperiment, arms: str, manifest: dict[str, Any], sentence: str
+) -> None:
+    assert answered(experiment, *arms.split(), **manifest) == sentence
 
 
 def test_of_many_arms_of_a_kind_the_last_are_counted(experiment: MakeExperiment) -> None:
@@ -104,29 +96,11 @@ def test_arms_that_lost_runs_count_their_own_pairs(experiment: MakeExperiment) -
     assert "by 0.200 to 0.300 nats/token, 7 to 8 seeds" in answer(results, compare(results))
 
 
-def test_too_few_seeds_claim_nothing(experiment: MakeExperiment) -> None:
-    sentence = answered(experiment, "better", seeds=3)
-    assert sentence == (
-        "Nothing is certain: in the mean better is better than base by 0.200 nats/token: "
-        "3 seeds cannot reach significance."
-    )
-
-
-def test_an_exploratory_mean_is_marked_once(experiment: MakeExperiment) -> None:
-    sentence = answered(experiment, "unsure", confirmatory=[])
-    assert sentence.endswith("by 0.113 [-0.552, 0.777] nats/token, 8 seeds, exploratory: inconclusive.")
-
-
-def test_arms_within_the_margin_are_equal(experiment: MakeExperiment) -> None:
-    sentence = answered(experiment, "level", margin={"nll": 0.05})
-    assert sentence == "level and base are equal within 0.05, 8 seeds."
-
-
 def test_a_lead_of_an_unhealthy_arm_is_not_certain(experiment: MakeExperiment) -> None:
     results = load(experiment({arm: ARMS[arm] for arm in ("base", "better")}))
-    compared = compare(results)
-    ill = compared.verdict.where(compared.verdict != "better", "better (better unhealthy: a layer never trained)")
-    assert answer(results, compared.assign(verdict=ill)) == (
+    table = compare(results)
+    ill = table.verdict.where(table.verdict != "better", "better (better unhealthy: a layer never trained)")
+    assert answer(results, table.assign(verdict=ill)) == (
         "Nothing is certain: in the mean better is better than base by 0.200 [0.190, 0.210] nats/token, 8 seeds: "
         "unhealthy."
     )
@@ -142,6 +116,6 @@ def test_a_quantity_without_a_better_direction_is_higher_or_lower(experiment: Ma
 
 def test_of_many_arms_the_certain_ones_are_chosen_in_their_order(experiment: MakeExperiment) -> None:
     results = load(experiment({arm: ARMS[arm] for arm in ("base", "unsure", "worse", "best")}))
-    rows = sorted_rows(compare(results), "nll", "lower")
+    rows = compared(compare(results), "nll")
     assert [row.arm for row in most_certain(rows, 2)] == ["best", "worse"]
     assert [row.arm for row in most_certain(rows, 3)] == ["best", "unsure", "worse"]

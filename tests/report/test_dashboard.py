@@ -22,7 +22,7 @@ from records import IMAGE, SCRIPT, MakeExperiment, record
 
 from lm.cli import main
 from lm.report.web import board as boards
-from lm.report.web.board import Board, curve, optuna_commands, policy
+from lm.report.web.board import Board, curve, optuna_commands
 from lm.report.web.serve import Server
 from lm.store.side_files import ProgressFile, progress_saver
 from lm.store.store import Store
@@ -46,39 +46,21 @@ def test_the_page_shows_progress_above_the_report(experiment: MakeExperiment) ->
     assert 'src="report?experiment=demo"' in page
 
 
-def test_the_version_of_a_report_changes_with_its_records(experiment: MakeExperiment) -> None:
-    folder = experiment(CELLS)
-    board = Board(folder)
-    before = board.version("demo")
-    assert board.version("demo") == before
-    ended(folder, "better-2", 1.7, 2)
-    assert board.version("demo") != before
-
-
 def test_a_report_is_made_again_only_when_its_records_change(
     experiment: MakeExperiment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, count = experiment(CELLS), itertools.count(1)
     board = Board(folder)
     monkeypatch.setattr(board, "_made", lambda name: f"page {next(count)}")
-    assert [board.report("demo"), board.report("demo")] == ["page 1", "page 1"]
+    before = board.version("demo")
+    assert [board.report("demo"), board.report("demo"), board.version("demo")] == ["page 1", "page 1", before]
     ended(folder, "better-2", 1.7, 2)
+    assert board.version("demo") != before
     assert board.report("demo") == "page 2"
     with pytest.raises(KeyError):
         board.report("../demo")
 
 
-def test_names_that_nobody_vouches_for_are_text(experiment: MakeExperiment) -> None:
-    folder = experiment(CELLS, name=IMAGE.replace("/", ""))
-    folder.rename(folder.with_name("<img src=x onerror=alert(1)>"))
-    board = Board(folder.parent)
-    (name,) = board.names()
-    for shown in (board.page(None), board.page(name)):
-        assert "<img" not in shown
-        assert "&lt;img src=x onerror=alert(1)&gt;" in shown
-
-
-@pytest.mark.usefixtures("no_library")
 def test_hostile_titles_notes_arms_and_errors_stay_text(hostile: MakeExperiment) -> None:
     nasty = f"{IMAGE}{SCRIPT}"
     folder = hostile(title=nasty, notes=nasty)
@@ -91,6 +73,11 @@ def test_hostile_titles_notes_arms_and_errors_stay_text(hostile: MakeExperiment)
     for shown in (status, board.page("demo"), board.report("demo")):
         assert IMAGE not in shown
         assert SCRIPT not in shown
+    folder.rename(folder.with_name(IMAGE))
+    assert board.names() == [IMAGE]
+    for shown in (board.page(None), board.page(IMAGE)):
+        assert "<img" not in shown
+        assert html.escape(IMAGE) in shown
 
 
 def test_an_experiment_that_cannot_be_read_is_told_of(experiment: MakeExperiment) -> None:
@@ -117,12 +104,6 @@ def test_a_search_is_shown_with_its_dashboard_command(
     assert "optuna-dashboard" in page
     assert "pip install optuna-dashboard" in page
     assert "# A &lt;b&gt;table&lt;/b&gt;" in page
-
-
-def test_nothing_runs_but_the_script_of_the_page() -> None:
-    said = policy()
-    assert said.startswith("default-src 'none'; script-src 'sha256-")
-    assert "unsafe" not in said
 
 
 @pytest.mark.parametrize(
@@ -170,7 +151,8 @@ def test_it_serves_the_page_how_things_stand_and_the_report(experiment: MakeExpe
         assert server.address == f"http://127.0.0.1:{server.port}/"
         status, headers, page = asked(server, "/")
         assert status == 200
-        assert headers["Content-Security-Policy"] == policy()
+        assert headers["Content-Security-Policy"].startswith("default-src 'none'; script-src 'sha256-")
+        assert "unsafe" not in headers["Content-Security-Policy"]
         assert headers["X-Frame-Options"] == "DENY"
         assert headers["Cache-Control"] == "no-store"
         assert "<iframe" in page
@@ -190,20 +172,43 @@ def test_it_serves_the_page_how_things_stand_and_the_report(experiment: MakeExpe
 
 @pytest.mark.slow
 def test_it_serves_nothing_else(experiment: MakeExperiment, capsys: Said) -> None:
-    folder = experiment(CELLS)
-    (folder.parent / "secret.txt").write_text("secret")
-    with serving(folder.parent) as server:
-        for path in ("/secret.txt", "/../secret.txt", "/%2e%2e/secret.txt", "/out/", "/demo", "/report", "/cells/"):
+    out = experiment(CELLS).parent
+    (out / "secret.txt").write_text("secret")
+    with serving(out) as server:
+        for path in ("/secret.txt", "/out/", "/demo", "/report", "/cells/", "/report?experiment=../demo"):
             assert asked(server, path)[0] == 404, path
-        assert asked(server, "/report?experiment=../demo")[0] == 404
-        for method in ("POST", "PUT", "DELETE", "OPTIONS"):
-            status, headers, _ = asked(server, "/", method)
-            assert (status, headers["Allow"]) == (405, "GET, HEAD")
         for name in ("evil.example", f"evil.example:{server.port}", "", "127.0.0.1:1", "localhost.evil.example", "["):
             assert asked(server, "/", Host=name)[0] == 421, name
         for name in (f"localhost:{server.port}", f"[::1]:{server.port}", "127.0.0.1"):
             assert asked(server, "/", Host=name)[0] == 200, name
+        for line, status in REFUSED.items():
+            with socket.create_connection(("127.0.0.1", server.port), timeout=60) as connection:
+                lines = [line, f"Host: 127.0.0.1:{server.port}", "Connection: close", "", ""]
+                with contextlib.suppress(ConnectionError):  # it may have hung up before the end of a long line
+                    connection.sendall("\r\n".join(lines).encode())
+                answer = connection.makefile("rb").read(20_000)
+            assert f" {status} ".encode() in answer.partition(b"\r\n")[0], line[:40]
+            assert b"secret\n" not in answer
+            assert b"Allow: GET, HEAD" in answer or status != 405
     assert capsys.readouterr().err == ""
+
+
+REFUSED = {
+    "GET /../secret.txt HTTP/1.1": 404,
+    "GET /%2e%2e%2fsecret.txt HTTP/1.1": 404,
+    "GET /..%5csecret.txt HTTP/1.1": 404,
+    "GET /report/../../secret.txt HTTP/1.1": 404,
+    "GET //secret.txt HTTP/1.1": 404,
+    "GET /%00secret.txt HTTP/1.1": 404,
+    "GET /report?experiment=%2e%2e/secret.txt HTTP/1.1": 404,
+    "GET /report?experiment=demo%00 HTTP/1.1": 404,
+    "GET /status?experiment= HTTP/1.1": 200,
+    **{f"{method} / HTTP/1.1": 405 for method in ("POST", "PUT", "DELETE", "OPTIONS", "PATCH", "TRACE")},
+    "CONNECT evil.example:443 HTTP/1.1": 405,
+    "MKCOL / HTTP/1.1": 501,
+    f"GET /{'x' * 70_000} HTTP/1.1": 414,
+}
+"""Requests for something else, as they are sent, and the status of the answer."""
 
 
 def answered(server: Server, *lines: str) -> int:
@@ -218,55 +223,15 @@ def test_a_request_names_this_server_once(tmp_path: Path) -> None:
     with serving(tmp_path) as server:
         here, evil = f"127.0.0.1:{server.port}", f"evil.example:{server.port}"
         assert answered(server, "GET /nothing HTTP/1.1", f"Host: {here}") == 404
-        assert answered(server, f"GET http://{here}/nothing HTTP/1.1", f"Host: {here}") == 404
         for hosts in ([], [here, evil], [evil, here], [here, here]):
             assert answered(server, "GET /nothing HTTP/1.1", *(f"Host: {host}" for host in hosts)) == 400, hosts
         for target in (
-            f"http://{evil}/nothing",
-            f"https://{here}/nothing",
-            f"http://{evil}@{here}/nothing",
-            "http://[/nothing",
+            f"http://{here}/nothing",
             "*",
             "status",
         ):
             assert answered(server, f"GET {target} HTTP/1.1", f"Host: {here}") == 400, target
             assert answered(server, f"HEAD {target} HTTP/1.1", f"Host: {here}") == 400, target
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("request_line", "status"),
-    [
-        ("GET /%2e%2e%2fsecret.txt HTTP/1.1", 404),
-        ("GET /..%5csecret.txt HTTP/1.1", 404),
-        ("GET /report/../../secret.txt HTTP/1.1", 404),
-        ("GET //secret.txt HTTP/1.1", 404),
-        ("GET /%00secret.txt HTTP/1.1", 404),
-        ("GET /report?experiment=%2e%2e/secret.txt HTTP/1.1", 404),
-        ("GET /report?experiment=demo%00 HTTP/1.1", 404),
-        ("GET /status?experiment= HTTP/1.1", 200),
-        ("PUT /secret.txt HTTP/1.1", 405),
-        ("PATCH / HTTP/1.1", 405),
-        ("TRACE / HTTP/1.1", 405),
-        ("CONNECT evil.example:443 HTTP/1.1", 405),
-        ("MKCOL / HTTP/1.1", 501),
-        (f"GET /{'x' * 70_000} HTTP/1.1", 414),
-    ],
-    ids=lambda one: str(one)[:40],
-)
-def test_requests_for_anything_else_are_refused(
-    experiment: MakeExperiment, capsys: Said, request_line: str, status: int
-) -> None:
-    out = experiment(CELLS).parent
-    (out / "secret.txt").write_text("the secret")
-    with serving(out) as server, socket.create_connection(("127.0.0.1", server.port), timeout=60) as connection:
-        lines = [request_line, f"Host: 127.0.0.1:{server.port}", "Connection: close", "", ""]
-        with contextlib.suppress(ConnectionError):  # it may have answered and hung up before the end of a long line
-            connection.sendall("\r\n".join(lines).encode())
-        answer = connection.makefile("rb").read(20_000)
-    assert f" {status} ".encode() in answer.partition(b"\r\n")[0]
-    assert b"the secret" not in answer
-    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.slow
@@ -377,7 +342,6 @@ def test_a_running_cell_is_drawn_as_far_as_it_has_come(
     store.work("better-2").mkdir()
     report = progress_saver(store.work("better-2"), lambda *_: None)
     monkeypatch.setattr("lm.store.side_files.SECONDS_BETWEEN", 0.0)
-    monkeypatch.setattr(boards, "FRESH", 0.0)
     with store.lock("better-2"):
         report(10, 100, 4.0)
         report(20, 100, 3.0)
@@ -388,10 +352,7 @@ def test_a_running_cell_is_drawn_as_far_as_it_has_come(
     assert "<strong>demo/better/2</strong>, training loss 4 at step 10, 3 at step 20 of 100" in first
     assert 'points="36.0,0.0 72.0,80.0 180.0,120.0"' in second
     assert "<polyline" not in board.status()
-
-
-def test_a_cell_without_a_curve_is_a_line_of_text() -> None:
     progress = ProgressFile(format=1, step=3, steps=0, loss=None, pace=None, at=0.0, curve=[])
-    assert curve("x", progress) == ""
+    assert curve("x", progress) == "", "a cell without a curve is a line of text"
     assert 'points="360.0,0.0"' in curve("<x>", {**progress, "curve": [(3, 2.0)]})
     assert "<strong>&lt;x&gt;</strong>" in curve("<x>", {**progress, "curve": [(3, 2.0)]})

@@ -14,13 +14,14 @@ from messages import CheckMessage
 from lm.analysis.external.detect import read
 from lm.analysis.external.runs import UNCHECKED, CompareRequest, compare_runs, gather
 from lm.cli import main
+from lm.report.external import ExternalReport
 from lm.report.figures.picture import draw
-from lm.report.figures.static_pages import differences, draw_runs, every_run
-from lm.report.web.page import static_parts
+from lm.report.figures.static_pages import differences, every_run
 
 Said = pytest.CaptureFixture[str]
 BASE = [2.0, 2.1, 1.9, 2.05, 2.2, 1.95]
 NEW = [1.7, 1.85, 1.68, 1.8, 1.92, 1.66]
+LEVEL = [one + (-1) ** place / 1000 for place, one in enumerate(BASE)]
 ODD = ["2.3", "nan", "2.2", "inf", "2.2"]
 IMAGE = "<img src=x onerror=alert(1)>"
 
@@ -55,17 +56,7 @@ def test_the_terminal_shows_results_and_what_is_unchecked(
     check_message(re.sub("[━┏┳┓┡╇┩└┴┘─]", "", said(capsys)).split(". "))
 
 
-def test_one_arm_of_six_seeds_has_a_verdict(tmp_path: Path, capsys: Said) -> None:
-    path = table(tmp_path, {"plain": BASE, "new": NEW})
-    assert main(["compare", str(path), "--baseline", "plain", "--metric", "loss"]) == 0
-    text = said(capsys)
-    assert "│ better │" in text
-    assert text.startswith("new is better than plain by 0.265 [")
-    assert "Verdict: exact sign-flip test at 5 %" in text
-    assert "unpaired" not in text
-
-
-def test_seeds_that_do_not_match_are_said_to_be_unpaired(tmp_path: Path, capsys: Said) -> None:
+def test_seeds_that_match_are_paired_and_others_said_not_to_be(tmp_path: Path, capsys: Said) -> None:
     path = table(tmp_path, {"plain": BASE, "new": NEW}, shift=3)
     assert main(["compare", str(path), "--baseline", "plain", "--metric", "loss"]) == 0
     text = said(capsys)
@@ -73,7 +64,15 @@ def test_seeds_that_do_not_match_are_said_to_be_unpaired(tmp_path: Path, capsys:
     assert "a permutation test of Welch's t and Welch's t-test agree at 5 %" in text
     assert "sign-flip" not in text
     assert re.match(r"new is better than plain by 0\.265 \[0\.\d+, 0\.\d+\], 6 runs\. ", text)
-    for option, word in (("--higher-is-better", "plain is better than new"), ("--metric", "new is better than plain")):
+    for losses, more, word in ((NEW, [], "│ better │"), (LEVEL, ["--margin", "0.01"], "equivalent within 0.01")):
+        table(tmp_path, {"plain": BASE, "new": losses})
+        assert main(["compare", str(path), "--baseline", "plain", "--metric", "loss", *more]) == 0
+        text = said(capsys)
+        assert word in text
+        assert "Verdict: exact sign-flip test at 5 %" in text
+        assert "unpaired" not in text
+    table(tmp_path, {"plain": BASE, "new": NEW}, shift=3)
+    for option, word in (("--higher-is-better", "new is worse than plain"), ("--metric", "new is better than plain")):
         assert main(["compare", str(path), "--baseline", "plain", "--metric", "loss", option, "loss"]) == 0
         assert said(capsys).startswith(word)
 
@@ -81,8 +80,7 @@ def test_seeds_that_do_not_match_are_said_to_be_unpaired(tmp_path: Path, capsys:
 @pytest.fixture
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Draws nothing, which takes its time."""
-    of = {"png": b"picture", "svg": b"picture"}
-    monkeypatch.setattr("lm.report.external.draw_runs", lambda runs, table: {"differences": of, "runs": of})
+    monkeypatch.setattr("lm.report.figures.picture.render", lambda figure: {"png": b"picture", "svg": b"picture"})
 
 
 @pytest.mark.usefixtures("_quick")
@@ -97,20 +95,13 @@ def test_the_folder_holds_tables_figures_and_a_page(tmp_path: Path, capsys: Said
     page, html = (out / "table.md").read_text(), (out / "report.html").read_text()
     assert IMAGE not in page
     assert IMAGE not in html
-    assert html.count("<img ") == 2
+    assert html.count('class="chart"') == 2
     assert re.search('<p class="answer">Nothing is certain: in the mean &lt;img .* is better than plain by 0.265', html)
     assert "accuracy ↑" in html
     assert all(UNCHECKED in one for one in (page, html))
     assert "![differences](differences.png)" in page
     assert main([*command[:-3], "loss", "--out", str(out)]) == 0
     assert "Judged: loss." in (out / "table.md").read_text()
-
-
-@pytest.mark.parametrize(("width", "shown"), [(340, 340), (1000, 900)])
-def test_a_picture_is_shown_no_larger_than_it_is(width: int, shown: int) -> None:
-    picture = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + width.to_bytes(4)
-    (part,) = static_parts([], [("words", picture)])
-    assert f'width="{shown}"' in part.content
 
 
 @pytest.mark.slow
@@ -131,7 +122,8 @@ def test_figures_show_every_run_and_are_the_same_every_time(shift: int, tmp_path
         for axes in forest.axes[:1]
     ]
     assert marks == compared[(compared.metric == "loss") & compared.difference.notna()].difference.tolist()
-    assert draw_runs(runs, compared) == draw_runs(runs, compared)
+    report = ExternalReport(runs, compared)
+    assert report.files() == report.files()
 
 
 @pytest.mark.usefixtures("_quick")
@@ -188,9 +180,3 @@ def test_what_cannot_be_asked_for_is_one_line(more: list[str], words: str, tmp_p
     assert main(["compare", str(path), "--baseline", "plain", "--metric", "loss", *more]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert words in line
-
-
-def test_a_margin_makes_arms_equivalent(tmp_path: Path, capsys: Said) -> None:
-    path = table(tmp_path, {"plain": BASE, "new": [one + (-1) ** place / 1000 for place, one in enumerate(BASE)]})
-    assert main(["compare", str(path), "--baseline", "plain", "--metric", "loss", "--margin", "0.01"]) == 0
-    assert "equivalent within 0.01" in said(capsys)

@@ -18,12 +18,12 @@ from matplotlib.patches import StepPatch
 from records import MakeExperiment, inside
 
 from lm.analysis.results import load
-from lm.report.figures.catalogue import USUAL, FigureInputs, draw_figures, figures
+from lm.report.figures.catalogue import FigureInputs, charts, figures
 from lm.report.figures.chart import Panel
 from lm.report.figures.comparison import settings
 from lm.report.figures.inside import MOST_MAPS, attention_entropy
 from lm.report.figures.lengths import log_edges
-from lm.report.figures.picture import as_files, draw
+from lm.report.figures.picture import as_files, draw, render_all
 from lm.store.files import write_atomic
 
 CELLS: dict[str, list[Any]] = {"base": [2.0, 2.4, 2.2], "arm": [1.0, "diverged", 1.5]}
@@ -101,7 +101,7 @@ def full_inputs(experiment: MakeExperiment, change: Change) -> FigureInputs:
 
 @pytest.mark.slow
 def test_every_figure_is_rendered_as_png_and_svg(experiment: MakeExperiment) -> None:
-    rendered = draw_figures(full_inputs(experiment, everything), every=True)
+    rendered = render_all(charts(full_inputs(experiment, everything)))
     assert set(rendered) == set(figures()) - {"lr_curve", "tuning", "settings", "gradients_by_step", "learning_rate"}
     assert as_files(rendered).keys() == {f"{name}.{suffix}" for name in rendered for suffix in ("png", "svg")}
     for files in rendered.values():
@@ -127,30 +127,25 @@ def test_figures_without_data_are_left_out(experiment: MakeExperiment, change: C
 
 @pytest.mark.usefixtures("undrawn")
 def test_four_figures_are_written_unless_all_are_requested(experiment: MakeExperiment) -> None:
-    inputs = full_inputs(experiment, everything)
-    assert list(draw_figures(inputs)) == ["differences", "difference_curve", "learning_curve", "nll_by_length"]
-    assert len(draw_figures(inputs)) == USUAL
-    assert set(draw_figures(inputs, every=True)) >= {"attention_entropy", "loss_by_position"}
-    usual = draw_figures(full_inputs(experiment, lambda *_: None))
-    assert list(usual) == ["differences", "difference_curve", "learning_curve", "reliability"]
+    first = ["differences", "difference_curve", "learning_curve"]
+    assert list(render_all(charts(full_inputs(experiment, everything)), 4)) == [*first, "nll_by_length"]
+    assert list(render_all(charts(full_inputs(experiment, lambda *_: None)), 4)) == [*first, "reliability"]
 
 
-def test_a_curve_is_the_mean_over_successful_seeds(experiment: MakeExperiment) -> None:
-    (axes,) = picture(experiment(CELLS), "learning_curve").axes
+def test_curves_are_means_over_successful_seeds_with_a_band_of_a_standard_deviation(experiment: MakeExperiment) -> None:
+    (axes,) = picture(folder := experiment(CELLS), "learning_curve").axes
     found = lines(axes)
     assert list(found) == ["base (n=3)", "arm (n=2)"]
     for label, nll in (("base (n=3)", 2.2), ("arm (n=2)", 1.25)):
         np.testing.assert_array_equal(found[label][0], STEPS)
         np.testing.assert_allclose(found[label][1], nll + 10 / STEPS, rtol=1e-12)
     assert axes.get_ylabel() == "validation NLL (nats/token)"
-
-
-def test_the_band_is_one_standard_deviation_either_way(experiment: MakeExperiment) -> None:
-    (axes,) = picture(experiment(CELLS), "learning_curve").axes
     band = np.asarray(axes.collections[0].get_paths()[0].vertices)
-    at_ten = band[band[:, 0] == 10][:, 1]
-    sd = np.std([2.0, 2.4, 2.2], ddof=1)
+    at_ten, sd = band[band[:, 0] == 10][:, 1], np.std([2.0, 2.4, 2.2], ddof=1)
     np.testing.assert_allclose([at_ten.min(), at_ten.max()], [3.2 - sd, 3.2 + sd], rtol=1e-12)
+    (axes,) = picture(folder, "gradient_norm").axes
+    assert axes.get_yscale() == "log"
+    np.testing.assert_allclose(lines(axes)["arm (n=2)"][1], [1.0, 2.0, 3.0])
 
 
 def test_without_validation_the_training_loss_is_drawn_and_said_so(experiment: MakeExperiment) -> None:
@@ -161,25 +156,11 @@ def test_without_validation_the_training_loss_is_drawn_and_said_so(experiment: M
     assert axes.get_ylabel() == "training loss (nats/token)"
 
 
-def test_gradient_norms_are_drawn_on_a_log_scale(experiment: MakeExperiment) -> None:
-    (axes,) = picture(experiment(CELLS), "gradient_norm").axes
-    assert axes.get_yscale() == "log"
-    np.testing.assert_allclose(lines(axes)["arm (n=2)"][1], [1.0, 2.0, 3.0])
-
-
 def test_reliability_pools_the_tokens_of_all_seeds(experiment: MakeExperiment) -> None:
-    diagrams = {
-        0: {
-            "count": [10, 30, 0] + [0] * 12,
-            "confidence": [0.1, 0.2, 0.0] + [0.0] * 12,
-            "accuracy": [0.0, 0.5, 0.0] + [0.0] * 12,
-        },
-        1: {
-            "count": [30, 10, 0] + [0] * 12,
-            "confidence": [0.3, 0.6, 0.0] + [0.0] * 12,
-            "accuracy": [0.4, 0.1, 0.0] + [0.0] * 12,
-        },
-    }
+    def bins(count: list[int], confidence: list[float], accuracy: list[float]) -> dict[str, Any]:
+        return {"count": count + [0] * 13, "confidence": confidence + [0.0] * 13, "accuracy": accuracy + [0.0] * 13}
+
+    diagrams = bins([10, 30], [0.1, 0.2], [0.0, 0.5]), bins([30, 10], [0.3, 0.6], [0.4, 0.1])
 
     def change(arm: str, seed: int, record: dict[str, Any]) -> None:
         record["reliability"], record["evaluated"]["tokens"] = diagrams[seed], 40
@@ -196,16 +177,6 @@ def test_reliability_pools_the_tokens_of_all_seeds(experiment: MakeExperiment) -
     counts, edges, _ = steps.get_data()
     np.testing.assert_array_equal(counts, [20, 20] + [0] * 13)
     np.testing.assert_allclose(edges, np.arange(16) / 15, rtol=1e-12)
-
-
-def test_what_nothing_was_recorded_for_is_not_written(experiment: MakeExperiment) -> None:
-    folder = experiment({"base": ["diverged", None], "arm": ["failed", None]})
-    assert draw_figures(FigureInputs(load(folder)), every=True) == {}
-
-
-def test_each_arm_has_a_colour_of_its_own(experiment: MakeExperiment) -> None:
-    (axes,) = picture(experiment({f"arm{i}": [2.0] for i in range(8)}), "learning_curve").axes
-    assert len({str(line.get_color()) for line in axes.get_lines()}) == 8
 
 
 def test_loss_over_a_setting_joins_arms_alike_in_all_else(experiment: MakeExperiment) -> None:
@@ -277,9 +248,9 @@ def test_slopes_are_fitted_among_arms_differing_in_depth_alone(experiment: MakeE
     over_depth = figures()["gradient_norm_over_depth"].make
     chart = over_depth(FigureInputs(results))
     assert chart is not None
-    (axes,) = draw(chart).axes
+    (axes,) = (figure := draw(chart)).axes
     assert (axes.get_xscale(), axes.get_yscale()) == ("log", "log")
-    labels = [text.get_text() for text in axes.texts]
+    labels = [text.get_text() for text in figure.legends[0].get_texts()]
     assert labels == ["as the baseline: slope -0.50", "block PostNorm: slope +0.00"]
     drawn = [line for line in axes.get_lines() if np.size(line.get_xdata()) == 3]
     np.testing.assert_array_equal(drawn[0].get_xdata(), [2, 4, 8])
@@ -294,7 +265,7 @@ def test_attention_entropy_is_a_map_an_arm_and_moment(experiment: MakeExperiment
     figure = picture(experiment({"base": [2.0, 2.4], "arm": [1.0, "diverged"]}, looked_inside), "attention_entropy")
     maps = {axes.get_title(): axes.images[0] for axes in figure.axes if axes.images}
     base, arm, *ends = [np.asarray(axes.images[0].get_array()) for axes in figure.axes if axes.images]
-    assert [title for title in maps if "\n" in title] == ["base\nat initialisation", "arm\nat initialisation"]
+    assert list(maps) == [f"{arm}\n{when}" for when in ("at initialisation", "at the end") for arm in ("base", "arm")]
     np.testing.assert_allclose(base, (np.add.outer(range(2), range(2)) + 0.5) / 10, rtol=1e-12)
     np.testing.assert_allclose(arm, np.add.outer(range(3), range(2)) / 10, rtol=1e-12)
     np.testing.assert_allclose(ends[0], base / 2, rtol=1e-12)
@@ -373,11 +344,8 @@ def test_attention_of_the_first_of_many_arms_is_drawn(experiment: MakeExperiment
 
     chart = attention_entropy(FigureInputs(load(experiment(arms, looked))))
     assert chart is not None
-    figure = draw(chart)
-    assert figure.get_suptitle() == f"the first {MOST_MAPS} of {MOST_MAPS + 2} arms"
-    titles = [axes.get_title().split("\n")[0] for axes in figure.axes if "arm" in axes.get_title()]
-    assert titles == [f"arm{n:02}" for n in range(MOST_MAPS)]
-    plt.close(figure)
+    assert chart.note == f"Mean over seeds, the first {MOST_MAPS} of {MOST_MAPS + 2} arms."
+    assert [panel.title.split("\n")[0] for panel in chart.panels] == 2 * [f"arm{n:02}" for n in range(MOST_MAPS)]
 
 
 @pytest.mark.slow

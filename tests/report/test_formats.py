@@ -19,10 +19,10 @@ from lm.analysis.results import load, value
 from lm.analysis.tidy import CELLS, cells, curves
 from lm.cli import main
 from lm.config.tree import InputError
-from lm.report.formats import FORMATS, ReportRequest, report_files
+from lm.report.figures.differences import differences
 from lm.report.paper_table import STAR, paper_table
 from lm.report.render import Section, emphasis, escape_latex, is_bold, latex, markdown_section
-from lm.report.write import load_report, write_report
+from lm.report.write import FORMATS, ReportRequest, load_report, report_files, write_report
 
 HOSTILE = r"50 % of #1 & 2_3 {a}~^\x $y$ <i> -- `b` [e] | é ł č 中 🙂"
 
@@ -85,14 +85,6 @@ def test_a_column_that_cannot_be_is_refused(experiment: MakeExperiment, names: t
     folder = experiment({"base": BASE, "arm": BETTER})
     with pytest.raises(InputError, match=re.escape(said)):
         sheet_of(folder, names)
-
-
-def test_an_experiment_is_called_by_its_name(experiment: MakeExperiment, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = experiment({"base": BASE, "arm": BETTER})
-    monkeypatch.chdir(folder.parent.parent)
-    folder.parent.rename("results")
-    main(["report", "demo", "--format", "csv"])
-    assert Path("results", "demo", "cells.csv").is_file()
 
 
 def test_latex_and_markdown_are_of_one_frame(experiment: MakeExperiment) -> None:
@@ -174,13 +166,9 @@ def test_cells_have_a_row_for_each_arm_seed_and_quantity(experiment: MakeExperim
     record = results.records["arm", 0]
     assert record is not None
     assert nll.loc[("arm", 0), "value"] == value(record, "nll")
-
-
-def test_csv_holds_the_cells(experiment: MakeExperiment) -> None:
-    folder = experiment({"base": BASE, "arm": [*BETTER[:5], "diverged"]})
     files = report_files([load_report(folder)], ReportRequest(("csv",)))
     from_csv = pd.read_csv(io.StringIO(str(files["cells.csv"])), keep_default_na=False, na_values={"value": [""]})
-    pd.testing.assert_frame_equal(from_csv, cells(load(folder)), check_dtype=False)
+    pd.testing.assert_frame_equal(from_csv, table, check_dtype=False)
 
 
 def test_curves_have_a_row_for_each_step(experiment: MakeExperiment) -> None:
@@ -206,18 +194,6 @@ def test_paper_figures_have_the_column_width_and_real_text(experiment: MakeExper
             assert b"/Type3" not in pdf
             assert b"/FontFile2" in pdf
             assert b"/CreationDate" not in pdf
-
-
-def test_figures_of_both_kinds_are_drawn_once(experiment: MakeExperiment, monkeypatch: pytest.MonkeyPatch) -> None:
-    drawn: list[list[str]] = []
-
-    def noted(results: Any, kinds: list[str]) -> dict[str, bytes]:
-        drawn.append(kinds)
-        return {}
-
-    monkeypatch.setattr("lm.report.formats.paper_figures", noted)
-    report_files([load_report(experiment({"base": [2.0], "arm": [1.9]}))], ReportRequest(("svg", "csv", "pdf")))
-    assert drawn == [["pdf", "svg"]]
 
 
 @pytest.fixture
@@ -286,7 +262,8 @@ def test_refused_arguments_write_nothing(
     assert sorted(Path().rglob("*")) == before
 
 
-def test_latex_beside_pdf_includes_the_forest_plot(experiment: MakeExperiment) -> None:
+def test_latex_beside_pdf_includes_the_forest_plot(experiment: MakeExperiment, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lm.report.experiment.charts", lambda given: [("differences", differences(given))])
     folder = experiment({"base": BASE, "arm": BETTER})
     assert main(["report", str(folder), "--format", "latex,pdf"]) == 0
     text = (folder / "figure.tex").read_text(encoding="utf-8")

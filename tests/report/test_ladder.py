@@ -1,7 +1,6 @@
 """The report of a ladder: what it says, where it says less, and how a damaged one is answered."""
 
 import csv
-import html
 import io
 import json
 import math
@@ -13,34 +12,37 @@ import numpy as np
 import pytest
 from ladders import COMPUTE, loss, make_ladder, usual
 from messages import Refused
+from pages import Page
 from records import IMAGE, SCRIPT
 from rich.console import Console
 from scipy import stats
 
-from lm.analysis.ladder import load_ladder, read_ladder
+from lm.analysis.ladder import LadderResults, load_ladder, read_ladder
 from lm.analysis.results import load
 from lm.cli import main
 from lm.cli.options import resolve_experiment_folder
 from lm.config.tree import InputError
-from lm.report import ladder_page
 from lm.report.figures.picture import draw
 from lm.report.figures.static_pages import ladder_chart
 from lm.report.ladder import (
+    LadderReport,
+    csv_worth,
     forecast_notes,
     forecast_rows,
     gain,
     ladder_answer,
     ladder_sections,
     law_notes,
+    overview_section,
     trend_section,
     trend_table,
     worth_notes,
     worth_section,
     worth_table,
 )
-from lm.report.ladder_page import ladder_files, markdown_ladder, show_ladder, write_ladder_report
-from lm.report.render import is_bold
-from lm.report.web.page import ladder_body, static_page
+from lm.report.render import is_bold, markdown_page
+from lm.report.web.page import page as page_of
+from lm.report.write import write_report
 from lm.stats.compute_gain import Gain
 from lm.stats.trend import Estimate
 from lm.store.documents import described, packed
@@ -48,8 +50,27 @@ from lm.store.files import write_atomic
 from lm.store.store import Store
 
 
-def test_a_ladder_reports_gains_trends_and_forecasts(tmp_path: Path) -> None:
-    found = load_ladder(make_ladder(tmp_path))
+def made(out: Path, *outcome: Any, **how: Any) -> LadderResults:
+    return load_ladder(make_ladder(out, *outcome, **how))
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> LadderResults:
+    """The usual ladder."""
+    return made(tmp_path_factory.mktemp("whole"))
+
+
+def markdown(found: LadderResults) -> str:
+    return markdown_page(LadderReport(found).sections())
+
+
+def printed(found: LadderResults, width: int) -> str:
+    LadderReport(found).show(Console(file=(stream := io.StringIO()), width=width))
+    return stream.getvalue()
+
+
+def test_a_ladder_reports_gains_trends_and_forecasts(whole: LadderResults) -> None:
+    found = whole
     (arm,) = found.arms
     assert arm.scaling is not None
     assert arm.scaling.gains is not None
@@ -69,69 +90,52 @@ def test_a_ladder_reports_gains_trends_and_forecasts(tmp_path: Path) -> None:
     assert "CIs cover other seeds, not other text." in worth_notes(found)
 
 
-def test_the_page_the_tables_and_the_terminal_say_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = load_ladder(make_ladder(tmp_path))
-    page = markdown_ladder(found)
-    monkeypatch.setattr(ladder_page, "draw_ladder", lambda _: {"ladder": {"png": b"", "svg": b""}})
+def test_the_page_the_tables_and_the_terminal_say_the_same(whole: LadderResults) -> None:
+    files = {name: str(content) for name, content in LadderReport(whole).files().items()}
+    assert set(files) == {"table.csv", "trends.csv", "table.md", "ladder.png", "ladder.svg"}
     for title in ("# A climb", "## With more compute", "## Forecast", "## Rungs", "## Figures"):
-        assert f"{title}\n" in page
-    assert "What it is about." in page
-    stream = io.StringIO()
-    show_ladder(found, Console(file=stream, width=80))
-    assert max(map(len, stream.getvalue().splitlines())) <= 80
-    assert "holds within a factor of 1.2" in " ".join(page.split())
-    files = ladder_files(found)
-    assert set(files) == {"table.csv", "trends.csv", "table.md", "ladder.png", "ladder.svg", "report.html"}
-    rows = list(csv.DictReader(io.StringIO(str(files["table.csv"]))))
+        assert f"{title}\n" in files["table.md"]
+    assert "What it is about." in files["table.md"]
+    assert max(map(len, printed(whole, 80).splitlines())) <= 80
+    assert printed(whole, 400).splitlines()[0] == ladder_answer(whole)
+    assert "holds within a factor of 1.2" in " ".join(files["table.md"].split())
+    rows = list(csv.DictReader(io.StringIO(files["table.csv"])))
     assert [row["rung"] for row in rows if row["arm"] == "arm"] == ["s", "m", "l", "xl"]
-    (arm,) = found.arms
+    (arm,) = whole.arms
     assert arm.scaling is not None
     assert arm.scaling.gains is not None
     assert float(rows[1]["gain"]) == pytest.approx(math.exp(arm.scaling.gains[0].log.value))
-    trends = list(csv.DictReader(io.StringIO(str(files["trends.csv"]))))
-    assert [row["of"] for row in trends] == ["difference", "log gain"]
+    assert [row["of"] for row in csv.DictReader(io.StringIO(files["trends.csv"]))] == ["difference", "log gain"]
+    assert "It holds under the law alone" in forecast_notes(whole)[0]
 
 
-def test_the_answer_is_of_the_largest_rung_with_enough_seeds(tmp_path: Path) -> None:
-    def drawn(out: Path, **how: Any) -> str:
-        return ladder_answer(load_ladder(make_ladder(out, **how)))
-
+def test_the_answer_is_of_the_largest_rung_with_enough_seeds(tmp_path: Path, whole: LadderResults) -> None:
     size = r"arm is better than base by 0\.\d+ \[0\.\d+, 0\.\d+\] nats/token, 6 seeds"
     trend = r"\. (With more compute the difference \w+|No trend over compute is certain)\."
-    assert re.fullmatch(f"At xl, the largest rung: {size}{trend}", drawn(tmp_path / "all"))
+    assert re.fullmatch(f"At xl, the largest rung: {size}{trend}", ladder_answer(whole))
     last = r"; in the mean of the largest, xl, arm is better by 0\.\d+( \[.*\])?"
-    few = drawn(tmp_path / "few", seeds=(6, 6, 6, 3))
+    few = ladder_answer(made(tmp_path / "few", seeds=(6, 6, 6, 3)))
     assert re.fullmatch(f"At l, the largest rung with a verdict: {size}{last}{trend}", few)
     rate = "; learning rate not bracketed: arm"
-    unsure = drawn(tmp_path / "rate", bracketed={"xl": ["base"]})
+    unsure = ladder_answer(made(tmp_path / "rate", bracketed={"xl": ["base"]}))
     assert re.fullmatch(f"At xl, the largest rung: {size}{rate}{trend}", unsure)
     assert unsure.endswith("No trend over compute is certain.")
-    assert drawn(tmp_path / "none", seeds=(3, 3, 3, 3)).startswith(
+    assert ladder_answer(made(tmp_path / "none", seeds=(3, 3, 3, 3))).startswith(
         "At xl, the largest rung: Nothing is certain: in the mean arm is better than base by 0."
     )
 
 
-def test_the_answer_stands_on_page_and_terminal(tmp_path: Path) -> None:
-    found, stream = load_ladder(make_ladder(tmp_path)), io.StringIO()
-    show_ladder(found, Console(file=stream, width=400))
-    assert stream.getvalue().splitlines()[0] == ladder_answer(found)
-    page = static_page(ladder_body(found, ladder_sections(found), b"picture"))
-    assert f'<p class="answer">{ladder_answer(found)}</p>' in page
-
-
 def test_few_seeds_yield_nothing_bold(tmp_path: Path) -> None:
-    found = load_ladder(make_ladder(tmp_path, seeds=(6, 6, 5, 3)))
+    found = made(tmp_path, seeds=(6, 6, 5, 3))
     assert found.arms[0].bold == (False, False)
-    assert "**" not in "".join(
-        line for line in markdown_ladder(found).splitlines() if "| arm |" in line and "xl" in line
-    )
-    assert "l has 5, xl has 3" in markdown_ladder(found)
-    two = load_ladder(make_ladder(tmp_path / "two", seeds=(6, 6, 6, 2)))
+    assert "**" not in "".join(line for line in markdown(found).splitlines() if "| arm |" in line and "xl" in line)
+    assert "l has 5, xl has 3" in markdown(found)
+    two = made(tmp_path / "two", seeds=(6, 6, 6, 2))
     assert "too few seeds" in trend_section(two).rows[1][3]
 
 
-def test_unbracketed_rates_withhold_verdicts_on_trends(tmp_path: Path) -> None:
-    found = load_ladder(make_ladder(tmp_path, bracketed={"l": ["base"], "xl": []}))
+def test_unbracketed_rates_withhold_verdicts_on_trends(tmp_path: Path, whole: LadderResults) -> None:
+    found = made(tmp_path, bracketed={"l": ["base"], "xl": []})
     rows = worth_section(found).rows
     assert [row[4].endswith(", rate not bracketed") for row in rows] == [False, False, True, True]
     trends = trend_section(found).rows
@@ -142,24 +146,17 @@ def test_unbracketed_rates_withhold_verdicts_on_trends(tmp_path: Path) -> None:
     assert set(trend_table(found)["says"]) == {reason}
     assert worth_table(found).query("arm == 'arm'").rate_bracketed.tolist() == [True, True, False, False]
     assert "65 of 100 show a trend" in " ".join(worth_notes(found))
-    assert "65 of 100 show a trend" not in " ".join(worth_notes(load_ladder(make_ladder(tmp_path / "all"))))
-
-
-def test_a_ladder_of_an_older_version_knows_of_no_curve(tmp_path: Path) -> None:
-    folder = make_ladder(tmp_path)
-    manifest = json.loads((folder / "ladder.json").read_text())
-    for rung in manifest["rungs"]:
+    assert "65 of 100 show a trend" not in " ".join(worth_notes(whole))
+    manifest = json.loads((tmp_path / "climb" / "ladder.json").read_text())
+    for rung in manifest["rungs"]:  # of an older version, which knew of no curve
         del rung["rates"]
-    (folder / "ladder.json").write_text(json.dumps(manifest))
-    assert trend_section(load_ladder(folder)).rows[0][3].startswith("no verdict: no curve of rates brackets")
-
-
-def test_a_forecast_says_that_it_holds_under_the_law_alone(tmp_path: Path) -> None:
-    assert "It holds under the law alone" in forecast_notes(load_ladder(make_ladder(tmp_path)))[0]
+    (tmp_path / "climb" / "ladder.json").write_text(json.dumps(manifest))
+    old = trend_section(load_ladder(tmp_path / "climb"))
+    assert old.rows[0][3].startswith("no verdict: no curve of rates brackets")
 
 
 def test_of_an_arm_that_is_only_explored_nothing_is_claimed(tmp_path: Path) -> None:
-    found = load_ladder(make_ladder(tmp_path, of_rungs={"confirmatory": []}))
+    found = made(tmp_path, of_rungs={"confirmatory": []})
     rows = trend_section(found).rows
     bold = list(map(is_bold, rows))
     assert rows[1][3] == "holds within a factor of 1.2 (exploratory)"
@@ -172,7 +169,7 @@ def test_unhealthy_rungs_are_named_beside_the_trend(tmp_path: Path) -> None:
         if arm == "arm" and place == 1:
             stored["metrics"]["clipped_share"] = 0.9
 
-    found = load_ladder(make_ladder(tmp_path, change=ill))
+    found = made(tmp_path, change=ill)
     rows = trend_section(found).rows
     bold = list(map(is_bold, rows))
     assert all("(unhealthy on m: see there)" in row[3] for row in rows)
@@ -187,7 +184,7 @@ def test_lost_cells_leave_what_is_there_and_are_told(tmp_path: Path) -> None:
             return None
         return "diverged" if (arm, place, seed) == ("arm", 1, 0) else usual(arm, place, seed)
 
-    found = load_ladder(make_ladder(tmp_path, lost))
+    found = made(tmp_path, lost)
     rows = worth_section(found).rows
     assert [row[2] for row in rows] == ["6", "5", "6", "0"]
     assert rows[3][5] == "no pair to compare"
@@ -198,9 +195,9 @@ def test_lost_cells_leave_what_is_there_and_are_told(tmp_path: Path) -> None:
     assert "rung m, rung xl" in " ".join(worth_notes(found))
     assert found.arms[0].scaling is not None
     assert found.arms[0].scaling.forecast is None
-    assert "No forecast" in markdown_ladder(found)
-    nothing = load_ladder(make_ladder(tmp_path / "none", lambda *_: None))
-    assert "No law: 0 rungs" in markdown_ladder(nothing)
+    assert "No forecast" in markdown(found)
+    nothing = made(tmp_path / "none", lambda *_: None)
+    assert "No law: 0 rungs" in markdown(nothing)
 
 
 def test_learning_rates_that_change_from_rung_to_rung_are_said(tmp_path: Path) -> None:
@@ -220,12 +217,12 @@ def test_learning_rates_that_change_from_rung_to_rung_are_said(tmp_path: Path) -
 
 
 def test_no_law_without_three_rungs_or_a_falling_loss(tmp_path: Path) -> None:
-    two = load_ladder(make_ladder(tmp_path, seeds=(6, 6)))
+    two = made(tmp_path, seeds=(6, 6))
     assert law_notes(two) == [
         "No law: 2 rungs with runs of base, and a law of three parameters takes 3. Gains in compute need one."
     ]
     assert worth_section(two).rows[0][4] == "-"
-    risen = load_ladder(make_ladder(tmp_path / "up", lambda arm, place, seed: 2.0 + place + usual(arm, 0, seed)))
+    risen = made(tmp_path / "up", lambda arm, place, seed: 2.0 + place + usual(arm, 0, seed))
     assert "does not fall with compute" in law_notes(risen)[0]
     assert draw(ladder_chart(risen))
 
@@ -236,29 +233,27 @@ def test_extrapolated_gains_are_marked() -> None:
     assert gain(Gain(Estimate(math.inf, math.log(3), math.inf), "floor")) == "below the law's floor, at least 3.00"
 
 
-def test_the_figure_is_drawn_of_all_that_there_is(tmp_path: Path) -> None:
-    whole = draw(ladder_chart(load_ladder(make_ladder(tmp_path))))
-    left, right = whole.axes
+def test_the_figure_is_drawn_of_all_that_there_is(whole: LadderResults) -> None:
+    left, right = draw(ladder_chart(whole)).axes
     assert [line.get_label() for line in right.lines if not str(line.get_label()).startswith("_")] == ["arm"]
     assert len(left.containers) == 4  # the means of both arms, and a forecast of each
     assert right.get_yscale() == "log"
     assert len(right.get_yticks()) >= 3
 
 
-def test_the_page_of_html_runs_nothing_and_fetches_nothing(tmp_path: Path) -> None:
-    found = load_ladder(make_ladder(tmp_path, title=IMAGE, notes=SCRIPT))
-    page = static_page(ladder_body(found, ladder_sections(found), b"picture", linked=True))
-    assert "<script" not in page
-    assert IMAGE not in page
-    assert "default-src 'none'; img-src data:" in html.unescape(page)
+def test_the_page_of_html_runs_only_hashed_scripts_and_fetches_nothing(tmp_path: Path) -> None:
+    found = made(tmp_path, title=IMAGE, notes=SCRIPT)
+    page = page_of(LadderReport(found).body())
+    Page(page).require_safe()
+    assert f'<p class="answer">{ladder_answer(found)}</p>' in page
     assert page.count("<strong>") == sum(is_bold(row) for section in ladder_sections(found) for row in section.rows)
-    assert 'href="../climb.xl/report.html"' in page
+    assert "<li>xl: climb.xl</li>" in page
 
 
 @pytest.mark.slow
 def test_the_report_is_written_again_from_the_records(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = make_ladder(tmp_path)
-    write_ladder_report(folder, Console(quiet=True))
+    write_report(folder, Console(quiet=True))
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
     assert main(["report", str(folder)]) == 0
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
@@ -288,7 +283,7 @@ def test_the_report_is_written_again_from_the_records(tmp_path: Path, capsys: py
     ],
 )
 def test_a_damaged_ladder_is_one_line(tmp_path: Path, refused: Refused, change: Any) -> None:
-    folder = make_ladder(tmp_path)
+    folder = make_ladder(tmp_path, seeds=(1, 1))
     content = json.loads((folder / "ladder.json").read_text())
     change(content)
     (folder / "ladder.json").write_text(json.dumps(content))
@@ -296,18 +291,13 @@ def test_a_damaged_ladder_is_one_line(tmp_path: Path, refused: Refused, change: 
         load_ladder(folder)
 
 
-def test_a_ladder_among_results_is_called_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = make_ladder(tmp_path / "results", seeds=(2, 2))
-    monkeypatch.chdir(tmp_path)
-    assert resolve_experiment_folder(Path("climb")).resolve() == folder
-    assert resolve_experiment_folder(Path("climbing")) == Path("climbing")
-
-
 def test_a_number_of_a_rung_is_traced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder = make_ladder(tmp_path / "results")
+    folder = make_ladder(tmp_path / "results", seeds=(1, 1, 1, 1))
     monkeypatch.chdir(tmp_path)
+    assert resolve_experiment_folder(Path("climb")).resolve() == folder
+    assert resolve_experiment_folder(Path("climbing")) == Path("climbing")
     assert main(["pack", str(folder)]) == 0
     for given in ("climb", str(folder), f"{folder}.lmpack"):
         capsys.readouterr()
@@ -318,21 +308,17 @@ def test_a_number_of_a_rung_is_traced(
             assert said in capsys.readouterr().err
 
 
-def test_a_rung_that_lies_elsewhere_is_not_read(tmp_path: Path) -> None:
-    folder = make_ladder(tmp_path / "out", seeds=(2, 2))
+def test_rungs_elsewhere_are_not_read_and_ladders_told_from_experiments(tmp_path: Path) -> None:
+    folder = make_ladder(tmp_path / "out", seeds=(1, 1))
     rung = folder.with_name("climb.s")
+    with pytest.raises(InputError, match=r"is a ladder; name a rung of it, a folder beside it such as climb\.RUNG"):
+        load(folder)
+    with pytest.raises(InputError, match=r"holds no ladder\.json"):
+        read_ladder(rung)
     rung.rename(tmp_path / "elsewhere")
     rung.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(InputError, match=r"climb\.s: is a link that leads out of"):
         load_ladder(folder)
-
-
-def test_ladders_and_experiments_are_told_apart(tmp_path: Path) -> None:
-    folder = make_ladder(tmp_path)
-    with pytest.raises(InputError, match=r"is a ladder; name a rung of it, a folder beside it such as climb\.RUNG"):
-        load(folder)
-    with pytest.raises(InputError, match=r"holds no ladder\.json"):
-        read_ladder(tmp_path / "climb.s")
 
 
 def test_differences_cover_text_where_documents_are_kept(tmp_path: Path) -> None:
@@ -347,7 +333,7 @@ def test_differences_cover_text_where_documents_are_kept(tmp_path: Path) -> None
             write_atomic(Store(tmp_path).work(stored["id"]) / "documents.npz", content)
             stored["documents"] = described(content, "document", 1, 30)
 
-    kept = load_ladder(make_ladder(tmp_path, seeds=(6, 6), change=keep))
+    kept = made(tmp_path, seeds=(6, 6), change=keep)
     (arm,) = kept.arms
     assert arm.scaling is not None
     for place, found in enumerate(arm.scaling.differences):
@@ -369,3 +355,32 @@ def test_differences_cover_text_where_documents_are_kept(tmp_path: Path) -> None
     assert "those of gains and trends other seeds alone." in said
     rows = worth_table(kept)
     assert rows[rows.arm == "arm"].over.tolist() == ["seeds", "seeds and text"]
+
+
+# several in one table
+
+
+def test_each_arm_is_a_row_with_gains_by_rung(tmp_path: Path, whole: LadderResults) -> None:
+    section = overview_section([made(tmp_path, seeds=(6, 6, 6)), whole], "Worth")
+    assert section.columns == [
+        *("ladder", "arm, against", "s", "m", "l", "xl"),
+        *("gain with more compute", "difference with more compute", "forecast"),
+    ]
+    short, long = section.rows
+    assert short[:2] == long[:2] == ["climb", "arm, base"]
+    assert [float(cell) for cell in long[2:6]] == pytest.approx([1.3] * 4, abs=0.1)
+    assert short[5] == "-"
+    assert long[6:] == ["holds within a factor of 1.2", "holds within 0.02", "holds it"]
+    assert short[8] == "-", "three rungs forecast nothing"
+    lines = list(csv.DictReader(io.StringIO(csv_worth([whole]))))
+    assert [(line["ladder"], line["rung"], line["arm"]) for line in lines[:3]] == [
+        ("climb", "s", "base"), ("climb", "s", "arm"), ("climb", "m", "base")
+    ]  # fmt: skip
+
+
+def test_what_an_arm_has_not_is_said(tmp_path: Path) -> None:
+    lost = made(tmp_path / "lost", lambda arm, at, seed: usual(arm, at, seed) if arm == "base" else None)
+    (row,) = overview_section([lost]).rows
+    assert row[2:] == ["-"] * 4 + ["no pair to compare"] * 2 + ["-"]
+    floor = made(tmp_path / "floor", lambda arm, at, seed: usual(arm, at, seed) - (arm == "arm"))
+    assert overview_section([floor]).rows[0][5] == "below the law's floor"

@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 from records import MakeExperiment, inside
+from searches import LR, make_search, trial
 
 from lm.analysis.ladder import load_ladder
 from lm.analysis.results import Records, load
@@ -23,10 +24,9 @@ from lm.report.figures.catalogue import FigureInputs, charts
 from lm.report.figures.picture import draw
 from lm.report.figures.searches import FIGURES, importance_chart
 from lm.report.figures.static_pages import ladder_chart
-from lm.report.search import load_ranked
+from lm.report.search import SearchReport
 from lm.report.study import Study, importances
-from lm.store.files import to_json, write_atomic
-from lm.store.formats import SEARCH
+from lm.store.files import write_atomic
 
 SEEDS, STEPS, LENGTHS = 3, range(50, 1001, 50), (8, 32, 128)
 TOUCH = 2.0
@@ -117,7 +117,7 @@ def are_parallel(one: Text, box: Bbox, other: Text, other_box: Bbox) -> bool:
 @pytest.mark.slow
 @pytest.mark.parametrize("arms", [2, 7, 12])
 def test_texts_and_legends_cover_nothing(arms: int, experiment: MakeExperiment) -> None:
-    drawable = charts(FigureInputs(made_up(experiment, arms)))
+    drawable = {name: chart for name, chart in charts(FigureInputs(made_up(experiment, arms))) if chart}
     assert len(drawable) >= 13
     covered = {name: covering for name, chart in drawable.items() if (covering := coverings(draw(chart)))}
     assert covered == {}
@@ -152,46 +152,31 @@ def test_texts_of_a_search_cover_nothing(parameters: int, objectives: int, tmp_p
 def made_up_study(folder: Path, parameters: int, objectives: int) -> Study:
     """A search of 24 trials over parameters of every kind with long names, some of them pruned."""
     kinds: list[dict[str, Any]] = [
-        {"low": 1e-4, "high": 1e-1, "log": True, "step": None, "int": False},
+        LR,
         {"choices": ["PostNorm", "PreNorm", "SandwichNorm"]},
         {"low": 16, "high": 96, "log": False, "step": 16, "int": True},
     ]
-    space = {f"model.block.part_{number}.setting": kinds[number % 3] for number in range(parameters)}
-    generator, study = np.random.default_rng(0), list[dict[str, Any]]()
+    draws = (lambda x: 1e-4 * 1000**x, lambda x: kinds[1]["choices"][int(3 * x)], lambda x: 16 * (1 + int(6 * x)))
+    names = [f"model.block.part_{number}.setting" for number in range(parameters)]
+    generator, trials = np.random.default_rng(0), list[dict[str, Any]]()
     for number in range(24):
         spots = generator.uniform(size=parameters).tolist()
-        values = [
-            kind["choices"][int(3 * spot)] if "choices" in kind
-            else 1e-4 * 1000**spot if kind["log"] else 16 * (1 + int(6 * spot))
-            for spot, kind in zip(spots, space.values(), strict=True)
-        ]  # fmt: skip
-        pruned = number % 8 == 7
-        study.append(
-            {
-                "number": number, "state": "pruned" if pruned else "complete", "reason": None, "seconds": 1.5,
-                "params": dict(zip(space, values, strict=True)), "cells": {"0": "c"},
-                "values": None if pruned else [2.0 + sum(spots), 0.5 + spots[0]][:objectives],
-                "reported": {str(step): 2.0 + 1.0 / step + sum(spots) for step in (50, 100, 150)},
-            }
-        )  # fmt: skip
-    names = dict(list({"nll": "lower", "accuracy": "higher"}.items())[:objectives])
-    method = {"sampler": {"name": "tpe", "seed": 3}, "pruner": {"name": "none", "seed": 0}, "from_trial": 0}
-    manifest = {
-        "format": SEARCH.version, "name": "demo", "title": "A search", "notes": "", "objectives": names, "space": space,
-        "trials": 24, "seeds": [0], "methods": [method], "study": study,
-    }  # fmt: skip
-    write_atomic(folder / "study.json", to_json(manifest))
-    return load_ranked(folder)[0]
+        values, pruned = [2.0 + sum(spots), 0.5 + spots[0]][:objectives], number % 8 == 7
+        params = {name: draws[at % 3](spot) for at, (name, spot) in enumerate(zip(names, spots, strict=True))}
+        one = trial(number, None if pruned else values, "pruned" if pruned else "complete", **params)
+        trials.append(one | {"reported": {str(step): 2.0 + 1.0 / step + sum(spots) for step in (50, 100, 150)}})
+    space, ways = {name: kinds[at % 3] for at, name in enumerate(names)}, {"nll": "lower", "accuracy": "higher"}
+    make_search(folder, trials, space, objectives=dict(list(ways.items())[:objectives]))
+    return SearchReport.load(folder).study
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("width", picture.WIDTHS)
 def test_texts_and_legends_cover_nothing_on_paper(width: str, experiment: MakeExperiment) -> None:
     covered = {}
-    for name, chart in charts(FigureInputs(made_up(experiment, 7))).items():
-        if width == picture.TWO or chart.size[0] <= picture.WIDEST:
-            with matplotlib.rc_context(picture._style(picture.FACES[width])):
-                figure = draw(chart)
+    for name, chart in charts(FigureInputs(made_up(experiment, 7))):
+        with matplotlib.rc_context(picture._style(picture.FACES[width])):
+            if chart and ((figure := draw(chart)).get_figwidth() <= picture.WIDEST or width == picture.TWO):
                 picture.fit(figure, picture.WIDTHS[width], picture.FACES[width])
                 covered[name] = coverings(figure)
     assert {name: covering for name, covering in covered.items() if covering} == {}

@@ -66,7 +66,7 @@ def moved(file: Path, folder: Path) -> Path:
     return Path(shutil.move(file, folder / file.name))
 
 
-def test_a_pack_holds_all_but_weights_and_logs(folder: Path) -> None:
+def test_a_pack_holds_all_but_weights_logs_and_reports(folder: Path, tmp_path: Path) -> None:
     archive, expected = pack(folder)
     assert archive.path == folder.parent / f"demo{ENDING}"
     assert (expected, len(archive.cells)) == (8, 7)
@@ -78,6 +78,10 @@ def test_a_pack_holds_all_but_weights_and_logs(folder: Path) -> None:
     wanted["cells/base-3/log.txt"] = b"what was printed\n"
     assert dict(read_archive(archive.path).contents()) == wanted
     assert len(archive.members["curves"]) == 6
+    shutil.copytree(folder.parent, tmp_path / "elsewhere", ignore=shutil.ignore_patterns("*.lmpack", ".leases"))
+    (tmp_path / "elsewhere" / "demo" / "report.html").write_text("a page")
+    again = pack(tmp_path / "elsewhere" / "demo", tmp_path / "x.lmpack")[0].path
+    assert again.read_bytes() == archive.path.read_bytes(), "the same wherever the folder lies"
 
 
 def test_a_thin_pack_gives_the_same_table_with_shorter_curves(folder: Path, tmp_path: Path) -> None:
@@ -94,13 +98,10 @@ def test_a_thin_pack_gives_the_same_table_with_shorter_curves(folder: Path, tmp_
             )
     again, _ = pack(unpack(archive.path, tmp_path / "put").folder, tmp_path / f"again{ENDING}")
     assert again.files == archive.files
-
-
-def test_packing_twice_gives_the_same_file_wherever_the_folder_lies(folder: Path, tmp_path: Path) -> None:
-    first = pack(folder)[0].path.read_bytes()
-    shutil.copytree(folder.parent, tmp_path / "elsewhere", ignore=shutil.ignore_patterns("*.lmpack", ".leases"))
-    (tmp_path / "elsewhere" / "demo" / "table.md").write_text("a report")
-    assert pack(tmp_path / "elsewhere" / "demo", tmp_path / "x.lmpack")[0].path.read_bytes() == first
+    whole, _ = pack(folder, archive.path)
+    assert any(name.endswith("history.csv") for name in whole.files), "a whole one replaces a thin one alone"
+    with pytest.raises(InputError, match=r"history\.csv and 5 more, which"):
+        pack(folder, archive.path, thin=True)
 
 
 @pytest.mark.slow
@@ -143,10 +144,6 @@ def test_a_ladder_is_packed_and_unpacked_with_its_rungs(tmp_path: Path) -> None:
     assert (found.folder, len(found.added)) == (tmp_path / "again" / "climb", expected)
     assert tree(tmp_path / "again" / "climb") == {"ladder.json": (folder / "ladder.json").read_bytes()}
     assert pack(found.folder)[0].path.read_bytes() == file.read_bytes()
-
-
-def test_ladders_with_linked_rungs_are_not_packed(tmp_path: Path) -> None:
-    folder = make_ladder(tmp_path / "results")
     shutil.move(folder.with_name("climb.m"), tmp_path / "elsewhere")
     folder.with_name("climb.m").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(InputError, match=r"climb\.m"):
@@ -215,7 +212,9 @@ def test_what_is_no_pack_is_refused_in_one_line(
     assert {path.name for path in tmp_path.iterdir()} <= {"x.lmpack"}
 
 
-def test_files_without_the_pack_suffix_are_refused(folder: Path) -> None:
+def test_files_without_the_pack_suffix_and_other_folders_are_refused(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"holds no experiment\.json, no study\.json and no ladder\.json; expected a"):
+        pack(tmp_path)
     words = r"experiment\.json: is a file, and no pack; expected a folder such as"
     with pytest.raises(InputError, match=words), open_results(folder / "experiment.json"):
         pass
@@ -242,11 +241,6 @@ def test_a_pack_is_not_replaced_by_one_that_holds_less(folder: Path, capsys: pyt
     letter.write_text("dear colleague")
     assert main(["pack", str(folder), "--out", str(letter)]) == 2
     assert letter.read_text() == "dear colleague"
-
-
-def test_a_folder_of_something_else_is_not_packed(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"holds no experiment\.json, no study\.json and no ladder\.json; expected a"):
-        pack(tmp_path)
 
 
 def test_what_is_unpacked_is_what_was_packed(folder: Path, tmp_path: Path) -> None:
@@ -280,21 +274,18 @@ def test_a_cell_that_is_there_with_another_record_is_kept(
     assert (out / "cells" / "arm-1" / "record.json").is_file()
 
 
-def test_a_cell_that_another_process_trains_is_left_to_it(folder: Path, tmp_path: Path) -> None:
+def test_cells_that_another_process_trains_and_other_experiments_are_left(folder: Path, tmp_path: Path) -> None:
     file, store = pack(folder)[0].path, Store(tmp_path / "new")
     with store.lock("arm-0"):
         found = unpack(file, store.out)
     assert found.busy == ["arm-0"]
     assert not store.finished("arm-0")
-
-
-def test_another_experiment_of_the_same_name_is_not_overwritten(folder: Path, tmp_path: Path) -> None:
-    file, out = pack(folder)[0].path, tmp_path / "new"
-    (out / "demo").mkdir(parents=True)
-    (out / "demo" / "experiment.json").write_text("{}")
+    other = tmp_path / "other"
+    (other / "demo").mkdir(parents=True)
+    (other / "demo" / "experiment.json").write_text("{}")
     with pytest.raises(InputError, match=r"demo/experiment\.json: is there and is another than in .*demo\.lmpack"):
-        unpack(file, out)
-    assert tree(out) == {"demo/experiment.json": b"{}"}
+        unpack(file, other)
+    assert tree(other) == {"demo/experiment.json": b"{}"}
 
 
 @pytest.mark.slow
@@ -357,11 +348,3 @@ def test_every_cell_of_every_reference_is_there() -> None:
     for name, text in references.named("experiment.json").items():
         for arm in json.loads(text)["arms"].values():
             assert set(arm["cells"].values()) <= records.keys(), name
-
-
-def test_whole_packs_replace_thin_ones_only(folder: Path) -> None:
-    pack(folder, thin=True)
-    whole, _ = pack(folder)
-    assert any(name.endswith("history.csv") for name in whole.files)
-    with pytest.raises(InputError, match=r"history\.csv and 5 more, which"):
-        pack(folder, thin=True)

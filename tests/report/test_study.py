@@ -10,41 +10,26 @@ import numpy as np
 import optuna
 import pandas as pd
 import pytest
-from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 from pages import Page
 from rich.console import Console
+from searches import LR, make_search, trial
 
 from lm.cli import main
 from lm.config.tree import InputError
 from lm.report import study as studies
-from lm.report.figures.chart import label
-from lm.report.figures.picture import draw
-from lm.report.figures.searches import ABSENT, FIGURES, draw_search, history, parallel_coordinates, pareto, position
-from lm.report.search import write_study
-from lm.report.study import Importance, Study, best_rows, edge, importances, load_study, notes, shares, warnings_of
-from lm.report.web.search import search_html
-from lm.store.files import to_json, write_atomic
+from lm.report.figures.picture import draw, render_all
+from lm.report.figures.searches import ABSENT, FIGURES, history, parallel_coordinates, pareto, position
+from lm.report.search import SearchReport
+from lm.report.study import Importance, Study, best_section, edge, importances, load_study, notes, shares, warnings_of
+from lm.report.web.page import page as page_of
+from lm.report.write import write_report
 from lm.store.formats import SEARCH
 
-LR = {"low": 1e-4, "high": 1e-1, "log": True, "step": None, "int": False}
 WIDTH = {"low": 16, "high": 96, "log": False, "step": 16, "int": True}
 KIND = {"choices": ["Alibi", "Rope"]}
 BASE = {"low": 100.0, "high": 1e5, "log": True, "step": None, "int": False}
 SPACE: dict[str, dict[str, Any]] = {"lr": LR, "width": WIDTH, "kind": KIND, "kind.Rope.base": BASE}
-
-
-def trial(number: int, values: list[float] | None, state: str = "complete", **params: Any) -> dict[str, Any]:
-    return {
-        "number": number,
-        "state": state,
-        "params": params,
-        "values": values,
-        "reason": None if state != "failed" else "no luck",
-        "cells": {"0": "c"},
-        "seconds": 1.5,
-        "reported": {},
-    }
 
 
 def drawn(count: int, seed: int = 0, objectives: int = 1) -> list[dict[str, Any]]:
@@ -63,22 +48,8 @@ def drawn(count: int, seed: int = 0, objectives: int = 1) -> list[dict[str, Any]
     return found
 
 
-def write(folder: Path, trials: list[dict[str, Any]], **changes: Any) -> Path:
-    manifest = {
-        "format": SEARCH.version,
-        "name": "demo",
-        "title": "A *search*",
-        "notes": "",
-        "objectives": {"nll": "lower"},
-        "space": SPACE,
-        "trials": 40,
-        "seeds": [0],
-        "methods": [{"sampler": {"name": "tpe", "seed": 3}, "pruner": {"name": "none", "seed": 0}, "from_trial": 0}],
-        "study": trials,
-        **changes,
-    }
-    write_atomic(folder / "study.json", to_json(manifest))
-    return folder
+def write(folder: Path, trials: list[dict[str, Any]], space: dict[str, Any] = SPACE, **changes: Any) -> Path:
+    return make_search(folder, trials, space, **changes)
 
 
 @pytest.mark.parametrize("ways", [["lower"], ["higher"], ["lower", "lower"], ["lower", "higher"]])
@@ -122,7 +93,7 @@ def test_tables_and_figures_show_at_most_24_parameters(tmp_path: Path) -> None:
     assert chart is not None
     assert axes is not None
     assert (len(chart.panels), len(axes.panels[0].x.names)) == (24, 24)
-    columns, _ = best_rows(study)
+    columns = best_section(study).columns
     assert columns[2:] == names[:24]
     assert any("24 of 40 parameters" in line for line in notes(study))
     important = replace(study, ranked=("p39",))
@@ -153,16 +124,11 @@ def test_the_edge_of_a_range_is_five_percent(value: Any, described: dict[str, An
     assert edge(value, described) == expected
 
 
-def test_the_best_at_an_edge_is_warned_of(tmp_path: Path) -> None:
+def test_the_best_and_a_front_at_an_edge_are_warned_of(tmp_path: Path) -> None:
     trials = [trial(0, [1.0], lr=0.0999, width=48, kind="Alibi"), trial(1, [2.0], lr=0.01, width=16, kind="Alibi")]
-    found = warnings_of(load_study(write(tmp_path, trials)))
-    assert len(found) == 1
-    assert found[0].startswith("lr: the best trial lies at the high end of its range, 0.1:")
-
-
-def test_pareto_fronts_at_an_edge_raise_a_warning(tmp_path: Path) -> None:
-    widths = [16, 16, 48]
-    trials = [trial(n, [n, -n], lr=0.01, width=width, kind="Alibi") for n, width in enumerate(widths)]
+    (line,) = warnings_of(load_study(write(tmp_path, trials)))
+    assert line.startswith("lr: the best trial lies at the high end of its range, 0.1:")
+    trials = [trial(n, [n, -n], lr=0.01, width=width, kind="Alibi") for n, width in enumerate([16, 16, 48])]
     found = warnings_of(load_study(write(tmp_path, trials, objectives={"nll": "lower", "ece": "lower"})))
     assert [line.split(":")[1] for line in found] == [" 2 of 3 on the front lie at the low end of its range, 16"]
 
@@ -196,17 +162,15 @@ def test_intervals_hold_the_estimate_and_are_the_same_every_time(monkeypatch: py
     assert importances(frame, ["nll"], space) == found
 
 
-def test_there_are_no_importances_of_what_does_not_vary(tmp_path: Path) -> None:
-    frame = pd.DataFrame({"a": [0.1, 0.2], "b": [0.5, 0.5], "nll": [1.0, 2.0]})
-    assert "two parameters" in str(importances(frame, ["nll"], {**even("a"), **even("b")}))
-    frame = pd.DataFrame({"a": [0.1, 0.2], "b": [0.5, 0.6], "nll": [1.0, 1.0]})
-    assert "the same in every trial" in str(importances(frame, ["nll"], {**even("a"), **even("b")}))
+def test_importances_take_parameters_and_values_that_vary_and_a_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    def asked(b: float, nll: float) -> str:
+        frame = pd.DataFrame({"a": [0.1, 0.2], "b": [0.5, b], "nll": [1.0, nll]})
+        return str(importances(frame, ["nll"], {**even("a"), **even("b")}))
 
-
-def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "two parameters" in asked(0.5, 2.0)
+    assert "the same in every trial" in asked(0.6, 1.0)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    frame = pd.DataFrame({"a": [0.1, 0.2], "b": [0.5, 0.6], "nll": [1.0, 2.0]})
-    assert "pip install scikit-learn" in str(importances(frame, ["nll"], {**even("a"), **even("b")}))
+    assert "pip install scikit-learn" in asked(0.6, 2.0)
 
 
 def test_positions_run_along_the_axis() -> None:
@@ -241,7 +205,6 @@ def test_figures_draw_every_complete_trial(tmp_path: Path) -> None:
     front = figure.axes[0].get_lines()[1].get_xydata()
     np.testing.assert_array_equal(front, study.best.sort_values("parameters")[["parameters", "nll"]])
     assert figure.axes[0].get_xlabel() == "parameters"
-    plt.close("all")
 
 
 def test_what_there_is_nothing_to_draw_for_is_left_out(tmp_path: Path) -> None:
@@ -253,24 +216,17 @@ def test_what_there_is_nothing_to_draw_for_is_left_out(tmp_path: Path) -> None:
     assert pareto(one) is None
     both = load_study(write(tmp_path / "both", drawn(3, objectives=2), objectives=two))
     assert history(both) is None, "no trial of a front is the best so far"
-    plt.close("all")
 
 
-def test_the_running_best_follows_the_direction_of_the_objective(tmp_path: Path) -> None:
+def test_the_running_best_follows_the_direction_and_a_wide_front_is_logarithmic(tmp_path: Path) -> None:
     trials = [trial(n, [value], lr=0.01, width=16, kind="Alibi") for n, value in enumerate([0.3, 0.5, 0.2, 0.6])]
     for way, expected in (("lower", [0.3, 0.3, 0.2, 0.2]), ("higher", [0.3, 0.5, 0.5, 0.6])):
         figure = picture(load_study(write(tmp_path / way, trials, objectives={"accuracy": way})), "history")
         assert np.asarray(figure.axes[0].get_lines()[1].get_ydata()).tolist() == expected
-    plt.close("all")
-
-
-def test_a_front_over_a_wide_range_has_a_logarithmic_scale(tmp_path: Path) -> None:
     for name, sizes, scale in (("wide", (10, 200), "log"), ("narrow", (10, 90), "linear")):
         trials = [trial(n, [-n, size], lr=0.01, width=16, kind="Alibi") for n, size in enumerate(sizes)]
         study = load_study(write(tmp_path / name, trials, objectives={"nll": "lower", "parameters": "lower"}))
-        figure = picture(study, "pareto")
-        assert figure.axes[0].get_xscale() == scale
-    plt.close("all")
+        assert picture(study, "pareto").axes[0].get_xscale() == scale
 
 
 @pytest.mark.slow
@@ -278,25 +234,24 @@ def test_a_front_over_a_wide_range_has_a_logarithmic_scale(tmp_path: Path) -> No
 def test_figures_are_written_where_there_is_something_to_draw(tmp_path: Path, objectives: dict[str, str]) -> None:
     study = load_study(write(tmp_path, drawn(4, objectives=len(objectives)), objectives=objectives))
     other = "history" if len(objectives) > 1 else "pareto"
-    found = draw_search(study)
+    found = render_all(SearchReport(study, "").charts(), SearchReport.usual)
     assert list(found) == [name for name in FIGURES if name not in (other, "tuning_curves")]
     for files in found.values():
         assert files["png"].startswith(b"\x89PNG")
         assert ElementTree.fromstring(files["svg"].decode()).tag.endswith("svg")
-    assert plt.get_fignums() == []
 
 
-def report(folder: Path) -> tuple[Study, str, str]:
+def report(folder: Path) -> tuple[str, str]:
     console = Console(width=200, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
-    study = write_study(folder, console)
-    return study, (folder / "table.md").read_text(), console.export_text()
+    write_report(folder, console)
+    return (folder / "table.md").read_text(), console.export_text()
 
 
 def test_the_report_holds_the_best_the_counts_and_the_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(studies, "RESAMPLES", 2)
     trials = drawn(12)
     best = min(trials, key=lambda one: (one["values"][0], one["number"]))
-    _, page, text = report(write(tmp_path, trials, seeds=[0, 4]))
+    page, text = report(write(tmp_path, trials, seeds=[0, 4]))
     assert page.startswith("# A \\*search\\*\n")
     first = page.split("| --- |")[-1].splitlines()[1]
     assert first.startswith(f"| {best['number']} | {best['values'][0]:.4f} | {best['params']['lr']:.4g} |")
@@ -318,15 +273,15 @@ def test_the_report_holds_the_best_the_counts_and_the_limits(tmp_path: Path, mon
 
 @pytest.mark.slow
 def test_few_trials_have_no_importances_and_none_no_table(tmp_path: Path) -> None:
-    _, page, _ = report(write(tmp_path, drawn(9)))
+    page, _ = report(write(tmp_path, drawn(9)))
     assert "9 complete trials are too few; it takes 10" in page
-    _, page, _ = report(write(tmp_path, []))
+    page, _ = report(write(tmp_path, []))
     assert "0 of 40 trials: none yet." in page
     assert "Best trials" not in page
 
 
 def paged(folder: Path, trials: list[dict[str, Any]], **changes: Any) -> str:
-    return search_html(load_study(write(folder, trials, **changes)), "too few.")
+    return page_of(SearchReport(load_study(write(folder, trials, **changes)), "too few.").body())
 
 
 def test_the_page_says_what_is_best_and_holds_every_trial(tmp_path: Path) -> None:
@@ -355,7 +310,7 @@ def test_search_charts_are_valid_vega_lite(tmp_path: Path) -> None:
     convert = pytest.importorskip("vl_convert", reason="charts are drawn by vl-convert-python")
     trials = [{**one, "reported": {"50": 2.0, "100": 1.5}} for one in drawn(12)]
     shares = {"nll": [Importance("lr", 0.5, 0.1, 0.9), Importance("width", 0.2, 0.0, 0.4)]}
-    pages = [search_html(load_study(write(tmp_path, trials)), shares)]
+    pages = [page_of(SearchReport(load_study(write(tmp_path, trials)), shares).body())]
     pages.append(paged(tmp_path, drawn(8, objectives=2), objectives={"nll": "lower", "ece": "lower"}))
     names: set[str] = set()
     for page in pages:
@@ -373,17 +328,5 @@ def test_a_search_page_can_be_written_alone(tmp_path: Path) -> None:
     assert main(["report", str(folder), "--format", "html"]) == 0
     assert sorted(path.name for path in folder.iterdir()) == ["report.html", "study.json"]
     assert main(["report", str(folder), "--format", "latex"]) == 2
-    write_study(folder, Console())
+    write_report(folder, Console())
     assert (folder / "table.md").is_file()
-
-
-@pytest.mark.parametrize(
-    ("quantity", "said"),
-    [
-        ("nll", "validation NLL (nats/token)"),
-        ("nll~2", "validation NLL, mean of last 2 (nats/token)"),
-        ("nll@32", "validation NLL, blocks of 32 tokens (nats/token)"),
-    ],
-)
-def test_every_quantity_that_arms_are_judged_by_has_a_label(quantity: str, said: str) -> None:
-    assert label(quantity) == said

@@ -17,8 +17,9 @@ from scipy import stats
 from lm.analysis.compare import compare
 from lm.analysis.pace import StepsToBaselineLoss
 from lm.analysis.results import HEADLINE, Records, load
+from lm.report.experiment import ExperimentReport
 from lm.report.notes import MOST_NOTES, axes, brief_notes, notes
-from lm.report.render import escape, is_bold
+from lm.report.render import escape, is_bold, markdown_page
 from lm.report.tables import (
     as_csv,
     details,
@@ -29,19 +30,18 @@ from lm.report.tables import (
     mean_and_sd,
     number,
 )
-from lm.report.write import load_report, markdown, show, write_report
+from lm.report.write import write_report
 from lm.stats.tests import ALPHA
 from lm.store.metrics import SUMMARY_METRICS
 
 
 def page(folder: Path) -> str:
-    results = load(folder)
-    return markdown(results, compare(results), [])
+    return markdown_page(ExperimentReport.load(folder).sections())
 
 
 def printed(folder: Path, width: int = 200, everything: bool = False) -> str:
     text = io.StringIO()
-    show(load_report(folder), Console(file=text, width=width), everything)
+    ExperimentReport.load(folder).show(Console(file=text, width=width), everything)
     return text.getvalue()
 
 
@@ -65,21 +65,10 @@ def tables(text: str) -> list[list[list[str]]]:
 # cells
 
 
-@pytest.mark.parametrize(
-    ("value", "digits", "text"),
-    [
-        (1.23456, 4, "1.2346"),
-        (12345.6, 0, "12,346"),
-        (math.nan, 4, "-"),
-        (math.inf, 3, "inf"),
-        (-0.5, 1, "-0.5"),
-        (-0.0, 3, "0.000"),
-        (-0.00004, 4, "0.0000"),
-        (-0.00006, 4, "-0.0001"),
-    ],
-)
-def test_a_number_has_its_decimals(value: float, digits: int, text: str) -> None:
-    assert number(value, digits) == text
+def test_a_number_has_its_decimals() -> None:
+    texts = {1.23456: "1.2346", math.nan: "-", -0.00004: "0.0000", -0.00006: "-0.0001"}
+    assert [number(value, 4) for value in texts] == [*texts.values()]
+    assert [number(value, 3) for value in (12345.6, math.inf, -0.0)] == ["12,345.600", "inf", "0.000"]
 
 
 def row_of(**values: Any) -> Any:
@@ -90,37 +79,27 @@ def row_of(**values: Any) -> Any:
     return found
 
 
-def test_a_mean_has_its_spread_where_there_is_one() -> None:
+def test_means_have_their_spread_and_differences_sign_and_interval() -> None:
     assert mean_and_sd(row_of()) == "1.5000 ± 0.2500"
     assert mean_and_sd(row_of(sd=math.nan)) == "1.5000"
     assert mean_and_sd(row_of(mean=math.nan, sd=math.nan)) == "-"
-
-
-def test_a_difference_has_its_sign_and_its_interval() -> None:
     assert difference(row_of()) == "-0.1250 [-0.2500, +0.0625] joint"
     assert difference(row_of(), labelled=False) == "-0.1250 [-0.2500, +0.0625]"
-    assert (
-        difference(row_of(low=-math.inf, high=math.inf), labelled=False) == "-0.1250 [-∞, +∞], plain [-0.2000, +0.0500]"
-    )
+    endless = row_of(low=-math.inf, high=math.inf)
+    assert difference(endless, labelled=False) == "-0.1250 [-∞, +∞], plain [-0.2000, +0.0500]"
     assert difference(row_of(low=-math.inf, high=math.inf, plain_low=math.nan)) == "-0.1250 [-∞, +∞] joint"
     assert difference(row_of(low=math.nan, high=math.nan)) == "-0.1250"
     assert difference(row_of(difference=math.nan)) == "-"
     tokens = row_of(metric="tokens_per_second", difference=1234.0, low=1.0, high=2500.0, interval="plain")
     assert difference(tokens) == "+1,234 [+1, +2,500] plain"
     assert difference(row_of(difference=-1e-17, low=-1e-9, high=-0.0), False) == "+0.0000 [+0.0000, +0.0000]"
+    assert (heading("nll"), heading("accuracy")) == ("validation NLL ↓", "accuracy ↑")
+    assert heading("gradient_norm") == "gradient norm, mean"
 
 
 def test_negative_zero_is_zero_in_a_csv_file() -> None:
     table = pd.DataFrame({"arm": ["-0.0", "b"], "n": [0, 1], "p": [-0.0, -0.5], "q": [math.nan, -0.0]})
     assert as_csv(table) == "arm,n,p,q\n-0.0,0,0.0,\nb,1,-0.5,0.0\n"
-
-
-def test_a_heading_says_which_way_is_better() -> None:
-    assert (heading("nll"), heading("accuracy")) == ("validation NLL ↓", "accuracy ↑")
-    assert heading("gradient_norm") == "gradient norm, mean"
-
-
-# the page
 
 
 def test_the_table_of_the_page_is_the_golden_one(experiment: MakeExperiment, check_message: CheckMessage) -> None:
@@ -186,9 +165,6 @@ def test_bold_is_what_a_test_found_significant_and_nothing_else(experiment: Make
         bold(page(experiment({"base": BASE, "better": BETTER, "mixed": MIXED}))) == []
     )  # 0.031 before Holm's correction
     assert bold(page(experiment({"base": BASE[:3], "better": BETTER[:3]}))) == []
-
-
-def test_nothing_is_bold_that_the_verdict_does_not_claim(experiment: MakeExperiment) -> None:
     results = load(experiment({"base": BASE, "better": BETTER, "gone": ["diverged"] * 6}))
     for row in main_table(results, compare(results)).rows:
         assert is_bold(row) == (row[4] in ("better", "worse"))
@@ -236,11 +212,6 @@ def test_no_title_note_or_error_breaks_the_page(experiment: MakeExperiment) -> N
         assert "<script" not in MarkdownIt("commonmark").enable("table").render(found), text
 
 
-def test_arms_are_listed_with_what_they_change(experiment: MakeExperiment) -> None:
-    text = page(experiment({"base": BASE, "arm": MIXED}))
-    assert "\n- arm: model.block: PostNorm -> PreNorm\n" in text
-
-
 # notes
 
 
@@ -280,7 +251,12 @@ NOTED: dict[str, tuple[dict[str, Any], Any, dict[str, Any]]] = {
 def test_notes_are_the_golden_ones(experiment: MakeExperiment, check_message: CheckMessage, case: str) -> None:
     cells, change, manifest = NOTED[case]
     results = load(experiment(cells, change or (lambda *_: None), **manifest))
-    check_message(list(notes(results, compare(results))))
+    table = compare(results)
+    brief = brief_notes(results, table)
+    assert len(brief) <= MOST_NOTES
+    assert all(len(line) <= 80 for line in brief)
+    check_message(notes(results, table))
+    check_message(brief)
 
 
 def test_the_table_leads_with_the_headline_metric(experiment: MakeExperiment) -> None:
@@ -344,26 +320,20 @@ def test_runs_that_were_lost_are_a_rate_with_its_interval(experiment: MakeExperi
     assert any(line.startswith(rate) for line in notes(results, compare(results)))
 
 
-def test_the_axes_are_labelled(experiment: MakeExperiment) -> None:
+def test_arms_are_listed_with_what_they_change_and_labelled_axes(experiment: MakeExperiment) -> None:
     given = {"model.block": "scientific", "optim.lr": "nuisance", "model.width": "scientific", "data.context": "fixed"}
     results = load(experiment({"base": BASE, "arm": MIXED}, axes=given))
     line = "Axes, scientific: model.block, model.width; nuisance: optim.lr; fixed: data.context; everything else fixed."
     assert axes(results) == [line]
+    folder = experiment({"base": BASE, "arm": MIXED}, axes=given)
+    assert f"\n- arm: model.block: PostNorm -> PreNorm\n- {line}\n" in page(folder)
     assert axes(load(experiment({"base": BASE, "arm": MIXED}))) == []
-    assert "- Axes, scientific: model.block" in page(experiment({"base": BASE, "arm": MIXED}, axes=given))
 
 
-@pytest.mark.parametrize(
-    ("steps", "text"),
-    [
-        (StepsToBaselineLoss("a", {"steps": [0.5, 0.75]}), "0.62"),
-        (StepsToBaselineLoss("a", {"steps": [0.5]}, [1, 2]), "0.50 (1 of 3 seeds)"),
-        (StepsToBaselineLoss("a", {}, [0]), "not reached"),
-        (None, "-"),
-    ],
-)
-def test_step_ratios_count_seeds_that_missed_the_target(steps: StepsToBaselineLoss | None, text: str) -> None:
-    assert format_steps_ratio(steps) == text
+def test_step_ratios_count_seeds_that_missed_the_target() -> None:
+    given = (StepsToBaselineLoss("a", {"steps": [0.5, 0.75]}), StepsToBaselineLoss("a", {"steps": [0.5]}, [1, 2]))
+    assert [format_steps_ratio(steps) for steps in given] == ["0.62", "0.50 (1 of 3 seeds)"]
+    assert [format_steps_ratio(steps) for steps in (StepsToBaselineLoss("a", {}, [0]), None)] == ["not reached", "-"]
 
 
 def test_factorial_effects_are_in_page_and_terminal(experiment: MakeExperiment) -> None:
@@ -391,8 +361,10 @@ def test_factorial_effects_are_in_page_and_terminal(experiment: MakeExperiment) 
 
 @pytest.mark.parametrize("width", [40, 80, 120, 200])
 def test_the_terminal_shows_every_arm_at_any_width(experiment: MakeExperiment, width: int) -> None:
-    text = printed(experiment({"base": BASE, "better": BETTER, "mixed": MIXED}), width)
+    title = "A [bold]title[/bold] [link"
+    text = printed(experiment({"base": BASE, "better": BETTER, "mixed": MIXED}, title=title), width)
     assert all(arm in text for arm in ("base", "better", "mixed"))
+    assert title in " ".join(text.split())
     assert max(map(len, text.splitlines())) <= width
 
 
@@ -467,22 +439,6 @@ def test_there_are_never_more_than_four_lines_of_notes(
     assert "undeclared" not in " ".join(lines)
 
 
-@pytest.mark.parametrize("case", NOTED)
-def test_brief_notes_are_the_golden_ones(experiment: MakeExperiment, check_message: CheckMessage, case: str) -> None:
-    cells, change, manifest = NOTED[case]
-    results = load(experiment(cells, change or (lambda *_: None), **manifest))
-    lines = brief_notes(results, compare(results))
-    assert len(lines) <= MOST_NOTES
-    assert all(len(line) <= 80 for line in lines)
-    check_message(lines)
-
-
-def test_the_terminal_takes_no_title_for_its_own_markup(experiment: MakeExperiment) -> None:
-    assert "A [bold]title[/bold] [link" in printed(
-        experiment({"base": BASE, "arm": MIXED}, title="A [bold]title[/bold] [link")
-    )
-
-
 # files
 
 
@@ -499,17 +455,11 @@ def test_a_report_made_again_is_the_same_byte_for_byte(experiment: MakeExperimen
     assert {"table.md", "table.csv", "learning_curve.svg", "learning_curve.png"} <= first.keys()
 
 
-def test_the_csv_is_the_analysis(experiment: MakeExperiment, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lm.report.write.draw_figures", lambda *_: {})
+def test_files_hold_the_analysis_and_the_figures_that_the_page_shows(experiment: MakeExperiment) -> None:
     folder = experiment({"base": BASE, "better": BETTER, "mixed": [2.1, "diverged", 1.95, None, "failed", 1.9]})
-    written(folder)
+    files = written(folder)
     found = pd.read_csv(folder / "table.csv")
     pd.testing.assert_frame_equal(found, compare(load(folder)), check_exact=True, check_dtype=False)
-
-
-def test_the_page_shows_the_figures_that_were_written(experiment: MakeExperiment) -> None:
-    folder = experiment({"base": BASE, "better": BETTER})
-    files = written(folder)
     shown = re.findall(r"!\[[^]]*\]\(([^)]*)\)", files["table.md"].decode())
     assert shown == ["differences.png", "difference_curve.png", "learning_curve.png", "reliability.png"]
     assert set(shown) <= files.keys()

@@ -11,17 +11,18 @@ import pytest
 from messages import Refused
 from records import MakeExperiment
 from rich.console import Console
+from searches import LR, make_search, trial
 
 import lm
 from lm.analysis.results import load
+from lm.report.experiment import ExperimentReport
 from lm.report.figures.comparison import tuning
 from lm.report.tuning import FOLDER, tuned_rows, tuning_notes, tuning_of
-from lm.report.write import load_report, write_report
+from lm.report.write import write_report
 from lm.store.files import to_json, write_atomic
-from lm.store.formats import SEARCH, TUNED
+from lm.store.formats import TUNED
 
 CELLS = {"base": [2.0, 2.1, 1.9, 2.05, 2.2, 1.95], "arm": [1.7, 1.85, 1.68, 1.8, 1.92, 1.66]}
-LR = {"low": 1e-4, "high": 1e-1, "log": True, "step": None, "int": False}
 CHOICE = {"choices": ["Alibi", "Rope"]}
 WINNERS = {
     "base": {"changes": None, "value": None, "trial": None},
@@ -35,14 +36,10 @@ def search(folder: Path, trials: list[tuple[float, float]], space: dict[str, Any
     """A study of these trials, with a pruned one before them and a failed one behind."""
     states = ["pruned", *["complete"] * len(trials), "failed"]
     found = [
-        {"number": n, "state": state, "params": {"optim.lr": lr, "model.position": "Rope"}, "cells": {}}
-        | {"values": [nll] if state == "complete" else None, "reason": None, "seconds": 1.0, "reported": {}}
+        trial(n, [nll] if state == "complete" else None, state, **{"optim.lr": lr, "model.position": "Rope"})
         for n, (state, (lr, nll)) in enumerate(zip(states, [(0.05, 0.0), *trials, (0.07, 0.0)], strict=True))
     ]
-    method = {"sampler": {"name": "tpe", "seed": 0}, "pruner": {"name": "none", "seed": 0}, "from_trial": 0}
-    described: dict[str, Any] = {"name": "s", "title": "S", "notes": "", "objectives": {"nll": "lower"}, "space": space}
-    described |= {"trials": len(found), "seeds": [70], "methods": [method], "study": found}
-    write_atomic(folder / "study.json", to_json(SEARCH.stamped(described)))
+    make_search(folder, found, space, seeds=[70])
 
 
 @pytest.fixture
@@ -92,6 +89,8 @@ def test_winners_at_the_edge_of_a_search_are_marked(tuned: Callable[..., Path]) 
     assert base[6] == "baseline (base at the low end of optim.lr)"
     assert arm[6] == "better (base at the low end of optim.lr)"
     assert (base[3], arm[3]) == ("baseline", "better"), "at shared settings nothing was searched"
+    (folder / FOLDER / "tuned.json").rename(folder / "elsewhere.json")
+    assert tuning_of(results, folder) is None
 
 
 @pytest.mark.parametrize(
@@ -114,12 +113,6 @@ def test_a_damaged_file_of_winners_is_one_line(tuned: Callable[..., Path], refus
         tuning_of(load(folder), folder)
 
 
-def test_without_a_search_that_ended_there_is_no_section(tuned: Callable[..., Path]) -> None:
-    folder = tuned()
-    (folder / FOLDER / "tuned.json").rename(folder / "elsewhere.json")
-    assert tuning_of(load(folder), folder) is None
-
-
 def test_trials_are_drawn_in_a_panel_for_each_number_searched(tuned: Callable[..., Path]) -> None:
     folder = tuned()
     (axes,) = lm.figure(lm.load(folder), "tuning").axes
@@ -129,21 +122,12 @@ def test_trials_are_drawn_in_a_panel_for_each_number_searched(tuned: Callable[..
     assert line.get_label() == "arm", "an arm without a complete trial has no line"
 
 
-@pytest.mark.parametrize(
-    ("space", "searched"),
-    [({"model.position": CHOICE}, SEARCHED), (None, {"base": [], "arm": []})],
-    ids=["no number was searched", "no trial was complete"],
-)
-def test_nothing_is_drawn_without_numbers_or_complete_trials(
-    tuned: Callable[..., Path], space: Any, searched: Any
-) -> None:
-    assert tuning(load_report(tuned(space, searched)).figure_inputs) is None
+def test_nothing_is_drawn_without_numbers_or_complete_trials(tuned: Callable[..., Path]) -> None:
+    for space, searched in (({"model.position": CHOICE}, SEARCHED), (None, {"base": [], "arm": []})):
+        assert tuning(ExperimentReport.load(tuned(space, searched)).figure_inputs) is None
 
 
-def test_the_tuning_section_is_in_page_and_terminal(
-    tuned: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("lm.report.figures.picture.render", lambda _: {"png": b"", "svg": b""})  # what takes longest
+def test_the_tuning_section_is_in_page_and_terminal(tuned: Callable[..., Path]) -> None:
     said, folder = io.StringIO(), tuned()
     write_report(folder, Console(file=said, width=300), everything=True)
     page = (folder / "table.md").read_text()

@@ -1,6 +1,5 @@
 """The page in a browser: what it does when it is read, sorted, filtered and pointed at."""
 
-import contextlib
 import os
 import shutil
 import time
@@ -12,10 +11,9 @@ import pytest
 from ladders import make_ladder
 from records import IMAGE, SCRIPT, MakeExperiment
 
-from lm.report.formats import ReportSource, StudySource, load_source, overview_page
-from lm.report.pack import open_results
-from lm.report.web.search import search_html
-from lm.report.write import ExperimentReport, report_html
+from lm.report.search import SearchReport
+from lm.report.study import load_study
+from lm.report.write import ReportRequest, load_report, report_files
 
 pytestmark = [pytest.mark.slow, pytest.mark.extra]
 
@@ -51,9 +49,12 @@ def show(chromium: Any, tmp_path: Path) -> Iterator[Callable[..., Any]]:
 
     def open_page(*folders: Path, **how: Any) -> Any:
         path = tmp_path / "report.html"
-        found = [load_source(folder) for folder in folders]
-        text = overview_page(found) if len(found) > 1 else _alone(found[0])
-        path.write_text(text, encoding="utf-8")
+        searches = [(folder / "study.json").is_file() for folder in folders]
+        found = [
+            SearchReport(load_study(folder), "too few.") if is_search else load_report(folder)
+            for folder, is_search in zip(folders, searches, strict=True)
+        ]
+        path.write_text(str(report_files(found, ReportRequest(("html",)))["report.html"]), encoding="utf-8")
         page = chromium.new_page(**how)
         page.set_default_timeout(30_000)
         page.on("console", lambda message: said.append(f"{message.type}: {message.text}"))
@@ -70,13 +71,6 @@ def show(chromium: Any, tmp_path: Path) -> Iterator[Callable[..., Any]]:
         page.close()
     assert said == []
     assert [url for url in asked if not url.startswith("file:")] == []
-
-
-def _alone(told: ReportSource) -> str:
-    if isinstance(told, StudySource):
-        return search_html(told.study, "too few.")
-    assert isinstance(told, ExperimentReport)
-    return report_html(told)
 
 
 def until(page: Any, expression: str, given: Any = None) -> None:
@@ -104,7 +98,7 @@ def test_every_chart_is_drawn_within_the_screen(
     assert page.locator("p.warn:visible").count() == 0
 
 
-def test_hostile_names_are_shown_letter_for_letter(hostile: MakeExperiment, show: Callable[..., Any]) -> None:
+def test_hostile_names_stay_text_and_lead_to_cells(hostile: MakeExperiment, show: Callable[..., Any]) -> None:
     page = show(hostile(title=IMAGE + SCRIPT))
     assert page.locator("img").count() == 0
     assert page.locator("h1").inner_text() == IMAGE + SCRIPT
@@ -113,6 +107,18 @@ def test_hostile_names_are_shown_letter_for_letter(hostile: MakeExperiment, show
     page.locator("#comparison button[data-arm='1']").first.click()
     assert IMAGE in page.locator("#panel h2").inner_text()
     assert f"lm trace demo '{IMAGE}' nll" in page.locator("#panel pre").inner_text()
+    page.keyboard.press("Escape")
+    assert page.locator("#panel").is_hidden()
+    number, tip = page.locator("#comparison button[data-metric='nll'][data-arm='1']").nth(1), page.locator("#tip")
+    number.hover()
+    assert "n = 6" in tip.inner_text()
+    assert "95 % interval" in tip.inner_text()
+    page.keyboard.press("Escape")
+    assert tip.is_hidden()
+    number.focus()
+    assert tip.is_visible()
+    number.press("Enter")
+    assert "image-0" in page.locator("#panel").inner_text()
 
 
 def test_the_table_sorts_filters_and_lets_columns_be_chosen(hostile: MakeExperiment, show: Callable[..., Any]) -> None:
@@ -134,23 +140,6 @@ def test_the_table_sorts_filters_and_lets_columns_be_chosen(hostile: MakeExperim
     page.get_by_label("verdict", exact=True).uncheck()
     page.get_by_label("health", exact=True).uncheck()
     assert page.locator("#comparison thead th:visible").count() == wide - 1
-
-
-def test_a_number_has_a_tooltip_and_leads_to_its_cells(hostile: MakeExperiment, show: Callable[..., Any]) -> None:
-    page = show(hostile())
-    number = page.locator("#comparison button[data-metric='nll'][data-arm='1']").nth(1)
-    number.hover()
-    tip = page.locator("#tip")
-    assert "n = 6" in tip.inner_text()
-    assert "95 % interval" in tip.inner_text()
-    page.keyboard.press("Escape")
-    assert tip.is_hidden()
-    number.focus()
-    assert tip.is_visible()
-    number.press("Enter")
-    assert "image-0" in page.locator("#panel").inner_text()
-    page.keyboard.press("Escape")
-    assert page.locator("#panel").is_hidden()
 
 
 def test_arms_can_be_hidden_and_points_explain_themselves(hostile: MakeExperiment, show: Callable[..., Any]) -> None:
@@ -206,16 +195,6 @@ def test_the_first_screen_holds_the_answer_and_the_whole_plot(
     assert page.locator("ul.verdicts:visible").count() == 0
 
 
-def test_print_shows_what_is_folded_and_no_controls(hostile: MakeExperiment, show: Callable[..., Any]) -> None:
-    page = show(hostile(), color_scheme="dark")
-    page.emulate_media(media="print", color_scheme="dark")
-    assert page.locator("nav").is_hidden()
-    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
-    page.evaluate("dispatchEvent(new Event('beforeprint'))")
-    assert page.locator("#all table").is_visible()
-    assert page.locator("#filter").is_hidden()
-
-
 def test_large_reports_open_quickly(experiment: MakeExperiment, show: Callable[..., Any], tmp_path: Path) -> None:
     arms = {f"arm_{place:02}": [2 + place / 50 + seed / 100 for seed in range(10)] for place in range(40)}
     folder = experiment(arms)
@@ -258,11 +237,15 @@ def test_the_page_of_a_search_is_sorted_filtered_and_drawn(search: Path, show: C
     assert page.locator("img").count() == 0
 
 
-def test_printed_tables_are_neither_cut_nor_overlapping(experiment: MakeExperiment, show: Callable[..., Any]) -> None:
+def test_printed_tables_are_whole_without_controls(experiment: MakeExperiment, show: Callable[..., Any]) -> None:
     arms = {"base": [2.0, 2.1]} | {f"arm_{at}": [1.9, 2.0 + at / 10] for at in range(40)}
-    page = show(experiment(arms), viewport={"width": 718, "height": 900})
-    page.emulate_media(media="print")
+    page = show(experiment(arms), viewport={"width": 718, "height": 900}, color_scheme="dark")
+    page.emulate_media(media="print", color_scheme="dark")
     page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    assert page.locator("#all table").is_visible()
+    assert page.locator("nav").is_hidden()
+    assert page.locator("#filter").is_hidden()
     cut = "boxes => boxes.filter(one => one.scrollHeight > one.clientHeight + 1).length"
     assert page.eval_on_selector_all(".scroll", cut) == 0
     width = page.evaluate("document.getElementById('comparison').getBoundingClientRect().right")
@@ -286,7 +269,7 @@ def test_several_experiments_are_drawn_within_the_screen(
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     ids = page.evaluate("[...document.querySelectorAll('[id]')].map(one => one.id)")
     assert len(set(ids)) == len(ids)
-    assert page.locator("img").count() == 1  # the ladder's figure
+    assert page.locator("#e4 .chart").count() == 2, "the loss and the gain of the ladder"
     assert page.locator("#e1 > summary").inner_text() == f"1. {IMAGE}"
     assert page.locator("main > nav").bounding_box()["x"] < page.locator("#overview").bounding_box()["x"] or width < 640
 
@@ -338,11 +321,3 @@ def test_printed_experiments_begin_on_new_unfolded_pages(two: tuple[Path, Path],
     assert page.locator("nav:visible").count() == 0
     assert page.locator("#e2-all table").is_visible()
     assert page.eval_on_selector("#e2", "one => getComputedStyle(one).breakBefore") == "page"
-
-
-def test_three_reference_experiments_fit_in_few_megabytes(show: Callable[..., Any], tmp_path: Path) -> None:
-    with contextlib.ExitStack() as stack:
-        packs = [REFERENCE / f"{name}.lmpack" for name in ("quickstart", "glu", "extrapolation")]
-        folders = [stack.enter_context(open_results(path)).folder for path in packs]
-        page = show(*folders, viewport={"width": 1280, "height": 900})
-    weighed_and_opened(page, tmp_path)

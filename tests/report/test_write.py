@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pandas as pd
 import pytest
@@ -13,10 +14,8 @@ from records import MakeExperiment
 from rich.console import Console
 
 from lm.analysis.curve import curve_table
-from lm.analysis.pace import StepsToBaselineLoss, steps_to_baseline_loss
-from lm.analysis.results import Records
+from lm.analysis.pace import steps_to_baseline_loss
 from lm.cli import main
-from lm.report import write
 from lm.report.write import write_report
 
 
@@ -44,27 +43,15 @@ def test_every_record_and_every_curve_is_read_once(
     monkeypatch.setattr("lm.report.figures.picture.render", lambda *_: {})  # the bytes of a figure take longest
     folder = experiment({"base": [2.0, 2.1, 1.9], "arm": [1.9, 1.8, 1.7]})
     read.clear()  # of making them
+    steps = Mock(wraps=steps_to_baseline_loss)
+    monkeypatch.setattr("lm.report.experiment.steps_to_baseline_loss", steps)
     write_report(folder, Console(file=io.StringIO(), width=200))
+    assert steps.call_count == 1, "the steps to the baseline's loss are computed once for all tables"
     cells = [f"{arm}-{seed}" for arm in ("base", "arm") for seed in range(3)]
     ways = ("record.json/text", "config.yaml/text", "history.csv/text", "history.csv/table")  # texts for damage
     assert {name: read[name] for name in read if not name.startswith(("demo/", "web/", f"{os.getpid()}/"))} == {
         f"{cell}/{way}": 1 for cell in cells for way in ways
     }
-
-
-def test_steps_to_baseline_loss_are_computed_once_for_the_tables(
-    experiment: MakeExperiment, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    calls: list[object] = []
-
-    def counted(results: Records) -> list[StepsToBaselineLoss]:
-        calls.append(results)
-        return steps_to_baseline_loss(results)
-
-    monkeypatch.setattr("lm.report.write.steps_to_baseline_loss", counted)
-    monkeypatch.setattr(write, "draw_figures", lambda *_: {})
-    write_report(experiment({"base": [2.0, 2.1], "arm": [1.9, 1.8]}), Console(file=io.StringIO(), width=200))
-    assert len(calls) == 1
 
 
 def test_a_curve_that_was_written_anew_is_read_anew(tmp_path: Path) -> None:

@@ -191,7 +191,7 @@ def test_a_sound_experiment_is_not_accused(folder: Path) -> None:
     results = load(folder)
     assert not results.harmed
     assert not [line for line in notes(results, compare(results)) if line.startswith("Warning")]
-    assert not write_report(folder, Console(quiet=True)).harmed
+    assert not write_report(folder, Console(quiet=True)).damaged
 
 
 def test_every_committed_record_agrees_with_itself() -> None:

@@ -13,7 +13,6 @@ from lm.analysis.ladder import FILE
 from lm.config.tree import InputError
 from lm.execution.estimate import seconds_per_cell, wall_seconds
 from lm.execution.machine import default_workers, threads_each
-from lm.report.ladder_page import write_ladder_report
 from lm.report.render import print_table
 from lm.report.run import describe_autotune
 from lm.report.status import duration
@@ -51,9 +50,9 @@ def run_ladder(
     interrupted = train_missing(merged, store, options, folder / FILE)
     for plan in plans:
         write_report(store.out / plan.experiment.name, Console(quiet=True))
-    results = write_ladder_report(folder, console or Console())
+    report = write_report(folder, console or Console())
     print(f"report: {folder / 'table.md'}, and a folder for each rung beside it", file=sys.stderr)
-    return 1 if interrupted or results.damaged else 0
+    return 1 if interrupted or report.damaged else 0
 
 
 def _idle_everywhere(plans: Sequence[Plan]) -> list[str]:

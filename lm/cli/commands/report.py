@@ -17,55 +17,16 @@ def report(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
         raise InputError(f"a report of {len(options.folders)} experiments needs a folder; give --out DIR")
     with contextlib.ExitStack() as stack:
         from lm.report.pack import open_results
+        from lm.report.write import parse_request, pointer, write_reports
 
         folders = [resolve_experiment_folder(folder) for folder in options.folders]
         sources = [stack.enter_context(open_results(folder, options.out)) for folder in folders]
         into = sources[0].report
         require_place(into, "the report's folder", folder=True)
-        file, damaged = _write([source.folder for source in sources], into, options)
-        if file is not None and (file == into or into != folders[0]):
-            print(f"report: {file}", file=sys.stderr)
-        return 1 if damaged else 0
-
-
-def _write(folders: list[Path], into: Path, options: argparse.Namespace) -> tuple[Path | None, bool]:
-    """Write a report; return the path to print, if any, and True if data are damaged."""
-    from lm.analysis.ladder import FILE
-    from lm.report.formats import parse_request, write_formats
-    from lm.report.ladder_page import write_ladder_report
-    from lm.report.search import write_page, write_study
-    from lm.report.write import pointer, write_report
-
-    folder, several, terminal = folders[0], len(folders) > 1, console()
-    is_html_page = options.format == "html" and options.columns is None
-    searches = [folder for folder in folders if (folder / "study.json").is_file()]
-    ladders = [folder for folder in folders if (folder / FILE).is_file()]
-    if searches and is_html_page and not several:
-        write_page(folder, into)
-        print(f"report: {into / 'report.html'}", file=sys.stderr)
-        return None, False
-    if several or options.format is not None or options.columns is not None:
-        if searches and not is_html_page:
-            raise InputError(
-                f"{searches[0]}: is a search; its report has table.md, trials.csv, figures and report.html, or "
-                "report.html alone with --format html, also in a page of several; other formats and --columns take "
-                "experiments"
-            )
-        if ladders and not (several and is_html_page):
-            raise InputError(
-                f"{ladders[0]}: is a ladder; its report has table.md, table.csv, trends.csv and a figure, or a part of "
-                "a page of several with --format html; --format and --columns take experiments, such as its rungs"
-            )
-        request = parse_request(options.format, options.columns, several=several, figures=options.figures)
-        return into, write_formats(folders, into, request, terminal, options.all)
-    if ladders:
-        return into / "table.md", write_ladder_report(folder, terminal, into, options.all).damaged
-    if searches:
-        write_study(folder, terminal, into, options.figures == "all")
-        return into / "table.md", False
-    harmed = write_report(folder, terminal, into, options.figures == "all", options.all).harmed
-    print(pointer(into), file=sys.stderr)
-    return None, harmed
+        request = parse_request(options.format, options.columns, len(folders) > 1, options.figures)
+        reports = write_reports([source.folder for source in sources], into, request, console(), options.all)
+        print(pointer(into) if {"md", "html"} <= {*request.formats} else f"report: {into}", file=sys.stderr)
+        return 1 if any(report.damaged for report in reports) else 0
 
 
 def trace(options: argparse.Namespace, overrides: dict[str, Any]) -> int:

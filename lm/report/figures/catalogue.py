@@ -6,7 +6,7 @@ A file of this package whose `FIGURES` is a tuple of figures adds them; nothing 
 import functools
 import importlib
 import pkgutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import pandas as pd
@@ -14,42 +14,27 @@ import pandas as pd
 from lm.analysis.results import Records
 from lm.report import figures as package
 from lm.report.figures.chart import Chart
-from lm.report.figures.picture import RenderedFigures, render_all
 from lm.report.study import Study
 from lm.report.tuning import Rates
-
-USUAL = 4  # number of figures that a report writes as files unless all are requested
 
 
 @dataclass(frozen=True)
 class FigureInputs:
-    """The data of an experiment that its figures draw.
+    """The data of an experiment that its figures draw."""
 
-    Args:
-        results: results of the experiment.
-        compared: comparisons of its arms; None to compute them.
-        studies: searches of its arms by arm, where they were tuned.
-        rates: its learning-rate curves, where there are any.
-    """
-
-    results: Records
-    compared: pd.DataFrame | None = None
-    studies: Mapping[str, Study] = field(default_factory=dict)
-    rates: Rates | None = None
+    results: Records  # results of the experiment
+    compared: pd.DataFrame | None = None  # comparisons of its arms; None to compute them
+    studies: Mapping[str, Study] = field(default_factory=dict)  # searches of its arms by arm, where they were tuned
+    rates: Rates | None = None  # its learning-rate curves, where there are any
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure of every experiment that has data for it.
+    """A figure of every experiment that has data for it."""
 
-    Args:
-        name: name of its files.
-        rank: place among the figures; a report writes those that come first.
-        make: function that computes its data, or returns None where there are none.
-    """
-
-    name: str
-    rank: int
+    name: str  # name of its files
+    rank: int  # place among the figures; a report writes those that come first
+    # function that computes its data, or returns None where there are none
     make: Callable[[FigureInputs], Chart | None]
 
 
@@ -63,12 +48,6 @@ def figures() -> Mapping[str, Figure]:
     return {figure.name: figure for figure in by_rank}
 
 
-def charts(inputs: FigureInputs) -> dict[str, Chart]:
-    """Return the data of every figure that has any, by name."""
-    computed = {name: figure.make(inputs) for name, figure in figures().items()}
-    return {name: chart for name, chart in computed.items() if chart is not None}
-
-
-def draw_figures(inputs: FigureInputs, every: bool = False) -> RenderedFigures:
-    """Draw the first figures that the records have data for, or every one, by name."""
-    return render_all(((name, figure.make(inputs)) for name, figure in figures().items()), None if every else USUAL)
+def charts(inputs: FigureInputs) -> Iterator[tuple[str, Chart | None]]:
+    """Yield the data of every figure by name, None for one that has none."""
+    return ((name, figure.make(inputs)) for name, figure in figures().items())

@@ -17,10 +17,10 @@ from lm.report.figures.chart import (
     Panel,
     Series,
     finite,
-    grid_of,
     is_number,
     label,
     mean_of_arm,
+    mean_over_seeds,
 )
 
 COSTS = {
@@ -33,9 +33,6 @@ COSTS = {
 }
 
 CALIBRATED = "perfectly calibrated"
-
-
-# loss over costs and settings ----------------------------------------------------------------------------------------
 
 
 def costs(inputs: FigureInputs) -> Chart | None:
@@ -82,12 +79,8 @@ def settings(inputs: FigureInputs) -> Chart | None:
 
 
 def _scatters(results: Records, title: str, panels: list[Panel], note: str) -> Chart | None:
-    rows, columns = grid_of(len(panels), 3)
-    size = (3.2 * columns + 1.0, 2.8 * rows + 0.8)
-    return Chart(title, panels, results.arms, note, size, columns, legend="below", log=True) if panels else None
+    return Chart(title, panels, results.arms, note, (3.2, 2.8), 3, log=True) if panels else None
 
-
-# what was tuned -----------------------------------------------------------------------------------------------------
 
 BEST, LOST = "the best", "runs that diverged or failed"  # meanings of the markers
 
@@ -101,10 +94,7 @@ def lr_curve(inputs: FigureInputs) -> Chart | None:
     for index, arm in enumerate(results.arms):
         curve = rates.curves[arm]
         finite = np.isfinite(curve.values_rs).all(axis=1)
-        x, values = np.array(curve.rates)[finite], curve.values_rs[finite]
-        mean, spread = values.mean(axis=1), values.std(axis=1, ddof=1) if values.shape[1] > 1 else np.zeros(len(values))
-        tips = {"sd": spread.tolist(), "n": [values.shape[1]] * len(mean)}
-        series.append(Series(arm, x, mean, mean - spread, mean + spread, index, tips=tips))
+        series.append(mean_over_seeds(arm, np.array(curve.rates)[finite], curve.values_rs[finite].T, index))
         if curve.best is not None:
             at, height = [curve.rates[curve.best]], [float(curve.values_rs[curve.best].mean())]
             marked.append(Series("", at, height, member=index, mark="points", marker="*"))
@@ -118,8 +108,7 @@ def lr_curve(inputs: FigureInputs) -> Chart | None:
     panel = Panel(x_axis, y_axis, [*series, *marked], title="Learning rates")
     markers = {BEST: "*"} | ({LOST: "x"} if any(mark.marker == "x" for mark in marked) else {})
     note = f"{SPREAD} Stars: the best rates. Crosses: runs that diverged or failed."
-    size = (6.4, 4.6)
-    return Chart("Learning rates", [panel], results.arms, note, size, legend="below", markers=markers, log=True)
+    return Chart("Learning rates", [panel], results.arms, note, (6.4, 4.6), markers=markers, log=True)
 
 
 def tuning(inputs: FigureInputs) -> Chart | None:
@@ -143,9 +132,8 @@ def tuning(inputs: FigureInputs) -> Chart | None:
         panels.append(Panel(x_axis, Axis(label(quantity)), [*trials, *envelopes], option=name))
     if not panels:
         return None
-    size, legend = (4.8 * len(panels) + 1.6, 4.2), "dots: trials; line: the best so near"
-    title, note = "Trials of the searches", "A point a trial; lines: the best of each eighth."
-    return Chart(title, panels, results.arms, note, size, len(panels), legend="last", legend_title=legend)
+    legend, note = "dots: trials; line: the best so near", "A point a trial; lines: the best of each eighth."
+    return Chart("Trials of the searches", panels, results.arms, note, (4.8, 4.2), 3, legend_title=legend)
 
 
 def envelope(x: Sequence[float] | np.ndarray, y: Sequence[float] | np.ndarray, log: bool) -> tuple[Numbers, Numbers]:
@@ -154,9 +142,6 @@ def envelope(x: Sequence[float] | np.ndarray, y: Sequence[float] | np.ndarray, l
     frame = pd.DataFrame({"x": x, "y": y, "bin": pd.cut(place, 8, labels=False) if np.ptp(place) else 0})
     lowest = frame.loc[frame.groupby("bin").y.idxmin()]
     return lowest.x.to_numpy(), lowest.y.to_numpy()
-
-
-# calibration ---------------------------------------------------------------------------------------------------------
 
 
 def reliability(inputs: FigureInputs) -> Chart | None:
@@ -172,13 +157,12 @@ def reliability(inputs: FigureInputs) -> Chart | None:
         diagrams = [diagram for diagram in diagrams if len(diagram["count"]) == len(diagrams[0]["count"])]
         if not diagrams:
             continue
-        frame = pd.DataFrame({"count": np.sum([diagram["count"] for diagram in diagrams], axis=0, dtype=float)})
-        for name in ("confidence", "accuracy"):
-            sums = [np.multiply(diagram["count"], diagram[name]) for diagram in diagrams]
-            frame[name] = np.sum(sums, axis=0) / np.maximum(1, frame["count"])
-        bins, share = len(frame), frame["count"] / frame["count"].sum()
-        edges, per_seed = np.linspace(0, 1, bins + 1), frame["count"].to_numpy() / len(diagrams)
-        of_tokens.append(Series(arm, edges, per_seed, member=index, mark="bins"))
+        frames = [pd.DataFrame(diagram)[["count", "confidence", "accuracy"]] for diagram in diagrams]
+        count = sum(frame["count"] for frame in frames)
+        frame = sum(frame.mul(frame["count"], axis=0) for frame in frames).div(count.clip(1), axis=0)
+        bins, share = len(frame), count / count.sum()
+        per_seed = (count / len(diagrams)).to_numpy(dtype=float)
+        of_tokens.append(Series(arm, np.linspace(0, 1, bins + 1), per_seed, member=index, mark="bins"))
         frame, tips = frame[share > 1e-3], {"share": share[share > 1e-3].tolist()}
         x, gap = frame.confidence.to_numpy(), (frame.accuracy - frame.confidence).to_numpy()
         of_diagram.append(Series(arm, x, frame.accuracy.to_numpy(), member=index, tips=tips))
@@ -193,8 +177,7 @@ def reliability(inputs: FigureInputs) -> Chart | None:
         Panel(x_axis, Axis("tokens a bin,\nmean over seeds", "tokens", log=True), of_tokens, option="tokens a bin"),
     ]
     note = "Bins pooled over seeds; those with under 0.1 % of the tokens are left out."
-    size, heights = (6.4, 7.4), (3.2, 1.2, 1.2)
-    return Chart("Reliability", panels, results.arms, note, size, heights=heights, styles={CALIBRATED: "--"})
+    return Chart("Reliability", panels, results.arms, note, (6.4, 2.2), 1, (3.2, 1.2, 1.2), styles={CALIBRATED: "--"})
 
 
 FIGURES = (

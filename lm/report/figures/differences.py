@@ -11,8 +11,7 @@ from lm.analysis.compare import HEALTHY, NO_RUN, NONE_ENDED, compare
 from lm.analysis.results import HEADLINE, Records, value
 from lm.report.figures.catalogue import Figure, FigureInputs
 from lm.report.figures.chart import Axis, Bar, Chart, Forest, label
-from lm.report.tables import EXPLORATORY_Q, difference, verdict_without_problems
-from lm.stats.verdicts import Better
+from lm.report.tables import EXPLORATORY_Q, compared, difference, verdict_without_problems
 from lm.store.metrics import SUMMARY_METRICS, describe
 
 SIDES = {"lower": "left is better", "higher": "right is better", None: "left is less"}
@@ -48,9 +47,7 @@ def differences_of_several(experiments: Sequence[FigureInputs | None]) -> Chart 
         heading = f"{number}. {inputs.results.manifest['name']}"  # names may be equal
         if _has(_table(inputs), headline):
             by_headline.setdefault(headline, {})[heading] = inputs
-    chart = _chart([_panel(name, of_name, "difference to the baseline") for name, of_name in by_headline.items()])
-    most = max((len(panel.names) for panel in chart.panels if isinstance(panel, Forest)), default=0) if chart else 0
-    return chart and replace(chart, columns=1, size=(WIDTH, len(chart.panels) * (1.2 + ROW * most)))
+    return _chart([_panel(name, of_name, "difference to the baseline") for name, of_name in by_headline.items()])
 
 
 def _table(inputs: FigureInputs) -> pd.DataFrame:
@@ -69,7 +66,7 @@ def _chart(panels: Sequence[Forest]) -> Chart | None:
     title = "Paired differences"
     margins = any(math.isfinite(bar.margin) for panel in panels for bar in panel.bars)
     note = "\u2003".join(mark.replace(" ", "\u00a0", 1) for mark in MARKS if margins or "margin" not in mark)
-    return Chart(title, panels, note=note, size=size, columns=0, legend="none", arms=False, wide=True)
+    return Chart(title, panels, note=note, size=size, arms=False, wide=True)
 
 
 def _panel(metric: str, by_heading: Mapping[str, FigureInputs], of: str) -> Forest:
@@ -77,7 +74,7 @@ def _panel(metric: str, by_heading: Mapping[str, FigureInputs], of: str) -> Fore
     better, bars, points, names = describe(metric).better, list[Bar](), list[Bar](), list[str]()
     for heading, inputs in by_heading.items():
         results, prefix = inputs.results, f"{heading}\n" if heading else ""
-        rows = sorted_rows(_table(inputs), metric, better)
+        rows = compared(_table(inputs), metric)
         verdicts = [EXPLORATORY_Q.sub(", exploratory", verdict_without_problems(results, row)) for row in rows]
         of_arms = [difference_bar(row, verdict) for row, verdict in zip(rows, verdicts, strict=True)]
         names += [heading] * bool(heading) + [prefix + bar.name for bar in of_arms]
@@ -85,13 +82,6 @@ def _panel(metric: str, by_heading: Mapping[str, FigureInputs], of: str) -> Fore
         points += [point for bar in of_arms for point in _seed_points(results, bar.name, metric, prefix)]
     x = Axis(f"{label(metric)}, {of}\n{SIDES[better]}", "arm")
     return Forest(x, names, bars, points, option=label(metric))
-
-
-def sorted_rows(table: pd.DataFrame, metric: str, better: Better) -> list[Any]:
-    """Return the rows of the compared arms, the best difference first, those without a difference last."""
-    sign = -1 if better == "higher" else 1
-    rows = [row for row in table[table.metric == metric].itertuples() if row.verdict != "baseline"]
-    return sorted(rows, key=lambda row: math.inf if math.isnan(row.difference) else sign * row.difference)
 
 
 def difference_bar(row: Any, verdict: str) -> Bar:

@@ -5,6 +5,7 @@ Legend: s seeds, l layers, h heads.
 
 import itertools
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -21,7 +22,6 @@ from lm.report.figures.chart import (
     Series,
     Stroke,
     getter,
-    grid_of,
     mean_over_seeds,
     stack_seeds,
 )
@@ -37,7 +37,6 @@ LAST_MATRIX = "mlp_out"
 
 
 def _by_layer(results: Records, moments: Sequence[str], *keys: str) -> list[Series]:
-    """Return a value by layer of every arm, at initialisation, at the end, or both."""
     series = []
     for (index, arm), moment in itertools.product(enumerate(results.arms), moments):
         values_sl = stack_seeds(results, arm, getter(moment, *keys))
@@ -57,16 +56,12 @@ def gradient_norm_by_layer(inputs: FigureInputs) -> Chart | None:
     x = Axis("layer, then what follows them", "layer", integers=True)
     y = Axis("gradient norm", "norm", log=True)
     kinds = [kind for kind, layers in layers_of_kind.items() if layers > 1]
-    rows, columns = grid_of(len(kinds), 4)
     panels = []
-    for (index, kind), (below, moment) in itertools.product(enumerate(kinds), enumerate(MOMENTS)):
-        at, title = (2 * (index // columns) + below, index % columns), f"{kind.replace('_', ' ')}, {MOMENTS[moment]}"
+    for moment, kind in itertools.product(MOMENTS, kinds):
+        title = f"{kind.replace('_', ' ')}, {MOMENTS[moment]}"
         if series := _by_layer(results, [moment], "gradient_norm", kind):
-            panels.append(Panel(x, y, series, title=title, option=title, at=at))
-    if not panels:
-        return None
-    size = (2.9 * columns + 0.4, 4.4 * rows + 0.9)
-    return Chart("Gradients by layer", panels, results.arms, SPREAD, size, columns, legend="below")
+            panels.append(Panel(x, y, series, title=title, new_row=kind == kinds[0]))
+    return Chart("Gradients by layer", panels, results.arms, SPREAD, (2.9, 2.2), 4) if panels else None
 
 
 def residual_norm_by_layer(inputs: FigureInputs) -> Chart | None:
@@ -76,8 +71,7 @@ def residual_norm_by_layer(inputs: FigureInputs) -> Chart | None:
         return None
     y = Axis("mean norm of the residual stream", "norm", log=True)
     panel = Panel(Axis("layer", integers=True), y, series, title="Residual stream")
-    size, arms = (6.4, 4.4), inputs.results.arms
-    return Chart("Residual stream", [panel], arms, THIN, size, legend="below", styles=STYLES)
+    return Chart("Residual stream", [panel], inputs.results.arms, THIN, (6.4, 4.4), styles=STYLES)
 
 
 def gradient_norm_over_depth(inputs: FigureInputs) -> Chart | None:
@@ -129,22 +123,16 @@ def attention_entropy(inputs: FigureInputs) -> Chart | None:
     if not maps:
         return None
     shown = dict(itertools.islice(maps.items(), MOST_MAPS))
-    rows, columns = grid_of(len(shown), 6)
     panels = []
-    for (index, arm), (below, moment) in itertools.product(enumerate(shown), enumerate(MOMENTS)):
+    for moment, arm in itertools.product(MOMENTS, shown):
         if moment in shown[arm]:
             layers, heads = ([str(number + 1) for number in range(count)] for count in shown[arm][moment].shape)
-            at, when = (2 * (index // columns) + below, index % columns), MOMENTS[moment]
+            x, y, when = Axis("head", "head", names=heads), Axis("layer", "layer", names=layers), MOMENTS[moment]
             values, scale = shown[arm][moment], ("entropy of attention / ln n", 0.0, 1.0)
-            title = when if below else f"{arm}\n{when}"
-            x, y = Axis("head", "head", names=heads), Axis("layer", "layer", names=layers)
-            panels.append(Heat(x, y, values, scale, upward=True, title=title, option=f"{arm}, {when}", at=at))
-    caption = f"the first {len(shown)} of {len(maps)} arms" if len(shown) < len(maps) else ""
-    size = (1.7 * columns + 1.6, 3.4 * rows + 0.4)
-    return Chart(
-        "Entropy of attention", panels, note=f"Mean over seeds{', ' * bool(caption)}{caption}.", size=size,
-        columns=columns, legend="none", caption=caption, arms=False, copies=min(2, len(panels)),
-    )  # fmt: skip
+            how: Any = {"option": f"{arm}, {when}", "new_row": arm == next(iter(shown))}
+            panels.append(Heat(x, y, values, scale, upward=True, title=f"{arm}\n{when}", **how))
+    note = "Mean over seeds" + f", the first {len(shown)} of {len(maps)} arms" * (len(shown) < len(maps))
+    return Chart("Entropy of attention", panels, (), f"{note}.", (1.7, 1.7), 6, arms=False)
 
 
 FIGURES = (

@@ -62,7 +62,7 @@ def nll_by_length(inputs: FigureInputs) -> Chart | None:
     panel = Panel(x, LOSS, series, title="Length of context", verticals=trained_lengths(results), right="perplexity")
     note = "Thin: a sliding window. Dotted: the length that was trained with."
     styles: dict[str, Stroke] = {"blocks": "-", SLIDING: "--"}
-    return Chart("Other lengths of context", [panel], results.arms, note, (6.4, 4.6), legend="below", styles=styles)
+    return Chart("Other lengths of context", [panel], results.arms, note, (6.4, 4.6), styles=styles)
 
 
 def log_edges(positions: int, per_doubling: int = 3) -> np.ndarray:

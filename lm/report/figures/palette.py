@@ -4,8 +4,6 @@ The colours are spread in OKLab, as seen with and without each kind of colour bl
 the page. `tests/report/test_palette.py` measures both.
 """
 
-from typing import Any
-
 LIGHT = (
     "#1b1f24", "#c34c00", "#3976ab", "#7f53e7", "#846d64", "#671888", "#362cc6", "#8e390c", "#25404b", "#3f015b",
     "#5c5078", "#582804",
@@ -28,25 +26,6 @@ SHAPES = (
     "circle", "square", "diamond", "triangle-up", "cross", "triangle-down", "triangle-right", "triangle-left",
 )  # fmt: skip
 """The same markers by Vega's names."""
-
-
-GRID_STYLE: Any = {
-    "axes.axisbelow": True,
-    "axes.edgecolor": ".8",
-    "axes.grid": True,
-    "axes.labelcolor": ".15",
-    "font.sans-serif": ["Arial", "DejaVu Sans", "Liberation Sans", "Bitstream Vera Sans", "sans-serif"],
-    "grid.color": ".8",
-    "lines.solid_capstyle": "round",
-    "patch.edgecolor": "w",
-    "patch.force_edgecolor": True,
-    "text.color": ".15",
-    "xtick.bottom": False,
-    "xtick.color": ".15",
-    "ytick.color": ".15",
-    "ytick.left": False,
-}
-"""Settings of Matplotlib that the style `whitegrid` of seaborn changes, whose import takes a second."""
 
 
 def dash(place: int) -> list[int]:

@@ -10,19 +10,20 @@ from typing import Any, Literal
 
 import matplotlib
 import numpy as np
-from matplotlib import colormaps
+from matplotlib import colormaps, style
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import LogNorm, Normalize
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator, NullLocator
 
-from lm.report.figures.chart import Axis, Chart, Forest, Heat, Panel, Series, log_range
-from lm.report.figures.legends import add_legends, look
-from lm.report.figures.palette import GRID_STYLE, SOLID
-from lm.report.figures.ticks import log_ticks
+from lm.report.figures.chart import Axis, BasePanel, Chart, Forest, Heat, Panel, Series, log_range, log_ticks
+from lm.report.figures.palette import COLOURS, LIGHT, MARKERS, SOLID, dash, marker
+
+GRID_STYLE: Any = style.library["seaborn-v0_8-whitegrid"]
 
 RenderedFigures = dict[str, dict[str, bytes]]  # contents of each figure's files, by suffix
 FOREST_TICKS = 4  # largest number of steps between the ticks of a forest plot, which has texts beside it
@@ -34,9 +35,12 @@ TONES = {"": "#4d4d4d", "good": "#0072b2", "bad": "#d55e00"}
 """Colours of the rows of a forest plot; both are told apart by people with colour blindness."""
 
 TEXT_WIDTH = 44  # largest number of characters of a line beside a row of a forest plot
+LEAST_WIDTH = 4.8  # smallest width of a picture in inches
 FEW = 16  # largest number of points of a line with a marker each
 
 MARKER_SIZES = {"x": 7, "*": 13}
+
+LEGEND_ROWS = 3  # rows of a legend for which a figure has room
 
 
 def draw(chart: Chart) -> Figure:
@@ -44,14 +48,15 @@ def draw(chart: Chart) -> Figure:
     panels: list[Panel | Heat | Forest] = []
     for panel in chart.panels if chart.columns else chart.panels[:1]:
         if isinstance(panel, Panel) and panel.split:
-            titles = ["\n".join(filter(None, [series.label, series.caption])) for series in panel.series]
-            of_series = zip(panel.series, titles, strict=True)
-            panels += [replace(panel, series=[series], title=title) for series, title in of_series]
+            panels += [replace(panel, series=[series], title=series.label) for series in panel.series]
         else:
             panels.append(panel)
-    places = [panel.at or divmod(index, chart.columns or 1) for index, panel in enumerate(panels)]
+    places = grid_of(panels, chart.columns)
     rows, columns = (max(place) + 1 for place in zip(*places, strict=True))
-    figure = Figure(figsize=chart.size, layout="constrained")
+    width, height = chart.size
+    several = 0.8 * (len(panels) > 1)  # room for what panels share
+    inches = max(LEAST_WIDTH, width * columns + several), height * rows + several
+    figure = Figure(figsize=inches, layout="constrained")
     ratios = {"height_ratios": chart.heights} if chart.heights else {}
     grid = figure.subplots(rows, columns, squeeze=False, gridspec_kw=ratios, sharex=bool(chart.heights))
     for panel, place in zip(panels, places, strict=True):
@@ -70,17 +75,27 @@ def draw(chart: Chart) -> Figure:
     for axes in drawn if len(panels) > 3 else ():
         axes.tick_params(which="both", labelsize=7)
     if len(panels) > 1:
-        _share_labels(grid, places, bool(chart.heights))
+        _share_labels(grid, places)
     if isinstance(panels[0], Heat):
         figure.colorbar(drawn[0].images[0], ax=drawn, label=panels[0].scale[0], shrink=0.8)
-    add_legends(figure, chart, drawn)
-    if chart.caption:
-        figure.suptitle(chart.caption)
+    _add_legend(figure, chart, panels)
     return figure
 
 
+def grid_of(panels: Sequence[BasePanel], most: int) -> list[tuple[int, int]]:
+    """Return row and column of each panel of a grid, at most about `most` wide, with no panel alone in a row."""
+    starts = [index for index, panel in enumerate(panels) if panel.new_row or not index]
+    places: list[tuple[int, int]] = []
+    for start, end in itertools.pairwise([*starts, len(panels)]):
+        count, row = end - start, max((row for row, _ in places), default=-1) + 1
+        rows = math.ceil(count / max(1, most))
+        columns = math.ceil(count / rows)
+        columns += rows > 1 < columns and count - columns * (rows - 1) == 1
+        places += [(row + index // columns, index % columns) for index in range(count)]
+    return places
+
+
 def _draw_series(axes: Axes, panel: Panel, chart: Chart) -> None:
-    """Draw lines and points with what lies behind them."""
     for position, text in panel.verticals.items():
         axes.axvline(position, color="black", linewidth=1, linestyle=":")
         axes.annotate(
@@ -177,11 +192,7 @@ def _draw_forest(axes: Axes, panel: Forest) -> None:
             "\n".join(lines), (1, height), xytext=(8, 0), xycoords=("axes fraction", "data"),
             textcoords="offset points", fontsize="small", va="center", annotation_clip=False,
         )  # fmt: skip
-    labels = [name.rpartition("\n")[2] for name in panel.names]
-    axes.set(yticks=list(heights.values()), yticklabels=labels, ylim=(0.4, len(heights) + 0.6))
-    headings = {*panel.names} - {bar.name for bar in (*panel.bars, *panel.points)}
-    for name, tick in zip(panel.names, axes.get_yticklabels(), strict=True):
-        tick.set_fontweight("bold" if name in headings else "normal")
+    axes.set(yticks=list(heights.values()), yticklabels=panel.names, ylim=(0.4, len(heights) + 0.6))
     axes.grid(visible=False, axis="y")
     axes.xaxis.set_major_locator(MaxNLocator(FOREST_TICKS))
     axes.set_xlabel(panel.x.label)
@@ -221,14 +232,47 @@ def perplexity_to_nll(perplexity: Any) -> Any:
     return np.log(np.maximum(perplexity, np.finfo(float).tiny))
 
 
-def _share_labels(grid: Any, places: Sequence[tuple[int, int]], stacked: bool) -> None:
-    """Write a label that neighbours share once, at the left and at the bottom; of stacked panels only the last's."""
+def _share_labels(grid: Any, places: Sequence[tuple[int, int]]) -> None:
+    """Write a label that neighbours share once, at the left and at the bottom."""
     x_labels, y_labels = ({at: label(grid[at]) for at in places} for label in (Axes.get_xlabel, Axes.get_ylabel))
     for row, column in places:
-        if x_labels[row, column] == x_labels.get((row + 1, column)) or (stacked and (row + 1, column) in x_labels):
+        if x_labels[row, column] == x_labels.get((row + 1, column)):
             grid[row, column].set_xlabel("")
         if y_labels[row, column] == y_labels.get((row, column - 1)):
             grid[row, column].set_ylabel("")
+
+
+# names of lines -------------------------------------------------------------------------------------------------------
+
+
+def look(member: int | None) -> dict[str, Any]:
+    """Return colour, dashes and marker of a name by its index; grey without one."""
+    if member is None:
+        return {"color": "grey", "linestyle": "-", "marker": "o"}
+    on, *gaps = dash(member)
+    stroke = "-" if gaps == [0] else (0, tuple(length / 2 for length in (on, *gaps)))
+    return {"color": LIGHT[member % COLOURS], "linestyle": stroke, "marker": MARKERS[marker(member)]}
+
+
+def _add_legend(figure: Figure, chart: Chart, panels: Sequence[Any]) -> None:
+    """Name lines in a legend below the panels, with which the figure grows."""
+    series = [line for panel in panels if isinstance(panel, Panel) for line in panel.series if line.member is not None]
+    names = {line.member or 0: chart.names[line.member or 0] for line in series}
+    names |= {line.member or 0: line.label for line in reversed(series) if line.label and len(panels) == 1}
+    grey: dict[str, Any] = {"color": "grey"}
+    handles = [Line2D([], [], markersize=4, label=text, **look(member)) for member, text in sorted(names.items())]
+    handles += [Line2D([], [], **grey, linestyle=style, label=text) for text, style in chart.styles.items()]
+    for text, of_points in chart.markers.items():
+        handles.append(Line2D([], [], linestyle="", marker=of_points, markersize=8, label=text, **grey))
+    if handles:
+        longest = max(len(str(handle.get_label())) for handle in handles)
+        columns = max(1, min(len(handles), int(figure.get_figwidth() / (0.65 + 0.075 * longest))))
+        figure.set_figheight(figure.get_figheight() + 0.22 * max(0, math.ceil(len(handles) / columns) - LEGEND_ROWS))
+        how: Any = {"title": chart.legend_title or None, "fontsize": "small", "title_fontsize": "small"}
+        figure.legend(handles=handles, loc="outside lower center", ncols=columns, **how)
+
+
+# files ---------------------------------------------------------------------------------------------------------------
 
 
 def render_all(charts: Iterable[tuple[str, Chart | None]], most: int | None = None) -> RenderedFigures:
@@ -274,17 +318,17 @@ METADATA: dict[Kind, dict[str, None]] = {"pdf": {"CreationDate": None}, "svg": {
 """File metadata without a creation time, so that the same figure gives the same bytes."""
 
 
-def paper_figures(charts: Mapping[str, Chart], kinds: Sequence[Kind]) -> dict[str, bytes]:
+def paper_figures(charts: Iterable[tuple[str, Chart | None]], kinds: Sequence[Kind]) -> dict[str, bytes]:
     """Draw charts for a paper, by file name: `NAME_one_column.pdf` and so on.
 
     A figure with many panels is written only at the width of two columns.
     """
     files: dict[str, bytes] = {}
-    for name, chart in charts.items():
+    for name, chart in charts:
         for width, inches in WIDTHS.items():
-            if width == TWO or chart.size[0] <= WIDEST:
-                with matplotlib.rc_context({**GRID_STYLE, **_style(FACES[width])}):
-                    figure = draw(chart)
+            with matplotlib.rc_context({**GRID_STYLE, **_style(FACES[width])}):
+                figure = None if chart is None else draw(chart)
+                if figure is not None and (width == TWO or figure.get_figwidth() <= WIDEST):
                     fit(figure, inches, FACES[width])
                     for kind in kinds:
                         content = io.BytesIO()

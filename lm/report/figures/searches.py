@@ -7,12 +7,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from lm.report.figures.chart import Axis, Bar, Chart, Forest, Panel, Series, grid_of, label
-from lm.report.figures.picture import RenderedFigures, render_all
+from lm.report.figures.chart import Axis, Bar, Chart, Forest, Panel, Series, label
 from lm.report.study import Importance, Study, format_value
 
 ABSENT = -0.15  # height at which a line of the parallel coordinates crosses the axis of a parameter without a value
-USUAL = 3  # number of figures that a report writes as files unless all are requested
 
 STATES = ("complete", "pruned", "failed", "open")
 
@@ -81,9 +79,7 @@ def slices(study: Study) -> Chart | None:
         panels.append(Panel(x, y, [points], option=f"Over {name}"))
     if not panels:
         return None
-    rows, columns = grid_of(len(panels), 3)
-    size = (3.4 * columns + 0.6, 3.0 * rows + 0.4)
-    return Chart("Over each parameter", panels, (), "", size, columns, legend="none", arms=False, log=True, apart=True)
+    return Chart("Over each parameter", panels, (), "", (3.4, 3.0), 3, arms=False, log=True, apart=True)
 
 
 def parallel_coordinates(study: Study) -> Chart | None:
@@ -108,7 +104,7 @@ def parallel_coordinates(study: Study) -> Chart | None:
     verticals = {float(place): "" for place in range(len(names))}
     panel = Panel(x, y, lines, title=title, verticals=verticals, texts=texts, shades=shades)
     size = (max(6.4, 1.9 * len(names)), 4.6)
-    return Chart(title, [panel], (), "A line a trial.", size, legend="none", arms=False)
+    return Chart(title, [panel], (), "A line a trial.", size, arms=False)
 
 
 def ticks(described: Mapping[str, Any], absent: bool) -> list[tuple[float, str]]:
@@ -160,15 +156,10 @@ def importance_chart(importances: Mapping[str, list[Importance]]) -> Chart | Non
         bars = [Bar(entry.name, entry.share, entry.low, entry.high, bold=True) for entry in entries]
         panels.append(Forest(x, [bar.name for bar in bars], bars, zero=False, option=label(quantity)))
     note = "Points: shares; bars: 95 % bootstrap intervals over trials."
-    return Chart("Shares of the variance", panels, note=note, legend="none", arms=False) if panels else None
+    return Chart("Shares of the variance", panels, note=note, arms=False) if panels else None
 
 
 FIGURES: dict[str, Callable[[Study], Chart | None]] = {
     make.__name__: make for make in (pareto, history, slices, parallel_coordinates, tuning_curves)
 }
 """Figures of a search by name; a report writes the first of those that have data."""
-
-
-def draw_search(study: Study, every: bool = False) -> RenderedFigures:
-    """Draw the first figures that the trials have data for, or every one, by name."""
-    return render_all(((name, make(study)) for name, make in FIGURES.items()), None if every else USUAL)

@@ -1,6 +1,7 @@
 """Figures of pages without scripts: of a ladder, and of runs that others trained."""
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
@@ -8,10 +9,8 @@ import pandas as pd
 from lm.analysis.external.runs import Runs
 from lm.analysis.ladder import LadderResults, losses
 from lm.report.figures.chart import Axis, Chart, Forest, Panel, Series, label
-from lm.report.figures.differences import ROW, WIDTH, difference_bar, sorted_rows
-from lm.report.figures.picture import RenderedFigures, render_all
-from lm.report.ladder import shown_arms
-from lm.report.tables import ARROWS, heading
+from lm.report.figures.differences import ROW, WIDTH, difference_bar
+from lm.report.tables import ARROWS, compared, heading
 from lm.stats.tests import t_interval
 
 NAME = "ladder"
@@ -21,9 +20,10 @@ ASIDE = 0.05  # distance of a forecast from its point, as a share of a logarithm
 COMPUTE = "training FLOPs of a run"
 
 
-def draw_ladder(results: LadderResults) -> RenderedFigures:
-    """Draw and render the figure, by name."""
-    return render_all([(NAME, ladder_chart(results))])
+def shown_arms(results: LadderResults) -> Sequence[str]:
+    """Return all arms, the baseline first."""
+    base = results.manifest["baseline"]
+    return [base, *(arm for arm in results.manifest["arms"] if arm != base)]
 
 
 def ladder_chart(results: LadderResults) -> Chart:
@@ -39,8 +39,8 @@ def ladder_chart(results: LadderResults) -> Chart:
         Panel(x, y, of_loss, title="Loss against compute"),
         Panel(x, gain, of_gain, title="Worth in compute, 95 % intervals", horizontal=1.0),
     ]
-    legend = "line: law through all rungs\nsquare: forecast of the top one"
-    return Chart("Ladder", panels, arms, size=(10.0, 4.4), columns=2, legend="each", legend_title=legend)
+    note = "Line: law through all rungs; square: forecast of the top one."
+    return Chart("Ladder", panels, arms, note, (5.0, 4.4), 2, legend_title=note, arms=False, apart=True)
 
 
 def _loss(results: LadderResults, arm: str, index: int) -> list[Series]:
@@ -90,17 +90,6 @@ def _gain(results: LadderResults, arm: str, index: int, aside: float) -> list[Se
     return [*points, Series(arm, x, y, member=index, mark="curve")]
 
 
-# runs that others trained --------------------------------------------------------------------------------------------
-
-ALT = {"differences": "differences to the baseline with their intervals", "runs": "what each run measured"}
-"""Alternative text of each figure."""
-
-
-def draw_runs(runs: Runs, table: pd.DataFrame) -> RenderedFigures:
-    """Draw the figures that have data, by name."""
-    return render_all([("differences", differences(runs, table)), ("runs", every_run(runs))])
-
-
 def differences(runs: Runs, table: pd.DataFrame) -> Chart | None:
     """Return a forest plot of each judged quantity: filled where significant, bars for joint intervals."""
     rows = table[table.metric.isin(runs.judged) & table.difference.notna()]
@@ -109,29 +98,27 @@ def differences(runs: Runs, table: pd.DataFrame) -> Chart | None:
     title = f"{'Paired' if runs.paired else 'Unpaired'} differences, joint 95 % intervals"
     panels: list[Forest] = []
     for quantity in runs.judged:
-        bars = [difference_bar(row, str(row.verdict)) for row in sorted_rows(rows, quantity, runs.better[quantity])]
+        bars = [difference_bar(row, str(row.verdict)) for row in compared(rows, quantity, runs.better[quantity])]
         x = Axis(f"{axis_label(runs, quantity)}, arm - {runs.arms[0]}")
         panels.append(Forest(x, [bar.name for bar in bars], bars, title="" if panels else title))
-    size = (WIDTH, len(panels) * (1.0 + ROW * len(runs.arms)))
-    return Chart("Differences", panels, size=size, legend="none", arms=False)
+    return Chart("Differences", panels, (), f"{title}.", (WIDTH, 1.0 + ROW * len(runs.arms)), 1, arms=False)
 
 
 def every_run(runs: Runs) -> Chart | None:
     """Return each judged quantity of every run that ended well; lines join the runs of a seed."""
     title, panels = "Runs that ended well" + (", a line a seed" if runs.paired else ""), list[Panel]()
-    x = Axis("", names=runs.arms, limits=(-0.5, len(runs.arms) - 0.5))
-    any_finite = False
+    x, finite = Axis("", names=runs.arms, limits=(-0.5, len(runs.arms) - 0.5)), False
     for quantity in runs.judged:
         values = np.array([[runs.value(arm, seed, quantity) for arm in runs.arms] for seed in runs.seeds])
         values[~np.isfinite(values)] = math.nan
-        any_finite |= bool(np.isfinite(values).any())
+        finite |= bool(np.isfinite(values).any())
         series = [Series("", range(len(runs.arms)), row, mark="curve") for row in values] if runs.paired else []
         for index in range(len(runs.arms)):
             places = np.full(len(runs.seeds), index)
             series.append(Series("", places, values[:, index], member=index, mark="points"))
         panels.append(Panel(x, Axis(axis_label(runs, quantity)), series, title="" if panels else title))
-    size = (len(panels) * (2.0 + 0.7 * len(runs.arms)), 4.0)
-    return Chart("Runs", panels, runs.arms, size=size, columns=len(panels), legend="none") if any_finite else None
+    size = (2.0 + 0.7 * len(runs.arms), 4.0)
+    return Chart("Runs", panels, runs.arms, f"{title}.", size, len(panels), arms=False) if finite else None
 
 
 def axis_label(runs: Runs, quantity: str) -> str:

@@ -13,7 +13,7 @@ from lm.analysis.lead import leads
 from lm.analysis.pace import CURVES
 from lm.analysis.results import Records, curves
 from lm.report.figures.catalogue import Figure, FigureInputs
-from lm.report.figures.chart import SPREAD, Axis, Chart, Heat, Panel, Series, finite, grid_of, label
+from lm.report.figures.chart import SPREAD, Axis, Chart, Heat, Panel, Series, finite, label
 from lm.store.files import unescape_formula
 
 MOST_STEPS = 60  # largest number of steps of a heat map
@@ -56,9 +56,9 @@ def difference_curve(inputs: FigureInputs) -> Chart | None:
         steps, count = lead.by_seed.index.to_numpy(), lead.by_seed.shape[1]
         band: dict[str, Any] = {"low": lead.low, "high": lead.high} if count > 1 else {}
         tips: dict[str, Sequence[Any]] = {"n": [count] * len(steps)}
-        band["caption"] = lead.words().replace(", the whole band from step", "\nits band from")
+        words = lead.words().replace(", the whole band from step", "\nits band from")
         member = results.arms.index(lead.arm)
-        series.append(Series(lead.arm, steps, lead.mean, member=member, mark="curve", tips=tips, **band))
+        series.append(Series(f"{lead.arm}\n{words}", steps, lead.mean, member=member, mark="curve", tips=tips, **band))
     if not series:
         return None
     column = CURVES.get(results.headline, CURVES["nll"])
@@ -70,11 +70,8 @@ def difference_curve(inputs: FigureInputs) -> Chart | None:
     y = Axis(f"difference to {results.arms[0]}", "difference", limits=limits)
     x, split = Axis("optimiser step", "step"), len(series) <= MOST_SPLIT
     panel = Panel(x, y, series, option="difference to the baseline", horizontal=0, split=split)
-    rows, columns = grid_of(1 + (len(series) if panel.split else 1), 4)
-    size = (2.9 * max(columns, 2) + 0.6, 2.5 * rows + 0.9)
-    panels = [panel] if losses is None else [losses, panel]
-    title, across = "Difference over training", max(columns, 2)
-    return Chart(title, panels[::-1], results.arms, DIFFERENCE_NOTE, size, across, legend="below", wide=True)
+    panels = [panel] if losses is None else [panel, losses]
+    return Chart("Difference over training", panels, results.arms, DIFFERENCE_NOTE, (2.9, 2.5), 4, wide=True)
 
 
 def gradient_norm(inputs: FigureInputs) -> Chart | None:
@@ -94,7 +91,7 @@ def _of_curves(inputs: FigureInputs, title: str, panels: Sequence[Panel | None],
     if not recorded:
         return None
     names, legend = inputs.results.arms, "mean ± sd over seeds"
-    return Chart(title, recorded, names, THINNED, columns=0, legend_title=legend, log=True, wide=wide)
+    return Chart(title, recorded, names, THINNED, legend_title=legend, log=True, wide=wide)
 
 
 def gradients_by_step(inputs: FigureInputs) -> Chart | None:
@@ -119,12 +116,8 @@ def gradients_by_step(inputs: FigureInputs) -> Chart | None:
         x = Axis("optimiser step", "step", names=[str(step) for step in steps])
         panels.append(Heat(x, Axis("", "part", names=parts), grid, scale, log=True, title=arm, option=arm))
     note = "Norm before clipping, mean over seeds; maps beside each other have one scale."
-    rows, columns = grid_of(len(panels), 4)
-    size = (3.4 * columns + 1.4, rows * (1.2 + 0.22 * len(panels[0].y.names)))
-    return Chart(
-        "Gradients by layer and step", panels, note=note, size=size, columns=columns, legend="none", arms=False,
-        copies=min(2, len(panels)),
-    )  # fmt: skip
+    size = (3.4, 1.2 + 0.22 * len(panels[0].y.names))
+    return Chart("Gradients by layer and step", panels, (), note, size, 4, arms=False)
 
 
 def gradients(path: Path) -> list[tuple[str, int, float]]:

@@ -9,18 +9,17 @@ Legend: n points.
 import itertools
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
 from lm.analysis.compare import HEALTHY
-from lm.report.figures.chart import Axis, Bar, Chart, Forest, Heat, Panel, Series, finite, log_range
+from lm.report.figures.chart import Axis, Bar, Chart, Forest, Heat, Panel, Series, finite, log_range, log_ticks
 from lm.report.figures.palette import COLOURS, SHAPES, dash, marker
-from lm.report.figures.ticks import log_ticks
 
 Spec = dict[str, Any]
-Columns = dict[str, list[Any]]  # rows stored by column, half the size of a mapping for each row
+Rows = list[dict[str, Any]]  # the data of a layer
 
 MARKERS = {
     "*": "M0,-1L.23,-.31L.95,-.31L.36,.12L.59,.81L0,.38L-.59,.81L-.36,.12L-.95,-.31L-.23,-.31Z",
@@ -61,19 +60,18 @@ def shape(place: int) -> str:
     return SHAPES[marker(place)]
 
 
-def draw(chart: Chart, panel: Panel | Heat | Forest) -> tuple[Spec, dict[str, Columns]]:
-    """Return the specification of one panel, and the columns of its data sets by name."""
+def draw(chart: Chart, panel: Panel | Heat | Forest) -> tuple[Spec, dict[str, Rows]]:
+    """Return the specification of one panel, and the rows of its data sets by name."""
     drawing = {Forest: _forest, Heat: _heat}.get(type(panel))
     spec, sets = drawing(panel) if drawing else _lines(chart, panel)  # type: ignore[operator,arg-type]
     fixed = {"width": "container", "autosize": {"type": "fit-x", "contains": "padding"}, "config": CONFIG}
-    return {"height": 320, **fixed, **spec}, {name: _columns(rows) for name, rows in sets.items() if rows}
+    return {"height": 320, **fixed, **spec}, {name: rows for name, rows in sets.items() if rows}
 
 
 # lines and points ----------------------------------------------------------------------------------------------------
 
 
-def _lines(chart: Chart, panel: Panel) -> tuple[Spec, dict[str, list[dict[str, Any]]]]:
-    """Draw what lies behind, then every kind of series as a layer with a data set of its own."""
+def _lines(chart: Chart, panel: Panel) -> tuple[Spec, dict[str, Rows]]:
     groups: dict[tuple[Any, ...], list[tuple[int, Series]]] = {}
     for index, series in enumerate(panel.series):
         look = (series.member is not None, series.mark == "points", series.mark in ("steps", "bins"))
@@ -102,13 +100,12 @@ def _rows(panel: Panel, series: Series, index: int, most: int) -> Iterable[dict[
     places = np.flatnonzero(drawable)
     if series.mark in ("curve", "line"):
         places = places[downsample_lttb(x_n[places].astype(float), y_n[places], most)]
-    least = float(y_n[drawable].min()) if panel.y.log and drawable.any() else -math.inf
-    of_series: dict[str, Any] = {"series": index} | ({"arm": series.member} if series.member is not None else {})
-    of_series |= {"style": series.style} if series.style else {}
-    of_series |= {"shade": round5(series.shade)} if series.shade is not None else {}
+    least = float(y_n[drawable].min()) if panel.y.log and drawable.any() and not series.bars else -math.inf
+    shared = {"series": index, "arm": series.member, "style": series.style or None, "shade": round5(series.shade)}
+    shared = {key: entry for key, entry in shared.items() if entry is not None}
     for place in places.tolist():
         at, value = x_n[place].item(), float(y_n[place])
-        row = {**of_series, "x": _at(panel.x, at), "y": round5(value)}
+        row = {**shared, "x": _at(panel.x, at), "y": round5(value)}
         if len(series.low):
             ends = (float(side[place]) for side in (series.low, series.high))
             row |= zip(("low", "high"), (round5(max(end, least) if end == end else value) for end in ends), strict=True)
@@ -148,25 +145,17 @@ def _layers(
     if series.mark != "points":
         stroke = clip | ({"interpolate": "step-after"} if series.mark in ("steps", "bins") else {})
         layers.append(layer("line", {**both, **dashed, "strokeWidth": width}, data, **stroke))
-        if few or series.mark == "line" or series.member is None:
-            visible = int(few and series.member is not None and series.mark in ("curve", "line"))
-            layers.append(layer("point", points, data, filled=not series.hollow, size=50, opacity=visible))
-        else:  # points that show only under the pointer
-            hover = {"name": f"hover_{name}", "select": {"type": "point", "on": "pointerover", "clear": "pointerout"}}
-            shown = {"condition": {"param": hover["name"], "empty": False, "value": 1}, "value": 0}
-            dots = layer("point", {**points, "opacity": shown}, data, filled=True, size=60)
-            layers.append({**dots, "params": [hover]})
-        return layers
+        visible = int(few and series.member is not None and series.mark in ("curve", "line"))  # others have a tooltip
+        return [*layers, layer("point", points, data, filled=not series.hollow, size=50, opacity=visible)]
     special = {"shape": MARKERS[series.marker]} if series.marker in MARKERS else {}
     stroked = series.hollow or series.marker == "x"
     size = {"*": 220, "x": 90}.get(series.marker, 60)
     return [*layers, layer("point", points, data, filled=not stroked, size=size, opacity=0.85, **special)]
 
 
-def _behind(panel: Panel, x: Spec, y: Spec) -> tuple[list[Spec], dict[str, list[dict[str, Any]]]]:
-    """Return the layers behind the series: lines across the panel, and texts."""
+def _behind(panel: Panel, x: Spec, y: Spec) -> tuple[list[Spec], dict[str, Rows]]:
     layers: list[Spec] = []
-    sets: dict[str, list[dict[str, Any]]] = {}
+    sets: dict[str, Rows] = {}
     if panel.horizontal is not None:
         height = {"y": {**{key: entry for key, entry in y.items() if key != "field"}, "datum": panel.horizontal}}
         layers.append(layer("rule", height, {"values": [{}]}, color=INK, strokeDash=[4, 3]))
@@ -224,7 +213,6 @@ def layer(mark: str, encoding: Spec, data: Spec, **how: Any) -> Spec:
 
 
 def _tip(field: str, title: str, entry: Any) -> Spec:
-    """Return a field of a tooltip."""
     form = {"type": "quantitative", "format": ".5~g"} if isinstance(entry, int | float) and field != "arm" else {}
     return {"field": field, "title": title, **form}
 
@@ -232,8 +220,7 @@ def _tip(field: str, title: str, entry: Any) -> Spec:
 # other panels --------------------------------------------------------------------------------------------------------
 
 
-def _heat(panel: Heat) -> tuple[Spec, dict[str, list[dict[str, Any]]]]:
-    """Draw a map of values."""
+def _heat(panel: Heat) -> tuple[Spec, dict[str, Rows]]:
     rows = [
         {"x": column, "y": row, "value": round5(value)}
         for row, values in zip(panel.y.names, panel.values, strict=True)
@@ -259,7 +246,7 @@ def _heat(panel: Heat) -> tuple[Spec, dict[str, list[dict[str, Any]]]]:
     return {"height": 22 * len(panel.y.names), **rect}, {"set0": rows}
 
 
-def _forest(panel: Forest) -> tuple[Spec, dict[str, list[dict[str, Any]]]]:
+def _forest(panel: Forest) -> tuple[Spec, dict[str, Rows]]:
     """Draw values with their intervals, texts above and single values below them."""
     x, names = _axis(panel.x, "x") | {"title": panel.x.label.split("\n")}, list(panel.names)
     x["scale"] = {"padding": ROOM, **x["scale"]}
@@ -334,13 +321,7 @@ def _plain(entry: Any) -> Any:
 
 
 def _merged(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return every field that a row has, with an entry of it."""
     return {field: entry for row in rows for field, entry in row.items()}
-
-
-def _columns(rows: Sequence[Mapping[str, Any]]) -> Columns:
-    """Convert rows to columns, with None where a row lacks what another has."""
-    return {name: [row.get(name) for row in rows] for name in _merged(rows)}
 
 
 def downsample_lttb(x_n: np.ndarray, y_n: np.ndarray, count: int) -> np.ndarray:

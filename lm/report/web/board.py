@@ -4,7 +4,6 @@ import hashlib
 import importlib.util
 import os
 import threading
-import time
 from pathlib import Path
 from shlex import quote
 from urllib.parse import urlencode
@@ -16,7 +15,6 @@ from lm.report.web.elements import Html, digest, document, joined, listed, read_
 from lm.store.side_files import ProgressFile
 from lm.store.store import Store
 
-FRESH = 1.0  # seconds for which the status of a folder is cached
 MOST_CURVES = 12  # largest number of running cells whose curves are drawn
 WIDTH, HEIGHT = 360, 120  # size of such a curve in pixels
 
@@ -39,8 +37,7 @@ class Board:
         self.folder = folder
         self.out = folder.resolve().parent if alone else folder
         self.only = folder.resolve().name if alone else None
-        self._reading, self._making = threading.Lock(), threading.Lock()
-        self._status: tuple[float, Html] = (float("-inf"), Html())
+        self._making = threading.Lock()
         self._reports: dict[str, tuple[str, str]] = {}
 
     def names(self) -> list[str]:
@@ -50,14 +47,6 @@ class Board:
 
     def status(self) -> Html:
         """Format progress as `lm status` does."""
-        with self._reading:
-            read_at, shown = self._status
-            if time.monotonic() - read_at > FRESH:
-                shown = self._read_status()
-                self._status = time.monotonic(), shown
-            return shown
-
-    def _read_status(self) -> Html:
         from lm.report.status import status_parts  # like all that draws, after the server is up, for it takes seconds
 
         try:
@@ -105,13 +94,14 @@ class Board:
         return [folder for folder, _ in folders_of(self.out).get(name, [])]
 
     def _made(self, name: str) -> str:
-        from lm.report.write import load_report, report_html
+        from lm.report.web.page import page
+        from lm.report.write import load_report
 
         folders = self._folders(name)
         if any(_search(folder) for folder in folders):
             return _document(name, _of_search(name, folders), script=False)
         try:
-            return report_html(load_report(folders[0]))
+            return page(load_report(folders[0]).body())
         except InputError as error:
             return _document(name, tag("p", f"There is no report yet: {error}"), script=False)
 
@@ -183,7 +173,6 @@ def _cells(folder: Path) -> list[str]:
 
 
 def _of_search(name: str, folders: list[Path]) -> Html:
-    """Format the current report of a search, and the command that shows its trials."""
     elements: list[Html] = [tag("h1", name)]
     for folder in folders:
         journal, page = folder / "study.journal", folder / "table.md"

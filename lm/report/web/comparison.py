@@ -12,17 +12,9 @@ from lm.analysis.pace import StepsToBaselineLoss, mean_share
 from lm.analysis.results import HEADLINE, Records, value
 from lm.analysis.tidy import status_of
 from lm.analysis.verdict_text import display_verdict
+from lm.report import tables
 from lm.report.figures.chart import label
-from lm.report.tables import (
-    DIFFERENCE,
-    PACE,
-    difference,
-    format_run_counts,
-    format_steps_ratio,
-    heading,
-    mean_and_sd,
-    several_intervals,
-)
+from lm.report.tables import DIFFERENCE, PACE, heading
 from lm.report.web.elements import Html, joined, tag
 from lm.report.web.parts import EXPLORATORY, TERMS
 from lm.store.metrics import SUMMARY_METRICS
@@ -43,7 +35,7 @@ def all_columns(results: Records, table: pd.DataFrame, paces: Sequence[StepsToBa
     """Return columns for mean and difference of each measured quantity, and verdicts of the judged."""
     first = list(table[table.metric == results.headline].itertuples())
     others = [str(name) for name in dict.fromkeys(table[table.n > 0].metric) if name not in results.judged]
-    columns = [Column("n", True, [(format_run_counts(row), row.n, "") for row in first])]
+    columns = [Column("n", True, [(tables.format_run_counts(row), row.n, "") for row in first])]
     for name in results.judged:
         columns += _of_quantity(results, table, name)
     columns.append(Column("health", True, [(str(row.health), str(row.health), "") for row in first], long=True))
@@ -51,21 +43,20 @@ def all_columns(results: Records, table: pd.DataFrame, paces: Sequence[StepsToBa
         by_arm = {pace.arm: pace for pace in paces}
         shares = [by_arm[arm].shares.get("steps", []) if arm in by_arm else [] for arm in results.arms]
         keys = [mean_share(reached) if reached else math.nan for reached in shares]
-        texts = [format_steps_ratio(by_arm.get(arm)) for arm in results.arms]
+        texts = [tables.format_steps_ratio(by_arm.get(arm)) for arm in results.arms]
         columns.append(Column(PACE, True, [(*pair, "") for pair in zip(texts, keys, strict=True)], long=True))
     return columns + [column for name in others for column in _of_quantity(results, table, name)]
 
 
 def _of_quantity(results: Records, table: pd.DataFrame, name: str) -> list[Column]:
-    """Return mean, difference where there is one, and verdict where the quantity is judged."""
     of_it = table[table.metric == name]
     rows, judged, only_judged = list(of_it.itertuples()), name in results.judged, len(results.judged) == 1
     shown = judged or name in (HEADLINE, *SUMMARY_METRICS)
-    columns = [Column(heading(name), shown, [(mean_and_sd(row), row.mean, name) for row in rows])]
+    columns = [Column(heading(name), shown, [(tables.mean_and_sd(row), row.mean, name) for row in rows])]
     if any(row.pairs for row in rows):
-        labelled = several_intervals(of_it)
+        labelled = tables.several_intervals(of_it)
         title = DIFFERENCE if judged and only_judged else f"{heading(name)}, {DIFFERENCE}"
-        texts = [(difference(row, labelled), row.difference, name) for row in rows]
+        texts = [(tables.difference(row, labelled), row.difference, name) for row in rows]
         columns.append(Column(title, judged, texts, [bool(row.bold) for row in rows]))
     if judged and len(results.arms) > 1:
         title = "verdict" if only_judged else f"verdict, {heading(name)}"
@@ -88,15 +79,7 @@ def comparison(results: Records, table: pd.DataFrame, paces: Sequence[StepsToBas
 
 
 def filtered(heads: Sequence[Html], rows: Sequence[Html], example: str, what: str, more: Html | str = "") -> Html:
-    """Format a table that sorts, with a field to filter its rows.
-
-    Args:
-        heads: its headings, each with a button.
-        rows: its rows.
-        example: texts to filter by.
-        what: description of the table.
-        more: further controls.
-    """
+    """Format a table of `what` that sorts, with a field to filter its rows, as by an `example`, and more controls."""
     field = tag("label", "Filter ", tag("input", type="search", id="filter", placeholder=example))
     count = tag("span", id="count", class_="hint", role="status")
     body = tag("table", tag("thead", tag("tr", heads)), tag("tbody", rows), id="comparison")

@@ -13,10 +13,6 @@ from typing import Any
 EMPTY = ("input", "meta", "line", "path", "img")  # elements without an end tag
 SENTENCE = 40  # length in characters from which a text gets a wide column, also on a phone
 
-WRITTEN = re.compile(r'<(/?)([a-z][a-z0-9]*)((?: [A-Za-z0-9-]+(?:="[^"]*")?)*)>')
-ATTRIBUTE = re.compile(r' ([A-Za-z0-9-]+)="([^"]*)"')
-"""Patterns of what `tag` writes: a start or end tag, and an attribute in it."""
-
 
 class Html(str):
     """Text that is HTML already."""
@@ -79,18 +75,8 @@ def nested(content: Html, before: str) -> Html:
     >>> nested(tag("section", tag("h2", "<h2>", id="all"), tag("a", ' id="up"', href="#all")), "e1-")
     '<section><h3 id="e1-all">&lt;h2&gt;</h3><a href="#e1-all"> id=&quot;up&quot;</a></section>'
     """
-
-    def attribute(match: re.Match[str]) -> str:
-        name, value = match[1], match[2]
-        if name == "id":
-            return f' id="{before}{value}"'
-        return f' href="#{before}{value[1:]}"' if name == "href" and value.startswith("#") else match[0]
-
-    def element(match: re.Match[str]) -> str:
-        name = f"h{int(match[2][1]) + 1}" if re.fullmatch(r"h[1-5]", match[2]) else match[2]
-        return f"<{match[1]}{name}{ATTRIBUTE.sub(attribute, match[3])}>"
-
-    return Html(WRITTEN.sub(element, content))
+    deeper = re.sub(r"<(/?)h([1-5])(?=[ >])", lambda match: f"<{match[1]}h{int(match[2]) + 1}", content)
+    return Html(re.sub(r' (id="|href="#)(?=\w)', rf" \g<1>{before}", deeper))
 
 
 def data(name: str, value: Any) -> Html:

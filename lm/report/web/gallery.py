@@ -7,8 +7,8 @@ from typing import Any
 
 from lm.report.figures.chart import Chart
 from lm.report.figures.palette import dash
-from lm.report.figures.vega import Columns, colour, draw
-from lm.report.web.elements import Html, joined, tag
+from lm.report.figures.vega import Rows, colour, draw
+from lm.report.web.elements import Html, tag
 
 MISSING = "charts need vl-convert-python, which is not installed here: pip install vl-convert-python"
 
@@ -28,12 +28,12 @@ def library() -> str:
 
 
 class Charts:
-    """Specifications and columns of a page's charts, collected while the page is written."""
+    """Specifications and data of a page's charts, collected while it is written; none without the library."""
 
-    def __init__(self, drawn: bool) -> None:
-        self.drawn = drawn
+    def __init__(self) -> None:
+        self.drawn = bool(library())
         self.specs: dict[str, dict[str, Any]] = {}
-        self.columns: dict[str, Columns] = {}
+        self.rows: dict[str, Rows] = {}
 
     def add(self, name: str, chart: Chart | None) -> Html:
         """Add a chart with its controls; empty where there is none."""
@@ -41,30 +41,26 @@ class Charts:
             return Html()
         if chart.apart:
             parts = [
-                self._figure(f"{name}-{index}", f"{name}-{index}", dataclasses.replace(chart, panels=[panel]))
+                self._figure(f"{name}-{index}", dataclasses.replace(chart, panels=[panel]))
                 for index, panel in enumerate(chart.panels)
             ]
             return tag("div", parts, class_="pair")
-        copies = [self._figure(name, name, chart)]
-        for index in range(1, chart.copies):
-            again = dataclasses.replace(chart, title="The same of another")
-            copies.append(self._figure(f"{name}-{index + 1}", name, again, first=index))
-        return tag("div", copies, class_="pair") if chart.copies > 1 else joined(copies)
+        return self._figure(name, chart)
 
-    def _figure(self, name: str, data_name: str, chart: Chart, first: int = 0) -> Html:
-        """Add one chart, whose list of panels begins at `first`; charts of one `data_name` share their data."""
+    def _figure(self, name: str, chart: Chart) -> Html:
+        """Add one chart, with a list to choose from where it has several panels."""
         panels = {}
         for index, panel in enumerate(chart.panels):
             spec, sets = draw(chart, panel)
-            names = {part: f"{data_name}-{index}-{part}" for part in sets}
-            self.columns |= {names[part]: columns for part, columns in sets.items()}
+            names = {part: f"{name}-{index}-{part}" for part in sets}
+            self.rows |= {names[part]: rows for part, rows in sets.items()}
             panels[str(index)] = {"spec": spec, "sets": names}
-        self.specs[name] = {"panels": panels, "first": str(first), "arms": chart.arms}
+        self.specs[name] = {"panels": panels, "arms": chart.arms}
         self.specs[name] |= {} if chart.arms else {"names": list(chart.names)}
-        controls, title = [], chart.panels[0].option if chart.apart else chart.title
+        controls, title = [], (chart.panels[0].option or chart.panels[0].title) if chart.apart else chart.title
         if len(chart.panels) > 1:
             labels = [panel.option or getattr(panel, "y", panel.x).label.replace("\n", " ") for panel in chart.panels]
-            options = [tag("option", text, value=at, selected=at == first) for at, text in enumerate(labels)]
+            options = [tag("option", text, value=at) for at, text in enumerate(labels)]
             select = tag("select", options, data_for=name, aria_label=f"{chart.title}: what is drawn")
             controls.append(tag("label", "Show ", select))
         if chart.log:
@@ -79,19 +75,16 @@ class Charts:
 
 
 def gallery(charts: Mapping[str, Chart], arms: Sequence[str], drawing: Charts) -> Html:
-    """Build all charts but the first: wide ones, then two a row, then those that come in copies."""
-    others = {name: chart for name, chart in charts.items() if name != FIRST}
-    wide = [drawing.add(name, chart) for name, chart in others.items() if chart.wide]
-    narrow = [drawing.add(name, chart) for name, chart in others.items() if not chart.wide and chart.copies == 1]
-    copied = [drawing.add(name, chart) for name, chart in others.items() if chart.copies > 1]
-    if not any([*wide, *narrow, *copied]):
+    """Build all charts: wide ones, then two a row."""
+    wide = [drawing.add(name, chart) for name, chart in charts.items() if chart.wide]
+    narrow = [drawing.add(name, chart) for name, chart in charts.items() if not chart.wide]
+    if not any([*wide, *narrow]):
         return Html()
-    drawn = tag("div", wide, tag("div", narrow, class_="pair") if any(narrow) else "", copied)
+    drawn = tag("div", wide, tag("div", narrow, class_="pair") if any(narrow) else "")
     return tag("div", _legend(arms), drawn, class_="gallery")
 
 
 def _legend(arms: Sequence[str]) -> Html:
-    """Build the list of arms with their lines and switches."""
     boxes = []
     for place, arm in enumerate(arms):
         pattern = " ".join(map(str, dash(place))) if place else "none"

@@ -40,11 +40,11 @@
   };
   const begin = async (root) => {
     const own = (id) => document.getElementById(root.dataset.report + id);
-    const [report, specs, columns] = await Promise.all(
-      ["report", "specs", "columns"].map(async (id) => JSON.parse(await unpack(root.dataset.report + id))));
+    const [report, specs, data] = await Promise.all(
+      ["report", "specs", "rows"].map(async (id) => JSON.parse(await unpack(root.dataset.report + id))));
 
     if (own("comparison")) tables(own, root, report);
-    return charts(own, root, report, specs, columns);
+    return charts(own, root, report, specs, data);
   };
 
   // the numbers of a table: what is behind each, sorting, filtering, columns ------------------------------------------
@@ -133,23 +133,16 @@
 
   // charts -----------------------------------------------------------------------------------------------------------
 
-  const charts = (own, root, report, specs, columns) => {
+  const charts = (own, root, report, specs, data) => {
     const views = new Map();
     const boxes = all("[data-shown]", root);
     const shown = () => new Set(boxes.filter((box) => box.checked).map((box) => Number(box.dataset.shown)));
     const select = (name) => root.querySelector(`select[data-for="${CSS.escape(name)}"]`);
-    const panelOf = (name) => specs[name].panels[select(name) ? select(name).value : specs[name].first];
+    const panelOf = (name) => specs[name].panels[select(name) ? select(name).value : 0];
     const rows = (name, part) => {
-      const set = columns[panelOf(name).sets[part]], heads = Object.keys(set), drawn = [];
       const on = specs[name].arms ? shown() : null, names = specs[name].names || report.arms;
-      for (let at = 0; heads.length && at < set[heads[0]].length; at += 1) {
-        if (on && set.arm && set.arm[at] !== null && !on.has(set.arm[at])) continue;
-        const row = {};
-        for (const head of heads) row[head] = set[head][at];
-        if (set.arm) row.arm = names[row.arm];
-        drawn.push(row);
-      }
-      return drawn;
+      const drawn = data[panelOf(name).sets[part]].filter((row) => !(on && "arm" in row) || on.has(row.arm));
+      return drawn.map((row) => "arm" in row ? { ...row, arm: names[row.arm] } : row);
     };
     const draw = async (name) => {
       const { spec: panel, sets } = panelOf(name), log = root.querySelector(`[data-log="${CSS.escape(name)}"]`);

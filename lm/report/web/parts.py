@@ -6,7 +6,6 @@ import re
 import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +17,11 @@ from lm.analysis.tidy import status_of
 from lm.analysis.verdict_text import format_seeds
 from lm.report.answer import brief, directed, direction, interval, most_certain
 from lm.report.figures.chart import label
-from lm.report.figures.differences import sorted_rows
 from lm.report.notes import CELLS, changes
-from lm.report.web.elements import Html, joined, listed, table, tag
+from lm.report.render import Section, html_section
+from lm.report.tables import compared
+from lm.report.web import elements
+from lm.report.web.elements import Html, joined, listed, tag
 from lm.store.metrics import describe
 from lm.store.record import Provenance, Record
 from lm.store.store import LOG
@@ -35,39 +36,6 @@ TERMS = {
 """Terms of verdicts, and their meanings."""
 
 MARKS = {"better": "▲", "worse": "▼"}
-
-
-@dataclass(frozen=True)
-class PageSection:
-    """A section of a page; one without content is left out.
-
-    Args:
-        name: its id.
-        title: its heading, and its link in the table of contents.
-        content: what stands below the heading.
-        folded: True to show the heading alone at first.
-    """
-
-    name: str
-    title: str
-    content: Html
-    folded: bool = False
-
-
-def contents(parts: Sequence[PageSection]) -> Html:
-    """Build the table of contents."""
-    links = [tag("a", part.title, href=f"#{part.name}") for part in parts if part.content]
-    return tag("nav", links, class_="contents", aria_label="sections")
-
-
-def sections(parts: Sequence[PageSection]) -> Html:
-    """Format sections that fold."""
-    present = [part for part in parts if part.content]
-    folds = [tag("details", tag("summary", tag("h2", p.title)), p.content, open=not p.folded) for p in present]
-    return joined(tag("section", fold, id=part.name or False) for fold, part in zip(folds, present, strict=True))
-
-
-# the verdict ---------------------------------------------------------------------------------------------------------
 
 
 def question_section(results: Records) -> Html:
@@ -100,9 +68,9 @@ def terms(compared: pd.DataFrame) -> Html:
     return tag("p", line, " ", tag("a", "How sure", href="#sure"), " and docs/verdicts.md say more.", class_="hint")
 
 
-def cards(results: Records, compared: pd.DataFrame, names: Sequence[str]) -> Html:
+def cards(results: Records, table: pd.DataFrame, names: Sequence[str]) -> Html:
     """Format the verdict on each arm, the best first; of many arms those that are certain, and count the others."""
-    rows = [row for name in names for row in sorted_rows(compared, name, describe(name).better)]
+    rows = [row for name in names for row in compared(table, name)]
     shown = most_certain(rows, MOST_VERDICTS)
     left = Counter(direction(row) or "not certain" for row in rows if row not in shown)
     counted = ", ".join(f"{count} {word}" for word, count in left.items())
@@ -130,9 +98,6 @@ def health_section(results: Records, notes: Sequence[str]) -> Html:
     lines = [*(f"{arm}: {words}" for arm, words in results.health.items() if words), *notes]
     well = "Every run ended well, without a training problem."
     return joined(tag("h3", "Training problems"), listed(lines, class_="ill") or tag("p", well))
-
-
-# lost runs -----------------------------------------------------------------------------------------------------------
 
 
 def lost_runs_section(results: Records) -> Html:
@@ -172,26 +137,21 @@ def last_lines(path: Path) -> str:
     return "\n".join([line for line in shown if line][-LAST_LINES:])
 
 
-# where it comes from -------------------------------------------------------------------------------------------------
-
-
 def provenance_section(results: Records, made_under: Sequence[str]) -> Html:
     """Format code, packages and machines behind the cells, and the list of cells."""
-    records = [record for record in results.records.values() if record is not None]
-    origins = [record["provenance"] for record in records]
-    counted = Counter(_origin(origin) for origin in origins)
-    rows = [[*texts, str(count)] for texts, count in counted.items()]
+    origins = [record["provenance"] for record in results.records.values() if record is not None]
+    rows = [[*texts, str(count)] for texts, count in Counter(map(_origin, origins)).items()]
     columns = ["lm", "commit", "Python", "packages", "machine", "device", "precision", "cells"]
     times = [time for origin in origins for time in (origin.get("started"), origin.get("finished")) if time]
-    when = f"Trained between {_day(min(times))} and {_day(max(times))}." if times else ""
+    when = [f"Trained between {_day(min(times))} and {_day(max(times))}."] if times else []
     cells = []
     for arm, seed in itertools.product(results.arms, results.manifest["seeds"]):
         record, cell = results.records[arm, seed], results.manifest["arms"][arm]["cells"][str(seed)]
         steps = str((record and record["steps"]) or "-")
         cells.append([cell, arm, str(seed), status_of(results, arm, seed), steps])
-    every_cell = table(["cell", "arm", "seed", "status", "steps"], cells)
-    below = tag("details", tag("summary", "All cells"), every_cell)
-    return joined(listed(made_under), tag("p", when) if when else "", table(columns, rows) if rows else "", below)
+    every_cell = elements.table(["cell", "arm", "seed", "status", "steps"], cells)
+    above = html_section(Section("", columns, rows, [*made_under, *when]))
+    return joined(above, tag("details", tag("summary", "All cells"), every_cell))
 
 
 def _origin(provenance: Provenance) -> tuple[str, ...]:
@@ -209,15 +169,18 @@ def _day(time: float) -> str:
 def rerun_section(results: Records) -> Html:
     """List the commands that reproduce the report and inspect it."""
     name, command = results.manifest["name"], results.manifest["command"]
-    command_lines = [tag("p", "The command that made it was not recorded.")]
-    if command:
-        text = "Everything again, training only what is missing, where it was given first:"
-        command_lines = [tag("p", text), tag("pre", shlex.join(["lm", *command]))]
+    again = [(["lm", *(command or ())], "everything again, training only what is missing, where it was given first")]
     commands = [
+        *again[: bool(command)],
         (["lm", "report", name], "this report, made again from the records"),
         (["lm", "trace", name, results.arms[-1], results.headline], "the cells behind a number, and how to make each"),
         (["lm", "pack", name], "everything but the weights as one file"),
     ]
-    rows: list[list[Any]] = [[tag("code", shlex.join(words)), meaning] for words, meaning in commands]
-    where = tag("p", f"In the folder that holds {name}/ and cells/:")
-    return joined(command_lines, where, table(["command", "what it gives"], rows))
+    unknown = [] if command else ["The command that made it was not recorded."]
+    return commands_section(f"In the folder that holds {name}/ and cells/:", commands, unknown)
+
+
+def commands_section(where: str, commands: Sequence[tuple[Sequence[str], str]], notes: Sequence[str] = ()) -> Html:
+    """Format commands, and what each gives."""
+    rows = [[shlex.join(words), meaning] for words, meaning in commands]
+    return html_section(Section("", ["command", "what it gives"], rows, notes, text=where))

@@ -29,15 +29,9 @@ HTML, TEXT = "text/html; charset=utf-8", "text/plain; charset=utf-8"
 
 
 class Server(ThreadingHTTPServer):
-    """A server of one board on an address of this machine.
+    """A server of one board on an address of this machine; for other than loopback addresses its URL holds a token.
 
-    Args:
-        board: what is shown.
-        host: host to listen on. For other than loopback addresses, the URL holds an access token.
-        port: 0 for a free one.
-
-    Raises:
-        InputError: if it cannot listen there.
+    Raises InputError if it cannot listen there.
     """
 
     daemon_threads = True
@@ -45,8 +39,8 @@ class Server(ThreadingHTTPServer):
 
     def __init__(self, board: Board, host: str, port: int) -> None:
         self.board, self.host = board, host
-        self.loopback = _is_loopback(host)
-        self.token = "" if self.loopback else secrets.token_urlsafe(24)
+        loopback = host.lower() == "localhost" or (_is_address(host) and ipaddress.ip_address(host).is_loopback)
+        self.token = "" if loopback else secrets.token_urlsafe(24)
         try:
             addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
             self.address_family = addresses[0][0]
@@ -80,23 +74,8 @@ class Server(ThreadingHTTPServer):
             name, port = named.hostname or "", named.port
         except ValueError:
             return False
-        if port not in (None, self.port):
-            return False
-        if self.loopback:
-            return _is_loopback(name)
-        with contextlib.suppress(ValueError):
-            return bool(ipaddress.ip_address(name))
-        return name in {"localhost", self.host.lower(), socket.gethostname().lower()}
-
-    def serves(self, target: str) -> bool:
-        """Check the target of a request line: a path, or a whole http address that names this server."""
-        if target.startswith("/"):
-            return True
-        try:
-            address = urlsplit(target)
-        except ValueError:
-            return False
-        return address.scheme == "http" and "@" not in address.netloc and self.admits(address.netloc)
+        names = ("localhost", self.host.lower(), socket.gethostname().lower())
+        return port in (None, self.port) and (_is_address(name) or name in names)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Print an error in a line; a browser that disconnects is none."""
@@ -105,11 +84,10 @@ class Server(ThreadingHTTPServer):
             print(f"lm: dashboard: {type(error).__name__}: {error}", file=sys.stderr)
 
 
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host.lower() == "localhost"
+def _is_address(name: str) -> bool:
+    with contextlib.suppress(ValueError):
+        return bool(ipaddress.ip_address(name))
+    return False
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -129,7 +107,7 @@ class Handler(BaseHTTPRequestHandler):
         if not self.server.admits(hosts[0]):
             self._send("this server goes by another name\n", HTTPStatus.MISDIRECTED_REQUEST)
             return
-        if not self.server.serves(self.path):
+        if not self.path.startswith("/"):
             self.send_error(HTTPStatus.BAD_REQUEST, "expected a path of this server in the request line")
             return
         target = urlsplit(self.path)
