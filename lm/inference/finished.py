@@ -5,7 +5,7 @@ import importlib.util
 import itertools
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, TypeVar
@@ -21,7 +21,8 @@ from lm.config.plain import shown
 from lm.config.tree import InputError, Tree, load_yaml
 from lm.data.pairs import check_pairs
 from lm.data.tokens import TextStats, check_entry, entry_folder, is_usable
-from lm.model.transformer import Model, load_weights
+from lm.inference.conversion import ModelOnly
+from lm.model.transformer import load_weights
 from lm.report.status import training_line
 from lm.store.files import require_own
 from lm.store.record import Record
@@ -78,13 +79,6 @@ def _component_folders(folder: Path) -> Iterator[Path]:
         if any(folder.name in arm["cells"].values() for arm in manifest["arms"].values()):
             files = [Path(word) for word in manifest["command"] or () if word.endswith((".yaml", ".yml"))]
             yield from (path.parent for file in files for path in (file, out.parent / file) if os.path.isfile(path))
-
-
-@dataclass
-class _ModelOnly:
-    """The part of a configuration that a trained model needs; the whole takes Lightning, and seconds."""
-
-    model: Callable[[int, int], Model]
 
 
 @dataclass(frozen=True)
@@ -150,7 +144,7 @@ class FinishedRun:
 
     def model(self, kind: type[Kind], instead: str) -> Kind:
         """Return the trained model of class `kind` on the CPU. Raises InputError, with `instead` for another class."""
-        make: Any = build(resolve({"model": self.config.get("model")}, _ModelOnly), _ModelOnly).model
+        make: Any = build(resolve({"model": self.config.get("model")}, ModelOnly), ModelOnly).model
         cls = make.func if isinstance(make, functools.partial) else make
         if not (isinstance(cls, type) and issubclass(cls, kind)):
             raise InputError(f"{self.folder}: {instead.format(cls.__name__)}")
