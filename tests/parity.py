@@ -56,6 +56,9 @@ def randomized(model: nn.Module) -> Any:
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.2 * torch.randn(parameter.shape, generator=generator))
+    for module in model.modules():
+        if hasattr(module, "gelu_impl"):  # BLOOM writes GELU's constant with nine digits
+            module.gelu_impl = nn.GELU("tanh")
     return model.double().eval()
 
 
@@ -139,9 +142,6 @@ def pair(name: str, changes: Tree | None = None, settings: Tree | None = None, c
     config._attn_implementation = "eager"
     with exactly():
         theirs = randomized(cls(config))
-    for module in theirs.modules():
-        if hasattr(module, "gelu_impl"):  # BLOOM writes GELU's constant with nine digits
-            module.gelu_impl = nn.GELU("tanh")
     with torch.no_grad():
         state = to_ours(parameters(theirs), family, ours.shape.heads, ours.shape.head_size)
         ours.load_state_dict(state, strict=True)

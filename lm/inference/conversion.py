@@ -60,9 +60,9 @@ def settings_of(model: Tree, context: int) -> Settings:
     if settings.get("cross") is None and "attention" in settings and model["class_path"] == "EncoderDecoder":
         own = {name: value for name, value in settings.items() if name.partition(".")[0] == "attention"}
         settings |= {name.replace("attention", "cross", 1): value for name, value in own.items()}
-    width, heads = settings.get("width"), settings.get("heads")
+    width: Any = settings.get("width")
     for name in [name for name in settings if name.rpartition(".")[2] in ("attention", "cross")]:
-        _normalise_attention(settings, name, width, heads)
+        _normalise_attention(settings, name, width, settings["heads"])
     for name in [name for name in settings if name.rpartition(".")[2] == "mlp"]:
         cls = find_class(settings[name], parts["mlp"].base, "model.mlp")
         expansion = settings.pop(f"{name}.expansion", None)
@@ -95,7 +95,7 @@ def _flat(node: Any, base: type, supplied: int, path: str) -> Iterator[tuple[str
             yield inner, value
 
 
-def _normalise_attention(settings: Settings, name: str, width: Any, heads: Any) -> None:
+def _normalise_attention(settings: Settings, name: str, width: int, heads: int) -> None:
     """Write equal options of attention in one way."""
     if settings[name] not in KEY_VALUE_HEADS:
         return
@@ -316,6 +316,8 @@ def to_ours(state: Mapping[str, Tensor], family: Family, heads: int, head_size: 
         if value.ndim == 2 and any(f".{transposed}." in f"{module}." for transposed in family.transposed):
             value = value.T
         if not module.endswith(".fused"):
+            if own in tensors and not torch.equal(tensors[own], value):
+                raise InputError(f"{name}: is not what another name of {own} holds; expected one tensor for both")
             tensors[own] = value
             continue
         if family.fused == "heads":  # (heads, 3, head size)

@@ -240,7 +240,10 @@ SWIGLU: Tree = {"mlp": "SwiGLU", "mlp.bias": False}
 LLAMA_PARTS: Tree = {**DECODER, **SWIGLU, "position": "Rope", "norm": "RMSNorm", "attention": "GroupedQuery"}
 GELU: Tree = {"norm": "LayerNorm", "attention": "MultiHead", "mlp": "GELU"}
 GELU_TANH: Tree = {**GELU, "mlp.approximate": "tanh"}
-STACKS: Tree = {"class_path": "EncoderDecoder", "embedding.scaled": False, "attention": "MultiHead"}
+STACKS: Tree = {
+    **{"class_path": "EncoderDecoder", "attention": "MultiHead"},
+    **{"embedding.scaled": False, "embedding.tied": True},  # else encoder and decoder have embeddings of their own
+}
 NO_DROPOUT = {"attention_dropout": 0.0}
 ROTARY = ("default", "linear", "yarn", "llama3")
 
@@ -467,7 +470,6 @@ FAMILIES: dict[str, Family] = {
             "position": "T5Bias",
             "block": "PreNorm",
             "norm": "RMSNorm",
-            "embedding.tied": True,
             "attention.scale": "none",
             "attention.bias": False,
             "mlp.bias": False,
@@ -488,17 +490,21 @@ FAMILIES: dict[str, Family] = {
                 "gated-gelu": {"mlp": "GEGLU", "mlp.approximate": "tanh"},
                 "gated-silu": {"mlp": "SwiGLU"},
             },
-            "tie_word_embeddings": {True: {"embedding.logit_scale": BY_WIDTH}, False: {"embedding.logit_scale": 1.0}},
+            "scale_decoder_outputs": {
+                True: {"embedding.logit_scale": BY_WIDTH},
+                False: {"embedding.logit_scale": 1.0},
+            },
         },
         T5,
         absent={
-            "tie_word_embeddings": True,
+            "scale_decoder_outputs": True,
             "n_positions": 512,
             "num_decoder_layers": None,
             "relative_attention_max_distance": 128,
             "feed_forward_proj": "relu",
         },
         written={"dropout_rate": 0.0},
+        other_names={"tie_word_embeddings": "scale_decoder_outputs"},  # which it meant
     ),
     "bart": Family(
         "BartForConditionalGeneration",
@@ -513,7 +519,6 @@ FAMILIES: dict[str, Family] = {
         {
             "d_model": "width",
             **CONTEXT,
-            **TIED,
             "scale_embedding": "embedding.scaled",
             "activation_function": {"gelu": {"mlp": "GELU"}, "relu": {"mlp": "ReLU"}},
             **{
@@ -523,7 +528,8 @@ FAMILIES: dict[str, Family] = {
             },
         },
         MARIAN,
-        absent={"tie_word_embeddings": True, "scale_embedding": False},
+        fixed={"tie_word_embeddings": True},
+        absent={"scale_embedding": False},
         written={**NO_DROPOUT, "dropout": 0.0, "activation_dropout": 0.0},
         zeros=("final_logits_bias",),
     ),

@@ -63,8 +63,7 @@ class LayerCache(Cache):
 
     def append(self, key_bgtk: Tensor, value_bgtk: Tensor) -> tuple[Tensor, Tensor]:
         """Add the rows of new tokens and return all keys and values."""
-        key, value = self.cache.update(key_bgtk, value_bgtk, self.layer)
-        return cast(Tensor, key), cast(Tensor, value)
+        return self.cache.update(key_bgtk, value_bgtk, self.layer)
 
 
 class _Registered(transformers.PreTrainedModel, transformers.GenerationMixin):
