@@ -176,7 +176,7 @@ def _read_field(key: str, target: Any, value: Any, where: str) -> Settings:
         return target[value]
     if isinstance(target, tuple):
         return {target[0]: float(value) ** (1 / target[1])}
-    return dict.fromkeys([target] if isinstance(target, str) else target, value)
+    return dict.fromkeys(target.split(), value)
 
 
 def _read_rope(name: str, family: Family, values: Tree, where: str) -> Settings:
@@ -229,7 +229,7 @@ def write_config(name: str, settings: Settings, vocabulary: int) -> Tree:
             config[key] = next((value for value, own in target.items() if _fits(own, settings)), next(iter(target)))
         elif isinstance(target, tuple):
             config[key] = round(settings[target[0]] ** target[1]) if settings.get(target[0]) else 1
-        elif (setting := target if isinstance(target, str) else target[0]) in settings:
+        elif (setting := target.split()[0]) in settings:
             config[key] = settings[setting]
         elif key in family.absent:
             config[key] = family.absent[key]

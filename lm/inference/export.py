@@ -2,6 +2,7 @@
 
 import os
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,10 @@ from torch import Tensor
 from lm.config.components import resolve
 from lm.config.plain import shown
 from lm.config.tree import InputError, Tree, nearest, require_place
-from lm.data.tokenizer import END_OF_TEXT, SPECIALS, UNKNOWN
+from lm.data.tokenizer import END_OF_TEXT, SPECIALS
 from lm.inference.conversion import OWN, Difference, ModelOnly, differences, settings_of, to_theirs, write_config
 from lm.inference.families import FAMILIES
 from lm.inference.finished import FinishedRun
-from lm.inference.generate import load_tokenizer
 from lm.inference.model_card import model_card
 from lm.model.transformer import Model
 from lm.store.files import to_json
@@ -42,9 +42,8 @@ def export(run_folder: Path, to: Path, family: str = AUTO, dtype: str | None = N
     """
     choices = [AUTO, *FAMILIES, OWN]
     if family not in choices:
-        raise InputError(
-            f"--family: no family {shown(family)}.{nearest(family, choices)} Choose from {', '.join(choices)}"
-        )
+        hint = f"{nearest(family, choices)} Choose from {', '.join(choices)}"
+        raise InputError(f"--family: no family {shown(family)}.{hint}")
     if dtype is not None and dtype not in DTYPES:
         raise InputError(f"--dtype: found {shown(dtype)}, expected one of {', '.join(DTYPES)}")
     require_place(to, "--to", folder=True)
@@ -54,22 +53,16 @@ def export(run_folder: Path, to: Path, family: str = AUTO, dtype: str | None = N
     kind: Any = Model
     model: Any = run.model(kind, "a {} is no model")
     tree = resolve({"model": run.config["model"]}, ModelOnly)["model"]
-    tokenizer = load_tokenizer(run)
-    chosen, reason = choose_family(tree, model.shape.context, family) if hasattr(model, "shape") else (OWN, "")
+    tokenizer = tokenizers.Tokenizer.from_file(str(Path(run.facts().folder) / "tokenizer.json"))
+    chosen, reason = choose_family(tree, sizes_of(model).context, family)
     state: dict[str, Tensor] = dict(model.state_dict())
     if dtype is not None:
         state = {name: value.to(DTYPES[dtype]) if value.is_floating_point() else value for name, value in state.items()}
     config, tensors = files_of(chosen, tree, model, state)
-    ids = token_ids(tokenizer)
-    config |= {"dtype": str(next(iter(tensors.values())).dtype).removeprefix("torch."), **ids, "use_cache": True}
     to.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".lm-", dir=to.parent) as temporary:
         folder = Path(temporary) / "model"
-        folder.mkdir()
-        write_tensors(tensors, folder / "model.safetensors")
-        (folder / "config.json").write_text(to_json(config), encoding="utf-8")
-        (folder / "generation_config.json").write_text(to_json(ids), encoding="utf-8")
-        write_tokenizer(tokenizer, folder, config)
+        write_files(folder, config, tensors, tokenizer)
         (folder / "README.md").write_text(model_card(run, config, to), encoding="utf-8")
         if to.exists():
             to.rmdir()
@@ -96,6 +89,11 @@ def choose_family(model: Tree, context: int, family: str = AUTO) -> tuple[str, s
     raise InputError(f"--family {family}: {reason}; --family {OWN} has any")
 
 
+def sizes_of(model: Any) -> Any:
+    """Return what holds the context and the vocabulary of a model, also of a module of a user's own."""
+    return getattr(model, "shape", model)
+
+
 def files_of(family: str, tree: Tree, model: Any, state: dict[str, Tensor]) -> tuple[Tree, dict[str, Tensor]]:
     """Return `config.json` and the tensors of a model in a family; one that is shared is written once."""
     embedding = getattr(model, "embedding", None)
@@ -115,21 +113,27 @@ def files_of(family: str, tree: Tree, model: Any, state: dict[str, Tensor]) -> t
         "model_type": OWN,
         "architectures": ["LMForSeq2SeqLM" if pairs else "LMForCausalLM"],
         "model": tree,
-        "context": model.shape.context,
-        "vocab_size": model.shape.vocabulary,
+        "context": sizes_of(model).context,
+        "vocab_size": sizes_of(model).vocabulary,
         "tie_word_embeddings": tied,
     }
     config |= {"is_encoder_decoder": True} if pairs else {}
     return config, {f"model.{name}": value.contiguous() for name, value in state.items()}
 
 
-def write_tensors(tensors: dict[str, Tensor], path: Path) -> None:
-    """Write tensors as safetensors. Raises InputError without that package."""
+def write_files(folder: Path, config: Tree, tensors: dict[str, Tensor], tokenizer: tokenizers.Tokenizer) -> None:
+    """Write a model and its tokenizer to a new folder. Raises InputError without safetensors."""
     try:
         from safetensors.torch import save_file
     except ImportError:
         raise InputError("lm export needs safetensors: pip install 'lm-ablations[hf]'") from None
-    save_file(tensors, path, metadata={"format": "pt"})
+    folder.mkdir()
+    ids = token_ids(tokenizer)
+    config |= {"dtype": str(next(iter(tensors.values())).dtype).removeprefix("torch."), **ids, "use_cache": True}
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    write_tokenizer(tokenizer, folder, ids)
+    for name, content in (("config", config), ("generation_config", ids)):
+        (folder / f"{name}.json").write_text(to_json(content), encoding="utf-8")
 
 
 def token_ids(tokenizer: tokenizers.Tokenizer) -> dict[str, int | None]:
@@ -147,12 +151,10 @@ def token_ids(tokenizer: tokenizers.Tokenizer) -> dict[str, int | None]:
     return {"bos_token_id": text_end, "eos_token_id": text_end, "pad_token_id": None}
 
 
-def write_tokenizer(tokenizer: tokenizers.Tokenizer, folder: Path, config: Tree) -> None:
+def write_tokenizer(tokenizer: tokenizers.Tokenizer, folder: Path, ids: Mapping[str, int | None]) -> None:
     """Write a tokenizer for `PreTrainedTokenizerFast`; a special token's name in a text is text, as for ours."""
     names = {"bos_token": "bos_token_id", "eos_token": "eos_token_id", "pad_token": "pad_token_id"}
-    tokens = {key: tokenizer.id_to_token(config[name]) for key, name in names.items() if config[name] is not None}
-    if tokenizer.token_to_id(UNKNOWN) is not None:
-        tokens["unk_token"] = UNKNOWN
+    tokens = {key: tokenizer.id_to_token(index) for key, name in names.items() if (index := ids[name]) is not None}
     settings = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "clean_up_tokenization_spaces": False,

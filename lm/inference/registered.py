@@ -45,9 +45,14 @@ def build_model(config: LMConfig) -> nn.Module:
         if (module := name.rpartition(".")[0]) not in sys.modules:
             raise InputError(f"config.json: model: has the class {name}; import {module} first, if you trust it")
     make: Any = build(resolve({"model": config.model}, ModelOnly), ModelOnly).model
-    with torch.device("cpu"):  # tables of positions are no buffers, and no file would fill them
-        model: nn.Module = make(config.vocab_size, config.context)
-    return model
+    dtype = torch.get_default_dtype()  # that of the file, while one is read
+    torch.set_default_dtype(torch.float32)  # in which training builds tables of positions, whatever its precision
+    try:
+        with torch.device("cpu"):  # those that are no buffers, no file would fill
+            model: nn.Module = make(config.vocab_size, config.context)
+    finally:
+        torch.set_default_dtype(dtype)
+    return model.to(dtype)
 
 
 class LayerCache(Cache):
@@ -77,22 +82,35 @@ class _Registered(transformers.PreTrainedModel, transformers.GenerationMixin):
     def __init__(self, config: LMConfig) -> None:
         super().__init__(config)
         self.model: Any = build_model(config)
+        self._constants = {
+            part: {name: part.get_buffer(name).clone() for name in part._non_persistent_buffers_set}
+            for part in self.model.modules()
+        }
         self.post_init()
 
     def _init_weights(self, module: nn.Module) -> None:
-        """Leave the weights that the constructors drew."""
+        """Leave the weights that the constructors drew; loading a file empties buffers that no file holds."""
+        for name, value in self._constants.get(module, {}).items():
+            module.register_buffer(name, value.to(module.get_buffer(name)), persistent=False)
 
     def get_input_embeddings(self) -> nn.Module:
         """Return the embedding of tokens."""
-        return cast(nn.Module, self.model.embedding.tokens)
+        if (embedding := getattr(self.model, "embedding", None)) is None:
+            raise NotImplementedError("this model is a module of a user's own")
+        return cast(nn.Module, embedding.tokens)
 
     def set_input_embeddings(self, value: nn.Module) -> None:
         """Replace the embedding of tokens."""
         self.model.embedding.tokens = value
 
-    def get_output_embeddings(self) -> nn.Module:
-        """Return the layer to logits."""
-        return cast(nn.Module, self.model.embedding.head)
+    def get_output_embeddings(self) -> nn.Module | None:
+        """Return the layer to logits; None in a module of a user's own."""
+        return getattr(getattr(self.model, "embedding", None), "head", None)
+
+    def generate(self, *arguments: Any, **options: Any) -> Any:
+        """Generate tokens, without a cache where one token at a time differs from all at once."""
+        options |= {} if can_cache(self.model) else {"use_cache": False}
+        return transformers.GenerationMixin.generate(cast(Any, self), *arguments, **options)
 
     def _caches(self, cache: TheirCache | None, use_cache: bool | None) -> tuple[TheirCache | None, Any]:
         """Return the cache, a new one if there is none, and the parts of it that our layers append to."""
