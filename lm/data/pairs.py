@@ -23,7 +23,7 @@ from lm.data.cache import DamageError, stored_array, stored_json, write_array
 from lm.data.corpus import SPLITS, expand_user, read_unzipped
 from lm.data.order import permutation, rank_slice
 from lm.data.public import download_hint
-from lm.data.tokenizer import SPECIALS, Tokenizer
+from lm.data.tokenizer import Tokenizer, special_ids
 from lm.data.tokens import TextStats
 
 SIDES = ("source", "target")
@@ -99,8 +99,7 @@ class PairTokens:
             self.tokenizer = cache.stored_tokenizer(folder / "tokenizer.json", facts.tokenizer)
         except DamageError as damage:
             raise cache.damage_as_os_error(folder, damage) from None
-        vocabulary = self.tokenizer.get_vocab()
-        self.begin, self.end, self.padding = (vocabulary[name] for name in SPECIALS)
+        self.begin, self.end, self.padding = special_ids(self.tokenizer)
 
     def lengths(self, split: str, side: str) -> np.ndarray:
         """Return the tokens of each text, without begin and end."""

@@ -177,6 +177,43 @@ class GPT2(Tokenizer):
         return tokenizer
 
 
+class Pretrained(Tokenizer):
+    """A tokenizer that was trained before.
+
+    Args:
+        path: its `tokenizer.json`, or the folder of that file.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = os.path.join(path, "tokenizer.json") if os.path.isdir(path) else path
+        if not os.path.isfile(self.path):
+            raise ValueError(f"path={path!r} is no tokenizer.json, and no folder that holds one")
+
+    def with_specials(self, specials: Sequence[str] = SPECIALS) -> Self:
+        """Return a copy with special tokens, or itself if it says which of its tokens are those."""
+        return self if _roles(self.learn(())) else super().with_specials(specials)
+
+    def learn(self, documents: Sequence[str]) -> tokenizers.Tokenizer:
+        """Read the file; nothing is learnt."""
+        try:
+            return tokenizers.Tokenizer.from_file(self.path)
+        except Exception as error:  # the Rust side raises bare Exception
+            raise InputError(f"data.tokenizer: {self.path} is no tokenizer: {error}") from None
+
+
+def _roles(tokenizer: tokenizers.Tokenizer) -> dict[str, int]:
+    """Return the ids of special tokens that a tokenizer calls by other names, from its post-processor."""
+    processor = json.loads(tokenizer.to_str())["post_processor"] or {}
+    entries = processor.get("special_tokens", {})
+    return {name: entries[name]["ids"][0] for name in SPECIALS if name in entries}
+
+
+def special_ids(tokenizer: tokenizers.Tokenizer) -> tuple[int, ...]:
+    """Return the ids of SPECIALS, none where the tokenizer has no such tokens."""
+    known = tokenizer.get_vocab() | _roles(tokenizer)
+    return tuple(known[name] for name in SPECIALS if name in known)
+
+
 def _check_size(size: int, documents: Sequence[str]) -> None:
     """Raise InputError for a vocabulary that the text cannot fill."""
     least = 512  # the smallest text may have so many

@@ -14,7 +14,7 @@ from torch import Tensor
 from lm.config.components import resolve
 from lm.config.plain import shown
 from lm.config.tree import InputError, Tree, nearest, require_place
-from lm.data.tokenizer import END_OF_TEXT, SPECIALS
+from lm.data.tokenizer import END_OF_TEXT, special_ids
 from lm.inference.conversion import OWN, Difference, ModelOnly, differences, settings_of, to_theirs, write_config
 from lm.inference.families import FAMILIES
 from lm.inference.finished import FinishedRun
@@ -138,8 +138,8 @@ def write_files(folder: Path, config: Tree, tensors: dict[str, Tensor], tokenize
 
 def token_ids(tokenizer: tokenizers.Tokenizer) -> dict[str, int | None]:
     """Return the ids of special tokens by their names in `config.json`, null without one: its defaults are others."""
-    begin, end, padding = (tokenizer.token_to_id(name) for name in SPECIALS)
-    if begin is not None:  # of pairs
+    if ids := special_ids(tokenizer):  # of pairs
+        begin, end, padding = ids
         return {
             "bos_token_id": begin,
             "eos_token_id": end,

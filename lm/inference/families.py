@@ -269,8 +269,8 @@ FAMILIES: dict[str, Family] = {
         "GPTNeoXForCausalLM",
         {**PARALLEL_BLOCK, **GELU, "block.shared_norm": False},
         {**SIZES, **LENGTH, **HIDDEN, **BIAS, "layer_norm_eps": "norm.eps"},
-        pairs("gpt_neox.embed_in=embedding.tokens gpt_neox.final_layer_norm=final_norm")
-        | HEAD
+        pairs("gpt_neox.embed_in=embedding.tokens gpt_neox.final_layer_norm=final_norm embed_out=embedding.head")
+        | HEAD  # in memory
         | layers("gpt_neox.layers", "blocks", NEOX_LAYER | PARALLEL),
         fixed={"hidden_act": "gelu", "use_parallel_residual": True},
         absent={"tie_word_embeddings": False, "attention_bias": True},

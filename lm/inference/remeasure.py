@@ -14,7 +14,7 @@ from lm.config.components import blame, build, resolve
 from lm.config.tree import InputError, Tree, override
 from lm.data import IGNORED
 from lm.data.batch import Data
-from lm.data.tokenizer import UNKNOWN, Tokenizer
+from lm.data.tokenizer import UNKNOWN, Pretrained
 from lm.inference.finished import FinishedRun
 from lm.store.metrics import describe
 from lm.store.record import Record
@@ -39,16 +39,6 @@ class Request:
     changes: Tree | None = None  # dotted settings of the data, where it is not the run's own
 
 
-class _Stored(Tokenizer):
-    """A tokenizer that was trained before; `path` is its `tokenizer.json`."""
-
-    def __init__(self, path: str) -> None:
-        self.path = path
-
-    def learn(self, documents: Sequence[str]) -> tokenizers.Tokenizer:
-        return tokenizers.Tokenizer.from_file(self.path)
-
-
 def cell_of(run: FinishedRun) -> Cell:
     """Return the cell of a finished run. Raises InputError where its text is no longer that of the run."""
     return Cell(resolve(run.config, RunConfig), run.facts(), run.record["id"])
@@ -64,7 +54,7 @@ def other_data(cell: Cell, changes: Tree) -> tuple[Data, Tree]:
     config = resolve(override(cell.config, changes), RunConfig)
     with blame("data"):
         data: Any = build(config, RunConfig).data(config["seed"])
-    data.tokenizer = _Stored(str(Path(cell.facts.folder) / "tokenizer.json"))
+    data.tokenizer = Pretrained(str(Path(cell.facts.folder) / "tokenizer.json"))
     data.prepare_data()
     assert data.facts is not None
     if data.facts.tokenizer != cell.facts.tokenizer:

@@ -19,6 +19,10 @@ Weights = TypedDict("Weights", {"bytes": Count, "sha256": str})
 """Identity of a cell's checkpoint: its size in bytes and the hash of its file."""
 
 
+Imported = TypedDict("Imported", {"folder": str, "model_type": str, "files": dict[str, str]})
+"""A model that another program trained: its folder, its family, and the SHA-256 of the files that were read."""
+
+
 class Provenance(TypedDict):
     """Code, packages and machine of a run; times in seconds since 1970.
 
@@ -44,6 +48,7 @@ class Provenance(TypedDict):
     seconds: NotRequired[float]
     resumed: int | bool
     checkpoint: NotRequired[Weights | None]
+    imported: NotRequired[Imported]
     checksum: NotRequired[str]
 
 

@@ -8,28 +8,17 @@ from typing import Any
 import pytest
 import torch
 from helpers import refusal
-from parity import CONTEXT, EXAMPLES, TOLERANCE, VOCABULARY, built, exactly, pair, parameters, randomized, sample
-from parity import padded as padded_pair
+from parity import CONTEXT, TOLERANCE, VOCABULARY, built, exactly, pair, parameters, randomized
+from published import context_of, described, logits, shipped
 
 from lm.config.choices import choices, find_class, slots
 from lm.config.components import hint_of, plain_options, resolve
-from lm.config.reading import load_config, shipped_files
 from lm.config.tree import InputError, Tree, override
 from lm.inference.conversion import ModelOnly, differences, read_config, settings_of, to_ours, to_theirs, write_config
 from lm.inference.families import FAMILIES
 from lm.model.transformer import EncoderDecoder, Model
 
 transformers = pytest.importorskip("transformers", reason="needs transformers: pip install transformers")
-
-
-def shipped(name: str) -> Tree:
-    """The resolved model of a family in small."""
-    return resolve({"model": load_config(shipped_files("configuration")[EXAMPLES[name]])["model"]}, ModelOnly)["model"]
-
-
-def context_of(name: str) -> int:
-    """The context of a family in small."""
-    return int(load_config(shipped_files("configuration")[EXAMPLES[name]])["data"]["init_args"]["context"])
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -160,27 +149,6 @@ def others(field: str, value: Any, layers: int) -> Iterator[Any]:
         yield 8
 
 
-def described(name: str, change: Tree) -> Any:
-    """The configuration of `transformers` of a family in small, with a change."""
-    context = CONTEXT if "context" in FAMILIES[name].fields.values() else context_of(name)
-    config = write_config(name, settings_of(shipped(name), context), VOCABULARY)
-    tokens = {"pad_token_id": None, "bos_token_id": None, "eos_token_id": None}
-    made = {key: value for key, value in {**config, **tokens, **change}.items() if key != "model_type"}
-    if "rope_parameters" in change:
-        made = {key: value for key, value in made.items() if key not in ("rope_theta", "rope_scaling")}
-    return getattr(transformers, FAMILIES[name].model).config_class(**made)
-
-
-def logits(model: Any) -> Any:
-    """Logits of either side on the same tokens."""
-    if isinstance(model, EncoderDecoder) or model.config.is_encoder_decoder:
-        source, hidden, target = padded_pair()
-        if isinstance(model, EncoderDecoder):
-            return model(target, source, hidden)
-        return model(input_ids=source, attention_mask=(~hidden).long(), decoder_input_ids=target).logits
-    return model(input_ids=sample()).logits
-
-
 @functools.cache
 def fields(name: str) -> list[Tree]:
     """One change to each field that `transformers` knows of a family, and to its rotary positions."""
@@ -216,8 +184,7 @@ def test_a_checkpoint_with_any_other_value_of_a_field_is_read_right_or_refused(n
         size = settings_of(model, context)["attention.head_size"]
         state = to_ours(parameters(theirs), FAMILIES[name], ours.shape.heads, size)
         ours.load_state_dict(state, strict=True)
-        got = ours(sample()) if not isinstance(ours, EncoderDecoder) else logits(ours)
-        assert (got - expected).abs().max() <= TOLERANCE, change
+        assert (logits(ours) - expected).abs().max() <= TOLERANCE, change
     assert taken > 2
 
 

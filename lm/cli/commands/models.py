@@ -1,11 +1,12 @@
-"""`lm export`: models in the files of `transformers`."""
+"""`lm export` and `lm import`: models in the files of `transformers`."""
 
 import argparse
 import sys
 from pathlib import Path
 from typing import Any
 
-from lm.cli.options import Command, option, out_option
+from lm.cli.options import SET, Command, option, out_option, read_settings
+from lm.config.tree import InputError, path_name, require_place
 
 
 def export(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
@@ -17,6 +18,24 @@ def export(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     print(f"written: {exported.folder}: a model of the family {exported.family}", file=sys.stderr)
     if exported.reason:
         print(f"lm: no published family has all of its parts: {exported.reason}", file=sys.stderr)
+    return 0
+
+
+def import_model(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
+    """Make a finished run of a model of another program."""
+    changes = read_settings(options, overrides)
+    if other := [key for key in changes if not key.startswith("data.") or "tokenizer" in key]:
+        raise InputError(f"{other[0]}: the model is as it was trained; give settings of the data, such as data.corpus")
+    require_place(options.out, "--out", folder=True)
+    name = None if options.name is None else path_name(options.name, "--as")
+    from rich.console import Console
+
+    from lm.inference.importer import import_run
+    from lm.report.run import show_run
+    from lm.store.store import Store
+
+    folder = import_run(options.folder, options.out, changes, name)
+    show_run(Store(options.out), folder.name, Console())
     return 0
 
 
@@ -32,5 +51,16 @@ COMMANDS = {
         ),
         option("--family", "family of the model, such as llama; lm is our own class (default: auto)", default="auto"),
         option("--dtype", "float64, float32, bfloat16 or float16 (default: that of the run)", metavar="TYPE"),
+    ),
+    "import": Command(
+        "make a finished run of a model in the files of transformers, and measure it",
+        ("lm import models/gpt2 --as gpt2", "lm import pythia-70m --data.context 512 --data.corpus.size 4000000"),
+        import_model,
+        option("folder", "folder with config.json, model.safetensors and tokenizer.json", type=Path, metavar="DIR"),
+        option("--as", "name of the run, then imported/NAME/0 (default: its id alone)", metavar="NAME", dest="name"),
+        out_option("folder of cells"),
+        SET,
+        settable=True,
+        usage="lm import DIR [--as NAME] [--data.corpus CORPUS ...]",
     ),
 }
