@@ -210,8 +210,8 @@ def _roles(tokenizer: tokenizers.Tokenizer) -> dict[str, int]:
 
 def special_ids(tokenizer: tokenizers.Tokenizer) -> tuple[int, ...]:
     """Return the ids of SPECIALS, none where the tokenizer has no such tokens."""
-    known = tokenizer.get_vocab() | _roles(tokenizer)
-    return tuple(known[name] for name in SPECIALS if name in known)
+    ids = tokenizer.get_vocab() | _roles(tokenizer)
+    return tuple(ids[name] for name in SPECIALS if name in ids)
 
 
 def _check_size(size: int, documents: Sequence[str]) -> None:

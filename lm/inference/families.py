@@ -61,9 +61,9 @@ def pairs(text: str) -> Names:
     return dict(pair.split("=") for pair in text.split())
 
 
-def layers(theirs: str, ours: str, modules: Names) -> Names:
+def layers(theirs: str, stack: str, modules: Names) -> Names:
     """Return the names of the modules of each layer, with the prefix of its stack."""
-    return {f"{theirs}.#.{name}": f"{ours}.#.{own}" for name, own in modules.items()}
+    return {f"{theirs}.#.{name}": f"{stack}.#.{own}" for name, own in modules.items()}
 
 
 ROPE: dict[str, tuple[str, Names]] = {
@@ -114,19 +114,19 @@ BLOOM_ENDS = {
 def bart_layer(cross: bool) -> Names:
     """Return the names of a layer of BART, Marian or OPT, with cross-attention or without."""
     names = pairs("final_layer_norm=mlp_residual.norm fc1=mlp.up fc2=mlp.down")
-    for theirs, ours in (("self_attn", "attention"), ("encoder_attn", "cross"))[: 1 + cross]:
+    for theirs, kind in (("self_attn", "attention"), ("encoder_attn", "cross"))[: 1 + cross]:
         parts = pairs("q_proj=query k_proj=key v_proj=value out_proj=output")
-        names |= {f"{theirs}.{part}": f"{ours}.{own}" for part, own in parts.items()}
-        names[f"{theirs}_layer_norm"] = f"{ours}_residual.norm"
+        names |= {f"{theirs}.{part}": f"{kind}.{own}" for part, own in parts.items()}
+        names[f"{theirs}_layer_norm"] = f"{kind}_residual.norm"
     return names
 
 
 def t5_layer(cross: bool) -> Names:
     """Return the names of a layer of T5, with cross-attention or without."""
     names = {f"layer.{1 + cross}.layer_norm": "mlp_residual.norm"}
-    for index, (kind, ours) in enumerate((("SelfAttention", "attention"), ("EncDecAttention", "cross"))[: 1 + cross]):
-        names[f"layer.{index}.layer_norm"] = f"{ours}_residual.norm"
-        names |= {f"layer.{index}.{kind}.{part[0]}": f"{ours}.{part}" for part in ("query", "key", "value", "output")}
+    for index, (theirs, kind) in enumerate((("SelfAttention", "attention"), ("EncDecAttention", "cross"))[: 1 + cross]):
+        names[f"layer.{index}.layer_norm"] = f"{kind}_residual.norm"
+        names |= {f"layer.{index}.{theirs}.{part[0]}": f"{kind}.{part}" for part in ("query", "key", "value", "output")}
     parts = pairs("wi=up wi_0=gate wi_1=up wo=down")
     return names | {f"layer.{1 + cross}.DenseReluDense.{part}": f"mlp.{own}" for part, own in parts.items()}
 

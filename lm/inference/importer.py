@@ -122,8 +122,8 @@ def read_tokenizer(checkpoint: Checkpoint) -> tokenizers.Tokenizer:
     missing = checkpoint.vocabulary - tokenizer.get_vocab_size()
     tokenizer.add_special_tokens([f"<|unused {index}|>" for index in range(missing)])
     if sorted(tokenizer.get_vocab().values()) != list(range(checkpoint.vocabulary)):
-        found = f"{tokenizer.get_vocab_size()} tokens, expected ids from 0 to {checkpoint.vocabulary - 1}"
-        raise InputError(f"{path}: has {found}, as the model does")
+        expected = f"ids from 0 to {checkpoint.vocabulary - 1}, as the model has"
+        raise InputError(f"{path}: has {tokenizer.get_vocab_size()} tokens, expected {expected}")
     if checkpoint.model["class_path"] == "EncoderDecoder":
         config = checkpoint.config
         padding = config.get("pad_token_id") or 0
@@ -222,10 +222,10 @@ def _require_same(cell: Cell, weights: dict[str, Tensor], folder: Path) -> None:
             cell.facts.vocabulary, cell.config["data"]["init_args"]["context"]
         )
     expected = {key: list(value.shape) for key, value in own.state_dict().items()}
-    found = {key: list(value.shape) for key, value in weights.items()}
-    for key in dict.fromkeys((*expected, *found)):
-        if expected.get(key) != found.get(key):
-            sides = (f"shape {shape}" if shape else "nothing" for shape in (found.get(key), expected.get(key)))
+    shapes = {key: list(value.shape) for key, value in weights.items()}
+    for key in dict.fromkeys((*expected, *shapes)):
+        if expected.get(key) != shapes.get(key):
+            sides = (f"shape {shape}" if shape else "nothing" for shape in (shapes.get(key), expected.get(key)))
             raise InputError(f"{folder}: {key}: found {next(sides)}, expected {next(sides)}")
 
 

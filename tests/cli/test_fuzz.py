@@ -86,7 +86,7 @@ def test_damaged_input_is_one_line(folder: Path, portion: int, record_property: 
 
 def test_a_case_is_made_from_its_number_alone() -> None:
     assert fuzz.make(5) == fuzz.make(5)
-    assert len({fuzz.make(number).kind for number in range(100)}) == len(fuzz.COMMANDS)
+    assert len({fuzz.make(number).kind for number in range(200)}) == len(fuzz.COMMANDS)
 
 
 @pytest.mark.slow
