@@ -15,9 +15,10 @@ from lm.data import IGNORED
 from lm.data.batch import Batch, Batches, Clusters, Data, clusters_from_documents, clusters_per_row, tensor
 from lm.data.corpus import SPLITS, Corpus
 from lm.data.order import BatchPlan, rank_slice, rows_from
+from lm.data.prepare import prepare
 from lm.data.synthetic import Source
 from lm.data.tokenizer import END_OF_TEXT, Bytes, Characters, Tokenizer
-from lm.data.tokens import Tokens, entry_unigram_nll, prepare, token_counts, unigram_nll
+from lm.data.tokens import Tokens, entry_unigram_nll, token_counts, unigram_nll
 
 MAX_BATCH_TOKENS = 2**24  # tokens of a batch on all devices; checking a configuration makes one
 MAX_PASSES = 100  # passes over the training text in one batch

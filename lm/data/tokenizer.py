@@ -8,8 +8,9 @@ import copy
 import json
 import os
 import re
+import sys
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -33,6 +34,7 @@ class Tokenizer(ABC):
     """A method of cutting text into tokens; no text is ever cut into one of `specials`, which represent none."""
 
     specials: tuple[str, ...] = ()
+    learns: ClassVar = True  # whether it depends on the text
 
     def with_specials(self, specials: Sequence[str] = SPECIALS) -> Self:
         """Return a copy with special tokens, which come after the vocabulary that it has without them."""
@@ -40,24 +42,26 @@ class Tokenizer(ABC):
         changed.specials = tuple(specials)
         return changed
 
-    def train(self, documents: Sequence[str]) -> tokenizers.Tokenizer:
+    def train(self, documents: Iterable[str]) -> tokenizers.Tokenizer:
         """Train on the documents of the training split; special tokens are included."""
         tokenizer = self.learn(documents)
         tokenizer.add_special_tokens(list(self.specials))
         return tokenizer
 
     @abstractmethod
-    def learn(self, documents: Sequence[str]) -> tokenizers.Tokenizer:
+    def learn(self, documents: Iterable[str]) -> tokenizers.Tokenizer:
         """Train without `specials`."""
 
 
 class Characters(Tokenizer):
     """One token per character of the training split, and one for all other characters."""
 
-    def learn(self, documents: Sequence[str]) -> tokenizers.Tokenizer:
+    def learn(self, documents: Iterable[str]) -> tokenizers.Tokenizer:
         """Return a tokenizer with one token for each character of the documents."""
-        alphabet = sorted(set().union(*documents))
-        vocabulary = {UNKNOWN: 0} | {character: i for i, character in enumerate(alphabet, 1)}
+        seen = np.zeros(sys.maxunicode + 1, dtype=bool)
+        for document in documents:
+            seen[np.frombuffer(document.encode("utf-32-le", "surrogatepass"), dtype=np.uint32)] = True
+        vocabulary = {UNKNOWN: 0} | {chr(code): i for i, code in enumerate(np.flatnonzero(seen).tolist(), 1)}
         tokenizer = tokenizers.Tokenizer(models.WordLevel(vocabulary, unk_token=UNKNOWN))
         tokenizer.pre_tokenizer = pre_tokenizers.Split(tokenizers.Regex(r"[\s\S]"), behavior="isolated")
         tokenizer.decoder = decoders.Fuse()
@@ -67,7 +71,9 @@ class Characters(Tokenizer):
 class Bytes(Tokenizer):
     """One token per UTF-8 byte: 256 of them, nothing unknown, nothing trained."""
 
-    def learn(self, documents: Sequence[str]) -> tokenizers.Tokenizer:
+    learns = False
+
+    def learn(self, documents: Iterable[str]) -> tokenizers.Tokenizer:
         """Return a tokenizer with one token for each byte."""
         alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
         return _byte_level(models.BPE(vocab={c: i for i, c in enumerate(alphabet)}, merges=[]))
@@ -93,7 +99,7 @@ class BPE(Sized):
 
     least = 257, "256 bytes and the end of text"
 
-    def learn(self, documents: Sequence[str]) -> tokenizers.Tokenizer:
+    def learn(self, documents: Iterable[str]) -> tokenizers.Tokenizer:
         """Learn byte-level merges from the documents."""
         return _train_on_bytes(models.BPE(), trainers.BpeTrainer, self.size, documents)
 
@@ -109,7 +115,7 @@ class Unigram(Sized):
 
     least = 258, "256 bytes, the end of text and one string of bytes"
 
-    def learn(self, documents: Sequence[str]) -> tokenizers.Tokenizer:
+    def learn(self, documents: Iterable[str]) -> tokenizers.Tokenizer:
         """Learn a byte-level unigram model from the documents."""
         tokenizer = _train_on_bytes(models.Unigram(), trainers.UnigramTrainer, self.size, documents)
         trained = json.loads(tokenizer.to_str())
@@ -130,7 +136,7 @@ class WordPiece(Sized):
 
     least = 3, "the unknown, the end of text and one byte"
 
-    def learn(self, documents: Sequence[str]) -> tokenizers.Tokenizer:
+    def learn(self, documents: Iterable[str]) -> tokenizers.Tokenizer:
         """Learn a byte-level WordPiece vocabulary from the documents."""
         _check_size(self.size, documents)
         model = models.WordPiece(
@@ -158,6 +164,8 @@ class GPT2(Tokenizer):
         merges: `vocab.bpe`, also called `merges.txt`.
     """
 
+    learns = False
+
     def __init__(self, vocab: str, merges: str) -> None:
         for name, value in (("vocab", vocab), ("merges", merges)):
             if not os.path.isfile(value):
@@ -165,7 +173,7 @@ class GPT2(Tokenizer):
                 raise ValueError(f"{name}={value!r} is no file; {expected}")
         self.vocab, self.merges = vocab, merges
 
-    def learn(self, documents: Sequence[str]) -> tokenizers.Tokenizer:
+    def learn(self, documents: Iterable[str]) -> tokenizers.Tokenizer:
         """Read the vocabulary and merges from their files; nothing is learnt."""
         try:
             vocabulary, merges = models.BPE.read_file(self.vocab, self.merges)
@@ -177,18 +185,31 @@ class GPT2(Tokenizer):
         return tokenizer
 
 
-def _check_size(size: int, documents: Sequence[str]) -> None:
+def _check_size(size: int, documents: Iterable[str]) -> None:
     """Raise InputError for a vocabulary that the text cannot fill."""
-    least = 512  # the smallest text may have so many
-    room = least + sum(len(document.encode("utf-8", "surrogatepass")) for document in documents)
+    room = 512  # the smallest text may have so many
+    for document in documents:
+        if room >= size:
+            return
+        room += len(document.encode("utf-8", "surrogatepass"))
     if size > room:
         raise InputError(f"data.tokenizer.size: {size} tokens are more than the training text can fill, at most {room}")
 
 
-def _train_on_bytes(model: models.Model, trainer: Any, size: int, documents: Sequence[str]) -> tokenizers.Tokenizer:
+def longest_run(document: str) -> int:
+    """Return the characters of the longest word, number or gap in a document; 0 where none is near MAX_RUN."""
+    near = MAX_RUN // 2
+    for start in range(0, len(document), near):  # a longer one covers two such places
+        run = RUN.match(document, start)
+        if run is not None and len(run[0]) >= near:
+            return max(map(len, RUN.findall(document)))
+    return 0
+
+
+def _train_on_bytes(model: models.Model, trainer: Any, size: int, documents: Iterable[str]) -> tokenizers.Tokenizer:
     """Train a byte-level model of `size` tokens by a class of trainers. Raises InputError for unsuitable text."""
     _check_size(size, documents)
-    longest = max((len(run) for document in documents for run in RUN.findall(document)), default=0)
+    longest = max(map(longest_run, documents), default=0)
     if longest > MAX_RUN:  # over text without breaks training takes time quadratic in its length
         problem = f"the text has a word of {longest} characters, expected {MAX_RUN} at most"
         raise InputError(f"data.tokenizer: {problem}; use Characters, Bytes or WordPiece")
@@ -204,16 +225,6 @@ def _byte_level(model: models.Model) -> tokenizers.Tokenizer:
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
     tokenizer.decoder = decoders.ByteLevel()
     return tokenizer
-
-
-def encode(tokenizer: tokenizers.Tokenizer, documents: Sequence[str]) -> np.ndarray:
-    """Encode documents, also names of special tokens, as one int64 array, each with the end of text if there is one."""
-    end = tokenizer.token_to_id(END_OF_TEXT)
-    tail = [] if end is None else [end]
-    tokenizer.encode_special_tokens = True  # as text; it is not kept in the tokenizer's file
-    encoded = tokenizer.encode_batch_fast(list(documents), add_special_tokens=False)
-    parts = [np.asarray([*encoding.ids, *tail], dtype=np.int64) for encoding in encoded]
-    return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
 
 
 def bytes_per_token(tokenizer: tokenizers.Tokenizer) -> np.ndarray:

@@ -12,6 +12,7 @@ from tokenizers import Tokenizer as Trained
 
 from lm.config.choices import choices
 from lm.config.tree import InputError
+from lm.data.encoding import Encoder, Portion
 from lm.data.tokenizer import (
     BPE,
     CONTINUED,
@@ -25,7 +26,6 @@ from lm.data.tokenizer import (
     Unigram,
     WordPiece,
     bytes_per_token,
-    encode,
 )
 
 TEXT = "naïve café\r\n日本語 🙂\t<unk> the the then\n\n  x_1=+2\x00\u2028é"
@@ -33,6 +33,11 @@ KINDS = [Characters(), Bytes(), BPE(300)]
 """Those that are trained to the same model every time."""
 
 EVERY = [*KINDS, Unigram(300), WordPiece(200)]
+
+
+def encode(tokenizer: Trained, documents: list[str]) -> np.ndarray:
+    """The ids of documents, each with its end."""
+    return Encoder(tokenizer, np.uint32)(Portion("train", documents, [True] * len(documents), 0, 0))
 
 
 def trained(kind: Tokenizer) -> Trained:
@@ -295,4 +300,4 @@ print(facts.folder, facts.tokenizer, facts.vocabulary)
         for _ in range(3)
     ]
     assert found[0] == found[1] == found[2]
-    assert len(list((tmp_path / "cache" / "tokenizers").glob("*.json"))) == 1
+    assert len(list((tmp_path / "cache" / "tokenizers").glob("*/tokenizer.json"))) == 1
