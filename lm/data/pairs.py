@@ -21,6 +21,7 @@ from lm.data import IGNORED, cache, tokens
 from lm.data.batch import Batch, Batches, Clusters, Data, clusters_per_row, tensor
 from lm.data.cache import DamageError, stored_array, stored_json, write_array
 from lm.data.corpus import SPLITS, expand_user, fingerprint
+from lm.data.draw import draw_documents
 from lm.data.files import read_unzipped
 from lm.data.order import permutation, rank_slice
 from lm.data.public import download_hint
@@ -244,6 +245,9 @@ class PairData(Data):
             rows, budget = self._fitting(self.tokens, split), self.evaluation_batch_tokens
             if split == "train":
                 rows, budget = rows[np.lexsort((rows, source[rows], target[rows]))], self.batch_tokens
+            else:
+                key = (self.facts.fingerprint, split)
+                rows = rows[draw_documents(target[rows], self.evaluation_tokens, key)]
             self.batches[split] = list(bucket_rows(rows, source, target, budget))
 
     def bytes_per_token(self) -> Tensor:

@@ -61,10 +61,10 @@ def joined(parts: Sequence[Any]) -> Any:
     return parts[0] if len(parts) == 1 else Sharded(parts)
 
 
-def chunks_of(ids: Any) -> Iterator[np.ndarray]:
-    """Yield the ids of a text in chunks."""
+def chunks_of(ids: Any) -> Iterator[tuple[int, np.ndarray]]:
+    """Yield the ids of a text in chunks, each with its place."""
     for start in range(0, len(ids), COUNT_CHUNK):
-        yield ids[start : start + COUNT_CHUNK]
+        yield start, ids[start : start + COUNT_CHUNK]
 
 
 def shard_name(split: str, number: int) -> str:

@@ -47,7 +47,7 @@ class TextStats:
     unknown: dict[str, int]
     end_of_text: int | None = None
     unigram_nll: float | None = None
-    revision: str | None = None  # the commit of a dataset of the hub
+    revision: str | dict[str, str] | None = None  # the commit of a dataset of the hub, by corpus where there are several
 
     @property
     def id_type(self) -> type[np.unsignedinteger]:
@@ -204,7 +204,7 @@ def finish_entry(folder: Path, writer: ShardWriter, tokenizer: tokenizers.Tokeni
 def token_counts(ids: Any, vocabulary: int) -> np.ndarray:
     """Count the occurrences of each token, int64 of shape (vocabulary,)."""
     counts_v = np.zeros(vocabulary, dtype=np.int64)
-    for chunk in chunks_of(ids):
+    for _, chunk in chunks_of(ids):
         counts_v += np.bincount(chunk, minlength=vocabulary)
     return counts_v
 
