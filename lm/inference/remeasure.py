@@ -3,7 +3,7 @@
 import math
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from lm.store.record import Record
 from lm.store.store import Store
 from lm.training.evaluate import TrainedCell, add
 from lm.training.identified import Cell
-from lm.training.run import Evaluation, RunConfig
+from lm.training.run import RunConfig, evaluation_of
 
 SPLIT = "test"
 
@@ -45,7 +45,7 @@ class _Stored(Tokenizer):
     def __init__(self, path: str) -> None:
         self.path = path
 
-    def learn(self, documents: Sequence[str]) -> tokenizers.Tokenizer:
+    def learn(self, documents: Iterable[str]) -> tokenizers.Tokenizer:
         return tokenizers.Tokenizer.from_file(self.path)
 
 
@@ -82,7 +82,7 @@ def remeasure(folder: Path, request: Request) -> dict[str, dict[str, Any]]:
     with store.lock(resolved.name):
         run = FinishedRun.at(resolved)
         record, cell, checkpoint = run.record, cell_of(run), run.checkpoint
-        tokens = request.tokens or (cell.config["evaluate"] or {}).get("tokens") or Evaluation().tokens
+        tokens = request.tokens or evaluation_of(cell.config).length_tokens
         if request.changes:
             results = _measure_other_data(cell, checkpoint, request, request.changes, tokens)
         else:
@@ -101,12 +101,12 @@ def remeasure(folder: Path, request: Request) -> dict[str, dict[str, Any]]:
 
 def measure_lengths(cell: Cell, store: Store) -> None:
     """Measure a finished cell at the context lengths that were added to its configuration since."""
-    settings = cell.config["evaluate"]
+    settings = evaluation_of(cell.config)
     with store.lock(cell.id):
         run = FinishedRun.at(store.directory(cell.id))
         record, trained = run.record, _trained(cell, run.checkpoint)
         check_losses(record, {}, trained, run.checkpoint)
-        add_to_record(record, "lengths", lengths(trained, record, settings["lengths"], settings["tokens"]))
+        add_to_record(record, "lengths", lengths(trained, record, settings.lengths, settings.length_tokens))
         store.rewrite(cell.id, record)
 
 
