@@ -13,7 +13,7 @@ import numpy as np
 import tokenizers
 
 from lm.data.splits import Part, utf8_length
-from lm.data.tokenizer import END_OF_TEXT, UNKNOWN
+from lm.data.tokenizer import UNKNOWN
 
 PART = 2**16  # characters of a part of a long document
 BATCH, TABLE_BATCH = 2**21, 2**19  # characters that are encoded at once, by the library and by a table
@@ -87,9 +87,8 @@ class Encoder:
     A tokenizer of single bytes or characters is a table, which numpy looks up.
     """
 
-    def __init__(self, tokenizer: tokenizers.Tokenizer, id_type: type[np.unsignedinteger]) -> None:
-        self.tokenizer, self.id_type = tokenizer, id_type
-        self.end = tokenizer.token_to_id(END_OF_TEXT)
+    def __init__(self, tokenizer: tokenizers.Tokenizer, id_type: type[np.unsignedinteger], end: int | None) -> None:
+        self.tokenizer, self.id_type, self.end = tokenizer, id_type, end
         tokenizer.encode_special_tokens = True  # as text; it is not kept in the tokenizer's file
         self.bytes_table, self.characters_table = _tables(tokenizer, id_type) if self.end is None else (None, None)
 

@@ -77,6 +77,54 @@ def refuse(path: str, error: Exception, unreachable: bool, more: str = "") -> In
     return InputError(f"data.corpus: HubText cannot load {path!r} ({reason}). {more}{REMEDY}")
 
 
+def pinned(kind: str, path: str, revision: str | None) -> str | None:
+    """Return the commit of a revision of a dataset or model of the hub, as this machine first read it, if it can."""
+    if Path(path).exists() or COMMIT.fullmatch(revision or ""):
+        return revision
+    pin = cache_folder() / "hub" / f"{run_id([kind, path, revision])[:32]}.json"
+    with contextlib.suppress(InputError, OSError, KeyError, TypeError):
+        return str(read_json(pin)["revision"])
+    with contextlib.suppress(Exception), reachable_hub(path) as unreachable:
+        if not unreachable:
+            from huggingface_hub import HfApi
+
+            found = HfApi().repo_info(path, repo_type=kind, revision=revision, timeout=ANSWER_SECONDS).sha
+            write_atomic(pin, to_json({kind: path, "revision": found}))
+            return found
+    return revision
+
+
+def load_pretrained(path: str, revision: str | None) -> tuple[Any, dict[str, Any]]:
+    """Return a tokenizer from its file, its folder or the hub, and its settings. Raises InputError in one line."""
+    import tokenizers
+
+    file, settings = Path(path).expanduser(), "tokenizer_config.json"
+    try:
+        if not file.exists():
+            from huggingface_hub import hf_hub_download
+            from huggingface_hub.errors import EntryNotFoundError
+
+            revision = pinned("model", path, revision)
+            with reachable_hub(path):
+                with contextlib.suppress(EntryNotFoundError):
+                    file = Path(hf_hub_download(path, "tokenizer.json", revision=revision))
+                with contextlib.suppress(EntryNotFoundError):
+                    hf_hub_download(path, settings, revision=revision)
+        folder = file if file.is_dir() else file.parent
+        if (folder / "tokenizer.json").is_file() if file.is_dir() else file.is_file():
+            loaded = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json" if file.is_dir() else file))
+            return loaded, dict(read_json(folder / settings)) if (folder / settings).is_file() else {}
+        from transformers import AutoTokenizer
+
+        with reachable_hub(path):
+            auto = AutoTokenizer.from_pretrained(path, revision=revision or "main")
+        return auto.backend_tokenizer, {"eos_token": auto.eos_token}
+    except Exception as error:  # of the hub, of its client, of a reader of a format, and of a missing package
+        reason = " ".join(str(error).split()) or type(error).__name__
+        expected = "expected a tokenizer.json, a folder that holds one, or a name on the Hugging Face hub"
+        raise InputError(f"data.tokenizer.path: {path!r} cannot be loaded ({reason}); {expected}") from None
+
+
 class HubText(Corpus):
     """A dataset of the Hugging Face hub, through `datasets`, with the hub's own splits where it has them.
 
@@ -112,18 +160,7 @@ class HubText(Corpus):
 
     def pin(self) -> None:
         """Fix the revision: the commit of a name, from the hub or as this machine first read it."""
-        if Path(self.path).exists() or COMMIT.fullmatch(self.revision or ""):
-            return
-        pinned = cache_folder() / "hub" / f"{run_id([self.path, self.revision])[:32]}.json"
-        with contextlib.suppress(InputError, OSError, KeyError, TypeError):
-            self.revision = read_json(pinned)["revision"]
-            return
-        with contextlib.suppress(Exception), reachable_hub(self.path) as unreachable:
-            if not unreachable:
-                from huggingface_hub import HfApi
-
-                self.revision = str(HfApi().dataset_info(self.path, revision=self.revision, timeout=ANSWER_SECONDS).sha)
-                write_atomic(pinned, to_json({"dataset": self.path, "revision": self.revision}))
+        self.revision = pinned("dataset", self.path, self.revision)
 
     def state(self) -> Any:
         """Return the commit, which always means the same text."""

@@ -120,7 +120,7 @@ def prepare_stream(corpus: HubText, tokenizer: Tokenizer, fractions: Sequence[fl
         ):
             writer = ShardWriter(building, facts.id_type, key)
             reader = _Reader(writer, fractions, corpus.tokens or float("inf"))
-            encoder = Encoder(trained, facts.id_type)
+            encoder = Encoder(trained, facts.id_type, facts.end_of_text)
             _read(corpus, reader, encoder, part_size(tokenizer))
             fingerprint = hashlib.sha256(f"stream {reader.digest}".encode()).hexdigest()
             folder = entry_folder("tokens", fingerprint, facts.tokenizer)

@@ -18,6 +18,7 @@ import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from lm.config.tree import InputError
+from lm.data.hub import load_pretrained
 from lm.data.public import download_hint
 
 END_OF_TEXT = "<|endoftext|>"
@@ -27,6 +28,7 @@ SPECIALS = ("<|begin|>", "<|end|>", "<|pad|>")  # begin, end and padding of a te
 CONTINUED = "\u2026"
 RUN = re.compile(r"[^\W\d_]+|\d+|\s+|(?:[^\w\s]|_)+")
 MAX_RUN = 20_000  # characters that BPE and Unigram take as one word; one of 100,000 takes them half a minute
+BYTE = re.compile(r"<0x([0-9A-F]{2})>")
 MAX_WORD = 64  # characters of a WordPiece word; it searches the longest token anew at every byte, at a quadratic cost
 
 
@@ -47,6 +49,10 @@ class Tokenizer(ABC):
         tokenizer = self.learn(documents)
         tokenizer.add_special_tokens(list(self.specials))
         return tokenizer
+
+    def end_of(self, trained: tokenizers.Tokenizer) -> int | None:
+        """Return the token that ends a document; None without one."""
+        return trained.token_to_id(END_OF_TEXT)
 
     @abstractmethod
     def learn(self, documents: Iterable[str]) -> tokenizers.Tokenizer:
@@ -185,6 +191,38 @@ class GPT2(Tokenizer):
         return tokenizer
 
 
+class Pretrained(Tokenizer):
+    """The tokenizer of a published model, through `tokenizers`, or `AutoTokenizer` where it has no tokenizer.json.
+
+    Args:
+        path: a tokenizer.json, a folder, or a name on the Hugging Face hub such as `EleutherAI/pythia-70m`.
+        revision: of a name: a commit, branch or tag; by default the commit that main had when it was first read here.
+        end: the token that ends a document; by default the end of a sequence that the tokenizer itself names.
+    """
+
+    learns = False
+
+    def __init__(self, path: str, revision: str | None = None, end: str | None = None) -> None:
+        self.path, self.revision, self.end = path, revision, end
+
+    def learn(self, documents: Iterable[str]) -> tokenizers.Tokenizer:
+        """Read the tokenizer; nothing is learnt."""
+        tokenizer, settings = load_pretrained(self.path, self.revision)
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
+        named = settings.get("eos_token")
+        named = named.get("content") if isinstance(named, dict) else named
+        ends = [self.end] if self.end is not None else [named, END_OF_TEXT, "<|end_of_text|>", "</s>", "<eos>"]
+        self._end = next((end for end in ends if end and tokenizer.token_to_id(end) is not None), None)
+        if self.end is not None and self._end is None:
+            raise InputError(f"data.tokenizer.end: {self.path} has no token {self.end!r}")
+        return tokenizer
+
+    def end_of(self, trained: tokenizers.Tokenizer) -> int | None:
+        """Return the token that ends a document."""
+        return None if self._end is None else trained.token_to_id(self._end)
+
+
 def _check_size(size: int, documents: Iterable[str]) -> None:
     """Raise InputError for a vocabulary that the text cannot fill."""
     room = 512  # the smallest text may have so many
@@ -227,18 +265,48 @@ def _byte_level(model: models.Model) -> tokenizers.Tokenizer:
     return tokenizer
 
 
-def bytes_per_token(tokenizer: tokenizers.Tokenizer) -> np.ndarray:
-    """Count the UTF-8 bytes of text behind each token of the vocabulary, shape (vocabulary,).
+def unknown_token(tokenizer: tokenizers.Tokenizer) -> int | None:
+    """Return the token of unknown characters or words; None for a tokenizer without one."""
+    own = getattr(tokenizer.model, "unk_token", None)
+    return tokenizer.token_to_id(UNKNOWN if tokenizer.token_to_id(UNKNOWN) is not None or own is None else own)
 
-    Special tokens have no bytes. An unknown character or word counts as one byte, the least it can be, so that
-    bits per byte are never flattered.
+
+def vocabulary_of(tokenizer: tokenizers.Tokenizer) -> int:
+    """Return the size of the vocabulary: the highest token and one."""
+    return max(tokenizer.get_vocab().values(), default=-1) + 1
+
+
+def token_bytes(tokenizer: tokenizers.Tokenizer) -> list[bytes]:
+    """Return the bytes of text behind each token of the vocabulary: none of a special one, one of the unknown.
+
+    One byte is the least that unknown text can be, so that bits per byte are never flattered.
     """
-    lengths = np.zeros(tokenizer.get_vocab_size(), dtype=np.int64)
-    special = {token.content for token in tokenizer.get_added_tokens_decoder().values() if token.special}
-    byte_level = not isinstance(tokenizer.decoder, decoders.Fuse)
+    decoder = json.dumps(json.loads(tokenizer.to_str())["decoder"], ensure_ascii=False)
+    added, unknown = tokenizer.get_added_tokens_decoder(), unknown_token(tokenizer)
+    # GPT-2's table: characters stand for the printable byte of the same number, from 256 on for the others in turn
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    printable = [ord(character) for character in alphabet if ord(character) < 256]
+    table = dict(zip(alphabet, [*printable, *sorted(set(range(256)) - set(printable))], strict=True))
+
+    def spelt(token: str) -> bytes:
+        if '"ByteLevel"' in decoder and table.keys() >= set(token.removeprefix(CONTINUED)):
+            return bytes(table[character] for character in token.removeprefix(CONTINUED))
+        if '"ByteFallback"' in decoder and (byte := BYTE.fullmatch(token)):
+            return bytes.fromhex(byte[1])
+        token = token.replace("\u2581", " ") if "\u2581" in decoder else token
+        return token.removeprefix("##" if '"WordPiece"' in decoder else "").encode("utf-8", "surrogatepass")
+
+    found = [b""] * vocabulary_of(tokenizer)
     for token, index in tokenizer.get_vocab().items():
-        if token == UNKNOWN:
-            lengths[index] = 1
-        elif token not in special:  # byte-level vocabularies spell each byte as one character
-            lengths[index] = len(token.removeprefix(CONTINUED)) if byte_level else len(token.encode("utf-8"))
-    return lengths
+        if index == unknown:
+            found[index] = b"?"
+        elif index not in added:
+            found[index] = spelt(token)
+        elif not added[index].special:
+            found[index] = token.encode()
+    return found
+
+
+def bytes_per_token(tokenizer: tokenizers.Tokenizer) -> np.ndarray:
+    """Count the UTF-8 bytes of text behind each token of the vocabulary, shape (vocabulary,)."""
+    return np.array([len(content) for content in token_bytes(tokenizer)], dtype=np.int64)

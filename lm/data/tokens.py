@@ -24,7 +24,7 @@ from lm.data.encoding import PART, Encoder, cut_safely, in_order, portions
 from lm.data.progress import TextProgress
 from lm.data.shards import END, ShardWriter, chunks_of, joined, stored_shards
 from lm.data.splits import SplitText, TextFacts, is_own, settings_of, text_facts
-from lm.data.tokenizer import END_OF_TEXT, UNKNOWN, Tokenizer, bytes_per_token
+from lm.data.tokenizer import Tokenizer, bytes_per_token, unknown_token, vocabulary_of
 from lm.store.files import to_json, write_atomic
 
 # Fields that `facts.json` does not hold: older versions read it, and take no others.
@@ -47,7 +47,9 @@ class TextStats:
     unknown: dict[str, int]
     end_of_text: int | None = None
     unigram_nll: float | None = None
-    revision: str | dict[str, str] | None = None  # the commit of a dataset of the hub, by corpus where there are several
+    revision: str | dict[str, str] | None = (
+        None  # the commit of a dataset of the hub, by corpus where there are several
+    )
 
     @property
     def id_type(self) -> type[np.unsignedinteger]:
@@ -91,7 +93,7 @@ def describe_entry(
     trained = train_tokenizer(tokenizer, documents, text.fingerprint)
     sha256 = hashlib.sha256(trained.to_str().encode()).hexdigest()
     folder = str(entry_folder(kind, text.fingerprint, sha256).resolve())
-    size, end = trained.get_vocab_size(), trained.token_to_id(END_OF_TEXT) if kind == "tokens" else None
+    size, end = vocabulary_of(trained), tokenizer.end_of(trained) if kind == "tokens" else None
     return trained, TextStats(folder, text.fingerprint, sha256, size, text.documents, {}, text.bytes, {}, end)
 
 
@@ -172,7 +174,7 @@ def _write_entry(
     folder: Path, text: SplitText, size: int | None, tokenizer: tokenizers.Tokenizer, facts: TextStats
 ) -> None:
     """Write an entry, from where a killed process left it."""
-    encoder = Encoder(tokenizer, facts.id_type)
+    encoder = Encoder(tokenizer, facts.id_type, facts.end_of_text)
     writer = ShardWriter(folder, facts.id_type, [size, encoder.batch])
     if writer.done != END:
         parts = portions(cut_safely(text.parts(), size, encoder.places), encoder.batch, writer.done or 0)
@@ -189,7 +191,7 @@ def _write_entry(
 def finish_entry(folder: Path, writer: ShardWriter, tokenizer: tokenizers.Tokenizer, facts: TextStats) -> TextStats:
     """Write all files of an entry but its shards; return the statistics with what was counted."""
     counted, counts = {"tokens": dict[str, int](), "unknown": dict[str, int]()}, []
-    unknown = tokenizer.token_to_id(UNKNOWN)
+    unknown = unknown_token(tokenizer)
     for name in SPLITS:
         counts.append(np.zeros(facts.vocabulary, dtype=np.int64))
         for ids in stored_shards(folder, name):

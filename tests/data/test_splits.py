@@ -24,7 +24,7 @@ from lm.data.corpus import SPLITS, Corpus, LocalText, Splits, fingerprint
 from lm.data.encoding import Encoder, Portion, cut_safely
 from lm.data.files import Piece
 from lm.data.splits import Part, SplitText, text_facts
-from lm.data.tokenizer import BPE, Bytes, Characters, Tokenizer, WordPiece
+from lm.data.tokenizer import BPE, END_OF_TEXT, Bytes, Characters, Tokenizer, WordPiece
 from lm.data.tokens import Tokens, prepare
 from lm.data.verify import verify
 
@@ -148,7 +148,7 @@ TEXT = "The cat's 12 hats,\nand  more\n\n\tof them!\n" * 40 + "x" * 300 + " y\r\
 )
 def test_parts_of_a_document_have_the_tokens_of_the_whole(kind: Tokenizer) -> None:
     trained = kind.train([TEXT])
-    encoder = Encoder(trained, np.uint16)
+    encoder = Encoder(trained, np.uint16, trained.token_to_id(END_OF_TEXT))
     whole = Portion("train", [TEXT], [True], 0, 0)
     expected = trained.encode(TEXT, add_special_tokens=False).ids + ([encoder.end] if encoder.end is not None else [])
     assert encoder(whole).tolist() == expected
@@ -164,7 +164,7 @@ def test_parts_of_a_document_have_the_tokens_of_the_whole(kind: Tokenizer) -> No
 def test_a_table_gives_the_ids_of_the_library(kind: Tokenizer) -> None:
     text = "".join(map(chr, [*range(0x500), *range(0x2000, 0x2100), *range(0x1F600, 0x1F610)]))
     trained = kind.train([text[::2]])
-    encoder = Encoder(trained, np.uint16)
+    encoder = Encoder(trained, np.uint16, trained.token_to_id(END_OF_TEXT))
     assert encoder.is_table
     for part in (text, text[:90]):
         ids = encoder(Portion("train", [part], [True], 0, 0))
