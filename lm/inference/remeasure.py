@@ -14,7 +14,7 @@ from lm.config.components import blame, build, resolve
 from lm.config.tree import InputError, Tree, override
 from lm.data import IGNORED
 from lm.data.batch import Data
-from lm.data.tokenizer import UNKNOWN, Tokenizer
+from lm.data.tokenizer import Tokenizer, unknown_token
 from lm.inference.finished import FinishedRun
 from lm.store.metrics import describe
 from lm.store.record import Record
@@ -42,8 +42,13 @@ class Request:
 class _Stored(Tokenizer):
     """A tokenizer that was trained before; `path` is its `tokenizer.json`."""
 
-    def __init__(self, path: str) -> None:
-        self.path = path
+    learns = False
+
+    def __init__(self, path: str, end: int | None) -> None:
+        self.path, self._end = path, end
+
+    def end_of(self, trained: tokenizers.Tokenizer) -> int | None:
+        return self._end
 
     def learn(self, documents: Iterable[str]) -> tokenizers.Tokenizer:
         return tokenizers.Tokenizer.from_file(self.path)
@@ -64,7 +69,7 @@ def other_data(cell: Cell, changes: Tree) -> tuple[Data, Tree]:
     config = resolve(override(cell.config, changes), RunConfig)
     with blame("data"):
         data: Any = build(config, RunConfig).data(config["seed"])
-    data.tokenizer = _Stored(str(Path(cell.facts.folder) / "tokenizer.json"))
+    data.tokenizer = _Stored(str(Path(cell.facts.folder) / "tokenizer.json"), cell.facts.end_of_text)
     data.prepare_data()
     assert data.facts is not None
     if data.facts.tokenizer != cell.facts.tokenizer:
@@ -180,7 +185,7 @@ def _measure_other_data(
 def unknown_share(cell: Cell, data: Data, split: str) -> float:
     """Return the share of a split's targets that the run's tokenizer does not know."""
     path = Path(cell.facts.folder) / "tokenizer.json"
-    unknown = tokenizers.Tokenizer.from_file(str(path)).token_to_id(UNKNOWN)
+    unknown = unknown_token(tokenizers.Tokenizer.from_file(str(path)))
     targets = [batch.targets_bt[batch.targets_bt != IGNORED] for batch in data.evaluation_batches(split)]
     count = sum(int((targets_n == unknown).sum()) for targets_n in targets) if unknown is not None else 0
     return count / sum(map(len, targets))
