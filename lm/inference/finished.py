@@ -19,8 +19,7 @@ from lm.config.fingerprint import dotted_classes
 from lm.config.imported import add_module_folder, require_trusted
 from lm.config.plain import shown
 from lm.config.tree import InputError, Tree, load_yaml
-from lm.data.pairs import check_pairs
-from lm.data.tokens import TextStats, check_entry, entry_folder, is_usable
+from lm.data.tokens import TextStats, entry_folder, is_usable
 from lm.inference.conversion import ModelOnly
 from lm.model.transformer import load_weights
 from lm.report.status import training_line
@@ -129,10 +128,9 @@ class FinishedRun:
         """Return the facts of its text, cached or prepared again. Raises InputError where it has changed."""
         text = self.record["data"]
         hashes = text["fingerprint"], text["tokenizer"]
-        for kind, check in (("tokens", check_entry), ("pairs", check_pairs)):
-            cached = entry_folder(kind, *hashes)
-            facts = TextStats(folder=str(cached.resolve()), **text)
-            if is_usable(cached, facts, check):
+        for kind in ("tokens", "pairs"):
+            facts = TextStats(folder=str(entry_folder(kind, *hashes).resolve()), **text)
+            if is_usable(facts):
                 return facts
         data = self.data()
         data.prepare_data()

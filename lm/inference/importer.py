@@ -18,7 +18,7 @@ from lm.config.components import blame, build
 from lm.config.plain import shown
 from lm.config.reading import load_config
 from lm.config.tree import InputError, Tree, differences, load_yaml, override, path_name, run_id
-from lm.data.tokenizer import SPECIALS
+from lm.data.tokenizer import SPECIALS, vocabulary_of
 from lm.inference.conversion import OWN, ModelOnly, read_config, settings_of, to_ours
 from lm.inference.families import FAMILIES
 from lm.metrics.probe import first_rows, probe
@@ -119,11 +119,10 @@ def read_tokenizer(checkpoint: Checkpoint) -> tokenizers.Tokenizer:
         tokenizer = tokenizers.Tokenizer.from_file(str(path))
     tokenizer.no_padding()
     tokenizer.no_truncation()
-    missing = checkpoint.vocabulary - tokenizer.get_vocab_size()
-    tokenizer.add_special_tokens([f"<|unused {index}|>" for index in range(missing)])
-    if sorted(tokenizer.get_vocab().values()) != list(range(checkpoint.vocabulary)):
-        expected = f"ids from 0 to {checkpoint.vocabulary - 1}, as the model has"
-        raise InputError(f"{path}: has {tokenizer.get_vocab_size()} tokens, expected {expected}")
+    unused = range(vocabulary_of(tokenizer), checkpoint.vocabulary)
+    tokenizer.add_special_tokens([f"<|unused {index}|>" for index in unused])
+    if (size := vocabulary_of(tokenizer)) != checkpoint.vocabulary:
+        raise InputError(f"{path}: has {size} tokens, expected {checkpoint.vocabulary}, as the model has")
     if checkpoint.model["class_path"] == "EncoderDecoder":
         config = checkpoint.config
         padding = config.get("pad_token_id") or 0
@@ -195,12 +194,14 @@ def _cell(
 ) -> Cell:
     """Return the cell of an imported model; its weights are in its id as those that training starts from."""
     pairs = model["class_path"] == "EncoderDecoder"
+    ended = checkpoint.config.get("eos_token_id")
+    end = tokenizers.Tokenizer.from_file(str(tokenizer)).id_to_token(ended) if type(ended) is int else None
     base = load_config(Path("multi30k_tiny" if pairs else "char_tiny"))
     fixed = pairs or model["init_args"].get("position", {}).get("class_path") in ("Learned", "RopeYarn")
     tree = override(
         {**base, "model": model},
         {
-            "data.tokenizer": {"class_path": "Pretrained", "init_args": {"path": str(tokenizer)}},
+            "data.tokenizer": {"class_path": "Pretrained", "init_args": {"path": str(tokenizer), "end": end}},
             "data.context": checkpoint.context if fixed else min(checkpoint.context, MOST_CONTEXT),
             **{"optim.schedule": "Constant", "optim.lr": 1e-4},
             "trainer.max_steps": max(1, steps),

@@ -53,7 +53,10 @@ class Provenance(TypedDict):
 
 
 class Text(TypedDict):
-    """Statistics of the data; counts by split. `unigram_nll` is the loss of a unigram model on validation."""
+    """Statistics of the data; counts by split. `unigram_nll` is the loss of a unigram model on validation.
+
+    `revision` is the commit of a dataset of the Hugging Face hub, by corpus where there are several.
+    """
 
     fingerprint: str
     tokenizer: str
@@ -64,10 +67,11 @@ class Text(TypedDict):
     unknown: dict[str, int]
     end_of_text: int | None
     unigram_nll: NotRequired[float | None]
+    revision: NotRequired[str | dict[str, str]]
 
 
-Evaluated = TypedDict("Evaluated", {"split": str, "tokens": Count | None})
-"""The tokens on which the metrics were measured."""
+Evaluated = TypedDict("Evaluated", {"split": str, "tokens": Count | None, "of": NotRequired[Count]})
+"""The tokens on which the metrics were measured, and those of the split where they are a part of it."""
 
 Reliability = TypedDict("Reliability", {"count": list[int], "confidence": list[float], "accuracy": list[float]})
 """A reliability diagram: for each bin its tokens, their mean confidence and their accuracy."""

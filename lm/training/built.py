@@ -33,6 +33,8 @@ def build_data(run: RunConfig, facts: TextStats | None = None) -> Data:
     """Return the data of a run, with `facts` of its prepared text ready to be read."""
     with blame("data"):
         data = run.data(run.order_seed)
+    if run.evaluate is not None:
+        data.evaluation_tokens = run.evaluate.tokens
     if facts is not None:
         data.facts = facts
         data.setup("fit")

@@ -155,7 +155,7 @@ def test_a_hub_without_a_network_suggests_local_alternatives(base: Path, capsys:
         raise ConnectionError("Couldn't reach 'Salesforce/wikitext' on the Hub (LocalEntryNotFoundError)")
 
     monkeypatch.setattr(datasets, "load_dataset", unreachable)
-    monkeypatch.setattr("lm.data.corpus.answers", lambda address: False)
+    monkeypatch.setattr("lm.data.hub.answers", lambda *_: False)
     corpus = "{class_path: HubText, init_args: {path: Salesforce/wikitext, name: wikitext-2-raw-v1}}"
     refused(["fit", "run.yaml", "--data.corpus", corpus], capsys, "Salesforce/wikitext", "StdlibText", "LocalText")
 

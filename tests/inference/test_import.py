@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from helpers import RUN, Capture, Patch, known, refusal, refused
+from helpers import Capture, Patch, known, refusal, refused
 from parity import TOLERANCE, exactly, randomized, sample
 from published import described, logits
 
@@ -179,12 +179,7 @@ def test_training_goes_on_from_it_and_its_weights_are_in_the_id(out: Path, tmp_p
 def test_an_arm_starts_from_it(out: Path, tmp_path: Path, monkeypatch: Patch) -> None:
     """Its first validation is that of the imported run, on the same blocks."""
     monkeypatch.chdir(tmp_path)
-    changes = {
-        "trainer.max_steps": 2,
-        "trainer.val_check_interval": 1,
-        "trainer.limit_val_batches": None,
-        "optim.lr": 1e-12,
-    }
+    changes: Any = {"trainer.max_steps": 2, "trainer.val_check_interval": 1, "optim.lr": 1e-12}
     run = lm.fit(out / "imported" / "mine.yaml", out=tmp_path / "results", progress=False, **changes)
     expected = known(Store(out).record(imported(out).name)["metrics"]["nll"])
     assert run.record["metrics"]["nll"] == pytest.approx(expected, abs=1e-5)
@@ -277,7 +272,7 @@ def test_a_vocabulary_is_filled_up_and_never_cut(tmp_path: Path) -> None:
     ours.encode_special_tokens = True
     assert ours.encode(text).ids == tokenizer()(text)["input_ids"]
     size = len(tokenizer())
-    with refusal(f"tokenizer.json: has {size} tokens, expected ids from 0 to {size - 2}"):
+    with refusal(f"tokenizer.json: has {size} tokens, expected {size - 1}"):
         read_tokenizer(Checkpoint(checkpoint.folder, checkpoint.config, checkpoint.model, 64, size - 1))
 
 
@@ -294,6 +289,3 @@ def test_a_pretrained_tokenizer_says_which_special_tokens_it_has(tmp_path: Path)
     ours = Pretrained(str(tmp_path)).with_specials().train(())
     assert special_ids(ours) == tuple(ours.token_to_id(name) for name in SPECIALS)
     assert special_ids(plain) == ()
-    with pytest.raises(ValueError, match=r"is no tokenizer\.json"):
-        Pretrained(str(tmp_path / "none"))
-    assert RUN["data"]["init_args"]["tokenizer"] == "Bytes"
