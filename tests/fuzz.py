@@ -197,6 +197,8 @@ COMMANDS: dict[str, tuple[list[str], list[str]]] = {
     "evaluate": (["evaluate", "a-0", "--lengths", "4,8", "--out", "out"], []),
     "generate": (["generate", "a-0", "--prompt", "line", "--seed", "1", "--out", "out"], []),
     "translate": (["translate", "a-0", "--beam", "2", "--out", "out"], []),
+    "export": (["export", "a-0", "--to", "out/model", "--out", "out"], []),
+    "import": (["import", "out/model", "--as", "a", "--data.context", "8", "--out", "out"], []),
     "based": (["fit", "based.yaml", "--out", "out"], ["based.yaml", "base.yaml"]),
     "help": (["help", "fit"], []),
     "compare": (["compare", "runs.csv", "--baseline", "a", "--metric", "loss", "--only", "set=x"], ["runs.csv"]),

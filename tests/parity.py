@@ -7,7 +7,7 @@ side without a partner is an error.
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,16 +15,19 @@ from typing import Any
 
 import pytest
 import torch
-from families import FAMILIES, Names
 from helpers import MODEL
 from torch import Tensor, nn
 
-import lm.model.transformer  # noqa: F401 - its class is a choice
 from lm.config.components import build, resolve
 from lm.config.plain import shown
 from lm.config.reading import load_config, shipped_files
-from lm.config.tree import Tree, flatten, is_component, override
-from lm.model.transformer import EncoderDecoder, Model, build_and_initialize
+from lm.config.tree import Tree, is_component, override
+from lm.inference.conversion import ModelOnly, settings_of, to_ours, write_config
+from lm.inference.families import FAMILIES, Family
+from lm.model.transformer import EncoderDecoder, build_and_initialize
+
+EXAMPLES = {name: name for name in FAMILIES} | {"llama": "llama3", "gpt_neox": "pythia"}
+"""The shipped configuration of each family."""
 
 VOCABULARY, CONTEXT, WIDTH, HEADS, LAYERS = 37, 24, 64, 4, 3
 SIZES: Tree = {"width": WIDTH, "heads": HEADS, "layers": LAYERS}
@@ -53,51 +56,15 @@ def randomized(model: nn.Module) -> Any:
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.2 * torch.randn(parameter.shape, generator=generator))
+    for module in model.modules():
+        if hasattr(module, "gelu_impl"):  # BLOOM writes GELU's constant with nine digits
+            module.gelu_impl = nn.GELU("tanh")
     return model.double().eval()
-
-
-def ours_named(state: Mapping[str, Tensor], names: Names) -> dict[str, Tensor]:
-    """Tensors under our names; a module that `names` lacks is an error."""
-    ours = {}
-    for name, value in state.items():
-        module, _, leaf = name.rpartition(".")
-        number = re.search(r"\.(\d+)\.", module)
-        if module in names or number is None:
-            ours[f"{names[module]}.{leaf}"] = value
-        else:
-            layer = names[module.replace(number[0], ".#.", 1)].replace("#", number[1])
-            ours[f"{layer}.{leaf}"] = value
-    return ours
-
-
-def ours_of(state: Mapping[str, Tensor], family: Tree, heads: int, head_size: int) -> dict[str, Tensor]:
-    """Tensors, of parameters or of their gradients, as our modules name and store them."""
-    tensors = {}
-    for name, value in ours_named(state, family["names"]).items():
-        if value.ndim == 2 and any(f".{module}." in name for module in family.get("transposed", ())):
-            value = value.T
-        if "attention.fused." not in name:
-            tensors[name] = value
-            continue
-        if family["fused"] == "heads":  # (heads, 3, head size)
-            value = value.unflatten(0, (heads, 3, head_size)).transpose(0, 1).flatten(0, 2)
-        query = heads * head_size
-        rest = (len(value) - query) // 2
-        for part, piece in zip(("query", "key", "value"), value.split((query, rest, rest)), strict=True):
-            tensors[name.replace("fused", part)] = piece
-    return tensors
-
-
-@dataclass
-class Root:
-    """A configuration that holds nothing but a model."""
-
-    model: Callable[[int, int], Model]
 
 
 def built(tree: Tree, context: int = CONTEXT) -> Any:
     """Our model as users configure it, in float64 and in evaluation."""
-    model = build_and_initialize(build(resolve(tree, Root), Root).model, VOCABULARY, context, seed=0)
+    model = build_and_initialize(build(resolve(tree, ModelOnly), ModelOnly).model, VOCABULARY, context, seed=0)
     return model.double().eval()
 
 
@@ -125,7 +92,7 @@ class Pair:
 
     ours: Any
     theirs: Any
-    family: Tree
+    family: Family
     tree: Tree
     time: int
 
@@ -149,7 +116,7 @@ class Pair:
         assert expected.std() > 0.5
         shape = self.ours.shape
         known = {name: value.grad for name, value in parameters(self.theirs).items()}
-        gradients = ours_of(known, self.family, shape.heads, shape.head_size)
+        gradients = to_ours(known, self.family, shape.heads, shape.head_size)
         own = {name: value.grad for name, value in parameters(self.ours).items()}
         assert own.keys() == gradients.keys()
         flat = [name for name, gradient in gradients.items() if gradient.abs().max() < 1e-4]
@@ -158,44 +125,25 @@ class Pair:
         return (ours - expected).abs().max().item(), largest
 
 
-def settings_of(family: Tree, tree: Tree, context: int, hidden: int) -> Tree:
-    """Arguments of the family's configuration in `transformers` that describe our model."""
-    values = flatten(resolve(tree, Root)["model"]["init_args"])
-    sizes = {"context": context, "head_size": values["width"] // values["heads"], "mlp.hidden": hidden}
-    values = {"attention.key_value_heads": values["heads"], **values, **sizes}
-    settings: Tree = {"pad_token_id": None, "bos_token_id": None, "eos_token_id": None, "vocab_size": VOCABULARY}
-    for field, setting in family["config"].items():
-        value = values[setting] if isinstance(setting, str) else round(values[setting[0]] ** setting[1])
-        outer, _, inner = field.partition(".")
-        if inner:
-            settings.setdefault(outer, {"rope_type": family.get("rope_type", "default")})[inner] = value
-        else:
-            settings[field] = value
-    return {**settings, **family.get("fixed", {})}
-
-
 def pair(name: str, changes: Tree | None = None, settings: Tree | None = None, context: int = 0, time: int = 0) -> Pair:
     """Both models of a family as shipped, or with changes to our configuration and settings of theirs.
 
     `context` is that of training, by default the file's, and `time` the length of rows, by default the context.
     """
     transformers = pytest.importorskip("transformers", reason="parity needs transformers: pip install transformers")
-    family, loaded = FAMILIES[name], load_config(shipped_files("configuration")[name])
+    family, loaded = FAMILIES[name], load_config(shipped_files("configuration")[EXAMPLES[name]])
     context = context or loaded["data"]["init_args"]["context"]
     tree = override({"model": loaded["model"]}, {f"model.{key}": value for key, value in (changes or {}).items()})
     ours = built(tree, context)
-    layers: Any = ours.decoder if isinstance(ours, EncoderDecoder) else ours.blocks
-    described = settings_of(family, tree, context, layers[0].mlp.up.out_features)
-    cls = getattr(transformers, family["model"])
-    config = cls.config_class(**{**described, **(settings or {})})
+    described = write_config(name, settings_of(resolve(tree, ModelOnly)["model"], context), VOCABULARY)
+    described |= {"pad_token_id": None, "bos_token_id": None, "eos_token_id": None, **(settings or {})}
+    cls = getattr(transformers, family.model)
+    config = cls.config_class(**{key: value for key, value in described.items() if key != "model_type"})
     config._attn_implementation = "eager"
     with exactly():
         theirs = randomized(cls(config))
-    for module in theirs.modules():
-        if hasattr(module, "gelu_impl"):  # BLOOM writes GELU's constant with nine digits
-            module.gelu_impl = nn.GELU("tanh")
     with torch.no_grad():
-        state = ours_of(parameters(theirs), family, ours.shape.heads, ours.shape.head_size)
+        state = to_ours(parameters(theirs), family, ours.shape.heads, ours.shape.head_size)
         ours.load_state_dict(state, strict=True)
     return Pair(ours, theirs, family, tree, time or context)
 
@@ -238,7 +186,7 @@ def row(name: str) -> list[str]:
     both = pair(name)
     bounds = [f"1e{math.ceil(math.log10(value))}" for value in both.difference()]
     size = sum(parameter.numel() for parameter in both.ours.parameters())
-    return [f"`{name}`", both.family["model"], parts(both.tree["model"]), f"{size:,}", *bounds]
+    return [f"`{EXAMPLES[name]}`", both.family.model, parts(both.tree["model"]), f"{size:,}", *bounds]
 
 
 def table(rows: list[list[str]]) -> str:

@@ -15,7 +15,7 @@ from lm.ablation.experiment import Experiment
 from lm.ablation.plan import Plan, make_plan
 from lm.config.fingerprint import dotted_classes
 from lm.config.tree import InputError, Tree, canonical
-from lm.data import corpus, synthetic
+from lm.data import corpus, splits, synthetic
 from lm.data.tokens import TextStats
 from lm.execution.machine import device_files
 from lm.execution.scheduler import Planned
@@ -130,9 +130,9 @@ def _has_same_texts(plan: Plan) -> bool:
     for options, expected in texts.values():
         source = options["corpus"]
         try:
-            splits = CORPORA[source["class_path"]](**source["init_args"]).splits(options["split"])
+            text = splits.SplitText(CORPORA[source["class_path"]](**source["init_args"]), options["split"])
+            if splits.text_facts(text).fingerprint != expected:
+                return False
         except (InputError, ValueError, OSError):
-            return False
-        if corpus.fingerprint(splits) != expected:
             return False
     return True

@@ -18,6 +18,7 @@ from torch import Tensor
 from lm.data import IGNORED
 from lm.data.tokens import TextStats
 
+EVALUATION_TOKENS = 2**21  # tokens of a split that are evaluated, by default
 MAX_CLUSTERS = 2**14  # clusters of a split; above it, neighbouring documents are pooled, so that no text is left out
 MIN_DOCUMENTS = 20  # documents from which on they are the clusters
 MAX_SEGMENTS = 128  # clusters of a text with fewer documents
@@ -109,13 +110,15 @@ class Batches:
 class Data(LightningDataModule, ABC):
     """Text as batches. A subclass's first argument is the seed of the order, supplied by the run.
 
-    `context` is the longest target of a row, in tokens; `facts` are the statistics of the text, once it is prepared.
+    `context` is the longest target of a row, in tokens; `facts` are the statistics of the text, once it is prepared;
+    `evaluation_tokens` is the most tokens of validation and of test that are read, as drawn.
     """
 
     REASONS: ClassVar = {"seed": "the order of batches has its seed beside that of the run, as data_seed"}
 
     context: int
     facts: TextStats | None = None
+    evaluation_tokens: int = EVALUATION_TOKENS
 
     @abstractmethod
     def prepare_data(self) -> None:
@@ -139,7 +142,7 @@ class Data(LightningDataModule, ABC):
 
     @abstractmethod
     def evaluation_batches(self, split: str, rank: int = 0, world: int = 1) -> Batches:
-        """Return the whole split in order, this process's rows of each batch."""
+        """Return what is evaluated of a split in order, this process's rows of each batch."""
 
     def clusters(self, split: str) -> Clusters | None:
         """Return the clusters of a split's targets; None where they are unknown."""

@@ -1,6 +1,7 @@
 """The cache of prepared text: entries are written once, never changed, checked before use and rebuilt if damaged.
 
-An entry is a folder; `sums.json` in it has a checksum of every other file. One without is sound if its parts agree.
+An entry is a folder; `sums.json` in it has a checksum of every other file.
+`ENTRY.checked` beside it has sizes and times of its files as they were found sound. While these stay, nothing is read.
 """
 
 import contextlib
@@ -9,9 +10,9 @@ import hashlib
 import os
 import shutil
 import sys
-import tempfile
+import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,10 +22,13 @@ import tokenizers
 
 from lm.config.tree import InputError
 from lm.store.answers import cache_folder as cache_folder
-from lm.store.files import DISK_FULL, read_json, to_json, with_path
+from lm.store.files import DISK_FULL, read_json, to_json, with_path, write_atomic
 from lm.store.locks import locked
 
-SUMS = "sums.json"
+SUMS, FACTS = "sums.json", "facts.json"
+PROGRESS = "progress.json"  # how far an entry has been written, which another process takes up
+KEPT_BYTES = 2**26  # bytes from which on an entry that is half written is kept when its writing fails
+TICK = 0.02  # seconds within which the time of a file may stay the same while it changes
 
 
 class DamageError(Exception):
@@ -53,51 +57,96 @@ def cache_io_errors() -> Iterator[None]:
         raise InputError(f"the cache {cache_folder()}: {problem}; {remedy}") from None
 
 
-def ensure_entry(folder: Path, check: Callable[[Path], None], write: Callable[[Path], None]) -> None:
-    """Fill an entry unless it is filled; one in which `check` raises DamageError is rebuilt, with a warning.
+def ensure_entry(folder: Path, expected: Mapping[str, Any], write: Callable[[Path], object]) -> None:
+    """Fill an entry unless it is filled; one that is damaged, or of other facts, is rebuilt with a warning.
 
-    `write` fills a folder that becomes the entry. Raises InputError where the cache cannot be written to.
+    `write` fills a folder that becomes the entry, perhaps one that a killed process has begun to fill. Raises
+    InputError where the cache cannot be written to.
     """
     with cache_io_errors():
-        if find_damage(folder, check) is None:
+        if find_damage(folder, expected) is None:
             return
         folder.parent.mkdir(parents=True, exist_ok=True)
         with locked(Path(f"{folder}.lock"), f"{folder}, which another process prepares"):
-            damage = find_damage(folder, check)
+            damage = find_damage(folder, expected)
             if damage is None:
                 return
             if folder.exists():
-                warn_rebuilt(folder, damage)
-            for stale in folder.parent.glob(f".{folder.name}.*"):  # nobody else works on these: the lock is held
-                shutil.rmtree(stale, ignore_errors=True)
-            temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
-            try:
-                write(temporary)
-                sums = {path.name: check_sum(path) for path in sorted(temporary.iterdir())}
-                (temporary / SUMS).write_text(to_json(sums), encoding="utf-8")
-                shutil.rmtree(folder, ignore_errors=True)
-                os.replace(temporary, folder)
-            finally:
-                shutil.rmtree(temporary, ignore_errors=True)
+                print(f"{folder}: damaged ({damage}); made again", file=sys.stderr)
+            with being_built(folder.parent / f".{folder.name}.building") as building:
+                write(building)
+                move_entry(building, folder)
 
 
-def find_damage(folder: Path, check: Callable[[Path], None]) -> str | None:
-    """Describe the damage of an entry; None where every file is what was written and `check` finds none."""
+@contextlib.contextmanager
+def being_built(building: Path) -> Iterator[Path]:
+    """Fill a folder in the block; after a failure it stays if that saves work, for another process to take up."""
+    building.mkdir(exist_ok=True)
     try:
-        for name, expected in stored_json(folder / SUMS).items() if (folder / SUMS).is_file() else ():
-            if not (folder / str(name)).is_file():
-                raise DamageError(f"{name} is missing")
-            if check_sum(folder / str(name)) != expected:
-                raise DamageError(f"{name} is not what was written")
-        check(folder)
+        yield building
+    finally:
+        begun = (building / PROGRESS).is_file()
+        if not begun or sum(path.stat().st_size for path in building.iterdir()) < KEPT_BYTES:
+            shutil.rmtree(building, ignore_errors=True)
+
+
+def move_entry(building: Path, folder: Path) -> None:
+    """Make a folder that is filled the entry, with its checksums."""
+    known = stored_json(building / PROGRESS)["sums"] if (building / PROGRESS).is_file() else {}
+    names = sorted(path.name for path in building.iterdir() if path.name not in (PROGRESS, SUMS))
+    sums = {name: known.get(name) or check_sum(building / name) for name in names}
+    (building / SUMS).write_text(to_json(sums), encoding="utf-8")
+    (building / PROGRESS).unlink(missing_ok=True)
+    shutil.rmtree(folder, ignore_errors=True)
+    os.replace(building, folder)
+    _mark_sound(folder)
+
+
+def find_damage(folder: Path, expected: Mapping[str, Any], thorough: bool = False) -> str | None:
+    """Describe the damage of an entry; None where every file is what was written and the facts are as expected.
+
+    Files are read only where they have changed since they were found sound, or if `thorough`.
+    """
+    try:
+        if thorough or not _is_unchanged(folder):
+            folder.with_name(f"{folder.name}.checked").unlink(missing_ok=True)
+            for name, sum_of_file in stored_json(folder / SUMS).items():
+                if not (folder / str(name)).is_file():
+                    raise DamageError(f"{name} is missing")
+                if check_sum(folder / str(name)) != sum_of_file:
+                    raise DamageError(f"{name} is not what was written")
+            _mark_sound(folder)
+        stored = stored_json(folder / FACTS) if expected else {}
+        for key, value in expected.items():
+            if stored.get(key) != value:
+                raise DamageError(f"{FACTS} has {key}: {stored.get(key)!r}, expected {value!r}")
     except DamageError as damage:
         return str(damage)
     return None
 
 
-def warn_rebuilt(path: Path, damage: str) -> None:
-    """Print that something in the cache is rebuilt."""
-    print(f"{path}: damaged ({damage}); made again", file=sys.stderr)
+def _sound(folder: Path) -> tuple[Path, dict[str, list[int]]]:
+    """Return the file that an entry was found sound with these sizes and times, and those of its files now."""
+    with os.scandir(folder) as files:
+        now = {file.name: [file.stat().st_size, file.stat().st_mtime_ns] for file in files}
+    return folder.with_name(f"{folder.name}.checked"), now
+
+
+def _is_unchanged(folder: Path) -> bool:
+    """Return True if the files of an entry have the sizes and times with which they were found sound."""
+    with contextlib.suppress(OSError, DamageError):
+        path, now = _sound(folder)
+        return stored_json(path) == now
+    return False
+
+
+def _mark_sound(folder: Path) -> None:
+    """Remember the files of an entry as sound, where the cache can be written to."""
+    with contextlib.suppress(OSError):
+        path, now = _sound(folder)
+        newest = max((changed for _, changed in now.values()), default=0)
+        time.sleep(min(TICK, max(0.0, TICK - (time.time_ns() - newest) / 1e9)))  # a later change has another time
+        write_atomic(path, to_json(now))
 
 
 def check_sum(path: Path) -> int:
@@ -143,14 +192,6 @@ def stored_tokenizer(path: Path, sha256: str) -> tokenizers.Tokenizer:
     if hashlib.sha256(tokenizer.to_str().encode()).hexdigest() != sha256:
         raise DamageError(f"{path.name} is another tokenizer")
     return tokenizer
-
-
-def check_ids(ids: np.ndarray, name: str, vocabulary: int) -> None:
-    """Raise DamageError where an array does not hold ids of the vocabulary."""
-    if ids.ndim != 1 or ids.dtype.kind != "u":
-        raise DamageError(f"{name} holds {ids.dtype} of shape {ids.shape}, expected ids")
-    if len(ids) and int(ids.max()) >= vocabulary:
-        raise DamageError(f"{name} holds id {int(ids.max())}, beyond the vocabulary of {vocabulary}")
 
 
 def write_array(path: Path, array: np.ndarray) -> None:

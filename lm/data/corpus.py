@@ -3,23 +3,19 @@
 import contextlib
 import functools
 import glob
-import gzip
 import hashlib
-import io
 import itertools
-import json
 import os
 import re
 import sysconfig
-import threading
-import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any
 
 from lm.config.plain import shown
 from lm.config.tree import InputError, nearest
+from lm.data.files import Document, Piece, read_pieces
 from lm.data.public import download_hint
 
 SPLITS = ("train", "validation", "test")
@@ -27,7 +23,6 @@ MAX_FILES = 100_000  # paths that a glob may match; more are a mistake, such as 
 
 Splits = dict[str, list[str]]
 LEFT_OUT = {"test", "tests", "idle_test", "encodings", "pydoc_data", "site-packages", "dist-packages", "__pycache__"}
-ANSWER_SECONDS = 4.0  # seconds in which the Hugging Face hub answers, or counts as out of reach
 
 
 def expand_user(path: str) -> Path:
@@ -36,11 +31,6 @@ def expand_user(path: str) -> Path:
         return Path(path).expanduser()
     except RuntimeError:
         return Path(path)
-
-
-def read_unzipped(path: Path) -> bytes:
-    """Read a file, and decompress it if its name ends in .gz."""
-    return gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
 
 
 def split_documents(documents: Sequence[str], fractions: Sequence[float]) -> Splits:
@@ -74,6 +64,25 @@ class Corpus(ABC):
     @abstractmethod
     def documents(self) -> Iterator[str]:
         """Yield the texts, in a fixed order."""
+
+    def pieces(self) -> Iterator[Piece]:
+        """Yield the texts in pieces, for text of any size."""
+        return ((document, True) for document in self.documents())
+
+    def split_pieces(self, fractions: Sequence[float]) -> Mapping[str, Iterable[Piece]] | None:
+        """Return the pieces of each split of a source that has splits of its own; None where shares divide it."""
+        if type(self).splits is Corpus.splits:
+            return None
+        return {name: [(text, True) for text in texts] for name, texts in self.splits(fractions).items()}
+
+    revision: str | None = None  # of a source that has several
+
+    def pin(self) -> None:  # noqa: B027
+        """Fix the revision of a source that may change elsewhere."""
+
+    def state(self) -> Any:
+        """Return what changes whenever the text may, as JSON holds it; None for a text that is read at each start."""
+        return None
 
     def splits(self, fractions: Sequence[float]) -> Splits:
         """Return train, validation and test documents; by default split by share of characters, in corpus order.
@@ -137,7 +146,7 @@ class StdlibText(Corpus):
 
 
 class LocalText(Corpus):
-    """Text files by path or glob: .txt (or any plain text), .jsonl, .parquet, each also .gz.
+    """Text files by path or glob: .txt (or any plain text), .jsonl, .parquet; also .gz, .bz2, .xz, .zst, .zip and .tar.
 
     Args:
         path: a file or glob, or several.
@@ -145,9 +154,7 @@ class LocalText(Corpus):
         document: what one document of a plain text file is. One file alone is cut at the ends of lines in any case.
     """
 
-    def __init__(
-        self, path: str | list[str], field: str = "text", document: Literal["file", "line", "paragraph"] = "file"
-    ) -> None:
+    def __init__(self, path: str | list[str], field: str = "text", document: Document = "file") -> None:
         self.patterns = [path] if isinstance(path, str) else list(path)
         self.field, self.document = field, document
 
@@ -171,126 +178,24 @@ class LocalText(Corpus):
             paths.extend(matches)
         return list(dict.fromkeys(paths))
 
+    def pieces(self) -> Iterator[Piece]:
+        """Yield the documents of all files in order, in pieces."""
+        for path in self.files():
+            yield from read_pieces(path, self.field, self.document)
+
     def documents(self) -> Iterator[str]:
         """Yield the documents of all files in order."""
-        for path in self.files():
-            yield from self._read(path)
+        parts: list[str] = []
+        for text, last in self.pieces():
+            parts.append(text)
+            if last:
+                yield "".join(parts)
+                parts.clear()
 
-    def _read(self, path: Path) -> Iterator[str]:
-        kind = Path(path.stem).suffix if path.suffix == ".gz" else path.suffix
-        if kind == ".parquet":
-            yield from self._parquet(path)
-            return
-        try:
-            text = read_unzipped(path).decode("utf-8")
-        except UnicodeDecodeError as error:
-            raise InputError(f"data.corpus.path: {path} is not UTF-8 text (byte {error.start})") from None
-        except (OSError, EOFError, zlib.error) as error:
-            raise InputError(f"data.corpus.path: {path} cannot be read ({error})") from None
-        if kind == ".jsonl":
-            yield from self._json_lines(path, text)
-        elif self.document == "line":
-            yield from text.splitlines(keepends=True)
-        elif self.document == "paragraph":
-            yield from re.split(r"(?<=\n\n)(?=[^\n])", text)
-        else:
-            yield text
-
-    def _json_lines(self, path: Path, text: str) -> Iterator[str]:
-        for number, line in enumerate(text.split("\n"), 1):
-            if not line.strip():
-                continue
-            row = None
-            try:
-                row = json.loads(line)
-                document = row[self.field]
-                if not isinstance(document, str):
-                    raise TypeError
-                document.encode("utf-8")
-                yield document
-            except (ValueError, TypeError, KeyError, RecursionError):
-                keys = list(row) if isinstance(row, dict) else []
-                hint = f", it has {', '.join(keys)}.{nearest(self.field, keys)}" if keys else ""
-                problem = f"is not a JSON object with a field {self.field!r}{hint}"
-                raise InputError(f"data.corpus.field: {path}:{number} {problem}") from None
-
-    def _parquet(self, path: Path) -> Iterator[str]:
-        import pandas  # slow to import, and only this format needs it
-
-        try:
-            frame = pandas.read_parquet(io.BytesIO(read_unzipped(path)))
-        except Exception as error:  # pyarrow has a family of its own; all mean an unreadable file
-            raise InputError(f"data.corpus.path: {path} is not a readable parquet file ({error})") from None
-        if self.field not in frame:
-            columns = [str(c) for c in frame.columns]
-            hint = f"{nearest(self.field, columns)} It has {', '.join(columns)}"
-            raise InputError(f"data.corpus.field: {path} has no column {self.field!r}.{hint}")
-        yield from (str(text) for text in frame[self.field].dropna())
-
-
-def answers(address: str) -> bool:
-    """Return True if the hub at an address answers within ANSWER_SECONDS."""
-    answered, finished = threading.Event(), threading.Event()
-
-    def send_request() -> None:
-        from huggingface_hub.utils import get_session  # type: ignore[attr-defined]
-
-        with contextlib.suppress(Exception):  # of whatever client the library uses
-            get_session().head(address, timeout=ANSWER_SECONDS)
-            answered.set()
-        finished.set()
-
-    threading.Thread(target=send_request, daemon=True).start()  # looking up a name heeds no timeout
-    finished.wait(ANSWER_SECONDS)
-    return answered.is_set()
-
-
-class HubText(Corpus):
-    """A dataset of the Hugging Face hub, through `datasets`, with the hub's own splits where it has them.
-
-    Args:
-        path: the dataset, e.g. `Salesforce/wikitext`.
-        name: its configuration, e.g. `wikitext-2-raw-v1`.
-        field: the column that holds the text.
-    """
-
-    def __init__(self, path: str, name: str | None = None, field: str = "text") -> None:
-        self.path, self.name, self.field = path, name, field
-
-    def _load(self) -> dict[str, list[str]]:
-        """Load the texts by split, from the copy on this machine where the hub does not answer."""
-        import datasets
-        from huggingface_hub import constants
-
-        datasets.disable_progress_bars()
-        before = datasets.config.HF_HUB_OFFLINE, constants.HF_HUB_OFFLINE
-        remote = not (Path(self.path).exists() or any(before))
-        unreachable = remote and not answers(datasets.config.HF_ENDPOINT)
-        try:
-            if unreachable:  # the hub's own client would try for half a minute
-                datasets.config.HF_HUB_OFFLINE = constants.HF_HUB_OFFLINE = True
-            loaded = datasets.load_dataset(self.path, self.name)
-        except Exception as error:  # of the hub, of its client, and of every reader of a file format
-            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-            if unreachable:
-                reason = f"{datasets.config.HF_ENDPOINT} does not answer, and without it: {reason}"
-            remedy = "Without a network use data.corpus=StdlibText, or LocalText with data.corpus.path=FILE"
-            raise InputError(f"data.corpus: HubText cannot load {self.path!r} ({reason}). {remedy}") from None
-        finally:
-            datasets.config.HF_HUB_OFFLINE, constants.HF_HUB_OFFLINE = before
-        for split, rows in loaded.items():
-            if self.field not in rows.column_names:
-                hint = f"{nearest(self.field, rows.column_names)} It has {', '.join(rows.column_names)}"
-                raise InputError(f"data.corpus.field: {self.path!r} ({split}) has no column {self.field!r}.{hint}")
-        return {str(split): [str(text) for text in rows[self.field]] for split, rows in loaded.items()}
-
-    def documents(self) -> Iterator[str]:
-        """Yield the documents of all splits of the dataset."""
-        yield from itertools.chain.from_iterable(self._load().values())
-
-    def splits(self, fractions: Sequence[float]) -> Splits:
-        """Return the dataset's own splits, or split it where it has no validation split."""
-        loaded = self._load()
-        if {"train", "validation"} <= set(loaded):
-            return {name: [text for text in loaded.get(name, []) if text] for name in SPLITS}
-        return split_documents([t for texts in loaded.values() for t in texts if t], fractions)
+    def state(self) -> Any:
+        """Return path, size and time of each file."""
+        return [
+            [str(path.absolute()), status.st_size, status.st_mtime_ns]
+            for path in self.files()
+            for status in [path.stat()]
+        ]

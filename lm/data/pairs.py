@@ -20,10 +20,13 @@ from lm.config.tree import InputError, nearest, require_regular
 from lm.data import IGNORED, cache, tokens
 from lm.data.batch import Batch, Batches, Clusters, Data, clusters_per_row, tensor
 from lm.data.cache import DamageError, stored_array, stored_json, write_array
-from lm.data.corpus import SPLITS, expand_user, read_unzipped
+from lm.data.corpus import SPLITS, expand_user, fingerprint
+from lm.data.draw import draw_documents
+from lm.data.files import read_unzipped
 from lm.data.order import permutation, rank_slice
 from lm.data.public import download_hint
-from lm.data.tokenizer import SPECIALS, Tokenizer
+from lm.data.splits import TextFacts
+from lm.data.tokenizer import UNKNOWN, Tokenizer, special_ids
 from lm.data.tokens import TextStats
 
 SIDES = ("source", "target")
@@ -99,8 +102,7 @@ class PairTokens:
             self.tokenizer = cache.stored_tokenizer(folder / "tokenizer.json", facts.tokenizer)
         except DamageError as damage:
             raise cache.damage_as_os_error(folder, damage) from None
-        vocabulary = self.tokenizer.get_vocab()
-        self.begin, self.end, self.padding = (vocabulary[name] for name in SPECIALS)
+        self.begin, self.end, self.padding = special_ids(self.tokenizer)
 
     def lengths(self, split: str, side: str) -> np.ndarray:
         """Return the tokens of each text, without begin and end."""
@@ -123,44 +125,19 @@ def prepare_pairs(corpus: LocalPairs, tokenizer: Tokenizer) -> TextStats:
         pairs[split] = [pair for pair in lines if all(pair)]
         empty[f"{split}_empty"] = len(lines) - len(pairs[split])
     flat = {split: [text for pair in of_split for text in pair] for split, of_split in pairs.items()}
-    trained, facts = tokens.describe_entry("pairs", flat, tokenizer.with_specials())
-    facts.documents.update(empty)
+    text = TextFacts(fingerprint(flat), empty, {})
+    trained, facts = tokens.describe_entry("pairs", text, flat["train"], tokenizer.with_specials())
     for split, of_split in pairs.items():
         facts.documents[split] = len(of_split)
         facts.bytes[split] = sum(len(target.encode()) for _, target in of_split)
-    folder = tokens.entry_folder("pairs", facts.fingerprint, facts.tokenizer)
-    write = lambda entry: _write(entry, pairs, trained, facts)  # noqa: E731
-    cache.ensure_entry(folder, lambda entry: check_pairs(entry, facts), write)
-    return TextStats(folder=facts.folder, **stored_json(folder / "facts.json"))
-
-
-def check_pairs(folder: Path, facts: TextStats) -> None:
-    """Raise DamageError for an entry without the pairs and the tokenizer of `facts`, or whose parts disagree."""
-    stored = stored_json(folder / "facts.json")
-    expected = {key: getattr(facts, key) for key in ("fingerprint", "tokenizer", "vocabulary", "documents", "bytes")}
-    # How many are too long depends on the context, and is counted anew each time.
-    expected["documents"] = {key: n for key, n in facts.documents.items() if not key.endswith("_too_long")}
-    for key, value in expected.items():
-        if stored.get(key) != value:
-            raise DamageError(f"facts.json has {key}: {stored.get(key)!r}, expected {value!r}")
-    tokens.check_tokenizer(folder, facts)
-    for split in SPLITS:
-        for side in SIDES:
-            ids = stored_array(folder / f"{split}.{side}.npy")
-            cache.check_ids(ids, f"{split}.{side}.npy", facts.vocabulary)
-            ends = stored_array(folder / f"{split}.{side}.ends.npy", mapped=False)
-            rising = ends.ndim == 1 and not np.any(np.diff(ends, prepend=0) < 0)
-            last = int(ends[-1]) if rising and len(ends) else 0
-            if not rising or len(ends) != facts.documents[split] or last != len(ids):
-                raise DamageError(f"the ends of the {split} texts are not those of {len(ids)} ids")
-    targets = {split: stored_array(folder / f"{split}.{SIDES[-1]}.npy") for split in SPLITS}
-    counted = {split: len(ids) + facts.documents[split] for split, ids in targets.items()}
-    if stored.get("tokens") != counted or set(stored.get("unknown") or {}) != set(SPLITS):
-        raise DamageError(f"facts.json has tokens: {stored.get('tokens')!r}, found {counted!r}")
+    cache.ensure_entry(Path(facts.folder), facts.stored(), lambda entry: _write(entry, pairs, trained, facts))
+    return TextStats(folder=facts.folder, **stored_json(Path(facts.folder) / cache.FACTS))
 
 
 def _write(folder: Path, pairs: Pairs, tokenizer: tokenizers.Tokenizer, facts: TextStats) -> None:
     counted: dict[str, dict[str, int]] = {"tokens": {}, "unknown": dict.fromkeys(pairs, 0)}
+    unknown = tokenizer.token_to_id(UNKNOWN)
+    unknown = -1 if unknown is None else unknown
     for split, of_split in pairs.items():
         for side, texts in zip(SIDES, zip(*of_split, strict=True) if of_split else ((), ()), strict=True):
             encoded = encode_lines(tokenizer, texts)
@@ -168,7 +145,7 @@ def _write(folder: Path, pairs: Pairs, tokenizer: tokenizers.Tokenizer, facts: T
             write_array(folder / f"{split}.{side}.npy", ids.astype(facts.id_type))
             ends = np.cumsum([len(row) for row in encoded], dtype=np.int64)
             write_array(folder / f"{split}.{side}.ends.npy", ends)
-            counted["unknown"][split] += tokens.count_unknown(ids, tokenizer)
+            counted["unknown"][split] += int((ids == unknown).sum())
         counted["tokens"][split] = len(ids) + len(of_split)  # the side written last is the target
     tokens.write_stats(folder, tokenizer, facts, counted)
 
@@ -267,6 +244,9 @@ class PairData(Data):
             rows, budget = self._fitting(self.tokens, split), self.evaluation_batch_tokens
             if split == "train":
                 rows, budget = rows[np.lexsort((rows, source[rows], target[rows]))], self.batch_tokens
+            else:
+                key = (self.facts.fingerprint, split)
+                rows = rows[draw_documents(target[rows], self.evaluation_tokens, key)]
             self.batches[split] = list(bucket_rows(rows, source, target, budget))
 
     def bytes_per_token(self) -> Tensor:

@@ -14,10 +14,12 @@ from lm.config.tree import InputError, is_schedule
 from lm.data import IGNORED
 from lm.data.batch import Batch, Batches, Clusters, Data, clusters_from_documents, clusters_per_row, tensor
 from lm.data.corpus import SPLITS, Corpus
+from lm.data.draw import draw_documents, draw_ids
 from lm.data.order import BatchPlan, rank_slice, rows_from
+from lm.data.prepare import prepare
 from lm.data.synthetic import Source
 from lm.data.tokenizer import END_OF_TEXT, Bytes, Characters, Tokenizer
-from lm.data.tokens import Tokens, entry_unigram_nll, prepare, token_counts, unigram_nll
+from lm.data.tokens import Tokens, entry_unigram_nll, token_counts, unigram_nll
 
 MAX_BATCH_TOKENS = 2**24  # tokens of a batch on all devices; checking a configuration makes one
 MAX_PASSES = 100  # passes over the training text in one batch
@@ -175,12 +177,27 @@ class TextData(RowData):
         """Open the tokens."""
         self.prepare_data()
         assert self.facts is not None
-        self.tokens = Tokens(self.facts)
+        self.tokens, self.drawn = Tokens(self.facts), dict[str, Any]()
+        if self.evaluation_tokens <= self.context:
+            expected = f"expected {self.context + 1} or more, a block and the token after it"
+            raise InputError(f"evaluate.tokens: {expected}, found {self.evaluation_tokens}")
+
+    def ids(self, split: str) -> Any:
+        """Return the ids of a split; of validation and test, those that are evaluated."""
+        if split == "train":
+            return self.tokens.split[split]
+        if split not in self.drawn:
+            facts = self.tokens.facts
+            key = (facts.fingerprint, split)
+            self.drawn[split] = draw_ids(self.tokens.split[split], facts.end_of_text, self.evaluation_tokens, key)
+        return self.drawn[split]
 
     def count_rows(self, split: str) -> int:
-        """Return the number of whole rows in a split."""
+        """Return the number of whole rows in a split, or in what is evaluated of it."""
         assert self.facts is not None
-        return (self.facts.tokens[split] - 1) // self.context
+        size = self.facts.tokens[split]
+        is_drawn = split != "train" and size > self.evaluation_tokens
+        return ((len(self.ids(split)) if is_drawn else size) - 1) // self.context
 
     def entropy_per_token(self) -> float | None:
         """Return the nats per token of the best predictor of long text; None unless tokens are known characters."""
@@ -191,12 +208,12 @@ class TextData(RowData):
 
     def clusters(self, split: str) -> Clusters:
         """Return the clusters of a split's targets, from its documents."""
-        return clusters_from_documents(self.tokens.split[split], self.tokens.facts.end_of_text, self.context)
+        return clusters_from_documents(self.ids(split), self.tokens.facts.end_of_text, self.context)
 
     def gather(self, split: str, rows_b: np.ndarray) -> Batch:
         """Return the batch of some rows of a split."""
         indices = rows_b[:, None] * self.context + np.arange(self.context + 1)
-        tokens_bt = tensor(self.tokens.split[split][indices])
+        tokens_bt = tensor(self.ids(split)[indices])
         return Batch((tokens_bt[:, :-1].contiguous(),), tokens_bt[:, 1:].contiguous(), tensor(rows_b))
 
 
@@ -278,6 +295,10 @@ class PaddedRows(RowData):
             for row, (start, stop) in enumerate(itertools.pairwise(starts)):
                 document = ids[start : min(stop - 1, start + self.context + 1)]
                 self.table[name][row, : len(document)] = document
+            if name != "train":
+                budget, lengths = self.evaluation_tokens, np.full(len(starts) - 1, self.context)
+                chosen = draw_documents(lengths, budget, (self.facts.fingerprint, name))
+                self.table[name] = self.table[name][chosen]
 
     def clusters(self, split: str) -> Clusters:
         """Return one cluster for each row of a split."""

@@ -1,13 +1,14 @@
 """The memory-mapped cache of token ids, and the loss of a unigram model of them. Legend: v vocabulary.
 
-CACHE/tokenizers/<corpus, split and settings>.json     a trained tokenizer, and a .sha256 of it
+CACHE/tokenizers/<corpus, split and settings>/         a trained tokenizer
 CACHE/tokens/<corpus fingerprint and tokenizer hash>/  train.npy, validation.npy, test.npy, bytes.npy, facts.json,
                                                        tokenizer.json, unigram.json, sums.json
 """
 
 import contextlib
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,21 +16,21 @@ from typing import Any
 import numpy as np
 import tokenizers
 
-from lm.config.fingerprint import fingerprint as code_fingerprint
-from lm.config.imported import OURS
 from lm.config.tree import run_id
 from lm.data import cache
 from lm.data.cache import DamageError, stored_array, stored_json, write_array
-from lm.data.corpus import SPLITS, Corpus, Splits, fingerprint
-from lm.data.tokenizer import END_OF_TEXT, UNKNOWN, Tokenizer, bytes_per_token, encode
+from lm.data.corpus import SPLITS, Corpus
+from lm.data.encoding import PART, Encoder, cut_safely, in_order, portions
+from lm.data.progress import TextProgress
+from lm.data.shards import END, ShardWriter, chunks_of, joined, stored_shards
+from lm.data.splits import SplitText, TextFacts, is_own, settings_of, text_facts
+from lm.data.tokenizer import Tokenizer, bytes_per_token, unknown_token, vocabulary_of
 from lm.store.files import to_json, write_atomic
-from lm.store.locks import locked
 
-DOCUMENTS_AT_ONCE = 1000
 # Fields that `facts.json` does not hold: older versions read it, and take no others.
-NOT_STORED = ("folder", "unigram_nll")
+NOT_STORED = ("folder", "unigram_nll", "revision")
+TOKENIZER = "tokenizer.json"
 UNIGRAM = "unigram.json"  # file of the loss of a unigram model; entries of older versions lack it
-COUNT_CHUNK = 2**22  # token ids that are counted at once, so that a memory-mapped text is never in memory as a whole
 
 
 @dataclass(frozen=True)
@@ -46,11 +47,21 @@ class TextStats:
     unknown: dict[str, int]
     end_of_text: int | None = None
     unigram_nll: float | None = None
+    revision: str | dict[str, str] | None = (
+        None  # the commit of a dataset of the hub, by corpus where there are several
+    )
 
     @property
     def id_type(self) -> type[np.unsignedinteger]:
         """The smallest type that holds every token id."""
         return np.uint16 if self.vocabulary <= 2**16 else np.uint32
+
+    def stored(self) -> dict[str, Any]:
+        """Return the fields that `facts.json` holds, as far as they are known."""
+        content = {key: value for key, value in asdict(self).items() if key not in NOT_STORED and value != {}}
+        if "documents" in content:  # how many are too long depends on the context, and is counted anew each time
+            content["documents"] = {key: n for key, n in self.documents.items() if not key.endswith("_too_long")}
+        return content
 
     def identity(self) -> dict[str, Any]:
         """Return the fields that decide what is computed."""
@@ -64,7 +75,7 @@ class Tokens:
         folder = Path(facts.folder)
         self.facts = facts
         try:
-            self.split = {name: stored_array(folder / f"{name}.npy") for name in SPLITS}
+            self.split = {name: joined(list(stored_shards(folder, name))) for name in SPLITS}
             self.bytes_per_token = stored_array(folder / "bytes.npy", mapped=False)
         except DamageError as damage:
             raise cache.damage_as_os_error(folder, damage) from None
@@ -75,60 +86,53 @@ def entry_folder(kind: str, text: str, tokenizer: str) -> Path:
     return cache.cache_folder() / kind / run_id([text, tokenizer])[:32]
 
 
-def describe_entry(kind: str, splits: Splits, tokenizer: Tokenizer) -> tuple[tokenizers.Tokenizer, TextStats]:
-    """Train a tokenizer on texts unless it is cached; returns it and the statistics of an entry with no counts yet."""
-    trained = train_tokenizer(tokenizer, splits["train"], text := fingerprint(splits))
+def describe_entry(
+    kind: str, text: TextFacts, documents: Iterable[str], tokenizer: Tokenizer
+) -> tuple[tokenizers.Tokenizer, TextStats]:
+    """Train a tokenizer on documents unless it is cached; returns it and the statistics of an entry with no counts."""
+    trained = train_tokenizer(tokenizer, documents, text.fingerprint)
     sha256 = hashlib.sha256(trained.to_str().encode()).hexdigest()
-    folder = str(entry_folder(kind, text, sha256).resolve())
-    return trained, TextStats(folder, text, sha256, trained.get_vocab_size(), {}, {}, {}, {})
+    folder = str(entry_folder(kind, text.fingerprint, sha256).resolve())
+    size, end = vocabulary_of(trained), tokenizer.end_of(trained) if kind == "tokens" else None
+    return trained, TextStats(folder, text.fingerprint, sha256, size, text.documents, {}, text.bytes, {}, end)
+
+
+def part_size(tokenizer: Tokenizer) -> int | None:
+    """Return the characters of a part of a long document; None for a user's own tokenizer, which may join any parts."""
+    return PART if is_own(tokenizer) else None
+
+
+class TrainingText:
+    """The documents of the training split for a tokenizer, in parts that give the same words, again at each pass."""
+
+    def __init__(self, text: SplitText, tokenizer: Tokenizer) -> None:
+        self.text, self.tokenizer = text, tokenizer
+
+    def __iter__(self) -> Iterator[str]:
+        parts = itertools.takewhile(lambda part: part[0] == SPLITS[0], self.text.parts())
+        return (text for _, text, _ in cut_safely(parts, part_size(self.tokenizer)))
 
 
 def prepare(corpus: Corpus, tokenizer: Tokenizer, fractions: Sequence[float]) -> TextStats:
     """Read the corpus, train the tokenizer and encode the text, each unless it is cached."""
-    splits = corpus.splits(fractions)
-    trained, facts = describe_entry("tokens", splits, tokenizer)
-    facts = replace(facts, end_of_text=trained.token_to_id(END_OF_TEXT))
-    for name, documents in splits.items():
-        facts.documents[name] = len(documents)
-        facts.bytes[name] = sum(len(document.encode("utf-8", "surrogatepass")) for document in documents)
-    folder = entry_folder("tokens", facts.fingerprint, facts.tokenizer)
-    write = lambda entry: _write_entry(entry, splits, trained, facts)  # noqa: E731
-    cache.ensure_entry(folder, lambda entry: check_entry(entry, facts), write)
-    for name, ids in Tokens(facts).split.items():
-        facts.tokens[name], facts.unknown[name] = len(ids), count_unknown(ids, trained)
-    return facts
-
-
-def check_entry(folder: Path, facts: TextStats) -> None:
-    """Raise DamageError for an entry without the text and the tokenizer of `facts`, or whose parts disagree."""
-    stored = stored_json(folder / "facts.json")
-    for key, value in asdict(facts).items():
-        if key not in NOT_STORED and value != {} and stored.get(key) != value:
-            raise DamageError(f"facts.json has {key}: {stored.get(key)!r}, expected {value!r}")
-    trained = check_tokenizer(folder, facts)
-    for name in SPLITS:
-        ids = stored_array(folder / f"{name}.npy")
-        cache.check_ids(ids, f"{name}.npy", facts.vocabulary)
-        for key, expected in (("tokens", len(ids)), ("unknown", count_unknown(ids, trained))):
-            counts = stored.get(key)
-            if (stored_count := counts.get(name) if isinstance(counts, dict) else None) != expected:
-                raise DamageError(f"facts.json has {key} of {name}: {stored_count!r}, found {expected}")
-
-
-def check_tokenizer(folder: Path, facts: TextStats) -> tokenizers.Tokenizer:
-    """Read the tokenizer of an entry. Raises DamageError for another one, or where the bytes of its tokens differ."""
-    trained = cache.stored_tokenizer(folder / "tokenizer.json", facts.tokenizer)
-    if not np.array_equal(stored_array(folder / "bytes.npy", mapped=False), bytes_per_token(trained)):
-        raise DamageError("bytes.npy is not that of the tokenizer")
-    return trained
+    with TextProgress("reading the text") as progress:
+        text = SplitText(corpus, fractions, progress.advance)
+        counted = text_facts(text)
+    with TextProgress("training the tokenizer", counted.bytes[SPLITS[0]]) as progress:
+        text.seen = progress.advance
+        trained, facts = describe_entry("tokens", counted, TrainingText(text, tokenizer), tokenizer)
+    text.seen = lambda _: None
+    write = lambda entry: _write_entry(entry, text, part_size(tokenizer), trained, facts)  # noqa: E731
+    cache.ensure_entry(Path(facts.folder), facts.stored(), write)
+    stored = stored_json(Path(facts.folder) / cache.FACTS)
+    return replace(facts, tokens=stored["tokens"], unknown=stored["unknown"])
 
 
 def write_stats(folder: Path, tokenizer: tokenizers.Tokenizer, facts: TextStats, counted: Mapping[str, Any]) -> None:
     """Write the tokenizer and the statistics of an entry, with those that were counted as it was written."""
     write_array(folder / "bytes.npy", bytes_per_token(tokenizer))
-    write_atomic(folder / "tokenizer.json", tokenizer.to_str())
-    stored = {key: value for key, value in {**asdict(facts), **counted}.items() if key not in NOT_STORED}
-    (folder / "facts.json").write_text(to_json(stored), encoding="utf-8")
+    write_atomic(folder / TOKENIZER, tokenizer.to_str())
+    (folder / cache.FACTS).write_text(to_json(replace(facts, **counted).stored()), encoding="utf-8")
 
 
 def entry_unigram_nll(facts: TextStats) -> float | None:
@@ -139,80 +143,71 @@ def entry_unigram_nll(facts: TextStats) -> float | None:
     return unigram_nll(*(token_counts(ids[name], facts.vocabulary) for name in ("train", "validation")))
 
 
-def is_usable(folder: Path, facts: TextStats, check: Callable[[Path, TextStats], None] = check_entry) -> bool:
-    """Return True if an entry can be used for `facts`."""
+def is_usable(facts: TextStats) -> bool:
+    """Return True if the entry of a text and a tokenizer is there and sound."""
     with cache.cache_io_errors():
-        return folder.is_dir() and cache.find_damage(folder, lambda entry: check(entry, facts)) is None
+        return cache.find_damage(Path(facts.folder), facts.stored()) is None
 
 
-def count_unknown(ids: np.ndarray, tokenizer: tokenizers.Tokenizer) -> int:
-    """Count the unknown tokens among ids."""
-    unknown = tokenizer.token_to_id(UNKNOWN)
-    return 0 if unknown is None else int((ids == unknown).sum())
-
-
-def train_tokenizer(tokenizer: Tokenizer, documents: Sequence[str], text: str) -> tokenizers.Tokenizer:
-    """Train a tokenizer on documents, or read it from the cache."""
-    settings = {"class": f"{type(tokenizer).__module__}.{type(tokenizer).__qualname__}", **vars(tokenizer)}
+def train_tokenizer(tokenizer: Tokenizer, documents: Iterable[str], text: str) -> tokenizers.Tokenizer:
+    """Train a tokenizer on documents of a text with this hash, or read it from the cache; build one that is not."""
+    if not tokenizer.learns:
+        return tokenizer.train(())
+    settings = settings_of(tokenizer)
     for key, value in settings.items():  # a vocabulary file is known by what it holds
         if isinstance(value, str) and Path(value).is_file():
             settings[key] = hashlib.sha256(Path(value).read_bytes()).hexdigest()
-    if not type(tokenizer).__module__.startswith(f"{OURS}."):
-        settings["code"] = code_fingerprint(type(tokenizer))
-    path = cache.cache_folder() / "tokenizers" / f"{run_id([text, settings])[:32]}.json"
-    with cache.cache_io_errors():
-        with contextlib.suppress(DamageError):
-            return _read_tokenizer(path)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with locked(Path(f"{path}.lock"), f"{path}, which another process trains"):
-            try:
-                return _read_tokenizer(path)
-            except DamageError as damage:
-                if path.is_file():
-                    cache.warn_rebuilt(path, str(damage))
-            trained = tokenizer.train(documents).to_str()
-            checksum = path.with_suffix(".sha256")
-            checksum.unlink(missing_ok=True)  # a tokenizer without one is believed if it can be read
-            write_atomic(path, trained)
-            write_atomic(checksum, hashlib.sha256(trained.encode()).hexdigest() + "\n")
-            return tokenizers.Tokenizer.from_str(trained)
+    folder = cache.cache_folder() / "tokenizers" / run_id([text, settings])[:32]
+
+    def write(entry: Path) -> None:
+        try:
+            trained = tokenizers.Tokenizer.from_file(str(folder.with_suffix(".json")))  # of an older version
+        except Exception:  # the Rust side raises bare Exception, also where there is none
+            trained = tokenizer.train(documents if is_own(tokenizer) else list(documents))
+        write_atomic(entry / TOKENIZER, trained.to_str())
+
+    cache.ensure_entry(folder, {}, write)
+    return tokenizers.Tokenizer.from_file(str(folder / TOKENIZER))
 
 
-def _read_tokenizer(path: Path) -> tokenizers.Tokenizer:
-    """Read a trained tokenizer. Raises DamageError where there is none, or it is not what was written."""
-    beside = path.with_suffix(".sha256")
-    try:
-        text = path.read_text(encoding="utf-8")
-        expected = beside.read_text(encoding="utf-8").strip() if beside.is_file() else None
-        if expected not in (None, hashlib.sha256(text.encode()).hexdigest()):
-            raise DamageError("not what was written")
-        return tokenizers.Tokenizer.from_str(text)
-    except FileNotFoundError:
-        raise DamageError("missing") from None
-    except (OSError, DamageError):
-        raise
-    except Exception as error:  # the Rust side raises bare Exception
-        raise DamageError(" ".join(str(error).split())) from None
+def _write_entry(
+    folder: Path, text: SplitText, size: int | None, tokenizer: tokenizers.Tokenizer, facts: TextStats
+) -> None:
+    """Write an entry, from where a killed process left it."""
+    encoder = Encoder(tokenizer, facts.id_type, facts.end_of_text)
+    writer = ShardWriter(folder, facts.id_type, [size, encoder.batch])
+    if writer.done != END:
+        parts = portions(cut_safely(text.parts(), size, encoder.places), encoder.batch, writer.done or 0)
+        with TextProgress("encoding the text", sum(facts.bytes.values())) as progress:
+            for portion, ids in in_order(encoder, parts, encoder.threads):
+                progress.reach(portion.before + portion.bytes, len(ids), portion.before)
+                writer.add(portion.split, ids)
+                if writer.full:
+                    writer.commit(portion.parts)
+        writer.commit(END, last=True)
+    finish_entry(folder, writer, tokenizer, facts)
 
 
-def _write_entry(folder: Path, splits: Splits, tokenizer: tokenizers.Tokenizer, facts: TextStats) -> None:
+def finish_entry(folder: Path, writer: ShardWriter, tokenizer: tokenizers.Tokenizer, facts: TextStats) -> TextStats:
+    """Write all files of an entry but its shards; return the statistics with what was counted."""
     counted, counts = {"tokens": dict[str, int](), "unknown": dict[str, int]()}, []
+    unknown = unknown_token(tokenizer)
     for name in SPLITS:
-        starts = range(0, len(splits[name]), DOCUMENTS_AT_ONCE)
-        encoded = (encode(tokenizer, splits[name][start : start + DOCUMENTS_AT_ONCE]) for start in starts)
-        ids = np.concatenate([np.zeros(0, np.int64), *encoded]).astype(facts.id_type)
-        write_array(folder / f"{name}.npy", ids)
-        counted["tokens"][name], counted["unknown"][name] = len(ids), count_unknown(ids, tokenizer)
-        counts.append(token_counts(ids, facts.vocabulary))
+        counts.append(np.zeros(facts.vocabulary, dtype=np.int64))
+        for ids in stored_shards(folder, name):
+            counts[-1] += token_counts(ids, facts.vocabulary)
+        counted["tokens"][name] = writer.tokens[name]
+        counted["unknown"][name] = 0 if unknown is None else int(counts[-1][unknown])
     (folder / UNIGRAM).write_text(to_json({"nll": unigram_nll(*counts[:2])}), encoding="utf-8")
     write_stats(folder, tokenizer, facts, counted)
+    return replace(facts, tokens=counted["tokens"], unknown=counted["unknown"])
 
 
-def token_counts(ids: np.ndarray, vocabulary: int) -> np.ndarray:
+def token_counts(ids: Any, vocabulary: int) -> np.ndarray:
     """Count the occurrences of each token, int64 of shape (vocabulary,)."""
     counts_v = np.zeros(vocabulary, dtype=np.int64)
-    for start in range(0, len(ids), COUNT_CHUNK):
-        counts_v += np.bincount(ids[start : start + COUNT_CHUNK], minlength=vocabulary)
+    for _, chunk in chunks_of(ids):
+        counts_v += np.bincount(chunk, minlength=vocabulary)
     return counts_v
 
 

@@ -23,7 +23,7 @@ from lm.config.fingerprint import dotted_classes, source_files
 from lm.config.imported import add_module_folder, import_object
 from lm.config.plain import shown
 from lm.config.tree import InputError, path_name
-from lm.data.cache import DamageError, cache_folder, ensure_entry
+from lm.data.cache import cache_folder, ensure_entry
 from lm.execution.executor import Executor, Job, Message, Outcome, disk_message, require_whole
 from lm.execution.factory import HOST_PORT
 from lm.execution.local import RemoteWorker
@@ -464,12 +464,7 @@ def unpack_cell(order: Order, get: Callable[[Any], bytes], code: Path) -> Cell:
     if cell.facts is not None and order.text:
         source = Path(cell.facts.folder)
         folder = cache_folder() / path_name(source.parent.name, "text") / path_name(source.name, "text")
-
-        def check(entry: Path) -> None:
-            if not entry.is_dir():
-                raise DamageError("missing")
-
-        ensure_entry(folder, check, lambda staging: unpack(order.text, get, staging))
+        ensure_entry(folder, {}, lambda staging: unpack(order.text, get, staging))
         cell = replace(cell, facts=replace(cell.facts, folder=str(folder.resolve())))
     return cell
 

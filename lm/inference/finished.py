@@ -5,7 +5,7 @@ import importlib.util
 import itertools
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, TypeVar
@@ -19,9 +19,9 @@ from lm.config.fingerprint import dotted_classes
 from lm.config.imported import add_module_folder, require_trusted
 from lm.config.plain import shown
 from lm.config.tree import InputError, Tree, load_yaml
-from lm.data.pairs import check_pairs
-from lm.data.tokens import TextStats, check_entry, entry_folder, is_usable
-from lm.model.transformer import Model, load_weights
+from lm.data.tokens import TextStats, entry_folder, is_usable
+from lm.inference.conversion import ModelOnly
+from lm.model.transformer import load_weights
 from lm.report.status import training_line
 from lm.store.files import require_own
 from lm.store.record import Record
@@ -80,13 +80,6 @@ def _component_folders(folder: Path) -> Iterator[Path]:
             yield from (path.parent for file in files for path in (file, out.parent / file) if os.path.isfile(path))
 
 
-@dataclass
-class _ModelOnly:
-    """The part of a configuration that a trained model needs; the whole takes Lightning, and seconds."""
-
-    model: Callable[[int, int], Model]
-
-
 @dataclass(frozen=True)
 class FinishedRun:
     """A run that was trained to its end."""
@@ -135,10 +128,9 @@ class FinishedRun:
         """Return the facts of its text, cached or prepared again. Raises InputError where it has changed."""
         text = self.record["data"]
         hashes = text["fingerprint"], text["tokenizer"]
-        for kind, check in (("tokens", check_entry), ("pairs", check_pairs)):
-            cached = entry_folder(kind, *hashes)
-            facts = TextStats(folder=str(cached.resolve()), **text)
-            if is_usable(cached, facts, check):
+        for kind in ("tokens", "pairs"):
+            facts = TextStats(folder=str(entry_folder(kind, *hashes).resolve()), **text)
+            if is_usable(facts):
                 return facts
         data = self.data()
         data.prepare_data()
@@ -150,7 +142,7 @@ class FinishedRun:
 
     def model(self, kind: type[Kind], instead: str) -> Kind:
         """Return the trained model of class `kind` on the CPU. Raises InputError, with `instead` for another class."""
-        make: Any = build(resolve({"model": self.config.get("model")}, _ModelOnly), _ModelOnly).model
+        make: Any = build(resolve({"model": self.config.get("model")}, ModelOnly), ModelOnly).model
         cls = make.func if isinstance(make, functools.partial) else make
         if not (isinstance(cls, type) and issubclass(cls, kind)):
             raise InputError(f"{self.folder}: {instead.format(cls.__name__)}")

@@ -10,13 +10,12 @@ from typing import Any, Literal
 
 import tokenizers
 import torch
-from tokenizers import decoders, pre_tokenizers
 
 from lm.config.components import blame
 from lm.config.plain import shown
 from lm.config.tree import InputError
 from lm.data.cache import DamageError, cache_io_errors, stored_tokenizer
-from lm.data.tokenizer import CONTINUED, END_OF_TEXT, UNKNOWN
+from lm.data.tokenizer import token_bytes, unknown_token
 from lm.data.tokens import entry_folder
 from lm.inference.finished import FinishedRun
 from lm.model.generation import Choose, Sample, caches_for, generate, greedy
@@ -49,7 +48,7 @@ def prompt_ids(tokenizer: tokenizers.Tokenizer, prompt: str) -> list[int]:
         raise InputError("--prompt: is not UTF-8 text") from None
     tokenizer.encode_special_tokens = True  # as the text they look like, as in training
     encoding = tokenizer.encode(prompt, add_special_tokens=False)
-    unknown = tokenizer.token_to_id(UNKNOWN)
+    unknown = unknown_token(tokenizer)
     spans = zip(encoding.ids, encoding.offsets, strict=True)
     strange = list(dict.fromkeys(prompt[start:end] for index, (start, end) in spans if index == unknown))
     if strange:
@@ -62,28 +61,12 @@ class TextStream:
     """A decoder of tokens as they come; U+FFFD stands for bytes that are no UTF-8, and for unknown tokens."""
 
     def __init__(self, tokenizer: tokenizers.Tokenizer) -> None:
-        added = tokenizer.get_added_tokens_decoder()
-        self.tokenizer = tokenizer
-        self.silent = {index for index, token in added.items() if token.special and token.content != UNKNOWN}
-        self.byte_level = not isinstance(tokenizer.decoder, decoders.Fuse)
-        # GPT-2's table: characters stand for the printable byte of the same number, from 256 on for the others in turn
-        alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-        plain = {character: ord(character) for character in alphabet if ord(character) < 256}
-        others = [character for character in alphabet if character not in plain]
-        self.bytes = plain | dict(zip(others, sorted(set(range(256)) - set(plain.values())), strict=True))
+        self.unknown, self.bytes = unknown_token(tokenizer), token_bytes(tokenizer)
         self.text = codecs.getincrementaldecoder("utf-8")(errors="replace")
 
     def add(self, token: int) -> str:
         """Return the text that this token completes."""
-        if token in self.silent:
-            return ""
-        name = str(self.tokenizer.id_to_token(token))
-        if name == UNKNOWN:
-            content = "\ufffd".encode()
-        elif self.byte_level:
-            content = bytes(self.bytes[character] for character in name.replace(CONTINUED, ""))
-        else:
-            content = name.encode()
+        content = "\ufffd".encode() if token == self.unknown else self.bytes[token]
         return self.text.decode(content)
 
     def end(self) -> str:
@@ -154,7 +137,7 @@ def stream_text(
     tokens_bt = torch.tensor([ids], device=next(model.parameters()).device)
     caches = caches_for(model) if cache == "full" and isinstance(model, Decoder) else None
     stream, count, start = TextStream(tokenizer), 0, time.perf_counter()
-    for token_b in generate(model, tokens_bt, steps, choose, caches, tokenizer.token_to_id(END_OF_TEXT)):
+    for token_b in generate(model, tokens_bt, steps, choose, caches, run.record["data"].get("end_of_text")):
         count += 1
         yield stream.add(int(token_b))
     yield stream.end()

@@ -3,7 +3,7 @@
 import math
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,14 +14,14 @@ from lm.config.components import blame, build, resolve
 from lm.config.tree import InputError, Tree, override
 from lm.data import IGNORED
 from lm.data.batch import Data
-from lm.data.tokenizer import UNKNOWN, Tokenizer
+from lm.data.tokenizer import Tokenizer, unknown_token
 from lm.inference.finished import FinishedRun
 from lm.store.metrics import describe
 from lm.store.record import Record
 from lm.store.store import Store
 from lm.training.evaluate import TrainedCell, add
 from lm.training.identified import Cell
-from lm.training.run import Evaluation, RunConfig
+from lm.training.run import RunConfig, evaluation_of
 
 SPLIT = "test"
 
@@ -42,10 +42,15 @@ class Request:
 class _Stored(Tokenizer):
     """A tokenizer that was trained before; `path` is its `tokenizer.json`."""
 
-    def __init__(self, path: str) -> None:
-        self.path = path
+    learns = False
 
-    def learn(self, documents: Sequence[str]) -> tokenizers.Tokenizer:
+    def __init__(self, path: str, end: int | None) -> None:
+        self.path, self._end = path, end
+
+    def end_of(self, trained: tokenizers.Tokenizer) -> int | None:
+        return self._end
+
+    def learn(self, documents: Iterable[str]) -> tokenizers.Tokenizer:
         return tokenizers.Tokenizer.from_file(self.path)
 
 
@@ -64,7 +69,7 @@ def other_data(cell: Cell, changes: Tree) -> tuple[Data, Tree]:
     config = resolve(override(cell.config, changes), RunConfig)
     with blame("data"):
         data: Any = build(config, RunConfig).data(config["seed"])
-    data.tokenizer = _Stored(str(Path(cell.facts.folder) / "tokenizer.json"))
+    data.tokenizer = _Stored(str(Path(cell.facts.folder) / "tokenizer.json"), cell.facts.end_of_text)
     data.prepare_data()
     assert data.facts is not None
     if data.facts.tokenizer != cell.facts.tokenizer:
@@ -82,7 +87,7 @@ def remeasure(folder: Path, request: Request) -> dict[str, dict[str, Any]]:
     with store.lock(resolved.name):
         run = FinishedRun.at(resolved)
         record, cell, checkpoint = run.record, cell_of(run), run.checkpoint
-        tokens = request.tokens or (cell.config["evaluate"] or {}).get("tokens") or Evaluation().tokens
+        tokens = request.tokens or evaluation_of(cell.config).length_tokens
         if request.changes:
             results = _measure_other_data(cell, checkpoint, request, request.changes, tokens)
         else:
@@ -101,12 +106,12 @@ def remeasure(folder: Path, request: Request) -> dict[str, dict[str, Any]]:
 
 def measure_lengths(cell: Cell, store: Store) -> None:
     """Measure a finished cell at the context lengths that were added to its configuration since."""
-    settings = cell.config["evaluate"]
+    settings = evaluation_of(cell.config)
     with store.lock(cell.id):
         run = FinishedRun.at(store.directory(cell.id))
         record, trained = run.record, _trained(cell, run.checkpoint)
         check_losses(record, {}, trained, run.checkpoint)
-        add_to_record(record, "lengths", lengths(trained, record, settings["lengths"], settings["tokens"]))
+        add_to_record(record, "lengths", lengths(trained, record, settings.lengths, settings.length_tokens))
         store.rewrite(cell.id, record)
 
 
@@ -180,7 +185,7 @@ def _measure_other_data(
 def unknown_share(cell: Cell, data: Data, split: str) -> float:
     """Return the share of a split's targets that the run's tokenizer does not know."""
     path = Path(cell.facts.folder) / "tokenizer.json"
-    unknown = tokenizers.Tokenizer.from_file(str(path)).token_to_id(UNKNOWN)
+    unknown = unknown_token(tokenizers.Tokenizer.from_file(str(path)))
     targets = [batch.targets_bt[batch.targets_bt != IGNORED] for batch in data.evaluation_batches(split)]
     count = sum(int((targets_n == unknown).sum()) for targets_n in targets) if unknown is not None else 0
     return count / sum(map(len, targets))

@@ -19,6 +19,10 @@ Weights = TypedDict("Weights", {"bytes": Count, "sha256": str})
 """Identity of a cell's checkpoint: its size in bytes and the hash of its file."""
 
 
+Imported = TypedDict("Imported", {"folder": str, "model_type": str, "files": dict[str, str]})
+"""A model that another program trained: its folder, its family, and the SHA-256 of the files that were read."""
+
+
 class Provenance(TypedDict):
     """Code, packages and machine of a run; times in seconds since 1970.
 
@@ -44,11 +48,15 @@ class Provenance(TypedDict):
     seconds: NotRequired[float]
     resumed: int | bool
     checkpoint: NotRequired[Weights | None]
+    imported: NotRequired[Imported]
     checksum: NotRequired[str]
 
 
 class Text(TypedDict):
-    """Statistics of the data; counts by split. `unigram_nll` is the loss of a unigram model on validation."""
+    """Statistics of the data; counts by split. `unigram_nll` is the loss of a unigram model on validation.
+
+    `revision` is the commit of a dataset of the Hugging Face hub, by corpus where there are several.
+    """
 
     fingerprint: str
     tokenizer: str
@@ -59,10 +67,11 @@ class Text(TypedDict):
     unknown: dict[str, int]
     end_of_text: int | None
     unigram_nll: NotRequired[float | None]
+    revision: NotRequired[str | dict[str, str]]
 
 
-Evaluated = TypedDict("Evaluated", {"split": str, "tokens": Count | None})
-"""The tokens on which the metrics were measured."""
+Evaluated = TypedDict("Evaluated", {"split": str, "tokens": Count | None, "of": NotRequired[Count]})
+"""The tokens on which the metrics were measured, and those of the split where they are a part of it."""
 
 Reliability = TypedDict("Reliability", {"count": list[int], "confidence": list[float], "accuracy": list[float]})
 """A reliability diagram: for each bin its tokens, their mean confidence and their accuracy."""

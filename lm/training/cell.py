@@ -29,7 +29,7 @@ from lm.training.module import with_extras
 from lm.training.objective import require_extra_losses, take_extra_losses
 from lm.training.optim import tables
 from lm.training.recorder import Recorder
-from lm.training.run import EXECUTION, MAY_BE_NONE, SETTINGS, UNSOUND, RunConfig, Trainer, build_data
+from lm.training.run import EXECUTION, MAY_BE_NONE, SETTINGS, UNSOUND, RunConfig, Trainer, build_data, evaluation_of
 from lm.training.schedule import in_steps
 from lm.training.strategies import Processes, check_model, check_sharded, processes
 
@@ -60,6 +60,9 @@ def _identified(config: Tree, facts: TextStats) -> Tree:
     data = {"class_path": config["data"]["class_path"], **{key: value for key, value in options if key not in TEXT}}
     content = {**config, "trainer": trainer, "data": data}
     content.pop("evaluate", None)
+    budget = evaluation_of(config).tokens
+    if any(facts.tokens.get(split, 0) > budget for split in ("validation", "test")):
+        content["evaluated_tokens"] = budget
     if content.get("data_seed") == content["seed"]:  # the same order as where nothing is said of it
         del content["data_seed"]
     content["model"] = without_standard(config["model"])

@@ -26,7 +26,7 @@ from lm.training.adapter import quiet, to_device
 from lm.training.identified import Cell
 from lm.training.process import beat
 from lm.training.recorder import Recorder
-from lm.training.run import SINGLE_PROCESS, RunConfig
+from lm.training.run import SINGLE_PROCESS, RunConfig, evaluation_of
 
 FREQUENT = 10  # number of the most frequent tokens, whose class-wise calibration is measured
 TOKENS_AT_ONCE = 8192
@@ -42,6 +42,7 @@ class TrainedCell:
         own = run.data(run.order_seed)
         own.facts = cell.facts
         self.data = own if data is None else data
+        self.data.evaluation_tokens = evaluation_of(cell.config).tokens
         self.data.setup("fit")
         with quiet():
             self.trainer = run.trainer(Recorder(checkpoint.parent, self.data))
@@ -167,7 +168,7 @@ def evaluations(cell: Cell, checkpoint: Path) -> Iterator[tuple[str, dict[str, A
         yield "test", trained.split("test", by_document=True)
     settings = cell.config.get("evaluate") or {}
     if settings.get("lengths"):
-        yield "lengths", trained.lengths(settings["lengths"], "validation", settings["tokens"])
+        yield "lengths", trained.lengths(settings["lengths"], "validation", evaluation_of(cell.config).length_tokens)
 
 
 def headline(name: str, evaluation: dict[str, Any]) -> dict[str, float | None]:

@@ -448,7 +448,7 @@ class Recorder(Callback):
             "diverged": self.diverged,
             "steps": trainer.global_step,
             "metrics": metrics,
-            "evaluated": {"split": "validation", "tokens": measured.get("evaluated_tokens")},
+            "evaluated": {"split": "validation", "tokens": measured.get("evaluated_tokens"), **self.drawn_from()},
             "reliability": measured.get("reliability"),
             "initial": self.probe.initial,
             "final": self.probe.final,
@@ -466,6 +466,11 @@ class Recorder(Callback):
             "curve": curve_checksum(curve_csv(self.rows)),
             **write_document_losses(self.work, module.clusters, measured, "nll"),
         }
+
+    def drawn_from(self) -> dict[str, int]:
+        """Return the tokens of the validation split, if a part of it was drawn."""
+        facts, budget = self.data.facts, self.data.evaluation_tokens
+        return {"of": facts.tokens["validation"]} if facts and facts.tokens["validation"] > budget else {}
 
 
 def fetch_extras(trainer: Any, extras: list[dict[str, torch.Tensor]]) -> list[dict[str, float]]:

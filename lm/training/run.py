@@ -1,6 +1,6 @@
 """The root of a configuration, its parts when built, and the roles of the settings of Lightning's trainer."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -9,7 +9,7 @@ import torch
 
 from lm.config.components import blame, build
 from lm.config.tree import Tree
-from lm.data.batch import Data
+from lm.data.batch import EVALUATION_TOKENS, Data
 from lm.data.tokens import TextStats
 from lm.model.attention_impl import AttentionImpl
 from lm.model.transformer import Model, build_and_initialize
@@ -102,20 +102,36 @@ UNSOUND = {
 
 
 class Evaluation:
-    """Evaluations of a finished model besides its splits; no part of a cell's identity.
+    """Evaluations of a model; part of a cell's identity only where `tokens` are fewer than a split has.
 
     Args:
         lengths: contexts, in tokens, at which the validation split is evaluated.
-        tokens: of that split, at most.
+        tokens: of validation and of test, at most, drawn as whole documents; by default 2,097,152. With `lengths`, and
+            without `length_tokens`, it is their number instead.
+        length_tokens: of the validation split at the lengths, at most; by default 65,536.
     """
 
-    def __init__(self, lengths: list[int] | None = None, tokens: int = 65_536) -> None:
+    ADDED = ("length_tokens",)
+
+    def __init__(
+        self, lengths: list[int] | None = None, tokens: int | None = None, length_tokens: int | None = None
+    ) -> None:
         self.lengths = lengths or []
         if min(self.lengths, default=1) < 1:
             raise ValueError(f"lengths={lengths} must be contexts of at least 1 token")
-        if lengths and tokens < max(lengths):
-            raise ValueError(f"tokens={tokens} must be at least the longest of lengths={lengths}")
-        self.tokens = tokens
+        if tokens is not None and tokens < 1:
+            raise ValueError(f"tokens={tokens} must be at least 1")
+        of_lengths = bool(self.lengths) and length_tokens is None
+        self.length_tokens = (tokens if of_lengths else length_tokens) or 65_536
+        self.tokens = EVALUATION_TOKENS if of_lengths or tokens is None else tokens
+        if self.length_tokens < max(self.lengths, default=1):
+            name = "tokens" if of_lengths else "length_tokens"
+            raise ValueError(f"{name}={self.length_tokens} must be at least the longest of lengths={lengths}")
+
+
+def evaluation_of(config: Mapping[str, Any]) -> Evaluation:
+    """Return the evaluations of a resolved configuration."""
+    return Evaluation(**(config.get("evaluate") or {}))
 
 
 @dataclass(frozen=True)
@@ -170,6 +186,8 @@ def build_data(run: RunConfig, facts: TextStats | None = None) -> Data:
     """Return the data of a run, with `facts` of its prepared text ready to be read."""
     with blame("data"):
         data = run.data(run.order_seed)
+    if run.evaluate is not None:
+        data.evaluation_tokens = run.evaluate.tokens
     if facts is not None:
         data.facts = facts
         data.setup("fit")

@@ -216,11 +216,12 @@ def fail(
 
 def finish(cell: Cell, store: Store, outcome: Outcome, times: dict[str, Any]) -> Record:
     """Make the work folder a finished cell with a record of `outcome`."""
+    without = ("folder",) if cell.facts.revision else ("folder", "revision")
     record: Any = {
         **nothing_recorded(),
         "id": cell.id,
         **outcome,
-        "data": {key: value for key, value in asdict(cell.facts).items() if key != "folder"},
+        "data": {name: value for name, value in asdict(cell.facts).items() if name not in without},
         "provenance": {**provenance(), "precision": cell.config["trainer"]["precision"] or "32-true", **times},
     }
     return store.finish(cell.id, record)

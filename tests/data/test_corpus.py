@@ -13,7 +13,8 @@ import pytest
 from helpers import Listed, Patch
 
 from lm.config.tree import InputError
-from lm.data.corpus import SPLITS, HubText, LocalText, StdlibText, expand_user, fingerprint, split_documents
+from lm.data.corpus import SPLITS, LocalText, StdlibText, expand_user, fingerprint, split_documents
+from lm.data.hub import HubText
 
 TEXT = "first line\nsecond\n\nthird é\n"
 
@@ -264,13 +265,13 @@ def test_sizes_below_one_character_are_refused(options: dict[str, int]) -> None:
 def hub(monkeypatch: Patch, answer: Any) -> None:
     """Makes `datasets` answer with a value, or raise it."""
 
-    def load_dataset(*_: object) -> Any:
+    def load_dataset(*_: object, **__: object) -> Any:
         if isinstance(answer, Exception):
             raise answer
         return answer
 
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
-    monkeypatch.setattr("lm.data.corpus.answers", lambda address: True)
+    monkeypatch.setattr("lm.data.hub.answers", lambda *_: True)
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ from helpers import Patch
 from huggingface_hub import constants
 
 from lm.config.tree import InputError
-from lm.data import corpus
-from lm.data.corpus import HubText
+from lm.data import hub as module
+from lm.data.hub import HubText
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def loader(monkeypatch: Patch, copy: Any = None) -> list[tuple[bool, bool]]:
     """Makes `datasets` load a copy or fail; returns a list of whether it was kept from asking the hub."""
     modes: list[tuple[bool, bool]] = []
 
-    def load_dataset(*_: object) -> Any:
+    def load_dataset(*_: object, **__: object) -> Any:
         modes.append((datasets.config.HF_HUB_OFFLINE, constants.HF_HUB_OFFLINE))
         if copy is None:
             raise ConnectionError("Couldn't reach 'a/b' on the Hub\n(OfflineModeIsEnabled)")
@@ -61,7 +61,7 @@ def test_silent_hub_is_one_line_without_retry(
     over = threading.Event()
     addresses, modes = hub_that(lambda: over.wait() and None if silent else refuse()), loader(monkeypatch)
     if silent:
-        monkeypatch.setattr(corpus, "ANSWER_SECONDS", 0.01)
+        monkeypatch.setattr(module, "ANSWER_SECONDS", 0.01)
     with pytest.raises(InputError) as caught:
         list(HubText("a/b").documents())
     over.set()

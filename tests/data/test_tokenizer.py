@@ -1,5 +1,6 @@
 """Text to ids and back, and the bytes behind each id."""
 
+import json
 import os
 import subprocess
 import sys
@@ -7,11 +8,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers import known
+from helpers import Listed, known
 from tokenizers import Tokenizer as Trained
+from tokenizers import decoders, models, normalizers
 
 from lm.config.choices import choices
 from lm.config.tree import InputError
+from lm.data.encoding import Encoder, Portion
 from lm.data.tokenizer import (
     BPE,
     CONTINUED,
@@ -21,18 +24,27 @@ from lm.data.tokenizer import (
     UNKNOWN,
     Bytes,
     Characters,
+    Pretrained,
     Tokenizer,
     Unigram,
     WordPiece,
     bytes_per_token,
-    encode,
 )
+from lm.data.tokens import prepare
+from lm.inference.generate import TextStream
 
 TEXT = "naïve café\r\n日本語 🙂\t<unk> the the then\n\n  x_1=+2\x00\u2028é"
 KINDS = [Characters(), Bytes(), BPE(300)]
 """Those that are trained to the same model every time."""
 
 EVERY = [*KINDS, Unigram(300), WordPiece(200)]
+
+
+def encode(tokenizer: Trained, documents: list[str]) -> np.ndarray:
+    """The ids of documents, each with its end."""
+    return Encoder(tokenizer, np.uint32, tokenizer.token_to_id(END_OF_TEXT))(
+        Portion("train", documents, [True] * len(documents), 0, 0)
+    )
 
 
 def trained(kind: Tokenizer) -> Trained:
@@ -123,7 +135,7 @@ def test_the_bytes_behind_the_tokens_add_up_to_the_text(kind: Tokenizer) -> None
 
 
 def test_every_tokenizer_is_tested_here() -> None:
-    assert {type(kind) for kind in EVERY} | {GPT2} == set(choices(Tokenizer).values())
+    assert {type(kind) for kind in EVERY} | {GPT2, Pretrained} == set(choices(Tokenizer).values())
 
 
 def test_an_unknown_character_counts_as_one_byte() -> None:
@@ -295,4 +307,81 @@ print(facts.folder, facts.tokenizer, facts.vocabulary)
         for _ in range(3)
     ]
     assert found[0] == found[1] == found[2]
-    assert len(list((tmp_path / "cache" / "tokenizers").glob("*.json"))) == 1
+    assert len(list((tmp_path / "cache" / "tokenizers").glob("*/tokenizer.json"))) == 1
+
+
+def llama_like(path: Path) -> Path:
+    """Write a tokenizer as converters of SentencePiece's do: a letter for spaces, tokens for bytes."""
+    pieces = [
+        "<unk>",
+        "<s>",
+        "</s>",
+        *(f"<0x{byte:02X}>" for byte in range(256)),
+        "\u2581",
+        *"abcdehlorw\n",
+        "he",
+        "lo",
+    ]
+    made = Trained(
+        models.BPE({piece: i for i, piece in enumerate(pieces)}, [("h", "e"), ("l", "o")], byte_fallback=True)
+    )
+    made.normalizer = normalizers.Replace(" ", "\u2581")
+    made.decoder = decoders.Sequence(
+        [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse()],
+    )
+    made.add_special_tokens(["<unk>", "<s>", "</s>"])
+    made.enable_truncation(4)
+    made.enable_padding(length=9)
+    path.mkdir(exist_ok=True)
+    made.save(str(path / "tokenizer.json"))
+    (path / "tokenizer_config.json").write_text(json.dumps({"eos_token": {"content": "</s>"}}))
+    return path
+
+
+def test_a_pretrained_tokenizer_is_read_from_its_file_or_folder(tmp_path: Path) -> None:
+    folder, text = llama_like(tmp_path / "llama"), "hello world\nnaïve"
+    for path in (folder, folder / "tokenizer.json"):
+        kind = Pretrained(str(path))
+        tokenizer = kind.train(())
+        end = kind.end_of(tokenizer)
+        assert end == 2
+        ids = Encoder(tokenizer, np.uint32, end)(Portion("train", [text], [True], 0, 0))
+        assert tokenizer.decode(ids.tolist()) == text
+        assert ids[-1] == end
+        assert bytes_per_token(tokenizer)[ids].sum() == len(text.encode())
+        stream = TextStream(tokenizer)
+        assert "".join(stream.add(token) for token in ids.tolist()) == text
+
+
+def test_text_is_prepared_with_a_pretrained_tokenizer_known_by_its_hash(tmp_path: Path, cache: Path) -> None:
+    texts = [f"hello {i}\n" for i in range(30)]
+    folder = llama_like(tmp_path / "llama")
+    facts = prepare(Listed(texts), Pretrained(str(folder)), (0.6, 0.2, 0.2))
+    assert (facts.end_of_text, facts.vocabulary) == (2, 273)
+    assert sum(facts.tokens.values()) == sum(len(text) - 2 + 1 for text in texts)  # he, lo and the end
+    settings = json.loads((folder / "tokenizer.json").read_text())
+    settings["model"]["merges"].pop()
+    (folder / "tokenizer.json").write_text(json.dumps(settings))
+    assert prepare(Listed(texts), Pretrained(str(folder)), (0.6, 0.2, 0.2)).tokenizer != facts.tokenizer
+
+
+def test_a_tokenizer_that_cannot_be_loaded_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text("{}")
+    for path in (tmp_path / "a.json", tmp_path, tmp_path / "none"):
+        with pytest.raises(InputError, match=r"^data.tokenizer.path: .* cannot be loaded \(.*\); expected a tokenizer"):
+            Pretrained(str(path)).train(())
+    with pytest.raises(InputError, match="has no token '<end>'"):
+        Pretrained(str(llama_like(tmp_path / "llama")), end="<end>").train(())
+
+
+@pytest.mark.slow
+def test_auto_tokenizer_reads_what_has_no_tokenizer_json(tmp_path: Path, shared: Path) -> None:
+    for name, source in (("vocab.json", "encoder.json"), ("merges.txt", "vocab.bpe")):
+        (tmp_path / name).write_bytes((shared / "gpt2" / source).read_bytes())
+    (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "GPT2Tokenizer"}')
+    (tmp_path / "config.json").write_text('{"model_type": "gpt2"}')
+    kind, own = Pretrained(str(tmp_path)), GPT2(str(tmp_path / "vocab.json"), str(tmp_path / "merges.txt"))
+    loaded, expected = kind.train(()), own.train(())
+    assert kind.end_of(loaded) == own.end_of(expected) == 50256
+    assert loaded.encode(TEXT, add_special_tokens=False).ids == expected.encode(TEXT, add_special_tokens=False).ids
+    assert np.array_equal(bytes_per_token(loaded), bytes_per_token(expected))

@@ -25,8 +25,8 @@ TEXTS = [f"document {i}: naïve café 日本 {'xyz' * (i % 7)}\n" for i in range
 
 
 def tokenizer_of(cache: Path) -> Trained:
-    """The one tokenizer in the cache."""
-    (path,) = (cache / "tokenizers").glob("*.json")
+    """The tokenizer of the one text in the cache."""
+    (path,) = cache.glob("tokens/*/tokenizer.json")
     return Trained.from_file(str(path))
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from helpers import Capture, Patch
 
-from lm.data import IGNORED, tokens
+from lm.data import IGNORED, shards, tokens
 from lm.data.batch import Data
 from lm.data.corpus import LocalText
 from lm.data.pairs import LocalPairs, PairData
@@ -85,7 +85,7 @@ def test_unigram_nll_is_loss_of_training_frequencies_on_validation(kind: str, tm
 def test_counting_in_parts_is_counting_at_once(monkeypatch: Patch) -> None:
     ids = np.random.RandomState(0).randint(0, 9, 1000).astype(np.uint16)
     at_once = token_counts(ids, 9)
-    monkeypatch.setattr(tokens, "COUNT_CHUNK", 7)
+    monkeypatch.setattr(shards, "COUNT_CHUNK", 7)
     assert token_counts(ids, 9).tolist() == at_once.tolist() == [int((ids == token).sum()) for token in range(9)]
     assert token_counts(ids[:0], 9).tolist() == [0] * 9
 
@@ -151,7 +151,7 @@ def test_an_entry_serves_facts_that_have_the_loss(tmp_path: Path) -> None:
     assert data.facts is not None
     recorded = {key: value for key, value in asdict(data.facts).items() if key != "folder"}
     assert recorded["unigram_nll"] > 0
-    assert is_usable(Path(data.facts.folder), TextStats(folder=data.facts.folder, **recorded))
+    assert is_usable(TextStats(folder=data.facts.folder, **recorded))
 
 
 def test_prepared_text_alone_has_no_unigram_nll(tmp_path: Path) -> None:

@@ -4,14 +4,15 @@ from typing import Any
 
 import pytest
 import torch
-from families import LLAMA
 from helpers import CONTEXT, MODEL, RUN, attentions, decoder, refusal, tokens
 from messages import Refused
-from parity import HEADS, SIZES, WIDTH, exactly, loaded, ours_named, randomized, sample
+from parity import HEADS, SIZES, WIDTH, exactly, loaded, randomized, sample
 from parity import VOCABULARY as TOKENS
 
 from lm.config.tree import Tree, differences, override
 from lm.data.batch import Batch
+from lm.inference.conversion import to_ours
+from lm.inference.families import FAMILIES
 from lm.metrics.probe import probe
 from lm.model.block import ParallelResidual
 from lm.model.cache import Cache
@@ -67,7 +68,7 @@ def test_alternating_windows_and_rotations_are_those_of_smollm3() -> None:
     with exactly():
         other = randomized(transformers.SmolLM3ForCausalLM(config))
         expected = other(sample()).logits
-    ours = loaded(changes, ours_named(other.state_dict(), LLAMA))
+    ours = loaded(changes, to_ours(other.state_dict(), FAMILIES["llama"], HEADS, WIDTH // HEADS))
     torch.testing.assert_close(ours(sample()), expected, rtol=0, atol=1e-9)
     assert expected.std() > 0.5
 

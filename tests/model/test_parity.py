@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from families import FAMILIES, MARIAN, T5
 from parity import (
     CONTEXT,
     HEADS,
@@ -20,7 +19,6 @@ from parity import (
     agree,
     configured,
     exactly,
-    ours_named,
     padded,
     pair,
     randomized,
@@ -31,6 +29,8 @@ from parity import (
 from torch import Tensor
 
 from lm.config.tree import Tree
+from lm.inference.conversion import to_ours
+from lm.inference.families import FAMILIES
 from lm.model.position import sinusoids
 
 transformers = pytest.importorskip("transformers", reason="parity needs transformers: pip install transformers")
@@ -59,7 +59,7 @@ def test_family(name: str) -> None:
     ids=["tied", "offsets", "as many key-value heads"],
 )
 def test_variants_of_llama(changes: Tree, settings: dict[str, Any]) -> None:
-    agree("llama3", changes, settings)
+    agree("llama", changes, settings)
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,9 @@ def test_t5_stack(causal: bool) -> None:
         T5Stack(transformers.T5Config(vocab_size=VOCABULARY, is_decoder=causal, use_cache=False, **sizes, **buckets))
     )
     stack = "decoder" if causal else "encoder"
-    state = ours_named({f"{stack}.{name}": value for name, value in other.state_dict().items()}, T5)
+    state = to_ours(
+        {f"{stack}.{name}": x for name, x in other.state_dict().items()}, FAMILIES["t5"], HEADS, WIDTH // HEADS
+    )
     places = {f"{stack}.": "blocks.", f"{stack}_norm.": "final_norm.", f"{stack}_position.": "position."}
     ours = configured(
         {
@@ -142,7 +144,7 @@ def test_marian() -> None:
     other.final_logits_bias.zero_()
     state = {n: x for n, x in other.state_dict().items() if "embed_pos" not in n and n != "final_logits_bias"}
     ours = configured(changes)
-    ours.load_state_dict(ours_named(state, MARIAN), strict=True)
+    ours.load_state_dict(to_ours(state, FAMILIES["bart"], HEADS, WIDTH // HEADS), strict=True)
     halves = torch.cat([sinusoids(CONTEXT, WIDTH)[:, 0::2], sinusoids(CONTEXT, WIDTH)[:, 1::2]], dim=1)
     for stack, position in ((other.model.encoder, ours.encoder_position), (other.model.decoder, ours.decoder_position)):
         torch.testing.assert_close(stack.embed_positions.create_weight(), halves, rtol=0, atol=1e-7)
@@ -155,7 +157,7 @@ def test_marian() -> None:
 
 def test_parity_is_not_an_accident_of_small_numbers() -> None:
     """One weight in a thousand off by a thousandth is seen, in logits and in gradients."""
-    both = pair("llama3")
+    both = pair("llama")
     both.ours.blocks[1].attention.key.weight.data[3, 5] += 1e-3
     assert min(both.difference()) > 1e4 * TOLERANCE
 

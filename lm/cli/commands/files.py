@@ -31,9 +31,18 @@ def cp(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
 
 
 def data(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
-    """Download a text, or list all that can be downloaded."""
+    """Download a text, list all that can be downloaded, or verify what was read and cached."""
     from lm.data.public import DATASETS, download_to
 
+    if options.name == "verify":
+        from lm.data.verify import verify
+
+        found = list(verify())
+        for path, _, problem in found:
+            print(f"{path}: {problem or 'sound'}")
+        wrong, size = sum(problem is not None for *_, problem in found), sum(size for _, size, _ in found) / 1e9
+        print(f"{len(found)} files and entries read, {size:z.2f} GB; {wrong} damaged or changed", file=sys.stderr)
+        return 1 if wrong else 0
     if options.any and options.source is None:
         raise InputError("--any: is for files at hand; give --from DIR too")
     if options.name is None:
@@ -89,11 +98,11 @@ COMMANDS = {
         option("folder", "target folder (default: .)", Path, "DIR", nargs="?", default=Path()),
     ),
     "data": Command(
-        "download public texts that experiments use, or list them",
-        ("lm data", "lm data tinyshakespeare --to data"),
+        "download public texts that experiments use, list them, or verify all text that was read and cached",
+        ("lm data", "lm data tinyshakespeare --to data", "lm data verify"),
         data,
-        option("name", "name of a text, such as tinyshakespeare (default: list them)", nargs="?"),
-        option("--to", "folder that gets a folder of that name (default: data)", Path, "DIR", default=Path("data")),
+        option("name", "name of a text, such as tinyshakespeare (default: list them), or verify", nargs="?"),
+        option("--to", "folder that gets a folder of that name (default: data)", Path, "DIR"),
         option("--from", "take the files from this folder; download nothing", Path, "DIR", dest="source"),
         flag("--any", "with --from: accept files with other checksums"),
     ),
