@@ -187,6 +187,6 @@ def test_a_damaged_file_of_decisions_is_named(tmp_path: Path) -> None:
 
 def test_too_few_seeds_are_refused_before_measuring(tmp_path: Path, speeds: dict[str, float]) -> None:
     few = experiment(tmp_path, {"model.norm": "RMSNorm"}, {"trainer.precision": "auto"})
-    with pytest.raises(InputError, match="2 seeds cannot reach significance"):
+    with pytest.raises(InputError, match="2 seeds cannot reach a verdict"):
         ablate(few, RunOptions(tmp_path))
     assert not (tmp_path / WAYS_FILE).exists()

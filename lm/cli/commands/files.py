@@ -37,11 +37,11 @@ def data(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     if options.name == "verify":
         from lm.data.verify import verify
 
-        found = list(verify())
-        for path, _, problem in found:
+        entries = list(verify())
+        for path, _, problem in entries:
             print(f"{path}: {problem or 'sound'}")
-        wrong, size = sum(problem is not None for *_, problem in found), sum(size for _, size, _ in found) / 1e9
-        print(f"{len(found)} files and entries read, {size:z.2f} GB; {wrong} damaged or changed", file=sys.stderr)
+        wrong, size = sum(problem is not None for *_, problem in entries), sum(size for _, size, _ in entries) / 1e9
+        print(f"{len(entries)} files and entries read, {size:z.2f} GB; {wrong} damaged or changed", file=sys.stderr)
         return 1 if wrong else 0
     if options.any and options.source is None:
         raise InputError("--any: is for files at hand; give --from DIR too")
@@ -99,10 +99,10 @@ COMMANDS = {
     ),
     "data": Command(
         "download public texts that experiments use, list them, or verify all text that was read and cached",
-        ("lm data", "lm data tinyshakespeare --to data", "lm data verify"),
+        ("lm data tinyshakespeare --to data", "lm data verify"),
         data,
         option("name", "name of a text, such as tinyshakespeare (default: list them), or verify", nargs="?"),
-        option("--to", "folder that gets a folder of that name (default: data)", Path, "DIR"),
+        option("--to", "folder that gets a folder of that name (default: data)", Path, "DIR", default=Path("data")),
         option("--from", "take the files from this folder; download nothing", Path, "DIR", dest="source"),
         flag("--any", "with --from: accept files with other checksums"),
     ),
