@@ -33,7 +33,7 @@ AUDIT ?=
 VERIFY ?=
 
 # Extras of pyproject.toml whose tests `make test-all` runs.
-EXTRAS := dashboard,optimizers,postgres,ray,slurm,track
+EXTRAS := dashboard,eval,optimizers,postgres,ray,slurm,track
 
 .PHONY: demo test test-all check check-portable golden fuzz coverage advisories audit faults verify parity bench docs schema references screenshots clean
 

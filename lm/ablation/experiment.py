@@ -1,5 +1,6 @@
 """An experiment's file: its keys, and how it is read: arms or a design, seeds, how differences are judged, claims."""
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -34,7 +35,18 @@ from lm.config.reading import (
 )
 from lm.config.tree import InputError, Tree, load_yaml, override, path_name
 from lm.stats.tests import ALPHA, seeds_needed, smallest_p
-from lm.store.metrics import AT_LENGTH, AVERAGED, EXTRA, METRICS, VALIDATION_METRICS, nearest_metric, parse_average
+from lm.store.metrics import (
+    AT_LENGTH,
+    AVERAGED,
+    EXTRA,
+    METRICS,
+    OF_TASK,
+    VALIDATION_METRICS,
+    is_at_length,
+    is_of_task,
+    nearest_metric,
+    parse_average,
+)
 
 COSTS = ("parameters", "flops_per_token", "tokens", "steps", "train_seconds")  # in which arms may differ otherwise
 
@@ -43,10 +55,11 @@ EQUAL_KINDS = ("steps", "tokens", "flops", "seconds")  # costs that can be held 
 
 GENERALISE = ("text", "seeds")  # scopes of the headline's interval: other text and other seeds, or other seeds alone
 MAX_DIGITS = 9  # digits of a length in tokens
-# a quantity of the table, one at a length, or the mean of one over the last validations
+# a quantity of the table, one at a length or of a task, or the mean of one over the last validations
 Quantity = (
     Annotated[str, Also(enum=list(METRICS))]
     | Annotated[str, Also(pattern=f"^({'|'.join(AT_LENGTH)})@[0-9]{{1,{MAX_DIGITS}}}$")]
+    | Annotated[str, Also(pattern=f"^({'|'.join(map(re.escape, OF_TASK))})([.].+)?@.+$")]
     | Annotated[str, Also(pattern=f"^{AVERAGED}$")]
     | Annotated[str, Also(pattern=f"^{EXTRA}.+$")]
 )
@@ -318,17 +331,17 @@ def read_inference(tree: Tree, design: Design, path: Path) -> Inference:
 
 def _check_quantity(name: str, path: str) -> None:
     """Refuse a quantity that no table holds. Raises InputError."""
-    base, at, length = name.partition("@")
     if "~" in name:
         if parse_average(name) is None:
             hint = f"means of the last N are {'~N, '.join(VALIDATION_METRICS)}~N, N from 2"
             raise InputError(f"{path}: no quantity {name!r}; {hint}")
-    elif not at:
+    elif "@" not in name:
         if name not in METRICS and not name.startswith(EXTRA):
             near = nearest_metric(name, list(METRICS))
             raise InputError(f"{path}: no quantity {name!r}.{near} Choose from {', '.join(METRICS)}")
-    elif base not in AT_LENGTH or not (length.isascii() and length.isdecimal()) or len(length) > MAX_DIGITS:
-        raise InputError(f"{path}: no quantity {name!r}; at a length there are {'@N, '.join(AT_LENGTH)}@N")
+    elif not is_of_task(name) and (not is_at_length(name) or len(name.partition("@")[2]) > MAX_DIGITS):
+        of_task = f"of a task {'@TASK, '.join(OF_TASK)}@TASK"
+        raise InputError(f"{path}: no quantity {name!r}; at a length there are {'@N, '.join(AT_LENGTH)}@N, {of_task}")
 
 
 def shortage(experiment: Experiment) -> str:

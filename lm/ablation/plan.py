@@ -13,12 +13,12 @@ from lm.ablation.sections import prefix_errors
 from lm.analysis.claims import Claim, register
 from lm.analysis.comparability import ABBREVIATED, commit_of
 from lm.config.plain import is_text
-from lm.config.tree import InputError, differences, override
+from lm.config.tree import InputError, differences, nearest, override
 from lm.execution.machine import default_workers, threads_each
 from lm.execution.scheduler import Planned
 from lm.store.files import read_json, to_json, write_atomic
 from lm.store.formats import MANIFEST
-from lm.store.metrics import parse_average
+from lm.store.metrics import is_of_task, parse_average
 from lm.store.record import Manifest, Record
 from lm.store.redaction import redacted
 from lm.store.sources import canonical
@@ -150,11 +150,19 @@ def _check_arm(experiment: Experiment, name: str, changes: dict[str, Any]) -> Ce
 
     with prefix_errors(f"arm {name}"):
         cell = check(override(experiment.tree, {**changes, "seed": experiment.seeds[0]}))
-        settings, lengths = cell.config["trainer"], (cell.config.get("evaluate") or {}).get("lengths", [])
+        settings, evaluated = cell.config["trainer"], cell.config.get("evaluate") or {}
+        lengths, of_tasks = (
+            evaluated.get("lengths", []),
+            [q for x in evaluated.get("tasks") or () for q in x["quantities"]],
+        )
         check_strategy(settings)
         for metric in (experiment.inference.metric, *experiment.inference.secondary):
-            _, at, length = metric.partition("@")
-            if at and int(length) not in lengths:
+            base, at, length = metric.partition("@")
+            if is_of_task(metric):
+                if f"{base.partition('.')[0]}@{length}" not in of_tasks:
+                    has = f"evaluate.tasks measures {', '.join(of_tasks) or 'none'}"
+                    raise InputError(f"metric: {metric}: {has}.{nearest(metric, of_tasks)}")
+            elif at and int(length) not in lengths:
                 hint = f"{metric}: evaluate.lengths does not hold {length}, it has {lengths or 'none'}"
                 raise InputError(f"metric: {hint}")
             if (mean := parse_average(metric)) is not None:

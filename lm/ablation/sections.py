@@ -150,7 +150,7 @@ def read_tuning(tune: Mapping[str, Any], metric: str, confirmation: Sequence[int
     if parse_average(metric) is not None:
         raise InputError(f"{path}: arms are judged by {metric}, a mean over validations, which a search does not know")
     if "@" in metric:
-        raise InputError(f"{path}: arms are judged by {metric}, a loss at a length, which a search does not know")
+        raise InputError(f"{path}: arms are judged by {metric}, measured after training, which a search does not know")
     seeds = _read_selection_seeds(tune, metric, confirmation, path)
     space = read_space(tune["space"], f"{path}.space")
     sampler = read_method(tune.get("sampler", "tpe"), SAMPLERS, f"{path}.sampler")

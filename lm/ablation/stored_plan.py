@@ -104,6 +104,7 @@ def _is_storable(config: Tree) -> bool:
         and not config["trainer"]["callbacks"]
         and "init_from" not in config["trainer"]
         and not (config.get("evaluate") or {}).get("lengths")
+        and not (config.get("evaluate") or {}).get("tasks")
     )
 
 

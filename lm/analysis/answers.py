@@ -36,7 +36,8 @@ from lm.stats.tests import (
     values_needed,
 )
 from lm.stats.two_way import TwoWay
-from lm.store.documents import KEPT
+from lm.store.documents import kept_quantities
+from lm.store.metrics import is_of_task
 
 Verdict = Literal["reproduced", "not reproduced", "inconclusive", "not enough seeds"]
 
@@ -195,13 +196,13 @@ def _hull(first: tuple[float, float], second: tuple[float, float]) -> tuple[floa
 def _of_text(results: Records, claim: Claim, seeds: list[int], read: DocumentCache) -> tuple[TwoWay | None, Scope, str]:
     """Return the noise over seeds and text, the scope of the answer, and why text is not covered."""
     records = [record for arm in claim.arms for record in results.of(arm)]
-    if claim.exact or not any(record.get(part) for record in records for part, _ in KEPT.values()):
+    if claim.exact or not any(map(kept_quantities, records)):
         return None, "", ""
     weights = {arm: weight for arm, weight in claim.contrast.items() if weight}
     reasons = {
         "the experiment asks for it (generalise: seeds)": not generalises(results),
         "a slope": bool(claim.over),
-        f"{claim.metric} is not kept by document": claim.metric not in LOSS_OF,
+        f"{claim.metric} is not kept by document": claim.metric not in LOSS_OF and not is_of_task(claim.metric),
         "the loss of one arm is claimed of this text": len(weights) < 2,
     }
     for reason, holds in reasons.items():

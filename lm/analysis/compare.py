@@ -11,13 +11,14 @@ import pandas as pd
 
 from lm.analysis.comparability import mixed_provenance
 from lm.analysis.results import Records, paired, quantities, value
-from lm.analysis.texts import generalises, texts_by_quantity
+from lm.analysis.texts import generalises, items_p, texts_by_quantity
 from lm.analysis.tidy import status_of
 from lm.analysis.verdict_text import format_verdict
 from lm.stats.tests import ALPHA, rate_interval
 from lm.stats.two_way import TwoWay, cover_texts, detectable_floor, detectable_on_texts, set_p_over_texts
 from lm.stats.verdicts import Comparison, Verdict, confirm, confirm_in_stages, explore, measure, num_tested, plain
-from lm.store.metrics import describe
+from lm.store.metrics import describe, is_of_task
+from lm.store.record import Record
 
 LOST = ("diverged", "failed", "damaged")  # statuses of cells that enter no mean
 
@@ -77,6 +78,8 @@ def compare(results: Records) -> pd.DataFrame:
             if (noise := noises.get((arm, quantity))) is not None:
                 row |= {"se_seeds": noise.seeds, "se_text": noise.text, "se_both": noise.both}
                 row["detectable_floor"] = comparison.detectable_floor
+            if arm != base and is_of_task(quantity):
+                row["p_items"] = items_p(results, arm, quantity)
             rows.append(row)
     return pd.DataFrame(rows)
 
@@ -175,13 +178,23 @@ def reason_not_comparable(results: Records, arm: str, quantity: str) -> str:
     """Explain why no verdict may be given on an arm; empty where one may."""
     if arm == results.manifest["baseline"]:
         return ""
-    sides = zip(*results.pairs(arm).values(), strict=True)
+    sides = list(zip(*results.pairs(arm).values(), strict=True))
     tokenizers = [{record["data"]["tokenizer"] for record in side} for side in sides]
     if tokenizers and tokenizers[0] != tokenizers[1] and describe(quantity).per_token:
         return f"{NOT_COMPARABLE}: tokenizers differ"
+    if is_of_task(quantity):
+        task = quantity.partition("@")[2]
+        hashes = [{_task_hash(record, task) for record in side} for side in sides]
+        if len(set().union(*hashes)) > 1:
+            return f"{NOT_COMPARABLE}: items of {task} differ"
     changed = results.manifest["arms"][arm]["changes"]
     other = [name for name in results.confounded[arm] if f"trainer.{name}" not in changed]
     return f"{NOT_COMPARABLE}: {', '.join(other)} differ{'s' * (len(other) == 1)} on every seed" if other else ""
+
+
+def _task_hash(record: Record, task: str) -> object:
+    """Return the hash of what was computed of a task; None where it was not measured."""
+    return record["evaluations"].get("tasks", {}).get(task, {}).get("sha256")
 
 
 def lost_runs_suffix(results: Records, arm: str, on: str = "") -> str:

@@ -14,7 +14,7 @@ from lm.analysis.comparability import confounded_provenance, differing_provenanc
 from lm.analysis.curve import curve_table, with_averages
 from lm.analysis.health import faults, unhealthy
 from lm.config.tree import InputError, load_yaml, nearest
-from lm.store.documents import KEPT
+from lm.store.documents import kept_quantities
 from lm.store.files import read_json
 from lm.store.formats import MANIFEST
 from lm.store.metrics import METRICS
@@ -168,9 +168,10 @@ def load(folder: Path) -> Records:
             wrong = validate_curve(store.history(cell), finished[cell]) if cell in with_curve else "is missing"
             if wrong:
                 results.corrupt_curves[cell] = wrong
-    folders = [store.directory(record["id"]) for record in results.records.values() if record]
-    names = ("history.csv", THIN_NAME, *(file for _, file in KEPT.values()))
-    if not any((folder / name).is_file() for folder in folders for name in names):
+    present = [record for record in results.records.values() if record]
+    files = [store.documents(record["id"], quantity) for record in present for quantity in kept_quantities(record)]
+    files += [store.directory(record["id"]) / name for record in present for name in ("history.csv", THIN_NAME)]
+    if not any(file.is_file() for file in files):
         results.corrupt_documents.clear()  # a copy of the records alone
     for key, record in results.records.items():
         if record is not None and record["status"] == "ok" and record["id"] not in results.corrupt_curves:

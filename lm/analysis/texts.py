@@ -1,5 +1,10 @@
-"""The noise of the evaluation's text in what cells are compared by, where they kept their losses by document."""
+"""The noise of the evaluation's text in what cells are compared by, where they kept their losses by document.
 
+Items of a task take the place of documents where cells are compared by one of its quantities.
+"""
+
+import functools
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -7,8 +12,11 @@ import numpy as np
 
 from lm.analysis.results import HEADLINE, Records, value
 from lm.config.tree import InputError
+from lm.stats.tests import item_flip_p
 from lm.stats.two_way import TwoWay, two_way
-from lm.store.documents import KEPT, Documents, read_documents
+from lm.store.documents import KEPT, Documents, entry_of, read_documents
+from lm.store.metrics import is_of_task
+from lm.store.record import Record
 
 MIN_DOCUMENTS = 20  # documents, or stretches, from which on their noise can be told
 
@@ -53,15 +61,15 @@ def noise_over_texts(
 ) -> tuple[TwoWay, str]:
     """Estimate the noise of a weighted sum of arms over seeds and documents, and name the unit of text.
 
-    The quantity is a key of LOSS_OF that all these arms have on the seeds. What was `read` is used and added to.
-    Raises InputError, in words, where the noise is not known.
+    The quantity is a key of LOSS_OF, or of a task, that all these arms have on the seeds. What was `read` is used and
+    added to. Raises InputError, in words, where the noise is not known.
     """
     if len(seeds) < 2:
         raise InputError("it takes two seeds that ended well")
-    loss, cells, values = LOSS_OF[quantity], list[Documents](), list[list[float]]()
+    loss, cells, values = LOSS_OF.get(quantity, quantity), list[Documents](), list[list[float]]()
     for record in (results.records[arm, seed] for seed in seeds for arm in weights):
-        if record is None or not record.get(KEPT[loss][0]):
-            raise InputError("cells have no losses by document")
+        if record is None or not entry_of(record, loss):
+            raise InputError("cells have no scores by item" if is_of_task(loss) else "cells have no losses by document")
         key = record["id"], loss
         read[key] = read.get(key) or read_documents(results.store.documents(*key), record, loss)
         cells.append(read[key])
@@ -87,4 +95,25 @@ def texts_by_quantity(results: Records) -> dict[str, Texts]:
     """Estimate the noise of text in each measured quantity that has losses by document or is judged."""
     measured = [record["metrics"] for record in results.records.values() if record is not None]
     names = [name for name in LOSS_OF if name in (*KEPT, *results.judged)]
+    names += dict.fromkeys(name for metrics in measured for name in metrics if is_of_task(name))
     return {name: texts(results, name) for name in names if any(name in metrics for metrics in measured)}
+
+
+def items_p(results: Records, arm: str, quantity: str) -> float:
+    """Return the exact p of an arm's difference over the items of a task, on the seeds that were trained.
+
+    NaN where scores by item are missing, or cells were not measured on as many.
+    """
+    sums, read = list[np.ndarray](), functools.partial(read_scores, results, quantity=quantity)
+    try:
+        sums = [read(x) - read(y) for x, y in results.pairs(arm).values()]
+        return item_flip_p(np.sum(sums, axis=0)) if sums else math.nan
+    except (InputError, ValueError):  # not kept, or of other items
+        return math.nan
+
+
+def read_scores(results: Records, record: Record, quantity: str) -> np.ndarray:
+    """Read the scores of a record's items behind a quantity. Raises InputError where there are none."""
+    if not entry_of(record, quantity):
+        raise InputError("cells have no scores by item")
+    return read_documents(results.store.documents(record["id"], quantity), record, quantity).nll_d

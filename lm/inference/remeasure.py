@@ -16,7 +16,8 @@ from lm.data import IGNORED
 from lm.data.batch import Data
 from lm.data.tokenizer import Tokenizer, unknown_token
 from lm.inference.finished import FinishedRun
-from lm.store.metrics import describe
+from lm.store.documents import write_items
+from lm.store.metrics import describe, is_at_length
 from lm.store.record import Record
 from lm.store.store import Store
 from lm.training.evaluate import TrainedCell, add
@@ -37,6 +38,8 @@ class Request:
     lengths: Sequence[int] = ()  # contexts in tokens
     tokens: int | None = None  # at most over which lengths are measured; None for the number in the configuration
     changes: Tree | None = None  # dotted settings of the data, where it is not the run's own
+    tasks: Sequence[str] = ()  # of lm-evaluation-harness, each a YAML file or a name
+    limit: int | None = None  # items of each task, at most
 
 
 class _Stored(Tokenizer):
@@ -93,11 +96,13 @@ def remeasure(folder: Path, request: Request) -> dict[str, dict[str, Any]]:
         else:
             trained, results = _trained(cell, checkpoint), {}
             has_test = bool(len(trained.data.evaluation_batches(SPLIT)))
-            if request.split or has_test or not request.lengths:
+            if request.split or not (request.lengths or request.tasks) or (has_test and not request.tasks):
                 results[request.split or SPLIT] = trained.split(request.split or SPLIT)
             if request.lengths:
                 results["lengths"] = lengths(trained, record, request.lengths, tokens)
             check_losses(record, results, trained, checkpoint)
+            if request.tasks:
+                results["tasks"] = tasks(trained, record, cell, request, resolved)
         for name, measured in results.items():
             add_to_record(record, name, measured)
         store.rewrite(resolved.name, record)
@@ -118,8 +123,8 @@ def measure_lengths(cell: Cell, store: Store) -> None:
 def add_to_record(record: Record, name: str, measured: dict[str, Any]) -> None:
     """Add a measurement to a record, and to its metrics if a table has a name for it."""
     if name == "lengths":
-        record["metrics"] = {key: value for key, value in record["metrics"].items() if "@" not in key}
-    if name in (SPLIT, "lengths"):
+        record["metrics"] = {key: value for key, value in record["metrics"].items() if not is_at_length(key)}
+    if name in (SPLIT, "lengths", "tasks"):
         add(record, name, measured)
     else:
         record["evaluations"][name] = measured
@@ -133,6 +138,24 @@ def lengths(trained: TrainedCell, record: Record, requested: Sequence[int], toke
         reason = f"the longest of the lengths {', '.join(map(str, every))} that are asked for or were measured before"
         raise InputError(f"evaluate.tokens: expected {every[-1]} or more, {reason}, found {tokens}")
     return trained.lengths(every, "validation", tokens)
+
+
+def tasks(trained: TrainedCell, record: Record, cell: Cell, request: Request, folder: Path) -> dict[str, Any]:
+    """Measure tasks, and write the scores of their items beside the record.
+
+    Raises InputError for other items of a task that the run was planned with, as these are part of its id.
+    """
+    from lm.training.tasks import resolve_tasks  # an optional package, and seconds
+
+    nodes = resolve_tasks(request.tasks, request.limit, trained.data.context)
+    for planned in (cell.config.get("evaluate") or {}).get("tasks") or ():
+        for node in nodes:
+            if set(node["quantities"]) & set(planned["quantities"]) and node["sha256"] != planned["sha256"]:
+                name = node["quantities"][0].partition("@")[2]
+                raise InputError(f"--tasks: {name}: this run was planned with other items of it; give it another name")
+    measured = trained.tasks(nodes, request.limit)
+    record["items"] = {**record.get("items", {}), **write_items(folder, measured.pop("scores"))}
+    return measured
 
 
 def _trained(cell: Cell, checkpoint: Path, data: Data | None = None) -> TrainedCell:

@@ -19,8 +19,7 @@ from lm.report.run import describe_autotune, whereabouts
 from lm.report.sections import cost_notes, unlike_pairs
 from lm.report.tables import format_range, list_seeds, number, span
 from lm.stats.tests import ALPHA, seeds_needed, smallest_p
-from lm.store.documents import KEPT
-from lm.store.metrics import describe, parse_average
+from lm.store.metrics import describe, is_of_task, parse_average
 from lm.store.record import evaluated_tokens
 
 MEASURED = re.compile(r"(?<![\w.])\d+\.\d+(?:e[+-]?\d+)?(?![\w.]*\d)")
@@ -131,6 +130,7 @@ def _method(results: Records, table: pd.DataFrame) -> Iterator[str]:
         yield "Equivalent: median difference over seeds within the margin, by two one-sided sign tests (Holm)."
     yield from _not_over_text(results, texts_of)
     yield from average_notes(results)
+    yield from _over_items(table)
     yield from _sizes(results, table)
 
 
@@ -192,7 +192,7 @@ def _not_over_text(results: Records, texts_of: Mapping[str, Texts]) -> Iterator[
         return
     for name in results.judged:
         label = f" of {describe(name).label}" if len(results.judged) > 1 else ""
-        if name not in LOSS_OF:
+        if name not in LOSS_OF and not is_of_task(name):
             yield f"CIs{label} cover other seeds, not other text, whose noise is known for losses alone."
             continue
         texts = texts_of.get(name, Texts({}, "document", {}))
@@ -202,6 +202,15 @@ def _not_over_text(results: Records, texts_of: Mapping[str, Texts]) -> Iterator[
         elif texts.lacking:
             lacking = "; ".join(f"{arm}: {reason}" for arm, reason in texts.lacking.items())
             yield f"CIs{label} of these arms cover other seeds, not other text: {lacking}."
+
+
+def _over_items(table: pd.DataFrame) -> Iterator[str]:
+    """Yield the tests of each task's quantity over its items, on the seeds that were trained."""
+    for name in [name for name in dict.fromkeys(table.metric) if is_of_task(name)]:
+        rows = table[(table.metric == name) & table.p_items.notna()].itertuples() if "p_items" in table else ()
+        if found := "; ".join(f"{row.arm} {row.p_items:z.3g}" for row in rows):
+            test = "by exact flips of signs (of one seed: McNemar's test)"
+            yield f"p of {describe(name).label} over items on these seeds, {test}: {found}."
 
 
 def average_notes(results: Records) -> Iterator[str]:
@@ -298,8 +307,8 @@ def _damaged(results: Records) -> Iterator[str]:
                 f"Warning: the learning curve of {run} is damaged, so {arm} has no curve and no steps to the "
                 f"baseline's loss: {folder / results.store.history(cell).name}: {wrong}."
             )
-        for quantity in KEPT:
-            if wrong := results.corrupt_documents.get((cell, quantity)):
+        for (owner, quantity), wrong in results.corrupt_documents.items():
+            if owner == cell:
                 yield (
                     f"Warning: the losses by document of {run} are damaged, so its comparisons in "
                     f"{describe(quantity).label} do not cover other text: {folder / wrong}."

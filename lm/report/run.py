@@ -73,6 +73,9 @@ def show_evaluations(evaluations: dict[str, dict[str, Any]], console: Console) -
         if name == "lengths":
             _show_lengths(evaluation, "validation", console)
             continue
+        if name == "tasks":
+            _show_tasks(evaluation, console)
+            continue
         _show_split(name, evaluation, console)
         if "lengths" in evaluation:
             _show_lengths(evaluation["lengths"], name, console)
@@ -99,6 +102,15 @@ def _show_split(name: str, evaluation: dict[str, Any], console: Console) -> None
         rows.append(["unknown tokens", f"{evaluation['text']['unknown_share']:z.2%}", ""])
     width = 3 if scaled else 2
     print_table(name, ["metric", "as trained", "scaled"][:width], [row[:width] for row in rows], console)
+
+
+def _show_tasks(by_task: dict[str, Any], console: Console) -> None:
+    rows = []
+    for task, measured in by_task.items():
+        for metric, at in measured["metrics"].items():
+            error = "-" if at["stderr"] is None else f"{at['stderr']:z.4f}"
+            rows.append([f"{metric}@{task}", f"{at['value']:z.4f}", error, f"{measured['items']:,}"])
+    print_table("tasks", ["metric", "value", "standard error", "items"], rows, console)
 
 
 def _show_lengths(by_length: dict[str, Any], split: str, console: Console) -> None:

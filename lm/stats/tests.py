@@ -91,6 +91,28 @@ def sign_flip_p(differences: Sequence[float], side: Side = "two-sided") -> float
     return min(1.0, (2 if side == "two-sided" else 1) * as_far / 2 ** len(sample))
 
 
+def item_flip_p(differences_d: NDArray[np.float64]) -> float:
+    """Return the two-sided p of the sum of differences under flips of the sign of each item, over all seeds at once.
+
+    Scores of one seed that are right or wrong make it McNemar's exact test. It is exact for whole differences, and for
+    up to 40 others; beyond, it is the normal limit. NaN without items.
+    """
+    if not len(differences_d):
+        return math.nan
+    sizes_d, total = np.abs(differences_d[differences_d != 0]), abs(float(differences_d.sum()))
+    if not np.array_equal(sizes_d, np.rint(sizes_d)):
+        if len(sizes_d) <= EXACT_PAIRS:
+            return sign_flip_p(differences_d[differences_d != 0].tolist())
+        return 2 * float(scipy.special.ndtr(-total / math.sqrt(float((sizes_d**2).sum()))))
+    chances = np.ones(1)  # of each sum, from the lowest in steps of one
+    for size, count in zip(*np.unique(sizes_d.astype(int), return_counts=True), strict=True):
+        of_size = np.zeros(2 * size * count + 1)
+        of_size[:: 2 * size] = scipy.stats.binom.pmf(np.arange(count + 1), count, 0.5)
+        chances = scipy.signal.fftconvolve(chances, of_size) if len(chances) > 1 else of_size
+    sums = np.arange(len(chances)) - len(chances) // 2
+    return min(1.0, max(0.0, float(chances[np.abs(sums) >= round(total)].sum())))
+
+
 def signed_sums(sample: NDArray[np.float64]) -> NDArray[np.float64]:
     """Sum a sample under all 2^n patterns of signs; patterns with the same first signs are adjacent."""
     sums = np.zeros(1)

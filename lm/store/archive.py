@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from lm.config.tree import InputError, nearest, path_name, require_regular
-from lm.store.documents import FILE, TEST_FILE
+from lm.store.documents import FILE, TEST_FILE, file_of
 from lm.store.files import DISK_ERRORS, to_json, write_atomic
 from lm.store.formats import PACK
 from lm.store.record import PackManifest
@@ -177,7 +177,7 @@ OF_A_CELL = {
     "record.json": "records",
     "config.yaml": "configurations",
     **dict.fromkeys(("history.csv", THIN_NAME), "curves"),
-    **dict.fromkeys((FILE, TEST_FILE, "code/module.*.py", "code/changes.diff"), "others"),
+    **dict.fromkeys((FILE, TEST_FILE, file_of("*@*"), "code/module.*.py", "code/changes.diff"), "others"),
     **dict.fromkeys(("bleu_*.json", "translation_*.txt"), "others"),
 }
 """Files of a finished cell in a pack with their kinds: no weights, and a log only of a run that failed."""

@@ -1,6 +1,6 @@
-"""Losses of a finished cell by document of its evaluation splits: small files beside its record.
+"""Losses of a finished cell by document of its evaluation splits, and scores by item of its tasks: small files.
 
-Legend: d documents, or what else belongs together in the text.
+They lie beside its record. Legend: d documents, or what else belongs together in the text, or items.
 """
 
 import hashlib
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lm.config.tree import InputError
+from lm.store.files import write_atomic
 from lm.store.formats import DOCUMENTS
 from lm.store.record import DocumentsOf
 
@@ -23,6 +24,8 @@ if TYPE_CHECKING:  # NumPy takes long to load, and many commands need no losses 
 FILE, TEST_FILE = "documents.npz", "test_documents.npz"
 KEPT = {"nll": ("documents", FILE), "test_nll": ("test_documents", TEST_FILE)}
 """Per loss: the key of its file in the record, and the name of the file."""
+
+ITEM = "item"  # the kind of what is kept of a task's quantity, such as acc@my_task
 
 LARGEST = 2**20  # bytes of a file; training writes a fifth of it at most
 
@@ -35,6 +38,34 @@ class Documents:
     each: int
     nll_d: "NDArray[np.float64]"
     tokens_d: "NDArray[np.int64]"
+
+
+def file_of(quantity: str) -> str:
+    """Return the name of the file with the losses or scores behind a quantity."""
+    return KEPT[quantity][1] if quantity in KEPT else f"{quantity}.npz"
+
+
+def entry_of(record: Mapping[str, Any], quantity: str) -> Any:
+    """Return the entry of a record on that file; None without one."""
+    return record.get(KEPT[quantity][0]) if quantity in KEPT else (record.get("items") or {}).get(quantity)
+
+
+def kept_quantities(record: Mapping[str, Any]) -> list[str]:
+    """Return the quantities whose losses by document, or scores by item, a record lists."""
+    return [quantity for quantity in (*KEPT, *(record.get("items") or {})) if entry_of(record, quantity)]
+
+
+def write_items(folder: Path, scores: "Mapping[str, NDArray[np.float64]]") -> dict[str, DocumentsOf]:
+    """Write the scores (d,) of the items behind each quantity, unless they are too many; return their entries."""
+    import numpy as np
+
+    entries = dict[str, DocumentsOf]()
+    for quantity, scores_d in scores.items():
+        content = packed(scores_d, np.ones(len(scores_d)))
+        if len(content) <= LARGEST:
+            write_atomic(folder / file_of(quantity), content)
+            entries[quantity] = described(content, ITEM, 1, len(scores_d))
+    return entries
 
 
 def packed(nll_d: "NDArray[Any]", tokens_d: "NDArray[Any]") -> bytes:
@@ -56,7 +87,7 @@ def read_documents(path: Path, record: Mapping[str, Any], quantity: str = "nll")
     """Read the losses by document that a record lists; raise InputError for a missing or changed file."""
     import numpy as np
 
-    entry = record[KEPT[quantity][0]]
+    entry = entry_of(record, quantity)
     try:
         if path.stat().st_size > LARGEST:
             raise InputError(f"{path}: is larger than {LARGEST:,} bytes; no such file is")

@@ -112,6 +112,18 @@ AT_LENGTH = {
     "sliding_nll": Metric("validation NLL, window of {} tokens", "nats/token", "lower", range=LOSS),
 }
 
+TASK = r"(?!\d+$)[\w.+-]+"
+"""Pattern of the name of a task, and of a metric of one; digits alone would be a length."""
+
+OF_TASK: dict[str, tuple[Literal["lower", "higher"], tuple[float, float]]] = {
+    **dict.fromkeys(("acc", "acc_norm", "acc_mutual_info", "acc_bytes", "acc_all", "exact_match"), ("higher", SHARE)),
+    **{"f1": ("higher", SHARE), "mcc": ("higher", SIGNED), "likelihood": ("higher", SHARE)},
+    **dict.fromkeys(("bleu", "chrf", "chrf++"), ("higher", POSITIVE)),
+    **dict.fromkeys(("ter", "perplexity", "word_perplexity", "byte_perplexity", "bits_per_byte"), ("lower", POSITIVE)),
+    "brier_score": ("lower", SQUARES),
+}
+"""Direction and range of metrics of lm-evaluation-harness, as in `acc@my_task` or, after a filter, `acc.first@X`."""
+
 AVERAGED = rf"({'|'.join(VALIDATION_METRICS)})~([2-9]|[1-9][0-9]{{1,2}})"
 """Pattern of a mean over the last 2 to 999 validations, such as `nll~3`."""
 
@@ -123,7 +135,7 @@ NOT_METRICS = ("evaluated_tokens", "reliability", "clusters")
 
 
 def describe(name: str) -> Metric:
-    """Return the properties of a metric, of one at a length such as `nll@512`, or of a mean such as `nll~3`.
+    """Return the properties of a metric, of one at a length (`nll@512`) or of a task (`acc@X`), or of a mean (`nll~3`).
 
     A name that is not declared is its own label.
     """
@@ -133,9 +145,26 @@ def describe(name: str) -> Metric:
     if name.startswith(EXTRA):
         return Metric(f"training loss {name.removeprefix(EXTRA)}", "", "lower")
     base, at, length = name.partition("@")
-    if at and base in AT_LENGTH:
+    if is_at_length(name):
         return replace(AT_LENGTH[base], label=AT_LENGTH[base].label.format(length))
+    if at:
+        metric = Metric(f"{base} of {length}", "", None, per_token=False)
+        better, values = OF_TASK.get(base.partition(".")[0], (None, metric.range))
+        return replace(metric, better=better, range=values)
     return METRICS.get(name, Metric(name, "", None))
+
+
+def is_at_length(name: str) -> bool:
+    """Return True for a metric at a length in tokens, such as `nll@512`."""
+    base, _, length = name.partition("@")
+    return base in AT_LENGTH and length.isascii() and length.isdecimal()
+
+
+def is_of_task(name: str) -> bool:
+    """Return True for a metric of a task whose better direction is known, such as `acc@my_task`."""
+    base, at, task = name.partition("@")
+    known = base.partition(".")[0] in OF_TASK and re.fullmatch(TASK, base, re.ASCII)
+    return bool(at and known and re.fullmatch(TASK, task, re.ASCII))
 
 
 def parse_average(name: str) -> tuple[str, int] | None:

@@ -25,6 +25,11 @@ SPLIT: Contents = {
     "lengths": LENGTHS,
     ANY: UNKNOWN,
 }
+TASK: Contents = {
+    **dict.fromkeys(("task", "sha256", "harness"), TEXT),
+    "items": NUMBER,
+    "metrics": {ANY: {"value": NUMBER, "stderr": NUMBER}},
+}
 INSIDE: Contents = {
     **dict.fromkeys(("entropy", "largest_logit", "first_share", "residual_norm", "dead_share"), NUMBERS),
     "gradient_norm": {ANY: NUMBERS},
@@ -32,7 +37,7 @@ INSIDE: Contents = {
 SECTIONS: Contents = {
     "initial": INSIDE,
     "final": INSIDE,
-    "evaluations": {"lengths": LENGTHS, ANY: SPLIT},
+    "evaluations": {"lengths": LENGTHS, "tasks": {ANY: TASK}, ANY: SPLIT},
     "reliability": BINS,
     "metrics": {ANY: NUMBER},
     "cost": {ANY: NUMBER},

@@ -130,6 +130,7 @@ class Record(TypedDict):
     curve: Checksum | None
     documents: NotRequired[DocumentsOf | None]
     test_documents: NotRequired[DocumentsOf | None]
+    items: NotRequired[dict[str, DocumentsOf]]
     data: Text
     provenance: Provenance
 

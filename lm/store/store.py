@@ -19,7 +19,7 @@ from typing import cast
 from lm.config.plain import shown
 from lm.config.tree import InputError, path_name
 from lm.store import leases, validation
-from lm.store.documents import KEPT
+from lm.store.documents import file_of
 from lm.store.files import BACKUP_CHECKPOINT, PARTIAL_CHECKPOINT, finite, holds_mapping, read_json, remove, write_atomic
 from lm.store.formats import RECORD
 from lm.store.leases import STAGING_PREFIX, LeaseMonitor, guarding_lease
@@ -108,7 +108,7 @@ class Store:
 
     def documents(self, cell: str, quantity: str = "nll") -> Path:
         """Return the file of a finished cell's losses by document, those behind a metric."""
-        return self.directory(cell) / KEPT[quantity][1]
+        return self.directory(cell) / file_of(quantity)
 
     def pending(self, cell: str, again: bool = False) -> bool:
         """Return True if a cell must be trained: it has no record, or with `again` the record of a failure."""

@@ -19,7 +19,7 @@ from typing import Any, ParamSpec
 
 from lm.config.plain import shown
 from lm.config.tree import InputError
-from lm.store.documents import KEPT, read_documents
+from lm.store.documents import file_of, kept_quantities, read_documents
 from lm.store.files import to_json
 from lm.store.metrics import describe
 from lm.store.record import Checksum, ClaimOf, Record, Weights
@@ -245,7 +245,7 @@ def validate_numbers(record: Mapping[str, Any]) -> Iterator[str]:
 def validate_files(record: Mapping[str, Any], folder: Path) -> tuple[str, dict[str, str]]:
     """Return what is wrong with a record of sound form beside its files, and with its losses by document.
 
-    The latter are by quantity of KEPT, each text beginning with the name of the file.
+    The latter are by quantity, each text beginning with the name of the file.
     """
     problem, damaged, steps = "", dict[str, str](), record.get("steps")
     with contextlib.suppress(OSError, UnicodeDecodeError):
@@ -253,9 +253,8 @@ def validate_files(record: Mapping[str, Any], folder: Path) -> tuple[str, dict[s
         if match is not None and steps is not None and steps > int(match[1]):
             most = f"{int(match[1]):,} at most, trainer.max_steps of its configuration"
             problem = f"steps: expected {most}, found {steps:,}"
-    for quantity, (part, file) in KEPT.items():
-        if record.get("status") != "ok" or not record.get(part):
-            continue
+    for quantity in kept_quantities(record) if record.get("status") == "ok" else ():
+        file = file_of(quantity)
         try:
             losses = read_documents(folder / file, record, quantity)
         except InputError as error:

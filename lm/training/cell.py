@@ -59,7 +59,8 @@ def _identified(config: Tree, facts: TextStats) -> Tree:
     options = config["data"]["init_args"].items()
     data = {"class_path": config["data"]["class_path"], **{key: value for key, value in options if key not in TEXT}}
     content = {**config, "trainer": trainer, "data": data}
-    content.pop("evaluate", None)
+    if tasks := (content.pop("evaluate", None) or {}).get("tasks"):  # by their content, wherever it lies
+        content["tasks"] = sorted(task["sha256"] for task in tasks)
     budget = evaluation_of(config).tokens
     if any(facts.tokens.get(split, 0) > budget for split in ("validation", "test")):
         content["evaluated_tokens"] = budget
@@ -114,6 +115,10 @@ def check(tree: Tree) -> Cell:
     if longest + 1 > facts.tokens["validation"]:
         hint = f"and the validation split has {facts.tokens['validation']}; give more text or shorter lengths"
         raise InputError(f"evaluate.lengths: {longest} tokens of context need as many and one more, {hint}")
+    if run.evaluate is not None and run.evaluate.tasks:
+        from lm.training.tasks import resolve_tasks  # an optional package, and seconds
+
+        config["evaluate"]["tasks"] = resolve_tasks(run.evaluate.tasks, run.evaluate.limit, data.context)
     _model_sizes(config, facts, run, data)
     _try_optim(run, config)
     return Cell(config, facts, identity(config, facts))

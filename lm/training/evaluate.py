@@ -3,6 +3,7 @@
 Legend: b batch, t time, n tokens, v vocabulary.
 """
 
+import contextlib
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -14,7 +15,7 @@ import torch
 from torch import Tensor
 
 from lm.config.components import blame, build
-from lm.config.tree import InputError
+from lm.config.tree import InputError, Tree
 from lm.data import IGNORED
 from lm.data.batch import Batch, Clusters, Data, tensor
 from lm.data.text import TextData
@@ -53,11 +54,29 @@ class TrainedCell:
             self.model.load_state_dict(load_weights(checkpoint))
         self.model.to(self.device).eval()
 
+    @contextlib.contextmanager
+    def computing(self) -> Iterator[None]:
+        """Compute in the block as validation does, in the precision of training."""
+        with torch.inference_mode(), self.trainer.precision_plugin.val_step_context():
+            yield
+
     def logits(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return logits (n, v) and targets (n,) of a batch."""
         moved = to_device(self.trainer, batch)
-        with torch.inference_mode(), self.trainer.precision_plugin.val_step_context():
+        with self.computing():
             return self.model(*moved.inputs).flatten(0, 1), moved.targets_bt.flatten()
+
+    def forward(self, tokens_bt: Tensor) -> Tensor:
+        """Return logits (b, t, v) of rows of tokens."""
+        with self.computing():
+            logits_btv: Tensor = self.model(tokens_bt.to(self.device))
+        return logits_btv
+
+    def tasks(self, nodes: Sequence[Tree], limit: int | None) -> dict[str, Any]:
+        """Measure resolved tasks of lm-evaluation-harness, as `lm.training.tasks.measure_tasks` returns them."""
+        from lm.training.tasks import measure_tasks  # an optional package, and seconds
+
+        return measure_tasks(self, nodes, limit)
 
     def passes(self, split: str) -> Callable[[], Iterable[tuple[Tensor, Tensor]]]:
         """Return a function that iterates over a split, again at each call; small logits are cached."""
@@ -169,6 +188,8 @@ def evaluations(cell: Cell, checkpoint: Path) -> Iterator[tuple[str, dict[str, A
     settings = cell.config.get("evaluate") or {}
     if settings.get("lengths"):
         yield "lengths", trained.lengths(settings["lengths"], "validation", evaluation_of(cell.config).length_tokens)
+    if settings.get("tasks"):
+        yield "tasks", trained.tasks(settings["tasks"], settings.get("limit"))
 
 
 def headline(name: str, evaluation: dict[str, Any]) -> dict[str, float | None]:
@@ -180,6 +201,11 @@ def headline(name: str, evaluation: dict[str, Any]) -> dict[str, float | None]:
                 numbers |= {f"nll@{length}": at["nll"], f"perplexity@{length}": finite_perplexity(at["nll"])}
                 numbers[f"sliding_nll@{length}"] = at["sliding_nll"]
         return numbers
+    if name == "tasks":
+        of_tasks = (
+            (task, metric, at["value"]) for task, x in evaluation.items() for metric, at in x["metrics"].items()
+        )
+        return {f"{metric}@{task}": value for task, metric, value in of_tasks}
     numbers = {f"{name}_{quantity}": evaluation[quantity] for quantity in ("nll", "perplexity", *SCALED[1:])}
     if scaled := evaluation["scaled"]:
         before, after = scaled["validation_nll"]
@@ -197,7 +223,8 @@ def finite_perplexity(nll: float) -> float | None:
 
 def add(record: Record | Outcome, name: str, evaluation: dict[str, Any]) -> None:
     """Add an evaluation to a record."""
-    record.setdefault("evaluations", {})[name] = evaluation
+    evaluations = record.setdefault("evaluations", {})
+    evaluations[name] = {**evaluations.get(name, {}), **evaluation} if name == "tasks" else evaluation
     record["metrics"] |= headline(name, evaluation)
 
 

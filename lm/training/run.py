@@ -109,18 +109,28 @@ class Evaluation:
         tokens: of validation and of test, at most, drawn as whole documents; by default 2,097,152. With `lengths`, and
             without `length_tokens`, it is their number instead.
         length_tokens: of the validation split at the lengths, at most; by default 65,536.
+        tasks: of lm-evaluation-harness, each a YAML file or a name; part of a cell's identity.
+        limit: items of each task, at most, the first ones; by default all.
     """
 
-    ADDED = ("length_tokens",)
+    ADDED = ("length_tokens", "tasks", "limit")
 
     def __init__(
-        self, lengths: list[int] | None = None, tokens: int | None = None, length_tokens: int | None = None
+        self,
+        lengths: list[int] | None = None,
+        tokens: int | None = None,
+        length_tokens: int | None = None,
+        tasks: list[dict[str, Any] | str] | None = None,
+        limit: int | None = None,
     ) -> None:
         self.lengths = lengths or []
         if min(self.lengths, default=1) < 1:
             raise ValueError(f"lengths={lengths} must be contexts of at least 1 token")
         if tokens is not None and tokens < 1:
             raise ValueError(f"tokens={tokens} must be at least 1")
+        if limit is not None and limit < 1:
+            raise ValueError(f"limit={limit} must be at least 1")
+        self.tasks, self.limit = tasks or [], limit
         of_lengths = bool(self.lengths) and length_tokens is None
         self.length_tokens = (tokens if of_lengths else length_tokens) or 65_536
         self.tokens = EVALUATION_TOKENS if of_lengths or tokens is None else tokens

@@ -17,6 +17,7 @@ from lm.config.imported import user_frame
 from lm.config.tree import InputError, canonical
 from lm.data.tokens import TextStats
 from lm.model.attention import set_attention_impl
+from lm.store.documents import write_items
 from lm.store.files import (
     disk_error,
     finite,
@@ -172,6 +173,8 @@ def evaluate_trained(cell: Cell, work: Path) -> Outcome:
                 clusters, *sums = evaluation.pop("clusters")
                 measured = {"nll": evaluation["nll"], "clusters": sums}
                 outcome |= write_document_losses(work, clusters, measured, "test_nll")
+            if name == "tasks":
+                outcome["items"] = write_items(work, evaluation.pop("scores"))
             add(outcome, name, evaluation)
     except Exception as error:  # the run itself is as good as it was
         raise_unrecorded(error, work)

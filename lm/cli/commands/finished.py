@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from lm.cli.options import SET, Command, bounded, console, flag, option, out_option, whole_numbers
+from lm.cli.options import SET, Command, bounded, console, flag, option, out_option, repeated, whole_numbers
 from lm.config.tree import InputError
 from lm.execution.signal_handling import INTERRUPTED
 
@@ -23,11 +23,15 @@ def evaluate(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     longest = max(options.lengths, default=1)
     if options.tokens is not None and options.tokens < longest:
         raise InputError(f"--tokens: expected {longest} or more, the longest of --lengths, found {options.tokens}")
+    if options.limit and not options.tasks:
+        raise InputError("--limit: counts the items of --tasks, which is missing")
+    if options.tasks and overrides:
+        raise InputError(f"--tasks: have data of their own; leave out --{next(iter(overrides))}")
     from lm.inference.finished import find
     from lm.inference.remeasure import Request, remeasure
     from lm.report.run import show_evaluations
 
-    request = Request(options.split, options.lengths, options.tokens, overrides)
+    request = Request(options.split, options.lengths, options.tokens, overrides, options.tasks or (), options.limit)
     show_evaluations(remeasure(find(options.cell, options.out), request), console())
     return 0
 
@@ -60,15 +64,17 @@ def translate(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
 COMMANDS = {
     "evaluate": Command(
         "evaluate a finished run again",
-        ("lm evaluate quickstart/swiglu/0 --lengths 64,256", "lm evaluate 00f2b14b --split validation --out results"),
+        ("lm evaluate quickstart/swiglu/0 --lengths 64,256", "lm evaluate 00f2b14b --tasks my_task.yaml --limit 100"),
         evaluate,
         *RUN,
         option("--split", "split to evaluate on (default: test)", choices=SPLITS),
         option("--lengths", "also evaluate at contexts of these numbers of tokens", whole_numbers, "N,M", default=[]),
         option("--tokens", "most tokens to evaluate on (default: the run's, or 65536)", bounded(int, 1), "N"),
+        repeated("--tasks", "a task of lm-evaluation-harness: a YAML file or a name; may be repeated", "TASK"),
+        option("--limit", "most items of each task, the first ones (default: all)", bounded(int, 1), "N"),
         SET,
         settable=True,
-        usage="lm evaluate RUN [--split SPLIT] [--lengths 64,128] [--data.corpus CORPUS ...]",
+        usage="lm evaluate RUN [--split SPLIT] [--lengths 64,128] [--tasks TASK] [--data.corpus CORPUS ...]",
     ),
     "generate": Command(
         "continue a text with a finished run",
