@@ -121,7 +121,7 @@ def _method(results: Records, table: pd.DataFrame) -> Iterator[str]:
     texts_of = texts_by_quantity(results)
     over_text = results.headline in texts_of and generalises(results) and bool(texts_of[results.headline].noise)
     if results.confirmatory:
-        yield _confirmatory(results, "seeds and text" if over_text else "seeds")
+        yield _confirmatory(results, f"seeds and {_sample(results)}" if over_text else "seeds")
     if results.exploratory:
         yield _exploratory(results, table)
     if len(results.judged) > 1:
@@ -132,6 +132,11 @@ def _method(results: Records, table: pd.DataFrame) -> Iterator[str]:
     yield from average_notes(results)
     yield from _over_items(table)
     yield from _sizes(results, table)
+
+
+def _sample(results: Records) -> str:
+    """Name what the headline was measured on."""
+    return "items" if is_of_task(results.headline) else "text"
 
 
 def _confirmatory(results: Records, scope: str) -> str:
@@ -243,7 +248,7 @@ def _sizes(results: Records, table: pd.DataFrame) -> Iterator[str]:
     digits, parts = describe(results.headline).digits, _detectable(results, table)
     if "se_seeds" in rows and len(errors := rows[["se_seeds", "se_text"]].dropna()):
         seeds, text = (format_range(list(errors[column]), digits) for column in errors)
-        parts.append(f"Noise: seeds {seeds}, text {text} (SE).")
+        parts.append(f"Noise: seeds {seeds}, {_sample(results)} {text} (SE).")
     if parts:
         yield " ".join(parts)
 
