@@ -81,11 +81,13 @@ def directly(model: Any, before: list[int], after: list[int], context: int) -> t
     return total, greedy
 
 
+WITH_END: Tree = {"data.tokenizer": {"class_path": "BPE", "init_args": {"size": 300}}}  # which has an end of text
+
+
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> TrainedCell:
     """A model in float64."""
-    bpe = {"data.tokenizer": {"class_path": "BPE", "init_args": {"size": 300}}}  # which has an end of text
-    cell, _, folder = train_cell(tmp_path_factory.mktemp("trained"), bpe)
+    cell, _, folder = train_cell(tmp_path_factory.mktemp("trained"), WITH_END)
     return TrainedCell(cell, folder / "last.ckpt")
 
 
@@ -228,7 +230,7 @@ def test_it_agrees_with_the_harnesss_own_model(tmp_path: Path) -> None:
     import lm.inference.registered  # noqa: F401
     from lm.training.tasks import HarnessModel
 
-    cell, _, folder = train_cell(tmp_path, {"trainer.precision": "32-true"})
+    cell, _, folder = train_cell(tmp_path, WITH_END | {"trainer.precision": "32-true"})
     assert main(["export", str(folder), "--to", str(tmp_path / "exported")]) == 0
     theirs = HFLM(
         pretrained=transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "exported"),
