@@ -213,9 +213,9 @@ def _over_items(table: pd.DataFrame) -> Iterator[str]:
     """Yield the tests of each task's quantity over its items, on the seeds that were trained."""
     for name in [name for name in dict.fromkeys(table.metric) if is_of_task(name)]:
         rows = table[(table.metric == name) & table.p_items.notna()].itertuples() if "p_items" in table else ()
-        if found := "; ".join(f"{row.arm} {row.p_items:z.3g}" for row in rows):
+        if p_by_arm := "; ".join(f"{row.arm} {row.p_items:z.3g}" for row in rows):
             test = "by exact flips of signs (of one seed: McNemar's test)"
-            yield f"p of {describe(name).label} over items on these seeds, {test}: {found}."
+            yield f"p of {describe(name).label} over items on these seeds, {test}: {p_by_arm}."
 
 
 def average_notes(results: Records) -> Iterator[str]:

@@ -163,8 +163,8 @@ def is_at_length(name: str) -> bool:
 def is_of_task(name: str) -> bool:
     """Return True for a metric of a task whose better direction is known, such as `acc@my_task`."""
     base, at, task = name.partition("@")
-    known = base.partition(".")[0] in OF_TASK and re.fullmatch(TASK, base, re.ASCII)
-    return bool(at and known and re.fullmatch(TASK, task, re.ASCII))
+    named = re.fullmatch(TASK, base, re.ASCII) and re.fullmatch(TASK, task, re.ASCII)
+    return bool(at and named and base.partition(".")[0] in OF_TASK)
 
 
 def parse_average(name: str) -> tuple[str, int] | None:

@@ -76,7 +76,7 @@ def resolve_tasks(tasks: Sequence[Any], limit: int | None, context: int) -> list
         loaded = load_tasks(spec, limit)
         for name, loaded_task in loaded.items():
             _check_generation(name, loaded_task, context)
-        measured = [f"{metric}@{name}" for name, one in loaded.items() for metric in one.aggregation()]
+        measured = [f"{metric}@{name}" for name, loaded_task in loaded.items() for metric in loaded_task.aggregation()]
         nodes.append({"task": spec, "sha256": _hash(loaded), "quantities": measured})
     names = [quantity for node in nodes for quantity in node["quantities"]]
     if twice := next((name for name in names if names.count(name) > 1), None):
@@ -154,7 +154,9 @@ def _hash(tasks: Mapping[str, Any]) -> str:
     content = []
     for name, task in sorted(tasks.items()):
         settings = {k: v for k, v in task.config.to_dict(keep_callable=True).items() if k not in WHENCE}
-        content.append([name, settings, [[one.request_type, one.args, one.doc] for one in task.instances]])
+        content.append(
+            [name, settings, [[request.request_type, request.args, request.doc] for request in task.instances]]
+        )
     return hashlib.sha256(json.dumps(content, sort_keys=True, default=plain).encode()).hexdigest()
 
 
@@ -171,10 +173,12 @@ def measure_tasks(trained: Any, nodes: Sequence[Tree], limit: int | None) -> dic
         tasks = load_tasks(node["task"], limit)
         if _hash(tasks) != node["sha256"]:
             raise InputError(f"{PATH}: {node['task']}: was changed after this run was planned")
+        for task in tasks.values():
+            task.set_fewshot_seed(seed=FEWSHOT_SEED)  # the same examples again, as requests are made anew
         with _silent():
-            found = evaluate(HarnessModel(trained), {"tasks": tasks, "groups": {}}, limit=limit, bootstrap_iters=0)
+            output = evaluate(HarnessModel(trained), {"tasks": tasks, "groups": {}}, limit=limit, bootstrap_iters=0)
         for name in tasks:
-            results, samples = found["results"][name], found["samples"][name]
+            results, samples = output["results"][name], output["samples"][name]
             metrics = dict[str, Any]()
             for key, value in results.items():
                 metric, comma, chosen = key.partition(",")

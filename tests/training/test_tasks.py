@@ -156,6 +156,19 @@ def test_an_experiments_cells_are_measured(tasks: Path, tmp_path: Path) -> None:
     assert Store(tmp_path).record(cell.id, needed=True)["metrics"] == record["metrics"]
 
 
+def test_examples_before_an_item_are_the_same_for_every_run(tasks: Path, trained: TrainedCell) -> None:
+    from lm.training.tasks import load_tasks, measure_tasks, resolve_tasks
+
+    path = tasks / "examples.yaml"
+    path.write_text(CHOICE.format(folder=tasks) + "num_fewshot: 2\nfewshot_split: test\n")
+    nodes, prompts = resolve_tasks([str(path)], None, 16), []
+    for _ in range(2):
+        measure_tasks(trained, nodes, None)
+        prompts.append([request.args for request in load_tasks(str(path), None)["choice"].instances])
+    assert prompts[0] == prompts[1]
+    assert len({prompt[:20] for prompt, _ in prompts[0]}) > 1, "examples are drawn"
+
+
 def test_ids_hold_what_is_computed_wherever_it_lies(tasks: Path, tmp_path: Path) -> None:
     def id_of(changes: Tree) -> str:
         return check(override(RUN, changes)).id
