@@ -164,7 +164,8 @@ def _run(arguments: list[str], debug: bool) -> int:
 def _broken_pipe_exit_code(error: BaseException, command: str) -> int:
     """Return the exit code after a closed pipe: 0, as in `lm report X | head`, unless training lost standard error.
 
-    Raises `error` again if another pipe caused it; rich has put the null device in place of standard output before it exits.
+    Raises `error` again if another pipe caused it. Before it exits, rich puts the null device in the place of
+    standard output.
     """
     closed = [stream for stream in (sys.stdout, sys.stderr) if _is_closed_pipe(stream)]
     if not closed and isinstance(error, BrokenPipeError):
