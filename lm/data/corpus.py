@@ -15,7 +15,7 @@ from typing import Any
 
 from lm.config.plain import shown
 from lm.config.tree import InputError, nearest
-from lm.data.files import Document, Piece, read_pieces
+from lm.data.files import COMPRESSED, Document, Piece, read_pieces
 from lm.data.public import download_hint
 
 SPLITS = ("train", "validation", "test")
@@ -79,6 +79,10 @@ class Corpus(ABC):
 
     def pin(self) -> None:  # noqa: B027
         """Fix the revision of a source that may change elsewhere."""
+
+    def count_bytes(self) -> int | None:
+        """Return the bytes of the text, where they are known before it is read."""
+        return None
 
     def state(self) -> Any:
         """Return what changes whenever the text may, as JSON holds it; None for a text that is read at each start."""
@@ -198,6 +202,14 @@ class LocalText(Corpus):
             if last:
                 yield "".join(parts)
                 parts.clear()
+
+    def count_bytes(self) -> int | None:
+        """Return the bytes of the text; None where files hold anything else or are packed."""
+        files = self.files()
+        plain = not any(
+            {*path.suffixes} & {".jsonl", ".parquet", ".tgz", ".tar", ".zip", *COMPRESSED} for path in files
+        )
+        return sum(path.stat().st_size for path in files) if plain else None
 
     def state(self) -> Any:
         """Return path, size and time of each file."""

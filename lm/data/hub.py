@@ -161,6 +161,8 @@ class HubText(Corpus):
     def pin(self) -> None:
         """Fix the revision: the commit of a name, from the hub or as this machine first read it."""
         self.revision = pinned("dataset", self.path, self.revision)
+        if not self.streaming and not COMMIT.fullmatch(self.revision or ""):
+            self._load()  # a copy on this machine names its commit
 
     def state(self) -> Any:
         """Return the commit, which always means the same text."""

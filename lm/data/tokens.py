@@ -130,7 +130,8 @@ class TrainingText:
 
 def prepare(corpus: Corpus, tokenizer: Tokenizer, fractions: Sequence[float]) -> TextStats:
     """Read the corpus, train the tokenizer and encode the text, each unless it is cached."""
-    with TextProgress("reading the text") as progress:
+    size = corpus.count_bytes()
+    with TextProgress("reading the text", size and 2 * size) as progress:  # to divide it and to hash it
         text = SplitText(corpus, fractions, progress.advance)
         counted = text_facts(text)
     with TextProgress("training the tokenizer", counted.bytes[SPLITS[0]]) as progress:
