@@ -213,6 +213,7 @@ def text_facts(text: SplitText) -> TextFacts:
     with contextlib.suppress(InputError, OSError, TypeError, KeyError):
         manifest = read_json(path)
         if manifest["state"] == state:
+            text.ends, text.cuts = manifest.get("ends"), manifest.get("cuts")
             return TextFacts(**manifest["text"])
     began = time.time_ns()
     facts = text.facts()
@@ -220,6 +221,7 @@ def text_facts(text: SplitText) -> TextFacts:
     if not young and text.corpus.state() == state:
         hashes = {name: digest(Path(name)) for name, *_ in state if Path(name).is_file()}
         content = {"state": state, "text": asdict(facts), "corpus": settings_of(text.corpus), "hashes": hashes}
+        content |= {"ends": text.ends, "cuts": text.cuts}
         with contextlib.suppress(OSError):
             write_atomic(path, to_json(content))
     return facts
