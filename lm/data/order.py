@@ -2,7 +2,7 @@
 
 import functools
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -17,11 +17,21 @@ def derive_seed(*parts: object) -> int:
 MIXED = 1024  # rows of a mixture in which every corpus has its share
 
 
-@functools.lru_cache(maxsize=16)
+@functools.lru_cache(maxsize=8)  # one of each corpus of a mixture
+def _passes(seed: int, rows: int) -> Callable[[int], np.ndarray]:
+    """Return the function of the order of the rows in a pass, which keeps two: a batch may be of both."""
+
+    @functools.lru_cache(maxsize=2)
+    def order(epoch: int) -> np.ndarray:
+        random = np.random.RandomState(derive_seed("order", seed, epoch) % 2**32)
+        return random.permutation(rows).astype(np.min_scalar_type(rows))
+
+    return order
+
+
 def permutation(seed: int, epoch: int, rows: int) -> np.ndarray:
-    """Return the order of the rows in one pass, int64 (rows,); numpy keeps the stream of RandomState frozen."""
-    random = np.random.RandomState(derive_seed("order", seed, epoch) % 2**32)
-    return random.permutation(rows)
+    """Return the order of the rows in one pass, (rows,); numpy keeps the stream of RandomState frozen."""
+    return _passes(seed, rows)(epoch)
 
 
 def batch_rows(seed: int, step: int, batch_size: int, rows: int) -> np.ndarray:
@@ -37,7 +47,7 @@ def rows_from(seed: int, first: int, count: int, rows: int) -> np.ndarray:
 def rows_at(seed: int, positions: np.ndarray, rows: int) -> np.ndarray:
     """Return the numbers of the rows at rising positions of the order."""
     epochs, indices = np.divmod(positions, rows)
-    every = [permutation(seed, int(e), rows)[indices[epochs == e]] for e in np.unique(epochs)]
+    every = [permutation(seed, int(e), rows)[indices[epochs == e]].astype(np.int64) for e in np.unique(epochs)]
     return np.concatenate([np.zeros(0, np.int64), *every])
 
 

@@ -7,6 +7,7 @@ FOLDER/progress.json                               while they are written: the s
 
 import contextlib
 import itertools
+import mmap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -56,6 +57,15 @@ class Sharded:
             if start < end and stop > before:
                 yield part, max(0, start - before), min(len(part), stop - before)
             before = end
+
+
+def release(ids: Any) -> None:
+    """Let go of the pages of memory-mapped ids that were read; the system keeps them while there is memory."""
+    for part in ids.parts if isinstance(ids, Sharded) else [ids]:
+        if isinstance(part, Sharded):
+            release(part)
+        elif (mapped := getattr(part, "_mmap", None)) is not None and hasattr(mmap, "MADV_DONTNEED"):
+            mapped.madvise(mmap.MADV_DONTNEED)
 
 
 def joined(parts: Sequence[Any]) -> Any:

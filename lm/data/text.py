@@ -26,13 +26,14 @@ from lm.data.corpus import SPLITS, Corpus
 from lm.data.draw import draw_documents, draw_ids
 from lm.data.mixture import prepare
 from lm.data.order import BatchPlan, mixed_rows, rank_slice, rows_from
-from lm.data.shards import joined
+from lm.data.shards import joined, release
 from lm.data.synthetic import Source
 from lm.data.tokenizer import END_OF_TEXT, Bytes, Characters, Tokenizer
 from lm.data.tokens import Tokens, entry_unigram_nll, token_counts, unigram_nll
 
 MAX_BATCH_TOKENS = 2**24  # tokens of a batch on all devices; checking a configuration makes one
 MAX_PASSES = 100  # passes over the training text in one batch
+RELEASED_ROWS = 1024  # rows that are read before their memory-mapped pages are let go
 MAX_TABLE_TOKENS = 2**27  # tokens of rows, which are held in memory
 
 
@@ -135,6 +136,7 @@ class Layout:
 
     def __init__(self, parts: Sequence[Any], context: int) -> None:
         self.parts, self.ids, self.context = parts, joined(parts), context
+        self.read = 0  # rows since their pages were let go
         self.rows = [max(0, (len(ids) - 1) // context) for ids in parts]
         self.row_ends = np.cumsum(self.rows)
         self.starts = np.cumsum([0, *map(len, parts[:-1])]) - np.array([0, *self.row_ends[:-1]]) * context
@@ -258,6 +260,10 @@ class TextData(RowData):
         """Return the batch of some rows of a split."""
         layout = self.layout(split)
         tokens_bt = tensor(layout.ids[layout.places(rows_b)[:, None] + np.arange(self.context + 1)])
+        layout.read += len(rows_b)
+        if layout.read >= RELEASED_ROWS:
+            release(layout.ids)
+            layout.read = 0
         return Batch((tokens_bt[:, :-1].contiguous(),), tokens_bt[:, 1:].contiguous(), tensor(rows_b))
 
 

@@ -12,7 +12,7 @@ import pytest
 from helpers import Patch
 
 from lm.config.tree import InputError
-from lm.data import cache, formats, shards
+from lm.data import cache, formats, shards, text
 from lm.data.formats import TokenFiles
 from lm.data.mixture import prepare
 from lm.data.shards import ShardWriter
@@ -142,6 +142,25 @@ def test_blocks_of_training_are_read_where_the_files_lie(tmp_path: Path, tokeniz
     for row, start in zip(batch.inputs[0].tolist(), (0, 48, 3200), strict=True):
         assert row == FLAT[start : start + 16].tolist()
     assert data.clusters("validation").kind == "document"
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps").is_file(), reason="needs Linux's list of mapped pages")
+def test_pages_that_were_read_do_not_stay_in_memory(tmp_path: Path, tokenizer: Pretrained, monkeypatch: Patch) -> None:
+    np.tile(FLAT, 500).astype(np.uint16).tofile(tmp_path / "train.bin")
+    monkeypatch.setattr(text, "RELEASED_ROWS", 50)
+    data = TextData(0, TokenFiles(str(tmp_path / "train.bin")), tokenizer, 16, 4, SHARES)
+    data.setup()
+
+    def resident() -> int:
+        maps = Path("/proc/self/smaps").read_text().split(" " + str(tmp_path / "train.bin"))[1:]
+        return sum(int(part.split("Rss:")[1].split()[0]) for part in maps)
+
+    rows = np.arange(0, 40_000, 1000)
+    first = data.gather("train", rows)
+    assert resident() > 100
+    again = data.gather("train", rows)
+    assert resident() == 0
+    assert again.targets_bt.equal(first.targets_bt)
 
 
 def test_known_files_are_not_read_again_until_they_change(
