@@ -11,6 +11,8 @@ from helpers import RUN
 from small_runs import train_cell
 from tokenizers import Tokenizer as Trained
 
+from lm.ablation.experiment import _check_quantity
+from lm.analysis.claims import _metric
 from lm.config.tree import InputError, override
 from lm.data.batch import nll_by_corpus
 from lm.data.mixture import Mixture, prepare
@@ -131,6 +133,13 @@ def test_parts_share_their_entries_and_weights_are_part_of_the_text(nodes: dict[
 def test_wrong_mixtures_are_refused(nodes: dict[str, Any], options: dict[str, Any], message: str) -> None:
     with pytest.raises((ValueError, InputError), match=message):
         Mixture(**{"corpora": nodes, **options})
+
+
+def test_the_nll_of_a_corpus_is_a_quantity_of_experiments_and_claims() -> None:
+    _check_quantity("nll_on_upper", "metric")
+    assert _metric("nll_on_upper - nll", "claim") == "nll_on_upper - nll"
+    with pytest.raises(InputError, match="no quantity 'nll_in_upper'"):
+        _check_quantity("nll_in_upper", "metric")
 
 
 @pytest.mark.slow
