@@ -24,7 +24,9 @@ def _passes(seed: int, rows: int) -> Callable[[int], np.ndarray]:
     @functools.lru_cache(maxsize=2)
     def order(epoch: int) -> np.ndarray:
         random = np.random.RandomState(derive_seed("order", seed, epoch) % 2**32)
-        return random.permutation(rows).astype(np.min_scalar_type(rows))
+        rows_of_pass = np.arange(rows, dtype=np.min_scalar_type(rows))
+        random.shuffle(rows_of_pass)  # what `permutation` does, in fewer bytes
+        return rows_of_pass
 
     return order
 
