@@ -41,6 +41,7 @@ from lm.store.metrics import (
     EXTRA,
     METRICS,
     OF_TASK,
+    ON_CORPUS,
     VALIDATION_METRICS,
     is_at_length,
     is_of_task,
@@ -61,7 +62,7 @@ Quantity = (
     | Annotated[str, Also(pattern=f"^({'|'.join(AT_LENGTH)})@[0-9]{{1,{MAX_DIGITS}}}$")]
     | Annotated[str, Also(pattern=f"^({'|'.join(map(re.escape, OF_TASK))})([.].+)?@.+$")]
     | Annotated[str, Also(pattern=f"^{AVERAGED}$")]
-    | Annotated[str, Also(pattern=f"^{EXTRA}.+$")]
+    | Annotated[str, Also(pattern=f"^({EXTRA}|{ON_CORPUS}).+$")]
 )
 
 Margin = Annotated[float, Also(exclusiveMinimum=0)]
@@ -336,7 +337,7 @@ def _check_quantity(name: str, path: str) -> None:
             hint = f"means of the last N are {'~N, '.join(VALIDATION_METRICS)}~N, N from 2"
             raise InputError(f"{path}: no quantity {name!r}; {hint}")
     elif "@" not in name:
-        if name not in METRICS and not name.startswith(EXTRA):
+        if name not in METRICS and not name.startswith((EXTRA, ON_CORPUS)):
             near = nearest_metric(name, list(METRICS))
             raise InputError(f"{path}: no quantity {name!r}.{near} Choose from {', '.join(METRICS)}")
     elif not is_of_task(name) and (not is_at_length(name) or len(name.partition("@")[2]) > MAX_DIGITS):

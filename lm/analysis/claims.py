@@ -17,7 +17,7 @@ from lm.config.keys import Also, Name, Text
 from lm.config.nodes import one_of
 from lm.config.reading import Seeds, read_seeds
 from lm.config.tree import InputError
-from lm.store.metrics import METRICS, is_at_length, is_of_task, nearest_metric
+from lm.store.metrics import METRICS, ON_CORPUS, is_at_length, is_of_task, nearest_metric
 from lm.store.paths import SECTIONS, path_error
 from lm.store.record import Manifest, Record, Registration
 
@@ -159,10 +159,10 @@ def _metric(text: str, path: str) -> str:
         return text
     for part in re.split(r" - | / ", text.removeprefix("log ")):
         name, start = part.strip(), part.strip().partition("/")[0]
-        evaluated = is_at_length(name) or is_of_task(name)
-        if not (name in METRICS or evaluated or ("/" in name and start in SECTIONS)):
+        listed = name in METRICS or name.startswith(ON_CORPUS) or is_at_length(name) or is_of_task(name)
+        if not (listed or ("/" in name and start in SECTIONS)):
             raise InputError(f"{path}: no quantity {name!r}.{nearest_metric(name, [*METRICS, *SECTIONS])}")
-        if name not in METRICS and not evaluated and (reason := path_error(name)):
+        if not listed and (reason := path_error(name)):
             raise InputError(f"{path}: {reason}")
     return text
 

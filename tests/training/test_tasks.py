@@ -106,13 +106,15 @@ def test_log_likelihoods_are_those_of_the_model(trained: TrainedCell) -> None:
     for (context, answer), (total, greedy) in zip(pairs, found, strict=True):
         before = model.tok_encode(context.rstrip())  # the spaces belong to the answer
         after = model.tok_encode(context + answer)[len(before) :]
-        expected = directly(trained.model, before or [model.end], after, 16)
+        expected = directly(trained.model, before or [model.eot_token_id], after, 16)
         assert total == pytest.approx(expected[0], abs=1e-12)
         assert greedy == expected[1]
     short, text = "def f(x):", "def f(x): return x + 1\n\nprint(f(2))"
     whole, windows = model.loglikelihood_rolling(requests((short,), (text,)))
-    assert whole == pytest.approx(directly(trained.model, [model.end], model.tok_encode(short), 16)[0], abs=1e-12)
-    ids, expected_sum = [model.end, *model.tok_encode(text)], 0.0
+    assert whole == pytest.approx(
+        directly(trained.model, [model.eot_token_id], model.tok_encode(short), 16)[0], abs=1e-12
+    )
+    ids, expected_sum = [model.eot_token_id, *model.tok_encode(text)], 0.0
     expected_sum += directly(trained.model, ids[:1], ids[1:17], 16)[0]
     for place in range(17, len(ids), 16):  # each window is predicted after one token, as in the harness's own model
         end = min(place + 16, len(ids))
