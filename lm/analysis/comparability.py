@@ -11,7 +11,6 @@ from lm.store.record import GitState, Record
 from lm.store.sources import canonical
 from lm.store.validation import is_number
 
-ABBREVIATED = 12  # digits of a commit or a hash that are shown
 OWN_CODE = "code of "  # prefix of the provenance field of a user's own class; arms may differ in it
 
 # the circumstances that this package's code is: the commit of its checkout, and a hash of the code that computes
@@ -88,19 +87,6 @@ def provenance_diff(record: Record, base: Record) -> list[str]:
     sides = {n: (arm.get(n, NOT_RECORDED), other.get(n, NOT_RECORDED)) for n in names}
     unsaid = " (not recorded on one side)"
     return [n + (unsaid if NOT_RECORDED in sides[n] else "") for n in names if sides[n][0] != sides[n][1]]
-
-
-def format_provenance(record: Record) -> str:
-    """Format the provenance of a record in one line, the commit cut short."""
-    parts = [f"commit {commit_of(record['provenance']['git'], ABBREVIATED)}"]
-    for name, text in provenance_of(record).items():
-        if name in (COMMIT, SOURCE):
-            continue
-        if name == "threads":
-            parts.append(f"{text} thread{'s' * (text != '1')}")
-        else:
-            parts.append(f"{name.removesuffix(' version')} {text[:ABBREVIATED] if name.startswith(OWN_CODE) else text}")
-    return ", ".join(parts)
 
 
 Pairs = dict[str, tuple[Any, Any]]  # values of both sides by name, None for nothing
