@@ -31,10 +31,7 @@ LEAST_MARGIN = {"difference": 0.0, "gain": 1.0}  # lower bound of a margin, by i
 
 @dataclass(frozen=True)
 class ArmAt:
-    """Verdict of an arm's own report at a rung, and its noise over seeds and text where known.
-
-    `not_bracketed` are those of the arm and the baseline whose learning rate no curve has as its best one there.
-    """
+    """Verdict of an arm at a rung, its noise over seeds and text, and the sides whose rates are `not_bracketed`."""
 
     rung: str
     pairs: int
@@ -82,9 +79,10 @@ class LadderResults:
     arms: list[ArmOf]
 
     @property
-    def damaged(self) -> bool:
-        """True if a record or a curve is damaged."""
-        return any(rung.harmed for rung in self.rungs)
+    def names(self) -> list[str]:
+        """All arms, the baseline first."""
+        base = self.manifest["baseline"]
+        return [base, *(arm for arm in self.manifest["arms"] if arm != base)]
 
 
 def read_ladder(folder: Path) -> LadderManifest:

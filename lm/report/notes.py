@@ -14,10 +14,11 @@ from lm.analysis.curve import last_validations
 from lm.analysis.results import Records, data_order_mismatches, one_tokenizer, provenance_differences
 from lm.analysis.texts import LOSS_OF, Texts, generalises, texts_by_quantity
 from lm.analysis.verdict_text import format_seeds as count_seeds
+from lm.analysis.verdict_text import list_seeds, seed_ranges
 from lm.report.claims import STYLES
 from lm.report.run import describe_autotune, whereabouts
 from lm.report.sections import cost_notes, unlike_pairs
-from lm.report.tables import format_range, list_seeds, number, span
+from lm.report.tables import format_range, number, span
 from lm.stats.tests import ALPHA, seeds_needed, smallest_p
 from lm.store.documents import KEPT
 from lm.store.metrics import describe, parse_average
@@ -147,10 +148,7 @@ def _confirmatory(results: Records, scope: str) -> str:
 
 
 def describe_test(seeds: int, number: int, some: str = "", scope: str = "seeds") -> str:
-    """Describe the test behind `number` comparisons of `seeds` pairs, or why it can reach no verdict.
-
-    `some` names the arms where these are not all, and `scope` what the confidence interval covers.
-    """
+    """Describe the test of `number` comparisons of `seeds` pairs, or why it can reach no verdict."""
     least = smallest_p(seeds)
     if least > ALPHA / number:
         return (
@@ -336,22 +334,6 @@ def _merge_flags(texts: Sequence[str], steps: Sequence[int]) -> str:
     merged = MEASURED.sub(lambda _: next(ranges), texts[0])
     several = "s" * (len(set(steps)) > 1)
     return f"{merged} (step{several} {span(str(min(steps)), str(max(steps)))})" if steps else merged
-
-
-def seed_ranges(seeds: Sequence[int | str]) -> str:
-    """Format seeds with ranges of consecutive ones.
-
-    >>> seed_ranges([0, 1, 2, 5])
-    '0-2, 5'
-    """
-    ranges: list[list[int | str]] = []
-    for seed in seeds:
-        last = ranges[-1][-1] if ranges else None
-        if isinstance(last, int) and seed == last + 1:
-            ranges[-1].append(seed)
-        else:
-            ranges.append([seed])
-    return ", ".join(f"{part[0]}-{part[-1]}" if len(part) > 2 else ", ".join(map(str, part)) for part in ranges)
 
 
 def changes(results: Records) -> list[str]:

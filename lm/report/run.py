@@ -53,10 +53,7 @@ def summary_lines(record: Ending, folder: Path) -> list[str]:
 
 
 def whereabouts(store: Store, record: Ending, folder: Path | None = None) -> str:
-    """Return `; traceback in FOLDER/log.txt` for a failed cell, or where the log of a killed one is.
-
-    A cell of an earlier version has its traceback only in its record. `folder` is shown in place of the cell's own.
-    """
+    """Return `; traceback in FOLDER/log.txt` of a failed cell, or where its log is; `folder` is shown for its own."""
     if record["status"] != "failed":
         return ""
     path = store.directory(record["id"])

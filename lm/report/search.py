@@ -117,19 +117,14 @@ def _trials(study: Study) -> Html:
 
 def _lost(study: Study) -> Html:
     gone = study.trials[study.trials.state.isin(["pruned", "failed"])]
-    rows = [
-        [str(row["number"]), str(row["state"]), _why(study, row), format_settings(study, row)]
-        for _, row in gone.iterrows()
-    ]
+    reported = {trial["number"]: map(int, trial.get("reported") or {}) for trial in study.manifest["study"]}
+    rows = []
+    for _, row in gone.iterrows():
+        why, last = str(row["reason"] or "not recorded"), max(reported[row["number"]], default=None)
+        if row["state"] == "pruned":
+            why = "stopped by the pruner" + (f" after step {last}" if last is not None else "")
+        rows.append([str(row["number"]), str(row["state"]), why, format_settings(study, row)])
     return table(["trial", "state", "why", "at"], rows) if rows else Html()
-
-
-def _why(study: Study, row: pd.Series) -> str:
-    if row["state"] == "failed":
-        return str(row["reason"] or "not recorded")
-    trial = next(trial for trial in study.manifest["study"] if trial["number"] == row["number"])
-    last = max(map(int, trial.get("reported") or {}), default=None)
-    return "stopped by the pruner" + (f" after step {last}" if last is not None else "")
 
 
 def _again(study: Study) -> Html:

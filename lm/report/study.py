@@ -2,6 +2,7 @@
 
 import importlib.util
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from lm.store.validation import check_shape
 STATES = ("complete", "pruned", "failed", "open")
 SHOWN = 10  # number of trials in the table of the best
 MOST_PARAMETERS = 24  # largest number of parameters in tables and figures
+ABSENT = -0.15  # position of a parameter without a value
 EDGE = 0.05  # share of a range at each end in which a best value suggests that the range is too narrow
 
 
@@ -116,17 +118,23 @@ def _damage(trial: Trial, manifest: StudyManifest, space: dict[str, dict[str, An
     return ""
 
 
-def edge(value: Any, described: dict[str, Any]) -> str | None:
-    """Return `low` or `high` where a value lies within 5 % of that end of its range.
-
-    Log-scaled ranges are measured by logarithm.
-    """
-    if "choices" in described or value is None or pd.isna(value):
-        return None
-    low, high, position = described["low"], described["high"], float(value)
+def position(value: Any, described: Mapping[str, Any]) -> float:
+    """Return the position of a value on its parameter's axis, from 0 to 1; log-scaled ranges by logarithm."""
+    if value is None or pd.isna(value):
+        return ABSENT
+    if "choices" in described:
+        return float(described["choices"].index(value) / max(1, len(described["choices"]) - 1))
+    low, high = described["low"], described["high"]
     if described["log"]:
-        low, high, position = math.log(low), math.log(high), math.log(position)
-    share = (position - low) / (high - low)
+        return math.log(float(value) / low) / math.log(high / low)
+    return float((float(value) - low) / (high - low))
+
+
+def edge(value: Any, described: Mapping[str, Any]) -> str | None:
+    """Return `low` or `high` where a value lies within 5 % of that end of its range."""
+    share = position(value, described)
+    if "choices" in described or share == ABSENT:
+        return None
     return "low" if share <= EDGE else "high" if share >= 1 - EDGE else None
 
 
@@ -202,8 +210,7 @@ def importances(
 ) -> dict[str, list[Importance]] | str:
     """Return fANOVA importances (Hutter et al. 2014) of each objective, largest first, or why there are none.
 
-    Intervals are the 2.5 and 97.5 percentiles over trials resampled with replacement. The same trials and seed give
-    the same numbers. https://proceedings.mlr.press/v32/hutter14.html
+    Intervals are the 2.5 and 97.5 percentiles over trials resampled with a seed.
     """
     names = [name for name in space if complete[name].notna().all() and complete[name].nunique() > 1]
     if len(names) < 2:

@@ -20,10 +20,7 @@ UNPACKED = "unpacked"  # folder into which the commands unpack a pack
 
 
 def trace(folder: Path, arm: str, metric: str, console: Console, pack: Path | None = None) -> None:
-    """Print the cells behind an arm's metric, the arm's diff from the baseline, and commands, which name the pack.
-
-    Raises InputError if the experiment has no such arm, or none of its cells measured the metric.
-    """
+    """Print the cells behind an arm's metric, its changes and commands. Raises InputError without such an arm."""
     results = load(folder)
     if arm not in results.arms:
         raise InputError(f"{folder}: no arm {arm!r}.{nearest(arm, results.arms)} It has {', '.join(results.arms)}")

@@ -21,8 +21,7 @@ from lm.analysis.results import load
 from lm.report.figures.catalogue import FigureInputs, charts, figures
 from lm.report.figures.chart import Panel
 from lm.report.figures.comparison import settings
-from lm.report.figures.inside import MOST_MAPS, attention_entropy
-from lm.report.figures.lengths import log_edges
+from lm.report.figures.inside import MOST_MAPS, attention_entropy, log_edges
 from lm.report.figures.picture import as_files, draw, render_all
 from lm.store.files import write_atomic
 

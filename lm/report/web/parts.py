@@ -14,11 +14,12 @@ import pandas as pd
 from lm.analysis.comparability import commit_of
 from lm.analysis.results import Records
 from lm.analysis.tidy import status_of
+from lm.config.plain import shown
 from lm.report.notes import CELLS
 from lm.report.render import Section, html_section
 from lm.report.web import elements
 from lm.report.web.elements import Html, joined, listed, tag
-from lm.store.record import Provenance, Record
+from lm.store.record import Provenance
 from lm.store.store import LOG
 
 MOST_LOST, LAST_LINES, LAST_BYTES = 30, 12, 16_384
@@ -52,25 +53,19 @@ def health_section(results: Records, notes: Sequence[str]) -> Html:
 def lost_runs_section(results: Records) -> Html:
     """List every run that diverged or failed, with the last lines of its log."""
     runs = [(key, r) for key, r in sorted(results.records.items()) if r is not None and r["status"] != "ok"]
-    shown = [
+    details = [
         tag(
             "details",
             tag("summary", f"{arm}, seed {seed}: {record['status']}: {record['error']}"),
             tag("p", f"{CELLS / record['id']}", class_="hint"),
             tag("pre", text, class_="log") if (text := last_lines(results.store.directory(record["id"]) / LOG)) else "",
-            tag("p", f"Last finite: {_last_finite(record)}") if record["diverged"] else "",
+            tag("p", f"Last finite: {shown(record['diverged'].get('last_finite'))}") if record["diverged"] else "",
             open=len(runs) == 1,
         )
         for (arm, seed), record in runs[:MOST_LOST]
     ]
     more = tag("p", f"And {len(runs) - MOST_LOST} more.") if len(runs) > MOST_LOST else ""
-    return joined(shown, more)
-
-
-def _last_finite(record: Record) -> str:
-    last = (record["diverged"] or {}).get("last_finite") or {}
-    texts = [f"{name} {value:z.4g}" for name, value in last.items() if isinstance(value, int | float)]
-    return ", ".join(texts) or "nothing"
+    return joined(details, more)
 
 
 def last_lines(path: Path) -> str:
