@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
+import pandas as pd
 
 from lm.analysis.compare import compare, health_text, lost_runs_suffix, reason_not_comparable
 from lm.analysis.results import Records, load, value
@@ -74,6 +75,7 @@ class LadderResults:
 
     manifest: LadderManifest
     rungs: list[Records]
+    tables: list[pd.DataFrame]  # comparisons of each rung
     law: LawOf | None
     no_law: str
     arms: list[ArmOf]
@@ -126,9 +128,10 @@ def load_ladder(folder: Path) -> LadderResults:
     noises = [
         texts(rung, rung.headline).noise if covered else {} for rung, covered in zip(rungs, with_text, strict=True)
     ]
-    of_rungs = list(zip(manifest["rungs"], rungs, map(compare, rungs), noises, strict=True))
+    tables = [compare(rung) for rung in rungs]
+    of_rungs = list(zip(manifest["rungs"], rungs, tables, noises, strict=True))
     arms = [_arm(arm, manifest, of_rungs) for arm in manifest["arms"] if arm != manifest["baseline"]]
-    return LadderResults(manifest, rungs, law, no_law, arms)
+    return LadderResults(manifest, rungs, tables, law, no_law, arms)
 
 
 def losses(results: Records, arm: str) -> np.ndarray:

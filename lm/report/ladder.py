@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from lm.analysis.compare import compare
 from lm.analysis.ladder import ArmAt, ArmOf, LadderResults, load_ladder, losses
 from lm.analysis.verdict_text import display_verdict
 from lm.report.answer import MOST_NAMES, answer, directed
@@ -89,9 +88,9 @@ def ladder_answer(results: LadderResults) -> str:
     judged = {at.rung for arm in results.arms for at in arm.at if DECIDED.match(at.verdict)}
     index = max((index for index, name in enumerate(names) if name in judged), default=len(names) - 1)
     is_top = index == len(names) - 1
-    clauses = [answer(results.rungs[index], compare(results.rungs[index])).removesuffix(".")]
+    clauses = [answer(results.rungs[index], results.tables[index]).removesuffix(".")]
     if not is_top:
-        rows = compared(compare(results.rungs[-1]), results.rungs[-1].headline)
+        rows = compared(results.tables[-1], results.rungs[-1].headline)
         means = [f"{row.arm} is {directed(row)}" for row in rows if directed(row)][:MOST_NAMES]
         clauses += [f"in the mean of the largest, {names[-1]}, {', '.join(means)}"] if means else []
     if unsure := [arm.name for arm in results.arms for at in arm.at if at.rung == names[index] and at.not_bracketed]:

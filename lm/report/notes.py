@@ -63,7 +63,7 @@ def brief_notes(results: Records, table: pd.DataFrame, answers: Sequence[Answer]
     if len(results.arms) > 1:
         sample += f", paired by seed; {_brief_test(results)}"
     lines.append(f"{sample}.")
-    if warnings := list(_brief_warnings(results)):
+    if warnings := _brief_warnings(results):
         lines.append(f"Warnings (table.md): {'; '.join(warnings)}.")
     if answers:
         counts = Counter[str](answer.verdict for answer in answers)
@@ -95,19 +95,16 @@ def _brief_test(results: Records) -> str:
     return f"sign-flip test at {level}"
 
 
-def _brief_warnings(results: Records) -> Iterator[str]:
-    if results.harmed:
-        yield "damaged files"
-    if not one_tokenizer(results):
-        yield "tokenizers differ, compare bits per byte"
-    if data_order_mismatches(results):
-        yield "arms saw other batches"
-    if unlike_pairs(results):
-        yield "devices or packages differ"
-    if cost_notes(results):
-        yield "undeclared costs differ"
-    if any(record and record["flags"] for record in results.records.values()):
-        yield "some runs raised flags"
+def _brief_warnings(results: Records) -> list[str]:
+    warnings = {
+        "damaged files": results.harmed,
+        "tokenizers differ, compare bits per byte": not one_tokenizer(results),
+        "arms saw other batches": data_order_mismatches(results),
+        "devices or packages differ": unlike_pairs(results),
+        "undeclared costs differ": cost_notes(results),
+        "some runs raised flags": any(record and record["flags"] for record in results.records.values()),
+    }
+    return [text for text, holds in warnings.items() if holds]
 
 
 # how verdicts are reached --------------------------------------------------------------------------------------------

@@ -129,12 +129,8 @@ def _lost(study: Study) -> Html:
 
 def _again(study: Study) -> Html:
     name, seed = study.manifest["name"], study.manifest["seeds"][0]
-    commands = [
-        (["lm", "report", name], "this report, made again from study.json"),
-        (["lm", "ls", "--experiment", name], "the cells of every trial"),
-        (["lm", "pack", name], "everything but the weights as one file"),
-    ]
+    commands = [(["lm", "ls", "--experiment", name], "the cells of every trial")]
     if not study.complete.empty:
         best = f"{name}/trial_{study.best.iloc[0]['number']}/{seed}"
-        commands.insert(1, (["lm", "evaluate", best], "the best trial, measured again"))
-    return parts.commands_section("In the folder of results:", commands)
+        commands.append((["lm", "evaluate", best], "the best trial, measured again"))
+    return parts.commands_section("In the folder of results:", name, commands)

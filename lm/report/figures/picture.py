@@ -4,7 +4,7 @@ import io
 import itertools
 import math
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -287,11 +287,6 @@ def render(figure: Figure) -> dict[str, bytes]:
     figure.set_layout_engine("none")
     FigureCanvasSVG(figure).print_svg(svg, metadata={"Date": None})
     return {"png": png.getvalue(), "svg": svg.getvalue()}
-
-
-def as_files(figures: Mapping[str, Mapping[str, bytes]]) -> dict[str, bytes]:
-    """Map file names such as `learning_curve.png` to contents."""
-    return {f"{name}.{suffix}": content for name, files in figures.items() for suffix, content in files.items()}
 
 
 # papers --------------------------------------------------------------------------------------------------------------

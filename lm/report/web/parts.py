@@ -114,20 +114,23 @@ def _day(time: float) -> str:
 def rerun_section(results: Records) -> Html:
     """List the commands that reproduce the report and inspect it."""
     name, command = results.manifest["name"], results.manifest["command"]
-    commands = [
-        (["lm", "report", name], "this report, made again from the records"),
-        (["lm", "trace", name, results.arms[-1], results.headline], "the cells behind a number, and how to make each"),
-        (["lm", "pack", name], "everything but the weights as one file"),
-    ]
+    traced = ["lm", "trace", name, results.arms[-1], results.headline]
+    commands, notes = [(traced, "the cells behind a number, and how to make each")], list[str]()
     if command:
-        commands.insert(
-            0, (["lm", *command], "everything again, training only what is missing, where it was given first")
+        commands.append((["lm", *command], "everything again, training only what is missing, where it was given first"))
+    else:
+        notes.append("The command that made it was not recorded.")
+    return commands_section(f"In the folder that holds {name}/ and cells/:", name, commands, notes)
+
+
+def commands_section(
+    where: str, name: str, commands: Sequence[tuple[Sequence[str], str]], notes: Sequence[str] = ()
+) -> Html:
+    """Format commands, and what each gives, with those that report and pack."""
+    report, pack = (["lm", word, name] for word in ("report", "pack"))
+    pairs = [(report, "this report, made again"), *commands, (pack, "everything but the weights as one file")]
+    return html_section(
+        Section(
+            "", ["command", "what it gives"], [[shlex.join(words), text] for words, text in pairs], notes, text=where
         )
-    unknown = [] if command else ["The command that made it was not recorded."]
-    return commands_section(f"In the folder that holds {name}/ and cells/:", commands, unknown)
-
-
-def commands_section(where: str, commands: Sequence[tuple[Sequence[str], str]], notes: Sequence[str] = ()) -> Html:
-    """Format commands, and what each gives."""
-    rows = [[shlex.join(words), meaning] for words, meaning in commands]
-    return html_section(Section("", ["command", "what it gives"], rows, notes, text=where))
+    )
