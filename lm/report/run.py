@@ -122,18 +122,17 @@ def show_diff(difference: RunDiff, names: tuple[str, str], console: Console, mea
     if not measured:
         return
     first = [name for name in METRICS if name in difference.metrics]
-    rows = [_row(name, *difference.metrics[name]) for name in dict.fromkeys([*first, *difference.metrics])]
+    rows = []
+    for name in dict.fromkeys([*first, *difference.metrics]):
+        a, b = difference.metrics[name]
+        numbers = ["-" if number is None else f"{number:z.6g}" for number in (a, b)]
+        rows.append([describe(name).label, *numbers, "-" if a is None or b is None else f"{b - a:+z.4g}"])
     if not rows:
         _print(console, "metrics: none were measured")
         return
     seeds = difference.seeds
     mean = f"metrics, means of {seeds[0]} and {seeds[1]} seeds" if seeds != (1, 1) else "metrics"
     print_table(mean, ["metric", "A", "B", "B - A"], rows, console)
-
-
-def _row(name: str, a: float | None, b: float | None) -> list[str]:
-    numbers = ["-" if number is None else f"{number:z.6g}" for number in (a, b)]
-    return [describe(name).label, *numbers, "-" if a is None or b is None else f"{b - a:+z.4g}"]
 
 
 LABELS = {

@@ -107,10 +107,6 @@ def page_of(reports: Sequence[Report]) -> str:
     return overview(f"Report of {listed}", [report.body() for report in reports], drawing, chart)
 
 
-def _csv(reports: Sequence[ExperimentReport], *_: object) -> Files:
-    return {"cells.csv": as_csv(pd.concat([cells(report.results) for report in reports], ignore_index=True))}
-
-
 def _figures(reports: Sequence[ExperimentReport], _: object, request: ReportRequest) -> Files:
     """Return the figures for a paper; of several experiments, file names begin with the experiment."""
     kinds: list[Kind] = [kind for kind in METADATA if kind in request.formats]
@@ -131,7 +127,9 @@ FORMATS: Mapping[str, Callable[[Sequence[ExperimentReport], Sequence[Section], R
     PAGE: _md,
     HTML: lambda reports, _tables, _request: {"report.html": page_of(reports)},
     "latex": lambda _reports, tables, _request: {"table.tex": latex(tables)},
-    "csv": _csv,
+    "csv": lambda reports, *_: {
+        "cells.csv": as_csv(pd.concat([cells(report.results) for report in reports], ignore_index=True))
+    },
     "pdf": _figures,
     "svg": _figures,
 }

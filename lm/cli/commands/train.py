@@ -111,7 +111,7 @@ COMMANDS = {
         option("spec", "a YAML file, or the name of a shipped one such as quickstart", Path),
         *TRAIN,
         option(
-            "--seeds", "seeds that replace the file's: a number (6 for 0 to 5), a list (0,1,2 or 6,) or 0-5", _seeds
+            "--seeds", "instead of the file's: a number (6 for 0 to 5), a list (0,1,2 or 6,) or a range (0-5)", _seeds
         ),
         *TRAIN_CELLS,
         EXECUTOR,

@@ -121,6 +121,9 @@ def gradients(path: Path) -> list[tuple[str, int, float]]:
     """Read part, step and norm from the file of a curve, at evenly spaced steps."""
     if not path.is_file() or path.suffix != ".csv":
         return []
+    with path.open(encoding="utf-8") as file:
+        if "gradient_norm/" not in file.readline():
+            return []
     frame = curve_table(path, parts=True)
     columns = parts_of(list(frame.columns))
     if not columns:
