@@ -89,12 +89,12 @@ def _unseen(results: Records, claim: Claim, by_seed: dict[int, float]) -> tuple[
         return by_seed, False, ""
     unseen = {seed: number for seed, number in by_seed.items() if seed not in known_seeds}
     sides = (known_seeds, sorted(unseen))
-    known, new = (f"seed{'s' * (len(seeds) != 1)} {seed_ranges(seeds, ' to ')}" for seeds in sides)
-    reason = f"results of {known} could be known when it was written"
+    seen_text, unseen_text = (f"seed{'s' * (len(seeds) != 1)} {seed_ranges(seeds, ' to ')}" for seeds in sides)
+    reason = f"results of {seen_text} could be known when it was written"
     fewest = seeds_needed(1) if claim.relation in ("less", "greater") else values_needed()
     if len(unseen) < (MIN_SEEDS_OF_EXACT_CLAIMS if claim.exact else fewest):
         return by_seed, True, f"post hoc: {reason}"
-    return unseen, False, f"judged on {new}, as {reason}"
+    return unseen, False, f"judged on {unseen_text}, as {reason}"
 
 
 def decide(claim: Claim, numbers: list[float], noise: TwoWay | None = None) -> Answer:
