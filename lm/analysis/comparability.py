@@ -85,6 +85,19 @@ def provenance_diff(record: Record, base: Record) -> list[str]:
     return [n + (unsaid if NOT_RECORDED in sides[n] else "") for n in names if sides[n][0] != sides[n][1]]
 
 
+def format_provenance(record: Record) -> str:
+    """Format the provenance of a record in one line, the commit cut short."""
+    parts = [f"commit {commit_of(record['provenance']['git'], ABBREVIATED)}"]
+    for name, text in provenance_of(record).items():
+        if name in (COMMIT, SOURCE):
+            continue
+        if name == "threads":
+            parts.append(f"{text} thread{'s' * (text != '1')}")
+        else:
+            parts.append(f"{name.removesuffix(' version')} {text[:ABBREVIATED] if name.startswith(OWN_CODE) else text}")
+    return ", ".join(parts)
+
+
 Pairs = dict[str, tuple[Any, Any]]  # values of both sides by name, None for nothing
 
 TEXT = ("fingerprint", "tokenizer", "vocabulary", "documents", "tokens", "bytes")  # fields compared

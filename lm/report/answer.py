@@ -109,6 +109,12 @@ def _better(row: Any) -> Better:
     return getattr(row, "better", describe(row.metric).better)
 
 
+def most_certain(rows: Sequence[Any], most: int) -> list[Any]:
+    """Choose at most so many comparisons, certain ones before others; their order stays."""
+    chosen = sorted(rows, key=lambda row: not direction(row))[:most]
+    return [row for row in rows if row in chosen]
+
+
 def directed(row: Any) -> str:
     """Format a mean difference with its interval, in the direction that it has: `better by 0.050 [0.021, 0.080]`."""
     if not math.isfinite(row.difference):

@@ -19,7 +19,7 @@ from lm.report.figures.catalogue import FigureInputs, charts
 from lm.report.figures.chart import Chart
 from lm.report.notes import author_notes, axes, brief_notes, changes, grouped, notes
 from lm.report.render import Section, fits, html_section
-from lm.report.sections import all_sections
+from lm.report.sections import all_sections, made_under
 from lm.report.tables import UNHEALTHY, details, main_table, more_metrics
 from lm.report.tuning import Rates, Tuning, rates_of, rates_section, tuning_of, tuning_section
 from lm.report.web import parts
@@ -118,10 +118,11 @@ class ExperimentReport(Report):
         results, compared, manifest = self.results, self.table, self.results.manifest
         drawing, lines = Charts(), grouped(results, compared)
         figures = {name: chart for name, chart in self.charts() if chart} if drawing.drawn else {}
-        drawn = drawing.add(FIRST, figures.pop(FIRST, None))
+        drawn, cards = drawing.add(FIRST, figures.pop(FIRST, None)), parts.cards(results, compared, results.judged)
+        if drawn:  # the chart says of the headline what its cards do
+            cards = joined(parts.cards(results, compared, results.judged[1:]), tag("noscript", cards))
         method = listed([*lines["method"], *lines["evaluation"]])
-        differ = tag("details", tag("summary", "How the arms differ from the baseline"), listed(changes(results)))
-        sure = joined(method, differ if results.arms[1:] else "", parts.health_section(results, lines["runs"]))
+        sure = joined(parts.question_section(results), method, parts.health_section(results, lines["runs"]))
         confounds = [*lines["comparability"], *axes(results)] or ["Nothing else differs, as far as the records show."]
         numbers = joined(tag("p", NUMBERS, class_="hint"), comparison(results, compared, self.paces))
         sections = [
@@ -135,11 +136,11 @@ class ExperimentReport(Report):
             ),
             PageSection("confounds", "What else differs", listed(confounds), folded=True),
             PageSection("lost", "Lost runs", parts.lost_runs_section(results), folded=True),
-            PageSection("provenance", "Provenance", parts.provenance_section(results), True),
+            PageSection("provenance", "Provenance", parts.provenance_section(results, made_under(results)), True),
             PageSection("again", "How to run it again", parts.rerun_section(results), folded=True),
             PageSection("all", "All measurements", html_section(details(compared)), folded=True),
         ]
-        above = joined(tag("div", drawn, id="differences"), parts.terms(compared))
+        above = joined(tag("div", drawn, id="differences"), cards, parts.terms(compared))
         arms, seeds = len(results.arms), len(manifest["seeds"])
         below = f"{self.name}: {arms} arms, {seeds} seeds, baseline {results.arms[0]}"
         head = self.name, manifest["title"], below, answer(results, compared)

@@ -1,11 +1,12 @@
 """Sections below the first table: effects of factors, sources of variance, steps to a loss, costs, environments."""
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
 
-from lm.analysis.comparability import provenance_diff
+from lm.analysis.comparability import format_provenance, provenance_diff
 from lm.analysis.effects import Effects, Orders, effects, orders
 from lm.analysis.pace import UNITS, StepsToBaselineLoss, leads, mean_share
 from lm.analysis.results import Records, value
@@ -179,6 +180,16 @@ def cost_notes(results: Records) -> list[str]:
         f"Undeclared costs over {100 * ALLOWED:zg} % off the baseline's (!): {listed}. They may explain the difference."
     )
     return [line] if marked_by_arm else []
+
+
+def made_under(results: Records) -> list[str]:
+    """List for each arm the environments of its cells and their counts, a line an arm."""
+    lines = []
+    for arm in results.arms:
+        counts = Counter(map(format_provenance, results.of(arm)))
+        parts = [f"{count} cell{'s' * (count != 1)} on {words}" for words, count in counts.items()]
+        lines.append(f"{arm}: {'; '.join(parts) or 'no cell yet'}")
+    return lines
 
 
 def unlike_pairs(results: Records) -> list[str]:

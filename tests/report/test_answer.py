@@ -7,7 +7,8 @@ from records import MakeExperiment
 
 from lm.analysis.compare import compare
 from lm.analysis.results import Records, load
-from lm.report.answer import answer
+from lm.report.answer import answer, most_certain
+from lm.report.tables import compared
 
 NOISE = [0.0, 0.01, -0.01, 0.02, -0.02, 0.005, -0.005, 0.0]
 BASE = [2.0, 2.1, 2.2, 2.3, 2.4, 2.5, 2.6, 2.7]
@@ -111,3 +112,10 @@ def test_a_quantity_without_a_better_direction_is_higher_or_lower(experiment: Ma
 
     results = load(experiment({arm: ARMS[arm] for arm in ("base", "better")}, sized, metric="parameters"))
     assert answer(results, compare(results)).startswith("better is higher than base by 104")
+
+
+def test_of_many_arms_the_certain_ones_are_chosen_in_their_order(experiment: MakeExperiment) -> None:
+    results = load(experiment({arm: ARMS[arm] for arm in ("base", "unsure", "worse", "best")}))
+    rows = compared(compare(results), "nll")
+    assert [row.arm for row in most_certain(rows, 2)] == ["best", "worse"]
+    assert [row.arm for row in most_certain(rows, 3)] == ["best", "unsure", "worse"]

@@ -8,7 +8,7 @@ from messages import CheckMessage
 from records import MakeExperiment
 
 from lm.analysis.results import load
-from lm.report.sections import cost_notes, cost_section, relative, unlike_pairs
+from lm.report.sections import cost_notes, cost_section, made_under, relative, unlike_pairs
 
 CELLS: dict[str, list[Any]] = {"base": [2.0, 2.1, 1.9], "arm": [1.9, 2.0, 1.8]}
 
@@ -79,7 +79,7 @@ def test_a_diverged_run_is_not_one_that_cost_less(experiment: MakeExperiment) ->
     assert rows[1] == ["arm", "-", "-", "-", "-"]
 
 
-def test_pairs_of_other_circumstances_are_named(experiment: MakeExperiment, check_message: CheckMessage) -> None:
+def test_provenance_is_summarised_for_each_arm(experiment: MakeExperiment, check_message: CheckMessage) -> None:
     def moved(arm: str, seed: int, record: dict[str, Any]) -> None:
         record["provenance"]["git"] = {"commit": "0123456789abcdef", "dirty": (arm, seed) == ("arm", 0)}
         record["provenance"]["precision"] = None  # as of an older version
@@ -87,5 +87,5 @@ def test_pairs_of_other_circumstances_are_named(experiment: MakeExperiment, chec
             record["provenance"] |= {"device": "gpu", "threads": 2}
 
     results = load(experiment(CELLS, moved))
-    check_message(unlike_pairs(results))
+    check_message([*made_under(results), *unlike_pairs(results)])
     assert unlike_pairs(load(experiment(CELLS))) == []

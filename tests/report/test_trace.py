@@ -12,6 +12,7 @@ from records import MakeExperiment
 from rich.console import Console
 
 from lm.analysis.results import load
+from lm.report.sections import made_under
 from lm.report.trace import trace
 from lm.report.web.parts import provenance_section
 
@@ -59,7 +60,7 @@ def test_a_cell_made_outside_a_checkout_has_no_commit(experiment: MakeExperiment
         stored["provenance"]["git"] = {"commit": None, "dirty": None}
 
     folder = experiment({"base": BASE, "better": BETTER}, outside)
-    assert "None" not in traced(folder, "better", "nll") + provenance_section(load(folder))
+    assert "None" not in traced(folder, "better", "nll") + provenance_section(load(folder), made_under(load(folder)))
 
 
 def test_the_recorded_command_is_shown_and_none_invented(experiment: MakeExperiment) -> None:

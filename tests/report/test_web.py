@@ -119,7 +119,7 @@ def test_a_page_made_again_elsewhere_is_the_same(found: Page, nasty: Path, tmp_p
     assert made(tmp_path / "elsewhere" / nasty.name) == found.text
 
 
-def test_the_first_screen_answers_then_draws_then_explains(experiment: MakeExperiment) -> None:
+def test_the_first_screen_answers_then_draws_then_ranks(experiment: MakeExperiment) -> None:
     cells = {
         "base": [2.0, 2.1, 2.2, 2.3, 2.4, 2.5],
         "worse": [2.31, 2.4, 2.5, 2.61, 2.7, 2.8],
@@ -128,11 +128,17 @@ def test_the_first_screen_answers_then_draws_then_explains(experiment: MakeExper
     }
     page = made(experiment(cells, notes="what the author thinks", confirmatory=[]))
     first = page[page.index("</header>") : page.index('<section id="table">')]
-    size = r"by 0\.200 \[0\.19\d, 0\.20\d\] nats/token, 6 seeds, exploratory"
+    size = r"by 0\.200 \[0\.19\d, 0\.20\d\] nats/token, 6 seeds, <abbr title=\S.*>exploratory</abbr>"
     answer = rf'<p class="answer">better is better than base {size}; worse: worse; not certain: unsure\.</p>'
     assert re.search(answer, first)
-    assert first.index('class="answer"') < first.index('id="differences"') < first.index("Exploratory: ")
+    assert first.index('class="answer"') < first.index('id="differences"') < first.index('class="verdicts"')
+    assert re.findall(r'<li class="([\w ]+)">.*?<strong>(\w+)</strong>', first) == [
+        ("better exploratory", "better"), ("none exploratory", "unsure"), ("worse exploratory", "worse"),
+    ]  # fmt: skip
+    assert "better by 0.200, exploratory" in first
     assert not re.search(r"\b(lower|higher)\b", first)
+    headings = re.findall(r'<button type="button" title="(\w+): [^"]*">(\w+)</button>', page)
+    assert headings == [("exploratory", "verdict"), ("healthy", "health")]
     for term in ("Exploratory: the arm was not declared for confirmation", "Healthy: no run has a training problem"):
         assert term in first
     assert page.index('id="table"') < page.index("what the author thinks") < page.index('id="charts"')
@@ -142,6 +148,15 @@ def test_a_term_is_explained_where_it_is_used(experiment: MakeExperiment) -> Non
     page = made(experiment({"base": BASE, "better": BETTER}))
     assert "Healthy: " in page
     assert "Exploratory: " not in page
+    assert "<abbr" not in page
+
+
+def test_cards_repeat_no_chart_but_without_scripts(experiment: MakeExperiment) -> None:
+    cells = {"base": BASE, "better": BETTER}
+    page = made(experiment(cells, secondary=["accuracy"]))
+    shown, hidden = re.fullmatch(r".*?</figure></div>(.*?)<noscript>(.*?)</noscript>.*", page, re.DOTALL).groups()  # type: ignore[union-attr]
+    assert re.findall("<strong>(.*?)</strong>", shown) == ["better, accuracy"]
+    assert re.findall("<strong>(.*?)</strong>", hidden) == ["better, validation NLL", "better, accuracy"]
 
 
 @pytest.mark.parametrize(

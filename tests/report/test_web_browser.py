@@ -192,6 +192,7 @@ def test_the_first_screen_holds_the_answer_and_the_whole_plot(
     assert page.evaluate("document.querySelector('#differences').scrollWidth <= document.body.clientWidth")
     texts = page.locator("#chart-differences text").all_text_contents()
     assert any("[" in text for text in texts) == (width > 1000), "where it is narrow intervals are bars alone"
+    assert page.locator("ul.verdicts:visible").count() == 0
 
 
 def test_large_reports_open_quickly(experiment: MakeExperiment, show: Callable[..., Any], tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from lm.report import tables
 from lm.report.figures.chart import label
 from lm.report.tables import DIFFERENCE, PACE, heading
 from lm.report.web.elements import Html, joined, tag
+from lm.report.web.parts import EXPLORATORY, TERMS
 from lm.store.metrics import SUMMARY_METRICS
 
 
@@ -87,7 +88,9 @@ def filtered(heads: Sequence[Html], rows: Sequence[Html], example: str, what: st
 
 
 def _head(title: str, hidden: bool, long: bool) -> Html:
-    button = tag("button", title, type="button")
+    term = {"health": "healthy", "verdict": EXPLORATORY}.get(title)
+    meaning = f"{term}: {TERMS[term]}" if term else False
+    button = tag("button", title, type="button", title=meaning)
     return tag("th", button, scope="col", hidden=hidden, class_="long" if long else False)
 
 

@@ -9,6 +9,7 @@ from lm.report.render import Section, html_section
 from lm.report.web import gallery
 from lm.report.web.elements import Html, data, digest, document, joined, listed, nested, packed, read_asset, tag
 from lm.report.web.gallery import Charts
+from lm.report.web.parts import explained
 
 DRAWN_BY = (
     "Charts: Vega, Vega-Lite and Vega-Embed, copyright University of Washington Interactive Data Lab and contributors, "
@@ -55,7 +56,7 @@ class Body:
     @property
     def shown(self) -> Html:
         """The answer, and sections that fold."""
-        first = tag("section", tag("p", self.answer, class_="answer"), self.above, id="verdict")
+        first = tag("section", tag("p", explained(self.answer), class_="answer"), self.above, id="verdict")
         present = [part for part in self.parts if part.content]
         folds = [tag("details", tag("summary", tag("h2", p.title)), p.content, open=not p.folded) for p in present]
         return joined(first, (tag("section", f, id=p.name) for f, p in zip(folds, present, strict=True)))

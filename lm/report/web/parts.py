@@ -1,4 +1,4 @@
-"""The text sections of the page: health, lost runs, provenance, commands."""
+"""The text sections of the page: verdict, health, lost runs, provenance, commands."""
 
 import datetime
 import itertools
@@ -14,20 +14,40 @@ import pandas as pd
 from lm.analysis.comparability import commit_of
 from lm.analysis.results import Records
 from lm.analysis.tidy import status_of
+from lm.analysis.verdict_text import format_seeds
 from lm.config.plain import shown
-from lm.report.notes import CELLS
+from lm.report.answer import brief, directed, direction, interval, most_certain
+from lm.report.figures.chart import label
+from lm.report.notes import CELLS, changes
 from lm.report.render import Section, html_section
+from lm.report.tables import compared
 from lm.report.web import elements
 from lm.report.web.elements import Html, joined, listed, tag
+from lm.store.metrics import describe
 from lm.store.record import Provenance
 from lm.store.store import LOG
 
+MOST_VERDICTS = 10
 MOST_LOST, LAST_LINES, LAST_BYTES = 30, 12, 16_384
+EXPLORATORY = "exploratory"
 TERMS = {
-    "exploratory": "the arm was not declared for confirmation before training, so new seeds have to confirm the result",
+    EXPLORATORY: "the arm was not declared for confirmation before training, so new seeds have to confirm the result",
     "healthy": "no run has a training problem, such as dead units or a loss that still falls",
 }
 """Terms of verdicts, and their meanings."""
+
+MARKS = {"better": "▲", "worse": "▼"}
+
+
+def question_section(results: Records) -> Html:
+    """State arms, seeds and judged quantities of the experiment."""
+    manifest = results.manifest
+    count, seeds = len(results.arms), len(manifest["seeds"])
+    judged = ", ".join(label(name) for name in results.judged)
+    against = f", each compared with {manifest['baseline']} on the same seed" if count > 1 else ""
+    line = f"{count} arm{'s' * (count != 1)} on {seeds} seed{'s' * (seeds != 1)}{against}. Judged: {judged}."
+    differ, summary = listed(changes(results)), tag("summary", "How the arms differ from the baseline")
+    return joined(tag("p", line), tag("details", summary, differ) if differ else "")
 
 
 def author_notes(manifest: Mapping[str, Any]) -> Html:
@@ -36,11 +56,42 @@ def author_notes(manifest: Mapping[str, Any]) -> Html:
     return tag("p", notes, class_="notes") if notes else Html()
 
 
+def explained(text: str) -> Html:
+    """Give terms of TERMS in a text their meanings as titles."""
+    parts = re.split(rf"\b({'|'.join(TERMS)})\b", text)
+    return joined(tag("abbr", part, title=TERMS[part]) if part in TERMS else part for part in parts)
+
+
 def terms(compared: pd.DataFrame) -> Html:
     """Explain in a line the terms that chart and table use."""
-    used = [term for term in TERMS if term != "exploratory" or (compared.family == term).any()]
+    used = [term for term in TERMS if term != EXPLORATORY or (compared.family == EXPLORATORY).any()]
     line = " ".join(f"{term.capitalize()}: {TERMS[term]}." for term in used)
     return tag("p", line, " ", tag("a", "How sure", href="#sure"), " and docs/verdicts.md say more.", class_="hint")
+
+
+def cards(results: Records, table: pd.DataFrame, names: Sequence[str]) -> Html:
+    """Format the verdict on each arm, the best first; of many arms those that are certain, and count the others."""
+    rows = [row for name in names for row in compared(table, name)]
+    shown = most_certain(rows, MOST_VERDICTS)
+    left = Counter(direction(row) or "not certain" for row in rows if row not in shown)
+    counted = ", ".join(f"{count} {word}" for word, count in left.items())
+    more = tag("p", f"And {left.total()} more in the table below: {counted}.") if left else ""
+    return joined(tag("ul", [_card(results, row) for row in shown], class_="verdicts") if shown else "", more)
+
+
+def _card(results: Records, row: Any) -> Html:
+    """Format one comparison: arm, verdict in a few words, interval and seeds."""
+    word, words = direction(row), brief(row)
+    compared_as = f"{row.arm}, {describe(str(row.metric)).label}" if len(results.judged) > 1 else str(row.arm)
+    size = interval(row) if " by " in words else directed(row)  # not both, for both begin with the mean
+    return tag(
+        "li",
+        tag("span", MARKS.get(word, "●"), class_="mark", aria_hidden="true"),
+        tag("strong", compared_as),
+        tag("span", words, class_="word"),
+        tag("span", f"{size}, {format_seeds(row.pairs)}", class_="number") if size else "",
+        class_=(word or "none") + " exploratory" * ("exploratory" in words),
+    )
 
 
 def health_section(results: Records, notes: Sequence[str]) -> Html:
@@ -81,21 +132,20 @@ def last_lines(path: Path) -> str:
     return "\n".join([line for line in shown if line][-LAST_LINES:])
 
 
-def provenance_section(results: Records) -> Html:
+def provenance_section(results: Records, made_under: Sequence[str]) -> Html:
     """Format code, packages and machines behind the cells, and the list of cells."""
-    counts, times, cells = Counter[tuple[str, ...]](), list[float](), list[list[str]]()
+    origins = [record["provenance"] for record in results.records.values() if record is not None]
+    rows = [[*texts, str(count)] for texts, count in Counter(map(_origin, origins)).items()]
+    columns = ["lm", "commit", "Python", "packages", "machine", "device", "precision", "cells"]
+    times = [time for origin in origins for time in (origin.get("started"), origin.get("finished")) if time]
+    when = [f"Trained between {_day(min(times))} and {_day(max(times))}."] if times else []
+    cells = []
     for arm, seed in itertools.product(results.arms, results.manifest["seeds"]):
         record, cell = results.records[arm, seed], results.manifest["arms"][arm]["cells"][str(seed)]
-        cells.append([cell, arm, str(seed), status_of(results, arm, seed), str((record and record["steps"]) or "-")])
-        if record is not None:
-            origin = record["provenance"]
-            counts[(arm, *_origin(origin))] += 1
-            times += [time for time in (origin.get("started"), origin.get("finished")) if time]
-    rows = [[*texts, str(count)] for texts, count in counts.items()]
-    columns = ["arm", "lm", "commit", "Python", "packages", "machine", "device", "precision", "cells"]
-    when = [f"Trained between {_day(min(times))} and {_day(max(times))}."] if times else []
+        steps = str((record and record["steps"]) or "-")
+        cells.append([cell, arm, str(seed), status_of(results, arm, seed), steps])
     every_cell = elements.table(["cell", "arm", "seed", "status", "steps"], cells)
-    above = html_section(Section("", columns, rows, when))
+    above = html_section(Section("", columns, rows, [*made_under, *when]))
     return joined(above, tag("details", tag("summary", "All cells"), every_cell))
 
 
