@@ -77,7 +77,9 @@ def _family(names: Names, layers: Mapping[str, Names], **row: Any) -> Family:
     for theirs, modules in layers.items():
         inner = {name: own for name, own in modules.items() if name != "ours"}
         names = names | {f"{theirs}.#.{name}": f"{modules['ours']}.#.{own}" for name, own in inner.items()}
-    return Family(names=names, **{key: tuple(value) if isinstance(value, list) else value for key, value in row.items()})
+    return Family(
+        names=names, **{key: tuple(value) if isinstance(value, list) else value for key, value in row.items()}
+    )
 
 
 _TABLE = yaml.safe_load(Path(__file__).with_name("families.yaml").read_text(encoding="utf-8"))
