@@ -345,7 +345,7 @@ def to_theirs(state: Mapping[str, Tensor], family: Family, heads: int, head_size
             module, value = f"{stem}fused", torch.cat([state[f"{stem}{part}.{leaf}"] for part in QKV])
             if family.fused == "heads":
                 value = value.unflatten(0, (3, heads, head_size)).transpose(0, 1).flatten(0, 2)
-        if value.ndim == 2 and module.endswith(family.transposed):
+        if value.ndim == 2 and module.endswith(tuple(family.transposed)):
             value = value.T
         number = re.search(r"\.(\d+)\.", module)
         pattern = module if module in names or number is None else module.replace(number[0], ".#.", 1)

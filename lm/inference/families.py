@@ -3,7 +3,7 @@
 The table is families.yaml, which lm/inference/conversion.py reads and writes `config.json` and weights by.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -48,13 +48,13 @@ class Family:
     absent: Tree = field(default_factory=dict)
     written: Tree = field(default_factory=dict)
     other_names: Names = field(default_factory=dict)
-    rope: tuple[str, ...] = ()
+    rope: Sequence[str] = ()
     share: float | None = None
     base: float = 10000.0
     windows: Literal["", "all", "alternate", "last"] = ""
     fused: Literal["", "parts", "heads"] = ""
-    transposed: tuple[str, ...] = ()
-    zeros: tuple[str, ...] = ()
+    transposed: Sequence[str] = ()
+    zeros: Sequence[str] = ()
 
 
 ROPE: dict[str, tuple[str, Names]] = {
@@ -77,9 +77,7 @@ def _family(names: Names, layers: Mapping[str, Names], **row: Any) -> Family:
     for theirs, modules in layers.items():
         inner = {name: own for name, own in modules.items() if name != "ours"}
         names = names | {f"{theirs}.#.{name}": f"{modules['ours']}.#.{own}" for name, own in inner.items()}
-    return Family(
-        names=names, **{key: tuple(value) if isinstance(value, list) else value for key, value in row.items()}
-    )
+    return Family(names=names, **row)
 
 
 _TABLE = yaml.safe_load(Path(__file__).with_name("families.yaml").read_text(encoding="utf-8"))

@@ -29,7 +29,7 @@ from lm.training.cell import check
 transformers = pytest.importorskip("transformers", reason="needs transformers: pip install transformers")
 
 DATA: Tree = {
-    "data.corpus": {"class_path": "StdlibText", "init_args": {"size": 60000, "longest": 3000}},
+    "data.corpus": {"class_path": "StdlibText", "init_args": {"size": 24000, "longest": 1000}},
     **{"data.split": [0.8, 0.1, 0.1], "data.batch_size": 8},
 }
 VOCABULARY = 320
