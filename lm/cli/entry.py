@@ -164,10 +164,11 @@ def _run(arguments: list[str], debug: bool) -> int:
 def _broken_pipe_exit_code(error: BaseException, command: str) -> int:
     """Return the exit code after a closed pipe: 0, as in `lm report X | head`, unless training lost standard error.
 
-    Raises `error` again if another pipe caused it.
+    Raises `error` again if another pipe caused it. Before it exits, rich puts the null device in the place of
+    standard output.
     """
     closed = [stream for stream in (sys.stdout, sys.stderr) if _is_closed_pipe(stream)]
-    if not closed:
+    if not closed and isinstance(error, BrokenPipeError):
         raise error
     for stream in closed:  # what their buffers hold is written at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

@@ -97,7 +97,7 @@ def test_a_trained_run_says_what_its_checkpoint_says(tmp_path: Path, generated: 
     text, said = generated(cell.id[:8], "--out", tmp_path, "--prompt", "import os", "--tokens", 40, "--greedy")
     assert text == tokenizer.decode(ids) + "\n"
     assert said.startswith("40 tokens in ")
-    assert "tokens per second, full cache of 24 KiB" in said  # 2 layers x 2 x 48 rows x 16 numbers of 8 bytes
+    assert "tokens per second, cache of 24 KiB" in said  # 2 layers x 2 x 48 rows x 16 numbers of 8 bytes
 
 
 def test_every_cache_and_every_name_give_the_same_text(shared_run: Path, generated: Generated) -> None:

@@ -21,6 +21,12 @@ from lm.model.transformer import EncoderDecoder, Model
 transformers = pytest.importorskip("transformers", reason="needs transformers: pip install transformers")
 
 
+REPRESENTATIVE = [
+    pytest.param(name, marks=[pytest.mark.extra] * (name not in ("gpt2", "llama", "t5"))) for name in FAMILIES
+]
+"""Every family; those that take half a minute and are like another one are left to `make test-all`."""
+
+
 @pytest.mark.parametrize("name", FAMILIES)
 def test_a_model_in_small_is_of_its_family_and_reads_back(name: str) -> None:
     model, context = shipped(name), context_of(name)
@@ -84,7 +90,7 @@ def changes(name: str) -> Iterator[Tree]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", REPRESENTATIVE)
 def test_what_a_family_takes_it_computes_and_the_rest_is_refused(name: str) -> None:
     """Every single change to the configuration of each family."""
     taken = 0
@@ -162,7 +168,7 @@ def fields(name: str) -> list[Tree]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", REPRESENTATIVE)
 def test_a_checkpoint_with_any_other_value_of_a_field_is_read_right_or_refused(name: str) -> None:
     """Small random checkpoints, each with one field changed, read from what `transformers` writes."""
     taken = 0

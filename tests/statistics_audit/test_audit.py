@@ -77,6 +77,7 @@ def findings() -> list[Finding]:
 
 
 @pytest.mark.slow
+@pytest.mark.extra
 def test_every_binding_promise_is_kept(findings: list[Finding]) -> None:
     assert [finding.name for finding in findings if finding.verdict == "NOT OK"] == []
     assert len({finding.name for finding in findings}) == len(findings)
@@ -86,6 +87,7 @@ def test_every_binding_promise_is_kept(findings: list[Finding]) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.extra
 def test_what_the_method_cannot_do_is_said(findings: list[Finding]) -> None:
     for start in ("the BCa interval covers, normal noise, 6", "false claims, skewed against normal noise, 3 arms, 10"):
         assert audits_row(start, findings).verdict == "falls short"

@@ -43,11 +43,14 @@ def ablate(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     experiment = load_experiment(options.spec, overrides, options.seeds, options.tier)
     from lm.ablation.ablate import RunOptions
     from lm.ablation.ablate import ablate as run_experiment
-    from lm.ablation.ladder.run_ladder import run_ladder
 
     flags = (options.retry_failed, options.underpowered)
     run_options = RunOptions(options.out, options.workers, *flags, options.arguments, execution, executor)
-    return (run_experiment if experiment.ladder is None else run_ladder)(experiment, run_options, options.plan)
+    if experiment.ladder is not None:
+        from lm.ablation.ladder.run_ladder import run_ladder  # takes seconds
+
+        return run_ladder(experiment, run_options, options.plan)
+    return run_experiment(experiment, run_options, options.plan)
 
 
 def sweep(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
