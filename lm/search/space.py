@@ -234,8 +234,8 @@ def _label(value: Any) -> str:
 
 
 def _range(node: Mapping[str, Any], where: str) -> Range:
-    section = read_section(node, Distribution, where)
-    low, high, step, log, whole = (section.get(key) for key in ("low", "high", "step", "log", "int"))
+    section: Any = {"step": None, **read_section(node, Distribution, where)}
+    low, high, step, log, whole = (section[key] for key in ("low", "high", "step", "log", "int"))
     if not low < high:
         raise InputError(f"{where}: low={low:zg} must be below high={high:zg}")
     if not math.isfinite(high - low):
