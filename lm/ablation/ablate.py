@@ -15,11 +15,11 @@ from lm.ablation.plan import (
     Plan,
     RemainingWork,
     idle_arms,
-    make_plan,
     remaining_work,
     with_autotuned_settings,
     write_manifest,
 )
+from lm.ablation.stored_plan import plan_experiment
 from lm.analysis.results import Records, load, paired
 from lm.config.tree import InputError, override
 from lm.execution.estimate import Stopwatch, advice, seconds_per_cell, wall_seconds
@@ -27,7 +27,6 @@ from lm.execution.factory import LOCAL, capacity, make_executor, threads
 from lm.execution.machine import default_workers
 from lm.execution.progress import Display
 from lm.execution.scheduler import train_cells
-from lm.inference.remeasure import measure_lengths
 from lm.report.render import print_table
 from lm.report.run import describe_autotune
 from lm.report.status import duration
@@ -37,7 +36,6 @@ from lm.stats.tests import ALPHA
 from lm.store.files import read_json, to_json, write_atomic
 from lm.store.formats import TUNED
 from lm.store.store import Store
-from lm.training.evaluate import missing as lacks_lengths
 from lm.training.identified import auto_settings_requested
 from lm.training.process import Execution
 
@@ -79,9 +77,9 @@ def ablate(experiment: Experiment, options: RunOptions, plan_only: bool = False)
     if auto_settings_requested(experiment.tree) and not (plan_only or options.underpowered):
         check_power(experiment)  # before anything is measured
     experiment = with_autotuned_settings(experiment, options.out, options.workers)
-    plan = _plan(experiment, store)
-    rate_plan = None if experiment.grid is None else _plan(expand_rates(experiment), store)
-    order_plan = _plan(expand_orders(experiment), store) if experiment.data_seeds else None
+    plan = _plan(experiment, store, options, plan_only)
+    rate_plan = None if experiment.grid is None else _plan(expand_rates(experiment), store, options, plan_only)
+    order_plan = _plan(expand_orders(experiment), store, options, plan_only) if experiment.data_seeds else None
     idle = list(idle_arms(plan).values())
     if plan_only:
         warnings = [*idle, *filter(None, [shortage(experiment)])]
@@ -109,7 +107,7 @@ def ablate(experiment: Experiment, options: RunOptions, plan_only: bool = False)
         path = folder / TUNING_FOLDER / "tuned.json"
         winners = write_rates(plan, store) if rate_plan else TUNED.read(read_json(path), path)["arms"]
         print("training the experiment again, each arm with its winner", file=sys.stderr)
-        tuned_plan = _plan(with_winners(experiment, winners), store)
+        tuned_plan = _plan(with_winners(experiment, winners), store, options)
         tuned_folder, interrupted = train_experiment(tuned_plan, store, options)
         write_report(tuned_folder, Console())
     report = write_report(folder, Console())
@@ -123,8 +121,9 @@ def warn(lines: Iterable[str]) -> None:
         print(f"warning: {line}", file=sys.stderr)
 
 
-def _plan(experiment: Experiment, store: Store) -> Plan:
-    return make_plan(experiment, Stopwatch(store.out / experiment.name / "seconds.json"))
+def _plan(experiment: Experiment, store: Store, options: RunOptions, to_show: bool = False) -> Plan:
+    stopwatch = Stopwatch(store.out / experiment.name / "seconds.json")
+    return plan_experiment(experiment, store, stopwatch, not options.retry_failed or to_show, to_show)
 
 
 # stages of seeds -----------------------------------------------------------------------------------------------------
@@ -210,6 +209,9 @@ def measure_missing_lengths(plan: Plan, store: Store) -> None:
         lengths = (cell.config.get("evaluate") or {}).get("lengths")
         if not lengths or not store.finished(cell.id):
             continue
+        from lm.inference.remeasure import measure_lengths  # takes seconds
+        from lm.training.evaluate import missing as lacks_lengths
+
         if not lacks_lengths(store.record(cell.id), cell.config):
             continue
         try:

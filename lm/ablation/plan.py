@@ -4,7 +4,7 @@ import contextlib
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,6 @@ from lm.config.plain import is_text
 from lm.config.tree import InputError, differences, override, prefix_errors
 from lm.execution.machine import default_workers, threads_each
 from lm.execution.scheduler import Planned
-from lm.inference.autotune import replace_auto_settings
 from lm.store.files import read_json, to_json, write_atomic
 from lm.store.formats import MANIFEST
 from lm.store.metrics import parse_average
@@ -24,10 +23,8 @@ from lm.store.redaction import redacted
 from lm.store.sources import canonical
 from lm.store.store import Store
 from lm.store.validation import check_shape
-from lm.training.cell import check, sizes, with_seed
 from lm.training.identified import Cell, Sizes, auto_settings_requested
 from lm.training.provenance import source_hash
-from lm.training.strategies import check_strategy
 
 
 @dataclass(frozen=True)
@@ -36,6 +33,7 @@ class Plan:
 
     experiment: Experiment
     cells: list[Planned]
+    stored_sizes: Mapping[str, Sizes] = field(default_factory=dict)
 
     @functools.cached_property
     def by_arm(self) -> dict[str, list[Planned]]:
@@ -62,14 +60,18 @@ class Plan:
         return self.by_arm[arm][0].cell
 
     def sizes(self, arm: str) -> Sizes:
-        """Return the sizes of the cells of an arm."""
+        """Return the sizes of the cells of an arm, without torch where they are stored."""
+        if arm in self.stored_sizes:
+            return self.stored_sizes[arm]
+        from lm.training.cell import sizes
+
         return sizes(self.first(arm))
 
     def upto(self, seeds: int) -> "Plan":
         """Return the plan of the first seeds alone."""
         first = self.experiment.seeds[:seeds]
         cells = [planned for planned in self.cells if planned.seed in first]
-        return Plan(replace(self.experiment, seeds=first), cells)
+        return Plan(replace(self.experiment, seeds=first), cells, self.stored_sizes)
 
     def manifest(self, store: Store) -> Path:
         """Return the path of the experiment's manifest, without which there is no report."""
@@ -108,6 +110,8 @@ def with_autotuned_settings(experiment: Experiment, out: Path, workers: int | No
                 raise InputError(f"arm {arm}: {path}: auto would have its arms computed in different ways; {hint}")
     if not (settings := auto_settings_requested(experiment.tree)):
         return experiment
+    from lm.inference.autotune import replace_auto_settings
+
     baseline = override(experiment.tree, {**experiment.arms[experiment.baseline], "seed": experiment.seeds[0]})
     arms, cells = len(experiment.arms), len(experiment.arms) * len(experiment.seeds)
     workers = workers or default_workers(cells)
@@ -123,6 +127,8 @@ def with_autotuned_settings(experiment: Experiment, out: Path, workers: int | No
 
 def make_plan(experiment: Experiment, seconds: Callable[[Cell], float] | None = None) -> Plan:
     """Check every cell before any is trained, with `seconds` of a step of a cell. Raises InputError naming the arm."""
+    from lm.training.cell import with_seed  # takes seconds, and finished cells may be planned without
+
     arms = {name: _check_arm(experiment, name, changes) for name, changes in experiment.arms.items()}
     steps = equal_steps(arms, experiment.baseline, experiment.inference.equal, seconds)
     for name, cell in arms.items():
@@ -138,6 +144,9 @@ def make_plan(experiment: Experiment, seconds: Callable[[Cell], float] | None = 
 
 def _check_arm(experiment: Experiment, name: str, changes: dict[str, Any]) -> Cell:
     """Return the arm's cell of the first seed. Raises InputError naming the arm."""
+    from lm.training.cell import check
+    from lm.training.strategies import check_strategy
+
     with prefix_errors(f"arm {name}"):
         cell = check(override(experiment.tree, {**changes, "seed": experiment.seeds[0]}))
         settings, lengths = cell.config["trainer"], (cell.config.get("evaluate") or {}).get("lengths", [])
@@ -174,6 +183,8 @@ def equal_steps(
             if seconds is None:
                 raise InputError("equal: seconds: needs steps to be timed, which only `lm ablate` does")
             return seconds(cell)
+        from lm.training.cell import sizes
+
         size = sizes(cell)
         if kind == "tokens":
             return size.tokens_per_step

@@ -6,13 +6,11 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
 from lm.config.tree import InputError, override
-from lm.data.batch import Batch
 from lm.execution.machine import (
     PLAIN,
     REDUCED,
@@ -26,19 +24,16 @@ from lm.execution.machine import (
     slower,
 )
 from lm.execution.scheduler import Planned
-from lm.inference.autotune import threads_of
-from lm.model.attention import set_attention_impl
 from lm.store.answers import remember
 from lm.store.files import read_json, to_json, write_atomic
 from lm.store.formats import SECONDS
 from lm.store.store import Store
 from lm.store.validation import is_number
-from lm.training.adapter import quiet
-from lm.training.cell import sizes
 from lm.training.identified import Cell
-from lm.training.optim import tables
 from lm.training.provenance import ENVIRONMENT
-from lm.training.recorder import Recorder
+
+if TYPE_CHECKING:
+    from lm.data.batch import Batch
 
 SECONDS_TO_MEASURE = 2.0
 
@@ -66,6 +61,11 @@ class Loop:
     """Bare loop over a cell's training batches on the processor, in its precision, without compiled code."""
 
     def __init__(self, cell: Cell) -> None:
+        from lm.model.attention import set_attention_impl
+        from lm.training.adapter import quiet
+        from lm.training.optim import tables
+        from lm.training.recorder import Recorder
+
         built = cell.open()
         self.data, self.objective = built.data, built.run.optim.objective
         with quiet():
@@ -76,7 +76,7 @@ class Loop:
         self.optimizer, _ = built.run.optim.build(parameters, steps, tables(self.model), rate)
         self.batches = settings["max_steps"] * settings["accumulate_grad_batches"]
 
-    def step(self, batch: Batch) -> float:
+    def step(self, batch: "Batch") -> float:
         """Take a step and return its seconds."""
         start = time.monotonic()
         with self.trainer.precision_plugin.train_step_context():
@@ -90,6 +90,10 @@ class Loop:
 
 def step_seconds(cell: Cell, threads: int) -> tuple[float, float, int]:
     """Return the seconds of a training batch and of an evaluation batch, and the number of the latter."""
+    import torch
+
+    from lm.inference.autotune import threads_of
+
     with threads_of(threads):
         loop = Loop(cell)
         seconds: list[float] = []
@@ -161,6 +165,8 @@ def describe_machine() -> list[Any]:
 
 def _interpolated_seconds(cells: Sequence[Cell], threads: int) -> list[float]:
     """Time TIMED of the cells and interpolate the others by their work."""
+    from lm.training.cell import sizes
+
     work = []  # approximate operations of training: six per parameter and token without a count of FLOPs
     for counts, cell in ((sizes(cell), cell) for cell in cells):
         flops = counts.flops_per_token or 6 * counts.parameters
@@ -183,6 +189,8 @@ def wall_seconds(seconds: list[float], workers: int) -> float:
 
 def relative_step_time(cell: Cell, threads: int) -> float | None:
     """Return the time of a training step relative to float32, on this processor; None on an accelerator."""
+    from lm.inference.autotune import threads_of
+
     with threads_of(threads):
         reduced = Loop(cell)
         if reduced.trainer.strategy.root_device.type != "cpu":

@@ -63,7 +63,7 @@ def remember(kind: str, question: Any, compute: Callable[[], Any]) -> Any:
     be older than the files. The cache is left alone if it cannot be used. JSON holds question and answer; the file's
     name begins with `kind`.
     """
-    path, version = cache_folder() / "answers" / f"{kind}-{run_id(question)[:32]}.json", running_version()
+    path, version = _path(kind, question), running_version()
     if version is None:
         return compute()
     with contextlib.suppress(InputError, OSError):
@@ -75,6 +75,16 @@ def remember(kind: str, question: Any, compute: Callable[[], Any]) -> Any:
         with contextlib.suppress(OSError):
             write_atomic(path, to_json(_sealed(version, answer)))
     return answer
+
+
+def forget(kind: str, question: Any) -> None:
+    """Remove the stored answer to a question."""
+    with contextlib.suppress(OSError):
+        _path(kind, question).unlink()
+
+
+def _path(kind: str, question: Any) -> Path:
+    return cache_folder() / "answers" / f"{kind}-{run_id(question)[:32]}.json"
 
 
 def _sealed(version: str, answer: Any) -> dict[str, Any]:

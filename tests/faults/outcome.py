@@ -72,8 +72,8 @@ def trials(place: Place) -> list[Any]:
 def names(place: Place) -> frozenset[str]:
     """What lies in the folders of a run; leases, of which one file stays whatever its number, by their cells alone.
 
-    A study's journal and leases are left out: they may lie in a database. So are answers in
-    the cache, and the folder in which Python's fork server listens, which a killed command leaves.
+    A study's journal and leases are left out: they may lie in a database. So are stored plans, one for each experiment
+    that was planned to its end, and the folder in which Python's fork server listens, which a killed command leaves.
     """
     roots = place.out, place.cache, place.temporary
     found = (path.relative_to(place.folder).as_posix() for root in roots for path in root.rglob("*"))
