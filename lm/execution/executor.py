@@ -20,7 +20,6 @@ from lm.store.record import Record
 from lm.store.store import Store
 from lm.training.identified import Cell
 from lm.training.process import Execution
-from lm.training.train import fail
 
 
 class Outcome(Enum):
@@ -207,6 +206,8 @@ class Executor(ABC):
 
     def _give_up(self, job: Any, cause: str, started: float, trace: str | None = None) -> None:
         """Record a lost cell that was started then, unless another process has it."""
+        from lm.training.train import fail  # it imports Lightning, which a plan does without
+
         self._release(job)
         record = fail(job.cell, self.store, cause, time.monotonic() - started, job.execution.retrain, trace)
         if record is None:

@@ -163,7 +163,7 @@ class Losing:
         pytest.importorskip("ray", reason="needs ray: pip install 'lm-ablations[ray]'")
         self.executor = on_ray.Ray.__new__(on_ray.Ray)
         Executor.__init__(self.executor, store, 1)
-        monkeypatch.setattr("lm.execution.executor.fail", lambda *_: {})
+        monkeypatch.setattr("lm.training.train.fail", lambda *_: {})
         monkeypatch.setattr(self.executor, "_start_actor", self.start)
         self.starts = 0
         cell: Any = SimpleNamespace(id="a" * 16)
