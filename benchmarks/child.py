@@ -4,6 +4,7 @@ import contextlib
 import json
 import sys
 from collections.abc import Callable
+from typing import Any
 
 from benchmarks.memory import peak
 
@@ -30,10 +31,18 @@ def of_metric(name: str, tokens: int) -> float:
     return memory_here(name, tokens)
 
 
+def of_text(what: str, *arguments: Any) -> float:
+    """Seconds or MiB of preparing text in a way."""
+    from benchmarks.text import measure_here
+
+    return measure_here(what, *arguments)
+
+
 KINDS: dict[str, Callable[..., float]] = {
     "step": of_step,
     "part": of_part,
     "metric": of_metric,
+    "text": of_text,
 }
 
 

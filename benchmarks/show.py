@@ -16,6 +16,7 @@ UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"))
 COLUMNS = {
     "tokens_per_second": ("tokens/s", 1.0, "z,.0f"),
     "matmul_peak_share": ("% of matrix peak", 100.0, "z.1f"),
+    "mb_per_second": ("MB/s", 1.0, "z,.1f"),
     "peak_mib": ("peak MiB", 1.0, "z,.0f"),
     "added_mib": ("added MiB", 1.0, "+z,.1f"),
 }

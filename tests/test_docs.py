@@ -9,6 +9,7 @@ from urllib.parse import unquote
 
 import pytest
 import torch
+import yaml
 
 import lm
 from lm.ablation.design import DesignNode
@@ -20,6 +21,7 @@ from lm.cli.commands import commands
 from lm.config.choices import find_class, slots
 from lm.config.components import plain_options
 from lm.config.keys import keys
+from lm.data.mixture import Mixture
 from lm.execution.executor import Executor
 from lm.model.attention import Attention, Mask
 from lm.model.block import BlockLayout
@@ -221,3 +223,22 @@ def test_the_components_of_the_page_work(tmp_path: Path, monkeypatch: pytest.Mon
     assert [torch.equal(y_btd[:, t], changed_btd[:, t]) for t in range(8)] == [t < 5 for t in range(8)]
     layout = find_class("my_parts_of_the_page.NormBetween", BlockLayout, "model.block")(shape, NoNorm, 0.0)
     assert layout(x, torch.neg, torch.exp).tolist() == (x + (-x).exp()).tolist()
+
+
+# data.md
+
+
+def test_every_corpus_of_the_page_on_text_can_be_built() -> None:
+    page = (ROOT / "docs" / "data.md").read_text(encoding="utf-8")
+    blocks = [
+        yaml.safe_load(text) for text in re.findall(r"(?:^    .*\n)+", page, re.MULTILINE) if "data.corpus:" in text
+    ]
+    nodes = [block["data.corpus"] for block in blocks]
+    nodes += [
+        {"class_path": "HubText", "init_args": yaml.safe_load(text)} for text in re.findall(r"`(\{path.*?\})` \|", page)
+    ]
+    assert len(nodes) == 3 + 5
+    for node in nodes:
+        assert (
+            Mixture({"a": node, "b": "StdlibText"}) if node["class_path"] != "Mixture" else Mixture(**node["init_args"])
+        )

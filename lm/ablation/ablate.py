@@ -294,6 +294,8 @@ def show_plan(
         changes = [f"{path}: {before} -> {after}" for path, (before, after) in plan.changes[arm].items()]
         same = "the baseline" if arm == experiment.baseline else "no difference from the baseline"
         print_line(f"{arm}: {'; '.join(changes) or same}")
+    if revision := plan.first(experiment.baseline).facts.revision:
+        print_line(f"data.corpus.revision: {revision}, pinned on this machine; give it in the file for others")
     for line in (*_remarks(experiment), *(f"! {warning}" for warning in warnings)):
         print_line(line)
     each = threads(executor, workers) if missing else 0

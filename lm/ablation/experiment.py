@@ -34,7 +34,16 @@ from lm.config.reading import (
 )
 from lm.config.tree import InputError, Tree, load_yaml, override, path_name
 from lm.stats.tests import ALPHA, seeds_needed, smallest_p
-from lm.store.metrics import AT_LENGTH, AVERAGED, EXTRA, METRICS, VALIDATION_METRICS, nearest_metric, parse_average
+from lm.store.metrics import (
+    AT_LENGTH,
+    AVERAGED,
+    EXTRA,
+    METRICS,
+    ON_CORPUS,
+    VALIDATION_METRICS,
+    nearest_metric,
+    parse_average,
+)
 
 COSTS = ("parameters", "flops_per_token", "tokens", "steps", "train_seconds")  # in which arms may differ otherwise
 
@@ -48,7 +57,7 @@ Quantity = (
     Annotated[str, Also(enum=list(METRICS))]
     | Annotated[str, Also(pattern=f"^({'|'.join(AT_LENGTH)})@[0-9]{{1,{MAX_DIGITS}}}$")]
     | Annotated[str, Also(pattern=f"^{AVERAGED}$")]
-    | Annotated[str, Also(pattern=f"^{EXTRA}.+$")]
+    | Annotated[str, Also(pattern=f"^({EXTRA}|{ON_CORPUS}).+$")]
 )
 
 Margin = Annotated[float, Also(exclusiveMinimum=0)]
@@ -324,7 +333,7 @@ def _check_quantity(name: str, path: str) -> None:
             hint = f"means of the last N are {'~N, '.join(VALIDATION_METRICS)}~N, N from 2"
             raise InputError(f"{path}: no quantity {name!r}; {hint}")
     elif not at:
-        if name not in METRICS and not name.startswith(EXTRA):
+        if name not in METRICS and not name.startswith((EXTRA, ON_CORPUS)):
             near = nearest_metric(name, list(METRICS))
             raise InputError(f"{path}: no quantity {name!r}.{near} Choose from {', '.join(METRICS)}")
     elif base not in AT_LENGTH or not (length.isascii() and length.isdecimal()) or len(length) > MAX_DIGITS:

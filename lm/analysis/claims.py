@@ -17,7 +17,7 @@ from lm.config.keys import Also, Name, Text
 from lm.config.nodes import one_of
 from lm.config.reading import Seeds, read_seeds
 from lm.config.tree import InputError
-from lm.store.metrics import AT_LENGTH, METRICS, nearest_metric
+from lm.store.metrics import AT_LENGTH, METRICS, ON_CORPUS, nearest_metric
 from lm.store.paths import SECTIONS, path_error
 from lm.store.record import Manifest, Record, Registration
 
@@ -160,10 +160,11 @@ def _metric(text: str, path: str) -> str:
     for part in re.split(r" - | / ", text.removeprefix("log ")):
         name, start = part.strip(), part.strip().partition("/")[0]
         base, at, length = name.partition("@")
-        at_length = bool(at) and base in AT_LENGTH and length.isascii() and length.isdigit()
-        if not (name in METRICS or at_length or ("/" in name and start in SECTIONS)):
+        listed = name in METRICS or name.startswith(ON_CORPUS)
+        listed |= bool(at) and base in AT_LENGTH and length.isascii() and length.isdigit()
+        if not (listed or ("/" in name and start in SECTIONS)):
             raise InputError(f"{path}: no quantity {name!r}.{nearest_metric(name, [*METRICS, *SECTIONS])}")
-        if name not in METRICS and not at_length and (reason := path_error(name)):
+        if not listed and (reason := path_error(name)):
             raise InputError(f"{path}: {reason}")
     return text
 

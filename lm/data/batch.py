@@ -6,8 +6,8 @@ resuming exact. Legend: b batch, t time, d clusters.
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -29,13 +29,15 @@ class Clusters:
     """The clusters of a split, `document` or `stretch`: losses within a document are no independent sample of text.
 
     A stretch is an equal segment of a text of few documents. `each` are documents pooled in one, at most. `of` maps
-    numbers of rows (b,) to the clusters of their targets, int64 (b, t) or (b, 1).
+    numbers of rows (b,) to the clusters of their targets, int64 (b, t) or (b, 1). `corpora` counts the clusters of each
+    corpus of a mixture, which follow each other.
     """
 
     kind: str
     count: int
     each: int
     of: Callable[[Tensor], Tensor]
+    corpora: Mapping[str, int] = field(default_factory=dict)
 
 
 def clusters_per_row(rows: int) -> Clusters:
@@ -61,6 +63,32 @@ def clusters_from_documents(ids: np.ndarray, end: int | None, context: int) -> C
         return torch.searchsorted(ends_d.to(rows_b.device), index_bt) // pooled
 
     return Clusters("document", -(-documents // pooled), pooled, cluster_of)
+
+
+def joined_clusters(parts: Mapping[str, Clusters], rows: Sequence[int]) -> Clusters:
+    """Return the clusters of corpora whose rows follow each other; those of one as they are."""
+    every = list(parts.values())
+    if len(every) == 1:
+        return every[0]
+    row_ends, starts = np.cumsum(rows), np.cumsum([0, *(part.count for part in every)])
+
+    def cluster_of(rows_b: Tensor) -> Tensor:
+        corpus_b, found = np.searchsorted(row_ends, rows_b.cpu().numpy(), side="right").tolist(), list[Tensor]()
+        for index, row in zip(corpus_b, rows_b, strict=True):
+            own = row[None] - int(row_ends[index] - rows[index])
+            found.append(every[index].of(own) + int(starts[index]))
+        return torch.cat([x.expand(1, max(x.shape[1] for x in found)) for x in found])
+
+    kind = "document" if all(part.kind == "document" for part in every) else "stretch"
+    counts = {name: part.count for name, part in parts.items()}
+    return Clusters(kind, int(starts[-1]), max(part.each for part in every), cluster_of, counts)
+
+
+def nll_by_corpus(clusters: Clusters, nll_d: np.ndarray, tokens_d: np.ndarray) -> dict[str, float]:
+    """Return the NLL on each corpus of a mixture, from the sums by cluster, by name of the metric."""
+    ends = np.cumsum([*clusters.corpora.values()], dtype=np.int64)[:-1]
+    sums = zip(clusters.corpora, np.split(nll_d, ends), np.split(tokens_d, ends), strict=False)
+    return {f"nll_on_{name}": float(nll.sum() / tokens.sum()) for name, nll, tokens in sums if tokens.sum()}
 
 
 class Batch(NamedTuple):

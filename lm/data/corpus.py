@@ -15,7 +15,7 @@ from typing import Any
 
 from lm.config.plain import shown
 from lm.config.tree import InputError, nearest
-from lm.data.files import Document, Piece, read_pieces
+from lm.data.files import COMPRESSED, Document, Piece, read_pieces
 from lm.data.public import download_hint
 
 SPLITS = ("train", "validation", "test")
@@ -79,6 +79,10 @@ class Corpus(ABC):
 
     def pin(self) -> None:  # noqa: B027
         """Fix the revision of a source that may change elsewhere."""
+
+    def count_bytes(self) -> int | None:
+        """Return the bytes of the text, where they are known before it is read."""
+        return None
 
     def state(self) -> Any:
         """Return what changes whenever the text may, as JSON holds it; None for a text that is read at each start."""
@@ -145,6 +149,29 @@ class StdlibText(Corpus):
                 return
 
 
+def files_of(patterns: str | list[str], name: str, folders: bool = False) -> list[Path]:
+    """List the files that paths or globs name, sorted, perhaps also folders; `name` is the setting that holds them.
+
+    Raises InputError for a pattern that names none.
+    """
+    paths: list[Path] = []
+    for pattern in [patterns] if isinstance(patterns, str) else patterns:
+        literal, globbed = expand_user(pattern), []
+        exists = os.path.exists if folders else os.path.isfile
+        with contextlib.suppress(OSError, ValueError, re.error):  # a NUL, or a name too long
+            globbed = list(itertools.islice(glob.iglob(str(literal), recursive=True), MAX_FILES + 1))
+        if len(globbed) > MAX_FILES:
+            raise InputError(f"{name}: {shown(str(literal))} matches over {MAX_FILES:,} paths; name fewer")
+        matches = [literal] if exists(literal) else [path for path in sorted(map(Path, globbed)) if exists(path)]
+        if not matches:
+            folder = Path(pattern).parent
+            siblings = [str(p) for p in folder.iterdir()] if os.path.isdir(folder) else []
+            hint = download_hint(pattern) or nearest(pattern, siblings)
+            raise InputError(f"{name}: no file matches {shown(pattern)}.{hint}")
+        paths.extend(matches)
+    return list(dict.fromkeys(paths))
+
+
 class LocalText(Corpus):
     """Text files by path or glob: .txt (or any plain text), .jsonl, .parquet; also .gz, .bz2, .xz, .zst, .zip and .tar.
 
@@ -160,23 +187,7 @@ class LocalText(Corpus):
 
     def files(self) -> list[Path]:
         """List the files that the patterns name, sorted. Raises InputError for a pattern that names none."""
-        paths: list[Path] = []
-        for pattern in self.patterns:
-            literal, globbed = expand_user(pattern), []
-            with contextlib.suppress(OSError, ValueError, re.error):  # a NUL, or a name too long
-                globbed = list(itertools.islice(glob.iglob(str(literal), recursive=True), MAX_FILES + 1))
-            if len(globbed) > MAX_FILES:
-                problem = f"{shown(str(literal))} matches over {MAX_FILES:,} paths"
-                raise InputError(f"data.corpus.path: {problem}; name fewer")
-            matches = [path for path in sorted(map(Path, globbed)) if os.path.isfile(path)]
-            matches = [literal] if os.path.isfile(literal) else matches
-            if not matches:
-                folder = Path(pattern).parent
-                siblings = [str(p) for p in folder.iterdir()] if os.path.isdir(folder) else []
-                hint = download_hint(pattern) or nearest(pattern, siblings)
-                raise InputError(f"data.corpus.path: no file matches {shown(pattern)}.{hint}")
-            paths.extend(matches)
-        return list(dict.fromkeys(paths))
+        return files_of(self.patterns, "data.corpus.path")
 
     def pieces(self) -> Iterator[Piece]:
         """Yield the documents of all files in order, in pieces."""
@@ -191,6 +202,14 @@ class LocalText(Corpus):
             if last:
                 yield "".join(parts)
                 parts.clear()
+
+    def count_bytes(self) -> int | None:
+        """Return the bytes of the text; None where files hold anything else or are packed."""
+        files = self.files()
+        plain = not any(
+            {*path.suffixes} & {".jsonl", ".parquet", ".tgz", ".tar", ".zip", *COMPRESSED} for path in files
+        )
+        return sum(path.stat().st_size for path in files) if plain else None
 
     def state(self) -> Any:
         """Return path, size and time of each file."""

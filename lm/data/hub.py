@@ -24,7 +24,7 @@ from lm.store.answers import cache_folder
 from lm.store.files import read_json, to_json, write_atomic
 
 ANSWER_SECONDS = 4.0  # seconds in which the Hugging Face hub answers, or counts as out of reach
-LOST_SECONDS = 4.0  # seconds without data or an answer after which a connection counts as lost
+LOST_SECONDS = 3.5  # seconds without data or an answer after which a connection counts as lost
 REOPENED = 5  # times that a stream which fails while the hub answers is opened again before it gives another document
 COMMIT = re.compile(r"[0-9a-f]{40}")
 REMEDY = "Without a network use data.corpus=StdlibText, or LocalText with data.corpus.path=FILE"
@@ -132,13 +132,14 @@ class HubText(Corpus):
         path: the dataset, e.g. `Salesforce/wikitext`.
         name: its configuration, e.g. `wikitext-2-raw-v1`.
         field: the column that holds the text.
+        data_dir: a folder of the dataset, e.g. `data/python`.
         revision: a commit, branch or tag; by default the commit that main had when this machine first read it.
         split: one split of the dataset, by default all; `data.split` divides it.
         streaming: whether documents are encoded as they arrive, from the split `train` by default, and no text is kept.
         tokens: of a stream, at most; the document that reaches them is the last.
     """
 
-    ADDED = ("revision", "split", "streaming", "tokens")
+    ADDED = ("revision", "split", "streaming", "tokens", "data_dir")
 
     def __init__(
         self,
@@ -149,18 +150,21 @@ class HubText(Corpus):
         split: str | None = None,
         streaming: bool = False,
         tokens: float | None = None,
+        data_dir: str | None = None,
     ) -> None:
         if tokens is not None and not streaming:
             raise ValueError(f"tokens={tokens} ends a stream; it needs streaming: true")
         if tokens is not None and not 1 <= tokens <= 1e15:
             raise ValueError(f"tokens={tokens} must be at least 1")
         self.path, self.name, self.field, self.split = path, name, field, split
-        self.revision, self.streaming, self.tokens = revision, streaming, tokens
+        self.revision, self.streaming, self.tokens, self.data_dir = revision, streaming, tokens, data_dir
         self._loaded: dict[str, Any] | None = None
 
     def pin(self) -> None:
         """Fix the revision: the commit of a name, from the hub or as this machine first read it."""
         self.revision = pinned("dataset", self.path, self.revision)
+        if not self.streaming and not COMMIT.fullmatch(self.revision or ""):
+            self._load()  # a copy on this machine names its commit
 
     def state(self) -> Any:
         """Return the commit, which always means the same text."""
@@ -174,7 +178,8 @@ class HubText(Corpus):
 
         with reachable_hub(self.path) as unreachable:
             try:
-                loaded = datasets.load_dataset(self.path, self.name, revision=self.revision, split=self.split)
+                options = {"data_dir": self.data_dir, "revision": self.revision, "split": self.split}
+                loaded = datasets.load_dataset(self.path, self.name, **options)
             except Exception as error:  # of the hub, of its client, and of every reader of a file format
                 raise refuse(self.path, error, unreachable) from None
         by_split = {str(self.split): loaded} if self.split is not None else {str(key): loaded[key] for key in loaded}
@@ -259,7 +264,8 @@ class HubStream:
     def _read(self, endpoint: str) -> Iterator[Rows]:
         """Read until the end; raise ConnectionError where the reader fails, TimeoutError after LOST_SECONDS."""
         corpus, arrived = self.corpus, queue.Queue[bytes](2)
-        order = [corpus.path, corpus.name, corpus.field, corpus.revision, corpus.split, self.state, self.characters]
+        options = {"data_dir": corpus.data_dir, "revision": corpus.revision, "split": corpus.split or "train"}
+        order = [corpus.path, corpus.name, corpus.field, options, self.state, self.characters]
         command = [sys.executable, "-c", f"from {__name__} import send_rows; send_rows()"]
         paths = [str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
@@ -327,13 +333,13 @@ def send_rows() -> None:
         out.write(json.dumps(line).encode() + b"\n")
         out.flush()
 
-    path, name, field, revision, split, state, characters = json.load(sys.stdin)
+    path, name, field, options, state, characters = json.load(sys.stdin)
     try:
         import datasets
 
         for kind in ("READ", "OPEN"):
             setattr(datasets.config, f"STREAMING_{kind}_MAX_RETRIES", 1)  # the other process opens the stream again
-        rows = datasets.load_dataset(path, name, split=split or "train", streaming=True, revision=revision)
+        rows = datasets.load_dataset(path, name, streaming=True, **options)
         if field in (rows.column_names or ()):
             rows = rows.select_columns([field])
         if state is not None:

@@ -2,7 +2,7 @@
 
 import functools
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -14,11 +14,26 @@ def derive_seed(*parts: object) -> int:
     return int.from_bytes(hashlib.sha256(canonical(parts).encode()).digest()[:8], "big") >> 1
 
 
-@functools.lru_cache(maxsize=4)
+MIXED = 1024  # rows of a mixture in which every corpus has its share
+
+
+@functools.lru_cache(maxsize=8)  # one of each corpus of a mixture
+def _passes(seed: int, rows: int) -> Callable[[int], np.ndarray]:
+    """Return the function of the order of the rows in a pass, which keeps two: a batch may be of both."""
+
+    @functools.lru_cache(maxsize=2)
+    def order(epoch: int) -> np.ndarray:
+        random = np.random.RandomState(derive_seed("order", seed, epoch) % 2**32)
+        rows_of_pass = np.arange(rows, dtype=np.min_scalar_type(rows))
+        random.shuffle(rows_of_pass)  # what `permutation` does, in fewer bytes
+        return rows_of_pass
+
+    return order
+
+
 def permutation(seed: int, epoch: int, rows: int) -> np.ndarray:
-    """Return the order of the rows in one pass, int64 (rows,); numpy keeps the stream of RandomState frozen."""
-    random = np.random.RandomState(derive_seed("order", seed, epoch) % 2**32)
-    return random.permutation(rows)
+    """Return the order of the rows in one pass, (rows,); numpy keeps the stream of RandomState frozen."""
+    return _passes(seed, rows)(epoch)
 
 
 def batch_rows(seed: int, step: int, batch_size: int, rows: int) -> np.ndarray:
@@ -28,9 +43,40 @@ def batch_rows(seed: int, step: int, batch_size: int, rows: int) -> np.ndarray:
 
 def rows_from(seed: int, first: int, count: int, rows: int) -> np.ndarray:
     """Return the numbers of `count` rows from position `first` of the order on, over as many passes as it takes."""
-    positions = np.arange(first, first + count)
+    return rows_at(seed, np.arange(first, first + count), rows)
+
+
+def rows_at(seed: int, positions: np.ndarray, rows: int) -> np.ndarray:
+    """Return the numbers of the rows at rising positions of the order."""
     epochs, indices = np.divmod(positions, rows)
-    return np.concatenate([permutation(seed, int(e), rows)[indices[epochs == e]] for e in np.unique(epochs)])
+    every = [permutation(seed, int(e), rows)[indices[epochs == e]].astype(np.int64) for e in np.unique(epochs)]
+    return np.concatenate([np.zeros(0, np.int64), *every])
+
+
+def mixed_rows(seed: int, first: int, count: int, weights: Mapping[str, float], rows: Sequence[int]) -> np.ndarray:
+    """Return the numbers of `count` rows from position `first` on, of corpora whose rows follow each other.
+
+    Of each MIXED positions every corpus has its share of the weights, in an order drawn by the seed; its own rows are
+    in an order of their own.
+    """
+    names, largest = list(weights), int(np.argmax(list(weights.values())))
+    offsets, chosen = np.cumsum([0, *rows[:-1]]), list[np.ndarray]()
+    for block in range(first // MIXED, (first + count - 1) // MIXED + 1):
+        before, after = ([int(number * MIXED * share) for share in weights.values()] for number in (block, block + 1))
+        for numbers, number in ((before, block), (after, block + 1)):  # the largest has what rounding leaves
+            numbers[largest] = number * MIXED - sum(numbers) + numbers[largest]
+        counts = np.subtract(after, before)
+        random = np.random.RandomState(derive_seed("mixture", seed, block) % 2**32)
+        corpus_of = random.permutation(np.repeat(np.arange(len(names)), counts))
+        part = np.empty(MIXED, dtype=np.int64)
+        for index, name in enumerate(names):
+            positions = np.arange(before[index], after[index])
+            part[corpus_of == index] = offsets[index] + rows_at(
+                derive_seed("mixture", seed, name), positions, rows[index]
+            )
+        low, high = max(first - block * MIXED, 0), min(first + count - block * MIXED, MIXED)
+        chosen.append(part[low:high])
+    return np.concatenate(chosen)
 
 
 class BatchPlan:

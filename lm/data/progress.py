@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.filesize import decimal
 from rich.progress import BarColumn, Progress, TextColumn
 
-QUIET_SECONDS, LINE_SECONDS, DRAW_SECONDS = 1.0, 30.0, 0.2
+QUIET_SECONDS, DRAW_SECONDS, LINE_SECONDS = 1.0, 0.2, 30.0
 
 
 class TextProgress:
@@ -18,11 +18,14 @@ class TextProgress:
     def __init__(self, what: str, total: float | None = None, unit: str = "bytes") -> None:
         self.what, self.total, self.unit = what, total, unit
         self.console = Console(stderr=True)
+        self.has_bar = self.console.is_terminal
+        self.pause = DRAW_SECONDS if self.has_bar else LINE_SECONDS
         columns = TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[note]}")
-        self.bar = Progress(*columns, console=self.console, transient=True, disable=not self.console.is_terminal)
+        self.bar = Progress(*columns, console=self.console, transient=True, disable=not self.has_bar)
         self.done, self.tokens = 0.0, 0
         self.first: float | None = None
-        self.began = self.drawn = self.line = time.monotonic()
+        self.began = time.monotonic()
+        self.next = self.began + (QUIET_SECONDS if self.has_bar else LINE_SECONDS)
 
     def __enter__(self) -> Self:
         return self
@@ -38,15 +41,16 @@ class TextProgress:
         """Say how far it is, and the tokens made since; it began at the `first` of these calls, of this process."""
         self.first = first if self.first is None else self.first
         self.done, self.tokens, now = done, self.tokens + tokens, time.monotonic()
-        if self.console.is_terminal and now - self.began > QUIET_SECONDS and now - self.drawn > DRAW_SECONDS:
-            self.drawn = now
-            if not self.bar.tasks:
-                self.bar.add_task(self.what, total=self.total, note="")
-                self.bar.start()
-            self.bar.update(self.bar.tasks[0].id, completed=done, note=self.note(now - self.began))
-        elif not self.console.is_terminal and now - self.line > LINE_SECONDS:
-            self.line = now
-            self.console.print(f"{self.what}: {self.note(now - self.began)}", highlight=False, soft_wrap=True)
+        if now < self.next:
+            return
+        self.next, note = now + self.pause, self.note(now - self.began)
+        if not self.has_bar:
+            self.console.print(f"{self.what}: {note}", highlight=False, soft_wrap=True)
+            return
+        if not self.bar.tasks:
+            self.bar.add_task(self.what, total=self.total, note="")
+            self.bar.start()
+        self.bar.update(self.bar.tasks[0].id, completed=done, note=note)
 
     def note(self, seconds: float) -> str:
         """Describe how far it has come in `seconds`."""

@@ -1,14 +1,16 @@
 """Token ids of splits in memory-mapped shards, written as they come and taken up where a kill left them.
 
 FOLDER/train.npy, train.1.npy, train.2.npy, ...    the shards of a split, in order
+FOLDER/segments.json                               instead of shards, where the ids lie elsewhere
 FOLDER/progress.json                               while they are written: the shards that are whole, and how far
 """
 
 import contextlib
 import itertools
+import mmap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,6 +18,7 @@ from lm.data.cache import PROGRESS, DamageError, check_sum, stored_array, stored
 from lm.data.corpus import SPLITS
 from lm.store.files import to_json, write_atomic
 
+SEGMENTS = "segments.json"
 END = "end"  # of the text
 SHARD_TOKENS = 2**25  # tokens that are in memory before they are written
 COUNT_CHUNK = 2**22  # token ids that are counted at once, so that a memory-mapped text is never in memory as a whole
@@ -56,6 +59,15 @@ class Sharded:
             before = end
 
 
+def release(ids: Any) -> None:
+    """Let go of the pages of memory-mapped ids that were read; the system keeps them while there is memory."""
+    for part in ids.parts if isinstance(ids, Sharded) else [ids]:
+        if isinstance(part, Sharded):
+            release(part)
+        elif (mapped := getattr(part, "_mmap", None)) is not None and hasattr(mmap, "MADV_DONTNEED"):
+            mapped.madvise(mmap.MADV_DONTNEED)
+
+
 def joined(parts: Sequence[Any]) -> Any:
     """Return arrays as one; a single one as it is."""
     return parts[0] if len(parts) == 1 else Sharded(parts)
@@ -72,13 +84,44 @@ def shard_name(split: str, number: int) -> str:
     return f"{split}.{number}.npy" if number else f"{split}.npy"
 
 
+class Segment(NamedTuple):
+    """Ids in a file, of any format: its path, from the entry's folder on, their type, place in bytes, and number."""
+
+    path: str
+    dtype: str
+    offset: int
+    tokens: int
+
+    def mapped(self, folder: Path) -> np.ndarray:
+        """Return the ids, memory-mapped. Raises DamageError where the file does not hold them."""
+        if not self.tokens:
+            return np.zeros(0, self.dtype)
+        try:
+            return np.memmap(folder / self.path, self.dtype, "r", self.offset, (self.tokens,))
+        except (OSError, ValueError) as error:
+            raise DamageError(f"{folder / self.path}: {' '.join(str(error).split())}") from None
+
+
 def stored_shards(folder: Path, split: str) -> Iterator[np.ndarray]:
     """Yield the shards of a split, memory-mapped. Raises DamageError where the first is missing or one is damaged."""
+    if (folder / SEGMENTS).is_file():
+        for segment in stored_json(folder / SEGMENTS)[split]:
+            yield Segment(*segment).mapped(folder)
+        return
     yield stored_array(folder / shard_name(split, 0))
     for number in itertools.count(1):
         if not (path := folder / shard_name(split, number)).exists():
             return
         yield stored_array(path)
+
+
+def segments_of(folder: Path, split: str) -> list[Segment]:
+    """Return the segments of a split of an entry, as another entry beside it names them."""
+    if (folder / SEGMENTS).is_file():
+        return [Segment(*segment) for segment in stored_json(folder / SEGMENTS)[split]]
+    shards = enumerate(stored_shards(folder, split))
+    names = ((f"../{folder.name}/{shard_name(split, number)}", ids) for number, ids in shards)
+    return [Segment(name, ids.dtype.str, ids.offset, len(ids)) for name, ids in names if isinstance(ids, np.memmap)]
 
 
 class ShardWriter:

@@ -3,6 +3,7 @@
 CACHE/texts/<corpus and shares>.json    what was counted of a text, its fingerprint, and the state of its files
 """
 
+import bisect
 import contextlib
 import functools
 import hashlib
@@ -84,7 +85,7 @@ class SplitText:
         self, corpus: Corpus, fractions: Sequence[float], seen: Callable[[int], None] = lambda _: None
     ) -> None:
         self.corpus, self.fractions, self.seen = corpus, fractions, seen
-        self.own = corpus.split_pieces(fractions)
+        self.lengths: Lengths | None = None  # of the documents, where they were counted to divide them
         self.cuts: tuple[int, ...] | None = None  # where a text of one document is cut, in characters
         self.ends: tuple[int, ...] | None = None  # the number of the first document of each later split
 
@@ -98,17 +99,16 @@ class SplitText:
         streams = {SPLITS[0]: self.corpus.pieces()} if self.own is None else self.own
         for name in SPLITS:
             for text, last in streams.get(name, ()):
-                self.seen(len(text))
+                self.seen(utf8_length(text))
                 yield name, text, last
 
     def parts(self) -> Iterator[Part]:
         """Yield the parts of all documents, split by split; none of an empty document."""
-        if self.own is None and self.ends is None and self.cuts is None:
-            self._divide()
+        self._divide()
         number, begun = 0, False
         for name, text, last in self._cut() if self.cuts is not None else self._pieces():
             if self.ends is not None:
-                name = SPLITS[sum(number >= end for end in self.ends)]
+                name = SPLITS[bisect.bisect_right(self.ends, number)]
             begun = begun or bool(text)
             if begun:
                 yield name, text, last
@@ -116,10 +116,12 @@ class SplitText:
                 number, begun = number + begun, False
 
     def _divide(self) -> None:
-        """Find where the splits begin: by shares of characters, in order, without cutting a document.
+        """Find where the splits begin, once: by shares of characters, in order, without cutting a document.
 
         A text that is one document is cut at the ends of lines: else no split but the first would have any of it.
         """
+        if self.own is not None or self.ends is not None or self.cuts is not None:
+            return
         lengths = Lengths(self._pieces())
         count, total = sum(lengths.counts.values()), lengths.characters
         if not count:
@@ -133,7 +135,8 @@ class SplitText:
             starts = before + np.cumsum(chunk[:, 0], dtype=np.int64) - chunk[:, 0].astype(np.int64)
             ends = [end + int((starts < bound).sum()) for end, bound in zip(ends, bounds, strict=True)]
             before += int(chunk[:, 0].sum())
-        self.ends = tuple(ends)
+        self.ends, self.lengths = tuple(ends), lengths
+        lengths.counts = dict(zip(SPLITS, np.diff([0, *ends, count]).tolist(), strict=True))
 
     def _line_starts(self, bounds: Sequence[float], total: int) -> tuple[int, ...]:
         """Return the places of the first lines that begin at the bounds or later; the end of the text without one."""
@@ -163,7 +166,8 @@ class SplitText:
 
     def facts(self) -> TextFacts:
         """Read the text and return its fingerprint and counts; what `fingerprint` gives for it in memory."""
-        lengths, digest = Lengths(self.parts()), hashlib.sha256()
+        self._divide()
+        lengths, digest = self.lengths or Lengths(self.parts()), hashlib.sha256()
         sizes = (size for chunk in lengths.chunks() for size in chunk[:, 1].tolist())
         size_of, current, begun = dict.fromkeys(SPLITS, 0), 0, False
         digest.update(f"{SPLITS[0]}:{lengths.counts[SPLITS[0]]}\n".encode())
@@ -209,6 +213,7 @@ def text_facts(text: SplitText) -> TextFacts:
     with contextlib.suppress(InputError, OSError, TypeError, KeyError):
         manifest = read_json(path)
         if manifest["state"] == state:
+            text.ends, text.cuts = manifest.get("ends"), manifest.get("cuts")
             return TextFacts(**manifest["text"])
     began = time.time_ns()
     facts = text.facts()
@@ -216,6 +221,7 @@ def text_facts(text: SplitText) -> TextFacts:
     if not young and text.corpus.state() == state:
         hashes = {name: digest(Path(name)) for name, *_ in state if Path(name).is_file()}
         content = {"state": state, "text": asdict(facts), "corpus": settings_of(text.corpus), "hashes": hashes}
+        content |= {"ends": text.ends, "cuts": text.cuts}
         with contextlib.suppress(OSError):
             write_atomic(path, to_json(content))
     return facts

@@ -4,7 +4,6 @@ CACHE/texts/<corpus, shares and tokenizer>.json    what was read, once it has be
 CACHE/tokens/.<the same>.building/                 its shards, while they are written
 """
 
-import contextlib
 import hashlib
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
@@ -14,8 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from lm.config.tree import InputError, run_id
-from lm.data import cache
+from lm.config.tree import run_id
 from lm.data.corpus import SPLITS
 from lm.data.encoding import BATCH, Encoder, cut_safely, in_order
 from lm.data.hub import HubStream, HubText
@@ -23,9 +21,7 @@ from lm.data.progress import TextProgress
 from lm.data.shards import ShardWriter
 from lm.data.splits import READING, TextFacts, settings_of, utf8_length
 from lm.data.tokenizer import Tokenizer
-from lm.data.tokens import TextStats, describe_entry, entry_folder, finish_entry, is_usable, part_size
-from lm.store.files import read_json, to_json, write_atomic
-from lm.store.locks import locked
+from lm.data.tokens import TextStats, describe_entry, entry_folder, finish_entry, known_or_built, part_size
 
 LEARNT_BYTES = 2**26  # bytes at the beginning of a stream from which a tokenizer learns
 
@@ -99,37 +95,26 @@ class _Reader:
         self.state, self.whole = state, True
 
 
+def beginning(corpus: HubText, fractions: Sequence[float]) -> tuple[str, Iterable[str]]:
+    """Return the documents from which a tokenizer learns, and a name of them."""
+    return run_id([READING, {**settings_of(corpus), "tokens": None}, list(fractions)]), _Beginning(corpus, fractions)
+
+
 def prepare_stream(corpus: HubText, tokenizer: Tokenizer, fractions: Sequence[float]) -> TextStats:
     """Encode a stream up to its number of tokens, unless that is cached."""
-    settings = settings_of(corpus)
-    beginning = TextFacts(run_id([READING, {**settings, "tokens": None}, list(fractions)]), {}, {})
-    trained, facts = describe_entry("tokens", beginning, _Beginning(corpus, fractions), tokenizer)
-    key = run_id([READING, settings, list(fractions), facts.tokenizer])[:32]
-    manifest = cache.cache_folder() / "texts" / f"{key}.json"
-    with contextlib.suppress(InputError, KeyError, TypeError):
-        stored = TextStats(folder="", **read_json(manifest)["facts"], revision=corpus.revision)
-        stored = replace(stored, folder=str(entry_folder("tokens", stored.fingerprint, stored.tokenizer).resolve()))
-        if is_usable(stored):
-            return stored
-    building = cache.cache_folder() / "tokens" / f".{key}.building"
-    with cache.cache_io_errors():
-        building.parent.mkdir(parents=True, exist_ok=True)
-        with (
-            locked(Path(f"{building}.lock"), f"{corpus.path}, which another process streams"),
-            cache.being_built(building),
-        ):
-            writer = ShardWriter(building, facts.id_type, key)
-            reader = _Reader(writer, fractions, corpus.tokens or float("inf"))
-            encoder = Encoder(trained, facts.id_type, facts.end_of_text)
-            _read(corpus, reader, encoder, part_size(tokenizer))
-            fingerprint = hashlib.sha256(f"stream {reader.digest}".encode()).hexdigest()
-            folder = entry_folder("tokens", fingerprint, facts.tokenizer)
-            facts = replace(facts, folder=str(folder.resolve()), fingerprint=fingerprint)
-            facts = replace(facts, documents=reader.documents, bytes=reader.bytes, revision=corpus.revision)
-            facts = finish_entry(building, writer, trained, facts)
-            cache.move_entry(building, folder)
-            write_atomic(manifest, to_json({"facts": facts.stored(), "corpus": settings}))
-            return facts
+    name, documents = beginning(corpus, fractions)
+    trained, described = describe_entry("tokens", TextFacts(name, {}, {}), documents, tokenizer)
+    key = run_id([READING, settings_of(corpus), list(fractions), described.tokenizer])[:32]
+
+    def build(building: Path) -> TextStats:
+        reader = _Reader(ShardWriter(building, described.id_type, key), fractions, corpus.tokens or float("inf"))
+        _read(corpus, reader, Encoder(trained, described.id_type, described.end_of_text), part_size(tokenizer))
+        fingerprint = hashlib.sha256(f"stream {reader.digest}".encode()).hexdigest()
+        folder = str(entry_folder("tokens", fingerprint, described.tokenizer).resolve())
+        facts = replace(described, folder=folder, fingerprint=fingerprint)
+        return finish_entry(building, trained, replace(facts, documents=reader.documents, bytes=reader.bytes))
+
+    return known_or_built(key, None, corpus.revision, build)
 
 
 def _read(corpus: HubText, reader: _Reader, encoder: Encoder, size: int | None) -> None:

@@ -12,17 +12,28 @@ from torch import Tensor
 
 from lm.config.tree import InputError, is_schedule
 from lm.data import IGNORED
-from lm.data.batch import Batch, Batches, Clusters, Data, clusters_from_documents, clusters_per_row, tensor
+from lm.data.batch import (
+    Batch,
+    Batches,
+    Clusters,
+    Data,
+    clusters_from_documents,
+    clusters_per_row,
+    joined_clusters,
+    tensor,
+)
 from lm.data.corpus import SPLITS, Corpus
 from lm.data.draw import draw_documents, draw_ids
-from lm.data.order import BatchPlan, rank_slice, rows_from
-from lm.data.prepare import prepare
+from lm.data.mixture import prepare
+from lm.data.order import BatchPlan, mixed_rows, rank_slice, rows_from
+from lm.data.shards import joined, release
 from lm.data.synthetic import Source
 from lm.data.tokenizer import END_OF_TEXT, Bytes, Characters, Tokenizer
 from lm.data.tokens import Tokens, entry_unigram_nll, token_counts, unigram_nll
 
 MAX_BATCH_TOKENS = 2**24  # tokens of a batch on all devices; checking a configuration makes one
 MAX_PASSES = 100  # passes over the training text in one batch
+RELEASED_ROWS = 64  # rows that are read before their mapped pages are let go; a row may map a megabyte of the file
 MAX_TABLE_TOKENS = 2**27  # tokens of rows, which are held in memory
 
 
@@ -92,17 +103,21 @@ class RowData(Data):
             if size % world:
                 raise InputError(f"data.batch_size: {size} rows cannot be shared evenly among {world} devices")
 
+    def training_rows(self, first: int, count: int) -> np.ndarray:
+        """Return the numbers of `count` rows of training from position `first` of their order on."""
+        return rows_from(self.seed, first, count, self.count_rows("train"))
+
     def evaluated_split(self, split: str) -> str:
         """Return the split whose rows are read to evaluate on a split."""
         return self.evaluate_on if split == "validation" else split
 
     def training_batches(self, start: int, count: int, rank: int = 0, world: int = 1) -> Batches:
         """Return training batches `start` to `count`, this process's rows of each."""
-        total, plan = self.count_rows("train"), self.plan
+        plan = self.plan
 
         def rows(step: int) -> np.ndarray:
             first, size = (step * self.batch_size, self.batch_size) if plan is None else plan.rows(step)
-            return rows_from(self.seed, first, size, total)[rank_slice(rank, world, size)]
+            return self.training_rows(first, size)[rank_slice(rank, world, size)]
 
         length = None if plan is None or not plan.batches else plan.length
         return Batches(rows, lambda rows_b: self.gather("train", rows_b), start, count, length)
@@ -114,6 +129,21 @@ class RowData(Data):
         batches = [np.arange(start, min(start + size, total)) for start in range(0, total, size)]
         rows = lambda step: batches[step][rank_slice(rank, world, len(batches[step]))]  # noqa: E731
         return Batches(rows, lambda rows_b: self.gather(source, rows_b), 0, len(batches))
+
+
+class Layout:
+    """The ids of one or several corpora in rows of `context` that follow each other; no row has ids of two of them."""
+
+    def __init__(self, parts: Sequence[Any], context: int) -> None:
+        self.parts, self.ids, self.context = parts, joined(parts), context
+        self.read = 0  # rows since their pages were let go
+        self.rows = [max(0, (len(ids) - 1) // context) for ids in parts]
+        self.row_ends = np.cumsum(self.rows)
+        self.starts = np.cumsum([0, *map(len, parts[:-1])]) - np.array([0, *self.row_ends[:-1]]) * context
+
+    def places(self, rows_b: np.ndarray) -> np.ndarray:
+        """Return the places in the ids at which rows begin."""
+        return self.starts[np.searchsorted(self.row_ends, rows_b, side="right")] + rows_b * self.context
 
 
 class TextData(RowData):
@@ -168,36 +198,50 @@ class TextData(RowData):
                 remedy = "Give more text, a smaller data.context, another data.split, or, for one long file, "
                 remedy += "data.corpus.document=line"
                 raise InputError(f"data: the {name} split has {tokens} tokens, and {needed}. {remedy}")
+        self.tokens, self.layouts = Tokens(self.facts), dict[str, Layout]()
         blocks = self.count_rows("train")
         if self.batch_size > MAX_PASSES * blocks:
             most = f"{MAX_PASSES} times the {blocks} of the training split; give more text or a smaller batch"
             raise InputError(f"data.batch_size: {self.batch_size} blocks are more than {most}")
+        if short := [name for name, rows in self.rows_by_corpus("train").items() if not rows]:
+            raise InputError(f"data.corpus.corpora.{short[0]}: has no block of {self.context} tokens to train on")
 
     def setup(self, stage: str | None = None) -> None:
         """Open the tokens."""
         self.prepare_data()
-        assert self.facts is not None
-        self.tokens, self.drawn = Tokens(self.facts), dict[str, Any]()
         if self.evaluation_tokens <= self.context:
             expected = f"expected {self.context + 1} or more, a block and the token after it"
             raise InputError(f"evaluate.tokens: {expected}, found {self.evaluation_tokens}")
 
-    def ids(self, split: str) -> Any:
-        """Return the ids of a split; of validation and test, those that are evaluated."""
-        if split == "train":
-            return self.tokens.split[split]
-        if split not in self.drawn:
-            facts = self.tokens.facts
-            key = (facts.fingerprint, split)
-            self.drawn[split] = draw_ids(self.tokens.split[split], facts.end_of_text, self.evaluation_tokens, key)
-        return self.drawn[split]
+    def layout(self, split: str) -> Layout:
+        """Return the ids of a split by corpus; of validation and test, those that are evaluated."""
+        if split not in self.layouts:
+            facts, parts = self.tokens.facts, self.tokens.parts[split]
+            if split != "train" and facts.tokens[split] > self.evaluation_tokens:
+                parts = [
+                    draw_ids(ids, facts.end_of_text, max(1, round(share * self.evaluation_tokens)), (*key, split))
+                    for ids, share, key in zip(parts, self.tokens.weights.values(), self._keys(), strict=True)
+                ]
+            self.layouts[split] = Layout(parts, self.context)
+        return self.layouts[split]
+
+    def _keys(self) -> list[tuple[str, ...]]:
+        """Return what decides the draw of each corpus."""
+        return [(self.tokens.facts.fingerprint, *([name] if name else [])) for name in self.tokens.weights]
 
     def count_rows(self, split: str) -> int:
         """Return the number of whole rows in a split, or in what is evaluated of it."""
-        assert self.facts is not None
-        size = self.facts.tokens[split]
-        is_drawn = split != "train" and size > self.evaluation_tokens
-        return ((len(self.ids(split)) if is_drawn else size) - 1) // self.context
+        return int(self.layout(split).row_ends[-1])
+
+    def rows_by_corpus(self, split: str) -> dict[str, int]:
+        """Return the number of rows of each corpus of a mixture; of the only one by an empty name."""
+        return dict(zip(self.tokens.weights, self.layout(split).rows, strict=True))
+
+    def training_rows(self, first: int, count: int) -> np.ndarray:
+        """Return the numbers of `count` rows of training from position `first` of their order on."""
+        if len(self.tokens.weights) == 1:
+            return super().training_rows(first, count)
+        return mixed_rows(self.seed, first, count, self.tokens.weights, self.layout("train").rows)
 
     def entropy_per_token(self) -> float | None:
         """Return the nats per token of the best predictor of long text; None unless tokens are known characters."""
@@ -207,13 +251,19 @@ class TextData(RowData):
         return self.corpus.entropy_rate() if characters or one_byte else None
 
     def clusters(self, split: str) -> Clusters:
-        """Return the clusters of a split's targets, from its documents."""
-        return clusters_from_documents(self.ids(split), self.tokens.facts.end_of_text, self.context)
+        """Return the clusters of a split's targets, from its documents; those of each corpus after the other."""
+        layout, end = self.layout(split), self.tokens.facts.end_of_text
+        parts = [clusters_from_documents(ids, end, self.context) for ids in layout.parts]
+        return joined_clusters(dict(zip(self.tokens.weights, parts, strict=True)), layout.rows)
 
     def gather(self, split: str, rows_b: np.ndarray) -> Batch:
         """Return the batch of some rows of a split."""
-        indices = rows_b[:, None] * self.context + np.arange(self.context + 1)
-        tokens_bt = tensor(self.ids(split)[indices])
+        layout = self.layout(split)
+        tokens_bt = tensor(layout.ids[layout.places(rows_b)[:, None] + np.arange(self.context + 1)])
+        layout.read += len(rows_b)
+        if layout.read >= RELEASED_ROWS:
+            release(layout.ids)
+            layout.read = 0
         return Batch((tokens_bt[:, :-1].contiguous(),), tokens_bt[:, 1:].contiguous(), tensor(rows_b))
 
 

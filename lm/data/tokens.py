@@ -8,7 +8,7 @@ CACHE/tokens/<corpus fingerprint and tokenizer hash>/  train.npy, validation.npy
 import contextlib
 import hashlib
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,20 +16,23 @@ from typing import Any
 import numpy as np
 import tokenizers
 
-from lm.config.tree import run_id
+from lm.config.tree import InputError, run_id
 from lm.data import cache
 from lm.data.cache import DamageError, stored_array, stored_json, write_array
 from lm.data.corpus import SPLITS, Corpus
 from lm.data.encoding import PART, Encoder, cut_safely, in_order, portions
 from lm.data.progress import TextProgress
+from lm.data.public import digest
 from lm.data.shards import END, ShardWriter, chunks_of, joined, stored_shards
 from lm.data.splits import SplitText, TextFacts, is_own, settings_of, text_facts
 from lm.data.tokenizer import Tokenizer, bytes_per_token, unknown_token, vocabulary_of
-from lm.store.files import to_json, write_atomic
+from lm.store.files import read_json, to_json, write_atomic
+from lm.store.locks import locked
 
 # Fields that `facts.json` does not hold: older versions read it, and take no others.
 NOT_STORED = ("folder", "unigram_nll", "revision")
 TOKENIZER = "tokenizer.json"
+MIXTURE = "mixture.json"
 UNIGRAM = "unigram.json"  # file of the loss of a unigram model; entries of older versions lack it
 
 
@@ -69,16 +72,28 @@ class TextStats:
 
 
 class Tokens:
-    """The token ids of one prepared corpus, memory-mapped. Raises OSError where they were damaged since."""
+    """The token ids of one prepared corpus, memory-mapped. Raises OSError where they were damaged since.
+
+    `parts` are those of each corpus of a mixture, which has `weights` by name; else there is one part.
+    """
 
     def __init__(self, facts: TextStats) -> None:
-        folder = Path(facts.folder)
+        folder, self.weights = Path(facts.folder), {"": 1.0}
         self.facts = facts
         try:
-            self.split = {name: joined(list(stored_shards(folder, name))) for name in SPLITS}
+            shards = {name: list(stored_shards(folder, name)) for name in SPLITS}
+            segments = {name: [len(of)] for name, of in shards.items()}
+            if (folder / MIXTURE).is_file():
+                mixture = stored_json(folder / MIXTURE)
+                self.weights, segments = mixture["weights"], mixture["segments"]
             self.bytes_per_token = stored_array(folder / "bytes.npy", mapped=False)
         except DamageError as damage:
             raise cache.damage_as_os_error(folder, damage) from None
+        self.parts = dict[str, list[Any]]()
+        for name, of in shards.items():
+            ends = itertools.accumulate(segments[name])
+            self.parts[name] = [joined(of[end - n : end]) for end, n in zip(ends, segments[name], strict=True)]
+        self.split = {name: joined(parts) for name, parts in self.parts.items()}
 
 
 def entry_folder(kind: str, text: str, tokenizer: str) -> Path:
@@ -115,7 +130,8 @@ class TrainingText:
 
 def prepare(corpus: Corpus, tokenizer: Tokenizer, fractions: Sequence[float]) -> TextStats:
     """Read the corpus, train the tokenizer and encode the text, each unless it is cached."""
-    with TextProgress("reading the text") as progress:
+    size = corpus.count_bytes()
+    with TextProgress("reading the text", size and 2 * size) as progress:  # to divide it and to hash it
         text = SplitText(corpus, fractions, progress.advance)
         counted = text_facts(text)
     with TextProgress("training the tokenizer", counted.bytes[SPLITS[0]]) as progress:
@@ -185,22 +201,63 @@ def _write_entry(
                 if writer.full:
                     writer.commit(portion.parts)
         writer.commit(END, last=True)
-    finish_entry(folder, writer, tokenizer, facts)
+    finish_entry(folder, tokenizer, facts)
 
 
-def finish_entry(folder: Path, writer: ShardWriter, tokenizer: tokenizers.Tokenizer, facts: TextStats) -> TextStats:
-    """Write all files of an entry but its shards; return the statistics with what was counted."""
-    counted, counts = {"tokens": dict[str, int](), "unknown": dict[str, int]()}, []
-    unknown = unknown_token(tokenizer)
+def finish_entry(folder: Path, tokenizer: tokenizers.Tokenizer, facts: TextStats) -> TextStats:
+    """Write all files of an entry but its shards; return the statistics with what was counted in these.
+
+    Documents and bytes are counted where the text is not known.
+    """
+    tokens, unknown, documents, bytes_of = (dict[str, int]() for _ in range(4))
+    sizes, unknown_id, counts = bytes_per_token(tokenizer), unknown_token(tokenizer), []
     for name in SPLITS:
         counts.append(np.zeros(facts.vocabulary, dtype=np.int64))
+        last = facts.end_of_text
         for ids in stored_shards(folder, name):
             counts[-1] += token_counts(ids, facts.vocabulary)
-        counted["tokens"][name] = writer.tokens[name]
-        counted["unknown"][name] = 0 if unknown is None else int(counts[-1][unknown])
+            last = int(ids[-1]) if len(ids) else last
+        tokens[name], bytes_of[name] = int(counts[-1].sum()), int(counts[-1] @ sizes)
+        unknown[name] = 0 if unknown_id is None else int(counts[-1][unknown_id])
+        ended = 0 if facts.end_of_text is None else int(counts[-1][facts.end_of_text])
+        documents[name] = ended + (tokens[name] > 0 and (last != facts.end_of_text or not ended))
+    if not facts.bytes:
+        facts = replace(facts, documents=documents, bytes=bytes_of)
     (folder / UNIGRAM).write_text(to_json({"nll": unigram_nll(*counts[:2])}), encoding="utf-8")
-    write_stats(folder, tokenizer, facts, counted)
-    return replace(facts, tokens=counted["tokens"], unknown=counted["unknown"])
+    write_stats(folder, tokenizer, facts, {"tokens": tokens, "unknown": unknown})
+    return replace(facts, tokens=tokens, unknown=unknown)
+
+
+def known_or_built(key: str, state: Any, revision: Any, build: Callable[[Path], TextStats]) -> TextStats:
+    """Return the statistics of an entry that only its building names; it is built unless `key` is known in a state.
+
+    `build` fills a folder and returns the statistics, with the folder that it is to become.
+    """
+    manifest = cache.cache_folder() / "texts" / f"{key}.json"
+
+    def known() -> TextStats | None:
+        with contextlib.suppress(InputError, KeyError, TypeError):
+            content = read_json(manifest)
+            stored = TextStats(folder="", **content["facts"], revision=revision)
+            stored = replace(stored, folder=str(entry_folder("tokens", stored.fingerprint, stored.tokenizer).resolve()))
+            if content["state"] == state and is_usable(stored):
+                return stored
+        return None
+
+    if (facts := known()) is not None:
+        return facts
+    building = cache.cache_folder() / "tokens" / f".{key}.building"
+    with cache.cache_io_errors():
+        building.parent.mkdir(parents=True, exist_ok=True)
+        with locked(Path(f"{building}.lock"), f"{building}, which another process fills"):
+            if (facts := known()) is not None:
+                return facts
+            with cache.being_built(building):
+                facts = build(building)
+                cache.move_entry(building, Path(facts.folder))
+            hashes = {name: digest(Path(name)) for name, *_ in state or () if Path(name).is_file()}
+            write_atomic(manifest, to_json({"state": state, "facts": facts.stored(), "hashes": hashes}))
+    return replace(facts, revision=revision)
 
 
 def token_counts(ids: Any, vocabulary: int) -> np.ndarray:

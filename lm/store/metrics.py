@@ -118,6 +118,9 @@ AVERAGED = rf"({'|'.join(VALIDATION_METRICS)})~([2-9]|[1-9][0-9]{{1,2}})"
 EXTRA = "extra_"
 """Beginning of the names of extra losses in training, each named by the part of the model that has it."""
 
+ON_CORPUS = "nll_on_"
+"""Beginning of the names of the NLL on each corpus of a mixture."""
+
 NOT_METRICS = ("evaluated_tokens", "reliability", "clusters")
 """Results of an evaluation that are no metrics, but other parts of the record."""
 
@@ -132,6 +135,8 @@ def describe(name: str) -> Metric:
         return replace(METRICS[mean[0]], label=label, in_summary_table=False, logged_at_validation=False)
     if name.startswith(EXTRA):
         return Metric(f"training loss {name.removeprefix(EXTRA)}", "", "lower")
+    if name.startswith(ON_CORPUS):
+        return Metric(f"validation NLL on {name.removeprefix(ON_CORPUS)}", "nats/token", "lower", range=LOSS)
     base, at, length = name.partition("@")
     if at and base in AT_LENGTH:
         return replace(AT_LENGTH[base], label=AT_LENGTH[base].label.format(length))

@@ -14,6 +14,7 @@ from lm.config.plain import shown
 from lm.config.tree import InputError, Tree, canonical, nearest, run_id
 from lm.data import IGNORED
 from lm.data.batch import Batch, Data
+from lm.data.mixture import pin_revision
 from lm.data.text import RowData
 from lm.data.tokens import TextStats
 from lm.metrics.probe import first_rows, probe
@@ -95,6 +96,8 @@ def check(tree: Tree) -> Cell:
         options = config["optim"]["schedule"]["init_args"]
         options["warmup"] = in_steps(share, config["trainer"]["max_steps"])
     facts = _facts(canonical(config["data"]), run)
+    if facts.revision is not None:
+        pin_revision(config["data"]["init_args"]["corpus"], facts.revision)
     data = build_data(run, facts)
     if (source := config["trainer"].get("init_from")) is not None:
         with torch.device("meta"):

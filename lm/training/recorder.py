@@ -13,7 +13,7 @@ from lightning.pytorch import Callback
 
 from lm.config.tree import InputError
 from lm.data import IGNORED
-from lm.data.batch import Batch, Clusters, Data, rank_and_world_size
+from lm.data.batch import Batch, Clusters, Data, nll_by_corpus, rank_and_world_size
 from lm.data.order import update_order_hash
 from lm.metrics.cost import Durations, Energy, matmul_peak, utilisation
 from lm.metrics.gradients import measure_noise, parameters_by_part
@@ -405,6 +405,8 @@ class Recorder(Callback):
                 module.validation_step(batch, 0)
         module.train()
         measured: dict[str, Any] = module.validation.compute()
+        if module.clusters is not None and "clusters" in measured:
+            measured |= nll_by_corpus(module.clusters, *measured["clusters"])
         self._add_elapsed("evaluation")
         return measured
 

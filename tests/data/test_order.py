@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from helpers import order_hash
 
-from lm.data.order import batch_rows, derive_seed, permutation, rank_slice, update_order_hash
+from lm.data.order import _passes, batch_rows, derive_seed, permutation, rank_slice, update_order_hash
 
 
 def positions(seed: int, steps: int, batch: int, blocks: int) -> np.ndarray:
@@ -48,7 +48,7 @@ def test_a_stream_is_named_by_all_its_parts() -> None:
 def test_a_batch_does_not_depend_on_what_was_asked_before() -> None:
     steps = list(range(30))
     forwards = {step: batch_rows(1, step, 4, 10).tolist() for step in steps}
-    permutation.cache_clear()
+    _passes.cache_clear()
     np.random.RandomState(0).shuffle(steps)
     assert {step: batch_rows(1, step, 4, 10).tolist() for step in steps} == forwards
 
