@@ -140,9 +140,7 @@ def record(cell: str, outcome: float | str, seed: int) -> Record:
     }
 
 
-def make_manifest(
-    name: str, title: str, arms: Sequence[str], seeds: Sequence[int], /, **more: Any
-) -> dict[str, Any]:
+def make_manifest(name: str, title: str, arms: Sequence[str], seeds: Sequence[int], /, **more: Any) -> dict[str, Any]:
     """The manifest of an experiment whose first arm is the baseline, and whose cells are called ARM-SEED."""
     return {
         "format": 1,
