@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from lm.ablation.experiment import Experiment
-from lm.ablation.sections import prefix_errors
 from lm.analysis.claims import Claim, register
 from lm.analysis.comparability import ABBREVIATED, commit_of
 from lm.config.plain import is_text
-from lm.config.tree import InputError, differences, nearest, override
+from lm.config.tree import InputError, differences, nearest, override, prefix_errors
 from lm.execution.machine import default_workers, threads_each
 from lm.execution.scheduler import Planned
 from lm.store.files import read_json, to_json, write_atomic

@@ -18,13 +18,12 @@ from lm.ablation.experiment import Experiment, load_experiment
 from lm.ablation.ladder.plan import merge_plans, plan_ladder
 from lm.ablation.ladder.run_ladder import run_ladder
 from lm.ablation.plan import Plan, idle_arms, make_plan, with_autotuned_settings
-from lm.ablation.sections import prefix_errors
 from lm.analysis.answers import Answer, adjust_p
 from lm.analysis.claims import KINDS
 from lm.analysis.ladder import load_ladder
 from lm.analysis.results import load
 from lm.config.reading import files_by_name
-from lm.config.tree import InputError, load_yaml, nearest, path_name
+from lm.config.tree import InputError, load_yaml, nearest, path_name, prefix_errors
 from lm.execution.estimate import advice, reduced_in, seconds_per_cell, wall_seconds
 from lm.execution.machine import default_workers, threads_each
 from lm.report.claims import answers, claims_section, show_claims

@@ -1,7 +1,6 @@
 """Sections of an experiment's file: stages of seeds, a grid of rates, a search for every arm, a ladder of sizes."""
 
-import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Required, TypedDict
 
@@ -14,15 +13,6 @@ from lm.search.spec import PRUNERS, SAMPLERS, Method, Pruner, Sampler, SweepSpec
 from lm.stats.sequential import plan_looks
 from lm.stats.tests import ALPHA
 from lm.store.metrics import describe, parse_average
-
-
-@contextlib.contextmanager
-def prefix_errors(prefix: str) -> Iterator[None]:
-    """Put a prefix before the message of an InputError that is raised inside."""
-    try:
-        yield
-    except InputError as error:
-        raise InputError(f"{prefix}: {error}") from None
 
 
 def _read_selection_seeds(section: Mapping[str, Any], metric: str, confirmation: Sequence[int], path: str) -> list[int]:

@@ -1,13 +1,8 @@
-"""Verdicts on the claims of an experiment.
+"""Verdicts on the claims of an experiment, at 5 % each, by as few seeds as can answer at that level.
 
 A claim of less or greater is one of the mean over seeds, and has an exact sign-flip test. A claim of a range, a slope
-or an equivalence is one of the median, of what a typical seed shows, and has a sign test at each end of the range: that
-holds its level whatever the noise looks like, where Student's interval does not. Either is answered at 5 %, and by as
-few seeds as can answer at that level: with fewer the answer is that there are not enough.
-
-Of several arms in a loss that is kept by document, it must hold of other text too, as far as the experiment says: the
-noise is that of the weighted sum of their losses by document, and Student's test over seeds and documents has to agree
-with the test over seeds. The interval is the smallest that holds those of both, and p the larger.
+or an equivalence is one of the median, and has a sign test at each end. Of several arms in a loss that is kept by
+document, Student's test over seeds and documents has to agree; the interval holds both, and p is the larger.
 """
 
 import math
@@ -22,6 +17,7 @@ from lm.analysis.compare import LOST
 from lm.analysis.results import Records
 from lm.analysis.texts import LOSS_OF, DocumentCache, generalises, noise_over_texts
 from lm.analysis.tidy import status_of
+from lm.analysis.verdict_text import seed_ranges
 from lm.config.tree import InputError
 from lm.stats.tests import (
     ALPHA,
@@ -93,23 +89,13 @@ def _unseen(results: Records, claim: Claim, by_seed: dict[int, float]) -> tuple[
     if not known_seeds or claim.kind == "identity":
         return by_seed, False, ""
     unseen = {seed: number for seed, number in by_seed.items() if seed not in known_seeds}
-    reason = f"results of {_listed(known_seeds)} could be known when it was written"
+    sides = (known_seeds, sorted(unseen))
+    seen_text, unseen_text = (f"seed{'s' * (len(seeds) != 1)} {seed_ranges(seeds, ' to ')}" for seeds in sides)
+    reason = f"results of {seen_text} could be known when it was written"
     fewest = seeds_needed(1) if claim.relation in ("less", "greater") else values_needed()
     if len(unseen) < (MIN_SEEDS_OF_EXACT_CLAIMS if claim.exact else fewest):
         return by_seed, True, f"post hoc: {reason}"
-    return unseen, False, f"judged on {_listed(list(unseen))}, as {reason}"
-
-
-def _listed(seeds: Sequence[int]) -> str:
-    """Write seeds as ranges: `seeds 0 to 5, 8`."""
-    ranges: list[list[int]] = []
-    for seed in sorted(seeds):
-        if ranges and seed == ranges[-1][-1] + 1:
-            ranges[-1].append(seed)
-        else:
-            ranges.append([seed])
-    parts = [f"{part[0]} to {part[-1]}" if len(part) > 2 else ", ".join(map(str, part)) for part in ranges]
-    return f"seed{'s' * (len(seeds) != 1)} {', '.join(parts)}"
+    return unseen, False, f"judged on {unseen_text}, as {reason}"
 
 
 def decide(claim: Claim, numbers: list[float], noise: TwoWay | None = None) -> Answer:
@@ -162,10 +148,7 @@ def _of_mean(claim: Claim, numbers: list[float], noise: TwoWay | None) -> Answer
 
 
 def _of_median(claim: Claim, numbers: list[float], noise: TwoWay | None) -> Answer:
-    """Run one-sided sign tests that the median is inside both ends, or beyond one of them.
-
-    Only one of the two can be said wrongly, so each is said at 5 %. To be beyond one of two ends is two chances to err.
-    """
+    """Run one-sided sign tests that the median is inside both ends, or beyond one: only one of the two can be wrong."""
     low, high = _ends(claim)
     ends = sum(map(math.isfinite, (low, high)))
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Required, TypedDict
 
 import numpy as np
 
-from lm.analysis.lead import STEPS_AHEAD, steps_ahead
+from lm.analysis.pace import STEPS_AHEAD, steps_ahead
 from lm.analysis.results import Records, value
 from lm.config.keys import Also, Name, Text
 from lm.config.nodes import one_of

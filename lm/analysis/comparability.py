@@ -23,11 +23,7 @@ NOT_RECORDED = "not recorded"
 
 
 def provenance_of(record: Record) -> dict[str, str]:
-    """Return the provenance that all cells should share: code, device, precision, threads, packages.
-
-    What a record does not say is `not recorded`, which is like nothing but itself. Sources known to compute the
-    same are one.
-    """
+    """Return the provenance that all cells should share; what a record does not say is `not recorded`."""
     origin = record["provenance"]
     code, packages = origin.get("code") or {}, origin["packages"]
     fields = {
@@ -67,10 +63,9 @@ def mixed_provenance(records: Sequence[Record]) -> list[str]:
 
 
 def confounded_provenance(pairs: Sequence[tuple[Record, Record]]) -> list[str]:
-    """List the provenance fields whose values never overlap between arm and baseline.
+    """List the provenance fields, recorded on both sides, whose values never overlap between arm and baseline.
 
-    There the difference between the arms may as well be one between the circumstances, on every seed. What one side
-    does not record at all is not known to differ: `provenance_diff` reports it.
+    There the difference between the arms may as well be one between the circumstances, on every seed.
     """
     sides: list[dict[str, set[str]]] = [{}, {}]
     for number, provenance in enumerate(_of_all(record for pair in pairs for record in pair)):
@@ -110,10 +105,7 @@ TEXT = ("fingerprint", "tokenizer", "vocabulary", "documents", "tokens", "bytes"
 
 @dataclass(frozen=True)
 class RunDiff:
-    """Differences between two sides: in the resolved configurations by dotted path, the text, the provenance.
-
-    `metrics` holds the numbers of both sides, also where they are alike, each the mean of as many `seeds`.
-    """
+    """Differences between two sides by dotted path or name; `metrics` holds all numbers, each the mean of `seeds`."""
 
     configuration: Pairs
     text: Pairs = field(default_factory=dict)
@@ -139,27 +131,20 @@ def diff_runs(configs: tuple[Tree, Tree], records: tuple[list[Record], list[Reco
     circumstances: Pairs = {}
     if left and right:
         text = _pairs(*({name: side[0]["data"].get(name) for name in TEXT} for side in records))
-        circumstances = _pairs(*map(_joined, records))
-    means = [_means(side) for side in records]
+        joined: list[dict[str, str]] = []
+        for provenances in ([provenance_of(record) for record in side] for side in records):
+            names = dict.fromkeys(name for provenance in provenances for name in provenance)
+            joined.append({n: " and ".join(dict.fromkeys(of[n] for of in provenances if n in of)) for n in names})
+        circumstances = _pairs(*joined)
+    means: list[dict[str, float]] = [{}, {}]
+    for side, mean in zip(records, means, strict=True):
+        for name in dict.fromkeys(name for record in side for name in (*record["metrics"], *record["cost"])):
+            values = [record["metrics"].get(name, record["cost"].get(name)) for record in side]
+            numbers = [float(value) for value in values if is_number(value) and value is not None]
+            mean |= {name: math.fsum(numbers) / len(numbers)} if len(numbers) == len(side) else {}
     metric_names = [name for name in means[0] if name in means[1]] + [name for side in means for name in side]
     metrics = {name: (means[0].get(name), means[1].get(name)) for name in dict.fromkeys(metric_names)}
     return RunDiff(differences(*configs), text, circumstances, metrics, (len(left), len(right)))
-
-
-def _joined(records: list[Record]) -> dict[str, str]:
-    provenances = [provenance_of(record) for record in records]
-    names = dict.fromkeys(name for provenance in provenances for name in provenance)
-    return {name: " and ".join(dict.fromkeys(of[name] for of in provenances if name in of)) for name in names}
-
-
-def _means(records: list[Record]) -> dict[str, float]:
-    means: dict[str, float] = {}
-    for name in dict.fromkeys(name for record in records for name in (*record["metrics"], *record["cost"])):
-        values = [record["metrics"].get(name, record["cost"].get(name)) for record in records]
-        numbers = [float(value) for value in values if is_number(value) and value is not None]
-        if len(numbers) == len(records):
-            means[name] = math.fsum(numbers) / len(numbers)
-    return means
 
 
 def format_value(value: Any) -> str:

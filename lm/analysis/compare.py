@@ -41,10 +41,8 @@ def _differences(results: Records, arm: str, quantity: str, in_stages: bool) -> 
 def compare(results: Records) -> pd.DataFrame:
     """Build the table of comparisons: a row for each arm and quantity.
 
-    Diverged and failed cells are counted, and enter no mean. The headline and the secondary quantities are judged: the
-    comparisons of all confirmatory arms in all of them together, and so are the exploratory ones. Other quantities have
-    no verdict. One is withheld where the arms differ in more than what they compare; one over an unhealthy arm says so,
-    and is never bold.
+    Lost cells are counted and enter no mean. The judged quantities of all confirmatory arms are tested together, and
+    those of the exploratory ones; others have no verdict. It is withheld where arms differ in more than they declare.
     """
     rows: list[dict[str, Any]] = []
     base, seeds, margins = results.arms[0], len(results.manifest["seeds"]), results.manifest.get("margin", {})

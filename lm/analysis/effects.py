@@ -94,7 +94,7 @@ def fit(
         chosen = [cell[1][factor] for cell in cells]
         coded = [[float(level == name) - float(level == first) for name in others] for level in chosen]
         parts[factor] = np.array(coded).reshape(len(cells), len(others))
-    terms: dict[tuple[str, ...], Array] = {}
+    places: dict[tuple[str, ...], slice] = {}
     left_out, design = [], blocks
     all_terms: list[tuple[str, ...]] = [*((factor,) for factor in levels), *itertools.combinations(levels, 2)]
     for term in all_terms:
@@ -105,17 +105,12 @@ def fit(
         if np.linalg.matrix_rank(wider) < np.linalg.matrix_rank(design) + columns.shape[1]:
             left_out.append(_name(term))
             continue
-        terms[term], design = columns, wider
-    if not terms or len(cells) <= design.shape[1]:
+        places[term], design = slice(design.shape[1], wider.shape[1]), wider
+    if not places or len(cells) <= design.shape[1]:
         return None
     fitted = OLS(np.array([cell[2] for cell in cells]), design).fit()
-    places: dict[tuple[str, ...], slice] = {}
-    start = blocks.shape[1]
-    for term, columns in terms.items():
-        places[term] = slice(start, start + columns.shape[1])
-        start += columns.shape[1]
     fitted_effects = []
-    for term in terms:
+    for term in places:
         effect = _effect(fitted, design, places, term, levels)
         same = [group for group in aliases if _name(term) in group.split(" = ")]
         others = [other for group in same for other in group.split(" = ") if other != _name(term)]

@@ -14,7 +14,7 @@ import pandas as pd
 
 from lm.analysis.clipping import sets_the_rate
 from lm.store.record import Record
-from lm.store.validation import is_number
+from lm.store.validation import is_number, value_at
 
 UNIFORM = 0.98  # entropy of attention over ln n above which a head looks everywhere alike; such a layer only mixes
 # Entropy of attention over ln n below which a head looks at one place only: with 64 keys at 1.2 of them. A layer of
@@ -66,7 +66,7 @@ def unhealthy(faults_of_runs: Sequence[list[str]]) -> str:
 
 def attention(record: Record) -> list[str]:
     """List layers that end with uniform attention in every head, or with every head attending to one place only."""
-    layers = [heads for heads in _at(record, "final", "entropy") if heads]
+    layers = [heads for heads in (value_at(record, "final/entropy") or []) if heads]
     uniform = [index for index, heads in enumerate(layers, start=1) if min(heads) > UNIFORM]
     collapsed = [index for index, heads in enumerate(layers, start=1) if max(heads) < COLLAPSED]
     faulty = [*((index, "stays uniform") for index in uniform), *((index, "collapses") for index in collapsed)]
@@ -75,7 +75,7 @@ def attention(record: Record) -> list[str]:
 
 def blocks_without_gradient(record: Record) -> list[str]:
     """List blocks that hardly get a gradient and do not recover, and those that got one at first only."""
-    first, last = (_block_gradients(_at(record, moment, "gradient_norm")) for moment in ("initial", "final"))
+    first, last = (_block_gradients(value_at(record, f"{moment}/gradient_norm")) for moment in ("initial", "final"))
     if not len(first) or len(first) != len(last):
         return []
     asleep = np.flatnonzero((first < ASLEEP * np.median(first)) & (last < AWAKE * np.median(last)))
@@ -94,14 +94,14 @@ def _block_gradients(norms: Any) -> np.ndarray:
 
 def dead_units(record: Record) -> list[str]:
     """List feed-forward layers most of whose units are zero on every token."""
-    shares = _at(record, "final", "dead_share")
+    shares = value_at(record, "final/dead_share") or []
     dead = [index for index, share in enumerate(shares, start=1) if share > DEAD]
     return [f"most hidden units of layer {index} of {len(shares)} are dead" for index in dead]
 
 
 def idle_blocks(record: Record) -> list[str]:
     """List blocks that leave the residual stream nearly unchanged at the end."""
-    measured = _at(record, "final", "block_share")
+    measured = value_at(record, "final/block_share")
     shares = measured if isinstance(measured, list) else []
     idle = [index for index, share in enumerate(shares, start=1) if is_number(share) and share < BLOCK_SHARE]
     return [f"block {index} of {len(shares)} adds next to nothing" for index in idle]
@@ -133,11 +133,3 @@ def last_tenth(curve: pd.DataFrame | None, steps: int) -> float:
     before = float(np.interp(0.9 * steps, validation.index, validation))
     fall = float(training.iloc[0]) - final
     return (before - final) / fall if fall > 0 else math.nan
-
-
-def _at(record: Mapping[str, Any], *keys: str) -> Any:
-    """Return the value under nested keys of a record; an empty list where there is none."""
-    node: Any = record
-    for key in keys:
-        node = (node or {}).get(key)
-    return node or []

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
+import pandas as pd
 
 from lm.analysis.compare import compare, health_text, lost_runs_suffix, reason_not_comparable
 from lm.analysis.results import Records, load, value
@@ -31,10 +32,7 @@ LEAST_MARGIN = {"difference": 0.0, "gain": 1.0}  # lower bound of a margin, by i
 
 @dataclass(frozen=True)
 class ArmAt:
-    """Verdict of an arm's own report at a rung, and its noise over seeds and text where known.
-
-    `not_bracketed` are those of the arm and the baseline whose learning rate no curve has as its best one there.
-    """
+    """Verdict of an arm at a rung, its noise over seeds and text, and the sides whose rates are `not_bracketed`."""
 
     rung: str
     pairs: int
@@ -77,14 +75,16 @@ class LadderResults:
 
     manifest: LadderManifest
     rungs: list[Records]
+    tables: list[pd.DataFrame]  # comparisons of each rung
     law: LawOf | None
     no_law: str
     arms: list[ArmOf]
 
     @property
-    def damaged(self) -> bool:
-        """True if a record or a curve is damaged."""
-        return any(rung.harmed for rung in self.rungs)
+    def names(self) -> list[str]:
+        """All arms, the baseline first."""
+        base = self.manifest["baseline"]
+        return [base, *(arm for arm in self.manifest["arms"] if arm != base)]
 
 
 def read_ladder(folder: Path) -> LadderManifest:
@@ -128,9 +128,10 @@ def load_ladder(folder: Path) -> LadderResults:
     noises = [
         texts(rung, rung.headline).noise if covered else {} for rung, covered in zip(rungs, with_text, strict=True)
     ]
-    of_rungs = list(zip(manifest["rungs"], rungs, map(compare, rungs), noises, strict=True))
+    tables = [compare(rung) for rung in rungs]
+    of_rungs = list(zip(manifest["rungs"], rungs, tables, noises, strict=True))
     arms = [_arm(arm, manifest, of_rungs) for arm in manifest["arms"] if arm != manifest["baseline"]]
-    return LadderResults(manifest, rungs, law, no_law, arms)
+    return LadderResults(manifest, rungs, tables, law, no_law, arms)
 
 
 def losses(results: Records, arm: str) -> np.ndarray:

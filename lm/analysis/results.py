@@ -13,6 +13,7 @@ import pandas as pd
 from lm.analysis.comparability import confounded_provenance, differing_provenance
 from lm.analysis.curve import curve_table, with_averages
 from lm.analysis.health import faults, unhealthy
+from lm.analysis.verdict_text import list_seeds
 from lm.config.tree import InputError, load_yaml, nearest
 from lm.store.documents import kept_quantities
 from lm.store.files import read_json
@@ -180,10 +181,7 @@ def load(folder: Path) -> Records:
 
 
 def value(record: Record, quantity: str) -> float:
-    """Return a measured quantity of a record, or a path into it, `initial/entropy/0`; NaN if not measured.
-
-    Where a path ends in a list, of lists perhaps, it is their mean. Text and mappings are no measurement.
-    """
+    """Return a quantity of a record, or the mean at a path into it, `initial/entropy/0`; NaN if not measured."""
     if record.get("status", "ok") != "ok":
         return math.nan
     measured: Any = record.get("metrics", {}).get(quantity, record.get("cost", {}).get(quantity))
@@ -234,10 +232,7 @@ def data_order_mismatches(results: Records) -> list[str]:
             texts = [(r["pairing"], r["data"]["fingerprint"], r["data"]["tokenizer"]) for r in (record, base)]
             if texts[0] != texts[1]:
                 mismatches.setdefault(arm, []).append(seed)
-    return [
-        f"{arm} seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))} saw other batches than the baseline"
-        for arm, seeds in mismatches.items()
-    ]
+    return [f"{arm} {list_seeds(seeds)} saw other batches than the baseline" for arm, seeds in mismatches.items()]
 
 
 def one_tokenizer(results: Records) -> bool:
@@ -251,10 +246,9 @@ def provenance_differences(results: Records) -> dict[str, list[str]]:
 
 
 def curves(results: Records, arm: str, column: str) -> pd.DataFrame:
-    """Read a column of the learning curves of an arm's finished cells: a row a step, a column a seed.
+    """Read a column of the learning curves of an arm's finished cells: a row a step, a column a seed that has one.
 
-    A cell whose curve was not kept, as in a copy of the records alone, has no column. There is none for any seed where
-    a curve of the arm is broken: what is left out may be what made the arm better or worse.
+    There is none where a curve of the arm is broken: what is left out may be what made the arm better or worse.
     """
     tables = ((seed, curve_table(path, parts="/" in column)) for seed, path in curve_files(results, arm))
     return pd.DataFrame({seed: table[column].dropna() for seed, table in tables if column in table})

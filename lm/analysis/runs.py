@@ -68,11 +68,7 @@ class RunEntry:
 
 @dataclass(frozen=True)
 class RunIndex:
-    """The runs below a folder, by experiments and searches in the order of their names, each as often as requested.
-
-    `unreadable` says what is wrong with manifests that cannot be read. `to_come` counts the cells of trials that each
-    search has not begun.
-    """
+    """The runs below a folder, what is wrong with manifests, and the cells that each search has yet to begin."""
 
     runs: list[RunEntry]
     unreadable: list[str]
@@ -124,8 +120,7 @@ def _names(folder: Path) -> list[str]:
 def folders_of(out: Path) -> dict[str, list[tuple[Path, str]]]:
     """Find the folders of each experiment and search below `out`, and the prefix of its trials' names.
 
-    The searches that tune the arms of an experiment go by its name with `.tune`, their trials by arm. Raises InputError
-    where the folder may not be read.
+    The searches that tune the arms of an experiment go by its name with `.tune`. Raises InputError.
     """
     if os.path.isdir(out) and not os.access(out, os.R_OK | os.X_OK):
         raise InputError(f"{out}: cannot be read ({os.strerror(errno.EACCES)})")
@@ -214,13 +209,9 @@ LISTED = 5  # names that a message lists at most
 
 def select_runs(
     candidates: Sequence[RunEntry],
-    experiment: str | None = None,
-    arm: str | None = None,
-    seed: int | None = None,
-    state: str | None = None,
-    beginning: str = "",
-    where: str = "",
-) -> list[RunEntry]:
+    experiment: str | None = None, arm: str | None = None, seed: int | None = None, state: str | None = None,
+    beginning: str = "", where: str = "",
+) -> list[RunEntry]:  # fmt: skip
     """Select runs by what is given. Raises InputError, after `where`, with the nearest experiment or arm."""
     selected = list(candidates)
     for kind, name in (("experiment", experiment), ("arm", arm)):

@@ -61,8 +61,8 @@ def noise_over_texts(
 ) -> tuple[TwoWay, str]:
     """Estimate the noise of a weighted sum of arms over seeds and documents, and name the unit of text.
 
-    The quantity is a key of LOSS_OF, or of a task, that all these arms have on the seeds. What was `read` is used and
-    added to. Raises InputError, in words, where the noise is not known.
+    The quantity is a key of LOSS_OF, or of a task. What was `read` is used and added to. Raises InputError where it is
+    not known.
     """
     if len(seeds) < 2:
         raise InputError("it takes two seeds that ended well")

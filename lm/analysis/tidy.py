@@ -21,10 +21,9 @@ def status_of(results: Records, arm: str, seed: int) -> str:
 
 
 def cells(results: Records) -> pd.DataFrame:
-    """Tabulate the values of all cells: a row for each arm, seed and quantity, in the order of the tables.
+    """Tabulate the values of all cells: a row for each arm, seed and quantity, with the columns of `CELLS`.
 
-    Columns are those of `CELLS`; `cell` is the id, `unit` empty for a pure number, `better` one of `lower`, `higher`
-    and empty, and `value` NaN where the cell has none, as one that diverged.
+    `cell` is the id, `unit` empty for a pure number, and `value` NaN where the cell has none, as one that diverged.
     """
     rows = []
     for arm in results.arms:
@@ -42,8 +41,7 @@ def cells(results: Records) -> pd.DataFrame:
 def curves(results: Records) -> pd.DataFrame:
     """Return the learning curves: a row for each arm, seed and logged step, a column for each quantity.
 
-    A quantity that was not measured at a step is NaN. A run that did not go well, or whose curve was not kept, has no
-    rows, and neither has an arm with a damaged curve: what is left out may be what made it better or worse.
+    A run without a curve has no rows, nor has an arm with a damaged one: that may be what made it better or worse.
     """
     tables = []
     for arm in results.arms:

@@ -2,6 +2,7 @@
 
 import math
 import re
+from collections.abc import Sequence
 
 from lm.stats.verdicts import DIRECTIONS, Verdict
 from lm.store.metrics import describe
@@ -58,6 +59,27 @@ def format_seeds(count: int) -> str:
     return f"{count} seed{'s' * (count != 1)}"
 
 
+def list_seeds(seeds: Sequence[object]) -> str:
+    """Format seeds as `seed 1` or `seeds 1, 2`."""
+    return f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
+
+
+def seed_ranges(seeds: Sequence[int | str], to: str = "-") -> str:
+    """Format seeds with ranges of consecutive ones.
+
+    >>> seed_ranges([0, 1, 2, 5])
+    '0-2, 5'
+    """
+    ranges: list[list[int | str]] = []
+    for seed in seeds:
+        last = ranges[-1][-1] if ranges else None
+        if isinstance(last, int) and seed == last + 1:
+            ranges[-1].append(seed)
+        else:
+            ranges.append([seed])
+    return ", ".join(f"{part[0]}{to}{part[-1]}" if len(part) > 2 else ", ".join(map(str, part)) for part in ranges)
+
+
 EXPLORATORY = re.compile(r"exploratory: (.*?)(?:, q = ([-+.e\d]+))?( \(.*)?$")
 DIRECTION = re.compile(r"^(lower|higher)\b")
 
@@ -93,7 +115,10 @@ def brief_verdict(verdict: str, metric: str, difference: float) -> str:
     text = text.removeprefix("inconclusive: ")
     if (word := _valued(text, metric).split(" ")[0].rstrip(",")) in DIRECTIONS:
         margin = re.search(r", but within [-+.e\d]+", verdict)
-        text = f"{word} by {_amount(abs(difference), describe(metric).digits)}{margin[0] if margin else ''}"
+        size, digits = abs(difference), describe(metric).digits
+        decimals = max(0, digits - 1) if size >= 10.0 ** (2 - digits) else digits  # one less where two digits are left
+        amount = f"{size:z.1g}" if size < 0.5 * 10.0**-digits else f"{size:z,.{decimals}f}"
+        text = f"{word} by {amount}{margin[0] if margin else ''}"
     elif within := re.match(r"(?:equivalent )?(within .*)", text):
         text = f"equal {within[1]}"
     pairs = re.search(r"on \d+ of \d+ seeds", suffix)
@@ -105,9 +130,3 @@ def _valued(kind: str, metric: str) -> str:
     """Turn lower and higher at the beginning of a text into better and worse where the quantity has a direction."""
     better = describe(metric).better
     return kind if better is None else DIRECTION.sub(lambda m: "better" if m[1] == better else "worse", kind, count=1)
-
-
-def _amount(size: float, digits: int) -> str:
-    """Format the size of a difference, with a decimal less than in a table where two digits are left."""
-    decimals = max(0, digits - 1) if size >= 10.0 ** (2 - digits) else digits
-    return f"{size:z.1g}" if size < 0.5 * 10.0**-digits else f"{size:z,.{decimals}f}"

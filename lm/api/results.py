@@ -11,10 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from lm.analysis import tidy
+from lm.analysis.compare import compare
 from lm.analysis.results import Records
 from lm.analysis.results import load as load_records
+from lm.analysis.verdict_text import display_verdict
 from lm.config.tree import nearest
 from lm.report.pack import open_results
+from lm.report.paper_table import paper_table
+from lm.report.render import Section, html_section, latex, markdown_table
+from lm.report.tables import main_table, ranked
+from lm.report.web.elements import joined, tag
 from lm.store.archive import LADDER
 
 if TYPE_CHECKING:
@@ -22,7 +29,6 @@ if TYPE_CHECKING:
 
     from lm.analysis.ladder import LadderResults
     from lm.report.figures.chart import Chart
-    from lm.report.render import Section
 
 Draw = Callable[[], "Figure | None"]  # draws a figure, or returns None where there is nothing to draw
 
@@ -34,7 +40,7 @@ class _Shown:
 
     records: Any
 
-    def _section(self) -> "Section":
+    def _section(self) -> Section:
         raise NotImplementedError
 
     @property
@@ -50,9 +56,6 @@ class _Shown:
         return f"{section.title}\n{table}{more}"
 
     def _repr_html_(self) -> str:
-        from lm.report.render import html_section
-        from lm.report.web.elements import joined, tag
-
         return joined(tag("p", tag("strong", self._section().title)), html_section(self._section()))
 
 
@@ -80,9 +83,7 @@ class Results(_Shown):
         Columns: `experiment`, `arm`, `seed`, `cell` (the id), `status`, `metric`, `label`, `unit`, `better` and
         `value`, which is NaN where the cell measured nothing.
         """
-        from lm.analysis.tidy import cells
-
-        return cells(self.records)
+        return tidy.cells(self.records)
 
     @functools.cached_property
     def comparisons(self) -> pd.DataFrame:
@@ -91,8 +92,6 @@ class Results(_Shown):
         Columns: `n`, `mean`, `sd`, the paired `difference` to the baseline with `low` and `high`, `p`, `verdict`,
         `health`, and `bold`: a test found a difference of healthy arms.
         """
-        from lm.analysis.compare import compare
-
         return compare(self.records)
 
     @functools.cached_property
@@ -102,9 +101,7 @@ class Results(_Shown):
         Columns: `experiment`, `arm`, `seed`, `step`, `train_loss`, `validation_nll` and whatever else was logged,
         losses in nats per token; NaN where a step measured less.
         """
-        from lm.analysis.tidy import curves
-
-        return curves(self.records)
+        return tidy.curves(self.records)
 
     @property
     def table(self) -> pd.DataFrame:
@@ -112,9 +109,6 @@ class Results(_Shown):
 
         Columns: `arm`, `n`, `mean`, `sd`, `difference` with `low` and `high`, `verdict` as a reader sees it, `health`.
         """
-        from lm.analysis.verdict_text import display_verdict
-        from lm.report.tables import ranked
-
         order = [row.Index for row in ranked(self.comparisons, self.records.headline)]
         columns = ["arm", "n", "mean", "sd", "difference", "low", "high", "verdict", "health"]
         table = self.comparisons.loc[order, columns].reset_index(drop=True)
@@ -122,24 +116,17 @@ class Results(_Shown):
 
     def to_markdown(self) -> str:
         """Format the five columns of the first table in Markdown."""
-        from lm.report.render import markdown_table
-
         return "\n".join(markdown_table(self._section().columns, self._section().rows))
 
     def to_latex(self, columns: Sequence[str] | None = None) -> str:
         """Format the table of a paper, as `lm report --format latex` writes it; `columns` names its quantities."""
-        from lm.report.paper_table import paper_table
-        from lm.report.render import latex
-
         return latex([paper_table(self.records, self.comparisons, columns)])
 
     def plot(self, name: str = "differences") -> "Figure":
         """Draw one figure of the report, as `lm.figure` does."""
         return figure(self, name)
 
-    def _section(self) -> "Section":
-        from lm.report.tables import main_table
-
+    def _section(self) -> Section:
         return main_table(self.records, self.comparisons)
 
 
@@ -158,7 +145,7 @@ class Ladder(_Shown):
     @property
     def arms(self) -> list[str]:
         """The arms, the baseline first."""
-        return [self.records.manifest["baseline"], *(arm.name for arm in self.records.arms)]
+        return self.records.names
 
     @functools.cached_property
     def rungs(self) -> dict[str, Results]:
@@ -207,7 +194,7 @@ class Ladder(_Shown):
         """Draw the figure of the ladder, as `lm.figure` does."""
         return figure(self, name)
 
-    def _section(self) -> "Section":
+    def _section(self) -> Section:
         from lm.report.ladder import worth_section
 
         return replace(worth_section(self.records), title=self.records.manifest["title"], notes=())

@@ -221,7 +221,12 @@ def ablate(
     folder = _prepare(out, checkpoint_seconds, workers, hang_minutes)
     if clashes := {"seed", "seeds"} & changes.keys():
         raise InputError(f"{min(clashes)}: an experiment has several; use seeds=[0, 1, 2]")
-    path, tree = _read_spec(spec, name)
+    tree = to_plain(spec) if isinstance(spec, Mapping) else None
+    if not isinstance(spec, str | os.PathLike | Mapping):
+        raise InputError(f"spec: expected a YAML file, the name of a shipped one or a mapping, found {shown(spec)}")
+    if name and tree is None:
+        raise InputError(f"name: {shown(name)} is for a mapping; the file {spec} names its report itself")
+    path = Path(spec) if not isinstance(spec, Mapping) else Path(path_name(name or MAPPING, "name"))
     named = parse_loggers(loggers, "loggers")
     trains = usable(executor, named, "executor", "loggers")
     with _user_modules(trusted_only):
@@ -237,16 +242,6 @@ def ablate(
         options = RunOptions(folder, workers, retry_failed, underpowered, command, execution, trains)
         (carry_out if experiment.ladder is None else run_ladder)(experiment, options)
     return load(folder / experiment.name)
-
-
-def _read_spec(spec: object, name: str) -> tuple[Path, dict[str, Any] | None]:
-    if isinstance(spec, Mapping):
-        return Path(path_name(name or MAPPING, "name")), to_plain(spec)
-    if not isinstance(spec, str | os.PathLike):
-        raise InputError(f"spec: expected a YAML file, the name of a shipped one or a mapping, found {shown(spec)}")
-    if name:
-        raise InputError(f"name: {shown(name)} is for a mapping; the file {os.fspath(spec)} names its report itself")
-    return Path(spec), None
 
 
 def _command(

@@ -9,10 +9,7 @@ from lm.execution.signal_handling import INTERRUPTED, cause, end_at_once, ended_
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command line, by default that of the process; return its exit code.
-
-    An interrupt prints one line from the first import on, and none while the process ends.
-    """
+    """Run a command line, by default that of the process; return its exit code. An interrupt prints one line."""
     if arguments is not None:
         return _run(arguments)
     atexit.register(ignore)  # registered first, so it runs last

@@ -52,7 +52,7 @@ def parsers() -> tuple[Parser, dict[str, Parser]]:
             usage=command.usage,
             allow_abbrev=False,
         )
-        by_name[name].settable, by_name[name].resumes = command.settable, name in TRAINING
+        by_name[name].settable = command.settable
         for add_option in command.options:
             add_option(by_name[name])
     return top, by_name

@@ -45,30 +45,22 @@ def whole_numbers(text: str) -> list[int]:
 class Parser(argparse.ArgumentParser):
     """Parser that raises InputError for a wrong command line, with the nearest option or setting."""
 
-    settable = False
-    """True if its command takes settings of a configuration."""
-
-    resumes = False
-    """True if its command resumes what it left when it is run again."""
+    settable = False  # true if its command takes settings of a configuration
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parse the arguments; refuse unknown ones with the nearest match."""
         options, unknown = super().parse_known_args(args, namespace)
         if unknown:
-            first = next((argument for argument in unknown if argument.startswith("--")), unknown[0])
-            hint = self._suggest(first.partition("=")[0])
+            name = next((argument for argument in unknown if argument.startswith("--")), unknown[0]).partition("=")[0]
+            plain = name.lstrip("-").replace("-", "_")
+            settings = _settings_by_name() if self.settable else {}
+            hint = "" if plain in settings else nearest(name, list(self._option_string_actions))
+            if plain == "resume":
+                hint = " The same command resumes what was interrupted"
+            elif not hint and (close := difflib.get_close_matches(plain, settings, n=1, cutoff=0.8)):
+                hint = f" Did you mean {'--' * name.startswith('--')}{settings[close[0]]}?"
             self.error(f"unrecognized arguments: {' '.join(unknown)}{hint and '.' + hint}")
         return options, unknown
-
-    def _suggest(self, name: str) -> str:
-        """Return a hint for an unknown argument; empty if nothing is near."""
-        plain = name.lstrip("-").replace("-", "_")
-        if self.resumes and plain in RESUMING:
-            return " It is not needed: the same command resumes what was interrupted"
-        settings = _settings_by_name() if self.settable else {}
-        near = "" if plain in settings else nearest(name, list(self._option_string_actions))
-        close = difflib.get_close_matches(plain, settings, n=1, cutoff=0.8)
-        return near or (f" Did you mean {'--' * name.startswith('--')}{settings[close[0]]}?" if close else "")
 
     def error(self, message: str) -> NoReturn:
         """Raise InputError with the message and the command whose help to read."""
@@ -103,29 +95,24 @@ class Command:
         self.settable, self.usage = settable, usage
 
 
-RESUMING = ("resume", "continue", "resume_from", "resume_from_checkpoint", "ckpt_path")
-"""Names of options in other programs that resume a run."""
-
-
 def _settings_by_name() -> dict[str, str]:
     """Return the shortest dotted setting of a shipped configuration by the name that it ends in."""
     from lm.store.answers import remember
 
-    return dict(remember("settings", None, _write_settings))
+    def write() -> dict[str, str]:
+        from lm.config.components import resolve
+        from lm.config.reading import load_config
+        from lm.config.tree import flatten
+        from lm.training.run import RunConfig
 
+        try:
+            settings = flatten(resolve(load_config(Path("char_tiny")), RunConfig))
+        except InputError:  # nothing is shipped
+            return {}
+        by_depth = sorted((setting for setting in settings if "." in setting), key=lambda setting: -setting.count("."))
+        return {setting.rpartition(".")[2]: setting for setting in by_depth}
 
-def _write_settings() -> dict[str, str]:
-    from lm.config.components import resolve
-    from lm.config.reading import load_config
-    from lm.config.tree import flatten
-    from lm.training.run import RunConfig
-
-    try:
-        settings = flatten(resolve(load_config(Path("char_tiny")), RunConfig))
-    except InputError:  # nothing is shipped
-        return {}
-    by_depth = sorted((setting for setting in settings if "." in setting), key=lambda setting: -setting.count("."))
-    return {setting.rpartition(".")[2]: setting for setting in by_depth}
+    return dict(remember("settings", None, write))
 
 
 # options -------------------------------------------------------------------------------------------------------------
@@ -152,7 +139,7 @@ def out_option(content: str = "folder of results") -> Option:
     return option("--out", f"{content} (default: results)", Path, default=RESULTS)
 
 
-def results_argument(more: str = "") -> Option:
+def results(more: str = "") -> Option:
     """Return a folder of results as an argument; `more` names what else it may be."""
     about = f"folder of results, or of one experiment in it, or that one's name{more} (default: results)"
     return option("folder", about, Path, "DIR", nargs="?", default=RESULTS)
@@ -212,7 +199,7 @@ def print_result(as_json: bool, content: Callable[[], Any], show: Callable[["Con
 # values --------------------------------------------------------------------------------------------------------------
 
 
-def resolve_experiment_folder(folder: Path) -> Path:
+def experiment_folder(folder: Path) -> Path:
     """Return a folder, or where none exists the experiment or ladder of that name in `results`."""
     from lm.analysis.runs import is_experiment_or_search
 

@@ -170,10 +170,7 @@ def _changes() -> dict[str, Schema]:
 def _paths(
     cls: type, supplied: int, path: str, nodes: dict[str, Schema], paths: dict[str, list[Schema]], tops: list[str]
 ) -> None:
-    """Collect the schemas of each dotted path below `path` in `paths`, and components below no other in `tops`.
-
-    Settings below a component depend on its class, which may be a user's.
-    """
+    """Collect the schemas of dotted paths in `paths`, and the components that determine what is below in `tops`."""
     texts = _descriptions(cls)
     for name, default in plain_options(cls, supplied).items():
         option = {"description": texts[name]} if name in texts else {}

@@ -120,6 +120,8 @@ def _kind(hint: Any) -> Any:
 def _fits(value: Any, hint: Any) -> bool:
     """Return whether a value is of the kind of a hint, whatever it holds."""
     kind = _kind(hint)
+    if kind is typing.Literal:
+        return isinstance(value, str) and value in typing.get_args(hint)
     if kind in (int, bool, types.NoneType):
         return type(value) is kind
     if kind is float:
@@ -144,6 +146,8 @@ def _expected(hint: Any, words: Words) -> str:
         return " or ".join(_expected(*_unwrapped(member)) for member in members if member is not types.NoneType)
     if typing.is_typeddict(hint):
         return f"a mapping of {', '.join(keys(hint))}"
+    if typing.get_origin(hint) is typing.Literal:
+        return " or ".join(typing.get_args(hint))
     text = "a mapping of dotted paths to values" if "$ref" in words else NAMES.get(_kind(hint), "text")
     bounds = [f"{BOUNDS[word][1]} {bound:zg}" for word, bound in words.items() if word in BOUNDS]
     return " ".join([text, " and ".join(bounds).replace(" and to ", " to ")]).rstrip()

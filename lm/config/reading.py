@@ -77,30 +77,10 @@ def report_name(path: Path, tier: str = "") -> str:
     return name
 
 
-def read_mapping(value: Any, path: str) -> dict[str, Any]:
-    """Return a mapping of dotted paths to values; raise InputError if it is none."""
-    if not isinstance(value, Mapping):
-        raise InputError(f"{path}: expected a mapping of dotted paths to values, found {shown(value)}")
-    return {str(key): inner for key, inner in value.items()}
-
-
-def read_changes(value: Any, path: str) -> dict[str, Any]:
-    """Return an optional mapping of dotted paths to values, as `read_mapping` does; empty for null."""
-    return {} if value is None else read_mapping(value, path)
-
-
 def read_base(tree: Mapping[str, Any], path: Path) -> Tree:
     """Read the `base` of a file and apply its `common` changes; raise InputError if either cannot be read."""
     base = _with_bases(_base_named(tree["base"], path))
-    return override(base, read_changes(tree.get("common"), f"{path}: common"))
-
-
-def read_text(tree: Mapping[str, Any], key: str, path: Path, default: str = "") -> str:
-    """Return the value of a key in the file at `path` as text; raise InputError for a mapping or a list."""
-    value = tree.get(key)
-    if isinstance(value, Mapping | list):
-        raise InputError(f"{path}: {key}: expected text, found {shown(value)}")
-    return default if value is None else str(value)
+    return override(base, tree.get("common") or {})
 
 
 def read_seeds(value: Any, path: str) -> list[int]:

@@ -39,6 +39,15 @@ class InputError(Exception):
         super().__init__(clipped(message, LONGEST_MESSAGE))
 
 
+@contextlib.contextmanager
+def prefix_errors(prefix: str) -> Iterator[None]:
+    """Put a prefix before the message of an InputError that is raised inside."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(f"{prefix}: {error}") from None
+
+
 def nearest(word: object, choices: Sequence[str]) -> str:
     """Return ` Did you mean X?` for the closest of `choices`, or an empty string."""
     lowered = {choice.lower(): choice for choice in reversed(choices)}
@@ -235,12 +244,7 @@ def canonical(value: Any) -> str:
 
 def run_id(value: Any) -> str:
     """Return the SHA-256 of the canonical form of a value, in hexadecimal."""
-    return text_id(canonical(value))
-
-
-def text_id(text: str) -> str:
-    """Return the SHA-256 of a text in canonical form, in hexadecimal."""
-    return hashlib.sha256(text.encode()).hexdigest()
+    return hashlib.sha256(canonical(value).encode()).hexdigest()
 
 
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

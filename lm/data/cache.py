@@ -85,16 +85,16 @@ def being_built(building: Path) -> Iterator[Path]:
     try:
         yield building
     finally:
-        begun = (building / PROGRESS).is_file()
-        if not begun or sum(path.stat().st_size for path in building.iterdir()) < KEPT_BYTES:
+        is_resumable = (building / PROGRESS).is_file()
+        if not is_resumable or sum(path.stat().st_size for path in building.iterdir()) < KEPT_BYTES:
             shutil.rmtree(building, ignore_errors=True)
 
 
 def move_entry(building: Path, folder: Path) -> None:
     """Make a folder that is filled the entry, with its checksums."""
-    known = stored_json(building / PROGRESS)["sums"] if (building / PROGRESS).is_file() else {}
+    stored = stored_json(building / PROGRESS)["sums"] if (building / PROGRESS).is_file() else {}
     names = sorted(path.name for path in building.iterdir() if path.name not in (PROGRESS, SUMS))
-    sums = {name: known.get(name) or check_sum(building / name) for name in names}
+    sums = {name: stored.get(name) or check_sum(building / name) for name in names}
     (building / SUMS).write_text(to_json(sums), encoding="utf-8")
     (building / PROGRESS).unlink(missing_ok=True)
     shutil.rmtree(folder, ignore_errors=True)

@@ -15,7 +15,7 @@ from typing import Any
 
 from lm.config.plain import shown
 from lm.config.tree import InputError, nearest
-from lm.data.files import COMPRESSED, Document, Piece, read_pieces
+from lm.data.documents import COMPRESSED, Document, Piece, read_pieces
 from lm.data.public import download_hint
 
 SPLITS = ("train", "validation", "test")

@@ -153,7 +153,7 @@ def _read_config(name: Any, config: Tree, where: str, partial: bool) -> tuple[Tr
                 both = f"{read[setting]} is {shown(settings[setting])} and {key} {shown(value)}"
                 raise InputError(f"{where}: {both}; expected the same for both")
             settings[setting], read[setting] = value, key
-    settings = {key: settings["width"] ** -0.5 if value is BY_WIDTH else value for key, value in settings.items()}
+    settings = {key: settings["width"] ** -0.5 if value == BY_WIDTH else value for key, value in settings.items()}
     if settings.get("attention.key_value_heads", 0) is None:
         settings["attention.key_value_heads"] = settings["heads"]
     if family.rope:
@@ -174,7 +174,7 @@ def _read_field(key: str, target: Any, value: Any, where: str) -> Settings:
             listed = ", ".join(map(str, target))
             raise InputError(f"{where}: {key}: expected one of {listed}, found {shown(value)}")
         return target[value]
-    if isinstance(target, tuple):
+    if isinstance(target, list):
         return {target[0]: float(value) ** (1 / target[1])}
     return dict.fromkeys(target.split(), value)
 
@@ -227,7 +227,7 @@ def write_config(name: str, settings: Settings, vocabulary: int) -> Tree:
     for key, target in family.fields.items():
         if isinstance(target, dict):
             config[key] = next((value for value, own in target.items() if _fits(own, settings)), next(iter(target)))
-        elif isinstance(target, tuple):
+        elif isinstance(target, list):
             config[key] = round(settings[target[0]] ** target[1]) if settings.get(target[0]) else 1
         elif (setting := target.split()[0]) in settings:
             config[key] = settings[setting]
@@ -252,7 +252,7 @@ def write_config(name: str, settings: Settings, vocabulary: int) -> Tree:
 def _fits(expected: Tree, settings: Settings) -> bool:
     width = settings.get("width", 1)
     return all(
-        _equal(settings.get(key), width**-0.5 if value is BY_WIDTH else value) for key, value in expected.items()
+        _equal(settings.get(key), width**-0.5 if value == BY_WIDTH else value) for key, value in expected.items()
     )
 
 
@@ -345,7 +345,7 @@ def to_theirs(state: Mapping[str, Tensor], family: Family, heads: int, head_size
             module, value = f"{stem}fused", torch.cat([state[f"{stem}{part}.{leaf}"] for part in QKV])
             if family.fused == "heads":
                 value = value.unflatten(0, (3, heads, head_size)).transpose(0, 1).flatten(0, 2)
-        if value.ndim == 2 and module.endswith(family.transposed):
+        if value.ndim == 2 and module.endswith(tuple(family.transposed)):
             value = value.T
         number = re.search(r"\.(\d+)\.", module)
         pattern = module if module in names or number is None else module.replace(number[0], ".#.", 1)

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from lm.config.components import resolve
-from lm.config.tree import InputError, Tree, override
+from lm.config.tree import InputError, Tree, override, prefix_errors
 from lm.model.attention import Attention
 from lm.model.block import Block
 from lm.model.mlp import FeedForward
@@ -46,10 +46,8 @@ def coordinates(tree: Tree, widths: Sequence[int], steps: Sequence[int]) -> dict
         changes = {"model.parametrization": parametrization, "optim.schedule": "Constant"}
         changes["trainer.max_steps"] = max(steps)
         for width in widths:
-            try:
+            with prefix_errors(f"width {width}"):
                 measured = activations(override(tree, {**changes, "model.width": width}), steps)
-            except InputError as error:
-                raise InputError(f"width {width}: {error}") from None
             for step, layers in measured.items():
                 for layer, value in layers.items():
                     table.setdefault(name, {}).setdefault(str(step), {}).setdefault(layer, {})[str(width)] = value

@@ -18,6 +18,7 @@ from lm.data.tokenizer import END_OF_TEXT, special_ids
 from lm.inference.conversion import OWN, Difference, ModelOnly, differences, settings_of, to_theirs, write_config
 from lm.inference.families import FAMILIES
 from lm.inference.finished import FinishedRun
+from lm.inference.generate import load_tokenizer
 from lm.inference.model_card import model_card
 from lm.model.transformer import Model
 from lm.store.files import to_json
@@ -53,7 +54,7 @@ def export(run_folder: Path, to: Path, family: str = AUTO, dtype: str | None = N
     kind: Any = Model
     model: Any = run.model(kind, "a {} is no model")
     tree = resolve({"model": run.config["model"]}, ModelOnly)["model"]
-    tokenizer = tokenizers.Tokenizer.from_file(str(Path(run.facts().folder) / "tokenizer.json"))
+    tokenizer = load_tokenizer(run)
     chosen, reason = choose_family(tree, sizes_of(model).context, family)
     state: dict[str, Tensor] = dict(model.state_dict())
     if dtype is not None:

@@ -31,7 +31,7 @@ from lm.training.adapter import to_device
 from lm.training.cell import check, identity, sizes
 from lm.training.evaluate import TrainedCell
 from lm.training.identified import Cell
-from lm.training.initial_weights import hash_weights
+from lm.training.initial_weights import compare_weights, hash_weights
 from lm.training.provenance import peak_memory
 from lm.training.recorder import write_document_losses
 from lm.training.train import evaluate_trained, finish, write_work
@@ -154,7 +154,11 @@ def import_run(folder: Path, out: Path, changes: Tree, name: str | None = None) 
         source = {"folder": str(folder), "weights": run_id(hashes)}
         config = {**cell.config, "trainer": {**cell.config["trainer"], "init_from": source}}
         cell = Cell(config, cell.facts, identity(config, cell.facts))
-    _require_same(cell, weights, last.folder)
+    with torch.device("meta"):
+        context = cell.config["data"]["init_args"]["context"]
+        own = build({"model": cell.config["model"]}, ModelOnly).model(cell.facts.vocabulary, context)
+    if problem := compare_weights(own, weights):
+        raise InputError(f"{last.folder}: {problem}")
     if name is not None:
         _require_free(store, name, cell.id)
     with store.lock(cell.id):
@@ -214,20 +218,6 @@ def _cell(
     source = {"folder": str(checkpoint.folder), "weights": hash_weights(weights)}
     config = {**cell.config, "trainer": {**cell.config["trainer"], "init_from": source}}
     return Cell(config, cell.facts, identity(config, cell.facts))
-
-
-def _require_same(cell: Cell, weights: dict[str, Tensor], folder: Path) -> None:
-    """Raise InputError unless weights are those of the model by name and shape."""
-    with torch.device("meta"):
-        own = build({"model": cell.config["model"]}, ModelOnly).model(
-            cell.facts.vocabulary, cell.config["data"]["init_args"]["context"]
-        )
-    expected = {key: list(value.shape) for key, value in own.state_dict().items()}
-    shapes = {key: list(value.shape) for key, value in weights.items()}
-    for key in dict.fromkeys((*expected, *shapes)):
-        if expected.get(key) != shapes.get(key):
-            sides = (f"shape {shape}" if shape else "nothing" for shape in (shapes.get(key), expected.get(key)))
-            raise InputError(f"{folder}: {key}: found {next(sides)}, expected {next(sides)}")
 
 
 def _measure(cell: Cell, work: Path, checkpoints: dict[int, Checkpoint]) -> dict[str, Any]:

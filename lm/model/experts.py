@@ -104,21 +104,17 @@ class Experts(FeedForward):
         }
         self.load_e += count_e
 
-    @torch.no_grad()
-    def update_bias(self) -> None:
-        """Move the biases towards equal loads, once all passes of a step are done."""
-        if self.steps_e is not None:
-            if torch.distributed.is_available() and torch.distributed.is_initialized():
-                torch.distributed.all_reduce(self.load_e)
-            self.steps_e += (self.load_e.sum() - len(self.load_e) * self.load_e).sign()
-        self.load_e.zero_()
 
-
+@torch.no_grad()
 def update_biases(model: nn.Module) -> None:
-    """Move the biases of all mixtures of experts in a model by one step."""
-    for module in model.modules():
-        if isinstance(module, Experts):
-            module.update_bias()
+    """Move the biases of all mixtures of experts towards equal loads, once all passes of a step are done."""
+    for layer in model.modules():
+        if isinstance(layer, Experts):
+            if layer.steps_e is not None:
+                if torch.distributed.is_available() and torch.distributed.is_initialized():
+                    torch.distributed.all_reduce(layer.load_e)
+                layer.steps_e += (layer.load_e.sum() - len(layer.load_e) * layer.load_e).sign()
+            layer.load_e.zero_()
 
 
 def token_shares(model: nn.Module) -> dict[nn.Module, Fraction]:

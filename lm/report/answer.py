@@ -32,7 +32,7 @@ def answer(results: Records | Runs, table: pd.DataFrame) -> str:
     ahead = [row for row in rows if direction(row) in ("better", "higher")]
     behind = [row for row in rows if direction(row) in ("worse", "lower")]
     if certain := ahead or behind:
-        named = _surest(certain)
+        named = [row for row in certain if row.family != "exploratory"] or certain  # the confirmed ones, if any is
         sizes = f"{', ' * (len(named) > 1) or ' '}by {_sizes(named)}"
         first = f"{_names(named)} {'is' if len(named) == 1 else 'are'} {direction(named[0])} than {baseline}{sizes}"
         return f"{'; '.join([first, *_others(rows, named)])}."
@@ -43,11 +43,6 @@ def answer(results: Records | Runs, table: pd.DataFrame) -> str:
     reason = words.partition(", ")[2] if " by " in words else words
     size = _sizes([largest], with_sample=not re.search("seeds?|runs? against", reason))
     return f"Nothing is certain: in the mean {largest.arm} is {verb} than {baseline} by {size}: {reason}."
-
-
-def _surest(rows: Sequence[Any]) -> list[Any]:
-    """Choose the confirmed comparisons, or all where none is."""
-    return [row for row in rows if row.family != "exploratory"] or list(rows)
 
 
 def _sizes(rows: Sequence[Any], with_sample: bool = True) -> str:

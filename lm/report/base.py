@@ -8,7 +8,7 @@ import pandas as pd
 from rich.console import Console
 
 from lm.report.figures.chart import Chart
-from lm.report.figures.picture import as_files, render_all
+from lm.report.figures.picture import render_all
 from lm.report.render import Section, markdown_page, print_section
 from lm.report.tables import as_csv
 from lm.report.web.page import Body
@@ -64,4 +64,5 @@ class Report(ABC):
         """Return the page of Markdown, its tables of numbers and its figures by name."""
         figures = render_all(self.charts(), None if every_figure else self.usual)
         tables = {name: as_csv(table) for name, table in self.tables().items()}
-        return {**tables, **as_files(figures), "table.md": markdown_page(self.sections(), list(figures))}
+        pictures = {f"{name}.{suffix}": file for name, files in figures.items() for suffix, file in files.items()}
+        return {**tables, **pictures, "table.md": markdown_page(self.sections(), list(figures))}

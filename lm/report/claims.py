@@ -22,43 +22,30 @@ POST_HOC = "post hoc"  # label of claims that were written when results of their
 
 
 def answers(results: Records, tier: str = "") -> list[Answer]:
-    """Judge the experiment's claims of a size tier, with p corrected over these.
-
-    Losses by document are read once for all claims.
-    """
+    """Judge the experiment's claims of a size tier, with p corrected over these."""
     claims = [Claim(**described) for described in results.manifest.get("claims", [])]
     tier = tier or results.manifest.get("tier") or "C"
     read: DocumentCache = {}
     return adjust_p([answer_claim(results, claim, read) for claim in claims if claim.at(tier)])
 
 
-def format_estimate(answer: Answer) -> str:
-    """Format the estimate with its interval; of an exact claim, with the range over seeds."""
-    if math.isnan(answer.estimate):
-        return "-"
-    low, high = (f"{end:z.4g}".replace("inf", "∞") for end in (answer.low, answer.high))
-    interval = "" if answer.low == answer.high else f" [{low}, {high}]"
-    over = f" over {answer.generalises_over}" if answer.generalises_over else ""
-    return f"{answer.estimate:z.4g}{interval}{over}"
-
-
 def row(answer: Answer) -> list[str]:
-    """Format an answer as the cells of a table row."""
+    """Format an answer as a row; the estimate has its interval, or of an exact claim the range over seeds."""
     note = "" if answer.note.startswith(POST_HOC) else answer.note
     verdict = TableCell(answer.verdict + (f" ({note})" if note else ""), style=STYLES[answer.verdict])
     p = [f"{value:z.3g}" if math.isfinite(value) else "-" for value in (answer.p, answer.q, answer.p_holm)]
     claim, expected = answer.claim, answer.claim.expected() + (", every seed" if answer.claim.exact else "")
-    estimate = format_estimate(answer)
+    low, high = (f"{end:z.4g}".replace("inf", "∞") for end in (answer.low, answer.high))
+    interval = "" if answer.low == answer.high else f" [{low}, {high}]"
+    over = f" over {answer.generalises_over}" if answer.generalises_over else ""
+    estimate = "-" if math.isnan(answer.estimate) else f"{answer.estimate:z.4g}{interval}{over}"
     return [kind_of(answer), claim.claim, expected, estimate, str(answer.seeds), *p, verdict, claim.source]
 
 
 def claims_section(
     named_answers: Sequence[tuple[str, Answer]], title: str = "Claims", several: bool = False, width: int | None = None
 ) -> Section:
-    """Build the table of answers, each with the name of its experiment, with tally and notes.
-
-    `several` adds a column of these names; some columns are left out for a terminal of `width` characters.
-    """
+    """Build the table of answers with tally and notes; `several` adds the experiment, and some columns need `width`."""
     left_out = () if width is None else ("source", *(LEFT_OUT if width < NARROW else ()))
     shown = [index for index, column in enumerate(COLUMNS) if column not in left_out]
     columns = [*["experiment"] * several, *(COLUMNS[index] for index in shown)]

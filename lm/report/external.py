@@ -13,13 +13,14 @@ from rich.console import Console
 
 from lm.analysis.external.runs import UNCHECKED, Runs, arms_of_unequal_spread, compare_runs
 from lm.analysis.tidy import CELLS
+from lm.analysis.verdict_text import seed_ranges
 from lm.config.tree import InputError
 from lm.report import tables
 from lm.report.answer import answer
 from lm.report.base import Report
 from lm.report.figures.chart import Chart
 from lm.report.figures.static_pages import differences, every_run
-from lm.report.notes import describe_test, lost_rate, missing_seeds, seed_ranges, share_of_alpha
+from lm.report.notes import describe_test, lost_rate, missing_seeds, share_of_alpha
 from lm.report.render import Section, TableCell, html_section
 from lm.report.tables import ARROWS, DIFFERENCE
 from lm.report.web.elements import Html, joined
@@ -131,10 +132,7 @@ def _ended(runs: Runs, table: pd.DataFrame) -> Iterator[str]:
 
 
 def tidy(runs: Runs) -> pd.DataFrame:
-    """Return a row for each arm, seed and quantity, in the columns of `lm.analysis.tidy.cells`.
-
-    The id of a cell is empty.
-    """
+    """Return a row for each arm, seed and quantity, in the columns of `lm.analysis.tidy.cells`, without ids."""
     rows = []
     for (arm, seed), run in runs.runs.items():
         for name in runs.measured:
@@ -194,11 +192,7 @@ class ExternalReport(Report):
 
 
 def write_comparison(runs: Runs, console: Console, into: Path | None) -> None:
-    """Print the tables, and write the files where a folder is given.
-
-    Raises:
-        InputError: if the folder is that of an experiment or a search.
-    """
+    """Print the tables, or write all files into a folder. Raises InputError if it holds another kind of report."""
     report = ExternalReport(runs, compare_runs(runs))
     if into is None:
         report.show(console)

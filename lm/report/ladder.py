@@ -10,13 +10,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from lm.analysis.compare import compare
 from lm.analysis.ladder import ArmAt, ArmOf, LadderResults, load_ladder, losses
 from lm.analysis.verdict_text import display_verdict
 from lm.report.answer import MOST_NAMES, answer, directed
 from lm.report.base import Report
 from lm.report.figures.chart import Chart
-from lm.report.figures.static_pages import NAME, ladder_chart, shown_arms
+from lm.report.figures.static_pages import NAME, ladder_chart
 from lm.report.notes import author_notes
 from lm.report.render import Section, TableCell
 from lm.report.run import describe_autotune
@@ -89,9 +88,9 @@ def ladder_answer(results: LadderResults) -> str:
     judged = {at.rung for arm in results.arms for at in arm.at if DECIDED.match(at.verdict)}
     index = max((index for index, name in enumerate(names) if name in judged), default=len(names) - 1)
     is_top = index == len(names) - 1
-    clauses = [answer(results.rungs[index], compare(results.rungs[index])).removesuffix(".")]
+    clauses = [answer(results.rungs[index], results.tables[index]).removesuffix(".")]
     if not is_top:
-        rows = compared(compare(results.rungs[-1]), results.rungs[-1].headline)
+        rows = compared(results.tables[-1], results.rungs[-1].headline)
         means = [f"{row.arm} is {directed(row)}" for row in rows if directed(row)][:MOST_NAMES]
         clauses += [f"in the mean of the largest, {names[-1]}, {', '.join(means)}"] if means else []
     if unsure := [arm.name for arm in results.arms for at in arm.at if at.rung == names[index] and at.not_bracketed]:
@@ -110,7 +109,7 @@ def ladder_answer(results: LadderResults) -> str:
 
 
 def worth_section(results: LadderResults) -> Section:
-    """Build the table of difference and gain of each arm at each rung."""
+    """Build the table of difference and gain of each arm at each rung, with notes on how to read it."""
     rows: list[list[str]] = []
     for rung in results.manifest["rungs"]:
         for arm in results.arms:
@@ -125,7 +124,34 @@ def worth_section(results: LadderResults) -> Section:
             verdict = display_verdict(at.verdict, results.manifest["metric"])
             rows.append([rung["name"], arm.name, str(at.pairs), difference, text, verdict])
     columns = ["rung", "arm", "n", DIFFERENCE, "gain in compute [95 % CI]", "verdict"]
-    return Section("Arms by rung", columns, rows, worth_notes(results))
+    base = results.manifest["baseline"]
+    notes = [
+        *_rates(results),
+        f"Differences are to {base}, paired by seed; the verdict is that of the rung's own report.",
+        *_over_text(results),
+        f"Gain: the compute that {base} needs for the arm's loss, by its law, over the arm's own; above 1 the arm is "
+        "worth more. Its CI covers the noise of law and seeds, not that another law might fit.",
+    ]
+    if any(at.not_bracketed for arm in results.arms for at in arm.at):
+        notes.append(
+            f"Rate not bracketed: no learning-rate curve of that size has the rate of the arm, or of {base}, as its "
+            "best with a worse one on each side. The gain may be the rate's, and no trend over such a rung has a "
+            "verdict: in simulations 65 of 100 show a trend that is not there."
+        )
+    kinds = {estimate.beyond for arm in results.arms if arm.scaling for estimate in arm.scaling.gains or []} - {""}
+    if kinds & {"above", "below"}:
+        notes.append("Above the top rung or below the first, the law is extrapolated.")
+    if "floor" in kinds:
+        notes.append(f"Below the law's floor: a loss that {base} would reach at no compute, by its law.")
+    incomplete = []
+    for rung, rung_results in zip(results.manifest["rungs"], results.rungs, strict=True):
+        ok = [record for record in rung_results.records.values() if record is not None and record["status"] == "ok"]
+        incomplete += [f"rung {rung['name']}"] * (len(ok) < len(rung["seeds"]) * len(rung["compute"]))
+    if incomplete:
+        notes.append(f"Runs are lost or missing on {', '.join(incomplete)}; see the reports of these rungs.")
+    if autotuned := results.manifest.get("ways"):
+        notes.append(describe_autotune(autotuned))
+    return Section("Arms by rung", columns, rows, notes)
 
 
 def trend_section(results: LadderResults) -> Section:
@@ -166,8 +192,8 @@ def trend_text(trend: Trend, margin: str, arm: ArmOf) -> str:
     return display_verdict(text + (f" (unhealthy on {', '.join(unhealthy)}: see there)" if unhealthy else ""))
 
 
-def forecast_rows(results: LadderResults) -> list[list[str]]:
-    """Return the forecast for the top rung from those below it, beside the trained value."""
+def forecast_section(results: LadderResults) -> Section:
+    """Build the table of the forecast for the top rung from those below it, beside the trained values."""
     base, top, places = results.manifest["baseline"], results.rungs[-1], digits(results)
     rows: list[list[str]] = []
 
@@ -184,100 +210,59 @@ def forecast_rows(results: LadderResults) -> list[list[str]]:
                 add(base, forecast.baseline, float(np.nanmean(of_base)))
             add(arm.name, forecast.arm, float(np.nanmean(of_arm)))
             add(f"{arm.name} - {base}", forecast.difference, float(np.nanmean(of_arm - of_base)), "+")
-    return rows
+    notes = []
+    if rows:
+        notes = [
+            "By the laws of baseline and arm through the rungs below the top one. The CI covers the noise of the laws "
+            "and of the seeds. It holds under the law alone: with the top rung 2 % off the law, it covers 64 of 100."
+        ]
+    elif results.manifest["forecast"]:
+        notes = ["No forecast: it takes three rungs below the top one with two pairs each, and losses that fall."]
+    return Section("Forecast", ("of the top rung", "forecast [95 % CI]", "trained", "the interval"), rows, notes)
 
 
 def rung_section(results: LadderResults) -> Section:
     """Build the table of size, loss and fitted loss of the baseline at each rung."""
-    rows, base = [], results.manifest["baseline"]
+    rows, base, places = [], results.manifest["baseline"], digits(results)
     for rung, rung_results in zip(results.manifest["rungs"], results.rungs, strict=True):
         values, compute = losses(rung_results, base), rung["compute"][base]
-        law = "-" if results.law is None else number(float(results.law.law.loss(compute)), digits(results))
+        at_rung = "-" if results.law is None else number(float(results.law.law.loss(compute)), places)
         counts = [f"{rung['parameters']:,}", f"{rung['tokens']:,}", f"{rung['steps']:,}", f"{compute:z.2e}"]
         count = str(np.isfinite(values).sum())
-        rows.append([rung["name"], *counts, count, format_mean(values, digits(results)), law])
+        rows.append([rung["name"], *counts, count, format_mean(values, places), at_rung])
     columns = ["rung", "parameters", "tokens", "steps", "FLOPs", "n", heading(results.manifest["metric"]), "law"]
-    return Section("Rungs", columns, rows, law_notes(results))
-
-
-def ladder_sections(results: LadderResults) -> list[Section]:
-    """Return the tables of a ladder."""
-    columns = ("of the top rung", "forecast [95 % CI]", "trained", "the interval")
-    forecast = Section("Forecast", columns, forecast_rows(results), forecast_notes(results))
-    sections = [worth_section(results), trend_section(results), forecast, rung_section(results)]
-    return [section for section in sections if section.rows or section.notes]
-
-
-# notes ---------------------------------------------------------------------------------------------------------------
-
-
-def law_notes(results: LadderResults) -> list[str]:
-    """Describe the baseline's scaling law in a line, and whether it fits."""
-    fit, places = results.law, digits(results)
+    fit = results.law
     if fit is None:
-        return [results.no_law + " Gains in compute need one."]
-    law, base = fit.law, results.manifest["baseline"]
+        return Section("Rungs", columns, rows, [f"{results.no_law} Gains in compute need one."])
+    law = fit.law
     a, floor = fit.exponent, fit.floor
     bounds = ["" if math.isnan(x.low) else f" [{x.low:z.3f}, {x.high:z.3f}]" for x in (floor, a)]
-    lines = [
+    notes = [
         f"Law of {base}: L = E + A (C / {law.reference:z.3g} FLOPs)^-a with E = {number(float(law.floor), places)}"
         f"{bounds[0]}, A = {number(float(law.scale), places)}, a = {float(law.exponent):z.3f}{bounds[1]}; Huber's loss "
         "on log L, over all rungs."
     ]
     largest, p = fit.misses
     if p < ALPHA_P:
-        lines.append(
+        notes.append(
             f"It misses a rung by {largest:z.1%}, more than seeds' noise explains (p {p:z.2g}): these sizes do not "
             "follow one law, which CIs of gains and forecasts leave out."
         )
     elif not math.isnan(p):
-        lines.append(f"It misses no rung by more than {largest:z.1%}, which seeds' noise explains (p {p:z.2g}).")
-    return lines
+        notes.append(f"It misses no rung by more than {largest:z.1%}, which seeds' noise explains (p {p:z.2g}).")
+    return Section("Rungs", columns, rows, notes)
 
 
-def worth_notes(results: LadderResults) -> list[str]:
-    """Explain how to read the numbers by rung."""
-    base = results.manifest["baseline"]
-    lines = [
-        *_rates(results),
-        f"Differences are to {base}, paired by seed; the verdict is that of the rung's own report.",
-        *_over_text(results),
-        f"Gain: the compute that {base} needs for the arm's loss, by its law, over the arm's own; above 1 the arm is "
-        "worth more. Its CI covers the noise of law and seeds, not that another law might fit.",
-    ]
-    if any(at.not_bracketed for arm in results.arms for at in arm.at):
-        lines.append(
-            f"Rate not bracketed: no learning-rate curve of that size has the rate of the arm, or of {base}, as its "
-            "best with a worse one on each side. The gain may be the rate's, and no trend over such a rung has a "
-            "verdict: in simulations 65 of 100 show a trend that is not there."
-        )
-    kinds = {estimate.beyond for arm in results.arms if arm.scaling for estimate in arm.scaling.gains or []} - {""}
-    if kinds & {"above", "below"}:
-        lines.append("Above the top rung or below the first, the law is extrapolated.")
-    if "floor" in kinds:
-        lines.append(f"Below the law's floor: a loss that {base} would reach at no compute, by its law.")
-    incomplete = []
-    for rung, of_rung in zip(results.manifest["rungs"], results.rungs, strict=True):
-        ok = [record for record in of_rung.records.values() if record is not None and record["status"] == "ok"]
-        incomplete += [f"rung {rung['name']}"] * (len(ok) < len(rung["seeds"]) * len(rung["compute"]))
-    if incomplete:
-        lines.append(f"Runs are lost or missing on {', '.join(incomplete)}; see the reports of these rungs.")
-    return lines + ([describe_autotune(autotuned)] if (autotuned := results.manifest.get("ways")) else [])
-
-
-def brief_ladder_notes(results: LadderResults) -> list[str]:
-    """Explain the numbers by rung in a line or two, for the terminal."""
-    base = results.manifest["baseline"]
-    lines = [f"Gain: the compute that {base} needs for the arm's loss, over the arm's own."]
-    if any(at.not_bracketed for arm in results.arms for at in arm.at):
-        lines.append("Rate not bracketed: the gain may be the learning rate's; trends have no verdict.")
-    return lines
+def ladder_sections(results: LadderResults) -> list[Section]:
+    """Return the tables of a ladder."""
+    sections = [make(results) for make in (worth_section, trend_section, forecast_section, rung_section)]
+    return [section for section in sections if section.rows or section.notes]
 
 
 def _rates(results: LadderResults) -> list[str]:
     """List the learning rates of the arms by rung, where some arm has more than one."""
     rates_of_arms: dict[str, list[float]] = {}
-    for arm in shown_arms(results):
+    for arm in results.names:
         raw_rates: list[Any] = [(rung.configuration(arm).get("optim") or {}).get("lr") for rung in results.rungs]
         rates_of_arms[arm] = [float(rate) if is_number(rate) else math.nan for rate in raw_rates]
     if all(len({rate for rate in rates if not math.isnan(rate)}) < 2 for rates in rates_of_arms.values()):
@@ -316,26 +301,11 @@ def trend_notes(results: LadderResults) -> list[str]:
     return lines
 
 
-def forecast_notes(results: LadderResults) -> list[str]:
-    """Explain how a forecast is made, or why there is none."""
-    if not results.manifest["forecast"]:
-        return []
-    if any(arm.scaling and arm.scaling.forecast for arm in results.arms):
-        return [
-            "By the laws of baseline and arm through the rungs below the top one. The CI covers the noise of the laws "
-            "and of the seeds. It holds under the law alone: with the top rung 2 % off the law, it covers 64 of 100."
-        ]
-    return ["No forecast: it takes three rungs below the top one with two pairs each, and losses that fall."]
-
-
 # tables of numbers ---------------------------------------------------------------------------------------------------
 
 
 def worth_table(results: LadderResults) -> pd.DataFrame:
-    """Return a row for each rung and arm; gains are factors, compute is in FLOPs.
-
-    The baseline has its loss alone.
-    """
+    """Return a row for each rung and arm; gains are factors, compute is in FLOPs. The baseline has its loss alone."""
     rows, at_rungs = [], {arm.name: by_rung(arm) for arm in results.arms}
     for rung, rung_results in zip(results.manifest["rungs"], results.rungs, strict=True):
         for name in results.manifest["arms"]:
@@ -392,8 +362,8 @@ class LadderReport(Report):
 
     @property
     def damaged(self) -> bool:
-        """True if a record or a curve is damaged."""
-        return self.results.damaged
+        """True if a record, a curve or losses by document of a rung were changed."""
+        return any(rung.harmed for rung in self.results.rungs)
 
     def charts(self) -> Iterator[tuple[str, Chart | None]]:
         """Yield its figure."""
@@ -406,7 +376,12 @@ class LadderReport(Report):
     def printed(self, width: int, everything: bool) -> list[Section]:
         """Return the arms by rung and their trends with a few lines of notes, or all tables with all their notes."""
         first, *others = ladder_sections(self.results)
-        notes = first.notes if everything else brief_ladder_notes(self.results)
+        brief = (
+            f"Gain: the compute that {self.results.manifest['baseline']} needs for the arm's loss, over the arm's own."
+        )
+        notes = list(first.notes) if everything else [brief]
+        if not everything and any(at.not_bracketed for arm in self.results.arms for at in arm.at):
+            notes.append("Rate not bracketed: the gain may be the learning rate's; trends have no verdict.")
         title, text = self.results.manifest["title"], ladder_answer(self.results)
         first = replace(first, title=title, text=text, notes=notes)
         return [first, *(others if everything else [replace(s, notes=()) for s in others[:1]])]
@@ -463,16 +438,13 @@ UNSURE = " °"  # mark of a gain at a rung where a rate is not bracketed; the no
 
 
 def overview_section(ladders: Sequence[LadderResults], title: str = "") -> Section:
-    """Build the table of all ladders: a row an arm, its gain at each rung and its trends over compute.
-
-    The rungs are in the order of the ladder that has the most.
-    """
+    """Build the table of ladders: a row an arm, its gain at each rung, as the longest orders them, and its trends."""
     longest_first = sorted(ladders, key=lambda ladder: -len(ladder.rungs))
     rungs = list(dict.fromkeys(rung["name"] for ladder in longest_first for rung in ladder.manifest["rungs"]))
     rows: list[list[str]] = []
     for ladder in ladders:
         base = ladder.manifest["baseline"]
-        forecasts = {row[0]: row[3] for row in forecast_rows(ladder)}
+        forecasts = {row[0]: row[3] for row in forecast_section(ladder).rows}
         for arm in ladder.arms:
             gains = {}
             for at, _, of_arm in by_rung(arm).values():

@@ -14,10 +14,11 @@ from lm.analysis.curve import last_validations
 from lm.analysis.results import Records, data_order_mismatches, one_tokenizer, provenance_differences
 from lm.analysis.texts import LOSS_OF, Texts, generalises, texts_by_quantity
 from lm.analysis.verdict_text import format_seeds as count_seeds
+from lm.analysis.verdict_text import list_seeds, seed_ranges
 from lm.report.claims import STYLES
 from lm.report.run import describe_autotune, whereabouts
 from lm.report.sections import cost_notes, unlike_pairs
-from lm.report.tables import format_range, list_seeds, number, span
+from lm.report.tables import format_range, number, span
 from lm.stats.tests import ALPHA, seeds_needed, smallest_p
 from lm.store.metrics import describe, is_of_task, parse_average
 from lm.store.record import evaluated_tokens
@@ -61,7 +62,7 @@ def brief_notes(results: Records, table: pd.DataFrame, answers: Sequence[Answer]
     if len(results.arms) > 1:
         sample += f", paired by seed; {_brief_test(results)}"
     lines.append(f"{sample}.")
-    if warnings := list(_brief_warnings(results)):
+    if warnings := _brief_warnings(results):
         lines.append(f"Warnings (table.md): {'; '.join(warnings)}.")
     if answers:
         counts = Counter[str](answer.verdict for answer in answers)
@@ -93,19 +94,16 @@ def _brief_test(results: Records) -> str:
     return f"sign-flip test at {level}"
 
 
-def _brief_warnings(results: Records) -> Iterator[str]:
-    if results.harmed:
-        yield "damaged files"
-    if not one_tokenizer(results):
-        yield "tokenizers differ, compare bits per byte"
-    if data_order_mismatches(results):
-        yield "arms saw other batches"
-    if unlike_pairs(results):
-        yield "devices or packages differ"
-    if cost_notes(results):
-        yield "undeclared costs differ"
-    if any(record and record["flags"] for record in results.records.values()):
-        yield "some runs raised flags"
+def _brief_warnings(results: Records) -> list[str]:
+    warnings = {
+        "damaged files": results.harmed,
+        "tokenizers differ, compare bits per byte": not one_tokenizer(results),
+        "arms saw other batches": data_order_mismatches(results),
+        "devices or packages differ": unlike_pairs(results),
+        "undeclared costs differ": cost_notes(results),
+        "some runs raised flags": any(record and record["flags"] for record in results.records.values()),
+    }
+    return [text for text, holds in warnings.items() if holds]
 
 
 # how verdicts are reached --------------------------------------------------------------------------------------------
@@ -152,10 +150,7 @@ def _confirmatory(results: Records, scope: str) -> str:
 
 
 def describe_test(seeds: int, number: int, some: str = "", scope: str = "seeds") -> str:
-    """Describe the test behind `number` comparisons of `seeds` pairs, or why it can reach no verdict.
-
-    `some` names the arms where these are not all, and `scope` what the confidence interval covers.
-    """
+    """Describe the test of `number` comparisons of `seeds` pairs, or why it can reach no verdict."""
     least = smallest_p(seeds)
     if least > ALPHA / number:
         return (
@@ -350,22 +345,6 @@ def _merge_flags(texts: Sequence[str], steps: Sequence[int]) -> str:
     merged = MEASURED.sub(lambda _: next(ranges), texts[0])
     several = "s" * (len(set(steps)) > 1)
     return f"{merged} (step{several} {span(str(min(steps)), str(max(steps)))})" if steps else merged
-
-
-def seed_ranges(seeds: Sequence[int | str]) -> str:
-    """Format seeds with ranges of consecutive ones.
-
-    >>> seed_ranges([0, 1, 2, 5])
-    '0-2, 5'
-    """
-    ranges: list[list[int | str]] = []
-    for seed in seeds:
-        last = ranges[-1][-1] if ranges else None
-        if isinstance(last, int) and seed == last + 1:
-            ranges[-1].append(seed)
-        else:
-            ranges.append([seed])
-    return ", ".join(f"{part[0]}-{part[-1]}" if len(part) > 2 else ", ".join(map(str, part)) for part in ranges)
 
 
 def changes(results: Records) -> list[str]:

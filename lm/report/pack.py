@@ -91,7 +91,13 @@ def _contents(folder: Path, thin: bool) -> dict[str, tuple[str, Path | bytes]]:
             cell_folder = store.directory(cell)
             for inside, kind in _packed_files(cell_folder):
                 if thin and inside == HISTORY:
-                    contents[f"{CELLS}/{cell}/{THIN_NAME}"] = (kind, _thinned(cell_folder / inside))
+                    history = cell_folder / inside
+                    try:
+                        thinned = thin_curve(history.read_text(encoding="utf-8"))
+                    except (UnicodeDecodeError, ValueError, csv.Error) as error:
+                        problem = f"is damaged ({error}); a thin pack needs curves that can be read"
+                        raise InputError(f"{history}: {problem}") from None
+                    contents[f"{CELLS}/{cell}/{THIN_NAME}"] = (kind, thinned)
                 else:
                     contents[f"{CELLS}/{cell}/{inside}"] = (kind, cell_folder / inside)
     return contents
@@ -111,18 +117,10 @@ def _packed_files(folder: Path) -> Iterator[tuple[str, str]]:
         yield LOG, "others"
 
 
-def _thinned(history: Path) -> bytes:
-    try:
-        return thin_curve(history.read_text(encoding="utf-8"))
-    except (UnicodeDecodeError, ValueError, csv.Error) as error:
-        raise InputError(f"{history}: is damaged ({error}); a thin pack needs curves that can be read") from None
-
-
 def pack(folder: Path, path: Path | None = None, thin: bool = False) -> tuple[Archive, int]:
-    """Write an experiment, a search or a ladder as one file; return it and the number of planned cells.
+    """Write an experiment, a search or a ladder as one file, by default beside it; return it and the planned cells.
 
-    It lies beside the folder by default. `thin` packs a short learning curve in place of each (`lm.store.thin_curves`).
-    Raises InputError if there is no experiment, or the file at `path` is no pack or holds files that this one lacks.
+    `thin` shortens curves. Raises InputError without an experiment, or over a file that is no pack or holds more.
     """
     if not can_be_packed(folder):
         manifests = f"no {EXPERIMENT}, no {STUDY} and no {LADDER}"
@@ -154,9 +152,8 @@ class ReportLocation:
 def open_results(source: Path, report: Path | None = None) -> Iterator[ReportLocation]:
     """Open the folder of an experiment, a search or a ladder, or a pack, which is unpacked meanwhile.
 
-    A folder without a manifest, such as that of a committed report, stands for the pack beside it. A report lies in the
-    folder itself, or in one beside the pack and named after it, unless `report` is given. Raises InputError if `source`
-    is neither; errors of the caller are raised again with the name of the pack.
+    A folder without a manifest stands for the pack beside it. A report lies in the folder, or beside the pack in
+    one named after it, unless `report` is given. Raises InputError if `source` is neither.
     """
     path = source
     beside = source.with_name(source.name + ENDING) if source.name else source
@@ -199,10 +196,7 @@ def _refuse(path: Path) -> None:
 
 @dataclass(frozen=True)
 class Unpacked:
-    """The folder of an unpacked pack, and the ids of its cells by outcome.
-
-    `conflicting` cells exist with another record; `busy` ones are trained by another process.
-    """
+    """The folder of an unpacked pack, and the ids of its cells by outcome; `conflicting` ones have another record."""
 
     folder: Path
     added: list[str] = field(default_factory=list)
@@ -221,10 +215,9 @@ class Unpacked:
 
 
 def unpack(path: Path, out: Path) -> Unpacked:
-    """Put the cells of a pack into OUT/cells and its experiments into OUT, so that an ablation can go on.
+    """Put the cells of a pack into OUT/cells and its experiments into OUT; existing files stay, and it can be repeated.
 
-    Existing files are not overwritten. An interrupted call can be repeated. Raises InputError if the file is no pack,
-    or OUT holds another experiment of the same name; nothing is written then.
+    Raises InputError if the file is no pack, or OUT holds another experiment of the same name; nothing is written then.
     """
     if not looks_like_pack(path):
         _refuse(path)

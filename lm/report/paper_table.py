@@ -29,14 +29,9 @@ Footnotes = dict[str, str]  # letters of the footnotes below a table, by their t
 
 
 def _mark(footnotes: Footnotes, text: str) -> str:
-    """Return the letter of a footnote, which is added where it is new."""
-    return footnotes.setdefault(text, _letter(len(footnotes)))
-
-
-def _letter(index: int) -> str:
-    """Return a to z, then aa, ab and so on."""
-    letters = string.ascii_lowercase
-    return (_letter(index // 26 - 1) if index >= 26 else "") + letters[index % 26]
+    """Return the letter of a footnote, which is added where it is new; after z numbers follow."""
+    number = len(footnotes)
+    return footnotes.setdefault(text, string.ascii_lowercase[number] if number < 26 else str(number))
 
 
 def check_columns(results: Records, columns: Sequence[str]) -> None:
@@ -51,10 +46,7 @@ def check_columns(results: Records, columns: Sequence[str]) -> None:
 
 
 def paper_table(results: Records, table: pd.DataFrame, columns: Sequence[str] | None = None) -> Section:
-    """Build the table of chosen quantities: judged ones with differences, others with mean and sd.
-
-    By default it has the judged ones, which fit one column of a page. Raises InputError for one that was not measured.
-    """
+    """Build the table of quantities, by default of the judged ones. Raises InputError for one that was not measured."""
     if columns is not None:
         check_columns(results, columns)
     shown = results.judged if columns is None else columns

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 
-from rich.box import HEAVY_HEAD, SIMPLE_HEAD
+from rich.box import HEAVY_HEAD
 from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
@@ -19,14 +19,7 @@ from lm.report.web.elements import Html, joined, listed, table, tag
 
 
 class TableCell(str):
-    """Text of a table's cell with its emphasis.
-
-    Args:
-        text: the text, in no markup.
-        bold: True for a significant difference.
-        marks: marks of footnotes that follow the text, a character each.
-        style: style in the terminal, such as a colour.
-    """
+    """Text of a table's cell in no markup: bold if significant, with a mark of footnotes a character, and a style."""
 
     bold: bool
     marks: str
@@ -71,9 +64,7 @@ def emphasis(text: str) -> TableCell:
 
 # the terminal --------------------------------------------------------------------------------------------------------
 
-LEAST, NAME = 6, 12
-"""Smallest width of a column whose words have to be broken, and of one whose words give way to intervals."""
-
+LEAST, NAME = 6, 12  # smallest width of a column, and of one whose words give way to intervals
 MOST = 24  # length from which a word, such as a path or an id, may be broken
 NUMBER = re.compile(r"[-+]?[\d∞.]|-$|$")  # beginning of a text that is aligned at the right, if all of its column are
 
@@ -96,29 +87,13 @@ def print_section(section: Section, console: Console) -> None:
 
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], console: Console) -> None:
-    """Print a table that fits the console, without lines between columns where rows fit a line only so.
+    """Print a table that fits the console, columns of numbers aligned at the right.
 
-    Columns of numbers are aligned at the right. No text is cut off, and no number or interval is broken while there is
-    room.
+    No text is cut off, and no number or interval is broken while there is room.
     """
-    column_widths, units = (
-        widths(columns, rows, _room(len(columns), console.width, True)),
-        _longest(columns, rows, UNIT),
-    )
-    whole = all(width >= unit for width, unit in zip(column_widths, units, strict=True))
-    framed = fits(columns, rows, console.width, True) or (whole and not fits(columns, rows, console.width))
-    if not framed:
-        column_widths = widths(columns, rows, _room(len(columns), console.width, False))
-    grid = Table(
-        title=Text(title) if title else None,
-        title_justify="left",
-        title_style="bold",
-        highlight=False,
-        box=HEAVY_HEAD if framed else SIMPLE_HEAD,
-        show_edge=framed,
-        padding=(0, 1) if framed else (0, 1, 0, 0),
-        pad_edge=framed,
-    )
+    heading = Text(title) if title else None
+    grid = Table(title=heading, title_justify="left", title_style="bold", highlight=False, box=HEAVY_HEAD)
+    column_widths = widths(columns, rows, console.width - 3 * len(columns) - 1)
     for index, (column, width) in enumerate(zip(columns, column_widths, strict=True)):
         numeric = index > 0 and all(NUMBER.match(row[index]) for row in rows)
         grid.add_column(Text(column), justify="right" if numeric else "left", overflow="fold", width=width)
@@ -131,21 +106,13 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]
     console.print(grid)
 
 
-def fits(columns: Sequence[str], rows: Sequence[Sequence[str]], width: int, framed: bool = False) -> bool:
+def fits(columns: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> bool:
     """Return True if each row of a table has a line to itself in so many characters."""
-    return sum(_one_line(columns, rows)) <= _room(len(columns), width, framed)
-
-
-def _room(columns: int, width: int, framed: bool) -> int:
-    """Return the characters that are left for texts; a column takes 3 beside its text with lines, and 2 without."""
-    return width - 3 * columns - 1 if framed else width - 2 * columns + 1
+    return sum(_one_line(columns, rows)) + 3 * len(columns) + 1 <= width
 
 
 def widths(columns: Sequence[str], rows: Sequence[Sequence[str]], room: int) -> list[int]:
-    """Return the text width of each column, at most `room` together; the widest shrink first.
-
-    Headings wrap before cells, and names break before numbers. The result exceeds `room` only below LEAST a column.
-    """
+    """Return the text width of each column, at most `room` together; the widest shrink first, names before numbers."""
     one_line = _one_line(columns, rows)
     column_widths = [max(cell_len(column), width) for column, width in zip(columns, one_line, strict=True)]
     units, words = (_longest(columns, rows, part) for part in (UNIT, WORD))
@@ -202,10 +169,7 @@ INTERVAL = re.compile(r"(?<= )\\\[([-+∞\d., eCI%]*[\d∞][-+∞\d., eCI%]*)\\\
 
 
 def escape(text: str) -> str:
-    """Escape `text` so that Markdown shows it letter for letter, HTML included.
-
-    Intervals in brackets, underscores within words and arrows are no markup, and stay as they are.
-    """
+    """Escape `text` so that Markdown shows it letter for letter; intervals, arrows and inner underscores stay."""
     escaped = re.sub(r"([\\`*\[\]|~]|(?<![^\W_])_|_(?![^\W_]))", r"\\\1", text)
     return html.escape(INTERVAL.sub(r"[\1]", escaped), quote=False).replace("-&gt;", "->").replace("\n", " ")
 
@@ -298,10 +262,7 @@ NEGATIVE = re.compile(r"(?<![\w.])-(?=[\d∞])")
 
 
 def escape_latex(text: str) -> str:
-    """Escape `text` for LaTeX; a letter that pdfLaTeX lacks becomes its code, such as [U+4E2D].
-
-    A hyphen before a number becomes a minus sign.
-    """
+    """Escape `text` for LaTeX; a letter that pdfLaTeX lacks becomes its code, such as [U+4E2D]."""
     plain = unicodedata.normalize("NFC", " ".join(text.split()))
     return "".join(map(_letter, NEGATIVE.sub(MINUS, plain))).replace("--", "-{}-").replace("--", "-{}-")
 

@@ -53,10 +53,7 @@ def summary_lines(record: Ending, folder: Path) -> list[str]:
 
 
 def whereabouts(store: Store, record: Ending, folder: Path | None = None) -> str:
-    """Return `; traceback in FOLDER/log.txt` for a failed cell, or where the log of a killed one is.
-
-    A cell of an earlier version has its traceback only in its record. `folder` is shown in place of the cell's own.
-    """
+    """Return `; traceback in FOLDER/log.txt` of a failed cell, or where its log is; `folder` is shown for its own."""
     if record["status"] != "failed":
         return ""
     path = store.directory(record["id"])
@@ -137,18 +134,17 @@ def show_diff(difference: RunDiff, names: tuple[str, str], console: Console, mea
     if not measured:
         return
     first = [name for name in METRICS if name in difference.metrics]
-    rows = [_row(name, *difference.metrics[name]) for name in dict.fromkeys([*first, *difference.metrics])]
+    rows = []
+    for name in dict.fromkeys([*first, *difference.metrics]):
+        a, b = difference.metrics[name]
+        numbers = ["-" if number is None else f"{number:z.6g}" for number in (a, b)]
+        rows.append([describe(name).label, *numbers, "-" if a is None or b is None else f"{b - a:+z.4g}"])
     if not rows:
         _print(console, "metrics: none were measured")
         return
     seeds = difference.seeds
     mean = f"metrics, means of {seeds[0]} and {seeds[1]} seeds" if seeds != (1, 1) else "metrics"
     print_table(mean, ["metric", "A", "B", "B - A"], rows, console)
-
-
-def _row(name: str, a: float | None, b: float | None) -> list[str]:
-    numbers = ["-" if number is None else f"{number:z.6g}" for number in (a, b)]
-    return [describe(name).label, *numbers, "-" if a is None or b is None else f"{b - a:+z.4g}"]
 
 
 LABELS = {

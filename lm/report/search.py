@@ -117,29 +117,20 @@ def _trials(study: Study) -> Html:
 
 def _lost(study: Study) -> Html:
     gone = study.trials[study.trials.state.isin(["pruned", "failed"])]
-    rows = [
-        [str(row["number"]), str(row["state"]), _why(study, row), format_settings(study, row)]
-        for _, row in gone.iterrows()
-    ]
+    reported = {trial["number"]: map(int, trial.get("reported") or {}) for trial in study.manifest["study"]}
+    rows = []
+    for _, row in gone.iterrows():
+        why, last = str(row["reason"] or "not recorded"), max(reported[row["number"]], default=None)
+        if row["state"] == "pruned":
+            why = "stopped by the pruner" + (f" after step {last}" if last is not None else "")
+        rows.append([str(row["number"]), str(row["state"]), why, format_settings(study, row)])
     return table(["trial", "state", "why", "at"], rows) if rows else Html()
-
-
-def _why(study: Study, row: pd.Series) -> str:
-    if row["state"] == "failed":
-        return str(row["reason"] or "not recorded")
-    trial = next(trial for trial in study.manifest["study"] if trial["number"] == row["number"])
-    last = max(map(int, trial.get("reported") or {}), default=None)
-    return "stopped by the pruner" + (f" after step {last}" if last is not None else "")
 
 
 def _again(study: Study) -> Html:
     name, seed = study.manifest["name"], study.manifest["seeds"][0]
-    commands = [
-        (["lm", "report", name], "this report, made again from study.json"),
-        (["lm", "ls", "--experiment", name], "the cells of every trial"),
-        (["lm", "pack", name], "everything but the weights as one file"),
-    ]
+    commands = [(["lm", "ls", "--experiment", name], "the cells of every trial")]
     if not study.complete.empty:
         best = f"{name}/trial_{study.best.iloc[0]['number']}/{seed}"
-        commands.insert(1, (["lm", "evaluate", best], "the best trial, measured again"))
-    return parts.commands_section("In the folder of results:", commands)
+        commands.append((["lm", "evaluate", best], "the best trial, measured again"))
+    return parts.commands_section("In the folder of results:", name, commands)

@@ -8,12 +8,11 @@ import numpy as np
 
 from lm.analysis.comparability import format_provenance, provenance_diff
 from lm.analysis.effects import Effects, Orders, effects, orders
-from lm.analysis.lead import leads
-from lm.analysis.pace import UNITS, StepsToBaselineLoss, mean_share
+from lm.analysis.pace import UNITS, StepsToBaselineLoss, leads, mean_share
 from lm.analysis.results import Records, value
-from lm.analysis.verdict_text import format_seeds
+from lm.analysis.verdict_text import format_seeds, list_seeds
 from lm.report.render import Section
-from lm.report.tables import LEAD, heading, list_seeds, number, signed
+from lm.report.tables import LEAD, heading, number, signed
 from lm.stats.tests import t_interval
 from lm.store.metrics import describe
 from lm.store.record import Record

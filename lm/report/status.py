@@ -36,10 +36,7 @@ def _distinct(runs: Iterable[RunEntry]) -> list[RunEntry]:
 
 
 def seconds_left(runs: Sequence[RunEntry], to_come: int = 0) -> float | None:
-    """Estimate the seconds until these runs and `to_come` more are done, at today's parallelism.
-
-    A run that has not begun is estimated by those of its arm, or by any. None without data for an estimate.
-    """
+    """Estimate the seconds until these runs and `to_come` more are done, at today's parallelism; None without data."""
     runs = _distinct(runs)
     training = [_left(run, runs) for run in runs if run.state == "training"]
     others = [_left(run, runs) for run in runs if run.state in ("interrupted", "missing")]

@@ -2,6 +2,7 @@
 
 import importlib.util
 import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,12 +17,13 @@ from lm.report.tables import heading, number
 from lm.store.files import read_json
 from lm.store.formats import SEARCH
 from lm.store.metrics import METRICS
-from lm.store.record import StudyManifest, Trial
+from lm.store.record import StudyManifest
 from lm.store.validation import check_shape
 
 STATES = ("complete", "pruned", "failed", "open")
 SHOWN = 10  # number of trials in the table of the best
 MOST_PARAMETERS = 24  # largest number of parameters in tables and figures
+ABSENT = -0.15  # position of a parameter without a value
 EDGE = 0.05  # share of a range at each end in which a best value suggests that the range is too narrow
 
 
@@ -76,9 +78,7 @@ def load_study(folder: Path) -> Study:
     manifest: Any = SEARCH.read(read_json(path), path)
     check_shape(manifest, StudyManifest, path, "run `lm sweep` again")
     described: Any = manifest["space"]
-    of_trials = (_damage(trial, manifest, described) for trial in manifest["study"])
-    damages = (*of_trials, _damaged_space(manifest, described))
-    if damage := next(filter(None, damages), ""):
+    if damage := next(_damages(manifest, described), ""):
         raise InputError(f"{path}: is damaged, {damage}; run `lm sweep` again")
     objectives, space, own = list(manifest["objectives"]), list(described), ("number", "state", "seconds", "reason")
     rows = []
@@ -88,45 +88,47 @@ def load_study(folder: Path) -> Study:
     return Study(manifest, pd.DataFrame(rows, columns=[*own, *objectives, *space]))
 
 
-def _damaged_space(manifest: StudyManifest, space: dict[str, dict[str, Any]]) -> str:
-    """Describe impossible objectives, methods, seeds or search space; empty where all is well."""
+def _damages(manifest: StudyManifest, space: dict[str, dict[str, Any]]) -> Iterator[str]:
+    """Describe invalid content of trials, and impossible objectives, methods, seeds or search space."""
+    for trial in manifest["study"]:
+        title, values = f"trial {trial['number']}", trial["values"]
+        if trial["state"] not in STATES:
+            yield f"{title} is {clipped(trial['state'], 80)}"
+        if (values is None and trial["state"] == "complete") or (values and len(values) != len(manifest["objectives"])):
+            yield f"{title} has the values {shown(values)}"
+        for name, of in space.items():
+            value, choices = trial["params"].get(name), of.get("choices")
+            within = choices is None and isinstance(value, int | float) and of["low"] <= value <= of["high"]
+            if value is not None and not within and value not in (choices or ()):
+                yield f"{title} has {clipped(name, 80)}={shown(value)}"
     for name, direction in manifest["objectives"].items():
         if name not in METRICS or direction not in ("lower", "higher"):
-            return f"objectives hold {clipped(name, 80)}: {clipped(direction, 80)}"
-    for name, described in space.items():
-        ends = described.get("low", 0), described.get("high", 1)
-        if not ends[0] < ends[1] or (described.get("log") and ends[0] <= 0) or described.get("choices") == []:
-            return f"space.{clipped(name, 80)} holds nothing"
-    filled = manifest["objectives"] and manifest["methods"] and manifest["seeds"]
-    return "" if filled else "objectives, methods or seeds are empty"
+            yield f"objectives hold {clipped(name, 80)}: {clipped(direction, 80)}"
+    for name, of in space.items():
+        low, high = of.get("low", 0), of.get("high", 1)
+        if not low < high or (of.get("log") and low <= 0) or of.get("choices") == []:
+            yield f"space.{clipped(name, 80)} holds nothing"
+    if not (manifest["objectives"] and manifest["methods"] and manifest["seeds"]):
+        yield "objectives, methods or seeds are empty"
 
 
-def _damage(trial: Trial, manifest: StudyManifest, space: dict[str, dict[str, Any]]) -> str:
-    """Describe invalid content of a trial; empty where all is well."""
-    title, values = f"trial {trial['number']}", trial["values"]
-    if trial["state"] not in STATES:
-        return f"{title} is {clipped(trial['state'], 80)}"
-    if (values is None and trial["state"] == "complete") or (values and len(values) != len(manifest["objectives"])):
-        return f"{title} has the values {shown(values)}"
-    for name, described in space.items():
-        value, choices = trial["params"].get(name), described.get("choices")
-        within = choices is None and isinstance(value, int | float) and described["low"] <= value <= described["high"]
-        if value is not None and not within and value not in (choices or ()):
-            return f"{title} has {clipped(name, 80)}={shown(value)}"
-    return ""
-
-
-def edge(value: Any, described: dict[str, Any]) -> str | None:
-    """Return `low` or `high` where a value lies within 5 % of that end of its range.
-
-    Log-scaled ranges are measured by logarithm.
-    """
-    if "choices" in described or value is None or pd.isna(value):
-        return None
-    low, high, position = described["low"], described["high"], float(value)
+def position(value: Any, described: Mapping[str, Any]) -> float:
+    """Return the position of a value on its parameter's axis, from 0 to 1; log-scaled ranges by logarithm."""
+    if value is None or pd.isna(value):
+        return ABSENT
+    if "choices" in described:
+        return float(described["choices"].index(value) / max(1, len(described["choices"]) - 1))
+    low, high = described["low"], described["high"]
     if described["log"]:
-        low, high, position = math.log(low), math.log(high), math.log(position)
-    share = (position - low) / (high - low)
+        return math.log(float(value) / low) / math.log(high / low)
+    return float((float(value) - low) / (high - low))
+
+
+def edge(value: Any, described: Mapping[str, Any]) -> str | None:
+    """Return `low` or `high` where a value lies within 5 % of that end of its range."""
+    share = position(value, described)
+    if "choices" in described or share == ABSENT:
+        return None
     return "low" if share <= EDGE else "high" if share >= 1 - EDGE else None
 
 
@@ -202,8 +204,7 @@ def importances(
 ) -> dict[str, list[Importance]] | str:
     """Return fANOVA importances (Hutter et al. 2014) of each objective, largest first, or why there are none.
 
-    Intervals are the 2.5 and 97.5 percentiles over trials resampled with replacement. The same trials and seed give
-    the same numbers. https://proceedings.mlr.press/v32/hutter14.html
+    Intervals are the 2.5 and 97.5 percentiles over trials resampled with a seed.
     """
     names = [name for name in space if complete[name].notna().all() and complete[name].nunique() > 1]
     if len(names) < 2:

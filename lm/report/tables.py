@@ -9,8 +9,7 @@ from typing import Any
 import pandas as pd
 
 from lm.analysis.compare import LOST
-from lm.analysis.lead import leads
-from lm.analysis.pace import StepsToBaselineLoss, mean_share
+from lm.analysis.pace import StepsToBaselineLoss, leads, mean_share
 from lm.analysis.results import HEADLINE, Records
 from lm.analysis.verdict_text import display_verdict
 from lm.report.render import Section, TableCell
@@ -74,10 +73,7 @@ def _end(value: float, digits: int) -> str:
 
 
 def difference(row: Any, labelled: bool = True) -> str:
-    """Format the difference with its interval, labelled by kind where several kinds are shown.
-
-    An interval without an end is followed by the plain one, as it says nothing about the noise.
-    """
+    """Format the difference with its interval, labelled by kind, and with the plain one where it has no end."""
     digits = describe(row.metric).digits
     text = signed(row.difference, row.low, row.high, digits)
     text = f"{text} {row.interval}" if labelled and text.endswith("]") else text
@@ -104,11 +100,6 @@ def format_range(values: Sequence[float], digits: int) -> str:
 def span(low: str, high: str) -> str:
     """Format two ends, or the one that both are."""
     return low if low == high else f"{low} to {high}"
-
-
-def list_seeds(seeds: Sequence[object]) -> str:
-    """Format seeds as `seed 1` or `seeds 1, 2`."""
-    return f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
 
 
 def format_run_counts(row: Any) -> str:
@@ -148,10 +139,7 @@ def compared(table: pd.DataFrame, metric: str, better: Better = None) -> list[An
 
 
 def main_table(results: Records, table: pd.DataFrame, short: bool = False) -> Section:
-    """Build the first table: a row an arm, the best first, with significant differences of healthy arms in bold.
-
-    With `short` the spread over seeds and q are left out, for a narrow terminal.
-    """
+    """Build the first table: a row an arm, the best first, significant differences in bold; `short` for few columns."""
     judged = table[table.metric == results.headline]
     labelled, mean, rows = several_intervals(judged), heading(results.headline), []
     for row in ranked(table, results.headline):

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from lm.analysis.claims import measured
 from lm.analysis.comparability import commit_of
-from lm.analysis.results import Records, load
+from lm.analysis.results import load
 from lm.analysis.tidy import status_of
 from lm.config.tree import InputError, nearest
 from lm.report.render import print_table
@@ -20,10 +20,7 @@ UNPACKED = "unpacked"  # folder into which the commands unpack a pack
 
 
 def trace(folder: Path, arm: str, metric: str, console: Console, pack: Path | None = None) -> None:
-    """Print the cells behind an arm's metric, the arm's diff from the baseline, and commands, which name the pack.
-
-    Raises InputError if the experiment has no such arm, or none of its cells measured the metric.
-    """
+    """Print the cells behind an arm's metric, its changes and commands. Raises InputError without such an arm."""
     results = load(folder)
     if arm not in results.arms:
         raise InputError(f"{folder}: no arm {arm!r}.{nearest(arm, results.arms)} It has {', '.join(results.arms)}")
@@ -35,7 +32,13 @@ def trace(folder: Path, arm: str, metric: str, console: Console, pack: Path | No
     baseline = results.manifest["baseline"]
     say = lambda text: console.print(text, highlight=False, markup=False, soft_wrap=True)  # noqa: E731
     say(f"{describe(metric).label} of {arm} in {results.manifest['title']}")
-    print_table("", ["seed", "arm", "status", metric, "commit", "cell"], _cells(results, arm, values), console)
+    rows, arms = [], dict.fromkeys((arm, baseline))
+    for seed, name in itertools.product(results.manifest["seeds"], arms):
+        record, cell = results.records[name, seed], results.manifest["arms"][name]["cells"][str(seed)]
+        number = "-" if math.isnan(values[name, seed]) else f"{values[name, seed]:z.6g}"
+        commit = "-" if record is None else commit_of(record["provenance"]["git"], 10)
+        rows.append([str(seed), name, status_of(results, name, seed), number, commit, cell[:12]])
+    print_table("", ["seed", "arm", "status", metric, "commit", "cell"], rows, console)
     if arm != baseline:
         pairs = [values[arm, seed] - values[baseline, seed] for seed in results.manifest["seeds"]]
         pairs = [pair for pair in pairs if math.isfinite(pair)]
@@ -61,13 +64,3 @@ def trace(folder: Path, arm: str, metric: str, console: Console, pack: Path | No
         say(f"  {shlex.join(['lm', *command])}")
     else:
         say("all of it again: the command that made it was not recorded")
-
-
-def _cells(results: Records, arm: str, values: dict[tuple[str, int], float]) -> list[list[str]]:
-    rows, arms = [], dict.fromkeys((arm, results.manifest["baseline"]))
-    for seed, name in itertools.product(results.manifest["seeds"], arms):
-        record, cell = results.records[name, seed], results.manifest["arms"][name]["cells"][str(seed)]
-        number = "-" if math.isnan(values[name, seed]) else f"{values[name, seed]:z.6g}"
-        commit = "-" if record is None else commit_of(record["provenance"]["git"], 10)
-        rows.append([str(seed), name, status_of(results, name, seed), number, commit, cell[:12]])
-    return rows

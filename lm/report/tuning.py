@@ -7,7 +7,7 @@ from typing import Any
 from lm.analysis.compare import compare
 from lm.analysis.rates import RateCurve, rate_curve, sensitivity_difference
 from lm.analysis.results import Records, load
-from lm.analysis.verdict_text import display_verdict
+from lm.analysis.verdict_text import display_verdict, list_seeds
 from lm.config.plain import shown
 from lm.config.tree import InputError
 from lm.report.render import Section
@@ -41,9 +41,18 @@ def tuning_of(results: Records, folder: Path) -> Tuning | None:
     return tuning, load(twin), studies
 
 
-def tuned_rows(results: Records, tuning: dict[str, Any], twin: Records, studies: dict[str, Study]) -> list[list[str]]:
-    """Format the table, a row an arm; winners at an end of their range follow the verdict."""
-    table_rows, shared, tuned = [], compared(results), compared(twin)
+def compared(results: Records) -> dict[str, list[str]]:
+    """Return for each arm its headline mean and spread, its difference to the baseline, and the verdict."""
+    table = compare(results)
+    return {
+        str(row.arm): [mean_and_sd(row), difference(row), display_verdict(str(row.verdict), str(row.metric))]
+        for row in table[table.metric == results.headline].itertuples()
+    }
+
+
+def tuning_section(results: Records, tuning: dict[str, Any], twin: Records, studies: dict[str, Study]) -> Section:
+    """Build the table of each arm at shared and at tuned settings; winners at the end of a range are named."""
+    rows, shared, tuned = [], compared(results), compared(twin)
     for arm in results.arms:
         cells = [arm, *shared[arm], *tuned[arm]]
         edges = [
@@ -59,37 +68,17 @@ def tuned_rows(results: Records, tuning: dict[str, Any], twin: Records, studies:
         winner = tuning["arms"][arm]["changes"]
         texts = {k: f"{value:z.3g}" if isinstance(value, float) else value for k, value in (winner or {}).items()}
         settings = ", ".join(f"{path} = {text}" for path, text in texts.items())
-        table_rows.append([*cells, spent, settings or "none: the shared ones"])
-    return table_rows
-
-
-def compared(results: Records) -> dict[str, list[str]]:
-    """Return for each arm its headline mean and spread, its difference to the baseline, and the verdict."""
-    table = compare(results)
-    return {
-        str(row.arm): [mean_and_sd(row), difference(row), display_verdict(str(row.verdict), str(row.metric))]
-        for row in table[table.metric == results.headline].itertuples()
-    }
-
-
-def tuning_notes(tuning: dict[str, Any], studies: dict[str, Study]) -> list[str]:
-    """Explain the tuning budget, and warn of optima at an edge."""
-    seeds = ", ".join(map(str, tuning["seeds"]))
-    lines = [
-        f"Every arm had the same budget: {tuning['trials']} trials on seed{'s' if len(tuning['seeds']) > 1 else ''} "
-        f"{seeds} by {tuning['sampler']['name']}, pruner {tuning['pruner']['name']}. The winner was frozen and trained "
+        rows.append([*cells, spent, settings or "none: the shared ones"])
+    notes = [
+        f"Every arm had the same budget: {tuning['trials']} trials on {list_seeds(tuning['seeds'])} "
+        f"by {tuning['sampler']['name']}, pruner {tuning['pruner']['name']}. The winner was frozen and trained "
         "on the seeds of the table, none of which chose it. Pruned trials enter nothing."
     ]
-    return lines + [f"{arm}: {warning}" for arm, study in studies.items() for warning in warnings_of(study)]
-
-
-def tuning_section(results: Records, tuning: dict[str, Any], twin: Records, studies: dict[str, Study]) -> Section:
-    """Build the table of each arm at shared and at tuned settings."""
-    return Section("Tuning", TUNED_COLUMNS, tuned_rows(results, tuning, twin, studies), tuning_notes(tuning, studies))
+    notes += [f"{arm}: {warning}" for arm, study in studies.items() for warning in warnings_of(study)]
+    return Section("Tuning", TUNED_COLUMNS, rows, notes)
 
 
 DESCRIBED = "lr_curve.json"
-RATES_TITLE = "Learning rates"
 RATE_COLUMNS = (
     "arm", "shared rate", "best rate", "mean ± sd there", DIFFERENCE, "verdict", "sensitivity",
     "difference in it [95 % CI]",
@@ -123,10 +112,19 @@ def rates_of(results: Records, folder: Path) -> Rates | None:
     return Rates(shared, curves, grid, load(twin))
 
 
-def rate_rows(results: Records, rates: Rates) -> list[list[str]]:
-    """Format the table, a row an arm; best rates at an end of the grid follow the verdict."""
-    digits, table_rows = describe("nll").digits, []
+def rates_section(results: Records, rates: Rates) -> Section:
+    """Build the table of best rates, of arms compared at these, and of their sensitivity."""
+    digits, rows = describe("nll").digits, []
     base, twin = rates.curves[results.arms[0]], compared(rates.twin)
+    seeds = ", ".join(map(str, rates.grid.manifest["seeds"]))
+    notes = [
+        f"Every arm was trained at {len(base.rates)} rates from {base.rates[0]:z.3g} to {base.rates[-1]:z.3g} on "
+        f"seeds {seeds}. The best rate is that of the best mean, of rates at which every seed "
+        "ended well; each arm was trained with its own on the seeds of the table, none of which chose it.",
+        "Sensitivity: the mean over the rates, drawn evenly in their logarithm, of the loss, or of ln(vocabulary) "
+        "where that is less, minus the best loss (Wortsman et al. 2023), in nats; its difference is paired by seed, "
+        "the interval Student's. A run that diverged counts with ln(vocabulary).",
+    ]
     for arm in results.arms:
         curve = rates.curves[arm]
         comparison = list(twin[arm])
@@ -136,32 +134,12 @@ def rate_rows(results: Records, rates: Rates) -> list[list[str]]:
         best = "none" if curve.best is None else f"{curve.rates[curve.best]:z.3g}"
         other = "" if curve is base else signed(*sensitivity_difference(curve, base), digits)
         sensitivity = format_mean(curve.sensitivity_s, digits)
-        table_rows.append([arm, f"{rates.shared[arm]:z.3g}", best, *comparison, sensitivity, other])
-    return table_rows
-
-
-def rate_notes(results: Records, rates: Rates) -> list[str]:
-    """Explain the curves, and warn of best rates at an end of the grid and of lost runs."""
-    first, seeds = next(iter(rates.curves.values())), rates.grid.manifest["seeds"]
-    lines = [
-        f"Every arm was trained at {len(first.rates)} rates from {first.rates[0]:z.3g} to {first.rates[-1]:z.3g} on "
-        f"seeds {', '.join(map(str, seeds))}. The best rate is that of the best mean, of rates at which every seed "
-        "ended well; each arm was trained with its own on the seeds of the table, none of which chose it.",
-        "Sensitivity: the mean over the rates, drawn evenly in their logarithm, of the loss, or of ln(vocabulary) "
-        "where that is less, minus the best loss (Wortsman et al. 2023), in nats; its difference is paired by seed, "
-        "the interval Student's. A run that diverged counts with ln(vocabulary).",
-    ]
-    for arm, curve in rates.curves.items():
+        rows.append([arm, f"{rates.shared[arm]:z.3g}", best, *comparison, sensitivity, other])
         if curve.edge:
             which = "lowest" if curve.edge == "low" else "highest"
-            lines.append(f"{arm}: the best rate is the {which} of the grid: widen it, or the best may be missed.")
+            notes.append(f"{arm}: the best rate is the {which} of the grid: widen it, or the best may be missed.")
         if any(curve.lost_r):
             pairs = zip(curve.rates, curve.lost_r, strict=True)
             lost_runs = ", ".join(f"{count} at {rate:z.3g}" for rate, count in pairs if count)
-            lines.append(f"{arm}: runs that diverged or failed: {lost_runs}.")
-    return lines
-
-
-def rates_section(results: Records, rates: Rates) -> Section:
-    """Build the table of best rates, of arms compared at these, and of their sensitivity."""
-    return Section(RATES_TITLE, RATE_COLUMNS, rate_rows(results, rates), rate_notes(results, rates))
+            notes.append(f"{arm}: runs that diverged or failed: {lost_runs}.")
+    return Section("Learning rates", RATE_COLUMNS, rows, notes)

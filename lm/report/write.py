@@ -63,11 +63,10 @@ def parse_request(formats: str | None, columns: str | None, several: bool, figur
 def report_files(reports: Sequence[Report], request: ReportRequest) -> Files:
     """Return the files of a report by name; the page of Markdown, where there is one, comes last.
 
-    The HTML page alone may include ladders and searches, and distinguishes reports of equal names. Raises InputError if
-    an experiment did not measure a column, two experiments have the same name, or a format takes experiments alone.
+    Raises InputError if an experiment lacks a column, two have one name, or a format takes experiments alone.
     """
     if request.formats == (HTML,) and request.columns is None:
-        return _html(reports)
+        return {"report.html": page_of(reports)}
     experiments = [report for report in reports if isinstance(report, ExperimentReport)]
     if other := next((report for report in reports if report not in experiments), None):
         if len(reports) > 1 or request.columns is not None or {*request.formats} - {PAGE, HTML}:
@@ -75,7 +74,7 @@ def report_files(reports: Sequence[Report], request: ReportRequest) -> Files:
                 f"{other.name}: is a {other.kind[0]}, which has the formats {PAGE} and {HTML}, and a part in an HTML "
                 "page of several; other formats and --columns take experiments"
             )
-        return {**_html(reports), **other.files(request.every_figure)}
+        return {"report.html": page_of(reports), **other.files(request.every_figure)}
     names = [report.name for report in experiments]
     if twice := [name for name in names if names.count(name) > 1]:
         raise InputError(f"two experiments are called {twice[0]}; a report of several tells them apart by their names")
@@ -95,21 +94,17 @@ def _md(reports: Sequence[ExperimentReport], tables: Sequence[Section], request:
     return {"table.md": markdown_page([Section(f"Report of {len(reports)} experiments"), *sections])}
 
 
-def _html(reports: Sequence[Report], *_: object) -> Files:
-    """Return the page of one report, or of several in their order."""
+def page_of(reports: Sequence[Report]) -> str:
+    """Format the page of one report, or of several in their order."""
     if len(reports) == 1:
-        return {"report.html": page(reports[0].body())}
+        return page(reports[0].body())
     counts = Counter(report.kind for report in reports)
     counted = [f"{counts[kind]} {kind[counts[kind] > 1]}" for kind in sorted(counts)]
     listed = " and ".join(filter(None, [", ".join(counted[:-1]), counted[-1]]))
     inputs = [report.figure_inputs if isinstance(report, ExperimentReport) else None for report in reports]
     drawing = gallery.Charts()
     chart = drawing.add(gallery.FIRST, differences_of_several(inputs))
-    return {"report.html": overview(f"Report of {listed}", [report.body() for report in reports], drawing, chart)}
-
-
-def _csv(reports: Sequence[ExperimentReport], *_: object) -> Files:
-    return {"cells.csv": as_csv(pd.concat([cells(report.results) for report in reports], ignore_index=True))}
+    return overview(f"Report of {listed}", [report.body() for report in reports], drawing, chart)
 
 
 def _figures(reports: Sequence[ExperimentReport], _: object, request: ReportRequest) -> Files:
@@ -130,9 +125,11 @@ FOREST_PDF = "differences_one_column.pdf"  # the forest plot as wide as a column
 
 FORMATS: Mapping[str, Callable[[Sequence[ExperimentReport], Sequence[Section], ReportRequest], Files]] = {
     PAGE: _md,
-    HTML: _html,
+    HTML: lambda reports, _tables, _request: {"report.html": page_of(reports)},
     "latex": lambda _reports, tables, _request: {"table.tex": latex(tables)},
-    "csv": _csv,
+    "csv": lambda reports, *_: {
+        "cells.csv": as_csv(pd.concat([cells(report.results) for report in reports], ignore_index=True))
+    },
     "pdf": _figures,
     "svg": _figures,
 }
@@ -156,10 +153,7 @@ def publish(reports: Sequence[Report], files: Files, into: Path, console: Consol
 def write_reports(
     folders: Sequence[Path], into: Path, request: ReportRequest, console: Console, everything: bool = False
 ) -> list[Report]:
-    """Print the tables of one folder or several, the first alone or everything, and write their report.
-
-    Raises InputError if there is nothing that this version can read, or it has not what is requested.
-    """
+    """Print the tables of folders, the first alone or everything, and write their report. Raises InputError."""
     reports = [load_report(folder) for folder in folders]
     publish(reports, report_files(reports, request), into, console, everything)
     return reports

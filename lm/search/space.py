@@ -1,14 +1,14 @@
 """Search spaces: dotted paths of a configuration with the distributions of their values."""
 
-import contextlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Required, TypedDict
 
-from lm.config.keys import Also, keys, ref, required
+from lm.config.keys import Also, ref
+from lm.config.nodes import read_section
 from lm.config.plain import shown
-from lm.config.tree import InputError, canonical, is_component, join, nearest
+from lm.config.tree import InputError, canonical, is_component, join
 
 if TYPE_CHECKING:  # a plan draws nothing
     from optuna.trial import BaseTrial
@@ -47,7 +47,6 @@ class ChoicesNode(TypedDict):
     ]
 
 
-RANGE_KEYS, CHOICE_KEYS = keys(Distribution), keys(ConditionalChoice)
 MOST_POINTS = 10_000  # largest grid; more points are refused as a typo
 LARGEST_WHOLE = 2**53  # largest whole number up to which each is a float too: samplers draw floats
 
@@ -177,14 +176,6 @@ class Space:
         return {dimension.name: dimension.values.described() for dimension in self.flat()}
 
 
-def check_keys(node: Mapping[str, Any], accepted: Sequence[str], where: str, of: str = "") -> None:
-    """Raise InputError for a key that is not accepted, with the nearest one that is."""
-    for key in node:
-        if key not in accepted:
-            hint = f"{nearest(key, accepted)} It takes {', '.join(accepted)}"
-            raise InputError(f"{where}: no key {key!r}{of}.{hint}")
-
-
 def read_space(node: Any, where: str) -> Space:
     """Parse a mapping of dotted paths to distributions. Raises InputError that names the path."""
     space = _space(node, where, "", "")
@@ -224,9 +215,7 @@ def _choices(values: Any, where: str, path: str, name: str) -> Choices:
         if isinstance(value, Mapping) and "space" in value:
             inner, value = value["space"], {key: v for key, v in value.items() if key != "space"}
         if is_component(value):
-            check_keys(value, CHOICE_KEYS, f"{where}.choices", " in a component")
-            if not isinstance({} if value.get("init_args") is None else value["init_args"], Mapping):
-                raise InputError(f"{where}.choices: init_args: expected a mapping, found {shown(value['init_args'])}")
+            read_section(value, ConditionalChoice, f"{where}.choices")
         label = _label(value)
         if label in options:
             raise InputError(f"{where}.choices: {label} is given twice")
@@ -245,16 +234,8 @@ def _label(value: Any) -> str:
 
 
 def _range(node: Mapping[str, Any], where: str) -> Range:
-    check_keys(node, (*RANGE_KEYS, "choices"), where)
-    for key in required(Distribution):
-        if key not in node:
-            raise InputError(f"{where}: {key} is missing; a range needs low and high, or give choices")
-    for key in ("log", "int"):
-        if not isinstance(node.get(key, False), bool):
-            raise InputError(f"{where}.{key}: expected true or false, found {shown(node[key])}")
-    low, high = (_number(node[key], f"{where}.{key}") for key in ("low", "high"))
-    step = None if node.get("step") is None else _number(node["step"], f"{where}.step")
-    log, whole = node.get("log", False), node.get("int", False)
+    section: Any = {"step": None, **read_section(node, Distribution, where)}
+    low, high, step, log, whole = (section[key] for key in ("low", "high", "step", "log", "int"))
     if not low < high:
         raise InputError(f"{where}: low={low:zg} must be below high={high:zg}")
     if not math.isfinite(high - low):
@@ -272,12 +253,3 @@ def _range(node: Mapping[str, Any], where: str) -> Range:
         if not math.isclose(steps, round(steps), rel_tol=0, abs_tol=1e-9 * max(1, abs(steps))) or steps < 1:
             raise InputError(f"{where}: high must be low plus a whole number of steps, found step={step:zg}")
     return Range(low, high, log, step, whole)
-
-
-def _number(value: Any, where: str) -> float:
-    """Return a finite number; YAML reads 1e-4, without a point, as text."""
-    if not isinstance(value, bool) and isinstance(value, int | float | str):
-        with contextlib.suppress(ValueError, OverflowError):
-            if math.isfinite(number := float(value.encode("ascii") if isinstance(value, str) else value)):
-                return number
-    raise InputError(f"{where}: expected a number, found {shown(value)}")

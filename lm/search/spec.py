@@ -7,11 +7,12 @@ from typing import Annotated, Any, Literal, Required, TypedDict
 
 from lm.analysis.results import HEADLINE
 from lm.config.imported import add_module_folder
-from lm.config.keys import Also, Changes, Text, keys, ref, required
+from lm.config.keys import Also, Changes, Text, ref
+from lm.config.nodes import read_section
 from lm.config.plain import shown
-from lm.config.reading import Seeds, read_base, read_seeds, read_text, report_name, require_kind, resolve_file
+from lm.config.reading import Seeds, read_base, read_seeds, report_name, require_kind, resolve_file
 from lm.config.tree import InputError, Tree, load_yaml, nearest, override
-from lm.search.space import Space, SpacePaths, check_keys, read_space
+from lm.search.space import Space, SpacePaths, read_space
 from lm.store.metrics import METRICS, VALIDATION_METRICS, nearest_metric
 
 # samplers and their options, beside `seed`; named as Optuna names them
@@ -64,15 +65,14 @@ class SweepFile(TypedDict, total=False):
         "Quantities of the table, each with lower or higher; its own direction where that is null.",
         Also(propertyNames={"enum": list(METRICS)}, minProperties=1, default={HEADLINE: None}),
     ]
-    trials: Annotated[int, "Number of trials, failed ones included; a grid needs none.", Also(minimum=1)]
+    trials: Annotated[
+        Annotated[int, Also(minimum=1)] | None, "Number of trials, failed ones included; a grid needs none."
+    ]
     seeds: Annotated[Seeds, "Every trial is trained with each, and their mean counts.", Also(default=[0])]
     sampler: Annotated[Sampler, "How values are drawn."]
     pruner: Annotated[Pruner, "How trials are stopped early."]
     storage: Annotated[Text, "An Optuna URL; by default a journal in the study's folder."]
     notes: Annotated[Text, "Printed under the table."]
-
-
-KEYS = keys(SweepFile)
 
 
 @dataclass(frozen=True)
@@ -116,10 +116,7 @@ def load_sweep(path: Path, settings: Mapping[str, Any], trials: int | None = Non
     add_module_folder(path.parent)
     tree = load_yaml(path)
     require_kind(tree, path, "sweep")
-    check_keys(tree, KEYS, str(path), " in a sweep")
-    for key in required(SweepFile):
-        if key not in tree:
-            raise InputError(f"{path}: {key} is missing; a sweep needs base and space")
+    tree = read_section(tree, SweepFile, f"{path}:")
     name, base, space = report_name(path), read_base(tree, path), read_space(tree["space"], f"{path}: space")
     for key in settings:
         for dimension in space.dimensions:
@@ -127,16 +124,16 @@ def load_sweep(path: Path, settings: Mapping[str, Any], trials: int | None = Non
                 raise InputError(f"{key}: is searched ({dimension.path} in {path}), so it cannot be set")
     spec = SweepSpec(
         name=name,
-        title=read_text(tree, "title", path) or path.stem,
+        title=tree.get("title") or path.stem,
         tree=override(base, settings),
         space=space,
-        objectives=_objectives(tree.get("objectives", {HEADLINE: None}), f"{path}: objectives"),
+        objectives=_objectives(tree["objectives"], f"{path}: objectives"),
         trials=1,
-        seeds=read_seeds(tree.get("seeds", [0]), f"{path}: seeds"),
+        seeds=read_seeds(tree["seeds"], f"{path}: seeds"),
         sampler=read_method(tree.get("sampler", "tpe"), SAMPLERS, f"{path}: sampler"),
         pruner=read_method(tree.get("pruner", "none"), PRUNERS, f"{path}: pruner"),
-        storage=read_text(tree, "storage", path) or None,
-        notes=read_text(tree, "notes", path),
+        storage=tree.get("storage") or None,
+        notes=tree.get("notes", ""),
     )
     check_methods(spec, str(path))
     where, value = (f"{path}: trials", tree.get("trials")) if trials is None else ("--trials", trials)
@@ -151,18 +148,15 @@ def load_sweep(path: Path, settings: Mapping[str, Any], trials: int | None = Non
     return replace(spec, trials=number)
 
 
-def _objectives(value: Any, where: str) -> dict[str, str]:
-    if not isinstance(value, Mapping) or not value:
-        raise InputError(f"{where}: expected a mapping such as {{nll: lower}}, found {shown(value)}")
+def _objectives(value: Mapping[str, str | None], where: str) -> dict[str, str]:
     objectives = {}
     for name, direction in value.items():
         if name not in METRICS:
             choices = f"{nearest_metric(name, list(METRICS))} Choose from {', '.join(METRICS)}"
             raise InputError(f"{where}: no quantity {name!r}.{choices}")
-        direction = direction or METRICS[name].better
-        if direction not in ("lower", "higher"):
-            raise InputError(f"{where}.{name}: expected lower or higher, found {shown(direction)}")
-        objectives[str(name)] = str(direction)
+        if (direction := direction or METRICS[name].better) is None:
+            raise InputError(f"{where}.{name}: neither more nor less is better; expected lower or higher")
+        objectives[name] = direction
     return objectives
 
 

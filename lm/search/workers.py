@@ -7,20 +7,19 @@ resumes the trial of another. Leases are files beside a journal, or rows in a da
 `lm/store/leases.py`.
 """
 
-import contextlib
 import hashlib
 import itertools
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 from sqlalchemy import Column, Engine, Integer, MetaData, String, Table, Text, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from lm.search.storage import retry_create
-from lm.store import locks
-from lm.store.leases import Lease, LeaseMonitor, LeasePlace, LeaseState, try_acquire
-from lm.store.locks import UNKNOWN_HOLDER, BackoffReporter, Holder
+from lm.store.leases import Lease, LeaseMonitor, LeasePlace, LeaseState, acquire, try_acquire
+from lm.store.locks import Holder
 
 # table with one row per lease: the number counts its acquisitions, the content names its holder
 TABLE = Table(
@@ -79,7 +78,6 @@ def row_leases(engine: Engine, study: str) -> Callable[[str], LeasePlace]:
 
 
 MUTEX = "turn"  # name of the lease of the mutex; slots are numbered from 0
-PAUSE_SECONDS = 0.5  # longest delay between two attempts to get the mutex
 
 
 def format_process(holder: Holder) -> str:
@@ -97,20 +95,9 @@ class StudyWorkers:
         self.tokens: set[str] = set()  # tokens of all slots that this process has had
         self.watches: dict[str, LeaseMonitor] = {}
 
-    @contextlib.contextmanager
-    def mutex(self) -> Iterator[None]:
-        """Hold the mutex of the study in the block, after waiting for its holder."""
-        patience, watch, pause = BackoffReporter(locks.FIRST_SECONDS), LeaseMonitor(), 0.005
-        while (lease := try_acquire(self.place(MUTEX), monitor=watch, name=MUTEX)) is None:
-            if patience.should_report():
-                holder = self.place(MUTEX).read().holder or UNKNOWN_HOLDER
-                self.say(f"waiting for the mutex of the study: held by {holder}")
-            time.sleep(pause)
-            pause = min(2 * pause, PAUSE_SECONDS)
-        try:
-            yield
-        finally:
-            lease.release()
+    def mutex(self) -> AbstractContextManager[Lease]:
+        """Return a context manager that holds the mutex of the study, after waiting for its holder."""
+        return acquire(self.place(MUTEX), "the mutex of the study", (), self.say)
 
     def register(self) -> int:
         """Take the first free slot, with the mutex held; return its number, which is unique among living processes."""

@@ -4,7 +4,6 @@ Legend: s seeds, n points of a curve, d draws.
 """
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 import scipy
@@ -16,26 +15,16 @@ CHUNK = 2**22  # largest number of simulated values in memory at a time
 FEWEST = 5  # seeds from which the correlation of the points is estimated; with fewer they share the level (Bonferroni)
 
 
-@dataclass(frozen=True)
-class Band:
-    """Ends of a simultaneous band at each point, and how many standard errors they lie from the mean."""
+def simultaneous_band(sample_sn: np.ndarray, level: float = ALPHA) -> tuple[np.ndarray, np.ndarray, float]:
+    """Return both ends of a band that covers the whole mean curve with a chance of 1 - `level`, and its multiple.
 
-    low_n: np.ndarray
-    high_n: np.ndarray
-    critical: float
-
-
-def simultaneous_band(sample_sn: np.ndarray, level: float = ALPHA) -> Band:
-    """Return a band that covers the whole mean curve with a chance of 1 - `level`.
-
-    Its half-width is a multiple of the standard error at each point. The multiple is the quantile of the largest |t| of
-    simulated normal samples whose points correlate as those of the sample do (Montiel Olea and Plagborg-Møller 2019),
-    between Student's and Bonferroni's. A point without spread has a band of no width. Normal noise is assumed. The band
-    is NaN for fewer than two seeds.
+    That of the standard error at each point: the quantile of the largest |t| of simulated normal samples whose points
+    correlate as those of the sample do (Montiel Olea and Plagborg-Møller 2019), from Student's to Bonferroni's. NaN for
+    fewer than two seeds.
     """
     seeds, mean_n = len(sample_sn), sample_sn.mean(axis=0)
     if seeds < 2:
-        return Band(np.full_like(mean_n, math.nan), np.full_like(mean_n, math.nan), math.nan)
+        return np.full_like(mean_n, math.nan), np.full_like(mean_n, math.nan), math.nan
     error_n = sample_sn.std(axis=0, ddof=1) / math.sqrt(seeds)
     spread_sn = (sample_sn - mean_n)[:, error_n > 0]
     points = spread_sn.shape[1]
@@ -49,4 +38,4 @@ def simultaneous_band(sample_sn: np.ndarray, level: float = ALPHA) -> Band:
             largest.append(np.abs(drawn_dsn.mean(axis=1) / error_dn).max(axis=1))
         single = -scipy.special.stdtrit(seeds - 1, level / 2)
         critical = np.clip(np.quantile(np.concatenate(largest), 1 - level), single, critical)
-    return Band(mean_n - critical * error_n, mean_n + critical * error_n, float(critical))
+    return mean_n - critical * error_n, mean_n + critical * error_n, float(critical)

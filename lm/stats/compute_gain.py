@@ -121,11 +121,7 @@ class LadderDraws:
 def fit_scaling(
     rungs: Sequence[ScalePoint], forecast: bool, margins: tuple[float, float], level: float = 0.05, draws: int = DRAWS
 ) -> ScalingFit:
-    """Compute differences, gains, trends and forecast of an arm over all rungs, from the least compute to the most.
-
-    `margins` are those of the difference and of the logarithm of the gain, per decade of compute; NaN for none. Trends
-    are judged at `level`; intervals of rungs and forecasts hold at 95 % each.
-    """
+    """Compute differences, gains, trends at `level` with `margins` a decade, and a forecast of an arm over rungs."""
     ladder = LadderDraws(rungs, draws)
     values = [rung.pairs for rung in rungs]
     by_rung = [

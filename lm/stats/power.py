@@ -1,9 +1,7 @@
 """Power and detectable difference of the exact sign-flip test, for normal differences.
 
-An effect is called detectable where the power, averaged over what the true noise may be given its estimate from the
-same few seeds, is 80 %. With the estimate taken for the truth it would be 70 % at 6 seeds. The test has few levels at
-few seeds, so that its power is counted in simulated experiments, the same ones on every call: the deviations from the
-mean tell how far from zero the mean has to be for the test to find it. Beyond 13 pairs random flips stand for all.
+An effect is called detectable where the power, averaged over what the true noise may be given its estimate, is 80 %. It
+is counted in simulated experiments, the same ones on every call. Beyond 13 pairs random flips stand for all.
 """
 
 import functools
@@ -35,10 +33,7 @@ def power(n: int, effect: float, sd: float, alpha: float = ALPHA) -> float:
 
 
 def spread_ratios(freedom: float, count: int = 101) -> NDArray[np.float64]:
-    """Return equally likely values of an estimated over the true standard deviation, (count,).
-
-    Of normal noise the square of that ratio is chi-squared over its degrees of freedom, whichever of the two is known.
-    """
+    """Return equally likely values of an estimated over the true standard deviation of normal noise, (count,)."""
     shares = (np.arange(count) + 0.5) / count
     ratios: NDArray[np.float64] = np.sqrt(2 * scipy.special.gammaincinv(freedom / 2, shares) / freedom)
     return ratios

@@ -138,10 +138,7 @@ def draw_means(values_s: Array, weights_ds: Array) -> Array:
 
 
 def freedom(statistic_d: Array, sources: Sequence[Array], of_sources: Sequence[int]) -> float:
-    """Return Satterthwaite's degrees of freedom of a statistic, from its draws and those of its sources of noise.
-
-    The draws of a source are (d,) or (d, p), and `of_sources` the degrees of freedom of each.
-    """
+    """Return Satterthwaite's degrees of freedom of a statistic from its draws and those of its sources of noise."""
     finite = np.isfinite(statistic_d)
     if not finite.any():
         return float(min(of_sources))

@@ -1,14 +1,9 @@
 """Stopping early without being wrong more often: a group-sequential sign-flip test, for seeds added in stages.
 
-After each stage seeds stop where their differences so far have shown one. Looking often is paid for by an
-error-spending function (Lan and DeMets 1983): by look k at most `spent(alpha, pairs / maximum)` of all experiments
-without an effect may have been called one.
-
-The test needs no normal noise: where an arm changes nothing, all sequences of signs are equally likely, whatever the
-magnitudes. At look k the critical sum is the lowest for which the sequences that have crossed so far stay within what
-may be spent; no later look changes an earlier decision. So the chance that the sequence seen ever crosses is at most
-alpha, exactly. Up to 20 planned pairs all sequences are counted, beyond 131,071 random ones and the one seen. Each of
-several arms gets alpha over their number (Bonferroni). To stop early without a finding costs power, no error.
+By look k at most `spent(alpha, pairs / maximum)` of all experiments without an effect may have been called one (Lan and
+DeMets 1983). At look k the critical sum is the lowest for which the sequences of signs, all equally likely where an arm
+changes nothing, that have crossed so far stay within that; no later look changes an earlier decision. Up to 20 planned
+pairs all sequences are counted, beyond 131,071 random ones and the one seen.
 """
 
 import functools
@@ -54,10 +49,7 @@ def spent(alpha: float, fraction: float) -> float:
 
 
 def plan_looks(minimum: int, maximum: int, stages: int, alpha: float = ALPHA) -> tuple[int, ...]:
-    """Plan the pairs at which to look: at most `stages`, evenly spaced, from the first that can reject to `maximum`.
-
-    At fewer pairs no p is as small as the error that may be spent by then.
-    """
+    """Plan the pairs at which to look: at most `stages`, evenly spaced, from the first that can reject to `maximum`."""
     able = (n for n in range(minimum, maximum) if smallest_p(n) <= spent(alpha, n / maximum))
     first = next(able, maximum) if stages > 1 else maximum
     return tuple(sorted({round(n) for n in np.linspace(maximum, first, stages)}))
@@ -98,8 +90,7 @@ def repeated_interval(
 ) -> tuple[float, float]:
     """Return an interval for the mean that holds at every look: Student's, widened; NaN before the first look.
 
-    At each look it is one of level 1 - (what that look may spend), so that for normal differences all of them cover the
-    truth with a chance of 1 - alpha at least (Jennison and Turnbull 1989).
+    For normal differences all of them together cover the truth with a chance of 1 - alpha (Jennison and Turnbull 1989).
     """
     reached = [look for look in planned if look <= len(differences)]
     if not reached:

@@ -148,11 +148,7 @@ def subsets(n: int, most: int) -> NDArray[np.float64]:
 
 
 def sign_test_p(sample: Sequence[float], bound: float, side: Literal["less", "greater"]) -> float:
-    """Return p of the exact sign test that the median lies below or above the bound; NaN for no values.
-
-    A value is beyond a median with a chance of one half at most, whatever the noise; one at the bound counts as not
-    beyond.
-    """
+    """Return p of the exact sign test that the median lies below or above the bound; NaN for no values."""
     if not len(sample):
         return math.nan
     beyond = sum(value < bound if side == "less" else value > bound for value in sample)

@@ -79,11 +79,7 @@ def estimate_from_draws(
 
 
 def judge_trend(slope: Estimate, narrow: Estimate, middle: Estimate, fewest: int, margin: float) -> Trend:
-    """Judge a slope: grows, holds, fades, turns, inconclusive or too few.
-
-    `narrow` is the slope with the interval of two one-sided tests at the level. `fewest` are the pairs of the rung with
-    fewest, and `margin` is per decade of compute.
-    """
+    """Judge a slope by itself, its `narrow` interval for two one-sided tests, its `middle`, and the `fewest` pairs."""
     if math.isnan(slope.value):
         return Trend("none", slope, middle, margin)
     kind: Kind = "inconclusive"

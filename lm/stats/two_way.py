@@ -96,10 +96,7 @@ def set_p_over_texts(comparison: Comparison, noise: TwoWay) -> None:
 
 
 def cover_texts(comparison: Comparison, noise: TwoWay, alpha: float) -> None:
-    """Widen a judged comparison's interval to hold both the seeds' own and that over text, and withdraw claims.
-
-    Equivalence is claimed where the interval over both kinds of noise lies within the margin too.
-    """
+    """Widen an interval to hold the seeds' own and that over text, and withdraw claims that go beyond it."""
     if comparison.identical or not comparison.differences:
         return
     low, high = noise.interval(comparison.mean, alpha)
@@ -124,7 +121,22 @@ def detectable_on_texts(n: int, noise: TwoWay, alpha: float = ALPHA) -> float:
         return math.inf
     if not noise.both:
         return 0.0
-    needed_e, both_e = _simulate(n, noise, alpha)
+    reach_e, variance_e = reaches(n, alpha)
+    free, m = degrees(noise.effective), noise.documents
+    random, count = np.random.default_rng(m), len(variance_e)
+    shown_e = random.chisquare(free, count) / free
+    shared = max(0.0, noise.seeds**2 + noise.text**2 - noise.both**2)
+    seeds_e = noise.seeds**2 * (n - 1) / random.chisquare(n - 1, count)
+    text_e = noise.text**2 * free / random.chisquare(free, count)
+    shared_e = np.minimum(shared, np.minimum(seeds_e, text_e))
+    both_e = np.maximum(seeds_e + text_e - shared_e, np.maximum(seeds_e, text_e))
+    seen_seeds_e, seen_text_e = seeds_e * variance_e, text_e * shown_e
+    larger_e = np.maximum(seen_seeds_e, seen_text_e)
+    seen_both_e = np.maximum(seen_seeds_e + seen_text_e - shared_e, larger_e)
+    weights_e = seen_seeds_e**2 / (n - 1) + seen_text_e**2 / free
+    freedom_e = np.maximum(seen_both_e**2 / weights_e, min(n, m) - 1)
+    over_both_e = scipy.special.stdtrit(freedom_e, 1 - alpha / 2) * np.sqrt(seen_both_e)
+    needed_e, both_e = np.maximum(np.sqrt(n * seeds_e) * reach_e, over_both_e), np.sqrt(both_e)
 
     def missing(effect: float) -> float:
         above, below = (scipy.special.ndtr((sign * effect - needed_e) / both_e) for sign in (1, -1))
@@ -148,23 +160,3 @@ def _floor(freedom: float, alpha: float) -> float:
         return float(np.mean(1 - np.where(np.isfinite(below), below, 0.0))) - CHANCE
 
     return scipy.optimize.brentq(missing, 0.0, 1e5, xtol=1e-9)
-
-
-def _simulate(n: int, noise: TwoWay, alpha: float) -> tuple[Array, Array]:
-    """Simulate the means that both tests need (e,) and their errors (e,), of draws of the true noise."""
-    reach_e, variance_e = reaches(n, alpha)
-    free, m = degrees(noise.effective), noise.documents
-    random, count = np.random.default_rng(m), len(variance_e)
-    shown_e = random.chisquare(free, count) / free
-    shared = max(0.0, noise.seeds**2 + noise.text**2 - noise.both**2)
-    seeds_e = noise.seeds**2 * (n - 1) / random.chisquare(n - 1, count)
-    text_e = noise.text**2 * free / random.chisquare(free, count)
-    shared_e = np.minimum(shared, np.minimum(seeds_e, text_e))
-    both_e = np.maximum(seeds_e + text_e - shared_e, np.maximum(seeds_e, text_e))
-    seen_seeds_e, seen_text_e = seeds_e * variance_e, text_e * shown_e
-    larger_e = np.maximum(seen_seeds_e, seen_text_e)
-    seen_both_e = np.maximum(seen_seeds_e + seen_text_e - shared_e, larger_e)
-    weights_e = seen_seeds_e**2 / (n - 1) + seen_text_e**2 / free
-    freedom_e = np.maximum(seen_both_e**2 / weights_e, min(n, m) - 1)
-    over_both_e = scipy.special.stdtrit(freedom_e, 1 - alpha / 2) * np.sqrt(seen_both_e)
-    return np.maximum(np.sqrt(n * seeds_e) * reach_e, over_both_e), np.sqrt(both_e)

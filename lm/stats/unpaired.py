@@ -195,10 +195,7 @@ def effect_size_unpaired(arm: Sequence[float], base: Sequence[float]) -> Effect:
 
 
 def detectable_unpaired(n: int, m: int, sd: float, alpha: float = ALPHA) -> float:
-    """Return the smallest difference that n other runs and m would show both tests with a power of 80 %.
-
-    `sd` is the spread of normal noise, as n runs and m showed it; infinite where no p is as small.
-    """
+    """Return the smallest difference that n and m other runs of spread `sd` show both tests with a power of 80 %."""
     if min(n, m) < 2 or math.isnan(sd):
         return math.nan
     return math.inf if alpha < smallest_unpaired_p(n, m) else sd * _detectable(n, m, alpha)

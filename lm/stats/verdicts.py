@@ -1,10 +1,8 @@
 """Verdicts on the arms of one family from their paired differences: tests, corrections, intervals.
 
-A family is the comparisons that are corrected together: of all its arms, in the headline and the quantities declared
-beside it. Each confirmatory one is tested at its share of alpha (Bonferroni), and its interval is what the test does
-not reject at that share: the intervals of a family cover the truth together, and one leaves out zero exactly where
-there is a verdict. Holm's test finds more where several arms differ, but has no such intervals. The exploratory ones
-are tested by Benjamini and Hochberg, so that few of their claims are false.
+A family is the comparisons that are corrected together. Each confirmatory one is tested at its share of alpha
+(Bonferroni), and its interval is what the test does not reject: Holm's test finds more, but has no such intervals. The
+exploratory ones are tested by Benjamini and Hochberg.
 """
 
 import math
@@ -145,10 +143,7 @@ def confirm(family: Sequence[Comparison]) -> None:
 
 
 def align_interval_with_test(comparison: Comparison, low: float, high: float) -> tuple[float, float]:
-    """Adjust an interval to leave out zero exactly where the test found a difference.
-
-    Sums that agree but for rounding count as tied in the p, and means of random subsets stand for all of many.
-    """
+    """Adjust an interval to leave out zero exactly where the test, for which rounded sums tie, found a difference."""
     if comparison.identical:
         return 0.0, 0.0
     if comparison.significant and low <= 0 <= high:

@@ -140,9 +140,9 @@ def _create_exclusively(path: Path, content: bytes) -> bool:
     return True
 
 
-def current_holder(folder: Path) -> Holder | None:
-    """Return the holder of a folder's lease; None if it is free or its file damaged."""
-    state = LeaseFolder(folder).read()
+def current_holder(place: Path | LeasePlace) -> Holder | None:
+    """Return the holder of the lease in a folder or place; None if it is free or its content damaged."""
+    state = (LeaseFolder(place) if isinstance(place, Path) else place).read()
     return None if state.free() else state.holder
 
 
@@ -282,14 +282,16 @@ def try_acquire(
 
 
 @contextlib.contextmanager
-def acquire(folder: Path, what: str, guards: Sequence[Path], say: LogLine, wait: bool = True) -> Iterator[Lease]:
+def acquire(
+    place: Path | LeasePlace, what: str, guards: Sequence[Path], say: LogLine, wait: bool = True
+) -> Iterator[Lease]:
     """Hold a lease in the block, after waiting for it, which `say` reports; raise HeldError without `wait`."""
     reporter, monitor, pause = BackoffReporter(locks.FIRST_SECONDS), LeaseMonitor(), 0.01
-    while (lease := try_acquire(folder, guards, monitor)) is None:
+    while (lease := try_acquire(place, guards, monitor, what)) is None:
         if not wait:
-            raise HeldError(f"{what}: held by {current_holder(folder) or UNKNOWN_HOLDER}")
+            raise HeldError(f"{what}: held by {current_holder(place) or UNKNOWN_HOLDER}")
         if reporter.should_report():
-            say(f"waiting for {what}: held by {current_holder(folder) or UNKNOWN_HOLDER}")
+            say(f"waiting for {what}: held by {current_holder(place) or UNKNOWN_HOLDER}")
         time.sleep(min(pause, max(0.01, reporter.left)))
         pause = min(2 * pause, MAX_POLL_SECONDS)
     try:

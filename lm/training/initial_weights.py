@@ -9,8 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from lm.analysis.runs import find_one
+from lm.config.components import blame
 from lm.config.plain import shown
-from lm.config.tree import InputError, Tree
+from lm.config.tree import InputError, Tree, prefix_errors
 from lm.data.tokens import TextStats
 from lm.model.transformer import load_weights
 from lm.store.store import Store
@@ -28,7 +29,8 @@ def resolve_source(value: Any, facts: TextStats, model: nn.Module) -> Tree:
     """
     if isinstance(value, str):
         is_folder = (Path(value) / "record.json").is_file()
-        folder = Path(value) if is_folder else Store(RESULTS).directory(_find(value))
+        with prefix_errors(PATH):
+            folder = Path(value) if is_folder else Store(RESULTS).directory(find_one(value, RESULTS).cell)
     elif isinstance(value, Mapping) and value.keys() == KEYS:
         folder = Path(value["folder"])
     else:
@@ -44,25 +46,17 @@ def resolve_source(value: Any, facts: TextStats, model: nn.Module) -> Tree:
     if problem := validate_checkpoint(record, path):
         raise InputError(f"{PATH}: {path}: {problem}")
     weights = _read(folder)
-    _check(model, weights, folder)
+    if problem := compare_weights(model, weights):
+        raise InputError(f"{PATH}: {folder} holds weights of another model: {problem}")
     source = {"folder": str(folder), "weights": hash_weights(weights)}
     if isinstance(value, Mapping) and source["weights"] != value["weights"]:
         raise InputError(f"{PATH}: {folder}: holds other weights than this run was planned with; plan it anew")
     return source
 
 
-def _find(value: str) -> str:
-    try:
-        return find_one(value, RESULTS).cell
-    except InputError as error:
-        raise InputError(f"{PATH}: {error}") from None
-
-
 def _read(folder: Path) -> dict[str, Tensor]:
-    try:
+    with blame(f"{PATH}: {folder}"):
         return load_weights(folder / "last.ckpt")
-    except ValueError as error:
-        raise InputError(f"{PATH}: {folder}: {error}") from None
 
 
 def hash_weights(weights: Mapping[str, Tensor]) -> str:
@@ -74,17 +68,16 @@ def hash_weights(weights: Mapping[str, Tensor]) -> str:
     return digest.hexdigest()
 
 
-def _check(model: nn.Module, stored: Mapping[str, Tensor], folder: object) -> None:
-    """Raise InputError unless weights are those of a model by name and shape."""
-    own, problem = model.state_dict(), ""
+def compare_weights(model: nn.Module, stored: Mapping[str, Tensor]) -> str:
+    """Return the first name or shape by which weights are not those of a model; an empty text if there is none."""
+    own = model.state_dict()
     for name in dict.fromkeys((*own, *stored)):
         if name not in stored or name not in own:
-            problem = f"it has no {name}" if name not in stored else f"this model has no {name}"
-        elif stored[name].shape != own[name].shape:
+            return f"it has no {name}" if name not in stored else f"this model has no {name}"
+        if stored[name].shape != own[name].shape:
             shapes = [" x ".join(map(str, weights[name].shape)) for weights in (stored, own)]
-            problem = f"its {name} has shape {shapes[0]}, expected {shapes[1]}"
-        if problem:
-            raise InputError(f"{PATH}: {folder} holds weights of another model: {problem}")
+            return f"its {name} has shape {shapes[0]}, expected {shapes[1]}"
+    return ""
 
 
 def load_source(model: nn.Module, source: Any) -> None:

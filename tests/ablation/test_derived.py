@@ -21,7 +21,7 @@ from lm.config.tree import override
 from lm.report.figures.comparison import envelope
 from lm.report.sections import all_sections, orders_section
 from lm.report.study import load_study
-from lm.report.tuning import rate_rows, rates_of
+from lm.report.tuning import rates_of, rates_section
 from lm.store.files import to_json, write_atomic
 from lm.store.store import Store
 from lm.training.cell import check, with_seed
@@ -112,7 +112,7 @@ def test_arms_are_trained_over_rates_and_compared_at_their_best(tmp_path: Path) 
     page = (out / "small" / "table.md").read_text()
     assert "## Learning rates" in page
     assert "(lr_curve.png)" in page
-    assert [row[0] for row in rate_rows(results, rates)] == ["layer", "rms"]
+    assert [row[0] for row in rates_section(results, rates).rows] == ["layer", "rms"]
     before = {path.name for path in Store(out).cells.iterdir()}
     described = json.loads((out / "small" / "lr_curve.json").read_text())
     assert set(described["arms"]) == {"layer", "rms"}

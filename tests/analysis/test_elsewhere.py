@@ -11,8 +11,8 @@ from records import MakeExperiment
 from scipy import stats
 
 from lm.analysis.compare import compare
-from lm.analysis.external.detect import read
 from lm.analysis.external.runs import CompareRequest, Runs, arms_of_unequal_spread, compare_runs, gather
+from lm.analysis.external.trackers import read
 from lm.analysis.results import load
 from lm.analysis.tidy import cells
 from lm.config.tree import InputError

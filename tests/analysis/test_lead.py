@@ -11,8 +11,7 @@ from records import MakeExperiment
 
 from lm.analysis.answers import answer_claim
 from lm.analysis.claims import Claim, ClaimNode, by_seed, read_claim
-from lm.analysis.lead import differences_by_step, last_stretch, leads
-from lm.analysis.pace import steps_to_baseline_loss
+from lm.analysis.pace import differences_by_step, last_stretch, leads, steps_to_baseline_loss
 from lm.analysis.results import load
 from lm.config.nodes import read_section
 from lm.report.sections import all_sections
@@ -75,8 +74,8 @@ def test_the_band_is_that_of_the_differences(experiment: MakeExperiment) -> None
     gaps = np.random.default_rng(0).standard_normal((6, 4)) / 100
     (lead,) = leads(load(with_curves(experiment, {"arm": gaps.tolist()})))
     band = simultaneous_band(gaps)
-    np.testing.assert_allclose(lead.low, band.low_n, rtol=1e-6)
-    np.testing.assert_allclose(lead.high, band.high_n, rtol=1e-6)
+    np.testing.assert_allclose(lead.low, band[0], rtol=1e-6)
+    np.testing.assert_allclose(lead.high, band[1], rtol=1e-6)
 
 
 def test_arms_without_common_validations_have_no_lead(experiment: MakeExperiment) -> None:

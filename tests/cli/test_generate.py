@@ -224,7 +224,7 @@ def test_a_text_that_has_changed_since_is_refused(
     assert "no cache" in note
     text.write_text("".join(f"line {i} of another text\n" for i in range(200)))
     shutil.rmtree(tmp_path / "cache")
-    refused(capsys, [folder, "--prompt", "line"], "tokenizer is no longer in the cache", "has changed")
+    refused(capsys, [folder, "--prompt", "line"], "text is no longer in the cache", "has changed")
     text.unlink()
     shutil.rmtree(tmp_path / "cache")
     refused(capsys, [folder, "--prompt", "line"], "data.corpus", "text.txt")

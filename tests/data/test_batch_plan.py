@@ -12,7 +12,6 @@ from small_runs import Killed, kill_at, train_cell
 
 from lm.config.components import build
 from lm.config.plain import parse_yaml
-from lm.config.reading import read_changes
 from lm.config.tree import is_schedule, override
 from lm.data.batch import Batch
 from lm.data.order import BatchPlan, batch_rows
@@ -137,5 +136,5 @@ def test_a_run_counts_its_tokens_and_resumes_to_the_bit(tmp_path: Path, changes:
 )
 def test_an_arm_of_a_file_may_have_a_schedule(arm: str) -> None:
     for base in (RUN, override(RUN, GROWING)):
-        tree = override(base, read_changes(parse_yaml(arm), "arms.growing"))
+        tree = override(base, parse_yaml(arm))
         assert check(tree).config["data"]["init_args"]["batch_size"] == {"0": 4, "1000000": 8}

@@ -19,10 +19,10 @@ import pytest
 from helpers import Patch
 
 from lm.config.tree import InputError
-from lm.data import cache, encoding, files, shards, splits, tokens
+from lm.data import cache, documents, encoding, shards, splits, tokens
 from lm.data.corpus import SPLITS, Corpus, LocalText, Splits, fingerprint
+from lm.data.documents import Piece
 from lm.data.encoding import Encoder, Portion, cut_safely
-from lm.data.files import Piece
 from lm.data.splits import Part, SplitText, text_facts
 from lm.data.tokenizer import BPE, END_OF_TEXT, Bytes, Characters, Tokenizer, WordPiece
 from lm.data.tokens import Tokens, prepare
@@ -90,7 +90,7 @@ def test_chunks_of_a_file_make_no_difference(tmp_path: Path, monkeypatch: Patch,
     (tmp_path / "a.txt").write_bytes(text.encode())
     corpus = LocalText(str(tmp_path / "a.txt"), document=document)  # type: ignore[arg-type]
     expected = list(corpus.documents())
-    monkeypatch.setattr(files, "CHUNK", chunk)
+    monkeypatch.setattr(documents, "CHUNK", chunk)
     assert [text for text in corpus.documents() if text] == expected
 
 

@@ -7,10 +7,10 @@ import pandas as pd
 import pytest
 from messages import Refused
 
-from lm.analysis.external.detect import read
 from lm.analysis.external.runs import CompareRequest as Request
 from lm.analysis.external.runs import Runs, gather
 from lm.analysis.external.table import flatten
+from lm.analysis.external.trackers import read
 from lm.config.tree import InputError
 
 ASKED = Request("plain", ("loss",))

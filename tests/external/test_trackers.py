@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 
-from lm.analysis.external.detect import read
 from lm.analysis.external.runs import CompareRequest, Runs, gather
-from lm.analysis.external.trackers import USUAL
+from lm.analysis.external.trackers import USUAL, read
 from lm.config.tree import InputError
 
 ASKED = CompareRequest("plain", ("loss",))

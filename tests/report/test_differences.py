@@ -15,7 +15,7 @@ from records import BASE, BETTER, MIXED, MakeExperiment, inside
 
 import lm
 from lm.analysis.compare import compare
-from lm.analysis.lead import leads
+from lm.analysis.pace import leads
 from lm.analysis.results import Records, load
 from lm.report.figures import vega
 from lm.report.figures.catalogue import FigureInputs

@@ -11,8 +11,8 @@ import pandas as pd
 import pytest
 from messages import CheckMessage
 
-from lm.analysis.external.detect import read
 from lm.analysis.external.runs import UNCHECKED, CompareRequest, compare_runs, gather
+from lm.analysis.external.trackers import read
 from lm.cli import main
 from lm.report.external import ExternalReport
 from lm.report.figures.picture import draw

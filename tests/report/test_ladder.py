@@ -20,23 +20,21 @@ from scipy import stats
 from lm.analysis.ladder import LadderResults, load_ladder, read_ladder
 from lm.analysis.results import load
 from lm.cli import main
-from lm.cli.options import resolve_experiment_folder
+from lm.cli.options import experiment_folder
 from lm.config.tree import InputError
 from lm.report.figures.picture import draw
 from lm.report.figures.static_pages import ladder_chart
 from lm.report.ladder import (
     LadderReport,
     csv_worth,
-    forecast_notes,
-    forecast_rows,
+    forecast_section,
     gain,
     ladder_answer,
     ladder_sections,
-    law_notes,
     overview_section,
+    rung_section,
     trend_section,
     trend_table,
-    worth_notes,
     worth_section,
     worth_table,
 )
@@ -83,11 +81,11 @@ def test_a_ladder_reports_gains_trends_and_forecasts(whole: LadderResults) -> No
     bold = list(map(is_bold, rows))
     assert [row[:3] for row in rows] == [[name, "arm", "6"] for name in ("s", "m", "l", "xl")]
     assert bold == [True] * 4
-    assert [row[3] for row in forecast_rows(found)] == ["holds it"] * 3
+    assert [row[3] for row in forecast_section(found).rows] == ["holds it"] * 3
     assert found.law is not None
     assert float(found.law.law.loss(COMPUTE[1])) == pytest.approx(loss(COMPUTE[1]), rel=0.01)
-    assert "which seeds' noise explains" in law_notes(found)[1]
-    assert "CIs cover other seeds, not other text." in worth_notes(found)
+    assert "which seeds' noise explains" in rung_section(found).notes[1]
+    assert "CIs cover other seeds, not other text." in worth_section(found).notes
 
 
 def test_the_page_the_tables_and_the_terminal_say_the_same(whole: LadderResults) -> None:
@@ -106,7 +104,7 @@ def test_the_page_the_tables_and_the_terminal_say_the_same(whole: LadderResults)
     assert arm.scaling.gains is not None
     assert float(rows[1]["gain"]) == pytest.approx(math.exp(arm.scaling.gains[0].log.value))
     assert [row["of"] for row in csv.DictReader(io.StringIO(files["trends.csv"]))] == ["difference", "log gain"]
-    assert "It holds under the law alone" in forecast_notes(whole)[0]
+    assert "It holds under the law alone" in forecast_section(whole).notes[0]
 
 
 def test_the_answer_is_of_the_largest_rung_with_enough_seeds(tmp_path: Path, whole: LadderResults) -> None:
@@ -145,8 +143,8 @@ def test_unbracketed_rates_withhold_verdicts_on_trends(tmp_path: Path, whole: La
     assert bold == [False, False]
     assert set(trend_table(found)["says"]) == {reason}
     assert worth_table(found).query("arm == 'arm'").rate_bracketed.tolist() == [True, True, False, False]
-    assert "65 of 100 show a trend" in " ".join(worth_notes(found))
-    assert "65 of 100 show a trend" not in " ".join(worth_notes(whole))
+    assert "65 of 100 show a trend" in " ".join(worth_section(found).notes)
+    assert "65 of 100 show a trend" not in " ".join(worth_section(whole).notes)
     manifest = json.loads((tmp_path / "climb" / "ladder.json").read_text())
     for rung in manifest["rungs"]:  # of an older version, which knew of no curve
         del rung["rates"]
@@ -192,7 +190,7 @@ def test_lost_cells_leave_what_is_there_and_are_told(tmp_path: Path) -> None:
         make_ladder(tmp_path / "apart", lambda arm, at, seed: "diverged" if at == 3 else lost(arm, at, seed))
     )
     assert worth_section(apart).rows[3][5] == "no pair to compare (6 diverged; baseline: 6 diverged)"
-    assert "rung m, rung xl" in " ".join(worth_notes(found))
+    assert "rung m, rung xl" in " ".join(worth_section(found).notes)
     assert found.arms[0].scaling is not None
     assert found.arms[0].scaling.forecast is None
     assert "No forecast" in markdown(found)
@@ -207,7 +205,7 @@ def test_learning_rates_that_change_from_rung_to_rung_are_said(tmp_path: Path) -
         for (arm, place), rate in rates.items():
             cell = Store(out).directory(f"{'sml'[place]}-{arm}-0")
             write_atomic(cell / "config.yaml", f"optim: {{lr: {rate}}}\n")
-        return [line for line in worth_notes(load_ladder(folder)) if line.startswith("Learning rates")]
+        return [line for line in worth_section(load_ladder(folder)).notes if line.startswith("Learning rates")]
 
     same = {("base", place): 0.016 for place in range(3)}
     assert at(same) == []
@@ -218,12 +216,12 @@ def test_learning_rates_that_change_from_rung_to_rung_are_said(tmp_path: Path) -
 
 def test_no_law_without_three_rungs_or_a_falling_loss(tmp_path: Path) -> None:
     two = made(tmp_path, seeds=(6, 6))
-    assert law_notes(two) == [
+    assert rung_section(two).notes == [
         "No law: 2 rungs with runs of base, and a law of three parameters takes 3. Gains in compute need one."
     ]
     assert worth_section(two).rows[0][4] == "-"
     risen = made(tmp_path / "up", lambda arm, place, seed: 2.0 + place + usual(arm, 0, seed))
-    assert "does not fall with compute" in law_notes(risen)[0]
+    assert "does not fall with compute" in rung_section(risen).notes[0]
     assert draw(ladder_chart(risen))
 
 
@@ -296,8 +294,8 @@ def test_a_number_of_a_rung_is_traced(
 ) -> None:
     folder = make_ladder(tmp_path / "results", seeds=(1, 1, 1, 1))
     monkeypatch.chdir(tmp_path)
-    assert resolve_experiment_folder(Path("climb")).resolve() == folder
-    assert resolve_experiment_folder(Path("climbing")) == Path("climbing")
+    assert experiment_folder(Path("climb")).resolve() == folder
+    assert experiment_folder(Path("climbing")) == Path("climbing")
     assert main(["pack", str(folder)]) == 0
     for given in ("climb", str(folder), f"{folder}.lmpack"):
         capsys.readouterr()
@@ -350,7 +348,7 @@ def test_differences_cover_text_where_documents_are_kept(tmp_path: Path) -> None
         assert alone[1] < high
         assert (found.low, found.high) == pytest.approx((low, high), rel=1e-3)
     assert [at.verdict for at in arm.at] == ["better", "inconclusive: found over seeds, not over texts"]
-    said = " ".join(worth_notes(kept))
+    said = " ".join(worth_section(kept).notes)
     assert "(seeds alone: arm on s)" in said
     assert "those of gains and trends other seeds alone." in said
     rows = worth_table(kept)

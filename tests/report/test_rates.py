@@ -16,7 +16,7 @@ import lm
 from lm.analysis.rates import rate_curve, sensitivity_difference, sensitivity_of
 from lm.analysis.results import load
 from lm.config.tree import InputError
-from lm.report.tuning import DESCRIBED, RATE_COLUMNS, Rates, rate_notes, rate_rows, rates_of
+from lm.report.tuning import DESCRIBED, RATE_COLUMNS, Rates, rates_of, rates_section
 from lm.report.write import write_report
 from lm.store.files import to_json, write_atomic
 from lm.store.formats import RATES
@@ -89,7 +89,7 @@ def test_rates_with_lost_runs_are_never_best_and_there_may_be_none(over_rates: C
     lost = over_rates({name: ["diverged", 2.0] for name in GRID})
     curve = found(lost).curves["arm"]
     assert (curve.best, curve.edge) == (None, "")
-    assert rate_rows(load(lost), found(lost))[0][2] == "none"
+    assert rates_section(load(lost), found(lost)).rows[0][2] == "none"
 
 
 def test_the_best_rate_maximises_higher_is_better_metrics(over_rates: Callable[..., Path]) -> None:
@@ -105,12 +105,12 @@ def test_the_best_rate_maximises_higher_is_better_metrics(over_rates: Callable[.
 def test_best_rates_at_the_grid_edge_are_marked(over_rates: Callable[..., Path]) -> None:
     folder = over_rates()
     results, rates = load(folder), found(folder)
-    base, arm = (dict(zip(RATE_COLUMNS, row, strict=True)) for row in rate_rows(results, rates))
+    base, arm = (dict(zip(RATE_COLUMNS, row, strict=True)) for row in rates_section(results, rates).rows)
     assert base["best rate"] == "0.01"
     assert "grid" not in base["verdict"]
     assert arm["best rate"] == "0.1"
     assert arm["verdict"].endswith("(its rate at the high end of the grid)")
-    told = rate_notes(results, rates)
+    told = rates_section(results, rates).notes
     assert "arm: the best rate is the highest of the grid: widen it, or the best may be missed." in told
     assert "base: runs that diverged or failed: 1 at 0.1." in told
 

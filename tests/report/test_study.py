@@ -19,9 +19,21 @@ from lm.cli import main
 from lm.config.tree import InputError
 from lm.report import study as studies
 from lm.report.figures.picture import draw, render_all
-from lm.report.figures.searches import ABSENT, FIGURES, history, parallel_coordinates, pareto, position
+from lm.report.figures.searches import FIGURES, history, parallel_coordinates, pareto
 from lm.report.search import SearchReport
-from lm.report.study import Importance, Study, best_section, edge, importances, load_study, notes, shares, warnings_of
+from lm.report.study import (
+    ABSENT,
+    Importance,
+    Study,
+    best_section,
+    edge,
+    importances,
+    load_study,
+    notes,
+    position,
+    shares,
+    warnings_of,
+)
 from lm.report.web.page import page as page_of
 from lm.report.write import write_report
 from lm.store.formats import SEARCH

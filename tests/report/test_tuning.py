@@ -17,7 +17,7 @@ import lm
 from lm.analysis.results import load
 from lm.report.experiment import ExperimentReport
 from lm.report.figures.comparison import tuning
-from lm.report.tuning import FOLDER, tuned_rows, tuning_notes, tuning_of
+from lm.report.tuning import FOLDER, tuning_of, tuning_section
 from lm.report.write import write_report
 from lm.store.files import to_json, write_atomic
 from lm.store.formats import TUNED
@@ -65,7 +65,7 @@ def test_each_arm_is_compared_with_shared_and_with_tuned_settings(tuned: Callabl
     results = load(folder := tuned())
     found = tuning_of(results, folder)
     assert found is not None
-    base, arm = tuned_rows(results, *found)
+    base, arm = tuning_section(results, *found).rows
     assert (base[0], base[1], base[3]) == ("base", base[4], "baseline")
     assert base[-2:] == ["1 pruned, 1 failed", "none: the shared ones"]
     assert arm[1:4] == arm[4:7], "the twin's cells are the experiment's own"
@@ -76,7 +76,7 @@ def test_each_arm_is_compared_with_shared_and_with_tuned_settings(tuned: Callabl
 def test_notes_name_the_budget_and_warnings_by_arm(tuned: Callable[..., Path]) -> None:
     found = tuning_of(load(folder := tuned(searched={**SEARCHED, "arm": [(1e-4, 1.0), (0.01, 2.0)]})), folder)
     assert found is not None
-    budget, *warnings = tuning_notes(found[0], found[2])
+    budget, *warnings = tuning_section(load(folder), *found).notes
     assert budget.startswith("Every arm had the same budget: 5 trials on seed 70 by tpe, pruner none.")
     assert any(line.startswith("arm: ") and "optim.lr" in line for line in warnings), "its best lies at an edge"
 
@@ -85,7 +85,7 @@ def test_winners_at_the_edge_of_a_search_are_marked(tuned: Callable[..., Path]) 
     folder = tuned(searched={**SEARCHED, "base": [(1e-4, 1.0), (0.01, 2.0)]})
     found = tuning_of(results := load(folder), folder)
     assert found is not None
-    base, arm = tuned_rows(results, *found)
+    base, arm = tuning_section(results, *found).rows
     assert base[6] == "baseline (base at the low end of optim.lr)"
     assert arm[6] == "better (base at the low end of optim.lr)"
     assert (base[3], arm[3]) == ("baseline", "better"), "at shared settings nothing was searched"

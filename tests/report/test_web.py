@@ -23,7 +23,7 @@ from lm.report import figures as figures_package
 from lm.report.figures import picture, vega
 from lm.report.figures.catalogue import FigureInputs, figures
 from lm.report.figures.chart import Axis, Bar, Chart, Forest, Heat, Panel, Series
-from lm.report.figures.lengths import trained_lengths
+from lm.report.figures.inside import trained_lengths
 from lm.report.figures.palette import COLOURS, dash, style_sheet
 from lm.report.figures.training import gradients, gradients_by_step, learning_curve, parts_of
 from lm.report.figures.vega import downsample_lttb

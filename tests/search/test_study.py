@@ -46,7 +46,10 @@ def test_the_value_of_a_trial_is_measured_by_its_cell(tmp_path: Path, name: str)
     assert {(tree["x"], tree["y"]) for tree in world.trained} == {(t.params["x"], t.params["y"]) for t in done}
 
 
-@pytest.mark.parametrize("name", ["tpe", pytest.param("gp", marks=pytest.mark.slow), "cmaes"])
+SLOW = (pytest.param(name, marks=pytest.mark.slow) for name in ("gp", "cmaes"))
+
+
+@pytest.mark.parametrize("name", ["tpe", *SLOW])
 def test_a_sampler_that_learns_gets_near_the_best(tmp_path: Path, name: str) -> None:
     done = carry_out(tmp_path, World(), spec(trials=25 if name == "gp" else 60, sampler=Method(name)))
     assert min(trial.value for trial in done) < 0.3  # at random 2 % of the square lie as near

@@ -18,7 +18,7 @@ def found(n: int, effect: float, alpha: float, experiments: int) -> float:
     return float(np.mean(sign_flip_ps(sample) <= alpha))
 
 
-@pytest.mark.parametrize(("n", "arms"), [(6, 1), (9, 1), (8, 3)])
+@pytest.mark.parametrize(("n", "arms"), [(6, 1), (8, 3)])
 def test_detectable_effects_have_80_percent_power(n: int, arms: int) -> None:
     experiments, random = 4_000, np.random.default_rng([n, arms])
     shown_spread = random.normal(size=(experiments, n)).std(axis=1, ddof=1)
@@ -45,7 +45,7 @@ def test_six_seeds_find_what_gives_all_of_them_one_sign() -> None:
         assert power(6, effect, 1.0) == pytest.approx(one_sign, abs=0.01)
 
 
-@pytest.mark.parametrize("n", [16, 24, 40])
+@pytest.mark.parametrize("n", [16, 40])
 def test_with_many_seeds_it_is_students(n: int) -> None:
     for effect in (0.3, 0.6):
         assert power(n, effect, 1.0) == pytest.approx(TTestPower().power(effect, n, ALPHA), abs=0.02)

@@ -8,12 +8,12 @@ from typing import Any
 from lm.ablation.derived import read_rates
 from lm.ablation.experiment import Experiment
 from lm.ablation.plan import Plan, make_plan, stored_command, with_autotuned_settings, write_manifest
-from lm.ablation.sections import RungSpec, prefix_errors
+from lm.ablation.sections import RungSpec
 from lm.analysis.ladder import FILE
 from lm.analysis.rates import RateCurve
 from lm.config.components import resolve
 from lm.config.nodes import one_of
-from lm.config.tree import InputError, Tree, override
+from lm.config.tree import InputError, Tree, override, prefix_errors
 from lm.execution.estimate import Stopwatch
 from lm.execution.scheduler import Planned
 from lm.store.files import to_json, write_atomic

@@ -1,4 +1,4 @@
-"""Readers of what trackers leave: databases of MLflow by SQL, the rest by the tracker's own package."""
+"""Readers of a path by its content: tables, databases of MLflow by SQL, the rest by the tracker's own package."""
 
 import importlib.util
 import math
@@ -8,9 +8,9 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
-from lm.analysis.external.table import PREFIXES, Row, Table, flatten
+from lm.analysis.external.table import PREFIXES, Row, Table, flatten, read_csv, read_json, read_parquet
 from lm.config.plain import shown
-from lm.config.tree import InputError
+from lm.config.tree import InputError, require_regular
 
 INFINITE = 1.7976931348623157e308  # value of MLflow's database for infinity
 SUPPORTED = "a table (CSV, parquet, JSON), MLflow's mlruns or mlflow.db, or a folder of TensorBoard's events"
@@ -100,8 +100,7 @@ USUAL = re.compile(r"(?P<arm>.+?)[/_.-]+(?:(?:seed|s|run|version)[=_-]?)?(?P<see
 def read_events(path: Path, folders: list[Path], called: str | None) -> Table:
     """Read the runs in the `folders` below a path that hold files of events, the last value of each scalar.
 
-    `called` is how these are called, such as `{arm}/{seed}`; None for the usual ways. Raises InputError without
-    TensorBoard, or where a name does not say arm and seed.
+    `called` is how these are called, such as `{arm}/{seed}`. Raises InputError where a name does not say arm and seed.
     """
     _require("tensorboard", "TensorBoard's events are read", path)
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -130,3 +129,58 @@ def read_events(path: Path, folders: list[Path], called: str | None) -> Table:
         of_run = {f"scalars.{tag}": repr(number) for tag, number in scalars.items()}
         rows.append({"run": name, "arm": match["arm"], "seed": match["seed"], **of_run})
     return Table(path, "TensorBoard's runs", rows, ("scalars.",), ("scalars.",), last=True)
+
+
+# detection ------------------------------------------------------------------------------------------------------------
+
+WANDB, PARQUET, SQLITE = b":W&B", b"PAR1", b"SQLite format 3\0"
+EVENTS = ".tfevents."
+
+EXPORT_WANDB = (
+    "is W&B's own file or folder, which is not read; export the table of runs in W&B's app as CSV (after `wandb sync` "
+    "for runs that were offline), or write it with wandb.Api as JSON or parquet"
+)
+
+
+def read(path: Path, called: str | None = None) -> Table:
+    """Read the runs at a path in a supported format; TensorBoard's may be `called` otherwise. Raises InputError."""
+    if os.path.isdir(path):
+        return _folder(path, called)
+    try:
+        require_regular(path)
+        with open(path, "rb") as file:
+            head = file.read(4096)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror})") from None
+    if head.startswith(WANDB):
+        raise InputError(f"{path}: {EXPORT_WANDB}")
+    if head[:4] == PARQUET:
+        return read_parquet(path)
+    if head.startswith(SQLITE):
+        return read_mlflow_database(path)
+    start = head.lstrip(b"\xef\xbb\xbf \t\r\n")[:1]
+    if start in (b"[", b"{"):
+        return read_json(path)
+    if EVENTS in path.name:
+        raise InputError(f"{path}: is one run of TensorBoard's; expected the folder that holds those of all arms")
+    return read_csv(path)
+
+
+def _folder(path: Path, called: str | None) -> Table:
+    wandb, metas, events = list[Path](), list[Path](), list[Path]()
+    for folder, folders, names in os.walk(path):
+        folders[:] = sorted(name for name in folders if not os.path.islink(os.path.join(folder, name)))
+        wandb += [Path(folder) / name for name in sorted(names) if name.startswith("run-") and name.endswith(".wandb")]
+        metas += [Path(folder) / META] if META in names else []
+        events += [Path(folder)] if any(EVENTS in name for name in names) else []
+    kinds = {"W&B": wandb, "MLflow": metas, "TensorBoard": events}
+    trackers = [kind for kind, paths in kinds.items() if paths]
+    if len(trackers) > 1:
+        raise InputError(f"{path}: holds runs of {' and '.join(trackers)}; give the folder of one of them")
+    if wandb:
+        raise InputError(f"{path}: {EXPORT_WANDB}")
+    if metas:
+        return read_mlflow_folder(path, metas)
+    if events:
+        return read_events(path, events, called)
+    raise InputError(f"{path}: holds no runs; expected {SUPPORTED}")

@@ -27,17 +27,15 @@ def list_components(options: argparse.Namespace, overrides: dict[str, Any]) -> i
     """Print all components with their options."""
     from lm.store.answers import remember
 
-    print(remember("components", None, _write_catalogue)["json" if options.json else "text"])
+    def write() -> dict[str, str]:
+        from lm.config.components import catalogue, catalogue_lines  # need the classes, whose import takes seconds
+        from lm.training.run import RunConfig
+
+        components = catalogue(RunConfig)
+        return {"json": json.dumps(components, indent=2), "text": "\n".join(catalogue_lines(components))}
+
+    print(remember("components", None, write)["json" if options.json else "text"])
     return 0
-
-
-def _write_catalogue() -> dict[str, str]:
-    """Return what `lm list` prints, by its form; needs the classes, whose import takes seconds."""
-    from lm.config.components import catalogue, catalogue_lines
-    from lm.training.run import RunConfig
-
-    components = catalogue(RunConfig)
-    return {"json": json.dumps(components, indent=2), "text": "\n".join(catalogue_lines(components))}
 
 
 def write_schema(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
@@ -116,9 +114,7 @@ COMMANDS = {
         "print the JSON Schema of experiments, configurations or sweeps",
         ("lm schema experiment", "lm schema --write schema"),
         write_schema,
-        option(
-            "kind", "kind of file (default: experiment)", nargs="?", default="experiment", choices=[*SHIPPED_FOLDERS]
-        ),
+        option("kind", "kind of file", nargs="?", default="experiment", choices=[*SHIPPED_FOLDERS]),
         option("--write", "write all three schemas into this folder instead", Path, "DIR"),
     ),
 }

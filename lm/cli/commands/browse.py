@@ -8,17 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lm.cli.options import (
-    JSON,
-    RESULTS,
-    Command,
-    bounded,
-    option,
-    out_option,
-    print_result,
-    resolve_experiment_folder,
-    results_argument,
-)
+from lm.cli.options import JSON, RESULTS, Command, bounded, experiment_folder, option, out_option, print_result, results
 from lm.config.reading import load_config
 from lm.config.tree import InputError, Tree, load_yaml, nearest
 
@@ -57,7 +47,7 @@ def status(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     from lm.analysis.runs import runs_of_folder
     from lm.report.status import show_status, status_json
 
-    index = runs_of_folder(resolve_experiment_folder(options.folder))
+    index = runs_of_folder(experiment_folder(options.folder))
     print_result(options.json, lambda: status_json(index), lambda console: show_status(index, console))
     return _report_unreadable(index.unreadable)
 
@@ -108,10 +98,10 @@ def _open_side(name: str, out: Path) -> "tuple[Tree, list[Record]]":
 
 def dashboard(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     """Serve the results of a folder as web pages until interrupted."""
-    from lm.report.web.board import Board, has_optuna_dashboard, optuna_commands
+    from lm.report.web.board import Board, optuna_commands
     from lm.report.web.serve import Server
 
-    board = Board(resolve_experiment_folder(options.folder))
+    board = Board(experiment_folder(options.folder))
     try:
         server = Server(board, options.host, PORT if options.port is None else options.port)
     except InputError:
@@ -121,8 +111,7 @@ def dashboard(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     with server:
         print(f"dashboard: {server.address} (Ctrl-C ends it)", flush=True)
         for command in optuna_commands(board):
-            hint = "" if has_optuna_dashboard() else "  # after pip install optuna-dashboard"
-            print(f"trials: {command}{hint}", file=sys.stderr)
+            print(f"trials: {command}", file=sys.stderr)
         try:
             server.serve_forever(poll_interval=0.2)
         except KeyboardInterrupt:
@@ -135,7 +124,7 @@ COMMANDS = {
         "list the runs in a folder of results, all or a selection",
         ("lm ls --experiment quickstart --status failed", "lm ls results --arm swiglu --seed 0 --json"),
         list_runs,
-        results_argument("; or experiment/arm or experiment/arm/seed in results"),
+        results("; or experiment/arm or experiment/arm/seed in results"),
         option("--experiment", "only the runs of this experiment or search", None, "NAME"),
         option("--arm", "only the runs of this arm, or trial", None, "NAME"),
         option("--seed", "only the runs with this seed", int, "S"),
@@ -147,7 +136,7 @@ COMMANDS = {
         "show what is done, in training, failed and missing in a folder of results",
         ("lm status", "lm status quickstart --json"),
         status,
-        results_argument(),
+        results(),
         JSON,
     ),
     "diff": Command(
@@ -163,14 +152,8 @@ COMMANDS = {
         "show the report of a folder of results in a browser, updated as cells end",
         ("lm dashboard", "lm dashboard quickstart --port 8080"),
         dashboard,
-        results_argument(),
-        option(
-            "--port", f"port to listen on (default: {PORT}, or a free one if that is taken)", bounded(int, 0, 65535)
-        ),
-        option(
-            "--host",
-            "address to listen on; other machines also need the token in the printed address (default: 127.0.0.1)",
-            default="127.0.0.1",
-        ),
+        results(),
+        option("--port", f"port to listen on (default: {PORT}, or a free one if taken)", bounded(int, 0, 65535)),
+        option("--host", "address to listen on; others than this machine need a printed token", default="127.0.0.1"),
     ),
 }

@@ -11,8 +11,8 @@ from lm.config.tree import InputError, nearest, require_place
 
 def run(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     """Compare runs that others trained, and print or write the result."""
-    from lm.analysis.external.detect import read
     from lm.analysis.external.runs import CompareRequest, Pairing, gather
+    from lm.analysis.external.trackers import read
     from lm.report.external import as_json, write_comparison
     from lm.stats.verdicts import Better
 
@@ -65,22 +65,11 @@ COMMANDS = {
         ),
         run,
         option(
-            "path",
-            "a CSV, parquet or JSON file with one row per run (arm, seed, metrics) or per quantity (cells.csv); "
-            "or MLflow's mlruns or mlflow.db, or TensorBoard's folder",
-            Path,
-            "RUNS",
+            "path", "a CSV, parquet or JSON file with a row a run, or what MLflow or TensorBoard left", Path, "RUNS"
         ),
         option("--baseline", "the arm that others are compared with", None, "ARM", required=True),
         option("--metric", "the metrics to test; several with commas are a family of tests", None, "Q", required=True),
-        option(
-            "--higher-is-better",
-            "metrics for which higher is better; without names, all that lm does not know (default: lower)",
-            None,
-            "Q",
-            nargs="?",
-            const="",
-        ),
+        option("--higher-is-better", "metrics for which it is; all others without Q", None, "Q", nargs="?", const=""),
         option("--margin", "equivalence margin of the first metric", float, "M"),
         option("--arm-column", "column, parameter or tag that names the arm (default: arm)", None, "C", default="arm"),
         option("--seed-column", "column of the seed (default: seed)", None, "C", default="seed"),

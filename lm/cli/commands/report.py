@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from lm.cli.options import Command, console, flag, option, out_option, resolve_experiment_folder
+from lm.cli.options import Command, console, experiment_folder, flag, option, out_option
 from lm.config.plain import shown
 from lm.config.tree import InputError, nearest, require_place
 
@@ -19,7 +19,7 @@ def report(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
         from lm.report.pack import open_results
         from lm.report.write import parse_request, pointer, write_reports
 
-        folders = [resolve_experiment_folder(folder) for folder in options.folders]
+        folders = [experiment_folder(folder) for folder in options.folders]
         sources = [stack.enter_context(open_results(folder, options.out)) for folder in folders]
         into = sources[0].report
         require_place(into, "the report's folder", folder=True)
@@ -86,13 +86,7 @@ COMMANDS = {
         "rebuild tables and figures from the records",
         ("lm report quickstart", "lm report quickstart.lmpack --out report"),
         report,
-        option(
-            "folders",
-            "an experiment's name, its folder such as results/quickstart, or its pack; several share one report",
-            Path,
-            "folder",
-            nargs="+",
-        ),
+        option("folders", "an experiment's name, folder or pack; several share one report", Path, "folder", nargs="+"),
         option("--out", "folder of the report (default: the experiment's, or beside its pack)", Path, "DIR"),
         option("--format", "md (with the usual figures), html, latex, csv, pdf, svg; several with commas", None, "F"),
         option("--figures", "four figures, or every one that has data", choices=("usual", "all"), default="usual"),
@@ -104,18 +98,10 @@ COMMANDS = {
         ("lm trace quickstart swiglu nll", "lm trace quickstart/swiglu/0"),
         trace,
         option(
-            "folder",
-            "an experiment's name, its folder such as results/quickstart, or its pack; or a run, such as "
-            "quickstart/swiglu/0 or the beginning of its id",
-            Path,
-            "EXPERIMENT",
+            "folder", "an experiment's name, folder or pack; or a run: its name or id's beginning", Path, "EXPERIMENT"
         ),
         option("arm", "one of its arms, of a ladder RUNG.ARM; left out after a run", nargs="?"),
-        option(
-            "metric",
-            "a quantity such as nll, or a path into the records such as initial/entropy (default: the headline)",
-            nargs="?",
-        ),
+        option("metric", "a quantity, or a path into records: initial/entropy (default: the headline)", nargs="?"),
         out_option(),
         usage="lm trace EXPERIMENT ARM [METRIC], or lm trace RUN [METRIC]",
     ),

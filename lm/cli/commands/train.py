@@ -114,9 +114,7 @@ COMMANDS = {
         option("spec", "a YAML file, or the name of a shipped one such as quickstart", Path),
         *TRAIN,
         option(
-            "--seeds",
-            "seeds that replace the file's: a number (6 for 0 to 5), a list (0,1,2 or 6,) or a range (0-5)",
-            _seeds,
+            "--seeds", "instead of the file's: a number (6 for 0 to 5), a list (0,1,2 or 6,) or a range (0-5)", _seeds
         ),
         *TRAIN_CELLS,
         EXECUTOR,
@@ -146,12 +144,7 @@ COMMANDS = {
         reproduce,
         option("names", "experiments, such as glu (default: all)", None, "NAME", nargs="*"),
         option("--tier", "C: claims on a CPU, G: on a GPU, L: ladders (default: C)", choices="CGL", default="C"),
-        option(
-            "--experiments",
-            "folder of experiment files (default: experiments, or the shipped ones)",
-            Path,
-            default=Path("experiments"),
-        ),
+        option("--experiments", "their folder (default: that, or the shipped ones)", Path, default=Path("experiments")),
         *TRAIN,
         option("--first-seeds", "only the first N seeds of each experiment (default: all)", int, "N"),
         *TRAIN_CELLS,

@@ -166,21 +166,13 @@ def finite(numbers: Iterable[float]) -> list[float]:
     return [number for number in numbers if math.isfinite(number)]
 
 
-def is_number(value: Any) -> bool:
-    """Return True for an integer or a float."""
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
 def getter(*keys: str) -> Getter:
     """Return a function that reads nested keys of a record; None where a record lacks them."""
     return lambda record: functools.reduce(lambda entry, key: (entry or {}).get(key), keys, cast(Any, record))
 
 
 def stack_seeds(results: Records, arm: str, pick: Getter) -> np.ndarray | None:
-    """Stack a value of an arm's successful runs, (s, ...); None where none holds it.
-
-    Values of another shape than the first are left out, as there is no mean over them.
-    """
+    """Stack a value of an arm's successful runs that has one shape, (s, ...); None where none holds it."""
     values = [pick(record) for record in results.of(arm) if record["status"] == "ok"]
     arrays = [np.asarray(value, dtype=float) for value in values if value]
     same_shape = [array for array in arrays if array.shape == arrays[0].shape]

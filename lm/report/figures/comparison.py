@@ -17,11 +17,11 @@ from lm.report.figures.chart import (
     Panel,
     Series,
     finite,
-    is_number,
     label,
     mean_of_arm,
     mean_over_seeds,
 )
+from lm.store.validation import is_number
 
 COSTS = {
     "parameters": "parameters",
@@ -145,10 +145,7 @@ def envelope(x: Sequence[float] | np.ndarray, y: Sequence[float] | np.ndarray, l
 
 
 def reliability(inputs: FigureInputs) -> Chart | None:
-    """Return accuracy against confidence, their gap, and the tokens in each bin, pooled over seeds.
-
-    Bins with under 0.1 % of the tokens are in the last panel only.
-    """
+    """Return accuracy against confidence, their gap, and the tokens in each bin, pooled over seeds."""
     results, bins = inputs.results, 15
     diagonal = Series(CALIBRATED, [0, 1], [0, 1], mark="curve", style=CALIBRATED)
     of_diagram, of_gap, of_tokens = [diagonal], list[Series](), list[Series]()

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import pandas as pd
 
 from lm.analysis.compare import HEALTHY, NO_RUN, NONE_ENDED, compare
-from lm.analysis.results import HEADLINE, Records, value
+from lm.analysis.results import HEADLINE, value
 from lm.report.figures.catalogue import Figure, FigureInputs
 from lm.report.figures.chart import Axis, Bar, Chart, Forest, label
 from lm.report.tables import EXPLORATORY_Q, compared, difference, verdict_without_problems
@@ -35,10 +35,7 @@ def differences(inputs: FigureInputs) -> Chart | None:
 
 
 def differences_of_several(experiments: Sequence[FigureInputs | None]) -> Chart | None:
-    """Return the headline differences of several experiments, grouped by experiment, a panel a headline.
-
-    Headings count all sources; None stands for one without such differences.
-    """
+    """Return the headline differences of experiments, numbered by source, a panel a headline; None is a source."""
     by_headline: dict[str, dict[str, FigureInputs]] = {}
     for number, inputs in enumerate(experiments, 1):
         if inputs is None:
@@ -79,7 +76,10 @@ def _panel(metric: str, by_heading: Mapping[str, FigureInputs], of: str) -> Fore
         of_arms = [difference_bar(row, verdict) for row, verdict in zip(rows, verdicts, strict=True)]
         names += [heading] * bool(heading) + [prefix + bar.name for bar in of_arms]
         bars += [replace(bar, name=prefix + bar.name) for bar in of_arms]
-        points += [point for bar in of_arms for point in _seed_points(results, bar.name, metric, prefix)]
+        for bar in of_arms:
+            for seed, pair in results.pairs(bar.name).items():
+                gap = value(pair[0], metric) - value(pair[1], metric)
+                points += [Bar(prefix + bar.name, gap, tips={"seed": seed})] if math.isfinite(gap) else []
     x = Axis(f"{label(metric)}, {of}\n{SIDES[better]}", "arm")
     return Forest(x, names, bars, points, option=label(metric))
 
@@ -96,11 +96,6 @@ def difference_bar(row: Any, verdict: str) -> Bar:
     tone: Literal["", "good", "bad"] = "" if not row.bold else "bad" if str(row.verdict).startswith("worse") else "good"
     numbers = row.difference, row.low, row.high
     return Bar(str(row.arm), *numbers, bool(row.bold), tips, [*filter(None, texts)], tone, row.margin)
-
-
-def _seed_points(results: Records, arm: str, metric: str, prefix: str) -> list[Bar]:
-    gaps = {seed: value(own, metric) - value(base, metric) for seed, (own, base) in results.pairs(arm).items()}
-    return [Bar(prefix + arm, gap, tips={"seed": seed}) for seed, gap in gaps.items() if math.isfinite(gap)]
 
 
 FIGURES = (Figure("differences", 5, differences),)

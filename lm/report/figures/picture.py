@@ -4,7 +4,7 @@ import io
 import itertools
 import math
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -167,10 +167,7 @@ def _draw_heat(axes: Axes, panel: Heat) -> None:
 
 
 def _draw_forest(axes: Axes, panel: Forest) -> None:
-    """Draw diamonds with their intervals, single points below them, and texts beside them.
-
-    Ends of intervals beyond twice the largest finite number are cut off, and marked by arrowheads.
-    """
+    """Draw diamonds, intervals up to twice the largest number, points below them, and texts beside them."""
     heights = {name: len(panel.names) - index for index, name in enumerate(panel.names)}
     ends = np.abs([[bar.value, bar.low, bar.high] for bar in panel.bars])
     far = 2 * (float(ends[np.isfinite(ends)].max(initial=0.0)) or 1.0)
@@ -287,11 +284,7 @@ def render_all(charts: Iterable[tuple[str, Chart | None]], most: int | None = No
 
 
 def render(figure: Figure) -> dict[str, bytes]:
-    """Render a figure as PNG and SVG; the same figure gives the same bytes.
-
-    The layout is computed once, which takes as long as drawing. `savefig` would draw once more for it beforehand; a
-    canvas computes it while drawing.
-    """
+    """Render a figure as PNG and SVG, the same bytes each time; unlike `savefig` it computes the layout once."""
     figure.set_dpi(DOTS_PER_INCH)
     png, svg = io.BytesIO(), io.BytesIO()
     canvas = FigureCanvasAgg(figure)
@@ -301,11 +294,6 @@ def render(figure: Figure) -> dict[str, bytes]:
     figure.set_layout_engine("none")
     FigureCanvasSVG(figure).print_svg(svg, metadata={"Date": None})
     return {"png": png.getvalue(), "svg": svg.getvalue()}
-
-
-def as_files(figures: Mapping[str, Mapping[str, bytes]]) -> dict[str, bytes]:
-    """Map file names such as `learning_curve.png` to contents."""
-    return {f"{name}.{suffix}": content for name, files in figures.items() for suffix, content in files.items()}
 
 
 # papers --------------------------------------------------------------------------------------------------------------
@@ -326,10 +314,7 @@ METADATA: dict[Kind, dict[str, None]] = {"pdf": {"CreationDate": None}, "svg": {
 
 
 def paper_figures(charts: Iterable[tuple[str, Chart | None]], kinds: Sequence[Kind]) -> dict[str, bytes]:
-    """Draw charts for a paper, by file name: `NAME_one_column.pdf` and so on.
-
-    A figure with many panels is written only at the width of two columns.
-    """
+    """Draw charts for a paper, by file name: `NAME_one_column.pdf` and so on; none of many panels in one column."""
     files: dict[str, bytes] = {}
     for name, chart in charts:
         for width, inches in WIDTHS.items():

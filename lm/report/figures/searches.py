@@ -8,11 +8,7 @@ import numpy as np
 import pandas as pd
 
 from lm.report.figures.chart import Axis, Bar, Chart, Forest, Panel, Series, label
-from lm.report.study import Importance, Study, format_value
-
-ABSENT = -0.15  # height at which a line of the parallel coordinates crosses the axis of a parameter without a value
-
-STATES = ("complete", "pruned", "failed", "open")
+from lm.report.study import ABSENT, STATES, Importance, Study, format_value, position
 
 
 def format_settings(study: Study, row: Any) -> str:
@@ -25,21 +21,6 @@ def _trials(study: Study, frame: pd.DataFrame, x: Sequence[float], y: str, **how
     """Return a point a trial, whose tooltip has its number and settings."""
     tips = {"trial": frame.number.tolist(), "settings": [format_settings(study, row) for _, row in frame.iterrows()]}
     return Series("trial", x, frame[y].to_numpy(dtype=float), mark="points", tips=tips, **how)
-
-
-def position(value: Any, described: Mapping[str, Any]) -> float:
-    """Return the position of a value on its parameter's axis, from 0 to 1.
-
-    Log-scaled ranges are measured by logarithm.
-    """
-    if value is None or pd.isna(value):
-        return ABSENT
-    if "choices" in described:
-        return float(described["choices"].index(value) / max(1, len(described["choices"]) - 1))
-    low, high = described["low"], described["high"]
-    if described["log"]:
-        return math.log(float(value) / low) / math.log(high / low)
-    return float((float(value) - low) / (high - low))
 
 
 def history(study: Study) -> Chart | None:

@@ -1,7 +1,6 @@
 """Figures of pages without scripts: of a ladder, and of runs that others trained."""
 
 import math
-from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
@@ -20,15 +19,9 @@ ASIDE = 0.05  # distance of a forecast from its point, as a share of a logarithm
 COMPUTE = "training FLOPs of a run"
 
 
-def shown_arms(results: LadderResults) -> Sequence[str]:
-    """Return all arms, the baseline first."""
-    base = results.manifest["baseline"]
-    return [base, *(arm for arm in results.manifest["arms"] if arm != base)]
-
-
 def ladder_chart(results: LadderResults) -> Chart:
     """Return loss and gain against compute."""
-    arms = shown_arms(results)
+    arms = results.names
     of_loss = [series for index, arm in enumerate(arms) for series in _loss(results, arm, index)]
     of_gain: list[Series] = []
     for index, arm in enumerate(arms[1:], 1):

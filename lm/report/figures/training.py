@@ -1,20 +1,17 @@
 """Figures of training: learning curves, gradient norms over steps, and these by part of the model."""
 
-import csv
 import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
-from lm.analysis.lead import leads
-from lm.analysis.pace import CURVES
+from lm.analysis.curve import curve_table
+from lm.analysis.pace import CURVES, leads
 from lm.analysis.results import Records, curves
 from lm.report.figures.catalogue import Figure, FigureInputs
 from lm.report.figures.chart import SPREAD, Axis, Chart, Heat, Panel, Series, finite, label
-from lm.store.files import unescape_formula
 
 MOST_STEPS = 60  # largest number of steps of a heat map
 MOST_SPLIT = 15  # largest number of arms whose differences over training are drawn in panels of their own
@@ -124,28 +121,24 @@ def gradients(path: Path) -> list[tuple[str, int, float]]:
     """Read part, step and norm from the file of a curve, at evenly spaced steps."""
     if not path.is_file() or path.suffix != ".csv":
         return []
-    with path.open(encoding="utf-8", newline="") as file:
-        heads = [unescape_formula(name) for name in next(csv.reader(file), [])]
-    columns = {"step": "step", **parts_of(heads)}
-    if len(columns) == 1 or "step" not in heads:
+    with path.open(encoding="utf-8") as file:
+        if "gradient_norm/" not in file.readline():
+            return []
+    frame = curve_table(path, parts=True)
+    columns = parts_of(list(frame.columns))
+    if not columns:
         return []
-    places = [heads.index(column) for column in columns.values()]
-    frame = pd.read_csv(path, usecols=places, on_bad_lines="skip").iloc[:, np.argsort(np.argsort(places))]
-    frame = frame.set_axis(list(columns), axis=1).dropna(subset=list(columns)[:2])
+    frame = frame[list(columns.values())].set_axis(list(columns), axis=1)
+    frame = frame[frame.iloc[:, 0].notna()]
     rows = np.unique(np.linspace(0, max(0, len(frame) - 1), min(MOST_STEPS, len(frame))).astype(int))
-    return [
-        (part, int(row["step"]), float(row[part]))
-        for _, row in frame.iloc[rows].iterrows()
-        for part in list(columns)[1:]
-        if np.isfinite(row[part]) and row[part] > 0
-    ]
+    in_order = (
+        (part, int(str(step)), float(row[part])) for step, row in frame.iloc[rows].iterrows() for part in columns
+    )
+    return [(part, step, norm) for part, step, norm in in_order if np.isfinite(norm) and norm > 0]
 
 
 def parts_of(heads: Sequence[str]) -> dict[str, str]:
-    """Return the parts of a model that have gradient columns, in order, and these columns.
-
-    A part has others below it; `embedding` is a kind of matrix too, and the part's column `embedding.all`.
-    """
+    """Return the parts of a model that have gradient columns and others below them, in order, and these columns."""
     names = [name.removeprefix("gradient_norm/") for name in heads if name.startswith("gradient_norm/")]
     above = {name.rpartition(".")[0] for name in names}
     column_of = {}

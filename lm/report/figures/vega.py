@@ -325,11 +325,7 @@ def _merged(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def downsample_lttb(x_n: np.ndarray, y_n: np.ndarray, count: int) -> np.ndarray:
-    """Return indices of `count` points that keep the shape of a curve, peaks too.
-
-    Largest-triangle-three-buckets (Steinarsson 2013, section 4.2): from each of equal buckets it takes the point that
-    spans the largest triangle with the previously chosen point and the mean of the next bucket.
-    """
+    """Return `count` indices that keep the shape of a curve: largest-triangle-three-buckets (Steinarsson 2013, 4.2)."""
     if len(x_n) <= count:
         return np.arange(len(x_n))
     edges = np.linspace(1, len(x_n) - 1, count - 1).astype(int)

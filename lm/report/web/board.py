@@ -1,7 +1,6 @@
 """Content of `lm dashboard`: progress on top, below it a report that is rebuilt when records change."""
 
 import hashlib
-import importlib.util
 import os
 import threading
 from pathlib import Path
@@ -25,11 +24,7 @@ POLICY = (
 
 
 class Board:
-    """The experiments and searches of a folder of results, or the one in `folder`; read-only.
-
-    Raises:
-        InputError: if the folder holds no results.
-    """
+    """The experiments and searches of a folder, or the one in it; read-only. Raises InputError if there are none."""
 
     def __init__(self, folder: Path) -> None:
         runs_of_folder(folder)
@@ -64,13 +59,9 @@ class Board:
         """Return a hash that changes when the report of an experiment or search would change."""
         stamps = []
         for folder in self._folders(name):
-            if _search(folder):
-                files = [folder / "study.json", folder / "table.md"]
-            else:
-                store = Store(self.out)
-                cells = [store.directory(cell) / "record.json" for cell in _cells(folder)]
-                files = [folder / "experiment.json", *cells]
-            for path in files:
+            store = Store(self.out)
+            cells = [store.directory(cell) / "record.json" for cell in _cells(folder)]
+            for path in (folder / "study.json", folder / "experiment.json", *cells):
                 try:
                     stat = path.stat()
                 except OSError:
@@ -94,14 +85,10 @@ class Board:
         return [folder for folder, _ in folders_of(self.out).get(name, [])]
 
     def _made(self, name: str) -> str:
-        from lm.report.web.page import page
-        from lm.report.write import load_report
+        from lm.report.write import load_report, page_of
 
-        folders = self._folders(name)
-        if any(_search(folder) for folder in folders):
-            return _document(name, _of_search(name, folders), script=False)
         try:
-            return page(load_report(folders[0]).body())
+            return page_of([load_report(folder) for folder in self._folders(name)])
         except InputError as error:
             return _document(name, tag("p", f"There is no report yet: {error}"), script=False)
 
@@ -156,36 +143,11 @@ def optuna_commands(board: Board) -> list[str]:
     return [f"optuna-dashboard {quote(str(path))}" for path in journals if path.is_file()]
 
 
-def has_optuna_dashboard() -> bool:
-    """Return True if optuna-dashboard is installed."""
-    return importlib.util.find_spec("optuna_dashboard") is not None
-
-
-def _search(folder: Path) -> bool:
-    return os.path.isfile(folder / "study.json")
-
-
 def _cells(folder: Path) -> list[str]:
     try:
         return [cell for arm in read_manifest(folder)["arms"].values() for cell in arm["cells"].values()]
     except InputError:  # the report says what is wrong with it
         return []
-
-
-def _of_search(name: str, folders: list[Path]) -> Html:
-    elements: list[Html] = [tag("h1", name)]
-    for folder in folders:
-        journal, page = folder / "study.journal", folder / "table.md"
-        if journal.is_file():
-            elements.append(tag("p", "Its trials, one by one, in Optuna's own dashboard:"))
-            elements.append(tag("pre", f"optuna-dashboard {quote(str(journal))}"))
-            if not has_optuna_dashboard():
-                elements.append(tag("p", "That needs the package: pip install optuna-dashboard", class_="hint"))
-        try:
-            elements.append(tag("pre", page.read_text(encoding="utf-8", errors="replace")))
-        except OSError:
-            elements.append(tag("p", "Its report is written when it ends.", class_="hint"))
-    return joined(elements)
 
 
 def _document(title: str, body: Html, script: bool) -> str:

@@ -15,6 +15,7 @@ from lm.analysis.comparability import commit_of
 from lm.analysis.results import Records
 from lm.analysis.tidy import status_of
 from lm.analysis.verdict_text import format_seeds
+from lm.config.plain import shown
 from lm.report.answer import brief, directed, direction, interval, most_certain
 from lm.report.figures.chart import label
 from lm.report.notes import CELLS, changes
@@ -23,7 +24,7 @@ from lm.report.tables import compared
 from lm.report.web import elements
 from lm.report.web.elements import Html, joined, listed, tag
 from lm.store.metrics import describe
-from lm.store.record import Provenance, Record
+from lm.store.record import Provenance
 from lm.store.store import LOG
 
 MOST_VERDICTS = 10
@@ -103,25 +104,19 @@ def health_section(results: Records, notes: Sequence[str]) -> Html:
 def lost_runs_section(results: Records) -> Html:
     """List every run that diverged or failed, with the last lines of its log."""
     runs = [(key, r) for key, r in sorted(results.records.items()) if r is not None and r["status"] != "ok"]
-    shown = [
+    details = [
         tag(
             "details",
             tag("summary", f"{arm}, seed {seed}: {record['status']}: {record['error']}"),
             tag("p", f"{CELLS / record['id']}", class_="hint"),
             tag("pre", text, class_="log") if (text := last_lines(results.store.directory(record["id"]) / LOG)) else "",
-            tag("p", f"Last finite: {_last_finite(record)}") if record["diverged"] else "",
+            tag("p", f"Last finite: {shown(record['diverged'].get('last_finite'))}") if record["diverged"] else "",
             open=len(runs) == 1,
         )
         for (arm, seed), record in runs[:MOST_LOST]
     ]
     more = tag("p", f"And {len(runs) - MOST_LOST} more.") if len(runs) > MOST_LOST else ""
-    return joined(shown, more)
-
-
-def _last_finite(record: Record) -> str:
-    last = (record["diverged"] or {}).get("last_finite") or {}
-    texts = [f"{name} {value:z.4g}" for name, value in last.items() if isinstance(value, int | float)]
-    return ", ".join(texts) or "nothing"
+    return joined(details, more)
 
 
 def last_lines(path: Path) -> str:
@@ -169,18 +164,23 @@ def _day(time: float) -> str:
 def rerun_section(results: Records) -> Html:
     """List the commands that reproduce the report and inspect it."""
     name, command = results.manifest["name"], results.manifest["command"]
-    again = [(["lm", *(command or ())], "everything again, training only what is missing, where it was given first")]
-    commands = [
-        *again[: bool(command)],
-        (["lm", "report", name], "this report, made again from the records"),
-        (["lm", "trace", name, results.arms[-1], results.headline], "the cells behind a number, and how to make each"),
-        (["lm", "pack", name], "everything but the weights as one file"),
-    ]
-    unknown = [] if command else ["The command that made it was not recorded."]
-    return commands_section(f"In the folder that holds {name}/ and cells/:", commands, unknown)
+    traced = ["lm", "trace", name, results.arms[-1], results.headline]
+    commands, notes = [(traced, "the cells behind a number, and how to make each")], list[str]()
+    if command:
+        commands.append((["lm", *command], "everything again, training only what is missing, where it was given first"))
+    else:
+        notes.append("The command that made it was not recorded.")
+    return commands_section(f"In the folder that holds {name}/ and cells/:", name, commands, notes)
 
 
-def commands_section(where: str, commands: Sequence[tuple[Sequence[str], str]], notes: Sequence[str] = ()) -> Html:
-    """Format commands, and what each gives."""
-    rows = [[shlex.join(words), meaning] for words, meaning in commands]
-    return html_section(Section("", ["command", "what it gives"], rows, notes, text=where))
+def commands_section(
+    where: str, name: str, commands: Sequence[tuple[Sequence[str], str]], notes: Sequence[str] = ()
+) -> Html:
+    """Format commands, and what each gives, with those that report and pack."""
+    report, pack = (["lm", word, name] for word in ("report", "pack"))
+    pairs = [(report, "this report, made again"), *commands, (pack, "everything but the weights as one file")]
+    return html_section(
+        Section(
+            "", ["command", "what it gives"], [[shlex.join(words), text] for words, text in pairs], notes, text=where
+        )
+    )

@@ -29,10 +29,7 @@ HTML, TEXT = "text/html; charset=utf-8", "text/plain; charset=utf-8"
 
 
 class Server(ThreadingHTTPServer):
-    """A server of one board on an address of this machine; for other than loopback addresses its URL holds a token.
-
-    Raises InputError if it cannot listen there.
-    """
+    """A server of one board; its URL holds a token but on loopback. Raises InputError if it cannot listen there."""
 
     daemon_threads = True
     request_queue_size = 512  # pending connections, enough that a browser does not wait
@@ -91,7 +88,7 @@ def _is_address(name: str) -> bool:
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Handler of GET and HEAD for the page, the status and a report; all else is refused."""
+    """Handler of GET and HEAD for the page, the status and a report; other methods are not implemented."""
 
     server: Server
     server_version, sys_version = "lm", ""
@@ -127,12 +124,6 @@ class Handler(BaseHTTPRequestHandler):
             self._send(f"cannot be shown: {message}\n", HTTPStatus.INTERNAL_SERVER_ERROR)
 
     do_HEAD = do_GET  # noqa: N815
-
-    def _refuse(self) -> None:
-        self.close_connection = True  # what it sends is not read
-        self._send("only GET and HEAD\n", HTTPStatus.METHOD_NOT_ALLOWED, {"Allow": "GET, HEAD"})
-
-    do_POST = do_PUT = do_DELETE = do_PATCH = do_OPTIONS = do_TRACE = do_CONNECT = _refuse  # noqa: N815
 
     def _answer(self, page: str, name: str | None) -> None:
         board = self.server.board
