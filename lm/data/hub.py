@@ -19,7 +19,7 @@ from typing import IO, Any
 
 from lm.config.tree import InputError, nearest, run_id
 from lm.data.corpus import SPLITS, Corpus
-from lm.data.files import Piece
+from lm.data.text_files import Piece
 from lm.store.answers import cache_folder
 from lm.store.files import read_json, to_json, write_atomic
 
@@ -88,9 +88,9 @@ def pinned(kind: str, path: str, revision: str | None) -> str | None:
         if not unreachable:
             from huggingface_hub import HfApi
 
-            found = HfApi().repo_info(path, repo_type=kind, revision=revision, timeout=ANSWER_SECONDS).sha
-            write_atomic(pin, to_json({kind: path, "revision": found}))
-            return found
+            commit = HfApi().repo_info(path, repo_type=kind, revision=revision, timeout=ANSWER_SECONDS).sha
+            write_atomic(pin, to_json({kind: path, "revision": commit}))
+            return commit
     return revision
 
 

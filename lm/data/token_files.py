@@ -18,10 +18,10 @@ import tokenizers
 
 from lm.config.tree import InputError, run_id
 from lm.data.corpus import SPLITS, Corpus, files_of
-from lm.data.files import parquet_columns
 from lm.data.progress import TextProgress
 from lm.data.shards import SEGMENTS, Segment, Sharded, ShardWriter, chunks_of, stored_shards
 from lm.data.splits import READING, TextFacts, settings_of
+from lm.data.text_files import parquet_columns
 from lm.data.tokenizer import Tokenizer
 from lm.data.tokens import TextStats, describe_entry, entry_folder, finish_entry, known_or_built
 from lm.store.files import to_json
@@ -120,10 +120,10 @@ class TokenFiles(Corpus):
 
     def _whole(self, path: Path, dtype: str, offset: int, count: int | None = None) -> Segment:
         """Return the segment from an offset to the end of a file."""
-        found, rest = divmod(os.path.getsize(path) - offset, np.dtype(dtype).itemsize)
-        if rest or found < 0 or count not in (None, found):
+        tokens, rest = divmod(os.path.getsize(path) - offset, np.dtype(dtype).itemsize)
+        if rest or tokens < 0 or count not in (None, tokens):
             raise ValueError(f"{path.name} has {os.path.getsize(path)} bytes, not {count or 'whole'} ids of {dtype}")
-        return Segment(str(path.absolute()), dtype, offset, found)
+        return Segment(str(path.absolute()), dtype, offset, tokens)
 
     def _megatron(self, path: Path) -> Segment:
         index = path.with_suffix(".idx").read_bytes()
@@ -140,14 +140,14 @@ class TokenFiles(Corpus):
 
 def cut_segments(segments: Sequence[Segment], start: int, stop: int) -> list[Segment]:
     """Return the segments of the ids from one place of a text to another."""
-    found, before = [], 0
+    parts, before = [], 0
     for segment in segments:
         low, high = max(start - before, 0), min(stop - before, segment.tokens)
         if low < high:
             offset = segment.offset + low * np.dtype(segment.dtype).itemsize
-            found.append(segment._replace(offset=offset, tokens=high - low))
+            parts.append(segment._replace(offset=offset, tokens=high - low))
         before += segment.tokens
-    return found or [Segment("", "<u2", 0, 0)]
+    return parts or [Segment("", "<u2", 0, 0)]
 
 
 def divide(segments: Sequence[Segment], fractions: Sequence[float], end: int | None) -> dict[str, list[Segment]]:
@@ -158,8 +158,8 @@ def divide(segments: Sequence[Segment], fractions: Sequence[float], end: int | N
         place = max(places[-1], min(len(ids), round(share * len(ids))))
         while end is not None and 0 < place < len(ids):
             chunk = ids[place - 1 : place + 2**16]
-            if len(found := np.flatnonzero(chunk == end)):
-                place += int(found[0])
+            if len(end_places := np.flatnonzero(chunk == end)):
+                place += int(end_places[0])
                 break
             place += len(chunk) - 1
         places.append(min(place, len(ids)))
