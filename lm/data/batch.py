@@ -73,11 +73,11 @@ def joined_clusters(parts: Mapping[str, Clusters], rows: Sequence[int]) -> Clust
     row_ends, starts = np.cumsum(rows), np.cumsum([0, *(part.count for part in every)])
 
     def cluster_of(rows_b: Tensor) -> Tensor:
-        corpus_b, clusters_bn = np.searchsorted(row_ends, rows_b.cpu().numpy(), side="right").tolist(), list[Tensor]()
+        corpus_b, clusters_bt = np.searchsorted(row_ends, rows_b.cpu().numpy(), side="right").tolist(), list[Tensor]()
         for index, row in zip(corpus_b, rows_b, strict=True):
             own = row[None] - int(row_ends[index] - rows[index])
-            clusters_bn.append(every[index].of(own) + int(starts[index]))
-        return torch.cat([x.expand(1, max(x.shape[1] for x in clusters_bn)) for x in clusters_bn])
+            clusters_bt.append(every[index].of(own) + int(starts[index]))
+        return torch.cat([x.expand(1, max(x.shape[1] for x in clusters_bt)) for x in clusters_bt])
 
     kind = "document" if all(part.kind == "document" for part in every) else "stretch"
     counts = {name: part.count for name, part in parts.items()}

@@ -21,6 +21,7 @@ import numpy as np
 import tokenizers
 
 from lm.config.tree import InputError
+from lm.data.public import digest
 from lm.store.answers import cache_folder as cache_folder
 from lm.store.files import DISK_FULL, read_json, to_json, with_path, write_atomic
 from lm.store.locks import locked
@@ -85,16 +86,16 @@ def being_built(building: Path) -> Iterator[Path]:
     try:
         yield building
     finally:
-        is_resumable = (building / PROGRESS).is_file()
-        if not is_resumable or sum(path.stat().st_size for path in building.iterdir()) < KEPT_BYTES:
+        is_unfinished = (building / PROGRESS).is_file()
+        if not is_unfinished or sum(path.stat().st_size for path in building.iterdir()) < KEPT_BYTES:
             shutil.rmtree(building, ignore_errors=True)
 
 
 def move_entry(building: Path, folder: Path) -> None:
     """Make a folder that is filled the entry, with its checksums."""
-    stored = stored_json(building / PROGRESS)["sums"] if (building / PROGRESS).is_file() else {}
+    written_sums = stored_json(building / PROGRESS)["sums"] if (building / PROGRESS).is_file() else {}
     names = sorted(path.name for path in building.iterdir() if path.name not in (PROGRESS, SUMS))
-    sums = {name: stored.get(name) or check_sum(building / name) for name in names}
+    sums = {name: written_sums.get(name) or check_sum(building / name) for name in names}
     (building / SUMS).write_text(to_json(sums), encoding="utf-8")
     (building / PROGRESS).unlink(missing_ok=True)
     shutil.rmtree(folder, ignore_errors=True)
@@ -147,6 +148,27 @@ def _mark_sound(folder: Path) -> None:
         newest = max((changed for _, changed in now.values()), default=0)
         time.sleep(min(TICK, max(0.0, TICK - (time.time_ns() - newest) / 1e9)))  # a later change has another time
         write_atomic(path, to_json(now))
+
+
+def verify() -> Iterator[tuple[Path, int, str | None]]:
+    """Read all texts and entries again; yield each path with its bytes, and its damage or change, or None."""
+    with cache_io_errors():
+        for manifest in sorted(cache_folder().glob("texts/*.json")):
+            try:
+                hashes = read_json(manifest).get("hashes", {})
+            except (InputError, AttributeError):
+                yield manifest, 0, "is no manifest; delete it, and its text is read again"
+                continue
+            for name, expected in hashes.items():
+                if not os.path.isfile(name):
+                    yield Path(name), 0, "is gone since it was read"
+                else:
+                    problem = None if digest(Path(name)) == expected else "has changed since it was read"
+                    yield Path(name), os.path.getsize(name), problem
+        for folder in sorted(path.parent for path in cache_folder().glob(f"*/*/{SUMS}")):
+            damage = find_damage(folder, {}, thorough=True)
+            size = sum(path.stat().st_size for path in folder.iterdir())
+            yield folder, size, None if damage is None else f"{damage}; the next run that needs it makes it again"
 
 
 def check_sum(path: Path) -> int:

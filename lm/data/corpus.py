@@ -15,8 +15,8 @@ from typing import Any
 
 from lm.config.plain import shown
 from lm.config.tree import InputError, nearest
-from lm.data.documents import COMPRESSED, Document, Piece, read_pieces
 from lm.data.public import download_hint
+from lm.data.text_files import COMPRESSED, Document, Piece, read_pieces
 
 SPLITS = ("train", "validation", "test")
 MAX_FILES = 100_000  # paths that a glob may match; more are a mistake, such as a whole file system

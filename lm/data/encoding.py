@@ -29,7 +29,7 @@ Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
-class Portion:
+class EncodingBatch:
     """Parts of one split that are encoded together: those up to number `parts` of the text, after `before` bytes."""
 
     split: str
@@ -62,7 +62,7 @@ def cut_safely(parts: Iterable[Part], size: int | None, places: re.Pattern[str] 
             rest, held, limit = [], 0, 2 * (size or 0)
 
 
-def portions(parts: Iterable[Part], batch: int, skip: int = 0) -> Iterator[Portion]:
+def portions(parts: Iterable[Part], batch: int, skip: int = 0) -> Iterator[EncodingBatch]:
     """Gather parts to portions of about `batch` characters, without the first `skip` parts."""
     texts, ends, current, held, number, before = list[str](), list[bool](), "", 0, 0, 0
     for number, (split, text, last) in enumerate(parts, 1):
@@ -70,7 +70,7 @@ def portions(parts: Iterable[Part], batch: int, skip: int = 0) -> Iterator[Porti
             before += utf8_length(text)
             continue
         if texts and (split != current or held + len(text) > batch):
-            portion = Portion(current, texts, ends, number - 1, before)
+            portion = EncodingBatch(current, texts, ends, number - 1, before)
             yield portion
             texts, ends, held, before = [], [], 0, before + portion.bytes
         current = split
@@ -78,7 +78,7 @@ def portions(parts: Iterable[Part], batch: int, skip: int = 0) -> Iterator[Porti
         ends.append(last)
         held += len(text)
     if texts:
-        yield Portion(current, texts, ends, number, before)
+        yield EncodingBatch(current, texts, ends, number, before)
 
 
 class Encoder:
@@ -114,7 +114,7 @@ class Encoder:
             return table.take(np.frombuffer(text.encode(), dtype=np.uint8))
         return table.take(np.frombuffer(text.encode("utf-32-le"), dtype=np.uint32))
 
-    def __call__(self, portion: Portion) -> np.ndarray:
+    def __call__(self, portion: EncodingBatch) -> np.ndarray:
         """Return the ids of a portion."""
         if self.is_table:
             return self._look_up("".join(portion.texts))

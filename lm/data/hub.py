@@ -19,7 +19,7 @@ from typing import IO, Any
 
 from lm.config.tree import InputError, nearest, run_id
 from lm.data.corpus import SPLITS, Corpus
-from lm.data.documents import Piece
+from lm.data.text_files import Piece
 from lm.store.answers import cache_folder
 from lm.store.files import read_json, to_json, write_atomic
 

@@ -13,11 +13,11 @@ from lm.config.plain import shown
 from lm.config.tree import run_id
 from lm.data import cache, tokens
 from lm.data.corpus import SPLITS, Corpus
-from lm.data.formats import TokenFiles, prepare_tokens
 from lm.data.hub import HubText
 from lm.data.shards import SEGMENTS, segments_of
 from lm.data.splits import SplitText, TextFacts, text_facts
 from lm.data.streaming import beginning, prepare_stream
+from lm.data.token_files import TokenFiles, prepare_tokens
 from lm.data.tokenizer import Tokenizer
 from lm.data.tokens import MIXTURE, TextStats, TrainingText
 from lm.store.files import to_json

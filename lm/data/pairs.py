@@ -21,11 +21,11 @@ from lm.data import IGNORED, cache, tokens
 from lm.data.batch import Batch, Batches, Clusters, Data, clusters_per_row, tensor
 from lm.data.cache import DamageError, stored_array, stored_json, write_array
 from lm.data.corpus import SPLITS, expand_user, fingerprint
-from lm.data.documents import read_unzipped
 from lm.data.draw import draw_documents
 from lm.data.order import permutation, rank_slice
 from lm.data.public import download_hint
 from lm.data.splits import TextFacts
+from lm.data.text_files import read_unzipped
 from lm.data.tokenizer import UNKNOWN, Tokenizer, special_ids
 from lm.data.tokens import TextStats
 

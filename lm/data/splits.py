@@ -23,8 +23,8 @@ from lm.config.fingerprint import fingerprint as code_fingerprint
 from lm.config.imported import OURS
 from lm.config.tree import InputError, run_id
 from lm.data.corpus import SPLITS, Corpus
-from lm.data.documents import Piece
 from lm.data.public import digest
+from lm.data.text_files import Piece
 from lm.store.answers import cache_folder
 from lm.store.files import read_json, to_json, write_atomic
 
@@ -105,15 +105,15 @@ class SplitText:
     def parts(self) -> Iterator[Part]:
         """Yield the parts of all documents, split by split; none of an empty document."""
         self._divide()
-        number, is_nonempty = 0, False
+        number, has_text = 0, False
         for name, text, last in self._cut() if self.cuts is not None else self._pieces():
             if self.ends is not None:
                 name = SPLITS[bisect.bisect_right(self.ends, number)]
-            is_nonempty = is_nonempty or bool(text)
-            if is_nonempty:
+            has_text = has_text or bool(text)
+            if has_text:
                 yield name, text, last
             if last:
-                number, is_nonempty = number + is_nonempty, False
+                number, has_text = number + has_text, False
 
     def _divide(self) -> None:
         """Find where the splits begin, once: by shares of characters, in order, without cutting a document.
@@ -140,17 +140,17 @@ class SplitText:
 
     def _line_starts(self, bounds: Sequence[float], total: int) -> tuple[int, ...]:
         """Return the places of the first lines that begin at the bounds or later; the end of the text without one."""
-        places, before, previous = list[int](), 0, ""
+        starts, before, previous = list[int](), 0, ""
         for _, text, _ in self._pieces():
             text, offset = previous + text, before - len(previous)
-            while len(places) < len(bounds) and offset + len(text) > bounds[len(places)]:
-                least = max(0, int(np.ceil(bounds[len(places)])) - offset)
-                start = LINE_START.search(text, least)
+            while len(starts) < len(bounds) and offset + len(text) > bounds[len(starts)]:
+                earliest = max(0, int(np.ceil(bounds[len(starts)])) - offset)
+                start = LINE_START.search(text, earliest)
                 if start is None:
                     break
-                places.append(offset + start.start())
+                starts.append(offset + start.start())
             before, previous = offset + len(text), text[-1:]
-        return (*places, *[total] * (len(bounds) - len(places)))
+        return (*starts, *[total] * (len(bounds) - len(starts)))
 
     def _cut(self) -> Iterator[Part]:
         """Yield the parts of a text of one document, which ends at the cuts."""
@@ -169,18 +169,18 @@ class SplitText:
         self._divide()
         lengths, digest = self.lengths or Lengths(self.parts()), hashlib.sha256()
         sizes = (size for chunk in lengths.chunks() for size in chunk[:, 1].tolist())
-        size_of, current, in_document = dict.fromkeys(SPLITS, 0), 0, False
+        size_of, current, inside = dict.fromkeys(SPLITS, 0), 0, False
         digest.update(f"{SPLITS[0]}:{lengths.counts[SPLITS[0]]}\n".encode())
         for name, text, last in self.parts():
             while SPLITS[current] != name:
                 current += 1
                 digest.update(f"{SPLITS[current]}:{lengths.counts[SPLITS[current]]}\n".encode())
-            if not in_document:
+            if not inside:
                 size = next(sizes)
                 size_of[name] += size
                 digest.update(f"{size}\n".encode())
             digest.update(text.encode("utf-8", "surrogatepass"))
-            in_document = not last
+            inside = not last
         for name in SPLITS[current + 1 :]:
             digest.update(f"{name}:{lengths.counts[name]}\n".encode())
         return TextFacts(digest.hexdigest(), lengths.counts, size_of)

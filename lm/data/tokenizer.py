@@ -313,15 +313,15 @@ def token_bytes(tokenizer: tokenizers.Tokenizer) -> list[bytes]:
         token = token.replace("\u2581", " ") if "\u2581" in decoder else token
         return token.removeprefix("##" if '"WordPiece"' in decoder else "").encode("utf-8", "surrogatepass")
 
-    contents = [b""] * vocabulary_of(tokenizer)
+    spellings = [b""] * vocabulary_of(tokenizer)
     for token, index in tokenizer.get_vocab().items():
         if index == unknown:
-            contents[index] = b"?"
+            spellings[index] = b"?"
         elif index not in added:
-            contents[index] = spelt(token)
+            spellings[index] = spelt(token)
         elif not added[index].special:
-            contents[index] = token.encode()
-    return contents
+            spellings[index] = token.encode()
+    return spellings
 
 
 def bytes_per_token(tokenizer: tokenizers.Tokenizer) -> np.ndarray:

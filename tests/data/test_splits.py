@@ -19,14 +19,14 @@ import pytest
 from helpers import Patch
 
 from lm.config.tree import InputError
-from lm.data import cache, documents, encoding, shards, splits, tokens
+from lm.data import cache, encoding, shards, splits, text_files, tokens
+from lm.data.cache import verify
 from lm.data.corpus import SPLITS, Corpus, LocalText, Splits, fingerprint
-from lm.data.documents import Piece
-from lm.data.encoding import Encoder, Portion, cut_safely
+from lm.data.encoding import Encoder, EncodingBatch, cut_safely
 from lm.data.splits import Part, SplitText, text_facts
+from lm.data.text_files import Piece
 from lm.data.tokenizer import BPE, END_OF_TEXT, Bytes, Characters, Tokenizer, WordPiece
 from lm.data.tokens import Tokens, prepare
-from lm.data.verify import verify
 
 pytestmark = pytest.mark.usefixtures("cache")
 SHARES = ((0.9, 0.05, 0.05), (0.5, 0.25, 0.25), (0.8, 0.2, 0.0), (0.3, 0.3, 0.4))
@@ -90,7 +90,7 @@ def test_chunks_of_a_file_make_no_difference(tmp_path: Path, monkeypatch: Patch,
     (tmp_path / "a.txt").write_bytes(text.encode())
     corpus = LocalText(str(tmp_path / "a.txt"), document=document)  # type: ignore[arg-type]
     expected = list(corpus.documents())
-    monkeypatch.setattr(documents, "CHUNK", chunk)
+    monkeypatch.setattr(text_files, "CHUNK", chunk)
     assert [text for text in corpus.documents() if text] == expected
 
 
@@ -149,7 +149,7 @@ TEXT = "The cat's 12 hats,\nand  more\n\n\tof them!\n" * 40 + "x" * 300 + " y\r\
 def test_parts_of_a_document_have_the_tokens_of_the_whole(kind: Tokenizer) -> None:
     trained = kind.train([TEXT])
     encoder = Encoder(trained, np.uint16, trained.token_to_id(END_OF_TEXT))
-    whole = Portion("train", [TEXT], [True], 0, 0)
+    whole = EncodingBatch("train", [TEXT], [True], 0, 0)
     expected = trained.encode(TEXT, add_special_tokens=False).ids + ([encoder.end] if encoder.end is not None else [])
     assert encoder(whole).tolist() == expected
     for size in range(1, 60):
@@ -157,7 +157,7 @@ def test_parts_of_a_document_have_the_tokens_of_the_whole(kind: Tokenizer) -> No
         assert len(parts) > 5
         texts, ends = [text for _, text, _ in parts], [last for *_, last in parts]
         assert "".join(texts) == TEXT
-        assert encoder(Portion("train", texts, ends, 0, 0)).tolist() == expected
+        assert encoder(EncodingBatch("train", texts, ends, 0, 0)).tolist() == expected
 
 
 @pytest.mark.parametrize("kind", [Characters(), Bytes()], ids=lambda kind: type(kind).__name__)
@@ -167,7 +167,7 @@ def test_a_table_gives_the_ids_of_the_library(kind: Tokenizer) -> None:
     encoder = Encoder(trained, np.uint16, trained.token_to_id(END_OF_TEXT))
     assert encoder.is_table
     for part in (text, text[:90]):
-        ids = encoder(Portion("train", [part], [True], 0, 0))
+        ids = encoder(EncodingBatch("train", [part], [True], 0, 0))
         assert ids.tolist() == trained.encode(part, add_special_tokens=False).ids
 
 
@@ -178,7 +178,7 @@ def test_a_killed_build_is_taken_up_where_it_was(tmp_path: Path, monkeypatch: Pa
     monkeypatch.setattr(tokens, "PART", 100)
     encode, calls = Encoder.__call__, list[int]()
 
-    def counted(self: Encoder, portion: Portion) -> np.ndarray:
+    def counted(self: Encoder, portion: EncodingBatch) -> np.ndarray:
         calls.append(portion.parts)
         if len(calls) == stop:
             raise KeyboardInterrupt

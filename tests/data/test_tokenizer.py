@@ -14,7 +14,7 @@ from tokenizers import decoders, models, normalizers
 
 from lm.config.choices import choices
 from lm.config.tree import InputError
-from lm.data.encoding import Encoder, Portion
+from lm.data.encoding import Encoder, EncodingBatch
 from lm.data.tokenizer import (
     BPE,
     CONTINUED,
@@ -43,7 +43,7 @@ EVERY = [*KINDS, Unigram(300), WordPiece(200)]
 def encode(tokenizer: Trained, documents: list[str]) -> np.ndarray:
     """The ids of documents, each with its end."""
     return Encoder(tokenizer, np.uint32, tokenizer.token_to_id(END_OF_TEXT))(
-        Portion("train", documents, [True] * len(documents), 0, 0)
+        EncodingBatch("train", documents, [True] * len(documents), 0, 0)
     )
 
 
@@ -345,7 +345,7 @@ def test_a_pretrained_tokenizer_is_read_from_its_file_or_folder(tmp_path: Path) 
         tokenizer = kind.train(())
         end = kind.end_of(tokenizer)
         assert end == 2
-        ids = Encoder(tokenizer, np.uint32, end)(Portion("train", [text], [True], 0, 0))
+        ids = Encoder(tokenizer, np.uint32, end)(EncodingBatch("train", [text], [True], 0, 0))
         assert tokenizer.decode(ids.tolist()) == text
         assert ids[-1] == end
         assert bytes_per_token(tokenizer)[ids].sum() == len(text.encode())

@@ -35,13 +35,13 @@ def data(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     from lm.data.public import DATASETS, download_to
 
     if options.name == "verify":
-        from lm.data.verify import verify
+        from lm.data.cache import verify
 
-        entries = list(verify())
-        for path, _, problem in entries:
+        checked = list(verify())
+        for path, _, problem in checked:
             print(f"{path}: {problem or 'sound'}")
-        wrong, size = sum(problem is not None for *_, problem in entries), sum(size for _, size, _ in entries) / 1e9
-        print(f"{len(entries)} files and entries read, {size:z.2f} GB; {wrong} damaged or changed", file=sys.stderr)
+        wrong, size = sum(problem is not None for *_, problem in checked), sum(size for _, size, _ in checked) / 1e9
+        print(f"{len(checked)} files and entries read, {size:z.2f} GB; {wrong} damaged or changed", file=sys.stderr)
         return 1 if wrong else 0
     if options.any and options.source is None:
         raise InputError("--any: is for files at hand; give --from DIR too")

@@ -12,11 +12,11 @@ import pytest
 from helpers import Patch
 
 from lm.config.tree import InputError
-from lm.data import cache, formats, shards, text
-from lm.data.formats import TokenFiles
+from lm.data import cache, shards, text, token_files
 from lm.data.mixture import prepare
 from lm.data.shards import ShardWriter
 from lm.data.text import TextData
+from lm.data.token_files import TokenFiles
 from lm.data.tokenizer import BPE, Bytes, Pretrained
 from lm.data.tokens import Tokens
 
@@ -169,7 +169,7 @@ def test_known_files_are_not_read_again_until_they_change(
     corpus = TokenFiles(str(tmp_path / nanogpt(tmp_path)))
     facts = prepare(corpus, tokenizer, SHARES)
     with monkeypatch.context() as patch:
-        patch.setattr(formats, "_fingerprint", lambda *_: pytest.fail("read again"))
+        patch.setattr(token_files, "_fingerprint", lambda *_: pytest.fail("read again"))
         assert prepare(corpus, tokenizer, SHARES) == facts
     FLAT[::-1].astype(np.uint16).tofile(tmp_path / "train.bin")
     assert prepare(corpus, tokenizer, SHARES).fingerprint != facts.fingerprint

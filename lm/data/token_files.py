@@ -18,10 +18,10 @@ import tokenizers
 
 from lm.config.tree import InputError, run_id
 from lm.data.corpus import SPLITS, Corpus, files_of
-from lm.data.documents import parquet_columns
 from lm.data.progress import TextProgress
 from lm.data.shards import SEGMENTS, Segment, Sharded, ShardWriter, chunks_of, stored_shards
 from lm.data.splits import READING, TextFacts, settings_of
+from lm.data.text_files import parquet_columns
 from lm.data.tokenizer import Tokenizer
 from lm.data.tokens import TextStats, describe_entry, entry_folder, finish_entry, known_or_built
 from lm.store.files import to_json
@@ -140,14 +140,14 @@ class TokenFiles(Corpus):
 
 def cut_segments(segments: Sequence[Segment], start: int, stop: int) -> list[Segment]:
     """Return the segments of the ids from one place of a text to another."""
-    cut, before = [], 0
+    parts, before = [], 0
     for segment in segments:
         low, high = max(start - before, 0), min(stop - before, segment.tokens)
         if low < high:
             offset = segment.offset + low * np.dtype(segment.dtype).itemsize
-            cut.append(segment._replace(offset=offset, tokens=high - low))
+            parts.append(segment._replace(offset=offset, tokens=high - low))
         before += segment.tokens
-    return cut or [Segment("", "<u2", 0, 0)]
+    return parts or [Segment("", "<u2", 0, 0)]
 
 
 def divide(segments: Sequence[Segment], fractions: Sequence[float], end: int | None) -> dict[str, list[Segment]]:
@@ -158,8 +158,8 @@ def divide(segments: Sequence[Segment], fractions: Sequence[float], end: int | N
         place = max(places[-1], min(len(ids), round(share * len(ids))))
         while end is not None and 0 < place < len(ids):
             chunk = ids[place - 1 : place + 2**16]
-            if len(ends := np.flatnonzero(chunk == end)):
-                place += int(ends[0])
+            if len(end_places := np.flatnonzero(chunk == end)):
+                place += int(end_places[0])
                 break
             place += len(chunk) - 1
         places.append(min(place, len(ids)))
