@@ -31,7 +31,7 @@ TASK: Contents = {
     "metrics": {ANY: {"value": NUMBER, "stderr": NUMBER}},
 }
 INSIDE: Contents = {
-    **dict.fromkeys(("entropy", "largest_logit", "first_share", "residual_norm", "dead_share"), NUMBERS),
+    **dict.fromkeys(("entropy", "largest_logit", "first_share", "residual_norm", "block_share", "dead_share"), NUMBERS),
     "gradient_norm": {ANY: NUMBERS},
 }
 SECTIONS: Contents = {
