@@ -44,7 +44,7 @@ SECTIONS: Contents = {
     "data": {
         **dict.fromkeys(("fingerprint", "tokenizer"), TEXT),
         **{name: {ANY: NUMBER} for name in ("documents", "tokens", "bytes", "unknown")},
-        **dict.fromkeys(("vocabulary", "end_of_text"), NUMBER),
+        **dict.fromkeys(("vocabulary", "end_of_text", "unigram_nll"), NUMBER),
     },
 }
 """Contents of the parts of a record into which a path may lead."""
