@@ -216,7 +216,7 @@ def ablate(
         hang_minutes: minutes without a heartbeat after which a cell's process is ended; 0 for never.
         loggers: loggers of each run, such as `csv` or `["tensorboard", "mlflow"]`.
         trusted_only: True to refuse every class that is not part of lm.
-        changes: changes to every arm's configuration, by dotted paths: `**{"trainer.max_steps": 100}`.
+        changes: changes to all configurations by dotted paths: `**{"trainer.max_steps": 100}`.
     """
     folder = _prepare(out, checkpoint_seconds, workers, hang_minutes)
     if clashes := {"seed", "seeds"} & changes.keys():
@@ -228,10 +228,9 @@ def ablate(
         raise InputError(f"name: {shown(name)} is for a mapping; the file {spec} names its report itself")
     path = Path(spec) if not isinstance(spec, Mapping) else Path(path_name(name or MAPPING, "name"))
     named = parse_loggers(loggers, "loggers")
-    trains = usable(executor, named, "executor", "loggers")
+    on = usable(executor, named, "executor", "loggers")
     with _user_modules(trusted_only):
-        from lm.ablation.ablate import RunOptions
-        from lm.ablation.ablate import ablate as carry_out
+        from lm.ablation import ablate as training
         from lm.ablation.experiment import load_experiment
         from lm.ablation.ladder.run_ladder import run_ladder
 
@@ -239,8 +238,8 @@ def ablate(
         experiment = load_experiment(path, settings, chosen, tier, str, tree)
         command = () if tree is not None else _command(path, folder, chosen, tier, underpowered, settings)
         execution = Execution(None, False, checkpoint_seconds, 60 * hang_minutes, named)
-        options = RunOptions(folder, workers, retry_failed, underpowered, command, execution, trains)
-        (carry_out if experiment.ladder is None else run_ladder)(experiment, options)
+        options = training.RunOptions(folder, workers, retry_failed, underpowered, command, execution, on)
+        (training.ablate if experiment.ladder is None else run_ladder)(experiment, options)
     return load(folder / experiment.name)
 
 

@@ -80,7 +80,7 @@ def mixed_rows(seed: int, first: int, count: int, weights: Mapping[str, float], 
 
 
 class BatchPlan:
-    """How many rows each batch of training has, and how long they are: a pure function of the number of the batch.
+    """The number and the length of the rows of each batch of training: a pure function of the number of the batch.
 
     A schedule gives the rows of a batch from so many tokens on. A warm-up of the length (Li et al. 2022,
     https://arxiv.org/abs/2108.06084) cuts rows to start + (context - start) t / batches tokens in batch t, down to a

@@ -13,7 +13,7 @@ QUIET_SECONDS, DRAW_SECONDS, LINE_SECONDS = 1.0, 0.2, 30.0
 
 
 class TextProgress:
-    """How much of a text has been read, in bytes or tokens, and the tokens of it; silent within the first second."""
+    """Display of the bytes or tokens of a text that have been read, and of their tokens; silent within a second."""
 
     def __init__(self, what: str, total: float | None = None, unit: str = "bytes") -> None:
         self.what, self.total, self.unit = what, total, unit

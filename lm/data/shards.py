@@ -146,7 +146,7 @@ class ShardWriter:
 
     @property
     def full(self) -> bool:
-        """Whether there is enough for a shard."""
+        """True if there is enough for a shard."""
         return self.held >= SHARD_TOKENS
 
     def add(self, split: str, ids: np.ndarray) -> None:

@@ -52,7 +52,7 @@ class _Beginning:
 
 @dataclass
 class _Reader:
-    """How far a stream has been read: its state, the hash of its documents so far, their number and bytes."""
+    """The place that a stream has been read to: its state, the hash of its documents so far, their number and bytes."""
 
     writer: ShardWriter
     fractions: Sequence[float]

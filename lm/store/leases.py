@@ -54,7 +54,7 @@ class LeaseState:
 
 
 class LeasePlace(Protocol):
-    """Where the versions of a lease are kept, under numbers of which the highest is valid."""
+    """Place of the versions of a lease, under numbers of which the highest is valid."""
 
     def read(self) -> LeaseState:
         """Return the valid lease."""
