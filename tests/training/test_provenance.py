@@ -85,7 +85,8 @@ def test_source_covers_every_room_that_a_process_which_trains_imports() -> None:
         "print(*{m.split('.')[1] for m in sys.modules if m.startswith('lm.')})"
     )
     actual = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=OWN.parent)
-    assert set(actual.stdout.split()) == {*COMPUTING, "analysis", "execution", "store"}
+    registering = {"inference"}  # whose classes `import lm` registers with transformers, where that is imported
+    assert set(actual.stdout.split()) - registering == {*COMPUTING, "analysis", "execution", "stats", "store"}
     assert provenance()["source"] == source_hash() == hash_sources(read_sources(OWN, COMPUTING))
 
 
