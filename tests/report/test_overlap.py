@@ -136,8 +136,10 @@ def test_texts_of_a_ladder_cover_nothing(arms: int, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("parameters", [2, 7, 12])
-@pytest.mark.parametrize("objectives", [1, 2])
+@pytest.mark.parametrize(
+    "parameters", [pytest.param(2, marks=pytest.mark.extra), pytest.param(7, marks=pytest.mark.extra), 12]
+)
+@pytest.mark.parametrize("objectives", [1, pytest.param(2, marks=pytest.mark.extra)])
 def test_texts_of_a_search_cover_nothing(parameters: int, objectives: int, tmp_path: Path) -> None:
     study = made_up_study(tmp_path, parameters, objectives)
     drawable = {name: make(study) for name, make in FIGURES.items()}

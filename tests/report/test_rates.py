@@ -124,7 +124,7 @@ def test_the_report_has_table_figure_and_page(over_rates: Callable[..., Path]) -
     assert "![lr curve](lr_curve.png)" in page
     assert (folder / "lr_curve.png").is_file()
     assert "Learning rates" in console.file.getvalue()  # type: ignore[attr-defined]
-    assert 'id="learning-rates"' in (folder / "report.html").read_text()
+    assert 'id="learning"' in (folder / "report.html").read_text()
 
 
 def test_lost_runs_are_crosses_and_the_best_rates_stars(over_rates: Callable[..., Path]) -> None:
