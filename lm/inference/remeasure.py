@@ -145,7 +145,7 @@ def tasks(trained: TrainedCell, record: Record, cell: Cell, request: Request, fo
 
     Raises InputError for other items of a task that the run was planned with, as these are part of its id.
     """
-    from lm.training.tasks import resolve_tasks  # an optional package, and seconds
+    from lm.training.harness.tasks import resolve_tasks  # an optional package, and seconds
 
     nodes = resolve_tasks(request.tasks, request.limit, trained.data.context)
     for planned in (cell.config.get("evaluate") or {}).get("tasks") or ():

@@ -20,7 +20,7 @@ EQUIVALENT: tuple[frozenset[str], ...] = (
             "eb7504d53afd29b0dd0ef5770ed9f68cb95c641ceef8cee02d6e918b89d2b6d7",  # blocks, attention, others
             "05778d6bc93426197a69cad89200b21c0098e1825675960ea6eb751e96493387",  # value residuals
             "bf48613b3683d9c1830cb258ae053995e1897b652ba913f0ff9c683558d6803b",  # the same, hashed with local names
-            "951c0f1fd58c753b3f3aa8849b770ad6a1982a701b1d52aca9cf3a48bfd3d326",  # shorter code, text of any size, tasks
+            "b81e3cb069207c73bbf67d07be4ecfecbe907250a4e31243c6ff6283aa67e3bd",  # shorter code, text of any size, tasks
         }
     ),
 )

@@ -119,7 +119,7 @@ def check(tree: Tree) -> Cell:
         hint = f"and the validation split has {facts.tokens['validation']}; give more text or shorter lengths"
         raise InputError(f"evaluate.lengths: {longest} tokens of context need as many and one more, {hint}")
     if run.evaluate is not None and run.evaluate.tasks:
-        from lm.training.tasks import resolve_tasks  # an optional package, and seconds
+        from lm.training.harness.tasks import resolve_tasks  # an optional package, and seconds
 
         config["evaluate"]["tasks"] = resolve_tasks(run.evaluate.tasks, run.evaluate.limit, data.context)
     _model_sizes(config, facts, run, data)

@@ -73,8 +73,8 @@ class TrainedCell:
         return logits_btv
 
     def tasks(self, nodes: Sequence[Tree], limit: int | None) -> dict[str, Any]:
-        """Measure resolved tasks of lm-evaluation-harness, as `lm.training.tasks.measure_tasks` returns them."""
-        from lm.training.tasks import measure_tasks  # an optional package, and seconds
+        """Measure resolved tasks of lm-evaluation-harness, as `measure_tasks` returns them."""
+        from lm.training.harness.tasks import measure_tasks  # an optional package, and seconds
 
         return measure_tasks(self, nodes, limit)
 

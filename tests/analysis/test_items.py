@@ -120,7 +120,7 @@ def test_a_missing_package_is_a_line(
     import lm.training
 
     monkeypatch.setitem(sys.modules, "lm_eval", None)
-    monkeypatch.delitem(sys.modules, "lm.training.tasks", raising=False)
+    monkeypatch.delitem(sys.modules, "lm.training.harness.tasks", raising=False)
     monkeypatch.delattr(lm.training, "tasks", raising=False)
     (tmp_path / "run.yaml").write_text("base: char_tiny\nevaluate.tasks: [brackets.yaml]\n")
     refused(capsys, ["fit", tmp_path / "run.yaml", "--out", tmp_path / "out"], "pip install 'lm-ablations[eval]'")

@@ -92,7 +92,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> TrainedCell:
 
 
 def test_log_likelihoods_are_those_of_the_model(trained: TrainedCell) -> None:
-    from lm.training.tasks import HarnessModel
+    from lm.training.harness.tasks import HarnessModel
 
     model = HarnessModel(trained)
     pairs = [
@@ -123,7 +123,7 @@ def test_log_likelihoods_are_those_of_the_model(trained: TrainedCell) -> None:
 
 
 def test_generation_takes_the_likeliest_token_up_to_a_stop(trained: TrainedCell) -> None:
-    from lm.training.tasks import HarnessModel
+    from lm.training.harness.tasks import HarnessModel
 
     model = HarnessModel(trained)
     prompt, steps = "a prompt longer than the context", 6
@@ -159,7 +159,7 @@ def test_an_experiments_cells_are_measured(tasks: Path, tmp_path: Path) -> None:
 
 
 def test_examples_before_an_item_are_the_same_for_every_run(tasks: Path, trained: TrainedCell) -> None:
-    from lm.training.tasks import load_tasks, measure_tasks, resolve_tasks
+    from lm.training.harness.tasks import load_tasks, measure_tasks, resolve_tasks
 
     path = tasks / "examples.yaml"
     path.write_text(CHOICE.format(folder=tasks) + "num_fewshot: 2\nfewshot_split: test\n")
@@ -230,7 +230,7 @@ def test_what_is_wrong_is_said_in_a_line(tasks: Path, tmp_path: Path, capsys: Ca
 
 
 def test_an_unknown_name_has_its_nearest(monkeypatch: Patch) -> None:
-    from lm.training import tasks as module
+    from lm.training.harness import tasks as module
 
     monkeypatch.setattr(module, "_harness", lambda: SimpleNamespace(all_tasks=["arc_easy", "hellaswag"]))
     with pytest.raises(InputError, match=r"no task 'arc_eazy' in lm_eval .*Did you mean arc_easy\?"):
@@ -243,7 +243,7 @@ def test_it_agrees_with_the_harnesss_own_model(tmp_path: Path) -> None:
     from lm_eval.models.huggingface import HFLM
 
     import lm.inference.registered  # noqa: F401
-    from lm.training.tasks import HarnessModel
+    from lm.training.harness.tasks import HarnessModel
 
     cell, _, folder = train_cell(tmp_path, WITH_END | {"trainer.precision": "32-true"})
     assert main(["export", str(folder), "--to", str(tmp_path / "exported")]) == 0
