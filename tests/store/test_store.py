@@ -292,7 +292,7 @@ def test_the_better_value_is_that_of_the_better_model() -> None:
         ("parameters", ("parameters", "", None)),
         ("nll@512", ("validation NLL, blocks of 512 tokens", "nats/token", "lower")),
         ("perplexity@64", ("perplexity, blocks of 64 tokens", "", "lower")),
-        ("accuracy@64", ("accuracy@64", "", None)),
+        ("accuracy@my_task", ("accuracy of my_task", "", None)),
         ("my_metric", ("my_metric", "", None)),
     ],
 )
