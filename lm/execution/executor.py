@@ -64,8 +64,8 @@ class Executor(ABC):
 
     - **A submitted cell ends once**, in one `Outcome`, whatever happens to its process.
     - **A kill loses nothing.** If the training process, its parent, this process or the machine is killed, the cell
-      resumes from its last checkpoint and comes to the same numbers. The executor restarts a killed cell a few times
-      before the cell counts as lost.
+      resumes from its last checkpoint and comes to the same numbers. The executor restarts a killed cell once
+      (`ATTEMPTS`) before the cell counts as lost.
     - **The trainer of a cell holds its lock** (`Store.lock`) from before it checks for a record until the record is
       written, so executors that share a store train each cell once. A second executor does not wait for the lock; it
       gets the record when the cell is submitted again. The submitting process holds no lock, except for cells on
