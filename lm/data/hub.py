@@ -84,7 +84,7 @@ def pinned(kind: str, path: str, revision: str | None) -> str | None:
     pin = cache_folder() / "hub" / f"{run_id([kind, path, revision])[:32]}.json"
     with contextlib.suppress(InputError, OSError, KeyError, TypeError):
         return str(read_json(pin)["revision"])
-    with contextlib.suppress(Exception), reachable_hub(path) as unreachable:
+    with contextlib.suppress(Exception), reachable_hub(path) as unreachable:  # reading then fails too, and says why
         if not unreachable:
             from huggingface_hub import HfApi
 

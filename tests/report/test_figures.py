@@ -1,5 +1,6 @@
 """Figures draw what the records hold, as PNG and SVG."""
 
+import io
 import itertools
 import subprocess
 import sys
@@ -12,9 +13,11 @@ import numpy as np
 import pytest
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import StepPatch
+from PIL import Image
 from records import MakeExperiment, inside
 
 from lm.analysis.results import load
@@ -22,7 +25,7 @@ from lm.report.figures.catalogue import FigureInputs, charts, figures
 from lm.report.figures.chart import Panel
 from lm.report.figures.comparison import settings
 from lm.report.figures.inside import MOST_MAPS, attention_entropy, log_edges
-from lm.report.figures.picture import draw, render_all
+from lm.report.figures.picture import DOTS_PER_INCH, draw, render, render_all
 from lm.store.files import write_atomic
 
 CELLS: dict[str, list[Any]] = {"base": [2.0, 2.4, 2.2], "arm": [1.0, "diverged", 1.5]}
@@ -96,6 +99,20 @@ def full_inputs(experiment: MakeExperiment, change: Change) -> FigureInputs:
     results = load(experiment(CELLS, change))
     results.manifest["arms"]["arm"]["changes"] = {"model.layers": (2, 3)}
     return FigureInputs(results)
+
+
+def test_a_png_looks_as_it_was_drawn(experiment: MakeExperiment) -> None:
+    chart = dict(charts(FigureInputs(load(experiment(CELLS)))))["learning_curve"]
+    assert chart is not None
+    figure = draw(chart)
+    written = Image.open(io.BytesIO(render(figure)["png"]))
+    figure.set_dpi(DOTS_PER_INCH)
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    drawn, colours = np.asarray(canvas.buffer_rgba(), dtype=float), np.asarray(written.convert("RGB"), dtype=float)
+    differences = drawn[..., :3] - colours
+    assert written.mode == "P"
+    assert np.sqrt((differences**2).mean()) < 2, "of 255, for 256 colours"
 
 
 @pytest.mark.slow
