@@ -5,6 +5,7 @@ An entry is a folder; `sums.json` in it has a checksum of every other file.
 """
 
 import contextlib
+import ctypes
 import errno
 import hashlib
 import os
@@ -77,6 +78,8 @@ def ensure_entry(folder: Path, expected: Mapping[str, Any], write: Callable[[Pat
             with being_built(folder.parent / f".{folder.name}.building") as building:
                 write(building)
                 move_entry(building, folder)
+        with contextlib.suppress(AttributeError, OSError, TypeError):  # of other C libraries than GNU's
+            ctypes.CDLL(None).malloc_trim(0)  # a hundred megabytes of freed pieces of text that it would keep
 
 
 @contextlib.contextmanager

@@ -33,7 +33,7 @@ from lm.data.tokens import Tokens, entry_unigram_nll, token_counts, unigram_nll
 
 MAX_BATCH_TOKENS = 2**24  # tokens of a batch on all devices; checking a configuration makes one
 MAX_PASSES = 100  # passes over the training text in one batch
-RELEASED_ROWS = 64  # rows that are read before their mapped pages are let go; a row may map a megabyte of the file
+RELEASED_ROWS = 16  # rows that are read before their mapped pages are let go; a row may map a megabyte of the file
 MAX_TABLE_TOKENS = 2**27  # tokens of rows, which are held in memory
 
 

@@ -112,6 +112,7 @@ class TrainedCell:
         fitting = self.passes("validation")
         temperature = fit_temperature(fitting)
         fits = [self.statistics(fitting(), "validation", t)["nll"] for t in (1.0, temperature)]
+        del fitting  # its logits take as much memory as those that follow
         passes = self.passes(split)
         clusters = self.data.clusters(split) if by_document else None
         unscaled = self.statistics(passes(), split, clusters=clusters)
