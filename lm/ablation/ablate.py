@@ -24,13 +24,14 @@ from lm.analysis.results import Records, load, paired
 from lm.config.tree import InputError, override
 from lm.execution.estimate import Stopwatch, advice, seconds_per_cell, wall_seconds
 from lm.execution.factory import LOCAL, capacity, make_executor, threads
+from lm.execution.fork_server import start_fork_server
 from lm.execution.machine import default_workers
 from lm.execution.progress import Display
 from lm.execution.scheduler import train_cells
 from lm.report.render import print_table
 from lm.report.run import describe_autotune
 from lm.report.status import duration
-from lm.report.write import pointer, write_report
+from lm.report.write import pointer, update_report
 from lm.stats.sequential import sequential
 from lm.stats.tests import ALPHA
 from lm.store.files import read_json, to_json, write_atomic
@@ -109,8 +110,8 @@ def ablate(experiment: Experiment, options: RunOptions, plan_only: bool = False)
         print("training the experiment again, each arm with its winner", file=sys.stderr)
         tuned_plan = _plan(with_winners(experiment, winners), store, options)
         tuned_folder, interrupted = train_experiment(tuned_plan, store, options)
-        write_report(tuned_folder, Console())
-    report = write_report(folder, Console())
+        update_report(tuned_folder, Console())
+    report = update_report(folder, Console())
     print(pointer(folder), file=sys.stderr)
     return 1 if interrupted or report.damaged else 0
 
@@ -123,7 +124,8 @@ def warn(lines: Iterable[str]) -> None:
 
 def _plan(experiment: Experiment, store: Store, options: RunOptions, to_show: bool = False) -> Plan:
     stopwatch = Stopwatch(store.out / experiment.name / "seconds.json")
-    return plan_experiment(experiment, store, stopwatch, not options.retry_failed or to_show, to_show)
+    early = start_fork_server if options.executor == LOCAL and not to_show else bool  # a new plan has cells to train
+    return plan_experiment(experiment, store, stopwatch, not options.retry_failed or to_show, to_show, early)
 
 
 # stages of seeds -----------------------------------------------------------------------------------------------------

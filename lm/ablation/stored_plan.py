@@ -34,7 +34,12 @@ TOKENIZERS = ("BPE", "Bytes", "Characters", "Unigram", "WordPiece")
 
 
 def plan_experiment(
-    experiment: Experiment, store: Store, seconds: Callable[[Cell], float] | None, stored: bool, to_show: bool = False
+    experiment: Experiment,
+    store: Store,
+    seconds: Callable[[Cell], float] | None,
+    stored: bool,
+    to_show: bool = False,
+    before_new: Callable[[], object] = lambda: None,
 ) -> Plan:
     """Return the plan of an experiment, from the cache if all its cells are finished or `to_show`. Raises InputError.
 
@@ -44,6 +49,7 @@ def plan_experiment(
         seconds: returns the seconds of a step of a cell; None where none is timed.
         stored: whether a stored plan may be used.
         to_show: whether nothing is trained, so that cells may be missing.
+        before_new: called before a plan is made, which takes seconds.
     """
     inference, plans = experiment.inference, list[Plan]()
     arms = [[arm, list(changes.items())] for arm, changes in experiment.arms.items()]
@@ -51,8 +57,12 @@ def plan_experiment(
     devices = [device_files(), os.environ.get("CUDA_VISIBLE_DEVICES")]
     question = [str(cache_folder()), devices, experiment.tree, arms, experiment.baseline, experiment.seeds, judged]
 
+    def make() -> Plan:
+        before_new()
+        return make_plan(experiment, seconds)
+
     def describe() -> Any:
-        plans.append(make_plan(experiment, seconds))
+        plans.append(make())
         return _described(plans[0])
 
     try:
@@ -60,7 +70,7 @@ def plan_experiment(
     except (TypeError, ValueError):  # a value that JSON does not hold
         stored = False
     if not stored or inference.equal == "seconds":
-        return make_plan(experiment, seconds)
+        return make()
     answer = remember(KIND, question, describe)
     if not plans and answer is not None:
         plan = _restored(experiment, answer)
@@ -69,7 +79,7 @@ def plan_experiment(
             remember(KIND, question, describe)
         elif to_show or all(store.finished(planned.cell.id) for planned in plan.distinct):
             return plan
-    return plans[0] if plans else make_plan(experiment, seconds)
+    return plans[0] if plans else make()
 
 
 def _described(plan: Plan) -> Any:

@@ -1,5 +1,7 @@
 """Start processes from multiprocessing's fork server."""
 
+import atexit
+import contextlib
 import multiprocessing
 import os
 import signal
@@ -57,7 +59,10 @@ def _run(body: Body, pipe: Connection, *arguments: Any) -> None:
 
 
 def start_fork_server() -> None:
-    """Start multiprocessing's fork server unless it runs, with Ctrl-C blocked until its first import ignores it."""
+    """Start multiprocessing's fork server unless it runs, with Ctrl-C blocked until its first import ignores it.
+
+    Its imports take seconds, in which this process may go on.
+    """
     multiprocessing.get_context("forkserver").set_forkserver_preload(PRELOAD)
     resource_tracker.ensure_running()  # it would unblock Ctrl-C for what is started after it
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
@@ -65,3 +70,13 @@ def start_fork_server() -> None:
         forkserver.ensure_running()
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    atexit.unregister(_end_fork_server)
+    atexit.register(_end_fork_server)
+
+
+def _end_fork_server() -> None:
+    """End the fork server, which may still import, and holds a pipe of standard output open."""
+    pid = getattr(forkserver._forkserver, "_forkserver_pid", None)
+    if pid is not None and not multiprocessing.active_children():
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)

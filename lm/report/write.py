@@ -6,6 +6,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 from rich.console import Console
@@ -25,6 +26,7 @@ from lm.report.search import SearchReport
 from lm.report.tables import as_csv
 from lm.report.web import gallery
 from lm.report.web.page import overview, page
+from lm.store.answers import forget, remember
 from lm.store.files import write_atomic
 
 
@@ -163,6 +165,49 @@ def write_report(folder: Path, console: Console, into: Path | None = None, every
     """Print and write the report of one folder. Raises InputError where it cannot be read."""
     (report,) = write_reports([folder], into or folder, ReportRequest(), console, everything)
     return report
+
+
+def update_report(folder: Path, console: Console) -> Report:
+    """Print the report of a folder, and write it unless this code wrote its files from the cells as they are.
+
+    Raises InputError where the folder cannot be read.
+    """
+    report = load_report(folder)
+    if not isinstance(report, ExperimentReport) or report.tuning or report.rates:  # which read other folders too
+        publish([report], report_files([report], ReportRequest()), folder, console)
+        return report
+    outputs, store = list[Path](), report.results.store
+    cells = sorted({cell for arm in report.results.manifest["arms"].values() for cell in arm["cells"].values()})
+    inputs = [path for cell in cells if store.directory(cell).is_dir() for path in store.directory(cell).iterdir()]
+
+    def write() -> list[Any]:
+        files = report_files([report], ReportRequest())
+        publish([report], files, folder, console)
+        outputs[:] = [folder / name for name in files]
+        return _sizes_and_times(outputs)
+
+    question = [str(folder.resolve()), report.results.manifest, _sizes_and_times(inputs)]
+    written = remember("report", question, write)
+    if not outputs:
+        if written == _sizes_and_times([Path(path) for path, *_ in written]):
+            report.show(console)
+        else:
+            forget("report", question)
+            remember("report", question, write)
+    return report
+
+
+def _sizes_and_times(paths: Sequence[Path]) -> list[Any]:
+    """Return path, size and time of the last change of files, in nanoseconds; of those that are not there the path."""
+    states = list[Any]()
+    for path in sorted(paths):
+        try:
+            state = path.stat()
+        except OSError:
+            states.append([str(path)])
+        else:
+            states.append([str(path), state.st_size, state.st_mtime_ns])
+    return states
 
 
 def pointer(folder: Path) -> str:

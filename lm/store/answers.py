@@ -16,7 +16,10 @@ from lm.config.tree import InputError, run_id
 from lm.store.files import read_json, to_json, write_atomic
 
 PACKAGE = Path(__file__).parents[1]
-VERSIONED = ("torch", "lightning", "torchmetrics", "tokenizers", "numpy", "scipy", "jsonargparse", "datasets")
+VERSIONED = (
+    *("torch", "lightning", "torchmetrics", "tokenizers", "numpy", "scipy", "jsonargparse", "datasets"),
+    *("pandas", "matplotlib", "seaborn", "vl-convert-python"),
+)
 """Installed packages that may change an answer."""
 SLOW = ("torch", "lightning")  # modules whose import an answer saves
 _versions: list[str] = []  # that of the code when it was last asked for before a module of SLOW was imported

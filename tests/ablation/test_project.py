@@ -199,7 +199,7 @@ def test_from_the_wheel_to_a_table_in_an_empty_folder(installed: Path, tmp_path:
     small = ["--seeds", "1", "--underpowered", "--workers", "1", "--set", "trainer.max_steps=12"]
     done([lm, "ablate", "demo/mine.yaml", *small], tmp_path)  # not from where parts.py lies
     table = (tmp_path / "results/mine/table.md").read_text()
-    assert "| soft\\_clip | 1 |" in table
+    assert "| soft_clip | 1 |" in table
     (cell,) = [path.parent.parent.name for path in (tmp_path / "results/cells").glob("*/code/module.parts.py")]
     assert cell[:12] in done([lm, "ls", "--arm", "soft_clip"], tmp_path)
     generate: list[str | Path] = [lm, "generate", "mine/soft_clip/0", "--prompt", "a", "--tokens", "5"]

@@ -65,7 +65,12 @@ def read(text: Path, **changes: Any) -> Experiment:
 
 def test_a_finished_plan_is_restored_as_it_was(counted: list[str], text: Path, tmp_path: Path) -> None:
     experiment, store = read(text), Finished(tmp_path / "out")
-    first, second = (plan_experiment(experiment, store, None, stored=True) for _ in range(2))
+    announced: list[int] = []
+    first, second = (
+        plan_experiment(experiment, store, None, stored=True, before_new=lambda: announced.append(len(counted)))
+        for _ in range(2)
+    )
+    assert announced == [0], "only before a plan is made"
     assert counted == ["quickstart"]
     assert second.cells == first.cells
     assert [second.sizes(arm) for arm in second.by_arm] == [first.sizes(arm) for arm in first.by_arm]

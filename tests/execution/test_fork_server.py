@@ -10,6 +10,7 @@ import pytest
 from helpers import Patch
 
 from lm.execution import fork_server
+from lm.store.locks import process_status
 
 
 @pytest.mark.slow
@@ -39,3 +40,15 @@ def test_ctrl_c_is_blocked_until_the_server_ignores_it(monkeypatch: Patch) -> No
     fork_server.start_fork_server()
     see()
     assert blocked == [True, False]
+
+
+@pytest.mark.slow
+def test_a_server_that_still_imports_ends_with_its_command() -> None:
+    code = """
+from multiprocessing import forkserver
+from lm.execution.fork_server import start_fork_server
+start_fork_server()
+print(forkserver._forkserver._forkserver_pid)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=30)
+    assert process_status(int(done.stdout)) in (None, "Z")

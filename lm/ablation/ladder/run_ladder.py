@@ -16,7 +16,7 @@ from lm.execution.machine import default_workers, threads_each
 from lm.report.render import print_table
 from lm.report.run import describe_autotune
 from lm.report.status import duration
-from lm.report.write import write_report
+from lm.report.write import update_report
 from lm.stats.scaling import MIN_RUNGS
 from lm.store.store import Store
 
@@ -49,8 +49,8 @@ def run_ladder(
     folder = write_ladder_manifest(experiment, plans, store, options.command)
     interrupted = train_missing(merged, store, options, folder / FILE)
     for plan in plans:
-        write_report(store.out / plan.experiment.name, Console(quiet=True))
-    report = write_report(folder, console or Console())
+        update_report(store.out / plan.experiment.name, Console(quiet=True))
+    report = update_report(folder, console or Console())
     print(f"report: {folder / 'table.md'}, and a folder for each rung beside it", file=sys.stderr)
     return 1 if interrupted or report.damaged else 0
 

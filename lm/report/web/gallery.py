@@ -9,6 +9,7 @@ from lm.report.figures.chart import Chart
 from lm.report.figures.palette import dash
 from lm.report.figures.vega import Rows, colour, draw
 from lm.report.web.elements import Html, tag
+from lm.store.answers import remember
 
 MISSING = "charts need vl-convert-python, which is not installed here: pip install vl-convert-python"
 
@@ -24,7 +25,7 @@ def library() -> str:
         import vl_convert
     except ImportError:
         return ""
-    return str(vl_convert.javascript_bundle(SNIPPET))
+    return str(remember("charts", SNIPPET, lambda: vl_convert.javascript_bundle(SNIPPET)))  # takes two seconds
 
 
 class Charts:
