@@ -117,6 +117,7 @@ bench: .venv/bench  ## speed and memory on this machine, as docs/bench.md descri
 .venv/base: pyproject.toml constraints.txt
 	@echo "installing what running needs into .venv: about 80 packages, 1.5 GB, one to three minutes"
 	@$(PYTHON) -m venv .venv
+	@$(BIN)/pip install --quiet --upgrade 'pip>=25' 2> /dev/null || true  # older ones take twice as long
 	@$(call INSTALL,'.')
 	@touch $@
 
