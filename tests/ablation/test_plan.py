@@ -274,7 +274,7 @@ def test_shared_cell_is_trained_once_and_its_record_read_once(
 
     monkeypatch.setattr(Store, "record", counted)
     monkeypatch.setattr("lm.ablation.ablate.train_cells", queue)
-    monkeypatch.setattr("lm.ablation.ablate.write_report", lambda *_: SimpleNamespace(damaged=False))
+    monkeypatch.setattr("lm.ablation.ablate.update_report", lambda *_: SimpleNamespace(damaged=False))
     monkeypatch.setattr("lm.ablation.ablate.seconds_per_cell", lambda by_arm, *_: dict.fromkeys(by_arm, 1.0))
     assert main(["ablate", str(path), "--underpowered", "--out", str(store.out), *more]) == 0
     assert max(reads.values()) == 1
