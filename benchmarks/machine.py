@@ -5,7 +5,8 @@ import re
 from importlib import metadata
 from typing import Any
 
-from lm.execution.machine import cores, flags, memory_gib, proc_file, processor
+from lm.execution.machine import cores, flags, memory_gib, proc_file
+from lm.training.provenance import processor
 
 PACKAGES = ("torch", "lightning", "torchmetrics", "numpy", "transformers", "x-transformers", "litgpt")
 

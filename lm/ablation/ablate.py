@@ -23,8 +23,7 @@ from lm.ablation.stored_plan import plan_experiment
 from lm.analysis.results import Records, load, paired
 from lm.config.tree import InputError, override
 from lm.execution.estimate import Stopwatch, advice, seconds_per_cell, wall_seconds
-from lm.execution.factory import LOCAL, capacity, make_executor, threads
-from lm.execution.fork_server import start_fork_server
+from lm.execution.factory import LOCAL, capacity, make_executor, prepare, threads
 from lm.execution.machine import default_workers
 from lm.execution.progress import Display
 from lm.execution.scheduler import train_cells
@@ -124,8 +123,12 @@ def warn(lines: Iterable[str]) -> None:
 
 def _plan(experiment: Experiment, store: Store, options: RunOptions, to_show: bool = False) -> Plan:
     stopwatch = Stopwatch(store.out / experiment.name / "seconds.json")
-    early = start_fork_server if options.executor == LOCAL and not to_show else bool  # a new plan has cells to train
-    return plan_experiment(experiment, store, stopwatch, not options.retry_failed or to_show, to_show, early)
+
+    def before_new() -> None:
+        if not to_show:  # what is planned anew has cells to train
+            prepare(options.executor)
+
+    return plan_experiment(experiment, store, stopwatch, not options.retry_failed or to_show, to_show, before_new)
 
 
 # stages of seeds -----------------------------------------------------------------------------------------------------

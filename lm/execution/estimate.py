@@ -20,7 +20,6 @@ from lm.execution.machine import (
     flags,
     in_turn,
     proc_file,
-    processor,
     slower,
 )
 from lm.execution.scheduler import Planned
@@ -30,7 +29,7 @@ from lm.store.formats import SECONDS
 from lm.store.store import Store
 from lm.store.validation import is_number
 from lm.training.identified import Cell
-from lm.training.provenance import ENVIRONMENT
+from lm.training.provenance import ENVIRONMENT, processor
 
 if TYPE_CHECKING:
     from lm.data.batch import Batch

@@ -116,6 +116,10 @@ class Executor(ABC):
         """Return how many cells are trained at a time, None if this machine decides. Raises InputError."""
         return None
 
+    @classmethod  # noqa: B027
+    def prepare(cls) -> None:
+        """Start what takes seconds, before the cells are known."""
+
     # called by the scheduler
 
     def submit(self, cell: Cell, execution: Execution, name: str) -> Any:

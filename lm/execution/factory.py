@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 from lm.config.plain import shown
 from lm.config.tree import InputError, nearest
-from lm.execution.machine import threads_each
 from lm.store.store import Store
 
 if TYPE_CHECKING:  # it imports torch
@@ -100,17 +99,18 @@ def make_executor(text: str, store: Store, capacity: int) -> "Executor":
     return spec.executor(store, capacity, spec.options)
 
 
+def prepare(text: str) -> None:
+    """Start what takes an executor seconds. Raises InputError if there is no such executor."""
+    parse_executor(text).executor.prepare()
+
+
 def capacity(text: str, cells: int, search: bool = False) -> int | None:
     """Return how many of these cells the executor trains at a time, None if this machine decides. Raises InputError."""
-    if text == LOCAL:  # its module takes seconds to import
-        return None
     spec = parse_executor(text)
     return spec.executor.default_capacity(spec.options, cells, search)
 
 
 def threads(text: str, workers: int) -> int:
     """Return the threads of a cell with `workers` at a time; of the environment, or one, on other machines."""
-    if text == LOCAL:
-        return threads_each(workers)
     spec = parse_executor(text)
     return spec.executor.threads_each(spec.options, workers)

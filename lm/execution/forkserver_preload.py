@@ -20,7 +20,8 @@ gc.disable()  # nearly all that follows stays allocated
 import jsonargparse  # noqa: E402, F401 - the first configuration of every process needs it
 import torch.utils.serialization  # noqa: E402, F401 - the first checkpoint needs it
 
-import lm.execution.local  # noqa: E402, F401 - takes seconds, in which the server must not be interrupted
+import lm.execution.local  # noqa: E402
+import lm.training.train  # noqa: E402, F401 - takes seconds, in which the server must not be interrupted
 from lm.config.imported import import_all  # noqa: E402
 
 for package in ("lm.data", "lm.model"):  # the first configuration of every process needs them

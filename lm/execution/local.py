@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from lm.execution.executor import ATTEMPTS, Executor, Job, Message, Outcome, disk_message
-from lm.execution.fork_server import MAX_FORKSERVER_RESTARTS, start_process
+from lm.execution.fork_server import MAX_FORKSERVER_RESTARTS, start_fork_server, start_process
 from lm.store import locks
 from lm.store.files import disk_error
 from lm.store.leases import HeldError, LostError
@@ -23,7 +23,6 @@ from lm.store.record import Record
 from lm.store.store import LOG, STACK, Store
 from lm.training.identified import Cell
 from lm.training.process import Execution, on_heartbeat
-from lm.training.train import train
 
 STACK_SECONDS = 2.0  # time for a hanging process to write its stack
 GRACE_SECONDS = 5.0  # time between the signal that asks a process to exit and the one that kills it
@@ -118,6 +117,11 @@ class Local(Executor):
     """Executor of processes on this machine, each with one cell, forked from a server that has imported everything."""
 
     broken = False
+
+    @classmethod
+    def prepare(cls) -> None:
+        """Start the fork server, whose imports take seconds in which this process may go on."""
+        start_fork_server()
 
     def close(self) -> None:
         """End all processes, by force after a time of grace."""
@@ -268,6 +272,8 @@ class RemoteWorker(Local):
 
 def train_one(pipe: Connection, cell: Cell, store: Store, execution: Execution, slot: int | None) -> None:
     """Train a cell in this process, with messages through the pipe; `slot` chooses its accelerator, None all."""
+    from lm.training.train import train  # takes seconds, which the fork server has spent
+
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
     sys.modules["__main__"].__spec__ = None
     named = os.environ.get("CUDA_VISIBLE_DEVICES")  # the devices are counted without starting CUDA in this process

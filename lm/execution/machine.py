@@ -1,7 +1,6 @@
 """Resources of this machine, its description, the speed of its precisions, and checks of the settings of a command."""
 
 import os
-import platform
 import re
 import statistics
 import sys
@@ -91,12 +90,6 @@ def require_run_settings(
     if not (is_number(hang_minutes) and hang_minutes >= 0):
         where = called("hang_minutes")
         raise InputError(f"{where}: expected a number from 0, 0 for never, found {shown(hang_minutes)}")
-
-
-def processor(cpuinfo: str) -> str:
-    """Return the model of the processor as Linux names it, or else as Python does."""
-    named = re.search(r"^model name\s*:\s*(.+)$", cpuinfo, re.MULTILINE)
-    return named[1].strip() if named else platform.processor() or platform.machine()
 
 
 def flags(cpuinfo: str) -> list[str]:

@@ -1,7 +1,8 @@
 """Choose settings that are `auto`: implementations of the same cells are timed before any is trained.
 
 A choice holds for a whole experiment and is stored in the results folder, so that the same command plans the same
-cells, on another machine too.
+cells, on another machine too. Other results folders of a user take it from the cache where sizes, processor, threads
+and versions are the same.
 """
 
 import contextlib
@@ -22,18 +23,22 @@ from lm.model.attention import SoftmaxAttention, set_attention_impl
 from lm.model.attention_impl import BLOCK
 from lm.model.position import Position
 from lm.model.transformer import Model
+from lm.store.answers import remember
 from lm.store.side_files import WAYS_FILE, measure_once
 from lm.training.adapter import quiet, to_device
 from lm.training.cell import check
 from lm.training.identified import AUTO, Cell, auto_settings_requested, seedless
 from lm.training.module import compile_blocks
 from lm.training.optim import tables
-from lm.training.provenance import device_name
+from lm.training.provenance import cpuinfo, device_name, processor
 from lm.training.recorder import Recorder
 from lm.training.run import RunConfig
 
-STEPS, SECONDS = 9, 4.0  # steps over which each choice is timed, or fewer where they take longer than so many seconds
-MIN_TRAINING_SECONDS = 10.0  # of training, in all, below which compiled code is not timed: compiling takes longer
+STEPS, SECONDS = 9, 5.0  # steps over which each choice is timed, or fewer where all take longer than so many seconds
+HOPELESS = 3.0  # first step, relative to that of the plainest choice, from which a precision is given up
+WORTH_COMPILING = 1.5  # step of a precision, relative to the fastest, up to which it is compiled too
+# of training, in all and for each shape, below which compiled code is not timed: compiling takes some 20
+MIN_TRAINING_SECONDS = 300.0
 MIN_SPEEDUP = 1.03  # speed, relative to a plainer choice, from which another is preferred
 Settings = dict[str, Any]  # values of settings of the trainer, by name
 
@@ -66,18 +71,29 @@ def replace_auto_settings(
     question = run_id({**seedless(cell.config), "trainer": trainer, "text": cell.facts.identity()})
     path = out / WAYS_FILE
 
+    count = steps or trainer["max_steps"]
+
     def measure() -> dict[str, Any]:
         with threads_of(threads):
-            chosen, measured = _Timing(cell, names).decide(steps or trainer["max_steps"], shapes)
+            chosen, measured = _Timing(cell, names).decide(count, shapes)
         return asdict(Decision(chosen, measured, device_name(), threads))
 
-    stored = measure_once(path, "decisions", question, measure)
+    machine = [device_name(), processor(cpuinfo()), threads]
+    sizes = [cell.config["model"], cell.config["optim"], cell.facts.vocabulary, batch_sizes(cell.config)]
+    shape = [*machine, *sizes, trainer, count, shapes]
+    stored = measure_once(path, "decisions", question, lambda: remember("ways", shape, measure))
     try:
         decision = Decision(**stored)
         chosen = {f"trainer.{name}": decision.chosen[name] for name in names}
     except (TypeError, KeyError):
         raise InputError(f"{path}: decisions.{question[:12]}: is damaged; delete it, and it is measured anew") from None
     return override(tree, chosen), decision
+
+
+def batch_sizes(config: Tree) -> Any:
+    """Return the options of a configuration's data that have to do with the size of a batch."""
+    data = config["data"]
+    return [data["class_path"], {name: x for name, x in data["init_args"].items() if name not in ("corpus", "split")}]
 
 
 @contextlib.contextmanager
@@ -98,7 +114,7 @@ class _Timing:
         self.cell, self.names = cell, names
         self.built = cell.open()
         self.batch = next(iter(self.built.data.training_batches(0, 1)))
-        self.compiled_in: dict[str, float] = {}
+        self.first_steps: dict[str, float] = {}  # seconds, with those of compiling
 
     def decide(self, steps: int, shapes: int) -> tuple[Settings, list[dict[str, Any]]]:
         """Return the best settings and all measurements; the best of each precision is timed compiled too."""
@@ -108,10 +124,10 @@ class _Timing:
         best, best_seconds = next(choice for choice in timed if choice[1] <= fastest * MIN_SPEEDUP)
         measured = [{"way": settings, "milliseconds": 1e3 * seconds} for settings, seconds in timed]
         if "compile" in self.names and best_seconds * steps > MIN_TRAINING_SECONDS * shapes:
-            slowest_first = sorted(timed, key=lambda pair: -pair[1])
+            slowest_first = sorted((x for x in timed if x[1] <= fastest * WORTH_COMPILING), key=lambda pair: -pair[1])
             by_precision = {settings.get("precision"): {**settings, "compile": True} for settings, _ in slowest_first}
             for settings, seconds in self._timed(list(by_precision.values()), self._trained()):
-                compile_seconds = self.compiled_in[repr(settings)]
+                compile_seconds = self.first_steps[repr(settings)]
                 measured.append({"way": settings, "milliseconds": 1e3 * seconds, "compiled_in": compile_seconds})
                 saved = (best_seconds - seconds) * steps
                 if seconds * MIN_SPEEDUP < best_seconds and saved > compile_seconds * shapes:
@@ -155,12 +171,24 @@ class _Timing:
             return run.trainer(Recorder(Path(), self.built.data))
 
     def _timed(self, choices: list[Settings], trained: tuple[Model, Optimizer]) -> list[tuple[Settings, float]]:
-        """Return the settings that are available here, with the median seconds of a step of each, taken in turn."""
-        available = [(settings, step) for settings in choices if (step := self._step(settings, *trained)) is not None]
-        samples: list[list[float]] = [[] for _ in available]
+        """Return the settings that are available here, with the median seconds of a step of each, taken in turn.
+
+        Of a precision that is given up, the first choice stands with its first step, and the others are left out.
+        """
+        available, samples, given_up = list[tuple[Settings, Callable[[], None]]](), list[list[float]](), set[Any]()
+        for settings in choices:
+            precision = settings.get("precision")
+            if precision in given_up or (step := self._step(settings, *trained)) is None:
+                continue
+            first, plainest = (self.first_steps[repr(x)] for x in (settings, (available or [(settings, step)])[0][0]))
+            is_hopeless = not settings.get("compile") and first > HOPELESS * plainest
+            given_up |= {precision} if is_hopeless else set()
+            available.append((settings, step))
+            samples.append([first] if is_hopeless else [])
+        timed = [(step, seconds) for (_, step), seconds in zip(available, samples, strict=True) if not seconds]
         for _ in range(STEPS):
-            for (_, step), seconds in zip(available, samples, strict=True):
-                if sum(seconds) < SECONDS:
+            for step, seconds in timed:
+                if sum(seconds) < SECONDS / len(timed):
                     start = time.perf_counter()
                     step()
                     seconds.append(time.perf_counter() - start)
@@ -194,5 +222,5 @@ class _Timing:
                 return None
         elif compile_blocks(model, "auto", step) is not None:
             return None
-        self.compiled_in[repr(settings)] = time.perf_counter() - start
+        self.first_steps[repr(settings)] = time.perf_counter() - start
         return step

@@ -39,12 +39,22 @@ def device_name() -> str:
 
     if torch.cuda.is_available():
         return torch.cuda.get_device_name()
-    vendor = ""
-    with contextlib.suppress(OSError):  # not Linux
-        cpuinfo = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
-        vendor = next(iter(re.findall(r"^vendor_id\s*:(.*)$", cpuinfo, re.M)), "").strip()
+    vendor = next(iter(re.findall(r"^vendor_id\s*:(.*)$", cpuinfo(), re.M)), "").strip()
     parts = (platform.processor() or platform.machine(), vendor, torch.backends.cpu.get_cpu_capability())
     return ", ".join(part for part in parts if part)
+
+
+def cpuinfo() -> str:
+    """Return Linux's description of the processors; empty on other systems."""
+    with contextlib.suppress(OSError):
+        return Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    return ""
+
+
+def processor(description: str) -> str:
+    """Return the model of a processor that Linux describes, or else what Python calls this one."""
+    named = re.search(r"^model name\s*:\s*(.+)$", description, re.MULTILINE)
+    return named[1].strip() if named else platform.processor() or platform.machine()
 
 
 def peak_memory() -> float:

@@ -30,6 +30,7 @@ from benchmarks.sizes import BASE, SMALLEST
 from lm.analysis.results import load
 from lm.config.tree import InputError, load_yaml
 from lm.execution import machine
+from lm.training.provenance import processor
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -152,7 +153,7 @@ CPUINFO = "processor\t: 0\nmodel name\t: Some Processor 3\nflags\t\t: fpu avx2 a
 
 
 def test_the_machine_is_described_without_its_name() -> None:
-    assert machine.processor(CPUINFO) == "Some Processor 3"
+    assert processor(CPUINFO) == "Some Processor 3"
     assert machine.flags(CPUINFO) == ["avx2", "amx_tile", "amx_bf16"]
     assert machine.flags("Features\t: fp asimd sve\n") == ["asimd", "sve"]
     assert machine.flags("") == []

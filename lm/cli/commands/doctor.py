@@ -19,6 +19,7 @@ from lm.config.plain import clipped
 from lm.config.reading import PACKAGE
 from lm.config.tree import InputError, require_place
 from lm.execution import machine
+from lm.training.provenance import processor
 
 NAME = "lm-ablations"
 CORE = ""  # key of the packages that are always needed, beside the names of the extras
@@ -122,7 +123,7 @@ def devices() -> Lines:
 
     cpu, cores, total = machine.proc_file("cpuinfo"), machine.cores(), os.cpu_count()
     usable = f"{cores} cores" if total in (None, cores) else f"{cores} of its {total} cores may be used"
-    yield "processor", f"{machine.processor(cpu)}, {usable}", ""
+    yield "processor", f"{processor(cpu)}, {usable}", ""
     features = ", ".join(machine.flags(cpu)) or "none that matter here"
     yield "vectors", f"torch uses {torch.backends.cpu.get_cpu_capability()}; it has {features}", ""
     if (memory := machine.memory_gib()) is not None:
