@@ -5,6 +5,7 @@ import inspect
 import re
 import textwrap
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote
 
 import pytest
@@ -16,6 +17,7 @@ from lm.ablation.design import DesignNode
 from lm.ablation.experiment import ExperimentFile, Tier
 from lm.ablation.sections import CurveNode, LadderNode, MarginNode, RatesNode, RungNode, Stages, TuningNode
 from lm.analysis.claims import ClaimNode
+from lm.analysis.results import load
 from lm.cli import main
 from lm.cli.commands import commands
 from lm.config.choices import find_class, slots
@@ -27,9 +29,11 @@ from lm.model.attention import Attention, Mask
 from lm.model.block import BlockLayout
 from lm.model.mlp import MLP
 from lm.model.norm import NoNorm
-from lm.model.position import NoPosition
+from lm.model.position import NoPosition, Position
 from lm.model.shape import Shape
-from lm.report.figures.catalogue import figures
+from lm.report.figures.catalogue import FigureInputs, figures
+from lm.report.figures.picture import draw
+from lm.report.pack import unpack
 from lm.search.space import ChoicesNode, ConditionalChoice, Distribution
 from lm.search.spec import PRUNERS, SAMPLERS, SweepFile
 from lm.stats.tests import seeds_needed
@@ -223,6 +227,21 @@ def test_the_components_of_the_page_work(tmp_path: Path, monkeypatch: pytest.Mon
     assert [torch.equal(y_btd[:, t], changed_btd[:, t]) for t in range(8)] == [t < 5 for t in range(8)]
     layout = find_class("my_parts_of_the_page.NormBetween", BlockLayout, "model.block")(shape, NoNorm, 0.0)
     assert layout(x, torch.neg, torch.exp).tolist() == (x + (-x).exp()).tolist()
+    position = find_class("my_parts_of_the_page.RootPenalty", Position, "model.position")(shape)
+    expected = [[-(max(0, 2 + q - k) ** 0.5) for k in range(4)] for q in range(2)]
+    assert position.bias(2, 4).tril(2).allclose(torch.tensor(expected).expand(2, 2, 4))
+
+
+def test_the_figure_of_the_page_draws_committed_results(tmp_path: Path) -> None:
+    (code,) = re.findall(r"^```py\n(.*?)^```$", (ROOT / "docs" / "extending.md").read_text(), re.M | re.S)
+    names: dict[str, Any] = {}
+    exec(compile(code, "share.py", "exec"), names)
+    unpack(ROOT / "results/reference/quickstart.lmpack", tmp_path)
+    (figure,) = names["FIGURES"]
+    chart = figure.make(FigureInputs(load(tmp_path / "quickstart")))
+    assert [series.label for series in chart.panels[0].series] == ["gelu", "swiglu"]
+    assert [len(series.y) for series in chart.panels[0].series] == [4, 4]
+    assert len(draw(chart).axes[0].lines) >= 2
 
 
 # data.md
