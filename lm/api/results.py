@@ -220,9 +220,9 @@ def load(folder: str | Path, *, out: str | Path = "results") -> Results | Ladder
     >>> results.arms
     ['gelu', 'swiglu']
     >>> results.table[["arm", "mean", "difference", "low", "high", "verdict"]].round(4).to_dict("records")[0]
-    {'arm': 'swiglu', 'mean': 1.6931, 'difference': -0.0399, 'low': -0.0544, 'high': -0.0262, 'verdict': 'better'}
+    {'arm': 'swiglu', 'mean': 1.6934, 'difference': -0.039, 'low': -0.0568, 'high': -0.0173, 'verdict': 'better'}
     >>> results.cells.query("metric == 'nll'").groupby("arm").value.mean().round(4).to_dict()
-    {'gelu': 1.733, 'swiglu': 1.6931}
+    {'gelu': 1.7323, 'swiglu': 1.6934}
     """
     path = Path(folder)
     if len(path.parts) == 1 and not os.path.lexists(path):
