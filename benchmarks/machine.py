@@ -5,8 +5,8 @@ import re
 from importlib import metadata
 from typing import Any
 
-from lm.execution.machine import cores, flags, memory_gib, proc_file
-from lm.training.provenance import processor
+from lm.execution.machine import cores, flags, memory_gib
+from lm.training.provenance import cpuinfo, processor
 
 PACKAGES = ("torch", "lightning", "torchmetrics", "numpy", "transformers", "x-transformers", "litgpt")
 
@@ -15,7 +15,7 @@ def describe_machine(threads: int) -> dict[str, Any]:
     """Return processor, usable cores, threads, memory and the versions of the packages that are compared."""
     import torch
 
-    description = proc_file("cpuinfo")
+    description = cpuinfo()
     return {
         "processor": processor(description),
         "cores": cores(),

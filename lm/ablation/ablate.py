@@ -125,7 +125,7 @@ def _plan(experiment: Experiment, store: Store, options: RunOptions, to_show: bo
     stopwatch = Stopwatch(store.out / experiment.name / "seconds.json")
 
     def before_new() -> None:
-        if not to_show:  # what is planned anew has cells to train
+        if not to_show:  # what is planned anew mostly has cells to train
             prepare(options.executor)
 
     return plan_experiment(experiment, store, stopwatch, not options.retry_failed or to_show, to_show, before_new)

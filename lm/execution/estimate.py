@@ -19,7 +19,6 @@ from lm.execution.machine import (
     device_files,
     flags,
     in_turn,
-    proc_file,
     slower,
 )
 from lm.execution.scheduler import Planned
@@ -29,7 +28,7 @@ from lm.store.formats import SECONDS
 from lm.store.store import Store
 from lm.store.validation import is_number
 from lm.training.identified import Cell
-from lm.training.provenance import ENVIRONMENT, processor
+from lm.training.provenance import ENVIRONMENT, cpuinfo, processor
 
 if TYPE_CHECKING:
     from lm.data.batch import Batch
@@ -158,8 +157,8 @@ def judged_seconds(cells: Mapping[str, Cell], threads: int) -> dict[str, float]:
 
 def describe_machine() -> list[Any]:
     """Return what times depend on beside the cell, without torch: machine, processor, devices and variables."""
-    cpuinfo, variables = proc_file("cpuinfo"), {name: os.environ.get(name) for name in ENVIRONMENT}
-    return [platform.node(), processor(cpuinfo), flags(cpuinfo), cores(), device_files(), variables]
+    described, variables = cpuinfo(), {name: os.environ.get(name) for name in ENVIRONMENT}
+    return [platform.node(), processor(described), flags(described), cores(), device_files(), variables]
 
 
 def _interpolated_seconds(cells: Sequence[Cell], threads: int) -> list[float]:

@@ -99,17 +99,13 @@ def flags(cpuinfo: str) -> list[str]:
     return [flag for flag in FLAGS if flag in has]
 
 
-def proc_file(name: str) -> str:
-    """Return a file of Linux on processor or memory, empty on other systems."""
-    try:
-        return Path("/proc", name).read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
-
-
 def memory_gib(entry: str = "MemTotal") -> float | None:
     """Return the memory of this machine, or another entry of Linux about it, in GiB; None if it is not available."""
-    line = re.search(rf"^{entry}:\s*(\d+) kB", proc_file("meminfo"), re.MULTILINE)
+    try:
+        entries = Path("/proc/meminfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    line = re.search(rf"^{entry}:\s*(\d+) kB", entries, re.MULTILINE)
     return round(int(line[1]) / 2**20, 1) if line else None
 
 

@@ -7,6 +7,7 @@ and versions are the same.
 
 import contextlib
 import itertools
+import math
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -35,7 +36,7 @@ from lm.training.recorder import Recorder
 from lm.training.run import RunConfig
 
 STEPS, SECONDS = 9, 5.0  # steps over which each choice is timed, or fewer where all take longer than so many seconds
-HOPELESS = 3.0  # first step, relative to that of the plainest choice, from which a precision is given up
+HOPELESS = 3.0  # step after the first, relative to that of the plainest choice, above which a choice is given up
 WORTH_COMPILING = 1.5  # step of a precision, relative to the fastest, up to which it is compiled too
 # of training, in all and for each shape, below which compiled code is not timed: compiling takes some 20
 MIN_TRAINING_SECONDS = 300.0
@@ -107,6 +108,13 @@ def threads_of(count: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
+def seconds_of(step: Callable[[], None]) -> float:
+    """Return the seconds that a step takes."""
+    start = time.perf_counter()
+    step()
+    return time.perf_counter() - start
+
+
 class _Timing:
     """Training steps of a cell under several settings, timed in turn in this process, on one model of each kind."""
 
@@ -114,7 +122,7 @@ class _Timing:
         self.cell, self.names = cell, names
         self.built = cell.open()
         self.batch = next(iter(self.built.data.training_batches(0, 1)))
-        self.first_steps: dict[str, float] = {}  # seconds, with those of compiling
+        self.compiled_in: dict[str, float] = {}
 
     def decide(self, steps: int, shapes: int) -> tuple[Settings, list[dict[str, Any]]]:
         """Return the best settings and all measurements; the best of each precision is timed compiled too."""
@@ -127,7 +135,7 @@ class _Timing:
             slowest_first = sorted((x for x in timed if x[1] <= fastest * WORTH_COMPILING), key=lambda pair: -pair[1])
             by_precision = {settings.get("precision"): {**settings, "compile": True} for settings, _ in slowest_first}
             for settings, seconds in self._timed(list(by_precision.values()), self._trained()):
-                compile_seconds = self.first_steps[repr(settings)]
+                compile_seconds = self.compiled_in[repr(settings)]
                 measured.append({"way": settings, "milliseconds": 1e3 * seconds, "compiled_in": compile_seconds})
                 saved = (best_seconds - seconds) * steps
                 if seconds * MIN_SPEEDUP < best_seconds and saved > compile_seconds * shapes:
@@ -173,27 +181,23 @@ class _Timing:
     def _timed(self, choices: list[Settings], trained: tuple[Model, Optimizer]) -> list[tuple[Settings, float]]:
         """Return the settings that are available here, with the median seconds of a step of each, taken in turn.
 
-        Of a precision that is given up, the first choice stands with its first step, and the others are left out.
+        A hopeless choice is timed once; those that follow in a precision whose plainest is hopeless are left out.
         """
-        available, samples, given_up = list[tuple[Settings, Callable[[], None]]](), list[list[float]](), set[Any]()
+        timed = list[tuple[Settings, Callable[[], None], list[float]]]()
+        plainest: dict[Any, float] = {}  # seconds of the first choice of each precision
         for settings in choices:
             precision = settings.get("precision")
-            if precision in given_up or (step := self._step(settings, *trained)) is None:
+            limit = HOPELESS * timed[0][2][0] if timed else math.inf
+            if plainest.get(precision, 0.0) > limit or (step := self._step(settings, *trained)) is None:
                 continue
-            first, plainest = (self.first_steps[repr(x)] for x in (settings, (available or [(settings, step)])[0][0]))
-            is_hopeless = not settings.get("compile") and first > HOPELESS * plainest
-            given_up |= {precision} if is_hopeless else set()
-            available.append((settings, step))
-            samples.append([first] if is_hopeless else [])
-        timed = [(step, seconds) for (_, step), seconds in zip(available, samples, strict=True) if not seconds]
-        for _ in range(STEPS):
-            for step, seconds in timed:
-                if sum(seconds) < SECONDS / len(timed):
-                    start = time.perf_counter()
-                    step()
-                    seconds.append(time.perf_counter() - start)
-        medians = map(statistics.median, samples)
-        return [(settings, seconds) for (settings, _), seconds in zip(available, medians, strict=True)]
+            timed.append((settings, step, [seconds_of(step)]))
+            plainest.setdefault(precision, timed[-1][2][0])
+        going_on = [(step, seconds) for _, step, seconds in timed if seconds[0] <= HOPELESS * timed[0][2][0]]
+        for _ in range(STEPS - 1):
+            for step, seconds in going_on:
+                if sum(seconds) < SECONDS / len(going_on):
+                    seconds.append(seconds_of(step))
+        return [(settings, statistics.median(seconds)) for settings, _, seconds in timed]
 
     def _step(self, settings: Settings, model: Model, optimizer: Optimizer) -> Callable[[], None] | None:
         """Return a training step with these settings, run once; None where it is not available here."""
@@ -222,5 +226,5 @@ class _Timing:
                 return None
         elif compile_blocks(model, "auto", step) is not None:
             return None
-        self.first_steps[repr(settings)] = time.perf_counter() - start
+        self.compiled_in[repr(settings)] = time.perf_counter() - start
         return step

@@ -11,6 +11,7 @@ from typing import Any
 import pandas as pd
 from rich.console import Console
 
+from lm.analysis.effects import orders
 from lm.analysis.ladder import FILE
 from lm.analysis.tidy import cells
 from lm.config.tree import InputError, nearest
@@ -173,8 +174,8 @@ def update_report(folder: Path, console: Console) -> Report:
     Raises InputError where the folder cannot be read.
     """
     report = load_report(folder)
-    if not isinstance(report, ExperimentReport) or report.tuning or report.rates:  # which read other folders too
-        publish([report], report_files([report], ReportRequest()), folder, console)
+    if not isinstance(report, ExperimentReport) or report.tuning or report.rates or orders(report.results):
+        publish([report], report_files([report], ReportRequest()), folder, console)  # it reads other folders too
         return report
     outputs, store = list[Path](), report.results.store
     cells = sorted({cell for arm in report.results.manifest["arms"].values() for cell in arm["cells"].values()})

@@ -20,7 +20,9 @@ EQUIVALENT: tuple[frozenset[str], ...] = (
             "eb7504d53afd29b0dd0ef5770ed9f68cb95c641ceef8cee02d6e918b89d2b6d7",  # blocks, attention, others
             "05778d6bc93426197a69cad89200b21c0098e1825675960ea6eb751e96493387",  # value residuals
             "bf48613b3683d9c1830cb258ae053995e1897b652ba913f0ff9c683558d6803b",  # the same, hashed with local names
-            "a67fc3bf19635982a83b6048a9d99caa20eb24a30922b7084a19467b27625f8e",  # shorter code, text of any size, tasks
+            "b81e3cb069207c73bbf67d07be4ecfecbe907250a4e31243c6ff6283aa67e3bd",  # shorter code, text of any size, tasks
+            "f1d0a6707d532e5590d1ce2c48e2267c2f0db1b383152499f842d61b0048dde4",  # memory given back
+            "a67fc3bf19635982a83b6048a9d99caa20eb24a30922b7084a19467b27625f8e",  # the description of the processor
         }
     ),
 )

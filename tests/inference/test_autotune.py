@@ -33,7 +33,7 @@ def speeds(monkeypatch: Patch) -> dict[str, float]:
     def timed(self: Any, ways: list[dict[str, Any]], trained: Any) -> list[tuple[dict[str, Any], float]]:
         found = []
         for way in ways:
-            self.first_steps[repr(way)] = 10.0
+            self.compiled_in[repr(way)] = 10.0
             words = [*map(str, way.values()), "compiled" if way.get("compile") else ""]
             seconds = 1.0
             for word in words:
@@ -114,22 +114,50 @@ def test_stored_decision_is_used_again(tmp_path: Path, speeds: dict[str, float])
     assert chosen(tmp_path, {**EVERY, "model.width": 24}) != first
 
 
-def test_a_precision_whose_first_step_is_hopeless_is_given_up(tmp_path: Path, monkeypatch: Patch) -> None:
-    ran: list[tuple[Any, ...]] = []
+@pytest.fixture
+def timed_steps(monkeypatch: Patch) -> tuple[dict[str, float], list[str]]:
+    """Seconds of a step by its way, 1 where none is given; and the ways whose steps were timed, in order."""
+    given: dict[str, float] = {}
+    ran: list[str] = []
 
-    def step(self: Any, settings: dict[str, Any], *_: Any) -> Any:
-        ways = tuple(settings.values())
-        self.first_steps[repr(settings)] = 4.0 if settings["precision"] == "bf16-mixed" else 1.0
-        return lambda: ran.append(ways)
+    def seconds_of(step: Any) -> float:
+        step()
+        return given.get(ran[-1], 1.0)
 
-    monkeypatch.setattr(autotune._Timing, "_step", step)
+    def made(self: Any, settings: dict[str, Any], *_: Any) -> Any:
+        return lambda: ran.append(" ".join(map(str, settings.values())))
+
+    monkeypatch.setattr(autotune._Timing, "_step", made)
+    monkeypatch.setattr(autotune, "seconds_of", seconds_of)
+    return given, ran
+
+
+def test_a_precision_that_is_hopeless_is_timed_once(
+    tmp_path: Path, timed_steps: tuple[dict[str, float], list[str]]
+) -> None:
+    given, ran = timed_steps
+    given["bf16-mixed sdpa"] = 3.1
     tree = override(RUN, {name: "auto" for name in EVERY if name != "trainer.compile"})
     decision = replace_auto_settings(tree, tmp_path, 1)[1]
     assert decision is not None
-    assert set(ran) == {("32-true", "sdpa"), ("32-true", "plain")}
+    assert ran.count("bf16-mixed sdpa") == 1
+    assert ran.count("bf16-mixed plain") == 0
+    assert ran.count("32-true sdpa") == ran.count("32-true plain") > 1
     assert [(*one["way"].values(), one["milliseconds"]) for one in decision.measured][2:] == [
-        ("bf16-mixed", "sdpa", 4000.0)
+        ("bf16-mixed", "sdpa", 3100.0)
     ]
+
+
+def test_a_hopeless_implementation_leaves_the_others_in(
+    tmp_path: Path, timed_steps: tuple[dict[str, float], list[str]]
+) -> None:
+    given, ran = timed_steps
+    given |= {"sdpa": 1.0, "plain": 3.1, "blocked": 0.5}
+    long = override(RUN, {"trainer.attention": "auto", "data.context": 2 * attention_impl.BLOCK})
+    decision = replace_auto_settings(long, tmp_path, 1)[1]
+    assert decision is not None
+    assert decision.chosen == {"attention": "blocked"}
+    assert ran.count("plain") == 1
 
 
 def test_compilation_is_tried_for_precisions_that_may_win(tmp_path: Path, speeds: dict[str, float]) -> None:

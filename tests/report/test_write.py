@@ -17,6 +17,7 @@ from lm.analysis.pace import steps_to_baseline_loss
 from lm.cli import main
 from lm.report.write import update_report, write_report
 from lm.store import answers
+from lm.store.files import read_json, to_json, write_atomic
 
 
 @pytest.fixture
@@ -104,3 +105,7 @@ def test_files_are_written_again_only_if_they_or_the_cells_changed(
     record = next((folder.parent / "cells").glob("*/record.json"))
     record.touch()
     assert updated() == written
+    assert updated() == []
+    in_orders = read_json(folder / "experiment.json") | {"name": "demo.orders"}
+    write_atomic(folder.with_name("demo.orders") / "experiment.json", to_json(in_orders))
+    assert updated() == written, "the report now reads the runs in several orders too"

@@ -6,8 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from lm.report.pack import unpack
 from lm.store import sources
+from lm.store.files import read_json
 from lm.store.sources import canonical, hash_sources, read_sources
+from lm.training.provenance import source_hash
+
+REFERENCE = Path(__file__).resolve().parents[2] / "results" / "reference"
 
 CODE = '''
 """A module."""
@@ -112,3 +117,9 @@ def test_sources_are_compared_without_torch() -> None:
     code = "import sys, lm.store.sources; print('torch' in sys.modules)"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout == "False\n"
+
+
+def test_the_quickstart_is_of_code_that_computes_the_same(tmp_path: Path) -> None:
+    unpack(REFERENCE / "quickstart.lmpack", tmp_path)
+    records = [read_json(path) for path in (tmp_path / "cells").glob("*/record.json")]
+    assert {canonical(record["provenance"]["source"]) for record in records} == {canonical(source_hash())}

@@ -19,7 +19,7 @@ from lm.config.plain import clipped
 from lm.config.reading import PACKAGE
 from lm.config.tree import InputError, require_place
 from lm.execution import machine
-from lm.training.provenance import processor
+from lm.training.provenance import cpuinfo, processor
 
 NAME = "lm-ablations"
 CORE = ""  # key of the packages that are always needed, beside the names of the extras
@@ -121,7 +121,7 @@ def devices() -> Lines:
     """Report processor, memory and CUDA devices. Raises ImportError if torch does not load."""
     import torch
 
-    cpu, cores, total = machine.proc_file("cpuinfo"), machine.cores(), os.cpu_count()
+    cpu, cores, total = cpuinfo(), machine.cores(), os.cpu_count()
     usable = f"{cores} cores" if total in (None, cores) else f"{cores} of its {total} cores may be used"
     yield "processor", f"{processor(cpu)}, {usable}", ""
     features = ", ".join(machine.flags(cpu)) or "none that matter here"
