@@ -59,7 +59,6 @@ class Loop:
     """Bare loop over a cell's training batches on the processor, in its precision, without compiled code."""
 
     def __init__(self, cell: Cell) -> None:
-        from lm.model.attention import set_attention_impl
         from lm.training.adapter import quiet
         from lm.training.optim import tables
         from lm.training.recorder import Recorder
@@ -68,7 +67,7 @@ class Loop:
         self.data, self.objective = built.data, built.run.optim.objective
         with quiet():
             self.trainer = built.run.trainer(Recorder(Path(), self.data))
-        self.model = set_attention_impl(built.model(), self.trainer.attention)
+        self.model = self.trainer.prepared(built.model())
         settings, parameters = cell.config["trainer"], self.model.parameters()
         steps, rate = settings["max_steps"], self.model.map_rate
         self.optimizer, _ = built.run.optim.build(parameters, steps, tables(self.model), rate)

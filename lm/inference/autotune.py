@@ -20,7 +20,7 @@ from torch.optim import Optimizer
 
 from lm.config.components import build
 from lm.config.tree import InputError, Tree, override, run_id
-from lm.model.attention import SoftmaxAttention, set_attention_impl
+from lm.model.attention import SoftmaxAttention
 from lm.model.attention_impl import BLOCK
 from lm.model.position import Position
 from lm.model.transformer import Model
@@ -206,7 +206,7 @@ class _Timing:
         objective = self.built.run.optim.objective
 
         def step() -> None:
-            set_attention_impl(model, trainer.attention)
+            trainer.prepared(model)
             with trainer.precision_plugin.train_step_context():
                 logits_nv = model(*batch.inputs).flatten(0, 1)
                 loss = objective.loss(logits_nv, batch.targets_bt.flatten())

@@ -40,6 +40,7 @@ class Mask:
     If causal, no query sees a later key; the queries are the last of the keys' positions. No query sees a key of
     `hidden_bs`, such as padding. Where the bias is minus a slope times the distance, `slopes_h` has that of each head.
     `first_values` holds the values of the first layer that gives any, (b, g, s, k); all masks of a pass share the list.
+    Layers share what `additive` makes, unless each is to make its own (`is_shared` off).
     """
 
     def __init__(
@@ -50,15 +51,16 @@ class Mask:
         slopes_h: MaybeTensor = None,
     ) -> None:
         self.causal, self.bias_hqs, self.hidden_bs, self.slopes_h = causal, bias_hqs, hidden_bs, slopes_h
+        self.is_shared = True
         self.first_values: list[Tensor] = []
         self._made: dict[tuple[int, int, int | None, torch.dtype], Tensor | None] = {}
 
     def additive(self, queries: int, keys: int, window: int | None, like: Tensor) -> MaybeTensor:
-        """Return the mask and the bias as one tensor, broadcastable to (b, h, q, s); layers of a pass share it.
+        """Return the mask and the bias as one tensor, broadcastable to (b, h, q, s).
 
         None stands for plain causality over equal numbers of queries and keys, or for no mask at all.
         """
-        if torch.compiler.is_compiling():  # layers share its code where nothing is kept
+        if not self.is_shared or torch.compiler.is_compiling():  # layers share its code where nothing is kept
             return self._additive(queries, keys, window, like)
         key = queries, keys, window, like.dtype
         if key not in self._made:

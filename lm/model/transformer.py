@@ -16,6 +16,8 @@ from typing import Any, ClassVar, TypeVar, cast
 import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.utils.checkpoint import checkpoint
 
 from lm.config.domain import require_positive, require_share
 from lm.model.attention import Attention, Mask
@@ -175,6 +177,7 @@ class Decoder(Model):
 
     ADDED: ClassVar = ("prediction", "skips")
     LAYER_PARTS: ClassVar = ("attention", "mlp", "norm", "block", "position")  # the parts in which layers may differ
+    keeps_activations = True  # from the forward pass to the backward pass; see `checkpoint_activations`
     local_heads = slice(None)  # the heads of each layer that this process computes: all but under tensor parallelism
 
     def __init__(
@@ -244,14 +247,15 @@ class Decoder(Model):
         """Return the residual stream after the last block, (b, t, d)."""
         start = caches[0].length if caches else 0
         mask = self._mask(self.position, tokens_bt.shape[1], start)
+        keep = self.keeps_activations or not self.training
 
         def run(block: nn.Module, x_btd: Tensor, cache: Cache | None = None) -> Tensor:
-            position = cast(Position | None, block.position)
-            if position is None:
-                return cast(Tensor, block(x_btd, self.position, mask, cache))
-            own_mask = self._mask(position, tokens_bt.shape[1], start)
-            own_mask.first_values = mask.first_values
-            return cast(Tensor, block(x_btd, position, own_mask, cache))
+            position, own_mask = cast(Position | None, block.position), mask
+            if position is not None:
+                own_mask = self._mask(position, tokens_bt.shape[1], start)
+                own_mask.first_values = mask.first_values
+            arguments = x_btd, position or self.position, own_mask, cache
+            return cast(Tensor, block(*arguments) if keep else checkpoint(block, *arguments, use_reentrant=False))
 
         embedded_btd = self.embedding(tokens_bt)
         outputs = [self.dropout(self.position.embed(embedded_btd, start))]  # of each layer, behind the input
@@ -269,7 +273,24 @@ class Decoder(Model):
         """Return the mask of layers with a position encoding, for `time` tokens after `start` others."""
         by_head = position.bias(time, start + time, self.causal), position.slopes()
         bias, slopes_h = (None if values is None else values[self.local_heads] for values in by_head)
-        return Mask(self.causal, bias, slopes_h=slopes_h)
+        mask = Mask(self.causal, bias, slopes_h=slopes_h)
+        mask.is_shared = self.keeps_activations or not self.training
+        return mask
+
+
+def checkpoint_activations(model: Model) -> None:
+    """Make each layer compute its activations again in the backward pass instead of keeping them (Chen et al. 2016).
+
+    https://arxiv.org/abs/1604.06174. Gradients are the same to the last bit. Raises ValueError for a model that is no
+    Decoder, and for a layer with a state that every forward pass changes.
+    """
+    if not isinstance(model, Decoder):
+        raise ValueError(f"checkpoint_activations: expected a Decoder, found {type(model).__name__}")
+    for part in model.modules():
+        if hasattr(part, "extra_losses") or (isinstance(part, _BatchNorm) and part.track_running_stats):
+            problem = f"{type(part).__name__} changes its state in each forward pass, which would be run twice"
+            raise ValueError(f"checkpoint_activations: {problem}; leave it out")
+    model.keeps_activations = False
 
 
 AnyModel = TypeVar("AnyModel", bound=Model)

@@ -21,7 +21,7 @@ from lm.metrics.probe import first_rows, probe
 from lm.metrics.tokens import TokenStatistics
 from lm.model.flops import flops_per_token
 from lm.model.parametrization import scales, without_standard
-from lm.model.transformer import Model
+from lm.model.transformer import Model, checkpoint_activations
 from lm.training.adapter import quiet
 from lm.training.callbacks import build_callbacks, resolve_callbacks
 from lm.training.identified import AUTO, Cell, Sizes
@@ -114,6 +114,9 @@ def check(tree: Tree) -> Cell:
     if sharing.model_is_shared or (sharing.rows > 1 and not config["trainer"]["sync_batchnorm"]):
         with blame("model"), torch.device("meta"):
             check_model(run.model(facts.vocabulary, data.context), run.optim.optimizer, sharing)
+    if config["trainer"].get("checkpoint_activations"):
+        with blame("trainer"), torch.device("meta"):
+            checkpoint_activations(run.model(facts.vocabulary, data.context))
     longest = max(run.evaluate.lengths, default=0) if run.evaluate else 0
     if longest + 1 > facts.tokens["validation"]:
         hint = f"and the validation split has {facts.tokens['validation']}; give more text or shorter lengths"

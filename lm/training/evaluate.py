@@ -20,7 +20,6 @@ from lm.data import IGNORED
 from lm.data.batch import Batch, Clusters, Data, tensor
 from lm.data.text import TextData
 from lm.metrics.tokens import TokenStatistics, fit_temperature, perplexity, scale_logits
-from lm.model.attention import set_attention_impl
 from lm.model.transformer import load_weights
 from lm.store.record import Outcome, Record
 from lm.training.adapter import quiet, to_device
@@ -49,7 +48,7 @@ class TrainedCell:
             self.trainer = run.trainer(Recorder(checkpoint.parent, self.data))
         self.device = self.trainer.strategy.root_device
         with blame(str(checkpoint)):
-            self.model = set_attention_impl(run.model(cell.facts.vocabulary, own.context), self.trainer.attention)
+            self.model = self.trainer.prepared(run.model(cell.facts.vocabulary, own.context))
             self.trainer.precision_plugin.convert_module(self.model)
             self.model.load_state_dict(load_weights(checkpoint))
         self.model.to(self.device).eval()

@@ -11,8 +11,9 @@ from lm.config.components import blame, build
 from lm.config.tree import Tree
 from lm.data.batch import EVALUATION_TOKENS, Data
 from lm.data.tokens import TextStats
+from lm.model.attention import set_attention_impl
 from lm.model.attention_impl import AttentionImpl
-from lm.model.transformer import Model, build_and_initialize
+from lm.model.transformer import AnyModel, Model, build_and_initialize, checkpoint_activations
 from lm.training.adapter import InPlace, has_full_parameters
 from lm.training.averaging import average_decay
 from lm.training.callbacks import REASONS
@@ -34,6 +35,7 @@ class Trainer(lightning.pytorch.Trainer):
         strategy: how devices share a cell, such as ddp, fsdp2 or tensor_parallel.
         attention: implementation of attention (`lm.model.attention_impl.AttentionImpl`); equal up to rounding.
         compile: whether training steps run compiled code for the model's blocks.
+        checkpoint_activations: whether layers compute activations again in the backward pass, which takes less memory.
         callbacks: Lightning's or a user's own, for training alone; see `lm.training.callbacks`.
         ema: `{decay: D}` or `{half_life: STEPS}` of an average of the weights, which is evaluated as `nll_ema`.
         init_from: a finished run whose weights training starts from, with another seed, text or recipe.
@@ -44,7 +46,7 @@ class Trainer(lightning.pytorch.Trainer):
     """
 
     # keys that people look for, and the reason why there are none
-    ADDED = ("ema", "init_from")
+    ADDED = ("ema", "init_from", "checkpoint_activations")
     REASONS = REASONS | {"logger": "loggers are given to the command, as in lm fit CONFIG --logger tensorboard"}
 
     def __init__(
@@ -56,13 +58,14 @@ class Trainer(lightning.pytorch.Trainer):
         strategy: str = "auto",
         attention: AttentionImpl = "sdpa",
         compile: bool = False,
+        checkpoint_activations: bool = False,
         callbacks: list[dict[str, Any] | str] | None = None,
         ema: dict[str, float] | None = None,
         init_from: str | dict[str, str] | None = None,
         **settings: Any,
     ) -> None:
         self.attention, self.compile, self.average_decay = attention, compile, average_decay(ema)
-        self.init_from = init_from
+        self.init_from, self.checkpoint_activations = init_from, checkpoint_activations
         for name, reason in UNSOUND.items():
             if settings.get(name) not in (None, False):
                 raise ValueError(f"{name}={settings[name]} {reason}")
@@ -84,12 +87,20 @@ class Trainer(lightning.pytorch.Trainer):
             **settings,
         )  # fmt: skip
         self.strategy.checkpoint_io = InPlace()
-        if ema is not None and not has_full_parameters(self):
-            raise ValueError(f"ema: no process holds all weights under strategy={strategy}; expected one device or ddp")
+        for name, value in (("ema", ema), ("checkpoint_activations", checkpoint_activations)):
+            if value and not has_full_parameters(self):
+                expected = "expected one device or ddp"
+                raise ValueError(f"{name}: no process holds all weights under strategy={strategy}; {expected}")
         present: list[Any] = self.callbacks  # type: ignore[attr-defined]
         foreign = [f"{type(other).__module__}.{type(other).__name__}" for other in present if other is not recorder]
         if foreign:
             raise ValueError(f"{', '.join(foreign)}: an installed package adds this to every run; uninstall it")
+
+    def prepared(self, model: AnyModel) -> AnyModel:
+        """Return the model itself, which computes from here on as the settings say."""
+        if self.checkpoint_activations:
+            checkpoint_activations(model)
+        return set_attention_impl(model, self.attention)
 
 
 # settings of Lightning that must be left out, and why: one identity is one computation, on any machine
@@ -207,8 +218,11 @@ def build_data(run: RunConfig, facts: TextStats | None = None) -> Data:
 SINGLE_PROCESS = {"devices": 1, "num_nodes": 1, "strategy": "auto"}  # the trainer's settings for one process and device
 # settings of the trainer that do not change a cell's numbers
 EXECUTION = frozenset(
-    ("accelerator", "devices", "num_nodes", "strategy", "log_every_n_steps", "detect_anomaly", "inference_mode")
-)
+    (
+        "accelerator", "devices", "num_nodes", "strategy", "log_every_n_steps", "detect_anomaly", "inference_mode",
+        "checkpoint_activations",
+    )
+)  # fmt: skip
 
 # ranges of numeric settings of the trainer
 SETTINGS = {

@@ -16,7 +16,6 @@ import torch
 from lm.config.imported import user_frame
 from lm.config.tree import InputError, canonical
 from lm.data.tokens import TextStats
-from lm.model.attention import set_attention_impl
 from lm.store.documents import write_items
 from lm.store.files import (
     disk_error,
@@ -263,7 +262,7 @@ def fit(
     callbacks: list[Any] = trainer.callbacks  # type: ignore[attr-defined]
     callbacks[:0] = build_callbacks(cell.config["trainer"].get("callbacks"))  # before the recorder, which saves them
     code = canonical(seedless(cell.config)) if trainer.compile else None
-    model = set_attention_impl(built.model(), trainer.attention)
+    model = trainer.prepared(built.model())
     classes, clusters = data.frequent("validation", FREQUENT), data.clusters("validation")
     halved = read_previous_attempts(work)["halved"]
     module = LanguageModel(model, run.optim, data.bytes_per_token(), run.seed, classes, code, halved, clusters)

@@ -8,6 +8,7 @@ import torch
 from helpers import CONTEXT, VOCABULARY, assert_gradients, decoder, parts, tokens
 
 from lm.model.initializers import ResidualLinear
+from lm.model.transformer import checkpoint_activations
 
 PARTS: list[tuple[str, Any]] = [
     *parts(),
@@ -55,6 +56,31 @@ def test_shapes_and_dtypes_are_kept_and_autocast_is_finite(change: dict[str, Any
         logits = model.to(dtype)(tokens(batch=2))
         assert logits.shape == (2, CONTEXT, VOCABULARY)
         assert logits.dtype == dtype
+
+
+def test_recomputed_activations_give_the_same_gradients(change: dict[str, Any]) -> None:
+    gradients, forward_passes = [], []
+    for recompute in (False, True):
+        model = decoder({"dropout": 0.1, **change}).double().train()
+        if recompute and change in ({"mlp": "Experts"}, {"norm": "BatchNorm"}):
+            with pytest.raises(ValueError, match="changes its state in each forward pass"):
+                checkpoint_activations(model)
+            return
+        if recompute:
+            checkpoint_activations(model)
+        calls: list[None] = []
+        for block in model.blocks:
+            block.register_forward_pre_hook(lambda *_, calls=calls: calls.append(None))
+        torch.manual_seed(1)
+        logits = model(tokens())
+        later = [] if model.prediction is None else [state.square().sum() for state in model.prediction.states]
+        (logits.square().sum() + sum(later)).backward()
+        gradients.append({name: p.grad for name, p in model.named_parameters() if p.grad is not None})
+        forward_passes.append(len(calls))
+    assert forward_passes[1] == 2 * forward_passes[0]
+    assert gradients[0].keys() == gradients[1].keys()
+    for name, gradient in gradients[0].items():
+        assert torch.equal(gradient, gradients[1][name]), name
 
 
 @torch.no_grad()

@@ -33,13 +33,13 @@ FIXED = frozenset(
 )  # fmt: skip
 """Settings that the trainer fixes."""
 
-OWN = frozenset(("attention", "compile", "ema", "init_from"))
+OWN = frozenset(("attention", "compile", "checkpoint_activations", "ema", "init_from"))
 """Settings that Lightning's trainer does not have."""
 
 
 def test_every_setting_of_lightning_has_a_declared_role() -> None:
     """A new one of a new Lightning is to be looked at before anybody uses it."""
-    places = (COMPUTED, EXECUTION, frozenset(UNSOUND), FIXED)
+    places = (COMPUTED, EXECUTION - OWN, frozenset(UNSOUND), FIXED)
     actual = set(inspect.signature(lightning.pytorch.Trainer.__init__).parameters) - {"self"}
     assert actual == frozenset().union(*places)
     assert sum(map(len, places)) == len(actual)
@@ -69,6 +69,16 @@ def test_validation_by_the_clock_is_refused_by_the_plan(every: Any) -> None:
 
 def test_a_refused_setting_that_is_off_keeps_the_identity() -> None:
     assert check(override(RUN, {"trainer.benchmark": False})).id == check(RUN).id
+
+
+def test_recomputed_activations_keep_the_identity_and_need_layers_without_state() -> None:
+    recomputed = {"trainer.checkpoint_activations": True}
+    assert check(override(RUN, recomputed)).id == check(RUN).id
+    for change in ({"model.mlp": "Experts"}, {"model.norm": "BatchNorm"}):
+        with pytest.raises(InputError, match=r"trainer: checkpoint_activations: .* changes its state"):
+            check(override(RUN, {**recomputed, **change}))
+    with pytest.raises(InputError, match="checkpoint_activations: no process holds all weights under strategy=fsdp2"):
+        check(override(RUN, {**recomputed, "trainer.devices": 2, "trainer.strategy": "fsdp2"}))
 
 
 def test_batch_norm_in_several_processes_is_refused_by_the_plan() -> None:
