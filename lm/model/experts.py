@@ -3,7 +3,7 @@
 Legend: b batch, t time, d width, n tokens, e experts, k chosen ones of a token, m all choices (n times k).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from fractions import Fraction
 from typing import Any, Literal
 
@@ -106,15 +106,14 @@ class Experts(FeedForward):
 
 
 @torch.no_grad()
-def update_biases(model: nn.Module) -> None:
-    """Move the biases of all mixtures of experts towards equal loads, once all passes of a step are done."""
-    for layer in model.modules():
-        if isinstance(layer, Experts):
-            if layer.steps_e is not None:
-                if torch.distributed.is_available() and torch.distributed.is_initialized():
-                    torch.distributed.all_reduce(layer.load_e)
-                layer.steps_e += (layer.load_e.sum() - len(layer.load_e) * layer.load_e).sign()
-            layer.load_e.zero_()
+def update_biases(layers: Iterable[Experts]) -> None:
+    """Move the biases of mixtures of experts towards equal loads, once all passes of a step are done."""
+    for layer in layers:
+        if layer.steps_e is not None:
+            if torch.distributed.is_available() and torch.distributed.is_initialized():
+                torch.distributed.all_reduce(layer.load_e)
+            layer.steps_e += (layer.load_e.sum() - len(layer.load_e) * layer.load_e).sign()
+        layer.load_e.zero_()
 
 
 def token_shares(model: nn.Module) -> dict[nn.Module, Fraction]:

@@ -251,7 +251,7 @@ def try_step(run: RunConfig, steps: int, model: Model, batch: Batch) -> None:
     logits_nv = model(*batch.inputs).flatten(0, 1)
     with blame("optim.objective"):
         loss = objective.loss(logits_nv, targets_n)
-    extras = take_extra_losses(model, objective.extra)
+    extras = take_extra_losses(model.modules(), objective.extra)
     require_extra_losses(objective.extra, extras)
     with_extras(loss, extras).backward()
     with blame("optim"):

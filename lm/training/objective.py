@@ -5,7 +5,7 @@ Legend: n tokens, r some of them, d width, v vocabulary.
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -83,7 +83,7 @@ class CrossEntropy(Objective):
         return chunked_cross_entropy(x_nd, weight_vd, targets_n, self.label_smoothing, self.z_loss, softcap)
 
 
-def take_extra_losses(model: nn.Module, weights: Mapping[str, float]) -> dict[str, tuple[Tensor, float]]:
+def take_extra_losses(modules: Iterable[nn.Module], weights: Mapping[str, float]) -> dict[str, tuple[Tensor, float]]:
     """Return the extra losses of the last forward pass with their weights by name, and remove them from the parts.
 
     A part sets `extra_losses` (name to scalar, a mean over tokens) in each forward pass of training, and may declare
@@ -91,7 +91,7 @@ def take_extra_losses(model: nn.Module, weights: Mapping[str, float]) -> dict[st
     without a weight.
     """
     values, defaults = dict[str, list[Tensor]](), dict[str, float]()
-    for module in model.modules():
+    for module in modules:
         if losses := vars(module).get("extra_losses"):
             for name, loss in losses.items():
                 values.setdefault(name, []).append(loss)

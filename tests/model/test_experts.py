@@ -102,7 +102,7 @@ def test_a_bias_moves_once_a_step_towards_equal_loads() -> None:
             layer(half)
         load_e, before_e = layer.load_e.clone(), layer.steps_e.clone()
         loads.append(float(load_e.max() / load_e.double().mean()))
-        update_biases(layer)
+        update_biases([layer])
         assert torch.equal(layer.steps_e - before_e, (load_e.double().mean() - load_e).sign().long())
         assert not layer.load_e.any()
     assert max(loads[-20:]) < 1.1 < 1.25 < loads[0]

@@ -78,7 +78,7 @@ def test_extra_losses_of_layers_are_averaged_and_weighted(chunked: bool, monkeyp
         assert module.loss(batch()).item() == pytest.approx(plain + weight * 2.0, rel=1e-12)
         loss, extras = module.loss_and_extras(batch())
         assert (loss.item(), extras["size"][0].item()) == pytest.approx((plain, 2.0), rel=1e-12)
-        assert take_extra_losses(module.model, {"size": 1.0}) == {}, "each pass has losses of its own"
+        assert take_extra_losses(module.parts, {"size": 1.0}) == {}, "each pass has losses of its own"
 
 
 @pytest.mark.parametrize(
