@@ -73,11 +73,16 @@ def joined_clusters(parts: Mapping[str, Clusters], rows: Sequence[int]) -> Clust
     row_ends, starts = np.cumsum(rows), np.cumsum([0, *(part.count for part in every)])
 
     def cluster_of(rows_b: Tensor) -> Tensor:
-        corpus_b, clusters_bt = np.searchsorted(row_ends, rows_b.cpu().numpy(), side="right").tolist(), list[Tensor]()
-        for index, row in zip(corpus_b, rows_b, strict=True):
-            own = row[None] - int(row_ends[index] - rows[index])
-            clusters_bt.append(every[index].of(own) + int(starts[index]))
-        return torch.cat([x.expand(1, max(x.shape[1] for x in clusters_bt)) for x in clusters_bt])
+        corpus_b = torch.from_numpy(np.searchsorted(row_ends, rows_b.cpu().numpy(), side="right")).to(rows_b.device)
+        chosen = {index: corpus_b == index for index in corpus_b.unique().tolist()}
+        parts = {
+            index: every[index].of(rows_b[own_b] - int(row_ends[index] - rows[index])) + int(starts[index])
+            for index, own_b in chosen.items()
+        }
+        clusters_bt = rows_b.new_empty(len(rows_b), max(part.shape[1] for part in parts.values()))
+        for index, own_b in chosen.items():
+            clusters_bt[own_b] = parts[index].to(clusters_bt.dtype)
+        return clusters_bt
 
     kind = "document" if all(part.kind == "document" for part in every) else "stretch"
     counts = {name: part.count for name, part in parts.items()}

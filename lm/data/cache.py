@@ -29,6 +29,7 @@ from lm.store.locks import locked
 
 SUMS, FACTS = "sums.json", "facts.json"
 PROGRESS = "progress.json"  # how far an entry has been written, which another process takes up
+TARGETS = "targets.json"  # size and time of each file outside an entry that holds its ids
 KEPT_BYTES = 2**26  # bytes from which on an entry that is half written is kept when its writing fails
 TICK = 0.02  # seconds within which the time of a file may stay the same while it changes
 
@@ -120,6 +121,12 @@ def find_damage(folder: Path, expected: Mapping[str, Any], thorough: bool = Fals
                 if check_sum(folder / str(name)) != sum_of_file:
                     raise DamageError(f"{name} is not what was written")
             _mark_sound(folder)
+        if (folder / TARGETS).is_file():
+            for name, status in stored_json(folder / TARGETS).items():
+                path = folder / name
+                if not path.is_file() or [path.stat().st_size, path.stat().st_mtime_ns] != status:
+                    state = "another file now" if path.is_file() else "no longer there"
+                    raise DamageError(f"{path.resolve()} is {state}")
         stored = stored_json(folder / FACTS) if expected else {}
         for key, value in expected.items():
             if stored.get(key) != value:

@@ -95,6 +95,7 @@ class Encoder:
         self.is_table = self.bytes_table is not None or self.characters_table is not None
         self.batch = TABLE_BATCH if self.is_table else BATCH
         self.places = ANYWHERE if self.is_table else SAFE
+        self.size = PART if self.is_table or cuts_alike(tokenizer) else None  # characters of a part of a long document
         # portions that are encoded at the same time; those of the library are each encoded on all cores
         self.threads = min(8, os.cpu_count() or 1) if self.is_table else 2
 
@@ -119,6 +120,26 @@ class Encoder:
         if self.is_table:
             return self._look_up("".join(portion.texts))
         return np.concatenate([np.zeros(0, self.id_type), *self.each(portion.texts, portion.last)])
+
+
+def cuts_alike(tokenizer: tokenizers.Tokenizer) -> bool:
+    """Return True if words of a text that is cut at a safe place are those of the whole text, as tried on some.
+
+    Not so where each text gets a prefix, as by Metaspace, or where a word may go on over spaces and ends of lines.
+    """
+    normalizer, splitter = tokenizer.normalizer, tokenizer.pre_tokenizer
+    if splitter is None:
+        return False
+
+    def words(text: str) -> list[str]:
+        normal = text if normalizer is None else normalizer.normalize_str(text)
+        return [word for word, _ in splitter.pre_tokenize_str(normal)]
+
+    ends = ("ab", "Ab.", "12", "\u00e9", "\u4e2d", "'s", ")")
+    cuts = [(f"{end}\n", start) for end in ends for start in ends] + [
+        (end, f" {start}") for end in ends for start in ends
+    ]
+    return all(words(left + right) == words(left) + words(right) for left, right in cuts)
 
 
 def _tables(

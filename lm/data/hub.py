@@ -19,7 +19,7 @@ from typing import IO, Any
 
 from lm.config.tree import InputError, nearest, run_id
 from lm.data.corpus import SPLITS, Corpus
-from lm.data.text_files import Piece
+from lm.data.text_files import Piece, texts_of
 from lm.store.answers import cache_folder
 from lm.store.files import read_json, to_json, write_atomic
 
@@ -201,7 +201,7 @@ class HubText(Corpus):
     def pieces(self) -> Iterator[Piece]:
         """Yield the documents of all splits of the dataset."""
         loaded = self._load()
-        return itertools.chain.from_iterable(_Texts(rows, self.field) for rows in loaded.values())
+        return itertools.chain.from_iterable(_Texts(rows, self.field, self.path) for rows in loaded.values())
 
     def documents(self) -> Iterator[str]:
         """Yield the documents of all splits of the dataset."""
@@ -212,7 +212,7 @@ class HubText(Corpus):
         loaded = self._load()
         if not {"train", "validation"} <= set(loaded):
             return None
-        return {name: _Texts(loaded[name], self.field) for name in SPLITS if name in loaded}
+        return {name: _Texts(loaded[name], self.field, self.path) for name in SPLITS if name in loaded}
 
     def splits(self, fractions: Sequence[float]) -> dict[str, list[str]]:
         """Return the dataset's own splits, or split it where it has no validation split."""
@@ -225,12 +225,12 @@ class HubText(Corpus):
 class _Texts:
     """The texts of a loaded split as pieces, read anew at each pass."""
 
-    def __init__(self, rows: Any, field: str) -> None:
-        self.rows, self.field = rows, field
+    def __init__(self, rows: Any, field: str, path: str) -> None:
+        self.rows, self.field, self.path = rows, field, path
 
     def __iter__(self) -> Iterator[Piece]:
         for batch in self.rows.select_columns([self.field]).iter(batch_size=256):
-            yield from ((str(text), True) for text in batch[self.field])
+            yield from ((text, True) for text in texts_of(batch[self.field], self.field, self.path))
 
 
 class HubStream:
@@ -350,14 +350,16 @@ def send_rows() -> None:
                 hint = f"{nearest(field, list(row))} It has {', '.join(row)}"
                 send("refused", f"data.corpus.field: {path!r} has no column {field!r}.{hint}", None)
                 return
-            if row[field]:
-                documents.append(str(row[field]))
-                held += len(documents[-1])
+            for text in filter(None, texts_of([row[field]], field, path)):
+                documents.append(text)
+                held += len(text)
             if held >= characters:
                 send("rows", documents, rows.state_dict())
                 documents, held = [], 0
         if documents:
             send("rows", documents, rows.state_dict())
         send("end", None, None)
+    except InputError as error:
+        send("refused", str(error), None)
     except Exception as error:  # of the hub, of its client, and of every reader of a file format
         send("lost", str(error).splitlines()[0] if str(error) else type(error).__name__, None)

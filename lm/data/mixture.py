@@ -6,19 +6,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import tokenizers
-
 from lm.config.components import build, resolve
 from lm.config.plain import shown
 from lm.config.tree import run_id
 from lm.data import cache, tokens
 from lm.data.corpus import SPLITS, Corpus
 from lm.data.hub import HubText
-from lm.data.shards import SEGMENTS, segments_of
+from lm.data.shards import segments_of, write_segments
 from lm.data.splits import SplitText, TextFacts, text_facts
 from lm.data.streaming import beginning, prepare_stream
 from lm.data.token_files import TokenFiles, prepare_tokens
-from lm.data.tokenizer import Tokenizer
+from lm.data.tokenizer import Learnt, Tokenizer
 from lm.data.tokens import MIXTURE, TextStats, TrainingText
 from lm.store.files import to_json
 
@@ -38,7 +36,8 @@ class Mixture(Corpus):
 
     Args:
         corpora: corpora by name, `{web: {class_path: HubText, init_args: {...}}, code: ...}`.
-        weights: the share of each in training and evaluation, of any sum; by default in proportion to their tokens.
+        weights: the share of each in training, and of what is evaluated where that is drawn from more, of any sum; by
+            default in proportion to their tokens.
     """
 
     def __init__(self, corpora: dict[str, Any], weights: dict[str, float] | None = None) -> None:
@@ -56,24 +55,6 @@ class Mixture(Corpus):
     def documents(self) -> Iterator[str]:
         """Yield the documents of all corpora."""
         return (text for corpus in self.corpora.values() for text in corpus.documents())
-
-
-class Learnt(Tokenizer):
-    """A tokenizer that has been trained."""
-
-    is_choice = False
-    learns = False
-
-    def __init__(self, trained: tokenizers.Tokenizer, end: int | None) -> None:
-        self.trained, self._end = trained, end
-
-    def learn(self, documents: Iterable[str]) -> tokenizers.Tokenizer:
-        """Return the tokenizer."""
-        return self.trained
-
-    def end_of(self, trained: tokenizers.Tokenizer) -> int | None:
-        """Return the token that ends a document."""
-        return self._end
 
 
 class _Chained:
@@ -96,6 +77,15 @@ def prepare(corpus: Corpus, tokenizer: Tokenizer, fractions: Sequence[float]) ->
     if isinstance(corpus, HubText) and corpus.streaming:
         return prepare_stream(corpus, tokenizer, fractions)
     return replace(tokens.prepare(corpus, tokenizer, fractions), revision=corpus.revision)
+
+
+def has_own_splits(corpus: Corpus, fractions: Sequence[float]) -> bool:
+    """Return True if a source has splits of its own, of which that for the test may be missing."""
+    if isinstance(corpus, Mixture):
+        return all(has_own_splits(part, fractions) for part in corpus.corpora.values())
+    if isinstance(corpus, TokenFiles):
+        return corpus.paths["validation"] is not None
+    return not (isinstance(corpus, HubText) and corpus.streaming) and corpus.split_pieces(fractions) is not None
 
 
 def _training_documents(corpus: Corpus, tokenizer: Tokenizer, fractions: Sequence[float]) -> tuple[str, Iterable[str]]:
@@ -128,8 +118,9 @@ def _prepare_mixture(corpus: Mixture, tokenizer: Tokenizer, fractions: Sequence[
 
     def write(building: Path) -> None:
         segments = {split: [segments_of(Path(part.folder), split) for part in parts.values()] for split in SPLITS}
-        content = {split: [segment for part in of for segment in part] for split, of in segments.items()}
-        (building / SEGMENTS).write_text(to_json(content), encoding="utf-8")
+        write_segments(
+            building, {split: [segment for part in of for segment in part] for split, of in segments.items()}
+        )
         mixture = {"weights": shares, "segments": {split: list(map(len, of)) for split, of in segments.items()}}
         (building / MIXTURE).write_text(to_json(mixture), encoding="utf-8")
         tokens.finish_entry(building, trained, facts)

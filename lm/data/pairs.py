@@ -6,7 +6,6 @@ CACHE/pairs/<fingerprint of both sides and tokenizer hash>/
 """
 
 import os
-import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -25,7 +24,7 @@ from lm.data.draw import draw_documents
 from lm.data.order import permutation, rank_slice
 from lm.data.public import download_hint
 from lm.data.splits import TextFacts
-from lm.data.text_files import read_unzipped
+from lm.data.text_files import UNREADABLE, read_unzipped
 from lm.data.tokenizer import UNKNOWN, Tokenizer, special_ids
 from lm.data.tokens import TextStats
 
@@ -80,7 +79,7 @@ def read_lines(path: str, name: str) -> list[str]:
         text = read_unzipped(file).decode("utf-8")
     except UnicodeDecodeError as error:
         raise InputError(f"{name}: {path} is not UTF-8 text (byte {error.start})") from None
-    except (OSError, EOFError, zlib.error) as error:
+    except UNREADABLE as error:
         siblings = [str(p) for p in file.parent.iterdir()] if os.path.isdir(file.parent) else []
         hint = "" if os.path.exists(file) else download_hint(path) or nearest(path, siblings)
         reason = getattr(error, "strerror", None) or error

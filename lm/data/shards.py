@@ -8,13 +8,13 @@ FOLDER/progress.json                               while they are written: the s
 import contextlib
 import itertools
 import mmap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from lm.data.cache import PROGRESS, DamageError, check_sum, stored_array, stored_json, write_array
+from lm.data.cache import PROGRESS, TARGETS, DamageError, check_sum, stored_array, stored_json, write_array
 from lm.data.corpus import SPLITS
 from lm.store.files import to_json, write_atomic
 
@@ -113,6 +113,14 @@ def stored_shards(folder: Path, split: str) -> Iterator[np.ndarray]:
         if not (path := folder / shard_name(split, number)).exists():
             return
         yield stored_array(path)
+
+
+def write_segments(folder: Path, segments: Mapping[str, Sequence[Segment]]) -> None:
+    """Write the places of the ids of an entry, with size and time of each file that holds them."""
+    paths = {segment.path for of in segments.values() for segment in of if segment.tokens}
+    status = {path: (folder / path).stat() for path in sorted(paths)}
+    (folder / TARGETS).write_text(to_json({path: [of.st_size, of.st_mtime_ns] for path, of in status.items()}))
+    (folder / SEGMENTS).write_text(to_json(segments), encoding="utf-8")
 
 
 def segments_of(folder: Path, split: str) -> list[Segment]:

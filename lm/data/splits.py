@@ -30,7 +30,7 @@ from lm.store.files import read_json, to_json, write_atomic
 
 Part = tuple[str, str, bool]  # a split, some text of it, and whether a document ends there
 
-READING = 1  # version of how files become documents; another one makes every manifest anew
+READING = 2  # version of how files become documents; another one makes every manifest anew
 YOUNG = 10**8  # nanoseconds after which a change of a file is seen by its time
 AT_ONCE = 2**16  # documents whose lengths are in memory
 LINE_START = re.compile(r"(?<=[\n\v\f\x1c-\x1e\x85\u2028\u2029])(?=[\s\S])|(?<=\r)(?=[^\n])")
@@ -217,9 +217,10 @@ def text_facts(text: SplitText) -> TextFacts:
             return TextFacts(**manifest["text"])
     began = time.time_ns()
     facts = text.facts()
-    young = any(changed > began - YOUNG for *_, changed in state)  # a file that may change and keep its time
+    files = state if is_own(text.corpus) else []  # a user's own state may be anything
+    young = any(changed > began - YOUNG for *_, changed in files)  # a file that may change and keep its time
     if not young and text.corpus.state() == state:
-        hashes = {name: digest(Path(name)) for name, *_ in state if Path(name).is_file()}
+        hashes = {name: digest(Path(name)) for name, *_ in files if Path(name).is_file()}
         content = {"state": state, "text": asdict(facts), "corpus": settings_of(text.corpus), "hashes": hashes}
         content |= {"ends": text.ends, "cuts": text.cuts}
         with contextlib.suppress(OSError):

@@ -21,7 +21,7 @@ from lm.data.progress import TextProgress
 from lm.data.shards import ShardWriter
 from lm.data.splits import READING, TextFacts, settings_of, utf8_length
 from lm.data.tokenizer import Tokenizer
-from lm.data.tokens import TextStats, describe_entry, entry_folder, finish_entry, known_or_built, part_size
+from lm.data.tokens import TextStats, describe_entry, entry_folder, finish_entry, known_or_built
 
 LEARNT_BYTES = 2**26  # bytes at the beginning of a stream from which a tokenizer learns
 
@@ -97,31 +97,42 @@ class _Reader:
 
 def beginning(corpus: HubText, fractions: Sequence[float]) -> tuple[str, Iterable[str]]:
     """Return the documents from which a tokenizer learns, and a name of them."""
-    return run_id([READING, {**settings_of(corpus), "tokens": None}, list(fractions)]), _Beginning(corpus, fractions)
+    settings = {**settings_of(corpus), "tokens": None}
+    return run_id([READING, settings, list(fractions), *local_state(corpus)]), _Beginning(corpus, fractions)
+
+
+def local_state(corpus: HubText) -> list[list[Any]]:
+    """Return path, size and time of each file of a dataset that is a folder or a file; none of one on the hub."""
+    root = Path(corpus.path)
+    every = sorted(root.rglob("*")) if root.is_dir() else [root]
+    return [
+        [str(path.absolute()), of.st_size, of.st_mtime_ns] for path in every if path.is_file() and (of := path.stat())
+    ]
 
 
 def prepare_stream(corpus: HubText, tokenizer: Tokenizer, fractions: Sequence[float]) -> TextStats:
     """Encode a stream up to its number of tokens, unless that is cached."""
     name, documents = beginning(corpus, fractions)
     trained, described = describe_entry("tokens", TextFacts(name, {}, {}), documents, tokenizer)
-    key = run_id([READING, settings_of(corpus), list(fractions), described.tokenizer])[:32]
+    state = local_state(corpus)
+    key = run_id([READING, settings_of(corpus), list(fractions), described.tokenizer, *state])[:32]
 
     def build(building: Path) -> TextStats:
         reader = _Reader(ShardWriter(building, described.id_type, key), fractions, corpus.tokens or float("inf"))
-        _read(corpus, reader, Encoder(trained, described.id_type, described.end_of_text), part_size(tokenizer))
+        _read(corpus, reader, Encoder(trained, described.id_type, described.end_of_text))
         fingerprint = hashlib.sha256(f"stream {reader.digest}".encode()).hexdigest()
         folder = str(entry_folder("tokens", fingerprint, described.tokenizer).resolve())
         facts = replace(described, folder=folder, fingerprint=fingerprint)
         return finish_entry(building, trained, replace(facts, documents=reader.documents, bytes=reader.bytes))
 
-    return known_or_built(key, None, corpus.revision, build)
+    return known_or_built(key, state or None, corpus.revision, build)
 
 
-def _read(corpus: HubText, reader: _Reader, encoder: Encoder, size: int | None) -> None:
+def _read(corpus: HubText, reader: _Reader, encoder: Encoder) -> None:
     """Read and encode a stream, from where a killed process left it, up to its number of tokens."""
 
     def encode(rows: tuple[list[str], Any]) -> list[np.ndarray]:
-        parts = list(cut_safely(((SPLITS[0], text, True) for text in rows[0]), size, encoder.places))
+        parts = list(cut_safely(((SPLITS[0], text, True) for text in rows[0]), encoder.size, encoder.places))
         encoded = encoder.each([text for _, text, _ in parts], [last for *_, last in parts])
         ends = np.flatnonzero([last for *_, last in parts]) + 1
         starts = [0, *ends[:-1]]

@@ -24,9 +24,9 @@ from lm.data.batch import (
 )
 from lm.data.corpus import SPLITS, Corpus
 from lm.data.draw import draw_documents, draw_ids
-from lm.data.mixture import prepare
+from lm.data.mixture import has_own_splits, prepare
 from lm.data.order import BatchPlan, mixed_rows, rank_slice, rows_from
-from lm.data.shards import joined, release
+from lm.data.shards import chunks_of, joined, release
 from lm.data.synthetic import Source
 from lm.data.tokenizer import END_OF_TEXT, Bytes, Characters, Tokenizer
 from lm.data.tokens import Tokens, entry_unigram_nll, token_counts, unigram_nll
@@ -187,12 +187,14 @@ class TextData(RowData):
 
     def prepare_data(self) -> None:
         """Fill the cache unless it is filled. Raises InputError where a split is shorter than one block."""
+        has_test = self.facts is None and self.split[2] > 0  # facts that are given were looked at before
         if self.facts is None:
             facts = prepare(self.corpus, self.tokenizer, self.split)
             self.facts = replace(facts, unigram_nll=entry_unigram_nll(facts))
-        for name, fraction in zip(SPLITS, self.split, strict=True):
+            has_test = has_test and not (facts.tokens["test"] == 0 and has_own_splits(self.corpus, self.split))
+        for name in SPLITS:
             tokens = self.facts.tokens[name]
-            if tokens < self.context + 1 and (fraction > 0 or name != "test"):
+            if tokens < self.context + 1 and (has_test or name != "test"):
                 counts = ", ".join(f"{split} {self.facts.tokens[split]}" for split in SPLITS)
                 needed = f"one block needs context + 1 = {self.context + 1} (tokens in all: {counts})"
                 remedy = "Give more text, a smaller data.context, another data.split, or, for one long file, "
@@ -340,7 +342,11 @@ class PaddedRows(RowData):
         assert self.facts.end_of_text is not None
         end, self.table = self.facts.end_of_text, dict[str, np.ndarray]()
         for name, ids in tokens.split.items():
-            starts = np.concatenate([[0], np.flatnonzero(ids == end) + 1])[: self.rows + 1]
+            starts = [0]
+            for place, chunk in chunks_of(ids):
+                starts += (np.flatnonzero(chunk == end) + place + 1)[: self.rows + 1 - len(starts)].tolist()
+                if len(starts) > self.rows:
+                    break
             self.table[name] = np.full((len(starts) - 1, self.context + 1), end, dtype=np.int64)
             for row, (start, stop) in enumerate(itertools.pairwise(starts)):
                 document = ids[start : min(stop - 1, start + self.context + 1)]

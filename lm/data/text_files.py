@@ -6,6 +6,7 @@ paragraph, a JSON line or a row of parquet.
 
 import bz2
 import codecs
+import contextlib
 import gzip
 import io
 import json
@@ -14,7 +15,7 @@ import re
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any, Literal
 
@@ -27,7 +28,11 @@ CHUNK = 2**16  # bytes that are read at once
 OVERLAP = 4  # characters that an end of a line or a paragraph looks back on, at most
 OPENERS: dict[str, Callable[[Any], Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 COMPRESSED = (*OPENERS, ".zst")
-PARAGRAPH = re.compile(r"(?<=\n\n)(?=[^\n])")
+# what readers raise for a damaged, encrypted or unknown file; RuntimeError and its NotImplementedError are of zipfile
+UNREADABLE = (
+    OSError, EOFError, ValueError, RuntimeError, zlib.error, lzma.LZMAError, zipfile.BadZipFile, tarfile.TarError,
+)  # fmt: skip
+PARAGRAPH = re.compile(r"(?<=\n\n)(?=[^\n])|(?<=\n\r\n)(?=[^\r\n])")
 
 
 def decompressed(file: IO[bytes], suffix: str) -> Any:
@@ -79,7 +84,7 @@ def read_pieces(path: Path, field: str, document: Document) -> Iterator[Piece]:
                 yield from json_lines(name, stream, field)
             else:
                 yield from text_pieces(name, stream, document)
-    except (OSError, EOFError, ValueError, zlib.error, lzma.LZMAError, zipfile.BadZipFile, tarfile.TarError) as error:
+    except UNREADABLE as error:
         raise InputError(f"data.corpus.path: {path} cannot be read ({error})") from None
 
 
@@ -151,20 +156,11 @@ def json_lines(path: Path, stream: Any, field: str) -> Iterator[Piece]:
         before += len(data)
 
 
-def parquet_columns(path: Path, stream: Any, field: str) -> Iterator[Any]:
-    """Yield batches of a column of a parquet file."""
-    from pyarrow import parquet  # slow to import, and only this format needs it
-
+@contextlib.contextmanager
+def readable_parquet(path: Path) -> Iterator[None]:
+    """Turn what pyarrow raises for a file in a block into an InputError."""
     try:
-        seekable = isinstance(stream, io.BufferedReader) and stream.seekable()
-        file = parquet.ParquetFile(stream if seekable else io.BytesIO(stream.read()))
-        names = file.schema_arrow.names
-        batches = file.iter_batches(batch_size=1024, columns=[field]) if field in names else None
-        if batches is None:
-            hint = f"{nearest(field, names)} It has {', '.join(names)}"
-            raise InputError(f"data.corpus.field: {path} has no column {field!r}.{hint}")
-        for batch in batches:
-            yield batch.column(0)
+        yield
     except InputError:
         raise
     except Exception as error:  # pyarrow has a family of its own; all mean an unreadable file
@@ -172,7 +168,41 @@ def parquet_columns(path: Path, stream: Any, field: str) -> Iterator[Any]:
         raise InputError(f"data.corpus.path: {path} is not a readable parquet file ({reason})") from None
 
 
+def parquet_columns(path: Path, stream: Any, field: str) -> Iterator[Any]:
+    """Yield batches of a column of a parquet file."""
+    from pyarrow import parquet  # slow to import, and only this format needs it
+
+    with readable_parquet(path):
+        seekable = isinstance(stream, io.BufferedReader) and stream.seekable()
+        file = parquet.ParquetFile(stream if seekable else io.BytesIO(stream.read()))
+        names = file.schema_arrow.names
+        if field not in names:
+            hint = f"{nearest(field, names)} It has {', '.join(names)}"
+            raise InputError(f"data.corpus.field: {path} has no column {field!r}.{hint}")
+        for batch in file.iter_batches(batch_size=1024, columns=[field]):
+            yield batch.column(0)
+
+
+def count_parquet_rows(path: Path) -> int:
+    """Count the rows of a parquet file."""
+    from pyarrow import parquet
+
+    with readable_parquet(path):
+        return int(parquet.ParquetFile(path).metadata.num_rows)
+
+
 def parquet_texts(path: Path, stream: Any, field: str) -> Iterator[str]:
     """Yield the rows of a text column of a parquet file that hold something."""
     for column in parquet_columns(path, stream, field):
-        yield from (str(value) for value in column.drop_null().to_pylist() if value == value)
+        yield from texts_of(column.drop_null().to_pylist(), field, path)
+
+
+def texts_of(values: Iterable[Any], field: str, place: object) -> Iterator[str]:
+    """Yield the values of a column that are there. Raises InputError for one that is no text."""
+    for value in values:
+        if value is None or value != value:  # NaN stands for nothing too
+            continue
+        if not isinstance(value, str):
+            problem = f"{field!r} of {place} holds {type(value).__name__} values"
+            raise InputError(f"data.corpus.field: {problem}; expected a column of text")
+        yield value

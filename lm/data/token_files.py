@@ -19,12 +19,11 @@ import tokenizers
 from lm.config.tree import InputError, run_id
 from lm.data.corpus import SPLITS, Corpus, files_of
 from lm.data.progress import TextProgress
-from lm.data.shards import SEGMENTS, Segment, Sharded, ShardWriter, chunks_of, stored_shards
+from lm.data.shards import Segment, Sharded, ShardWriter, chunks_of, stored_shards, write_segments
 from lm.data.splits import READING, TextFacts, settings_of
-from lm.data.text_files import parquet_columns
+from lm.data.text_files import count_parquet_rows, parquet_columns
 from lm.data.tokenizer import Tokenizer
 from lm.data.tokens import TextStats, describe_entry, entry_folder, finish_entry, known_or_built
-from lm.store.files import to_json
 
 Kind = Literal["auto", "nanogpt", "modded_nanogpt", "megatron", "litdata", "parquet"]
 
@@ -69,6 +68,9 @@ class TokenFiles(Corpus):
     def files(self) -> dict[str, list[Path]]:
         """List the files of each split, folders of litdata as they are."""
         listed = {key: [] if of is None else files_of(of, f"data.corpus.{key}", True) for key, of in self.paths.items()}
+        for key, paths in listed.items():  # an index stands for the file beside it
+            named = {path: path.with_suffix(".bin") if path.suffix == ".idx" else path for path in paths}
+            listed[key] = list(dict.fromkeys(bare if bare.is_file() else path for path, bare in named.items()))
         return dict(zip(SPLITS, listed.values(), strict=True))
 
     def state(self) -> Any:
@@ -178,9 +180,7 @@ def convert(
     vocabulary: int,
 ) -> None:
     """Write the lists of parquet files as shards, each with the end of text; shares are of their number."""
-    from pyarrow import parquet
-
-    total, number = sum(parquet.ParquetFile(path).metadata.num_rows for path in files[SPLITS[0]]), 0
+    total, number = sum(map(count_parquet_rows, files[SPLITS[0]])), 0
     bounds, done = [share * total for share in itertools.accumulate(shares[:-1])], writer.done or 0
     with TextProgress("reading tokens", total, "documents") as progress:
         for split, path in ((split, path) for split, paths in files.items() for path in paths):
@@ -235,8 +235,7 @@ def prepare_tokens(corpus: TokenFiles, tokenizer: Tokenizer, fractions: Sequence
             places = {split: segments(paths) for split, paths in files.items()}
             if not places[SPLITS[1]]:
                 places = divide(places[SPLITS[0]], fractions, end)
-            content = {name: of or [Segment("", "<u2", 0, 0)] for name, of in places.items()}
-            (building / SEGMENTS).write_text(to_json(content), encoding="utf-8")
+            write_segments(building, {name: of or [Segment("", "<u2", 0, 0)] for name, of in places.items()})
         fingerprint = _fingerprint(building, trained, described.vocabulary, corpus)
         folder = str(entry_folder("tokens", fingerprint, described.tokenizer).resolve())
         return finish_entry(building, trained, replace(described, folder=folder, fingerprint=fingerprint))

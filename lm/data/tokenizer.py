@@ -227,6 +227,28 @@ class Pretrained(Tokenizer):
         return self if _roles(self.learn(())) else super().with_specials(specials)
 
 
+class Learnt(Tokenizer):
+    """A tokenizer that has been trained, whose documents end with the token `end`."""
+
+    is_choice = False
+    learns = False
+
+    def __init__(self, trained: tokenizers.Tokenizer, end: int | None) -> None:
+        self.trained, self._end = trained, end
+
+    def learn(self, documents: Iterable[str]) -> tokenizers.Tokenizer:
+        """Return the tokenizer."""
+        return self.trained
+
+    def end_of(self, trained: tokenizers.Tokenizer) -> int | None:
+        """Return the token that ends a document."""
+        return self._end
+
+    def with_specials(self, specials: Sequence[str] = SPECIALS) -> Self:
+        """Return a copy with special tokens, or itself if it has them."""
+        return self if special_ids(self.trained) else super().with_specials(specials)
+
+
 def _roles(tokenizer: tokenizers.Tokenizer) -> dict[str, int]:
     """Return the ids of special tokens that a tokenizer calls by other names, from its post-processor."""
     processor = json.loads(tokenizer.to_str())["post_processor"] or {}

@@ -24,7 +24,7 @@ from lm.data.encoding import PART, Encoder, cut_safely, in_order, portions
 from lm.data.progress import TextProgress
 from lm.data.public import digest
 from lm.data.shards import END, ShardWriter, chunks_of, joined, stored_shards
-from lm.data.splits import SplitText, TextFacts, is_own, settings_of, text_facts
+from lm.data.splits import SplitText, TextFacts, is_own, manifest_path, settings_of, text_facts
 from lm.data.tokenizer import Tokenizer, bytes_per_token, unknown_token, vocabulary_of
 from lm.store.files import read_json, to_json, write_atomic
 from lm.store.locks import locked
@@ -112,20 +112,18 @@ def describe_entry(
     return trained, TextStats(folder, text.fingerprint, sha256, size, text.documents, {}, text.bytes, {}, end)
 
 
-def part_size(tokenizer: Tokenizer) -> int | None:
-    """Return the characters of a part of a long document; None for a user's own tokenizer, which may join any parts."""
-    return PART if is_own(tokenizer) else None
-
-
 class TrainingText:
-    """The documents of the training split for a tokenizer, in parts that give the same words, again at each pass."""
+    """The documents of the training split for a tokenizer, in parts that give the same words, again at each pass.
+
+    A user's own tokenizer, which may join any parts, gets them whole.
+    """
 
     def __init__(self, text: SplitText, tokenizer: Tokenizer) -> None:
         self.text, self.tokenizer = text, tokenizer
 
     def __iter__(self) -> Iterator[str]:
         parts = itertools.takewhile(lambda part: part[0] == SPLITS[0], self.text.parts())
-        return (text for _, text, _ in cut_safely(parts, part_size(self.tokenizer)))
+        return (text for _, text, _ in cut_safely(parts, PART if is_own(self.tokenizer) else None))
 
 
 def prepare(corpus: Corpus, tokenizer: Tokenizer, fractions: Sequence[float]) -> TextStats:
@@ -138,8 +136,7 @@ def prepare(corpus: Corpus, tokenizer: Tokenizer, fractions: Sequence[float]) ->
         text.seen = progress.advance
         trained, facts = describe_entry("tokens", counted, TrainingText(text, tokenizer), tokenizer)
     text.seen = lambda _: None
-    write = lambda entry: _write_entry(entry, text, part_size(tokenizer), trained, facts)  # noqa: E731
-    cache.ensure_entry(Path(facts.folder), facts.stored(), write)
+    cache.ensure_entry(Path(facts.folder), facts.stored(), lambda entry: _write_entry(entry, text, trained, facts))
     stored = stored_json(Path(facts.folder) / cache.FACTS)
     return replace(facts, tokens=stored["tokens"], unknown=stored["unknown"])
 
@@ -186,14 +183,14 @@ def train_tokenizer(tokenizer: Tokenizer, documents: Iterable[str], text: str) -
     return tokenizers.Tokenizer.from_file(str(folder / TOKENIZER))
 
 
-def _write_entry(
-    folder: Path, text: SplitText, size: int | None, tokenizer: tokenizers.Tokenizer, facts: TextStats
-) -> None:
+def _write_entry(folder: Path, text: SplitText, tokenizer: tokenizers.Tokenizer, facts: TextStats) -> None:
     """Write an entry, from where a killed process left it."""
     encoder = Encoder(tokenizer, facts.id_type, facts.end_of_text)
-    writer = ShardWriter(folder, facts.id_type, [size, encoder.batch])
+    state, source = text.corpus.state(), type(text.corpus).__qualname__  # other files come in other parts
+    name = source if state is None else manifest_path(text.corpus, text.fractions).name
+    writer = ShardWriter(folder, facts.id_type, [encoder.size, encoder.batch, name, state])
     if writer.done != END:
-        parts = portions(cut_safely(text.parts(), size, encoder.places), encoder.batch, writer.done or 0)
+        parts = portions(cut_safely(text.parts(), encoder.size, encoder.places), encoder.batch, writer.done or 0)
         with TextProgress("encoding the text", sum(facts.bytes.values())) as progress:
             for portion, ids in in_order(encoder, parts, encoder.threads):
                 progress.reach(portion.before + portion.bytes, len(ids), portion.before)
@@ -254,7 +251,8 @@ def known_or_built(key: str, state: Any, revision: Any, build: Callable[[Path], 
                 return facts
             with cache.being_built(building):
                 facts = build(building)
-                cache.move_entry(building, Path(facts.folder))
+                with locked(Path(f"{facts.folder}.lock"), f"{facts.folder}, which another process prepares"):
+                    cache.move_entry(building, Path(facts.folder))
             hashes = {name: digest(Path(name)) for name, *_ in state or () if Path(name).is_file()}
             write_atomic(manifest, to_json({"state": state, "facts": facts.stored(), "hashes": hashes}))
     return replace(facts, revision=revision)

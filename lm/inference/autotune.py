@@ -121,7 +121,9 @@ class _Timing:
     def __init__(self, cell: Cell, names: list[str]) -> None:
         self.cell, self.names = cell, names
         self.built = cell.open()
-        self.batch = next(iter(self.built.data.training_batches(0, 1)))
+        trainer = cell.config["trainer"]
+        batches = trainer["max_steps"] * trainer["accumulate_grad_batches"]
+        self.batch = next(iter(self.built.data.training_batches(batches - 1, batches)))  # the first may be smaller
         self.compiled_in: dict[str, float] = {}
 
     def decide(self, steps: int, shapes: int) -> tuple[Settings, list[dict[str, Any]]]:

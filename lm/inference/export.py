@@ -63,7 +63,7 @@ def export(run_folder: Path, to: Path, family: str = AUTO, dtype: str | None = N
     to.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".lm-", dir=to.parent) as temporary:
         folder = Path(temporary) / "model"
-        write_files(folder, config, tensors, tokenizer)
+        write_files(folder, config, tensors, tokenizer, run.record["data"].get("end_of_text"))
         (folder / "README.md").write_text(model_card(run, config, to), encoding="utf-8")
         if to.exists():
             to.rmdir()
@@ -122,14 +122,19 @@ def files_of(family: str, tree: Tree, model: Any, state: dict[str, Tensor]) -> t
     return config, {f"model.{name}": value.contiguous() for name, value in state.items()}
 
 
-def write_files(folder: Path, config: Tree, tensors: dict[str, Tensor], tokenizer: tokenizers.Tokenizer) -> None:
-    """Write a model and its tokenizer to a new folder. Raises InputError without safetensors."""
+def write_files(
+    folder: Path, config: Tree, tensors: dict[str, Tensor], tokenizer: tokenizers.Tokenizer, end: int | None = None
+) -> None:
+    """Write a model and its tokenizer to a new folder; documents end with the token `end`, or END_OF_TEXT.
+
+    Raises InputError without safetensors.
+    """
     try:
         from safetensors.torch import save_file
     except ImportError:
         raise InputError("lm export needs safetensors: pip install 'lm-ablations[hf]'") from None
     folder.mkdir()
-    ids = token_ids(tokenizer)
+    ids = token_ids(tokenizer, end)
     config |= {"dtype": str(next(iter(tensors.values())).dtype).removeprefix("torch."), **ids, "use_cache": True}
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     write_tokenizer(tokenizer, folder, ids)
@@ -137,19 +142,19 @@ def write_files(folder: Path, config: Tree, tensors: dict[str, Tensor], tokenize
         (folder / f"{name}.json").write_text(to_json(content), encoding="utf-8")
 
 
-def token_ids(tokenizer: tokenizers.Tokenizer) -> dict[str, int | None]:
+def token_ids(tokenizer: tokenizers.Tokenizer, end: int | None) -> dict[str, int | None]:
     """Return the ids of special tokens by their names in `config.json`, null without one: its defaults are others."""
     if ids := special_ids(tokenizer):  # of pairs
-        begin, end, padding = ids
+        begin, text_end, padding = ids
         return {
             "bos_token_id": begin,
-            "eos_token_id": end,
+            "eos_token_id": text_end,
             "pad_token_id": padding,
             "decoder_start_token_id": begin,
             "forced_eos_token_id": None,
         }
-    text_end = tokenizer.token_to_id(END_OF_TEXT)
-    return {"bos_token_id": text_end, "eos_token_id": text_end, "pad_token_id": None}
+    end = tokenizer.token_to_id(END_OF_TEXT) if end is None else end
+    return {"bos_token_id": end, "eos_token_id": end, "pad_token_id": None}
 
 
 def write_tokenizer(tokenizer: tokenizers.Tokenizer, folder: Path, ids: Mapping[str, int | None]) -> None:

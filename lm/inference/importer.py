@@ -18,6 +18,7 @@ from lm.config.components import blame, build
 from lm.config.plain import shown
 from lm.config.reading import load_config
 from lm.config.tree import InputError, Tree, differences, load_yaml, override, path_name, run_id
+from lm.data.public import digest
 from lm.data.tokenizer import SPECIALS, vocabulary_of
 from lm.inference.conversion import OWN, ModelOnly, read_config, settings_of, to_ours
 from lm.inference.families import FAMILIES
@@ -146,7 +147,7 @@ def import_run(folder: Path, out: Path, changes: Tree, name: str | None = None) 
     text = read_tokenizer(last).to_str()
     files = [path for each in checkpoints.values() for path in (*each.files(), each.folder / "config.json")]
     files.append(last.folder / "tokenizer.json")
-    hashes = {os.path.relpath(path, folder): sha256(path) for path in files}
+    hashes = {os.path.relpath(path, folder): digest(path) for path in files}
     tokenizer = out / NAMED / "tokenizers" / f"{hashlib.sha256(text.encode()).hexdigest()[:32]}.json"
     write_atomic(tokenizer, text)
     cell = _cell(last, model, tokenizer.resolve(), changes, max(checkpoints), weights)
@@ -174,12 +175,6 @@ def import_run(folder: Path, out: Path, changes: Tree, name: str | None = None) 
     if name is not None:
         _name(store, name, cell)
     return store.directory(cell.id)
-
-
-def sha256(path: Path) -> str:
-    """Return the SHA-256 of a file, in hexadecimal."""
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _by_step(folder: Path) -> dict[int, Path]:

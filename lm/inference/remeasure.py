@@ -3,7 +3,7 @@
 import math
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,8 @@ from lm.config.components import blame, build, resolve
 from lm.config.tree import InputError, Tree, override
 from lm.data import IGNORED
 from lm.data.batch import Data
-from lm.data.tokenizer import Tokenizer, unknown_token
+from lm.data.tokenizer import Learnt, unknown_token
+from lm.data.tokens import TOKENIZER
 from lm.inference.finished import FinishedRun
 from lm.store.documents import write_items
 from lm.store.metrics import describe, is_at_length
@@ -42,21 +43,6 @@ class Request:
     limit: int | None = None  # items of each task, at most
 
 
-class _Stored(Tokenizer):
-    """A tokenizer that was trained before; `path` is its `tokenizer.json`."""
-
-    learns = False
-
-    def __init__(self, path: str, end: int | None) -> None:
-        self.path, self._end = path, end
-
-    def end_of(self, trained: tokenizers.Tokenizer) -> int | None:
-        return self._end
-
-    def learn(self, documents: Iterable[str]) -> tokenizers.Tokenizer:
-        return tokenizers.Tokenizer.from_file(self.path)
-
-
 def cell_of(run: FinishedRun) -> Cell:
     """Return the cell of a finished run. Raises InputError where its text is no longer that of the run."""
     return Cell(resolve(run.config, RunConfig), run.facts(), run.record["id"])
@@ -72,7 +58,8 @@ def other_data(cell: Cell, changes: Tree) -> tuple[Data, Tree]:
     config = resolve(override(cell.config, changes), RunConfig)
     with blame("data"):
         data: Any = build(config, RunConfig).data(config["seed"])
-    data.tokenizer = _Stored(str(Path(cell.facts.folder) / "tokenizer.json"), cell.facts.end_of_text)
+    stored = tokenizers.Tokenizer.from_file(str(Path(cell.facts.folder) / TOKENIZER))
+    data.tokenizer = Learnt(stored, cell.facts.end_of_text)
     data.prepare_data()
     assert data.facts is not None
     if data.facts.tokenizer != cell.facts.tokenizer:
@@ -207,7 +194,7 @@ def _measure_other_data(
 
 def unknown_share(cell: Cell, data: Data, split: str) -> float:
     """Return the share of a split's targets that the run's tokenizer does not know."""
-    path = Path(cell.facts.folder) / "tokenizer.json"
+    path = Path(cell.facts.folder) / TOKENIZER
     unknown = unknown_token(tokenizers.Tokenizer.from_file(str(path)))
     targets = [batch.targets_bt[batch.targets_bt != IGNORED] for batch in data.evaluation_batches(split)]
     count = sum(int((targets_n == unknown).sum()) for targets_n in targets) if unknown is not None else 0

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from lm.config.tree import InputError, path_name
+from lm.data.corpus import SPLITS
 from lm.data.pairs import PairData, encode_lines, read_lines
 from lm.inference.finished import FinishedRun
 from lm.model.generation import Ends, beam_search
@@ -99,7 +100,7 @@ def translate(
         lines, references = data.corpus.lines(split)
     else:
         lines, references = read_lines(str(source), "--input"), []
-        split = path_name(source.name.split(".")[0], "--input")
+        split = path_name(f"{source.stem}.lines" if source.stem in SPLITS else source.stem, "--input")
     if not lines:
         raise InputError(f"{split}: no lines to translate; give --input, or a run with data.corpus.{split}_source")
     path = folder / f"translation_{split}.txt"

@@ -6,6 +6,7 @@ improve a step: McCandlish et al. 2018, https://arxiv.org/abs/1812.06162, append
 Legend: p parameters, g groups, each the parameters of one kind in one part of the model.
 """
 
+import statistics
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -186,4 +187,5 @@ def measure_noise(
             if gradient is not None:
                 total.add_(gradient, alpha=count / all_tokens)
     big = float(sum(total.square().sum().double() for total in whole_p))
-    return estimate_noise(small, big, all_tokens / len(losses), all_tokens)
+    # The noise of a piece falls with its tokens, so that of pieces of several sizes has their harmonic mean.
+    return estimate_noise(small, big, statistics.harmonic_mean(tokens), all_tokens)

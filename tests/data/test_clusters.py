@@ -6,7 +6,7 @@ import torch
 from helpers import Patch
 
 from lm.data import batch as module
-from lm.data.batch import Clusters, clusters_from_documents, clusters_per_row
+from lm.data.batch import Clusters, clusters_from_documents, clusters_per_row, joined_clusters
 
 END = 9
 
@@ -55,3 +55,17 @@ def test_text_of_few_documents_is_cut_into_equal_segments(end: int | None) -> No
     assert len(counts) == 128
     assert set(counts // 3) == {2, 3}
     assert clusters_from_documents(ids[:8], end, 3).count == 2
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_clusters_of_several_corpora_follow_each_other(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    ids, context, rows = [random.integers(0, END + 1, 400), np.ones(300, dtype=np.int64)], 4, [99, 74]
+    parts = [clusters_from_documents(part, END, context) for part in ids]
+    found = joined_clusters({"a": parts[0], "b": parts[1]}, rows)
+    expected = [told(parts[0], 99, context), [parts[0].count + one for one in told(parts[1], 74, context)]]
+    assert told(found, 173, context) == [*expected[0], *expected[1]]
+    assert found.count == parts[0].count + parts[1].count
+    order = torch.from_numpy(random.permutation(173))
+    whole = found.of(torch.arange(173)).expand(173, context)
+    assert torch.equal(found.of(order).expand(173, context), whole[order])

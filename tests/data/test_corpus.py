@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -146,6 +147,24 @@ def test_a_missing_text_never_becomes_a_word(tmp_path: Path, kind: str) -> None:
     assert [text for text in found if text] == ["a"]
 
 
+@pytest.mark.parametrize("values", [[b"caf\xc3\xa9"], [[1, 2]], [3]], ids=["bytes", "lists", "numbers"])
+def test_a_column_of_anything_but_text_is_refused(tmp_path: Path, values: list[Any], monkeypatch: Patch) -> None:
+    pd.DataFrame({"text": values}).to_parquet(tmp_path / "a.parquet")
+    kind = type(values[0]).__name__
+    assert f"'text' of {tmp_path / 'a.parquet'} holds {kind} values" in refusal(str(tmp_path / "a.parquet"))
+    hub(monkeypatch, datasets.DatasetDict({"train": datasets.Dataset.from_dict({"text": values})}))
+    with pytest.raises(InputError, match=f"'text' of some/text holds {kind} values; expected a column of text"):
+        list(HubText("some/text").documents())
+
+
+def test_paragraphs_end_at_empty_lines_of_either_kind(tmp_path: Path) -> None:
+    for end in ("\n", "\r\n"):
+        text = end.join(["one", "two", "", "three", "", "", "four"])
+        expected = [end.join(part) for part in (["one", "two", "", ""], ["three", "", "", ""], ["four"])]
+        (tmp_path / "a.txt").write_bytes(text.encode())
+        assert documents(str(tmp_path / "a.txt"), document="paragraph") == expected
+
+
 @pytest.mark.parametrize(
     ("name", "content", "expected"),
     [("a.txt", TEXT, [TEXT]), ("a.md", TEXT, [TEXT]), ("a.jsonl", '{"text": "a"}\n{"text": "b"}\n', ["a", "b"])],
@@ -239,6 +258,16 @@ def test_a_file_that_is_no_parquet_is_refused(tmp_path: Path) -> None:
     assert refusal(path).startswith(f"data.corpus.path: {path} is not a readable parquet file (")
 
 
+def test_an_encrypted_archive_is_refused(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        archive.writestr("a.txt", TEXT)
+    content = bytearray((tmp_path / "a.zip").read_bytes())
+    for start in (6, content.index(b"PK\x01\x02") + 8):  # the flag of encryption, in both headers
+        content[start] |= 1
+    (tmp_path / "a.zip").write_bytes(content)
+    assert "cannot be read (" in refusal(str(tmp_path / "a.zip"))
+
+
 def test_an_empty_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="LocalText holds no text"):
         LocalText(written(tmp_path / "a.txt", "")).splits((0.9, 0.05, 0.05))
@@ -288,12 +317,12 @@ def test_without_the_hub_one_line_says_what_to_use_instead(monkeypatch: Patch, e
     assert "\n" not in message
 
 
-def rows(*texts: str) -> datasets.Dataset:
+def rows(*texts: str | None) -> datasets.Dataset:
     return datasets.Dataset.from_dict({"text": list(texts)})
 
 
 def test_the_splits_of_the_hub_are_kept(monkeypatch: Patch) -> None:
-    found = {"test": rows("e"), "train": rows("a", "", "b"), "validation": rows("c"), "extra": rows("x")}
+    found = {"test": rows("e"), "train": rows("a", "", None, "b"), "validation": rows("c"), "extra": rows("x")}
     hub(monkeypatch, datasets.DatasetDict(found))
     assert HubText("some/text").splits((0.9, 0.05, 0.05)) == {"train": ["a", "b"], "validation": ["c"], "test": ["e"]}
 

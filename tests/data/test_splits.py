@@ -19,7 +19,7 @@ import pytest
 from helpers import Patch
 
 from lm.config.tree import InputError
-from lm.data import cache, encoding, shards, splits, text_files, tokens
+from lm.data import cache, encoding, shards, splits, text_files
 from lm.data.cache import verify
 from lm.data.corpus import SPLITS, Corpus, LocalText, Splits, fingerprint
 from lm.data.encoding import Encoder, EncodingBatch, cut_safely
@@ -175,7 +175,7 @@ def test_a_killed_build_is_taken_up_where_it_was(tmp_path: Path, monkeypatch: Pa
     (tmp_path / "a.txt").write_text("".join(f"line {i} of some\n" for i in range(4000)))
     corpus = LocalText(str(tmp_path / "a.txt"))
     monkeypatch.setattr(encoding, "BATCH", 500)
-    monkeypatch.setattr(tokens, "PART", 100)
+    monkeypatch.setattr(encoding, "PART", 100)
     encode, calls = Encoder.__call__, list[int]()
 
     def counted(self: Encoder, portion: EncodingBatch) -> np.ndarray:

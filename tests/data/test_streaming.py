@@ -21,7 +21,7 @@ from lm.data import cache, hub, shards, streaming
 from lm.data.corpus import SPLITS
 from lm.data.hub import HubText
 from lm.data.mixture import prepare
-from lm.data.tokenizer import BPE, Bytes
+from lm.data.tokenizer import BPE, Bytes, Tokenizer
 from lm.data.tokens import Tokens
 
 pytestmark = [pytest.mark.usefixtures("cache"), pytest.mark.slow]  # a process of its own reads each stream
@@ -81,6 +81,16 @@ def test_a_known_stream_is_not_read_again(folder: Path, monkeypatch: Patch) -> N
     facts = prepare(HubText(str(folder), streaming=True), Bytes(), SHARES)
     monkeypatch.setattr(streaming, "HubStream", lambda *_: pytest.fail("read again"))
     assert prepare(HubText(str(folder), streaming=True), Bytes(), SHARES) == facts
+
+
+@pytest.mark.parametrize("kind", [Bytes(), BPE(300)], ids=["bytes", "bpe"])
+def test_a_folder_whose_files_changed_is_streamed_again(folder: Path, kind: Tokenizer) -> None:
+    before = prepare(HubText(str(folder), streaming=True), kind, SHARES)
+    changed = [f"another {text}" for text in TEXTS[:150]]
+    pd.DataFrame({"text": changed, "id": 0}).to_parquet(folder / "data" / "python" / "train-1-of-2.parquet")
+    after = prepare(HubText(str(folder), streaming=True), kind, SHARES)
+    assert sum(after.bytes.values()) == sum(map(len, [*TEXTS[:250], *changed]))
+    assert after.fingerprint != before.fingerprint
 
 
 def test_a_killed_stream_goes_on_where_it_was(folder: Path, monkeypatch: Patch) -> None:

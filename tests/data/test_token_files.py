@@ -13,12 +13,12 @@ from helpers import Patch
 
 from lm.config.tree import InputError
 from lm.data import cache, shards, text, token_files
-from lm.data.mixture import prepare
+from lm.data.mixture import Mixture, prepare
 from lm.data.shards import ShardWriter
-from lm.data.text import TextData
+from lm.data.text import PaddedRows, TextData
 from lm.data.token_files import TokenFiles
 from lm.data.tokenizer import BPE, Bytes, Pretrained
-from lm.data.tokens import Tokens
+from lm.data.tokens import Tokens, is_usable
 
 pytestmark = pytest.mark.usefixtures("cache")
 SHARES = (0.6, 0.2, 0.2)
@@ -247,3 +247,66 @@ def test_another_tokenizer_is_refused(tmp_path: Path) -> None:
         prepare(corpus, BPE(300), SHARES)
     with pytest.raises(InputError, match="holds tokens and no text"):
         list(corpus.documents())
+
+
+def test_an_index_beside_its_file_is_read_once(tmp_path: Path, tokenizer: Pretrained) -> None:
+    megatron(tmp_path)
+    found = [
+        prepare(TokenFiles(str(tmp_path / name)), tokenizer, SHARES) for name in ("text.bin", "text.*", "text.idx")
+    ]
+    assert found[0] == found[1] == found[2]
+    assert sum(found[0].tokens.values()) == len(FLAT)
+
+
+def test_ids_that_lie_elsewhere_are_looked_at_again_where_files_change(tmp_path: Path, tokenizer: Pretrained) -> None:
+    corpus = TokenFiles(str(tmp_path / nanogpt(tmp_path)))
+    facts = prepare(corpus, tokenizer, SHARES)
+    assert is_usable(facts)
+    FLAT[::-1].astype(np.uint16).tofile(tmp_path / "train.bin")
+    assert not is_usable(facts), "a finished run would be measured on other text"
+    (folder, _, damage) = next(entry for entry in cache.verify() if entry[0] == Path(facts.folder))
+    assert damage is not None, folder
+    assert "another file now" in damage
+    assert prepare(corpus, tokenizer, SHARES).fingerprint != facts.fingerprint
+
+
+def test_a_mixture_follows_a_file_that_was_moved(tmp_path: Path, tokenizer: Pretrained) -> None:
+    def mixture(name: str) -> Mixture:
+        node = {"class_path": "TokenFiles", "init_args": {"path": str(tmp_path / name)}}
+        return Mixture({"one": node, "two": {**node, "init_args": {"path": str(tmp_path / "two.bin")}}})
+
+    (tmp_path / nanogpt(tmp_path)).rename(tmp_path / "one.bin")
+    FLAT[::-1].astype(np.uint16).tofile(tmp_path / "two.bin")
+    before = prepare(mixture("one.bin"), tokenizer, SHARES)
+    (tmp_path / "one.bin").rename(tmp_path / "renamed.bin")
+    after = prepare(mixture("renamed.bin"), tokenizer, SHARES)
+    assert after == before
+    assert len(Tokens(after).split["train"]) == after.tokens["train"]
+
+
+def test_a_source_with_splits_of_its_own_needs_no_test_split(tmp_path: Path, tokenizer: Pretrained) -> None:
+    path = str(tmp_path / nanogpt(tmp_path))
+    made = TextData(0, TokenFiles(path, path), tokenizer, 8, 4, (0.9, 0.05, 0.05))
+    made.setup()
+    assert made.count_rows("test") == 0
+
+
+def test_rows_of_several_files_are_those_of_one(tmp_path: Path, tokenizer: Pretrained) -> None:
+    tables = []
+    ends = np.flatnonzero(FLAT == END) + 1
+    for number, parts in enumerate(([FLAT], np.split(FLAT, ends[[100, 101, 250]]))):
+        for index, ids in enumerate(parts):
+            ids.astype(np.uint16).tofile(tmp_path / f"rows{number}_{index}.bin")
+        corpus = TokenFiles(str(tmp_path / f"rows{number}_*.bin"))
+        made = PaddedRows(0, corpus, tokenizer, 8, rows=150, batch_size=4, split=SHARES)
+        made.setup()
+        tables.append(made.table)
+    assert len(tables[0]["train"]) == 150
+    for name, table in tables[0].items():
+        assert np.array_equal(table, tables[1][name])
+
+
+def test_a_file_that_is_no_parquet_is_one_line(tmp_path: Path, tokenizer: Pretrained) -> None:
+    (tmp_path / "a.parquet").write_text("version https://git-lfs.github.com/spec/v1")
+    with pytest.raises(InputError, match=r"a\.parquet is not a readable parquet file"):
+        prepare(TokenFiles(str(tmp_path / "a.parquet")), tokenizer, SHARES)

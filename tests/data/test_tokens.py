@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,14 @@ import numpy as np
 import pytest
 from helpers import Listed, Patch
 from tokenizers import Tokenizer as Trained
+from tokenizers import models, normalizers, pre_tokenizers
 
 from lm.config.tree import InputError
+from lm.data import cache, encoding, shards
 from lm.data.cache import cache_folder
 from lm.data.corpus import SPLITS, LocalText
-from lm.data.tokenizer import BPE, END_OF_TEXT, GPT2, UNKNOWN, Bytes, Characters, Tokenizer
+from lm.data.encoding import cuts_alike
+from lm.data.tokenizer import BPE, END_OF_TEXT, GPT2, UNKNOWN, Bytes, Characters, Learnt, Tokenizer
 from lm.data.tokens import TextStats, Tokens, prepare
 
 pytestmark = pytest.mark.usefixtures("cache")
@@ -193,3 +197,65 @@ def test_processes_that_start_together_fill_the_cache_once(tmp_path: Path, cache
     text = tokenizer_of(cache).decode(tokens.split["train"].tolist())
     assert "".join(TEXTS).startswith(text)
     assert text
+
+
+def test_a_text_resumed_from_other_files_has_every_token_once(tmp_path: Path, monkeypatch: Patch) -> None:
+    """Parts of a text depend on its files, so that so many of one source are not so many of another."""
+    texts = [f"{i} {'abcdefg ' * 4000}" for i in range(12)]
+    for number, text in enumerate(texts):
+        (tmp_path / f"{number:02}.txt").write_text(text)
+    (tmp_path / "all.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    monkeypatch.setattr(shards, "SHARD_TOKENS", 60_000)
+    monkeypatch.setattr(encoding, "TABLE_BATCH", 30_000)
+    monkeypatch.setattr(cache, "KEPT_BYTES", 1)
+    commit, commits = shards.ShardWriter.commit, list[object]()
+
+    def counted(self: shards.ShardWriter, *arguments: Any, **named: Any) -> None:
+        commit(self, *arguments, **named)
+        commits.append(arguments)
+        if len(commits) == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(shards.ShardWriter, "commit", counted)
+    with pytest.raises(KeyboardInterrupt):
+        prepare(LocalText(str(tmp_path / "*.txt")), Bytes(), FRACTIONS)
+    facts = prepare(LocalText(str(tmp_path / "all.jsonl")), Bytes(), FRACTIONS)
+    assert facts.tokens == facts.bytes
+
+
+def prefixing() -> Trained:
+    """As Llama 2 has it: each text begins with a mark of a space."""
+    trained = Trained(models.BPE({"\u2581": 0, **{letter: i for i, letter in enumerate("abcd.\n ", 1)}}, []))
+    trained.normalizer = normalizers.Sequence([normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")])
+    return trained
+
+
+def metaspace() -> Trained:
+    trained = prefixing()
+    trained.normalizer, trained.pre_tokenizer = None, pre_tokenizers.Metaspace(prepend_scheme="always")
+    return trained
+
+
+def paragraphs() -> Trained:
+    trained = prefixing()
+    trained.normalizer, trained.pre_tokenizer = None, pre_tokenizers.Split("\n\n", "isolated")
+    return trained
+
+
+@pytest.mark.parametrize("make", [prefixing, metaspace, paragraphs])
+def test_documents_are_encoded_whole_where_a_cut_would_show(make: Callable[[], Trained], monkeypatch: Patch) -> None:
+    monkeypatch.setattr(encoding, "PART", 100)
+    text = "ab cd. ab\n" * 200
+    for wrapped in (Learnt(make(), None), Learnt(BPE(300).train([text]), None)):
+        tokens = Tokens(prepare(Listed([text, text, text]), wrapped, FRACTIONS))
+        assert tokens.split["train"].tolist() == 2 * wrapped.trained.encode(text, add_special_tokens=False).ids
+    assert [cuts_alike(make()), cuts_alike(BPE(300).train([text]))] == [False, True]
+
+
+@pytest.mark.parametrize("state", ["v1", {"version": 1}, [1, 2]])
+def test_the_state_of_a_users_corpus_is_any_json(state: Any) -> None:
+    class Mine(Listed):
+        def state(self) -> Any:
+            return state
+
+    assert prepare(Mine(TEXTS), Bytes(), FRACTIONS) == prepare(Mine(TEXTS), Bytes(), FRACTIONS)

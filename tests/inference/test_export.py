@@ -309,3 +309,15 @@ def test_import_lm_is_enough_before_transformers_and_after(first: str, tmp_path:
     )
     done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert "lm.inference.registered.LMForCausalLM" in done.stdout
+
+
+def test_the_end_of_documents_is_that_of_the_run(tmp_path: Path) -> None:
+    trained = BPE(300).learn(TEXTS)
+    trained.add_special_tokens(["</s>"])
+    tree = tree_of("gpt2")
+    config, tensors = files_of("gpt2", tree, model := built({"model": tree}, 24), model.state_dict())
+    end = trained.token_to_id("</s>")
+    write_files(tmp_path / "model", config, tensors, trained, end)
+    for name in ("config", "generation_config"):
+        assert json.loads((tmp_path / "model" / f"{name}.json").read_text())["eos_token_id"] == end
+    assert transformers.AutoTokenizer.from_pretrained(tmp_path / "model").eos_token == "</s>"

@@ -205,10 +205,13 @@ def test_a_file_is_translated_without_a_score(
     monkeypatch.setattr("lm.inference.translate.REPORT_SECONDS", -1.0)
     assert main(["translate", str(untrained), "--beam", "1", "--input", str(tmp_path / "mine.en.txt")]) == 0
     said = capsys.readouterr()
-    assert said.out == f"{untrained / 'translation_mine.txt'}\n"
+    assert said.out == f"{untrained / 'translation_mine.en.txt'}\n"
     assert "3 of 3 sentences" in said.err
-    assert (untrained / "translation_mine.txt").read_text().count("\n") == 3
+    assert (untrained / "translation_mine.en.txt").read_text().count("\n") == 3
     assert not list(untrained.glob("bleu_*"))
+    (tmp_path / "mine.en.txt").rename(tmp_path / "test.en")
+    assert main(["translate", str(untrained), "--beam", "1", "--input", str(tmp_path / "test.en")]) == 0
+    assert (untrained / "translation_test.lines.txt").is_file(), "the test split keeps its translation"
 
 
 @pytest.mark.parametrize(

@@ -196,16 +196,17 @@ def test_bfloat16_norms_are_summed_in_float32() -> None:
 
 
 @pytest.mark.slow
-def test_estimates_are_unbiased_for_gradients_of_known_mean_and_covariance() -> None:
+@pytest.mark.parametrize("sizes", [[5, 5, 5, 5], [2, 12, 3, 3]], ids=["equal", "unequal"])
+def test_estimates_are_unbiased_for_gradients_of_known_mean_and_covariance(sizes: list[int]) -> None:
     # The loss (w - x)^2 / 2 has the gradient w - x: mean w, covariance that of x.
     random = torch.Generator().manual_seed(0)
     weight = nn.Parameter(torch.tensor([1.0, -2.0, 0.5], dtype=torch.float64))
     spread = torch.tensor([0.5, 1.0, 2.0], dtype=torch.float64)
     traces, signals = [], []
     for _ in range(4000):
-        pieces = [torch.randn(5, 3, generator=random, dtype=torch.float64) * spread for _ in range(4)]
+        pieces = [torch.randn(n, 3, generator=random, dtype=torch.float64) * spread for n in sizes]
         losses = [lambda x=piece: ((weight - x) ** 2).sum(-1).mean() / 2 for piece in pieces]
-        trace, signal = measure_noise([weight], losses, [5] * 4)
+        trace, signal = measure_noise([weight], losses, sizes)
         traces.append(trace)
         signals.append(signal)
     squares = spread.square().sum(), weight.detach().square().sum()
