@@ -67,17 +67,17 @@ def ablate(experiment: Experiment, options: RunOptions, plan_only: bool = False)
     """Train what is missing and report on it; return 0, or 1 if cells were interrupted. Raises InputError."""
     assert experiment.ladder is None
     store = Store(options.out)
-    if (tuning := experiment.tuning) is not None:
-        if tuning.trials > MAX_TRIALS:
-            raise InputError(f"tune.trials: expected at most {MAX_TRIALS}, found {tuning.trials}")
-        from lm.search.sweep import check_search  # takes seconds
-
-        for job in _searches(experiment, options.out):
-            check_search(job.spec, job.folder)
+    if (tuning := experiment.tuning) is not None and tuning.trials > MAX_TRIALS:
+        raise InputError(f"tune.trials: expected at most {MAX_TRIALS}, found {tuning.trials}")
     if auto_settings_requested(experiment.tree) and not (plan_only or options.underpowered):
         check_power(experiment)  # before anything is measured
     experiment = with_autotuned_settings(experiment, options.out, options.workers)
     plan = _plan(experiment, store, options, plan_only)
+    if tuning is not None:
+        from lm.search.sweep import check_search  # takes seconds
+
+        for job in _searches(experiment, plan, options.out):
+            check_search(job.spec, job.folder)
     rate_plan = None if experiment.grid is None else _plan(expand_rates(experiment), store, options, plan_only)
     order_plan = _plan(expand_orders(experiment), store, options, plan_only) if experiment.data_seeds else None
     idle = list(idle_arms(plan).values())
@@ -91,7 +91,7 @@ def ablate(experiment: Experiment, options: RunOptions, plan_only: bool = False)
     tuned = experiment.tuning is not None or rate_plan is not None
     if tuned and not options.underpowered:
         check_power(experiment)
-    if experiment.tuning is not None and tune(experiment, store, options):
+    if tuning is not None and tune(plan, store, options):
         return 1
     if rate_plan is not None:
         seeds = len(rate_plan.experiment.seeds)
@@ -229,7 +229,7 @@ def measure_missing_lengths(plan: Plan, store: Store) -> None:
 # tuning --------------------------------------------------------------------------------------------------------------
 
 
-def _searches(experiment: Experiment, out: Path) -> "list[SearchJob]":
+def _searches(experiment: Experiment, plan: Plan, out: Path) -> "list[SearchJob]":
     """Return the search of every arm, with the same budget."""
     from lm.search.sweep import SearchJob
 
@@ -237,18 +237,20 @@ def _searches(experiment: Experiment, out: Path) -> "list[SearchJob]":
     assert tuning is not None
     jobs = []
     for arm, changes in experiment.arms.items():
+        if experiment.inference.equal != "steps":  # a search trains for as long as the arm it is for
+            changes = {**changes, "trainer.max_steps": plan.first(arm).config["trainer"]["max_steps"]}
         spec = tuning.spec(arm, f"{experiment.title}: {arm}", override(experiment.tree, changes))
         jobs.append(SearchJob(spec, folder / arm, f"{arm} ", f"{experiment.name}.tune/{arm}.trial_"))
     return jobs
 
 
-def tune(experiment: Experiment, store: Store, options: RunOptions) -> int:
+def tune(plan: Plan, store: Store, options: RunOptions) -> int:
     """Run the search of every arm and write `tuned.json` with the winners; return the number of interrupted cells."""
     from lm.search.sweep import best_changes, run_searches
 
-    tuning = experiment.tuning
+    experiment, tuning = plan.experiment, plan.experiment.tuning
     assert tuning is not None
-    jobs = _searches(experiment, store.out)
+    jobs = _searches(experiment, plan, store.out)
     print(f"tuning {len(jobs)} arms, {tuning.trials} trials each", file=sys.stderr)
     cells = len(jobs) * tuning.trials
     workers = options.workers or capacity(options.executor, cells, search=True) or default_workers(cells)

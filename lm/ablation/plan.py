@@ -167,8 +167,7 @@ def _check_arm(experiment: Experiment, name: str, changes: dict[str, Any]) -> Ce
             if (mean := parse_average(metric)) is not None:
                 batches = settings["max_steps"] * settings["accumulate_grad_batches"]
                 every = settings["val_check_interval"]
-                between = every if isinstance(every, int) else max(1, int((every or 1.0) * batches))
-                count = batches // between if settings["limit_val_batches"] else 0
+                count = batches // (every or batches) if settings["limit_val_batches"] else 0
                 if mean[1] > count:
                     hint = "see trainer.val_check_interval"
                     raise InputError(f"metric: {metric}: training has {count} validations; {hint}")
@@ -186,22 +185,25 @@ def equal_steps(
     if own is not None:
         raise InputError(f"arm {own}: trainer.max_steps is set by the arm, and by equal: {kind}; leave one of them out")
 
+    if kind == "seconds":
+        if seconds is None:
+            raise InputError("equal: seconds: needs steps to be timed, which only `lm ablate` does")
+        for arm, cell in cells.items():
+            if getattr(cell.open().data, "plan", None) is not None:
+                raise InputError(f"arm {arm}: equal: seconds: its batches grow, and a few are timed; hold flops equal")
+        budget = steps[baseline] * seconds(cells[baseline])
+        return {arm: steps[arm] if arm == baseline else max(1, round(budget / seconds(cells[arm]))) for arm in cells}
+    from lm.training.cell import sizes, steps_for
+
     def cost(cell: Cell) -> float:
-        if kind == "seconds":
-            if seconds is None:
-                raise InputError("equal: seconds: needs steps to be timed, which only `lm ablate` does")
-            return seconds(cell)
-        from lm.training.cell import sizes
-
-        size = sizes(cell)
-        if kind == "tokens":
-            return size.tokens_per_step
-        if size.flops_per_token is None:
+        """Return the cost of a token."""
+        flops = sizes(cell).flops_per_token if kind == "flops" else 1.0
+        if flops is None:
             raise InputError("equal: flops: this model has parts without a count of FLOPs; hold tokens equal")
-        return size.tokens_per_step * size.flops_per_token
+        return flops
 
-    budget = steps[baseline] * cost(cells[baseline])
-    return {arm: steps[arm] if arm == baseline else max(1, round(budget / cost(cells[arm]))) for arm in cells}
+    budget = steps[baseline] * sizes(cells[baseline]).tokens_per_step * cost(cells[baseline])
+    return {arm: steps[arm] if arm == baseline else steps_for(cells[arm], budget / cost(cells[arm])) for arm in cells}
 
 
 def axes(plan: Plan) -> dict[str, str]:

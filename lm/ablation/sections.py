@@ -145,7 +145,8 @@ def read_tuning(tune: Mapping[str, Any], metric: str, confirmation: Sequence[int
     space = read_space(tune["space"], f"{path}.space")
     sampler = read_method(tune.get("sampler", "tpe"), SAMPLERS, f"{path}.sampler")
     pruner = read_method(tune.get("pruner", "none"), PRUNERS, f"{path}.pruner")
-    tuning = Tuning(space, tune["trials"], seeds, sampler, pruner, metric)
+    trials = tune["trials"] if sampler.name != "grid" else min(tune["trials"], space.points())
+    tuning = Tuning(space, trials, seeds, sampler, pruner, metric)
     check_methods(tuning.spec("", "", {}), path)
     return tuning
 

@@ -43,7 +43,7 @@ def steps_evaluated(cell: Cell, training: int, full: int) -> int:
     settings = cell.config["trainer"]
     limit, every = settings["limit_val_batches"], settings["val_check_interval"]
     quick = full if limit is None else int(limit * full) if isinstance(limit, float) else min(limit, full)
-    interval = training if every is None else int(every * training) if isinstance(every, float) else int(every)
+    interval = training if every is None else int(every)
     return training // max(1, interval) * quick + full
 
 
@@ -75,11 +75,15 @@ class Loop:
 
     def step(self, batch: "Batch") -> float:
         """Take a step and return its seconds."""
+        from lm.training.module import score_predictions, with_extras
+        from lm.training.objective import take_extra_losses
+
         start = time.monotonic()
         with self.trainer.precision_plugin.train_step_context():
             logits_nv = self.model(*batch.inputs).flatten(0, 1)
             loss = self.objective.loss(logits_nv, batch.targets_bt.flatten())
-        loss.backward()
+            score_predictions(self.model, self.objective, batch.targets_bt)
+        with_extras(loss, take_extra_losses(self.model.modules(), self.objective.extra)).backward()
         self.optimizer.step()
         self.optimizer.zero_grad()
         return time.monotonic() - start

@@ -74,12 +74,15 @@ def _local_shards(parameters: Sequence[nn.Parameter]) -> list[nn.Parameter]:
 
 
 def parameters_by_part(model: nn.Module) -> dict[str, list[nn.Parameter]]:
-    """Group trainable parameters by child, or member of a ModuleList; a shared one belongs to the first part."""
+    """Group trainable parameters by child, or member of a ModuleList; a shared one belongs to the first part.
+
+    A parameter of the model itself is a part of its own.
+    """
     lists = {name for name, child in model.named_children() if isinstance(child, nn.ModuleList)}
     by_part: dict[str, list[nn.Parameter]] = {}
-    for name, parameter in model.named_parameters():  # each once, and none of the model itself
+    for name, parameter in model.named_parameters():  # each once
         first, *rest = name.split(".")
-        if rest and parameter.requires_grad:
+        if parameter.requires_grad:
             by_part.setdefault(f"{first}.{rest[0]}" if first in lists else first, []).append(parameter)
     return by_part
 

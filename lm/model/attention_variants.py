@@ -24,7 +24,7 @@ from lm.model.attention import (
 )
 from lm.model.cache import Cache
 from lm.model.fused_linear import fused_linear
-from lm.model.initializers import QueryKeyLinear, ResidualLinear, TableLinear
+from lm.model.initializers import NormalVectors, QueryKeyLinear, ResidualLinear, TableLinear
 from lm.model.position import Position
 from lm.model.shape import Shape
 
@@ -47,7 +47,7 @@ class Differential(GroupedQuery):
         super().__init__(shape, key_value_heads, **options)
         self.initial_share = 0.8 - 0.6 * math.exp(-0.3 * (shape.layer or 0))
         self.share_scale = self.base_head_size / self.head_size
-        self.share_vectors = nn.ParameterList(0.1 * torch.randn(self.head_size) for _ in range(4))
+        self.share_vectors = NormalVectors(4, self.head_size, 0.1)
         self.pair_norm = nn.RMSNorm(2 * self.head_size, eps=1e-6)
 
     def attend(self, q_bhqk: Tensor, k_bgsk: Tensor, v_bgsk: Tensor, mask: Mask) -> Tensor:

@@ -34,6 +34,14 @@ class PositionTable(nn.Embedding):
     """A learned vector per position; an initialisation may give it a size of its own."""
 
 
+class NormalVectors(nn.ParameterList):
+    """Vectors, (size,), that any initialisation draws from N(0, std^2)."""
+
+    def __init__(self, number: int, size: int, std: float) -> None:
+        super().__init__(torch.zeros(size) for _ in range(number))
+        self.std = std
+
+
 class Initializer(ABC):
     """A distribution of the weights of linear layers and embeddings; biases start at zero, gains of norms at one.
 
@@ -54,6 +62,10 @@ class Initializer(ABC):
         """Fill the parameters of a model in place; draws are made in float32 on the CPU for every device."""
         initialized: set[torch.Tensor] = set()
         for name, module in model.named_modules():
+            for index, vector in enumerate(module if isinstance(module, NormalVectors) else ()):
+                generator = torch.Generator().manual_seed(derive_seed("parameter", seed, f"{name}.{index}"))
+                with torch.no_grad():
+                    vector.copy_(torch.empty(vector.shape).normal_(0.0, module.std, generator=generator))
             if not isinstance(module, (nn.Linear, nn.Embedding)) or module.weight in initialized:
                 continue
             generator = torch.Generator().manual_seed(derive_seed("parameter", seed, f"{name}.weight"))

@@ -247,7 +247,7 @@ class Decoder(Model):
         """Return the residual stream after the last block, (b, t, d)."""
         start = caches[0].length if caches else 0
         mask = self._mask(self.position, tokens_bt.shape[1], start)
-        keep = self.keeps_activations or not self.training
+        keep = self.keeps_activations or not torch.is_grad_enabled()
 
         def run(block: nn.Module, x_btd: Tensor, cache: Cache | None = None) -> Tensor:
             position, own_mask = cast(Position | None, block.position), mask
@@ -274,7 +274,7 @@ class Decoder(Model):
         by_head = position.bias(time, start + time, self.causal), position.slopes()
         bias, slopes_h = (None if values is None else values[self.local_heads] for values in by_head)
         mask = Mask(self.causal, bias, slopes_h=slopes_h)
-        mask.is_shared = self.keeps_activations or not self.training
+        mask.is_shared = self.keeps_activations or not torch.is_grad_enabled()
         return mask
 
 

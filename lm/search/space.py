@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import TYPE_CHECKING, Annotated, Any, Required, TypedDict
 
 from lm.config.keys import Also, ref
@@ -76,7 +77,8 @@ class Range:
 
     def points(self, name: str, path: str) -> list[dict[str, Any]]:
         """Return all numbers by name. Raises InputError for a continuous range."""
-        values = [self.low + index * (self.step or 1) for index in range(self.count(path))]
+        low, step = Fraction(str(self.low)), Fraction(str(self.step or 1))  # as they are written: .1 + 2 * .1 is .3
+        values = [float(low + index * step) for index in range(self.count(path))]
         return [{name: int(value) if self.whole else value} for value in values]
 
     def examples(self, path: str) -> list[dict[str, Any]]:

@@ -26,7 +26,7 @@ from lm.training.adapter import quiet
 from lm.training.callbacks import build_callbacks, resolve_callbacks
 from lm.training.identified import AUTO, Cell, Sizes
 from lm.training.initial_weights import resolve_source
-from lm.training.module import with_extras
+from lm.training.module import score_predictions, with_extras
 from lm.training.objective import require_extra_losses, take_extra_losses
 from lm.training.optim import tables
 from lm.training.recorder import Recorder
@@ -63,7 +63,7 @@ def _identified(config: Tree, facts: TextStats) -> Tree:
     if tasks := (content.pop("evaluate", None) or {}).get("tasks"):  # by their content, wherever it lies
         content["tasks"] = sorted(task["sha256"] for task in tasks)
     budget = evaluation_of(config).tokens
-    if any(facts.tokens.get(split, 0) > budget for split in ("validation", "test")):
+    if any(drawn_from(config["data"], facts, split) > budget for split in ("validation", "test")):
         content["evaluated_tokens"] = budget
     if content.get("data_seed") == content["seed"]:  # the same order as where nothing is said of it
         del content["data_seed"]
@@ -71,6 +71,14 @@ def _identified(config: Tree, facts: TextStats) -> Tree:
     versions = {"code": code_of(content), "behaviour": behaviour_of(content)}
     added = {name: value for name, value in versions.items() if value}
     return {"format": IDENTITY, "config": content, "text": facts.identity(), **added}
+
+
+def drawn_from(data: Tree, facts: TextStats, split: str) -> int:
+    """Return the tokens, of a split or of its rows, among which those that are evaluated are drawn."""
+    tokens, options = facts.tokens.get(split, 0), data["init_args"]
+    if data["class_path"] != "PaddedRows":
+        return tokens
+    return max(tokens, min(options["rows"], facts.documents.get(split, 0)) * int(options["context"]))
 
 
 def with_seed(cell: Cell, seed: int) -> Cell:
@@ -182,12 +190,10 @@ def _check_settings(settings: Tree) -> None:
         raise InputError(f"trainer.accelerator: no accelerator {shown(accelerator)}.{choices}")
     check_sharded(settings)
     interval = settings["val_check_interval"]
-    if interval is not None and not isinstance(interval, int | float):
-        hint = "by the clock, two machines would validate at other steps"
-        raise InputError(f"trainer.val_check_interval: expected a number of batches, found {shown(interval)}; {hint}")
-    if (isinstance(interval, float) and not 0 < interval <= 1) or (isinstance(interval, int) and interval < 1):
-        expected = "expected a number of batches from 1, or a share above 0.0"
-        raise InputError(f"trainer.val_check_interval: {expected}, found {interval}")
+    if interval is not None and not (isinstance(interval, int) and interval >= 1):
+        hint = "" if isinstance(interval, int | float) else "; by the clock, two machines would validate at other steps"
+        expected = "expected a number of batches from 1"
+        raise InputError(f"trainer.val_check_interval: {expected}, found {shown(interval)}{hint}")
 
 
 _processes_of: dict[str, Processes] = {}  # by the trainer's settings; those that arms have in common are checked once
@@ -251,6 +257,7 @@ def try_step(run: RunConfig, steps: int, model: Model, batch: Batch) -> None:
     logits_nv = model(*batch.inputs).flatten(0, 1)
     with blame("optim.objective"):
         loss = objective.loss(logits_nv, targets_n)
+    score_predictions(model, objective, batch.targets_bt)
     extras = take_extra_losses(model.modules(), objective.extra)
     require_extra_losses(objective.extra, extras)
     with_extras(loss, extras).backward()
@@ -276,3 +283,15 @@ def sizes(cell: Cell) -> Sizes:
     accumulated = data.training_batches(0, every)
     tokens = sum(int((batch.targets_bt != IGNORED).sum()) for batch in accumulated)
     return Sizes(parameters, flops, tokens)
+
+
+def steps_for(cell: Cell, tokens: float) -> int:
+    """Return the steps of a cell, at least one, that read nearest to a number of tokens."""
+    data, every = cell.open().data, cell.config["trainer"]["accumulate_grad_batches"]
+    if not isinstance(data, RowData) or data.plan is None:
+        return max(1, round(tokens / sizes(cell).tokens_per_step))
+    steps = 1
+    while data.plan.tokens(every * steps) < tokens:
+        steps += 1
+    before, after = (abs(data.plan.tokens(every * at) - tokens) for at in (steps - 1, steps))
+    return max(1, steps - (before < after))

@@ -229,7 +229,13 @@ def add(record: Record | Outcome, name: str, evaluation: dict[str, Any]) -> None
 
 
 def missing(record: Record, config: dict[str, Any]) -> bool:
-    """Return True if a finished cell lacks lengths that its configuration requests now."""
+    """Return True if a finished cell lacks lengths that its configuration requests now, or has them on less text."""
     requested = (config.get("evaluate") or {}).get("lengths", [])
     measured = record["evaluations"].get("lengths", {})
-    return record["status"] == "ok" and not set(map(str, requested)) <= set(measured)
+    if record["status"] != "ok" or not requested:
+        return False
+    longest = max(*requested, *map(int, measured)) if measured else max(requested)
+    count = min(evaluation_of(config).length_tokens, record["data"]["tokens"]["validation"] - 1) // longest * longest
+    tokens = {int(length): of["tokens"] for length, of in measured.items() if "error" not in of}
+    lacks = not set(map(str, requested)) <= set(measured)
+    return lacks or any(n != count // length * length for length, n in tokens.items())

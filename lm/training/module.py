@@ -35,7 +35,7 @@ from lm.training.adapter import (
     to_device,
     uncompile,
 )
-from lm.training.objective import require_extra_losses, take_extra_losses
+from lm.training.objective import Objective, require_extra_losses, take_extra_losses
 from lm.training.optim import Optim, switches_weights, tables
 from lm.training.process import beat
 from lm.training.strategies import shard
@@ -165,35 +165,18 @@ class LanguageModel(LightningModule):
     def loss_and_extras(self, batch: Batch) -> tuple[Tensor, dict[str, tuple[Tensor, float]]]:
         """Return the objective's mean over the targets of a batch, and extra losses with their weights by name."""
         loss, weights = self._objective(batch), self.optim.objective.extra
-        self._score_predictions(batch)
+        score_predictions(self.model, self.optim.objective, batch.targets_bt)
         extras = take_extra_losses(self.parts, weights) if self.model.training else {}
         if self.model.training and not self.extras_checked:
             require_extra_losses(weights, extras)
             self.extras_checked = True
         return loss, extras
 
-    def _score_predictions(self, batch: Batch) -> None:
-        """Make the losses of the heads that predict later tokens extra losses of theirs."""
-        prediction, model = getattr(self.model, "prediction", None), self.model
-        if prediction is None or not model.training:
-            return
-        assert isinstance(model, Decoder)
-        matrix, objective = model.embedding.output_weight, self.optim.objective
-        states, prediction.states, prediction.extra_losses = prediction.states, [], {}
-        for ahead, x_btd in enumerate(states, start=1):
-            x_nd, targets_n = x_btd[:, :-ahead].flatten(0, 1), batch.targets_bt[:, ahead:].flatten()
-            if matrix is not None and len(targets_n) * self.vocabulary >= CHUNKED_LOSS_MIN_LOGITS:
-                loss = objective.of_product(model.embedding.scale_for_output(x_nd), matrix, targets_n)
-            else:
-                loss = objective.loss(model.embedding.logits(x_nd), targets_n)
-            prediction.extra_losses[f"token_{ahead + 1}"] = loss
-
     def _objective(self, batch: Batch) -> Tensor:
         targets_n = batch.targets_bt.flatten()
         many = len(targets_n) * self.vocabulary >= CHUNKED_LOSS_MIN_LOGITS and has_full_parameters(self.trainer)
         if many and (factors := self.model.hidden_and_weight(*batch.inputs)) is not None:
-            softcap = () if self.model.logit_softcap is None else (self.model.logit_softcap,)
-            return self.optim.objective.of_product(factors[0].flatten(0, 1), factors[1], targets_n, *softcap)
+            return of_product(self.model, self.optim.objective, factors[0].flatten(0, 1), factors[1], targets_n)
         return self.optim.objective.loss(self.model(*batch.inputs).flatten(0, 1), targets_n)
 
     def switch_weights(self, training: bool) -> None:
@@ -257,6 +240,29 @@ class LanguageModel(LightningModule):
         if self.groups is not None and self.weights_before is not None:
             self.squares["update"] = self.groups.updates(self.weights_before)
             self.weights_before = None
+
+
+def of_product(model: Model, objective: Objective, x_nd: Tensor, weight_vd: Tensor, targets_n: Tensor) -> Tensor:
+    """Return an objective of a model's logits, whose factors are given, without having all of them at once."""
+    softcap = () if model.logit_softcap is None else (model.logit_softcap,)
+    return objective.of_product(x_nd, weight_vd, targets_n, *softcap)
+
+
+def score_predictions(model: Model, objective: Objective, targets_bt: Tensor) -> None:
+    """Make the losses of the heads that predict later tokens, if a model has any, extra losses of theirs."""
+    prediction = getattr(model, "prediction", None)
+    if prediction is None or not model.training:
+        return
+    assert isinstance(model, Decoder)
+    matrix, states = model.embedding.output_weight, prediction.states
+    prediction.states, prediction.extra_losses = [], {}
+    for ahead, x_btd in enumerate(states, start=1):
+        x_nd, targets_n = x_btd[:, :-ahead].flatten(0, 1), targets_bt[:, ahead:].flatten()
+        if matrix is not None and len(targets_n) * model.shape.vocabulary >= CHUNKED_LOSS_MIN_LOGITS:
+            loss = of_product(model, objective, model.embedding.scale_for_output(x_nd), matrix, targets_n)
+        else:
+            loss = objective.loss(model.embedding.logits(x_nd), targets_n)
+        prediction.extra_losses[f"token_{ahead + 1}"] = loss
 
 
 def with_extras(loss: Tensor, extras: dict[str, tuple[Tensor, float]]) -> Tensor:

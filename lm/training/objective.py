@@ -149,6 +149,8 @@ class _Chunked(torch.autograd.Function):
         is_target_n = targets_n != IGNORED
         count = is_target_n.sum().clamp(min=1)
         total = torch.zeros((), dtype=exact, device=x_nd.device)
+        # float16 has no numbers as small as slopes of a mean over many tokens: it is taken with the scale of the loss
+        divisor = torch.ones_like(count) if dtype == torch.float16 else count
         with torch.autocast(x_nd.device.type, enabled=False):
             cast_vd = weight_vd.to(dtype)
             for rows in torch.arange(len(x_nd)).split(max(1, CHUNK_LOGITS // vocabulary)):
@@ -169,7 +171,7 @@ class _Chunked(torch.autograd.Function):
                 total += torch.where(is_target_r1, loss_r1, 0.0).sum()
                 if grad_nd is None and grad_vd is None:
                     continue
-                share_r1 = is_target_r1.to(exact) / count
+                share_r1 = is_target_r1.to(exact) / divisor
                 slope_rv = weight_rv.mul_((1 + 2 * z * normalizer_r1) / sum_r1 * share_r1)
                 if a:
                     slope_rv.sub_(share_r1 * (a / vocabulary))
@@ -186,6 +188,7 @@ class _Chunked(torch.autograd.Function):
                 else:
                     grad_vd += cast_rv.t() @ cast_rd
         ctx.save_for_backward(*(x for x in (grad_nd, grad_vd) if x is not None))
+        ctx.share = divisor / count
         ctx.kinds = grad_nd is not None, grad_vd is not None, weight_vd.dtype
         return total / count
 
@@ -193,7 +196,7 @@ class _Chunked(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, slope: Tensor) -> Any:
         has_x, has_weight, dtype = ctx.kinds
-        saved = list(ctx.saved_tensors)
+        saved, slope = list(ctx.saved_tensors), slope * ctx.share
         grad_nd = saved.pop(0) * slope if has_x else None
         grad_vd = (saved.pop(0) * slope).to(dtype) if has_weight else None
         return grad_nd, grad_vd, None, None, None, None, None

@@ -267,11 +267,15 @@ class Recorder(Callback):
         if self.checkpoint_due and not validates and not ends:
             self.drain(trainer, pl_module)
             self._add_elapsed("train")
-            self.meter.sync(trainer)
-            self.meter.pause()
-            save_checkpoint(trainer, self.work / "last.ckpt")
-            self.clock = self.last_checkpoint = time.monotonic()
-            self.checkpoint_due = False
+            self._save(trainer)
+
+    def _save(self, trainer: Any) -> None:
+        """Write a checkpoint, whose time counts for nothing."""
+        self.meter.sync(trainer)
+        self.meter.pause()
+        save_checkpoint(trainer, self.work / "last.ckpt")
+        self.clock = self.last_checkpoint = time.monotonic()
+        self.checkpoint_due = False
 
     def refuse_stop(self, trainer: Any) -> None:
         """Raise ValueError if a callback of the configuration asked the trainer to stop."""
@@ -370,6 +374,9 @@ class Recorder(Callback):
                 if trainer.is_global_zero:  # by a file, as this may be a process forked for the training
                     write_atomic(self.work / "pruned", "")
         pl_module.switch_weights(training=True)
+        goes_on = not trainer.should_stop and trainer.global_step < trainer.max_steps
+        if self.checkpoint_due and goes_on and trainer.accumulate_grad_batches % trainer.val_check_batch == 0:
+            self._save(trainer)  # each step ends in a validation
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         """Measure the trained model and write the last row."""

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 import yaml
 from experiment_files import write_experiment
-from helpers import RUN, Capture, refusal, refused
+from helpers import RUN, Capture, known, refusal, refused
 
+from lm.ablation.ablate import _searches
 from lm.ablation.derived import arm_at_rate, expand_orders, expand_rates, with_winners
 from lm.ablation.experiment import load_experiment
 from lm.ablation.plan import make_plan
@@ -241,6 +242,21 @@ def test_winners_are_added_to_what_each_arm_declares(tmp_path: Path) -> None:
 def test_envelope_is_the_lowest_trial_of_each_bin() -> None:
     x, y = envelope([1.0, 1.1, 10.0, 100.0], [3.0, 2.0, 1.0, 4.0], log=True)
     assert list(zip(x, y, strict=True)) == [(1.1, 2.0), (10.0, 1.0), (100.0, 4.0)]
+
+
+def test_a_grid_has_no_more_trials_than_points(tmp_path: Path) -> None:
+    tune = {"space": {"optim.lr": {"choices": [0.1, 0.2]}}, "trials": 5, "sampler": "grid"}
+    tuning = load_experiment(write_experiment(tmp_path, tune=tune), {}).tuning
+    assert known(tuning).trials == 2
+
+
+def test_a_search_trains_as_long_as_the_arm_it_is_for(tmp_path: Path) -> None:
+    arms = {"layer": {}, "deep": {"model.layers": 4}}
+    path = write_experiment(tmp_path, arms=arms, tune={"space": SPACE, "trials": 3}, equal="flops")
+    plan = make_plan(load_experiment(path, {}))
+    steps = {job.spec.name: job.spec.tree["trainer"]["max_steps"] for job in _searches(plan.experiment, plan, tmp_path)}
+    assert steps == {arm: plan.first(arm).config["trainer"]["max_steps"] for arm in arms}
+    assert steps["deep"] < steps["layer"]
 
 
 @pytest.mark.slow

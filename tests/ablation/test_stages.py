@@ -135,6 +135,26 @@ def test_an_arm_that_sets_its_steps_cannot_have_them_set() -> None:
         equal_steps(found, "base", "flops", lambda cell: 0.0)
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"data.batch_size": {"0": 4, "2000": 16}},
+        {"data.context_warmup": {"start": 2, "batches": 300}},
+        {"data.batch_size": {"0": 4, "900": 8}, "trainer.accumulate_grad_batches": 2},
+    ],
+    ids=str,
+)
+def test_arms_whose_batches_grow_read_as_many_tokens(changes: dict[str, Any]) -> None:
+    found = cells(base={"trainer.max_steps": 200}, grown={**changes, "trainer.max_steps": 200})
+    steps = equal_steps(found, "base", "tokens", None)["grown"]
+    tokens = 200 * sizes(found["base"]).tokens_per_step
+    plan, every = found["grown"].open().data.plan, found["grown"].config["trainer"]["accumulate_grad_batches"]
+    off = {at: abs(plan.tokens(every * at) - tokens) for at in range(1, 800)}
+    assert off[steps] == min(off.values())
+    with pytest.raises(InputError, match="arm grown: equal: seconds: its batches grow"):
+        equal_steps(found, "base", "seconds", lambda cell: 1.0)
+
+
 def test_a_plan_holds_flops_equal_and_says_so(tmp_path: Path, capsys: Capture) -> None:
     spec = write(tmp_path, arms={"base": {}, "deep": {"model.layers": 4}}, equal="flops")
     plan = make_plan(load_experiment(spec, {}))

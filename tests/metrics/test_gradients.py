@@ -93,7 +93,12 @@ def char_tiny() -> nn.Module:
     return model
 
 
-@pytest.mark.parametrize("make", [Parts, char_tiny])
+def with_skips() -> nn.Module:
+    """A model with a parameter of its own."""
+    return decoder({"layers": 4, "skips": True})
+
+
+@pytest.mark.parametrize("make", [Parts, char_tiny, with_skips])
 def test_parts_hold_every_trainable_parameter_once(make: type[nn.Module]) -> None:
     model = make()
     found = [p for part in parameters_by_part(model).values() for p in part]

@@ -83,6 +83,18 @@ def test_recomputed_activations_give_the_same_gradients(change: dict[str, Any]) 
         assert torch.equal(gradient, gradients[1][name]), name
 
 
+def test_activations_are_computed_again_wherever_there_are_gradients() -> None:
+    model, calls = decoder().double().eval(), list[None]()
+    checkpoint_activations(model)
+    for block in model.blocks:
+        block.register_forward_pre_hook(lambda *_: calls.append(None))
+    model(tokens()).sum().backward()
+    assert len(calls) == 2 * len(model.blocks), "as in the measurement of gradient noise"
+    with torch.no_grad():
+        model(tokens())
+    assert len(calls) == 3 * len(model.blocks)
+
+
 @torch.no_grad()
 def test_state_dict_round_trip_gives_the_same_outputs(change: dict[str, Any]) -> None:
     model, other = decoder(change, seed=0).eval(), decoder(change, seed=1).eval()
@@ -103,6 +115,17 @@ def test_values_depend_on_the_seed_and_the_name_alone(change: dict[str, Any]) ->
     assert len(shared) > len(base) / 2
     for name in shared:
         assert torch.equal(base[name], again[name]), name
+
+
+@pytest.mark.parametrize("other", [{"mlp": "SwiGLU"}, {"attention.bias": False}], ids=str)
+def test_vectors_of_an_attention_do_not_depend_on_other_parts(other: dict[str, Any]) -> None:
+    base = dict(decoder({"attention": "Differential"}).named_parameters())
+    changed = dict(decoder({"attention": "Differential", **other}).named_parameters())
+    vectors = [name for name in base if "share_vectors" in name]
+    assert len(vectors) >= 4
+    for name in vectors:
+        assert torch.equal(base[name], changed[name]), name
+        assert 0 < base[name].std() < 0.3
 
 
 def test_another_seed_gives_other_values() -> None:

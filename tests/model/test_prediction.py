@@ -12,7 +12,7 @@ from small_runs import train_cell
 from torch import Tensor
 from torch.nn.functional import cross_entropy, rms_norm
 
-from lm.config.tree import override
+from lm.config.tree import InputError, override
 from lm.data.batch import Batch
 from lm.model.attention import Mask
 from lm.model.flops import flops_per_row
@@ -59,19 +59,22 @@ def losses_by_hand(model: Decoder, kind: str, tokens_bt: Tensor, targets_bt: Ten
     losses = []
     for ahead, state_btd in enumerate(states):
         logits_btv = model.final_norm(state_btd) @ model.embedding.tokens.weight.t()
+        if (cap := model.logit_softcap) is not None:
+            logits_btv = cap * (logits_btv / cap).tanh()
         time = CONTEXT - ahead
         losses.append(cross_entropy(logits_btv[:, :time].flatten(0, 1), targets_bt[:, ahead:].flatten()))
     return losses
 
 
 @pytest.mark.parametrize("chunked", [False, True])
+@pytest.mark.parametrize("softcap", [None, 2.0])
 @pytest.mark.parametrize(("kind", "each"), [("ParallelHeads", 0.7), ("SequentialHeads", 0.35)])
 def test_losses_and_gradients_are_those_of_the_layers_called_one_by_one(
-    kind: str, each: float, chunked: bool, monkeypatch: Patch
+    kind: str, each: float, softcap: float | None, chunked: bool, monkeypatch: Patch
 ) -> None:
     monkeypatch.setattr("lm.training.module.CHUNKED_LOSS_MIN_LOGITS", 0 if chunked else 2**24)
     monkeypatch.setattr("lm.training.module.has_full_parameters", lambda _: True)
-    model = noisy(decoder(with_heads(kind, weight=0.7)))
+    model = noisy(decoder({**with_heads(kind, weight=0.7), "embedding.softcap": softcap}))
     tokens_bt, targets_bt = tokens(), tokens(seed=1)
     total, extras = loss_of(model, tokens_bt, targets_bt)
     first, *later = losses_by_hand(model, kind, tokens_bt, targets_bt)
@@ -141,6 +144,13 @@ def test_heads_leave_the_id_of_a_model_without_and_need_whole_weights() -> None:
     changes = {"model.prediction": "ParallelHeads", "trainer.devices": 2, "trainer.strategy": "fsdp2"}
     with refusal("trainer.strategy", "model.prediction needs all weights in each process"):
         check(override(RUN, changes))
+
+
+def test_the_plan_knows_the_losses_of_heads() -> None:
+    heads = {"model.prediction": "ParallelHeads"}
+    check(override(RUN, {**heads, "optim.objective.extra": {"token_2": 0.5}}))
+    with pytest.raises(InputError, match=r"objective\.extra\.token_9: no part has this loss; expected token_2"):
+        check(override(RUN, {**heads, "optim.objective.extra": {"token_9": 0.5}}))
 
 
 @pytest.mark.slow

@@ -91,8 +91,8 @@ def test_a_grid_is_every_combination_once() -> None:
         for base, share in itertools.product(("100", "500"), ("0.5", "1.0"))
     ]
     expected = [
-        {"model.layers": layers, **position, "optim.lr": 0.1 + index * 0.1}
-        for layers, position, index in itertools.product((1, 2), positions, range(3))
+        {"model.layers": layers, **position, "optim.lr": rate}
+        for layers, position, rate in itertools.product((1, 2), positions, (0.1, 0.2, 0.3))
     ]
     assert space.grid() == expected
     assert len(expected) == 30

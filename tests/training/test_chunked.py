@@ -81,6 +81,18 @@ def test_under_autocast_the_error_is_that_of_the_plain_loss() -> None:
         assert (left - right).norm() < 1e-2 * right.norm()
 
 
+def test_float16_takes_small_slopes_with_the_scale_of_the_loss() -> None:
+    """As a gradient scaler multiplies the loss: slopes of a mean over many tokens are below the smallest float16."""
+    torch.manual_seed(0)
+    x_nd, weight_vd = (torch.randn(n, 16).requires_grad_() for n in (512, 20_000))
+    targets_n, scale = torch.randint(20_000, (512,)), 65536.0
+    wanted = torch.autograd.grad(CrossEntropy().loss(x_nd @ weight_vd.t(), targets_n), (x_nd, weight_vd))
+    with torch.autocast("cpu", torch.float16):
+        loss = chunked_cross_entropy(x_nd, weight_vd, targets_n)
+    for left, right in zip(torch.autograd.grad(scale * loss, (x_nd, weight_vd)), wanted, strict=True):
+        assert (left / scale - right).norm() < 2e-3 * right.norm()
+
+
 def test_memory_is_a_part_of_the_plain_losss() -> None:
     """Counted by what autograd keeps between the two passes, which hangs on no machine."""
     x_nd, weight_vd, targets_n = problem()

@@ -271,11 +271,13 @@ def test_what_is_missing_are_lengths_asked_for_later() -> None:
     assert not missing(record, {})
     wanted = {"evaluate": {"lengths": [4, 8], "tokens": 64}}
     assert missing(record, wanted)
-    record["evaluations"] = {"lengths": {"4": {"nll": 1.0}}}
+    record["data"]["tokens"] = {"validation": 1000}
+    record["evaluations"] = {"lengths": {"4": {"nll": 1.0, "tokens": 64}}}
     assert missing(record, wanted)
     record["evaluations"]["lengths"]["8"] = {"error": "too long"}
     assert not missing(record, wanted)
     assert not missing({**record, "status": "diverged"}, wanted)
+    assert missing(record, {"evaluate": {"lengths": [4, 8], "length_tokens": 128}}), "over more text"
 
 
 def rows(test: float) -> Tree:
@@ -675,3 +677,10 @@ def test_documents_add_up_to_the_recorded_loss(tmp_path: Path, changes: dict[str
     assert test.tokens_d.sum() == record["evaluations"]["test"]["evaluated_tokens"]
     assert test.nll_d.sum() / test.tokens_d.sum() == pytest.approx(test_nll, rel=1e-6)
     assert "clusters" not in record["evaluations"]["test"]
+
+
+def test_rows_that_are_drawn_for_evaluation_are_part_of_the_id() -> None:
+    def cell(tokens: int) -> str:  # 8 rows of 1,000 tokens, of which most are padding
+        return check(override(RUN, {"data": rows(0.2), "data.context": 1000, "evaluate": {"tokens": tokens}})).id
+
+    assert cell(8000) == cell(10**6) != cell(7999), "7 rows are another measurement"

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 from helpers import RUN, Capture, Patch, known, order_hash
-from small_runs import Killed, curve, kill_at, own_module, silent
+from small_runs import Killed, curve, kill_at, own_module, resume_cell, silent, train_cell
 
 from lm.config.components import build
 from lm.config.tree import override
@@ -531,3 +531,18 @@ def test_the_final_evaluation_reuses_the_last_validation(tmp_path: Path, monkeyp
     assert {**records[0]["metrics"], "noise_scale": 0} == {**records[1]["metrics"], "noise_scale": 0}
     assert records[0]["reliability"] == records[1]["reliability"]
     assert records[0]["final"] == records[1]["final"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("changes", [{}, {"trainer.accumulate_grad_batches": 2}], ids=["steps", "batches"])
+def test_a_run_that_validates_at_every_step_resumes_exactly(tmp_path: Path, changes: dict[str, Any]) -> None:
+    changes = {**changes, "trainer.val_check_interval": 1, "trainer.log_every_n_steps": 1}
+    _, whole, folder = train_cell(tmp_path / "whole", changes)
+    _, resumed, other = resume_cell(tmp_path / "killed", changes, killed_at=5)
+    assert resumed["provenance"]["resumed"] == 1
+    assert resumed["metrics"] == whole["metrics"]
+    assert curve(other) == curve(folder)
+    with pytest.raises(Killed):
+        train_cell(tmp_path / "looked", changes, kill_at(5), checkpoint_seconds=0.0)
+    (checkpoint,) = (tmp_path / "looked").rglob("last.ckpt")
+    assert torch.load(checkpoint, weights_only=True)["global_step"] >= 3, "it did not start anew"

@@ -20,7 +20,7 @@ from lm.store.files import to_json, write_atomic
 from lm.store.formats import LADDER
 from lm.store.record import RateAt, RungOf
 from lm.store.store import Store
-from lm.training.cell import check, sizes
+from lm.training.cell import check, sizes, steps_for
 from lm.training.identified import auto_settings_requested
 from lm.training.run import RunConfig
 
@@ -75,7 +75,7 @@ def _with_steps(rung: Experiment, spec: RungSpec, warmup: float | None, settings
         base = check(override(tree, {**rung.arms[rung.baseline], "seed": rung.seeds[0]}))
         size = sizes(base)
         tokens = spec.tokens or (spec.tokens_per_parameter or 0.0) * size.parameters
-        steps = max(1, round(tokens / size.tokens_per_step))
+        steps = steps_for(base, tokens)
         changes: Changes = {"trainer.max_steps": steps}
         before, every = base.config["trainer"]["max_steps"], base.config["trainer"]["val_check_interval"]
         own = "trainer.val_check_interval" in {**spec.changes, **settings}
