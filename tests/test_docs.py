@@ -214,20 +214,25 @@ def test_all_that_an_executor_must_do_is_listed() -> None:
 
 def test_the_components_of_the_page_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     codes = re.findall(r"^```python\n(.*?)^```$", (ROOT / "docs" / "extending.md").read_text(), re.M | re.S)
-    (tmp_path / "my_parts_of_the_page.py").write_text("\n".join(codes), encoding="utf-8")
     monkeypatch.syspath_prepend(str(tmp_path))
+    module_of = {}  # each block is a module of its own, so that it works when it is copied alone
+    for index, code in enumerate(codes):
+        (tmp_path / f"block_of_the_page_{index}.py").write_text(code, encoding="utf-8")
+        for name in re.findall(r"^class (\w+)", code, re.MULTILINE):
+            module_of[name] = f"block_of_the_page_{index}.{name}"
+    assert len(module_of) == len(codes)
     shape = Shape(vocabulary=9, context=8, width=8, heads=2, layers=1)
-    made = find_class("my_parts_of_the_page.CubedReLU", MLP, "model.mlp")(shape)
+    made = find_class(module_of["CubedReLU"], MLP, "model.mlp")(shape)
     x = torch.tensor([-1.0, 0.0, 3.0])
     assert made.activation(x).tolist() == [0.0, 0.0, 27.0]
     pytest.importorskip("transformers")
-    mamba = find_class("my_parts_of_the_page.Mamba2", Attention, "model.attention")(shape)
+    mamba = find_class(module_of["Mamba2"], Attention, "model.attention")(shape)
     x_btd = torch.randn(1, 8, 8)
     y_btd, changed_btd = (mamba(x, NoPosition(shape), Mask()) for x in (x_btd, x_btd + (torch.arange(8) == 5)[:, None]))
     assert [torch.equal(y_btd[:, t], changed_btd[:, t]) for t in range(8)] == [t < 5 for t in range(8)]
-    layout = find_class("my_parts_of_the_page.NormBetween", BlockLayout, "model.block")(shape, NoNorm, 0.0)
+    layout = find_class(module_of["NormBetween"], BlockLayout, "model.block")(shape, NoNorm, 0.0)
     assert layout(x, torch.neg, torch.exp).tolist() == (x + (-x).exp()).tolist()
-    position = find_class("my_parts_of_the_page.RootPenalty", Position, "model.position")(shape)
+    position = find_class(module_of["RootPenalty"], Position, "model.position")(shape)
     expected = [[-(max(0, 2 + q - k) ** 0.5) for k in range(4)] for q in range(2)]
     assert position.bias(2, 4).tril(2).allclose(torch.tensor(expected).expand(2, 2, 4))
 
