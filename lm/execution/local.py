@@ -299,11 +299,11 @@ def train_one(pipe: Connection, cell: Cell, store: Store, execution: Execution, 
 
     def redirect_output(work: Path) -> None:
         """Redirect output to the log of the cell, and the stack on SIGUSR1 to a file beside it."""
-        log = os.open(work / LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        log = os.open(work / LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
         os.dup2(log, 1)
         os.dup2(log, 2)
         os.close(log)
-        faulthandler.register(signal.SIGUSR1, os.open(work / STACK, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644))
+        faulthandler.register(signal.SIGUSR1, os.open(work / STACK, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666))
 
     report = lambda *progress: tell("progress", *progress)  # noqa: E731
     say = lambda line: tell("waiting", line)  # noqa: E731

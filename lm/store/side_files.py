@@ -62,7 +62,7 @@ def progress_saver(work: Path, report: Callable[[int, int, float], None]) -> Cal
         pace = (now - since) / (step - first_step) if step > first_step else None
         progress = {"step": step, "steps": steps, "loss": loss, "pace": pace, "at": time.time(), "curve": curve}
         with contextlib.suppress(OSError):
-            write_atomic(work / PROGRESS_FILE, to_json(finite(PROGRESS.stamped(progress))))
+            write_atomic(work / PROGRESS_FILE, to_json(finite(PROGRESS.stamped(progress))), sync=False)
 
     return save
 
