@@ -22,7 +22,7 @@ from lm.config.tree import InputError, nearest, parse_value
 from lm.execution.signal_handling import INTERRUPTED, cause, ended_by_signals
 from lm.store.files import DISK_ERRORS, PATH_ERRORS, explain_disk_error, temporary_folder
 from lm.store.leases import LostError
-from lm.training.process import is_interrupt
+from lm.training.process import is_interrupt, leave_slurm_job
 
 EXIT_BAD_INPUT = 2
 EXIT_INCOMPLETE = 1
@@ -150,6 +150,8 @@ def _run(arguments: list[str], debug: bool) -> int:
         parsers()[0].print_help()
         return 0
     run = commands()[options.command].run
+    if options.command != "fit":  # whose tasks train one cell together
+        leave_slurm_job()
     if options.command not in TRAINING:
         return run(options, settings)
     from lm.data.cache import keep_compiled_code

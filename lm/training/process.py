@@ -1,6 +1,7 @@
 """The process that trains a cell: its settings, heartbeats, its output in the cell's log, and interrupts."""
 
 import contextlib
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -21,8 +22,14 @@ class Execution:
     checkpoint_seconds: float = 20.0  # between checkpoints, which are written at logged steps; what a kill can cost
     # without a heartbeat, after which the process is ended; 0 for never: no step and no compilation takes that long
     hang_seconds: float = 1800.0
+    prunable: bool = False  # whether the answer to a validation may stop a run, so that it waits for one
     loggers: tuple[str, ...] = ()  # names, in `lm.training.loggers`, of the loggers that follow the run
     run_name: str = ""  # experiment/arm/seed, the name of the run in loggers
+
+
+def leave_slurm_job() -> None:
+    """Make Lightning take this process for one by itself, and not for a task of the SLURM job that it runs in."""
+    os.environ.pop("SLURM_NTASKS", None)
 
 
 SECONDS_BETWEEN = 5.0
