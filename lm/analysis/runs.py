@@ -200,8 +200,10 @@ def is_experiment_or_search(folder: Path) -> bool:
 
 def runs_of_folder(folder: Path) -> RunIndex:
     """List the runs of a folder of results, or of an experiment's folder in one. Raises InputError for another."""
+    if not is_experiment_or_search(folder):
+        return runs(folder)
     whole = folder.resolve()
-    return runs(whole.parent, whole.name) if is_experiment_or_search(folder) else runs(folder)
+    return runs(whole.parent, whole.name)
 
 
 LISTED = 5  # names that a message lists at most
