@@ -19,7 +19,7 @@ from lm.execution.executor import Executor, Job
 from lm.execution.local import RemoteWorker
 from lm.execution.on_slurm import BEAT, ORDER, FileMailbox, Slurm, run_order, send, sigusr2_blocked
 from lm.store.formats import CELL
-from lm.store.store import Store
+from lm.store.store import LOG, Store
 from lm.training.process import Execution
 
 FIRST = "a" * 16
@@ -155,8 +155,11 @@ def trained(tmp_path: Path, monkeypatch: Patch) -> Trained:
     def run(slot: int | None = None, devices: int = 0, prunable: bool = False) -> dict[str, str]:
         seen: dict[str, str] = {}
 
-        def train(cell: Any, store: Any, report: Any, execution: Any, judge: Any, *_: Any, wait: bool) -> None:
+        def train(
+            cell: Any, store: Any, report: Any, execution: Any, judge: Any, say: Any, on_start: Any, wait: bool
+        ) -> None:
             seen.update(os.environ)
+            on_start(tmp_path)
             assert judge(1, {})
 
         pipe: Any = SimpleNamespace(send=lambda message: sent.append(message[0]), recv=lambda: True)
@@ -165,6 +168,8 @@ def trained(tmp_path: Path, monkeypatch: Patch) -> Trained:
             patch.setattr("lm.training.train.train", train)
             patch.setattr(local.signal, "signal", lambda *_: None)
             patch.setattr(local.sys, "argv", [])
+            patch.setattr(local.faulthandler, "register", lambda _, file: os.close(file))
+            patch.setattr(os, "dup2", lambda *_: None)
             patch.setattr(local.sys.modules["__main__"], "__spec__", None)
             patch.setattr(os, "environ", {"SLURM_NTASKS": "4"})
             local.train_one(pipe, cell, Store(tmp_path), Execution(prunable=prunable), slot, devices)
@@ -188,3 +193,12 @@ def test_only_a_cell_that_can_be_pruned_asks_at_validations(trained: Trained) ->
 def test_a_slot_is_a_device_of_those_that_torch_counts(trained: Trained) -> None:
     assert [trained(slot, 2)["CUDA_VISIBLE_DEVICES"] for slot in range(3)] == ["0", "1", "0"]
     assert "CUDA_VISIBLE_DEVICES" not in trained(1, 0)
+
+
+def test_the_log_of_a_cell_is_open_to_whom_the_umask_allows(trained: Trained, tmp_path: Path) -> None:
+    before = os.umask(0o002)
+    try:
+        trained()
+    finally:
+        os.umask(before)
+    assert (tmp_path / LOG).stat().st_mode & 0o777 == 0o664
