@@ -22,9 +22,9 @@ class Execution:
     checkpoint_seconds: float = 20.0  # between checkpoints, which are written at logged steps; what a kill can cost
     # without a heartbeat, after which the process is ended; 0 for never: no step and no compilation takes that long
     hang_seconds: float = 1800.0
-    prunable: bool = False  # whether the answer to a validation may stop a run, so that it waits for one
     loggers: tuple[str, ...] = ()  # names, in `lm.training.loggers`, of the loggers that follow the run
     run_name: str = ""  # experiment/arm/seed, the name of the run in loggers
+    prunable: bool = False  # whether the answer to a validation may stop a run, so that it waits for one
 
 
 def leave_slurm_job() -> None:

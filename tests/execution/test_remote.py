@@ -1,8 +1,10 @@
 """Cells on other machines, from this end: what becomes of a cell whose machine goes away, and the mail of jobs."""
 
+import faulthandler
 import json
 import os
 import signal
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -166,11 +168,11 @@ def trained(tmp_path: Path, monkeypatch: Patch) -> Trained:
         cell: Any = StandIn(FIRST)
         with monkeypatch.context() as patch:
             patch.setattr("lm.training.train.train", train)
-            patch.setattr(local.signal, "signal", lambda *_: None)
-            patch.setattr(local.sys, "argv", [])
-            patch.setattr(local.faulthandler, "register", lambda _, file: os.close(file))
+            patch.setattr(signal, "signal", lambda *_: None)
+            patch.setattr(sys, "argv", [])
+            patch.setattr(faulthandler, "register", lambda _, file: os.close(file))
             patch.setattr(os, "dup2", lambda *_: None)
-            patch.setattr(local.sys.modules["__main__"], "__spec__", None)
+            patch.setattr(sys.modules["__main__"], "__spec__", None)
             patch.setattr(os, "environ", {"SLURM_NTASKS": "4"})
             local.train_one(pipe, cell, Store(tmp_path), Execution(prunable=prunable), slot, devices)
         assert sent == ["validation"] * prunable
