@@ -87,7 +87,8 @@ def runs(out: Path, only: str | None = None) -> RunIndex:
     if not folders and not os.path.isdir(out / "cells"):
         what = "holds no results" if os.path.isdir(out) else "no such folder"
         expected = "a folder that `lm ablate` made, or the name of an experiment in results"
-        raise InputError(f"{out}: {what}; expected {expected}.{nearest(out.name, _names(out.parent))}")
+        others = [name for name in _names(out.parent) if name != out.name]
+        raise InputError(f"{out}: {what}; expected {expected}.{nearest(out.name, others)}")
     names = folders if only is None else [only, f"{only}.tuned"]
     require_own(out, [*{name.removesuffix(".tune") for name in names}, "cells"])
     store, listed, unreadable = Store(out), list[RunEntry](), list[str]()
