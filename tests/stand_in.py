@@ -106,7 +106,7 @@ def _due(cell: StandIn, step: int, work: Path) -> str | None:
     return cell.deeds[step]
 
 
-def train_one(pipe: Connection, cell: StandIn, store: Store, execution: Any, slot: int | None) -> None:
+def train_one(pipe: Connection, cell: StandIn, store: Store, execution: Any, slot: int | None, devices: int) -> None:
     """The body of a process that stands in for one that trains a cell."""
     locks.FIRST_SECONDS = 0.05
 
@@ -137,6 +137,6 @@ def train_one(pipe: Connection, cell: StandIn, store: Store, execution: Any, slo
         tell("held")
 
 
-def tell_slot(pipe: Connection, cell: StandIn, store: Store, execution: Any, slot: int | None) -> None:
+def tell_slot(pipe: Connection, cell: StandIn, store: Store, execution: Any, slot: int | None, devices: int) -> None:
     """The body of a process that says which place it was given, and trains nothing."""
     pipe.send(("waiting", f"slot {slot}"))

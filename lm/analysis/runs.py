@@ -87,7 +87,8 @@ def runs(out: Path, only: str | None = None) -> RunIndex:
     if not folders and not os.path.isdir(out / "cells"):
         what = "holds no results" if os.path.isdir(out) else "no such folder"
         expected = "a folder that `lm ablate` made, or the name of an experiment in results"
-        raise InputError(f"{out}: {what}; expected {expected}.{nearest(out.name, _names(out.parent))}")
+        others = [name for name in _names(out.parent) if name != out.name]
+        raise InputError(f"{out}: {what}; expected {expected}.{nearest(out.name, others)}")
     names = folders if only is None else [only, f"{only}.tuned"]
     require_own(out, [*{name.removesuffix(".tune") for name in names}, "cells"])
     store, listed, unreadable = Store(out), list[RunEntry](), list[str]()
@@ -200,8 +201,10 @@ def is_experiment_or_search(folder: Path) -> bool:
 
 def runs_of_folder(folder: Path) -> RunIndex:
     """List the runs of a folder of results, or of an experiment's folder in one. Raises InputError for another."""
+    if not is_experiment_or_search(folder):
+        return runs(folder)
     whole = folder.resolve()
-    return runs(whole.parent, whole.name) if is_experiment_or_search(folder) else runs(folder)
+    return runs(whole.parent, whole.name)
 
 
 LISTED = 5  # names that a message lists at most

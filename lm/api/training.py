@@ -20,7 +20,7 @@ from lm.execution.factory import usable
 from lm.execution.machine import require_run_settings
 from lm.store.record import Record
 from lm.training.loggers import parse_loggers
-from lm.training.process import Execution
+from lm.training.process import Execution, leave_slurm_job
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -218,6 +218,7 @@ def ablate(
         trusted_only: True to refuse every class that is not part of lm.
         changes: changes to all configurations by dotted paths: `**{"trainer.max_steps": 100}`.
     """
+    leave_slurm_job()
     folder = _prepare(out, checkpoint_seconds, workers, hang_minutes)
     if clashes := {"seed", "seeds"} & changes.keys():
         raise InputError(f"{min(clashes)}: an experiment has several; use seeds=[0, 1, 2]")

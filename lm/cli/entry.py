@@ -22,7 +22,7 @@ from lm.config.tree import InputError, nearest, parse_value
 from lm.execution.signal_handling import INTERRUPTED, cause, ended_by_signals
 from lm.store.files import DISK_ERRORS, PATH_ERRORS, explain_disk_error, temporary_folder
 from lm.store.leases import LostError
-from lm.training.process import is_interrupt
+from lm.training.process import is_interrupt, leave_slurm_job
 
 EXIT_BAD_INPUT = 2
 EXIT_INCOMPLETE = 1
@@ -59,8 +59,9 @@ def parsers() -> tuple[Parser, dict[str, Parser]]:
 
 
 SET = re.compile(r"--set=([^=]+)=(.*)", re.DOTALL)
-DASHED = re.compile(r"--(seed|data_seed|[^=]*\.[^=]*)(?:=(.*))?", re.DOTALL)
-BARE = re.compile(r"(seed|[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+)=(.*)", re.DOTALL)
+SECTIONS = "data|model|optim|trainer|evaluate|seed|data_seed"  # keys at the top of a configuration
+DASHED = re.compile(rf"--({SECTIONS}|[^=]*\.[^=]*)(?:=(.*))?", re.DOTALL)
+BARE = re.compile(rf"({SECTIONS}|[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+)=(.*)", re.DOTALL)
 """Settings, as in `--set optim.lr=3e-4`, `--optim.lr=3e-4` or `--optim.lr 3e-4`, and `optim.lr=3e-4`."""
 
 
@@ -69,12 +70,15 @@ def split_settings(arguments: Sequence[str]) -> tuple[list[str], dict[str, Any]]
     command = commands().get(next(iter(arguments), ""))
     if command is None or not command.settable:
         return list(arguments), {}
-    others, settings, queue = list[str](), dict[str, Any](), list(arguments)
+    others, settings, queue = [arguments[0]], dict[str, Any](), list(arguments[1:])
+    options = parsers()[1][arguments[0]]._option_string_actions
     while queue:
         argument = queue.pop(0)
         if argument == "--set":
             argument = f"--set={queue.pop(0) if queue else ''}"
-        match = SET.fullmatch(argument) or DASHED.fullmatch(argument) or BARE.fullmatch(argument)
+        match = SET.fullmatch(argument) or DASHED.fullmatch(argument)
+        if match is None and (others[-1] not in options or options[others[-1]].nargs == 0):  # not an option's value
+            match = BARE.fullmatch(argument)
         if match is None and argument.startswith("--set="):
             raise InputError(f"{argument}: expected KEY=VALUE, as in --set optim.lr=3e-4".replace("=", " ", 1))
         if match is None:
@@ -150,6 +154,8 @@ def _run(arguments: list[str], debug: bool) -> int:
         parsers()[0].print_help()
         return 0
     run = commands()[options.command].run
+    if options.command != "fit":  # whose tasks train one cell together
+        leave_slurm_job()
     if options.command not in TRAINING:
         return run(options, settings)
     from lm.data.cache import keep_compiled_code

@@ -5,6 +5,7 @@ import contextlib
 import multiprocessing
 import os
 import signal
+import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -61,13 +62,18 @@ def _run(body: Body, pipe: Connection, *arguments: Any) -> None:
 def start_fork_server() -> None:
     """Start multiprocessing's fork server unless it runs, with Ctrl-C blocked until its first import ignores it.
 
-    Its imports take seconds, in which this process may go on.
+    Its imports take seconds, in which this process may go on. Raises InputError for a TMPDIR that is too long.
     """
     multiprocessing.get_context("forkserver").set_forkserver_preload(PRELOAD)
     resource_tracker.ensure_running()  # it would unblock Ctrl-C for what is started after it
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         forkserver.ensure_running()
+    except OSError as error:
+        if "AF_UNIX path too long" not in str(error):
+            raise
+        problem = f"TMPDIR: {tempfile.gettempdir()} is too long for the path of a socket"
+        raise InputError(f"{problem}; name a shorter folder, as in TMPDIR=/var/tmp") from None
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     atexit.unregister(_end_fork_server)

@@ -15,6 +15,7 @@ from typing import Any
 
 from lm.execution.executor import ATTEMPTS, Executor, Job, Message, Outcome, disk_message
 from lm.execution.fork_server import MAX_FORKSERVER_RESTARTS, start_fork_server, start_process
+from lm.execution.machine import accelerators
 from lm.store import locks
 from lm.store.files import disk_error
 from lm.store.leases import HeldError, LostError
@@ -22,7 +23,7 @@ from lm.store.locks import BackoffReporter
 from lm.store.record import Record
 from lm.store.store import LOG, STACK, Store
 from lm.training.identified import Cell
-from lm.training.process import Execution, on_heartbeat
+from lm.training.process import Execution, leave_slurm_job, on_heartbeat
 
 STACK_SECONDS = 2.0  # time for a hanging process to write its stack
 GRACE_SECONDS = 5.0  # time between the signal that asks a process to exit and the one that kills it
@@ -149,7 +150,7 @@ class Local(Executor):
         cell = job.cell
         before = self.store.record(cell.id) if self.store.finished(cell.id) else None
         slot = job.slot if cell.config["trainer"]["devices"] == 1 else None
-        process, pipe = start_process(train_one, (cell, self.store, job.execution, slot), job.name)
+        process, pipe = start_process(train_one, (cell, self.store, job.execution, slot, accelerators()), job.name)
         job.attempt, job.step, job.awaits_answer = Attempt(process, pipe, before), 0, False
         self._on_message(job, ("started",))
 
@@ -270,17 +271,18 @@ class RemoteWorker(Local):
 # in the process of a cell ---------------------------------------------------------------------------------------------
 
 
-def train_one(pipe: Connection, cell: Cell, store: Store, execution: Execution, slot: int | None) -> None:
-    """Train a cell in this process, with messages through the pipe; `slot` chooses its accelerator, None all."""
+def train_one(
+    pipe: Connection, cell: Cell, store: Store, execution: Execution, slot: int | None, devices: int = 0
+) -> None:
+    """Train a cell in this process, with messages through the pipe; `slot` chooses one of `devices`, None all."""
     from lm.training.train import train  # takes seconds, which the fork server has spent
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
     sys.modules["__main__"].__spec__ = None
-    named = os.environ.get("CUDA_VISIBLE_DEVICES")  # the devices are counted without starting CUDA in this process
-    if named is None:
-        named = ",".join(map(str, range(len(list(Path("/proc/driver/nvidia/gpus").glob("*"))))))
-    if slot is not None and (devices := [name for name in named.split(",") if name.strip()]):
-        os.environ["CUDA_VISIBLE_DEVICES"] = devices[slot % len(devices)]
+    leave_slurm_job()
+    named = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(devices))))
+    if slot is not None and (names := [name for name in named.split(",") if name.strip()]):
+        os.environ["CUDA_VISIBLE_DEVICES"] = names[slot % len(names)]
     # Lightning starts the other processes of a multi-device cell with this process's command line.
     work = store.work(cell.id)
     script = str(Path(__file__).with_name("worker.py"))
@@ -291,6 +293,8 @@ def train_one(pipe: Connection, cell: Cell, store: Store, execution: Execution, 
             pipe.send(message)
 
     def judge(step: int, measured: Mapping[str, float]) -> bool:
+        if not execution.prunable:
+            return True
         try:
             pipe.send(("validation", step, measured))
             return bool(pipe.recv())
@@ -299,11 +303,11 @@ def train_one(pipe: Connection, cell: Cell, store: Store, execution: Execution, 
 
     def redirect_output(work: Path) -> None:
         """Redirect output to the log of the cell, and the stack on SIGUSR1 to a file beside it."""
-        log = os.open(work / LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        log = os.open(work / LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
         os.dup2(log, 1)
         os.dup2(log, 2)
         os.close(log)
-        faulthandler.register(signal.SIGUSR1, os.open(work / STACK, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644))
+        faulthandler.register(signal.SIGUSR1, os.open(work / STACK, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666))
 
     report = lambda *progress: tell("progress", *progress)  # noqa: E731
     say = lambda line: tell("waiting", line)  # noqa: E731

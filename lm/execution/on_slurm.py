@@ -54,7 +54,8 @@ LISTEN_SECONDS = 1.0  # time between two reads of the answers
 PATIENCE = 100.0  # seconds that a job waits for the signal after its training: at a preemption, SIGTERM comes first
 
 ORDER, MESSAGES, ANSWERS = ".json", ".told", ".answers"  # suffixes of the files of a cell in the folder of its executor
-SCHEDULER = ("SLURM_", "SUBMITIT_")  # prefixes of variables hidden from a cell's processes: Lightning would use them
+BEAT = "beat"  # file in the folder of an executor that its command touches while it lives
+SILENT_SECONDS = 600.0  # time without a beat after which a job that awaits an answer ends
 
 TIME = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", re.ASCII)
 
@@ -122,7 +123,7 @@ class Slurm(Executor):
         if self.real:
             plain = ("partition", "account", "qos", "constraint", "exclude", "mem")
             more |= {name: chosen[name] for name in plain if name in chosen}
-            more |= {"job_name": "lm", "nodes": 1, "ntasks_per_node": 1, "array_parallelism": capacity}
+            more |= {"job_name": "lm", "nodes": 1, "ntasks_per_node": 1}
             more |= {"time": time_each, "cpus_per_task": self.threads_each(chosen, capacity)}
         else:
             more["timeout_min"] = time_each
@@ -224,6 +225,7 @@ class Slurm(Executor):
         if time.monotonic() - self.last_query < self.every:
             return
         self.last_query = time.monotonic()
+        (self.folder / BEAT).touch()
         if (states := self._states([job.job for job in self.jobs])) is None:
             return
         for job in self.jobs:
@@ -327,11 +329,12 @@ def run_order(folder: Path, cell_id: str) -> str:
     execution = Execution(**order["execution"])
     messages_path, answers = folder / (cell_id + MESSAGES), FileMailbox(folder / (cell_id + ANSWERS))
     answers.new()  # of an earlier attempt
+    last_beat, since = _beat(folder), time.monotonic()
     if execution.threads is not None:
         os.environ["OMP_NUM_THREADS"] = str(execution.threads)
     with RemoteWorker(Store(Path(order["out"])), 1) as worker:
         try:
-            with hidden_scheduler():
+            with sigusr2_blocked():
                 worker.submit(cell, execution, order["name"])
             while True:
                 for message in worker.take_messages(0.0 if worker.awaits_answer else LISTEN_SECONDS):
@@ -344,6 +347,11 @@ def run_order(folder: Path, cell_id: str) -> str:
                         return str(end)
                 for answer in answers.new():
                     worker.answer_last(answer)
+                beat = _beat(folder)
+                if not worker.awaits_answer or beat != last_beat:
+                    last_beat, since = beat, time.monotonic()
+                elif time.monotonic() - since > SILENT_SECONDS:
+                    raise RuntimeError("the command that submitted this job has ended; run it again, and it resumes")
                 if worker.awaits_answer:
                     time.sleep(0.1)
         except InputError as error:
@@ -351,13 +359,18 @@ def run_order(folder: Path, cell_id: str) -> str:
             raise
 
 
+def _beat(folder: Path) -> float | None:
+    """Return when the command last touched its beat, by the clock of the disk; None if it is gone."""
+    with contextlib.suppress(OSError):
+        return (folder / BEAT).stat().st_mtime
+    return None
+
+
 @contextlib.contextmanager
-def hidden_scheduler() -> Iterator[None]:
-    """Hide the variables of the scheduler from child processes, and block the signal that is meant for the job."""
-    hidden = {name: os.environ.pop(name) for name in list(os.environ) if name.startswith(SCHEDULER)}
+def sigusr2_blocked() -> Iterator[None]:
+    """Block the signal that is meant for the job in processes that are started in the block."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR2})
     try:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        os.environ.update(hidden)

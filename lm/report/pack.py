@@ -3,6 +3,7 @@
 import contextlib
 import csv
 import os
+import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -28,12 +29,15 @@ from lm.store.archive import (
     write_archive,
 )
 from lm.store.files import read_json, require_own
+from lm.store.locks import is_of_exited_process, process_signature
 from lm.store.store import LOG, Store
 from lm.store.thin_curves import THIN_NAME, thin_curve
 
 HISTORY = "history.csv"
 BESIDE = ("seconds.json", JOURNAL, "tune/tuned.json", "lr_curve.json")
 """Files beside the manifest of an experiment or a search that was tuned or can be resumed."""
+
+UNPACKING = ".unpack-"  # prefix of the name of the folder in which a process unpacks
 
 
 def can_be_packed(folder: Path) -> bool:
@@ -190,6 +194,8 @@ def _refuse(path: Path) -> None:
     if os.path.isfile(path):
         expected = f"a folder such as {path.parent}, or what `lm pack` made"
         raise InputError(f"{path}: is a file, and no pack; expected {expected}")
+    if os.path.isdir(path):
+        raise InputError(f"{path}: is a folder, and no pack; expected what `lm pack` made")
     siblings = [str(p) for p in path.parent.iterdir()] if os.path.isdir(path.parent) else []
     raise InputError(f"{path}: no such folder.{nearest(path, siblings)}")
 
@@ -226,7 +232,10 @@ def unpack(path: Path, out: Path) -> Unpacked:
     manifests = [name for name in archive.files if not name.startswith(f"{CELLS}/")]
     require_own(out, [*dict.fromkeys(name.split("/")[0] for name in manifests), CELLS])
     out.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".unpack-", dir=out) as root:
+    for left in out.glob(f"{UNPACKING}*"):
+        if is_of_exited_process(left.name.removeprefix(UNPACKING).partition(".")[0]):  # which was killed
+            shutil.rmtree(left, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix=f"{UNPACKING}{process_signature()}.", dir=out) as root:
         _extracted(archive, Path(root))
         for name in manifests:
             if (out / name).exists() and not _same(out / name, Path(root) / name):
@@ -242,6 +251,7 @@ def unpack(path: Path, out: Path) -> Unpacked:
                     unpacked.busy.append(cell)
                 else:
                     os.replace(source, target)
+                    store.drop(cell)  # an attempt that was interrupted
                     unpacked.added.append(cell)
         for name in manifests:
             (out / name).parent.mkdir(parents=True, exist_ok=True)

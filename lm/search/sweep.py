@@ -163,7 +163,7 @@ def run_searches(
         resumed = f", {open_trials} resumed" if open_trials else ""
         done = f"{spent} done{resumed}, {max(0, total - spent)} to come"
         print(f"{total} trials: {done} with {workers} cells at a time", file=sys.stderr)
-        execution = replace(execution, threads=threads(executor, workers))
+        execution = replace(execution, threads=threads(executor, workers), prunable=True)
         with (
             Display(source.remaining(), workers, store) as display,
             make_executor(executor, store, workers) as engine,

@@ -26,9 +26,14 @@ _versions: list[str] = []  # that of the code when it was last asked for before 
 
 
 def cache_folder() -> Path:
-    """Return `$LM_CACHE`, or `lm` in the user's cache folder."""
-    default = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lm"
-    return Path(os.environ.get("LM_CACHE") or default)
+    """Return `$LM_CACHE`, or `lm` in the user's cache folder. Raises InputError for a user without a home folder."""
+    if folder := os.environ.get("LM_CACHE"):
+        return Path(folder)
+    try:
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lm"
+    except RuntimeError:
+        remedy = "name a folder for the cache, as in LM_CACHE=/var/tmp/lm"
+        raise InputError(f"LM_CACHE: is not set, and this user has no home folder; {remedy}") from None
 
 
 def code_version() -> str:
@@ -39,9 +44,10 @@ def code_version() -> str:
             digest.update(f"{name} {metadata.version(name)}\n".encode())
     for folder, inner, names in os.walk(PACKAGE):
         inner[:] = sorted(name for name in inner if name != "__pycache__")
-        for path in (Path(folder) / name for name in sorted(names)):
-            content = path.read_bytes()
-            digest.update(f"{path.relative_to(PACKAGE).as_posix()}\n{len(content)}\n".encode() + content)
+        for path in (Path(folder) / name for name in sorted(names) if not name.startswith(".")):  # those of editors
+            with contextlib.suppress(FileNotFoundError):
+                content = path.read_bytes()
+                digest.update(f"{path.relative_to(PACKAGE).as_posix()}\n{len(content)}\n".encode() + content)
     return digest.hexdigest()
 
 
@@ -66,7 +72,10 @@ def remember(kind: str, question: Any, compute: Callable[[], Any]) -> Any:
     be older than the files. The cache is left alone if it cannot be used. JSON holds question and answer; the file's
     name begins with `kind`.
     """
-    path, version = _path(kind, question), running_version()
+    try:
+        path, version = _path(kind, question), running_version()
+    except UnicodeEncodeError:  # of a path that is no text
+        version = None
     if version is None:
         return compute()
     with contextlib.suppress(InputError, OSError):

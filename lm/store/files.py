@@ -8,6 +8,7 @@ import json
 import math
 import os
 import re
+import secrets
 import shutil
 import stat
 import tempfile
@@ -83,25 +84,28 @@ def _staging(path: Path) -> Iterator[tuple[Path, Callable[[], None]]]:
         raise with_path(error, error.filename2 or path) from error
 
 
-def write_atomic(path: Path, content: str | bytes) -> None:
-    """Write a file under another name and rename it, never half; raise LostError if its lease was taken over."""
+def write_atomic(path: Path, content: str | bytes, sync: bool = True) -> None:
+    """Write a file under another name and rename it, never half; raise LostError if its lease was taken over.
+
+    Without `sync`, which waits for the disk, a machine that fails soon after may leave a damaged file.
+    """
     with _staging(path) as (folder, check):
         folder.mkdir(parents=True, exist_ok=True)
         prefix = f".{path.name}."
         for name in os.listdir(folder) if folder == path.parent else ():  # a staging directory is removed as a whole
             if name.startswith(prefix) and is_of_exited_process(name.removeprefix(prefix).partition(".")[0]):
                 (folder / name).unlink(missing_ok=True)  # left by a killed process of this machine
-        temporary = ""
+        temporary = folder / f"{prefix}{process_signature()}.{secrets.token_hex(4)}"
         try:
-            descriptor, temporary = tempfile.mkstemp(dir=folder, prefix=f"{prefix}{process_signature()}.")
-            with os.fdopen(descriptor, "wb") as file:
+            with open(temporary, "xb") as file:
                 file.write(content.encode() if isinstance(content, str) else content)
-            os.chmod(temporary, 0o644)
+                if sync:
+                    file.flush()
+                    os.fsync(file.fileno())
             check()
             os.replace(temporary, path)
         except BaseException:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(temporary)
+            temporary.unlink(missing_ok=True)
             raise
 
 
@@ -142,9 +146,6 @@ def holds_mapping(path: Path) -> bool:
 
 PARTIAL_CHECKPOINT = "saving.ckpt"  # name of a checkpoint that is being written
 
-BACKUP_CHECKPOINT = "before.ckpt"
-"""Name of the previous checkpoint while a folder takes its place: no folder can be replaced in one step."""
-
 
 def remove(path: Path) -> None:
     """Remove the file or the folder at `path`, if there is one."""
@@ -152,25 +153,6 @@ def remove(path: Path) -> None:
         shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)
-
-
-def replace_checkpoint(new: Path, path: Path) -> None:
-    """Replace the checkpoint at `path`, a file or a folder; after an interruption call `restore_backup`."""
-    backup = path.with_name(BACKUP_CHECKPOINT)
-    if path.is_dir() or new.is_dir():
-        remove(backup)
-        if path.exists():
-            os.replace(path, backup)
-    os.replace(new, path)
-    remove(backup)
-
-
-def restore_backup(path: Path) -> None:
-    """Move the previous checkpoint back to `path` if an interruption left none there."""
-    backup = path.with_name(BACKUP_CHECKPOINT)
-    if backup.exists() and not path.exists():
-        os.replace(backup, path)
-    remove(backup)
 
 
 def save_checkpoint(trainer: Any, path: Path) -> None:
@@ -182,7 +164,7 @@ def save_checkpoint(trainer: Any, path: Path) -> None:
         trainer.save_checkpoint(partial)
         if trainer.is_global_zero:
             check()
-            replace_checkpoint(partial, path)
+            os.replace(partial, path)
 
 
 def is_intact(checkpoint: Path) -> bool:

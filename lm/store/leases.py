@@ -128,8 +128,8 @@ def _create_exclusively(path: Path, content: bytes) -> bool:
         temporary.write_bytes(content)
         try:
             os.link(temporary, path)
-        except FileExistsError:
-            raise
+        except FileExistsError:  # or the reply of a network file system to a link that was made is lost
+            return temporary.stat().st_nlink == 2
         except OSError:  # a file system without links
             with open(path, "xb") as file:
                 file.write(content)

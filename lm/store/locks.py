@@ -86,8 +86,6 @@ HOLDER_BYTES = 512  # size of a lease file. It is fixed, so that a heartbeat ove
 PARENT_VARIABLE = "LM_WORKS_FOR"
 """Environment variable with the number of the process that hands out work, for the processes that do it."""
 
-PROC = Path("/proc/self")  # path that exists where a process can read the state of others
-
 
 @functools.cache
 def machine_id() -> str:
@@ -106,9 +104,9 @@ def _machine_digest() -> str:
 
 def process_has_exited(pid: int, start: int | None) -> bool:
     """Return True if the process of this machine that started at `start` is known to have exited."""
-    if PROC.exists():
-        return process_status(pid) is None or process_status(pid) in ENDED or start_ticks(pid) != start
-    try:
+    if (status := process_status(pid)) is not None:
+        return status in ENDED or start_ticks(pid) != start
+    try:  # it has exited, or the system hides it from other users
         os.kill(pid, 0)
     except OSError as error:
         return isinstance(error, ProcessLookupError)
@@ -162,8 +160,8 @@ class Holder:
 
     def is_running(self) -> bool:
         """Return True if the process is known to run and not to be stopped, even if it sends no heartbeat."""
-        can_be_read = self.is_local() and PROC.exists()
-        return can_be_read and not self.has_exited() and process_status(self.pid) not in STOPPED
+        is_visible = self.is_local() and process_status(self.pid) is not None
+        return is_visible and not self.has_exited() and process_status(self.pid) not in STOPPED
 
     def __str__(self) -> str:
         stopped = " (stopped)" if self.is_local() and process_status(self.pid) in STOPPED else ""

@@ -62,7 +62,7 @@ def progress_saver(work: Path, report: Callable[[int, int, float], None]) -> Cal
         pace = (now - since) / (step - first_step) if step > first_step else None
         progress = {"step": step, "steps": steps, "loss": loss, "pace": pace, "at": time.time(), "curve": curve}
         with contextlib.suppress(OSError):
-            write_atomic(work / PROGRESS_FILE, to_json(finite(PROGRESS.stamped(progress))))
+            write_atomic(work / PROGRESS_FILE, to_json(finite(PROGRESS.stamped(progress))), sync=False)
 
     return save
 
@@ -105,11 +105,23 @@ def measure_once(path: Path, kind: str, question: str, measure: Callable[[], Any
 
     One process of a folder measures at a time: another would slow it down, and might get another answer.
     """
-    if question in (answers := read_cached(path, kind)):
+    stamp = lambda answers: WAYS.stamped({**_read_ways(path), kind: answers})  # noqa: E731
+    return measure_stored(path, lambda: read_cached(path, kind), stamp, question, measure)
+
+
+def measure_stored(
+    path: Path,
+    read: Callable[[], dict[str, Any]],
+    stamp: Callable[[dict[str, Any]], dict[str, Any]],
+    question: str,
+    measure: Callable[[], Any],
+) -> Any:
+    """Return an answer of those that `read` returns, or measure it and write them all, stamped, under a lock."""
+    if question in (answers := read()):
         return answers[question]
     path.parent.mkdir(parents=True, exist_ok=True)
     with locked(path.with_suffix(".lock"), f"what another command measures for {path}"):
-        if question not in (answers := read_cached(path, kind)):
+        if question not in (answers := read()):
             answers[question] = measure()
-            write_atomic(path, to_json(WAYS.stamped({**_read_ways(path), kind: answers})))
+            write_atomic(path, to_json(stamp(answers)))
     return answers[question]

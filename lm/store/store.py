@@ -20,7 +20,7 @@ from lm.config.plain import shown
 from lm.config.tree import InputError, path_name
 from lm.store import leases, validation
 from lm.store.documents import file_of
-from lm.store.files import BACKUP_CHECKPOINT, PARTIAL_CHECKPOINT, finite, holds_mapping, read_json, remove, write_atomic
+from lm.store.files import PARTIAL_CHECKPOINT, finite, holds_mapping, read_json, remove, write_atomic
 from lm.store.formats import RECORD
 from lm.store.leases import STAGING_PREFIX, LeaseMonitor, guarding_lease
 from lm.store.locks import UNKNOWN_HOLDER, Holder, LogLine, to_stderr
@@ -35,7 +35,7 @@ EARLIER, STACK, RANKS = "tries.json", "stack.txt", "ranks"
 LOGGED = "logged.json"  # rows that the loggers of a run have received
 
 _PROCESS_FILES = (EARLIER, STACK, RANKS, LOGGED)
-WORK_FILES = ("cell.json", "outcome.json", PROGRESS, PARTIAL_CHECKPOINT, BACKUP_CHECKPOINT, *_PROCESS_FILES)
+WORK_FILES = ("cell.json", "outcome.json", PROGRESS, PARTIAL_CHECKPOINT, *_PROCESS_FILES)
 """Files of a work folder that a finished cell does not have."""
 
 GONE = "gone"  # folder in the staging directory for files that are about to be removed
@@ -183,8 +183,6 @@ class Store:
             if (lease := guarding_lease(work)) is not None:
                 lease.check()
             if (work / "final.ckpt").is_file():  # not before there is a record, to which it gives its evaluations
-                if (work / "last.ckpt").is_dir():  # of a sharding strategy
-                    remove(work / "last.ckpt")
                 os.replace(work / "final.ckpt", work / "last.ckpt")
             for path in (*(work / name for name in WORK_FILES), *work.glob(f"{STAGING_PREFIX}*")):
                 remove(path)

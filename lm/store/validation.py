@@ -268,8 +268,8 @@ def validate_files(record: Mapping[str, Any], folder: Path) -> tuple[str, dict[s
 
 
 def checkpoint_checksum(checkpoint: Path) -> Weights | None:
-    """Return the size and hash of a checkpoint; None if it is no file; raise OSError if it cannot be read."""
-    if not checkpoint.is_file():  # a sharding strategy may leave a folder
+    """Return the size and hash of a checkpoint; None if there is none; raise OSError if it cannot be read."""
+    if not checkpoint.is_file():
         return None
     with open(checkpoint, "rb") as file:
         return {"bytes": checkpoint.stat().st_size, "sha256": hashlib.file_digest(file, "sha256").hexdigest()}

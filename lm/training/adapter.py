@@ -3,9 +3,9 @@
 import contextlib
 import io
 import logging
+import os
 import warnings
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import torch
@@ -40,7 +40,10 @@ class InPlace(TorchCheckpointIO):
         """Write a checkpoint into its file directly."""
         content = io.BytesIO()  # a full disk is then an OSError, not one of torch's writer
         torch.save(checkpoint, content)
-        Path(path).write_bytes(content.getbuffer())
+        with open(path, "wb") as file:
+            file.write(content.getbuffer())
+            file.flush()
+            os.fsync(file.fileno())
 
 
 def data_group(trainer: Any) -> Any:

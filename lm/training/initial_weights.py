@@ -30,7 +30,7 @@ def resolve_source(value: Any, facts: TextStats, model: nn.Module) -> Tree:
     if isinstance(value, str):
         is_folder = (Path(value) / "record.json").is_file()
         with prefix_errors(PATH):
-            folder = Path(value) if is_folder else Store(RESULTS).directory(find_one(value, RESULTS).cell)
+            folder = Path(value).resolve() if is_folder else Store(RESULTS).directory(find_one(value, RESULTS).cell)
     elif isinstance(value, Mapping) and value.keys() == KEYS:
         folder = Path(value["folder"])
     else:

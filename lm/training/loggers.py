@@ -213,7 +213,8 @@ class Tracker:
 
     def _write(self) -> None:
         steps, loggers = self.last_logged_step, self.loggers.items()
-        write_atomic(self.path, to_json({name: {"run": of.run, "told": steps[name]} for name, of in loggers}))
+        logged = {name: {"run": of.run, "told": steps[name]} for name, of in loggers}
+        write_atomic(self.path, to_json(logged), sync=False)
 
     @contextlib.contextmanager
     def _best_effort(self, name: str) -> Iterator[None]:

@@ -1,6 +1,7 @@
 """The process that trains a cell: its settings, heartbeats, its output in the cell's log, and interrupts."""
 
 import contextlib
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -23,6 +24,12 @@ class Execution:
     hang_seconds: float = 1800.0
     loggers: tuple[str, ...] = ()  # names, in `lm.training.loggers`, of the loggers that follow the run
     run_name: str = ""  # experiment/arm/seed, the name of the run in loggers
+    prunable: bool = False  # whether the answer to a validation may stop a run, so that it waits for one
+
+
+def leave_slurm_job() -> None:
+    """Make Lightning take this process for one by itself, and not for a task of the SLURM job that it runs in."""
+    os.environ.pop("SLURM_NTASKS", None)
 
 
 SECONDS_BETWEEN = 5.0

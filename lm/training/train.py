@@ -24,7 +24,6 @@ from lm.store.files import (
     is_intact,
     read_json,
     remove,
-    restore_backup,
     to_json,
     write_atomic,
 )
@@ -319,7 +318,6 @@ def recover_previous_attempt(work: Path) -> None:
             log.write(f"{HUNG.partition(';')[0]}:\n{stack}\n")
         add_attempt(work, HUNG)
     path.unlink(missing_ok=True)
-    restore_backup(work / "last.ckpt")
     for name, is_sound, consequence in (
         ("last.ckpt", is_intact, "the cell begins anew"),
         ("outcome.json", holds_mapping, "the end of its training is done again"),

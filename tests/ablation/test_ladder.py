@@ -46,6 +46,7 @@ def test_every_rung_is_an_experiment_with_its_own_text(tmp_path: Path) -> None:
         assert cell["optim"]["schedule"]["init_args"]["warmup"] == round(0.25 * cell["trainer"]["max_steps"])
     assert plans[3].first("rms").config["trainer"]["max_steps"] == 25600 // 128
     whole = merge_plans(load_experiment(write(tmp_path, ladder), {}), plans)
+    assert whole.cells[0].called == plans[0].cells[0].called, "the name of its run in loggers"
     assert whole.cells[0].arm == "s.layer"
     assert len(whole.distinct) == 3 * 6 + 4
 

@@ -1,14 +1,15 @@
 """Seeds in stages, costs held equal, and plans that refuse what they cannot bear out."""
 
+import contextlib
 import functools
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from experiment_files import write_experiment
-from helpers import RUN, Capture, known
+from helpers import RUN, Capture, Patch, known
 
 from lm.ablation.ablate import settled_arms
 from lm.ablation.experiment import check_power, load_experiment
@@ -171,6 +172,18 @@ def test_a_step_is_timed_once(tmp_path: Path) -> None:
     first = watch(cell)
     assert first > 0
     assert Stopwatch(tmp_path / "seconds.json")(cell) == first
+
+
+def test_a_step_that_another_command_times_is_not_timed(tmp_path: Path, monkeypatch: Patch) -> None:
+    (cell,), path = cells(base={}).values(), tmp_path / "seconds.json"
+
+    @contextlib.contextmanager
+    def waited(*_: object) -> Iterator[None]:
+        path.write_text(json.dumps({cell.id: 0.25}))
+        yield
+
+    monkeypatch.setattr("lm.store.side_files.locked", waited)
+    assert Stopwatch(path)(cell) == 0.25
 
 
 CLAIM = {"claim": "slow is worse", "kind": "ours", "metric": "nll", "relation": "greater", "arm": "slow"}

@@ -60,6 +60,7 @@ CASES = {
     "lm abl": ({"ablate"}, {"audit", "ls"}),
     "lm ablate qui": ({"quickstart", "quick.yaml"}, {"quiet.txt", "learning_rate"}),
     "lm ablate fol": ({"folder"}, set()),
+    "lm ablate folder/in": ({"folder/inner.yaml"}, {"quick.yaml"}),
     "lm ablate quickstart --retry": ({"--retry-failed"}, {"--plan"}),
     "lm fit char": ({"char_tiny"}, {"quickstart"}),
     "lm sweep learn": ({"learning_rate"}, set()),

@@ -1,5 +1,6 @@
 """What the command line answers beside a command's own code: interrupts, exits, audits, and nothing to do."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -43,6 +44,13 @@ def test_an_interrupt_prints_one_line_and_exits_130(raising: Any, capsys: Captur
     for command, then in (("report", "starts again"), ("ablate", "resumes where this one stopped")):
         assert main([command, "quickstart"]) == 130
         assert capsys.readouterr().err == f"lm: interrupted; the same command {then}\n"
+
+
+@pytest.mark.parametrize(("command", "tasks"), [("fit", "4"), ("ablate", None), ("sweep", None), ("count", None)])
+def test_only_a_run_is_shared_by_the_tasks_of_slurm(command: str, tasks: str | None, monkeypatch: Patch) -> None:
+    monkeypatch.setenv("SLURM_NTASKS", "4")
+    assert main([command, "none.yaml"]) == 2
+    assert os.environ.get("SLURM_NTASKS") == tasks
 
 
 def end_by_sigterm() -> NoReturn:

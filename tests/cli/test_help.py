@@ -1,6 +1,7 @@
 """What every command says of itself, and settings that are given in fewer words."""
 
 import shlex
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,10 @@ from helpers import Capture
 
 from lm.cli import main
 from lm.cli.commands import commands
-from lm.cli.entry import parsers, split_settings
+from lm.cli.entry import SECTIONS, parsers, split_settings
 from lm.config.reading import load_config
 from lm.config.tree import override
+from lm.training.run import RunConfig
 
 
 @pytest.mark.parametrize("name", list(commands()))
@@ -50,12 +52,20 @@ def test_help_by_itself_lists_the_commands(capsys: Capture) -> None:
         ),
         (["fit", "a.yaml", "model.position={class_path: Rope}"], {"model.position": {"class_path": "Rope"}}),
         (["fit", "folder/a.b=c"], {}),
+        (["fit", "a.yaml", "--out", "exp.lr=0.1"], {}),
+        (["fit", "a.yaml", "--out", "exp", "optim.lr=1"], {"optim.lr": 1}),
+        (["fit", "a.yaml", "--model", "parts.Own", "--model.extra", "2"], {"model": "parts.Own", "model.extra": 2}),
+        (["fit", "a.yaml", "model=parts.Own", "data_seed=2"], {"model": "parts.Own", "data_seed": 2}),
         (["generate", "RUN", "--prompt", "a.b=c"], {}),
     ],
     ids=lambda value: " ".join(value),
 )
 def test_a_setting_needs_no_dashes(given: list[str], overrides: dict[str, Any]) -> None:
     assert split_settings(given)[1] == overrides
+
+
+def test_every_key_of_a_configuration_is_a_setting() -> None:
+    assert set(SECTIONS.split("|")) == {field.name for field in fields(RunConfig)}
 
 
 def test_a_configuration_says_only_what_differs_from_its_base(tmp_path: Path) -> None:

@@ -113,6 +113,23 @@ def test_what_cannot_be_found_is_one_line(out: Path, capsys: Capture, arguments:
     refused(capsys, arguments, words)
 
 
+@pytest.mark.parametrize("command", ["ls", "status"])
+@pytest.mark.parametrize("folder", ["gone", "loop", "demo"])
+def test_what_holds_no_results_is_one_line(
+    tmp_path: Path, capsys: Capture, monkeypatch: Patch, command: str, folder: str
+) -> None:
+    for name in ("gone", "demo"):
+        (tmp_path / name).mkdir()
+    if folder == "loop":
+        (tmp_path / folder).symlink_to(folder)
+    monkeypatch.chdir(tmp_path / "gone" if folder == "gone" else tmp_path)
+    (tmp_path / "gone").rmdir()
+    assert main([command, "." if folder == "gone" else folder]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "expected a folder that `lm ablate` made" in line
+    assert "Did you mean" not in line
+
+
 def test_a_damaged_manifest_is_told_and_the_rest_is_shown(out: Path, capsys: Capture) -> None:
     (out / "broken").mkdir()
     (out / "broken" / "experiment.json").write_text("[]")

@@ -2,13 +2,16 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
 import pytest
 from helpers import Patch
+from messages import Refused
 
 from lm.execution import fork_server
 from lm.store.locks import process_status
@@ -41,6 +44,17 @@ def test_ctrl_c_is_blocked_until_the_server_ignores_it(monkeypatch: Patch) -> No
     fork_server.start_fork_server()
     see()
     assert blocked == [True, False]
+
+
+def test_a_folder_too_long_for_a_socket_is_named(tmp_path: Path, monkeypatch: Patch, refused: Refused) -> None:
+    def bind() -> None:
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(f"{tempfile.gettempdir()}/{'x' * 200}")
+
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr("multiprocessing.forkserver.ensure_running", bind)
+    with refused():
+        fork_server.start_fork_server()
 
 
 @pytest.mark.slow

@@ -1,19 +1,28 @@
 """Cells on other machines, from this end: what becomes of a cell whose machine goes away, and the mail of jobs."""
 
+import faulthandler
+import json
 import os
 import signal
+import sys
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import stand_in
 from helpers import Patch
-from records import blank
+from records import blank, text
 from stand_in import StandIn
 
+from lm.execution import local, on_slurm
 from lm.execution.executor import Executor, Job
-from lm.execution.on_slurm import FileMailbox, hidden_scheduler, send
-from lm.store.store import Store
+from lm.execution.local import RemoteWorker
+from lm.execution.on_slurm import BEAT, ORDER, FileMailbox, Slurm, run_order, send, sigusr2_blocked
+from lm.store.formats import CELL
+from lm.store.store import LOG, Store
+from lm.training.process import Execution
 
 FIRST = "a" * 16
 
@@ -96,13 +105,102 @@ def test_a_mailbox_reads_each_whole_line_once(tmp_path: Path) -> None:
     assert mail.new() == []
 
 
-def test_processes_of_a_job_see_no_scheduler_and_no_sigusr2(monkeypatch: Patch) -> None:
-    monkeypatch.setenv("SLURM_NTASKS", "1")
-    monkeypatch.setenv("LM_CACHE", "kept")
+def test_processes_of_a_job_see_no_sigusr2() -> None:
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
-    with hidden_scheduler():
-        assert "SLURM_NTASKS" not in os.environ
-        assert os.environ["LM_CACHE"] == "kept"
+    with sigusr2_blocked():
         assert signal.SIGUSR2 in signal.pthread_sigmask(signal.SIG_BLOCK, ())
-    assert os.environ["SLURM_NTASKS"] == "1"
     assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == before
+
+
+def test_the_command_tells_its_jobs_that_it_lives(tmp_path: Path) -> None:
+    executor = Slurm.__new__(Slurm)
+    executor.folder, executor.jobs, executor.real, executor.last_query, executor.every = tmp_path, [], False, 0.0, 0.0
+    executor._query_states()
+    assert (tmp_path / BEAT).exists()
+
+
+def test_a_job_that_awaits_a_killed_command_ends(tmp_path: Path, monkeypatch: Patch) -> None:
+    class Asking(RemoteWorker):
+        """A worker whose cell has asked; it waits for a minute at each look."""
+
+        awaits_answer = True
+
+        def submit(self, *_: Any) -> None:
+            pass
+
+        def take_messages(self, seconds: float) -> list[Any]:
+            looks.append(seconds)
+            clock[0] += 60
+            if len(looks) < 20:  # the command lives so long
+                os.utime(tmp_path / BEAT, (clock[0], clock[0]))
+            return []
+
+    looks, clock = list[float](), [0.0]
+    cell = {"config": {}, "facts": {"folder": "", **text()}, "id": FIRST}
+    order = {"cell": CELL.stamped(cell), "execution": {}, "name": "cell", "out": str(tmp_path), "path": []}
+    (tmp_path / (FIRST + ORDER)).write_text(json.dumps(order))
+    (tmp_path / BEAT).touch()
+    monkeypatch.setattr(on_slurm, "RemoteWorker", Asking)
+    monkeypatch.setattr(on_slurm, "time", SimpleNamespace(monotonic=lambda: clock[0], sleep=lambda seconds: None))
+    with pytest.raises(RuntimeError, match="the command that submitted this job has ended"):
+        run_order(tmp_path, FIRST)
+    assert len(looks) == 30
+
+
+Trained = Callable[..., dict[str, str]]
+
+
+@pytest.fixture
+def trained(tmp_path: Path, monkeypatch: Patch) -> Trained:
+    """Runs what trains a cell in this process and asks once; returns its environment."""
+
+    def run(slot: int | None = None, devices: int = 0, prunable: bool = False) -> dict[str, str]:
+        seen: dict[str, str] = {}
+
+        def train(
+            cell: Any, store: Any, report: Any, execution: Any, judge: Any, say: Any, on_start: Any, wait: bool
+        ) -> None:
+            seen.update(os.environ)
+            on_start(tmp_path)
+            assert judge(1, {})
+
+        pipe: Any = SimpleNamespace(send=lambda message: sent.append(message[0]), recv=lambda: True)
+        cell: Any = StandIn(FIRST)
+        with monkeypatch.context() as patch:
+            patch.setattr("lm.training.train.train", train)
+            patch.setattr(signal, "signal", lambda *_: None)
+            patch.setattr(sys, "argv", [])
+            patch.setattr(faulthandler, "register", lambda _, file: os.close(file))
+            patch.setattr(os, "dup2", lambda *_: None)
+            patch.setattr(sys.modules["__main__"], "__spec__", None)
+            patch.setattr(os, "environ", {"SLURM_NTASKS": "4"})
+            local.train_one(pipe, cell, Store(tmp_path), Execution(prunable=prunable), slot, devices)
+        assert sent == ["validation"] * prunable
+        sent.clear()
+        return seen
+
+    sent = list[str]()
+    return run
+
+
+def test_a_cell_in_a_slurm_job_is_none_of_its_tasks(trained: Trained) -> None:
+    assert "SLURM_NTASKS" not in trained()
+
+
+def test_only_a_cell_that_can_be_pruned_asks_at_validations(trained: Trained) -> None:
+    for prunable in (False, True):
+        trained(prunable=prunable)
+
+
+def test_a_slot_is_a_device_of_those_that_torch_counts(trained: Trained) -> None:
+    assert [trained(slot, 2)["CUDA_VISIBLE_DEVICES"] for slot in range(3)] == ["0", "1", "0"]
+    assert "CUDA_VISIBLE_DEVICES" not in trained(1, 0)
+
+
+def test_the_log_of_a_cell_is_open_to_whom_the_umask_allows(trained: Trained, tmp_path: Path) -> None:
+    before = os.umask(0o002)
+    try:
+        trained()
+    finally:
+        os.umask(before)
+    assert (tmp_path / LOG).stat().st_mode & 0o777 == 0o664

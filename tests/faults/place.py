@@ -15,7 +15,7 @@ import yaml
 
 from lm.config.tree import InputError, Tree
 from lm.store.files import write_atomic
-from lm.store.locks import ENDED, PROC, process_status
+from lm.store.locks import ENDED, process_status
 
 EXPERIMENT, SWEEP = "small", "search"
 CELLS, TRIALS, STEPS = 4, 3, 30
@@ -178,14 +178,14 @@ def files() -> dict[str, Tree]:
 
 def require_linux() -> None:
     """Raises InputError where processes cannot be found by what they were started with."""
-    if not (PROC / "environ").exists():
+    if not Path("/proc/self/environ").exists():
         raise InputError("make faults finds processes below /proc, as Linux has it, and there is none here")
 
 
 def marked(words: str) -> dict[int, str]:
     """Processes with these words in their environment, but those that have ended, and the words of their commands."""
     found = {}
-    for entry in PROC.parent.glob("[0-9]*"):
+    for entry in Path("/proc").glob("[0-9]*"):
         try:
             if (
                 words.encode() in (entry / "environ").read_bytes().split(b"\0")

@@ -274,7 +274,11 @@ def listen() -> None:
 
 
 @pytest.mark.slow
-def test_ctrl_c_ends_it_with_one_line(experiment: MakeExperiment) -> None:
+@pytest.mark.parametrize(
+    ("number", "code", "line"),
+    [(signal.SIGINT, 0, "lm: dashboard ended"), (signal.SIGTERM, 130, "lm: ended by SIGTERM")],
+)
+def test_a_signal_ends_it_with_one_line(experiment: MakeExperiment, number: int, code: int, line: str) -> None:
     folder = experiment(CELLS)
     environment = {**os.environ, "PYTHONPATH": str(Path(boards.__file__).parents[3])}
     command = [sys.executable, "-m", "lm", "dashboard", str(folder), "--port", "0"]
@@ -286,10 +290,10 @@ def test_ctrl_c_ends_it_with_one_line(experiment: MakeExperiment) -> None:
         assert said.startswith("dashboard: http://127.0.0.1:")
         with urlopen(said.split()[1], timeout=60) as answer:
             assert answer.status == 200
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         _, errors = process.communicate(timeout=60)
-    assert process.returncode == 0
-    assert errors.strip() == "lm: dashboard ended"
+    assert process.returncode == code
+    assert errors.strip() == line
 
 
 @pytest.mark.slow

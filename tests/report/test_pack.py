@@ -1,7 +1,9 @@
 """An experiment as one file: nothing but weights is lost, every command reads it as a folder, and it goes back."""
 
 import json
+import os
 import shutil
+import subprocess
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -27,6 +29,7 @@ from lm.report.tables import as_csv
 from lm.report.write import pointer
 from lm.store.archive import ENDING, read_archive
 from lm.store.documents import packed
+from lm.store.locks import process_signature
 from lm.store.store import Store
 from lm.store.thin_curves import THIN_NAME
 from lm.store.validation import curve_checksum
@@ -221,6 +224,8 @@ def test_files_without_the_pack_suffix_and_other_folders_are_refused(folder: Pat
     file = pack(folder)[0].path.rename(folder.parent / "demo2")
     with pytest.raises(InputError, match=r"demo2: its name does not end in \.lmpack"), open_results(file):
         pass
+    with pytest.raises(InputError, match=r"demo: is a folder, and no pack; expected what `lm pack` made"):
+        unpack(folder, tmp_path)
     with open_results(file, folder.parent / "report") as place:
         assert is_experiment_or_search(place.folder)
 
@@ -272,6 +277,22 @@ def test_a_cell_that_is_there_with_another_record_is_kept(
     assert "6 cells added, 0 already present" in said
     assert "lm: left out, as they are there with another record, and kept: arm-0\n" in said
     assert (out / "cells" / "arm-1" / "record.json").is_file()
+
+
+def test_what_was_interrupted_stays_nowhere(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file, store = pack(folder)[0].path, Store(tmp_path / "new")
+    store.work("arm-0").mkdir(parents=True)
+    (store.work("arm-0") / "last.ckpt").write_bytes(b"half")
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "getpid", lambda: ended.pid)
+        killed = store.out / f".unpack-{process_signature()}.abc"
+    for path in (killed, store.out / ".unpack-1-1-00000000.abc"):  # the second is of another machine
+        path.mkdir()
+    unpack(file, store.out)
+    assert not store.work("arm-0").exists()
+    assert [path.name for path in store.out.glob(".unpack-*")] == [".unpack-1-1-00000000.abc"]
 
 
 def test_cells_that_another_process_trains_and_other_experiments_are_left(folder: Path, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from messages import Refused
 
 from lm.store import answers
 
@@ -107,6 +108,31 @@ def test_a_cache_that_cannot_be_used_is_left_alone(package: Path, tmp_path: Path
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("LM_CACHE", str(tmp_path / "file" / "cache"))
     assert answers.remember("kind", None, lambda: 5) == 5
+
+
+def test_files_of_editors_are_no_code(package: Path) -> None:
+    version = answers.code_version()
+    (package / ".part.py.swp").write_text("")
+    (package / ".#part.py").symlink_to("user@host.4711")
+    (package / "gone.py").symlink_to("nowhere")
+    assert answers.code_version() == version
+
+
+def test_a_question_that_is_no_text_is_not_remembered(package: Path) -> None:
+    calls = numbers()
+    assert [answers.remember("kind", "/results/\udcff", lambda: next(calls)) for _ in range(2)] == [0, 1]
+
+
+def test_a_user_without_a_home_folder_names_the_cache(package: Path, monkeypatch: Patch, refused: Refused) -> None:
+    def homeless() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", homeless)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    assert answers.cache_folder().name == "cache"
+    monkeypatch.delenv("LM_CACHE")
+    with refused():
+        answers.cache_folder()
 
 
 @pytest.mark.slow

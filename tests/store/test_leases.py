@@ -9,7 +9,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -19,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from lm.store import leases, locks
+from lm.store import files, leases, locks
 from lm.store.files import write_atomic
 from lm.store.leases import (
     HeldError,
@@ -116,7 +115,7 @@ def test_acquire_waits_and_reports_the_holder(tmp_path: Path, monkeypatch: pytes
     assert lines[0].startswith(f"waiting for the thing: held by process {os.getpid()} on host {HERE} since ")
 
 
-@pytest.mark.skipif(not locks.PROC.exists(), reason="nobody says when a process began")
+@pytest.mark.skipif(not os.path.exists("/proc/self"), reason="nobody says when a process began")
 def test_a_local_process_that_exited_frees_its_lease_at_once(tmp_path: Path) -> None:
     process = subprocess.Popen(["true"])
     process.wait()
@@ -129,6 +128,21 @@ def test_a_local_process_that_exited_frees_its_lease_at_once(tmp_path: Path) -> 
     assert current_holder(tmp_path / "x") is not None, "the same number on another machine is another process"
     left(tmp_path / "x", 1, pid=process.pid, machine=mine.machine + " of another container", host=HERE)
     assert current_holder(tmp_path / "x") is not None, "and so it is where a host's name is used twice"
+
+
+@pytest.mark.parametrize("error", [PermissionError, ProcessLookupError])
+def test_a_process_that_the_system_hides_keeps_its_lease(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: type[OSError]
+) -> None:
+    def kill(*_: Any) -> None:
+        raise error
+
+    mine = Holder.this("a" * 16)
+    left(tmp_path / "x", pid=mine.pid, start=mine.start, machine=mine.machine)
+    monkeypatch.setattr(locks, "_proc_fields", lambda pid: [])
+    monkeypatch.setattr(os, "kill", kill)
+    assert (current_holder(tmp_path / "x") is None) == (error is ProcessLookupError)
+    got(tmp_path / "x", watched(tmp_path / "x", Clock(), 100)).release()
 
 
 def test_leases_expire_by_the_clock_of_the_monitor(tmp_path: Path) -> None:
@@ -156,7 +170,7 @@ def test_a_pause_of_the_monitor_does_not_expire_a_lease(tmp_path: Path) -> None:
     assert try_acquire(tmp_path / "x", (), watch) is None
 
 
-@pytest.mark.skipif(not locks.PROC.exists(), reason="nobody says whether a process is stopped")
+@pytest.mark.skipif(not os.path.exists("/proc/self"), reason="nobody says whether a process is stopped")
 def test_a_silent_local_process_keeps_its_lease_unless_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock, mine = Clock(), Holder.this("a" * 16)
     left(tmp_path / "x", pid=mine.pid, start=mine.start, machine=mine.machine)
@@ -271,14 +285,13 @@ def test_a_writer_that_stalled_before_its_rename_commits_nothing(
         succeeded()
         return None
 
-    def sleep_and_make(*named: Any, **options: Any) -> tuple[int, str]:
-        monkeypatch.setattr(tempfile, "mkstemp", make)
+    def sleep_and_name() -> str:
+        monkeypatch.setattr(files, "process_signature", locks.process_signature)
         succeeded()
-        return make(*named, **options)
+        return locks.process_signature()
 
-    make = tempfile.mkstemp
     if moment == "before the file is there":
-        monkeypatch.setattr(tempfile, "mkstemp", sleep_and_make)
+        monkeypatch.setattr(files, "process_signature", sleep_and_name)
     else:
         monkeypatch.setattr(first, "check", look_and_sleep)
     with pytest.raises(LostError):
@@ -396,6 +409,17 @@ def test_leases_work_without_hard_links(tmp_path: Path, monkeypatch: pytest.Monk
     got(tmp_path / "x").release()
 
 
+def test_a_link_whose_reply_was_lost_is_a_lease(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    link = os.link
+
+    def link_twice(*paths: Path) -> None:  # as a client repeats a call
+        link(*paths)
+        link(*paths)
+
+    monkeypatch.setattr(os, "link", link_twice)
+    got(tmp_path / "x").release()
+
+
 def test_release_if_expired_releases_nothing_else(tmp_path: Path) -> None:
     clock = Clock()
     left(tmp_path / "x")
@@ -456,7 +480,7 @@ def written(folder: Path) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not locks.PROC.exists(), reason="nobody says whether a process is stopped")
+@pytest.mark.skipif(not os.path.exists("/proc/self"), reason="nobody says whether a process is stopped")
 def test_a_stopped_process_loses_its_lease_and_writes_nothing(tmp_path: Path) -> None:
     with writer(tmp_path, "first") as first:
         until(lambda: written(tmp_path) == "first")

@@ -3,6 +3,7 @@
 import errno
 import os
 import zipfile
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -18,6 +19,7 @@ from lm.store.files import (
     save_checkpoint,
     write_atomic,
 )
+from lm.training.adapter import InPlace
 
 FULL = OSError(errno.ENOSPC, "No space left on device", "/out/x")
 
@@ -62,6 +64,39 @@ def test_a_full_disk_is_named_and_leaves_the_old_file(tmp_path: Path, monkeypatc
     assert (tmp_path / "a.json").read_text() == "old"
 
 
+@pytest.mark.parametrize("umask", [0o002, 0o077])
+def test_a_file_is_readable_by_whom_the_umask_allows(tmp_path: Path, umask: int) -> None:
+    before = os.umask(umask)
+    try:
+        write_atomic(tmp_path / "a.json", "")
+    finally:
+        os.umask(before)
+    assert (tmp_path / "a.json").stat().st_mode & 0o777 == 0o666 & ~umask
+
+
+@pytest.mark.parametrize("name", ["a.json", "last.ckpt"])
+def test_a_file_is_on_the_disk_before_it_is_renamed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    done: list[tuple[str, int]] = []
+    replace = os.replace
+
+    def sync_and_note(file: int) -> None:
+        done.append(("sync", os.fstat(file).st_size))
+
+    def rename_and_note(old: Path, new: Path) -> None:
+        done.append(("rename", os.stat(old).st_size))
+        replace(old, new)
+
+    monkeypatch.setattr(os, "fsync", sync_and_note)
+    monkeypatch.setattr(os, "replace", rename_and_note)
+    if name == "a.json":
+        write_atomic(tmp_path / name, "content")
+    else:
+        save = partial(InPlace().save_checkpoint, {"weights": torch.zeros(3)})
+        save_checkpoint(SimpleNamespace(save_checkpoint=save, is_global_zero=True, strategy=ALONE), tmp_path / name)
+    size = (tmp_path / name).stat().st_size
+    assert done == [("sync", size), ("rename", size)]
+
+
 ALONE = SimpleNamespace(broadcast=lambda said: said)
 
 
@@ -88,19 +123,6 @@ def test_a_checkpoint_is_there_whole_or_as_it_was_before(tmp_path: Path) -> None
     assert sorted(os.listdir(tmp_path)) == ["last.ckpt", PARTIAL_CHECKPOINT]
     save_checkpoint(trainer(), path)
     assert os.listdir(tmp_path) == ["last.ckpt"]
-
-
-def test_a_checkpoint_in_a_folder_takes_the_place_of_another(tmp_path: Path) -> None:
-    def folder(path: Path) -> None:
-        path.mkdir()
-        (path / f"shard-{len(os.listdir(tmp_path))}").touch()
-
-    for _ in range(2):
-        save_checkpoint(
-            SimpleNamespace(save_checkpoint=folder, is_global_zero=True, strategy=ALONE), tmp_path / "last.ckpt"
-        )
-    assert os.listdir(tmp_path) == ["last.ckpt"]
-    assert os.listdir(tmp_path / "last.ckpt") == ["shard-2"]
 
 
 @pytest.mark.parametrize("damage", ["empty", "cut", "changed", "text", "missing"])

@@ -68,6 +68,8 @@ def test_the_id_holds_the_weights_and_not_where_they_lie(tmp_path: Path, source:
     by_id = check(override(RUN, from_run(source.name[:8])))
     assert by_id.config["trainer"]["init_from"]["folder"] == f"results/cells/{source.name}"
     assert check(override(RUN, from_run(copied))).id == by_id.id == cell.id == check(cell.config).id
+    monkeypatch.chdir(copied)
+    assert check(override(RUN, from_run("."))).id == cell.id
     assert with_seed(cell, 1).id == check(override(RUN, {**from_run(source), "seed": 1})).id
     weights = load_weights(source / "last.ckpt")
     assert cell.config["trainer"]["init_from"]["weights"] == hash_weights(dict(reversed(weights.items())))

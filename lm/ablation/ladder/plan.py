@@ -119,7 +119,9 @@ def merge_plans(experiment: Experiment, plans: Sequence[Plan]) -> Plan:
     cells = []
     for plan in plans:
         rung = plan.experiment.name.removeprefix(f"{experiment.name}.")
-        cells += [Planned(f"{rung}.{planned.arm}", planned.seed, planned.cell) for planned in plan.cells]
+        cells += [
+            Planned(f"{rung}.{planned.arm}", planned.seed, planned.cell, planned.called) for planned in plan.cells
+        ]
     return Plan(experiment, cells)
 
 

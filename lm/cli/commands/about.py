@@ -55,6 +55,13 @@ def write_schema(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
 RUN_ARGUMENTS = ("cell", "left", "right")  # arguments that take a run, whose folders lie among the files
 
 
+FILES = (
+    "ls -p | grep '/$'; find . -maxdepth 3 '(' -name '.?*' -o -name cells ')' -prune -o -name '*.y*ml' -print "
+    "2>/dev/null | cut -c3-"
+)
+"""Commands of any shell that list folders, and the YAML files in them and in theirs."""
+
+
 def print_completion(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     """Print the script that a shell reads to complete command lines."""
     import shtab
@@ -67,8 +74,7 @@ def print_completion(options: argparse.Namespace, overrides: dict[str, Any]) -> 
         for action in parser._actions:
             words = names.get((command, action.dest))
             if words and action.type is Path:
-                files = f"printf '%s\\n' {join(words)}; ls -p | grep -E '[.]ya?ml$|/$'"
-                action.complete = shtab.cmd(files)  # type: ignore[attr-defined]
+                action.complete = shtab.cmd(f"printf '%s\\n' {join(words)}; {FILES}")  # type: ignore[attr-defined]
             elif words:
                 action.choices = words
             elif action.type is Path or action.dest in RUN_ARGUMENTS:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from lm.cli.options import JSON, RESULTS, Command, bounded, experiment_folder, option, out_option, print_result, results
 from lm.config.reading import load_config
 from lm.config.tree import InputError, Tree, load_yaml, nearest
+from lm.execution.signal_handling import INTERRUPTED, cause
 
 if TYPE_CHECKING:
     from lm.store.record import Record
@@ -115,6 +116,9 @@ def dashboard(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
         try:
             server.serve_forever(poll_interval=0.2)
         except KeyboardInterrupt:
+            if (ended := cause()) != "interrupted":  # by a signal, and not by Ctrl-C
+                print(f"lm: {ended}", file=sys.stderr)
+                return INTERRUPTED
             print("\nlm: dashboard ended", file=sys.stderr)
     return 0
 
