@@ -24,6 +24,7 @@ EQUIVALENT: tuple[frozenset[str], ...] = (
             "f1d0a6707d532e5590d1ce2c48e2267c2f0db1b383152499f842d61b0048dde4",  # memory given back
             "a67fc3bf19635982a83b6048a9d99caa20eb24a30922b7084a19467b27625f8e",  # the description of the processor
             "24d79e0f5a822d1b9bebb15599804cfcbfe0f24e8c3ab2c98b169b6f9685b364",  # activations computed again
+            "7788c229eb255491a9471e05d679b8fcfcf9b3e3f5caf8697e58b8888fb43a21",  # files, checkpoints, costs of plans
         }
     ),
 )
@@ -40,8 +41,9 @@ def canonical(source: object) -> str:
 
 
 def read_sources(folder: Path, packages: tuple[str, ...]) -> dict[str, bytes]:
-    """Read the Python files of some packages below a folder, by their paths in it."""
-    paths = sorted(path for package in packages for path in (folder / package).rglob("*.py"))
+    """Read the Python files of some packages below a folder, by their paths in it, but for hidden ones of editors."""
+    every = (path for package in packages for path in (folder / package).rglob("*.py"))
+    paths = sorted(path for path in every if not path.name.startswith("."))
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
 
 

@@ -123,3 +123,10 @@ def test_the_quickstart_is_of_code_that_computes_the_same(tmp_path: Path) -> Non
     unpack(REFERENCE / "quickstart.lmpack", tmp_path)
     records = [read_json(path) for path in (tmp_path / "cells").glob("*/record.json")]
     assert {canonical(record["provenance"]["source"]) for record in records} == {canonical(source_hash())}
+
+
+def test_hidden_files_of_editors_are_no_source(tmp_path: Path) -> None:
+    (tmp_path / "part").mkdir()
+    (tmp_path / "part" / "a.py").write_text(CODE)
+    (tmp_path / "part" / ".#a.py").symlink_to("user@host.1:2")  # as an editor makes beside a file that is changed
+    assert read_sources(tmp_path, ("part",)) == {"part/a.py": CODE.encode()}
