@@ -99,7 +99,8 @@ def ladder_answer(results: LadderResults) -> str:
     for arm in results.arms:
         kind = arm.scaling.of_difference.kind if arm.scaling and not arm.withheld else "none"
         if kind in ("grows", "fades", "turns", "holds"):
-            trends.setdefault(kind + ", exploratory" * arm.explored, []).append(arm.name)
+            ill = f", unhealthy on {arm.unhealthy}" if arm.unhealthy else ""
+            trends.setdefault(kind + ", exploratory" * arm.explored + ill, []).append(arm.name)
     named = [f"{kind}: {', '.join(arms)}" if len(results.arms) > 1 else kind for kind, arms in trends.items()]
     trend = f"With more compute the difference {'; '.join(named)}." if named else "No trend over compute is certain."
     return f"At {names[index]}, the largest rung{' with a verdict' * (not is_top)}: {'; '.join(clauses)}. {trend}"
@@ -187,9 +188,8 @@ def trend_text(trend: Trend, margin: str, arm: ArmOf) -> str:
     }
     if arm.withheld and trend.kind != "none":
         return arm.withheld
-    unhealthy = [at.rung for at in arm.at if at.ill]
     text = ("exploratory: " if arm.explored and trend.kind != "none" else "") + words.get(trend.kind, trend.kind)
-    return display_verdict(text + (f" (unhealthy on {', '.join(unhealthy)}: see there)" if unhealthy else ""))
+    return display_verdict(text + (f" (unhealthy on {arm.unhealthy}: see there)" if arm.unhealthy else ""))
 
 
 def forecast_section(results: LadderResults) -> Section:
