@@ -178,17 +178,16 @@ def values_needed(level: float = ALPHA) -> int:
 
 
 def bonferroni(p_values: Sequence[float]) -> list[float]:
-    """Adjust p-values by Bonferroni; NaN stays NaN and counts for nothing."""
-    tested = sum(not math.isnan(p) for p in p_values)
-    return [min(1.0, tested * p) if not math.isnan(p) else math.nan for p in p_values]
+    """Adjust p-values by Bonferroni; NaN stays NaN, and counts: what was declared shares alpha, whatever came of it."""
+    return [min(len(p_values) * p, 1.0) for p in p_values]
 
 
-def holm(p_values: Sequence[float]) -> list[float]:
-    """Adjust p-values by Holm (1979), in the given order; NaN stays NaN and counts for nothing."""
+def holm(p_values: Sequence[float], declared: int = 0) -> list[float]:
+    """Adjust p-values by Holm (1979), in the given order, as the smallest of those `declared`; NaN stays NaN."""
     order = sorted((p, index) for index, p in enumerate(p_values) if not math.isnan(p))
     adjusted, largest = [math.nan] * len(p_values), 0.0
     for place, (p, index) in enumerate(order):
-        largest = max(largest, min(1.0, (len(order) - place) * p))
+        largest = max(largest, min(1.0, (max(declared, len(order)) - place) * p))
         adjusted[index] = largest
     return adjusted
 
