@@ -127,8 +127,8 @@ class Lead:
         sign = np.sign(mean[-1])
         nearer = self.high if sign < 0 else self.low
         beyond = last_stretch(np.nan_to_num(sign * nearer, nan=-1.0) > 0)
-        surely = f", the whole band from step {steps[beyond]:zg} on" if beyond < len(steps) else ""
-        return f"{side} from step {steps[last_stretch(sign * mean > 0)]:zg} on{surely}"
+        surely = f", the whole band from step {steps[beyond]:.0f} on" if beyond < len(steps) else ""
+        return f"{side} from step {steps[last_stretch(sign * mean > 0)]:.0f} on{surely}"
 
 
 def last_stretch(holds: np.ndarray) -> int:
