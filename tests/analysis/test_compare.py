@@ -568,6 +568,17 @@ def test_an_experiment_of_another_version_is_refused(experiment: MakeExperiment)
         load(folder)
 
 
+MANIFEST_ARM = {"changes": {}, "cells": {str(seed): "cell" for seed in range(6)}}
+WRONG_CLAIMS: list[dict[str, Any]] = [
+    {"relation": "range"},
+    {"relation": "rnage", "low": 1.0},
+    {"relation": "less", "metric": "steps ahead"},
+    {"relation": "slope", "low": 1.0, "over": {"base": 1.0}},
+    {"relation": "slope", "low": 1.0, "over": {"base": 1.0, "better": 0.0}},
+]
+WRONG_STAGES: list[dict[str, Any]] = [{"looks": []}, {"maximum": 0}, {"maximum": 100_000}]
+
+
 @pytest.mark.parametrize(
     "changes",
     [
@@ -577,6 +588,10 @@ def test_an_experiment_of_another_version_is_refused(experiment: MakeExperiment)
         {"baseline": "gone"},
         {"seeds": [0, 99]},
         {"claims": [CLAIM_OF_BETER]},
+        *({"claims": [{"claim": "x", "metric": "nll", "contrast": {"base": 1.0}, **wrong}]} for wrong in WRONG_CLAIMS),
+        *({"adaptive": {"looks": [6], "maximum": 6, **wrong}} for wrong in WRONG_STAGES),
+        {"ways": {"chosen": {"compile": True}}},
+        {"arms": {arm: {**MANIFEST_ARM, "levels": {arm: "on"}} for arm in ("base", "better")}},
     ],
 )
 def test_a_manifest_that_was_changed_by_hand_is_refused(
@@ -586,4 +601,12 @@ def test_a_manifest_that_was_changed_by_hand_is_refused(
     path = folder / "experiment.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
     with refused():
+        load(folder)
+
+
+def test_a_manifest_with_a_seed_twice_is_refused(experiment: MakeExperiment) -> None:
+    folder = experiment({"base": BASE[:2], "better": BETTER[:2]})
+    path = folder / "experiment.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "seeds": [0, 0, 1]}))
+    with pytest.raises(InputError, match=r"seeds: is damaged, found \[0, 0, 1\]"):
         load(folder)
