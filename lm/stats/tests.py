@@ -16,6 +16,7 @@ import scipy
 from numpy.typing import NDArray
 
 ALPHA = 0.05
+LARGE_T = 1e4  # t beyond which its own noise is that of the spread alone, for no digits are left for the rest
 EXACT_PAIRS = 40  # pairs up to which every pattern of signs is counted
 # Subsets whose means are counted for an interval: all of them for up to 16 pairs, the empty one with them.
 SUBSETS = 2**16
@@ -245,6 +246,11 @@ def standardised(mean: float, spread: float, freedom: int, root: float, confiden
 def noncentral_interval(t: float, freedom: float, confidence: float = 0.95) -> tuple[float, float]:
     """Return the interval of the noncentrality that a t value implies."""
     tail, reach = (1 - confidence) / 2, 10 + 10 * abs(t)
+    if abs(t) > LARGE_T:
+        low, high = sorted(
+            t * math.sqrt(2 * scipy.special.gammaincinv(freedom / 2, p) / freedom) for p in (tail, 1 - tail)
+        )
+        return low, high
 
     def excess(centre: float, share: float) -> float:
         below = float(scipy.special.nctdtr(freedom, centre, t))  # as stats.nct.cdf, a hundred times quicker

@@ -29,6 +29,7 @@ from lm.stats.tests import (
     sign_flip_p,
     sign_test_p,
     smallest_p,
+    standardised,
     t_interval,
     values_needed,
 )
@@ -307,6 +308,11 @@ def test_the_effect_of_equal_or_too_few_differences() -> None:
     assert effect_size([-0.1] * 6).hedges == -math.inf
     assert effect_size([0.0] * 6).cohen == 0.0
     assert math.isnan(effect_size([0.1, 0.2]).cohen)
+
+
+def test_huge_effects_keep_the_relative_width_of_large_ones() -> None:
+    large, huge = (standardised(size, 1.0, 5, math.sqrt(6)) for size in (1e3, 1e9))
+    assert (huge.low / 1e9, huge.high / 1e9) == pytest.approx((large.low / 1e3, large.high / 1e3), rel=1e-4)
 
 
 @pytest.mark.parametrize("better", ["lower", "higher", None])
