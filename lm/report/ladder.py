@@ -38,6 +38,10 @@ NOT_BRACKETED = ", rate not bracketed"  # suffix of a gain where no curve bracke
 DECIDED = re.compile(rf"(?:exploratory: )?(?:{'|'.join(DIRECTIONS)}|equivalent|within|inconclusive)\b")
 """Verdicts of table.csv on enough seeds, whatever they say."""
 
+TWO_INTERVALS = (
+    "The answer has the CI of the rung's report, which its test gives; this table has Student's on each rung."
+)
+
 ALPHA_P = 0.01  # p below which the law is reported to miss a rung by more than seeds' noise
 
 
@@ -398,9 +402,11 @@ class LadderReport(Report):
         """Return the answer, the chart and the tables."""
         manifest, drawing = self.results.manifest, Charts()
         drawn = drawing.add(NAME, ladder_chart(self.results))
+        first, *others = ladder_sections(self.results)
+        first = replace(first, notes=[*first.notes, TWO_INTERVALS])
         sections = [
             PageSection("figure", "Figure", drawn),
-            *(as_page_section(section, folded=False) for section in ladder_sections(self.results)),
+            *(as_page_section(section, folded=False) for section in (first, *others)),
             PageSection("notes", "Author's notes", parts.author_notes(manifest)),
             PageSection("reports", "Reports of the rungs", listed(self._rungs()), folded=True),
         ]

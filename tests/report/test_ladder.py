@@ -256,6 +256,7 @@ def test_the_page_of_html_runs_only_hashed_scripts_and_fetches_nothing(tmp_path:
     assert f'<p class="answer">{ladder_answer(found)}</p>' in page
     assert page.count("<strong>") == sum(is_bold(row) for section in ladder_sections(found) for row in section.rows)
     assert "<li>xl: climb.xl</li>" in page
+    assert "this table has Student's on each rung" in page.replace("&#x27;", "'")
 
 
 @pytest.mark.slow

@@ -94,7 +94,7 @@ def difference_bar(row: Any, verdict: str) -> Bar:
     brief = ("", HEALTHY, NO_RUN, NONE_ENDED)  # the reason for another stands below the table
     in_a_word = health if health in brief else "unhealthy"
     texts = ["" if verdict == "-" else verdict, ", ".join(filter(None, [size, in_a_word]))]
-    tones: dict[str, Literal["good", "bad"]] = {"better": "good", "worse": "bad"}
+    tones: dict[str, Literal["", "good", "bad"]] = {"better": "good", "worse": "bad"}
     tone = tones.get(re.split(r"\W", str(row.verdict))[0], "") if row.bold else ""
     numbers = row.difference, row.low, row.high
     return Bar(str(row.arm), *numbers, bool(row.bold), tips, [*filter(None, texts)], tone, row.margin)

@@ -5,7 +5,7 @@ import itertools
 import math
 import textwrap
 from collections.abc import Iterable, Sequence
-from dataclasses import is_dataclass, replace
+from dataclasses import replace
 from typing import Any, Literal
 
 import matplotlib
@@ -92,7 +92,11 @@ def _escaped(node: Any) -> Any:
         return {_escaped(key): _escaped(value) for key, value in node.items()}
     if isinstance(node, list | tuple):
         return type(node)(map(_escaped, node))
-    return replace(node, **{key: _escaped(value) for key, value in vars(node).items()}) if is_dataclass(node) else node
+    return (
+        replace(node, **{key: _escaped(value) for key, value in vars(node).items()})
+        if hasattr(node, "__dataclass_fields__")
+        else node
+    )
 
 
 def grid_of(panels: Sequence[BasePanel], most: int) -> list[tuple[int, int]]:
