@@ -11,7 +11,8 @@ from typing import Annotated, Any, Required, TypedDict
 
 import numpy as np
 
-from lm.analysis.pace import STEPS_AHEAD, steps_ahead
+from lm.analysis.pace import steps_ahead
+from lm.analysis.relations import RELATIONS, STEPS_AHEAD, check_numbers, check_pace
 from lm.analysis.results import Records, value
 from lm.config.keys import Also, Name, Text
 from lm.config.nodes import one_of
@@ -21,12 +22,9 @@ from lm.store.metrics import METRICS, ON_CORPUS, is_at_length, is_of_task, neare
 from lm.store.paths import SECTIONS, path_error
 from lm.store.record import Manifest, Record, Registration
 
-RELATIONS = ("less", "greater", "equivalent", "range", "slope")
 TIERS = ("C", "G")
 KINDS = ("published", "ours", "identity")
 UNKNOWN = "unknown kind"  # kind of claims whose manifest is older than the kinds
-
-NEEDS = {"equivalent": ("margin",), "slope": ("over",)}
 
 
 class ClaimNode(TypedDict, total=False):
@@ -125,7 +123,7 @@ def read_claim(tree: Mapping[str, Any], arms: Sequence[str], baseline: str, path
         contrast = {one_of(tree["arm"], arms, f"{path}.arm", "arm"): 1.0}
         if relation != "range" or "against" in tree:
             contrast[one_of(tree.get("against", baseline), arms, f"{path}.against", "arm")] = -1.0
-    _check_pace(metric, contrast, path)
+    check_pace(metric, contrast, path)
     return Claim(
         tree["claim"],
         metric,
@@ -141,39 +139,6 @@ def read_claim(tree: Mapping[str, Any], arms: Sequence[str], baseline: str, path
         tree["kind"],
         seen=[] if tree.get("seen") is None else read_seeds(tree["seen"], f"{path}.seen"),
     )
-
-
-def check_numbers(tree: Mapping[str, Any], path: str) -> None:
-    """Raise InputError naming `path` where a claim, of a file or a manifest, lacks what its relation compares with."""
-    relation, over, low, high = (
-        tree["relation"],
-        tree.get("over"),
-        tree.get("low", -math.inf),
-        tree.get("high", math.inf),
-    )
-    for key in NEEDS.get(relation, ()):
-        if key not in tree:
-            raise InputError(f"{path}: {key} is missing; a claim of {relation} needs it")
-    if relation == "equivalent" and not tree["margin"] > 0:
-        raise InputError(f"{path}.margin: expected a number above 0, found {tree['margin']:zg}")
-    if relation in ("range", "slope") and not {"low", "high"} & tree.keys():
-        raise InputError(f"{path}: low or high is missing; a claim of {relation} needs one of them or both")
-    if low > high:
-        raise InputError(f"{path}: low={low:zg} is more than high={high:zg}")
-    if over and (len(set(over.values())) < 2 or min(over.values()) <= 0):
-        raise InputError(f"{path}.over: expected two different numbers or more, found {over!r}")
-
-
-def _check_pace(metric: str, contrast: Mapping[str, float], path: str) -> None:
-    if metric == STEPS_AHEAD and sorted(contrast.values()) != [-1, 1]:
-        raise InputError(f"{path}.metric: {STEPS_AHEAD} compares two arms; give arm and against, and no slope")
-
-
-def check_recorded(claim: Mapping[str, Any], path: str) -> None:
-    """Raise InputError naming `path` where a claim of a manifest is none that `read_claim` could have read."""
-    one_of(claim["relation"], RELATIONS, f"{path}.relation", "relation")
-    check_numbers(claim, path)
-    _check_pace(claim["metric"], claim.get("contrast", {}), path)
 
 
 def _metric(text: str, path: str) -> str:

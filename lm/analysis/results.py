@@ -13,6 +13,7 @@ import pandas as pd
 from lm.analysis.comparability import confounded_provenance, differing_provenance
 from lm.analysis.curve import curve_table, with_averages
 from lm.analysis.health import faults, unhealthy
+from lm.analysis.relations import check_recorded
 from lm.analysis.verdict_text import list_seeds
 from lm.config.plain import shown
 from lm.config.reading import MOST_SEEDS
@@ -122,8 +123,6 @@ class Records:
 
 def read_manifest(folder: Path) -> Manifest:
     """Read the manifest of an experiment's folder. Raises InputError where this version cannot read it."""
-    from lm.analysis.claims import check_recorded  # which reads results itself
-
     path = folder / "experiment.json"
     if (folder / "ladder.json").is_file():
         raise InputError(f"{folder}: is a ladder; name a rung of it, a folder beside it such as {folder.name}.RUNG")

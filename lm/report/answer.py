@@ -72,7 +72,7 @@ def _sample(rows: Sequence[Any]) -> str:
 def _lost(rows: Sequence[Any]) -> str:
     """Format the runs that were lost as verdicts have them, ` (on 6 of 9 seeds; 3 diverged)`; empty for none."""
     texts = [(f"{row.arm} " * (len(rows) > 1), LOST_RUNS.search(str(row.verdict))) for row in rows]
-    named = "; ".join(name + found[1] for name, found in texts if found)
+    named = "; ".join(name + match[1] for name, match in texts if match)
     return f" ({named})" * bool(named)
 
 

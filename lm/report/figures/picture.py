@@ -92,11 +92,9 @@ def _escaped(node: Any) -> Any:
         return {_escaped(key): _escaped(value) for key, value in node.items()}
     if isinstance(node, list | tuple):
         return type(node)(map(_escaped, node))
-    return (
-        replace(node, **{key: _escaped(value) for key, value in vars(node).items()})
-        if hasattr(node, "__dataclass_fields__")
-        else node
-    )
+    if not hasattr(node, "__dataclass_fields__"):
+        return node
+    return replace(node, **{key: _escaped(value) for key, value in vars(node).items()})
 
 
 def grid_of(panels: Sequence[BasePanel], most: int) -> list[tuple[int, int]]:
