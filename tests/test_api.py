@@ -1,5 +1,6 @@
 """What `import lm` offers gives what the commands give."""
 
+import gc
 import io
 import re
 import sys
@@ -110,6 +111,18 @@ def test_a_pack_is_read_for_as_long_as_its_results_are_held() -> None:
     assert place.is_dir()
     del results
     assert not place.exists()
+
+
+def test_a_rung_keeps_the_pack_of_its_ladder() -> None:
+    pack = ROOT / "results" / "reference" / "ladder_swiglu.lmpack"
+    ladder = lm.load(pack)
+    assert isinstance(ladder, lm.Ladder)
+    assert ladder.folder == pack
+    rung = ladder.rungs["s50k"]
+    del ladder
+    gc.collect()
+    assert set(rung.comparisons.query("metric == 'nll' and difference.notna()").interval) == {"seeds-and-text"}
+    assert len(rung.curves)
 
 
 @pytest.mark.slow

@@ -77,6 +77,9 @@ def answer_claim(results: Records, claim: Claim, read: DocumentCache | None = No
     judged_s, post_hoc, written = _unseen(results, claim, found_s)
     noise, scope, reason = _of_text(results, claim, list(judged_s), {} if read is None else read)
     decided = decide(claim, list(judged_s.values()), noise)
+    has_lost = any(status_of(results, arm, seed) in LOST for arm in claim.arms for seed in results.manifest["seeds"])
+    if claim.exact and has_lost and decided.verdict == "reproduced":
+        decided = replace(decided, verdict="inconclusive")
     ill = {} if claim.exact else results.health
     unhealthy = [f"{arm} unhealthy: {ill[arm]}" for arm in claim.arms if ill.get(arm)]
     note = "; ".join(filter(None, [*_lost(results, claim, len(found_s)), *unhealthy, decided.note, written]))

@@ -11,7 +11,8 @@ from typing import Annotated, Any, Required, TypedDict
 
 import numpy as np
 
-from lm.analysis.pace import STEPS_AHEAD, steps_ahead
+from lm.analysis.pace import steps_ahead
+from lm.analysis.relations import RELATIONS, STEPS_AHEAD, check_numbers, check_pace
 from lm.analysis.results import Records, value
 from lm.config.keys import Also, Name, Text
 from lm.config.nodes import one_of
@@ -21,12 +22,9 @@ from lm.store.metrics import METRICS, ON_CORPUS, is_at_length, is_of_task, neare
 from lm.store.paths import SECTIONS, path_error
 from lm.store.record import Manifest, Record, Registration
 
-RELATIONS = ("less", "greater", "equivalent", "range", "slope")
 TIERS = ("C", "G")
 KINDS = ("published", "ours", "identity")
 UNKNOWN = "unknown kind"  # kind of claims whose manifest is older than the kinds
-
-NEEDS = {"equivalent": ("margin",), "slope": ("over",)}
 
 
 class ClaimNode(TypedDict, total=False):
@@ -114,18 +112,9 @@ class Claim:
 def read_claim(tree: Mapping[str, Any], arms: Sequence[str], baseline: str, path: str) -> Claim:
     """Read a claim of an experiment with such arms. Raises InputError naming `path`."""
     relation, low, high = tree["relation"], tree.get("low", -math.inf), tree.get("high", math.inf)
-    for key in NEEDS.get(relation, ()):
-        if key not in tree:
-            raise InputError(f"{path}: {key} is missing; a claim of {relation} needs it")
-    if relation == "equivalent" and not tree["margin"] > 0:
-        raise InputError(f"{path}.margin: expected a number above 0, found {tree['margin']:zg}")
-    if relation in ("range", "slope") and not {"low", "high"} & tree.keys():
-        raise InputError(f"{path}: low or high is missing; a claim of {relation} needs one of them or both")
-    if low > high:
-        raise InputError(f"{path}: low={low:zg} is more than high={high:zg}")
-    over = _weights(tree["over"], arms, f"{path}.over") if relation == "slope" else {}
-    if over and len(set(over.values())) < 2:
-        raise InputError(f"{path}.over: expected two different numbers or more, found {tree['over']!r}")
+    weights = _weights(tree.get("over", {}), arms, f"{path}.over")
+    check_numbers(tree, path)
+    over = weights if relation == "slope" else {}
     metric = _metric(tree["metric"], f"{path}.metric")
     contrast = _weights(tree["contrast"], arms, f"{path}.contrast") if "contrast" in tree and not over else {}
     if not over and not contrast:
@@ -134,8 +123,7 @@ def read_claim(tree: Mapping[str, Any], arms: Sequence[str], baseline: str, path
         contrast = {one_of(tree["arm"], arms, f"{path}.arm", "arm"): 1.0}
         if relation != "range" or "against" in tree:
             contrast[one_of(tree.get("against", baseline), arms, f"{path}.against", "arm")] = -1.0
-    if metric == STEPS_AHEAD and sorted(contrast.values()) != [-1, 1]:
-        raise InputError(f"{path}.metric: {STEPS_AHEAD} compares two arms; give arm and against, and no slope")
+    check_pace(metric, contrast, path)
     return Claim(
         tree["claim"],
         metric,

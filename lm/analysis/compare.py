@@ -16,7 +16,7 @@ from lm.analysis.tidy import status_of
 from lm.analysis.verdict_text import format_verdict
 from lm.stats.tests import ALPHA, rate_interval
 from lm.stats.two_way import TwoWay, cover_texts, detectable_floor, detectable_on_texts, set_p_over_texts
-from lm.stats.verdicts import Comparison, Verdict, confirm, confirm_in_stages, explore, measure, num_tested, plain
+from lm.stats.verdicts import Comparison, Verdict, confirm, confirm_in_stages, explore, measure, plain
 from lm.store.metrics import describe, is_of_task
 from lm.store.record import Record
 
@@ -25,17 +25,19 @@ LOST = ("diverged", "failed", "damaged")  # statuses of cells that enter no mean
 # texts of the health column for an arm without faults: with finished runs, with lost ones only, with none
 HEALTHY, NONE_ENDED, NO_RUN = "healthy", "no run ended well", "no run yet"
 
+WITHHELD = ("p", "p_both", "p_adjusted", "q", "level", "p_equivalent")  # columns that are blank with the verdict
 NOT_COMPARABLE = "not comparable"  # beginning of the text in place of a withheld verdict
 
 
-def _differences(results: Records, arm: str, quantity: str, in_stages: bool) -> list[float]:
-    """Return paired differences in the order of the seeds; in stages, those before the first missing cell."""
-    if not in_stages:
+def _differences(results: Records, arm: str, quantity: str, looks: Sequence[int]) -> list[float]:
+    """Return paired differences in the order of the seeds; in stages, those before a missing cell, up to a look."""
+    if not looks:
         return [x - y for x, y in paired(results, arm, quantity)]
     pairs = [(results.records[arm, seed], results.records[results.arms[0], seed]) for seed in results.manifest["seeds"]]
     trained = [(x, y) for x, y in itertools.takewhile(all, pairs) if x and y]
     differences = [value(x, quantity) - value(y, quantity) for x, y in trained]
-    return [difference for difference in differences if math.isfinite(difference)]
+    finite = [difference for difference in differences if math.isfinite(difference)]
+    return finite[: max((look for look in looks if look <= len(finite)), default=len(finite))]
 
 
 def compare(results: Records) -> pd.DataFrame:
@@ -65,7 +67,7 @@ def compare(results: Records) -> pd.DataFrame:
             }
             reason = reason_not_comparable(results, arm, quantity)
             if reason:
-                row |= {"p_adjusted": math.nan, "q": math.nan, "p_equivalent": math.nan, "significant": False}
+                row |= {**dict.fromkeys(WITHHELD, math.nan), "significant": False}
             row["verdict"] = reason or format_verdict(comparison.verdict)
             if (arm, quantity) in judged:
                 if not reason and row["pairs"] != seeds:
@@ -77,7 +79,7 @@ def compare(results: Records) -> pd.DataFrame:
                 row |= {"se_seeds": noise.seeds, "se_text": noise.text, "se_both": noise.both}
                 row["detectable_floor"] = comparison.detectable_floor
             if arm != base and is_of_task(quantity):
-                row["p_items"] = items_p(results, arm, quantity)
+                row["p_items"] = math.nan if reason else items_p(results, arm, quantity)
             rows.append(row)
     return pd.DataFrame(rows)
 
@@ -111,14 +113,14 @@ def _judged(results: Records, noises: Mapping[tuple[str, str], TwoWay]) -> dict[
     confirmatory, exploratory = (
         {
             (arm, quantity): measure(
-                _differences(results, arm, quantity, in_stages),
+                _differences(results, arm, quantity, looks),
                 describe(quantity).better,
                 float(margins.get(quantity, math.nan)),
             )
             for quantity in results.judged
             for arm in arms
         }
-        for arms, in_stages in ((results.confirmatory, bool(adaptive)), (results.exploratory, False))
+        for arms, looks in ((results.confirmatory, adaptive["looks"] if adaptive else ()), (results.exploratory, ()))
     )
     judged = confirmatory | exploratory
     noise_of = {key: noises[key] for key in judged if key in noises}
@@ -129,9 +131,8 @@ def _judged(results: Records, noises: Mapping[tuple[str, str], TwoWay]) -> dict[
     else:
         confirm(list(confirmatory.values()))
     explore(list(exploratory.values()))
-    share = num_tested([comparison.p for comparison in confirmatory.values()])
     for key, noise in noise_of.items():
-        alpha = ALPHA / share if key in confirmatory else ALPHA
+        alpha = ALPHA / len(confirmatory) if key in confirmatory else ALPHA
         cover_texts(judged[key], noise, alpha)
         if not math.isnan(judged[key].detectable):
             judged[key].detectable = detectable_on_texts(len(judged[key].differences), noise, alpha)

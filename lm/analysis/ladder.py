@@ -58,6 +58,11 @@ class ArmOf:
     lost_runs: dict[str, str]  # outcomes and health of each rung without a pair, in words
     health: dict[str, str] = field(default_factory=dict)
 
+    @property
+    def unhealthy(self) -> str:
+        """Names of the rungs on which the arm or the baseline is unhealthy."""
+        return ", ".join(at.rung for at in self.at if at.ill)
+
 
 @dataclass(frozen=True)
 class LawOf:
@@ -180,6 +185,7 @@ def _arm(
         name, point = rung["name"], _point(manifest, rung, results, arm)
         if not len(point.pairs):
             lost_runs[name], health[name] = lost_runs_suffix(results, arm), health_text(results, arm)
+            reasons += [f"rung {name}: no pair to compare{lost_runs[name]}"] * bool(lost_runs[name])
             continue
         points.append(point)
         (row,) = table[(table.metric == results.headline) & (table.arm == arm)].itertuples()
@@ -209,7 +215,7 @@ def _arm(
             low, high = min(low, both[0]), max(high, both[1])
         differences.append(replace(estimate, low=low, high=high))
     sound = all(of_rung.pairs >= seeds_needed(confirmatory) and not of_rung.ill for of_rung in at)
-    sound = sound and not (reasons or explored)
+    sound = sound and not (reasons or explored or lost_runs)
     called = [sound and trend.kind in ("grows", "holds", "fades") for trend in (scaling.of_difference, scaling.of_gain)]
     scaling = replace(scaling, differences=differences)
     return ArmOf(arm, at, scaling, "; ".join(reasons), (called[0], called[1]), explored, lost_runs, health)

@@ -14,7 +14,6 @@ from lm.store.record import Record, evaluated_tokens
 CURVES = {"nll": "validation_nll", "bits_per_byte": "validation_bits_per_byte"}  # on the same batches everywhere
 
 UNITS = ("steps", "FLOPs", "seconds")
-STEPS_AHEAD = "steps ahead"  # metric of a claim: the last steps of training for which one arm stays ahead of another
 
 
 @dataclass(frozen=True)
@@ -127,8 +126,8 @@ class Lead:
         sign = np.sign(mean[-1])
         nearer = self.high if sign < 0 else self.low
         beyond = last_stretch(np.nan_to_num(sign * nearer, nan=-1.0) > 0)
-        surely = f", the whole band from step {steps[beyond]:zg} on" if beyond < len(steps) else ""
-        return f"{side} from step {steps[last_stretch(sign * mean > 0)]:zg} on{surely}"
+        surely = f", the whole band from step {steps[beyond]:z.0f} on" if beyond < len(steps) else ""
+        return f"{side} from step {steps[last_stretch(sign * mean > 0)]:z.0f} on{surely}"
 
 
 def last_stretch(holds: np.ndarray) -> int:

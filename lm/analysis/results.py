@@ -13,7 +13,10 @@ import pandas as pd
 from lm.analysis.comparability import confounded_provenance, differing_provenance
 from lm.analysis.curve import curve_table, with_averages
 from lm.analysis.health import faults, unhealthy
+from lm.analysis.relations import check_recorded
 from lm.analysis.verdict_text import list_seeds
+from lm.config.plain import shown
+from lm.config.reading import MOST_SEEDS
 from lm.config.tree import InputError, load_yaml, nearest
 from lm.store.documents import kept_quantities
 from lm.store.files import read_json
@@ -137,11 +140,20 @@ def read_manifest(folder: Path) -> Manifest:
     for arm, described in manifest["arms"].items():
         if set(described.get("cells", ())) != {str(seed) for seed in manifest["seeds"]}:
             raise InputError(f"{path}: arms.{arm}.cells: expected a cell for each of its seeds; {again}")
+        if described.get("levels", {}).keys() != manifest["arms"][manifest["baseline"]].get("levels", {}).keys():
+            raise InputError(f"{path}: arms.{arm}.levels: expected the baseline's factors; {again}")
     for index, claim in enumerate(manifest.get("claims", ())):
         arms = {**(claim.get("contrast") or {}), **(claim.get("over") or {})}
         if strange := next((arm for arm in arms if arm not in manifest["arms"]), None):
             near = nearest(strange, list(manifest["arms"]))
             raise InputError(f"{path}: claims[{index}]: no arm {strange!r} in it.{near} Run `lm ablate` again")
+        check_recorded(claim, f"{path}: claims[{index}]")
+    if len({*manifest["seeds"]}) < len(manifest["seeds"]):
+        raise InputError(f"{path}: seeds: is damaged, found {shown(manifest['seeds'])}; {again}")
+    stages = manifest["adaptive"] or {"looks": [1], "maximum": 1}
+    numbers = [*stages["looks"], stages["maximum"]]
+    if not stages["looks"] or sorted(numbers) != numbers or not 1 <= numbers[0] <= numbers[-1] <= MOST_SEEDS:
+        raise InputError(f"{path}: adaptive: is damaged, found {shown(manifest['adaptive'])}; {again}")
     return cast(Manifest, manifest)
 
 

@@ -121,7 +121,7 @@ def brief_verdict(verdict: str, metric: str, difference: float) -> str:
         text = f"{word} by {amount}{margin[0] if margin else ''}"
     elif within := re.match(r"(?:equivalent )?(within .*)", text):
         text = f"equal {within[1]}"
-    pairs = re.search(r"on \d+ of \d+ seeds", suffix)
+    pairs = re.search(r"on \d+ of \d+ (?:seeds|runs)", suffix)
     marks = ["exploratory" if match else "", pairs[0] if pairs else "", "unhealthy" if "unhealthy" in suffix else ""]
     return ", ".join(filter(None, [text, *marks]))
 

@@ -66,10 +66,12 @@ class Results(_Shown):
     Args:
         folder: folder of the experiment, or the pack that it was read from.
         records: data behind the tables: manifest, records, paths of curves.
+        owner: ladder of a rung, whose unpacked pack lasts as long as it does.
     """
 
     folder: Path
     records: Records
+    owner: "Ladder | None" = None
 
     @property
     def arms(self) -> list[str]:
@@ -135,7 +137,7 @@ class Ladder(_Shown):
     """Results of a ladder, an experiment at several sizes; `repr` shows a short table.
 
     Args:
-        folder: folder of the ladder.
+        folder: folder of the ladder, or the pack that it was read from.
         records: data behind the tables: manifest, results of the rungs, scaling laws.
     """
 
@@ -151,7 +153,11 @@ class Ladder(_Shown):
     def rungs(self) -> dict[str, Results]:
         """The results of each rung by name, from the least compute to the most."""
         pairs = zip(self.records.manifest["rungs"], self.records.rungs, strict=True)
-        return {rung["name"]: Results(self.folder.parent / rung["experiment"], records) for rung, records in pairs}
+        folder = self.folder if self.folder.is_file() else None
+        return {
+            rung["name"]: Results(folder or self.folder.parent / rung["experiment"], records, self)
+            for rung, records in pairs
+        }
 
     @functools.cached_property
     def cells(self) -> pd.DataFrame:
@@ -233,7 +239,7 @@ def load(folder: str | Path, *, out: str | Path = "results") -> Results | Ladder
         if os.path.isfile(location.folder / LADDER):
             from lm.analysis.ladder import load_ladder
 
-            results = Ladder(location.folder, load_ladder(location.folder))
+            results = Ladder(location.pack or location.folder, load_ladder(location.folder))
         else:
             results = Results(location.pack or location.folder, load_records(location.folder))
         if location.pack is not None:  # its curves are read lazily

@@ -16,6 +16,10 @@ from lm.store.metrics import describe
 
 MOST_NAMES = 4  # largest number of arms of a kind that a sentence names
 
+LOST_RUNS = re.compile(r" \(((?:on \d+ of \d+ |(?:baseline: )?\d+ (?:diverged|failed|damaged))[^()]*)\)")
+ON_SEEDS = re.compile(r",? ?on \d+ of \d+ (?:seeds|runs)")
+"""What a verdict of table.csv, and a brief one, say of the runs that it rests on."""
+
 UNORDERED = "their order among themselves is not tested"
 
 
@@ -36,12 +40,16 @@ def answer(results: Records | Runs, table: pd.DataFrame) -> str:
         sizes = f"{', ' * (len(named) > 1) or ' '}by {_sizes(named)}"
         first = f"{_names(named)} {'is' if len(named) == 1 else 'are'} {direction(named[0])} than {baseline}{sizes}"
         return f"{'; '.join([first, *_others(rows, named)])}."
-    if all(brief(row).startswith("equal") for row in rows):
-        return f"{_names(rows, baseline)} are {brief(rows[0])}, {_sample(rows)}."
+    if alike := dict.fromkeys(filter(None, map(equality, rows))):
+        groups = [(words, [row for row in rows if equality(row) == words]) for words in alike]
+        clauses = [f"{_names(group, baseline)} are {words}, {_sample(group)}" for words, group in groups]
+        unsure = [row for row in rows if not equality(row)]
+        return f"{'; '.join([*clauses, *([f'not certain: {_names(unsure)}'] if unsure else [])])}."
     largest = max(rows, key=lambda row: abs(row.difference))
-    words, verb = brief(largest).removesuffix(", exploratory"), directed(largest).partition(" ")[0]
-    reason = words.partition(", ")[2] if " by " in words else words
-    size = _sizes([largest], with_sample=not re.search("seeds?|runs? against", reason))
+    words, verb = brief(largest).replace(", exploratory", ""), directed(largest).partition(" ")[0]
+    reason = ON_SEEDS.sub("", words.partition(", ")[2] if " by " in words else words)
+    with_sample = not re.search("seeds?|runs? against", reason)
+    size, reason = _sizes([largest], with_sample), reason + _lost([largest]) * (not with_sample)
     return f"Nothing is certain: in the mean {largest.arm} is {verb} than {baseline} by {size}: {reason}."
 
 
@@ -58,7 +66,14 @@ def _sizes(rows: Sequence[Any], with_sample: bool = True) -> str:
 def _sample(rows: Sequence[Any]) -> str:
     counts = [int(row.pairs or row.n) for row in rows]
     what = "seed" if rows[0].pairs else "run"
-    return f"{span(str(min(counts)), str(max(counts)))} {what}{'s' * (max(counts) != 1)}"
+    return f"{span(str(min(counts)), str(max(counts)))} {what}{'s' * (max(counts) != 1)}{_lost(rows)}"
+
+
+def _lost(rows: Sequence[Any]) -> str:
+    """Format the runs that were lost as verdicts have them, ` (on 6 of 9 seeds; 3 diverged)`; empty for none."""
+    texts = [(f"{row.arm} " * (len(rows) > 1), LOST_RUNS.search(str(row.verdict))) for row in rows]
+    named = "; ".join(name + match[1] for name, match in texts if match)
+    return f" ({named})" * bool(named)
 
 
 def _others(rows: Sequence[Any], named: Sequence[Any]) -> list[str]:
@@ -66,13 +81,13 @@ def _others(rows: Sequence[Any], named: Sequence[Any]) -> list[str]:
     others, word_of_named = [row for row in rows if row not in named], direction(named[0])
     clauses = [UNORDERED] * (len(named) > 1 and word_of_named in ("better", "higher"))
     for word in DIRECTIONS:
-        if of_word := [row for row in others if direction(row) == word]:
-            same = word == word_of_named  # then the named ones alone are confirmed
-            clauses.append(f"{'also ' * same}{word}{', exploratory' * same}: {_names(of_word)}")
-    equal = [row for row in others if brief(row).startswith("equal")]
-    for words in dict.fromkeys(brief(row).partition(",")[0] for row in equal):
-        clauses.append(f"{words}: {_names([row for row in equal if brief(row).startswith(words)])}")
-    if unsure := [row for row in others if not direction(row) and row not in equal]:
+        for explored in (False, True):
+            alike = [row for row in others if direction(row) == word and (row.family == "exploratory") == explored]
+            also = "also " * (word == word_of_named)
+            clauses += [f"{also}{word}{', exploratory' * explored}: {_names(alike)}"] if alike else []
+    for words in dict.fromkeys(filter(None, map(equality, others))):
+        clauses.append(f"{words}: {_names([row for row in others if equality(row) == words])}")
+    if unsure := [row for row in others if not direction(row) and not equality(row)]:
         ahead = f", {'some of them' if len(unsure) > 1 else 'though'} ahead of {'it' if len(named) == 1 else 'them'}"
         is_ahead = word_of_named == "better" and any(lead(row) > max(map(lead, named)) for row in unsure)
         clauses.append(f"not certain: {_names(unsure)}{f'{ahead} in the mean' * is_ahead}")
@@ -100,6 +115,13 @@ def direction(row: Any) -> str:
     return word if word in DIRECTIONS and "unhealthy" not in words else ""
 
 
+def equality(row: Any) -> str:
+    """Return `identical`, or `equal within 0.02`, of healthy arms, and that it is exploratory; else an empty text."""
+    words = brief(row).split(", ")
+    alike = words[0].startswith(("equal", "identical")) and "unhealthy" not in words
+    return ", ".join(word for word in words[: 2 * alike] if word in (words[0], "exploratory"))
+
+
 def lead(row: Any) -> float:
     """Return by how much an arm is better than the baseline; higher where no direction is better."""
     return -row.difference if _better(row) == "lower" else row.difference
@@ -117,7 +139,7 @@ def most_certain(rows: Sequence[Any], most: int) -> list[Any]:
 
 def directed(row: Any) -> str:
     """Format a mean difference with its interval, in the direction that it has: `better by 0.050 [0.021, 0.080]`."""
-    if not math.isfinite(row.difference):
+    if not math.isfinite(row.difference) or brief(row).startswith("identical"):
         return ""
     words = ("higher", "lower") if _better(row) is None else ("better", "worse")
     return f"{words[lead(row) < 0]} by {_number(abs(row.difference), row)} {interval(row)}".rstrip()

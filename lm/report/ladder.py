@@ -38,6 +38,10 @@ NOT_BRACKETED = ", rate not bracketed"  # suffix of a gain where no curve bracke
 DECIDED = re.compile(rf"(?:exploratory: )?(?:{'|'.join(DIRECTIONS)}|equivalent|within|inconclusive)\b")
 """Verdicts of table.csv on enough seeds, whatever they say."""
 
+TWO_INTERVALS = (
+    "The answer has the CI of the rung's report, which its test gives; this table has Student's on each rung."
+)
+
 ALPHA_P = 0.01  # p below which the law is reported to miss a rung by more than seeds' noise
 
 
@@ -99,7 +103,8 @@ def ladder_answer(results: LadderResults) -> str:
     for arm in results.arms:
         kind = arm.scaling.of_difference.kind if arm.scaling and not arm.withheld else "none"
         if kind in ("grows", "fades", "turns", "holds"):
-            trends.setdefault(kind + ", exploratory" * arm.explored, []).append(arm.name)
+            ill = f", unhealthy on {arm.unhealthy}" if arm.unhealthy else ""
+            trends.setdefault(kind + ", exploratory" * arm.explored + ill, []).append(arm.name)
     named = [f"{kind}: {', '.join(arms)}" if len(results.arms) > 1 else kind for kind, arms in trends.items()]
     trend = f"With more compute the difference {'; '.join(named)}." if named else "No trend over compute is certain."
     return f"At {names[index]}, the largest rung{' with a verdict' * (not is_top)}: {'; '.join(clauses)}. {trend}"
@@ -187,9 +192,8 @@ def trend_text(trend: Trend, margin: str, arm: ArmOf) -> str:
     }
     if arm.withheld and trend.kind != "none":
         return arm.withheld
-    unhealthy = [at.rung for at in arm.at if at.ill]
     text = ("exploratory: " if arm.explored and trend.kind != "none" else "") + words.get(trend.kind, trend.kind)
-    return display_verdict(text + (f" (unhealthy on {', '.join(unhealthy)}: see there)" if unhealthy else ""))
+    return display_verdict(text + (f" (unhealthy on {arm.unhealthy}: see there)" if arm.unhealthy else ""))
 
 
 def forecast_section(results: LadderResults) -> Section:
@@ -398,9 +402,11 @@ class LadderReport(Report):
         """Return the answer, the chart and the tables."""
         manifest, drawing = self.results.manifest, Charts()
         drawn = drawing.add(NAME, ladder_chart(self.results))
+        first, *others = ladder_sections(self.results)
+        first = replace(first, notes=[*first.notes, TWO_INTERVALS])
         sections = [
             PageSection("figure", "Figure", drawn),
-            *(as_page_section(section, folded=False) for section in ladder_sections(self.results)),
+            *(as_page_section(section, folded=False) for section in (first, *others)),
             PageSection("notes", "Author's notes", parts.author_notes(manifest)),
             PageSection("reports", "Reports of the rungs", listed(self._rungs()), folded=True),
         ]

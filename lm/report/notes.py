@@ -125,7 +125,10 @@ def _method(results: Records, table: pd.DataFrame) -> Iterator[str]:
     if len(results.judged) > 1:
         yield f"Judged: {', '.join(describe(name).label for name in results.judged)}. No other quantity has a verdict."
     if results.manifest.get("margin"):
-        yield "Equivalent: median difference over seeds within the margin, by two one-sided sign tests (Holm)."
+        share = "at what the last look may spend" if results.manifest.get("adaptive") else "Holm"
+        how = [share] * bool(results.confirmatory) + ["Benjamini and Hochberg"] * bool(results.exploratory)
+        tests = f"two one-sided sign tests ({'; exploratory: '.join(how)})"
+        yield f"Equivalent: median difference over seeds within the margin, by {tests}."
     yield from _not_over_text(results, texts_of)
     yield from average_notes(results)
     yield from _over_items(table)

@@ -206,7 +206,7 @@ def describe_autotune(decision: Mapping[str, Any]) -> str:
 
 
 def _timed(timing: Mapping[str, Any], names: list[str]) -> str:
-    options = {name: timing["way"][name] for name in names}
+    options = {name: timing["way"].get(name) for name in names}
     texts = (("compiled" if v else "") if name == "compile" else str(v) for name, v in options.items())
     setting = " ".join(filter(None, texts))
     compiled = f" after {timing['compiled_in']:z.0f} s of compiling" if timing.get("compiled_in") else ""

@@ -94,7 +94,8 @@ def _damages(manifest: StudyManifest, space: dict[str, dict[str, Any]]) -> Itera
         title, values = f"trial {trial['number']}", trial["values"]
         if trial["state"] not in STATES:
             yield f"{title} is {clipped(trial['state'], 80)}"
-        if (values is None and trial["state"] == "complete") or (values and len(values) != len(manifest["objectives"])):
+        lacking = trial["state"] == "complete" and None in (values or [None])
+        if lacking or (values and len(values) != len(manifest["objectives"])):
             yield f"{title} has the values {shown(values)}"
         for name, of in space.items():
             value, choices = trial["params"].get(name), of.get("choices")

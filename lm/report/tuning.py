@@ -106,6 +106,8 @@ def rates_of(results: Records, folder: Path) -> Rates | None:
         names = {arm: {float(rate): str(name) for rate, name in of["names"].items()} for arm, of in of_arms.items()}
         shared = {arm: float(of["shared"]) for arm, of in of_arms.items()}
         grid = load(folder.parent / f"{folder.name}.lr_curve")
+        if not all(names.values()):
+            raise ValueError("no rates")
         curves = {arm: rate_curve(grid, of_arm) for arm, of_arm in names.items()}
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise InputError(f"{path}: is damaged ({type(error).__name__}); run `lm ablate` again") from None

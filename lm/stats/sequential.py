@@ -33,7 +33,6 @@ class Look:
     rejected_at: int | None
     p: float
     level: float
-    spent: float
 
     @property
     def rejected(self) -> bool:
@@ -82,7 +81,7 @@ def sequential(differences: Sequence[float], planned: Sequence[int], maximum: in
         if rejected_at is None and distances[0] > bound:
             rejected_at = pairs
         crossed |= distances > bound
-    return Look(reached[-1], rejected_at, p, level, spent(alpha, reached[-1] / maximum))
+    return Look(reached[-1], rejected_at, p, level)
 
 
 def repeated_interval(

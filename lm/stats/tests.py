@@ -16,6 +16,7 @@ import scipy
 from numpy.typing import NDArray
 
 ALPHA = 0.05
+LARGE_T = 1e4  # t beyond which its own noise is that of the spread alone, for no digits are left for the rest
 EXACT_PAIRS = 40  # pairs up to which every pattern of signs is counted
 # Subsets whose means are counted for an interval: all of them for up to 16 pairs, the empty one with them.
 SUBSETS = 2**16
@@ -178,17 +179,16 @@ def values_needed(level: float = ALPHA) -> int:
 
 
 def bonferroni(p_values: Sequence[float]) -> list[float]:
-    """Adjust p-values by Bonferroni; NaN stays NaN and counts for nothing."""
-    tested = sum(not math.isnan(p) for p in p_values)
-    return [min(1.0, tested * p) if not math.isnan(p) else math.nan for p in p_values]
+    """Adjust p-values by Bonferroni; NaN stays NaN, and counts: what was declared shares alpha, whatever came of it."""
+    return [min(len(p_values) * p, 1.0) for p in p_values]
 
 
-def holm(p_values: Sequence[float]) -> list[float]:
-    """Adjust p-values by Holm (1979), in the given order; NaN stays NaN and counts for nothing."""
+def holm(p_values: Sequence[float], declared: int = 0) -> list[float]:
+    """Adjust p-values by Holm (1979), in the given order, as the smallest of those `declared`; NaN stays NaN."""
     order = sorted((p, index) for index, p in enumerate(p_values) if not math.isnan(p))
     adjusted, largest = [math.nan] * len(p_values), 0.0
     for place, (p, index) in enumerate(order):
-        largest = max(largest, min(1.0, (len(order) - place) * p))
+        largest = max(largest, min(1.0, (max(declared, len(order)) - place) * p))
         adjusted[index] = largest
     return adjusted
 
@@ -246,6 +246,11 @@ def standardised(mean: float, spread: float, freedom: int, root: float, confiden
 def noncentral_interval(t: float, freedom: float, confidence: float = 0.95) -> tuple[float, float]:
     """Return the interval of the noncentrality that a t value implies."""
     tail, reach = (1 - confidence) / 2, 10 + 10 * abs(t)
+    if abs(t) > LARGE_T:
+        low, high = sorted(
+            t * math.sqrt(2 * scipy.special.gammaincinv(freedom / 2, p) / freedom) for p in (tail, 1 - tail)
+        )
+        return low, high
 
     def excess(centre: float, share: float) -> float:
         below = float(scipy.special.nctdtr(freedom, centre, t))  # as stats.nct.cdf, a hundred times quicker

@@ -18,8 +18,8 @@ import scipy
 from numpy.typing import NDArray
 
 from lm.stats.power import CHANCE, spread_ratios
-from lm.stats.tests import ALPHA, Effect, bonferroni, standardised
-from lm.stats.verdicts import Better, Comparison, Kind, Verdict, align_interval_with_test, direction, num_tested
+from lm.stats.tests import ALPHA, Effect, standardised
+from lm.stats.verdicts import Better, Comparison, Kind, Verdict, direction, set_joint
 
 EXACT_DIVISIONS = 200_000  # ways up to which all are counted, among them those of 10 runs against 10
 RANDOM_DIVISIONS = 2**16  # random ones that stand for all beyond, fewer of very many runs
@@ -244,12 +244,10 @@ def measure_unpaired(arm: Sequence[float], base: Sequence[float], better: Better
 
 def confirm_unpaired(family: Sequence[Unpaired]) -> None:
     """Judge comparisons at Bonferroni's share of alpha, with joint intervals, as `lm.stats.verdicts.confirm` does."""
-    count = num_tested([comparison.p for comparison in family])
-    for comparison, p in zip(family, bonferroni([comparison.p for comparison in family]), strict=True):
-        n, m, alpha = len(comparison.arm_values), len(comparison.base_values), ALPHA / count
-        comparison.p_adjusted, comparison.significant, comparison.interval = p, p <= ALPHA, "joint"
-        low, high = unpaired_interval(comparison.arm_values, comparison.base_values, alpha)
-        comparison.low, comparison.high = align_interval_with_test(comparison, low, high)
+    count, alpha = len(family), ALPHA / max(1, len(family))
+    set_joint(family, [unpaired_interval(each.arm_values, each.base_values, alpha) for each in family])
+    for comparison in family:
+        n, m = len(comparison.arm_values), len(comparison.base_values)
         sd = pooled_sd(comparison.arm_values, comparison.base_values)
         comparison.detectable = detectable_unpaired(n, m, sd, alpha)
         kind: Kind = "inconclusive"

@@ -114,11 +114,6 @@ def measure(differences: Sequence[float], better: Better = None, margin: float =
     return comparison
 
 
-def num_tested(p_values: Sequence[float]) -> int:
-    """Count the comparisons with a p, which share alpha."""
-    return max(1, sum(not math.isnan(p) for p in p_values))
-
-
 def _equivalence(family: Sequence[Comparison]) -> list[float]:
     return [
         math.nan if math.isnan(each.margin) else tests.equivalence_p(each.differences, each.margin) for each in family
@@ -127,13 +122,11 @@ def _equivalence(family: Sequence[Comparison]) -> list[float]:
 
 def confirm(family: Sequence[Comparison]) -> None:
     """Judge confirmatory comparisons: sign-flip tests with joint intervals, and tests of equivalence (Holm)."""
-    p_values = [comparison.p for comparison in family]
-    count, adjusted = num_tested(p_values), tests.bonferroni(p_values)
-    for comparison, p, p_equivalent in zip(family, adjusted, tests.holm(_equivalence(family)), strict=True):
-        comparison.p_adjusted, comparison.p_equivalent, comparison.significant = p, p_equivalent, p <= ALPHA
-        low, high = tests.sign_flip_interval(comparison.differences, ALPHA / count)
-        comparison.low, comparison.high = align_interval_with_test(comparison, low, high)
-        comparison.interval, pairs = "joint", len(comparison.differences)
+    count, with_margin = len(family), sum(not math.isnan(comparison.margin) for comparison in family)
+    equivalence = tests.holm(_equivalence(family), with_margin)
+    set_joint(family, [tests.sign_flip_interval(each.differences, ALPHA / count) for each in family])
+    for comparison, p_equivalent in zip(family, equivalence, strict=True):
+        p, pairs, comparison.p_equivalent = comparison.p_adjusted, len(comparison.differences), p_equivalent
         if pairs > 1:
             comparison.detectable = detectable(pairs, float(np.std(comparison.differences, ddof=1)), ALPHA / count)
         margin = None if math.isnan(comparison.margin) else comparison.margin
@@ -142,7 +135,15 @@ def confirm(family: Sequence[Comparison]) -> None:
             comparison.verdict = Verdict("identical", pairs)
 
 
-def align_interval_with_test(comparison: Comparison, low: float, high: float) -> tuple[float, float]:
+def set_joint(family: Sequence[Comparison], intervals: Sequence[tuple[float, float]]) -> None:
+    """Set p at Bonferroni's share of alpha, what it finds, and the joint intervals, given at the same share."""
+    adjusted = tests.bonferroni([comparison.p for comparison in family])
+    for comparison, p, ends in zip(family, adjusted, intervals, strict=True):
+        comparison.p_adjusted, comparison.significant, comparison.interval = p, p <= ALPHA, "joint"
+        comparison.low, comparison.high = _align_interval_with_test(comparison, *ends)
+
+
+def _align_interval_with_test(comparison: Comparison, low: float, high: float) -> tuple[float, float]:
     """Adjust an interval to leave out zero exactly where the test, for which rounded sums tie, found a difference."""
     if comparison.identical:
         return 0.0, 0.0
@@ -154,7 +155,7 @@ def align_interval_with_test(comparison: Comparison, low: float, high: float) ->
 def confirm_in_stages(family: Sequence[Comparison], adaptive: Mapping[str, Any]) -> None:
     """Judge confirmatory comparisons whose seeds were added in stages, each at its share of alpha, at every look.
 
-    An arm is equivalent where two one-sided sign tests say so at what its last look may spend.
+    An arm is equivalent where two one-sided sign tests say so at what its last look may spend. Pairs beyond it wait.
     """
     planned, maximum, alpha = adaptive["looks"], adaptive["maximum"], ALPHA / max(1, len(family))
     for comparison in family:
@@ -166,16 +167,19 @@ def confirm_in_stages(family: Sequence[Comparison], adaptive: Mapping[str, Any])
             comparison.verdict = early if comparison.differences else Verdict("no pair")
             continue
         comparison.p, comparison.level, comparison.significant = look.p, look.level, look.rejected
+        comparison.differences = comparison.differences[: look.pairs]
         if not math.isnan(comparison.margin):
-            comparison.p_equivalent = tests.equivalence_p(comparison.differences[: look.pairs], comparison.margin)
+            comparison.p_equivalent = tests.equivalence_p(comparison.differences, comparison.margin)
         within = comparison.p_equivalent <= stage_alpha(look.pairs, planned, maximum, alpha)
         kind: Kind = "too few" if smallest_p(maximum) > alpha else "inconclusive"
         if look.rejected_at is not None:
-            kind = direction(comparison.mean, comparison.better)
+            kind = direction(float(np.mean(comparison.differences[: look.rejected_at])), comparison.better)
+        elif comparison.identical:
+            kind = "identical"
         elif within or look.pairs < maximum:
             kind = "equivalent" if within else "undecided"
         needed = tests.seeds_needed(len(family)) if kind == "too few" else maximum
-        margin = comparison.margin if within else math.nan
+        margin = comparison.margin if within and not comparison.identical else math.nan
         comparison.verdict = Verdict(kind, look.rejected_at or look.pairs, needed, margin, staged=True)
 
 

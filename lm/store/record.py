@@ -151,6 +151,10 @@ class Arm(TypedDict):
     cells: dict[str, str]
 
 
+Timing = TypedDict("Timing", {"way": dict[str, Any], "milliseconds": float, "compiled_in": NotRequired[float | None]})
+Ways = TypedDict("Ways", {"chosen": dict[str, Any], "measured": list[Timing], "device": str, "threads": int})
+"""The choice of `auto`, and how long a step took in each of the ways that were tried."""
+
 Adaptive = TypedDict("Adaptive", {"looks": list[int], "maximum": int})
 """Seeds in stages: the numbers of seeds of the interim looks, and the maximum."""
 
@@ -204,7 +208,7 @@ class Manifest(TypedDict):
     registered: NotRequired[dict[str, Registration]]
     seeds: list[int]
     generalise: NotRequired[str]
-    ways: NotRequired[dict[str, Any] | None]
+    ways: NotRequired[Ways | None]
     arms: dict[str, Arm]
 
 
@@ -314,5 +318,5 @@ class LadderManifest(TypedDict):
     metric: str
     margin: dict[str, float]
     forecast: bool
-    ways: NotRequired[dict[str, Any]]
+    ways: NotRequired[Ways]
     rungs: list[RungOf]

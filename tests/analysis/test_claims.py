@@ -132,6 +132,13 @@ def test_exact_claims_need_two_seeds_and_one_refutes(experiment: MakeExperiment)
     assert answer_claim(one, against_base("better", "greater", exact=True)).verdict == "not reproduced"
 
 
+def test_exact_claims_are_not_reproduced_on_survivors(experiment: MakeExperiment) -> None:
+    results = load(experiment({"base": BASE, "better": [*BETTER[:2], *["diverged"] * 4]}))
+    found = answer_claim(results, against_base("better", "less", exact=True))
+    assert (found.verdict, found.note) == ("inconclusive", "better diverged on 4 of 6 seeds; 2 of 6 seeds enter")
+    assert answer_claim(results, against_base("better", "greater", exact=True)).verdict == "not reproduced"
+
+
 @pytest.mark.parametrize("n", [5, 12])
 @pytest.mark.parametrize("upwards", [True, False])
 def test_skewed_noise_keeps_the_error_rate_of_range_claims(n: int, upwards: bool) -> None:

@@ -14,7 +14,7 @@ from messages import Refused
 from records import BASE, BETTER, MIXED, MakeExperiment, blank
 from scipy import stats
 
-from lm.analysis.compare import compare
+from lm.analysis.compare import WITHHELD, compare
 from lm.analysis.results import (
     Records,
     curves,
@@ -304,6 +304,20 @@ def test_equivalence_is_adjusted_within_the_family(experiment: MakeExperiment) -
     assert explored.verdict.startswith("exploratory: within 0.05, q = ")
 
 
+def test_an_arm_that_is_lost_keeps_its_share_of_alpha(experiment: MakeExperiment) -> None:
+    cells: dict[str, list[Any]] = {
+        "base": BASE,
+        "better": BETTER,
+        "near": [x + 0.01 for x in BASE],
+        "lost": ["diverged"],
+    }
+    table = compare(load(experiment(cells, margin={"nll": 9.0})))
+    found, by_hand = row(table, "better"), differences(BETTER, BASE)
+    assert found.p_adjusted == 3 * found.p
+    assert (found.low, found.high) == sign_flip_interval(by_hand, ALPHA / 3)
+    assert found.p_equivalent == 3 * equivalence_p(by_hand, 9.0)
+
+
 def test_seeds_in_stages_are_judged_by_the_sequential_test(experiment: MakeExperiment) -> None:
     adaptive = {"looks": [6, 8], "maximum": 8}
     base, better = [*BASE, 2.0, 2.1], [*BETTER, 1.75, 1.8]
@@ -356,7 +370,7 @@ def test_staged_verdicts_name_too_few_seeds(experiment: MakeExperiment) -> None:
     ("trained", "said"),
     [
         (3, "too early: first look at 6 seeds (on 3 of 8 seeds)"),
-        (7, "undecided after 6 of at most 8 seeds (on 7 of 8 seeds)"),
+        (7, "undecided after 6 of at most 8 seeds (on 6 of 8 seeds)"),
         (8, "inconclusive"),
     ],
 )
@@ -370,6 +384,28 @@ def test_a_sequential_test_is_silent_until_it_may_speak(experiment: MakeExperime
 def test_staged_tests_stop_before_a_missing_cell(experiment: MakeExperiment) -> None:
     cells = {"base": BASE, "better": [*BETTER[:4], None, BETTER[5]]}
     assert row(compare(load(experiment(cells, adaptive={"looks": [5, 6], "maximum": 6}))), "better").pairs == 4
+
+
+def test_pairs_beyond_the_last_look_enter_nothing(experiment: MakeExperiment) -> None:
+    found = {}
+    for count, later in ((6, []), (8, [9.0, 9.0])):
+        cells = {"base": [*BASE, 2.0, 2.1][:count], "better": [*BETTER, *later], "same": [*BASE, *later]}
+        table = compare(load(experiment(cells, adaptive={"looks": [6, 12], "maximum": 12}, confirmatory=["better"])))
+        found[count] = row(table, "better")
+    for name in ("pairs", "difference", "low", "high", "plain_low", "effect", "bootstrap_low", "level"):
+        assert getattr(found[8], name) == getattr(found[6], name)
+
+
+def test_a_difference_has_the_direction_of_its_look(experiment: MakeExperiment) -> None:
+    cells = {"base": [*BASE, 2.0, 2.1, 2.2], "turned": [*BETTER, 1.9, 9.0, 9.0]}
+    found = row(compare(load(experiment(cells, adaptive={"looks": [7, 9], "maximum": 9}))), "turned")
+    assert found.verdict == "better (found at 7 of at most 9 seeds)"
+    assert found.difference > 0
+
+
+def test_identical_arms_in_stages_are_called_so(experiment: MakeExperiment) -> None:
+    table = compare(load(experiment({"base": BASE, "same": BASE}, adaptive={"looks": [6, 8], "maximum": 8})))
+    assert row(table, "same").verdict == "identical"
 
 
 # what stands in the way of a verdict
@@ -397,7 +433,7 @@ def test_per_token_verdicts_are_withheld_where_tokenizers_differ(experiment: Mak
     for quantity in ("nll", "accuracy", "ece", "train_loss", "tokens_per_second"):
         found = row(table, "bytes", quantity)
         assert (found.verdict, found.significant) == ("not comparable: tokenizers differ", False)
-        assert math.isnan(found.p_adjusted)
+        assert all(math.isnan(getattr(found, name)) for name in WITHHELD)
     assert row(table, "bytes", "bits_per_byte").verdict == "better"
 
 
@@ -532,6 +568,17 @@ def test_an_experiment_of_another_version_is_refused(experiment: MakeExperiment)
         load(folder)
 
 
+MANIFEST_ARM = {"changes": {}, "cells": {str(seed): "cell" for seed in range(6)}}
+WRONG_CLAIMS: list[dict[str, Any]] = [
+    {"relation": "range"},
+    {"relation": "rnage", "low": 1.0},
+    {"relation": "less", "metric": "steps ahead"},
+    {"relation": "slope", "low": 1.0, "over": {"base": 1.0}},
+    {"relation": "slope", "low": 1.0, "over": {"base": 1.0, "better": 0.0}},
+]
+WRONG_STAGES: list[dict[str, Any]] = [{"looks": []}, {"maximum": 0}, {"maximum": 100_000}]
+
+
 @pytest.mark.parametrize(
     "changes",
     [
@@ -541,6 +588,10 @@ def test_an_experiment_of_another_version_is_refused(experiment: MakeExperiment)
         {"baseline": "gone"},
         {"seeds": [0, 99]},
         {"claims": [CLAIM_OF_BETER]},
+        *({"claims": [{"claim": "x", "metric": "nll", "contrast": {"base": 1.0}, **wrong}]} for wrong in WRONG_CLAIMS),
+        *({"adaptive": {"looks": [6], "maximum": 6, **wrong}} for wrong in WRONG_STAGES),
+        {"ways": {"chosen": {"compile": True}}},
+        {"arms": {arm: {**MANIFEST_ARM, "levels": {arm: "on"}} for arm in ("base", "better")}},
     ],
 )
 def test_a_manifest_that_was_changed_by_hand_is_refused(
@@ -550,4 +601,12 @@ def test_a_manifest_that_was_changed_by_hand_is_refused(
     path = folder / "experiment.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
     with refused():
+        load(folder)
+
+
+def test_a_manifest_with_a_seed_twice_is_refused(experiment: MakeExperiment) -> None:
+    folder = experiment({"base": BASE[:2], "better": BETTER[:2]})
+    path = folder / "experiment.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "seeds": [0, 0, 1]}))
+    with pytest.raises(InputError, match=r"seeds: is damaged, found \[0, 0, 1\]"):
         load(folder)

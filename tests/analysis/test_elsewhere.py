@@ -131,9 +131,21 @@ def test_pairing_can_be_forced_on_shared_seeds(tmp_path: Path) -> None:
 def test_few_runs_that_are_not_paired_show_nothing(tmp_path: Path) -> None:
     arms: Arms = {"plain": {0: 2.0, 1: 2.1, 2: 1.9}, "new": {5: 1.0, 6: 1.1, 7: 0.9}, "gone": {8: "nan"}}
     table = compare_runs(runs_of(tmp_path, rows_of(arms), CompareRequest("plain", ("loss",))))
-    words = "3 runs against 3 cannot reach significance (4 against 4 could) (unpaired: seeds do not match)"
+    words = "3 runs against 3 cannot reach significance (5 against 5 could) (unpaired: seeds do not match)"
     assert row(table, "new").verdict == words
     assert row(table, "gone").verdict == "no runs to compare (1 diverged) (unpaired: seeds do not match)"
+
+
+def test_unpaired_runs_without_a_second_quantity_are_counted(tmp_path: Path) -> None:
+    rows = [(arm, seed, 1.0 + seed, 1 - seed / 99) for arm in ("plain", "new") for seed in range(8)]
+    rows = [(arm, seed, loss, math.nan if arm == "new" and seed % 2 else rate) for arm, seed, loss, rate in rows]
+    asked = CompareRequest("plain", ("loss", "accuracy"), pairing="unpaired")
+    table = compare_runs(runs_of(tmp_path, rows, asked, columns="arm,seed,loss,accuracy"))
+    assert row(table, "new").verdict == "inconclusive (unpaired: as was asked for)"
+    assert (
+        row(table, "new", "accuracy").verdict
+        == "inconclusive (on 4 of 8 runs against 8 of 8) (unpaired: as was asked for)"
+    )
 
 
 def test_arms_of_unequal_spread_are_named(tmp_path: Path) -> None:

@@ -250,7 +250,8 @@ def test_unhealthy_arms_are_marked_and_never_bold(experiment: MakeExperiment, il
 def test_arms_without_a_finished_run_are_not_healthy(
     experiment: MakeExperiment, outcomes: list[float | str | None], words: str
 ) -> None:
-    results = load(experiment({"base": BASE, "arm": [*outcomes, *[None] * (6 - len(outcomes))], "better": BETTER}))
+    cells = {"base": BASE, "arm": [*outcomes, *[None] * (6 - len(outcomes))], "better": BETTER}
+    results = load(experiment(cells, confirmatory=["better"]))
     table = compare(results)
     health = {row[0]: row[1] for row in more_metrics(results, table).rows}
     assert health == {"base": "healthy", "arm": words, "better": "healthy"}

@@ -5,13 +5,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from messages import Refused
 from records import MakeExperiment
 
 from lm.analysis.answers import answer_claim
 from lm.analysis.claims import Claim, ClaimNode, by_seed, read_claim
-from lm.analysis.pace import differences_by_step, last_stretch, leads, steps_to_baseline_loss
+from lm.analysis.pace import Lead, differences_by_step, last_stretch, leads, steps_to_baseline_loss
 from lm.analysis.results import load
 from lm.config.nodes import read_section
 from lm.report.sections import all_sections
@@ -53,6 +54,11 @@ def test_the_lead_counts_from_the_last_change_of_sign(
     gaps: list[float], expected: str, experiment: MakeExperiment
 ) -> None:
     assert words(experiment, [gaps]) == expected
+
+
+def test_a_late_step_is_a_whole_number() -> None:
+    by_seed = pd.DataFrame({0: [1.0, -1.0]}, index=[10, 1_234_567])
+    assert Lead("arm", by_seed, np.full(2, np.nan), np.full(2, np.nan)).words() == "ahead from step 1234567 on"
 
 
 def test_the_band_is_named_where_it_leaves_out_zero(experiment: MakeExperiment) -> None:

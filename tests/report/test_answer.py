@@ -7,7 +7,7 @@ from records import MakeExperiment
 
 from lm.analysis.compare import compare
 from lm.analysis.results import Records, load
-from lm.report.answer import answer, most_certain
+from lm.report.answer import answer, directed, most_certain
 from lm.report.tables import compared
 
 NOISE = [0.0, 0.01, -0.01, 0.02, -0.02, 0.005, -0.005, 0.0]
@@ -90,13 +90,37 @@ def test_of_many_arms_of_a_kind_the_last_are_counted(experiment: MakeExperiment)
     )
 
 
+def test_arms_that_did_the_same_are_identical(experiment: MakeExperiment) -> None:
+    results = load(experiment({"base": ARMS["base"], "same": ARMS["base"], "better": ARMS["better"]}))
+    table = compare(results)
+    assert answer(results, table) == f"{SURE.replace('190', '188').replace('210', '213')}; identical: same."
+    assert answer(results, table[table.arm != "better"]) == "same and base are identical, 8 seeds."
+    assert [directed(row) == "" for row in compared(table, "nll")] == [False, True]
+
+
+def test_every_clause_marks_what_is_exploratory(experiment: MakeExperiment) -> None:
+    arms = ("better", "worse", "level")
+    found = answered(experiment, *arms, confirmatory=["better"], margin={"nll": 0.05})
+    assert found == f"{SURE}; worse, exploratory: worse; equal within 0.05, exploratory: level."
+    mixed = answered(experiment, "level", "unsure", confirmatory=["unsure"], margin={"nll": 0.05})
+    assert mixed == "level and base are equal within 0.05, exploratory, 8 seeds; not certain: unsure."
+
+
+def test_the_answer_tells_runs_that_were_lost(experiment: MakeExperiment) -> None:
+    lost = {"better": [*ARMS["better"][:7], "diverged"], "unsure": [*ARMS["unsure"][:7], "diverged"]}
+    told = "7 seeds (on 7 of 8 seeds; 1 diverged)"
+    for arm, ending in (("better", f"nats/token, {told}."), ("unsure", f"nats/token, {told}: inconclusive.")):
+        results = load(experiment({"base": ARMS["base"], arm: lost[arm]}))
+        assert answer(results, compare(results)).endswith(ending)
+
+
 def test_arms_that_lost_runs_count_their_own_pairs(experiment: MakeExperiment) -> None:
     arms = {arm: ARMS[arm] for arm in ("base", "best", "better")} | {"better": [*ARMS["better"][:7], None]}
     results = load(experiment(arms))
     assert "by 0.200 to 0.300 nats/token, 7 to 8 seeds" in answer(results, compare(results))
 
 
-def test_a_lead_of_an_unhealthy_arm_is_not_certain(experiment: MakeExperiment) -> None:
+def test_a_verdict_of_an_unhealthy_arm_is_not_certain(experiment: MakeExperiment) -> None:
     results = load(experiment({arm: ARMS[arm] for arm in ("base", "better")}))
     table = compare(results)
     ill = table.verdict.where(table.verdict != "better", "better (better unhealthy: a layer never trained)")
@@ -104,6 +128,11 @@ def test_a_lead_of_an_unhealthy_arm_is_not_certain(experiment: MakeExperiment) -
         "Nothing is certain: in the mean better is better than base by 0.200 [0.190, 0.210] nats/token, 8 seeds: "
         "unhealthy."
     )
+    table = compare(load(experiment({arm: ARMS[arm] for arm in ("base", "level")}, margin={"nll": 0.05})))
+    ill = table.verdict.where(
+        table.verdict != "equivalent within 0.05", "equivalent within 0.05 (level unhealthy: flat)"
+    )
+    assert answer(results, table.assign(verdict=ill)).endswith(", 8 seeds: equal within 0.05, unhealthy.")
 
 
 def test_a_quantity_without_a_better_direction_is_higher_or_lower(experiment: MakeExperiment) -> None:

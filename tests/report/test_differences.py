@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -123,6 +124,24 @@ def test_the_page_has_a_brief_text_for_narrow_charts_and_says_healthy_nowhere(ch
     assert brief == ["better: -0.2650", "equivalent within 0.2: +0.0083", "worse: +0.3250", texts[3]]
     assert fill == ["var(--good)", "currentColor", "var(--bad)", "currentColor"]
     assert "healthy" not in " ".join(texts)
+
+
+def test_a_quantity_without_a_direction_has_no_tone(experiment: MakeExperiment) -> None:
+    def change(arm: str, seed: int, record: dict[str, Any]) -> None:
+        record["cost"]["parameters"] = 1000.0 + seed + (arm != "base")
+
+    inputs = FigureInputs(load(experiment({"base": BASE, "better": BETTER}, change, metric="parameters")))
+    chart = differences(inputs)
+    assert chart is not None
+    (bar,) = forest(chart).bars
+    assert (bar.texts[0], bar.bold, bar.tone) == ("higher", True, "")
+
+
+def test_names_of_arms_are_no_formulas(chart: Chart) -> None:
+    bar = replace(forest(chart).bars[0], name="$a_$")
+    figure = draw(replace(chart, panels=[replace(forest(chart), names=["$a_$"], bars=[bar], points=[])]))
+    figure.draw_without_rendering()
+    assert labels(figure.axes[0]) == [r"\$a_\$"]
 
 
 def test_without_a_margin_the_key_names_none(experiment: MakeExperiment) -> None:

@@ -174,6 +174,7 @@ def test_unhealthy_rungs_are_named_beside_the_trend(tmp_path: Path) -> None:
     assert not any(bold)
     assert "most steps are clipped" in worth_section(found).rows[1][5]
     assert [is_bold(row) for row in worth_section(found).rows] == [True, False, True, True]
+    assert ladder_answer(found).endswith("With more compute the difference holds, unhealthy on m.")
 
 
 def test_lost_cells_leave_what_is_there_and_are_told(tmp_path: Path) -> None:
@@ -196,6 +197,15 @@ def test_lost_cells_leave_what_is_there_and_are_told(tmp_path: Path) -> None:
     assert "No forecast" in markdown(found)
     nothing = made(tmp_path / "none", lambda *_: None)
     assert "No law: 0 rungs" in markdown(nothing)
+
+
+def test_a_rung_of_lost_runs_withholds_the_trend(tmp_path: Path) -> None:
+    found = made(tmp_path, lambda arm, at, seed: "diverged" if (arm, at) == ("arm", 2) else usual(arm, at, seed))
+    reason = "rung l: no pair to compare (6 diverged)"
+    assert [row[3] for row in trend_section(found).rows] == [reason, reason]
+    assert ladder_answer(found).endswith("No trend over compute is certain.")
+    untrained = made(tmp_path / "part", lambda arm, at, seed: None if (arm, at) == ("arm", 2) else usual(arm, at, seed))
+    assert found.arms[0].bold == untrained.arms[0].bold == (False, False)
 
 
 def test_learning_rates_that_change_from_rung_to_rung_are_said(tmp_path: Path) -> None:
@@ -246,6 +256,7 @@ def test_the_page_of_html_runs_only_hashed_scripts_and_fetches_nothing(tmp_path:
     assert f'<p class="answer">{ladder_answer(found)}</p>' in page
     assert page.count("<strong>") == sum(is_bold(row) for section in ladder_sections(found) for row in section.rows)
     assert "<li>xl: climb.xl</li>" in page
+    assert "this table has Student's on each rung" in page.replace("&#x27;", "'")
 
 
 @pytest.mark.slow

@@ -143,7 +143,10 @@ def test_lost_runs_are_crosses_and_the_best_rates_stars(over_rates: Callable[...
     assert axes.get_xlabel() == "optim.lr"
 
 
-@pytest.mark.parametrize("arms", [{}, {"base": {}}, {"base": 3, "arm": 4}, [], None])
+@pytest.mark.parametrize(
+    "arms",
+    [{}, {"base": {}}, {"base": 3, "arm": 4}, [], None, {arm: {"names": {}, "shared": 1} for arm in ("base", "arm")}],
+)
 def test_a_damaged_description_is_one_line(over_rates: Callable[..., Path], arms: Any) -> None:
     folder = over_rates()
     write_atomic(folder / DESCRIBED, to_json(RATES.stamped({"experiment": "demo.lr_curve", "arms": arms})))

@@ -150,6 +150,22 @@ def test_an_ece_stands_beside_its_floor_where_that_is_known(experiment: MakeExpe
     assert {row[0]: row[place] for row in rows} == {"base": "0.0100", "arm": "0.0100 (floor 0.0050)"}
 
 
+@pytest.mark.parametrize(
+    ("manifest", "tests"),
+    [
+        ({}, "(Holm)"),
+        ({"confirmatory": []}, "(Benjamini and Hochberg)"),
+        ({"confirmatory": ["better"]}, "(Holm; exploratory: Benjamini and Hochberg)"),
+        ({"adaptive": {"looks": [6], "maximum": 6}}, "(at what the last look may spend)"),
+    ],
+)
+def test_the_note_on_equivalence_names_the_correction(
+    experiment: MakeExperiment, manifest: dict[str, Any], tests: str
+) -> None:
+    results = load(experiment({"base": BASE, "better": BETTER, "mixed": MIXED}, margin={"nll": 0.1}, **manifest))
+    assert f"by two one-sided sign tests {tests}." in " ".join(notes(results, compare(results)))
+
+
 def bold(text: str) -> list[str]:
     """The arms whose row in the page holds anything bold."""
     return [line.split("|")[1].strip() for line in text.splitlines() if line.startswith("|") and "**" in line]

@@ -128,8 +128,11 @@ def test_the_first_screen_answers_then_draws_then_ranks(experiment: MakeExperime
     }
     page = made(experiment(cells, notes="what the author thinks", confirmatory=[]))
     first = page[page.index("</header>") : page.index('<section id="table">')]
-    size = r"by 0\.200 \[0\.19\d, 0\.20\d\] nats/token, 6 seeds, <abbr title=\S.*>exploratory</abbr>"
-    answer = rf'<p class="answer">better is better than base {size}; worse: worse; not certain: unsure\.</p>'
+    explored = r"<abbr title=\S.*>exploratory</abbr>"
+    size = rf"by 0\.200 \[0\.19\d, 0\.20\d\] nats/token, 6 seeds, {explored}"
+    answer = (
+        rf'<p class="answer">better is better than base {size}; worse, {explored}: worse; not certain: unsure\.</p>'
+    )
     assert re.search(answer, first)
     assert first.index('class="answer"') < first.index('id="differences"') < first.index('class="verdicts"')
     assert re.findall(r'<li class="([\w ]+)">.*?<strong>(\w+)</strong>', first) == [

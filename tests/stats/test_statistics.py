@@ -29,6 +29,7 @@ from lm.stats.tests import (
     sign_flip_p,
     sign_test_p,
     smallest_p,
+    standardised,
     t_interval,
     values_needed,
 )
@@ -216,13 +217,14 @@ def test_four_values_have_no_interval_for_the_median() -> None:
     assert [values_needed(level) for level in (0.5, 0.025, 0.0625)] == [1, 6, 4]
 
 
-def test_bonferroni_multiplies_by_what_was_tested() -> None:
-    assert bonferroni([0.01, math.nan, 0.04, 0.6])[::2] == pytest.approx([0.03, 0.12], rel=1e-12)
+def test_corrections_count_what_was_declared() -> None:
+    assert bonferroni([0.01, math.nan, 0.04, 0.6])[::2] == pytest.approx([0.04, 0.16], rel=1e-12)
+    assert holm([0.01, math.nan, 0.04], 3)[::2] == pytest.approx([0.03, 0.08], rel=1e-12)
     assert bonferroni([0.6, 0.9]) == [1.0, 1.0]
     assert bonferroni([0.01, 0.02]) == pytest.approx(multipletests([0.01, 0.02], method="bonferroni")[1].tolist())
 
 
-@pytest.mark.parametrize("adjust", [bonferroni, holm, benjamini_hochberg])
+@pytest.mark.parametrize("adjust", [holm, benjamini_hochberg])
 def test_corrections_leave_out_what_was_not_tested(adjust: Callable[[list[float]], list[float]]) -> None:
     adjusted = adjust([0.01, math.nan, 0.04])
     assert adjusted[::2] == adjust([0.01, 0.04])
@@ -306,6 +308,11 @@ def test_the_effect_of_equal_or_too_few_differences() -> None:
     assert effect_size([-0.1] * 6).hedges == -math.inf
     assert effect_size([0.0] * 6).cohen == 0.0
     assert math.isnan(effect_size([0.1, 0.2]).cohen)
+
+
+def test_huge_effects_keep_the_relative_width_of_large_ones() -> None:
+    large, huge = (standardised(size, 1.0, 5, math.sqrt(6)) for size in (1e3, 1e9))
+    assert (huge.low / 1e9, huge.high / 1e9) == pytest.approx((large.low / 1e3, large.high / 1e3), rel=1e-4)
 
 
 @pytest.mark.parametrize("better", ["lower", "higher", None])

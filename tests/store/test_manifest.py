@@ -80,6 +80,7 @@ def test_a_damaged_manifest_of_an_experiment_is_named(
         (["objectives"], {"nl": "lower"}),
         (["methods"], []),
         (["seeds"], []),
+        (["study", 1, "values"], [None]),
     ],
 )
 def test_a_damaged_study_is_named(tmp_path: Path, refused: Refused, place: list[Any], value: Any) -> None:

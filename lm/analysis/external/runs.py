@@ -244,7 +244,10 @@ def compare_runs(runs: Runs) -> pd.DataFrame:
         row["verdict"] = format_verdict(comparison.verdict)
         if (arm, quantity) in judged and not (runs.paired and row["pairs"] == len(runs.seeds)):
             on = f"on {row['pairs']} of {len(runs.seeds)} seeds" if runs.paired and row["pairs"] else ""
-            row["verdict"] += format_lost_runs(on, statuses, [*map(str, runs.statuses(base))])
+            of_baseline = [*map(str, runs.statuses(base))]
+            if not runs.paired and len(of_arm) + len(of_base) < (statuses + of_baseline).count("ok"):
+                on = f"on {len(of_arm)} of {len(statuses)} runs against {len(of_base)} of {len(of_baseline)}"
+            row["verdict"] += format_lost_runs(on, statuses, of_baseline)
             row["verdict"] += "" if runs.paired else f" (unpaired: {runs.why})"
         rows.append({**row, "design": "paired" if runs.paired else "unpaired", "bold": row["significant"]})
     return pd.DataFrame(rows)

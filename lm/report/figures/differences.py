@@ -1,6 +1,7 @@
 """Forest plots of the paired differences to the baseline, of one experiment or several."""
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
@@ -93,7 +94,8 @@ def difference_bar(row: Any, verdict: str) -> Bar:
     brief = ("", HEALTHY, NO_RUN, NONE_ENDED)  # the reason for another stands below the table
     in_a_word = health if health in brief else "unhealthy"
     texts = ["" if verdict == "-" else verdict, ", ".join(filter(None, [size, in_a_word]))]
-    tone: Literal["", "good", "bad"] = "" if not row.bold else "bad" if str(row.verdict).startswith("worse") else "good"
+    tones: dict[str, Literal["", "good", "bad"]] = {"better": "good", "worse": "bad"}
+    tone = tones.get(re.split(r"\W", str(row.verdict))[0], "") if row.bold else ""
     numbers = row.difference, row.low, row.high
     return Bar(str(row.arm), *numbers, bool(row.bold), tips, [*filter(None, texts)], tone, row.margin)
 

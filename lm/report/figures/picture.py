@@ -46,6 +46,7 @@ LEGEND_ROWS = 3  # rows of a legend for which a figure has room
 
 def draw(chart: Chart) -> Figure:
     """Draw a chart as a figure that pyplot does not know of."""
+    chart = _escaped(chart)
     panels: list[Panel | Heat | Forest] = []
     for panel in chart.panels if chart.columns else chart.panels[:1]:
         if isinstance(panel, Panel) and panel.split:
@@ -81,6 +82,19 @@ def draw(chart: Chart) -> Figure:
         figure.colorbar(drawn[0].images[0], ax=drawn, label=panels[0].scale[0], shrink=0.8)
     _add_legend(figure, chart, panels)
     return figure
+
+
+def _escaped(node: Any) -> Any:
+    """Return a chart, or a part of one, with no text that Matplotlib would take for a formula."""
+    if isinstance(node, str):
+        return node.replace("$", r"\$")
+    if isinstance(node, dict):
+        return {_escaped(key): _escaped(value) for key, value in node.items()}
+    if isinstance(node, list | tuple):
+        return type(node)(map(_escaped, node))
+    if not hasattr(node, "__dataclass_fields__"):
+        return node
+    return replace(node, **{key: _escaped(value) for key, value in vars(node).items()})
 
 
 def grid_of(panels: Sequence[BasePanel], most: int) -> list[tuple[int, int]]:
