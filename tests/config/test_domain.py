@@ -31,7 +31,7 @@ RUNS: list[tuple[dict[str, Any], list[str]]] = [
     ({"trainer.log_every_n_steps": None}, ["trainer.log_every_n_steps", "number from 1", "null"]),
     ({"trainer.accumulate_grad_batches": 10**9}, ["trainer.accumulate_grad_batches", "10,000 at most"]),
     ({"trainer.val_check_interval": 0}, ["trainer.val_check_interval", "from 1", "found 0"]),
-    ({"trainer.val_check_interval": 0.0}, ["trainer.val_check_interval", "above 0"]),
+    ({"trainer.val_check_interval": 0.5}, ["trainer.val_check_interval", "a number of batches from 1, found 0.5"]),
     ({"trainer.val_check_interval": 1.5}, ["trainer.val_check_interval", "1.5"]),
     ({"trainer.log_every_n_steps": 0}, ["trainer.log_every_n_steps", "1 or more"]),
     ({"trainer.devices": 99999999999}, ["trainer.devices", "1,024 at most"]),
