@@ -214,6 +214,11 @@ class TextData(RowData):
         if self.evaluation_tokens <= self.context:
             expected = f"expected {self.context + 1} or more, a block and the token after it"
             raise InputError(f"evaluate.tokens: {expected}, found {self.evaluation_tokens}")
+        assert self.facts is not None
+        for split in SPLITS[1:]:
+            if self.facts.tokens[split] > self.context and not self.count_rows(split):
+                problem = f"{self.evaluation_tokens} draw documents of the {split} split that are shorter than a block"
+                raise InputError(f"evaluate.tokens: {problem} of {self.context} tokens and one more; give more")
 
     def layout(self, split: str) -> Layout:
         """Return the ids of a split by corpus; of validation and test, those that are evaluated."""

@@ -25,6 +25,7 @@ EQUIVALENT: tuple[frozenset[str], ...] = (
             "a67fc3bf19635982a83b6048a9d99caa20eb24a30922b7084a19467b27625f8e",  # the description of the processor
             "24d79e0f5a822d1b9bebb15599804cfcbfe0f24e8c3ab2c98b169b6f9685b364",  # activations computed again
             "7788c229eb255491a9471e05d679b8fcfcf9b3e3f5caf8697e58b8888fb43a21",  # files, checkpoints, costs of plans
+            "1faf96cf026394188113e50e1306983405c1b2566315bdca17e36f32b9f595a8",  # draws without a block
         }
     ),
 )

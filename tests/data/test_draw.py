@@ -133,3 +133,18 @@ def test_tokens_are_of_the_lengths_unless_these_have_their_own() -> None:
     for options in ({"tokens": 0}, {"lengths": [9], "tokens": 8}, {"lengths": [9], "length_tokens": 8}):
         with pytest.raises(ValueError, match="tokens"):
             Evaluation(**options)
+
+
+def test_a_draw_without_a_whole_block_is_refused() -> None:
+    texts = ["x" * 8] * 100 + [
+        "y" * 300
+    ] * 100  # of validation a document of 8 tokens and its end, or a part of a long one
+    made = TextData(
+        0, Listed([text for pair in zip(texts, texts[::-1], strict=True) for text in pair]), BPE(257), 20, 4
+    )
+    made.evaluation_tokens = 21
+    with pytest.raises(InputError, match=r"evaluate\.tokens: 21 draw documents of the \w+ split that are shorter"):
+        made.setup()
+    made.evaluation_tokens = 2000
+    made.setup()
+    assert made.count_rows("validation") > 1
