@@ -228,8 +228,7 @@ def ablate(
     if name and tree is None:
         raise InputError(f"name: {shown(name)} is for a mapping; the file {spec} names its report itself")
     path = Path(spec) if not isinstance(spec, Mapping) else Path(path_name(name or MAPPING, "name"))
-    named = parse_loggers(loggers, "loggers")
-    on = usable(executor, named, "executor", "loggers")
+    on = usable(executor, named := parse_loggers(loggers, "loggers"), "executor", "loggers")
     with _user_modules(trusted_only):
         from lm.ablation import ablate as training
         from lm.ablation.experiment import load_experiment

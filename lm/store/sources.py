@@ -26,6 +26,7 @@ EQUIVALENT: tuple[frozenset[str], ...] = (
             "24d79e0f5a822d1b9bebb15599804cfcbfe0f24e8c3ab2c98b169b6f9685b364",  # activations computed again
             "7788c229eb255491a9471e05d679b8fcfcf9b3e3f5caf8697e58b8888fb43a21",  # files, checkpoints, costs of plans
             "1faf96cf026394188113e50e1306983405c1b2566315bdca17e36f32b9f595a8",  # draws without a block
+            "987750282a395489d7d5a976b0b65430efc191e3b90e4130effb1f451e565e39",  # lengths measured by hand
         }
     ),
 )

@@ -238,4 +238,4 @@ def missing(record: Record, config: dict[str, Any]) -> bool:
     count = min(evaluation_of(config).length_tokens, record["data"]["tokens"]["validation"] - 1) // longest * longest
     tokens = {int(length): of["tokens"] for length, of in measured.items() if "error" not in of}
     lacks = not set(map(str, requested)) <= set(measured)
-    return lacks or any(n != count // length * length for length, n in tokens.items())
+    return lacks or (count > 0 and any(n != count // length * length for length, n in tokens.items()))

@@ -278,6 +278,8 @@ def test_what_is_missing_are_lengths_asked_for_later() -> None:
     assert not missing(record, wanted)
     assert not missing({**record, "status": "diverged"}, wanted)
     assert missing(record, {"evaluate": {"lengths": [4, 8], "length_tokens": 128}}), "over more text"
+    record["evaluations"]["lengths"]["512"] = {"nll": 1.0, "tokens": 512}
+    assert not missing(record, wanted), "a longer one was measured by hand, over tokens that this budget has not"
 
 
 def rows(test: float) -> Tree:
