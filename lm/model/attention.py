@@ -331,6 +331,17 @@ class MultiQuery(SoftmaxAttention):
         return 1
 
 
+def running_sum(x_nd: Tensor) -> Tensor:
+    """Sum along the dimension before the last up to each index.
+
+    On CUDA it is a product, in the input's precision: two runs of torch's cumsum may differ there.
+    """
+    if not x_nd.is_cuda:
+        return x_nd.cumsum(dim=-2)
+    with torch.autocast("cuda", enabled=False):
+        return x_nd.new_ones(x_nd.shape[-2], x_nd.shape[-2]).tril() @ x_nd
+
+
 CHUNK = 64  # positions in a chunk of `causal_products`
 
 
@@ -384,7 +395,7 @@ class LinearAttention(Attention):
         q_bhtk = nn.functional.elu(self._split(q_btd)) + 1
         k_bhtk = nn.functional.elu(self._split(k_btd)) + 1
         v_bhtv = self._split(v_btd)
-        total_bht1 = (q_bhtk * k_bhtk.cumsum(dim=2)).sum(-1, keepdim=True)
+        total_bht1 = (q_bhtk * running_sum(k_bhtk)).sum(-1, keepdim=True)
         mixed_bhtv = causal_products(position.apply_rotary(q_bhtk), position.apply_rotary(k_bhtk), v_bhtv) / total_bht1
         return self.output(mixed_bhtv.transpose(1, 2).flatten(2))
 

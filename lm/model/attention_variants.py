@@ -20,6 +20,7 @@ from lm.model.attention import (
     Scale,
     refuse_scores,
     require_growth,
+    running_sum,
     scale_factor,
 )
 from lm.model.cache import Cache
@@ -134,7 +135,7 @@ def decayed_products(q_bhtk: Tensor, k_bhtk: Tensor, v_bhtv: Tensor, log_decay_b
     q, k, v, log_decay = (
         nn.functional.pad(x, padding).unflatten(2, (-1, DECAY_CHUNK)) for x in (q_bhtk, k_bhtk, v_bhtv, log_decay_bhtk)
     )  # (b, h, n, c, k)
-    total = log_decay.cumsum(dim=3)
+    total = running_sum(log_decay)
     last = total[..., -1:, :]
     q = q * total.exp()
     within = (q @ (k * (-total).exp()).transpose(-1, -2)).tril() @ v

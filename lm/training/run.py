@@ -1,5 +1,6 @@
 """The root of a configuration, its parts when built, and the roles of the settings of Lightning's trainer."""
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -86,6 +87,8 @@ class Trainer(lightning.pytorch.Trainer):
             default_root_dir=recorder.work,  # under SLURM Lightning takes up any checkpoint that lies there
             **settings,
         )  # fmt: skip
+        if settings.get("deterministic") is None and self.strategy.root_device.type == "cuda":
+            compute_deterministically()
         self.strategy.checkpoint_io = InPlace()
         for name, value in (("ema", ema), ("checkpoint_activations", checkpoint_activations)):
             if value and not has_full_parameters(self):
@@ -101,6 +104,16 @@ class Trainer(lightning.pytorch.Trainer):
         if self.checkpoint_activations:
             checkpoint_activations(model)
         return set_attention_impl(model, self.attention)
+
+
+def compute_deterministically() -> None:
+    """Let CUDA give the same numbers at each run, on which resuming and identical arms rely.
+
+    An operation that cannot do so raises RuntimeError. A processor needs no such setting.
+    """
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(True)  # with `warn_only` torch's attention would not heed it
+    torch.utils.deterministic.fill_uninitialized_memory = False  # costs time, and nothing here reads such memory
 
 
 # settings of Lightning that must be left out, and why: one identity is one computation, on any machine

@@ -334,8 +334,10 @@ def test_every_way_is_the_plain_one_on_cuda(way: Any, options: dict[str, Any], m
         attention.impl = one
         y = attention(x, position, Mask(True, position.bias(256, 256), slopes_h=position.slopes()))
         found.append((y, *torch.autograd.grad(y.square().sum(), (x, *attention.parameters()))))
-    for left, right in zip(*found, strict=True):
-        torch.testing.assert_close(left, right, rtol=1e-3, atol=1e-3 * float(right.abs().max()))
+    largest = [max(float(one.detach().abs().max()) for one in each) for each in found]
+    for left, right in zip(*found, strict=True):  # the offset of keys has no gradient but rounding, without rotation
+        off = max(1e-3 * float(right.detach().abs().max()), 1e-6 * max(largest))
+        torch.testing.assert_close(left, right, rtol=1e-3, atol=off)
 
 
 OFF_IN_BF16 = 0.02

@@ -30,6 +30,7 @@ def of_one(tmp_path_factory: pytest.TempPathFactory) -> Run:
 def fit(folder: Path, *more: str) -> Run:
     """Record, learning curve, weights and losses by document of one run of the command line."""
     config = folder.parent / "run.yaml"
+    config.parent.mkdir(exist_ok=True)
     config.write_text(yaml.safe_dump(RUN))
     done = subprocess.run(
         [sys.executable, "-m", "lm", "fit", str(config), "--out", str(folder), *more],
@@ -105,3 +106,19 @@ def test_a_cuda_device_gives_the_losses_of_the_cpu(tmp_path: Path, of_one: Run) 
     cuda, *_ = fit(tmp_path / "cuda", "--trainer.accelerator", "cuda")
     assert cuda["pairing"] == cpu["pairing"]
     assert cuda["metrics"]["nll"] == pytest.approx(cpu["metrics"]["nll"], rel=1e-6)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("attention", ["MultiHead", "LinearAttention", "GatedLinear"])
+@pytest.mark.parametrize("precision", ["bf16-mixed", "32-true"])
+def test_a_cuda_device_trains_to_the_same_bits_again(tmp_path: Path, attention: str, precision: str) -> None:
+    of = {"accelerator": "cuda", "precision": precision}
+    more = [f"--trainer.{name}={value}" for name, value in of.items()]
+    more += ["--data.context=256", f"--model.attention={attention}"]
+    record, curve, weights, _ = fit(tmp_path / "first" / "out", *more)
+    again, curve_again, weights_again, _ = fit(tmp_path / "second" / "out", *more)
+    assert again["metrics"] == record["metrics"]
+    assert curve_again == curve
+    assert weights.keys() == weights_again.keys()
+    assert all(torch.equal(weights[name], weights_again[name]) for name in weights)
