@@ -33,6 +33,8 @@ CASES = {
         ("generation", "tokens with and without a cache of keys and values"),
         ("start", "lm --help, and lm fit until its first step, beside importing torch"),
         ("cells", "what a cell of the quickstart takes beyond its training"),
+        ("gpu", "a training step on a CUDA device, beside nanoGPT's, compiled too"),
+        ("gpu_cells", "small cells on a CUDA device by the number of processes that share it, with and without MPS"),
         ("scale", "planning 10,000 cells and reporting on 1,000, against their limits"),
     )
 }
