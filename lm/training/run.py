@@ -113,7 +113,8 @@ def compute_deterministically() -> None:
     """
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(True)  # with `warn_only` torch's attention would not heed it
-    torch.utils.deterministic.fill_uninitialized_memory = False  # costs time, and nothing here reads such memory
+    # Filling memory costs time, and nothing here reads what it did not write.
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
 
 # settings of Lightning that must be left out, and why: one identity is one computation, on any machine

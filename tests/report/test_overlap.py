@@ -22,10 +22,9 @@ from lm.analysis.results import Records, load
 from lm.report.figures import picture
 from lm.report.figures.catalogue import FigureInputs, charts
 from lm.report.figures.picture import draw
-from lm.report.figures.searches import FIGURES, importance_chart
+from lm.report.figures.searches import importance_chart
 from lm.report.figures.static_pages import ladder_chart
 from lm.report.search import SearchReport
-from lm.report.study import Study, importances
 from lm.store.files import write_atomic
 
 SEEDS, STEPS, LENGTHS = 3, range(50, 1001, 50), (8, 32, 128)
@@ -141,17 +140,15 @@ def test_texts_of_a_ladder_cover_nothing(arms: int, tmp_path: Path) -> None:
 )
 @pytest.mark.parametrize("objectives", [1, pytest.param(2, marks=pytest.mark.extra)])
 def test_texts_of_a_search_cover_nothing(parameters: int, objectives: int, tmp_path: Path) -> None:
-    study = made_up_study(tmp_path, parameters, objectives)
-    drawable = {name: make(study) for name, make in FIGURES.items()}
-    shares = importances(study.complete, list(study.objectives), study.space)
-    assert isinstance(shares, dict)
-    drawable["importances"] = importance_chart(shares)
+    search = made_up_search(tmp_path, parameters, objectives)
+    assert isinstance(search.importance, dict)
+    drawable = dict(search.charts()) | {"importances": importance_chart(search.importance)}
     drawn = {name: coverings(draw(chart)) for name, chart in drawable.items() if chart is not None}
     assert len(drawn) == 5
     assert {name: covering for name, covering in drawn.items() if covering} == {}
 
 
-def made_up_study(folder: Path, parameters: int, objectives: int) -> Study:
+def made_up_search(folder: Path, parameters: int, objectives: int) -> SearchReport:
     """A search of 24 trials over parameters of every kind with long names, some of them pruned."""
     kinds: list[dict[str, Any]] = [
         LR,
@@ -169,7 +166,7 @@ def made_up_study(folder: Path, parameters: int, objectives: int) -> Study:
         trials.append(one | {"reported": {str(step): 2.0 + 1.0 / step + sum(spots) for step in (50, 100, 150)}})
     space, ways = {name: kinds[at % 3] for at, name in enumerate(names)}, {"nll": "lower", "accuracy": "higher"}
     make_search(folder, trials, space, objectives=dict(list(ways.items())[:objectives]))
-    return SearchReport.load(folder).study
+    return SearchReport.load(folder)
 
 
 @pytest.mark.slow

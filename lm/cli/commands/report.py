@@ -1,4 +1,4 @@
-"""`lm report` and `lm trace`: the tables and figures of finished results, and the cells behind their numbers."""
+"""`lm report`, `lm trace` and `lm transfer`: tables and figures, the cells of a number, and answers by setting."""
 
 import argparse
 import contextlib
@@ -59,6 +59,27 @@ def trace(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     return 0
 
 
+def transfer(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
+    """Print how often cheaper settings have answered as the dearest one does."""
+    if options.to is not None:
+        require_place(options.to, "--to")
+    from lm.report.pack import can_be_packed, open_results
+    from lm.report.render import markdown_page, print_section
+    from lm.report.transfer import transfer_sections
+    from lm.store.files import write_atomic
+
+    sources = [experiment_folder(folder) for folder in options.folders]
+    sources = sources or [path for path in sorted(options.out.glob("*")) if can_be_packed(path)]
+    with contextlib.ExitStack() as stack:
+        sections = transfer_sections([stack.enter_context(open_results(source)).folder for source in sources])
+    for section in sections:
+        print_section(section, console())
+    if options.to is not None:
+        write_atomic(options.to, markdown_page(sections))
+        print(f"written: {options.to}", file=sys.stderr)
+    return 0
+
+
 def _find_run(path: Path, out: Path) -> tuple[Path, str] | None:
     """Return the experiment's folder and the arm of a run; None for an experiment or a pack. Raises InputError."""
     from lm.analysis.runs import NO_EXPERIMENT, experiments_using, find_one, is_experiment_or_search, runs
@@ -104,5 +125,13 @@ COMMANDS = {
         option("metric", "a quantity, or a path into records: initial/entropy (default: the headline)", nargs="?"),
         out_option(),
         usage="lm trace EXPERIMENT ARM [METRIC], or lm trace RUN [METRIC]",
+    ),
+    "transfer": Command(
+        "print how often cheaper settings (sizes, rungs, lengths) have answered as the dearest one does",
+        ("lm transfer", "lm transfer results/reference/*.lmpack --to transfer.md"),
+        transfer,
+        option("folders", "experiments and ladders, as folders or packs (default: all of --out)", Path, nargs="*"),
+        out_option(),
+        option("--to", "write the tables to a file of Markdown too", Path, "FILE"),
     ),
 }

@@ -1,0 +1,152 @@
+"""What a cheap setting is worth: how often its answers have been those of the dearest setting of the same question."""
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import groupby, pairwise
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from lm.analysis.answers import DECIDED
+from lm.analysis.compare import compare
+from lm.analysis.ladder import load_ladder
+from lm.analysis.results import Records, load
+from lm.report.claims import answers
+from lm.report.pack import rungs_of
+from lm.report.render import Section
+from lm.store.archive import STUDY
+
+OPEN = "open"
+"""The answer of a setting that tells nothing."""
+VERDICTS = ("better", "worse", "higher", "lower", "equivalent")
+SHARES = (0.0, 0.03, 0.1, 0.3, 1.0)
+"""Ends of the groups of settings by their compute, in that of the dearest setting."""
+ALIKE = 0.99
+"""Compute of a setting, in that of another, from which on the two are one."""
+DRAWS = 2000
+
+
+@dataclass(frozen=True)
+class SettingAnswer:
+    """The answer to a question at one size and length of training, and the FLOPs that training took for it."""
+
+    title: str
+    question: str
+    kind: str  # arm or claim
+    answer: str
+    difference: float
+    seeds: int
+    flops: float
+
+
+def transfer_sections(folders: Iterable[Path]) -> list[Section]:
+    """Build two tables from experiments and ladders: answers by question, and how often cheaper ones are the same."""
+    folders = list(folders)
+    rungs = {rung.resolve() for folder in folders for rung in rungs_of(folder)}
+    asked = [folder for folder in folders if folder.resolve() not in rungs and not (folder / STUDY).is_file()]
+    questions = group_by_question(answer for folder in asked for answer in answers_of(folder))
+    return [_questions_section(questions), summary_section(questions)]
+
+
+def answers_of(folder: Path) -> Iterator[SettingAnswer]:
+    """Yield the answers of an experiment about its arms and claims, of a ladder for each rung."""
+    if rungs_of(folder):
+        ladder = load_ladder(folder)
+        for rung, table in zip(ladder.rungs, ladder.tables, strict=True):
+            yield from _arms(rung, table, ladder.manifest["title"])
+        return
+    results = load(folder)
+    yield from _arms(results, compare(results), results.manifest["title"])
+    for answer in answers(results):
+        if not answer.claim.exact:
+            verdict = answer.verdict if answer.verdict in DECIDED else OPEN
+            flops = _flops(results, answer.claim.arms)
+            title, claim = results.manifest["title"], answer.claim.claim
+            yield SettingAnswer(title, claim, "claim", verdict, answer.estimate, answer.seeds, flops)
+
+
+def _arms(results: Records, table: pd.DataFrame, title: str) -> Iterator[SettingAnswer]:
+    baseline = results.manifest["baseline"]
+    for row in table[(table.metric == results.headline) & table.difference.notna()].itertuples():
+        arm, verdict = str(row.arm), str(row.verdict).partition(" ")[0].strip(",")
+        answer, flops = verdict if verdict in VERDICTS else OPEN, _flops(results, [arm, baseline])
+        question, difference = f"{arm} - {baseline}", float(row.difference)
+        yield SettingAnswer(title, question, "arm", answer, difference, int(row.pairs), flops)
+
+
+def _flops(results: Records, arms: Iterable[str]) -> float:
+    """Sum the FLOPs of training over the runs of some arms; NaN where a record has none."""
+    costs = [record["cost"] for (arm, _), record in results.records.items() if arm in set(arms) and record is not None]
+    numbers = [(cost.get("flops_per_token"), cost.get("tokens")) for cost in costs]
+    return sum(math.nan if a is None or b is None else float(a) * float(b) for a, b in numbers)
+
+
+def group_by_question(found: Iterable[SettingAnswer]) -> list[list[SettingAnswer]]:
+    """Group the answers to each question, by compute; those of one setting and those without a cost are left out."""
+    key = lambda one: (one.title, one.kind, one.question)  # noqa: E731
+    groups = []
+    for _, same in groupby(sorted((one for one in found if one.flops > 0), key=key), key):
+        *cheaper, dearest = sorted(same, key=lambda one: one.flops)
+        groups.append([*(one for one in cheaper if one.flops < ALIKE * dearest.flops), dearest])
+    return [group for group in groups if len(group) > 1]
+
+
+def _questions_section(questions: list[list[SettingAnswer]]) -> Section:
+    """Build the table of answers, each question with the cheapest setting from which on all answers are the same."""
+    rows, title = list[list[str]](), ""
+    for group in questions:
+        enough = next(i for i in range(len(group)) if len({one.answer for one in group[i:]}) == 1)
+        cells = [f"{one.answer} {one.difference:+.3f} ({one.seeds})" for one in group]
+        share = "-" if group[-1].answer == OPEN else f"{group[enough].flops / group[-1].flops:.1%}"
+        name, title = "" if group[0].title == title else group[0].title, group[0].title
+        rows.append([name, group[0].question, " → ".join(cells), f"{group[-1].flops:.1e}", share])
+    columns = ["experiment", "question", "answers (seeds), cheapest setting first", "FLOPs of the dearest", "needed"]
+    note = "needed: compute of the cheapest setting from which on all answers are that of the dearest one, in its own."
+    return Section("Answers by setting", columns, rows, [note] if rows else ["No question was asked at two settings."])
+
+
+def summary_section(questions: list[list[SettingAnswer]]) -> Section:
+    """Build the table of how often cheaper settings have answered as the dearest one does, by their compute."""
+    pairs = [(one, group[-1]) for group in questions for one in group[:-1]]
+    rows = []
+    for low, high in pairwise(SHARES):
+        within = [(a, b) for a, b in pairs if low < a.flops / b.flops <= high]
+        if not within:
+            continue
+        decided = [(a, b) for a, b in within if b.answer != OPEN]
+        rows.append(
+            [
+                f"{low:.0%} to {high:.0%}",
+                str(len(within)),
+                str(len({a.title for a, _ in within})),
+                _share([(a.title, a.answer == b.answer) for a, b in decided]),
+                _share([(a.title, a.answer == OPEN) for a, b in decided]),
+                _share([(a.title, a.answer not in (OPEN, b.answer)) for a, b in decided]),
+                _share([(a.title, a.answer != OPEN) for a, b in within if b.answer == OPEN]),
+                _share([(a.title, a.difference * b.difference > 0) for a, b in decided]),
+            ]
+        )
+    columns = ["compute", "answers", "experiments", "the same", OPEN, "another", "decided", "same sign"]
+    notes = [
+        "compute: of a cheaper setting, in that of the dearest one of its question.",
+        "the same, open, another: answers of cheaper settings where the dearest one answers.",
+        "decided: cheaper settings that answer where the dearest one is open, often for want of seeds.",
+        f"95 % intervals by drawing experiments again, {DRAWS:,} times.",
+    ]
+    return Section("How often a cheaper setting answers as the dearest one", columns, rows, notes if rows else [])
+
+
+def _share(events: list[tuple[str, bool]]) -> str:
+    """Format the share of events that happened, with an interval over their experiments."""
+    if not events:
+        return "-"
+    titles = sorted({title for title, _ in events})
+    counts = np.array(
+        [[sum(hit for one, hit in events if one == t), sum(one == t for one, _ in events)] for t in titles]
+    )
+    drawn = counts[np.random.default_rng(0).integers(len(titles), size=(DRAWS, len(titles)))].sum(axis=1)
+    low, high = np.quantile(drawn[:, 0] / drawn[:, 1], [0.025, 0.975])
+    happened, of = counts.sum(axis=0)
+    return f"{happened}/{of}" + (f" [{low:.0%}, {high:.0%}]" if len(titles) > 1 else "")

@@ -1,0 +1,73 @@
+"""How often cheaper settings answer as the dearest one does."""
+
+import csv
+from pathlib import Path
+
+from helpers import Capture, refused
+
+from lm.cli import main
+from lm.report.transfer import SettingAnswer, group_by_question, summary_section
+
+REFERENCE = Path(__file__).parents[2] / "results" / "reference"
+
+
+def answer(title: str, flops: float, verdict: str, difference: float = 1.0) -> SettingAnswer:
+    return SettingAnswer(title, "arm - base", "arm", verdict, difference, 8, flops)
+
+
+def test_answers_are_compared_with_the_dearest_setting() -> None:
+    groups = group_by_question(
+        [
+            *(answer("a", 100, "better", -0.3), answer("a", 20, "better", -0.1), answer("a", 99.5, "worse", 0.1)),
+            *(answer("b", 20, "worse", 0.2), answer("b", 100, "better", -0.2)),
+            *(answer("c", 100, "open", -0.1), answer("c", 25, "better", -0.1)),
+            *(answer("d", 15, "open", -0.1), answer("d", 100, "equivalent", -0.1)),
+            answer("alone", 100, "better"),
+            *(answer("free", float("nan"), "better"), answer("free", 100, "better")),
+        ]
+    )
+    assert [[one.flops for one in group] for group in groups] == [[20, 100], [20, 100], [25, 100], [15, 100]]
+    (row,) = summary_section(groups).rows
+    compute, count, experiments, *shares = row
+    assert (compute, count, experiments) == ("10% to 30%", "4", "4")
+    assert [share.partition(" ")[0] for share in shares] == ["1/3", "1/3", "1/3", "1/1", "2/3"]
+
+
+def test_intervals_are_over_experiments() -> None:
+    many = [SettingAnswer("a", str(i), "arm", "better", 1.0, 8, flops) for i in range(50) for flops in (20, 100)]
+    few = [
+        SettingAnswer("b", "0", "arm", verdict, 1.0, 8, flops) for verdict, flops in (("worse", 20), ("better", 100))
+    ]
+    (row,) = summary_section(group_by_question(many + few)).rows
+    assert row[3] == "50/51 [0%, 100%]"
+    (row,) = summary_section(group_by_question(many)).rows
+    assert row[3] == "50/50"
+
+
+def test_packs_of_two_sizes_make_a_table(tmp_path: Path, capsys: Capture) -> None:
+    names = ("dyt", "dyt.s120k")
+    packs = [str(REFERENCE / f"{name}.lmpack") for name in (*names, "char_tiny")]
+    assert main(["transfer", *packs, "--to", str(tmp_path / "transfer.md")]) == 0
+    rows = [line.split(" | ") for line in (tmp_path / "transfer.md").read_text().splitlines() if line.startswith("| ")]
+    (answers,) = [row[2] for row in rows if row[1] == "dyt - rms_norm"]
+    expected = []
+    for name in names:
+        with (REFERENCE / name / "table.csv").open() as file:
+            (of_arm,) = [row for row in csv.DictReader(file) if (row["arm"], row["metric"]) == ("dyt", "nll")]
+        expected.append(f"{of_arm['verdict']} {float(of_arm['difference']):+.3f} ({of_arm['pairs']})")
+    assert answers == " → ".join(expected)
+    assert "not reproduced" in next(row[2] for row in rows if row[1].startswith("DyT and RMSNorm"))
+    assert "char" not in (tmp_path / "transfer.md").read_text()
+    assert "Answers by setting" in capsys.readouterr().out
+
+
+def test_rungs_are_settings(tmp_path: Path, capsys: Capture) -> None:
+    assert main(["transfer", str(REFERENCE / "ladder_tying.lmpack"), "--to", str(tmp_path / "transfer.md")]) == 0
+    (row,) = [line for line in (tmp_path / "transfer.md").read_text().splitlines() if "untied - tied" in line]
+    assert row.count(" → ") == 3
+
+
+def test_a_missing_folder_is_one_line(tmp_path: Path, capsys: Capture) -> None:
+    refused(capsys, ["transfer", str(tmp_path / "none")], "no such folder")
+    assert main(["transfer", "--out", str(tmp_path)]) == 0
+    assert "No question" in capsys.readouterr().out
