@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import groupby, pairwise
+from operator import attrgetter
 from pathlib import Path
 
 import numpy as np
@@ -45,8 +46,8 @@ def transfer_sections(folders: Iterable[Path]) -> list[Section]:
     """Build two tables from experiments and ladders: answers by question, and how often cheaper ones are the same."""
     folders = list(folders)
     rungs = {rung.resolve() for folder in folders for rung in rungs_of(folder)}
-    asked = [folder for folder in folders if folder.resolve() not in rungs and not (folder / STUDY).is_file()]
-    questions = group_by_question(answer for folder in asked for answer in answers_of(folder))
+    whole = [folder for folder in folders if folder.resolve() not in rungs and not (folder / STUDY).is_file()]
+    questions = group_by_question(answer for folder in whole for answer in answers_of(folder))
     return [_questions_section(questions), summary_section(questions)]
 
 
@@ -83,13 +84,13 @@ def _flops(results: Records, arms: Iterable[str]) -> float:
     return sum(math.nan if a is None or b is None else float(a) * float(b) for a, b in numbers)
 
 
-def group_by_question(found: Iterable[SettingAnswer]) -> list[list[SettingAnswer]]:
+def group_by_question(all_answers: Iterable[SettingAnswer]) -> list[list[SettingAnswer]]:
     """Group the answers to each question, by compute; those of one setting and those without a cost are left out."""
-    key = lambda one: (one.title, one.kind, one.question)  # noqa: E731
+    key = attrgetter("title", "kind", "question")
     groups = []
-    for _, same in groupby(sorted((one for one in found if one.flops > 0), key=key), key):
-        *cheaper, dearest = sorted(same, key=lambda one: one.flops)
-        groups.append([*(one for one in cheaper if one.flops < ALIKE * dearest.flops), dearest])
+    for _, group in groupby(sorted((answer for answer in all_answers if answer.flops > 0), key=key), key):
+        *cheaper, dearest = sorted(group, key=attrgetter("flops"))
+        groups.append([*(answer for answer in cheaper if answer.flops < ALIKE * dearest.flops), dearest])
     return [group for group in groups if len(group) > 1]
 
 
@@ -97,11 +98,11 @@ def _questions_section(questions: list[list[SettingAnswer]]) -> Section:
     """Build the table of answers, each question with the cheapest setting from which on all answers are the same."""
     rows, title = list[list[str]](), ""
     for group in questions:
-        enough = next(i for i in range(len(group)) if len({one.answer for one in group[i:]}) == 1)
-        cells = [f"{one.answer} {one.difference:+.3f} ({one.seeds})" for one in group]
-        share = "-" if group[-1].answer == OPEN else f"{group[enough].flops / group[-1].flops:.1%}"
+        enough = next(i for i in range(len(group)) if len({answer.answer for answer in group[i:]}) == 1)
+        cells = [f"{answer.answer} {answer.difference:+z.3f} ({answer.seeds})" for answer in group]
+        share = "-" if group[-1].answer == OPEN else f"{group[enough].flops / group[-1].flops:z.1%}"
         name, title = "" if group[0].title == title else group[0].title, group[0].title
-        rows.append([name, group[0].question, " → ".join(cells), f"{group[-1].flops:.1e}", share])
+        rows.append([name, group[0].question, " → ".join(cells), f"{group[-1].flops:z.1e}", share])
     columns = ["experiment", "question", "answers (seeds), cheapest setting first", "FLOPs of the dearest", "needed"]
     note = "needed: compute of the cheapest setting from which on all answers are that of the dearest one, in its own."
     return Section("Answers by setting", columns, rows, [note] if rows else ["No question was asked at two settings."])
@@ -109,7 +110,7 @@ def _questions_section(questions: list[list[SettingAnswer]]) -> Section:
 
 def summary_section(questions: list[list[SettingAnswer]]) -> Section:
     """Build the table of how often cheaper settings have answered as the dearest one does, by their compute."""
-    pairs = [(one, group[-1]) for group in questions for one in group[:-1]]
+    pairs = [(cheaper, group[-1]) for group in questions for cheaper in group[:-1]]
     rows = []
     for low, high in pairwise(SHARES):
         within = [(a, b) for a, b in pairs if low < a.flops / b.flops <= high]
@@ -118,7 +119,7 @@ def summary_section(questions: list[list[SettingAnswer]]) -> Section:
         decided = [(a, b) for a, b in within if b.answer != OPEN]
         rows.append(
             [
-                f"{low:.0%} to {high:.0%}",
+                f"{low:z.0%} to {high:z.0%}",
                 str(len(within)),
                 str(len({a.title for a, _ in within})),
                 _share([(a.title, a.answer == b.answer) for a, b in decided]),
@@ -142,11 +143,11 @@ def _share(events: list[tuple[str, bool]]) -> str:
     """Format the share of events that happened, with an interval over their experiments."""
     if not events:
         return "-"
-    titles = sorted({title for title, _ in events})
-    counts = np.array(
-        [[sum(hit for one, hit in events if one == t), sum(one == t for one, _ in events)] for t in titles]
-    )
-    drawn = counts[np.random.default_rng(0).integers(len(titles), size=(DRAWS, len(titles)))].sum(axis=1)
+    by_title: dict[str, list[bool]] = {}
+    for title, happened in events:
+        by_title.setdefault(title, []).append(happened)
+    counts = np.array([(sum(hits), len(hits)) for hits in by_title.values()])
+    drawn = counts[np.random.default_rng(0).integers(len(counts), size=(DRAWS, len(counts)))].sum(axis=1)
     low, high = np.quantile(drawn[:, 0] / drawn[:, 1], [0.025, 0.975])
-    happened, of = counts.sum(axis=0)
-    return f"{happened}/{of}" + (f" [{low:.0%}, {high:.0%}]" if len(titles) > 1 else "")
+    total, of = counts.sum(axis=0)
+    return f"{total}/{of}" + (f" [{low:z.0%}, {high:z.0%}]" if len(counts) > 1 else "")
