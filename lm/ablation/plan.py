@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -9,12 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from lm.ablation.experiment import Experiment
-from lm.analysis.claims import Claim, register
+from lm.ablation.registration import registration_of
+from lm.analysis.claims import Claim, finite_claim, register
 from lm.analysis.comparability import ABBREVIATED, commit_of
 from lm.config.plain import is_text
 from lm.config.tree import InputError, differences, nearest, override, prefix_errors
 from lm.execution.machine import default_workers, threads_each
 from lm.execution.scheduler import Planned
+from lm.store.archive import REGISTRATION
 from lm.store.files import read_json, to_json, write_atomic
 from lm.store.formats import MANIFEST
 from lm.store.metrics import is_of_task, parse_average
@@ -220,9 +223,28 @@ def axes(plan: Plan) -> dict[str, str]:
     return {**kinds, **{path: kind for path, kind in declared.items() if kind == "fixed"}}
 
 
-def finite_claim(claim: Claim) -> dict[str, Any]:
-    """Return a claim as the keys it was written with; ends at infinity are left out."""
-    return {key: value for key, value in asdict(claim).items() if not (isinstance(value, float) and math.isinf(value))}
+def design_of(plan: Plan) -> dict[str, Any]:
+    """Return what a registration freezes: arms with the ids of their runs, seeds, rules, claims and tuning."""
+    experiment = plan.experiment
+    tuning = experiment.tuning or experiment.grid
+    arms = {
+        arm: {
+            "changes": {path: after for path, (_, after) in plan.changes[arm].items()},
+            "cells": {str(planned.seed): planned.cell.id for planned in plan.by_arm[arm]},
+        }
+        for arm in experiment.arms
+    }
+    design = {
+        "title": experiment.title,
+        "baseline": experiment.baseline,
+        "seeds": experiment.seeds,
+        "rules": asdict(experiment.inference),
+        "claims": {claim.claim: finite_claim(claim) for claim in experiment.claims},
+        "tuning": None if tuning is None else asdict(tuning),
+        "arms": arms,
+    }
+    plain: dict[str, Any] = json.loads(json.dumps(design, default=asdict))
+    return plain
 
 
 def stored_command(command: Sequence[str]) -> list[str] | None:
@@ -234,6 +256,7 @@ def write_manifest(plan: Plan, store: Store, command: Sequence[str] = ()) -> Pat
     """Write `experiment.json` for the report, with the arguments of `lm`; return the report's folder."""
     experiment, inference, path = plan.experiment, plan.experiment.inference, plan.manifest(store)
     looks, previous = inference.looks, None
+    registration = registration_of(design_of(plan), path.with_name(REGISTRATION))
     with contextlib.suppress(InputError):  # there is none, or it is damaged and will be replaced
         content = MANIFEST.read(read_json(path), path)
         check_shape(content, Manifest, path, "")
@@ -260,6 +283,7 @@ def write_manifest(plan: Plan, store: Store, command: Sequence[str] = ()) -> Pat
         "registered": register(experiment.claims, previous, trained_seeds),
         "seeds": experiment.seeds,
         "generalise": inference.generalise,
+        **({} if registration is None else {"registration": registration}),
         **({} if experiment.autotuned is None else {"ways": experiment.autotuned}),
         "arms": {
             arm: {

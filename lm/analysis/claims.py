@@ -200,6 +200,11 @@ def fingerprint(claim: Claim) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
 
+def finite_claim(claim: Claim) -> dict[str, Any]:
+    """Return a claim as the keys it was written with; ends at infinity are left out."""
+    return {key: value for key, value in asdict(claim).items() if not (isinstance(value, float) and math.isinf(value))}
+
+
 def register(
     claims: Iterable[Claim], previous: Mapping[str, Any] | None, trained_seeds: Callable[[Claim], list[int]]
 ) -> dict[str, Registration]:

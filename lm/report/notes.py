@@ -21,7 +21,7 @@ from lm.report.sections import cost_notes, unlike_pairs
 from lm.report.tables import format_range, number, span
 from lm.stats.tests import ALPHA, seeds_needed, smallest_p
 from lm.store.metrics import describe, is_of_task, parse_average
-from lm.store.record import evaluated_tokens
+from lm.store.record import Registered, evaluated_tokens
 
 MEASURED = re.compile(r"(?<![\w.])\d+\.\d+(?:e[+-]?\d+)?(?![\w.]*\d)")
 """Pattern of a measurement in a flag, as opposed to a count."""
@@ -114,6 +114,8 @@ def _method(results: Records, table: pd.DataFrame) -> Iterator[str]:
     seeds = results.manifest["seeds"]
     paired = f", paired with {results.manifest['baseline']} by seed" if len(results.arms) > 1 else ""
     yield f"n = {count_seeds(len(seeds))} ({seed_ranges(seeds)}){paired}. Mean ± sd over seeds."
+    if (registration := results.manifest.get("registration")) is not None:
+        yield registration_note(registration)
     if len(results.arms) < 2:
         return
     texts_of = texts_by_quantity(results)
@@ -133,6 +135,16 @@ def _method(results: Records, table: pd.DataFrame) -> Iterator[str]:
     yield from average_notes(results)
     yield from _over_items(table)
     yield from _sizes(results, table)
+
+
+def registration_note(registration: Registered) -> str:
+    """State when an experiment was registered, whether any run had finished, and what differs from it since."""
+    finished = registration["finished"]
+    order = f"after {finished} of its runs" if finished else "before any of its runs finished"
+    changes = ", ".join(registration["changes"])
+    since = f"changed since: {changes}" if changes else "nothing has changed since"
+    day, code = registration["registered"].replace("T", " ")[:16], registration["sha256"][:12]
+    return f"Registered on {day} UTC (sha256 {code}), {order}; {since}."
 
 
 def _sample(results: Records) -> str:

@@ -20,6 +20,7 @@ from lm.store.archive import (
     JOURNAL,
     LADDER,
     OF_A_CELL,
+    REGISTRATION,
     STUDY,
     TWINS,
     Archive,
@@ -34,7 +35,7 @@ from lm.store.store import LOG, Store
 from lm.store.thin_curves import THIN_NAME, thin_curve
 
 HISTORY = "history.csv"
-BESIDE = ("seconds.json", JOURNAL, "tune/tuned.json", "lr_curve.json")
+BESIDE = ("seconds.json", REGISTRATION, JOURNAL, "tune/tuned.json", "lr_curve.json")
 """Files beside the manifest of an experiment or a search that was tuned or can be resumed."""
 
 UNPACKING = ".unpack-"  # prefix of the name of the folder in which a process unpacks

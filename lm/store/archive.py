@@ -170,7 +170,7 @@ def read_archive(path: Path) -> Archive:
 
 CELLS = "cells"
 EXPERIMENT, STUDY, LADDER = "experiment.json", "study.json", "ladder.json"
-JOURNAL = "study.journal"
+JOURNAL, REGISTRATION = "study.journal", "registration.json"
 TWINS = (".tuned", ".lr_curve", ".orders")  # ends of the names of experiments that were made of another
 
 OF_A_CELL = {
@@ -183,7 +183,7 @@ OF_A_CELL = {
 """Files of a finished cell in a pack with their kinds: no weights, and a log only of a run that failed."""
 
 OF_TUNING = ("tune/tuned.json", f"tune/*/{STUDY}", f"tune/*/{JOURNAL}")
-OF_AN_EXPERIMENT = (EXPERIMENT, "seconds.json", *OF_TUNING, "lr_curve.json")
+OF_AN_EXPERIMENT = (EXPERIMENT, REGISTRATION, "seconds.json", *OF_TUNING, "lr_curve.json")
 OF_A_STUDY = (STUDY, JOURNAL, "seconds.json")
 """Files of each folder in a pack, beside its cells; a folder may be of more than one kind."""
 

@@ -185,6 +185,15 @@ Registration = TypedDict("Registration", {"written": str | None, "seen": list[in
 """The time at which a claim was written, None if unknown, and the seeds that had results by then."""
 
 
+class Registered(TypedDict):
+    """What a manifest says of the experiment's registration: when it was made, and what differs from it since."""
+
+    registered: str
+    finished: int  # of its runs that had results by then
+    sha256: str
+    changes: list[str]
+
+
 class Manifest(TypedDict):
     """`experiment.json`: the input of a report beside the records."""
 
@@ -208,6 +217,7 @@ class Manifest(TypedDict):
     registered: NotRequired[dict[str, Registration]]
     seeds: list[int]
     generalise: NotRequired[str]
+    registration: NotRequired[Registered]
     ways: NotRequired[Ways | None]
     arms: dict[str, Arm]
 

@@ -6,9 +6,8 @@ from typing import Any
 import pytest
 from records import MakeExperiment
 
-from lm.ablation.plan import finite_claim
 from lm.analysis.answers import adjust_p, answer_claim
-from lm.analysis.claims import Claim, fingerprint, register, seen_seeds
+from lm.analysis.claims import Claim, fingerprint, finite_claim, register, seen_seeds
 from lm.analysis.results import Records, load
 from lm.report.claims import answers, claims_section, tally
 from lm.report.render import markdown_section

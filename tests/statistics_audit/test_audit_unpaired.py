@@ -42,7 +42,7 @@ def test_no_test_holds_for_skewed_noise_of_unequal_spreads() -> None:
 @pytest.mark.slow
 def test_a_test_at_five_times_the_level_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("statistics_audit.unpaired.unpaired_p", lambda mine, base: unpaired_p(mine, base) / 5)
-    assert {each.verdict for each in rows(220, "false claims") } == {"NOT OK"}
+    assert {each.verdict for each in rows(220, "false claims")} == {"NOT OK"}
 
 
 @pytest.mark.slow

@@ -1,13 +1,25 @@
-"""`lm fit`, `lm ablate`, `lm sweep` and `lm reproduce`: commands that train."""
+"""`lm fit`, `lm ablate`, `lm sweep` and `lm reproduce`: commands that train; `lm register`, which comes before."""
 
 import argparse
 import sys
 from pathlib import Path
 from typing import Any
 
-from lm.cli.options import CONFIG, EXECUTOR, LOGGERS, TRAIN, TRAIN_CELLS, Command, console, execution_of, flag, option
+from lm.cli.options import (
+    CONFIG,
+    EXECUTOR,
+    LOGGERS,
+    TRAIN,
+    TRAIN_CELLS,
+    Command,
+    console,
+    execution_of,
+    flag,
+    option,
+    out_option,
+)
 from lm.config.reading import load_config, shipped_files
-from lm.config.tree import InputError, override, parse_value
+from lm.config.tree import InputError, override, parse_value, require_place
 
 
 def _refuse_seeds(settings: dict[str, Any], remedy: str) -> None:
@@ -53,6 +65,30 @@ def ablate(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     return run_experiment(experiment, run_options, options.plan)
 
 
+def register(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
+    """Write down what an experiment asks and how, of a ladder for each rung."""
+    _refuse_seeds(overrides, "an experiment has several; use --seeds 0,1,2")
+    require_place(options.out, "--out", folder=True)
+    from lm.ablation.experiment import load_experiment
+
+    experiment = load_experiment(options.spec, overrides, options.seeds, options.tier)
+    from lm.ablation.ladder.plan import expand_rungs
+    from lm.ablation.plan import design_of, make_plan
+    from lm.ablation.registration import write_registrations
+    from lm.store.archive import REGISTRATION
+    from lm.store.store import Store
+
+    parts = expand_rungs(experiment) if experiment.ladder else [experiment]
+    store, designs = Store(options.out), {}
+    for plan in map(make_plan, parts):
+        finished = len(plan.distinct) - len(plan.missing(store))
+        designs[plan.manifest(store).with_name(REGISTRATION)] = design_of(plan), finished
+    write_registrations(designs)
+    for path in designs:
+        print(f"registered: {path}", file=sys.stderr)
+    return 0
+
+
 def sweep(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     """Run a search, or go on with one."""
     from lm.execution.factory import usable
@@ -93,6 +129,12 @@ def _seeds(text: str) -> Any:
     return parse_value(text, "--seeds") or text
 
 
+SPEC = option("spec", "a YAML file, or the name of a shipped one such as quickstart", Path)
+SEEDS = option(
+    "--seeds", "instead of the file's: a number (6 for 0 to 5), a list (0,1,2 or 6,) or a range (0-5)", _seeds
+)
+TIER = option("--tier", "take the experiment at another of its sizes, such as G", None, "T", default="")
+
 COMMANDS = {
     "fit": Command(
         "train one configuration",
@@ -111,18 +153,26 @@ COMMANDS = {
         "train every arm of an experiment with every seed, and report",
         ("lm ablate quickstart --plan", "lm ablate experiments/glu.yaml --seeds 0-5 --workers 2 optim.lr=3e-3"),
         ablate,
-        option("spec", "a YAML file, or the name of a shipped one such as quickstart", Path),
+        SPEC,
         *TRAIN,
-        option(
-            "--seeds", "instead of the file's: a number (6 for 0 to 5), a list (0,1,2 or 6,) or a range (0-5)", _seeds
-        ),
+        SEEDS,
         *TRAIN_CELLS,
         EXECUTOR,
         LOGGERS,
         flag("--plan", "show what would be trained and about how long it takes"),
         flag("--retry-failed", "train failed cells again"),
         flag("--underpowered", "go on with too few seeds for any difference to be significant"),
-        option("--tier", "run the experiment at another of its sizes, such as G", None, "T", default=""),
+        TIER,
+        settable=True,
+    ),
+    "register": Command(
+        "write down what an experiment asks and how before it is trained; its reports say what has changed since",
+        ("lm register quickstart", "lm register experiments/mine.yaml --seeds 0-11 --out results"),
+        register,
+        SPEC,
+        out_option(),
+        SEEDS,
+        TIER,
         settable=True,
     ),
     "sweep": Command(

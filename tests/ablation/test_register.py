@@ -1,0 +1,82 @@
+"""What an experiment asks is written down before it is trained, and its reports say what has changed since."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from experiment_files import write_experiment
+from helpers import Capture, refused
+
+from lm.ablation.experiment import load_experiment
+from lm.ablation.plan import make_plan, write_manifest
+from lm.analysis.compare import compare
+from lm.analysis.results import load
+from lm.cli import main
+from lm.report.notes import notes
+from lm.store.store import Store
+
+CLAIM = {"claim": "rms is better", "kind": "ours", "relation": "less", "arm": "rms", "metric": "nll"}
+ARMS: dict[str, dict[str, Any]] = {"layer": {}, "rms": {"model.norm": "RMSNorm"}}
+
+
+def changes_after(folder: Path, **changes: Any) -> list[str]:
+    """Return what a manifest says has changed, once the experiment's file has."""
+    plan = make_plan(load_experiment(write_experiment(folder, **{"claims": [CLAIM], **changes}), {}))
+    manifest = json.loads((write_manifest(plan, Store(folder / "out")) / "experiment.json").read_text())
+    parts: list[str] = manifest["registration"]["changes"]
+    return parts
+
+
+@pytest.fixture
+def registered(tmp_path: Path) -> Path:
+    """Register the small experiment; return the folder of its file."""
+    path = write_experiment(tmp_path, claims=[CLAIM])
+    assert main(["register", str(path), "--out", str(tmp_path / "out")]) == 0
+    return tmp_path
+
+
+def test_each_change_since_is_named(registered: Path) -> None:
+    assert changes_after(registered) == []
+    assert changes_after(registered, seeds=7) == ["seeds"]
+    assert changes_after(registered, seeds=7, claims=[{**CLAIM, "seen": 2}]) == ["claims.rms is better.seen", "seeds"]
+    assert changes_after(registered, seeds=7, margin=0.02) == ["rules.margin.nll", "seeds"]
+    assert changes_after(registered, claims=[{**CLAIM, "margin": 0.1}]) == ["claims.rms is better.margin"]
+    of_runs = [f"what the runs of {arm} compute" for arm in ARMS]
+    assert changes_after(registered, common={"optim.lr": 0.02}) == of_runs
+    faster = {**ARMS, "rms": {"model.norm": "RMSNorm", "optim.lr": 0.02}}
+    assert changes_after(registered, arms=faster) == ["arms.rms.changes.optim.lr", of_runs[1]]
+    more = changes_after(registered, arms={**ARMS, "more": {"model.mlp": "ReLU"}})
+    assert {"arms.more.changes.model.mlp", "rules.confirmatory"} <= {part.removesuffix(".class_path") for part in more}
+
+
+def test_what_is_no_part_of_an_id_is_no_change(registered: Path) -> None:
+    assert changes_after(registered, common={"trainer.accelerator": "auto"}) == []
+
+
+def test_seeds_in_stages_are_no_change_while_they_are_trained(tmp_path: Path) -> None:
+    path = write_experiment(tmp_path, seeds={"min": 6, "max": 12, "stages": 2})
+    assert main(["register", str(path), "--out", str(tmp_path / "out")]) == 0
+    folder = write_manifest(make_plan(load_experiment(path, {})).upto(6), Store(tmp_path / "out"))
+    assert json.loads((folder / "experiment.json").read_text())["registration"]["changes"] == []
+
+
+def test_a_report_says_when_it_was_registered(registered: Path) -> None:
+    changes_after(registered, seeds=7)
+    results = load(registered / "out" / "small")
+    (line,) = [line for line in notes(results, compare(results)) if line.startswith("Registered")]
+    assert line.endswith("before any of its runs finished; changed since: seeds.")
+
+
+def test_it_is_written_once_and_by_the_command_alone(registered: Path, capsys: Capture) -> None:
+    path, out = registered / "out" / "small" / "registration.json", ["--out", str(registered / "out")]
+    before = path.read_bytes()
+    refused(capsys, ["register", str(registered / "small.yaml"), *out], "is a registration already")
+    assert path.read_bytes() == before
+    path.write_text(json.dumps({**json.loads(before), "registered": "2020-01-01T00:00:00+00:00"}))
+    refused(capsys, ["ablate", str(registered / "small.yaml"), *out], "is not what `lm register` wrote")
+
+
+def test_a_missing_experiment_leaves_nothing(tmp_path: Path, capsys: Capture) -> None:
+    refused(capsys, ["register", str(tmp_path / "none.yaml"), "--out", str(tmp_path / "out")], "none.yaml")
+    assert not (tmp_path / "out").exists()
