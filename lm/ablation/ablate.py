@@ -24,7 +24,7 @@ from lm.analysis.results import Records, load, paired
 from lm.config.tree import InputError, override
 from lm.execution.estimate import Stopwatch, advice, seconds_per_cell, wall_seconds
 from lm.execution.factory import LOCAL, capacity, make_executor, prepare, threads
-from lm.execution.machine import default_workers
+from lm.execution.machine import accelerators, default_workers
 from lm.execution.progress import Display
 from lm.execution.scheduler import train_cells
 from lm.report.render import print_table
@@ -85,7 +85,7 @@ def ablate(experiment: Experiment, options: RunOptions, plan_only: bool = False)
         warnings = [*idle, *filter(None, [shortage(experiment)])]
         for part in filter(None, (rate_plan, plan, order_plan)):
             work = remaining_work(part, store, options.retry_failed)
-            show_plan(work, store, _num_workers(work, options), options.executor, warnings if part is plan else ())
+            show_plan(work, store, num_workers(work, options), options.executor, warnings if part is plan else ())
         return 0
     warn(idle)
     tuned = experiment.tuning is not None or rate_plan is not None
@@ -179,7 +179,7 @@ def settled_arms(results: Records, looks: tuple[int, ...], confirmatory: list[st
 def train_missing(plan: Plan, store: Store, options: RunOptions, manifest: Path) -> int:
     """Train the missing cells; return how many were interrupted. Raises LostError where the `manifest` is removed."""
     work = remaining_work(plan, store, options.retry_failed)
-    missing, workers = work.missing, _num_workers(work, options)
+    missing, workers = work.missing, num_workers(work, options)
     parts = [f"{work.counts} with {workers} at a time"]
     if resumed := sum(store.started(planned.cell.id) for planned in missing):
         parts.append(f"{resumed} from a checkpoint")
@@ -200,11 +200,22 @@ def train_missing(plan: Plan, store: Store, options: RunOptions, manifest: Path)
     return interrupted
 
 
-def _num_workers(work: RemainingWork, options: RunOptions) -> int:
+def num_workers(work: RemainingWork, options: RunOptions) -> int:
+    """Return how many cells to train at a time."""
     cells = len(work.missing)
     if not cells and options.executor == LOCAL:
         return options.workers or 1
-    return options.workers or capacity(options.executor, cells) or default_workers(cells)
+    if number := options.workers or capacity(options.executor, cells):
+        return number
+    if not cells:
+        return 1
+    return default_workers(cells, _largest_step(work) if accelerators() else math.inf)
+
+
+def _largest_step(work: RemainingWork) -> float:
+    """Return the FLOPs of a training step of the largest arm with cells to train; infinite where one has no count."""
+    sizes = map(work.plan.sizes, {planned.arm for planned in work.missing})
+    return max((size.flops_per_token or math.inf) * size.tokens_per_step for size in sizes)
 
 
 def measure_missing_lengths(plan: Plan, store: Store) -> None:

@@ -1,5 +1,6 @@
 """Resources of this machine, its description, the speed of its precisions, and checks of the settings of a command."""
 
+import math
 import os
 import re
 import statistics
@@ -56,9 +57,18 @@ def accelerators() -> int:
     return torch.cuda.device_count()
 
 
-def default_workers(cells: int) -> int:
-    """Return one worker per accelerator, or per core if there is none, and at most one per cell."""
-    return max(1, min(cells, accelerators() or cores()))
+SMALL_STEP = 1e10  # FLOPs of a training step up to which a device waits for the processor more than it computes
+SMALL_CELLS = 8  # cells with such steps that share a device
+
+
+def default_workers(cells: int, flops_per_step: float = math.inf) -> int:
+    """Return one worker per accelerator, or per core if there is none, and at most one per cell.
+
+    Where all steps are small, several share an accelerator, up to one per core.
+    """
+    devices = accelerators()
+    shared = min(devices * SMALL_CELLS, cores()) if flops_per_step <= SMALL_STEP else 0
+    return max(1, min(cells, max(devices, shared) if devices else cores()))
 
 
 def env_threads() -> int | None:

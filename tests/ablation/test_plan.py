@@ -14,6 +14,7 @@ from experiment_files import write_experiment
 from helpers import RUN, Capture, Patch, refusal
 from records import blank
 
+from lm.ablation.ablate import RunOptions, num_workers
 from lm.ablation.experiment import load_experiment
 from lm.ablation.plan import make_plan, remaining_work, write_manifest
 from lm.analysis.claims import Claim, fingerprint
@@ -478,3 +479,15 @@ def test_warmup_as_a_share_is_the_cell_with_those_steps() -> None:
 
 
 """Steps of warm-up of each base, from before it was written as a share; cells of its experiments have them."""
+
+
+def test_cells_share_a_device_by_the_flops_of_the_largest_arm(tmp_path: Path, monkeypatch: Patch) -> None:
+    plan, store = make_plan(load_experiment(write_experiment(tmp_path), {})), Store(tmp_path / "out")
+    work = remaining_work(plan, store, False)
+    monkeypatch.setattr("lm.execution.machine.cores", lambda: 16)
+    for module in ("lm.execution.machine", "lm.ablation.ablate"):
+        monkeypatch.setattr(f"{module}.accelerators", lambda: 1)
+    assert num_workers(work, RunOptions(tmp_path)) == 8
+    largest = max((plan.sizes(arm).flops_per_token or 0.0) * plan.sizes(arm).tokens_per_step for arm in plan.by_arm)
+    monkeypatch.setattr("lm.execution.machine.SMALL_STEP", 0.99 * largest)
+    assert num_workers(work, RunOptions(tmp_path)) == 1

@@ -114,7 +114,7 @@ def test_workers_and_threads_are_those_of_an_experiment(monkeypatch: Patch, tmp_
     monkeypatch.setattr("lm.execution.machine.cores", lambda: 6)
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     workers = {label: text for label, text, _ in choices(tmp_path)}["workers"]
-    assert workers.startswith("at most 6 with 3 threads each: no CUDA device")
+    assert workers.startswith("6 with 3 threads each: no CUDA device")
     assert "OMP_NUM_THREADS=3" in workers
 
 

@@ -1,5 +1,6 @@
 """How many threads a cell gets: what the user said, or a share of the cores; and how many devices there are."""
 
+import math
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -52,3 +53,25 @@ def test_devices_are_counted_without_torch_where_linux_has_no_file_of_one(tmp_pa
         (tmp_path / name).unlink()
     (tmp_path / "null").touch()
     assert accelerators() == 0
+
+
+@pytest.mark.parametrize(
+    ("devices", "cores", "cells", "step", "workers"),
+    [
+        (0, 6, 100, 1e9, 6),
+        (0, 6, 4, math.inf, 4),
+        (1, 16, 100, math.inf, 1),
+        (1, 16, 100, 1e12, 1),
+        (1, 16, 100, 1e9, 8),
+        (1, 4, 100, 1e9, 4),
+        (1, 16, 3, 1e9, 3),
+        (8, 4, 100, 1e9, 8),
+        (2, 64, 100, 1e9, 16),
+    ],
+)
+def test_small_cells_share_a_device(
+    devices: int, cores: int, cells: int, step: float, workers: int, monkeypatch: Patch
+) -> None:
+    monkeypatch.setattr(machine, "accelerators", lambda: devices)
+    monkeypatch.setattr(machine, "cores", lambda: cores)
+    assert machine.default_workers(cells, step) == workers
