@@ -114,7 +114,7 @@ def are_parallel(one: Text, box: Bbox, other: Text, other_box: Bbox) -> bool:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("arms", [2, 7, 12])
+@pytest.mark.parametrize("arms", [*(pytest.param(arms, marks=pytest.mark.extra) for arms in (2, 7)), 12])
 def test_texts_and_legends_cover_nothing(arms: int, experiment: MakeExperiment) -> None:
     drawable = {name: chart for name, chart in charts(FigureInputs(made_up(experiment, arms))) if chart}
     assert len(drawable) >= 13
@@ -123,7 +123,7 @@ def test_texts_and_legends_cover_nothing(arms: int, experiment: MakeExperiment) 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("arms", [2, 7, 12])
+@pytest.mark.parametrize("arms", [*(pytest.param(arms, marks=pytest.mark.extra) for arms in (2, 7)), 12])
 def test_texts_of_a_ladder_cover_nothing(arms: int, tmp_path: Path) -> None:
     names = ["base", *(f"arm_with_a_name_{number}" for number in range(1, arms))]
 

@@ -148,6 +148,7 @@ def test_accumulation_halves_and_resumption_change_nothing(
     assert all(torch.equal(value, weights[1][name]) for name, value in weights[0].items())
 
 
+@pytest.mark.extra
 @pytest.mark.slow
 def test_two_processes_record_the_extra_losses_of_one(
     tmp_path: Path, changes: dict[str, Any], monkeypatch: Patch
