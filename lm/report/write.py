@@ -22,10 +22,11 @@ from lm.report.figures.picture import METADATA, Kind, paper_figures
 from lm.report.ladder import LadderReport
 from lm.report.notes import notes
 from lm.report.paper_table import paper_table
-from lm.report.render import Section, latex, latex_figure, markdown_page
+from lm.report.render import Section, html_section, latex, latex_figure, markdown_page, print_section
 from lm.report.search import SearchReport
 from lm.report.tables import as_csv
 from lm.report.web import gallery
+from lm.report.web.elements import joined, tag
 from lm.report.web.page import overview, page
 from lm.store.answers import forget, remember
 from lm.store.files import write_atomic
@@ -94,7 +95,19 @@ def _md(reports: Sequence[ExperimentReport], tables: Sequence[Section], request:
         return report.files(request.every_figure)
     pairs = zip(reports, tables, strict=True)
     sections = [dataclasses.replace(table, notes=notes(report.results, report.table)) for report, table in pairs]
+    sections += _pooled(reports)
     return {"table.md": markdown_page([Section(f"Report of {len(reports)} experiments"), *sections])}
+
+
+def _pooled(reports: Sequence[Report]) -> list[Section]:
+    """Return the summary of arms that several experiments have in common, if there are any."""
+    experiments = [report for report in reports if isinstance(report, ExperimentReport)]
+    if len(experiments) < 2:
+        return []
+    from lm.report.pooled import pooled_section  # takes a second to import
+
+    section = pooled_section([(report.results, report.table) for report in experiments])
+    return [] if section is None else [section]
 
 
 def page_of(reports: Sequence[Report]) -> str:
@@ -107,7 +120,8 @@ def page_of(reports: Sequence[Report]) -> str:
     inputs = [report.figure_inputs if isinstance(report, ExperimentReport) else None for report in reports]
     drawing = gallery.Charts()
     chart = drawing.add(gallery.FIRST, differences_of_several(inputs))
-    return overview(f"Report of {listed}", [report.body() for report in reports], drawing, chart)
+    summary = joined(tag("section", [tag("h3", part.title), html_section(part)]) for part in _pooled(reports))
+    return overview(f"Report of {listed}", [report.body() for report in reports], drawing, joined([chart, summary]))
 
 
 def _figures(reports: Sequence[ExperimentReport], _: object, request: ReportRequest) -> Files:
@@ -129,7 +143,7 @@ FOREST_PDF = "differences_one_column.pdf"  # the forest plot as wide as a column
 FORMATS: Mapping[str, Callable[[Sequence[ExperimentReport], Sequence[Section], ReportRequest], Files]] = {
     PAGE: _md,
     HTML: lambda reports, _tables, _request: {"report.html": page_of(reports)},
-    "latex": lambda _reports, tables, _request: {"table.tex": latex(tables)},
+    "latex": lambda reports, tables, _request: {"table.tex": latex([*tables, *_pooled(reports)])},
     "csv": lambda reports, *_: {
         "cells.csv": as_csv(pd.concat([cells(report.results) for report in reports], ignore_index=True))
     },
@@ -146,6 +160,9 @@ def publish(reports: Sequence[Report], files: Files, into: Path, console: Consol
     try:
         for report in reports:
             report.show(console, everything)
+        for section in _pooled(reports):
+            console.print()
+            print_section(section, console)
     finally:  # also if standard output is closed early
         for name, content in files.items():
             write_atomic(into / name, content)

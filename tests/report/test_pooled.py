@@ -1,0 +1,67 @@
+"""Arms that several experiments have in common are summarised over them."""
+
+import shutil
+import statistics
+from pathlib import Path
+
+import pytest
+from conftest import make_experiment
+from helpers import Capture
+
+from lm.analysis.compare import compare
+from lm.analysis.results import load
+from lm.cli import main
+from lm.report.pooled import pooled_section, standard_error
+from lm.report.render import emphasis
+from lm.stats.meta import over_experiments
+
+BASE = [2.0, 2.1, 1.9, 2.05, 2.02, 1.97]
+NOISE = [0.01, -0.012, 0.004, 0.0, -0.006, 0.009]
+
+
+def make(folder: Path, name: str, effect: float, arm: str = "better") -> Path:
+    """Make an experiment of a name whose arm differs from the baseline by about `effect`."""
+    outcomes = [base + effect + noise for base, noise in zip(BASE, NOISE, strict=True)]
+    made = make_experiment(folder / name, {"base": BASE, arm: outcomes})
+    text = (made / "experiment.json").read_text().replace('"demo"', f'"{name}"')
+    (made / "experiment.json").write_text(text)
+    shutil.move(made, made.with_name(name))
+    return made.with_name(name)
+
+
+def test_a_report_of_several_has_a_row_for_each_shared_arm(tmp_path: Path, capsys: Capture) -> None:
+    folders = [make(tmp_path, name, effect) for name, effect in (("prose", -0.3), ("code", -0.32), ("drama", -0.28))]
+    lonely = make(tmp_path, "other", -0.3, arm="lonely")
+    out = tmp_path / "report"
+    formats = ["--format", "md,latex,html"]
+    assert main(["report", *map(str, (*folders, lonely)), "--out", str(out), *formats]) == 0
+    (row,) = [line for line in (out / "table.md").read_text().splitlines() if line.startswith("| better - base (")]
+    tables = [compare(load(folder)) for folder in folders]
+    rows = [next(table[(table.metric == "nll") & (table.arm == "better")].itertuples()) for table in tables]
+    summary = over_experiments([one.difference for one in rows], [standard_error(one) for one in rows])
+    assert f"**{summary.mean:+.4f} [{summary.low:+.4f}, {summary.high:+.4f}]**" in row
+    assert f"{summary.next_low:+.4f} to {summary.next_high:+.4f}" in row
+    assert row.split(" | ")[1] == "3"
+    assert "Of prose, code, drama." in (out / "table.md").read_text()
+    assert "Over experiments" in capsys.readouterr().out
+    assert "Over experiments" in (out / "report.html").read_text()
+    assert "Over experiments" in (out / "table.tex").read_text()
+
+
+def test_two_experiments_are_never_bold(tmp_path: Path) -> None:
+    results = [load(make(tmp_path, name, effect)) for name, effect in (("prose", -0.3), ("code", -0.3))]
+    section = pooled_section([(one, compare(one)) for one in results])
+    assert section is not None
+    assert not any(emphasis(cell).bold for row in section.rows for cell in row)
+    assert section.rows[0][-1] == "-"
+
+
+def test_one_experiment_twice_is_no_second_one(tmp_path: Path) -> None:
+    results = load(make(tmp_path, "prose", -0.3))
+    assert pooled_section([(results, compare(results))] * 2) is None
+
+
+def test_the_error_is_that_of_the_plain_interval_where_no_other_is_known(tmp_path: Path) -> None:
+    table = compare(load(make(tmp_path, "prose", -0.3)))
+    row = next(table[(table.metric == "nll") & (table.arm == "better")].itertuples())
+    assert standard_error(row) == pytest.approx(statistics.stdev(NOISE) / 6**0.5, rel=1e-6)
