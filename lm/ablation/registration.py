@@ -10,7 +10,7 @@ from typing import Any
 from lm.config.tree import InputError, differences
 from lm.store.files import read_json, to_json, write_atomic
 from lm.store.formats import REGISTERED
-from lm.store.record import Registered
+from lm.store.record import ExperimentRegistration
 
 
 def write_registrations(designs: Mapping[Path, tuple[dict[str, Any], int]]) -> None:
@@ -24,7 +24,7 @@ def write_registrations(designs: Mapping[Path, tuple[dict[str, Any], int]]) -> N
         write_atomic(path, to_json(REGISTERED.stamped({**content, "sha256": _hash(content)})))
 
 
-def registration_of(design: Mapping[str, Any], path: Path) -> Registered | None:
+def registration_of(design: Mapping[str, Any], path: Path) -> ExperimentRegistration | None:
     """Return what a manifest says of the registration at a path, against the design now; None without one.
 
     Raises:
@@ -37,7 +37,7 @@ def registration_of(design: Mapping[str, Any], path: Path) -> Registered | None:
         raise InputError(f"{path}: is not what `lm register` wrote; put that back, or remove the file")
     changes = changed_parts(content["design"], design)
     when, finished, code = content["registered"], content["finished"], content["sha256"]
-    return Registered(registered=when, finished=finished, sha256=code, changes=changes)
+    return ExperimentRegistration(registered=when, finished=finished, sha256=code, changes=changes)
 
 
 def changed_parts(registered: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

@@ -21,7 +21,7 @@ from lm.report.sections import cost_notes, unlike_pairs
 from lm.report.tables import format_range, number, span
 from lm.stats.tests import ALPHA, seeds_needed, smallest_p
 from lm.store.metrics import describe, is_of_task, parse_average
-from lm.store.record import Registered, evaluated_tokens
+from lm.store.record import ExperimentRegistration, evaluated_tokens
 
 MEASURED = re.compile(r"(?<![\w.])\d+\.\d+(?:e[+-]?\d+)?(?![\w.]*\d)")
 """Pattern of a measurement in a flag, as opposed to a count."""
@@ -137,7 +137,7 @@ def _method(results: Records, table: pd.DataFrame) -> Iterator[str]:
     yield from _sizes(results, table)
 
 
-def registration_note(registration: Registered) -> str:
+def registration_note(registration: ExperimentRegistration) -> str:
     """State when an experiment was registered, whether any run had finished, and what differs from it since."""
     finished = registration["finished"]
     order = f"after {finished} of its runs" if finished else "before any of its runs finished"

@@ -2,15 +2,18 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
 from scipy import stats
 
+from lm.analysis.compare import reason_not_comparable
 from lm.analysis.results import Records
 from lm.report.render import Section, TableCell
 from lm.report.tables import signed
 from lm.stats.meta import over_experiments
+from lm.stats.tests import seeds_needed
 from lm.store.metrics import describe
 
 FEWEST = 3
@@ -20,25 +23,52 @@ NOTES = (
     "Mean of true differences over experiments like these: random effects, of differences with standard errors over "
     "seeds and text. tau: standard deviation of true differences. I²: their share of the variance.",
     "In another: 95 % interval of the true difference in one more such experiment. See docs/verdicts.md.",
-    f"Bold: {FEWEST} experiments or more, and the CI excludes 0. A verdict of one experiment speaks of its setting.",
+    f"Bold: {FEWEST} experiments or more, each fit and with seeds enough for a verdict, and the CI, which "
+    "holds by itself, excludes 0. A verdict of one experiment speaks of its setting.",
 )
+
+
+@dataclass(frozen=True)
+class SharedArm:
+    """The difference of an arm in one experiment, its standard error, and why no verdict may rest on it, or nothing."""
+
+    experiment: str
+    difference: float
+    error: float
+    unfit: str
 
 
 def pooled_section(experiments: Sequence[tuple[Records, pd.DataFrame]]) -> Section | None:
     """Build the table of arms that experiments of different names compare with the same baseline, in one quantity."""
-    differences: dict[tuple[str, str, str], dict[str, tuple[float, float]]] = {}
+    arms: dict[tuple[str, str, str], dict[str, SharedArm]] = {}
     for results, table in experiments:
-        baseline, quantity = results.manifest["baseline"], results.headline
+        name, baseline, quantity = results.manifest["name"], results.manifest["baseline"], results.headline
         for row in table[(table.metric == quantity) & table.difference.notna()].itertuples():
             if (error := standard_error(row)) > 0:
-                by_name = differences.setdefault((str(row.arm), baseline, quantity), {})
-                by_name[results.manifest["name"]] = float(row.difference), error
-    shared = {key: by_name for key, by_name in differences.items() if len(by_name) > 1}
-    if not shared:
+                difference = SharedArm(name, float(row.difference), error, _unfit(results, str(row.arm), row.pairs))
+                arms.setdefault((str(row.arm), baseline, quantity), {})[name] = difference
+    groups = {key: list(by_name.values()) for key, by_name in arms.items() if len(by_name) > 1}
+    if not groups:
         return None
-    names = list(dict.fromkeys(name for by_name in shared.values() for name in by_name))
-    rows = [_row(*key, by_name) for key, by_name in shared.items()]
-    return Section("Over experiments", COLUMNS, rows, [f"Of {', '.join(names)}.", *NOTES])
+    names = list(dict.fromkeys(shared.experiment for group in groups.values() for shared in group))
+    problems = [
+        f"! {arm} in {shared.experiment}: {shared.unfit}."
+        for (arm, *_), group in groups.items()
+        for shared in group
+        if shared.unfit
+    ]
+    rows = [_row(*key, group) for key, group in groups.items()]
+    return Section("Over experiments", COLUMNS, rows, [f"Of {', '.join(names)}.", *NOTES, *problems])
+
+
+def _unfit(results: Records, arm: str, pairs: int) -> str:
+    """Explain why no verdict may rest on an arm's difference; empty where one may."""
+    baseline = results.manifest["baseline"]
+    reasons = [f"{side}: {results.health[side]}" for side in (arm, baseline) if results.health[side]]
+    if pairs < seeds_needed(1):
+        reasons.append(f"{pairs} seeds, and a verdict takes {seeds_needed(1)}")
+    reasons += filter(None, [reason_not_comparable(results, arm, results.headline)])
+    return "; ".join(reasons)
 
 
 def standard_error(row: Any) -> float:
@@ -51,11 +81,13 @@ def standard_error(row: Any) -> float:
     return float((row.plain_high - row.plain_low) / 2 / stats.t.ppf(0.975, row.pairs - 1))
 
 
-def _row(arm: str, baseline: str, quantity: str, by_name: dict[str, tuple[float, float]]) -> list[str]:
-    summary, digits = over_experiments(*zip(*by_name.values(), strict=True)), describe(quantity).digits
-    bold = len(by_name) >= FEWEST and not summary.low <= 0 <= summary.high
-    mean = TableCell(signed(summary.mean, summary.low, summary.high, digits), bold=bold)
+def _row(arm: str, baseline: str, quantity: str, group: Sequence[SharedArm]) -> list[str]:
+    summary = over_experiments([shared.difference for shared in group], [shared.error for shared in group])
+    digits = describe(quantity).digits
+    sound = len(group) >= FEWEST and not any(shared.unfit for shared in group)
+    text = signed(summary.mean, summary.low, summary.high, digits)
+    mean = TableCell(text, bold=sound and not summary.low <= 0 <= summary.high)
     low, high = (f"{end:+z.{digits}f}" for end in (summary.next_low, summary.next_high))
     another = "-" if math.isnan(summary.next_low) else f"{low} to {high}"
     label = f"{arm} - {baseline} ({describe(quantity).label})"
-    return [label, str(len(by_name)), mean, f"{summary.tau:z.{digits}f}", f"{summary.i2:z.0%}", another]
+    return [label, str(len(group)), mean, f"{summary.tau:z.{digits}f}", f"{summary.i2:z.0%}", another]

@@ -185,7 +185,7 @@ Registration = TypedDict("Registration", {"written": str | None, "seen": list[in
 """The time at which a claim was written, None if unknown, and the seeds that had results by then."""
 
 
-class Registered(TypedDict):
+class ExperimentRegistration(TypedDict):
     """What a manifest says of the experiment's registration: when it was made, and what differs from it since."""
 
     registered: str
@@ -217,7 +217,7 @@ class Manifest(TypedDict):
     registered: NotRequired[dict[str, Registration]]
     seeds: list[int]
     generalise: NotRequired[str]
-    registration: NotRequired[Registered]
+    registration: NotRequired[ExperimentRegistration]
     ways: NotRequired[Ways | None]
     arms: dict[str, Arm]
 

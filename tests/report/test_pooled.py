@@ -3,6 +3,7 @@
 import shutil
 import statistics
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conftest import make_experiment
@@ -19,10 +20,15 @@ BASE = [2.0, 2.1, 1.9, 2.05, 2.02, 1.97]
 NOISE = [0.01, -0.012, 0.004, 0.0, -0.006, 0.009]
 
 
-def make(folder: Path, name: str, effect: float, arm: str = "better") -> Path:
-    """Make an experiment of a name whose arm differs from the baseline by about `effect`."""
+def make(folder: Path, name: str, effect: float, arm: str = "better", seeds: int = 6, sick: bool = False) -> Path:
+    """Make an experiment whose arm differs from the baseline by about `effect`, and whose attention collapses if `sick`."""
     outcomes = [base + effect + noise for base, noise in zip(BASE, NOISE, strict=True)]
-    made = make_experiment(folder / name, {"base": BASE, arm: outcomes})
+
+    def change(of: str, _: int, record: dict[str, Any]) -> None:
+        if sick and of == arm:
+            record.update(steps=100, final={"entropy": [[0.01, 0.01]]})
+
+    made = make_experiment(folder / name, {"base": BASE[:seeds], arm: outcomes[:seeds]}, change)
     text = (made / "experiment.json").read_text().replace('"demo"', f'"{name}"')
     (made / "experiment.json").write_text(text)
     shutil.move(made, made.with_name(name))
@@ -54,6 +60,23 @@ def test_two_experiments_are_never_bold(tmp_path: Path) -> None:
     assert section is not None
     assert not any(emphasis(cell).bold for row in section.rows for cell in row)
     assert section.rows[0][-1] == "-"
+
+
+def bold(folder: Path, **third: Any) -> tuple[bool, list[str]]:
+    """Return whether the mean of three experiments is bold, the `third` made otherwise, and the problems named."""
+    makes = [("prose", {}), ("code", {}), ("drama", third)]
+    results = [load(make(folder, name, -0.3, **more)) for name, more in makes]
+    section = pooled_section([(one, compare(one)) for one in results])
+    assert section is not None
+    return emphasis(section.rows[0][2]).bold, [note for note in section.notes if note.startswith("!")]
+
+
+def test_few_seeds_or_unhealthy_runs_in_one_of_three_are_never_bold(tmp_path: Path) -> None:
+    assert bold(tmp_path / "sound") == (True, [])
+    assert bold(tmp_path / "few", seeds=3) == (False, ["! better in drama: 3 seeds, and a verdict takes 6."])
+    is_bold, (problem,) = bold(tmp_path / "sick", sick=True)
+    assert not is_bold
+    assert problem.startswith("! better in drama: better: attention of layer 1 of 1 collapses")
 
 
 def test_one_experiment_twice_is_no_second_one(tmp_path: Path) -> None:
