@@ -134,7 +134,7 @@ def summary_section(questions: list[list[SettingAnswer]]) -> Section:
         "compute: of a cheaper setting, in that of the dearest one of its question.",
         "the same, open, another: answers of cheaper settings where the dearest one answers.",
         "decided: cheaper settings that answer where the dearest one is open, often for want of seeds.",
-        f"95 % intervals by drawing experiments again, {DRAWS:,} times.",
+        f"An arm and a claim about it are two answers. 95 % intervals by drawing experiments again, {DRAWS:,} times.",
     ]
     return Section("How often a cheaper setting answers as the dearest one", columns, rows, notes if rows else [])
 
