@@ -21,7 +21,7 @@ NOISE = [0.01, -0.012, 0.004, 0.0, -0.006, 0.009]
 
 
 def make(folder: Path, name: str, effect: float, arm: str = "better", seeds: int = 6, sick: bool = False) -> Path:
-    """Make an experiment whose arm differs from the baseline by about `effect`, and whose attention collapses if `sick`."""
+    """Make an experiment whose arm is off by about `effect`; its attention collapses if `sick`."""
     outcomes = [base + effect + noise for base, noise in zip(BASE, NOISE, strict=True)]
 
     def change(of: str, _: int, record: dict[str, Any]) -> None:
