@@ -3,13 +3,14 @@
 import functools
 import json
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from benchmarks.asked import Asked
-from benchmarks.loops import bare, fitted, ours
+from benchmarks.loops import SKIPPED, bare, ours, steady
 from benchmarks.peers import Contender, contenders
 from benchmarks.ratios import Way, alternate
 from benchmarks.rows import Row, row, rows_of
@@ -20,13 +21,13 @@ from lm.model.flops import flops_per_token
 from lm.store.files import write_atomic
 
 NO_DEVICE = "torch can use no CUDA device of this machine"
-CUDA: Tree = {"trainer.accelerator": "auto", "data.corpus.size": 4_000_000}
+CUDA: Tree = {"trainer.accelerator": "auto", "data.corpus.size": 1_000_000}
 VOCABULARY = 50_304
 """Tokens of nanoGPT's recipe: GPT-2's, filled up to a multiple of 64."""
 
 LARGE = (
-    Size("nanoGPT's 124M", 12, 768, 12, 1024, 12, steps=30, rounds=2, parts={**AS_NANOGPT, **CUDA}),
-    Size("tier G", 8, 512, 8, 512, 64, steps=30, rounds=2, parts={**AS_NANOGPT, **CUDA}),
+    Size("nanoGPT's 124M", 12, 768, 12, 1024, 12, steps=31, rounds=1, parts={**AS_NANOGPT, **CUDA}),
+    Size("tier G", 8, 512, 8, 512, 64, steps=31, rounds=1, parts={**AS_NANOGPT, **CUDA}),
 )
 FITTED: dict[str, dict[str, Any]] = {
     "lm fit, bf16": {"trainer.precision": "bf16-mixed"},
@@ -39,7 +40,7 @@ def gpu(asked: Asked) -> list[Row]:
     """Rows of every size."""
     if not (torch.cuda.is_available() or asked.quick):
         return [row("a step on a CUDA device", "lm fit", None, note=NO_DEVICE)]
-    sizes = (SMALLEST,) if asked.quick else LARGE
+    sizes = (replace(SMALLEST, steps=2 * SKIPPED + 1),) if asked.quick else LARGE
     with tempfile.TemporaryDirectory() as folder:
         tokenizer = write_vocabulary(Path(folder), 512 if asked.quick else VOCABULARY)
         return [one for size in sizes for one in _steps(size, tokenizer, asked)]
@@ -52,7 +53,7 @@ def _steps(size: Size, tokenizer: Tree, asked: Asked) -> list[Row]:
     on_device = functools.partial(bare, size=size, cell=cell, bfloat=True, device=device)
     ways: dict[str, Way] = {"ours, bare loop, bf16": functools.partial(on_device, ours(cell))}
     for name, changes in FITTED.items():
-        ways[name] = functools.partial(fitted, size.cell({**text, **changes}), asked.threads)
+        ways[name] = functools.partial(steady, size.cell({**text, **changes}), asked.threads)
     peer = contenders(asked.nanogpt)["nanoGPT"]
     if isinstance(peer, Contender):
         ways["nanoGPT, bf16"] = functools.partial(on_device, peer)

@@ -3,13 +3,17 @@
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import torch
+from lightning.pytorch import Callback
 from torch import nn
 
 from benchmarks.peers import Contender, Loss, loss_of_logits
 from benchmarks.sizes import Size
+from lm.config.tree import override
 from lm.store.store import Store
+from lm.training.cell import check
 from lm.training.identified import Cell
 from lm.training.optim import decay_groups
 from lm.training.process import Execution
@@ -17,6 +21,8 @@ from lm.training.train import train
 
 RATE, CLIP = 1e-3, 1.0
 CPU = torch.device("cpu")
+SKIPPED = 10
+"""Steps that `steady` leaves out, as many as from one logged step to the next: of 21 or 31 it times 10 or 20."""
 
 
 def ours(cell: Cell) -> Contender:
@@ -50,9 +56,7 @@ def bare(
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), CLIP)
         optimizer.step()
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    return (time.perf_counter() - begun) / size.steps
+    return (_after_all(device) - begun) / size.steps
 
 
 def loss_in(
@@ -73,3 +77,30 @@ def fitted(cell: Cell, threads: int) -> float:
         if seconds is None:
             raise RuntimeError(f"a run of the benchmark did not end well: {record['error']}")
         return float(seconds) / int(cell.config["trainer"]["max_steps"])
+
+
+class SteadySteps(Callback):
+    """Times steps of a run from step SKIPPED to the one before the last, when the device has done all of each."""
+
+    begun, seconds = 0.0, 0.0
+
+    def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
+        """Start the clock, or stop it."""
+        if batch_idx == SKIPPED:
+            SteadySteps.begun = _after_all(pl_module.device)
+        elif batch_idx == trainer.max_steps - 1:
+            SteadySteps.seconds = (_after_all(pl_module.device) - SteadySteps.begun) / (batch_idx - SKIPPED)
+
+
+def steady(cell: Cell, threads: int) -> float:
+    """Seconds of a step in `lm fit` once it runs: without the first SKIPPED steps, in which a device wakes up."""
+    path = f"{SteadySteps.__module__}.{SteadySteps.__qualname__}"
+    fitted(check(override(cell.config, {"trainer.callbacks": [path]})), threads)
+    return SteadySteps.seconds
+
+
+def _after_all(device: torch.device) -> float:
+    """The time when a device has done everything that was asked of it."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter()

@@ -58,17 +58,27 @@ def accelerators() -> int:
 
 
 SMALL_STEP = 1e10  # FLOPs of a training step up to which a device waits for the processor more than it computes
-SMALL_CELLS = 8  # cells with such steps that share a device
+SMALL_CELLS = 16  # cells with such steps that share a device, if it has the memory
+CELL_MEMORY = 2**30  # bytes of a device set aside for each of them
+
+
+def device_memory() -> int:
+    """Return the bytes of the smallest CUDA device of this machine."""
+    import torch
+
+    return min(torch.cuda.get_device_properties(index).total_memory for index in range(accelerators()))
 
 
 def default_workers(cells: int, flops_per_step: float = math.inf) -> int:
     """Return one worker per accelerator, or per core if there is none, and at most one per cell.
 
-    Where all steps are small, several share an accelerator, up to one per core.
+    Where all steps are small, several share an accelerator, up to one per core and GiB of it.
     """
     devices = accelerators()
-    shared = min(devices * SMALL_CELLS, cores()) if flops_per_step <= SMALL_STEP else 0
-    return max(1, min(cells, max(devices, shared) if devices else cores()))
+    if not devices:
+        return max(1, min(cells, cores()))
+    shared = 1 if flops_per_step > SMALL_STEP else min(SMALL_CELLS, device_memory() // CELL_MEMORY)
+    return max(1, min(cells, max(devices, min(devices * shared, cores()))))
 
 
 def env_threads() -> int | None:

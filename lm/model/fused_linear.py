@@ -24,7 +24,7 @@ def fused_linear(x: Tensor, *layers: nn.Linear) -> Tensor:
 
 def should_fuse(x: Tensor) -> bool:
     """Return True under autocast and in compiled code; plain float32 keeps its order of summation, bit for bit."""
-    return autocasting(x.device.type) or torch.compiler.is_compiling()
+    return torch.compiler.is_compiling() or autocasting(x.device.type)  # torch 2.11 cannot compile the second question
 
 
 def autocasting(device: str) -> bool:

@@ -487,6 +487,7 @@ def test_cells_share_a_device_by_the_flops_of_the_largest_arm(tmp_path: Path, mo
     monkeypatch.setattr("lm.execution.machine.cores", lambda: 16)
     for module in ("lm.execution.machine", "lm.ablation.ablate"):
         monkeypatch.setattr(f"{module}.accelerators", lambda: 1)
+    monkeypatch.setattr("lm.execution.machine.device_memory", lambda: 8 * 2**30)
     assert num_workers(work, RunOptions(tmp_path)) == 8
     largest = max((plan.sizes(arm).flops_per_token or 0.0) * plan.sizes(arm).tokens_per_step for arm in plan.by_arm)
     monkeypatch.setattr("lm.execution.machine.SMALL_STEP", 0.99 * largest)

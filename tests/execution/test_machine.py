@@ -56,22 +56,26 @@ def test_devices_are_counted_without_torch_where_linux_has_no_file_of_one(tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("devices", "cores", "cells", "step", "workers"),
+    ("devices", "gib", "cores", "cells", "step", "workers"),
     [
-        (0, 6, 100, 1e9, 6),
-        (0, 6, 4, math.inf, 4),
-        (1, 16, 100, math.inf, 1),
-        (1, 16, 100, 1e12, 1),
-        (1, 16, 100, 1e9, 8),
-        (1, 4, 100, 1e9, 4),
-        (1, 16, 3, 1e9, 3),
-        (8, 4, 100, 1e9, 8),
-        (2, 64, 100, 1e9, 16),
+        (0, 0, 6, 100, 1e9, 6),
+        (0, 0, 6, 4, math.inf, 4),
+        (1, 80, 32, 100, math.inf, 1),
+        (1, 80, 32, 100, 1e12, 1),
+        (1, 80, 32, 100, 1e9, 16),
+        (1, 80, 4, 100, 1e9, 4),
+        (1, 80, 32, 3, 1e9, 3),
+        (1, 6, 32, 100, 1e9, 6),
+        (1, 0.5, 32, 100, 1e9, 1),
+        (8, 80, 4, 100, 1e9, 8),
+        (2, 24, 64, 100, 1e9, 32),
     ],
 )
 def test_small_cells_share_a_device(
-    devices: int, cores: int, cells: int, step: float, workers: int, monkeypatch: Patch
+    devices: int, gib: float, cores: int, cells: int, step: float, workers: int, monkeypatch: Patch
 ) -> None:
     monkeypatch.setattr(machine, "accelerators", lambda: devices)
     monkeypatch.setattr(machine, "cores", lambda: cores)
+    properties = SimpleNamespace(total_memory=gib * 2**30)
+    monkeypatch.setattr("torch.cuda.get_device_properties", lambda index: properties)
     assert machine.default_workers(cells, step) == workers

@@ -161,7 +161,7 @@ def choices(out: Path) -> Lines:
     threads = machine.threads_each(workers)
     limits = [name for name in ("MKL_NUM_THREADS", "OMP_NUM_THREADS") if os.environ.get(name)]
     why = f"{limits[0]}={os.environ[limits[0]]} sets the threads of each" if limits else "they share the cores"
-    small = f"one for each of {number} CUDA devices, {machine.SMALL_CELLS} where all steps are small"
+    small = f"one for each of {number} CUDA devices, up to {machine.SMALL_CELLS} where all steps are small"
     per = small if number else "no CUDA device, so one for each core it may use"
     yield "workers", f"{workers} with {threads} thread{'s' * (threads != 1)} each: {per}; {why}", ""
     for precision, verdict in machine.format_ratios(machine.measure_products()):
