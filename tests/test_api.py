@@ -213,6 +213,12 @@ CALLS: list[tuple[Callable[..., object], object, dict[str, Any], str]] = [
     (lm.ablate, ODD, {}, "spec: expected a YAML file, the name of a shipped one or a mapping"),
     (lm.ablate, {"arms": {}}, {}, "ablation: base is missing: The configuration"),
     (lm.ablate, {"basse": "char_tiny"}, {}, "ablation: no key 'basse'. Did"),
+    (
+        lm.ablate,
+        {"base": "char_tiny", "seeds": 6, "arms": {"a": {}}, "baseline": "a", "corpora": {"one": {}, "two": {}}},
+        {},
+        "corpora: has several texts (one, two); `lm ablate` trains on all",
+    ),
     (lm.ablate, {}, {"name": "../x"}, "name: '../x' cannot name a file"),
     (lm.fit, "nothing.yaml", {}, "cannot be read (No such file or directory)"),
     (lm.fit, "char_tinny", {}, "Did you mean char_tiny?"),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from lm.ablation.derived import expand_orders, expand_rates, with_winners, write_rates
+from lm.ablation.derived import expand_corpora, expand_orders, expand_rates, with_winners, write_rates
 from lm.ablation.experiment import Experiment, check_power, shortage
 from lm.ablation.plan import (
     Plan,
@@ -21,7 +21,7 @@ from lm.ablation.plan import (
 )
 from lm.ablation.stored_plan import plan_experiment
 from lm.analysis.results import Records, load, paired
-from lm.config.tree import InputError, override
+from lm.config.tree import InputError, override, prefix_errors
 from lm.execution.estimate import Stopwatch, advice, seconds_per_cell, wall_seconds
 from lm.execution.factory import LOCAL, capacity, make_executor, prepare, threads
 from lm.execution.machine import accelerators, default_workers
@@ -30,7 +30,7 @@ from lm.execution.scheduler import train_cells
 from lm.report.render import print_table
 from lm.report.run import describe_autotune
 from lm.report.status import duration
-from lm.report.write import pointer, update_report
+from lm.report.write import pointer, update_report, write_summary
 from lm.stats.sequential import sequential
 from lm.stats.tests import ALPHA
 from lm.store.files import read_json, to_json, write_atomic
@@ -66,6 +66,8 @@ class RunOptions:
 def ablate(experiment: Experiment, options: RunOptions, plan_only: bool = False) -> int:
     """Train what is missing and report on it; return 0, or 1 if cells were interrupted. Raises InputError."""
     assert experiment.ladder is None
+    if experiment.corpora:
+        return _ablate_on_each_corpus(experiment, options, plan_only)
     store = Store(options.out)
     if (tuning := experiment.tuning) is not None and tuning.trials > MAX_TRIALS:
         raise InputError(f"tune.trials: expected at most {MAX_TRIALS}, found {tuning.trials}")
@@ -113,6 +115,22 @@ def ablate(experiment: Experiment, options: RunOptions, plan_only: bool = False)
     report = update_report(folder, Console())
     print(pointer(folder), file=sys.stderr)
     return 1 if interrupted or report.damaged else 0
+
+
+def _ablate_on_each_corpus(experiment: Experiment, options: RunOptions, plan_only: bool) -> int:
+    parts, store = expand_corpora(experiment), Store(options.out)
+    for part in parts:  # what is wrong with the last text is found before the first is trained
+        with prefix_errors(f"corpora.{part.name.removeprefix(experiment.name)[1:]}"):
+            _plan(with_autotuned_settings(part, options.out, options.workers), store, options, plan_only)
+    for number, part in enumerate(parts, 1):
+        print(f"({number}/{len(parts)}) {part.name}", file=sys.stderr)
+        if code := ablate(part, options, plan_only):
+            return code
+    if not plan_only:
+        folder = options.out / experiment.name
+        write_summary([options.out / part.name for part in parts], folder, Console())
+        print(f"{pointer(folder)}, and a folder for each text beside it", file=sys.stderr)
+    return 0
 
 
 def warn(lines: Iterable[str]) -> None:

@@ -1,4 +1,4 @@
-"""Experiments made from an experiment: over learning rates, over orders of the data, with each arm's winner.
+"""Experiments made from an experiment: on each text, over learning rates or orders of the data, with arms' winners.
 
 Each is an experiment like any other: its cells are identified by what they compute, and one that was interrupted
 resumes.
@@ -15,7 +15,7 @@ from lm.ablation.plan import Plan
 from lm.analysis.effects import ENDING
 from lm.analysis.rates import RateCurve, rate_curve
 from lm.analysis.results import load
-from lm.config.tree import InputError, Tree
+from lm.config.tree import InputError, Tree, override
 from lm.report.tuning import DESCRIBED
 from lm.store.files import read_json, to_json, write_atomic
 from lm.store.formats import RATES
@@ -48,6 +48,20 @@ def expand_rates(experiment: Experiment) -> Experiment:
         title=f"{experiment.title} (over learning rates)",
         seeds=grid.seeds,
     )
+
+
+def expand_corpora(experiment: Experiment) -> list[Experiment]:
+    """Return the experiment on each of its texts, called `NAME.TEXT`; itself where its file names none."""
+    return [
+        replace(
+            experiment,
+            name=f"{experiment.name}.{text}",
+            title=f"{experiment.title} ({text})",
+            tree=override(experiment.tree, changes),
+            corpora={},
+        )
+        for text, changes in experiment.corpora.items()
+    ] or [experiment]
 
 
 def expand_orders(experiment: Experiment) -> Experiment:

@@ -132,6 +132,10 @@ class ExperimentFile(TypedDict, total=False):
     tune: Annotated[TuningNode, "A search for every arm, with the same budget."]
     lr_curve: Annotated[CurveNode, "Learning rates that every arm is trained over before each is compared at its best."]
     tiers: Annotated[dict[str, Tier] | None, "The same experiment at other sizes, run with --tier."]
+    corpora: Annotated[
+        dict[str, Changes] | None,
+        "Texts on each of which all of it is trained: for each, changes to the base, such as of data.corpus.",
+    ]
     ladder: Annotated[LadderNode, "The same arms at several sizes, and what they are worth with more compute."]
     notes: Annotated[Text, "Printed under the table."]
 
@@ -179,6 +183,7 @@ class Experiment:
     tuning: Tuning | None = None
     grid: Grid | None = None
     ladder: LadderSpec | None = None
+    corpora: dict[str, dict[str, Any]] = field(default_factory=dict)  # of each text, its changes to the tree
     data_seeds: tuple[int, ...] = ()
     autotuned: dict[str, Any] | None = None
 
@@ -238,6 +243,10 @@ def load_experiment(
             f"{path}: data_seeds: expected two orders or more and two seeds or more, not in stages, found "
             f"{len(orders)} and {'stages' if looks else len(chosen)}; with fewer the variance cannot be split"
         )
+    corpora = {path_name(text, f"{path}: corpora"): changes for text, changes in tree.get("corpora", {}).items()}
+    if len(corpora) == 1 or (corpora and ladder is not None):
+        found = "a ladder" if ladder is not None else f"{next(iter(corpora))} alone"
+        raise InputError(f"{path}: corpora: expected two texts or more, and no ladder; found {found}")
     return Experiment(
         name=name,
         title=tree.get("title") or path.stem,
@@ -251,6 +260,7 @@ def load_experiment(
         tuning=read_tuning(tree["tune"], inference.metric, chosen, f"{path}: tune") if "tune" in tree else None,
         grid=read_grid(tree["lr_curve"], inference.metric, chosen, f"{path}: lr_curve") if "lr_curve" in tree else None,
         ladder=ladder,
+        corpora={text: {**changes, **settings} for text, changes in corpora.items()},
         data_seeds=tuple(orders),
     )
 

@@ -14,6 +14,7 @@ import pandas as pd
 from rich.console import Console
 
 from lm.ablation.ablate import RunOptions, print_line, train_experiment, warn
+from lm.ablation.derived import expand_corpora
 from lm.ablation.experiment import Experiment, load_experiment
 from lm.ablation.ladder.plan import merge_plans, plan_ladder
 from lm.ablation.ladder.run_ladder import run_ladder
@@ -85,8 +86,9 @@ def reproduce(
     plans, left_out = list[tuple[str, Plan]](), list[str]()
     for path in files:
         try:
-            plan = make_plan(with_autotuned_settings(scope.read(path), options.out, options.workers))
-            plans.append((path.stem, plan))
+            experiment = scope.read(path)
+            parts = [with_autotuned_settings(p, options.out, options.workers) for p in expand_corpora(experiment)]
+            plans += [(path.stem + part.name.removeprefix(experiment.name), make_plan(part)) for part in parts]
         except InputError as error:
             left_out.append(f"{path.stem}: cannot be run at tier {tier}: {error}")
     if left_out and (named or not plans):

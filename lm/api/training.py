@@ -236,6 +236,9 @@ def ablate(
 
         settings, chosen = to_plain(changes), to_plain(seeds)
         experiment = load_experiment(path, settings, chosen, tier, str, tree)
+        if texts := list(experiment.corpora):
+            remedy = f"`lm ablate` trains on all, and lm.load reads each, such as {experiment.name}.{texts[0]}"
+            raise InputError(f"{path}: corpora: has several texts ({', '.join(texts)}); {remedy}")
         command = () if tree is not None else _command(path, folder, chosen, tier, underpowered, settings)
         execution = Execution(None, False, checkpoint_seconds, 60 * hang_minutes, named)
         options = training.RunOptions(folder, workers, retry_failed, underpowered, command, execution, on)

@@ -179,6 +179,15 @@ def write_reports(
     return reports
 
 
+def write_summary(folders: Sequence[Path], into: Path, console: Console) -> None:
+    """Write the report of several folders and print what they have in common. Raises InputError."""
+    reports = [load_report(folder) for folder in folders]
+    publish(reports, report_files(reports, ReportRequest()), into, Console(quiet=True))
+    for section in _pooled(reports):
+        console.print()
+        print_section(section, console)
+
+
 def write_report(folder: Path, console: Console, into: Path | None = None, everything: bool = False) -> Report:
     """Print and write the report of one folder. Raises InputError where it cannot be read."""
     (report,) = write_reports([folder], into or folder, ReportRequest(), console, everything)

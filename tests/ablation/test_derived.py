@@ -1,4 +1,4 @@
-"""Experiments made from one: over learning rates, over orders of the data, with each arm's winner of a search."""
+"""Experiments made from one: on each text, over learning rates or orders of the data, with each arm's winner."""
 
 import json
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from experiment_files import write_experiment
 from helpers import RUN, Capture, known, refusal, refused
 
 from lm.ablation.ablate import _searches
-from lm.ablation.derived import arm_at_rate, expand_orders, expand_rates, with_winners
+from lm.ablation.derived import arm_at_rate, expand_corpora, expand_orders, expand_rates, with_winners
 from lm.ablation.experiment import load_experiment
 from lm.ablation.plan import make_plan
 from lm.analysis.effects import orders
@@ -47,6 +47,8 @@ SPACE = {"optim.lr": {"low": 1.0e-4, "high": 1.0e-1, "log": True}}
         ("tune", {"space": SPACE, "trials": 3, "sampler": "tpee"}, "Did you mean tpe?"),
         ("", {"lr_curve": {"rates": RATES}, "tune": {"space": SPACE, "trials": 2}}, "tune and lr_curve both"),
         ("", {"lr_curve": {"rates": RATES}, "metric": "attention_entropy"}, "of which neither more nor less is better"),
+        ("", {"corpora": {"one": {}}}, "corpora: expected two texts or more, and no ladder; found one alone"),
+        ("", {"corpora": {"one": {}, "../two": {}}}, "corpora: '../two' cannot name a file"),
         ("", {"data_seeds": 1}, "two orders or more"),
         ("", {"data_seeds": 2, "seeds": 1}, "found 2 and 1"),
         ("", {"data_seeds": 2, "seeds": {"min": 6, "max": 8}}, "found 2 and stages"),
@@ -61,6 +63,60 @@ SPACE = {"optim.lr": {"low": 1.0e-4, "high": 1.0e-1, "log": True}}
 def test_a_wrong_grid_search_or_order_is_one_line(tmp_path: Path, section: str, changes: Any, words: str) -> None:
     with refusal(words, section):
         load_experiment(write_experiment(tmp_path, **({section: changes} if section else changes)), {})
+
+
+# texts
+
+CHAIN = {"data.corpus": {"class_path": "MarkovText", "init_args": {"size": 40_000}}}
+
+
+def test_each_text_is_an_experiment_whose_arms_and_seeds_are_the_same(tmp_path: Path) -> None:
+    path = write_experiment(tmp_path, corpora={"same": {}, "chain": CHAIN})
+    same, chain = map(make_plan, expand_corpora(load_experiment(path, {"optim.lr": 0.5})))
+    assert [plan.experiment.name for plan in (same, chain)] == ["small.same", "small.chain"]
+    alone = make_plan(load_experiment(write_experiment(tmp_path), {"optim.lr": 0.5}))
+    assert [planned.cell.id for planned in same.cells] == [planned.cell.id for planned in alone.cells]
+    assert [planned.name for planned in chain.cells] == [planned.name for planned in same.cells]
+    for planned in chain.cells:
+        assert planned.cell.config["data"]["init_args"]["corpus"]["class_path"] == "MarkovText"
+        assert planned.cell.config["optim"]["lr"] == 0.5
+
+
+def test_a_setting_of_the_command_is_above_those_of_a_text(tmp_path: Path) -> None:
+    path = write_experiment(tmp_path, corpora={"same": {}, "faster": {"optim.lr": 0.25}})
+    trees = [part.tree for part in expand_corpora(load_experiment(path, {"optim.lr": 0.5}))]
+    assert [tree["optim"]["lr"] for tree in trees] == [0.5, 0.5]
+
+
+def test_what_is_wrong_with_the_last_text_is_found_before_the_first_is_trained(tmp_path: Path, capsys: Capture) -> None:
+    path = write_experiment(tmp_path, corpora={"one": {}, "two": {"data.corpus": "MarkovTex"}})
+    refused(capsys, ["ablate", str(path), "--out", str(tmp_path / "out")], "corpora.two: ", "Did you mean MarkovText?")
+    assert not (tmp_path / "out" / "cells").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("undrawn")
+def test_arms_are_trained_on_each_text_and_summarised(tmp_path: Path, capsys: Capture) -> None:
+    out = tmp_path / "out"
+    path = write_experiment(tmp_path, corpora={"same": {}, "chain": CHAIN}, seeds=2)
+    command = ["ablate", str(path), "--out", str(out), "--workers", "2", "--underpowered"]
+    assert main(["register", *command[1:4]]) == 0
+    assert main(command) == 0
+    assert "Over experiments" in capsys.readouterr().out
+    for text in ("same", "chain"):
+        records = load(out / f"small.{text}").of("rms")
+        assert [record["status"] for record in records] == ["ok", "ok"]
+        assert "Registered" in (out / f"small.{text}" / "table.md").read_text()
+    page = (out / "small" / "table.md").read_text()
+    assert "| rms - layer (" in page
+    before = {path.name for path in Store(out).cells.iterdir()}
+    assert len(before - {".leases"}) == 8
+    assert main(command) == 0
+    assert {path.name for path in Store(out).cells.iterdir()} == before, "nothing is trained again"
+    assert (out / "small" / "table.md").read_text() == page
+
+
+# learning rates of a grid
 
 
 def test_rates_between_two_ends_are_even_in_their_logarithm(tmp_path: Path) -> None:

@@ -66,19 +66,20 @@ def ablate(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
 
 
 def register(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
-    """Write down what an experiment asks and how, of a ladder for each rung."""
+    """Write down what an experiment asks and how, of a ladder for each rung, of several texts for each."""
     _refuse_seeds(overrides, "an experiment has several; use --seeds 0,1,2")
     require_place(options.out, "--out", folder=True)
     from lm.ablation.experiment import load_experiment
 
     experiment = load_experiment(options.spec, overrides, options.seeds, options.tier)
+    from lm.ablation.derived import expand_corpora
     from lm.ablation.ladder.plan import expand_rungs
     from lm.ablation.plan import design_of, make_plan
     from lm.ablation.registration import write_registrations
     from lm.store.archive import REGISTRATION
     from lm.store.store import Store
 
-    parts = expand_rungs(experiment) if experiment.ladder else [experiment]
+    parts = expand_rungs(experiment) if experiment.ladder else expand_corpora(experiment)
     store, designs = Store(options.out), {}
     for plan in map(make_plan, parts):
         finished = len(plan.distinct) - len(plan.missing(store))
