@@ -14,17 +14,18 @@ from lm.report.render import Section, TableCell
 from lm.report.tables import signed
 from lm.stats.meta import over_experiments
 from lm.stats.tests import seeds_needed
+from lm.stats.verdicts import direction
 from lm.store.metrics import describe
 
 FEWEST = 3
 """Experiments from which on a summary may be bold: two hardly tell how far a third may be."""
-COLUMNS = ("arm", "n", "mean difference [95 % CI]", "tau", "I²", "in another")
+COLUMNS = ("arm", "n", "mean difference [95 % CI]", "tau", "I²", "in another", "verdict")
 NOTES = (
     "Mean of true differences over experiments like these: random effects, of differences with standard errors over "
     "seeds and text. tau: standard deviation of true differences. I²: their share of the variance.",
     "In another: 95 % interval of the true difference in one more such experiment. See docs/verdicts.md.",
-    f"Bold: {FEWEST} experiments or more, each fit and with seeds enough for a verdict, and the CI, which "
-    "holds by itself, excludes 0. A verdict of one experiment speaks of its setting.",
+    f"Verdict: on experiments like these, where {FEWEST} or more are each fit and have the seeds for one; the CI, which "
+    "holds by itself, then excludes 0 or leaves it open. A verdict of one experiment speaks of its setting.",
 )
 
 
@@ -86,8 +87,11 @@ def _row(arm: str, baseline: str, quantity: str, group: Sequence[SharedArm]) -> 
     digits = describe(quantity).digits
     sound = len(group) >= FEWEST and not any(shared.unfit for shared in group)
     text = signed(summary.mean, summary.low, summary.high, digits)
-    mean = TableCell(text, bold=sound and not summary.low <= 0 <= summary.high)
+    found = sound and not summary.low <= 0 <= summary.high
+    mean = TableCell(text, bold=found)
+    verdict = f"{direction(summary.mean, describe(quantity).better)} over such experiments" if found else "open"
     low, high = (f"{end:+z.{digits}f}" for end in (summary.next_low, summary.next_high))
     another = "-" if math.isnan(summary.next_low) else f"{low} to {high}"
     label = f"{arm} - {baseline} ({describe(quantity).label})"
-    return [label, str(len(group)), mean, f"{summary.tau:z.{digits}f}", f"{summary.i2:z.0%}", another]
+    spread = [f"{summary.tau:z.{digits}f}", f"{summary.i2:z.0%}"]
+    return [label, str(len(group)), mean, *spread, another, verdict if sound else "-"]

@@ -59,23 +59,25 @@ def test_two_experiments_are_never_bold(tmp_path: Path) -> None:
     section = pooled_section([(one, compare(one)) for one in results])
     assert section is not None
     assert not any(emphasis(cell).bold for row in section.rows for cell in row)
-    assert section.rows[0][-1] == "-"
+    assert section.rows[0][-2:] == ["-", "-"]
 
 
-def bold(folder: Path, **third: Any) -> tuple[bool, list[str]]:
-    """Return whether the mean of three experiments is bold, the `third` made otherwise, and the problems named."""
+def judged(folder: Path, **third: Any) -> tuple[bool, str, list[str]]:
+    """Return whether the mean of three experiments, the `third` made otherwise, is bold; its verdict; the problems."""
     makes = [("prose", {}), ("code", {}), ("drama", third)]
-    results = [load(make(folder, name, -0.3, **more)) for name, more in makes]
+    results = [load(make(folder, name, **{"effect": -0.3, **more})) for name, more in makes]
     section = pooled_section([(one, compare(one)) for one in results])
     assert section is not None
-    return emphasis(section.rows[0][2]).bold, [note for note in section.notes if note.startswith("!")]
+    (row,), problems = section.rows, [note for note in section.notes if note.startswith("!")]
+    return emphasis(row[2]).bold, str(row[-1]), problems
 
 
 def test_few_seeds_or_unhealthy_runs_in_one_of_three_are_never_bold(tmp_path: Path) -> None:
-    assert bold(tmp_path / "sound") == (True, [])
-    assert bold(tmp_path / "few", seeds=3) == (False, ["! better in drama: 3 seeds, and a verdict takes 6."])
-    is_bold, (problem,) = bold(tmp_path / "sick", sick=True)
-    assert not is_bold
+    assert judged(tmp_path / "sound") == (True, "better over such experiments", [])
+    assert judged(tmp_path / "odd", effect=0.9) == (False, "open", [])
+    assert judged(tmp_path / "few", seeds=3) == (False, "-", ["! better in drama: 3 seeds, and a verdict takes 6."])
+    is_bold, verdict, (problem,) = judged(tmp_path / "sick", sick=True)
+    assert (is_bold, verdict) == (False, "-")
     assert problem.startswith("! better in drama: better: attention of layer 1 of 1 collapses")
 
 
