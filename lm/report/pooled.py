@@ -24,8 +24,8 @@ NOTES = (
     "Mean of true differences over experiments like these: random effects, of differences with standard errors over "
     "seeds and text. tau: standard deviation of true differences. I²: their share of the variance.",
     "In another: 95 % interval of the true difference in one more such experiment. See docs/verdicts.md.",
-    f"Verdict: on experiments like these, where {FEWEST} or more are each fit and have the seeds for one; the CI, which "
-    "holds by itself, then excludes 0 or leaves it open. A verdict of one experiment speaks of its setting.",
+    f"Verdict: on experiments like these, where {FEWEST} or more are each fit and have the seeds for one; the CI, "
+    "which holds by itself, then excludes 0 or leaves it open. A verdict of one experiment speaks of its setting.",
 )
 
 

@@ -35,13 +35,10 @@ from lm.training.adapter import (
     to_device,
     uncompile,
 )
-from lm.training.objective import Objective, require_extra_losses, take_extra_losses
+from lm.training.objective import Objective, max_logits, require_extra_losses, take_extra_losses
 from lm.training.optim import Optim, switches_weights, tables
 from lm.training.process import beat
 from lm.training.strategies import shard
-
-# logits of a batch from which the loss is computed in chunks: 64 MiB, and twice that for their gradient
-CHUNKED_LOSS_MIN_LOGITS = 2**24
 
 
 class LanguageModel(LightningModule):
@@ -174,7 +171,7 @@ class LanguageModel(LightningModule):
 
     def _objective(self, batch: Batch) -> Tensor:
         targets_n = batch.targets_bt.flatten()
-        many = len(targets_n) * self.vocabulary >= CHUNKED_LOSS_MIN_LOGITS and has_full_parameters(self.trainer)
+        many = len(targets_n) * self.vocabulary >= max_logits(targets_n.device) and has_full_parameters(self.trainer)
         if many and (factors := self.model.hidden_and_weight(*batch.inputs)) is not None:
             return of_product(self.model, self.optim.objective, factors[0].flatten(0, 1), factors[1], targets_n)
         return self.optim.objective.loss(self.model(*batch.inputs).flatten(0, 1), targets_n)
@@ -258,7 +255,7 @@ def score_predictions(model: Model, objective: Objective, targets_bt: Tensor) ->
     prediction.states, prediction.extra_losses = [], {}
     for ahead, x_btd in enumerate(states, start=1):
         x_nd, targets_n = x_btd[:, :-ahead].flatten(0, 1), targets_bt[:, ahead:].flatten()
-        if matrix is not None and len(targets_n) * model.shape.vocabulary >= CHUNKED_LOSS_MIN_LOGITS:
+        if matrix is not None and len(targets_n) * model.shape.vocabulary >= max_logits(targets_n.device):
             loss = of_product(model, objective, model.embedding.scale_for_output(x_nd), matrix, targets_n)
         else:
             loss = objective.loss(model.embedding.logits(x_nd), targets_n)

@@ -17,7 +17,15 @@ from lm.config.tree import nearest
 from lm.data import IGNORED as IGNORED
 from lm.model.fused_linear import autocasting
 
-CHUNK_LOGITS = 2**22  # logits in memory at a time
+CPU_LOGITS = 2**24  # 64 MiB, and twice that for their gradient
+CUDA_BYTES = 96  # of a device for each logit: the logits and their gradients then take an eighth of it
+
+
+def max_logits(device: torch.device) -> int:
+    """Return the number of logits from which on a loss is computed in chunks, of a quarter of them."""
+    if device.type != "cuda":
+        return CPU_LOGITS
+    return int(torch.cuda.get_device_properties(device).total_memory // CUDA_BYTES)
 
 
 class Objective(ABC):
@@ -133,6 +141,14 @@ def chunked_cross_entropy(
     return loss
 
 
+def add_at(x_rv: Tensor, index_r1: Tensor, value_r1: Tensor, by_mask: bool) -> None:
+    """Add a value to one entry of each row, in place; by a mask where scattering would sort to repeat its numbers."""
+    if by_mask:
+        x_rv += torch.where(torch.arange(x_rv.shape[1], device=x_rv.device) == index_r1, value_r1, 0.0)
+    else:
+        x_rv.scatter_add_(1, index_r1, value_r1)
+
+
 class _Chunked(torch.autograd.Function):
     """The chunked cross-entropy, with its gradients computed in the forward pass."""
 
@@ -153,7 +169,7 @@ class _Chunked(torch.autograd.Function):
         divisor = torch.ones_like(count) if dtype == torch.float16 else count
         with torch.autocast(x_nd.device.type, enabled=False):
             cast_vd = weight_vd.to(dtype)
-            for rows in torch.arange(len(x_nd)).split(max(1, CHUNK_LOGITS // vocabulary)):
+            for rows in torch.arange(len(x_nd)).split(max(1, max_logits(x_nd.device) // 4 // vocabulary)):
                 part = slice(int(rows[0]), int(rows[-1]) + 1)
                 cast_rd, is_target_r1 = x_nd[part].to(dtype), is_target_n[part, None]
                 index_r1 = targets_n[part, None].clamp(min=0)
@@ -175,7 +191,7 @@ class _Chunked(torch.autograd.Function):
                 slope_rv = weight_rv.mul_((1 + 2 * z * normalizer_r1) / sum_r1 * share_r1)
                 if a:
                     slope_rv.sub_(share_r1 * (a / vocabulary))
-                slope_rv.scatter_add_(1, index_r1, (a - 1) * share_r1)
+                add_at(slope_rv, index_r1, (a - 1) * share_r1, by_mask=slope_rv.is_cuda)
                 if cap is not None:
                     slope_rv.mul_(1 - bounded_rv.square())
                 cast_rv = slope_rv.to(dtype)

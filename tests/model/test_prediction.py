@@ -72,7 +72,7 @@ def losses_by_hand(model: Decoder, kind: str, tokens_bt: Tensor, targets_bt: Ten
 def test_losses_and_gradients_are_those_of_the_layers_called_one_by_one(
     kind: str, each: float, softcap: float | None, chunked: bool, monkeypatch: Patch
 ) -> None:
-    monkeypatch.setattr("lm.training.module.CHUNKED_LOSS_MIN_LOGITS", 0 if chunked else 2**24)
+    monkeypatch.setattr("lm.training.module.max_logits", lambda device: 0 if chunked else 2**24)
     monkeypatch.setattr("lm.training.module.has_full_parameters", lambda _: True)
     model = noisy(decoder({**with_heads(kind, weight=0.7), "embedding.softcap": softcap}))
     tokens_bt, targets_bt = tokens(), tokens(seed=1)

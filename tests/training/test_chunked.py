@@ -1,5 +1,6 @@
 """The loss without all logits at once: value and gradients of the plain one, in a part of its memory."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from lm.data import IGNORED
 from lm.model.transformer import Decoder, Embedding
 from lm.training import module, objective
 from lm.training.cell import check
-from lm.training.objective import CrossEntropy, Objective, chunked_cross_entropy
+from lm.training.objective import CrossEntropy, Objective, add_at, chunked_cross_entropy, max_logits
 
 N, V, D = 37, 50, 8
 
@@ -27,7 +28,7 @@ def problem(dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor, Tensor]
 
 @pytest.fixture(params=[1, 7, 10**6], ids=["a row", "seven rows", "all rows"])
 def parts(request: pytest.FixtureRequest, monkeypatch: Patch) -> None:
-    monkeypatch.setattr(objective, "CHUNK_LOGITS", request.param * V)
+    monkeypatch.setattr(objective, "max_logits", lambda device: 4 * request.param * V)
 
 
 @pytest.mark.parametrize("cap", [None, 2.0])
@@ -42,6 +43,33 @@ def test_value_and_gradients_are_those_of_the_plain_loss(parts: None, a: float, 
     wanted, actual = (torch.autograd.grad(3 * loss, (x_nd, weight_vd)) for loss in losses)
     for left, right in zip(actual, wanted, strict=True):
         torch.testing.assert_close(left, right, rtol=1e-10, atol=1e-14)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+def test_a_cuda_device_gives_the_value_and_gradients_of_the_cpu(parts: None) -> None:
+    x_nd, weight_vd, targets_n = problem()
+    wanted = torch.autograd.grad(chunked_cross_entropy(x_nd, weight_vd, targets_n, 0.1, 0.01), (x_nd, weight_vd))
+    x_nd, weight_vd = (x.detach().cuda().requires_grad_() for x in (x_nd, weight_vd))
+    loss = chunked_cross_entropy(x_nd, weight_vd, targets_n.cuda(), 0.1, 0.01)
+    for left, right in zip(torch.autograd.grad(loss, (x_nd, weight_vd)), wanted, strict=True):
+        torch.testing.assert_close(left.cpu(), right, rtol=1e-10, atol=1e-14)
+
+
+def test_entries_are_added_to_by_a_mask_as_by_scattering() -> None:
+    x_rv, index_r1, value_r1 = torch.rand(9, 50), torch.randint(50, (9, 1)), torch.randn(9, 1)
+    actual = []
+    for by_mask in (False, True):
+        actual.append(x_rv.clone())
+        add_at(actual[-1], index_r1, value_r1, by_mask)
+    assert torch.equal(*actual)
+    assert torch.equal((actual[0] != x_rv).nonzero()[:, 1], index_r1[:, 0])
+
+
+def test_a_large_device_takes_whole_batches(monkeypatch: Patch) -> None:
+    monkeypatch.setattr("torch.cuda.get_device_properties", lambda device: SimpleNamespace(total_memory=140 * 2**30))
+    assert max_logits(torch.device("cpu")) == 2**24
+    assert max_logits(torch.device("cuda", 0)) > 12 * 1024 * 50_304
 
 
 def test_the_gradient_is_that_of_finite_differences() -> None:
@@ -150,7 +178,7 @@ def test_training_computes_the_loss_of_many_logits_in_chunks(monkeypatch: Patch,
     built = check(override(RUN, {"model.dropout": 0.0, "model.embedding.softcap": softcap})).open()
     actual = []
     for many in (1, 10**12):
-        monkeypatch.setattr(module, "CHUNKED_LOSS_MIN_LOGITS", many)
+        monkeypatch.setattr(module, "max_logits", lambda device, many=many: many)
         monkeypatch.setattr(module, "has_full_parameters", lambda trainer: True)
         one = module.LanguageModel(built.model(), built.run.optim, built.data.bytes_per_token(), 0)
         one._trainer = object()  # type: ignore[assignment]

@@ -68,7 +68,7 @@ def batch() -> Batch:
 
 @pytest.mark.parametrize("chunked", [False, True])
 def test_extra_losses_of_layers_are_averaged_and_weighted(chunked: bool, monkeypatch: Patch) -> None:
-    monkeypatch.setattr("lm.training.module.CHUNKED_LOSS_MIN_LOGITS", 0 if chunked else 2**24)
+    monkeypatch.setattr("lm.training.module.max_logits", lambda device: 0 if chunked else 2**24)
     monkeypatch.setattr("lm.training.module.has_full_parameters", lambda _: True)
     for extra, weight in (({"size": 2.0}, 2.0), (None, 0.25), ({"size": 0.0}, 0.0)):
         module = module_with(extra, [1.0, 3.0], {"size": 0.25})
