@@ -64,6 +64,12 @@ DATASETS: Mapping[str, Dataset] = {
         "karpathy/char-rnn/6f9487a6fe5b420b7ca9afb0d7c078e37c1d1b4e/data/tinyshakespeare",
         **{"input.txt": (1_115_394, "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed")},
     ),
+    "warandpeace": _from_github(
+        "War and Peace by Leo Tolstoy in the translation of Louise and Aylmer Maude (1922), from Project Gutenberg",
+        "text in the public domain",
+        "GITenberg/War-and-Peace_2600/fa22ab90f00f627e83d14acabe32d91602d2365d",
+        **{"book.asciidoc": (3_203_304, "b9fc87adc1ff251ca6f9a1b451aaa97ad86249185e681232d575063e3cf1f785")},
+    ),
     "wikitext2": _from_github(
         "the validation split of WikiText-2 (Merity et al. 2016), words with <unk>",
         "CC BY-SA 3.0",
