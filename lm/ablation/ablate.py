@@ -102,8 +102,9 @@ def ablate(experiment: Experiment, options: RunOptions, plan_only: bool = False)
             return 1
     folder, interrupted = train_experiment(plan, store, options)
     if order_plan is not None and not interrupted:
-        seeds = len(order_plan.experiment.seeds)
-        print(f"the baseline in {len(order_plan.by_arm)} orders, {seeds} seeds each", file=sys.stderr)
+        which = "every arm" if experiment.crossed else "the baseline"
+        orders, seeds = len(experiment.data_seeds), len(order_plan.experiment.seeds)
+        print(f"{which} in {orders} orders, {seeds} seeds each", file=sys.stderr)
         interrupted = train_experiment(order_plan, store, options)[1]
     if tuned and not interrupted:
         path = folder / TUNING_FOLDER / "tuned.json"

@@ -12,7 +12,7 @@ from typing import Any
 
 from lm.ablation.experiment import Experiment
 from lm.ablation.plan import Plan
-from lm.analysis.effects import ENDING
+from lm.analysis.effects import ENDING, order_name
 from lm.analysis.rates import RateCurve, rate_curve
 from lm.analysis.results import load
 from lm.config.tree import InputError, Tree, override
@@ -65,11 +65,19 @@ def expand_corpora(experiment: Experiment) -> list[Experiment]:
 
 
 def expand_orders(experiment: Experiment) -> Experiment:
-    """Return the baseline with every seed in each order of the data, an arm for each; some cells are its own."""
-    base = experiment.arms[experiment.baseline]
-    arms = {f"order_{data_seed}": {**base, "data_seed": data_seed} for data_seed in experiment.data_seeds}
+    """Return the baseline, or all arms, with every seed in each order of the data; some cells are the experiment's.
+
+    Each arm and order is an arm: `order_0` of the baseline, `ARM.order_0` of another one.
+    """
+    grid = itertools.product(experiment.arms.items(), experiment.data_seeds)
+    arms = {
+        order_name("" if arm == experiment.baseline else arm, order): {**changes, "data_seed": order}
+        for (arm, changes), order in grid
+        if experiment.crossed or arm == experiment.baseline
+    }
+    first = order_name("", experiment.data_seeds[0])
     return replace(
-        _without_verdicts(experiment, arms, next(iter(arms))),
+        _without_verdicts(experiment, arms, first),
         name=f"{experiment.name}{ENDING}",
         title=f"{experiment.title} (orders of the data)",
     )

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Required, TypedDict
 
 from lm.ablation.design import MAX_ARMS, Design, DesignNode, read_design
 from lm.ablation.sections import (
+    CrossedSeeds,
     CurveNode,
     Grid,
     LadderNode,
@@ -73,7 +74,7 @@ class Tier(TypedDict, total=False):
 
     base: Annotated[str, "Another configuration to start from, relative to this file."]
     common: Annotated[Changes, "Changes to it, added to those of the experiment."]
-    seeds: Annotated[Seeds | Stages, "Instead of the experiment's."]
+    seeds: Annotated[Seeds | Stages | CrossedSeeds, "Instead of the experiment's."]
 
 
 class ExperimentFile(TypedDict, total=False):
@@ -89,7 +90,10 @@ class ExperimentFile(TypedDict, total=False):
     ]
     design: Annotated[DesignNode, "Arms made from factors, instead of arms."]
     seeds: Required[
-        Annotated[Seeds | Stages, "Every arm is trained with each: a list, how many, or stages that add seeds."]
+        Annotated[
+            Seeds | Stages | CrossedSeeds,
+            "Every arm is trained with each: a list, how many, stages that add seeds, or initial values and orders.",
+        ]
     ]
     data_seeds: Annotated[
         Seeds,
@@ -185,6 +189,7 @@ class Experiment:
     ladder: LadderSpec | None = None
     corpora: dict[str, dict[str, Any]] = field(default_factory=dict)  # of each text, its changes to the tree
     data_seeds: tuple[int, ...] = ()
+    crossed: bool = False  # whether all arms are trained in each of `data_seeds`, not the baseline alone
     autotuned: dict[str, Any] | None = None
 
     @property
@@ -227,7 +232,14 @@ def load_experiment(
     base = read_base(tree, path)
     inference = read_inference(tree, design, path)
     where = f"{path}: seeds" if seeds is None else option_name("seeds")
-    chosen, looks = _read_seeds_or_stages(tree["seeds"] if seeds is None else seeds, tree, inference, where)
+    value = tree["seeds"] if seeds is None else seeds
+    crossed = isinstance(value, Mapping) and bool({*CrossedSeeds.__annotations__} & {*value})
+    if crossed:
+        if "data_seeds" in tree:
+            raise InputError(f"{where}: data are the orders already; expected no data_seeds beside them")
+        pair = read_section(value, CrossedSeeds, where)
+        value, tree = pair["init"], {**tree, "data_seeds": pair["data"]}
+    chosen, looks = _read_seeds_or_stages(value, tree, inference, where)
     inference = replace(inference, looks=looks)
     declared = [] if isinstance(tree["seeds"], Mapping) else read_seeds(tree["seeds"], f"{path}: seeds")
     claims = [
@@ -237,16 +249,17 @@ def load_experiment(
     if "tune" in tree and "lr_curve" in tree:
         raise InputError(f"{path}: tune and lr_curve both choose a rate for each arm; expected one of them")
     ladder = read_ladder(tree, chosen, inference.metric, settings, str(path), same_seeds=seeds is not None)
-    orders = read_seeds(tree["data_seeds"], f"{path}: data_seeds") if "data_seeds" in tree else []
+    listed = f"{where}.data" if crossed else f"{path}: data_seeds"
+    orders = read_seeds(tree["data_seeds"], listed) if "data_seeds" in tree else []
     if "data_seeds" in tree and (len(orders) < 2 or len(chosen) < 2 or looks):
         raise InputError(
-            f"{path}: data_seeds: expected two orders or more and two seeds or more, not in stages, found "
+            f"{listed}: expected two orders or more and two seeds or more, not in stages, found "
             f"{len(orders)} and {'stages' if looks else len(chosen)}; with fewer the variance cannot be split"
         )
     corpora = {path_name(text, f"{path}: corpora"): changes for text, changes in tree.get("corpora", {}).items()}
     if len(corpora) == 1 or (corpora and ladder is not None):
-        found = "a ladder" if ladder is not None else f"{next(iter(corpora))} alone"
-        raise InputError(f"{path}: corpora: expected two texts or more, and no ladder; found {found}")
+        reason = "a ladder" if ladder is not None else f"{next(iter(corpora))} alone"
+        raise InputError(f"{path}: corpora: expected two texts or more, and no ladder; found {reason}")
     return Experiment(
         name=name,
         title=tree.get("title") or path.stem,
@@ -262,6 +275,7 @@ def load_experiment(
         ladder=ladder,
         corpora={text: {**changes, **settings} for text, changes in corpora.items()},
         data_seeds=tuple(orders),
+        crossed=crossed,
     )
 
 

@@ -39,6 +39,13 @@ class Stages(TypedDict, total=False):
     stages: Annotated[int, "Looks.", Also(minimum=1, maximum=MOST_SEEDS, default=STAGES)]
 
 
+class CrossedSeeds(TypedDict):
+    """Initial values crossed with orders of the data: every arm is trained with each pair."""
+
+    init: Required[Annotated[Seeds, "Of the initial values and of dropout: the seeds that verdicts are over."]]
+    data: Required[Annotated[Seeds, "Orders of the data, in which every arm is trained with each of them."]]
+
+
 def read_stages(stages: Mapping[str, Any], comparisons: int, path: str) -> tuple[int, ...]:
     """Return the numbers of seeds after which to look. Raises InputError naming `path`."""
     first, last = stages["min"], stages["max"]
@@ -233,7 +240,9 @@ def read_ladder(
             hint = "is of one size, and a ladder has several; give it an experiment of its own"
             raise InputError(f"{path}: {key}: does not go with a ladder: it {hint}")
     if isinstance(experiment.get("seeds"), Mapping):
-        raise InputError(f"{path}: seeds: a ladder has no stages, as each rung's law rests on all of its seeds")
+        raise InputError(
+            f"{path}: seeds: a ladder has no stages and no orders, as its laws rest on all seeds of a rung"
+        )
     if describe(metric).better != "lower":
         expected = "a ladder follows a loss that falls with compute, such as nll"
         raise InputError(f"{path}: metric: {expected}; found {metric}")

@@ -163,12 +163,20 @@ def _squares(outcome: Array, design: Array) -> float:
     return float(((outcome - design @ solution) ** 2).sum())
 
 
-ENDING = ".orders"  # suffix of the experiment in which the baseline was trained with every seed in every order
+ENDING = ".orders"  # suffix of the experiment whose arms were trained with every seed in every order
+
+
+def order_name(arm: str, order: int) -> str:
+    """Return the name of an arm in an order of the data; the baseline's has none."""
+    return f"{arm}.order_{order}" if arm else f"order_{order}"
 
 
 @dataclass(frozen=True)
 class Orders:
-    """The baseline's headline for each seed whole in every order, and the parts of its variance, from two seeds on."""
+    """A headline, or a difference in it, for each seed whole in every order, and the parts of its variance.
+
+    There are parts from two seeds and two orders on.
+    """
 
     seeds: list[int]
     orders: int
@@ -176,24 +184,41 @@ class Orders:
     values_ij: Array
     parts: Components | None
 
+    def error(self, seeds: int = 1, orders: int = 1) -> float:
+        """Return the standard error of the mean with so many times the seeds, and the orders."""
+        assert self.parts is not None
+        i, j = seeds * len(self.seeds), orders * self.orders
+        return math.sqrt(self.parts.first / i + self.parts.second / j + self.parts.rest / (i * j))
 
-def orders(results: Records) -> Orders | None:
-    """Load the orders of an experiment; None where none was trained. Raises InputError where they are damaged."""
+
+def orders(results: Records) -> dict[str, Orders] | None:
+    """Load the orders of an experiment: the baseline's headline and, if they were trained, differences of arms to it.
+
+    None where no order was trained. Raises InputError where they are damaged.
+    """
     name = path_name(f"{results.manifest['name']}{ENDING}", "experiment")
     folder = results.store.out / name
     if not (folder / "experiment.json").is_file():
         return None
     grid = load(folder)
-    seeds = grid.manifest["seeds"]
-    cells = [[grid.records[arm, seed] for arm in grid.arms] for seed in seeds]
-    values = np.array([[np.nan if record is None else value(record, grid.headline) for record in row] for row in cells])
-    whole = np.isfinite(values).all(axis=1)
+    by_arm: dict[str, list[str]] = {}
+    for arm in grid.arms:
+        by_arm.setdefault(arm.rpartition("order_")[0].removesuffix("."), []).append(arm)
+    values = {arm: _values(grid, names) for arm, names in by_arm.items()}
+    base = values.pop("")
+    differences = {arm: _orders(grid.manifest["seeds"], values_ij - base) for arm, values_ij in values.items()}
+    return {results.manifest["baseline"]: _orders(grid.manifest["seeds"], base), **differences}
+
+
+def _values(grid: Records, names: Sequence[str]) -> Array:
+    cells = [[grid.records[arm, seed] for arm in names] for seed in grid.manifest["seeds"]]
+    return np.array([[np.nan if record is None else value(record, grid.headline) for record in row] for row in cells])
+
+
+def _orders(seeds: Sequence[int], values_ij: Array) -> Orders:
+    whole = np.asarray(np.isfinite(values_ij).all(axis=1))
     whole_seeds = [seed for seed, good in zip(seeds, whole, strict=True) if good]
-    enough = len(whole_seeds) > 1 and values.shape[1] > 1
-    return Orders(
-        whole_seeds,
-        values.shape[1],
-        [seed for seed in seeds if seed not in whole_seeds],
-        values[whole],
-        components(values[whole]) if enough else None,
-    )
+    enough = len(whole_seeds) > 1 and values_ij.shape[1] > 1
+    parts = components(values_ij[whole]) if enough else None
+    left_out = [seed for seed in seeds if seed not in whole_seeds]
+    return Orders(whole_seeds, values_ij.shape[1], left_out, values_ij[whole], parts)

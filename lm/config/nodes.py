@@ -67,6 +67,7 @@ def _read(value: Any, hint: Any, path: str) -> Any:
         members = tuple(filter(typing.is_typeddict, members))
         if not (members and isinstance(value, Mapping)):
             return value
+        members = tuple(sorted(members, key=lambda node: not {*keys(node)} & {*value}))  # the one that has its keys
     if value is None and types.NoneType in members:
         value = next((kind() for kind in map(_kind, members) if kind in (dict, list)), None)
     if "type" in words:  # text that YAML may read as something else

@@ -87,9 +87,11 @@ def _row(arm: str, baseline: str, quantity: str, group: Sequence[SharedArm]) -> 
     digits = describe(quantity).digits
     sound = len(group) >= FEWEST and not any(shared.unfit for shared in group)
     text = signed(summary.mean, summary.low, summary.high, digits)
-    found = sound and not summary.low <= 0 <= summary.high
-    mean = TableCell(text, bold=found)
-    verdict = f"{direction(summary.mean, describe(quantity).better)} over such experiments" if found else "open"
+    is_significant = sound and not summary.low <= 0 <= summary.high
+    mean = TableCell(text, bold=is_significant)
+    verdict = (
+        f"{direction(summary.mean, describe(quantity).better)} over such experiments" if is_significant else "open"
+    )
     low, high = (f"{end:+z.{digits}f}" for end in (summary.next_low, summary.next_high))
     another = "-" if math.isnan(summary.next_low) else f"{low} to {high}"
     label = f"{arm} - {baseline} ({describe(quantity).label})"

@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -83,26 +83,45 @@ def effects_section(results: Records, of_factors: Effects) -> Section:
 CAUSES = ("initial values", "order of the data", "neither alone")
 
 
-def orders_section(results: Records, of_orders: Orders) -> Section:
-    """Build the table of variance by source; without rows where too few runs ended well."""
-    rows, digits = [], describe(results.headline).digits
-    if of_orders.parts is not None:
-        variances = (of_orders.parts.first, of_orders.parts.second, of_orders.parts.rest)
-        for cause, variance, (share, low, high) in zip(CAUSES, variances, of_orders.parts.shares, strict=True):
+def orders_section(results: Records, of_orders: Mapping[str, Orders]) -> Section:
+    """Build the table of variance by source, of the baseline and of differences; no rows of too few runs."""
+    rows, notes, digits = list[list[str]](), list[str](), describe(results.headline).digits
+    (baseline, of_baseline), *others = of_orders.items()
+    quantity = heading(results.headline).rstrip(" ↓↑")
+    named = [(baseline, of_baseline), *((f"{arm} - {baseline}", one) for arm, one in others)]
+    for label, one in named:
+        if one.parts is None:
+            continue
+        variances = (one.parts.first, one.parts.second, one.parts.rest)
+        for cause, variance, (share, low, high) in zip(CAUSES, variances, one.parts.shares, strict=True):
             text = "-" if math.isnan(share) else f"{share:z.2f} [{low:z.2f}, {high:z.2f}]"
-            rows.append([cause, number(math.sqrt(variance), digits), text])
-    what = f"{heading(results.headline).rstrip(' ↓↑')} of {results.manifest['baseline']}"
-    notes = [
-        f"{what} with {len(of_orders.seeds)} seeds of the initial values (and of dropout), each in {of_orders.orders} "
-        "orders of the data: two crossed random effects, by the method of moments.",
+            rows.append([label, cause, number(math.sqrt(variance), digits), text])
+    for label, one in named[1:]:
+        if one.parts is not None:
+            now, more, other = (number(one.error(*times), digits) for times in ((1, 1), (2, 1), (1, 2)))
+            pays = (
+                "equally much" if more == other else "initial values" if one.error(2, 1) < one.error(1, 2) else "orders"
+            )
+            notes.append(
+                f"{label}: mean {number(float(one.values_ij.mean()), digits)}, standard error {now}; with twice the "
+                f"initial values {more}, with twice the orders {other}. At the same cost more pays: {pays}."
+            )
+    notes += [
+        f"{quantity} with {len(of_baseline.seeds)} seeds of the initial values (and of dropout), each in "
+        f"{of_baseline.orders} orders of the data: two crossed random effects, by the method of moments.",
         "Neither alone: what a seed does in one order and not in another, and whatever else varies. The intervals "
         "(generalised, Weerahandi 1993) assume normal effects; no verdict.",
     ]
-    if of_orders.left_out:
-        notes.append(f"Left out, for not every order ended well or was trained: {list_seeds(of_orders.left_out)}.")
-    if of_orders.parts is None:
-        notes.append("Too few runs ended well to share out their variance: it takes two seeds in two orders.")
-    columns = ("cause", "standard deviation", "share of the variance [95 % CI]")
+    for label, one in named:
+        if one.left_out:
+            notes.append(
+                f"{label}: left out, for not every order ended well or was trained: {list_seeds(one.left_out)}."
+            )
+        if one.parts is None:
+            notes.append(
+                f"{label}: too few runs ended well to share out their variance: it takes two seeds in two orders."
+            )
+    columns = ("of", "cause", "standard deviation", "share of the variance [95 % CI]")
     return Section("Initial values and order of the data", columns, rows, notes)
 
 

@@ -31,6 +31,7 @@ EQUIVALENT: tuple[frozenset[str], ...] = (
             "dd1e0908a4adb55433c94be19692539edfcf8ec0fbd66daf73c2ba4f6b912c64",  # compiled with older torch
             "c86de3b99ba3e3938a810bfffd3a5593aeff8aa6930439ed99892842abac93b2",  # chunks by the device
             "a29f4b995dff31c170802085186a7af5c8deccc7794848c59b5be74fdd4504f0",  # one more text to download
+            "a7c94e14b78a1cb912a95f5da65ec986e3b9be514f9d4e0aa582f69779d4699b",  # sections of one of two kinds
         }
     ),
 )

@@ -51,6 +51,10 @@ SPACE = {"optim.lr": {"low": 1.0e-4, "high": 1.0e-1, "log": True}}
         ("", {"corpora": {"one": {}, "../two": {}}}, "corpora: '../two' cannot name a file"),
         ("", {"data_seeds": 1}, "two orders or more"),
         ("", {"data_seeds": 2, "seeds": 1}, "found 2 and 1"),
+        ("", {"seeds": {"init": 3}}, "data is missing"),
+        ("", {"seeds": {"init": 3, "data": 1}}, "seeds.data: expected two orders or more"),
+        ("", {"seeds": {"init": 3, "datta": 2}}, "seeds: no key 'datta'. Did you mean data?"),
+        ("", {"seeds": {"init": 3, "data": 2}, "data_seeds": 2}, "expected no data_seeds"),
         ("", {"data_seeds": 2, "seeds": {"min": 6, "max": 8}}, "found 2 and stages"),
         ("", {"data_seeds": "x"}, "data_seeds: expected a number of seeds"),
         (
@@ -236,13 +240,47 @@ def test_report_splits_the_variance_over_seeds_that_ended_well(crossed: Callable
     results = load(crossed(values))
     found = orders(results)
     assert found is not None
-    assert (found.seeds, found.left_out) == ([0, 1], [2])
-    assert found.values_ij.tolist() == np.array([[2.0, 2.01, 2.0], [2.2, 2.21, 2.19]]).tolist()
+    ((arm, of_base),) = found.items()
+    assert (arm, of_base.seeds, of_base.left_out) == ("base", [0, 1], [2])
+    assert of_base.values_ij.tolist() == np.array([[2.0, 2.01, 2.0], [2.2, 2.21, 2.19]]).tolist()
     first = orders_section(results, found).rows[0]
-    assert first[0] == "initial values"
-    assert float(first[2].split()[0]) > 0.95
+    assert first[:2] == ["base", "initial values"]
+    assert float(first[3].split()[0]) > 0.95
     assert "seed 2" in " ".join(orders_section(results, found).notes)
     assert any(section.title.startswith("Initial values") for section in all_sections(results, []))
+
+
+def test_every_arm_is_crossed_if_seeds_say_so(tmp_path: Path) -> None:
+    experiment = load_experiment(write_experiment(tmp_path, seeds={"init": 3, "data": [0, 7]}), {})
+    assert (experiment.seeds, experiment.data_seeds) == ([0, 1, 2], (0, 7))
+    grid = make_plan(expand_orders(experiment))
+    assert list(grid.by_arm) == ["order_0", "order_7", "rms.order_0", "rms.order_7"]
+    assert len(grid.distinct) == 2 * 3 * 2
+    configs = [planned.cell.config for planned in grid.by_arm["rms.order_7"]]
+    assert [(config["seed"], config["data_seed"]) for config in configs] == [(0, 7), (1, 7), (2, 7)]
+    plain = load_experiment(write_experiment(tmp_path, seeds=3), {})
+    assert [one.cell.id for one in make_plan(experiment).cells] == [one.cell.id for one in make_plan(plain).cells]
+
+
+def test_differences_are_split_too_and_say_which_seeds_pay(crossed: Callable[..., Path]) -> None:
+    base, by_order = np.array([2.0, 2.2, 2.1, 2.05]), np.array([0.0, 0.01, -0.01])
+    off = np.array([-0.3, -0.1, -0.2, -0.25])
+    noise = np.random.default_rng(0).normal(0, 1e-4, (4, 3))
+    cells = {f"order_{j}": list(base + by_order[j]) for j in range(3)}
+    cells |= {f"arm.order_{j}": list(base + by_order[j] + off + noise[:, j]) for j in range(3)}
+    results = load(crossed(cells))
+    found = orders(results)
+    assert found is not None
+    assert list(found) == ["base", "arm"]
+    np.testing.assert_allclose(found["arm"].values_ij, off[:, None] + noise, atol=1e-12)
+    parts = found["arm"].parts
+    assert parts is not None
+    assert parts.first == pytest.approx(off.var(ddof=1), rel=0.01)
+    by_formula = np.sqrt(parts.first / 8 + parts.second / 3 + parts.rest / 24)
+    assert found["arm"].error(seeds=2) == pytest.approx(by_formula, rel=1e-12)
+    section = orders_section(results, found)
+    assert [row[0] for row in section.rows] == ["base"] * 3 + ["arm - base"] * 3
+    assert "At the same cost more pays: initial values." in section.notes[0]
 
 
 def test_too_few_cells_of_orders_are_reported(crossed: Callable[..., Path], experiment: Callable[..., Path]) -> None:
@@ -250,15 +288,15 @@ def test_too_few_cells_of_orders_are_reported(crossed: Callable[..., Path], expe
     found = orders(results)
     assert found is not None
     assert orders_section(results, found).rows == []
-    assert "Too few runs" in orders_section(results, found).notes[-1]
+    assert "base: too few runs" in orders_section(results, found).notes[-1]
     assert orders(load(experiment({"alone": [2.0, 2.1]}).with_name("demo.orders"))) is None
 
 
 @pytest.mark.extra
 @pytest.mark.slow
-def test_orders_of_the_baseline_are_trained_and_reported(tmp_path: Path) -> None:
+def test_orders_of_all_arms_are_trained_and_reported(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    path = write_experiment(tmp_path, seeds=[0, 1], data_seeds=[0, 1])
+    path = write_experiment(tmp_path, seeds={"init": [0, 1], "data": [0, 1]})
     assert main(["ablate", str(path), "--out", str(out), "--workers", "1", "--underpowered"]) == 0
     grid = load(out / "small.orders")
     seen = {key: record["pairing"]["order"] for key, record in grid.records.items() if record and record["pairing"]}
