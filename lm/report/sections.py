@@ -88,36 +88,40 @@ def orders_section(results: Records, of_orders: Mapping[str, Orders]) -> Section
     rows, notes, digits = list[list[str]](), list[str](), describe(results.headline).digits
     (baseline, of_baseline), *others = of_orders.items()
     quantity = heading(results.headline).rstrip(" ↓↑")
-    named = [(baseline, of_baseline), *((f"{arm} - {baseline}", one) for arm, one in others)]
-    for label, one in named:
-        if one.parts is None:
+    named = [(baseline, of_baseline), *((f"{arm} - {baseline}", grid) for arm, grid in others)]
+    for label, grid in named:
+        if grid.parts is None:
             continue
-        variances = (one.parts.first, one.parts.second, one.parts.rest)
-        for cause, variance, (share, low, high) in zip(CAUSES, variances, one.parts.shares, strict=True):
+        variances = (grid.parts.first, grid.parts.second, grid.parts.rest)
+        for cause, variance, (share, low, high) in zip(CAUSES, variances, grid.parts.shares, strict=True):
             text = "-" if math.isnan(share) else f"{share:z.2f} [{low:z.2f}, {high:z.2f}]"
             rows.append([label, cause, number(math.sqrt(variance), digits), text])
-    for label, one in named[1:]:
-        if one.parts is not None:
-            now, more, other = (number(one.error(*times), digits) for times in ((1, 1), (2, 1), (1, 2)))
+    for label, grid in named[1:]:
+        if grid.parts is not None:
+            now, more, other = (number(grid.error(*times), digits) for times in ((1, 1), (2, 1), (1, 2)))
             pays = (
-                "equally much" if more == other else "initial values" if one.error(2, 1) < one.error(1, 2) else "orders"
+                "equally much"
+                if more == other
+                else "initial values"
+                if grid.error(2, 1) < grid.error(1, 2)
+                else "orders"
             )
             notes.append(
-                f"{label}: mean {number(float(one.values_ij.mean()), digits)}, standard error {now}; with twice the "
+                f"{label}: mean {number(float(grid.values_ij.mean()), digits)}, standard error {now}; with twice the "
                 f"initial values {more}, with twice the orders {other}. At the same cost more pays: {pays}."
             )
     notes += [
         f"{quantity} with {len(of_baseline.seeds)} seeds of the initial values (and of dropout), each in "
         f"{of_baseline.orders} orders of the data: two crossed random effects, by the method of moments.",
-        "Neither alone: what a seed does in one order and not in another, and whatever else varies. The intervals "
+        "Neither alone: what a seed does in grid order and not in another, and whatever else varies. The intervals "
         "(generalised, Weerahandi 1993) assume normal effects; no verdict.",
     ]
-    for label, one in named:
-        if one.left_out:
+    for label, grid in named:
+        if grid.left_out:
             notes.append(
-                f"{label}: left out, for not every order ended well or was trained: {list_seeds(one.left_out)}."
+                f"{label}: left out, for not every order ended well or was trained: {list_seeds(grid.left_out)}."
             )
-        if one.parts is None:
+        if grid.parts is None:
             notes.append(
                 f"{label}: too few runs ended well to share out their variance: it takes two seeds in two orders."
             )
