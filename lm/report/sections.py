@@ -99,21 +99,16 @@ def orders_section(results: Records, of_orders: Mapping[str, Orders]) -> Section
     for label, grid in named[1:]:
         if grid.parts is not None:
             now, more, other = (number(grid.error(*times), digits) for times in ((1, 1), (2, 1), (1, 2)))
-            pays = (
-                "equally much"
-                if more == other
-                else "initial values"
-                if grid.error(2, 1) < grid.error(1, 2)
-                else "orders"
-            )
+            helps = "more initial values help" if grid.error(2, 1) < grid.error(1, 2) else "more orders help"
+            verdict = "both help alike" if more == other else f"{helps} more"
             notes.append(
                 f"{label}: mean {number(float(grid.values_ij.mean()), digits)}, standard error {now}; with twice the "
-                f"initial values {more}, with twice the orders {other}. At the same cost more pays: {pays}."
+                f"initial values {more}, with twice the orders {other}: at the same cost {verdict}."
             )
     notes += [
         f"{quantity} with {len(of_baseline.seeds)} seeds of the initial values (and of dropout), each in "
         f"{of_baseline.orders} orders of the data: two crossed random effects, by the method of moments.",
-        "Neither alone: what a seed does in grid order and not in another, and whatever else varies. The intervals "
+        "Neither alone: what a seed does in one order and not in another, and whatever else varies. The intervals "
         "(generalised, Weerahandi 1993) assume normal effects; no verdict.",
     ]
     for label, grid in named:

@@ -280,7 +280,7 @@ def test_differences_are_split_too_and_say_which_seeds_pay(crossed: Callable[...
     assert found["arm"].error(seeds=2) == pytest.approx(by_formula, rel=1e-12)
     section = orders_section(results, found)
     assert [row[0] for row in section.rows] == ["base"] * 3 + ["arm - base"] * 3
-    assert "At the same cost more pays: initial values." in section.notes[0]
+    assert "at the same cost more initial values help more." in section.notes[0]
 
 
 def test_too_few_cells_of_orders_are_reported(crossed: Callable[..., Path], experiment: Callable[..., Path]) -> None:
