@@ -24,7 +24,7 @@ NOTES = (
     "Mean of true differences over experiments like these: random effects, of differences with standard errors over "
     "seeds and text. tau: standard deviation of true differences. I²: their share of the variance.",
     "In another: 95 % interval of the true difference in one more such experiment. See docs/verdicts.md.",
-    f"Verdict: on experiments like these, where {FEWEST} or more are each fit and have the seeds for one; the CI, "
+    f"Verdict: on such experiments as these, where {FEWEST} or more are each fit and have the seeds for one; the CI, "
     "which holds by itself, then excludes 0 or leaves it open. A verdict of one experiment speaks of its setting.",
 )
 
@@ -58,8 +58,10 @@ def pooled_section(experiments: Sequence[tuple[Records, pd.DataFrame]]) -> Secti
         for shared in group
         if shared.unfit
     ]
-    rows = [_row(*key, group) for key, group in groups.items()]
-    return Section("Over experiments", COLUMNS, rows, [f"Of {', '.join(names)}.", *NOTES, *problems])
+    quantities = list(dict.fromkeys(quantity for *_, quantity in groups))
+    title = "Over experiments" if len(quantities) > 1 else f"Over experiments: {describe(quantities[0]).label}"
+    rows = [_row(*key, group, len(quantities) > 1) for key, group in groups.items()]
+    return Section(title, COLUMNS, rows, [f"Of {', '.join(names)}.", *NOTES, *problems])
 
 
 def _unfit(results: Records, arm: str, pairs: int) -> str:
@@ -82,18 +84,16 @@ def standard_error(row: Any) -> float:
     return float((row.plain_high - row.plain_low) / 2 / stats.t.ppf(0.975, row.pairs - 1))
 
 
-def _row(arm: str, baseline: str, quantity: str, group: Sequence[SharedArm]) -> list[str]:
+def _row(arm: str, baseline: str, quantity: str, group: Sequence[SharedArm], is_named: bool) -> list[str]:
     summary = over_experiments([shared.difference for shared in group], [shared.error for shared in group])
     digits = describe(quantity).digits
     sound = len(group) >= FEWEST and not any(shared.unfit for shared in group)
     text = signed(summary.mean, summary.low, summary.high, digits)
     is_significant = sound and not summary.low <= 0 <= summary.high
     mean = TableCell(text, bold=is_significant)
-    verdict = (
-        f"{direction(summary.mean, describe(quantity).better)} over such experiments" if is_significant else "open"
-    )
+    verdict = f"{direction(summary.mean, describe(quantity).better)} on such" if is_significant else "open"
     low, high = (f"{end:+z.{digits}f}" for end in (summary.next_low, summary.next_high))
     another = "-" if math.isnan(summary.next_low) else f"{low} to {high}"
-    label = f"{arm} - {baseline} ({describe(quantity).label})"
+    label = f"{arm} - {baseline}" + (f" ({describe(quantity).label})" if is_named else "")
     spread = [f"{summary.tau:z.{digits}f}", f"{summary.i2:z.0%}"]
     return [label, str(len(group)), mean, *spread, another, verdict if sound else "-"]

@@ -112,7 +112,7 @@ def test_arms_are_trained_on_each_text_and_summarised(tmp_path: Path, capsys: Ca
         assert [record["status"] for record in records] == ["ok", "ok"]
         assert "Registered" in (out / f"small.{text}" / "table.md").read_text()
     page = (out / "small" / "table.md").read_text()
-    assert "| rms - layer (" in page
+    assert "| rms - layer |" in page
     before = {path.name for path in Store(out).cells.iterdir()}
     assert len(before - {".leases"}) == 8
     assert main(command) == 0

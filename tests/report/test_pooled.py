@@ -41,7 +41,7 @@ def test_a_report_of_several_has_a_row_for_each_shared_arm(tmp_path: Path, capsy
     out = tmp_path / "report"
     formats = ["--format", "md,latex,html"]
     assert main(["report", *map(str, (*folders, lonely)), "--out", str(out), *formats]) == 0
-    (row,) = [line for line in (out / "table.md").read_text().splitlines() if line.startswith("| better - base (")]
+    (row,) = [line for line in (out / "table.md").read_text().splitlines() if line.startswith("| better - base |")]
     tables = [compare(load(folder)) for folder in folders]
     rows = [next(table[(table.metric == "nll") & (table.arm == "better")].itertuples()) for table in tables]
     summary = over_experiments([one.difference for one in rows], [standard_error(one) for one in rows])
@@ -73,7 +73,7 @@ def judged(folder: Path, **third: Any) -> tuple[bool, str, list[str]]:
 
 
 def test_few_seeds_or_unhealthy_runs_in_one_of_three_are_never_bold(tmp_path: Path) -> None:
-    assert judged(tmp_path / "sound") == (True, "better over such experiments", [])
+    assert judged(tmp_path / "sound") == (True, "better on such", [])
     assert judged(tmp_path / "odd", effect=0.9) == (False, "open", [])
     assert judged(tmp_path / "few", seeds=3) == (False, "-", ["! better in drama: 3 seeds, and a verdict takes 6."])
     is_bold, verdict, (problem,) = judged(tmp_path / "sick", sick=True)
