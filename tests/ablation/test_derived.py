@@ -100,6 +100,7 @@ def test_what_is_wrong_with_the_last_text_is_found_before_the_first_is_trained(t
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("undrawn")
+@pytest.mark.extra
 def test_arms_are_trained_on_each_text_and_summarised(tmp_path: Path, capsys: Capture) -> None:
     out = tmp_path / "out"
     path = write_experiment(tmp_path, corpora={"same": {}, "chain": CHAIN}, seeds=2)
@@ -155,6 +156,7 @@ def test_the_plan_shows_the_cells_of_the_grid(tmp_path: Path, capsys: Capture) -
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("undrawn")
+@pytest.mark.extra
 def test_arms_are_trained_over_rates_and_compared_at_their_best(tmp_path: Path) -> None:
     out = tmp_path / "out"
     path = write_experiment(tmp_path, lr_curve={"rates": [1e-5, 1e-3, 1e-2], "seeds": [70, 71]}, seeds=[0, 1])

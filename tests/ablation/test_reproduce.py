@@ -124,6 +124,7 @@ def test_what_is_named_and_cannot_be_run_is_an_error(tmp_path: Path, capsys: Cap
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("undrawn")
+@pytest.mark.extra
 def test_some_seeds_come_first_and_the_others_train_later_alone(
     tmp_path: Path, capsys: Capture, monkeypatch: Patch
 ) -> None:
@@ -163,6 +164,7 @@ def answered(folder: Path, tier: str) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("undrawn")
+@pytest.mark.extra
 def test_results_of_one_tier_never_stand_for_another(tmp_path: Path, capsys: Capture, monkeypatch: Patch) -> None:
     monkeypatch.chdir(tmp_path)
     write(tmp_path / "experiments", "small", claims=[FEWER])

@@ -162,6 +162,7 @@ def test_missing_cells_are_planned_and_timed_without_torch(tmp_path: Path, monke
 
 
 @pytest.mark.slow
+@pytest.mark.extra
 def test_finished_experiments_are_planned_and_reported_without_torch(tmp_path: Path, monkeypatch: Patch) -> None:
     monkeypatch.setenv("LM_CACHE", str(tmp_path / "cache"))
     code = (

@@ -219,6 +219,7 @@ def test_output_that_nobody_reads_is_no_error(
 
 
 @pytest.mark.slow
+@pytest.mark.extra
 def test_training_stopped_by_a_closed_pipe_fails(base: Path) -> None:
     write_spec(base)
     code, _ = unread("ablate", "spec.yaml", "--underpowered", cwd=base, errors=subprocess.STDOUT)

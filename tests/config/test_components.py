@@ -356,6 +356,7 @@ def test_a_setting_passed_on_to_the_class_above_reaches_it() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.extra
 def test_a_whole_number_stays_one_whatever_was_imported_first() -> None:
     code = (
         "from typing import Optional, Union\n"

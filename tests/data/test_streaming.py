@@ -83,7 +83,7 @@ def test_a_known_stream_is_not_read_again(folder: Path, monkeypatch: Patch) -> N
     assert prepare(HubText(str(folder), streaming=True), Bytes(), SHARES) == facts
 
 
-@pytest.mark.parametrize("kind", [Bytes(), BPE(300)], ids=["bytes", "bpe"])
+@pytest.mark.parametrize("kind", [Bytes(), pytest.param(BPE(300), marks=pytest.mark.extra)], ids=["bytes", "bpe"])
 def test_a_folder_whose_files_changed_is_streamed_again(folder: Path, kind: Tokenizer) -> None:
     before = prepare(HubText(str(folder), streaming=True), kind, SHARES)
     changed = [f"another {text}" for text in TEXTS[:150]]

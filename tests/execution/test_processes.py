@@ -83,6 +83,7 @@ def test_a_killed_command_run_again_gives_the_same_results(tmp_path: Path, ablat
     assert not list(out.glob("cells/.*.work"))
 
 
+@pytest.mark.extra
 def test_removed_results_end_the_command_with_one_line(tmp_path: Path) -> None:
     out = tmp_path / "out"
     process = subprocess.Popen(

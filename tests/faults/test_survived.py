@@ -36,7 +36,7 @@ def whole() -> Whole:
 @pytest.mark.parametrize(
     ("name", "hits"),
     [
-        ("three", {"two more commands beside the first": 1}),
+        pytest.param("three", {"two more commands beside the first": 1}, marks=pytest.mark.extra),
         pytest.param("leases", {}, marks=pytest.mark.extra),
         pytest.param("limit", {"the size of files": 1}, marks=pytest.mark.extra),
         pytest.param("clock", {"the clock": 1}, marks=pytest.mark.extra),

@@ -302,6 +302,7 @@ def test_a_cell_of_an_experiment_is_described_with_its_verdict(experiment: MakeE
 
 @pytest.mark.slow
 @pytest.mark.parametrize("first", ["import lm", "from transformers import AutoModelForCausalLM"])
+@pytest.mark.extra
 def test_import_lm_is_enough_before_transformers_and_after(first: str, tmp_path: Path) -> None:
     written(tmp_path / "model", OWN, tree_of("gpt2"))
     program = (

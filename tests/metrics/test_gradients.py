@@ -201,7 +201,9 @@ def test_bfloat16_norms_are_summed_in_float32() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sizes", [[5, 5, 5, 5], [2, 12, 3, 3]], ids=["equal", "unequal"])
+@pytest.mark.parametrize(
+    "sizes", [pytest.param([5, 5, 5, 5], marks=pytest.mark.extra), [2, 12, 3, 3]], ids=["equal", "unequal"]
+)
 def test_estimates_are_unbiased_for_gradients_of_known_mean_and_covariance(sizes: list[int]) -> None:
     # The loss (w - x)^2 / 2 has the gradient w - x: mean w, covariance that of x.
     random = torch.Generator().manual_seed(0)

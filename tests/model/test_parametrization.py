@@ -164,7 +164,9 @@ def test_muon_keeps_the_spectral_norm_of_updates() -> None:
     assert rates[4 * BASE] == pytest.approx(rates[BASE], rel=0.25)  # five steps of Newton and Schulz are no exact root
 
 
-@pytest.mark.parametrize(("optimizer", "lr"), [("AdamW", 0.02), pytest.param("MuonAdamW", 0.1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("optimizer", "lr"), [("AdamW", 0.02), pytest.param("MuonAdamW", 0.1, marks=[pytest.mark.slow, pytest.mark.extra])]
+)
 def test_mup_activations_are_flat_in_width(optimizer: str, lr: float) -> None:
     grown = {}
     for name, parametrization in (("standard", None), ("mup", {"class_path": "MuP", "init_args": {"base_width": 32}})):

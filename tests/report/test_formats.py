@@ -180,6 +180,7 @@ def test_curves_have_a_row_for_each_step(experiment: MakeExperiment) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.extra
 def test_paper_figures_have_the_column_width_and_real_text(experiment: MakeExperiment) -> None:
     files = report_files([load_report(experiment({"base": BASE, "arm": BETTER}))], ReportRequest(("pdf", "svg")))
     for width, inches in (("one_column", 3.35), ("two_columns", 6.9)):

@@ -114,7 +114,8 @@ def are_parallel(one: Text, box: Bbox, other: Text, other_box: Bbox) -> bool:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("arms", [*(pytest.param(arms, marks=pytest.mark.extra) for arms in (2, 7)), 12])
+@pytest.mark.extra
+@pytest.mark.parametrize("arms", [2, 7, 12])
 def test_texts_and_legends_cover_nothing(arms: int, experiment: MakeExperiment) -> None:
     drawable = {name: chart for name, chart in charts(FigureInputs(made_up(experiment, arms))) if chart}
     assert len(drawable) >= 13
@@ -135,10 +136,9 @@ def test_texts_of_a_ladder_cover_nothing(arms: int, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "parameters", [pytest.param(2, marks=pytest.mark.extra), pytest.param(7, marks=pytest.mark.extra), 12]
-)
-@pytest.mark.parametrize("objectives", [1, pytest.param(2, marks=pytest.mark.extra)])
+@pytest.mark.extra
+@pytest.mark.parametrize("parameters", [2, 7, 12])
+@pytest.mark.parametrize("objectives", [1, 2])
 def test_texts_of_a_search_cover_nothing(parameters: int, objectives: int, tmp_path: Path) -> None:
     search = made_up_search(tmp_path, parameters, objectives)
     assert isinstance(search.importance, dict)
@@ -170,7 +170,9 @@ def made_up_search(folder: Path, parameters: int, objectives: int) -> SearchRepo
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("width", picture.WIDTHS)
+@pytest.mark.parametrize(
+    "width", [pytest.param(name, marks=pytest.mark.extra) if name == "two_columns" else name for name in picture.WIDTHS]
+)
 def test_texts_and_legends_cover_nothing_on_paper(width: str, experiment: MakeExperiment) -> None:
     covered = {}
     for name, chart in charts(FigureInputs(made_up(experiment, 7))):

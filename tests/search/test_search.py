@@ -88,6 +88,7 @@ def best_of(found: dict[str, Any]) -> int:
     return int(min(complete, key=lambda trial: trial["values"][0])["number"])
 
 
+@pytest.mark.extra
 def test_every_trial_ends_as_what_it_was(tmp_path: Path, sweep: Sweep) -> None:
     spec = write(tmp_path, pruner={"name": "median", "n_startup_trials": 2}, trials=12)
     done = sweep(spec, tmp_path / "out", "--workers", "2")
@@ -145,6 +146,7 @@ def test_a_killed_search_keeps_its_budget_when_run_again(tmp_path: Path, sweep: 
 
 
 @pytest.mark.usefixtures("undrawn")
+@pytest.mark.extra
 def test_a_cell_of_another_search_is_not_trained_again(tmp_path: Path, sweep: Sweep) -> None:
     space = {"model.layers": {"choices": [1, 2]}}
     objectives = {"nll": "lower", "parameters": "lower"}

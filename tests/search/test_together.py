@@ -123,6 +123,7 @@ def test_two_commands_share_a_study(tmp_path: Path, storage: str) -> None:
         assert f"process {other.process.pid} on host" in sweep.said or not any(by(other, t) for t in trials_of(spec))
 
 
+@pytest.mark.extra
 def test_a_trial_of_a_killed_command_is_resumed_by_another(tmp_path: Path, storage: str) -> None:
     spec = write(tmp_path, storage, trials=3)
     gone = Sweep(spec, tmp_path / "gone")

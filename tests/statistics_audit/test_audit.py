@@ -118,6 +118,7 @@ def test_overstated_power_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.extra
 def test_students_test_of_equivalence_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     def students(sample: list[float], margin: float) -> float:
         return max(
@@ -236,6 +237,7 @@ def test_q_over_seeds_alone_overclaims_on_text() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.extra
 def test_the_exit_code_reports_broken_promises(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

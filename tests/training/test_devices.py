@@ -55,7 +55,7 @@ def columns_of(curve: list[str]) -> dict[str, list[float]]:
 
 @pytest.mark.parametrize(
     "strategy",
-    ["ddp", "fsdp2", *(pytest.param(name, marks=pytest.mark.extra) for name in ("ddp_fork", "tensor_parallel"))],
+    ["ddp", *(pytest.param(name, marks=pytest.mark.extra) for name in ("fsdp2", "ddp_fork", "tensor_parallel"))],
 )
 def test_two_processes_give_the_losses_weights_and_metrics_of_one(tmp_path: Path, of_one: Run, strategy: str) -> None:
     one, curve, weights, kept = of_one

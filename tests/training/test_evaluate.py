@@ -598,6 +598,7 @@ def test_a_length_beyond_the_positions_is_shown_as_an_error(tmp_path: Path, eval
 
 
 @pytest.mark.slow
+@pytest.mark.extra
 def test_tripled_logits_of_a_markov_chain_are_miscalibrated(tmp_path: Path) -> None:
     cell, store = check(load_yaml(ROOT / "experiments" / "bases" / "markov.yaml")), Store(tmp_path)
     train(cell, store, lambda *_: None, Execution(threads=1))

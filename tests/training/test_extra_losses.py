@@ -196,6 +196,7 @@ def steps(folder: Path) -> list[Tensor]:
 
 
 @pytest.mark.slow
+@pytest.mark.extra
 def test_accumulation_halves_processes_and_resumption_change_nothing(tmp_path: Path, monkeypatch: Patch) -> None:
     _, one, folder = train_cell(tmp_path / "one", WHOLE)
     assert known(one["metrics"]["extra_expert_load"]) > 1
