@@ -25,6 +25,7 @@ from lm.stats.tests import (
     t_interval,
 )
 from lm.stats.verdicts import Comparison, confirm, verdict
+from statistics_audit.experiments import audit_experiments
 from statistics_audit.finding import Finding
 from statistics_audit.ladder import audit_ladders
 from statistics_audit.texts import audit_discoveries, audit_text_claims, audit_text_power, audit_texts
@@ -89,7 +90,16 @@ def audit(full: bool = False) -> list[Finding]:
         ),
         *audit_ladders(np.random.default_rng(0), size.ladders, size.draws),
         *audit_unpaired(np.random.default_rng(0), size.sequences, NOISES),
+        *audit_experiments(np.random.default_rng(0), size.bootstraps, paired_noises()),
     ]
+
+
+def paired_noises() -> dict[str, Noise]:
+    """The noise of a difference of two cells, by that of a cell."""
+    return {
+        name: lambda random, shape, noise=noise: noise(random, shape) - noise(random, shape)  # type: ignore[misc]
+        for name, noise in NOISES.items()
+    }
 
 
 def differences(random: np.random.Generator, arm: Noise, baseline: Noise, shape: tuple[int, int, int]) -> Array:
