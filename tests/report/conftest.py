@@ -37,8 +37,8 @@ def nasty(module_experiment: MakeExperiment) -> Path:
 
 @pytest.fixture(autouse=True)
 def _no_library(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The script that draws is a line, which is enough for all but drawing, unless a test uses `library`."""
-    if "library" not in request.fixturenames:
+    """The script that draws is a line, which is enough for all but a browser, and tests that use `library`."""
+    if not {"library", "chromium"} & {*request.fixturenames}:
         monkeypatch.setattr(gallery, "library", lambda: "window.vegaEmbed = 1;")
 
 
