@@ -93,8 +93,8 @@ def _check_plain(cls: type, supplied: int, settings: Tree, path: str) -> Tree:
         # parser uses the first that fits: 2 would become 2.0 or not by the order of imports
         if type(raw) is int and isinstance(value, float) and int in typing.get_args(type_hints(cls).get(name)):
             values[name] = value = raw
-        is_plain = type_hints(cls).get(name) in (int, float, bool, str)
-        if is_plain and value is None and name in settings and plain_options(cls, supplied)[name] is not None:
+        is_number = type_hints(cls).get(name) in (int, float)
+        if is_number and value is None and name in settings and plain_options(cls, supplied)[name] is not None:
             kind = describe_option(cls, name)  # the parser takes null for anything
             raise InputError(f"{join(path, name)}: expected {kind}, found null")
         if (problem := find_unusable(value)) and not isinstance(raw, str):
