@@ -231,52 +231,89 @@ def load_experiment(
     design = _read_design(tree, path)
     base = read_base(tree, path)
     inference = read_inference(tree, design, path)
-    where = f"{path}: seeds" if seeds is None else option_name("seeds")
-    value = tree["seeds"] if seeds is None else seeds
-    crossed = isinstance(value, Mapping) and bool({*CrossedSeeds.__annotations__} & {*value})
-    if crossed:
-        if "data_seeds" in tree:
-            raise InputError(f"{where}: data are the orders already; expected no data_seeds beside them")
-        pair = read_section(value, CrossedSeeds, where)
-        value, tree = pair["init"], {**tree, "data_seeds": pair["data"]}
-    chosen, looks = _read_seeds_or_stages(value, tree, inference, where)
-    inference = replace(inference, looks=looks)
-    declared = [] if isinstance(tree["seeds"], Mapping) else read_seeds(tree["seeds"], f"{path}: seeds")
+    plan = _read_seed_plan(tree, seeds, inference, path, option_name)
+    inference = replace(inference, looks=plan.looks)
     claims = [
         read_claim(claim, list(design.arms), design.baseline, f"{path}: claims[{index}]")
         for index, claim in enumerate(tree.get("claims", []))
     ]
     if "tune" in tree and "lr_curve" in tree:
         raise InputError(f"{path}: tune and lr_curve both choose a rate for each arm; expected one of them")
-    ladder = read_ladder(tree, chosen, inference.metric, settings, str(path), same_seeds=seeds is not None)
-    listed = f"{where}.data" if crossed else f"{path}: data_seeds"
-    orders = read_seeds(tree["data_seeds"], listed) if "data_seeds" in tree else []
-    if "data_seeds" in tree and (len(orders) < 2 or len(chosen) < 2 or looks):
-        raise InputError(
-            f"{listed}: expected two orders or more and two seeds or more, not in stages, found "
-            f"{len(orders)} and {'stages' if looks else len(chosen)}; with fewer the variance cannot be split"
-        )
-    corpora = {path_name(text, f"{path}: corpora"): changes for text, changes in tree.get("corpora", {}).items()}
-    if len(corpora) == 1 or (corpora and ladder is not None):
-        reason = "a ladder" if ladder is not None else f"{next(iter(corpora))} alone"
-        raise InputError(f"{path}: corpora: expected two texts or more, and no ladder; found {reason}")
+    ladder = read_ladder(tree, plan.seeds, inference.metric, settings, str(path), same_seeds=seeds is not None)
     return Experiment(
         name=name,
         title=tree.get("title") or path.stem,
         tree=override(base, settings),
         design=design,
-        seeds=chosen,
+        seeds=plan.seeds,
         inference=inference,
-        claims=tuple(replace(claim, seeds=declared or chosen) for claim in claims),
+        claims=tuple(replace(claim, seeds=plan.declared or plan.seeds) for claim in claims),
         notes=tree.get("notes", ""),
         tier=tier,
-        tuning=read_tuning(tree["tune"], inference.metric, chosen, f"{path}: tune") if "tune" in tree else None,
-        grid=read_grid(tree["lr_curve"], inference.metric, chosen, f"{path}: lr_curve") if "lr_curve" in tree else None,
+        tuning=read_tuning(tree["tune"], inference.metric, plan.seeds, f"{path}: tune") if "tune" in tree else None,
+        grid=read_grid(tree["lr_curve"], inference.metric, plan.seeds, f"{path}: lr_curve")
+        if "lr_curve" in tree
+        else None,
         ladder=ladder,
-        corpora={text: {**changes, **settings} for text, changes in corpora.items()},
-        data_seeds=tuple(orders),
-        crossed=crossed,
+        corpora=_read_corpora(tree, settings, path),
+        data_seeds=tuple(plan.orders),
+        crossed=plan.crossed,
     )
+
+
+def _read_corpora(tree: Tree, settings: Mapping[str, Any], path: Path) -> dict[str, dict[str, Any]]:
+    """Return the changes of each text, those of the command above them. Raises InputError."""
+    corpora = {path_name(text, f"{path}: corpora"): changes for text, changes in tree.get("corpora", {}).items()}
+    if len(corpora) == 1 or (corpora and "ladder" in tree):
+        reason = "a ladder" if "ladder" in tree else f"{next(iter(corpora))} alone"
+        raise InputError(f"{path}: corpora: expected two texts or more, and no ladder; found {reason}")
+    return {text: {**changes, **settings} for text, changes in corpora.items()}
+
+
+@dataclass(frozen=True)
+class SeedPlan:
+    """Seeds of an experiment, when to look at them, and the orders of the data in which they are trained too.
+
+    `declared` are those of the file, which its claims are about; none where they come in stages.
+    """
+
+    seeds: list[int]
+    looks: tuple[int, ...]
+    declared: list[int]
+    orders: list[int]
+    crossed: bool
+
+
+def _read_seed_plan(
+    tree: Tree, seeds: Any, inference: Inference, path: Path, option_name: Callable[[str], str]
+) -> SeedPlan:
+    """Read the seeds of a file, or `seeds` of the command instead of them. Raises InputError."""
+    where, value = f"{path}: seeds", tree["seeds"]
+    declared = [] if isinstance(value, Mapping) else read_seeds(value, where)
+    if _is_crossed(value):
+        declared = read_seeds(read_section(value, CrossedSeeds, where)["init"], f"{where}.init")
+    if seeds is not None:
+        where, value = option_name("seeds"), seeds
+    in_orders, listed = tree.get("data_seeds"), f"{path}: data_seeds"
+    if crossed := _is_crossed(value):
+        if "ladder" in tree:
+            raise InputError(f"{where}: a ladder has no orders of the data; expected seeds alone")
+        if in_orders is not None:
+            raise InputError(f"{where}: data are the orders already; expected no data_seeds beside them")
+        pair, listed = read_section(value, CrossedSeeds, where), f"{where}.data"
+        value, in_orders = pair["init"], pair["data"]
+    chosen, looks = _read_seeds_or_stages(value, tree, inference, f"{where}.init" if crossed else where)
+    orders = [] if in_orders is None else read_seeds(in_orders, listed)
+    if in_orders is not None and (len(orders) < 2 or len(chosen) < 2 or looks):
+        raise InputError(
+            f"{listed}: expected two orders or more and two seeds or more, not in stages, found "
+            f"{len(orders)} and {'stages' if looks else len(chosen)}; with fewer the variance cannot be split"
+        )
+    return SeedPlan(chosen, looks, declared, orders, crossed)
+
+
+def _is_crossed(seeds: Any) -> bool:
+    return isinstance(seeds, Mapping) and bool({*CrossedSeeds.__annotations__} & {*seeds})
 
 
 def _read_seeds_or_stages(

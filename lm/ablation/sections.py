@@ -240,9 +240,7 @@ def read_ladder(
             hint = "is of one size, and a ladder has several; give it an experiment of its own"
             raise InputError(f"{path}: {key}: does not go with a ladder: it {hint}")
     if isinstance(experiment.get("seeds"), Mapping):
-        raise InputError(
-            f"{path}: seeds: a ladder has no stages and no orders, as its laws rest on all seeds of a rung"
-        )
+        raise InputError(f"{path}: seeds: a ladder has no stages, as each rung's law rests on all of its seeds")
     if describe(metric).better != "lower":
         expected = "a ladder follows a loss that falls with compute, such as nll"
         raise InputError(f"{path}: metric: {expected}; found {metric}")

@@ -24,8 +24,8 @@ NOTES = (
     "Mean of true differences over experiments like these: random effects, of differences with standard errors over "
     "seeds and text. tau: standard deviation of true differences. I²: their share of the variance.",
     "In another: 95 % interval of the true difference in one more such experiment. See docs/verdicts.md.",
-    f"Verdict: on such experiments as these, where {FEWEST} or more are each fit and have the seeds for one; the CI, "
-    "which holds by itself, then excludes 0 or leaves it open. A verdict of one experiment speaks of its setting.",
+    f"Verdict: in settings like these. It takes {FEWEST} experiments, each fit to be compared and with the seeds for a "
+    "verdict of its own, which speaks of its setting alone. Open: the CI, corrected for no other arm, holds 0.",
 )
 
 
@@ -91,7 +91,7 @@ def _row(arm: str, baseline: str, quantity: str, group: Sequence[SharedArm], is_
     text = signed(summary.mean, summary.low, summary.high, digits)
     is_significant = sound and not summary.low <= 0 <= summary.high
     mean = TableCell(text, bold=is_significant)
-    verdict = f"{direction(summary.mean, describe(quantity).better)} on such" if is_significant else "open"
+    verdict = f"{direction(summary.mean, describe(quantity).better)} in such settings" if is_significant else "open"
     low, high = (f"{end:+z.{digits}f}" for end in (summary.next_low, summary.next_high))
     another = "-" if math.isnan(summary.next_low) else f"{low} to {high}"
     label = f"{arm} - {baseline}" + (f" ({describe(quantity).label})" if is_named else "")

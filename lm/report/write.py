@@ -182,7 +182,7 @@ def write_reports(
 def write_summary(folders: Sequence[Path], into: Path, console: Console) -> None:
     """Write the report of several folders and print what they have in common. Raises InputError."""
     reports = [load_report(folder) for folder in folders]
-    publish(reports, report_files(reports, ReportRequest()), into, Console(quiet=True))
+    publish([], report_files(reports, ReportRequest()), into, console)
     for section in _pooled(reports):
         console.print()
         print_section(section, console)

@@ -264,6 +264,24 @@ def test_every_arm_is_crossed_if_seeds_say_so(tmp_path: Path) -> None:
     assert [one.cell.id for one in make_plan(experiment).cells] == [one.cell.id for one in make_plan(plain).cells]
 
 
+CLAIM = {"claim": "rms is better", "kind": "ours", "relation": "less", "arm": "rms", "metric": "nll"}
+
+
+def test_claims_are_about_the_seeds_of_the_file_also_if_these_are_crossed(tmp_path: Path) -> None:
+    path = write_experiment(tmp_path, seeds={"init": 6, "data": 2}, claims=[CLAIM])
+    for given in (None, 8, {"init": 7, "data": 3}):
+        (claim,) = load_experiment(path, {}, given).claims
+        assert claim.seeds == list(range(6))
+
+
+@pytest.mark.parametrize("given", [None, {"init": 3, "data": 2}])
+def test_a_ladder_has_no_orders_of_the_data(tmp_path: Path, given: Any) -> None:
+    ladder = {"rungs": {"small": {}, "large": {"common": {"model.layers": 3}}}}
+    path = write_experiment(tmp_path, ladder=ladder, seeds=given or 3)
+    with refusal("a ladder has no orders of the data", "seeds"):
+        load_experiment(path, {}, None if given else {"init": 3, "data": 2})
+
+
 def test_differences_are_split_too_and_say_which_seeds_pay(crossed: Callable[..., Path]) -> None:
     base, by_order = np.array([2.0, 2.2, 2.1, 2.05]), np.array([0.0, 0.01, -0.01])
     off = np.array([-0.3, -0.1, -0.2, -0.25])

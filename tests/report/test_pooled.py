@@ -73,7 +73,7 @@ def judged(folder: Path, **third: Any) -> tuple[bool, str, list[str]]:
 
 
 def test_few_seeds_or_unhealthy_runs_in_one_of_three_are_never_bold(tmp_path: Path) -> None:
-    assert judged(tmp_path / "sound") == (True, "better on such", [])
+    assert judged(tmp_path / "sound") == (True, "better in such settings", [])
     assert judged(tmp_path / "odd", effect=0.9) == (False, "open", [])
     assert judged(tmp_path / "few", seeds=3) == (False, "-", ["! better in drama: 3 seeds, and a verdict takes 6."])
     is_bold, verdict, (problem,) = judged(tmp_path / "sick", sick=True)
