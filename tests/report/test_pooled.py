@@ -5,17 +5,20 @@ import statistics
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from conftest import make_experiment
 from helpers import Capture
 
 from lm.analysis.compare import compare
-from lm.analysis.results import load
+from lm.analysis.results import load, value
 from lm.cli import main
+from lm.report.pack import open_results
 from lm.report.pooled import pooled_section, standard_error
 from lm.report.render import emphasis
 from lm.stats.meta import over_experiments
 
+REFERENCE = Path(__file__).resolve().parents[2] / "results" / "reference"
 BASE = [2.0, 2.1, 1.9, 2.05, 2.02, 1.97]
 NOISE = [0.01, -0.012, 0.004, 0.0, -0.006, 0.009]
 
@@ -79,6 +82,34 @@ def test_few_seeds_or_unhealthy_runs_in_one_of_three_are_never_bold(tmp_path: Pa
     is_bold, verdict, (problem,) = judged(tmp_path / "sick", sick=True)
     assert (is_bold, verdict) == (False, "-")
     assert problem.startswith("! better in drama: better: attention of layer 1 of 1 collapses")
+
+
+@pytest.mark.slow
+@pytest.mark.extra
+def test_seeds_say_next_to_nothing_of_the_same_seeds_at_another_size(tmp_path: Path) -> None:
+    """As the summary supposes: correlations of differences by seed, over all committed studies at two sizes."""
+    correlations = []
+    for larger in sorted(REFERENCE.glob("*.s120k.lmpack")):
+        sizes = [
+            differences_by_seed(pack, tmp_path) for pack in (REFERENCE / f"{larger.name.split('.')[0]}.lmpack", larger)
+        ]
+        for arm in sizes[0].keys() & sizes[1].keys():
+            pair = np.array([by_seed[arm] for by_seed in sizes])
+            if pair.std(axis=1).min() > 1e-9:
+                correlations.append(float(np.corrcoef(pair)[0, 1]))
+    mean, error = np.mean(correlations), np.std(correlations, ddof=1) / len(correlations) ** 0.5
+    print(f"{len(correlations)} differences: correlation {mean:.2f}, standard error {error:.2f}")
+    assert len(correlations) > 20
+    assert abs(mean) < 0.2
+
+
+def differences_by_seed(pack: Path, folder: Path) -> dict[str, list[float]]:
+    """Return the differences to the baseline of each arm, seed by seed."""
+    with open_results(pack, folder) as place:
+        results = load(place.folder)
+        losses = {arm: [value(record, "nll") for record in results.of(arm)] for arm in results.arms}
+    base = losses.pop(results.manifest["baseline"])
+    return {arm: [x - y for x, y in zip(of_arm, base, strict=True)] for arm, of_arm in losses.items()}
 
 
 def test_one_experiment_twice_is_no_second_one(tmp_path: Path) -> None:
