@@ -82,3 +82,9 @@ def test_model_learns_same_with_layers_fused_or_apart(mlp: str, monkeypatch: Pat
     assert list(found[0]) == list(found[1])
     for name, grad in found[0].items():
         torch.testing.assert_close(grad, found[1][name], **CLOSE, msg=name)
+
+
+def test_compiled_code_fuses_and_is_not_asked_about_autocast(monkeypatch: Patch) -> None:
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    monkeypatch.setattr(module, "autocasting", lambda device: pytest.fail("older torch cannot compile this"))
+    assert module.should_fuse(torch.zeros(1))
