@@ -8,7 +8,7 @@ from helpers import Patch, decoder, example, tokens
 from torch import Tensor, nn
 
 from lm.model import fused_linear as module
-from lm.model.fused_linear import MIN_ROWS_TO_FUSE, fused_linear
+from lm.model.fused_linear import MIN_ROWS_TO_FUSE, fused_linear, should_fuse
 
 CLOSE: dict[str, Any] = {"rtol": 1e-12, "atol": 1e-12}
 
@@ -87,4 +87,4 @@ def test_model_learns_same_with_layers_fused_or_apart(mlp: str, monkeypatch: Pat
 def test_compiled_code_fuses_and_is_not_asked_about_autocast(monkeypatch: Patch) -> None:
     monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
     monkeypatch.setattr(module, "autocasting", lambda device: pytest.fail("older torch cannot compile this"))
-    assert module.should_fuse(torch.zeros(1))
+    assert should_fuse(torch.zeros(1))
