@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from lm.config.choices import (
+    SUPPLIED,
     Slot,
     choices,
     class_name,
@@ -269,6 +270,10 @@ class _Partial(functools.partial[Any]):
 
     def __call__(self, /, *supplied: Any, **more: Any) -> Any:
         names = supplied_by_name(self.func, len(supplied)) if isinstance(self.func, type) else ()
+        if 0 < len(names) < len(supplied):
+            expected = next((each for each in SUPPLIED if len(each) == len(supplied)), names)
+            reason = f"the constructor of {self.func.__name__} takes {', '.join(names)} alone"
+            raise ValueError(f"{reason}; expected {' and '.join(expected)}, first or by name")
         by_name = dict(zip(names, supplied, strict=True)) if names else {}
         return self.func(*(() if names else supplied), **by_name, **{**self.keywords, **more})
 

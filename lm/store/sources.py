@@ -34,6 +34,7 @@ EQUIVALENT: tuple[frozenset[str], ...] = (
             "a7c94e14b78a1cb912a95f5da65ec986e3b9be514f9d4e0aa582f69779d4699b",  # sections of one of two kinds
             "d8b0264e8c8b39df636ccab02e70e12a862e9b3a308b5f748af5eeb3af5e4a29",  # null is no number
             "739a6f33a6b73858d3acd80b4bbec07fdd8b2c24d4abc4d3a3ea2ab061e6f5e0",  # of numbers alone
+            "c06e79604bb02652d7ce05b2afe8165089beef4ca03e6a6d8d9baa7b08626608",  # what a constructor lacks
         }
     ),
 )

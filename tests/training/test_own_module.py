@@ -35,6 +35,11 @@ class ByName(Recurrent):
         super().__init__(vocabulary, context, hidden)
 
 
+class Alone(Recurrent):
+    def __init__(self, vocabulary: int) -> None:
+        super().__init__(vocabulary, 8)
+
+
 class Hidden(Recurrent):
     def forward(self, tokens_bt: Tensor) -> Tensor:
         return self.tokens(tokens_bt)
@@ -50,6 +55,12 @@ class State(Recurrent):
 def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """The name of a module with a user's own classes."""
     return own_module(tmp_path, monkeypatch, SOURCE)
+
+
+def test_a_constructor_that_takes_too_little_is_told_what_it_is_given(own: str) -> None:
+    line = r"model: the constructor of Alone takes vocabulary alone; expected vocabulary and context, first or by name"
+    with pytest.raises(InputError, match=line):
+        check(override(RUN, {"model": f"{own}.Alone"}))
 
 
 @pytest.mark.slow
