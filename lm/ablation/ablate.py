@@ -9,7 +9,21 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from lm.ablation.derived import expand_corpora, expand_orders, expand_rates, with_winners, write_rates
+from lm.ablation.derived import (
+    RATE,
+    RatesByArm,
+    at_best_rates,
+    at_shared_rate,
+    best_rates,
+    curves_of,
+    expand_corpora,
+    expand_orders,
+    expand_rates,
+    grid_rates,
+    rates_around,
+    with_winners,
+    write_rates,
+)
 from lm.ablation.experiment import Experiment, check_power, shortage
 from lm.ablation.plan import (
     Plan,
@@ -80,19 +94,24 @@ def ablate(experiment: Experiment, options: RunOptions, plan_only: bool = False)
 
         for job in _searches(experiment, plan, options.out):
             check_search(job.spec, job.folder)
-    rate_plan = None if experiment.grid is None else _plan(expand_rates(experiment), store, options, plan_only)
+    rate_plan = None
+    if experiment.grid is not None:
+        rate_plan = _plan(expand_rates(experiment, grid_rates(experiment)), store, options, plan_only)
+    idle, tuned = list(idle_arms(plan).values()), tuning is not None or rate_plan is not None
+    if not plan_only:
+        warn(idle)
+        if (tuned or experiment.bracket) and not options.underpowered:
+            check_power(experiment)
+    if experiment.bracket is not None:
+        bracketed = find_rates(plan, store, options, plan_only)
+        if isinstance(bracketed, int):
+            return bracketed
+        plan, experiment = bracketed, bracketed.experiment
     order_plan = _plan(expand_orders(experiment), store, options, plan_only) if experiment.data_seeds else None
-    idle = list(idle_arms(plan).values())
     if plan_only:
         warnings = [*idle, *filter(None, [shortage(experiment)])]
-        for part in filter(None, (rate_plan, plan, order_plan)):
-            work = remaining_work(part, store, options.retry_failed)
-            show_plan(work, store, num_workers(work, options), options.executor, warnings if part is plan else ())
+        _show_plans(filter(None, (rate_plan, plan, order_plan)), store, options, {plan.experiment.name: warnings})
         return 0
-    warn(idle)
-    tuned = experiment.tuning is not None or rate_plan is not None
-    if tuned and not options.underpowered:
-        check_power(experiment)
     if tuning is not None and tune(plan, store, options):
         return 1
     if rate_plan is not None:
@@ -108,7 +127,12 @@ def ablate(experiment: Experiment, options: RunOptions, plan_only: bool = False)
         interrupted = train_experiment(order_plan, store, options)[1]
     if tuned and not interrupted:
         path = folder / TUNING_FOLDER / "tuned.json"
-        winners = write_rates(plan, store) if rate_plan else TUNED.read(read_json(path), path)["arms"]
+        if rate_plan:
+            rates = best_rates(plan, grid_rates(experiment), store)
+            write_rates(rates, grid_rates(experiment), plan, store)
+            winners = {arm: {"changes": {RATE: rate["best"]} if rate["best"] else None} for arm, rate in rates.items()}
+        else:
+            winners = TUNED.read(read_json(path), path)["arms"]
         print("training the experiment again, each arm with its winner", file=sys.stderr)
         tuned_plan = _plan(with_winners(experiment, winners), store, options)
         tuned_folder, interrupted = train_experiment(tuned_plan, store, options)
@@ -116,6 +140,63 @@ def ablate(experiment: Experiment, options: RunOptions, plan_only: bool = False)
     report = update_report(folder, Console())
     print(pointer(folder), file=sys.stderr)
     return 1 if interrupted or report.damaged else 0
+
+
+def find_rates(plan: Plan, store: Store, options: RunOptions, plan_only: bool = False) -> Plan | int:
+    """Find each arm's learning rate and train all at the shared one; return the plan with every arm at its own.
+
+    Rates are added below and above for all arms, until the best of each arm lies between two others or their number is
+    the largest. Returns an exit status where cells were interrupted, or where only a plan is asked and rates are open.
+    """
+    experiment, low, high = plan.experiment, -1, 1
+    bracket, shared = experiment.bracket, at_shared_rate(plan)
+    assert bracket is not None
+    while True:
+        rates = rates_around(plan, low, high)
+        over_rates, count = _plan(expand_rates(experiment, rates), store, options, plan_only), high - low + 1
+        is_trained = over_rates.is_described(store) and not over_rates.missing(store)
+        if not plan_only and (options.retry_failed or not is_trained):
+            print(f"{len(plan.by_arm)} arms at {count} rates, {len(bracket.seeds)} seeds each", file=sys.stderr)
+            if train_experiment(over_rates, store, options)[1]:
+                return 1
+        elif not is_trained:
+            _show_plans([over_rates, shared], store, options)
+            print_line(
+                f"Every arm is trained at {count} rates with {len(bracket.seeds)} seeds each, and at up to "
+                f"{bracket.at_most} while the best of an arm is the lowest or the highest; then at the shared rate, "
+                f"and once more at its own best, with {len(experiment.seeds)} seeds each."
+            )
+            return 0
+        more = _open_ends(experiment, rates, store)[: bracket.at_most - (high - low + 1)]
+        if not more:
+            break
+        low, high = low - more.count("low"), high + more.count("high")
+    found = best_rates(plan, rates, store)
+    if not plan_only:
+        write_rates(found, rates, plan, store)
+        print("every arm at the shared rate, for comparison", file=sys.stderr)
+        folder, interrupted = train_experiment(shared, store, options)
+        if interrupted:
+            return 1
+        update_report(folder, Console())
+        print("every arm at its own best rate", file=sys.stderr)
+    return replace(_plan(at_best_rates(experiment, found), store, options, plan_only), registered=plan)
+
+
+def _open_ends(experiment: Experiment, rates: RatesByArm, store: Store) -> list[str]:
+    """Return the ends, `low` and `high`, at which an arm has its best rate; low where none of its rates ended well."""
+    ends = {"low" if curve.best is None else curve.edge for curve in curves_of(experiment, rates, store).values()}
+    return sorted(ends - {""}, reverse=True)
+
+
+def _show_plans(
+    plans: Iterable[Plan], store: Store, options: RunOptions, warnings: Mapping[str, Sequence[str]] | None = None
+) -> None:
+    """Print plans, with the warnings of some by the experiment's name."""
+    for part in plans:
+        work = remaining_work(part, store, options.retry_failed)
+        of_part = (warnings or {}).get(part.experiment.name, ())
+        show_plan(work, store, num_workers(work, options), options.executor, of_part)
 
 
 def _ablate_on_each_corpus(experiment: Experiment, options: RunOptions, plan_only: bool) -> int:

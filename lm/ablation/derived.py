@@ -5,7 +5,7 @@ resumes.
 """
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,9 +16,10 @@ from lm.analysis.effects import ENDING, order_name
 from lm.analysis.rates import RateCurve, rate_curve
 from lm.analysis.results import load
 from lm.config.tree import InputError, Tree, override
-from lm.report.tuning import DESCRIBED
+from lm.report.tuning import CURVE, DESCRIBED, SHARED
 from lm.store.files import read_json, to_json, write_atomic
 from lm.store.formats import RATES
+from lm.store.record import ArmRate
 from lm.store.store import Store
 
 RATE = "optim.lr"
@@ -29,24 +30,38 @@ def arm_at_rate(arm: str, rate: float) -> str:
     return f"{arm}.lr{rate!r}"
 
 
+RatesByArm = Mapping[str, Sequence[float]]
+
+
 def _without_verdicts(experiment: Experiment, arms: dict[str, dict[str, Any]], baseline: str) -> Experiment:
     """Return the experiment with other arms, of which it judges none."""
     inference = replace(experiment.inference, confirmatory=[], declared={}, axes={}, secondary=[], margin={}, looks=())
     design = replace(experiment.design, kind="arms", arms=arms, baseline=baseline, levels={}, aliases=[])
-    return replace(experiment, design=design, inference=inference, claims=(), tuning=None, grid=None, data_seeds=())
+    return replace(_alone(experiment), design=design, inference=inference)
 
 
-def expand_rates(experiment: Experiment) -> Experiment:
-    """Return the grid of learning rates of an experiment, with an arm for each arm and rate."""
-    grid = experiment.grid
-    assert grid is not None
-    pairs = itertools.product(experiment.arms.items(), grid.rates)
-    arms = {arm_at_rate(arm, rate): {**changes, RATE: rate} for (arm, changes), rate in pairs}
+def _alone(experiment: Experiment) -> Experiment:
+    """Return the experiment without claims, and without other experiments that are made of it."""
+    return replace(experiment, claims=(), tuning=None, grid=None, bracket=None, rates={}, data_seeds=())
+
+
+def grid_rates(experiment: Experiment) -> RatesByArm:
+    """Return the learning rates of every arm in the grid of a file."""
+    assert experiment.grid is not None
+    return dict.fromkeys(experiment.arms, experiment.grid.rates)
+
+
+def expand_rates(experiment: Experiment, rates: RatesByArm) -> Experiment:
+    """Return an experiment over learning rates, with an arm for each arm and each of its rates."""
+    search = experiment.grid or experiment.bracket
+    assert search is not None
+    pairs = [(arm, rate) for arm in experiment.arms for rate in rates[arm]]
+    arms = {arm_at_rate(arm, rate): {**experiment.arms[arm], RATE: rate} for arm, rate in pairs}
     return replace(
-        _without_verdicts(experiment, arms, arm_at_rate(experiment.baseline, grid.rates[0])),
-        name=f"{experiment.name}.lr_curve",
+        _without_verdicts(experiment, arms, arm_at_rate(experiment.baseline, rates[experiment.baseline][0])),
+        name=f"{experiment.name}{CURVE}",
         title=f"{experiment.title} (over learning rates)",
-        seeds=grid.seeds,
+        seeds=search.seeds,
     )
 
 
@@ -87,28 +102,64 @@ def with_winners(experiment: Experiment, winners: Mapping[str, Any]) -> Experime
     """Return the experiment with each arm's winning changes; an arm without a winner keeps the shared values."""
     arms = {arm: {**changes, **(winners[arm]["changes"] or {})} for arm, changes in experiment.arms.items()}
     design, name, title = replace(experiment.design, arms=arms), f"{experiment.name}.tuned", experiment.title
-    named = replace(experiment, name=name, title=f"{title} (each arm tuned)", design=design)
-    return replace(named, claims=(), tuning=None, grid=None, data_seeds=())
+    return replace(_alone(experiment), name=name, title=f"{title} (each arm tuned)", design=design)
 
 
-def write_rates(plan: Plan, store: Store) -> dict[str, Any]:
-    """Write `lr_curve.json` for an experiment whose grid was trained; return the winning changes of each arm."""
+def at_shared_rate(plan: Plan) -> Plan:
+    """Return the plan of an experiment whose arms get rates of their own, before they do: `NAME.shared`."""
     experiment = plan.experiment
-    grid = experiment.grid
-    assert grid is not None
-    results = load(store.out / expand_rates(experiment).name)
-    arms: dict[str, Any] = {}
-    for arm in experiment.arms:
-        names = {rate: arm_at_rate(arm, rate) for rate in grid.rates}
-        curve = rate_curve(results, names)
-        arms[arm] = {
-            "shared": float(plan.first(arm).config["optim"]["lr"]),
-            "best": None if curve.best is None else curve.rates[curve.best],
-            "names": {repr(rate): name for rate, name in names.items()},
+    name, title = f"{experiment.name}{SHARED}", f"{experiment.title} (at one shared learning rate)"
+    return replace(plan, experiment=replace(_alone(experiment), name=name, title=title))
+
+
+def at_best_rates(experiment: Experiment, rates: dict[str, ArmRate]) -> Experiment:
+    """Return the experiment with each arm at its best learning rate, or the shared one where it has none."""
+    best = {arm: {} if (rate := rates[arm]["best"]) is None else {RATE: rate} for arm in experiment.arms}
+    arms = {arm: {**changes, **best[arm]} for arm, changes in experiment.arms.items()}
+    inference = replace(experiment.inference, axes={RATE: "nuisance", **experiment.inference.axes})
+    return replace(experiment, design=replace(experiment.design, arms=arms), inference=inference, rates=rates)
+
+
+def rates_around(plan: Plan, low: int, high: int) -> RatesByArm:
+    """Return the rates of every arm from some steps below its own to some above."""
+    bracket = plan.experiment.bracket
+    assert bracket is not None
+    shared = {arm: float(plan.first(arm).config["optim"]["lr"]) for arm in plan.by_arm}
+    return {arm: [bracket.rate(rate, step) for step in range(low, high + 1)] for arm, rate in shared.items()}
+
+
+def curves_of(experiment: Experiment, rates: RatesByArm, store: Store) -> dict[str, RateCurve]:
+    """Return the curve of each arm over its rates, as far as they are trained."""
+    results = load(store.out / expand_rates(experiment, rates).name)
+    return {arm: rate_curve(results, {rate: arm_at_rate(arm, rate) for rate in rates[arm]}) for arm in experiment.arms}
+
+
+def best_rates(plan: Plan, rates: RatesByArm, store: Store) -> dict[str, ArmRate]:
+    """Return the shared and the best learning rate of each arm of an experiment whose rates were trained."""
+    ends = {"low": "lowest", "high": "highest"}
+    return {
+        arm: ArmRate(
+            shared=float(plan.first(arm).config["optim"]["lr"]),
+            best=None if curve.best is None else curve.rates[curve.best],
+            end=ends.get(curve.edge, ""),
+        )
+        for arm, curve in curves_of(plan.experiment, rates, store).items()
+    }
+
+
+def write_rates(found: Mapping[str, ArmRate], rates: RatesByArm, plan: Plan, store: Store) -> None:
+    """Write `lr_curve.json`: where the curve of each arm is, for the report of an experiment."""
+    name = plan.experiment.name
+    arms = {
+        arm: {
+            "shared": rate["shared"],
+            "best": rate["best"],
+            "names": {repr(value): arm_at_rate(arm, value) for value in rates[arm]},
         }
-    content = {"experiment": results.manifest["name"], "arms": arms}
-    write_atomic(store.out / experiment.name / DESCRIBED, to_json(RATES.stamped(content)))
-    return {arm: {"changes": None if entry["best"] is None else {RATE: entry["best"]}} for arm, entry in arms.items()}
+        for arm, rate in found.items()
+    }
+    content = RATES.stamped({"experiment": f"{name}{CURVE}", "arms": arms})
+    write_atomic(store.out / name / DESCRIBED, to_json(content))
 
 
 def read_rates(folder: Path) -> dict[str, tuple[Tree, RateCurve]]:
@@ -116,7 +167,7 @@ def read_rates(folder: Path) -> dict[str, tuple[Tree, RateCurve]]:
     path = folder / DESCRIBED
     content = RATES.read(read_json(path), path)
     try:
-        grid = load(folder.parent / f"{folder.name}.lr_curve")
+        grid = load(folder.parent / f"{folder.name}{CURVE}")
         curves = {}
         for arm, entry in content["arms"].items():
             names = {float(rate): str(name) for rate, name in entry["names"].items()}

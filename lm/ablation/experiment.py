@@ -8,14 +8,18 @@ from typing import Annotated, Any, Required, TypedDict
 
 from lm.ablation.design import MAX_ARMS, Design, DesignNode, read_design
 from lm.ablation.sections import (
+    BRACKET,
+    Bracket,
     CrossedSeeds,
     CurveNode,
     Grid,
     LadderNode,
     LadderSpec,
+    RatesTuningNode,
     Stages,
     Tuning,
     TuningNode,
+    read_bracket,
     read_grid,
     read_ladder,
     read_stages,
@@ -49,6 +53,7 @@ from lm.store.metrics import (
     nearest_metric,
     parse_average,
 )
+from lm.store.record import ArmRate
 
 COSTS = ("parameters", "flops_per_token", "tokens", "steps", "train_seconds")  # in which arms may differ otherwise
 
@@ -133,7 +138,10 @@ class ExperimentFile(TypedDict, total=False):
         "What arms have the same of; they train for as many steps as that pays for.",
         Also(enum=list(EQUAL_KINDS), default="steps"),
     ]
-    tune: Annotated[TuningNode, "A search for every arm, with the same budget."]
+    tune: Annotated[
+        Annotated[str, Also(pattern=f"^{BRACKET}$")] | TuningNode | RatesTuningNode,
+        "A search for every arm, with the same budget; `rates` for a learning rate of its own, at which it is judged.",
+    ]
     lr_curve: Annotated[CurveNode, "Learning rates that every arm is trained over before each is compared at its best."]
     tiers: Annotated[dict[str, Tier] | None, "The same experiment at other sizes, run with --tier."]
     corpora: Annotated[
@@ -186,6 +194,8 @@ class Experiment:
     tier: str = ""
     tuning: Tuning | None = None
     grid: Grid | None = None
+    bracket: Bracket | None = None
+    rates: dict[str, ArmRate] = field(default_factory=dict)  # each arm's own learning rate, once it is known
     ladder: LadderSpec | None = None
     corpora: dict[str, dict[str, Any]] = field(default_factory=dict)  # of each text, its changes to the tree
     data_seeds: tuple[int, ...] = ()
@@ -240,6 +250,11 @@ def load_experiment(
     if "tune" in tree and "lr_curve" in tree:
         raise InputError(f"{path}: tune and lr_curve both choose a rate for each arm; expected one of them")
     ladder = read_ladder(tree, plan.seeds, inference.metric, settings, str(path), same_seeds=seeds is not None)
+    tuning, bracket = None, None
+    if "tune" in tree:
+        confirmation = inference.metric, plan.seeds, f"{path}: tune"
+        bracket = read_bracket(tree["tune"], *confirmation)
+        tuning = None if bracket else read_tuning(tree["tune"], *confirmation)
     return Experiment(
         name=name,
         title=tree.get("title") or path.stem,
@@ -250,7 +265,8 @@ def load_experiment(
         claims=tuple(replace(claim, seeds=plan.declared or plan.seeds) for claim in claims),
         notes=tree.get("notes", ""),
         tier=tier,
-        tuning=read_tuning(tree["tune"], inference.metric, plan.seeds, f"{path}: tune") if "tune" in tree else None,
+        tuning=tuning,
+        bracket=bracket,
         grid=read_grid(tree["lr_curve"], inference.metric, plan.seeds, f"{path}: lr_curve")
         if "lr_curve" in tree
         else None,

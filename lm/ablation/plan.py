@@ -37,6 +37,7 @@ class Plan:
     experiment: Experiment
     cells: list[Planned]
     stored_sizes: Mapping[str, Sizes] = field(default_factory=dict)
+    registered: "Plan | None" = None  # as `lm register` plans it, where the rates of arms were chosen since
 
     @functools.cached_property
     def by_arm(self) -> dict[str, list[Planned]]:
@@ -74,11 +75,17 @@ class Plan:
         """Return the plan of the first seeds alone."""
         first = self.experiment.seeds[:seeds]
         cells = [planned for planned in self.cells if planned.seed in first]
-        return Plan(replace(self.experiment, seeds=first), cells, self.stored_sizes)
+        registered = None if self.registered is None else self.registered.upto(seeds)
+        return Plan(replace(self.experiment, seeds=first), cells, self.stored_sizes, registered)
 
     def manifest(self, store: Store) -> Path:
         """Return the path of the experiment's manifest, without which there is no report."""
         return store.out / self.experiment.name / "experiment.json"
+
+    def is_described(self, store: Store) -> bool:
+        """Return True if the experiment's manifest has all arms of the plan."""
+        path = self.manifest(store)
+        return path.is_file() and MANIFEST.read(read_json(path), path)["arms"].keys() >= self.by_arm.keys()
 
     def missing(self, store: Store) -> list[Planned]:
         """Return the cells still to be trained, each once."""
@@ -226,7 +233,7 @@ def axes(plan: Plan) -> dict[str, str]:
 def design_of(plan: Plan) -> dict[str, Any]:
     """Return what a registration freezes: arms with the ids of their runs, seeds, rules, claims and tuning."""
     experiment = plan.experiment
-    tuning = experiment.tuning or experiment.grid
+    tuning = experiment.tuning or experiment.grid or experiment.bracket
     arms = {
         arm: {
             "changes": {path: after for path, (_, after) in plan.changes[arm].items()},
@@ -256,7 +263,7 @@ def write_manifest(plan: Plan, store: Store, command: Sequence[str] = ()) -> Pat
     """Write `experiment.json` for the report, with the arguments of `lm`; return the report's folder."""
     experiment, inference, path = plan.experiment, plan.experiment.inference, plan.manifest(store)
     looks, previous = inference.looks, None
-    registration = registration_of(design_of(plan), path.with_name(REGISTRATION))
+    registration = registration_of(design_of(plan.registered or plan), path.with_name(REGISTRATION))
     with contextlib.suppress(InputError):  # there is none, or it is damaged and will be replaced
         content = MANIFEST.read(read_json(path), path)
         check_shape(content, Manifest, path, "")
@@ -284,6 +291,7 @@ def write_manifest(plan: Plan, store: Store, command: Sequence[str] = ()) -> Pat
         "seeds": experiment.seeds,
         "generalise": inference.generalise,
         **({} if registration is None else {"registration": registration}),
+        **({"rates": experiment.rates} if experiment.rates else {}),
         **({} if experiment.autotuned is None else {"ways": experiment.autotuned}),
         "arms": {
             arm: {

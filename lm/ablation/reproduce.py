@@ -13,7 +13,7 @@ from typing import Any
 import pandas as pd
 from rich.console import Console
 
-from lm.ablation.ablate import RunOptions, print_line, train_experiment, warn
+from lm.ablation.ablate import RunOptions, find_rates, print_line, train_experiment, warn
 from lm.ablation.derived import expand_corpora
 from lm.ablation.experiment import Experiment, load_experiment
 from lm.ablation.ladder.plan import merge_plans, plan_ladder
@@ -101,6 +101,12 @@ def reproduce(
     for index, (name, plan) in enumerate(plans, 1):
         print(f"({index}/{len(plans)}) {plan.experiment.name}", file=sys.stderr)
         warn(idle_arms(plan).values())
+        if plan.experiment.bracket is not None:
+            found = find_rates(plan, store, options)
+            if isinstance(found, int):
+                interrupted += 1
+                continue
+            plan = found
         folder, count = train_experiment(plan, store, options)
         interrupted += count
         write_report(folder, Console(quiet=True))

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Required, TypedDict
 
 from lm.config.keys import Also, Changes
+from lm.config.nodes import read_section
 from lm.config.plain import shown
 from lm.config.reading import MOST_SEEDS, Seeds, read_seeds
 from lm.config.tree import InputError, Tree, path_name
@@ -106,6 +107,58 @@ def read_grid(curve: Mapping[str, Any], metric: str, confirmation: Sequence[int]
     if len(set(rates)) < len(rates):
         raise InputError(f"{path}.rates: expected different rates, found {shown(rates)}")
     return Grid(tuple(sorted(rates)), seeds)
+
+
+# learning rates around each arm's own ---------------------------------------------------------------------------------
+
+BRACKET = "rates"  # what `tune` is for a learning rate of each arm's own
+BRACKET_SEEDS = [1000, 1001]  # seeds of the rates, where the experiment names none
+FACTOR, MOST_RATES = 2.0, 7
+
+
+class BracketNode(TypedDict, total=False):
+    """Rates around that of each arm, and further ones for all, until the best of each lies between two others."""
+
+    factor: Annotated[
+        float, "Each rate divided by the one below it.", Also(exclusiveMinimum=1, maximum=100, default=FACTOR)
+    ]
+    at_most: Annotated[
+        int,
+        "Rates of an arm at most; an arm whose best is the lowest or the highest even then has no verdict.",
+        Also(minimum=MIN_RATES, maximum=MAX_RATES, default=MOST_RATES),
+    ]
+    seeds: Annotated[
+        Seeds, "Every rate is trained with each; none of them confirms a winner.", Also(default=BRACKET_SEEDS)
+    ]
+
+
+class RatesTuningNode(TypedDict):
+    """A learning rate of its own for every arm, at which it is judged."""
+
+    rates: Required[Annotated[BracketNode | None, "How it is found."]]
+
+
+@dataclass(frozen=True)
+class Bracket:
+    """The search for each arm's learning rate, as `BracketNode` describes it."""
+
+    factor: float
+    at_most: int
+    seeds: list[int]
+
+    def rate(self, shared: float, step: int) -> float:
+        """Return the rate that lies some steps above or below an arm's own."""
+        return float(f"{shared * self.factor**step:.6g}") if step else shared
+
+
+def read_bracket(node: Any, metric: str, confirmation: Sequence[int], path: str) -> Bracket | None:
+    """Return the search for learning rates that `tune` asks for; None for another search. Raises InputError."""
+    if isinstance(node, Mapping) and BRACKET not in node:
+        return None
+    if not isinstance(node, Mapping) and node != BRACKET:
+        raise InputError(f"{path}: expected {BRACKET}, or a mapping of it or of space and trials, found {shown(node)}")
+    options = read_section({} if node == BRACKET else node[BRACKET], BracketNode, f"{path}.{BRACKET}")
+    return Bracket(options["factor"], options["at_most"], _read_selection_seeds(options, metric, confirmation, path))
 
 
 # a search for every arm ----------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ import numpy as np
 
 from lm.analysis.claims import Claim, by_seed, seen_seeds
 from lm.analysis.compare import LOST
+from lm.analysis.rates import without_best_rate
 from lm.analysis.results import Records
 from lm.analysis.texts import LOSS_OF, DocumentCache, generalises, noise_over_texts
 from lm.analysis.tidy import status_of
@@ -80,9 +81,12 @@ def answer_claim(results: Records, claim: Claim, read: DocumentCache | None = No
     has_lost = any(status_of(results, arm, seed) in LOST for arm in claim.arms for seed in results.manifest["seeds"])
     if claim.exact and has_lost and decided.verdict == "reproduced":
         decided = replace(decided, verdict="inconclusive")
+    unknown = without_best_rate(results, claim.arms)
+    if unknown and decided.verdict in DECIDED:
+        decided = replace(decided, verdict="inconclusive")
     ill = {} if claim.exact else results.health
     unhealthy = [f"{arm} unhealthy: {ill[arm]}" for arm in claim.arms if ill.get(arm)]
-    note = "; ".join(filter(None, [*_lost(results, claim, len(found_s)), *unhealthy, decided.note, written]))
+    note = "; ".join(filter(None, [*_lost(results, claim, len(found_s)), *unhealthy, unknown, decided.note, written]))
     return replace(decided, note=note, generalises_over=scope, not_over_text_because=reason, post_hoc=post_hoc)
 
 

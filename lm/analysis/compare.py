@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from lm.analysis.comparability import mixed_provenance
+from lm.analysis.rates import without_best_rate
 from lm.analysis.results import Records, paired, quantities, value
 from lm.analysis.texts import generalises, items_p, texts_by_quantity
 from lm.analysis.tidy import status_of
@@ -177,6 +178,8 @@ def reason_not_comparable(results: Records, arm: str, quantity: str) -> str:
     """Explain why no verdict may be given on an arm; empty where one may."""
     if arm == results.manifest["baseline"]:
         return ""
+    if unknown := without_best_rate(results, (arm, results.manifest["baseline"])):
+        return f"{NOT_COMPARABLE}: {unknown}"
     sides = list(zip(*results.pairs(arm).values(), strict=True))
     tokenizers = [{record["data"]["tokenizer"] for record in side} for side in sides]
     if tokenizers and tokenizers[0] != tokenizers[1] and describe(quantity).per_token:

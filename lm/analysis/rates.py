@@ -4,7 +4,7 @@ Legend: r rates, s seeds.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -37,6 +37,17 @@ class RateCurve:
     def edge(self) -> str:
         """`low` or `high` where the best rate is that end of the grid; else empty."""
         return {0: "low", len(self.rates) - 1: "high"}.get(-1 if self.best is None else self.best, "")
+
+
+def without_best_rate(results: Records, arms: Iterable[str]) -> str:
+    """Name the arms that were to be compared at their best learning rates and have none; empty where all have one."""
+    rates, lines = results.manifest.get("rates", {}), list[str]()
+    for arm in arms:
+        if arm in rates and rates[arm]["best"] is None:
+            lines.append(f"runs of {arm} were lost at every learning rate")
+        elif arm in rates and rates[arm]["end"]:
+            lines.append(f"the best learning rate of {arm} is the {rates[arm]['end']} tried")
+    return "; ".join(lines)
 
 
 def rate_curve(grid: Records, names: Mapping[float, str]) -> RateCurve:

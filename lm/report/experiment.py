@@ -21,7 +21,7 @@ from lm.report.notes import author_notes, axes, brief_notes, changes, grouped, n
 from lm.report.render import Section, fits, html_section
 from lm.report.sections import all_sections, made_under
 from lm.report.tables import UNHEALTHY, details, main_table, more_metrics
-from lm.report.tuning import Rates, Tuning, rates_of, rates_section, tuning_of, tuning_section
+from lm.report.tuning import Rates, Tuning, at_one_rate_words, rates_of, rates_section, tuning_of, tuning_section
 from lm.report.web import parts
 from lm.report.web.comparison import behind, comparison
 from lm.report.web.elements import joined, listed, tag
@@ -82,12 +82,19 @@ class ExperimentReport(Report):
         """Return the comparisons of every quantity."""
         return {"table.csv": self.table}
 
+    def main_table(self, short: bool = False) -> Section:
+        """Return the first table; of arms at learning rates of their own with the verdicts at the shared one beside."""
+        at_one_rate = None
+        if self.rates is not None and "rates" in self.results.manifest:
+            at_one_rate = at_one_rate_words(self.rates.twin, short)
+        return main_table(self.results, self.table, short, at_one_rate)
+
     def printed(self, width: int, everything: bool) -> list[Section]:
         """Return the first table with a few lines of notes, or all tables with all their notes."""
-        first = main_table(self.results, self.table)
+        first = self.main_table()
         if not everything:
             if not fits(first.columns, first.rows, width):
-                first = main_table(self.results, self.table, short=True)
+                first = self.main_table(short=True)
             lines = brief_notes(self.results, self.table, [answer for _, answer in self.claims])
             return [dataclasses.replace(first, notes=lines)]
         first = dataclasses.replace(first, notes=notes(self.results, self.table))
@@ -98,7 +105,7 @@ class ExperimentReport(Report):
         """Return the first table with all notes, and all others."""
         results, paces = self.results, self.paces
         below = [*notes(results, self.table), *([HEALTH] if any(results.health.values()) else []), FILES]
-        first = dataclasses.replace(self.first or main_table(results, self.table), notes=below)
+        first = dataclasses.replace(self.first or self.main_table(), notes=below)
         sections = [dataclasses.replace(first, title=results.manifest["title"])]
         sections.append(Section(text=author_notes(results.manifest)))
         if self.first is None:

@@ -138,8 +138,16 @@ def compared(table: pd.DataFrame, metric: str, better: Better = None) -> list[An
     return [row for row in ranked(table, metric, better) if row.verdict != "baseline"]
 
 
-def main_table(results: Records, table: pd.DataFrame, short: bool = False) -> Section:
-    """Build the first table: a row an arm, the best first, significant differences in bold; `short` for few columns."""
+AT_ONE_RATE = "at one shared rate"  # column beside the verdicts of arms that have rates of their own
+
+
+def main_table(
+    results: Records, table: pd.DataFrame, short: bool = False, at_one_rate: Mapping[str, str] | None = None
+) -> Section:
+    """Build the first table: a row an arm, the best first, significant differences in bold; `short` for few columns.
+
+    `at_one_rate` has what each arm comes to at one shared learning rate, where the table's have rates of their own.
+    """
     judged = table[table.metric == results.headline]
     labelled, mean, rows = several_intervals(judged), heading(results.headline), []
     for row in ranked(table, results.headline):
@@ -148,8 +156,12 @@ def main_table(results: Records, table: pd.DataFrame, short: bool = False) -> Se
         if short:
             size, verdict = number(row.mean, describe(row.metric).digits), EXPLORATORY_Q.sub(", exploratory", verdict)
         change = TableCell(difference(row, labelled), bool(row.bold))
-        rows.append([arm, format_run_counts(row), size, change, verdict])
+        beside = [] if at_one_rate is None else [at_one_rate[str(row.arm)]]
+        rows.append([arm, format_run_counts(row), size, change, verdict, *beside])
     columns = ["arm", "n", mean.removeprefix("validation ") if short else mean, DIFFERENCE, "verdict"]
+    columns += [] if at_one_rate is None else [AT_ONE_RATE]
+    if short and at_one_rate is not None and len({row[1] for row in rows}) == 1:  # the notes say how many seeds
+        columns, rows = [columns[0], *columns[2:]], [[row[0], *row[2:]] for row in rows]
     return Section(results.manifest["title"], columns, rows)
 
 

@@ -1,5 +1,6 @@
 """Results of tuning and of learning-rate curves: best settings, arms compared at these, optima at an edge, budgets."""
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,19 @@ def compared(results: Records) -> dict[str, list[str]]:
     }
 
 
+def at_one_rate_words(results: Records, short: bool) -> dict[str, str]:
+    """Return for each arm what is found at one shared learning rate: the difference, with its interval, and verdict."""
+    words, table = {}, compare(results)
+    for row in table[table.metric == results.headline].itertuples():
+        digits, verdict = describe(str(row.metric)).digits, display_verdict(str(row.verdict), str(row.metric))
+        low, high = (math.nan, math.nan) if short else (row.low, row.high)
+        change = signed(row.difference, low, high, digits)
+        words[str(row.arm)] = (
+            verdict if change == "-" else f"{change}, {verdict.partition(' (')[0] if short else verdict}"
+        )
+    return words
+
+
 def tuning_section(results: Records, tuning: dict[str, Any], twin: Records, studies: dict[str, Study]) -> Section:
     """Build the table of each arm at shared and at tuned settings; winners at the end of a range are named."""
     rows, shared, tuned = [], compared(results), compared(twin)
@@ -78,9 +92,10 @@ def tuning_section(results: Records, tuning: dict[str, Any], twin: Records, stud
     return Section("Tuning", TUNED_COLUMNS, rows, notes)
 
 
-DESCRIBED = "lr_curve.json"
+DESCRIBED, CURVE, SHARED = "lr_curve.json", ".lr_curve", ".shared"  # a file, and ends of experiments' names
+THERE, AT_SHARED = "mean ± sd there", "mean ± sd at the shared one"
 RATE_COLUMNS = (
-    "arm", "shared rate", "best rate", "mean ± sd there", DIFFERENCE, "verdict", "sensitivity",
+    "arm", "shared rate", "best rate", THERE, DIFFERENCE, "verdict", "sensitivity",
     "difference in it [95 % CI]",
 )  # fmt: skip
 
@@ -92,12 +107,13 @@ class Rates:
     shared: dict[str, float]  # learning rate of each arm in the table
     curves: dict[str, RateCurve]  # learning-rate curve of each arm
     grid: Records  # results of the runs behind the curves
-    twin: Records  # results of all arms, each at its best rate
+    twin: Records  # results of all arms, each at its best rate, or at the shared one if the experiment's are at theirs
 
 
 def rates_of(results: Records, folder: Path) -> Rates | None:
     """Load the curves of an experiment; None without any, or if training is incomplete. Raises InputError."""
-    path, twin = folder / DESCRIBED, folder.parent / f"{folder.name}.tuned"
+    end = SHARED if "rates" in results.manifest else ".tuned"
+    path, twin = folder / DESCRIBED, folder.parent / f"{folder.name}{end}"
     if not path.is_file() or not (twin / "experiment.json").is_file():
         return None
     described = RATES.read(read_json(path), path)
@@ -105,7 +121,7 @@ def rates_of(results: Records, folder: Path) -> Rates | None:
         of_arms: dict[str, Any] = {arm: described["arms"][arm] for arm in results.arms}
         names = {arm: {float(rate): str(name) for rate, name in of["names"].items()} for arm, of in of_arms.items()}
         shared = {arm: float(of["shared"]) for arm, of in of_arms.items()}
-        grid = load(folder.parent / f"{folder.name}.lr_curve")
+        grid = load(folder.parent / f"{folder.name}{CURVE}")
         if not all(names.values()):
             raise ValueError("no rates")
         curves = {arm: rate_curve(grid, of_arm) for arm, of_arm in names.items()}
@@ -116,12 +132,13 @@ def rates_of(results: Records, folder: Path) -> Rates | None:
 
 def rates_section(results: Records, rates: Rates) -> Section:
     """Build the table of best rates, of arms compared at these, and of their sensitivity."""
-    digits, rows = describe("nll").digits, []
+    digits, rows, are_own = describe("nll").digits, [], "rates" in results.manifest
     base, twin = rates.curves[results.arms[0]], compared(rates.twin)
     seeds = ", ".join(map(str, rates.grid.manifest["seeds"]))
+    elsewhere = " (other arms: around their own)" if len({curve.rates for curve in rates.curves.values()}) > 1 else ""
     notes = [
-        f"Every arm was trained at {len(base.rates)} rates from {base.rates[0]:z.3g} to {base.rates[-1]:z.3g} on "
-        f"seeds {seeds}. The best rate is that of the best mean, of rates at which every seed "
+        f"Every arm was trained at {len(base.rates)} rates from {base.rates[0]:z.3g} to {base.rates[-1]:z.3g}"
+        f"{elsewhere} on seeds {seeds}. The best rate is that of the best mean, of rates at which every seed "
         "ended well; each arm was trained with its own on the seeds of the table, none of which chose it.",
         "Sensitivity: the mean over the rates, drawn evenly in their logarithm, of the loss, or of ln(vocabulary) "
         "where that is less, minus the best loss (Wortsman et al. 2023), in nats; its difference is paired by seed, "
@@ -132,16 +149,18 @@ def rates_section(results: Records, rates: Rates) -> Section:
         comparison = list(twin[arm])
         sides = {"its": curve} if curve is base else {"its": curve, "the baseline's": base}
         edges = [f"{whose} rate at the {side.edge} end of the grid" for whose, side in sides.items() if side.edge]
-        comparison[2] += f" ({', '.join(edges)})" if edges else ""
+        comparison[2] += f" ({', '.join(edges)})" if edges and not are_own else ""
         best = "none" if curve.best is None else f"{curve.rates[curve.best]:z.3g}"
         other = "" if curve is base else signed(*sensitivity_difference(curve, base), digits)
         sensitivity = format_mean(curve.sensitivity_s, digits)
         rows.append([arm, f"{rates.shared[arm]:z.3g}", best, *comparison, sensitivity, other])
         if curve.edge:
             which = "lowest" if curve.edge == "low" else "highest"
-            notes.append(f"{arm}: the best rate is the {which} of the grid: widen it, or the best may be missed.")
+            remedy = "raise at_most or change optim.lr" if are_own else "widen it"
+            notes.append(f"{arm}: the best rate is the {which} of the grid: {remedy}, or the best may be missed.")
         if any(curve.lost_r):
             pairs = zip(curve.rates, curve.lost_r, strict=True)
             lost_runs = ", ".join(f"{count} at {rate:z.3g}" for rate, count in pairs if count)
             notes.append(f"{arm}: runs that diverged or failed: {lost_runs}.")
-    return Section("Learning rates", RATE_COLUMNS, rows, notes)
+    columns = [AT_SHARED if are_own and name == THERE else name for name in RATE_COLUMNS]
+    return Section("Learning rates", columns, rows, notes)

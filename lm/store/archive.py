@@ -171,7 +171,7 @@ def read_archive(path: Path) -> Archive:
 CELLS = "cells"
 EXPERIMENT, STUDY, LADDER = "experiment.json", "study.json", "ladder.json"
 JOURNAL, REGISTRATION = "study.journal", "registration.json"
-TWINS = (".tuned", ".lr_curve", ".orders")  # ends of the names of experiments that were made of another
+TWINS = (".tuned", ".shared", ".lr_curve", ".orders")  # ends of the names of experiments that were made of another
 
 OF_A_CELL = {
     "record.json": "records",

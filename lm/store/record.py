@@ -194,6 +194,17 @@ class ExperimentRegistration(TypedDict):
     changes: list[str]
 
 
+class ArmRate(TypedDict):
+    """The learning rate of an arm: the shared one and its best, None where no rate ended well.
+
+    `end` is `lowest` or `highest` where no lower or higher rate than the best was tried, else empty.
+    """
+
+    shared: float
+    best: float | None
+    end: str
+
+
 class Manifest(TypedDict):
     """`experiment.json`: the input of a report beside the records."""
 
@@ -218,6 +229,7 @@ class Manifest(TypedDict):
     seeds: list[int]
     generalise: NotRequired[str]
     registration: NotRequired[ExperimentRegistration]
+    rates: NotRequired[dict[str, ArmRate]]
     ways: NotRequired[Ways | None]
     arms: dict[str, Arm]
 

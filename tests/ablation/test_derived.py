@@ -12,7 +12,7 @@ from experiment_files import write_experiment
 from helpers import RUN, Capture, known, refusal, refused
 
 from lm.ablation.ablate import _searches
-from lm.ablation.derived import arm_at_rate, expand_corpora, expand_orders, expand_rates, with_winners
+from lm.ablation.derived import arm_at_rate, expand_corpora, expand_orders, expand_rates, grid_rates, with_winners
 from lm.ablation.experiment import load_experiment
 from lm.ablation.plan import make_plan
 from lm.analysis.effects import orders
@@ -133,7 +133,7 @@ def test_rates_between_two_ends_are_even_in_their_logarithm(tmp_path: Path) -> N
 
 def test_grid_has_an_arm_for_each_arm_and_rate(tmp_path: Path) -> None:
     experiment = load_experiment(write_experiment(tmp_path, lr_curve={"rates": RATES, "seeds": [70, 71]}), {})
-    grid = make_plan(expand_rates(experiment))
+    grid = make_plan(expand_rates(experiment, grid_rates(experiment)))
     assert list(grid.by_arm) == [arm_at_rate(arm, rate) for arm in ("layer", "rms") for rate in (0.001, 0.01, 0.1)]
     assert len(grid.distinct) == 12
     plain = load_experiment(write_experiment(tmp_path, lr_curve={"rates": RATES}, seeds=[70, 71]), {"optim.lr": 0.01})

@@ -13,7 +13,7 @@ from records import record
 
 import lm
 from lm.ablation.ablate import RunOptions
-from lm.ablation.derived import expand_rates, write_rates
+from lm.ablation.derived import best_rates, expand_rates, grid_rates, write_rates
 from lm.ablation.experiment import Experiment, load_experiment
 from lm.ablation.ladder.plan import expand_rungs, merge_plans, plan_ladder, rates_at, setting_of, trained_curves
 from lm.ablation.ladder.run_ladder import run_ladder
@@ -268,7 +268,7 @@ def train_curve(
     """Make up a finished curve of learning rates, with the loss of each arm at each rate."""
     grid = {"rates": list(RATES), "seeds": list(range(100, 100 + seeds))}
     plan, store = plan_of(folder, name, lr_curve=grid, **changes), Store(folder / "out")
-    of_grid = make_plan(expand_rates(plan.experiment))
+    of_grid = make_plan(expand_rates(plan.experiment, grid_rates(plan.experiment)))
     for planned in of_grid.cells:
         arm, rate = planned.arm.split(".lr")
         stored = record(planned.cell.id, losses[arm][RATES.index(float(rate))], planned.seed)
@@ -276,7 +276,8 @@ def train_curve(
         write_atomic(store.directory(planned.cell.id) / "config.yaml", yaml.safe_dump(planned.cell.config))
     write_manifest(plan, store)
     write_manifest(of_grid, store)
-    write_rates(plan, store)
+    rates = grid_rates(plan.experiment)
+    write_rates(best_rates(plan, rates, store), rates, plan, store)
 
 
 VALLEY, FALLING = [2.0, 1.8, 1.9], [2.0, 1.9, 1.8]

@@ -1,0 +1,202 @@
+"""Learning rates of arms: searched around the shared one until the best lies between two others, then judged there."""
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from experiment_files import write_experiment
+from helpers import Capture, refusal
+from records import record
+
+from lm.ablation import ablate
+from lm.ablation.ablate import RunOptions, find_rates
+from lm.ablation.experiment import load_experiment
+from lm.ablation.plan import Plan, design_of, make_plan
+from lm.ablation.registration import write_registrations
+from lm.analysis.answers import answer_claim
+from lm.analysis.compare import compare
+from lm.analysis.results import load
+from lm.cli import main
+from lm.report.experiment import ExperimentReport
+from lm.report.tables import AT_ONE_RATE
+from lm.store.store import Store
+
+SHARED = 0.01  # the learning rate of the tests' base
+CLAIM = {"claim": "rms is better", "arm": "rms", "kind": "ours", "metric": "nll", "relation": "less", "margin": 0}
+
+
+@pytest.mark.parametrize(
+    ("tune", "words"),
+    [
+        ("rats", "tune: expected rates, or a mapping of it or of space and trials, found 'rats'"),
+        (3, "tune: expected rates"),
+        ({"rates": {"factor": 1}}, "tune.rates.factor: expected a number above 1"),
+        ({"rates": {"at_most": 2}}, "tune.rates.at_most: expected a whole number from 3"),
+        ({"rates": {"seeds": [4, 99]}}, "[4] confirm the winner"),
+        ({"rates": {"most": 3}}, "no key 'most'"),
+        ({"rates": 3}, "tune.rates: expected a mapping"),
+        ({"rates": {}, "trials": 3}, "tune: no key 'rates'. It takes space, trials"),
+        ({}, "tune: space is missing"),
+    ],
+)
+def test_a_wrong_search_for_rates_is_one_line(tmp_path: Path, tune: Any, words: str) -> None:
+    with refusal(words):
+        load_experiment(write_experiment(tmp_path, tune=tune), {})
+
+
+@pytest.fixture
+def trained(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
+    """The rate at which each arm is best; cells then end at once, the worse the farther theirs is; NaN: all diverge."""
+    best = {"layer": SHARED, "rms": SHARED}
+
+    def train_missing(plan: Plan, store: Store, *_: object) -> int:
+        for planned in plan.missing(store):
+            rate, seed = planned.cell.config["optim"]["lr"], planned.seed
+            arm = planned.arm.split(".lr")[0]
+            far, bonus = math.log2(rate / best[arm]), (0.5 + 0.001 * seed) * (arm == "rms")
+            outcome = "diverged" if math.isnan(far) else 2 + 0.1 * far**2 - bonus
+            store.finish(planned.cell.id, record(planned.cell.id, outcome, seed))
+        return 0
+
+    monkeypatch.setattr(ablate, "train_missing", train_missing)
+    return best
+
+
+def found(folder: Path, tune: Any = "rates", **changes: Any) -> Plan:
+    plan = make_plan(load_experiment(write_experiment(folder, tune=tune, **changes), {}))
+    options = RunOptions(folder / "out", 1)
+    at_own = find_rates(plan, Store(options.out), options)
+    assert isinstance(at_own, Plan)
+    ablate.train_experiment(at_own, Store(options.out), options)
+    return at_own
+
+
+def rates_of(plan: Plan) -> Mapping[str, Any]:
+    return plan.experiment.rates
+
+
+def steps(folder: Path) -> list[float]:
+    """The rates that every arm was trained at, in factors of the shared one."""
+    arms = json.loads((folder / "out" / "small" / "lr_curve.json").read_text())["arms"]
+    (names,) = {tuple(arm["names"]) for arm in arms.values()}
+    return [float(rate) / SHARED for rate in names]
+
+
+def test_rates_are_added_for_all_arms_until_each_best_is_between_two(tmp_path: Path, trained: dict[str, float]) -> None:
+    trained |= {"layer": SHARED * 2, "rms": SHARED / 4}
+    plan = found(tmp_path)
+    assert steps(tmp_path) == [1 / 8, 1 / 4, 1 / 2, 1, 2, 4]
+    assert rates_of(plan) == {
+        "layer": {"shared": SHARED, "best": SHARED * 2, "end": ""},
+        "rms": {"shared": SHARED, "best": SHARED / 4, "end": ""},
+    }
+    for planned in plan.cells:
+        assert planned.cell.config["optim"]["lr"] == rates_of(plan)[planned.arm]["best"]
+    manifest = json.loads((tmp_path / "out" / "small" / "experiment.json").read_text())
+    assert manifest["axes"]["optim.lr"] == "nuisance"
+
+
+def test_a_best_rate_in_the_middle_takes_three(tmp_path: Path, trained: dict[str, float]) -> None:
+    plan = found(tmp_path, {"rates": {"factor": 4, "seeds": [50]}})
+    assert steps(tmp_path) == [1 / 4, 1, 4]
+    assert {rate["best"] for rate in rates_of(plan).values()} == {SHARED}
+    assert set(trained) == set(plan.by_arm)
+
+
+@pytest.mark.parametrize(("best", "end"), [(SHARED / 1000, "lowest"), (SHARED * 1000, "highest")])
+def test_an_arm_whose_best_stays_at_an_end_is_not_judged(
+    tmp_path: Path, trained: dict[str, float], best: float, end: str
+) -> None:
+    trained["rms"] = best
+    plan = found(tmp_path, {"rates": {"at_most": 4}}, claims=[CLAIM])
+    assert len(steps(tmp_path)) == 4
+    assert rates_of(plan)["rms"]["end"] == end
+    results = load(tmp_path / "out" / "small")
+    table = compare(results)
+    (row,) = table[(table.arm == "rms") & (table.metric == "nll")].itertuples()
+    assert row.verdict == f"not comparable: the best learning rate of rms is the {end} tried"
+    assert not row.significant
+    assert math.isnan(row.p)
+    (answer,) = answers_of(results)
+    assert answer.verdict == "inconclusive"
+    assert f"the best learning rate of rms is the {end} tried" in answer.note
+
+
+def answers_of(results: Any) -> list[Any]:
+    claims = load_experiment(Path(results.store.out.parent / "small.yaml"), {}).claims
+    return [answer_claim(results, claim) for claim in claims]
+
+
+def test_a_baseline_without_a_best_rate_withholds_all_verdicts(tmp_path: Path, trained: dict[str, float]) -> None:
+    trained["layer"] = math.nan
+    plan = found(tmp_path, {"rates": {"at_most": 3}})
+    assert rates_of(plan)["layer"] == {"shared": SHARED, "best": None, "end": ""}
+    table = compare(load(tmp_path / "out" / "small"))
+    (row,) = table[(table.arm == "rms") & (table.metric == "nll")].itertuples()
+    assert row.verdict.startswith("not comparable: runs of layer were lost at every learning rate")
+
+
+def test_the_verdict_is_at_own_rates_with_the_shared_one_beside(tmp_path: Path, trained: dict[str, float]) -> None:
+    trained["rms"] = SHARED * 4
+    found(tmp_path, claims=[CLAIM])
+    report = ExperimentReport.load(tmp_path / "out" / "small")
+    (row,) = report.table[(report.table.arm == "rms") & (report.table.metric == "nll")].itertuples()
+    assert row.difference == pytest.approx(-0.5025)
+    assert row.verdict == "better"
+    first = report.main_table()
+    beside = {str(cells[0]): str(cells[first.columns.index(AT_ONE_RATE)]) for cells in first.rows}
+    assert beside["layer"] == "baseline"
+    assert beside["rms"].startswith("-0.1025 [")
+    assert beside["rms"].endswith("better")
+    short = report.main_table(short=True)
+    assert "n" not in short.columns
+    assert str(short.rows[0][short.columns.index(AT_ONE_RATE)]) == "-0.1025, better"
+    (answer,) = answers_of(report.results)
+    assert (answer.verdict, answer.estimate) == ("reproduced", pytest.approx(-0.5025))
+
+
+def test_a_registration_freezes_the_search_and_not_its_outcome(tmp_path: Path, trained: dict[str, float]) -> None:
+    trained["rms"] = SHARED * 2
+    plan = make_plan(load_experiment(write_experiment(tmp_path, tune="rates"), {}))
+    path = plan.manifest(Store(tmp_path / "out")).with_name("registration.json")
+    write_registrations({path: (design_of(plan), 0)})
+    found(tmp_path)
+    manifest = json.loads((tmp_path / "out" / "small" / "experiment.json").read_text())
+    assert manifest["registration"]["changes"] == []
+    found(tmp_path, {"rates": {"factor": 3}})
+    manifest = json.loads((tmp_path / "out" / "small" / "experiment.json").read_text())
+    assert manifest["registration"]["changes"] == ["tuning.factor"]
+
+
+def test_the_plan_says_what_is_searched_and_writes_nothing(tmp_path: Path, capsys: Capture) -> None:
+    path = write_experiment(tmp_path, tune="rates")
+    assert main(["ablate", str(path), "--plan", "--workers", "1", "--out", str(tmp_path / "out")]) == 0
+    told = capsys.readouterr().out
+    assert "layer.lr0.005" in told
+    assert told.count("12 cells: 0 done") == 2
+    assert "at 3 rates with 2 seeds each, and at up to 7" in told
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.extra
+@pytest.mark.usefixtures("undrawn")
+def test_arms_at_rates_of_their_own_are_trained_packed_and_not_repeated(tmp_path: Path, capsys: Capture) -> None:
+    out = tmp_path / "out"
+    path = write_experiment(tmp_path, tune={"rates": {"at_most": 4, "seeds": [50]}}, seeds=[0, 1])
+    command = ["ablate", str(path), "--out", str(out), "--workers", "2", "--underpowered"]
+    assert main(command) == 0
+    before = {path.name for path in Store(out).cells.iterdir()}
+    assert main(command) == 0
+    assert {path.name for path in Store(out).cells.iterdir()} == before
+    assert main([*command, "--plan"]) == 0
+    assert "4 cells: 4 done, 0 to train" in capsys.readouterr().out
+    assert main(["pack", str(out / "small"), "--out", str(tmp_path / "small.lmpack")]) == 0
+    assert main(["unpack", str(tmp_path / "small.lmpack"), "--out", str(tmp_path / "there")]) == 0
+    assert main(["report", str(tmp_path / "there" / "small")]) == 0
+    page = (tmp_path / "there" / "small" / "table.md").read_text()
+    assert AT_ONE_RATE in page
+    assert "## Learning rates" in page
