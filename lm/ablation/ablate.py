@@ -16,6 +16,7 @@ from lm.ablation.derived import (
     at_shared_rate,
     best_rates,
     curves_of,
+    expand_budgets,
     expand_corpora,
     expand_orders,
     expand_rates,
@@ -107,10 +108,12 @@ def ablate(experiment: Experiment, options: RunOptions, plan_only: bool = False)
         if isinstance(bracketed, int):
             return bracketed
         plan, experiment = bracketed, bracketed.experiment
-    order_plan = _plan(expand_orders(experiment), store, options, plan_only) if experiment.data_seeds else None
+    further = _further_plans(experiment, store, options, plan_only)
     if plan_only:
         warnings = [*idle, *filter(None, [shortage(experiment)])]
-        _show_plans(filter(None, (rate_plan, plan, order_plan)), store, options, {plan.experiment.name: warnings})
+        _show_plans(
+            filter(None, (rate_plan, plan, *further.values())), store, options, {plan.experiment.name: warnings}
+        )
         return 0
     if tuning is not None and tune(plan, store, options):
         return 1
@@ -120,11 +123,10 @@ def ablate(experiment: Experiment, options: RunOptions, plan_only: bool = False)
         if train_experiment(rate_plan, store, options)[1]:
             return 1
     folder, interrupted = train_experiment(plan, store, options)
-    if order_plan is not None and not interrupted:
-        which = "every arm" if experiment.crossed else "the baseline"
-        orders, seeds = len(experiment.data_seeds), len(order_plan.experiment.seeds)
-        print(f"{which} in {orders} orders, {seeds} seeds each", file=sys.stderr)
-        interrupted = train_experiment(order_plan, store, options)[1]
+    for title, part in further.items():
+        if not interrupted:
+            print(f"{title}, {len(part.experiment.seeds)} seeds each", file=sys.stderr)
+            interrupted = train_experiment(part, store, options)[1]
     if tuned and not interrupted:
         path = folder / TUNING_FOLDER / "tuned.json"
         if rate_plan:
@@ -140,6 +142,19 @@ def ablate(experiment: Experiment, options: RunOptions, plan_only: bool = False)
     report = update_report(folder, Console())
     print(pointer(folder), file=sys.stderr)
     return 1 if interrupted or report.damaged else 0
+
+
+def _further_plans(experiment: Experiment, store: Store, options: RunOptions, plan_only: bool) -> dict[str, Plan]:
+    """Return the plans of what is trained beside an experiment by titles: orders of the data, smaller budgets."""
+    plans = {}
+    if experiment.data_seeds:
+        which = "every arm" if experiment.crossed else "the baseline"
+        title = f"{which} in {len(experiment.data_seeds)} orders"
+        plans[title] = _plan(expand_orders(experiment), store, options, plan_only)
+    for percent, part in zip(experiment.budgets, expand_budgets(experiment), strict=True):
+        with prefix_errors(f"budgets: {percent} %"):
+            plans[f"every arm with {percent} % of the training"] = _plan(part, store, options, plan_only)
+    return plans
 
 
 def find_rates(plan: Plan, store: Store, options: RunOptions, plan_only: bool = False) -> Plan | int:

@@ -12,6 +12,7 @@ from typing import Any
 
 from lm.ablation.experiment import Experiment
 from lm.ablation.plan import Plan
+from lm.analysis.budgets import budget_ending
 from lm.analysis.effects import ENDING, order_name
 from lm.analysis.rates import RateCurve, rate_curve
 from lm.analysis.results import load
@@ -42,7 +43,7 @@ def _without_verdicts(experiment: Experiment, arms: dict[str, dict[str, Any]], b
 
 def _alone(experiment: Experiment) -> Experiment:
     """Return the experiment without claims, and without other experiments that are made of it."""
-    return replace(experiment, claims=(), tuning=None, grid=None, bracket=None, rates={}, data_seeds=())
+    return replace(experiment, claims=(), tuning=None, grid=None, bracket=None, rates={}, data_seeds=(), budgets=())
 
 
 def grid_rates(experiment: Experiment) -> RatesByArm:
@@ -77,6 +78,43 @@ def expand_corpora(experiment: Experiment) -> list[Experiment]:
         )
         for text, changes in experiment.corpora.items()
     ] or [experiment]
+
+
+# settings in steps, which shrink with the budget; a warm-up that is a share of the steps does so by itself
+SCALED = ("trainer.max_steps", "trainer.val_check_interval", "optim.schedule.warmup")
+
+
+def _steps_of(tree: Tree) -> dict[str, Any]:
+    """Return the settings of a configuration that are in steps."""
+    schedule = tree["optim"].get("schedule")
+    warmup = (schedule.get("init_args") or {}).get("warmup") if isinstance(schedule, Mapping) else None
+    found = {**{path: tree["trainer"].get(path.partition(".")[2]) for path in SCALED[:2]}, SCALED[2]: warmup}
+    return {path: steps for path, steps in found.items() if isinstance(steps, int) and steps}
+
+
+def expand_budgets(experiment: Experiment) -> list[Experiment]:
+    """Return the experiment with each smaller share of the training; the schedule of each ends with it."""
+    inference = replace(experiment.inference, secondary=[], margin={})
+
+    def shortened(changes: Mapping[str, Any], percent: int) -> dict[str, Any]:
+        """Return changes with their steps scaled, where they give any."""
+        steps = {path: changes[path] for path in SCALED if isinstance(changes.get(path), int) and changes[path]}
+        return {**changes, **{path: max(1, round(count * percent / 100)) for path, count in steps.items()}}
+
+    of_base = _steps_of(experiment.tree)
+    return [
+        replace(
+            _alone(experiment),
+            name=f"{experiment.name}{budget_ending(percent)}",
+            title=f"{experiment.title} ({percent} % of the training)",
+            tree=override(experiment.tree, shortened(of_base, percent)),
+            design=replace(
+                experiment.design, arms={arm: shortened(of, percent) for arm, of in experiment.arms.items()}
+            ),
+            inference=inference,
+        )
+        for percent in experiment.budgets
+    ]
 
 
 def expand_orders(experiment: Experiment) -> Experiment:

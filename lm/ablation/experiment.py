@@ -71,6 +71,7 @@ Quantity = (
     | Annotated[str, Also(pattern=f"^({EXTRA}|{ON_CORPUS}).+$")]
 )
 
+Share = Annotated[float, Also(exclusiveMinimum=0, exclusiveMaximum=1)]
 Margin = Annotated[float, Also(exclusiveMinimum=0)]
 
 
@@ -144,6 +145,10 @@ class ExperimentFile(TypedDict, total=False):
     ]
     lr_curve: Annotated[CurveNode, "Learning rates that every arm is trained over before each is compared at its best."]
     tiers: Annotated[dict[str, Tier] | None, "The same experiment at other sizes, run with --tier."]
+    budgets: Annotated[
+        list[Share] | None,
+        "Shares of the training, such as 0.25, with which all of it is trained too, each with a schedule of its own.",
+    ]
     corpora: Annotated[
         dict[str, Changes] | None,
         "Texts on each of which all of it is trained: for each, changes to the base, such as of data.corpus.",
@@ -198,6 +203,7 @@ class Experiment:
     rates: dict[str, ArmRate] = field(default_factory=dict)  # each arm's own learning rate, once it is known
     ladder: LadderSpec | None = None
     corpora: dict[str, dict[str, Any]] = field(default_factory=dict)  # of each text, its changes to the tree
+    budgets: tuple[int, ...] = ()  # shorter trainings, in percent of the steps
     data_seeds: tuple[int, ...] = ()
     crossed: bool = False  # whether all arms are trained in each of `data_seeds`, not the baseline alone
     autotuned: dict[str, Any] | None = None
@@ -272,6 +278,7 @@ def load_experiment(
         else None,
         ladder=ladder,
         corpora=_read_corpora(tree, settings, path),
+        budgets=_read_budgets(tree, plan.looks, path),
         data_seeds=tuple(plan.orders),
         crossed=plan.crossed,
     )
@@ -284,6 +291,16 @@ def _read_corpora(tree: Tree, settings: Mapping[str, Any], path: Path) -> dict[s
         reason = "a ladder" if "ladder" in tree else f"{next(iter(corpora))} alone"
         raise InputError(f"{path}: corpora: expected two texts or more, and no ladder; found {reason}")
     return {text: {**changes, **settings} for text, changes in corpora.items()}
+
+
+def _read_budgets(tree: Tree, looks: tuple[int, ...], path: Path) -> tuple[int, ...]:
+    """Return the shares of training in percent, rising. Raises InputError for one that is no whole percent."""
+    if looks and tree.get("budgets"):
+        raise InputError(f"{path}: budgets: are tested together, and seeds in stages one look after the other; use one")
+    percents = [round(100 * share, 6) for share in tree.get("budgets", [])]
+    if len(set(percents)) < len(percents) or any(percent % 1 for percent in percents):
+        raise InputError(f"{path}: budgets: expected different shares in whole percent, found {tree['budgets']}")
+    return tuple(sorted(map(int, percents)))
 
 
 @dataclass(frozen=True)

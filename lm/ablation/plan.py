@@ -249,6 +249,7 @@ def design_of(plan: Plan) -> dict[str, Any]:
         "claims": {claim.claim: finite_claim(claim) for claim in experiment.claims},
         "tuning": None if tuning is None else asdict(tuning),
         "arms": arms,
+        **({"budgets": experiment.budgets} if experiment.budgets else {}),
     }
     plain: dict[str, Any] = json.loads(json.dumps(design, default=asdict))
     return plain
@@ -292,6 +293,7 @@ def write_manifest(plan: Plan, store: Store, command: Sequence[str] = ()) -> Pat
         "generalise": inference.generalise,
         **({} if registration is None else {"registration": registration}),
         **({"rates": experiment.rates} if experiment.rates else {}),
+        **({"budgets": experiment.budgets} if experiment.budgets else {}),
         **({} if experiment.autotuned is None else {"ways": experiment.autotuned}),
         "arms": {
             arm: {

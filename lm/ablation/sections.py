@@ -279,7 +279,7 @@ class LadderSpec:
 
 
 # keys that an experiment with a ladder cannot have: each is of one size
-EXCLUDED = ("tiers", "tune", "lr_curve", "data_seeds", "claims")
+EXCLUDED = ("tiers", "tune", "lr_curve", "data_seeds", "claims", "budgets")
 
 
 def read_ladder(

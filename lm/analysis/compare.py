@@ -85,6 +85,12 @@ def compare(results: Records) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+def noise_of_arms(results: Records) -> dict[str, TwoWay]:
+    """Return the noise over text of each arm in the headline, where its intervals are to cover text and it is known."""
+    of_headline = texts_by_quantity(results).get(results.headline) if generalises(results) else None
+    return {} if of_headline is None else dict(of_headline.noise)
+
+
 def health_text(results: Records, arm: str) -> str:
     """Return the health column of an arm; an arm without a finished run has no health."""
     if any(record["status"] == "ok" for record in results.of(arm)):

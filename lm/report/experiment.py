@@ -60,6 +60,11 @@ class ExperimentReport(Report):
         return self.results.manifest["name"]
 
     @property
+    def beside(self) -> bool:
+        """True if other folders are read too: of tuning, of learning rates, of smaller budgets."""
+        return bool(self.tuning or self.rates or self.results.manifest.get("budgets"))
+
+    @property
     def damaged(self) -> bool:
         """True if a record, a curve or losses by document were changed since training wrote them."""
         return self.results.harmed

@@ -6,12 +6,13 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from lm.analysis.budgets import AtBudget, over_budget, verdict_over_budget
 from lm.analysis.comparability import format_provenance, provenance_diff
 from lm.analysis.effects import Effects, Orders, effects, orders
 from lm.analysis.pace import UNITS, StepsToBaselineLoss, leads, mean_share
 from lm.analysis.results import Records, value
 from lm.analysis.verdict_text import format_seeds, list_seeds
-from lm.report.render import Section
+from lm.report.render import Section, TableCell
 from lm.report.tables import LEAD, heading, number, signed
 from lm.stats.tests import t_interval
 from lm.store.metrics import describe
@@ -25,6 +26,8 @@ def all_sections(results: Records, paces: Sequence[StepsToBaselineLoss]) -> list
         tables.append(effects_section(results, of_factors))
     if (of_orders := orders(results)) is not None:
         tables.append(orders_section(results, of_orders))
+    if of_budgets := over_budget(results):
+        tables.append(budget_section(results, of_budgets))
     if paces:
         tables.append(pace_section(results, paces))
     costs = cost_section(results)
@@ -122,6 +125,27 @@ def orders_section(results: Records, of_orders: Mapping[str, Orders]) -> Section
             )
     columns = ("of", "cause", "standard deviation", "share of the variance [95 % CI]")
     return Section("Initial values and order of the data", columns, rows, notes)
+
+
+def budget_section(results: Records, of_arms: Mapping[str, list[AtBudget]]) -> Section:
+    """Build the table of differences over the budget: a row an arm, a column a share of the training."""
+    digits, shares = describe(results.headline).digits, [at.percent for at in next(iter(of_arms.values()))]
+    rows, problems = [], []
+    for arm, of_arm in of_arms.items():
+        cells = [
+            TableCell(signed(at.comparison.mean, at.comparison.low, at.comparison.high, digits), bool(at.direction))
+            for at in of_arm
+        ]
+        rows.append([arm, *cells, verdict_over_budget(of_arm)])
+        problems += [f"{arm} at {at.percent} %: {at.unfit}." for at in of_arm if at.unfit]
+    tests = len(of_arms) * len(shares)
+    notes = [
+        f"Difference to {results.arms[0]} in {heading(results.headline).rstrip(' ↓↑')}, after shares of the training: "
+        "each is trained anew with a schedule that ends with it. Rates are those of the whole training.",
+        f"All {tests} intervals hold together at 95 %; bold: the tests, 5 % over all of them (Bonferroni), find it.",
+        *problems,
+    ]
+    return Section("Over the budget", ("arm", *(f"{percent} %" for percent in shares), "verdict"), rows, notes)
 
 
 COSTS = {

@@ -200,7 +200,7 @@ def update_report(folder: Path, console: Console) -> Report:
     Raises InputError where the folder cannot be read.
     """
     report = load_report(folder)
-    if not isinstance(report, ExperimentReport) or report.tuning or report.rates or orders(report.results):
+    if not isinstance(report, ExperimentReport) or report.beside or orders(report.results):
         publish([report], report_files([report], ReportRequest()), folder, console)  # it reads other folders too
         return report
     outputs, store = list[Path](), report.results.store

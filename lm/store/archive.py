@@ -171,7 +171,9 @@ def read_archive(path: Path) -> Archive:
 CELLS = "cells"
 EXPERIMENT, STUDY, LADDER = "experiment.json", "study.json", "ladder.json"
 JOURNAL, REGISTRATION = "study.journal", "registration.json"
-TWINS = (".tuned", ".shared", ".lr_curve", ".orders")  # ends of the names of experiments that were made of another
+BUDGET = ".budget_"  # before the percents of training of a shorter experiment
+# ends of the names of experiments that were made of another
+TWINS = (".tuned", ".shared", ".lr_curve", ".orders", *(f"{BUDGET}{percent}" for percent in range(1, 100)))
 
 OF_A_CELL = {
     "record.json": "records",

@@ -230,6 +230,7 @@ class Manifest(TypedDict):
     generalise: NotRequired[str]
     registration: NotRequired[ExperimentRegistration]
     rates: NotRequired[dict[str, ArmRate]]
+    budgets: NotRequired[list[int]]
     ways: NotRequired[Ways | None]
     arms: dict[str, Arm]
 

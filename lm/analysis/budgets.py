@@ -1,0 +1,87 @@
+"""Arms compared over the budget: the differences after shares of the training, tested together.
+
+Each share is a training of its own, whose schedule ends with it: a validation on the way of a longer one is not what
+a run of that length would have come to.
+"""
+
+from dataclasses import dataclass
+
+from lm.analysis.compare import noise_of_arms, reason_not_comparable
+from lm.analysis.results import Records, load, paired
+from lm.config.tree import path_name
+from lm.stats.tests import ALPHA
+from lm.stats.two_way import cover_texts, set_p_over_texts
+from lm.stats.verdicts import DIRECTIONS, Comparison, confirm, measure
+from lm.store.archive import BUDGET
+from lm.store.metrics import describe
+
+
+def budget_ending(percent: int) -> str:
+    """Return the end of the name of an experiment with a share of the training."""
+    return f"{BUDGET}{percent}"
+
+
+@dataclass(frozen=True)
+class AtBudget:
+    """An arm's difference to the baseline after a share of the training, and why no verdict may rest on it."""
+
+    percent: int
+    comparison: Comparison
+    unfit: str
+
+    @property
+    def direction(self) -> str:
+        """`better`, `worse`, `higher` or `lower` where the tests over all arms and budgets found it; else empty."""
+        kind = self.comparison.verdict.kind
+        return kind if kind in DIRECTIONS and not self.unfit else ""
+
+
+def over_budget(results: Records) -> dict[str, list[AtBudget]]:
+    """Compare every arm with the baseline after each share of the training, the whole last; empty without shares.
+
+    All arms and shares are one family: each is tested, and has its interval, at its share of 5 % (Bonferroni).
+    Raises InputError for a damaged folder.
+    """
+    parts = list[tuple[int, Records]]()
+    for percent in results.manifest.get("budgets", ()):
+        folder = results.store.out / path_name(f"{results.manifest['name']}{budget_ending(percent)}", "experiment")
+        if (folder / "experiment.json").is_file():
+            parts.append((percent, load(folder)))
+    if not parts:
+        return {}
+    family, by_arm = list[Comparison](), dict[str, list[AtBudget]]()
+    noises = []
+    for percent, part in [*parts, (100, results)]:
+        noise_by_arm = noise_of_arms(part)
+        for arm in part.arms[1:]:
+            differences = [x - y for x, y in paired(part, arm, part.headline)]
+            family.append(measure(differences, describe(part.headline).better))
+            noises.append(noise_by_arm.get(arm))
+            sides = ((arm, arm), (part.arms[0], "baseline"))
+            ill = [f"{name} unhealthy: {part.health[side]}" for side, name in sides if part.health[side]]
+            unfit = "; ".join(filter(None, [*ill, reason_not_comparable(part, arm, part.headline)]))
+            by_arm.setdefault(arm, []).append(AtBudget(percent, family[-1], unfit))
+    for comparison, noise in zip(family, noises, strict=True):
+        if noise is not None:
+            set_p_over_texts(comparison, noise)
+    confirm(family)
+    for comparison, noise in zip(family, noises, strict=True):
+        if noise is not None:
+            cover_texts(comparison, noise, ALPHA / len(family))
+    return by_arm
+
+
+def verdict_over_budget(of_arm: list[AtBudget]) -> str:
+    """Say from which share of the training on an arm is ahead or behind, or that it is open."""
+    last = of_arm[-1]
+    if not last.direction:
+        earlier = next((at for at in reversed(of_arm) if at.direction), None)
+        return "open" if earlier is None else f"{earlier.direction} at {earlier.percent} %, open at the end"
+    since = last
+    for at in reversed(of_arm):
+        if at.direction != last.direction:
+            break
+        since = at
+    if since is of_arm[0]:
+        return f"{last.direction} at every budget"
+    return f"{last.direction} from {since.percent} % of the training on"

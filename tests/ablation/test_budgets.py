@@ -1,0 +1,159 @@
+"""Smaller budgets: each is a training of its own, and the differences after all of them are tested together."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from experiment_files import write_experiment
+from helpers import RUN, Capture, refusal
+from records import record
+
+from lm.ablation import ablate
+from lm.ablation.ablate import RunOptions
+from lm.ablation.derived import expand_budgets
+from lm.ablation.experiment import load_experiment
+from lm.ablation.plan import Plan, design_of, make_plan
+from lm.analysis.budgets import AtBudget, over_budget, verdict_over_budget
+from lm.analysis.results import load
+from lm.cli import main
+from lm.report.sections import all_sections
+from lm.stats.tests import ALPHA, sign_flip_interval
+from lm.stats.verdicts import Comparison, Verdict
+from lm.store.store import Store
+
+BUDGETS = [0.5, 0.25]
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"budgets": [0.5, 1]}, "budgets[1]: expected a number above 0 and below 1, found 1"),
+        ({"budgets": [0.5, 0.5]}, "budgets: expected different shares in whole percent"),
+        ({"budgets": [0.125]}, "budgets: expected different shares in whole percent"),
+        ({"budgets": 0.5}, "budgets: expected a list"),
+        ({"budgets": [0.5], "seeds": {"min": 6, "max": 8}}, "seeds in stages"),
+        ({"budgets": [0.5], "ladder": {"rungs": {"a": None, "b": None}}}, "budgets: does not go with a ladder"),
+    ],
+)
+def test_wrong_budgets_are_one_line(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
+    with refusal(words):
+        load_experiment(write_experiment(tmp_path, **changes), {})
+
+
+def test_a_budget_is_the_experiment_with_fewer_steps_in_all_arms(tmp_path: Path) -> None:
+    arms = {"layer": {}, "longer": {"trainer.max_steps": 20, "trainer.val_check_interval": 10}}
+    experiment = load_experiment(write_experiment(tmp_path, budgets=BUDGETS, arms=arms), {})
+    quarter, half = map(make_plan, expand_budgets(experiment))
+    assert [plan.experiment.name for plan in (quarter, half)] == ["small.budget_25", "small.budget_50"]
+    for plan, steps in ((quarter, (3, 5)), (half, (6, 10))):
+        assert tuple(plan.first(arm).config["trainer"]["max_steps"] for arm in arms) == steps
+    assert half.first("longer").config["trainer"]["val_check_interval"] == 5
+    alone = load_experiment(
+        write_experiment(tmp_path, arms=arms, baseline="layer"),
+        {"trainer.max_steps": 6, "trainer.val_check_interval": 2, "optim.schedule.warmup": 2},
+    )
+    assert half.first("layer").id == make_plan(alone).first("layer").id, "the schedule ends with the budget"
+    assert not half.experiment.claims
+    assert not half.experiment.budgets
+    assert [planned.seed for planned in half.by_arm["layer"]] == experiment.seeds
+    assert design_of(make_plan(experiment))["budgets"] == [25, 50]
+
+
+def comparison(kind: Any) -> Comparison:
+    return Comparison([0.0], verdict=Verdict(kind))
+
+
+@pytest.mark.parametrize(
+    ("kinds", "words"),
+    [
+        (("better", "better", "better"), "better at every budget"),
+        (("inconclusive", "better", "better"), "better from 50 % of the training on"),
+        (("worse", "better", "better"), "better from 50 % of the training on"),
+        (("better", "inconclusive", "better"), "better from 100 % of the training on"),
+        (("better", "better", "inconclusive"), "better at 50 %, open at the end"),
+        (("inconclusive", "seeds only", "too few"), "open"),
+    ],
+)
+def test_a_verdict_names_the_budget_from_which_it_holds(kinds: tuple[Any, ...], words: str) -> None:
+    of_arm = [AtBudget(percent, comparison(kind), "") for percent, kind in zip((25, 50, 100), kinds, strict=True)]
+    assert verdict_over_budget(of_arm) == words
+
+
+def test_an_arm_that_was_not_fit_has_no_verdict_at_a_budget() -> None:
+    of_arm = [AtBudget(25, comparison("better"), "rms unhealthy"), AtBudget(100, comparison("better"), "")]
+    assert verdict_over_budget(of_arm) == "better from 100 % of the training on"
+
+
+@pytest.fixture
+def trained(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Path]:
+    """Runs the command; cells end at once, with a lead of rms in hundredths for each number of steps."""
+
+    def run(lead: dict[int, float], **changes: Any) -> Path:
+        def train_missing(plan: Plan, store: Store, *_: object) -> int:
+            for planned in plan.missing(store):
+                steps = planned.cell.config["trainer"]["max_steps"]
+                noise = 0.001 * ((7 * planned.seed) % 5) * (planned.arm == "rms")
+                loss = 2 - 0.01 * lead[steps] * (planned.arm == "rms") + noise
+                store.finish(planned.cell.id, record(planned.cell.id, loss, planned.seed))
+            return 0
+
+        monkeypatch.setattr(ablate, "train_missing", train_missing)
+        path = write_experiment(tmp_path, budgets=BUDGETS, **{"seeds": 8, **changes})
+        assert ablate.ablate(load_experiment(path, {}), RunOptions(tmp_path / "out", 1, underpowered=True)) == 0
+        return tmp_path / "out" / "small"
+
+    return run
+
+
+@pytest.mark.slow
+def test_all_budgets_share_the_five_percent(trained: Callable[..., Path]) -> None:
+    steps = RUN["trainer"]["max_steps"]
+    folder = trained({steps // 4: 0, steps // 2: 5, steps: 10})
+    results = load(folder)
+    (of_arm,) = over_budget(results).values()
+    assert [at.percent for at in of_arm] == [25, 50, 100]
+    for at in of_arm:
+        ends = sign_flip_interval(at.comparison.differences, ALPHA / 3)
+        assert [at.comparison.low, at.comparison.high] == pytest.approx(list(ends))
+    section = next(section for section in all_sections(results, ()) if section.title == "Over the budget")
+    assert list(section.columns) == ["arm", "25 %", "50 %", "100 %", "verdict"]
+    (row,) = section.rows
+    assert str(row[-1]) == "better from 50 % of the training on"
+    assert "## Over the budget" in (folder / "table.md").read_text()
+    manifest = json.loads((folder / "experiment.json").read_text())
+    assert manifest["budgets"] == [25, 50]
+
+
+@pytest.mark.slow
+def test_six_seeds_are_too_few_for_three_budgets(trained: Callable[..., Path]) -> None:
+    steps = RUN["trainer"]["max_steps"]
+    (of_arm,) = over_budget(load(trained(dict.fromkeys((steps // 4, steps // 2, steps), 10), seeds=6))).values()
+    assert verdict_over_budget(of_arm) == "open"
+
+
+def test_the_plan_shows_each_budget(tmp_path: Path, capsys: Capture) -> None:
+    path = write_experiment(tmp_path, budgets=[0.5])
+    assert main(["ablate", str(path), "--plan", "--workers", "1", "--out", str(tmp_path / "out")]) == 0
+    told = capsys.readouterr().out
+    assert "(50 % of the training)" in told
+    assert told.count("12 cells: 0 done") == 2
+
+
+@pytest.mark.slow
+@pytest.mark.extra
+@pytest.mark.usefixtures("undrawn")
+def test_budgets_are_trained_packed_and_not_repeated(tmp_path: Path, capsys: Capture) -> None:
+    out = tmp_path / "out"
+    path = write_experiment(tmp_path, budgets=[0.5], seeds=[0, 1])
+    command = ["ablate", str(path), "--out", str(out), "--workers", "2", "--underpowered"]
+    assert main(command) == 0
+    before = {path.name for path in Store(out).cells.iterdir()}
+    assert len([name for name in before if not name.startswith(".")]) == 8
+    assert main(command) == 0
+    assert {path.name for path in Store(out).cells.iterdir()} == before
+    assert main(["pack", str(out / "small"), "--out", str(tmp_path / "small.lmpack")]) == 0
+    assert main(["unpack", str(tmp_path / "small.lmpack"), "--out", str(tmp_path / "there")]) == 0
+    assert main(["report", str(tmp_path / "there" / "small")]) == 0
+    assert "## Over the budget" in (tmp_path / "there" / "small" / "table.md").read_text()
