@@ -186,16 +186,16 @@ def find_rates(plan: Plan, store: Store, options: RunOptions, plan_only: bool = 
         if not more:
             break
         low, high = low - more.count("low"), high + more.count("high")
-    found = best_rates(plan, rates, store)
+    rate_of_arm = best_rates(plan, rates, store)
     if not plan_only:
-        write_rates(found, rates, plan, store)
+        write_rates(rate_of_arm, rates, plan, store)
         print("every arm at the shared rate, for comparison", file=sys.stderr)
         folder, interrupted = train_experiment(shared, store, options)
         if interrupted:
             return 1
         update_report(folder, Console())
         print("every arm at its own best rate", file=sys.stderr)
-    return replace(_plan(at_best_rates(experiment, found), store, options, plan_only), registered=plan)
+    return replace(_plan(at_best_rates(experiment, rate_of_arm), store, options, plan_only), registered=plan)
 
 
 def _open_ends(experiment: Experiment, rates: RatesByArm, store: Store) -> list[str]:

@@ -88,8 +88,8 @@ def _steps_of(tree: Tree) -> dict[str, Any]:
     """Return the settings of a configuration that are in steps."""
     schedule = tree["optim"].get("schedule")
     warmup = (schedule.get("init_args") or {}).get("warmup") if isinstance(schedule, Mapping) else None
-    found = {**{path: tree["trainer"].get(path.partition(".")[2]) for path in SCALED[:2]}, SCALED[2]: warmup}
-    return {path: steps for path, steps in found.items() if isinstance(steps, int) and steps}
+    settings = {**{path: tree["trainer"].get(path.partition(".")[2]) for path in SCALED[:2]}, SCALED[2]: warmup}
+    return {path: steps for path, steps in settings.items() if isinstance(steps, int) and steps}
 
 
 def expand_budgets(experiment: Experiment) -> list[Experiment]:
@@ -185,7 +185,7 @@ def best_rates(plan: Plan, rates: RatesByArm, store: Store) -> dict[str, ArmRate
     }
 
 
-def write_rates(found: Mapping[str, ArmRate], rates: RatesByArm, plan: Plan, store: Store) -> None:
+def write_rates(rate_of_arm: Mapping[str, ArmRate], rates: RatesByArm, plan: Plan, store: Store) -> None:
     """Write `lr_curve.json`: where the curve of each arm is, for the report of an experiment."""
     name = plan.experiment.name
     arms = {
@@ -194,7 +194,7 @@ def write_rates(found: Mapping[str, ArmRate], rates: RatesByArm, plan: Plan, sto
             "best": rate["best"],
             "names": {repr(value): arm_at_rate(arm, value) for value in rates[arm]},
         }
-        for arm, rate in found.items()
+        for arm, rate in rate_of_arm.items()
     }
     content = RATES.stamped({"experiment": f"{name}{CURVE}", "arms": arms})
     write_atomic(store.out / name / DESCRIBED, to_json(content))

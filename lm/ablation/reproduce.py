@@ -102,11 +102,11 @@ def reproduce(
         print(f"({index}/{len(plans)}) {plan.experiment.name}", file=sys.stderr)
         warn(idle_arms(plan).values())
         if plan.experiment.bracket is not None:
-            found = find_rates(plan, store, options)
-            if isinstance(found, int):
+            at_own_rates = find_rates(plan, store, options)
+            if isinstance(at_own_rates, int):
                 interrupted += 1
                 continue
-            plan = found
+            plan = at_own_rates
         folder, count = train_experiment(plan, store, options)
         interrupted += count
         write_report(folder, Console(quiet=True))

@@ -148,7 +148,7 @@ class Bracket:
 
     def rate(self, shared: float, step: int) -> float:
         """Return the rate that lies some steps above or below an arm's own."""
-        return float(f"{shared * self.factor**step:.6g}") if step else shared
+        return float(f"{shared * self.factor**step:z.6g}") if step else shared
 
 
 def read_bracket(node: Any, metric: str, confirmation: Sequence[int], path: str) -> Bracket | None:

@@ -108,6 +108,7 @@ def trained(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Pa
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("undrawn")
 def test_all_budgets_share_the_five_percent(trained: Callable[..., Path]) -> None:
     steps = RUN["trainer"]["max_steps"]
     folder = trained({steps // 4: 0, steps // 2: 5, steps: 10})
@@ -127,6 +128,7 @@ def test_all_budgets_share_the_five_percent(trained: Callable[..., Path]) -> Non
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("undrawn")
 def test_six_seeds_are_too_few_for_three_budgets(trained: Callable[..., Path]) -> None:
     steps = RUN["trainer"]["max_steps"]
     (of_arm,) = over_budget(load(trained(dict.fromkeys((steps // 4, steps // 2, steps), 10), seeds=6))).values()

@@ -375,6 +375,7 @@ def test_a_search_trains_as_long_as_the_arm_it_is_for(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("undrawn")
+@pytest.mark.extra
 def test_every_arm_is_tuned_alike_and_confirmed_on_fresh_seeds(tmp_path: Path) -> None:
     out = tmp_path / "out"
     tune = {"space": SPACE, "trials": 3, "seeds": [70], "sampler": {"name": "random", "seed": 3}}

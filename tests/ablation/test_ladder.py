@@ -220,6 +220,7 @@ def test_a_ladder_lives_as_long_as_its_own_file(tmp_path: Path, monkeypatch: Pat
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("undrawn")
+@pytest.mark.extra
 def test_a_ladder_is_planned_carried_out_and_not_trained_twice(tmp_path: Path, capsys: Capture) -> None:
     out = tmp_path / "out"
     path = write(tmp_path, {**LADDER, "tokens_per_parameter": 0.1, "margin": {"gain": 1.2}}, seeds=2)

@@ -140,6 +140,7 @@ def test_a_plan_to_show_follows_its_files(counted: list[str], text: Path, tmp_pa
 
 
 @pytest.mark.slow
+@pytest.mark.extra
 def test_missing_cells_are_planned_and_timed_without_torch(tmp_path: Path, monkeypatch: Patch) -> None:
     monkeypatch.setenv("LM_CACHE", str(tmp_path / "cache"))
     code = (

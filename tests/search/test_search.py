@@ -122,6 +122,7 @@ def test_every_trial_ends_as_what_it_was(tmp_path: Path, sweep: Sweep) -> None:
 
 
 @pytest.mark.usefixtures("undrawn")
+@pytest.mark.extra
 def test_a_killed_search_keeps_its_budget_when_run_again(tmp_path: Path, sweep: Sweep) -> None:
     spec, out = write(tmp_path, sampler="random", trials=6), tmp_path / "out"
     for _ in range(3):
