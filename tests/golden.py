@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from lm.ablation.derived import expand_corpora, expand_orders, expand_rates, grid_rates
+from lm.ablation.derived import expand_budgets, expand_corpora, expand_orders, expand_rates, grid_rates
 from lm.ablation.experiment import load_experiment
 from lm.ablation.ladder.plan import expand_rungs
 from lm.ablation.plan import make_plan
@@ -73,6 +73,7 @@ def ids_of(path: Path) -> dict[str, list[str]]:
     parts = expand_rungs(experiment) if experiment.ladder else expand_corpora(experiment)
     parts += [expand_rates(experiment, grid_rates(experiment))] if experiment.grid else []
     parts += [expand_orders(experiment)] if experiment.data_seeds else []
+    parts += expand_budgets(experiment)
     return {part.name: [planned.cell.id for planned in make_plan(part).cells] for part in parts}
 
 
