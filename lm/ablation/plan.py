@@ -83,9 +83,13 @@ class Plan:
         return store.out / self.experiment.name / "experiment.json"
 
     def is_described(self, store: Store) -> bool:
-        """Return True if the experiment's manifest has all arms of the plan."""
+        """Return True if the experiment's manifest has all arms of the plan, with its cells."""
         path = self.manifest(store)
-        return path.is_file() and MANIFEST.read(read_json(path), path)["arms"].keys() >= self.by_arm.keys()
+        if not path.is_file():
+            return False
+        arms = MANIFEST.read(read_json(path), path)["arms"]
+        cells = {arm: {str(planned.seed): planned.cell.id for planned in of_arm} for arm, of_arm in self.by_arm.items()}
+        return all(arm in arms and arms[arm].get("cells") == of_arm for arm, of_arm in cells.items())
 
     def missing(self, store: Store) -> list[Planned]:
         """Return the cells still to be trained, each once."""

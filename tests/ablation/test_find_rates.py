@@ -65,8 +65,8 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
     return best
 
 
-def found(folder: Path, tune: Any = "rates", **changes: Any) -> Plan:
-    plan = make_plan(load_experiment(write_experiment(folder, tune=tune, **changes), {}))
+def found(folder: Path, tune: Any = "rates", name: str = "small", **changes: Any) -> Plan:
+    plan = make_plan(load_experiment(write_experiment(folder, name, tune=tune, **changes), {}))
     options = RunOptions(folder / "out", 1)
     at_own = find_rates(plan, Store(options.out), options)
     assert isinstance(at_own, Plan)
@@ -104,6 +104,14 @@ def test_a_best_rate_in_the_middle_takes_three(tmp_path: Path, trained: dict[str
     assert steps(tmp_path) == [1 / 4, 1, 4]
     assert {rate["best"] for rate in rates_of(plan).values()} == {SHARED}
     assert set(trained) == set(plan.by_arm)
+
+
+def test_rates_are_those_of_the_cells_that_the_file_asks_for_now(tmp_path: Path, trained: dict[str, float]) -> None:
+    assert rates_of(found(tmp_path))["rms"]["best"] == SHARED
+    trained["rms"] = SHARED * 2
+    found(tmp_path, name="other", common={"model.layers": 1})
+    again = found(tmp_path, common={"model.layers": 1})  # nothing is left to train, and the manifest has other cells
+    assert rates_of(again)["rms"]["best"] == SHARED * 2
 
 
 @pytest.mark.parametrize(("best", "end"), [(SHARED / 1000, "lowest"), (SHARED * 1000, "highest")])
