@@ -128,20 +128,25 @@ def ablate(experiment: Experiment, options: RunOptions, plan_only: bool = False)
             print(f"{title}, {len(part.experiment.seeds)} seeds each", file=sys.stderr)
             interrupted = train_experiment(part, store, options)[1]
     if tuned and not interrupted:
-        path = folder / TUNING_FOLDER / "tuned.json"
-        if rate_plan:
-            rates = best_rates(plan, grid_rates(experiment), store)
-            write_rates(rates, grid_rates(experiment), plan, store)
-            winners = {arm: {"changes": {RATE: rate["best"]} if rate["best"] else None} for arm, rate in rates.items()}
-        else:
-            winners = TUNED.read(read_json(path), path)["arms"]
-        print("training the experiment again, each arm with its winner", file=sys.stderr)
-        tuned_plan = _plan(with_winners(experiment, winners), store, options)
-        tuned_folder, interrupted = train_experiment(tuned_plan, store, options)
-        update_report(tuned_folder, Console())
+        interrupted = _train_winners(plan, store, options)
     report = update_report(folder, Console())
     print(pointer(folder), file=sys.stderr)
     return 1 if interrupted or report.damaged else 0
+
+
+def _train_winners(plan: Plan, store: Store, options: RunOptions) -> int:
+    """Train each arm with the winner of its search or curve and report; return the number of interrupted cells."""
+    experiment, path = plan.experiment, store.out / plan.experiment.name / TUNING_FOLDER / "tuned.json"
+    if experiment.grid is not None:
+        rates = best_rates(plan, grid_rates(experiment), store)
+        write_rates(rates, grid_rates(experiment), plan, store)
+        winners = {arm: {"changes": {RATE: rate["best"]} if rate["best"] else None} for arm, rate in rates.items()}
+    else:
+        winners = TUNED.read(read_json(path), path)["arms"]
+    print("training the experiment again, each arm with its winner", file=sys.stderr)
+    folder, interrupted = train_experiment(_plan(with_winners(experiment, winners), store, options), store, options)
+    update_report(folder, Console())
+    return interrupted
 
 
 def _further_plans(experiment: Experiment, store: Store, options: RunOptions, plan_only: bool) -> dict[str, Plan]:

@@ -17,7 +17,8 @@ from lm.analysis.effects import ENDING, order_name
 from lm.analysis.rates import RateCurve, rate_curve
 from lm.analysis.results import load
 from lm.config.tree import InputError, Tree, override
-from lm.report.tuning import CURVE, DESCRIBED, SHARED
+from lm.report.tuning import DESCRIBED
+from lm.store.archive import CURVE, SHARED
 from lm.store.files import read_json, to_json, write_atomic
 from lm.store.formats import RATES
 from lm.store.record import ArmRate

@@ -256,11 +256,7 @@ def load_experiment(
     if "tune" in tree and "lr_curve" in tree:
         raise InputError(f"{path}: tune and lr_curve both choose a rate for each arm; expected one of them")
     ladder = read_ladder(tree, plan.seeds, inference.metric, settings, str(path), same_seeds=seeds is not None)
-    tuning, bracket = None, None
-    if "tune" in tree:
-        confirmation = inference.metric, plan.seeds, f"{path}: tune"
-        bracket = read_bracket(tree["tune"], *confirmation)
-        tuning = None if bracket else read_tuning(tree["tune"], *confirmation)
+    tuning, bracket = _read_tuning(tree, inference.metric, plan.seeds, path)
     return Experiment(
         name=name,
         title=tree.get("title") or path.stem,
@@ -291,6 +287,16 @@ def _read_corpora(tree: Tree, settings: Mapping[str, Any], path: Path) -> dict[s
         reason = "a ladder" if "ladder" in tree else f"{next(iter(corpora))} alone"
         raise InputError(f"{path}: corpora: expected two texts or more, and no ladder; found {reason}")
     return {text: {**changes, **settings} for text, changes in corpora.items()}
+
+
+def _read_tuning(tree: Tree, metric: str, seeds: list[int], path: Path) -> tuple[Tuning | None, Bracket | None]:
+    """Return what `tune` asks for: a search of every arm, or learning rates. Raises InputError."""
+    if "tune" not in tree:
+        return None, None
+    where = f"{path}: tune"
+    if (bracket := read_bracket(tree["tune"], metric, seeds, where)) is not None:
+        return None, bracket
+    return read_tuning(tree["tune"], metric, seeds, where), None
 
 
 def _read_budgets(tree: Tree, looks: tuple[int, ...], path: Path) -> tuple[int, ...]:

@@ -89,10 +89,12 @@ class ExperimentReport(Report):
 
     def main_table(self, short: bool = False) -> Section:
         """Return the first table; of arms at learning rates of their own with the verdicts at the shared one beside."""
-        at_one_rate = None
-        if self.rates is not None and "rates" in self.results.manifest:
-            at_one_rate = at_one_rate_words(self.rates.twin, short)
-        return main_table(self.results, self.table, short, at_one_rate)
+        return main_table(self.results, self.table, short, self._at_one_rate(short))
+
+    def _at_one_rate(self, short: bool = False) -> dict[str, str] | None:
+        if self.rates is None or "rates" not in self.results.manifest:
+            return None
+        return at_one_rate_words(self.rates.twin, short)
 
     def printed(self, width: int, everything: bool) -> list[Section]:
         """Return the first table with a few lines of notes, or all tables with all their notes."""
@@ -136,7 +138,9 @@ class ExperimentReport(Report):
         method = listed([*lines["method"], *lines["evaluation"]])
         sure = joined(parts.question_section(results), method, parts.health_section(results, lines["runs"]))
         confounds = [*lines["comparability"], *axes(results)] or ["Nothing else differs, as far as the records show."]
-        numbers = joined(tag("p", NUMBERS, class_="hint"), comparison(results, compared, self.paces))
+        numbers = joined(
+            tag("p", NUMBERS, class_="hint"), comparison(results, compared, self.paces, self._at_one_rate())
+        )
         sections = [
             PageSection("table", "Comparison", numbers),
             PageSection("sure", "How sure", sure),

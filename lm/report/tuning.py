@@ -14,6 +14,7 @@ from lm.config.tree import InputError
 from lm.report.render import Section
 from lm.report.study import Study, edge, load_study, warnings_of
 from lm.report.tables import DIFFERENCE, difference, format_mean, mean_and_sd, signed
+from lm.store.archive import CURVE, SHARED
 from lm.store.files import read_json
 from lm.store.formats import RATES, TUNED
 from lm.store.metrics import describe
@@ -92,7 +93,7 @@ def tuning_section(results: Records, tuning: dict[str, Any], twin: Records, stud
     return Section("Tuning", TUNED_COLUMNS, rows, notes)
 
 
-DESCRIBED, CURVE, SHARED = "lr_curve.json", ".lr_curve", ".shared"  # a file, and ends of experiments' names
+DESCRIBED = "lr_curve.json"
 THERE, AT_SHARED = "mean ± sd there", "mean ± sd at the shared one"
 RATE_COLUMNS = (
     "arm", "shared rate", "best rate", THERE, DIFFERENCE, "verdict", "sensitivity",

@@ -171,9 +171,10 @@ def read_archive(path: Path) -> Archive:
 CELLS = "cells"
 EXPERIMENT, STUDY, LADDER = "experiment.json", "study.json", "ladder.json"
 JOURNAL, REGISTRATION = "study.journal", "registration.json"
+CURVE, SHARED = ".lr_curve", ".shared"  # of all learning rates, and of all arms at one
 BUDGET = ".budget_"  # before the percents of training of a shorter experiment
 # ends of the names of experiments that were made of another
-TWINS = (".tuned", ".shared", ".lr_curve", ".orders", *(f"{BUDGET}{percent}" for percent in range(1, 100)))
+TWINS = (".tuned", SHARED, CURVE, ".orders", *(f"{BUDGET}{percent}" for percent in range(1, 100)))
 
 OF_A_CELL = {
     "record.json": "records",

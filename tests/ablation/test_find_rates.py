@@ -22,6 +22,7 @@ from lm.analysis.results import load
 from lm.cli import main
 from lm.report.experiment import ExperimentReport
 from lm.report.tables import AT_ONE_RATE
+from lm.report.write import page_of
 from lm.store.store import Store
 
 SHARED = 0.01  # the learning rate of the tests' base
@@ -162,6 +163,7 @@ def test_the_verdict_is_at_own_rates_with_the_shared_one_beside(tmp_path: Path, 
     short = report.main_table(short=True)
     assert "n" not in short.columns
     assert str(short.rows[0][short.columns.index(AT_ONE_RATE)]) == "-0.1025, better"
+    assert f">{AT_ONE_RATE}<" in page_of([report])
     (answer,) = answers_of(report.results)
     assert (answer.verdict, answer.estimate) == ("reproduced", pytest.approx(-0.5025))
 

@@ -2,7 +2,7 @@
 
 import math
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,9 +65,21 @@ def _of_quantity(results: Records, table: pd.DataFrame, name: str) -> list[Colum
     return columns
 
 
-def comparison(results: Records, table: pd.DataFrame, paces: Sequence[StepsToBaselineLoss]) -> Html:
-    """Format the table with its controls; without scripts it shows the default columns."""
+def comparison(
+    results: Records,
+    table: pd.DataFrame,
+    paces: Sequence[StepsToBaselineLoss],
+    at_one_rate: Mapping[str, str] | None = None,
+) -> Html:
+    """Format the table with its controls; without scripts it shows the default columns.
+
+    `at_one_rate` has what each arm comes to at one shared learning rate, where the table's have rates of their own.
+    """
     columns = all_columns(results, table, paces)
+    if at_one_rate is not None:
+        texts = [at_one_rate[str(row.arm)] for row in table[table.metric == results.headline].itertuples()]
+        verdict = next((place for place, column in enumerate(columns) if column.title.startswith("verdict")), 0)
+        columns.insert(verdict + 1, Column(tables.AT_ONE_RATE, True, [(text, text, "") for text in texts], long=True))
     boxes = [
         tag("label", tag("input", type="checkbox", data_column=index + 1, checked=column.shown), column.title)
         for index, column in enumerate(columns)
