@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from lm.config.domain import require_from, require_positive, require_share
-from lm.model.fused_linear import fused_linear
+from lm.model.fused_linear import fused_linear, padded_linear, zeros_to_add
 from lm.model.initializers import ResidualLinear
 from lm.model.shape import Shape
 
@@ -131,8 +131,9 @@ class GatedMLP(MLP):
 
     def forward(self, x_btd: Tensor) -> Tensor:
         """Map (b, t, width) to (b, t, width) by a gated hidden layer."""
-        gate_btf, up_btf = fused_linear(x_btd, self.gate, self.up).chunk(2, dim=-1)
-        return self.down(self.dropout(self.activation(gate_btf) * up_btf))
+        padding = zeros_to_add(x_btd, (self.gate, self.up), after=self.down)
+        gate_btf, up_btf = fused_linear(x_btd, self.gate, self.up, padding=padding).chunk(2, dim=-1)
+        return padded_linear(self.dropout(self.activation(gate_btf) * up_btf), self.down)
 
 
 class GLU(GatedMLP):

@@ -18,7 +18,7 @@ from lm.data import IGNORED as IGNORED
 from lm.model.fused_linear import autocasting
 
 CPU_LOGITS = 2**24  # 64 MiB, and twice that for their gradient
-CUDA_BYTES = 96  # of a device for each logit: the logits and their gradients then take an eighth of it
+CUDA_BYTES = 64  # of a device for each logit: all that a plain loss makes of the logits then takes a third of it
 
 
 def max_logits(device: torch.device) -> int:

@@ -8,7 +8,9 @@ from helpers import Patch, decoder, example, tokens
 from torch import Tensor, nn
 
 from lm.model import fused_linear as module
-from lm.model.fused_linear import MIN_ROWS_TO_FUSE, fused_linear, should_fuse
+from lm.model import mlp
+from lm.model.fused_linear import MIN_ROWS_TO_FUSE, TENSOR_CORE_MULTIPLE, fused_linear, should_fuse
+from lm.model.shape import Shape
 
 CLOSE: dict[str, Any] = {"rtol": 1e-12, "atol": 1e-12}
 
@@ -41,6 +43,26 @@ def test_fused_layers_give_outputs_and_gradients_of_each(bias: bool, monkeypatch
         torch.testing.assert_close(left, right, **CLOSE)
     for left, right in zip(gradients(together, weights), wanted, strict=True):
         torch.testing.assert_close(left, right, **CLOSE)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("kind", ["SwiGLU", "GLU", "ReGLU"])
+def test_zero_units_for_tensor_cores_change_nothing(kind: str, bias: bool, monkeypatch: Patch) -> None:
+    layer = getattr(mlp, kind)(Shape(width=10, heads=2, layers=1, vocabulary=9, context=MIN_ROWS_TO_FUSE), bias=bias)
+    layer, x = layer.double(), example(4, MIN_ROWS_TO_FUSE, 10).requires_grad_()
+    assert layer.up.out_features % TENSOR_CORE_MULTIPLE
+    leaves = [x, *layer.parameters()]
+    wanted = layer(x), *torch.autograd.grad(layer(x).sin().sum(), leaves)
+    monkeypatch.setattr(module, "TENSOR_CORES", ("cpu",))
+    sizes: list[int] = []
+    layer.dropout.register_forward_hook(lambda module, given, y: sizes.append(y.shape[-1]))
+    actual = layer(x), *torch.autograd.grad(layer(x).sin().sum(), leaves)
+    assert {size % TENSOR_CORE_MULTIPLE for size in sizes} == {0}
+    for left, right in zip(actual, wanted, strict=True):
+        torch.testing.assert_close(left, right, **CLOSE)
+    layer.down.register_forward_pre_hook(lambda module, given: sizes.append(given[0].shape[-1]))
+    layer(x)
+    assert sizes[-1] == layer.down.in_features, "who watches the layer sees the zeros"
 
 
 class Doubled(nn.Linear):
