@@ -1,6 +1,7 @@
 """The arithmetic of a comparison: ways taken in turn and ratios within a round."""
 
 import statistics
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypedDict
@@ -34,12 +35,14 @@ def alternate(ways: Mapping[str, Way], rounds: int, warm: int = 1) -> dict[str, 
     """What each way gave in each round, by name.
 
     A round takes every way once, and every other round takes them backwards, so that a machine that grows slower or
-    faster in between does so for all of them alike. The first `warm` rounds are not kept.
+    faster in between does so for all of them alike. The first `warm` rounds are not kept. Each value goes to
+    standard error as it comes.
     """
     found: dict[str, list[float]] = {name: [] for name in ways}
     for number in range(warm + rounds):
         for name in list(ways)[:: -1 if number % 2 else 1]:
             value = ways[name]()
+            print(f"round {number + 1} of {warm + rounds}, {name}: {value:.4g}", file=sys.stderr)
             if number >= warm:
                 found[name].append(value)
     return found
