@@ -40,18 +40,22 @@ EXTRAS := dashboard,eval,optimizers,postgres,ray,slurm,track
 demo: .venv/base  ## train the quickstart ablation and print its table
 	$(BIN)/lm ablate experiments/quickstart.yaml
 
-test: check  ## everything: the fast checks, then the tests that train, three at a time as they often wait for a process
-	$(BIN)/pytest -n 3 --dist loadscope -m "slow and not extra"
+test: .venv/installed  ## all but `extra` tests, beside lint and types; three at a time, as some wait for a process
+	@$(call checked,-n 3 --dist loadscope -m "not extra")
 
 test-all:  ## all there is to check, a line each: lint types fast slow extra fuzz gpu portable examples docs hooks advisories, or PARTS="docs hooks"
 	@MAKE="$(MAKE)" bash .ci/all $(PARTS)
 
 check: .venv/installed  ## the fast loop: lint, types beside the unit tests
-	$(BIN)/ruff format --check .
-	$(BIN)/ruff check .
-	@said=$$(mktemp); $(BIN)/mypy > $$said 2>&1 & types=$$!; \
-	$(BIN)/pytest -n 2 -m "not slow"; tests=$$?; \
-	wait $$types; types=$$?; cat $$said; rm -f $$said; test $$tests = 0 && test $$types = 0
+	@$(call checked,-n 2 -m "not slow")
+
+# lint, then types beside the tests that pytest's arguments choose
+define checked
+$(BIN)/ruff format --check . && $(BIN)/ruff check . || exit 1; \
+said=$$(mktemp); $(BIN)/mypy > $$said 2>&1 & types=$$!; \
+$(BIN)/pytest $(1); tests=$$?; \
+wait $$types; types=$$?; cat $$said; rm -f $$said; test $$tests = 0 && test $$types = 0
+endef
 
 check-portable: .venv/installed  ## the unit tests as other processors compute: a line each with its counts
 	@status=0; for setting in $(PORTABLE); do \

@@ -113,6 +113,8 @@ def test_a_pack_is_read_for_as_long_as_its_results_are_held() -> None:
     assert not place.exists()
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("undrawn")
 def test_a_rung_keeps_the_pack_of_its_ladder() -> None:
     pack = ROOT / "results" / "reference" / "ladder_swiglu.lmpack"
     ladder = lm.load(pack)
@@ -326,6 +328,7 @@ def test_an_experiment_may_be_a_mapping(tmp_path: Path, monkeypatch: pytest.Monk
     assert options.command == ()
 
 
+@pytest.mark.extra
 @pytest.mark.slow
 def test_an_ablation_gives_the_results_that_it_wrote(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     spec = ROOT / "experiments" / "quickstart.yaml"

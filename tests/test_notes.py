@@ -67,6 +67,8 @@ SETTINGS = ["", "_half", "_twice", "_long", "_normal", "_normal_quarter"]
 """Ends of the arms' names in `quickstart_settings`, in the order of its notes."""
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("undrawn")
 def test_the_answer_of_the_quickstart_has_one_sign_at_all_settings(committed: Committed) -> None:
     results = committed("quickstart_settings")
 

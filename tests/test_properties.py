@@ -300,6 +300,7 @@ def tried(strategy: st.SearchStrategy[Any], check: Callable[[Any], None], cases:
     case()
 
 
+@pytest.mark.extra
 @pytest.mark.slow
 @pytest.mark.timeout(0)
 @pytest.mark.parametrize("kind", KINDS)

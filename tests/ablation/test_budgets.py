@@ -107,6 +107,7 @@ def trained(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Pa
     return run
 
 
+@pytest.mark.extra
 @pytest.mark.slow
 @pytest.mark.usefixtures("undrawn")
 def test_all_budgets_share_the_five_percent(trained: Callable[..., Path]) -> None:

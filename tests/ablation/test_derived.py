@@ -141,6 +141,7 @@ def test_grid_has_an_arm_for_each_arm_and_rate(tmp_path: Path) -> None:
     assert {planned.cell.id for planned in grid.by_arm["rms.lr0.01"]} == same
 
 
+@pytest.mark.extra
 @pytest.mark.slow
 def test_the_plan_shows_the_cells_of_the_grid(tmp_path: Path, capsys: Capture) -> None:
     path = write_experiment(tmp_path, lr_curve={"rates": RATES, "seeds": [70]})

@@ -86,6 +86,8 @@ def steps(folder: Path) -> list[float]:
     return [float(rate) / SHARED for rate in names]
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("undrawn")
 def test_rates_are_added_for_all_arms_until_each_best_is_between_two(tmp_path: Path, trained: dict[str, float]) -> None:
     trained |= {"layer": SHARED * 2, "rms": SHARED / 4}
     plan = found(tmp_path)
@@ -100,6 +102,8 @@ def test_rates_are_added_for_all_arms_until_each_best_is_between_two(tmp_path: P
     assert manifest["axes"]["optim.lr"] == "nuisance"
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("undrawn")
 def test_a_best_rate_in_the_middle_takes_three(tmp_path: Path, trained: dict[str, float]) -> None:
     plan = found(tmp_path, {"rates": {"factor": 4, "seeds": [50]}})
     assert steps(tmp_path) == [1 / 4, 1, 4]
@@ -107,6 +111,8 @@ def test_a_best_rate_in_the_middle_takes_three(tmp_path: Path, trained: dict[str
     assert set(trained) == set(plan.by_arm)
 
 
+@pytest.mark.slow
+@pytest.mark.extra
 def test_rates_are_those_of_the_cells_that_the_file_asks_for_now(tmp_path: Path, trained: dict[str, float]) -> None:
     assert rates_of(found(tmp_path))["rms"]["best"] == SHARED
     trained["rms"] = SHARED * 2
@@ -115,6 +121,8 @@ def test_rates_are_those_of_the_cells_that_the_file_asks_for_now(tmp_path: Path,
     assert rates_of(again)["rms"]["best"] == SHARED * 2
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize(("best", "end"), [(SHARED / 1000, "lowest"), (SHARED * 1000, "highest")])
 def test_an_arm_whose_best_stays_at_an_end_is_not_judged(
     tmp_path: Path, trained: dict[str, float], best: float, end: str
@@ -148,6 +156,8 @@ def test_a_baseline_without_a_best_rate_withholds_all_verdicts(tmp_path: Path, t
     assert row.verdict.startswith("not comparable: runs of layer were lost at every learning rate")
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("undrawn")
 def test_the_verdict_is_at_own_rates_with_the_shared_one_beside(tmp_path: Path, trained: dict[str, float]) -> None:
     trained["rms"] = SHARED * 4
     found(tmp_path, claims=[CLAIM])
@@ -168,6 +178,8 @@ def test_the_verdict_is_at_own_rates_with_the_shared_one_beside(tmp_path: Path, 
     assert (answer.verdict, answer.estimate) == ("reproduced", pytest.approx(-0.5025))
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("undrawn")
 def test_a_registration_freezes_the_search_and_not_its_outcome(tmp_path: Path, trained: dict[str, float]) -> None:
     trained["rms"] = SHARED * 2
     plan = make_plan(load_experiment(write_experiment(tmp_path, tune="rates"), {}))

@@ -226,6 +226,8 @@ def test_arm_with_the_cells_of_the_baseline_is_named(tmp_path: Path, capsys: Cap
     assert capsys.readouterr().err.splitlines()[:3] == [f"warning: {line}" for line in lines]
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("undrawn")
 def test_reused_cells_of_other_code_are_reported(tmp_path: Path) -> None:
     plan, store = make_plan(load_experiment(write(tmp_path), {})), Store(tmp_path / "out")
     clean, changed = GitState(commit="c" * 40, dirty=False), GitState(commit="c" * 40, dirty=True)
@@ -292,6 +294,7 @@ def test_shared_cell_is_trained_once_and_its_record_read_once(
         assert ("3 failed earlier" in said.err) is (not more)
 
 
+@pytest.mark.extra
 @pytest.mark.slow
 def test_the_manifest_keeps_the_command_as_it_was_given(tmp_path: Path, monkeypatch: Patch) -> None:
     monkeypatch.chdir(tmp_path)

@@ -51,6 +51,7 @@ def test_a_local_file_hides_the_shipped_one_of_its_name(tmp_path: Path, monkeypa
         resolve_file(Path("quikstart"), "experiment")
 
 
+@pytest.mark.extra
 @pytest.mark.slow
 @pytest.mark.parametrize("arguments", [["ablate", "quickstart", "--plan"], ["sweep", "learning_rate", "--plan"]])
 def test_a_command_takes_what_ships_by_name(

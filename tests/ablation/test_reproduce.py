@@ -71,6 +71,7 @@ def test_the_projects_claims_are_counted_and_have_enough_seeds() -> None:
     assert f"There are {kinds.total()} claims over {len(files)} experiments" in page
 
 
+@pytest.mark.extra
 @pytest.mark.slow
 @pytest.mark.usefixtures("undrawn")
 def test_claims_are_answered_and_what_cannot_run_is_told(tmp_path: Path, capsys: Capture, monkeypatch: Patch) -> None:
@@ -96,6 +97,8 @@ def test_claims_are_answered_and_what_cannot_run_is_told(tmp_path: Path, capsys:
     assert "only of the large size" not in page
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("undrawn")
 def test_what_is_named_and_cannot_be_run_is_an_error(tmp_path: Path, capsys: Capture, monkeypatch: Patch) -> None:
     monkeypatch.chdir(tmp_path)
     common = {"data.corpus": {"class_path": "LocalText", "init_args": {"path": "nowhere.txt"}}}

@@ -54,6 +54,7 @@ def test_a_clear_difference_is_settled_and_none_is_not(experiment: MakeExperimen
     assert settled_arms(results, plan_looks(6, 12, 2, 0.025), ["far", "near"]) == {"far": True, "near": False}
 
 
+@pytest.mark.extra
 @pytest.mark.slow
 @pytest.mark.usefixtures("undrawn")
 def test_training_stops_where_the_difference_is_found(tmp_path: Path, capsys: Capture) -> None:

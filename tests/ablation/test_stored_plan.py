@@ -76,6 +76,8 @@ def test_a_finished_plan_is_restored_as_it_was(counted: list[str], text: Path, t
     assert [second.sizes(arm) for arm in second.by_arm] == [first.sizes(arm) for arm in first.by_arm]
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize("to_show", [False, True])
 def test_what_differs_or_is_missing_is_planned_anew(
     to_show: bool, counted: list[str], text: Path, tmp_path: Path, monkeypatch: Patch
@@ -111,6 +113,8 @@ def test_what_differs_or_is_missing_is_planned_anew(
     assert is_planned(read(text)), "a damaged answer"
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("undrawn")
 def test_a_plan_to_show_follows_its_files(counted: list[str], text: Path, tmp_path: Path, monkeypatch: Patch) -> None:
     """Missing cells are shown as planned before, unless the experiment, a base of it or a module of its own changed."""
     store, base, path, module = (tmp_path / name for name in ("out", "base.yaml", "small.yaml", "own_part.py"))

@@ -128,6 +128,7 @@ def test_better_follows_the_direction_of_each_quantity(experiment: MakeExperimen
         assert [row(table, arm, quantity).verdict for quantity in ("nll", "accuracy")] == [verdict] * 2
 
 
+@pytest.mark.slow
 def test_only_declared_quantities_have_a_verdict(experiment: MakeExperiment) -> None:
     base, better = [*BASE, 2.0, 2.05], [*BETTER, 1.7, 1.75]
     table = compare(load(experiment({"base": base, "better": better, "other": better}, confirmatory=["better"])))
@@ -186,6 +187,7 @@ def test_ties_and_rounding_do_not_part_verdict_and_interval(unit: float) -> None
         assert (one.low > 0 or one.high < 0) == one.significant
 
 
+@pytest.mark.extra
 @pytest.mark.slow
 @pytest.mark.parametrize(("arms", "n"), [(1, 6), (3, 8), (7, 9)])
 @pytest.mark.parametrize("effects", [(0.0,), (0.0, 30.0)])

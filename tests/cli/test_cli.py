@@ -263,6 +263,7 @@ def test_fit_saves_the_resolved_configuration_and_does_not_train_twice(base: Pat
     assert again.out == first.out
 
 
+@pytest.mark.extra
 @pytest.mark.slow
 def test_report_needs_no_torch_and_gives_the_same_table(base: Path, capsys: Capture) -> None:
     write_spec(base, 2)
@@ -295,10 +296,15 @@ TEXTS = {
     "mini_transformer": {"data.corpus.path": "wikitext2/valid.txt", **GPT2},
 }
 """Files that an experiment is told on the command line, under the folder of shared data."""
+TRAINS_A_BPE = ("weight_tying", "translation_multi30k")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path",
+    [pytest.param(path, marks=[pytest.mark.extra] * (path.stem in TRAINS_A_BPE)) for path in SHIPPED],
+    ids=[path.stem for path in SHIPPED],
+)
 def test_every_shipped_experiment_can_be_planned(path: Path, request: pytest.FixtureRequest) -> None:
     from lm.ablation.experiment import load_experiment
     from lm.ablation.plan import make_plan

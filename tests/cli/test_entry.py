@@ -84,6 +84,7 @@ sys.exit(main())
 """Run a command in which a signal comes as a module is imported."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("module", "name"), [("lm.cli.entry", "SIGINT"), ("torch", "SIGTERM")])
 def test_a_signal_that_comes_early_is_a_line(module: str, name: str, tmp_path: Path) -> None:
     command = [sys.executable, "-c", EARLY, module, name]

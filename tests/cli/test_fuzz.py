@@ -59,6 +59,7 @@ def tree(place: Path, *left_out: str) -> set[str]:
     return {str(path) for path in paths if path.parts[0] not in left_out}
 
 
+@pytest.mark.extra
 @pytest.mark.slow
 @pytest.mark.timeout(0)
 @pytest.mark.parametrize("kind", fuzz.COMMANDS)
@@ -79,6 +80,7 @@ def test_damaged_input_is_one_line(folder: Path, kind: str, record_property: Cal
     assert not wrong, f"{len(wrong)} cases:\n" + "\n".join(wrong)
 
 
+@pytest.mark.extra
 @pytest.mark.slow
 def test_what_nothing_was_done_to_is_accepted(folder: Path) -> None:
     files = {name: fuzz.written(name, content) for name, content in fuzz.valid_files().items()}

@@ -100,6 +100,7 @@ def test_a_trained_run_says_what_its_checkpoint_says(tmp_path: Path, generated: 
     assert "tokens per second, cache of 24 KiB" in said  # 2 layers x 2 x 48 rows x 16 numbers of 8 bytes
 
 
+@pytest.mark.slow
 def test_every_cache_and_every_name_give_the_same_text(shared_run: Path, generated: Generated) -> None:
     told = ["--prompt", "def f", "--tokens", 30]
     for how in (["--greedy"], ["--temperature", 0.8, "--top-k", 20, "--top-p", 0.9, "--seed", 4]):
@@ -191,6 +192,7 @@ def test_what_is_no_character_is_marked_and_special_tokens_are_silent() -> None:
 # where things lie ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_an_emptied_cache_is_filled_again(
     make: MakeRun, generated: Generated, tmp_path: Path, monkeypatch: Patch
 ) -> None:

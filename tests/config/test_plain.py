@@ -22,6 +22,7 @@ def written(folder: Path, text: str | bytes) -> Path:
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "words"),
     [

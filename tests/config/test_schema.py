@@ -85,6 +85,7 @@ def test_alternatives_are_said_once() -> None:
     assert any_of([{"type": "null"}, either]) == either
 
 
+@pytest.mark.extra
 @pytest.mark.slow
 def test_what_the_command_writes_accepts_every_shipped_file(tmp_path: Path) -> None:
     """In a process of its own: other tests may have loaded more optimisers."""

@@ -38,6 +38,7 @@ def nodes(tmp_path: Path) -> dict[str, Any]:
     return {name: {**node, "init_args": {**node["init_args"], "path": path}} for name, path in paths.items()}  # type: ignore[dict-item]
 
 
+@pytest.mark.slow
 def test_each_corpus_has_its_share_of_every_stretch_in_an_order_of_its_own() -> None:
     rows = [50, 40, 3]
     drawn = mixed_rows(5, 0, 20 * MIXED, WEIGHTS, rows)
@@ -76,6 +77,7 @@ def is_upper(batch: torch.Tensor, made: TextData) -> list[bool]:
     return [text == text.upper() for text in texts]
 
 
+@pytest.mark.slow
 def test_blocks_are_of_one_corpus_and_drawn_by_the_weights(nodes: dict[str, Any]) -> None:
     made = data(nodes, {"upper": 3.0, "lower": 1.0})
     rows = torch.cat([batch.inputs[0] for batch in made.training_batches(0, 256)])

@@ -240,6 +240,7 @@ def test_a_shipped_experiment_without_text_names_the_download(
     assert "`lm data " in notes
 
 
+@pytest.mark.slow
 def test_no_page_names_a_file_that_a_visitor_lacks() -> None:
     pages = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.rglob("experiments/**/*.yaml")]
     assert not [page for page in pages if "../shared" in page.read_text(encoding="utf-8")]

@@ -57,11 +57,15 @@ def read(corpus: HubText) -> dict[str, str]:
     return {name: decode(ids[:].tolist()) for name, ids in tokens.split.items()}
 
 
+@pytest.mark.slow
+@pytest.mark.extra
 def test_a_stream_holds_the_documents_of_the_dataset_by_the_hash_of_their_content(folder: Path) -> None:
     assert read(HubText(str(folder), streaming=True)) == expected(TEXTS)
     assert read(HubText(str(folder), streaming=True, data_dir="data/python")) == expected(TEXTS)
 
 
+@pytest.mark.slow
+@pytest.mark.extra
 def test_the_document_that_reaches_the_tokens_is_the_last(folder: Path) -> None:
     sizes = np.cumsum([len(text) for text in TEXTS])
     tokens = int(sizes[123]) - 2
@@ -69,6 +73,8 @@ def test_the_document_that_reaches_the_tokens_is_the_last(folder: Path) -> None:
     assert found == expected(TEXTS[:124])
 
 
+@pytest.mark.slow
+@pytest.mark.extra
 def test_a_tokenizer_learns_from_the_beginning_of_a_stream(folder: Path, monkeypatch: Patch) -> None:
     monkeypatch.setattr(streaming, "LEARNT_BYTES", 1)
     monkeypatch.setattr(streaming, "BATCH", 1000)
@@ -77,12 +83,15 @@ def test_a_tokenizer_learns_from_the_beginning_of_a_stream(folder: Path, monkeyp
     assert sum(facts.documents.values()) == len(TEXTS)
 
 
+@pytest.mark.extra
 def test_a_known_stream_is_not_read_again(folder: Path, monkeypatch: Patch) -> None:
     facts = prepare(HubText(str(folder), streaming=True), Bytes(), SHARES)
     monkeypatch.setattr(streaming, "HubStream", lambda *_: pytest.fail("read again"))
     assert prepare(HubText(str(folder), streaming=True), Bytes(), SHARES) == facts
 
 
+@pytest.mark.slow
+@pytest.mark.extra
 @pytest.mark.parametrize("kind", [Bytes(), pytest.param(BPE(300), marks=pytest.mark.extra)], ids=["bytes", "bpe"])
 def test_a_folder_whose_files_changed_is_streamed_again(folder: Path, kind: Tokenizer) -> None:
     before = prepare(HubText(str(folder), streaming=True), kind, SHARES)
@@ -113,6 +122,8 @@ def test_a_killed_stream_goes_on_where_it_was(folder: Path, monkeypatch: Patch) 
     assert TEXTS.index(taken[0]) > 100, "what was written before the kill is not read again"
 
 
+@pytest.mark.slow
+@pytest.mark.extra
 def test_a_column_that_is_not_there_is_one_line(folder: Path) -> None:
     with pytest.raises(InputError, match=r"has no column 'txt'\. Did you mean text\? It has text, id"):
         read(HubText(str(folder), field="txt", streaming=True))
@@ -214,6 +225,8 @@ def server(folder: Path, monkeypatch: Patch) -> Iterator[type[Hub]]:
         served.shutdown()
 
 
+@pytest.mark.slow
+@pytest.mark.extra
 def test_a_stream_of_a_hub_is_of_the_commit_that_was_first_read(server: type[Hub], monkeypatch: Patch) -> None:
     corpus = HubText("a/b", streaming=True)
     assert read(corpus) == expected(TEXTS)
@@ -225,6 +238,8 @@ def test_a_stream_of_a_hub_is_of_the_commit_that_was_first_read(server: type[Hub
     assert later.revision == "c" * 40
 
 
+@pytest.mark.slow
+@pytest.mark.extra
 def test_a_lost_hub_is_one_line_and_what_was_read_is_kept(server: type[Hub], monkeypatch: Patch) -> None:
     for owner, name, value in ((streaming, "BATCH", 2000), (shards, "SHARD_TOKENS", 4000), (cache, "KEPT_BYTES", 1)):
         monkeypatch.setattr(owner, name, value)

@@ -61,6 +61,7 @@ def test_an_empty_split_is_an_empty_array() -> None:
     assert (len(tokens.split["train"]), len(tokens.split["validation"]), len(tokens.split["test"])) == (4, 1, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("size", "kind"), [(2**16 - 1, np.uint16), (2**16, np.uint32)])
 def test_ids_are_as_wide_as_the_vocabulary_asks(size: int, kind: type) -> None:
     text = "".join(chr(0x10000 + i) for i in range(size))  # and one for the unknown

@@ -234,6 +234,7 @@ def test_a_cell_that_hangs_once_is_tried_again(store: Store, monkeypatch: Patch)
     assert [line for line in told.lines if "is ended, started once more" in line]
 
 
+@pytest.mark.extra
 def test_a_cell_that_hangs_twice_fails_with_its_stack(store: Store, monkeypatch: Patch) -> None:
     monkeypatch.setattr(local, "STACK_SECONDS", 0.3)
     told, record = hung(store, 5, 7)

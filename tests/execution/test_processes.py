@@ -24,7 +24,7 @@ pytestmark = pytest.mark.slow
 
 
 def write(folder: Path, **arms: dict[str, Any]) -> Path:
-    (folder / "base.yaml").write_text(yaml.safe_dump({**RUN, "trainer": {**RUN["trainer"], "max_steps": 60}}))
+    (folder / "base.yaml").write_text(yaml.safe_dump({**RUN, "trainer": {**RUN["trainer"], "max_steps": 30}}))
     path = folder / "small.yaml"
     arms = arms or {"post": {"model.block": "PostNorm"}, "pre": {"model.block": "PreNorm"}}
     tree = {"base": "base.yaml", "baseline": next(iter(arms)), "arms": arms, "seeds": [0, 1]}
@@ -66,7 +66,7 @@ def test_a_killed_command_run_again_gives_the_same_results(tmp_path: Path, ablat
     spec = write(tmp_path)
     out, marker = tmp_path / "killed", f"LM_TEST_MARKER={tmp_path}"
     environment = {**os.environ, "LM_TEST_MARKER": str(tmp_path)}
-    for _ in range(3):
+    for _ in range(2):
         process = subprocess.Popen(command(spec, out), env=environment, stderr=subprocess.DEVNULL)
         done = len(list(out.glob("cells/[0-9a-f]*")))
         while process.poll() is None:
@@ -185,6 +185,7 @@ class Waits(ReLU):
 """
 
 
+@pytest.mark.extra
 def test_interrupting_is_one_line_and_keeps_what_is_done(tmp_path: Path) -> None:
     (tmp_path / "user_waits.py").write_text(WAITS)
     spec = write(tmp_path, done={}, waits={"model.mlp": "user_waits.Waits"})

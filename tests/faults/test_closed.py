@@ -63,6 +63,7 @@ def content(folder: Path) -> dict[str, bytes]:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("bound")
+@pytest.mark.extra
 @pytest.mark.parametrize(
     ("arguments", "mode", "words"),
     [

@@ -90,6 +90,7 @@ def changes(name: str) -> Iterator[Tree]:
 
 
 @pytest.mark.slow
+@pytest.mark.extra
 @pytest.mark.parametrize("name", REPRESENTATIVE)
 def test_what_a_family_takes_it_computes_and_the_rest_is_refused(name: str) -> None:
     """Every single change to the configuration of each family."""
@@ -167,6 +168,7 @@ def fields(name: str) -> list[Tree]:
     return read + ([{"rope_parameters": rope} for rope in ROPES] if FAMILIES[name].rope else [])
 
 
+@pytest.mark.extra
 @pytest.mark.slow
 @pytest.mark.parametrize("name", REPRESENTATIVE)
 def test_a_checkpoint_with_any_other_value_of_a_field_is_read_right_or_refused(name: str) -> None:

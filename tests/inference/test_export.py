@@ -103,6 +103,7 @@ def test_logits_are_equal(name: str, form: str, tmp_path: Path) -> None:
     assert numbers == sum(parameter.numel() for parameter in ours.parameters())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["family", OWN])
 @pytest.mark.parametrize("name", ["gpt2", "gemma2", "bloom"])
 def test_generate_with_a_cache_is_ours(name: str, form: str, tmp_path: Path) -> None:

@@ -107,6 +107,7 @@ def imported(out: Path) -> Path:
     return find("imported/mine/0", out)
 
 
+@pytest.mark.slow
 def test_the_record_says_what_was_imported_and_what_was_measured(out: Path) -> None:
     """Against `transformers`, whose loss over blocks of the validation text is the record's."""
     run = imported(out)
@@ -131,6 +132,7 @@ def test_the_record_says_what_was_imported_and_what_was_measured(out: Path) -> N
     assert record["metrics"]["nll"] == pytest.approx(losses / tokens, abs=1e-6)
 
 
+@pytest.mark.slow
 def test_commands_of_finished_runs_work_on_it(out: Path, capsys: Capture, undrawn: None) -> None:
     at = ["--out", str(out)]
     assert main(["evaluate", "imported/mine/0", "--lengths", "16,32", *at]) == 0
@@ -162,6 +164,7 @@ def test_our_own_class_comes_back(out: Path, tmp_path: Path) -> None:
     assert import_run(tmp_path / "own", out, DATA) == imported(out)
 
 
+@pytest.mark.slow
 def test_training_goes_on_from_it_and_its_weights_are_in_the_id(out: Path, tmp_path: Path) -> None:
     """By the base that is written beside the experiment of imported runs."""
     base = yaml.safe_load((out / "imported" / "mine.yaml").read_text())
@@ -185,6 +188,7 @@ def test_an_arm_starts_from_it(out: Path, tmp_path: Path, monkeypatch: Patch) ->
     assert run.record["metrics"]["nll"] == pytest.approx(expected, abs=1e-5)
 
 
+@pytest.mark.slow
 def test_checkpoints_by_step_are_a_curve(tmp_path: Path) -> None:
     """The last is the run's model."""
     for step in (0, 16, 4):
@@ -200,6 +204,7 @@ def test_checkpoints_by_step_are_a_curve(tmp_path: Path) -> None:
     assert folder not in alone
 
 
+@pytest.mark.slow
 def test_a_model_of_pairs_translates_as_transformers_does(tmp_path: Path) -> None:
     """T5, whose first token of a target is the padding, on pairs of two files."""
     lines = [f"some words of a text {number} def return" for number in range(60)]

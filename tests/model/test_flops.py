@@ -245,6 +245,7 @@ def test_activations_are_what_autograd_keeps(changes: dict[str, Any]) -> None:
     assert counted_bytes["float32"] == pytest.approx(saved_bytes(built(changes), 17, 8), rel=rounding)
 
 
+@pytest.mark.slow
 def test_activations_of_other_models_and_precisions() -> None:
     of_pairs = activation_bytes(lambda: translator(dropout=0.1), TIME, 4)
     assert of_pairs["float32"] == saved_bytes(translator(dropout=0.1), TIME, 4)

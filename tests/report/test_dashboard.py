@@ -224,6 +224,7 @@ def test_a_request_names_this_server_once(tmp_path: Path) -> None:
             assert answered(server, f"HEAD {target} HTTP/1.1", f"Host: {here}") == 400, target
 
 
+@pytest.mark.extra
 @pytest.mark.slow
 def test_three_hundred_slow_connections_keep_nobody_from_an_answer(experiment: MakeExperiment, capsys: Said) -> None:
     assert Server.request_queue_size >= SLOW, "else each that comes too early tries again seconds later"

@@ -64,6 +64,8 @@ def at(line: Line2D) -> float:
     return float(np.asarray(line.get_xdata())[0])
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("undrawn")
 def test_arms_are_sorted_by_difference_and_those_without_one_come_last(chart: Chart) -> None:
     panel = forest(chart)
     assert panel.names == ROWS

@@ -56,6 +56,8 @@ def test_the_terminal_shows_results_and_what_is_unchecked(
     check_message(re.sub("[━┏┳┓┡╇┩└┴┘─]", "", said(capsys)).split(". "))
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("undrawn")
 def test_seeds_that_match_are_paired_and_others_said_not_to_be(tmp_path: Path, capsys: Said) -> None:
     path = table(tmp_path, {"plain": BASE, "new": NEW}, shift=3)
     assert main(["compare", str(path), "--baseline", "plain", "--metric", "loss"]) == 0
@@ -104,6 +106,7 @@ def test_the_folder_holds_tables_figures_and_a_page(tmp_path: Path, capsys: Said
     assert "Judged: loss." in (out / "table.md").read_text()
 
 
+@pytest.mark.extra
 @pytest.mark.slow
 @pytest.mark.parametrize("shift", [0, 3])
 def test_figures_show_every_run_and_are_the_same_every_time(shift: int, tmp_path: Path) -> None:

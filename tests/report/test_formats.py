@@ -263,6 +263,8 @@ def test_refused_arguments_write_nothing(
     assert sorted(Path().rglob("*")) == before
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("undrawn")
 def test_latex_beside_pdf_includes_the_forest_plot(experiment: MakeExperiment, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lm.report.experiment.charts", lambda given: [("differences", differences(given))])
     folder = experiment({"base": BASE, "arm": BETTER})

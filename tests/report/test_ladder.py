@@ -107,6 +107,8 @@ def test_the_page_the_tables_and_the_terminal_say_the_same(whole: LadderResults)
     assert "It holds under the law alone" in forecast_section(whole).notes[0]
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("undrawn")
 def test_the_answer_is_of_the_largest_rung_with_enough_seeds(tmp_path: Path, whole: LadderResults) -> None:
     size = r"arm is better than base by 0\.\d+ \[0\.\d+, 0\.\d+\] nats/token, 6 seeds"
     trend = r"\. (With more compute the difference \w+|No trend over compute is certain)\."
@@ -132,6 +134,8 @@ def test_few_seeds_yield_nothing_bold(tmp_path: Path) -> None:
     assert "too few seeds" in trend_section(two).rows[1][3]
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("undrawn")
 def test_unbracketed_rates_withhold_verdicts_on_trends(tmp_path: Path, whole: LadderResults) -> None:
     found = made(tmp_path, bracketed={"l": ["base"], "xl": []})
     rows = worth_section(found).rows
@@ -259,6 +263,7 @@ def test_the_page_of_html_runs_only_hashed_scripts_and_fetches_nothing(tmp_path:
     assert "this table has Student's on each rung" in page.replace("&#x27;", "'")
 
 
+@pytest.mark.extra
 @pytest.mark.slow
 def test_the_report_is_written_again_from_the_records(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = make_ladder(tmp_path)

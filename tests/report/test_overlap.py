@@ -123,6 +123,7 @@ def test_texts_and_legends_cover_nothing(arms: int, experiment: MakeExperiment) 
     assert covered == {}
 
 
+@pytest.mark.extra
 @pytest.mark.slow
 @pytest.mark.parametrize("arms", [*(pytest.param(arms, marks=pytest.mark.extra) for arms in (2, 7)), 12])
 def test_texts_of_a_ladder_cover_nothing(arms: int, tmp_path: Path) -> None:
@@ -169,6 +170,7 @@ def made_up_search(folder: Path, parameters: int, objectives: int) -> SearchRepo
     return SearchReport.load(folder)
 
 
+@pytest.mark.extra
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "width", [pytest.param(name, marks=pytest.mark.extra) if name == "two_columns" else name for name in picture.WIDTHS]

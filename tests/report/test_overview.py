@@ -37,6 +37,8 @@ def found(two: list[Report]) -> Iterator[Page]:
         yield Page(page_of(two))
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("undrawn")
 def test_equal_names_share_no_ids_and_links_resolve(found: Page) -> None:
     found.require_safe()
     assert {"overview", "e1", "e1-verdict", "e1-comparison", "e2-filter", "e2-chart-learning_curve"} <= {*found.ids()}

@@ -107,6 +107,7 @@ def test_a_thin_pack_gives_the_same_table_with_shorter_curves(folder: Path, tmp_
         pack(folder, archive.path, thin=True)
 
 
+@pytest.mark.extra
 @pytest.mark.slow
 def test_a_pack_and_its_folder_give_equal_reports(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -129,6 +130,8 @@ def test_a_pack_and_its_folder_give_equal_reports(
     assert sorted(path.name for path in file.parent.iterdir()) == ["demo", "demo.lmpack"]
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("undrawn")
 def test_a_ladder_is_packed_and_unpacked_with_its_rungs(tmp_path: Path) -> None:
     folder = make_ladder(tmp_path / "results")
     archive, expected = pack(folder)

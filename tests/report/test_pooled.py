@@ -38,6 +38,8 @@ def make(folder: Path, name: str, effect: float, arm: str = "better", seeds: int
     return made.with_name(name)
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("undrawn")
 def test_a_report_of_several_has_a_row_for_each_shared_arm(tmp_path: Path, capsys: Capture) -> None:
     folders = [make(tmp_path, name, effect) for name, effect in (("prose", -0.3), ("code", -0.32), ("drama", -0.28))]
     lonely = make(tmp_path, "other", -0.3, arm="lonely")
@@ -75,6 +77,8 @@ def judged(folder: Path, **third: Any) -> tuple[bool, str, list[str]]:
     return emphasis(row[2]).bold, str(row[-1]), problems
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("undrawn")
 def test_few_seeds_or_unhealthy_runs_in_one_of_three_are_never_bold(tmp_path: Path) -> None:
     assert judged(tmp_path / "sound") == (True, "better in such settings", [])
     assert judged(tmp_path / "odd", effect=0.9) == (False, "open", [])

@@ -158,6 +158,7 @@ def test_shares_are_those_of_a_sum_whose_variance_is_known() -> None:
     np.testing.assert_allclose(found, [0.8, 0.2], atol=0.02)
 
 
+@pytest.mark.extra
 @pytest.mark.slow
 def test_intervals_hold_the_estimate_and_are_the_same_every_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(studies, "RESAMPLES", 12)
@@ -259,6 +260,8 @@ def report(folder: Path) -> tuple[str, str]:
     return (folder / "table.md").read_text(), console.export_text()
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("undrawn")
 def test_the_report_holds_the_best_the_counts_and_the_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(studies, "RESAMPLES", 2)
     trials = drawn(12)
@@ -318,6 +321,8 @@ def test_pages_exist_without_trials_and_for_two_objectives(tmp_path: Path) -> No
     assert "Pareto front" in page
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("undrawn")
 def test_search_charts_are_valid_vega_lite(tmp_path: Path) -> None:
     convert = pytest.importorskip("vl_convert", reason="charts are drawn by vl-convert-python")
     trials = [{**one, "reported": {"50": 2.0, "100": 1.5}} for one in drawn(12)]

@@ -471,6 +471,8 @@ def test_a_report_made_again_is_the_same_byte_for_byte(experiment: MakeExperimen
     assert {"table.md", "table.csv", "learning_curve.svg", "learning_curve.png"} <= first.keys()
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("undrawn")
 def test_files_hold_the_analysis_and_the_figures_that_the_page_shows(experiment: MakeExperiment) -> None:
     folder = experiment({"base": BASE, "better": BETTER, "mixed": [2.1, "diverged", 1.95, None, "failed", 1.9]})
     files = written(folder)

@@ -127,6 +127,8 @@ def test_nothing_is_drawn_without_numbers_or_complete_trials(tuned: Callable[...
         assert tuning(ExperimentReport.load(tuned(space, searched)).figure_inputs) is None
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("undrawn")
 def test_the_tuning_section_is_in_page_and_terminal(tuned: Callable[..., Path]) -> None:
     said, folder = io.StringIO(), tuned()
     write_report(folder, Console(file=said, width=300), everything=True)

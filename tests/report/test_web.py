@@ -373,6 +373,7 @@ def test_points_that_a_logarithmic_axis_lacks_are_left_out() -> None:
     assert sets["set0"] == [first, {**first, "x": 10, "y": 2.0, "high": 3.0}]
 
 
+@pytest.mark.extra
 @pytest.mark.slow
 def test_the_page_names_the_library_by_its_hash_and_takes_less_than_a_megabyte(library: str) -> None:
     with open_results(LARGEST) as results:

@@ -65,6 +65,7 @@ def test_a_curve_that_was_written_anew_is_read_anew(tmp_path: Path) -> None:
     assert curve_table(path)["a"].tolist() == [2.0, 3.0]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("undrawn")
 def test_all_figures_are_written_where_requested(experiment: Callable[..., Path]) -> None:
     folder = experiment({"base": [2.0, 2.1], "arm": [1.9, 1.8]})
@@ -76,6 +77,8 @@ def test_all_figures_are_written_where_requested(experiment: Callable[..., Path]
     assert "![differences](differences.png)" in (folder / "table.md").read_text()
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("undrawn")
 def test_files_are_written_again_only_if_they_or_the_cells_changed(
     experiment: MakeExperiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -132,6 +132,8 @@ def test_a_fraction_of_very_many_factors_is_refused_at_once() -> None:
         read_design({"kind": "one_at_a_time", "factors": factors(2000)}, "design")
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

@@ -49,6 +49,8 @@ def test_the_value_of_a_trial_is_measured_by_its_cell(tmp_path: Path, name: str)
 SLOW = (pytest.param(name, marks=pytest.mark.slow) for name in ("gp", "cmaes"))
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize("name", ["tpe", *SLOW])
 def test_a_sampler_that_learns_gets_near_the_best(tmp_path: Path, name: str) -> None:
     done = carry_out(tmp_path, World(), spec(trials=25 if name == "gp" else 60, sampler=Method(name)))

@@ -56,6 +56,7 @@ def test_percentiles_alone_would_be_caught(monkeypatch: pytest.MonkeyPatch) -> N
     assert [one.name for one in found if one.name.startswith("intervals of gains") and not one.ok]
 
 
+@pytest.mark.extra
 @pytest.mark.slow
 def test_one_fixed_rate_shows_spurious_trends() -> None:
     found = list(module._left_behind(np.random.default_rng(0), 60, 200))

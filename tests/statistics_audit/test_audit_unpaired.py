@@ -26,6 +26,7 @@ def test_arms_are_judged_as_those_of_a_comparison_are(monkeypatch: pytest.Monkey
     assert [(one.verdict, one.low, one.high) for one in found] == [(one.verdict, one.low, one.high) for one in family]
 
 
+@pytest.mark.extra
 @pytest.mark.slow
 def test_false_claims_are_rare_and_intervals_cover() -> None:
     findings = list(audit_unpaired(np.random.default_rng(1), 30, {"normal": NOISES["normal"]}))

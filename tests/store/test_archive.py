@@ -123,6 +123,8 @@ def test_an_index_that_no_pack_has_is_refused(tmp_path: Path, refused: Refused, 
         read_archive(made(tmp_path / "x.lmpack", members, kinds))
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize(
     "content",
     [

@@ -158,6 +158,8 @@ def test_records_hold_the_hash_of_their_checkpoint(tmp_path: Path) -> None:
         _ = FinishedRun(checkpoint.parent, found, {}).checkpoint
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize("quantity", KEPT)
 @pytest.mark.parametrize("how", ["changed", "missing"])
 def test_damaged_losses_by_document_are_named(
@@ -194,5 +196,7 @@ def test_a_sound_experiment_is_not_accused(folder: Path) -> None:
     assert not write_report(folder, Console(quiet=True)).damaged
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("undrawn")
 def test_every_committed_record_agrees_with_itself() -> None:
     assert {validate_numbers(found) for found in references.records().values()} == {""}

@@ -97,6 +97,8 @@ DAMAGES = [
 ]
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("undrawn")
 def test_every_committed_record_is_valid() -> None:
     assert validate_record(whole()) == ""
     for outcome in ("diverged", "failed"):

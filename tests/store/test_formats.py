@@ -59,6 +59,8 @@ def test_a_record_of_each_shape_is_read_whole(shape: str) -> None:
     assert RECORD.read(new, Path("record.json")) == new
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("undrawn")
 def test_a_manifest_from_before_the_inference_was_declared_is_read(experiment: MakeExperiment) -> None:
     base, arm = [2.0, 2.1, 1.9, 2.05, 2.2, 1.95, 2.02], [1.7, 1.85, 1.68, 1.8, 1.92, 1.66, 1.73]
     folder = experiment({"base": base, "arm": arm, "other": base}, notes="")

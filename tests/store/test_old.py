@@ -84,6 +84,8 @@ def test_a_seed_more_is_all_that_would_be_trained(folder: Path, capsys: pytest.C
     assert "6 cells: 4 done, 2 to train" in capsys.readouterr().out
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("undrawn")
 def test_the_same_command_reports_the_old_cells(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("table.md", "table.csv"):
         (folder / name).unlink()

@@ -24,6 +24,8 @@ def paths(node: Any, way: str) -> Iterator[tuple[str, Any]]:
         yield from paths(inner, f"{way}/{key}")
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize("cell", sorted(references.records())[::480], ids=lambda cell: cell[:6])
 def test_paths_of_committed_records_lead_where_declared(cell: str) -> None:
     record: Any = references.records()[cell]

@@ -112,6 +112,7 @@ def test_a_cell_out_of_memory_is_trained_in_halves(
     assert not (Store(tmp_path).directory(actual["id"]) / "tries.json").exists()
 
 
+@pytest.mark.extra
 @pytest.mark.slow
 def test_what_is_accumulated_over_several_batches_is_halved_too(tmp_path: Path, monkeypatch: Patch) -> None:
     changes = {"trainer.accumulate_grad_batches": 2}

@@ -31,6 +31,7 @@ def from_run(run: object) -> dict[str, Any]:
     return {**TINY, "trainer.init_from": str(run)}
 
 
+@pytest.mark.extra
 def test_training_goes_on_from_the_weights_of_a_run(tmp_path: Path, source: Path) -> None:
     cell, record, folder = train_cell(tmp_path, from_run(source))
     assert record["status"] == "ok"

@@ -255,6 +255,7 @@ with ranks.supervise_ranks(Path(sys.argv[1]), lambda error: Path(sys.argv[1], "e
 """
 
 
+@pytest.mark.extra
 @pytest.mark.slow
 def test_a_first_process_that_hangs_gives_the_cell_up(tmp_path: Path) -> None:
     start = time.monotonic()
