@@ -35,7 +35,7 @@ VERIFY ?=
 # Extras of pyproject.toml whose tests `make test-all` runs.
 EXTRAS := dashboard,eval,optimizers,postgres,ray,slurm,track
 
-.PHONY: demo test test-all check check-portable golden fuzz coverage advisories audit faults verify parity bench docs schema references screenshots clean
+.PHONY: demo test test-all check check-portable golden fuzz coverage advisories audit faults verify parity bench docs paper schema references screenshots clean
 
 demo: .venv/base  ## train the quickstart ablation and print its table
 	$(BIN)/lm ablate experiments/quickstart.yaml
@@ -107,6 +107,9 @@ references: .venv/installed  ## pack what lies in results/reference as folders; 
 
 docs: .venv-docs/installed  ## the pages of docs/ as a site in docs/_build
 	.venv-docs/bin/sphinx-build --quiet --fail-on-warning --keep-going docs docs/_build
+
+paper: .venv/installed  ## docs/paper.pdf from the committed packs, by pdflatex; three minutes
+	$(BIN)/python docs/paper/make.py
 
 schema: .venv/installed  ## the JSON Schema that the first lines of shipped YAML files name, in docs/schema, for editors
 	$(BIN)/lm schema --write docs/schema
