@@ -14,10 +14,11 @@ from lm.ablation.experiment import Experiment
 from lm.ablation.plan import Plan
 from lm.analysis.budgets import budget_ending
 from lm.analysis.effects import ENDING, order_name
-from lm.analysis.rates import RateCurve, rate_curve
+from lm.analysis.rates import RateCurve, rate_curve, regrets
 from lm.analysis.results import load
 from lm.config.tree import InputError, Tree, override
 from lm.report.tuning import DESCRIBED
+from lm.stats.tests import ALPHA
 from lm.store.archive import CURVE, SHARED
 from lm.store.files import read_json, to_json, write_atomic
 from lm.store.formats import RATES
@@ -176,13 +177,16 @@ def curves_of(experiment: Experiment, rates: RatesByArm, store: Store) -> dict[s
 def best_rates(plan: Plan, rates: RatesByArm, store: Store) -> dict[str, ArmRate]:
     """Return the shared and the best learning rate of each arm of an experiment whose rates were trained."""
     ends = {"low": "lowest", "high": "highest"}
+    curves = curves_of(plan.experiment, rates, store)
+    regret_of = regrets(curves, ALPHA / max(1, len(curves) - 1))
     return {
         arm: ArmRate(
             shared=float(plan.first(arm).config["optim"]["lr"]),
             best=None if curve.best is None else curve.rates[curve.best],
             end=ends.get(curve.edge, ""),
+            regret=regret_of[arm],
         )
-        for arm, curve in curves_of(plan.experiment, rates, store).items()
+        for arm, curve in curves.items()
     }
 
 

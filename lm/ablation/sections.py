@@ -128,7 +128,9 @@ class BracketNode(TypedDict, total=False):
         Also(minimum=MIN_RATES, maximum=MAX_RATES, default=MOST_RATES),
     ]
     seeds: Annotated[
-        Seeds, "Every rate is trained with each; none of them confirms a winner.", Also(default=BRACKET_SEEDS)
+        Seeds,
+        "Every rate is trained with each, 2 or more; none confirms a winner. More make the choice more certain.",
+        Also(default=BRACKET_SEEDS),
     ]
 
 
@@ -158,7 +160,10 @@ def read_bracket(node: Any, metric: str, confirmation: Sequence[int], path: str)
     if not isinstance(node, Mapping) and node != BRACKET:
         raise InputError(f"{path}: expected {BRACKET}, or a mapping of it or of space and trials, found {shown(node)}")
     options = read_section({} if node == BRACKET else node[BRACKET], BracketNode, f"{path}.{BRACKET}")
-    return Bracket(options["factor"], options["at_most"], _read_selection_seeds(options, metric, confirmation, path))
+    seeds = _read_selection_seeds(options, metric, confirmation, path)
+    if len(seeds) < 2:
+        raise InputError(f"{path}.{BRACKET}.seeds: expected 2 seeds or more, which show how certain the choice is")
+    return Bracket(options["factor"], options["at_most"], seeds)
 
 
 # a search for every arm ----------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ import numpy as np
 
 from lm.analysis.claims import Claim, by_seed, seen_seeds
 from lm.analysis.compare import LOST
-from lm.analysis.rates import without_best_rate
+from lm.analysis.rates import left_by_choice, without_best_rate
 from lm.analysis.results import Records
 from lm.analysis.texts import LOSS_OF, DocumentCache, generalises, noise_over_texts
 from lm.analysis.tidy import status_of
@@ -81,6 +81,8 @@ def answer_claim(results: Records, claim: Claim, read: DocumentCache | None = No
     has_lost = any(status_of(results, arm, seed) in LOST for arm in claim.arms for seed in results.manifest["seeds"])
     if claim.exact and has_lost and decided.verdict == "reproduced":
         decided = replace(decided, verdict="inconclusive")
+    if claim.metric == results.headline and not claim.exact:
+        decided = _over_choice(decided, *left_by_choice(results, claim.contrast))
     unknown = without_best_rate(results, claim.arms)
     if unknown and decided.verdict in DECIDED:
         decided = replace(decided, verdict="inconclusive")
@@ -88,6 +90,23 @@ def answer_claim(results: Records, claim: Claim, read: DocumentCache | None = No
     unhealthy = [f"{arm} unhealthy: {ill[arm]}" for arm in claim.arms if ill.get(arm)]
     note = "; ".join(filter(None, [*_lost(results, claim, len(found_s)), *unhealthy, unknown, decided.note, written]))
     return replace(decided, note=note, generalises_over=scope, not_over_text_because=reason, post_hoc=post_hoc)
+
+
+def _over_choice(answer: Answer, below: float, above: float) -> Answer:
+    """Widen the interval by what the choice of learning rates leaves open; without an answer where it then has none."""
+    low, high = answer.low - below, answer.high + above
+    claim = answer.claim
+    at_least, at_most = {"less": (-math.inf, claim.margin), "greater": (claim.margin, math.inf)}.get(
+        claim.relation, _ends(claim)
+    )
+    holds = {
+        "reproduced": at_least <= low and high <= at_most,
+        "not reproduced": high < at_least or low > at_most,
+    }.get(answer.verdict, True)
+    if not (below or above) or holds:
+        return replace(answer, low=low, high=high)
+    note = "found at the chosen learning rates, which may not be the best"
+    return replace(answer, low=low, high=high, verdict="inconclusive", note=note)
 
 
 def _unseen(results: Records, claim: Claim, by_seed: dict[int, float]) -> tuple[dict[int, float], bool, str]:

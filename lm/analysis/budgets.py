@@ -7,11 +7,12 @@ a run of that length would have come to.
 from dataclasses import dataclass
 
 from lm.analysis.compare import noise_of_arms, reason_not_comparable
+from lm.analysis.rates import left_by_choice
 from lm.analysis.results import Records, load, paired
 from lm.config.tree import path_name
 from lm.stats.tests import ALPHA
 from lm.stats.two_way import cover_texts, set_p_over_texts
-from lm.stats.verdicts import DIRECTIONS, Comparison, confirm, measure
+from lm.stats.verdicts import DIRECTIONS, Comparison, confirm, cover_choice, measure
 from lm.store.archive import BUDGET
 from lm.store.metrics import describe
 
@@ -68,6 +69,9 @@ def over_budget(results: Records) -> dict[str, list[AtBudget]]:
     for comparison, noise in zip(family, noises, strict=True):
         if noise is not None:
             cover_texts(comparison, noise, ALPHA / len(family))
+    for arm, of_arm in by_arm.items():
+        for at in of_arm:
+            cover_choice(at.comparison, *left_by_choice(results, {arm: 1.0, results.arms[0]: -1.0}))
     return by_arm
 
 

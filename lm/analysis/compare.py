@@ -10,14 +10,14 @@ import numpy as np
 import pandas as pd
 
 from lm.analysis.comparability import mixed_provenance
-from lm.analysis.rates import without_best_rate
+from lm.analysis.rates import left_by_choice, without_best_rate
 from lm.analysis.results import Records, paired, quantities, value
 from lm.analysis.texts import generalises, items_p, texts_by_quantity
 from lm.analysis.tidy import status_of
 from lm.analysis.verdict_text import format_verdict
 from lm.stats.tests import ALPHA, rate_interval
 from lm.stats.two_way import TwoWay, cover_texts, detectable_floor, detectable_on_texts, set_p_over_texts
-from lm.stats.verdicts import Comparison, Verdict, confirm, confirm_in_stages, explore, measure, plain
+from lm.stats.verdicts import Comparison, Verdict, confirm, confirm_in_stages, cover_choice, explore, measure, plain
 from lm.store.metrics import describe, is_of_task
 from lm.store.record import Record
 
@@ -144,6 +144,9 @@ def _judged(results: Records, noises: Mapping[tuple[str, str], TwoWay]) -> dict[
         if not math.isnan(judged[key].detectable):
             judged[key].detectable = detectable_on_texts(len(judged[key].differences), noise, alpha)
             judged[key].detectable_floor = detectable_floor(noise, alpha)
+    for (arm, quantity), comparison in judged.items():
+        if quantity == results.headline:
+            cover_choice(comparison, *left_by_choice(results, {arm: 1.0, results.arms[0]: -1.0}))
     return judged
 
 

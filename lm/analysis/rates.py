@@ -9,9 +9,10 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import stats
 
 from lm.analysis.results import HEADLINE, Records, value
-from lm.stats.tests import t_interval
+from lm.stats.tests import ALPHA, t_interval
 from lm.store.metrics import describe
 from lm.store.record import Record
 
@@ -48,6 +49,44 @@ def without_best_rate(results: Records, arms: Iterable[str]) -> str:
         elif arm in rates and rates[arm]["end"]:
             lines.append(f"the best learning rate of {arm} is the {rates[arm]['end']} tried")
     return "; ".join(lines)
+
+
+def regrets(curves: Mapping[str, RateCurve], alpha: float = ALPHA) -> dict[str, float]:
+    """Bound by how much the best rate of each arm may miss the best of its rates, at a one-sided level.
+
+    The seeds of a curve rank its rates with noise. A rate whose mean is little worse may be the better one in truth, by
+    no more than t times the standard error of the two means minus what it is worse by. The variance is what neither
+    rate nor seed explains, pooled over the arms. A rate at which a run was lost is no rival.
+    """
+    squares, degrees = 0.0, 0
+    for curve in curves.values():
+        ended_rs = curve.values_rs[np.isfinite(curve.values_rs).all(axis=1)]
+        rates, seeds = ended_rs.shape
+        if rates > 1:
+            by_rate, by_seed = ended_rs.mean(axis=1, keepdims=True), ended_rs.mean(axis=0, keepdims=True)
+            squares += float(((ended_rs - by_rate - by_seed + ended_rs.mean()) ** 2).sum())
+            degrees += (rates - 1) * (seeds - 1)
+    reach = math.sqrt(2 * squares / degrees) * float(stats.t.ppf(1 - alpha, degrees)) if degrees else 0.0
+    return {arm: _regret(curve, reach) for arm, curve in curves.items()}
+
+
+def _regret(curve: RateCurve, reach: float) -> float:
+    """Return the bound of a curve for a `reach` of the difference of two rates on one seed."""
+    if curve.best is None:
+        return 0.0
+    gap_r = np.abs(np.delete(curve.values_rs, curve.best, axis=0).mean(axis=1) - curve.values_rs[curve.best].mean())
+    return max([0.0, *(reach / math.sqrt(curve.values_rs.shape[1]) - gap_r[np.isfinite(gap_r)])])
+
+
+def left_by_choice(results: Records, weights: Mapping[str, float]) -> tuple[float, float]:
+    """Return by how much a weighted sum of arms may lie lower, and higher, had each arm the best of its rates.
+
+    Both are 0 unless arms are compared at learning rates of their own.
+    """
+    sign = 1 if describe(results.headline).better == "higher" else -1
+    regret_of = {arm: rate.get("regret", 0.0) for arm, rate in results.manifest.get("rates", {}).items()}
+    shifts = [sign * weight * regret_of.get(arm, 0.0) for arm, weight in weights.items()]
+    return -sum(min(0.0, shift) for shift in shifts), sum(max(0.0, shift) for shift in shifts)
 
 
 def rate_curve(grid: Records, names: Mapping[float, str]) -> RateCurve:

@@ -12,6 +12,7 @@ LABELS = {
     "no pair": "no pair to compare",
     "no runs": "no runs to compare",
     "seeds only": "inconclusive: found over seeds, not over texts",
+    "choice": "inconclusive: found at the chosen learning rates, which may not be the best",
 }
 
 

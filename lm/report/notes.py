@@ -131,10 +131,22 @@ def _method(results: Records, table: pd.DataFrame) -> Iterator[str]:
         how = [share] * bool(results.confirmatory) + ["Benjamini and Hochberg"] * bool(results.exploratory)
         tests = f"two one-sided sign tests ({'; exploratory: '.join(how)})"
         yield f"Equivalent: median difference over seeds within the margin, by {tests}."
+    yield from _choice_of_rates(results)
     yield from _not_over_text(results, texts_of)
     yield from average_notes(results)
     yield from _over_items(table)
     yield from _sizes(results, table)
+
+
+def _choice_of_rates(results: Records) -> Iterator[str]:
+    """Say what the choice of learning rates on few seeds leaves open, if anything."""
+    rates = results.manifest.get("rates", {}).items()
+    missed = [f"{arm} by up to {regret:z.2g}" for arm, rate in rates if (regret := rate.get("regret", 0.0))]
+    if missed:
+        yield (
+            f"Learning rates: chosen on few seeds, which may miss the best of those tried: {', '.join(missed)} "
+            f"(at 5 %). CIs of {describe(results.headline).label} hold this too; more seeds of the rates make it less."
+        )
 
 
 def registration_note(registration: ExperimentRegistration) -> str:

@@ -24,9 +24,10 @@ one that holds on other text too."""
 
 Unclaimed = Literal["not judged", "baseline", "no pair", "no runs", "identical", "too few", "too early", "undecided"]
 Direction = Literal["better", "worse", "higher", "lower"]
-# Kind of verdict; `seeds only`: found over seeds, not over texts. In stages it is too early before the first look, and
+# Kind of verdict; `seeds only`: found over seeds, not over texts; `choice`: found at the learning rates that were
+# chosen, which may not be the best. In stages it is too early before the first look, and
 # undecided between two.
-Kind = Literal[Unclaimed, Direction, "equivalent", "inconclusive", "seeds only"]
+Kind = Literal[Unclaimed, Direction, "equivalent", "inconclusive", "seeds only", "choice"]
 DIRECTIONS = ("better", "worse", "higher", "lower")
 
 
@@ -96,6 +97,19 @@ class Comparison:
     def identical(self) -> bool:
         """True if all differences are zero, and there are some."""
         return bool(self.differences) and not any(self.differences)
+
+
+def cover_choice(comparison: Comparison, below: float, above: float) -> None:
+    """Widen an interval by what a choice made on other seeds leaves open, and withdraw claims that go beyond it."""
+    if not (below or above) or not comparison.differences:
+        return
+    comparison.low, comparison.high = low, high = comparison.low - below, comparison.high + above
+    if not -comparison.margin < low <= high < comparison.margin:
+        kind: Kind = "inconclusive" if comparison.verdict.kind == "equivalent" else comparison.verdict.kind
+        comparison.verdict = replace(comparison.verdict, within=math.nan, kind=kind)
+    if comparison.verdict.kind in DIRECTIONS and low <= 0 <= high:
+        comparison.significant = False
+        comparison.verdict = replace(comparison.verdict, kind="choice")
 
 
 def plain(differences: Sequence[float], margin: float = math.nan) -> Comparison:

@@ -197,12 +197,14 @@ class ExperimentRegistration(TypedDict):
 class ArmRate(TypedDict):
     """The learning rate of an arm: the shared one and its best, None where no rate ended well.
 
-    `end` is `lowest` or `highest` where no lower or higher rate than the best was tried, else empty.
+    `end` is `lowest` or `highest` where no lower or higher rate than the best was tried, else empty. `regret` bounds by
+    how much the best rate may miss the best one of those tried in the headline quantity, as few seeds chose it.
     """
 
     shared: float
     best: float | None
     end: str
+    regret: NotRequired[float]
 
 
 class Manifest(TypedDict):

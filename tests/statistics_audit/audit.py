@@ -28,6 +28,7 @@ from lm.stats.verdicts import Comparison, confirm, verdict
 from statistics_audit.experiments import audit_experiments
 from statistics_audit.finding import Finding
 from statistics_audit.ladder import audit_ladders
+from statistics_audit.rates import audit_rates
 from statistics_audit.texts import audit_discoveries, audit_text_claims, audit_text_power, audit_texts
 from statistics_audit.unpaired import audit_unpaired
 
@@ -91,6 +92,7 @@ def audit(full: bool = False) -> list[Finding]:
         *audit_ladders(np.random.default_rng(0), size.ladders, size.draws),
         *audit_unpaired(np.random.default_rng(0), size.sequences, NOISES),
         *audit_experiments(np.random.default_rng(0), size.bootstraps, paired_noises()),
+        *audit_rates(np.random.default_rng(0), size.intervals, NOISES),
     ]
 
 
