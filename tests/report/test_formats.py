@@ -131,8 +131,8 @@ def test_a_table_fits_one_column_unless_more_quantities_are_requested(experiment
 @pytest.mark.slow
 @pytest.mark.extra
 def test_latex_compiles(experiment: MakeExperiment, tmp_path: Path) -> None:
-    if shutil.which("pdflatex") is None:
-        pytest.skip("needs pdflatex")
+    if shutil.which("pdflatex") is None or subprocess.run(["kpsewhich", "threeparttable.sty"], check=False).returncode:
+        pytest.skip("needs pdflatex with threeparttable")
     folder = experiment(
         {"base": BASE, "a_b+c": BETTER, "c": [*BETTER[:5], "diverged"]}, mostly_clipped, title=HOSTILE, name="a_demo"
     )
