@@ -128,6 +128,7 @@ def test_all_budgets_share_the_five_percent(trained: Callable[..., Path]) -> Non
     assert manifest["budgets"] == [25, 50]
 
 
+@pytest.mark.extra
 @pytest.mark.slow
 @pytest.mark.usefixtures("undrawn")
 def test_six_seeds_are_too_few_for_three_budgets(trained: Callable[..., Path]) -> None:

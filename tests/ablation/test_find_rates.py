@@ -92,6 +92,7 @@ def steps(folder: Path) -> list[float]:
     return [float(rate) / SHARED for rate in names]
 
 
+@pytest.mark.extra
 @pytest.mark.slow
 @pytest.mark.usefixtures("undrawn")
 def test_rates_are_added_for_all_arms_until_each_best_is_between_two(tmp_path: Path, trained: dict[str, float]) -> None:

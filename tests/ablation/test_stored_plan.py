@@ -76,6 +76,7 @@ def test_a_finished_plan_is_restored_as_it_was(counted: list[str], text: Path, t
     assert [second.sizes(arm) for arm in second.by_arm] == [first.sizes(arm) for arm in first.by_arm]
 
 
+@pytest.mark.extra
 @pytest.mark.slow
 @pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize("to_show", [False, True])

@@ -81,6 +81,7 @@ def refused(capsys: Capture, arguments: list[object], *words: str) -> None:
 # text ----------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.extra
 @pytest.mark.slow
 def test_a_trained_run_says_what_its_checkpoint_says(tmp_path: Path, generated: Generated) -> None:
     cell, store = check(override(RUN, {"trainer.max_steps": 30})), Store(tmp_path)

@@ -87,6 +87,7 @@ WAYS = [
 ]
 
 
+@pytest.mark.extra
 @pytest.mark.parametrize("ways", WAYS, ids=" ".join)
 @pytest.mark.parametrize(("index", "options"), list(enumerate(OPTIONS)), ids=str)
 @pytest.mark.parametrize("flipped", [False, True])

@@ -115,6 +115,7 @@ def test_a_png_looks_as_it_was_drawn(experiment: MakeExperiment) -> None:
     assert np.sqrt((differences**2).mean()) < 2, "of 255, for 256 colours"
 
 
+@pytest.mark.extra
 @pytest.mark.slow
 def test_every_figure_is_rendered_as_png_and_svg(experiment: MakeExperiment) -> None:
     rendered = render_all(charts(full_inputs(experiment, everything)))

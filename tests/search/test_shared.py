@@ -64,7 +64,9 @@ def both(folder: Path, one: SweepSpec) -> Iterator[list[tuple[World, Searches, l
         yield [(worlds[0], first, []), (worlds[1], second, [])]
 
 
-@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.extra) for seed in (1, 2))])
+@pytest.mark.parametrize(
+    "seed", [0, *(pytest.param(seed, marks=[pytest.mark.slow, pytest.mark.extra]) for seed in (1, 2))]
+)
 @pytest.mark.parametrize("name", ["random", "grid", "tpe"])
 def test_two_processes_share_a_study_without_losing_or_repeating_trials(
     tmp_path: Path, place: str | None, name: str, seed: int

@@ -49,6 +49,7 @@ def test_the_value_of_a_trial_is_measured_by_its_cell(tmp_path: Path, name: str)
 SLOW = (pytest.param(name, marks=pytest.mark.slow) for name in ("gp", "cmaes"))
 
 
+@pytest.mark.extra
 @pytest.mark.slow
 @pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize("name", ["tpe", *SLOW])

@@ -24,6 +24,7 @@ def paths(node: Any, way: str) -> Iterator[tuple[str, Any]]:
         yield from paths(inner, f"{way}/{key}")
 
 
+@pytest.mark.extra
 @pytest.mark.slow
 @pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize("cell", sorted(references.records())[::480], ids=lambda cell: cell[:6])

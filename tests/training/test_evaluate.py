@@ -367,6 +367,7 @@ def evaluated(capsys: Capture) -> Callable[..., str]:
     return run
 
 
+@pytest.mark.extra
 @pytest.mark.slow
 def test_a_run_is_measured_again_and_its_record_keeps_it(tmp_path: Path, evaluated: Callable[..., str]) -> None:
     cell, folder = finished_run(tmp_path)
@@ -624,6 +625,7 @@ def test_tripled_logits_of_a_markov_chain_are_miscalibrated(tmp_path: Path) -> N
     assert hot == pytest.approx(3.0, rel=0.02)
 
 
+@pytest.mark.extra
 @pytest.mark.slow
 @pytest.mark.parametrize("precision", ["64-true", "bf16-mixed"])
 def test_a_trained_run_reproduces_its_evaluations(tmp_path: Path, precision: str) -> None:

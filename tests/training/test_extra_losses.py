@@ -126,6 +126,7 @@ def test_extra_losses_are_minimised_and_recorded(tmp_path: Path, changes: dict[s
     assert first[0] == pytest.approx(first[1], rel=1e-12), "the training loss is that of the tokens alone"
 
 
+@pytest.mark.extra
 @pytest.mark.slow
 def test_accumulation_halves_and_resumption_change_nothing(
     tmp_path: Path, changes: dict[str, Any], monkeypatch: Patch

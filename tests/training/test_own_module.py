@@ -63,6 +63,7 @@ def test_a_constructor_that_takes_too_little_is_told_what_it_is_given(own: str) 
         check(override(RUN, {"model": f"{own}.Alone"}))
 
 
+@pytest.mark.extra
 @pytest.mark.slow
 def test_a_module_is_an_arm_beside_the_decoder(own: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out, spec = tmp_path / "out", tmp_path / "spec.yaml"
