@@ -27,9 +27,8 @@ def pad(x: Tensor, rows: int) -> Tensor:
     return torch.cat([x, x.new_zeros(rows, *x.shape[1:])]) if rows else x
 
 
-def padded_linear(x: Tensor, layer: nn.Linear) -> Tensor:
-    """Apply a linear layer to x (..., i or more), whose inputs beyond i are zeros."""
-    padding = x.shape[-1] - layer.in_features
+def padded_linear(x: Tensor, layer: nn.Linear, padding: int) -> Tensor:
+    """Apply a linear layer to x (..., i + padding), whose last inputs are zeros."""
     return nn.functional.linear(x, pad(layer.weight.t(), padding).t(), layer.bias) if padding else layer(x)
 
 

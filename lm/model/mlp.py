@@ -133,7 +133,7 @@ class GatedMLP(MLP):
         """Map (b, t, width) to (b, t, width) by a gated hidden layer."""
         padding = zeros_to_add(x_btd, (self.gate, self.up), after=self.down)
         gate_btf, up_btf = fused_linear(x_btd, self.gate, self.up, padding=padding).chunk(2, dim=-1)
-        return padded_linear(self.dropout(self.activation(gate_btf) * up_btf), self.down)
+        return padded_linear(self.dropout(self.activation(gate_btf) * up_btf), self.down, padding)
 
 
 class GLU(GatedMLP):
