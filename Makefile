@@ -108,7 +108,7 @@ references: .venv/installed  ## pack what lies in results/reference as folders; 
 docs: .venv-docs/installed  ## the pages of docs/ as a site in docs/_build
 	.venv-docs/bin/sphinx-build --quiet --fail-on-warning --keep-going docs docs/_build
 
-paper: .venv/installed  ## docs/paper.pdf from the committed packs, by pdflatex; three minutes
+paper: .venv/installed  ## docs/paper.pdf from the committed packs, by pdflatex; one to three minutes
 	$(BIN)/python docs/paper/make.py
 
 schema: .venv/installed  ## the JSON Schema that the first lines of shipped YAML files name, in docs/schema, for editors

@@ -32,7 +32,7 @@ from lm.report.ladder import trend_table, worth_table
 from lm.report.pack import open_results
 from lm.report.pooled import standard_error
 from lm.report.render import escape_latex
-from lm.report.transfer import OPEN, answers_of, group_by_question, transfer_sections
+from lm.report.transfer import OPEN, transfer_sections
 from lm.stats.meta import OverExperiments, over_experiments
 from lm.stats.tests import ALPHA
 
@@ -98,6 +98,12 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]], widths: str) ->
     return "\n".join([begin, r"\toprule", head, r"\midrule", *body, r"\bottomrule", r"\end{tabularx}", ""])
 
 
+def require(holds: bool, statement: str) -> None:
+    """Raise ValueError if a statement of paper.tex does not hold of the packs."""
+    if not holds:
+        raise ValueError(f"paper.tex says what the packs do not: {statement}")
+
+
 def judged(results: Records, arm: str) -> Any:
     """Return the row of an arm in the headline quantity."""
     rows = compare(results)
@@ -116,7 +122,10 @@ def one_question(paper: Paper, folder_of: Mapping[str, Path]) -> None:
     numbers["quickDifference"] = f"{number(first.difference)} {interval(first.low, first.high)}"
     numbers["quickSeeds"] = str(first.pairs)
     numbers["quickPower"] = number(first.detectable, sign=False)
-    own = judged(load(folder_of["quickstart_rates"]), "swiglu")
+    at_own = load(folder_of["quickstart_rates"])
+    own = judged(at_own, "swiglu")
+    rates = at_own.manifest["rates"].values()
+    require(all(rate["best"] == rate["shared"] for rate in rates), "the shared rate is best for both arms")
     numbers["ownRate"] = f"{number(own.difference)} {interval(own.low, own.high)}"
     numbers["ownSeeds"] = str(own.pairs)
     found = {}
@@ -127,6 +136,7 @@ def one_question(paper: Paper, folder_of: Mapping[str, Path]) -> None:
         cells = [text, str(row.pairs), f"{number(row.difference)} {interval(row.low, row.high)}"]
         rows.append([*cells, escape_latex(row.verdict.partition(" (")[0]) + (", unfit" if unfit else "")])
     natural = [row for name, row in found.items() if name != "chain"]
+    require(all(row.high < 0 for row in (first, own, *natural)), "SwiGLU is better at each arm's rate and on each text")
     summary = pooled(natural)
     rows.append(
         [r"\midrule five natural texts", "", f"{number(summary.mean)} {interval(summary.low, summary.high)}", ""]
@@ -139,6 +149,8 @@ def one_question(paper: Paper, folder_of: Mapping[str, Path]) -> None:
     numbers["textsSmallest"], numbers["textsLargest"] = (
         number(side(row.difference for row in natural)) for side in (max, min)
     )
+    chain = load(folder_of["quickstart_texts.chain"]).health["swiglu"]
+    require("collapse" in chain and "on 1 of" in chain, "on the chain attention collapsed in one run")
     numbers["chainDifference"] = number(found["chain"].difference)
     paper.figures["texts"] = forest([(TEXTS[name], row) for name, row in found.items()])
 
@@ -250,16 +262,13 @@ def scale(paper: Paper, folder_of: Mapping[str, Path]) -> None:
 
 def cheap(paper: Paper, folder_of: Mapping[str, Path]) -> None:
     """Add how often cheaper settings answer as the dearest one does."""
-    folders = list(folder_of.values())
-    _, summary = transfer_sections(folders)
+    questions, summary = transfer_sections(folder_of.values())
     columns = ["compute", "answers", "same", OPEN, "other", "same sign"]
     kept = [0, 1, 3, 4, 5, 7]
     decided = [row for row in summary.rows if row[3] != "-"]
     rows = [[escape_latex(str(row[index])) for index in kept] for row in decided]
     paper.tables["transfer"] = table(columns, rows, "XrXXXX")
-    whole = [folder for folder in folders if not (folder / "study.json").is_file()]
-    questions = group_by_question(answer for folder in whole for answer in answers_of(folder))
-    paper.numbers["transferQuestions"] = str(len(questions))
+    paper.numbers["transferQuestions"] = str(len(questions.rows))
 
 
 def calibration(paper: Paper, folder_of: Mapping[str, Path]) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 
 from lm.analysis.claims import Claim, by_seed, seen_seeds
 from lm.analysis.compare import LOST
-from lm.analysis.rates import left_by_choice, without_best_rate
+from lm.analysis.rates import regret_bounds, without_best_rate
 from lm.analysis.results import Records
 from lm.analysis.texts import LOSS_OF, DocumentCache, generalises, noise_over_texts
 from lm.analysis.tidy import status_of
@@ -82,7 +82,7 @@ def answer_claim(results: Records, claim: Claim, read: DocumentCache | None = No
     if claim.exact and has_lost and decided.verdict == "reproduced":
         decided = replace(decided, verdict="inconclusive")
     if claim.metric == results.headline and not claim.exact:
-        decided = _over_choice(decided, *left_by_choice(results, claim.contrast))
+        decided = _over_choice(decided, *regret_bounds(results, claim.contrast))
     unknown = without_best_rate(results, claim.arms)
     if unknown and decided.verdict in DECIDED:
         decided = replace(decided, verdict="inconclusive")

@@ -7,7 +7,7 @@ a run of that length would have come to.
 from dataclasses import dataclass
 
 from lm.analysis.compare import noise_of_arms, reason_not_comparable
-from lm.analysis.rates import left_by_choice
+from lm.analysis.rates import regret_bounds
 from lm.analysis.results import Records, load, paired
 from lm.config.tree import path_name
 from lm.stats.tests import ALPHA
@@ -71,7 +71,7 @@ def over_budget(results: Records) -> dict[str, list[AtBudget]]:
             cover_texts(comparison, noise, ALPHA / len(family))
     for arm, of_arm in by_arm.items():
         for at in of_arm:
-            cover_choice(at.comparison, *left_by_choice(results, {arm: 1.0, results.arms[0]: -1.0}))
+            cover_choice(at.comparison, *regret_bounds(results, {arm: 1.0, results.arms[0]: -1.0}))
     return by_arm
 
 

@@ -78,7 +78,7 @@ def _regret(curve: RateCurve, reach: float) -> float:
     return max([0.0, *(reach / math.sqrt(curve.values_rs.shape[1]) - gap_r[np.isfinite(gap_r)])])
 
 
-def left_by_choice(results: Records, weights: Mapping[str, float]) -> tuple[float, float]:
+def regret_bounds(results: Records, weights: Mapping[str, float]) -> tuple[float, float]:
     """Return by how much a weighted sum of arms may lie lower, and higher, had each arm the best of its rates.
 
     Both are 0 unless arms are compared at learning rates of their own.

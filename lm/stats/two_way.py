@@ -7,7 +7,7 @@ the true noise of both kinds may be. Legend: s seeds, d documents, e simulated e
 
 import functools
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import scipy
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from lm.stats.power import CHANCE, reaches, spread_ratios
 from lm.stats.tests import ALPHA, Side, smallest_p
-from lm.stats.verdicts import DIRECTIONS, Comparison
+from lm.stats.verdicts import Comparison, withdraw
 
 Array = NDArray[np.float64]
 
@@ -102,14 +102,7 @@ def cover_texts(comparison: Comparison, noise: TwoWay, alpha: float) -> None:
     low, high = noise.interval(comparison.mean, alpha)
     comparison.interval = "seeds-and-text"
     comparison.low, comparison.high = min(comparison.low, low), max(comparison.high, high)
-    verdict = comparison.verdict
-    if not -comparison.margin < low <= high < comparison.margin:
-        kind = "inconclusive" if verdict.kind == "equivalent" else verdict.kind
-        verdict = replace(verdict, within=math.nan, kind=kind)
-    if verdict.kind in DIRECTIONS and comparison.low <= 0 <= comparison.high:
-        comparison.significant = False
-        verdict = replace(verdict, kind="seeds only")
-    comparison.verdict = verdict
+    withdraw(comparison, low, high, "seeds only")
 
 
 def detectable_on_texts(n: int, noise: TwoWay, alpha: float = ALPHA) -> float:

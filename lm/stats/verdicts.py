@@ -25,8 +25,7 @@ one that holds on other text too."""
 Unclaimed = Literal["not judged", "baseline", "no pair", "no runs", "identical", "too few", "too early", "undecided"]
 Direction = Literal["better", "worse", "higher", "lower"]
 # Kind of verdict; `seeds only`: found over seeds, not over texts; `choice`: found at the learning rates that were
-# chosen, which may not be the best. In stages it is too early before the first look, and
-# undecided between two.
+# chosen, which may not be the best. In stages it is too early before the first look, and undecided between two.
 Kind = Literal[Unclaimed, Direction, "equivalent", "inconclusive", "seeds only", "choice"]
 DIRECTIONS = ("better", "worse", "higher", "lower")
 
@@ -101,15 +100,21 @@ class Comparison:
 
 def cover_choice(comparison: Comparison, below: float, above: float) -> None:
     """Widen an interval by what a choice made on other seeds leaves open, and withdraw claims that go beyond it."""
-    if not (below or above) or not comparison.differences:
-        return
-    comparison.low, comparison.high = low, high = comparison.low - below, comparison.high + above
+    if (below or above) and comparison.differences:
+        comparison.low, comparison.high = comparison.low - below, comparison.high + above
+        withdraw(comparison, comparison.low, comparison.high, "choice")
+
+
+def withdraw(comparison: Comparison, low: float, high: float, kind: Kind) -> None:
+    """Withdraw equivalence beyond an interval, and a direction where that of the comparison holds 0, then `kind`."""
+    verdict = comparison.verdict
     if not -comparison.margin < low <= high < comparison.margin:
-        kind: Kind = "inconclusive" if comparison.verdict.kind == "equivalent" else comparison.verdict.kind
-        comparison.verdict = replace(comparison.verdict, within=math.nan, kind=kind)
-    if comparison.verdict.kind in DIRECTIONS and low <= 0 <= high:
+        without = "inconclusive" if verdict.kind == "equivalent" else verdict.kind
+        verdict = replace(verdict, within=math.nan, kind=without)
+    if verdict.kind in DIRECTIONS and comparison.low <= 0 <= comparison.high:
         comparison.significant = False
-        comparison.verdict = replace(comparison.verdict, kind="choice")
+        verdict = replace(verdict, kind=kind)
+    comparison.verdict = verdict
 
 
 def plain(differences: Sequence[float], margin: float = math.nan) -> Comparison:

@@ -5,7 +5,8 @@ import json
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -13,8 +14,8 @@ from records import MakeExperiment
 from rich.console import Console
 
 import lm
-from lm.analysis.rates import rate_curve, sensitivity_difference, sensitivity_of
-from lm.analysis.results import load
+from lm.analysis.rates import rate_curve, regret_bounds, sensitivity_difference, sensitivity_of
+from lm.analysis.results import Records, load
 from lm.config.tree import InputError
 from lm.report.tuning import DESCRIBED, RATE_COLUMNS, Rates, rates_of, rates_section
 from lm.report.write import write_report
@@ -33,6 +34,16 @@ GRID: dict[str, list[Any]] = {
     "arm.lr0.1": [1.9, 1.8],
 }
 CELLS: dict[str, list[Any]] = {"base": [2.0, 2.1], "arm": [1.7, 1.85]}
+
+
+@pytest.mark.parametrize(("headline", "bounds"), [("nll", (0.1, 0.3)), ("accuracy", (0.3, 0.1))])
+def test_each_arm_at_its_best_rate_would_only_be_better(headline: str, bounds: tuple[float, float]) -> None:
+    """An arm that gains lowers the difference where less is better; a baseline that gains raises it."""
+    rates = {"arm": {"regret": 0.1}, "base": {"regret": 0.3}}
+    results = cast(Records, SimpleNamespace(manifest={"rates": rates}, headline=headline))
+    assert regret_bounds(results, {"arm": 1.0, "base": -1.0}) == bounds
+    assert regret_bounds(results, {"arm": -2.0}) == ((0.0, 0.2) if headline == "nll" else (0.2, 0.0))
+    assert regret_bounds(cast(Records, SimpleNamespace(manifest={}, headline=headline)), {"arm": 1.0}) == (0, 0)
 
 
 @pytest.fixture

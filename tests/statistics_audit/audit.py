@@ -5,11 +5,10 @@ truth is known. Audited are the functions that judge real experiments, not formu
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from lm.analysis.results import Records, value
 from lm.stats.power import CHANCE, detectable
@@ -26,7 +25,7 @@ from lm.stats.tests import (
 )
 from lm.stats.verdicts import Comparison, confirm, verdict
 from statistics_audit.experiments import audit_experiments
-from statistics_audit.finding import Finding
+from statistics_audit.finding import Array, Finding, Noise
 from statistics_audit.ladder import audit_ladders
 from statistics_audit.rates import audit_rates
 from statistics_audit.texts import audit_discoveries, audit_text_claims, audit_text_power, audit_texts
@@ -46,8 +45,6 @@ MOST_PAIRS = 12
 COVERAGE = (0.93, 0.97)
 """Within which an interval that promises 0.95 should cover."""
 
-Array = NDArray[np.float64]
-Noise = Callable[[np.random.Generator, tuple[int, ...]], Array]
 
 NOISES: dict[str, Noise] = {
     "normal": lambda random, shape: random.normal(size=shape),
@@ -92,7 +89,7 @@ def audit(full: bool = False) -> list[Finding]:
         *audit_ladders(np.random.default_rng(0), size.ladders, size.draws),
         *audit_unpaired(np.random.default_rng(0), size.sequences, NOISES),
         *audit_experiments(np.random.default_rng(0), size.bootstraps, paired_noises()),
-        *audit_rates(np.random.default_rng(0), size.intervals, NOISES),
+        *audit_rates(np.random.default_rng(0), size.bootstraps, NOISES),
     ]
 
 

@@ -1,13 +1,12 @@
 """Summaries over several experiments put to the test: how often they are wrong, and what their intervals cover."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 import numpy as np
-from numpy.typing import NDArray
 
 from lm.stats.meta import OverExperiments, over_experiments
 from lm.stats.tests import ALPHA
-from statistics_audit.finding import Finding
+from statistics_audit.finding import Array, Finding, Noise
 
 NUMBERS = (3, 6)
 """Experiments that a summary is of; of fewer than three it claims nothing."""
@@ -16,9 +15,6 @@ TAUS = (0.0, 0.5, 2.0)
 """Standard deviations of true differences, in that of a difference's noise over seeds."""
 
 SEEDS = 6
-
-Array = NDArray[np.float64]
-Noise = Callable[[np.random.Generator, tuple[int, ...]], Array]
 
 
 def audit_experiments(random: np.random.Generator, trials: int, noises: Mapping[str, Noise]) -> Iterator[Finding]:

@@ -1,9 +1,17 @@
 """What a simulation found of a promise, and when a promise counts as broken."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
+from numpy.typing import NDArray
+
 from lm.stats.tests import rate_interval
+
+Array = NDArray[np.float64]
+Noise = Callable[[np.random.Generator, tuple[int, ...]], Array]
+"""Draws noise of mean zero."""
 
 RARE = 2e-6
 """How often at most chance alone breaks an end of a promise that is kept: with 250 rows of two ends, fewer than 1 in

@@ -1,35 +1,31 @@
 """Arms at learning rates of their own put to the test: the choice of a rate on few seeds must make no difference."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 import numpy as np
-from numpy.typing import NDArray
 
 from lm.analysis.rates import RateCurve, regrets
 from lm.stats.tests import ALPHA, sign_flip_p
-from lm.stats.verdicts import Comparison, confirm, cover_choice
-from statistics_audit.finding import Finding
+from lm.stats.verdicts import DIRECTIONS, Comparison, confirm, cover_choice
+from statistics_audit.finding import Array, Finding, Noise
 
-RATES, SEEDS = 5, 8
-"""Rates of a curve, and seeds that confirm."""
+SEARCHED, SEEDS = 2, 8
+"""Seeds that rank the rates, and seeds that confirm."""
 
-SEARCHED = (2, 4)
-"""Seeds that rank the rates."""
+FEWEST, MOST = 3, 7
+"""Rates that every arm gets at least and at most, as `tune: rates` has it."""
 
 CURVATURES = (0.25, 1.0, 2.0)
-"""What a step to the next rate costs at the best one, in the noise of a run: hard, harder and easy to rank."""
+"""What a step from the best rate to the next costs, in the noise of a run: hard, harder and easy to rank."""
 
-SHIFT = 1
-"""Steps between the best rates of the two arms, in the last rows of each curvature."""
-
-Array = NDArray[np.float64]
-Noise = Callable[[np.random.Generator, tuple[int, ...]], Array]
+SHIFTS = (0, 1)
+"""Steps between the best rates of the two arms."""
 
 
 def audit_rates(random: np.random.Generator, experiments: int, noises: Mapping[str, Noise]) -> Iterator[Finding]:
     """How often arms that are equal at their best rates are called different at those that were chosen.
 
-    Loss is a parabola over the rates. Experiments in which a choice lies at an end claim nothing.
+    Loss is a parabola over the rates. Experiments in which a choice stays at an end claim nothing.
 
     Args:
         random: of the simulation.
@@ -37,25 +33,30 @@ def audit_rates(random: np.random.Generator, experiments: int, noises: Mapping[s
         noises: of mean zero, by name.
     """
     for name, noise in noises.items():
-        for searched in SEARCHED:
-            for curvature in CURVATURES:
-                for shift in (0, SHIFT):
-                    claims = sum(_claims(random, noise, searched, curvature, shift) for _ in range(experiments))
-                    title = f"{name} noise, {searched} seeds rank {RATES} rates, {curvature:z.3g} a step, {shift} apart"
-                    yield Finding(f"false claims at chosen rates, {title}", claims, experiments, 0.0, ALPHA)
+        for curvature in CURVATURES:
+            for shift in SHIFTS:
+                claims = sum(_claims(random, noise, curvature, shift) for _ in range(experiments))
+                title = f"{name} noise, a step costs {curvature:z.3g}, best rates {shift} apart"
+                yield Finding(f"false claims at chosen rates, {title}", claims, experiments, 0.0, ALPHA)
 
 
-def _claims(random: np.random.Generator, noise: Noise, searched: int, curvature: float, shift: int) -> bool:
-    steps_r = np.arange(RATES) - RATES // 2
+def _claims(random: np.random.Generator, noise: Noise, curvature: float, shift: int) -> bool:
+    steps_r = np.arange(-MOST, MOST + 1)
     truth_ar = curvature * (steps_r - np.array([[0], [shift]])) ** 2
-    searched_ars = truth_ar[:, :, None] + noise(random, (2, RATES, searched))
-    curves = {str(arm): curve_of(values_rs) for arm, values_rs in enumerate(searched_ars)}
-    best = [curve.best for curve in curves.values()]
-    if None in best or any(curve.edge for curve in curves.values()):
-        return False
-    base_s, arm_s = (truth_ar[arm, best[arm]] + noise(random, (SEEDS,)) for arm in range(2))
-    comparison = judged((arm_s - base_s).tolist(), regrets(curves))
-    return comparison.verdict.kind in ("better", "worse")
+    searched_ars = truth_ar[:, :, None] + noise(random, (2, len(steps_r), SEARCHED))
+    first, last = MOST - FEWEST // 2, MOST + FEWEST // 2
+    while ends := {curve.edge for curve in _curves(searched_ars, first, last).values()} - {""}:
+        if last - first + 1 == MOST:
+            return False
+        first, last = first - ("low" in ends), last + ("high" in ends and "low" not in ends)
+    curves = _curves(searched_ars, first, last)
+    best = [first + curve.best for curve in curves.values() if curve.best is not None]
+    base_s, arm_s = (truth_r[place] + noise(random, (SEEDS,)) for truth_r, place in zip(truth_ar, best, strict=True))
+    return judged((arm_s - base_s).tolist(), regrets(curves)).verdict.kind in DIRECTIONS
+
+
+def _curves(searched_ars: Array, first: int, last: int) -> dict[str, RateCurve]:
+    return {str(arm): curve_of(values_rs[first : last + 1]) for arm, values_rs in enumerate(searched_ars)}
 
 
 def curve_of(values_rs: Array) -> RateCurve:

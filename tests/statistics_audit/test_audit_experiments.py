@@ -9,7 +9,7 @@ from lm.stats.meta import OverExperiments
 from statistics_audit import experiments
 from statistics_audit.audit import paired_noises
 from statistics_audit.experiments import NUMBERS, TAUS, audit_experiments, summarise
-from statistics_audit.finding import Finding
+from statistics_audit.finding import Array, Finding
 
 NORMAL = {"normal": paired_noises()["normal"]}
 
@@ -27,7 +27,7 @@ def test_false_claims_are_rare_and_another_experiment_is_covered() -> None:
 
 @pytest.mark.slow
 def test_intervals_of_half_the_length_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    def shortened(differences: experiments.Array) -> OverExperiments:
+    def shortened(differences: Array) -> OverExperiments:
         found = summarise(differences)
         ends = {name: (getattr(found, name) + found.mean) / 2 for name in ("low", "high", "next_low", "next_high")}
         return replace(found, **ends)

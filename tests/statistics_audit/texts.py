@@ -8,7 +8,6 @@ import math
 from collections.abc import Iterator
 
 import numpy as np
-from numpy.typing import NDArray
 
 from lm.analysis.answers import decide
 from lm.analysis.claims import Claim
@@ -16,7 +15,7 @@ from lm.stats.power import CHANCE
 from lm.stats.tests import ALPHA, sign_flip_p
 from lm.stats.two_way import TwoWay, cover_texts, degrees, detectable_on_texts, set_p_over_texts, two_way
 from lm.stats.verdicts import DIRECTIONS, Comparison, confirm, explore
-from statistics_audit.finding import Finding
+from statistics_audit.finding import Array, Finding
 
 SEEDS, DOCUMENTS = 6, 60
 RATIOS = {"half": 0.5, "three quarters": 0.75, "twice": 2.0}
@@ -31,8 +30,6 @@ EQUIVALENT = Claim("", "nll", "equivalent", {"arm": 1.0, "base": -1.0}, margin=M
 OFF = 0.02
 """By how much less a power may be than promised, as documents of unequal lengths tell less of their noise; it may be
 more by twice that, as the uncertainty of two variances together is taken to be the larger of what it may be."""
-
-Array = NDArray[np.float64]
 
 
 def drawn(random: np.random.Generator, ratio: float) -> tuple[Array, Array]:

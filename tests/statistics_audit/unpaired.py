@@ -1,14 +1,13 @@
 """The method put to the test where no seed pairs the runs: how often it is wrong, and what its intervals cover."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 import numpy as np
-from numpy.typing import NDArray
 
 from lm.stats.tests import ALPHA
 from lm.stats.unpaired import Unpaired, confirm_unpaired, unpaired_p
 from lm.stats.verdicts import DIRECTIONS
-from statistics_audit.finding import Finding
+from statistics_audit.finding import Array, Finding, Noise
 
 DESIGNS = ((1, 6, 6), (3, 7, 5))
 """Arms, runs of each, runs of the baseline."""
@@ -18,9 +17,6 @@ UNEQUAL = ((4, 8), (8, 4), (6, 6))
 SPREAD = 3.0
 """Runs of an arm and of the baseline, and the arm's spread in that of the baseline: Welch's test about holds for normal
 noise, and no test for skewed noise."""
-
-Array = NDArray[np.float64]
-Noise = Callable[[np.random.Generator, tuple[int, ...]], Array]
 
 
 def audit_unpaired(random: np.random.Generator, experiments: int, noises: Mapping[str, Noise]) -> Iterator[Finding]:
