@@ -1,11 +1,12 @@
 """`lm ablate`: plan, train what is missing, report."""
 
+import itertools
 import math
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
@@ -35,7 +36,7 @@ from lm.ablation.plan import (
     write_manifest,
 )
 from lm.ablation.stored_plan import plan_experiment
-from lm.analysis.results import Records, load, paired
+from lm.analysis.results import FEWEST_LOOKED_AT, Records, load, paired, read_manifest
 from lm.config.tree import InputError, override, prefix_errors
 from lm.execution.estimate import Stopwatch, advice, seconds_per_cell, wall_seconds
 from lm.execution.factory import LOCAL, capacity, make_executor, prepare, threads
@@ -46,8 +47,8 @@ from lm.report.render import print_table
 from lm.report.run import describe_autotune
 from lm.report.status import duration
 from lm.report.write import pointer, update_report, write_summary
-from lm.stats.sequential import sequential
-from lm.stats.tests import ALPHA
+from lm.stats.sequential import anytime_p, left_after, sequential
+from lm.stats.tests import ALPHA, seeds_needed
 from lm.store.files import read_json, to_json, write_atomic
 from lm.store.formats import TUNED
 from lm.store.store import Store
@@ -284,13 +285,48 @@ def train_experiment(plan: Plan, store: Store, options: RunOptions) -> tuple[Pat
 
 def settled_arms(results: Records, looks: tuple[int, ...], confirmatory: list[str]) -> dict[str, bool]:
     """Return True for each confirmatory arm whose difference in the headline metric is significant at a look."""
-    settled = {}
+    settled, comparisons, first = {}, len(confirmatory) * len(results.judged), results.first_look()
     for arm in confirmatory:
         pairs = paired(results, arm, results.headline)
         differences = [x - y for x, y in pairs if math.isfinite(x - y)]
-        look = sequential(differences, looks, looks[-1], ALPHA / (len(confirmatory) * len(results.judged)))
+        if first:
+            settled[arm] = anytime_p(differences) <= left_after(first, comparisons) / comparisons
+            continue
+        look = sequential(differences, looks, looks[-1], ALPHA / comparisons)
         settled[arm] = look is not None and look.rejected
     return settled
+
+
+def with_added_seeds(experiment: Experiment, number: int, out: Path, underpowered: bool = False) -> Any:
+    """Return the seeds of an experiment's results and `number` more; those alone while any of their cells is missing.
+
+    Raises:
+        InputError: without such results, or where so many seeds can find nothing with the error that looks leave.
+    """
+    store, parts, comparisons = Store(out), expand_corpora(experiment), experiment.inference.comparisons
+    if experiment.ladder is not None or experiment.inference.looks or number < 1:
+        found = f"found {number}" if number < 1 else "a ladder's are its rungs'" if experiment.ladder else "in stages"
+        raise InputError(f"--add-seeds: expected 1 or more, for an experiment with a list or number of seeds; {found}")
+    manifests = [read_manifest(store.out / part.name) for part in parts]
+    first = manifests[0]
+    cells = (cell for manifest in manifests for arm in manifest["arms"].values() for cell in arm["cells"].values())
+    seeds = list(first["seeds"])
+    if all(map(store.finished, cells)):
+        looks = [*map(len, first.get("earlier_looks", ())), len(seeds)]
+        look = next((size for size in looks if size >= FEWEST_LOOKED_AT), 0)
+        unused = (seed for seed in itertools.count() if seed not in seeds)
+        seeds += itertools.islice(unused, number)
+        left = left_after(look, comparisons)
+        needed = seeds_needed(max(1, comparisons), left)
+        if comparisons and len(seeds) < needed and not underpowered:
+            raise InputError(
+                f"--add-seeds {number}: the look at {look} seeds leaves {100 * left:.2g} of 5 %, at which a difference "
+                f"takes {needed} seeds, found {len(seeds)}; add {needed - len(seeds) + number}, or go on with "
+                "--underpowered"
+            )
+    else:
+        print("the seeds asked for before are not all trained yet: none are added to them", file=sys.stderr)
+    return {"init": seeds, "data": list(experiment.data_seeds)} if experiment.crossed else seeds
 
 
 # training ------------------------------------------------------------------------------------------------------------

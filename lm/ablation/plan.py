@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from lm.ablation.experiment import Experiment
 from lm.ablation.registration import registration_of
@@ -272,7 +272,7 @@ def write_manifest(plan: Plan, store: Store, command: Sequence[str] = ()) -> Pat
     with contextlib.suppress(InputError):  # there is none, or it is damaged and will be replaced
         content = MANIFEST.read(read_json(path), path)
         check_shape(content, Manifest, path, "")
-        previous = content
+        previous = cast(Manifest, content)
 
     def trained_seeds(claim: Claim) -> list[int]:
         """Return the seeds on which all arms of a claim have a finished cell."""
@@ -294,6 +294,7 @@ def write_manifest(plan: Plan, store: Store, command: Sequence[str] = ()) -> Pat
         "claims": [finite_claim(claim) for claim in experiment.claims],
         "registered": register(experiment.claims, previous, trained_seeds),
         "seeds": experiment.seeds,
+        **({"earlier_looks": looked} if (looked := _earlier_looks(plan, previous, store)) else {}),
         "generalise": inference.generalise,
         **({} if registration is None else {"registration": registration}),
         **({"rates": experiment.rates} if experiment.rates else {}),
@@ -311,6 +312,24 @@ def write_manifest(plan: Plan, store: Store, command: Sequence[str] = ()) -> Pat
     }
     write_atomic(path, to_json(MANIFEST.stamped(manifest)))
     return path.parent
+
+
+def _earlier_looks(plan: Plan, previous: Manifest | None, store: Store) -> list[list[int]]:
+    """Return the sets of seeds whose results could be known before others were asked for, in the order of time.
+
+    A run that is taken up again with the same seeds has not looked, nor has a stage that was planned. Looks are
+    forgotten where the baseline computes something else now.
+    """
+    experiment = plan.experiment
+    baseline = {planned.seed: planned.cell.id for planned in plan.by_arm[experiment.baseline]}
+    before = {} if previous is None else previous["arms"].get(experiment.baseline, {"cells": {}})["cells"]
+    if previous is None or any(baseline.get(int(seed), cell) != cell for seed, cell in before.items()):
+        return []
+    looks = list(previous.get("earlier_looks", ()))
+    look = sorted(int(seed) for seed, cell in before.items() if store.finished(cell))
+    planned_stage = experiment.inference.looks and previous["adaptive"]
+    is_new = look and look not in looks and {*previous["seeds"]} != {*experiment.seeds}
+    return [*looks, look] if is_new and not planned_stage else looks
 
 
 MAX_VERSIONS_NAMED = 3  # versions of the code that a line names

@@ -5,6 +5,7 @@ or an equivalence is one of the median, and has a sign test at each end. Of seve
 document, Student's test over seeds and documents has to agree; the interval holds both, and p is the larger.
 """
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -20,6 +21,7 @@ from lm.analysis.texts import LOSS_OF, DocumentCache, generalises, noise_over_te
 from lm.analysis.tidy import status_of
 from lm.analysis.verdict_text import seed_ranges
 from lm.config.tree import InputError
+from lm.stats.sequential import anytime_interval, anytime_p, anytime_sign_p, left_after
 from lm.stats.tests import (
     ALPHA,
     benjamini_hochberg,
@@ -77,7 +79,8 @@ def answer_claim(results: Records, claim: Claim, read: DocumentCache | None = No
         return Answer(claim, "not enough seeds", math.nan, math.nan, math.nan, 0, nothing)
     judged_s, post_hoc, written = _unseen(results, claim, found_s)
     noise, scope, reason = _of_text(results, claim, list(judged_s), {} if read is None else read)
-    decided = decide(claim, list(judged_s.values()), noise)
+    look = results.first_look(judged_s)
+    decided = decide(claim, list(judged_s.values()), noise, look)
     has_lost = any(status_of(results, arm, seed) in LOST for arm in claim.arms for seed in results.manifest["seeds"])
     if claim.exact and has_lost and decided.verdict == "reproduced":
         decided = replace(decided, verdict="inconclusive")
@@ -88,7 +91,10 @@ def answer_claim(results: Records, claim: Claim, read: DocumentCache | None = No
         decided = replace(decided, verdict="inconclusive")
     ill = {} if claim.exact else results.health
     unhealthy = [f"{arm} unhealthy: {ill[arm]}" for arm in claim.arms if ill.get(arm)]
-    note = "; ".join(filter(None, [*_lost(results, claim, len(found_s)), *unhealthy, unknown, decided.note, written]))
+    after = f"after a look at {look} seeds, which used its part of 5 %" if look and not claim.exact else ""
+    note = "; ".join(
+        filter(None, [*_lost(results, claim, len(found_s)), *unhealthy, unknown, decided.note, written, after])
+    )
     return replace(decided, note=note, generalises_over=scope, not_over_text_because=reason, post_hoc=post_hoc)
 
 
@@ -124,8 +130,11 @@ def _unseen(results: Records, claim: Claim, by_seed: dict[int, float]) -> tuple[
     return unseen, False, f"judged on {unseen_text}, as {reason}"
 
 
-def decide(claim: Claim, numbers: list[float], noise: TwoWay | None = None) -> Answer:
-    """Judge a claim from one number a seed; over other text as well if its noise is given."""
+def decide(claim: Claim, numbers: list[float], noise: TwoWay | None = None, look: int = 0) -> Answer:
+    """Judge a claim from one number a seed; over other text as well if its noise is given.
+
+    After a first `look` at so many seeds, by tests that may be looked at at any time, with what this left of alpha.
+    """
     if claim.exact:
         low, high = _ends(claim)
         holds = {"less": max(numbers) < claim.margin, "greater": min(numbers) > claim.margin}.get(
@@ -135,8 +144,10 @@ def decide(claim: Claim, numbers: list[float], noise: TwoWay | None = None) -> A
         verdict: Verdict = "not enough seeds" if few else "reproduced" if holds else "not reproduced"
         note = f"{MIN_SEEDS_OF_EXACT_CLAIMS} could decide" if few else ""
         return Answer(claim, verdict, float(np.mean(numbers)), min(numbers), max(numbers), len(numbers), note)
-    judge = _of_mean if claim.relation in ("less", "greater") else _of_median
-    decided = judge(claim, numbers, noise)
+    of_mean = claim.relation in ("less", "greater")
+    judge = functools.partial(_of_mean if of_mean else _of_median, look=look)
+    decided, alpha = judge(claim, numbers, noise), _alpha(look, of_mean)
+    decided = replace(decided, p=min(1.0, decided.p * (ALPHA / alpha)))
     if noise is not None and decided.verdict == "inconclusive" and judge(claim, numbers, None).verdict in DECIDED:
         return replace(decided, note="found over seeds, not over texts")
     return decided
@@ -157,44 +168,51 @@ def _ends(claim: Claim) -> tuple[float, float]:
     return (-claim.margin, claim.margin) if claim.relation == "equivalent" else (claim.low, claim.high)
 
 
-def _of_mean(claim: Claim, numbers: list[float], noise: TwoWay | None) -> Answer:
+def _alpha(look: int, of_mean: bool) -> float:
+    """Return the error that a first look leaves: two-sided tests of means, one-sided ones of medians."""
+    return left_after(look, sides=2 if of_mean else 1)
+
+
+def _of_mean(claim: Claim, numbers: list[float], noise: TwoWay | None, look: int) -> Answer:
     """Run the exact sign-flip test of the distance from the margin, with the interval it does not reject."""
     distances, estimate, seeds = [number - claim.margin for number in numbers], float(np.mean(numbers)), len(numbers)
-    low, high = (claim.margin + end for end in sign_flip_interval(distances))
-    p, note = sign_flip_p(distances), ""
+    alpha, interval = _alpha(look, True), anytime_interval if look else sign_flip_interval
+    low, high = (claim.margin + end for end in interval(distances, alpha))
+    p, note = (anytime_p if look else sign_flip_p)(distances), ""
     if noise is not None:
-        low, high = _hull((low, high), noise.interval(estimate, ALPHA))
+        low, high = _hull((low, high), noise.interval(estimate, alpha))
         p = max(p, noise.p(estimate - claim.margin))
     verdict: Verdict = "inconclusive"
-    if p <= ALPHA:
+    if p <= alpha:
         verdict = "reproduced" if (estimate < claim.margin) == (claim.relation == "less") else "not reproduced"
-    elif smallest_p(seeds) > ALPHA:
-        verdict, note = "not enough seeds", f"{seeds_needed(1)} could decide"
+    elif smallest_p(seeds) > alpha:
+        verdict, note = "not enough seeds", f"{seeds_needed(1, alpha)} could decide"
     return Answer(claim, verdict, estimate, low, high, seeds, note, p)
 
 
-def _of_median(claim: Claim, numbers: list[float], noise: TwoWay | None) -> Answer:
+def _of_median(claim: Claim, numbers: list[float], noise: TwoWay | None, look: int) -> Answer:
     """Run one-sided sign tests that the median is inside both ends, or beyond one: only one of the two can be wrong."""
     low, high = _ends(claim)
-    ends = sum(map(math.isfinite, (low, high)))
+    ends, alpha = sum(map(math.isfinite, (low, high))), _alpha(look, False)
+    of_signs = {"test": anytime_sign_p} if look else {}
 
     def p_beyond(end: float, side: Literal["less", "greater"]) -> float:
         """Return p that the median lies below or above the end: the larger over seeds and over seeds and text."""
-        p = sign_test_p(numbers, end, side)
+        p = sign_test_p(numbers, end, side, **of_signs)
         return p if noise is None else max(p, noise.p(float(np.mean(numbers)) - end, side))
 
     below, above = (tuple(p_beyond(end, side) for end in (low, high)) for side in ("less", "greater"))
     inside, beyond = max(above[0], below[1]), min(1.0, ends * min(below[0], above[1]))
     p, note = min(inside, beyond), ""
     verdict: Verdict = "inconclusive"
-    needed = values_needed() if inside <= beyond else values_needed(ALPHA / ends)
-    if p <= ALPHA:
+    needed = values_needed(alpha if inside <= beyond else alpha / ends)
+    if p <= alpha:
         verdict = "reproduced" if inside <= beyond else "not reproduced"
     elif len(numbers) < needed:
         verdict, note = "not enough seeds", f"{needed} could decide"
-    interval = median_interval(numbers)
+    interval = median_interval(numbers, alpha, **of_signs)
     if noise is not None:
-        interval = _hull(interval, noise.interval(float(np.mean(numbers)), 2 * ALPHA))
+        interval = _hull(interval, noise.interval(float(np.mean(numbers)), 2 * alpha))
     return Answer(claim, verdict, float(np.median(numbers)), *interval, len(numbers), note, p)
 
 

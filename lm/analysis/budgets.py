@@ -10,7 +10,7 @@ from lm.analysis.compare import noise_of_arms, reason_not_comparable
 from lm.analysis.rates import regret_bounds
 from lm.analysis.results import Records, load, paired
 from lm.config.tree import path_name
-from lm.stats.tests import ALPHA
+from lm.stats.sequential import left_after
 from lm.stats.two_way import cover_texts, set_p_over_texts
 from lm.stats.verdicts import DIRECTIONS, Comparison, confirm, cover_choice, measure
 from lm.store.archive import BUDGET
@@ -65,10 +65,11 @@ def over_budget(results: Records) -> dict[str, list[AtBudget]]:
     for comparison, noise in zip(family, noises, strict=True):
         if noise is not None:
             set_p_over_texts(comparison, noise)
-    confirm(family)
+    look = results.first_look()
+    confirm(family, look)
     for comparison, noise in zip(family, noises, strict=True):
         if noise is not None:
-            cover_texts(comparison, noise, ALPHA / len(family))
+            cover_texts(comparison, noise, left_after(look, len(family)) / len(family))
     for arm, of_arm in by_arm.items():
         for at in of_arm:
             cover_choice(at.comparison, *regret_bounds(results, {arm: 1.0, results.arms[0]: -1.0}))

@@ -15,6 +15,7 @@ from lm.analysis.results import Records, paired, quantities, value
 from lm.analysis.texts import generalises, items_p, texts_by_quantity
 from lm.analysis.tidy import status_of
 from lm.analysis.verdict_text import format_verdict
+from lm.stats.sequential import left_after
 from lm.stats.tests import ALPHA, rate_interval
 from lm.stats.two_way import TwoWay, cover_texts, detectable_floor, detectable_on_texts, set_p_over_texts
 from lm.stats.verdicts import Comparison, Verdict, confirm, confirm_in_stages, cover_choice, explore, measure, plain
@@ -129,17 +130,17 @@ def _judged(results: Records, noises: Mapping[tuple[str, str], TwoWay]) -> dict[
         }
         for arms, looks in ((results.confirmatory, adaptive["looks"] if adaptive else ()), (results.exploratory, ()))
     )
-    judged = confirmatory | exploratory
+    judged, look = confirmatory | exploratory, results.first_look()
     noise_of = {key: noises[key] for key in judged if key in noises}
     for key, noise in noise_of.items():
         set_p_over_texts(judged[key], noise)
-    if adaptive:
+    if adaptive and not look:
         confirm_in_stages(list(confirmatory.values()), adaptive)
     else:
-        confirm(list(confirmatory.values()))
-    explore(list(exploratory.values()))
+        confirm(list(confirmatory.values()), look)
+    explore(list(exploratory.values()), look)
     for key, noise in noise_of.items():
-        alpha = ALPHA / len(confirmatory) if key in confirmatory else ALPHA
+        alpha = left_after(look, len(confirmatory)) / len(confirmatory) if key in confirmatory else ALPHA
         cover_texts(judged[key], noise, alpha)
         if not math.isnan(judged[key].detectable):
             judged[key].detectable = detectable_on_texts(len(judged[key].differences), noise, alpha)

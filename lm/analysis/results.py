@@ -2,7 +2,7 @@
 
 import functools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -27,6 +27,7 @@ from lm.store.store import DamagedError, Store
 from lm.store.thin_curves import THIN_NAME
 from lm.store.validation import check_shape, is_number, validate_curve, validate_files
 
+FEWEST_LOOKED_AT = 3  # seeds from which on a look counts: by two hardly anything can be chosen
 HEADLINE = "nll"  # the quantity by which arms are judged where an experiment names no other
 
 
@@ -87,6 +88,20 @@ class Records:
         baseline = self.manifest["baseline"]
         pairs = {seed: (self.records[arm, seed], self.records[baseline, seed]) for seed in self.manifest["seeds"]}
         return {seed: (x, y) for seed, (x, y) in pairs.items() if x and y and x["status"] == y["status"] == "ok"}
+
+    def first_look(self, seeds: Iterable[int] | None = None) -> int:
+        """Return how many of these seeds, or of all, were looked at before others were asked for; 0 for none.
+
+        It is the first such look that counts, unless it was one at all of the seeds, or at too few to choose by.
+        """
+        now = {*self.manifest["seeds"]}
+        judged = now if seeds is None else {*seeds}
+        for look in map(set, self.manifest.get("earlier_looks", ())):
+            if look == now:
+                break
+            if (common := look & judged) and len(common) >= FEWEST_LOOKED_AT:
+                return len(common if look <= now else look)
+        return 0
 
     @functools.cached_property
     def health(self) -> dict[str, str]:

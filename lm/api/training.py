@@ -186,6 +186,7 @@ def ablate(
     name: str = "",
     out: str | Path = "results",
     seeds: int | str | Sequence[int] | None = None,
+    add_seeds: int = 0,
     tier: str = "",
     workers: int | None = None,
     executor: str = "local",
@@ -207,6 +208,7 @@ def ablate(
         name: name of the report's folder where `spec` is a mapping.
         out: folder of cells and reports.
         seeds: seeds that replace the file's: a number, a list, or a range such as `0-5`.
+        add_seeds: seeds to add to those of the results in `out`; what looking at these could use of 5 % is used.
         tier: size tier of the experiment, where it has several.
         workers: number of cells trained at a time; by default one a device, or one a core.
         executor: where cells are trained: `local`, `ray`, `ray://HOST:PORT` or `slurm:partition=P,time=H:M:S`.
@@ -236,6 +238,11 @@ def ablate(
 
         settings, chosen = to_plain(changes), to_plain(seeds)
         experiment = load_experiment(path, settings, chosen, tier, str, tree)
+        if add_seeds:
+            if seeds is not None:
+                raise InputError("add_seeds: adds to the seeds of the results; expected no seeds beside it")
+            chosen = training.with_added_seeds(experiment, add_seeds, folder, underpowered)
+            experiment = load_experiment(path, settings, chosen, tier, str, tree)
         if texts := list(experiment.corpora):
             remedy = f"`lm ablate` trains on all, and lm.load reads each, such as {experiment.name}.{texts[0]}"
             raise InputError(f"{path}: corpora: has several texts ({', '.join(texts)}); {remedy}")

@@ -19,6 +19,7 @@ from lm.report.claims import STYLES
 from lm.report.run import describe_autotune, whereabouts
 from lm.report.sections import cost_notes, unlike_pairs
 from lm.report.tables import format_range, number, span
+from lm.stats.sequential import left_after
 from lm.stats.tests import ALPHA, seeds_needed, smallest_p
 from lm.store.metrics import describe, is_of_task, parse_average
 from lm.store.record import ExperimentRegistration, evaluated_tokens
@@ -86,12 +87,14 @@ def _brief_test(results: Records) -> str:
     if not results.confirmatory:
         return "exploratory, to be confirmed"
     number = len(results.confirmatory) * len(results.judged)
-    level = "5 %" + (f" over {number} comparisons" if number > 1 else "")
+    look = results.first_look()
+    alpha = left_after(look, number)
+    level = f"{100 * alpha:z.3g} %" + (f" over {number} comparisons" if number > 1 else "")
     if results.manifest.get("adaptive"):
         return f"sequential test at {level}"
-    if smallest_p(len(results.manifest["seeds"])) > ALPHA / number:
-        return f"too few for significance ({seeds_needed(number)} could)"
-    return f"sign-flip test at {level}"
+    if smallest_p(len(results.manifest["seeds"])) > alpha / number:
+        return f"too few for significance ({seeds_needed(number, alpha)} could)"
+    return f"anytime-valid test at the {level} left by a look at {look}" if look else f"sign-flip test at {level}"
 
 
 def _brief_warnings(results: Records) -> list[str]:
@@ -124,6 +127,8 @@ def _method(results: Records, table: pd.DataFrame) -> Iterator[str]:
         yield _confirmatory(results, f"seeds and {_sample(results)}" if over_text else "seeds")
     if results.exploratory:
         yield _exploratory(results, table)
+    if look := results.first_look():
+        yield f"Seeds were added when results of {look} could be known; their tests used a part of 5 %.{SEE}"
     if len(results.judged) > 1:
         yield f"Judged: {', '.join(describe(name).label for name in results.judged)}. No other quantity has a verdict."
     if results.manifest.get("margin"):
@@ -166,34 +171,35 @@ def _sample(results: Records) -> str:
 
 def _confirmatory(results: Records, scope: str) -> str:
     number = len(results.confirmatory) * len(results.judged)
-    if adaptive := results.manifest.get("adaptive"):
+    look = results.first_look()
+    if look == 0 and (adaptive := results.manifest.get("adaptive")):
         looks = ", ".join(map(str, adaptive["looks"]))
         return (
             f"Verdict: sequential sign-flip test at {share_of_alpha(number)}, with looks at {looks} of at most "
             f"{adaptive['maximum']} seeds. The repeated CI is Student's, widened to hold at every look."
         )
     some = f" of {', '.join(results.confirmatory)}" if results.exploratory else ""
-    return describe_test(len(results.manifest["seeds"]), number, some, scope)
+    return describe_test(len(results.manifest["seeds"]), number, some, scope, look)
 
 
-def describe_test(seeds: int, number: int, some: str = "", scope: str = "seeds") -> str:
-    """Describe the test of `number` comparisons of `seeds` pairs, or why it can reach no verdict."""
-    least = smallest_p(seeds)
-    if least > ALPHA / number:
+def describe_test(seeds: int, number: int, some: str = "", scope: str = "seeds", look: int = 0) -> str:
+    """Describe the test of `number` comparisons of `seeds` pairs after a first `look`, or why it reaches no verdict."""
+    least, alpha = smallest_p(seeds), left_after(look, number)
+    level, confidence = share_of_alpha(number, alpha), f"{100 * (1 - alpha):z.4g} %"
+    if least > alpha / number:
         return (
-            f"{count_seeds(seeds)} cannot reach significance ({seeds_needed(number)} could): an exact sign-flip test "
-            f"gives no p below {least:z.3g}, and {share_of_alpha(number)} is needed."
+            f"{count_seeds(seeds)} cannot reach significance ({seeds_needed(number, alpha)} could): an exact sign-flip "
+            f"test gives no p below {least:z.3g}, and {level} is needed."
         )
-    together = ", and the CIs together at 95 %" if number > 1 else ""
-    return (
-        f"Verdict{some}: exact sign-flip test at {share_of_alpha(number)}, and 95 % CI over {scope} excludes 0"
-        f"{together}.{SEE}"
-    )
+    together = f", and the CIs together at {confidence}" if number > 1 else ""
+    test = "anytime-valid test by bets on signs" if look else "exact sign-flip test"
+    return f"Verdict{some}: {test} at {level}, and {confidence} CI over {scope} excludes 0{together}.{SEE}"
 
 
-def share_of_alpha(number: int) -> str:
-    """Format the level of each of several tests that share 5 %."""
-    return "5 %" if number == 1 else f"{100 * ALPHA / number:z.3g} % each (5 % over {number} comparisons, Bonferroni)"
+def share_of_alpha(number: int, alpha: float = ALPHA) -> str:
+    """Format the level of each of several tests that share 5 %, or what looks left of it."""
+    level, each = (f"{100 * share:z.3g} %" for share in (alpha, alpha / number))
+    return level if number == 1 else f"{each} each ({level} over {number} comparisons, Bonferroni)"
 
 
 def _exploratory(results: Records, table: pd.DataFrame) -> str:

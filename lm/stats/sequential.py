@@ -4,6 +4,9 @@ By look k at most `spent(alpha, pairs / maximum)` of all experiments without an 
 DeMets 1983). At look k the critical sum is the lowest for which the sequences of signs, all equally likely where an arm
 changes nothing, that have crossed so far stay within that; no later look changes an earlier decision. Up to 20 planned
 pairs all sequences are counted, beyond 131,071 random ones and the one seen.
+
+Seeds added after a look that no stage planned are tested by bets, which may be looked at at any time, with the error
+that the first look could not use: all looks together err with at most alpha, whatever decides when to stop.
 """
 
 import functools
@@ -101,6 +104,70 @@ def stage_alpha(pairs: int, planned: Sequence[int], maximum: int, alpha: float =
     """Return the error that the last look reached may add to that of earlier ones; 0 before the first."""
     shares = [0.0, *(spent(alpha, look / maximum) for look in planned if look <= pairs)]
     return shares[-1] - shares[-2] if len(shares) > 1 else 0.0
+
+
+# seeds added after a look that no stage planned ----------------------------------------------------------------------
+
+BETS = (0.5, 1.5, 4.5)  # of a difference of the size of all so far: the best ones for effects of about .5, 1 and 2
+SIGN_BETS = (0.3, 0.6, 0.9)  # shares of what is held that are put on the next value lying beyond a bound
+
+
+def left_after(pairs: int, comparisons: int = 1, sides: int = 2, stepwise: bool = False) -> float:
+    """Return the error that a first look at so many pairs leaves to all looks after it.
+
+    A p of n pairs is a multiple of `sides` / 2^n, so a test finds something with a chance below alpha where nothing is
+    to be found. The look could use that chance, by Bonferroni over the comparisons or, `stepwise`, by Holm or by
+    Benjamini and Hochberg. At least 1e-15, with which nothing is found.
+    """
+    total, step = max(1, comparisons), sides / 2**pairs
+    shares = range(1, total + 1 if stepwise else 2)
+    used = max(math.floor(share * ALPHA / total / step + 1e-9) * step * total / share for share in shares)
+    return max(ALPHA - used, 1e-15)
+
+
+def anytime_p(differences: Sequence[float]) -> float:
+    """Return a two-sided p of the mean difference that may be looked at after every pair; NaN for no pairs.
+
+    Whoever bets on the sign of each difference, more on a large one, holds on average what was held before where signs
+    are fair coins; the inverse of that is p (Ville 1939; Howard et al. 2021). When to stop may depend on everything.
+    """
+    return min(1.0, 1 / float(_held(np.asarray(differences, dtype=float)[:, None])[0])) if differences else math.nan
+
+
+def anytime_interval(differences: Sequence[float], level: float = ALPHA) -> tuple[float, float]:
+    """Return the confidence sequence of `anytime_p`: the means that it does not reject at `level`, at whatever look.
+
+    Infinite where so few pairs reject nothing; NaN for no pairs.
+    """
+    sample = np.asarray(differences, dtype=float)
+    if not len(sample):
+        return math.nan, math.nan
+    mean, spread, held = float(sample.mean()), float(np.ptp(sample)), 1 / level
+    if spread == 0:
+        return (mean, mean) if float(_held(np.ones((len(sample), 1)))[0]) >= held else (-math.inf, math.inf)
+    ends = []
+    for side in (-1, 1):
+        steps = np.concatenate([[0.0], np.geomspace(1e-3, 1e3, 61)]) * spread * side
+        inside = np.flatnonzero(_held(sample[:, None] - (mean + steps)) < held)
+        if len(inside) == 0 or inside[-1] == len(steps) - 1:
+            return (mean, mean) if len(inside) == 0 else (-math.inf, math.inf)
+        near, far = (mean + steps[inside[-1] + place] for place in (0, 1))
+        ends.append(scipy.optimize.brentq(lambda end: float(_held(sample[:, None] - end)[0]) - held, near, far))
+    return ends[0], ends[1]
+
+
+def _held(differences_nm: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return what is held after bets on n signs, for m sets of differences: the mean over bets and both sides."""
+    sizes_n1 = np.arange(1, len(differences_nm) + 1)[:, None]
+    scale_nm = np.sqrt(np.cumsum(differences_nm**2, axis=0) / sizes_n1)
+    relative_nm = np.divide(differences_nm, scale_nm, out=np.zeros_like(differences_nm), where=scale_nm > 0)
+    logs = [np.log(2 * scipy.special.expit(2 * bet * relative_nm)).sum(axis=0) for own in BETS for bet in (own, -own)]
+    return np.exp(np.clip(scipy.special.logsumexp(logs, axis=0) - math.log(len(logs)), -700, 700))
+
+
+def anytime_sign_p(beyond: int, values: int) -> float:
+    """Return p that the median lies beyond a bound, as so many of the values do, whenever it is looked at."""
+    return min(1.0, 1 / float(np.mean([(1 + bet) ** beyond * (1 - bet) ** (values - beyond) for bet in SIGN_BETS])))
 
 
 @functools.cache

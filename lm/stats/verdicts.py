@@ -14,7 +14,15 @@ import numpy as np
 
 from lm.stats import tests
 from lm.stats.power import detectable
-from lm.stats.sequential import repeated_interval, sequential, stage_alpha
+from lm.stats.sequential import (
+    anytime_interval,
+    anytime_p,
+    anytime_sign_p,
+    left_after,
+    repeated_interval,
+    sequential,
+    stage_alpha,
+)
 from lm.stats.tests import ALPHA, smallest_p
 
 Better = Literal["lower", "higher"] | None
@@ -133,30 +141,52 @@ def measure(differences: Sequence[float], better: Better = None, margin: float =
     return comparison
 
 
-def _equivalence(family: Sequence[Comparison]) -> list[float]:
+def _equivalence(family: Sequence[Comparison], look: int = 0) -> list[float]:
+    of_signs = {"test": anytime_sign_p} if look else {}
     return [
-        math.nan if math.isnan(each.margin) else tests.equivalence_p(each.differences, each.margin) for each in family
+        math.nan if math.isnan(each.margin) else tests.equivalence_p(each.differences, each.margin, **of_signs)
+        for each in family
     ]
 
 
-def confirm(family: Sequence[Comparison]) -> None:
-    """Judge confirmatory comparisons: sign-flip tests with joint intervals, and tests of equivalence (Holm)."""
+def confirm(family: Sequence[Comparison], look: int = 0) -> None:
+    """Judge confirmatory comparisons: sign-flip tests with joint intervals, and tests of equivalence (Holm).
+
+    After a first `look` at so many pairs, by tests that hold at any time, at what this look left of alpha.
+    """
     count, with_margin = len(family), sum(not math.isnan(comparison.margin) for comparison in family)
-    equivalence = tests.holm(_equivalence(family), with_margin)
-    set_joint(family, [tests.sign_flip_interval(each.differences, ALPHA / count) for each in family])
+    alpha, alpha_equivalent = left_after(look, count), left_after(look, with_margin, 1, True)
+    equivalence = tests.holm(_as_of_alpha(_equivalence(family, look), alpha_equivalent), with_margin)
+    interval = anytime_interval if look else tests.sign_flip_interval
+    _set_anytime_p(family, look)
+    intervals = [interval(each.differences, alpha / count) for each in family]
+    set_joint(family, intervals, _as_of_alpha([each.p for each in family], alpha))
     for comparison, p_equivalent in zip(family, equivalence, strict=True):
         p, pairs, comparison.p_equivalent = comparison.p_adjusted, len(comparison.differences), p_equivalent
-        if pairs > 1:
+        if pairs > 1 and not look:
             comparison.detectable = detectable(pairs, float(np.std(comparison.differences, ddof=1)), ALPHA / count)
+        comparison.interval = "repeated" if look else "joint"
         margin = None if math.isnan(comparison.margin) else comparison.margin
-        comparison.verdict = verdict(comparison.mean, p, pairs, count, comparison.better, margin, p_equivalent)
+        comparison.verdict = verdict(comparison.mean, p, pairs, count, comparison.better, margin, p_equivalent, alpha)
         if comparison.identical:
             comparison.verdict = Verdict("identical", pairs)
 
 
-def set_joint(family: Sequence[Comparison], intervals: Sequence[tuple[float, float]]) -> None:
+def _set_anytime_p(family: Sequence[Comparison], look: int) -> None:
+    for comparison in family if look else ():
+        comparison.p = anytime_p(comparison.differences)
+
+
+def _as_of_alpha(p_values: Sequence[float], alpha: float) -> list[float]:
+    """Return p values that are at most `ALPHA` where these are at most the `alpha` left by a look; NaN stays NaN."""
+    return [p if p <= 0 or math.isnan(p) else min(1.0, p * (ALPHA / alpha)) for p in p_values]
+
+
+def set_joint(
+    family: Sequence[Comparison], intervals: Sequence[tuple[float, float]], p_values: Sequence[float] | None = None
+) -> None:
     """Set p at Bonferroni's share of alpha, what it finds, and the joint intervals, given at the same share."""
-    adjusted = tests.bonferroni([comparison.p for comparison in family])
+    adjusted = tests.bonferroni([comparison.p for comparison in family] if p_values is None else p_values)
     for comparison, p, ends in zip(family, adjusted, intervals, strict=True):
         comparison.p_adjusted, comparison.significant, comparison.interval = p, p <= ALPHA, "joint"
         comparison.low, comparison.high = _align_interval_with_test(comparison, *ends)
@@ -202,17 +232,19 @@ def confirm_in_stages(family: Sequence[Comparison], adaptive: Mapping[str, Any])
         comparison.verdict = Verdict(kind, look.rejected_at or look.pairs, needed, margin, staged=True)
 
 
-def explore(family: Sequence[Comparison]) -> None:
+def explore(family: Sequence[Comparison], look: int = 0) -> None:
     """Judge exploratory comparisons by Benjamini and Hochberg's q; the interval stays the plain one.
 
     q is over the larger of p over seeds and p over seeds and text: over seeds alone 10 of 100 are false on other text.
+    After a first `look` at so many pairs they are tested as `confirm` does.
     """
-    p_seeds, p_equivalent_seeds = [comparison.p for comparison in family], _equivalence(family)
-    q_seeds = tests.benjamini_hochberg(p_seeds)
-    q_both = tests.benjamini_hochberg([_larger(p, each.p_both) for p, each in zip(p_seeds, family, strict=True)])
-    q_equivalent = tests.benjamini_hochberg(
-        [_larger(p, each.p_equivalent_both) for p, each in zip(p_equivalent_seeds, family, strict=True)]
-    )
+    alpha, alpha_equivalent = (left_after(look, len(family), sides, True) for sides in (2, 1))
+    _set_anytime_p(family, look)
+    p_seeds, p_equivalent_seeds = [comparison.p for comparison in family], _equivalence(family, look)
+    p_both = [_larger(p, each.p_both) for p, each in zip(p_seeds, family, strict=True)]
+    p_equivalent = [_larger(p, each.p_equivalent_both) for p, each in zip(p_equivalent_seeds, family, strict=True)]
+    q_seeds, q_both = (tests.benjamini_hochberg(_as_of_alpha(p_values, alpha)) for p_values in (p_seeds, p_both))
+    q_equivalent = tests.benjamini_hochberg(_as_of_alpha(p_equivalent, alpha_equivalent))
     for comparison, of_seeds, q, equivalent in zip(family, q_seeds, q_both, q_equivalent, strict=True):
         comparison.q, comparison.p_equivalent, pairs = q, equivalent, len(comparison.differences)
         judged = Verdict("inconclusive", pairs, q=q)
@@ -224,8 +256,8 @@ def explore(family: Sequence[Comparison]) -> None:
             judged = Verdict("equivalent", pairs, within=comparison.margin, q=equivalent)
         elif of_seeds <= ALPHA:
             judged = replace(judged, kind="seeds only")
-        elif smallest_p(pairs) > ALPHA:
-            judged = too_few(pairs)
+        elif smallest_p(pairs) > alpha:
+            judged = too_few(pairs, alpha=alpha)
         comparison.verdict = replace(judged, exploratory=True)
 
 
@@ -242,8 +274,9 @@ def verdict(
     better: Better,
     margin: float | None = None,
     p_equivalent: float = math.nan,
+    alpha: float = ALPHA,
 ) -> Verdict:
-    """Judge a difference from its adjusted p and the p of equivalence within `margin`.
+    """Judge a difference from its adjusted p and the p of equivalence within `margin`; `alpha` is what a look left.
 
     Each kind of claim is wrong anywhere in at most `ALPHA` of all experiments, as each p is adjusted over all
     comparisons. Neither is believed of fewer pairs than such a p takes.
@@ -256,14 +289,14 @@ def verdict(
         return Verdict(direction(difference, better), pairs, within=within)
     if equivalent:
         return Verdict("equivalent", pairs, within=within)
-    if smallest_p(pairs) > ALPHA / max(1, comparisons):
-        return too_few(pairs, comparisons)
+    if smallest_p(pairs) > alpha / max(1, comparisons):
+        return too_few(pairs, comparisons, alpha)
     return Verdict("inconclusive", pairs)
 
 
-def too_few(pairs: int, comparisons: int = 1) -> Verdict:
+def too_few(pairs: int, comparisons: int = 1, alpha: float = ALPHA) -> Verdict:
     """Return the verdict "too few", with the number of seeds that could reach significance."""
-    return Verdict("too few", pairs, tests.seeds_needed(comparisons))
+    return Verdict("too few", pairs, tests.seeds_needed(comparisons, alpha))
 
 
 def direction(difference: float, better: Better) -> Kind:

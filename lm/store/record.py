@@ -229,6 +229,7 @@ class Manifest(TypedDict):
     claims: list[ClaimOf]
     registered: NotRequired[dict[str, Registration]]
     seeds: list[int]
+    earlier_looks: NotRequired[list[list[int]]]  # seeds whose results could be known before others were asked for
     generalise: NotRequired[str]
     registration: NotRequired[ExperimentRegistration]
     rates: NotRequired[dict[str, ArmRate]]

@@ -27,6 +27,7 @@ from lm.stats.verdicts import Comparison, confirm, verdict
 from statistics_audit.experiments import audit_experiments
 from statistics_audit.finding import Array, Finding, Noise
 from statistics_audit.ladder import audit_ladders
+from statistics_audit.looks import audit_added_seeds
 from statistics_audit.rates import audit_rates
 from statistics_audit.texts import audit_discoveries, audit_text_claims, audit_text_power, audit_texts
 from statistics_audit.unpaired import audit_unpaired
@@ -90,6 +91,7 @@ def audit(full: bool = False) -> list[Finding]:
         *audit_unpaired(np.random.default_rng(0), size.sequences, NOISES),
         *audit_experiments(np.random.default_rng(0), size.bootstraps, paired_noises()),
         *audit_rates(np.random.default_rng(0), size.bootstraps, NOISES),
+        *audit_added_seeds(np.random.default_rng(0), size.bootstraps, NOISES),
     ]
 
 

@@ -1,7 +1,9 @@
 """`lm fit`, `lm ablate`, `lm sweep` and `lm reproduce`: commands that train; `lm register`, which comes before."""
 
 import argparse
+import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -52,12 +54,18 @@ def ablate(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     execution = execution_of(options)
     executor = usable(options.executor, execution.loggers)
     _refuse_seeds(overrides, "an experiment has several; use --seeds 0,1,2")
-    experiment = load_experiment(options.spec, overrides, options.seeds, options.tier)
-    from lm.ablation.ablate import RunOptions
+    experiment, command = load_experiment(options.spec, overrides, options.seeds, options.tier), options.arguments
+    from lm.ablation.ablate import RunOptions, with_added_seeds
     from lm.ablation.ablate import ablate as run_experiment
 
+    if options.add_seeds is not None:
+        if options.seeds is not None:
+            raise InputError("--add-seeds: adds to the seeds of the results; expected no --seeds beside it")
+        seeds = with_added_seeds(experiment, options.add_seeds, options.out, options.underpowered)
+        experiment = load_experiment(options.spec, overrides, seeds, options.tier)
+        command = (*_without_option(command, "--add-seeds"), "--seeds", json.dumps(seeds, separators=(",", ":")))
     flags = (options.retry_failed, options.underpowered)
-    run_options = RunOptions(options.out, options.workers, *flags, options.arguments, execution, executor)
+    run_options = RunOptions(options.out, options.workers, *flags, command, execution, executor)
     if experiment.ladder is not None:
         from lm.ablation.ladder.run_ladder import run_ladder  # takes seconds
 
@@ -126,6 +134,13 @@ def reproduce(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     return run_experiments(files, portion, run_options, options.plan, bool(options.names))
 
 
+def _without_option(arguments: Sequence[str], name: str) -> list[str]:
+    """Return arguments without an option that has a value, in both of its spellings."""
+    kept = [word for word in arguments if not word.startswith(f"{name}=")]
+    place = kept.index(name) if name in kept else len(kept)
+    return [*kept[:place], *kept[place + 2 :]]
+
+
 def _seeds(text: str) -> Any:
     return parse_value(text, "--seeds") or text
 
@@ -157,6 +172,7 @@ COMMANDS = {
         SPEC,
         *TRAIN,
         SEEDS,
+        option("--add-seeds", "train N more than the results have; looking at those in between is paid for", int, "N"),
         *TRAIN_CELLS,
         EXECUTOR,
         LOGGERS,

@@ -1,0 +1,138 @@
+"""Seeds added to results: which are trained, what the manifest remembers of earlier looks, and what that costs."""
+
+import functools
+import json
+from pathlib import Path
+
+import pytest
+from conftest import make_experiment
+from experiment_files import write_experiment
+from helpers import Capture
+from records import BASE, BETTER, MIXED
+
+from lm.ablation.ablate import with_added_seeds
+from lm.ablation.experiment import Experiment, load_experiment
+from lm.ablation.plan import make_plan, write_manifest
+from lm.analysis.answers import answer_claim
+from lm.analysis.claims import Claim
+from lm.analysis.compare import compare
+from lm.analysis.results import load
+from lm.cli import main
+from lm.config.tree import InputError
+from lm.store.store import Store
+
+ARMS = {"base": {}, "slow": {"optim.lr": 1.0e-5}}
+write = functools.partial(write_experiment, baseline="base", arms=ARMS)
+
+
+def looks_written(out: Path, *plans: Experiment) -> list[list[int]]:
+    """What the manifest remembers after these plans, one after the other."""
+    for experiment in plans:
+        folder = write_manifest(make_plan(experiment), Store(out))
+    return json.loads((folder / "experiment.json").read_text()).get("earlier_looks", [])
+
+
+@pytest.fixture
+def trained(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Store, "finished", lambda store, cell: True)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("trained")
+def test_a_manifest_remembers_the_looks_before_it(tmp_path: Path) -> None:
+    spec = write(tmp_path, seeds=6)
+    of = functools.partial(load_experiment, spec, {})
+    six, first = of(), list(range(6))
+    assert looks_written(tmp_path, six, six) == []
+    assert looks_written(tmp_path, of(8), of(8)) == [first]
+    assert looks_written(tmp_path, of([8, 9])) == [first, list(range(8))]  # other seeds, which no look has seen
+    assert looks_written(tmp_path, six) == [first, list(range(8)), [8, 9]]
+    assert looks_written(tmp_path, load_experiment(spec, {"optim.lr": 0.5}, 8)) == []
+
+
+def test_seeds_that_were_not_trained_are_no_look(tmp_path: Path) -> None:
+    spec = write(tmp_path, seeds=6)
+    assert looks_written(tmp_path, load_experiment(spec, {}), load_experiment(spec, {}, 10)) == []
+
+
+@pytest.mark.usefixtures("trained")
+def test_stages_look_by_plan(tmp_path: Path) -> None:
+    staged = load_experiment(write(tmp_path, seeds={"min": 6, "max": 12, "stages": 2}), {})
+    plan = make_plan(staged)
+    for seeds in staged.inference.looks:
+        folder = write_manifest(plan.upto(seeds), Store(tmp_path))
+    assert "earlier_looks" not in json.loads((folder / "experiment.json").read_text())
+
+
+def test_seeds_are_added_to_those_of_the_results(tmp_path: Path, capsys: Capture) -> None:
+    folder = make_experiment(tmp_path, {"base": BASE, "slow": BETTER})
+    experiment = load_experiment(write(tmp_path / "spec", name=folder.name), {})
+    assert experiment.name == folder.name
+    assert with_added_seeds(experiment, 3, folder.parent) == list(range(9))
+    remembering(folder, [[0, 1, 2, 3, 4, 5, 6, 7]])
+    with pytest.raises(InputError, match=r"the look at 8 seeds leaves 0.31 of 5 %.*takes 10 seeds, found 9; add 4, or"):
+        with_added_seeds(experiment, 3, folder.parent)
+    remembering(folder, [])
+    lost = next((folder.parent / "cells").glob("*slow*"))
+    (lost / "record.json").unlink()
+    assert with_added_seeds(experiment, 3, folder.parent) == list(range(6))
+    assert "none are added" in capsys.readouterr().err
+
+
+def remembering(folder: Path, looks: list[list[int]]) -> Path:
+    path = folder / "experiment.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "earlier_looks": looks}))
+    return folder
+
+
+def test_a_verdict_after_a_look_takes_a_smaller_p(tmp_path: Path) -> None:
+    folder = make_experiment(tmp_path, {"base": BASE, "better": BETTER, "mixed": MIXED}, confirmatory=["better"])
+    claim = Claim("x", "nll", "less", {"better": 1.0, "base": -1.0})
+    alone, after = load(folder), load(remembering(folder, [list(range(8))]))
+    assert answer_claim(alone, claim).verdict == "reproduced"
+    assert answer_claim(after, claim).verdict == "not enough seeds"
+    before, now = (compare(results).query("arm == 'better' and metric == 'nll'").iloc[0] for results in (alone, after))
+    assert (before.verdict, before.p_adjusted) == ("better", 2 / 64)
+    assert now.verdict == "6 seeds cannot reach significance (10 could)"
+    assert now.p_adjusted > 0.5
+
+
+def test_only_looks_at_the_seeds_that_are_judged_count(tmp_path: Path) -> None:
+    folder = make_experiment(tmp_path, {"base": BASE, "better": BETTER})
+    results = load(remembering(folder, [[5, 9], [7, 8, 9], [0, 1, 2, 3], list(range(5))]))
+    assert results.first_look() == 4
+    assert results.first_look([4, 5]) == 0  # too few to choose by
+    assert results.first_look([2, 3, 4, 5]) == 3
+    assert load(remembering(folder, [[3, 4, 5, 8]])).first_look() == 4  # of which three are judged again
+    assert load(remembering(folder, [list(range(6)), [0, 1, 2, 3]])).first_look() == 0  # all were judged first
+
+
+def test_wrong_requests_are_one_line(tmp_path: Path, capsys: Capture) -> None:
+    spec, out = write(tmp_path, seeds=6), ["--out", str(tmp_path / "out")]
+    for arguments, words in (
+        (["--add-seeds", "2"], "holds no experiment.json"),
+        (["--add-seeds", "0"], "--add-seeds: expected 1 or more"),
+        (["--add-seeds", "2", "--seeds", "8"], "expected no --seeds beside it"),
+    ):
+        assert main(["ablate", str(spec), *out, *arguments]) == 2
+        assert words in capsys.readouterr().err
+    staged = write(tmp_path, seeds={"min": 6, "max": 12, "stages": 2})
+    assert main(["ablate", str(staged), *out, "--add-seeds", "2"]) == 2
+    assert "in stages" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.extra
+@pytest.mark.usefixtures("undrawn")
+def test_seeds_are_trained_added_and_paid_for(tmp_path: Path, capsys: Capture) -> None:
+    short = {"trainer.max_steps": 5, "trainer.val_check_interval": 5, "trainer.limit_val_batches": 1}
+    spec, out = write(tmp_path, seeds=6, common=short), tmp_path / "out"
+    assert main(["ablate", str(spec), "--out", str(out), "--workers", "2"]) == 0
+    assert main(["ablate", str(spec), "--out", str(out), "--add-seeds", "4"]) == 0
+    manifest = json.loads((out / spec.stem / "experiment.json").read_text())
+    assert manifest["seeds"] == list(range(10))
+    assert manifest["earlier_looks"] == [list(range(6))]
+    assert "--add-seeds" not in manifest["command"]
+    assert "Seeds were added when results of 6 could be known" in (out / spec.stem / "table.md").read_text()
+    assert main(["ablate", *manifest["command"][1:], "--out", str(out)]) == 0
+    assert json.loads((out / spec.stem / "experiment.json").read_text())["earlier_looks"] == [list(range(6))]

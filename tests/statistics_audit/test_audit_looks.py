@@ -1,0 +1,17 @@
+"""Seeds that are added after looks keep their promise, and looks that cost nothing are caught."""
+
+import numpy as np
+import pytest
+
+from lm.stats.verdicts import confirm
+from statistics_audit.audit import NOISES
+from statistics_audit.looks import audit_added_seeds
+
+NORMAL = {"normal": NOISES["normal"]}
+
+
+@pytest.mark.slow
+def test_looks_that_cost_nothing_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert {one.verdict for one in audit_added_seeds(np.random.default_rng(1), 150, NORMAL)} == {"ok"}
+    monkeypatch.setattr("statistics_audit.looks.confirm", lambda family, looks: confirm(family))
+    assert "NOT OK" in {one.verdict for one in audit_added_seeds(np.random.default_rng(1), 600, NORMAL)}
