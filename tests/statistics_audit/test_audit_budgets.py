@@ -98,7 +98,7 @@ def test_shares_are_correlated_and_arms_share_a_baseline(correlation: float) -> 
 def test_verdicts_over_the_budget_keep_their_promises(
     rows: Callable[..., dict[str, Finding]], design: tuple[int, int]
 ) -> None:
-    findings = rows(40, design)
+    findings = rows(100, design)
     assert list(findings) == [CLAIMS, COVER, EARLY, KEPT]
     assert {finding.verdict for finding in findings.values()} == {"ok"}
     assert all(finding.binding for finding in findings.values())
