@@ -158,6 +158,20 @@ def experiment(tmp_path: Path) -> MakeExperiment:
     return functools.partial(make_experiment, tmp_path)
 
 
+@pytest.fixture
+def budgeted(tmp_path: Path) -> Callable[[Mapping[int, Cells], Sequence[int]], Path]:
+    """Makes an experiment of cells after shares of the training, in percent, of which it declares those below 100."""
+
+    def make(cells_by_percent: Mapping[int, Cells], declared: Sequence[int]) -> Path:
+        whole = make_experiment(tmp_path / "100", cells_by_percent[100], budgets=list(declared))
+        for percent in cells_by_percent.keys() - {100}:
+            share = make_experiment(tmp_path / str(percent), cells_by_percent[percent])
+            whole.with_name(f"{whole.name}.budget_{percent}").symlink_to(share)
+        return whole
+
+    return make
+
+
 @pytest.fixture(scope="module")
 def module_experiment(tmp_path_factory: pytest.TempPathFactory) -> MakeExperiment:
     """Makes experiments that the tests of a file have in common, each in a folder of its own."""

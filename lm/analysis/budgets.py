@@ -4,14 +4,15 @@ Each share is a training of its own, whose schedule ends with it: a validation o
 a run of that length would have come to.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lm.analysis.compare import noise_of_arms, reason_not_comparable
+from lm.analysis.compare import NO_RUN, noise_of_arms, reason_not_comparable
 from lm.analysis.rates import regret_bounds
 from lm.analysis.results import Records, load, paired
 from lm.config.tree import path_name
 from lm.stats.sequential import left_after
-from lm.stats.two_way import cover_texts, set_p_over_texts
+from lm.stats.two_way import TwoWay, cover_texts, set_p_over_texts
 from lm.stats.verdicts import DIRECTIONS, Comparison, confirm, cover_choice, measure
 from lm.store.archive import BUDGET
 from lm.store.metrics import describe
@@ -40,40 +41,59 @@ class AtBudget:
 def over_budget(results: Records) -> dict[str, list[AtBudget]]:
     """Compare every arm with the baseline after each share of the training, the whole last; empty without shares.
 
-    All arms and shares are one family: each is tested, and has its interval, at its share of 5 % (Bonferroni).
-    Raises InputError for a damaged folder.
+    All arms and declared shares are one family: each is tested, and has its interval, at its share of 5 % (Bonferroni).
+    A share that was not trained yet counts too, or a report before it would test at more than its share. Raises
+    InputError for a damaged folder.
     """
-    parts = list[tuple[int, Records]]()
-    for percent in results.manifest.get("budgets", ()):
+    part_by_percent, percents = {100: results}, [*results.manifest.get("budgets", ()), 100]
+    for percent in percents[:-1]:
         folder = results.store.out / path_name(f"{results.manifest['name']}{budget_ending(percent)}", "experiment")
         if (folder / "experiment.json").is_file():
-            parts.append((percent, load(folder)))
-    if not parts:
+            part_by_percent[percent] = load(folder)
+    if len(part_by_percent) == 1:
         return {}
-    family, by_arm = list[Comparison](), dict[str, list[AtBudget]]()
-    noises = []
-    for percent, part in [*parts, (100, results)]:
-        noise_by_arm = noise_of_arms(part)
-        for arm in part.arms[1:]:
-            differences = [x - y for x, y in paired(part, arm, part.headline)]
-            family.append(measure(differences, describe(part.headline).better))
+    by_arm = {arm: list[AtBudget]() for arm in results.arms[1:]}
+    family, noises = list[Comparison](), list[TwoWay | None]()
+    for percent in percents:
+        part = part_by_percent.get(percent)
+        noise_by_arm = {} if part is None else noise_of_arms(part)
+        for arm, of_arm in by_arm.items():
+            if part is None or arm not in part.arms[1:]:
+                of_arm.append(AtBudget(percent, Comparison([]), NO_RUN))
+            else:
+                of_arm.append(_measured(part, arm, percent))
+            family.append(of_arm[-1].comparison)
             noises.append(noise_by_arm.get(arm))
-            sides = ((arm, arm), (part.arms[0], "baseline"))
-            ill = [f"{name} unhealthy: {part.health[side]}" for side, name in sides if part.health[side]]
-            unfit = "; ".join(filter(None, [*ill, reason_not_comparable(part, arm, part.headline)]))
-            by_arm.setdefault(arm, []).append(AtBudget(percent, family[-1], unfit))
-    for comparison, noise in zip(family, noises, strict=True):
-        if noise is not None:
-            set_p_over_texts(comparison, noise)
-    look = results.first_look()
-    confirm(family, look)
-    for comparison, noise in zip(family, noises, strict=True):
-        if noise is not None:
-            cover_texts(comparison, noise, left_after(look, len(family)) / len(family))
+    judge_together(family, noises, results.first_look())
     for arm, of_arm in by_arm.items():
         for at in of_arm:
             cover_choice(at.comparison, *regret_bounds(results, {arm: 1.0, results.arms[0]: -1.0}))
     return by_arm
+
+
+def _measured(part: Records, arm: str, percent: int) -> AtBudget:
+    """Describe the differences of an arm after a share of the training, not judged yet."""
+    differences = [x - y for x, y in paired(part, arm, part.headline)]
+    sides = ((arm, arm), (part.arms[0], "baseline"))
+    ill = [f"{name} unhealthy: {part.health[side]}" for side, name in sides if part.health[side]]
+    unfit = "; ".join(filter(None, [*ill, reason_not_comparable(part, arm, part.headline)]))
+    return AtBudget(percent, measure(differences, describe(part.headline).better), unfit)
+
+
+def judge_together(family: Sequence[Comparison], noises: Sequence[TwoWay | None], look: int = 0) -> None:
+    """Test the differences of all arms and shares together, and widen the intervals of those whose noise is given.
+
+    Args:
+        family: all that share the 5 %, measured.
+        noises: over seeds and text, of each; None where its verdict is over seeds alone.
+        look: seeds at a first look, before others were asked for; 0 for none.
+    """
+    with_noise = [(comparison, noise) for comparison, noise in zip(family, noises, strict=True) if noise is not None]
+    for comparison, noise in with_noise:
+        set_p_over_texts(comparison, noise)
+    confirm(family, look)
+    for comparison, noise in with_noise:
+        cover_texts(comparison, noise, left_after(look, len(family)) / len(family))
 
 
 def verdict_over_budget(of_arm: list[AtBudget]) -> str:

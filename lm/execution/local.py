@@ -219,14 +219,15 @@ class Local(Executor):
             outcome = None if job.servers < MAX_FORKSERVER_RESTARTS else Outcome.INTERRUPTED
         else:
             job.losses += 1
+            hint = "; the machine may have run out of memory" if code == -signal.SIGKILL else ""
+            killed_by = "" if code > 0 else f"process killed by {signal.Signals(-code).name}{hint}"
+            cause, trace = killed_by or f"process ended with exit code {code}", None
+            if attempt.hung is not None:
+                cause, trace = describe_hang(self.store.work(cell.id) / STACK, job.execution.hang_seconds)
             if code > 0 or job.losses >= ATTEMPTS:
-                hint = "; the machine may have run out of memory" if code == -signal.SIGKILL else ""
-                killed_by = "" if code > 0 else f"process killed by {signal.Signals(-code).name}{hint}"
-                cause, trace = killed_by or f"process ended with exit code {code}", None
-                if attempt.hung is not None:
-                    cause, trace = describe_hang(self.store.work(cell.id) / STACK, job.execution.hang_seconds)
                 self._give_up(job, cause, attempt.started, trace)
                 return
+            self._on_message(job, ("waiting", f"{cause}; tried again from its last checkpoint"))
         if outcome is None and not self.broken:
             self._start_attempt(job)
         else:

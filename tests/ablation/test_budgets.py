@@ -18,7 +18,8 @@ from lm.ablation.plan import Plan, design_of, make_plan
 from lm.analysis.budgets import AtBudget, over_budget, verdict_over_budget
 from lm.analysis.results import load
 from lm.cli import main
-from lm.report.sections import all_sections
+from lm.report.render import TableCell
+from lm.report.sections import all_sections, budget_section
 from lm.stats.tests import ALPHA, sign_flip_interval
 from lm.stats.verdicts import Comparison, Verdict
 from lm.store.store import Store
@@ -135,6 +136,36 @@ def test_six_seeds_are_too_few_for_three_budgets(trained: Callable[..., Path]) -
     steps = RUN["trainer"]["max_steps"]
     (of_arm,) = over_budget(load(trained(dict.fromkeys((steps // 4, steps // 2, steps), 10), seeds=6))).values()
     assert verdict_over_budget(of_arm) == "open"
+
+
+BASE = [2.0 + 0.01 * seed for seed in range(8)]
+WINS = [loss - 0.1 - 0.003 * seed for seed, loss in enumerate(BASE)]
+
+
+def test_a_share_that_was_not_trained_yet_takes_its_part_of_the_five_percent(budgeted: Callable[..., Path]) -> None:
+    """Else a report in the middle of the training would test at more than its share, and the last one again."""
+    cells = {"base": BASE, "rms": WINS}
+    (of_arm,) = over_budget(load(budgeted({25: cells, 100: cells}, (25, 50)))).values()
+    assert [(at.percent, at.unfit) for at in of_arm] == [(25, ""), (50, "no run yet"), (100, "")]
+    for at in (of_arm[0], of_arm[2]):
+        ends = sign_flip_interval(at.comparison.differences, ALPHA / 3)
+        assert [at.comparison.low, at.comparison.high] == pytest.approx(list(ends))
+        assert at.comparison.p_adjusted == pytest.approx(3 * at.comparison.p)
+    assert verdict_over_budget(of_arm) == "better from 100 % of the training on"
+
+
+def test_an_arm_that_a_share_lacks_has_a_column_for_it_all_the_same(budgeted: Callable[..., Path]) -> None:
+    old, new = {"base": BASE, "rms": WINS}, {"base": BASE, "rms": WINS, "new": BASE}
+    results = load(budgeted({25: old, 100: new}, (25,)))
+    section = budget_section(results, over_budget(results))
+    assert [row[0] for row in section.rows] == ["rms", "new"]
+    assert {len(row) for row in section.rows} == {len(section.columns)}
+    assert section.rows[1][1] == TableCell("-", False)
+    assert "new at 25 %: no run yet." in section.notes
+
+
+def test_without_any_share_nothing_is_said(budgeted: Callable[..., Path]) -> None:
+    assert over_budget(load(budgeted({100: {"base": BASE, "rms": WINS}}, (25, 50)))) == {}
 
 
 def test_the_plan_shows_each_budget(tmp_path: Path, capsys: Capture) -> None:

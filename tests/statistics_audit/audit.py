@@ -24,6 +24,7 @@ from lm.stats.tests import (
     t_interval,
 )
 from lm.stats.verdicts import Comparison, confirm, verdict
+from statistics_audit.budgets import CORRELATIONS, audit_budget_power, audit_budget_texts, audit_budgets
 from statistics_audit.experiments import audit_experiments
 from statistics_audit.finding import Array, Finding, Noise
 from statistics_audit.ladder import audit_ladders
@@ -92,6 +93,14 @@ def audit(full: bool = False) -> list[Finding]:
         *audit_experiments(np.random.default_rng(0), size.bootstraps, paired_noises()),
         *audit_rates(np.random.default_rng(0), size.bootstraps, NOISES),
         *audit_added_seeds(np.random.default_rng(0), size.bootstraps, NOISES),
+        *audit_budgets(
+            np.random.default_rng(0),
+            size.bootstraps,
+            {name: NOISES[name] for name in ("normal", "heavy-tailed")},
+            CORRELATIONS if full else CORRELATIONS[1:2],
+        ),
+        *audit_budget_texts(np.random.default_rng(0), size.bootstraps),
+        *audit_budget_power(np.random.default_rng(0), size.bootstraps, NOISES["normal"]),
     ]
 
 
