@@ -227,7 +227,8 @@ class Local(Executor):
             if code > 0 or job.losses >= ATTEMPTS:
                 self._give_up(job, cause, attempt.started, trace)
                 return
-            self._on_message(job, ("waiting", f"{cause}; tried again from its last checkpoint"))
+            if attempt.hung is None:  # else it was said when the process was ended
+                self._on_message(job, ("waiting", f"{cause}; tried again from its last checkpoint"))
         if outcome is None and not self.broken:
             self._start_attempt(job)
         else:

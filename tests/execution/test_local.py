@@ -177,6 +177,7 @@ def test_a_retried_failure_that_is_killed_once_resumes(store: Store) -> None:
     store.finish(FIRST, {**blank(FIRST, "failed"), "error": "before"})
     told = Told()
     assert trained(store, told, StandIn(FIRST, {5: "SIGKILL"}), again=True) == 0
+    assert [line for line in told.lines if "killed by SIGKILL" in line and "tried again from" in line]
     assert told.records[FIRST]["status"] == "ok"
     assert whole(store, FIRST)
 

@@ -107,9 +107,9 @@ def test_verdicts_over_the_budget_keep_their_promises(
 def test_differences_that_are_tested_one_by_one_are_caught(
     rows: Callable[..., dict[str, Finding]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def alone(family: Sequence[Comparison]) -> None:
+    def alone(family: Sequence[Comparison], look: int) -> None:
         for comparison in family:
-            confirm([comparison])
+            confirm([comparison], look)
 
     monkeypatch.setattr("lm.analysis.budgets.confirm", alone)
     findings = rows(80, (3, 10))
