@@ -121,7 +121,7 @@ def make_lengths(
     """A ladder of sizes, each at several tokens a parameter, whose arm is worth 1.3 of the baseline's tokens."""
     points = [(size, ratio) for size in ratios for ratio in ratios[size]]
     names = [size if ratio == ratios[size][0] else f"{size}.x{ratio:g}" for size, ratio in points]
-    lengths = []
+    lengths: list[dict[str, Any]] = []
     for size, ratio in points:
         of_arm = {"parameters": SIZES[size], "tokens": round(SIZES[size] * ratio)}
         lengths.append(

@@ -320,7 +320,8 @@ def read_ladder(
         spec, ratios = _read_rung(rung, tree, seeds, same_seeds, where)
         if apart and not ratios:
             raise InputError(f"{where}: expected tokens_per_parameter, as some rung has a list of them")
-        lengths = {name if ratio == ratios[0] else f"{name}.x{ratio:g}": ratio for ratio in ratios} or {name: None}
+        names = [name, *(f"{name}.x{ratio:g}" for ratio in ratios[1:])]
+        lengths: dict[str, float | None] = dict(zip(names, ratios or [None], strict=True))
         if clash := sorted(lengths.keys() & rungs.keys()):
             raise InputError(f"{where}: {clash[0]} is another rung already; expected another name")
         if len(lengths) < len(ratios):

@@ -324,13 +324,13 @@ def size_length_section(results: LadderResults) -> Section:
     fitted = apart.laws[base]
     if not isinstance(fitted, FittedLaw):
         return Section(title, columns, rows, [*notes, "Without the baseline's law there are no such gains."])
-    law, (largest, p), places = fitted.law, fitted.misses, digits(results)
-    parts = [number(float(part), places) for part in (law.floor, law.of_size, law.of_length)]
+    fit, (largest, p), places = fitted.law, fitted.misses, digits(results)
+    parts = [number(float(part), places) for part in (fit.floor, fit.of_size, fit.of_length)]
     missed = "" if math.isnan(p) else f" It misses a rung by up to {largest:z.1%} (p {p:z.2g} by seeds' noise)."
     if p < ALPHA_P:
         missed += " So these rungs do not follow one such law, which the CIs leave out."
     notes += [
-        f"L = E + A (N / {law.parameters:,.0f})^-alpha + B (D / {law.tokens:,.0f})^-beta, of N parameters with the "
+        f"L = E + A (N / {fit.parameters:,.0f})^-alpha + B (D / {fit.tokens:,.0f})^-beta, of N parameters with the "
         f"embeddings and D tokens; of {base} E = {parts[0]}, A = {parts[1]}, B = {parts[2]}.{missed}",
         f"Gains at {top}: what {base} needs for the arm's loss by its law, over what the arm has: compute at one ratio "
         "of tokens to parameters, tokens at the arm's parameters, parameters at the arm's tokens. CIs cover the seeds.",

@@ -110,8 +110,8 @@ class SizeLengthFit:
 
     def law(self, theta_dp: Array) -> SizeLengthLaw:
         """Return laws by their logarithms; one alone has plain numbers."""
-        parts = np.exp(theta_dp[0] if len(theta_dp) == 1 else theta_dp.T)
-        return SizeLengthLaw(*(np.asarray(part) for part in parts), parameters=self.n0, tokens=self.d0)
+        e, a, b, alpha, beta = map(np.asarray, np.exp(theta_dp[0] if len(theta_dp) == 1 else theta_dp.T))
+        return SizeLengthLaw(e, a, b, alpha, beta, self.n0, self.d0)
 
     def _box(self, log_k: Array) -> tuple[Array, Array]:
         shares = [float(log_k.min()) + math.log(SMALLEST), float(log_k.max())]

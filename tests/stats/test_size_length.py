@@ -1,6 +1,7 @@
 """The law of loss with size and length, what an arm is worth by it, and when there is none."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +12,8 @@ from lm.stats.compute_gain import ScalePoint
 from lm.stats.size_length import FittedLaw, SizeLengthDraws, SizeLengthFit, SizeLengthLaw, unidentified
 
 N_K, D_K = np.array([(size, size * ratio) for size in SIZES.values() for ratio in RATIOS], dtype=float).T
-TRUTH = SizeLengthLaw(*(np.array(part) for part in (1.0, 0.35, 0.35, 0.4, 0.35)), parameters=1.5e5, tokens=1.5e6)
+NUMBERS = np.array(1.0), np.array(0.35), np.array(0.35), np.array(0.4), np.array(0.35)
+TRUTH = SizeLengthLaw(*NUMBERS, parameters=1.5e5, tokens=1.5e6)
 
 
 def points(
@@ -64,8 +66,8 @@ def test_fit_has_the_least_huber_loss_of_independent_searches() -> None:
     ours += np.array([float(law.alpha) * math.log(law.parameters), float(law.beta) * math.log(law.tokens), 0.0])
     of_ours = missed(np.array([*ours, float(law.alpha), float(law.beta)]))
     starts = [(a, b, e, x, x) for a in (2.0, 6.0) for b in (2.0, 6.0) for e in (-1.0, 0.2) for x in (0.3, 0.6)]
-    options = {"maxiter": 20_000, "maxfev": 20_000, "xatol": 1e-9, "fatol": 1e-12}
-    ends = [optimize.minimize(missed, start, method="Nelder-Mead", options=options).fun for start in starts[::3]]
+    how: dict[str, Any] = {"maxiter": 20_000, "maxfev": 20_000, "xatol": 1e-9, "fatol": 1e-12}
+    ends = [optimize.minimize(missed, start, method="Nelder-Mead", options=how).fun for start in starts[::3]]
     assert of_ours <= min(ends) * (1 + 1e-6)
 
 
