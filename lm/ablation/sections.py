@@ -320,8 +320,9 @@ def read_ladder(
         spec, ratios = _read_rung(rung, tree, seeds, same_seeds, where)
         if apart and not ratios:
             raise InputError(f"{where}: expected tokens_per_parameter, as some rung has a list of them")
-        names = [name, *(f"{name}.x{ratio:g}" for ratio in ratios[1:])]
-        lengths: dict[str, float | None] = dict(zip(names, ratios or [None], strict=True))
+        names = [name, *(f"{name}.x{ratio:zg}" for ratio in ratios[1:])]
+        numbers: list[float | None] = [*ratios] if ratios else [None]
+        lengths = dict(zip(names, numbers, strict=True))
         if clash := sorted(lengths.keys() & rungs.keys()):
             raise InputError(f"{where}: {clash[0]} is another rung already; expected another name")
         if len(lengths) < len(ratios):

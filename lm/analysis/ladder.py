@@ -142,7 +142,7 @@ def lines_of(rungs: Sequence[tuple[str, float | None]]) -> list[Line]:
         of_ratio.setdefault(ratio or 0.0, []).append(place)
         of_size.setdefault(size, []).append(place)
     ratios = sorted(of_ratio, key=lambda ratio: (-len(of_ratio[ratio]), -ratio))
-    lines = [Line("size", f"{ratio:g} tokens a parameter", of_ratio[ratio]) for ratio in ratios]
+    lines = [Line("size", f"{ratio:zg} tokens a parameter", of_ratio[ratio]) for ratio in ratios]
     return lines + [Line("length", size, places) for size, places in of_size.items() if len(places) > 1]
 
 

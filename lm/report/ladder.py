@@ -186,7 +186,7 @@ def worth_section(results: LadderResults) -> Section:
 
 def lost_at(results: LadderResults, arm: str, rung: str) -> str:
     """Return the outcomes of an arm at a rung without a pair, in words."""
-    return "".join(one.lost_runs.get(rung, "") for one in every_arm(results) if one.name == arm)
+    return "".join(entry.lost_runs.get(rung, "") for entry in every_arm(results) if entry.name == arm)
 
 
 def trend_section(results: LadderResults) -> Section:

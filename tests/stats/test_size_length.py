@@ -66,8 +66,9 @@ def test_fit_has_the_least_huber_loss_of_independent_searches() -> None:
     ours += np.array([float(law.alpha) * math.log(law.parameters), float(law.beta) * math.log(law.tokens), 0.0])
     of_ours = missed(np.array([*ours, float(law.alpha), float(law.beta)]))
     starts = [(a, b, e, x, x) for a in (2.0, 6.0) for b in (2.0, 6.0) for e in (-1.0, 0.2) for x in (0.3, 0.6)]
-    how: dict[str, Any] = {"maxiter": 20_000, "maxfev": 20_000, "xatol": 1e-9, "fatol": 1e-12}
-    ends = [optimize.minimize(missed, start, method="Nelder-Mead", options=how).fun for start in starts[::3]]
+    options = {"maxiter": 20_000, "maxfev": 20_000, "xatol": 1e-9, "fatol": 1e-12}
+    how: dict[str, Any] = {"method": "Nelder-Mead", "options": options}
+    ends = [optimize.minimize(missed, np.array(start), **how).fun for start in starts[::3]]
     assert of_ours <= min(ends) * (1 + 1e-6)
 
 
