@@ -41,16 +41,19 @@ def make_ladder(
     of_rungs: Any = None,
     bracketed: Mapping[str, Sequence[str]] = MappingProxyType({}),
     arms: Sequence[str] = ("base", "arm"),
+    names: Sequence[str] = NAMES,
+    compute: Sequence[float] = COMPUTE,
+    lengths: Sequence[dict[str, Any]] = (),
     **manifest: Any,
 ) -> Path:
     """A store with the cells of a ladder called `climb`, as many rungs as `seeds` has numbers; returns its folder.
 
     The first of `arms` is called base, and is the baseline. `bracketed` says of which arms a curve brackets the rate,
-    by rung; of all where it does not say.
+    by rung; of all where it does not say. `lengths` adds to each rung what a ladder of several lengths has.
     """
     store, rungs = Store(out), []
     for place, count in enumerate(seeds):
-        name = NAMES[place]
+        name = names[place]
         for arm in arms:
             for seed in range(count):
                 found = outcome(arm, place, seed)
@@ -79,8 +82,9 @@ def make_ladder(
         )
         rung = {"name": name, "experiment": f"climb.{name}", "seeds": list(range(count)), "parameters": 10**place}
         rates = {arm: RATE if arm in bracketed.get(name, arms) else {**RATE, "curve": None} for arm in arms}
-        compute = dict.fromkeys(arms, COMPUTE[place])
-        rungs.append({**rung, "tokens": 100, "steps": 10, "compute": compute, "rates": rates})
+        of_arms = dict.fromkeys(arms, compute[place])
+        whole_rung = {**rung, "tokens": 100, "steps": 10, "compute": of_arms, "rates": rates}
+        rungs.append({**whole_rung, **(lengths[place] if lengths else {})})
     whole = {
         "name": "climb",
         "title": "A climb",
@@ -96,3 +100,39 @@ def make_ladder(
     }
     write_atomic(out / "climb" / "ladder.json", to_json(LADDER.stamped(whole)))
     return out / "climb"
+
+
+SIZES, RATIOS = {"s": 50_000, "m": 150_000, "l": 400_000}, (5, 10, 20)
+DATA_GAIN = 1.3
+
+
+def of_size_and_length(parameters: float, tokens: float) -> float:
+    """A law of size and length that is known."""
+    return 1.0 + 0.35 * (parameters / 150_000) ** -0.4 + 0.35 * (tokens / 1.5e6) ** -0.35
+
+
+def make_lengths(
+    out: Path,
+    ratios: Mapping[str, Sequence[float]] = MappingProxyType(dict.fromkeys(SIZES, RATIOS)),
+    seeds: int = 6,
+    change: Callable[[str, int, float], float | str | None] = lambda arm, place, loss: loss,
+    **how: Any,
+) -> Path:
+    """A ladder of sizes, each at several tokens a parameter, whose arm is worth 1.3 of the baseline's tokens."""
+    points = [(size, ratio) for size in ratios for ratio in ratios[size]]
+    names = [size if ratio == ratios[size][0] else f"{size}.x{ratio:g}" for size, ratio in points]
+    lengths: list[dict[str, Any]] = []
+    for size, ratio in points:
+        of_arm = {"parameters": SIZES[size], "tokens": round(SIZES[size] * ratio)}
+        lengths.append(
+            {**of_arm, "size": size, "tokens_per_parameter": ratio, "sizes": {"base": of_arm, "arm": of_arm}}
+        )
+
+    def outcome(arm: str, place: int, seed: int) -> float | str | None:
+        noise = np.random.default_rng([place, seed]).normal(size=2) * 0.002
+        tokens = lengths[place]["tokens"] * (DATA_GAIN if arm == "arm" else 1)
+        loss = of_size_and_length(lengths[place]["parameters"], tokens)
+        return change(arm, place, float(loss * (1 + noise[0] + 0.4 * noise[1] * (arm == "arm"))))
+
+    compute = [6.0 * of["parameters"] * of["tokens"] for of in lengths]
+    return make_ladder(out, outcome, (seeds,) * len(points), names=names, compute=compute, lengths=lengths, **how)

@@ -1,7 +1,7 @@
 """Sections of an experiment's file: stages of seeds, a grid of rates, a search for every arm, a ladder of sizes."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Required, TypedDict
 
 from lm.config.keys import Also, Changes
@@ -218,8 +218,10 @@ def read_tuning(tune: Mapping[str, Any], metric: str, confirmation: Sequence[int
 
 # a ladder ------------------------------------------------------------------------------------------------------------
 
-MAX_RUNGS = 20
-Tokens = Annotated[float, Also(exclusiveMinimum=0, exclusiveMaximum=1e15)] | None
+MAX_RUNGS, MAX_LENGTHS = 20, 10
+Amount = Annotated[float, Also(exclusiveMinimum=0, exclusiveMaximum=1e15)]
+Tokens = Amount | None
+Lengths = Amount | Annotated[list[Amount], Also(minItems=2, maxItems=MAX_LENGTHS)] | None
 
 
 class RungNode(TypedDict, total=False):
@@ -228,7 +230,9 @@ class RungNode(TypedDict, total=False):
     common: Annotated[Changes, "Changes to the base that make this size, for every arm; after those of the experiment."]
     seeds: Annotated[Seeds | None, "Instead of the experiment's."]
     tokens: Annotated[Tokens, "Training tokens of this rung."]
-    tokens_per_parameter: Annotated[Tokens, "Training tokens of this rung, for each parameter of its baseline."]
+    tokens_per_parameter: Annotated[
+        Lengths, "Training tokens of this rung, for each parameter of its baseline; of a list it is trained at each."
+    ]
     rates: Annotated[
         dict[str, Rate] | None, "Learning rates of arms at this size, instead of theirs; found by a curve."
     ]
@@ -252,7 +256,9 @@ class LadderNode(TypedDict, total=False):
         ]
     ]
     tokens: Annotated[Tokens, "Training tokens of every rung."]
-    tokens_per_parameter: Annotated[Tokens, "Training tokens of every rung, for each parameter of its baseline."]
+    tokens_per_parameter: Annotated[
+        Lengths, "Training tokens of every rung, for each parameter of its baseline; of a list it is trained at each."
+    ]
     warmup: Annotated[
         Annotated[float, Also(minimum=0, exclusiveMaximum=1)] | None,
         "Share of the steps that the warm-up of the schedule takes.",
@@ -263,13 +269,17 @@ class LadderNode(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class RungSpec:
-    """One size of a ladder as `RungNode` describes it: changes to every arm, seeds, training tokens, learning rates."""
+    """One size of a ladder, at one length, as `RungNode` describes it.
+
+    `size` names the size where the ladder trains some at several lengths; it is empty elsewhere.
+    """
 
     changes: dict[str, Any]
     seeds: list[int]
     tokens: float | None
     tokens_per_parameter: float | None
     rates: dict[str, float]
+    size: str = ""
 
 
 @dataclass(frozen=True)
@@ -303,16 +313,29 @@ def read_ladder(
         expected = "a ladder follows a loss that falls with compute, such as nll"
         raise InputError(f"{path}: metric: {expected}; found {metric}")
     tree, path = experiment["ladder"], f"{path}: ladder"
-    rungs = {}
+    rungs: dict[str, RungSpec] = {}
+    apart = any(isinstance(section.get("tokens_per_parameter"), list) for section in (tree, *tree["rungs"].values()))
     for name, rung in tree["rungs"].items():
-        rungs[path_name(name, f"{path}.rungs")] = _read_rung(rung, tree, seeds, same_seeds, f"{path}.rungs.{name}")
+        where = f"{path}.rungs.{path_name(name, f'{path}.rungs')}"
+        spec, ratios = _read_rung(rung, tree, seeds, same_seeds, where)
+        if apart and not ratios:
+            raise InputError(f"{where}: expected tokens_per_parameter, as some rung has a list of them")
+        names = [name, *(f"{name}.x{ratio:zg}" for ratio in ratios[1:])]
+        numbers: list[float | None] = [*ratios] if ratios else [None]
+        lengths = dict(zip(names, numbers, strict=True))
+        if clash := sorted(lengths.keys() & rungs.keys()):
+            raise InputError(f"{where}: {clash[0]} is another rung already; expected another name")
+        if len(lengths) < len(ratios):
+            raise InputError(f"{where}.tokens_per_parameter: expected numbers that differ, found {shown(ratios)}")
+        size = name if apart else ""
+        rungs |= {key: replace(spec, tokens_per_parameter=ratio, size=size) for key, ratio in lengths.items()}
     return LadderSpec(rungs, tree.get("warmup"), tree["forecast"], tree.get("margin", {}), dict(settings))
 
 
 def _read_rung(
     rung: Mapping[str, Any], ladder: Mapping[str, Any], seeds: list[int], same_seeds: bool, path: str
-) -> RungSpec:
-    """Read a rung; its tokens are those of the `ladder` unless it gives its own. Raises InputError."""
+) -> tuple[RungSpec, list[float]]:
+    """Read a rung and its tokens a parameter, those of the `ladder` unless it gives its own. Raises InputError."""
     changes = rung.get("common", {})
     if "seed" in changes:
         raise InputError(f"{path}.common.seed: seeds belong to the experiment, so that arms are paired; use seeds")
@@ -327,4 +350,8 @@ def _read_rung(
         raise InputError(f"{path}.common.trainer.max_steps: follows from {min(size)}; leave one of them out")
     if rung.get("seeds") is not None and not same_seeds:
         seeds = read_seeds(rung["seeds"], f"{path}.seeds")
-    return RungSpec(changes, seeds, size.get("tokens"), size.get("tokens_per_parameter"), rung.get("rates", {}))
+    ratio = size.get("tokens_per_parameter", [])
+    ratios = ratio if isinstance(ratio, list) else [ratio]
+    if ratios != sorted(set(ratios)):
+        raise InputError(f"{path}: tokens_per_parameter: expected rising numbers, found {shown(ratios)}")
+    return RungSpec(changes, seeds, size.get("tokens"), None, rung.get("rates", {})), ratios

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import numpy as np
 import pandas as pd
@@ -16,6 +16,7 @@ from lm.config.plain import shown
 from lm.config.tree import InputError, path_name
 from lm.stats.compute_gain import LadderDraws, ScalePoint, ScalingFit, fit_scaling, misfit
 from lm.stats.scaling import MIN_RUNGS, Law, interval
+from lm.stats.size_length import AxisGains, FittedLaw, SizeLengthDraws
 from lm.stats.tests import ALPHA, seeds_needed
 from lm.stats.trend import Estimate
 from lm.stats.two_way import TwoWay
@@ -26,6 +27,7 @@ from lm.store.validation import check_shape
 
 FILE = "ladder.json"
 
+MOST_TOKENS = 1e30
 MOST_FLOPS = 1e60  # A run that took more compute than this was none
 LEAST_MARGIN = {"difference": 0.0, "gain": 1.0}  # lower bound of a margin, by its kind
 
@@ -75,8 +77,29 @@ class LawOf:
 
 
 @dataclass(frozen=True)
+class Line:
+    """Rungs in rising order, by place, that differ in size at one ratio of tokens to parameters, or in length alone."""
+
+    along: Literal["", "size", "length"]  # empty for a ladder that has one length a size
+    at: str  # what the rungs share: "10 tokens a parameter", or the name of a size
+    rungs: list[int]
+
+
+@dataclass(frozen=True)
+class SizeLength:
+    """Laws of size and length by arm, and the gains of an arm at a rung; text explains what is missing."""
+
+    laws: dict[str, FittedLaw | str]
+    gains: dict[tuple[str, str], AxisGains]
+
+
+@dataclass(frozen=True)
 class LadderResults:
-    """Results of a ladder: rungs by compute, arms but the baseline, and its law, or `no_law`, why there is none."""
+    """Results of a ladder: rungs, arms but the baseline, and its law, or `no_law`, why there is none.
+
+    Law and arms are those of the main line, the first of `lines`, whose rungs rise in compute: all rungs, unless sizes
+    are trained at several lengths. `others` are the arms on each line after it.
+    """
 
     manifest: LadderManifest
     rungs: list[Records]
@@ -84,12 +107,43 @@ class LadderResults:
     law: LawOf | None
     no_law: str
     arms: list[ArmOf]
+    lines: list[Line]
+    others: list[list[ArmOf]]
+    apart: SizeLength | None  # None where every size has one length
+
+    @property
+    def by_ratio(self) -> list[tuple[Line, list[ArmOf]]]:
+        """The lines along size, which have each rung once, with their arms."""
+        every = zip(self.lines, [self.arms, *self.others], strict=True)
+        return [(line, arms) for line, arms in every if line.along != "length"]
+
+    @property
+    def dearest(self) -> int:
+        """Place of the rung of the most compute."""
+        computes = [rung["compute"][self.manifest["baseline"]] for rung in self.manifest["rungs"]]
+        return max(range(len(computes)), key=lambda place: (computes[place], place))
 
     @property
     def names(self) -> list[str]:
         """All arms, the baseline first."""
         base = self.manifest["baseline"]
         return [base, *(arm for arm in self.manifest["arms"] if arm != base)]
+
+
+def lines_of(rungs: Sequence[tuple[str, float | None]]) -> list[Line]:
+    """Return the lines of rungs, each of a size and a ratio of tokens to parameters; the main line first.
+
+    The main line has the most sizes, of several such the longest training. Rungs without a size are one line.
+    """
+    if not all(size and ratio for size, ratio in rungs):
+        return [Line("", "", list(range(len(rungs))))]
+    of_ratio, of_size = dict[float, list[int]](), dict[str, list[int]]()
+    for place, (size, ratio) in enumerate(rungs):
+        of_ratio.setdefault(ratio or 0.0, []).append(place)
+        of_size.setdefault(size, []).append(place)
+    ratios = sorted(of_ratio, key=lambda ratio: (-len(of_ratio[ratio]), -ratio))
+    lines = [Line("size", f"{ratio:zg} tokens a parameter", of_ratio[ratio]) for ratio in ratios]
+    return lines + [Line("length", size, places) for size, places in of_size.items() if len(places) > 1]
 
 
 def read_ladder(folder: Path) -> LadderManifest:
@@ -108,6 +162,7 @@ def read_ladder(folder: Path) -> LadderManifest:
             compute = rung["compute"].get(arm)
             if compute is None or not 0 < compute < MOST_FLOPS:
                 problems.append(f"rung {rung['name']}: the compute of {shown(arm)} is {shown(compute)}")
+        problems += _wrong_lengths(rung, manifest)
     for kind, least in LEAST_MARGIN.items():
         if not least < (margin := manifest["margin"].get(kind, 2.0)) < math.inf:
             problems.append(f"the margin of the {kind} is {shown(margin)}, expected above {least:z.0f}")
@@ -116,6 +171,17 @@ def read_ladder(folder: Path) -> LadderManifest:
     for rung in manifest["rungs"]:
         rung["compute"] = {arm: float(compute) for arm, compute in rung["compute"].items()}
     return cast(LadderManifest, manifest)
+
+
+def _wrong_lengths(rung: RungOf, manifest: LadderManifest) -> list[str]:
+    """Return what is wrong with size and length of a rung; they are of all rungs or of none."""
+    parts = [key for key in ("size", "tokens_per_parameter", "sizes") if key in rung]
+    if not parts:
+        return ["some rungs have a length"] if any("size" in other for other in manifest["rungs"]) else []
+    counts = [rung["sizes"].get(arm) for arm in manifest["arms"]] if len(parts) == 3 else [None]
+    numbers = [number for count in counts if count for number in count.values()] + [rung.get("tokens_per_parameter", 0)]
+    sound = all(counts) and all(isinstance(number, int | float) and 0 < number < MOST_TOKENS for number in numbers)
+    return [] if sound else [f"rung {rung['name']}: its size or length"]
 
 
 def load_ladder(folder: Path) -> LadderResults:
@@ -128,15 +194,48 @@ def load_ladder(folder: Path) -> LadderResults:
         if set(rung.manifest["arms"]) != set(manifest["arms"]):
             name = rung.manifest["name"]
             raise InputError(f"{folder / FILE}: rung {name} has other arms than the ladder; run `lm ablate` again")
-    law, no_law = _law(manifest, rungs)
+    lines = lines_of([(rung.get("size", ""), rung.get("tokens_per_parameter")) for rung in manifest["rungs"]])
+    law, no_law = _law(manifest, [(manifest["rungs"][place], rungs[place]) for place in lines[0].rungs])
     with_text = [generalises(rung) and rung.headline in LOSS_OF for rung in rungs]
     noises = [
         texts(rung, rung.headline).noise if covered else {} for rung, covered in zip(rungs, with_text, strict=True)
     ]
     tables = [compare(rung) for rung in rungs]
     of_rungs = list(zip(manifest["rungs"], rungs, tables, noises, strict=True))
-    arms = [_arm(arm, manifest, of_rungs) for arm in manifest["arms"] if arm != manifest["baseline"]]
-    return LadderResults(manifest, rungs, tables, law, no_law, arms)
+    others = [arm for arm in manifest["arms"] if arm != manifest["baseline"]]
+    arms = [
+        [_arm(arm, manifest, [of_rungs[place] for place in line.rungs], line is lines[0]) for arm in others]
+        for line in lines
+    ]
+    apart = _size_length(manifest, rungs) if lines[0].along else None
+    return LadderResults(manifest, rungs, tables, law, no_law, arms[0], lines, arms[1:], apart)
+
+
+def _size_length(manifest: LadderManifest, rungs: Sequence[Records]) -> SizeLength:
+    """Fit a law of size and length to each arm, over the rungs on which it has a pair, and read the gains off it."""
+    base, laws, gains = manifest["baseline"], dict[str, FittedLaw | str](), dict[tuple[str, str], AxisGains]()
+    of_baseline: dict[tuple[str, ...], FittedLaw | str] = {}  # of the same rungs it is the same
+    for arm in sorted(manifest["arms"], key=lambda name: name != base):
+        points = [
+            (rung, _point(manifest, rung, results, arm)) for rung, results in zip(manifest["rungs"], rungs, strict=True)
+        ]
+        points = [(rung, point) for rung, point in points if len(point.pairs)]
+        names = tuple(rung["name"] for rung, _ in points)
+        if not points:
+            laws[arm] = "no rung has a pair"
+            continue
+        sizes = [
+            [(float(rung["sizes"][name]["parameters"]), float(rung["sizes"][name]["tokens"])) for rung, _ in points]
+            for name in (base, arm)
+        ]
+        draws = SizeLengthDraws([point for _, point in points], *sizes)
+        if names not in of_baseline:
+            of_baseline[names] = draws.fit("base")
+        fitted = of_baseline[names]
+        laws[arm] = fitted if arm == base else draws.fit("arm")
+        if arm != base and isinstance(fitted, FittedLaw):
+            gains |= {(arm, name): draws.gains(fitted, place) for place, name in enumerate(names)}
+    return SizeLength(laws, gains)
 
 
 def losses(results: Records, arm: str) -> np.ndarray:
@@ -151,10 +250,10 @@ def _point(manifest: LadderManifest, rung: RungOf, results: Records, arm: str) -
     return ScalePoint(rung["compute"][base], rung["compute"][arm], losses(results, base), losses(results, arm))
 
 
-def _law(manifest: LadderManifest, rungs: Sequence[Records]) -> tuple[LawOf | None, str]:
-    """Fit the baseline's law over all rungs, or explain why there is none."""
+def _law(manifest: LadderManifest, rungs: Sequence[tuple[RungOf, Records]]) -> tuple[LawOf | None, str]:
+    """Fit the baseline's law over rungs, or explain why there is none."""
     base = manifest["baseline"]
-    points = [_point(manifest, *rung, base) for rung in zip(manifest["rungs"], rungs, strict=True)]
+    points = [_point(manifest, *rung, base) for rung in rungs]
     points = [point for point in points if len(point.base)]
     if len(points) < MIN_RUNGS:
         rungs_are = f"{len(points)} rung{'s' * (len(points) != 1)} with runs of {base}"
@@ -163,7 +262,8 @@ def _law(manifest: LadderManifest, rungs: Sequence[Records]) -> tuple[LawOf | No
     law, drawn = ladder.laws(ladder.base_k, ladder.base_dk, len(points))
     if not law.falls:
         return None, f"No law: the loss of {base} does not fall with compute."
-    unknown = LawOf(law, Estimate(float(law.floor)), Estimate(float(law.exponent)), misfit(ladder, law))
+    misses = misfit(ladder, law.loss(ladder.compute_k))
+    unknown = LawOf(law, Estimate(float(law.floor)), Estimate(float(law.exponent)), misses)
     if not ladder.repeated:
         return unknown, ""
     sources, of = ladder.sources(len(points)), list(map(int, ladder.of_k))
@@ -175,10 +275,16 @@ def _law(manifest: LadderManifest, rungs: Sequence[Records]) -> tuple[LawOf | No
 
 
 def _arm(
-    arm: str, manifest: LadderManifest, of_rungs: Sequence[tuple[RungOf, Records, Any, dict[str, TwoWay]]]
+    arm: str,
+    manifest: LadderManifest,
+    of_rungs: Sequence[tuple[RungOf, Records, Any, dict[str, TwoWay]]],
+    main: bool,
 ) -> ArmOf:
-    """Analyse an arm over its rungs, each with results, comparisons and noise; confirmatory arms share the level."""
-    confirmatory, explored = len(of_rungs[0][1].confirmatory), arm in of_rungs[0][1].exploratory
+    """Analyse an arm over a line of rungs, each with results, comparisons and noise.
+
+    Confirmatory arms share the level; only the `main` line confirms anything.
+    """
+    confirmatory, explored = len(of_rungs[0][1].confirmatory), not main or arm in of_rungs[0][1].exploratory
     points, at, reasons, differences = list[ScalePoint](), list[ArmAt](), list[str](), list[Estimate]()
     lost_runs, health, unknown_rates = dict[str, str](), dict[str, str](), dict[str, list[str]]()
     for rung, results, table, noise in of_rungs:
@@ -206,7 +312,7 @@ def _arm(
         reasons.append(f"no verdict: no curve of rates brackets that {' or '.join(parts)}")
     margin = manifest["margin"]
     margins = margin.get("difference", math.nan), math.log(margin["gain"]) if "gain" in margin else math.nan
-    forecast = manifest["forecast"] and at[-1].rung == manifest["rungs"][-1]["name"]
+    forecast = main and manifest["forecast"] and at[-1].rung == of_rungs[-1][0]["name"]
     scaling = fit_scaling(points, forecast, margins, ALPHA if explored else ALPHA / confirmatory)
     for estimate, of_rung in zip(scaling.differences, at, strict=True):
         low, high = estimate.low, estimate.high

@@ -179,7 +179,8 @@ class Ladder(_Shown):
         """A row for each rung and arm, as in the ladder's table.csv.
 
         Columns: `compute` in training FLOPs of a run, `n`, `mean` and `sd` of the headline, and of all but the
-        baseline `difference` and compute-equivalent `gain`, a factor, with their intervals, and `verdict`.
+        baseline `difference` and compute-equivalent `gain`, a factor, with their intervals, and `verdict`. If sizes are
+        trained at several lengths, also `tokens_per_parameter`, `gain_compute`, `gain_data` and `gain_parameters`.
         """
         from lm.report.ladder import worth_table
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from lm.analysis.ladder import ArmAt, ArmOf, LadderResults, load_ladder, losses
+from lm.analysis.ladder import ArmAt, ArmOf, LadderResults, Line, load_ladder, losses
 from lm.analysis.verdict_text import display_verdict
 from lm.report.answer import MOST_NAMES, answer, directed
 from lm.report.base import Report
@@ -25,14 +25,17 @@ from lm.report.web.elements import Html, listed
 from lm.report.web.gallery import Charts
 from lm.report.web.page import Body, PageSection, as_page_section
 from lm.stats.compute_gain import Beyond, Gain
+from lm.stats.size_length import FittedLaw
 from lm.stats.tests import seeds_needed
 from lm.stats.trend import MIN_PAIRS, Estimate, Trend
 from lm.stats.verdicts import DIRECTIONS
 from lm.store.metrics import describe
+from lm.store.record import RungOf
 from lm.store.validation import is_number
 
 # suffixes of gains for which the law is extrapolated
 BEYOND: dict[Beyond, str] = {"": "", "above": " (above the top rung)", "below": " (below the first rung)", "floor": ""}
+EXTRAPOLATED = " (extrapolated)"  # suffix of a gain by the law of size and length
 NOT_BRACKETED = ", rate not bracketed"  # suffix of a gain where no curve brackets the arm's rate or the baseline's
 
 DECIDED = re.compile(rf"(?:exploratory: )?(?:{'|'.join(DIRECTIONS)}|equivalent|within|inconclusive)\b")
@@ -68,13 +71,13 @@ def factor(log: Estimate) -> str:
     return "-" if math.isnan(of.value) else f"{times(of.value)}{interval}"
 
 
-def gain(estimate: Gain | None) -> str:
-    """Format the compute gain of a rung."""
+def gain(estimate: Gain | None, floor: str = "below the law's floor") -> str:
+    """Format the gain of a rung, in compute unless `floor` says what else the law has no amount of."""
     if estimate is None:
         return "-"
     if estimate.beyond == "floor":
         low = f", at least {times(factors(estimate.log).low)}" if math.isfinite(estimate.log.low) else ""
-        return f"below the law's floor{low}"
+        return f"{floor}{low}"
     return factor(estimate.log) + BEYOND[estimate.beyond]
 
 
@@ -86,18 +89,34 @@ def by_rung(arm: ArmOf) -> dict[str, tuple[ArmAt, Estimate, Gain | None]]:
     return {of[0].rung: of for of in zip(arm.at, arm.scaling.differences, gains, strict=True)}
 
 
+def at_rungs(results: LadderResults, name: str) -> dict[str, tuple[ArmAt, Estimate, Gain | None]]:
+    """Return what `by_rung` gives of an arm over all rungs, each along size."""
+    arms = [arm for _, of_line in results.by_ratio for arm in of_line if arm.name == name]
+    return {rung: entry for arm in arms for rung, entry in by_rung(arm).items()}
+
+
+def every_arm(results: LadderResults) -> list[ArmOf]:
+    """Return the arms of all lines along size."""
+    return [arm for _, of_line in results.by_ratio for arm in of_line]
+
+
 def ladder_answer(results: LadderResults) -> str:
     """State what is certain on the largest rung that has a verdict, by how much, and the trends of the differences."""
-    names = [rung["name"] for rung in results.manifest["rungs"]]
-    judged = {at.rung for arm in results.arms for at in arm.at if DECIDED.match(at.verdict)}
-    index = max((index for index, name in enumerate(names) if name in judged), default=len(names) - 1)
-    is_top = index == len(names) - 1
+    names, top = [rung["name"] for rung in results.manifest["rungs"]], results.dearest
+    judged = {at.rung for arm in every_arm(results) for at in arm.at if DECIDED.match(at.verdict)}
+    base = results.manifest["baseline"]
+    computes = [rung["compute"][base] for rung in results.manifest["rungs"]]
+    places = [place for place, name in enumerate(names) if name in judged]
+    index = max(places, key=lambda place: computes[place], default=top)
+    is_top = index == top
     clauses = [answer(results.rungs[index], results.tables[index]).removesuffix(".")]
     if not is_top:
-        rows = compared(results.tables[-1], results.rungs[-1].headline)
+        rows = compared(results.tables[top], results.rungs[top].headline)
         means = [f"{row.arm} is {directed(row)}" for row in rows if directed(row)][:MOST_NAMES]
-        clauses += [f"in the mean of the largest, {names[-1]}, {', '.join(means)}"] if means else []
-    if unsure := [arm.name for arm in results.arms for at in arm.at if at.rung == names[index] and at.not_bracketed]:
+        clauses += [f"in the mean of the largest, {names[top]}, {', '.join(means)}"] if means else []
+    if unsure := [
+        arm.name for arm in every_arm(results) for at in arm.at if at.rung == names[index] and at.not_bracketed
+    ]:
         clauses.append(f"learning rate not bracketed: {', '.join(unsure)}")
     trends: dict[str, list[str]] = {}
     for arm in results.arms:
@@ -106,7 +125,10 @@ def ladder_answer(results: LadderResults) -> str:
             ill = f", unhealthy on {arm.unhealthy}" if arm.unhealthy else ""
             trends.setdefault(kind + ", exploratory" * arm.explored + ill, []).append(arm.name)
     named = [f"{kind}: {', '.join(arms)}" if len(results.arms) > 1 else kind for kind, arms in trends.items()]
-    trend = f"With more compute the difference {'; '.join(named)}." if named else "No trend over compute is certain."
+    at = f" at {results.lines[0].at}" if results.lines[0].along else ""
+    trend = (
+        f"With more compute{at} the difference {'; '.join(named)}." if named else "No trend over compute is certain."
+    )
     return f"At {names[index]}, the largest rung{' with a verdict' * (not is_top)}: {'; '.join(clauses)}. {trend}"
 
 
@@ -116,11 +138,12 @@ def ladder_answer(results: LadderResults) -> str:
 def worth_section(results: LadderResults) -> Section:
     """Build the table of difference and gain of each arm at each rung, with notes on how to read it."""
     rows: list[list[str]] = []
+    by_arm = {arm.name: at_rungs(results, arm.name) for arm in results.arms}
     for rung in results.manifest["rungs"]:
         for arm in results.arms:
-            of_rung = by_rung(arm).get(rung["name"])
+            of_rung = by_arm[arm.name].get(rung["name"])
             if of_rung is None:
-                nothing = f"no pair to compare{arm.lost_runs.get(rung['name'], '')}"
+                nothing = f"no pair to compare{lost_at(results, arm.name, rung['name'])}"
                 rows.append([rung["name"], arm.name, "0", "-", "-", nothing])
                 continue
             at, estimate, of_arm = of_rung
@@ -137,13 +160,15 @@ def worth_section(results: LadderResults) -> Section:
         f"Gain: the compute that {base} needs for the arm's loss, by its law, over the arm's own; above 1 the arm is "
         "worth more. Its CI covers the noise of law and seeds, not that another law might fit.",
     ]
-    if any(at.not_bracketed for arm in results.arms for at in arm.at):
+    if any(at.not_bracketed for arm in every_arm(results) for at in arm.at):
         notes.append(
             f"Rate not bracketed: no learning-rate curve of that size has the rate of the arm, or of {base}, as its "
             "best with a worse one on each side. The gain may be the rate's, and no trend over such a rung has a "
             "verdict: in simulations 65 of 100 show a trend that is not there."
         )
-    kinds = {estimate.beyond for arm in results.arms if arm.scaling for estimate in arm.scaling.gains or []} - {""}
+    kinds = {estimate.beyond for arm in every_arm(results) if arm.scaling for estimate in arm.scaling.gains or []} - {
+        ""
+    }
     if kinds & {"above", "below"}:
         notes.append("Above the top rung or below the first, the law is extrapolated.")
     if "floor" in kinds:
@@ -159,6 +184,11 @@ def worth_section(results: LadderResults) -> Section:
     return Section("Arms by rung", columns, rows, notes)
 
 
+def lost_at(results: LadderResults, arm: str, rung: str) -> str:
+    """Return the outcomes of an arm at a rung without a pair, in words."""
+    return "".join(entry.lost_runs.get(rung, "") for entry in every_arm(results) if entry.name == arm)
+
+
 def trend_section(results: LadderResults) -> Section:
     """Build the table of the trends of each arm's difference and gain over compute."""
     rows, quantities = list[list[str]](), ("difference", "gain, a factor")
@@ -170,7 +200,21 @@ def trend_section(results: LadderResults) -> Section:
         slopes = [signed(first.value, first.low, first.high, digits(results)), factor(second)]
         for quantity, slope, text, strong in zip(quantities, slopes, trend_texts(arm), arm.bold, strict=True):
             rows.append([arm.name, quantity, TableCell(slope, strong), text])
-    return Section("With more compute", ("arm", "of", "a decade of compute", "verdict"), rows, trend_notes(results))
+    notes = trend_notes(results)
+    if (main := results.lines[0]).along:
+        rows = [[arm, f"{quantity}, {_along(main)}", *rest] for arm, quantity, *rest in rows]
+        for line, arms in zip(results.lines[1:], results.others, strict=True):
+            for arm in arms:
+                if len(line.rungs) > 1 and arm.scaling is not None:
+                    first = arm.scaling.of_difference.slope
+                    slope = signed(first.value, first.low, first.high, digits(results))
+                    rows.append([arm.name, f"difference, {_along(line)}", slope, trend_texts(arm)[0]])
+        notes.append(f"No trend mixes size and length. That along size at {main.at} is judged; others are exploratory.")
+    return Section("With more compute", ("arm", "of", "a decade of compute", "verdict"), rows, notes)
+
+
+def _along(line: Line) -> str:
+    return f"along {line.along} {'at' if line.along == 'size' else 'of'} {line.at}"
 
 
 def trend_texts(arm: ArmOf) -> list[str]:
@@ -198,7 +242,7 @@ def trend_text(trend: Trend, margin: str, arm: ArmOf) -> str:
 
 def forecast_section(results: LadderResults) -> Section:
     """Build the table of the forecast for the top rung from those below it, beside the trained values."""
-    base, top, places = results.manifest["baseline"], results.rungs[-1], digits(results)
+    base, top, places = results.manifest["baseline"], results.rungs[results.lines[0].rungs[-1]], digits(results)
     rows: list[list[str]] = []
 
     def add(name: str, estimate: Estimate, trained: float, sign: str = "") -> None:
@@ -228,9 +272,10 @@ def forecast_section(results: LadderResults) -> Section:
 def rung_section(results: LadderResults) -> Section:
     """Build the table of size, loss and fitted loss of the baseline at each rung."""
     rows, base, places = [], results.manifest["baseline"], digits(results)
-    for rung, rung_results in zip(results.manifest["rungs"], results.rungs, strict=True):
+    for place, (rung, rung_results) in enumerate(zip(results.manifest["rungs"], results.rungs, strict=True)):
         values, compute = losses(rung_results, base), rung["compute"][base]
-        at_rung = "-" if results.law is None else number(float(results.law.law.loss(compute)), places)
+        off = results.law is None or place not in results.lines[0].rungs
+        at_rung = "-" if results.law is None or off else number(float(results.law.law.loss(compute)), places)
         counts = [f"{rung['parameters']:,}", f"{rung['tokens']:,}", f"{rung['steps']:,}", f"{compute:z.2e}"]
         count = str(np.isfinite(values).sum())
         rows.append([rung["name"], *counts, count, format_mean(values, places), at_rung])
@@ -244,7 +289,7 @@ def rung_section(results: LadderResults) -> Section:
     notes = [
         f"Law of {base}: L = E + A (C / {law.reference:z.3g} FLOPs)^-a with E = {number(float(law.floor), places)}"
         f"{bounds[0]}, A = {number(float(law.scale), places)}, a = {float(law.exponent):z.3f}{bounds[1]}; Huber's loss "
-        "on log L, over all rungs."
+        f"on log L, over all rungs{f' at {results.lines[0].at}' if results.lines[0].along else ''}."
     ]
     largest, p = fit.misses
     if p < ALPHA_P:
@@ -257,9 +302,56 @@ def rung_section(results: LadderResults) -> Section:
     return Section("Rungs", columns, rows, notes)
 
 
+def size_length_section(results: LadderResults) -> Section:
+    """Build the table of laws of size and length, and what each arm is worth by them; empty without lengths."""
+    title, apart, base = "Size and length apart", results.apart, results.manifest["baseline"]
+    if apart is None:
+        return Section(title)
+    columns = ("arm", "alpha [95 % CI]", "beta [95 % CI]", "gain in compute", "gain in data", "gain in parameters")
+    rows, notes, top = list[list[str]](), list[str](), results.manifest["rungs"][-1]["name"]
+    for name in results.names:
+        law, of_top = apart.laws[name], apart.gains.get((name, top))
+        exponents = ["-", "-"]
+        if isinstance(law, FittedLaw):
+            exponents = [f"{of.value:z.2f} [{of.low:z.2f}, {of.high:z.2f}]" for of in (law.alpha, law.beta)]
+        else:
+            notes.append(f"No law of {name}: {law}.")
+        of_axes = ["-"] * 3
+        if of_top is not None:
+            axes = (of_top.compute, of_top.data, of_top.parameters)
+            of_axes = [_of_axis(axis, floor) for axis, floor in zip(axes, FLOORS, strict=True)]
+        rows.append([name, *exponents, *of_axes])
+    fitted = apart.laws[base]
+    if not isinstance(fitted, FittedLaw):
+        return Section(title, columns, rows, [*notes, "Without the baseline's law there are no such gains."])
+    fit, (largest, p), places = fitted.law, fitted.misses, digits(results)
+    parts = [number(float(part), places) for part in (fit.floor, fit.of_size, fit.of_length)]
+    missed = "" if math.isnan(p) else f" It misses a rung by up to {largest:z.1%} (p {p:z.2g} by seeds' noise)."
+    if p < ALPHA_P:
+        missed += " So these rungs do not follow one such law, which the CIs leave out."
+    notes += [
+        f"L = E + A (N / {fit.parameters:,.0f})^-alpha + B (D / {fit.tokens:,.0f})^-beta, of N parameters with the "
+        f"embeddings and D tokens; of {base} E = {parts[0]}, A = {parts[1]}, B = {parts[2]}.{missed}",
+        f"Gains at {top}: what {base} needs for the arm's loss by its law, over what the arm has: compute at one ratio "
+        "of tokens to parameters, tokens at the arm's parameters, parameters at the arm's tokens. CIs cover the seeds.",
+    ]
+    if any(at.not_bracketed for arm in every_arm(results) for at in arm.at):
+        notes.append("Where a rate is not bracketed, what looks like size or length may be the learning rate.")
+    return Section(title, columns, rows, notes)
+
+
+FLOORS = ("below the law's floor", "beyond any amount of data", "beyond any size")  # of gains in compute, data, size
+
+
+def _of_axis(estimate: Gain, floor: str) -> str:
+    far = EXTRAPOLATED if estimate.beyond in ("above", "below") else ""
+    return gain(replace(estimate, beyond="" if far else estimate.beyond), floor) + far
+
+
 def ladder_sections(results: LadderResults) -> list[Section]:
     """Return the tables of a ladder."""
-    sections = [make(results) for make in (worth_section, trend_section, forecast_section, rung_section)]
+    parts = (worth_section, size_length_section, trend_section, forecast_section, rung_section)
+    sections = [make(results) for make in parts]
     return [section for section in sections if section.rows or section.notes]
 
 
@@ -277,7 +369,7 @@ def _rates(results: LadderResults) -> list[str]:
 
 
 def _over_text(results: LadderResults) -> list[str]:
-    pairs = [(f"{arm.name} on {at.rung}", at.noise is not None) for arm in results.arms for at in arm.at]
+    pairs = [(f"{arm.name} on {at.rung}", at.noise is not None) for arm in every_arm(results) for at in arm.at]
     seeds_only = ", ".join(name for name, over_text in pairs if not over_text)
     if not any(over_text for _, over_text in pairs):
         return ["CIs cover other seeds, not other text."]
@@ -310,7 +402,7 @@ def trend_notes(results: LadderResults) -> list[str]:
 
 def worth_table(results: LadderResults) -> pd.DataFrame:
     """Return a row for each rung and arm; gains are factors, compute is in FLOPs. The baseline has its loss alone."""
-    rows, at_rungs = [], {arm.name: by_rung(arm) for arm in results.arms}
+    rows, by_arm = [], {arm.name: at_rungs(results, arm.name) for arm in results.arms}
     for rung, rung_results in zip(results.manifest["rungs"], results.rungs, strict=True):
         for name in results.manifest["arms"]:
             values = losses(rung_results, name)
@@ -318,13 +410,25 @@ def worth_table(results: LadderResults) -> pd.DataFrame:
             mean, sd = finite.mean() if len(finite) else math.nan, finite.std(ddof=1) if len(finite) > 1 else math.nan
             row: dict[str, object] = {"rung": rung["name"], "arm": name, "metric": results.manifest["metric"]}
             row |= {"compute": rung["compute"][name], "n": len(finite), "mean": mean, "sd": sd}
-            at, difference, of_arm = at_rungs.get(name, {}).get(rung["name"], (None, Estimate(), None))
+            at, difference, of_arm = by_arm.get(name, {}).get(rung["name"], (None, Estimate(), None))
             row |= {"pairs": at.pairs if at else 0, **_columns("difference", difference)}
             row |= {"over": ("seeds" if at.noise is None else "seeds and text") if at else ""}
             row |= {**_columns("gain", factors(of_arm.log if of_arm else Estimate()))}
             row |= {"beyond": of_arm.beyond if of_arm else "", "rate_bracketed": not at.not_bracketed if at else ""}
-            rows.append(row | {"verdict": at.verdict if at else ""})
+            rows.append(row | {"verdict": at.verdict if at else "", **_lengths(results, rung, name)})
     return pd.DataFrame(rows)
+
+
+def _lengths(results: LadderResults, rung: RungOf, arm: str) -> dict[str, object]:
+    """Return the columns of a rung and arm that a ladder with several lengths of a size adds."""
+    if results.apart is None:
+        return {}
+    columns: dict[str, object] = {"tokens_per_parameter": rung["tokens_per_parameter"], **rung["sizes"][arm]}
+    gains = results.apart.gains.get((arm, rung["name"]))
+    for axis in ("compute", "data", "parameters"):
+        log = getattr(gains, axis).log if gains else Estimate()
+        columns |= _columns(f"gain_{axis}", factors(log))
+    return columns
 
 
 def _columns(name: str, estimate: Estimate) -> dict[str, float]:
@@ -334,12 +438,14 @@ def _columns(name: str, estimate: Estimate) -> dict[str, float]:
 def trend_table(results: LadderResults) -> pd.DataFrame:
     """Return a row for each arm and kind of trend; slopes of gains are of ln(gain) per decade of compute."""
     rows = []
-    for arm in results.arms:
-        kinds = (("difference", arm.scaling.of_difference), ("log gain", arm.scaling.of_gain)) if arm.scaling else ()
-        for kind, trend in kinds:
-            says = arm.withheld if arm.withheld and trend.kind != "none" else trend.kind
-            row: dict[str, object] = {"arm": arm.name, "of": kind, "says": says, "margin": trend.margin}
-            rows.append(row | _columns("slope", trend.slope) | _columns("middle", trend.middle))
+    for line, arms in zip(results.lines, [results.arms, *results.others], strict=True):
+        for arm in arms if len(line.rungs) > 1 or line is results.lines[0] else ():
+            both = (("difference", arm.scaling.of_difference), ("log gain", arm.scaling.of_gain)) if arm.scaling else ()
+            for kind, trend in both if line.along != "length" else both[:1]:
+                says = arm.withheld if arm.withheld and trend.kind != "none" else trend.kind
+                row: dict[str, object] = {"arm": arm.name, "of": kind, "says": says, "margin": trend.margin}
+                row |= _columns("slope", trend.slope) | _columns("middle", trend.middle)
+                rows.append(row | ({"along": line.along, "at": line.at} if line.along else {}))
     return pd.DataFrame(rows)
 
 
@@ -384,7 +490,7 @@ class LadderReport(Report):
             f"Gain: the compute that {self.results.manifest['baseline']} needs for the arm's loss, over the arm's own."
         )
         notes = list(first.notes) if everything else [brief]
-        if not everything and any(at.not_bracketed for arm in self.results.arms for at in arm.at):
+        if not everything and any(at.not_bracketed for arm in every_arm(self.results) for at in arm.at):
             notes.append("Rate not bracketed: the gain may be the learning rate's; trends have no verdict.")
         title, text = self.results.manifest["title"], ladder_answer(self.results)
         first = replace(first, title=title, text=text, notes=notes)
@@ -422,8 +528,8 @@ class LadderReport(Report):
         manifest, lines = self.results.manifest, []
         top = manifest["rungs"][-1]["name"]
         for arm in self.results.arms:
-            words = [f"no pair to compare{arm.lost_runs.get(top, '')}"]
-            if of_top := by_rung(arm).get(top):
+            words = [f"no pair to compare{lost_at(self.results, arm.name, top)}"]
+            if of_top := at_rungs(self.results, arm.name).get(top):
                 at, of, _ = of_top
                 size = signed(of.value, of.low, of.high, digits(self.results))
                 words = [display_verdict(at.verdict, manifest["metric"]), size, f"{at.pairs} pairs", at.ill]
@@ -453,7 +559,7 @@ def overview_section(ladders: Sequence[LadderResults], title: str = "") -> Secti
         forecasts = {row[0]: row[3] for row in forecast_section(ladder).rows}
         for arm in ladder.arms:
             gains = {}
-            for at, _, of_arm in by_rung(arm).values():
+            for at, _, of_arm in at_rungs(ladder, arm.name).values():
                 if of_arm is not None:  # none without a law
                     floor = of_arm.beyond == "floor"
                     text = "below the law's floor" if floor else times(factors(of_arm.log).value)

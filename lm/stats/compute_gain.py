@@ -110,10 +110,13 @@ class LadderDraws:
         """Return the draws of the lowest rungs, each an independent source of noise."""
         return [np.stack([self.base_dk[:, k], self.difference_dk[:, k]], axis=1) for k in range(rungs)]
 
+    def delta(self, rungs: int) -> float:
+        """Return Huber's bound for the means of the lowest rungs."""
+        return max(DELTA, TUNING * math.sqrt(float((self.relative_k[:rungs] / self.n_k[:rungs]).mean())))
+
     def laws(self, of_k: Array, of_dk: Array, rungs: int) -> tuple[Law, Law]:
         """Fit the law of the means of the lowest rungs, and of each of their draws."""
-        of_noise = math.sqrt(float((self.relative_k[:rungs] / self.n_k[:rungs]).mean()))
-        delta = max(DELTA, TUNING * of_noise)
+        delta = self.delta(rungs)
         compute_k = (self.compute_k if of_k is self.base_k else self.arm_compute_k)[:rungs]
         return fit(compute_k, of_k[:rungs], delta), fit(compute_k, of_dk[:, :rungs], delta)
 
@@ -190,10 +193,13 @@ def forecast_of(ladder: LadderDraws) -> Forecast | None:
     return Forecast(estimate(of_base, of_base_d, "base"), estimate(of_arm, of_arm_d, "arms"), difference)
 
 
-def misfit(ladder: LadderDraws, law: Law) -> tuple[float, float]:
-    """Return the largest relative error of the law at a rung, and the p that seed noise makes it, NaN if unknown."""
-    missed_k = np.log(ladder.base_k / law.loss(ladder.compute_k))
-    largest, spare = float(np.abs(missed_k).max()), len(missed_k) - MIN_RUNGS
+def misfit(ladder: LadderDraws, law_k: Array, numbers: int = MIN_RUNGS) -> tuple[float, float]:
+    """Return the largest relative error of a law of some `numbers`, and the p of it by seed noise, NaN if unknown.
+
+    `law_k` is the loss of the baseline at each rung by the law.
+    """
+    missed_k = np.log(ladder.base_k / law_k)
+    largest, spare = float(np.abs(missed_k).max()), len(missed_k) - numbers
     free = ladder.n_k - 1
     if not spare or not free.any() or not ladder.relative_k.any():
         return largest, math.nan

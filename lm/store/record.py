@@ -311,10 +311,18 @@ class RateAt(TypedDict):
     seeds: int
 
 
+class ArmSize(TypedDict):
+    """Trainable parameters and training tokens of a run of an arm."""
+
+    parameters: int
+    tokens: int
+
+
 class RungOf(TypedDict):
     """A rung: its experiment's name, and the size of a run of the baseline.
 
-    `compute` is the training FLOPs of a run of each arm, `rates` its learning rate; older files have no rates.
+    `compute` is the training FLOPs of a run of each arm, `rates` its learning rate; older files have no rates. The last
+    three are those of ladders that train sizes at several lengths: the name of the size, its length, each arm's size.
     """
 
     name: str
@@ -325,6 +333,9 @@ class RungOf(TypedDict):
     steps: int
     compute: dict[str, float]
     rates: NotRequired[dict[str, RateAt]]
+    size: NotRequired[str]
+    tokens_per_parameter: NotRequired[float]
+    sizes: NotRequired[dict[str, ArmSize]]
 
 
 class LadderManifest(TypedDict):

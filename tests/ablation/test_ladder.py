@@ -15,7 +15,15 @@ import lm
 from lm.ablation.ablate import RunOptions
 from lm.ablation.derived import best_rates, expand_rates, grid_rates, write_rates
 from lm.ablation.experiment import Experiment, load_experiment
-from lm.ablation.ladder.plan import expand_rungs, merge_plans, plan_ladder, rates_at, setting_of, trained_curves
+from lm.ablation.ladder.plan import (
+    expand_rungs,
+    merge_plans,
+    plan_ladder,
+    rates_at,
+    setting_of,
+    trained_curves,
+    write_ladder_manifest,
+)
 from lm.ablation.ladder.run_ladder import run_ladder
 from lm.ablation.plan import Plan, make_plan, write_manifest
 from lm.cli import main
@@ -107,6 +115,67 @@ def test_the_same_baseline_has_the_same_cells_in_every_ladder(tmp_path: Path) ->
     assert ids[0] == ids[1]
 
 
+LENGTHS = {**SHORT, "tokens_per_parameter": [0.1, 0.2, 0.4], "rungs": {**SHORT["rungs"]}}
+
+
+def test_a_list_of_lengths_is_a_rung_each(tmp_path: Path) -> None:
+    rungs = {**LENGTHS["rungs"], "l": {**RUNGS["l"], "tokens_per_parameter": 0.2}}
+    plans = plan_ladder(load_experiment(write(tmp_path, {**LENGTHS, "rungs": rungs}), {}), tmp_path, None)
+    names = [plan.experiment.name for plan in plans]
+    assert names == ["small.s", "small.s.x0.2", "small.s.x0.4", "small.m", "small.m.x0.2", "small.m.x0.4", "small.l"]
+    steps = [plan.first("layer").config["trainer"]["max_steps"] for plan in plans]
+    of = sizes(plans[2].first("layer"))
+    assert steps[2] == round(0.4 * of.parameters / of.tokens_per_step)
+    assert steps[:3] == sorted(set(steps[:3]))
+    mixed = {
+        "tokens_per_parameter": 0.1,
+        "rungs": {"s": {**RUNGS["s"], "tokens_per_parameter": [0.1, 0.2]}, "m": RUNGS["m"]},
+    }
+    ladder = known(load_experiment(write(tmp_path, {**LADDER, **mixed}), {}).ladder)
+    assert [(rung.size, rung.tokens_per_parameter) for rung in ladder.rungs.values()] == [
+        ("s", 0.1),
+        ("s", 0.2),
+        ("m", 0.1),
+    ]
+
+
+def test_lengths_share_the_cells_of_ladders_with_one(tmp_path: Path) -> None:
+    several = plan_ladder(load_experiment(write(tmp_path, LENGTHS), {}), tmp_path, None)
+    ids = {plan.experiment.name: [cell.cell.id for cell in plan.cells] for plan in several}
+    for ratio, suffix in ((0.1, ""), (0.2, ".x0.2"), (0.4, ".x0.4")):
+        one = plan_ladder(
+            load_experiment(write(tmp_path, {**SHORT, "tokens_per_parameter": ratio}), {}), tmp_path, None
+        )
+        for plan in one:
+            assert [cell.cell.id for cell in plan.cells] == ids[f"{plan.experiment.name}{suffix}"]
+
+
+def test_only_ladders_of_lengths_write_them_down(tmp_path: Path) -> None:
+    for ladder, keys in ((SHORT, set()), (LENGTHS, {"size", "tokens_per_parameter", "sizes"})):
+        experiment = load_experiment(write(tmp_path, ladder, arms={"layer": {}, "gated": {"model.mlp": "SwiGLU"}}), {})
+        plans = plan_ladder(experiment, tmp_path, None)
+        folder = write_ladder_manifest(experiment, plans, Store(tmp_path / "out"))
+        rungs = json.loads((folder / "ladder.json").read_text())["rungs"]
+        assert all(rung.keys() & {"size", "tokens_per_parameter", "sizes"} == keys for rung in rungs)
+    assert [(rung["size"], rung["tokens_per_parameter"]) for rung in rungs[2:4]] == [("s", 0.4), ("m", 0.1)]
+    for rung, plan in zip(rungs, plans, strict=True):
+        assert rung["sizes"]["layer"] == {key: rung[key] for key in ("parameters", "tokens")}
+        assert rung["sizes"]["gated"]["parameters"] == sizes(plan.first("gated")).parameters != rung["parameters"]
+
+
+def test_plan_shows_every_size_and_length(tmp_path: Path, capsys: Capture, monkeypatch: Patch) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
+    path = write(tmp_path, {**LENGTHS, "tokens_per_parameter": [0.1, 0.4]}, seeds=2)
+    assert main(["ablate", str(path), "--out", str(tmp_path / "out"), "--plan"]) == 0
+    shown = capsys.readouterr().out
+    rows = [[cell.strip() for cell in line.split("│")] for line in shown.splitlines() if line.startswith("│")]
+    assert [row[1] for row in rows] == ["s", "s.x0.4", "m", "m.x0.4"]
+    assert len({(row[2], row[3]) for row in rows}) == 4
+    assert "No law of size and length: 2 sizes and 4 lengths, expected 3 of each." in shown
+    assert "Trends, and the forecast, are along size at 0.4 tokens a parameter." in shown
+    assert "16 cells: 0 done, 16 to train" in shown
+
+
 @pytest.mark.parametrize(
     ("ladder", "changes", "words"),
     [
@@ -120,6 +189,32 @@ def test_the_same_baseline_has_the_same_cells_in_every_ladder(tmp_path: Path) ->
         ({"rungs": {"s": {"rates": {"rms": 0}}, "m": {}}}, {}, "rungs.s.rates.rms: expected a number above 0, found 0"),
         ({"rungs": RUNGS, "tokens": 9, "tokens_per_parameter": 1}, {}, "found both"),
         ({"rungs": {"s": {"common": {"trainer.max_steps": 3}}, "m": {}}, "tokens": 9}, {}, "follows from tokens"),
+        ({"rungs": RUNGS, "tokens_per_parameter": "ten"}, {}, "expected a number above 0 and below 1e+15 or a list"),
+        (
+            {"rungs": RUNGS, "tokens_per_parameter": ["ten", 20]},
+            {},
+            "tokens_per_parameter[0]: expected a number above 0",
+        ),
+        ({"rungs": RUNGS, "tokens_per_parameter": []}, {}, "expected a list of at least 2 and of at most 10, found 0"),
+        (
+            {"rungs": RUNGS, "tokens_per_parameter": [10]},
+            {},
+            "expected a list of at least 2 and of at most 10, found 1",
+        ),
+        ({"rungs": RUNGS, "tokens_per_parameter": [-5, 10]}, {}, "expected a number above 0 and below 1e+15, found -5"),
+        (
+            {"rungs": RUNGS, "tokens_per_parameter": [10, 5]},
+            {},
+            "rungs.s: tokens_per_parameter: expected rising numbers",
+        ),
+        ({"rungs": RUNGS, "tokens_per_parameter": [5, 5]}, {}, "expected rising numbers, found [5.0, 5.0]"),
+        ({"rungs": RUNGS, "tokens_per_parameter": [1, 5, 5.0000001]}, {}, "expected numbers that differ, found"),
+        (
+            {"rungs": {"s": {"tokens_per_parameter": [1, 2]}, "s.x2": {}}, "tokens_per_parameter": 1},
+            {},
+            "s.x2 is another",
+        ),
+        ({"rungs": {"s": {"tokens_per_parameter": [1, 2]}, "m": {}}}, {}, "rungs.m: expected tokens_per_parameter, as"),
         ({"rungs": RUNGS, "warmup": 1.5}, {}, "warmup: expected a number from 0 and below 1, found 1.5"),
         ({"rungs": RUNGS, "margin": {"gain": 0.9}}, {}, "margin.gain: expected a number above 1, found 0.9"),
         ({"rungs": {"s": {"seeds": {"min": 3, "max": 6}}, "m": {}}}, {}, "rungs.s.seeds: expected a number of seeds"),
@@ -152,6 +247,12 @@ def test_a_wrong_ladder_is_one_line(tmp_path: Path, ladder: Any, changes: dict[s
 def test_plan_refuses_a_ladder_that_cannot_run(tmp_path: Path, capsys: Capture, rungs: Any, words: str) -> None:
     path = write(tmp_path, {**LADDER, "rungs": rungs})
     refused(capsys, ["ablate", path, "--plan", "--out", tmp_path / "out"], words)
+
+
+def test_lengths_of_one_size_must_grow_in_compute(tmp_path: Path, capsys: Capture) -> None:
+    command = ["ablate", write(tmp_path, LENGTHS), "--plan", "--out", tmp_path / "out", "--set", "trainer.max_steps=8"]
+    refused(capsys, command, "expected from the least compute to the most, found s.x0.2 with")
+    refused(capsys, ["ablate", write(tmp_path, {**SHORT, "tokens_per_parameter": []}), "--plan"], "found 0")
 
 
 def test_the_shipped_ladders_share_the_cells_of_their_baseline() -> None:
@@ -252,6 +353,24 @@ def test_a_ladder_is_planned_carried_out_and_not_trained_twice(tmp_path: Path, c
     assert "| small | rms, layer |" in (out / "reproduce.L" / "table.md").read_text()
     assert len((out / "reproduce.L" / "table.csv").read_text().splitlines()) == 1 + 4 * 2
     assert {path.name for path in Store(out).cells.iterdir()} == before
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("undrawn")
+@pytest.mark.extra
+def test_a_ladder_of_lengths_is_trained_packed_and_loaded(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    ladder = {**LENGTHS, "tokens_per_parameter": [0.05, 0.1, 0.2]}
+    assert main(["ablate", str(write(tmp_path, ladder, seeds=2)), "--out", str(out), "--workers", "1"]) == 0
+    assert (out / "small.s.x0.1" / "table.md").is_file()
+    assert main(["pack", str(out / "small")]) == 0
+    found = lm.load(out / "small.lmpack")
+    assert isinstance(found, lm.Ladder)
+    assert list(found.rungs) == ["s", "s.x0.1", "s.x0.2", "m", "m.x0.1", "m.x0.2"]
+    assert found.worth.tokens_per_parameter.tolist() == [
+        ratio for _ in "sm" for ratio in (0.05, 0.1, 0.2) for _ in "ab"
+    ]
+    assert found.worth.gain_data.isna().all(), "two sizes give no law"
 
 
 # learning rates that a curve brackets

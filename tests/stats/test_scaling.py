@@ -187,7 +187,7 @@ def test_a_misfit_beyond_noise_is_noticed() -> None:
     right, wrong = LadderDraws(rungs(1.0, spread=0.002)), rungs(1.0, spread=0.002)
     wrong[2] = ScalePoint(wrong[2].compute, wrong[2].compute, wrong[2].baseline_s + 0.1, wrong[2].arm_s)
     for ladder, noticed in ((right, False), (LadderDraws(wrong), True)):
-        p = misfit(ladder, ladder.laws(ladder.base_k, ladder.base_dk, 4)[0])[1]
+        p = misfit(ladder, ladder.laws(ladder.base_k, ladder.base_dk, 4)[0].loss(ladder.compute_k))[1]
         assert (p < 0.01) is noticed
 
 

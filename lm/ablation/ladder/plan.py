@@ -18,7 +18,7 @@ from lm.execution.estimate import Stopwatch
 from lm.execution.scheduler import Planned
 from lm.store.files import to_json, write_atomic
 from lm.store.formats import LADDER
-from lm.store.record import RateAt, RungOf
+from lm.store.record import ArmSize, RateAt, RungOf
 from lm.store.store import Store
 from lm.training.cell import check, sizes, steps_for
 from lm.training.identified import auto_settings_requested
@@ -92,16 +92,23 @@ def _with_steps(rung: Experiment, spec: RungSpec, warmup: float | None, settings
 
 def plan_ladder(experiment: Experiment, out: Path, workers: int | None) -> list[Plan]:
     """Return the plans of all rungs, which grow in compute. Raises InputError."""
+    ladder = experiment.ladder
+    assert ladder is not None
     plans: list[Plan] = []
-    computes: list[float] = []
+    before: dict[tuple[str, float | str | None], float] = {}  # compute of the last rung of each size and each length
     for rung in expand_rungs(experiment, lambda rung: with_autotuned_settings(rung, out, workers)):
         name = rung.name.removeprefix(f"{experiment.name}.")
         with prefix_errors(f"rung {name}"):
             plans.append(make_plan(rung, Stopwatch(out / rung.name / "seconds.json")))
-            computes.append(training_flops(plans[-1], experiment.baseline))
-        if len(plans) > 1 and computes[-1] <= computes[-2]:
-            hint = f"found {name} with {computes[-1]:z.3g} FLOPs after one with {computes[-2]:z.3g}"
-            raise InputError(f"{experiment.name}: ladder.rungs: expected from the least compute to the most, {hint}")
+            compute, spec = training_flops(plans[-1], experiment.baseline), ladder.rungs[name]
+        lines = (("size", spec.size), ("length", spec.tokens_per_parameter)) if spec.size else (("", ""),)
+        for line in lines:
+            if line in before and compute <= before[line]:
+                hint = f"found {name} with {compute:z.3g} FLOPs after one with {before[line]:z.3g}"
+                raise InputError(
+                    f"{experiment.name}: ladder.rungs: expected from the least compute to the most, {hint}"
+                )
+            before[line] = compute
     return plans
 
 
@@ -146,8 +153,8 @@ def write_ladder_manifest(
         "forecast": ladder.forecast,
         **({} if autotuned is None else {"ways": autotuned}),
         "rungs": [
-            {**describe_rung(name, plan), "rates": rates_at(plan, curves)}
-            for name, plan in zip(ladder.rungs, plans, strict=True)
+            {**describe_rung(name, plan), "rates": rates_at(plan, curves), **describe_length(spec, plan)}
+            for (name, spec), plan in zip(ladder.rungs.items(), plans, strict=True)
         ],
     }
     write_atomic(folder / FILE, to_json(LADDER.stamped(manifest)))
@@ -167,6 +174,18 @@ def describe_rung(name: str, plan: Plan) -> RungOf:
         "steps": steps,
         "compute": {arm: training_flops(plan, arm) for arm in plan.experiment.arms},
     }
+
+
+def describe_length(spec: RungSpec, plan: Plan) -> Changes:
+    """Return what `ladder.json` adds to a rung of a ladder that trains sizes at several lengths."""
+    if not spec.size:
+        return {}
+    sizes_of: dict[str, ArmSize] = {}
+    for arm in plan.experiment.arms:
+        cell = plan.first(arm)
+        size, steps = sizes(cell), int(cell.config["trainer"]["max_steps"])
+        sizes_of[arm] = {"parameters": size.parameters, "tokens": size.tokens_per_step * steps}
+    return {"size": spec.size, "tokens_per_parameter": spec.tokens_per_parameter, "sizes": sizes_of}
 
 
 #

@@ -3,13 +3,14 @@
 import sys
 from collections.abc import Sequence
 
+import numpy as np
 from rich.console import Console
 
 from lm.ablation.ablate import RunOptions, print_estimate, print_line, train_missing, warn
 from lm.ablation.experiment import Experiment, shortage
 from lm.ablation.ladder.plan import describe_rung, merge_plans, plan_ladder, write_ladder_manifest
 from lm.ablation.plan import Plan, RemainingWork, idle_arms, remaining_work
-from lm.analysis.ladder import FILE
+from lm.analysis.ladder import FILE, lines_of
 from lm.config.tree import InputError
 from lm.execution.estimate import seconds_per_cell, wall_seconds
 from lm.execution.machine import default_workers, threads_each
@@ -18,6 +19,7 @@ from lm.report.run import describe_autotune
 from lm.report.status import duration
 from lm.report.write import update_report
 from lm.stats.scaling import MIN_RUNGS
+from lm.stats.size_length import unidentified
 from lm.store.store import Store
 
 MIN_SEEDS = 2  # seeds of a rung; one alone has no estimate of the noise, and no interval
@@ -70,8 +72,9 @@ def show_ladder_plan(
     by_arm = seconds_per_cell(merged.by_arm, missing, store, threads_each(workers)) if missing else {}
     seconds = {planned.cell.id: by_arm[planned.arm] for planned in missing}
     rows, unassigned = [], dict(seconds)
-    for name, plan in zip(ladder.rungs, plans, strict=True):
-        rung, cells = describe_rung(name, plan), [planned.cell.id for planned in plan.distinct]
+    described = [describe_rung(name, plan) for name, plan in zip(ladder.rungs, plans, strict=True)]
+    for name, rung, plan in zip(ladder.rungs, described, plans, strict=True):
+        cells = [planned.cell.id for planned in plan.distinct]
         own = [unassigned.pop(cell) for cell in cells if cell in unassigned]
         counts = [f"{count:,}" for count in (rung["parameters"], rung["tokens"], rung["steps"])]
         done = sum(cell not in seconds for cell in cells)
@@ -89,9 +92,15 @@ def show_ladder_plan(
         print_line(f"! {line}")
     if (autotuned := plans[0].experiment.autotuned) is not None:
         print_line(describe_autotune(autotuned))
-    if len(plans) < MIN_RUNGS:
-        print_line(f"{len(plans)} rungs: differences by compute, and no law, which takes {MIN_RUNGS}.")
-    elif ladder.forecast and len(plans) == MIN_RUNGS:
+    main = lines_of([(spec.size, spec.tokens_per_parameter) for spec in ladder.rungs.values()])[0]
+    if main.along:
+        sizes = np.array([(rung["parameters"], rung["tokens"]) for rung in described])
+        reason = unidentified(*sizes.T)
+        print_line(f"No law of size and length: {reason}." if reason else "All rungs give a law of size and length.")
+        print_line(f"Trends, and the forecast, are along size at {main.at}.")
+    if len(main.rungs) < MIN_RUNGS:
+        print_line(f"{len(main.rungs)} rungs: differences by compute, and no law, which takes {MIN_RUNGS}.")
+    elif ladder.forecast and len(main.rungs) == MIN_RUNGS:
         print_line(f"No forecast: a law of the rungs below the top one takes {MIN_RUNGS} of them.")
     elif ladder.forecast:
         print_line("The top rung is forecast by those below it.")

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from lm.analysis.external.runs import Runs
-from lm.analysis.ladder import LadderResults, losses
+from lm.analysis.ladder import ArmOf, LadderResults, losses
 from lm.report.figures.chart import Axis, Chart, Forest, Panel, Series, label
 from lm.report.figures.differences import ROW, WIDTH, difference_bar
 from lm.report.tables import ARROWS, compared, heading
@@ -25,14 +25,18 @@ def ladder_chart(results: LadderResults) -> Chart:
     of_loss = [series for index, arm in enumerate(arms) for series in _loss(results, arm, index)]
     of_gain: list[Series] = []
     for index, arm in enumerate(arms[1:], 1):
-        of_gain += _gain(results, arm, index, 1 + 0.04 * (index - len(arms) / 2))
+        for line, entries in results.by_ratio:
+            entry = next(candidate for candidate in entries if candidate.name == arm)
+            labelled = arm if line is results.lines[0] else ""
+            of_gain += _gain(results, entry, labelled, index, 1 + 0.04 * (index - len(arms) / 2))
     x, y = Axis(COMPUTE, log=True), Axis(heading(results.manifest["metric"]))
     gain = Axis("compute-equivalent gain", log=True)
     panels = [
         Panel(x, y, of_loss, title="Loss against compute"),
         Panel(x, gain, of_gain, title="Worth in compute, 95 % intervals", horizontal=1.0),
     ]
-    note = "Line: law through all rungs; square: forecast of the top one."
+    main = results.lines[0]
+    note = f"Line: law through all rungs{f' at {main.at}' if main.along else ''}; square: forecast of the top one."
     return Chart("Ladder", panels, arms, note, (5.0, 4.4), 2, legend_title=note, arms=False, apart=True)
 
 
@@ -52,6 +56,8 @@ def _loss(results: LadderResults, arm: str, index: int) -> list[Series]:
     base = results.manifest["baseline"]
     of_arm = (entry.scaling.law for entry in results.arms if entry.name == arm and entry.scaling)
     law = next(of_arm, None) if arm != base else results.law.law if results.law else None
+    tops = [results.manifest["rungs"][place]["compute"][arm] for place in results.lines[0].rungs]
+    x = [compute for compute in x if compute in tops]  # of the main line, which law and forecast are of
     if law is not None and x:
         compute = np.geomspace(min(x), max(x), 100)
         series.append(Series("", compute, law.loss(compute), member=index, mark="curve"))
@@ -65,12 +71,11 @@ def _loss(results: LadderResults, arm: str, index: int) -> list[Series]:
     return series
 
 
-def _gain(results: LadderResults, arm: str, index: int, aside: float) -> list[Series]:
+def _gain(results: LadderResults, entry: ArmOf, labelled: str, index: int, aside: float) -> list[Series]:
     """Return gains with intervals, hollow where the law is extrapolated; distant ends are clipped."""
-    entry = next(candidate for candidate in results.arms if candidate.name == arm)
     if entry.scaling is None or entry.scaling.gains is None:
         return []
-    compute = {rung["name"]: rung["compute"][arm] for rung in results.manifest["rungs"]}
+    compute = {rung["name"]: rung["compute"][entry.name] for rung in results.manifest["rungs"]}
     points, x, y = [], [], []
     for at, gain in zip(entry.at, entry.scaling.gains, strict=True):
         if np.isfinite(gain.log.value):
@@ -80,7 +85,7 @@ def _gain(results: LadderResults, arm: str, index: int, aside: float) -> list[Se
             y.append(value)
             hollow = bool(gain.beyond)
             points.append(Series("", x[-1:], [value], [low], [high], index, "points", bars=True, hollow=hollow))
-    return [*points, Series(arm, x, y, member=index, mark="curve")]
+    return [*points, Series(labelled, x, y, member=index, mark="curve")]
 
 
 def differences(runs: Runs, table: pd.DataFrame) -> Chart | None:
