@@ -249,7 +249,9 @@ def ablate(
         command = () if tree is not None else _command(path, folder, chosen, tier, underpowered, settings)
         execution = Execution(None, False, checkpoint_seconds, 60 * hang_minutes, named)
         options = training.RunOptions(folder, workers, retry_failed, underpowered, command, execution, on)
-        (training.ablate if experiment.ladder is None else run_ladder)(experiment, options)
+        code = (training.ablate if experiment.ladder is None else run_ladder)(experiment, options)
+    if code and experiment.bracket and not (folder / experiment.name / "experiment.json").is_file():
+        raise InputError(f"{experiment.name}: interrupted during the search for learning rates; the same call goes on")
     return load(folder / experiment.name)
 
 

@@ -13,10 +13,20 @@ import pandas as pd
 from lm.analysis.compare import HEALTHY, NO_RUN, NONE_ENDED
 from lm.analysis.results import Records, quantities
 from lm.analysis.verdict_text import display_verdict
-from lm.config.tree import InputError
+from lm.config.tree import InputError, path_name
 from lm.report.notes import notes
 from lm.report.render import Section, TableCell
-from lm.report.tables import DIFFERENCE, difference, format_run_counts, heading, mean_and_sd, ranked, several_intervals
+from lm.report.tables import (
+    AT_ONE_RATE,
+    DIFFERENCE,
+    difference,
+    format_run_counts,
+    heading,
+    mean_and_sd,
+    ranked,
+    several_intervals,
+)
+from lm.report.tuning import at_one_rate_words, rates_of
 from lm.store.metrics import describe, nearest_metric
 
 STAR = "*"
@@ -65,10 +75,18 @@ def paper_table(results: Records, table: pd.DataFrame, columns: Sequence[str] | 
     star = [STAR_FOOTNOTE] if any(cell.marks[:1] == STAR for row in rows for cell in row) else []
     below = [*star, *(f"{mark} {text}" for text, mark in footnotes.items())]
     groups, names = zip(*heads, strict=True)
-    manifest = results.manifest
-    return Section(
-        manifest["title"], names, rows, notes(results, table, of_runs=False), below, groups, manifest["name"]
-    )
+    manifest, lines = results.manifest, [*_at_one_rate(results), *notes(results, table, of_runs=False)]
+    return Section(manifest["title"], names, rows, lines, below, groups, manifest["name"])
+
+
+def _at_one_rate(results: Records) -> list[str]:
+    """Say what arms with learning rates of their own come to at the shared one, in the headline quantity."""
+    folder = results.store.out / path_name(results.manifest["name"], "experiment")
+    if "rates" not in results.manifest or (rates := rates_of(results, folder)) is None:
+        return []
+    words = at_one_rate_words(rates.twin, short=True)
+    arms = "; ".join(f"{arm} {text}" for arm, text in words.items() if arm != results.manifest["baseline"])
+    return [f"{AT_ONE_RATE.capitalize()}, {heading(results.headline)}: {arms}."]
 
 
 def _row(

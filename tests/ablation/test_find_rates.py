@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 from experiment_files import write_experiment
-from helpers import Capture, refusal
+from helpers import Capture, Patch, refusal
 from records import record
 
+import lm
 from lm.ablation import ablate
 from lm.ablation.ablate import RunOptions, find_rates
 from lm.ablation.experiment import load_experiment
@@ -20,6 +21,7 @@ from lm.analysis.answers import answer_claim
 from lm.analysis.compare import compare
 from lm.analysis.results import load
 from lm.cli import main
+from lm.config.tree import InputError
 from lm.report.experiment import ExperimentReport
 from lm.report.tables import AT_ONE_RATE
 from lm.report.write import page_of
@@ -257,3 +259,9 @@ def test_arms_at_rates_of_their_own_are_trained_packed_and_not_repeated(tmp_path
     page = (tmp_path / "there" / "small" / "table.md").read_text()
     assert AT_ONE_RATE in page
     assert "## Learning rates" in page
+
+
+def test_an_interrupted_search_says_that_the_same_call_goes_on(tmp_path: Path, monkeypatch: Patch) -> None:
+    monkeypatch.setattr(ablate, "ablate", lambda *_: 1)
+    with pytest.raises(InputError, match="small: interrupted during the search for learning rates"):
+        lm.ablate(write_experiment(tmp_path, tune="rates"), out=tmp_path / "out")

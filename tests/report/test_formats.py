@@ -20,6 +20,7 @@ from lm.analysis.tidy import CELLS, cells, curves
 from lm.cli import main
 from lm.config.tree import InputError
 from lm.report.figures.differences import differences
+from lm.report.pack import open_results
 from lm.report.paper_table import STAR, paper_table
 from lm.report.render import Section, emphasis, escape_latex, is_bold, latex, markdown_section
 from lm.report.write import FORMATS, ReportRequest, load_report, report_files, write_report
@@ -53,6 +54,12 @@ def test_significant_differences_are_bold_with_a_star(experiment: MakeExperiment
     assert re.search(r"arm & 6 & .*\\textbf\{.*\\textsuperscript\{\{\*\}\}\}", text)
     assert all(rule in text for rule in (r"\toprule", r"\midrule", r"\bottomrule", r"\caption{", r"\label{tab:demo}"))
     assert "nats/token" in text
+
+
+def test_a_paper_has_what_arms_come_to_at_one_rate() -> None:
+    with open_results(Path("results/reference/quickstart_rates.lmpack")) as place:
+        text = latex([sheet_of(place.folder)])
+    assert re.search(r"At one shared rate, validation NLL .*: swiglu \$-\$0\.\d{4}, better\.", text)
 
 
 def test_few_seeds_are_never_bold_and_a_footnote_says_so(experiment: MakeExperiment) -> None:
