@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Required, TypedDict
 
-from lm.config.keys import Also, Changes
+from lm.config.keys import NUMBER, Also, Changes
 from lm.config.nodes import read_section
 from lm.config.plain import shown
 from lm.config.reading import MOST_SEEDS, Seeds, read_seeds
@@ -221,7 +221,14 @@ def read_tuning(tune: Mapping[str, Any], metric: str, confirmation: Sequence[int
 MAX_RUNGS, MAX_LENGTHS = 20, 10
 Amount = Annotated[float, Also(exclusiveMinimum=0, exclusiveMaximum=1e15)]
 Tokens = Amount | None
-Lengths = Amount | Annotated[list[Amount], Also(minItems=2, maxItems=MAX_LENGTHS)] | None
+Numbers = Amount | Annotated[list[Amount], Also(minItems=2, maxItems=MAX_LENGTHS)]
+Lengths = Numbers | Annotated[str, Also(pattern=NUMBER)] | None  # read as LengthsNode, which refuses an empty list
+
+
+class LengthsNode(TypedDict):
+    """One length or several."""
+
+    tokens_per_parameter: Annotated[Numbers, "Training tokens for each parameter."]
 
 
 class RungNode(TypedDict, total=False):
@@ -312,10 +319,12 @@ def read_ladder(
     if describe(metric).better != "lower":
         expected = "a ladder follows a loss that falls with compute, such as nll"
         raise InputError(f"{path}: metric: {expected}; found {metric}")
-    tree, path = experiment["ladder"], f"{path}: ladder"
+    path = f"{path}: ladder"
+    tree = _read_lengths(experiment["ladder"], path)
+    nodes = {name: _read_lengths(rung, f"{path}.rungs.{name}") for name, rung in tree["rungs"].items()}
     rungs: dict[str, RungSpec] = {}
-    apart = any(isinstance(section.get("tokens_per_parameter"), list) for section in (tree, *tree["rungs"].values()))
-    for name, rung in tree["rungs"].items():
+    apart = any(isinstance(section.get("tokens_per_parameter"), list) for section in (tree, *nodes.values()))
+    for name, rung in nodes.items():
         where = f"{path}.rungs.{path_name(name, f'{path}.rungs')}"
         spec, ratios = _read_rung(rung, tree, seeds, same_seeds, where)
         if apart and not ratios:
@@ -330,6 +339,12 @@ def read_ladder(
         size = name if apart else ""
         rungs |= {key: replace(spec, tokens_per_parameter=ratio, size=size) for key, ratio in lengths.items()}
     return LadderSpec(rungs, tree.get("warmup"), tree["forecast"], tree.get("margin", {}), dict(settings))
+
+
+def _read_lengths(section: Mapping[str, Any], path: str) -> dict[str, Any]:
+    """Return a section with its tokens a parameter as numbers. Raises InputError."""
+    lengths = {key: section[key] for key in LengthsNode.__annotations__ if section.get(key) is not None}
+    return {**section, **(read_section(lengths, LengthsNode, path) if lengths else {})}
 
 
 def _read_rung(

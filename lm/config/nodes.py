@@ -69,8 +69,7 @@ def _read(value: Any, hint: Any, path: str) -> Any:
             return value
         members = tuple(sorted(members, key=lambda node: not {*keys(node)} & {*value}))  # the one that has its keys
     if value is None and types.NoneType in members:
-        filled = [member for member in members if "minItems" not in _unwrapped(member)[1]]
-        value = next((kind() for kind in map(_kind, filled) if kind in (dict, list)), None)
+        value = next((kind() for kind in map(_kind, members) if kind in (dict, list)), None)
     if "type" in words:  # text that YAML may read as something else
         if isinstance(value, str | int | float | None):
             return "" if value is None else str(value)

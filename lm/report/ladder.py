@@ -330,7 +330,7 @@ def size_length_section(results: LadderResults) -> Section:
     if p < ALPHA_P:
         missed += " So these rungs do not follow one such law, which the CIs leave out."
     notes += [
-        f"L = E + A (N / {fit.parameters:,.0f})^-alpha + B (D / {fit.tokens:,.0f})^-beta, of N parameters with the "
+        f"L = E + A (N / {fit.parameters:z,.0f})^-alpha + B (D / {fit.tokens:z,.0f})^-beta, of N parameters with the "
         f"embeddings and D tokens; of {base} E = {parts[0]}, A = {parts[1]}, B = {parts[2]}.{missed}",
         f"Gains at {top}: what {base} needs for the arm's loss by its law, over what the arm has: compute at one ratio "
         "of tokens to parameters, tokens at the arm's parameters, parameters at the arm's tokens. CIs cover the seeds.",

@@ -119,6 +119,8 @@ def test_trend_of_one_length_is_that_of_its_ladder(tmp_path: Path, partial: Ladd
     gains = {row[0]: row[4] for row in worth_section(partial).rows}
     assert [row[4] for row in worth_section(alone).rows] == [gains[name] for name in ("s", "m", "l")]
     assert "tokens_per_parameter" not in worth_table(alone)
+    law = rung_section(alone).notes[0].removesuffix(".")
+    assert rung_section(partial).notes[0] == f"{law} at 10 tokens a parameter."
 
 
 def test_two_sizes_have_no_law_and_say_why(tmp_path: Path) -> None:
@@ -136,8 +138,12 @@ def test_loss_beyond_all_data_is_said_so(tmp_path: Path) -> None:
     assert row[4].startswith("beyond any amount of data")
     assert row[5].startswith("beyond any size")
     assert worth_table(below).gain_data.tolist()[-1] == math.inf
+
+
+def test_infinite_gain_has_words_and_a_lower_bound() -> None:
     log = Estimate(math.inf, math.log(3), math.inf)
     assert gain(Gain(log, "floor"), "beyond any size") == "beyond any size, at least 3.00"
+    assert gain(Gain(log, "floor")) == "below the law's floor, at least 3.00"
 
 
 @pytest.mark.slow
