@@ -305,8 +305,10 @@ def with_added_seeds(experiment: Experiment, number: int, out: Path, underpowere
     """
     store, parts, comparisons = Store(out), expand_corpora(experiment), experiment.inference.comparisons
     if experiment.ladder is not None or experiment.inference.looks or number < 1:
-        found = f"found {number}" if number < 1 else "a ladder's are its rungs'" if experiment.ladder else "in stages"
-        raise InputError(f"--add-seeds: expected 1 or more, for an experiment with a list or number of seeds; {found}")
+        problem = f"found {number}" if number < 1 else "a ladder's are its rungs'" if experiment.ladder else "in stages"
+        raise InputError(
+            f"--add-seeds: expected 1 or more, for an experiment with a list or number of seeds; {problem}"
+        )
     manifests = [read_manifest(store.out / part.name) for part in parts]
     first = manifests[0]
     cells = (cell for manifest in manifests for arm in manifest["arms"].values() for cell in arm["cells"].values())
@@ -320,9 +322,9 @@ def with_added_seeds(experiment: Experiment, number: int, out: Path, underpowere
         needed = seeds_needed(max(1, comparisons), left)
         if comparisons and len(seeds) < needed and not underpowered:
             raise InputError(
-                f"--add-seeds {number}: the look at {look} seeds leaves {100 * left:.2g} of 5 %, at which a difference "
-                f"takes {needed} seeds, found {len(seeds)}; add {needed - len(seeds) + number}, or go on with "
-                "--underpowered"
+                f"--add-seeds {number}: the look at {look} seeds leaves {100 * left:z.2g} of 5 %, at which a "
+                f"difference takes {needed} seeds, found {len(seeds)}; add {needed - len(seeds) + number}, or go on "
+                "with --underpowered"
             )
     else:
         print("the seeds asked for before are not all trained yet: none are added to them", file=sys.stderr)

@@ -294,7 +294,7 @@ def write_manifest(plan: Plan, store: Store, command: Sequence[str] = ()) -> Pat
         "claims": [finite_claim(claim) for claim in experiment.claims],
         "registered": register(experiment.claims, previous, trained_seeds),
         "seeds": experiment.seeds,
-        **({"earlier_looks": looked} if (looked := _earlier_looks(plan, previous, store)) else {}),
+        **({"earlier_looks": looks_before} if (looks_before := _earlier_looks(plan, previous, store)) else {}),
         "generalise": inference.generalise,
         **({} if registration is None else {"registration": registration}),
         **({"rates": experiment.rates} if experiment.rates else {}),

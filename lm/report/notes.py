@@ -15,6 +15,7 @@ from lm.analysis.results import Records, data_order_mismatches, one_tokenizer, p
 from lm.analysis.texts import LOSS_OF, Texts, generalises, texts_by_quantity
 from lm.analysis.verdict_text import format_seeds as count_seeds
 from lm.analysis.verdict_text import list_seeds, seed_ranges
+from lm.config.tree import path_name
 from lm.report.claims import STYLES
 from lm.report.run import describe_autotune, whereabouts
 from lm.report.sections import cost_notes, unlike_pairs
@@ -53,7 +54,8 @@ def notes(results: Records, table: pd.DataFrame, of_runs: bool = True) -> list[s
 
 # the terminal --------------------------------------------------------------------------------------------------------
 
-MOST_NOTES = 4  # largest number of lines below the table in the terminal
+SEARCHED = ("lr_curve.json", "tune/tuned.json")  # files of an experiment whose arms had learning rates searched
+MOST_NOTES, LONGEST = 4, 80  # lines below the table in the terminal, and characters of one of them, at most
 
 
 def brief_notes(results: Records, table: pd.DataFrame, answers: Sequence[Answer] = ()) -> list[str]:
@@ -64,7 +66,9 @@ def brief_notes(results: Records, table: pd.DataFrame, answers: Sequence[Answer]
         sample += f", paired by seed; {_brief_test(results)}"
     lines.append(f"{sample}.")
     if warnings := _brief_warnings(results):
-        lines.append(f"Warnings (table.md): {'; '.join(warnings)}.")
+        while len(line := f"Warnings (table.md): {'; '.join(warnings)}.") > LONGEST and len(warnings) > 1:
+            warnings.pop()  # the mildest
+        lines.append(line)
     if answers:
         counts = Counter[str](answer.verdict for answer in answers)
         lines.append(f"Claims: {', '.join(f'{counts[verdict]} {verdict}' for verdict in STYLES if counts[verdict])}.")
@@ -104,6 +108,7 @@ def _brief_warnings(results: Records) -> list[str]:
         "arms saw other batches": data_order_mismatches(results),
         "devices or packages differ": unlike_pairs(results),
         "undeclared costs differ": cost_notes(results),
+        "one learning rate": has_one_rate(results),
         "some runs raised flags": any(record and record["flags"] for record in results.records.values()),
     }
     return [text for text, holds in warnings.items() if holds]
@@ -360,6 +365,16 @@ def _comparability(results: Records) -> Iterator[str]:
         yield f"Runs differ in {name}: {', '.join(values)}."
     if autotuned := results.manifest.get("ways"):
         yield describe_autotune(autotuned)
+    if has_one_rate(results):
+        yield "Learning rate: one for all arms, searched for none; an arm may be better at another (`tune: rates`)."
+
+
+def has_one_rate(results: Records) -> bool:
+    """Return True where all arms share a learning rate, and none was searched for any of them."""
+    folder = results.store.out / path_name(results.manifest["name"], "experiment")
+    searched = "rates" in results.manifest or any((folder / name).is_file() for name in SEARCHED)
+    arms = results.manifest["arms"].values()
+    return len(arms) > 1 and not searched and not any("optim.lr" in arm["changes"] for arm in arms)
 
 
 def _evaluation(results: Records) -> Iterator[str]:

@@ -119,9 +119,9 @@ def test_differences_that_are_tested_one_by_one_are_caught(
 def test_a_correction_over_arms_that_leaves_out_the_shares_is_caught(
     rows: Callable[..., dict[str, Finding]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def by_share(family: Sequence[Comparison]) -> None:
+    def by_share(family: Sequence[Comparison], look: int) -> None:
         for start in range(len(PERCENTS)):
-            confirm(family[start :: len(PERCENTS)])
+            confirm(family[start :: len(PERCENTS)], look)
 
     monkeypatch.setattr("lm.analysis.budgets.confirm", by_share)
     findings = rows(400)

@@ -136,9 +136,9 @@ def reproduce(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
 
 def _without_option(arguments: Sequence[str], name: str) -> list[str]:
     """Return arguments without an option that has a value, in both of its spellings."""
-    kept = [word for word in arguments if not word.startswith(f"{name}=")]
-    place = kept.index(name) if name in kept else len(kept)
-    return [*kept[:place], *kept[place + 2 :]]
+    words = [word for word in arguments if not word.startswith(f"{name}=")]
+    place = words.index(name) if name in words else len(words)
+    return [*words[:place], *words[place + 2 :]]
 
 
 def _seeds(text: str) -> Any:
