@@ -297,12 +297,17 @@ def settled_arms(results: Records, looks: tuple[int, ...], confirmatory: list[st
     return settled
 
 
-def with_added_seeds(experiment: Experiment, number: int, out: Path, underpowered: bool = False) -> Any:
+def with_added_seeds(
+    experiment: Experiment, number: int, out: Path, underpowered: bool = False, given: Any = None
+) -> Any:
     """Return the seeds of an experiment's results and `number` more; those alone while any of their cells is missing.
 
     Raises:
-        InputError: without such results, or where so many seeds can find nothing with the error that looks leave.
+        InputError: without such results, with other seeds `given` beside it, or where so many seeds can find nothing
+            with the error that looks leave.
     """
+    if given is not None:
+        raise InputError("--add-seeds: adds to the seeds of the results; expected no --seeds beside it")
     store, parts, comparisons = Store(out), expand_corpora(experiment), experiment.inference.comparisons
     if experiment.ladder is not None or experiment.inference.looks or number < 1:
         problem = f"found {number}" if number < 1 else "a ladder's are its rungs'" if experiment.ladder else "in stages"
@@ -326,6 +331,7 @@ def with_added_seeds(experiment: Experiment, number: int, out: Path, underpowere
                 f"difference takes {needed} seeds, found {len(seeds)}; add {needed - len(seeds) + number}, or go on "
                 "with --underpowered"
             )
+        print(f"after a look at {look} seeds, {100 * left:z.2g} of 5 % is left for all further ones", file=sys.stderr)
     else:
         print("the seeds asked for before are not all trained yet: none are added to them", file=sys.stderr)
     return {"init": seeds, "data": list(experiment.data_seeds)} if experiment.crossed else seeds

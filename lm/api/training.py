@@ -239,9 +239,7 @@ def ablate(
         settings, chosen = to_plain(changes), to_plain(seeds)
         experiment = load_experiment(path, settings, chosen, tier, str, tree)
         if add_seeds:
-            if seeds is not None:
-                raise InputError("add_seeds: adds to the seeds of the results; expected no seeds beside it")
-            chosen = training.with_added_seeds(experiment, add_seeds, folder, underpowered)
+            chosen = training.with_added_seeds(experiment, add_seeds, folder, underpowered, seeds)
             experiment = load_experiment(path, settings, chosen, tier, str, tree)
         if texts := list(experiment.corpora):
             remedy = f"`lm ablate` trains on all, and lm.load reads each, such as {experiment.name}.{texts[0]}"

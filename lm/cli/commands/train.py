@@ -59,9 +59,8 @@ def ablate(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     from lm.ablation.ablate import ablate as run_experiment
 
     if options.add_seeds is not None:
-        if options.seeds is not None:
-            raise InputError("--add-seeds: adds to the seeds of the results; expected no --seeds beside it")
-        seeds = with_added_seeds(experiment, options.add_seeds, options.out, options.underpowered)
+        more, given = options.add_seeds, options.seeds
+        seeds = with_added_seeds(experiment, more, options.out, options.underpowered, given)
         experiment = load_experiment(options.spec, overrides, seeds, options.tier)
         command = (*_without_option(command, "--add-seeds"), "--seeds", json.dumps(seeds, separators=(",", ":")))
     flags = (options.retry_failed, options.underpowered)
