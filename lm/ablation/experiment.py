@@ -207,6 +207,7 @@ class Experiment:
     data_seeds: tuple[int, ...] = ()
     crossed: bool = False  # whether all arms are trained in each of `data_seeds`, not the baseline alone
     autotuned: dict[str, Any] | None = None
+    declared_seeds: tuple[int, ...] = ()  # those of the file; none where they come in stages
 
     @property
     def baseline(self) -> str:
@@ -277,6 +278,7 @@ def load_experiment(
         budgets=_read_budgets(tree, plan.looks, path),
         data_seeds=tuple(plan.orders),
         crossed=plan.crossed,
+        declared_seeds=tuple(plan.declared),
     )
 
 

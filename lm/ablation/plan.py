@@ -267,7 +267,7 @@ def stored_command(command: Sequence[str]) -> list[str] | None:
 def write_manifest(plan: Plan, store: Store, command: Sequence[str] = ()) -> Path:
     """Write `experiment.json` for the report, with the arguments of `lm`; return the report's folder."""
     experiment, inference, path = plan.experiment, plan.experiment.inference, plan.manifest(store)
-    looks, previous = inference.looks, None
+    looks, declared, previous = inference.looks, experiment.declared_seeds, None
     registration = registration_of(design_of(plan.registered or plan), path.with_name(REGISTRATION))
     with contextlib.suppress(InputError):  # there is none, or it is damaged and will be replaced
         content = MANIFEST.read(read_json(path), path)
@@ -294,6 +294,7 @@ def write_manifest(plan: Plan, store: Store, command: Sequence[str] = ()) -> Pat
         "claims": [finite_claim(claim) for claim in experiment.claims],
         "registered": register(experiment.claims, previous, trained_seeds),
         "seeds": experiment.seeds,
+        **({"declared_seeds": list(declared)} if {*experiment.seeds} < {*declared} else {}),
         **({"earlier_looks": looks_before} if (looks_before := _earlier_looks(plan, previous, store)) else {}),
         "generalise": inference.generalise,
         **({} if registration is None else {"registration": registration}),
@@ -317,8 +318,8 @@ def write_manifest(plan: Plan, store: Store, command: Sequence[str] = ()) -> Pat
 def _earlier_looks(plan: Plan, previous: Manifest | None, store: Store) -> list[list[int]]:
     """Return the sets of seeds whose results could be known before others were asked for, in the order of time.
 
-    A run that is taken up again with the same seeds has not looked, nor has a stage that was planned. Looks are
-    forgotten where the baseline computes something else now.
+    A run that is taken up again with the same seeds has not looked, nor has one that goes on to those that the file
+    declared by then, or to a stage that was planned. Looks are forgotten where the baseline computes something else.
     """
     experiment = plan.experiment
     baseline = {planned.seed: planned.cell.id for planned in plan.by_arm[experiment.baseline]}
@@ -328,7 +329,8 @@ def _earlier_looks(plan: Plan, previous: Manifest | None, store: Store) -> list[
     looks = list(previous.get("earlier_looks", ()))
     look = sorted(int(seed) for seed, cell in before.items() if store.finished(cell))
     planned_stage = experiment.inference.looks and previous["adaptive"]
-    is_new = look and look not in looks and {*previous["seeds"]} != {*experiment.seeds}
+    planned = [{*previous["seeds"]}, {*previous.get("declared_seeds", ())}]
+    is_new = look and look not in looks and {*experiment.seeds} not in planned
     return [*looks, look] if is_new and not planned_stage else looks
 
 

@@ -229,6 +229,7 @@ class Manifest(TypedDict):
     claims: list[ClaimOf]
     registered: NotRequired[dict[str, Registration]]
     seeds: list[int]
+    declared_seeds: NotRequired[list[int]]  # of the file, where the command asked for fewer
     earlier_looks: NotRequired[list[list[int]]]  # seeds whose results could be known before others were asked for
     generalise: NotRequired[str]
     registration: NotRequired[ExperimentRegistration]

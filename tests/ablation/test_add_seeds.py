@@ -50,6 +50,15 @@ def test_a_manifest_remembers_the_looks_before_it(tmp_path: Path) -> None:
     assert looks_written(tmp_path, load_experiment(spec, {"optim.lr": 0.5}, 8)) == []
 
 
+@pytest.mark.usefixtures("trained")
+def test_going_on_to_the_declared_seeds_is_no_look(tmp_path: Path) -> None:
+    few, declared, more = (load_experiment(write(tmp_path, seeds=6), {}, seeds) for seeds in (3, None, 7))
+    assert looks_written(tmp_path, few, declared) == []
+    assert looks_written(tmp_path, more) == [list(range(6))]
+    again = load_experiment(write(tmp_path, seeds=8), {})  # a file that was changed after the look
+    assert looks_written(tmp_path, declared, again) == [list(range(6)), list(range(7))]
+
+
 def test_seeds_that_were_not_trained_are_no_look(tmp_path: Path) -> None:
     spec = write(tmp_path, seeds=6)
     assert looks_written(tmp_path, load_experiment(spec, {}), load_experiment(spec, {}, 10)) == []

@@ -403,9 +403,7 @@ def test_the_terminal_ends_in_five_columns_and_few_lines(experiment: MakeExperim
     table_end = max(index for index, line in enumerate(lines) if "mixed" in line)
     notes_below = [line for line in lines[table_end + 1 :] if not set(line) <= set("└─┴┘ ")]
     assert 1 <= len(notes_below) <= MOST_NOTES
-    assert (
-        notes_below[0] == "n = 6 seeds (0-5), paired by seed; exploratory, to be confirmed."
-    )
+    assert notes_below[0] == "n = 6 seeds (0-5), paired by seed; exploratory, to be confirmed."
 
 
 def test_all_tables_are_printed_on_request(experiment: MakeExperiment) -> None:
