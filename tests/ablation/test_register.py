@@ -80,3 +80,10 @@ def test_it_is_written_once_and_by_the_command_alone(registered: Path, capsys: C
 def test_a_missing_experiment_leaves_nothing(tmp_path: Path, capsys: Capture) -> None:
     refused(capsys, ["register", str(tmp_path / "none.yaml"), "--out", str(tmp_path / "out")], "none.yaml")
     assert not (tmp_path / "out").exists()
+
+
+def test_a_registration_without_searched_rates_says_so(tmp_path: Path, capsys: Capture) -> None:
+    for tune, expected in ((None, True), ("rates", False)):
+        path = write_experiment(tmp_path, name=str(tune), tune=tune)
+        assert main(["register", str(path), "--out", str(tmp_path / "out")]) == 0
+        assert ("no learning rate is searched" in capsys.readouterr().err) == expected

@@ -94,6 +94,8 @@ def register(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     write_registrations(designs)
     for path in designs:
         print(f"registered: {path}", file=sys.stderr)
+    if not (experiment.bracket or experiment.tuning or experiment.grid or experiment.ladder):
+        print("no learning rate is searched: `tune: rates` would judge every arm at its own", file=sys.stderr)
     return 0
 
 
