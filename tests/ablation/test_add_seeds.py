@@ -10,6 +10,8 @@ from experiment_files import write_experiment
 from helpers import Capture
 from records import BASE, BETTER, MIXED
 
+import lm
+from lm.ablation import ablate as module
 from lm.ablation.ablate import with_added_seeds
 from lm.ablation.experiment import Experiment, load_experiment
 from lm.ablation.plan import make_plan, write_manifest
@@ -86,6 +88,16 @@ def test_seeds_are_added_to_those_of_the_results(tmp_path: Path, capsys: Capture
     (lost / "record.json").unlink()
     assert with_added_seeds(experiment, 3, folder.parent) == list(range(6))
     assert "none are added" in capsys.readouterr().err
+
+
+def test_seeds_are_added_from_python_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, asked = make_experiment(tmp_path, {"base": BASE, "slow": BETTER}), list[Experiment]()
+    monkeypatch.setattr(module, "ablate", lambda experiment, options: asked.append(experiment))
+    spec = write(tmp_path / "spec", name=folder.name)
+    lm.ablate(spec, out=folder.parent, add_seeds=2)
+    assert asked[0].seeds == list(range(8))
+    with pytest.raises(InputError, match="expected no --seeds beside it"):
+        lm.ablate(spec, out=folder.parent, add_seeds=2, seeds=9)
 
 
 def remembering(folder: Path, looks: list[list[int]]) -> Path:
