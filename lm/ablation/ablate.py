@@ -36,7 +36,7 @@ from lm.ablation.plan import (
     write_manifest,
 )
 from lm.ablation.stored_plan import plan_experiment
-from lm.analysis.results import FEWEST_LOOKED_AT, Records, load, paired, read_manifest
+from lm.analysis.results import FEWEST_LOOKED_AT, FirstLook, Records, load, paired, read_manifest
 from lm.config.tree import InputError, override, prefix_errors
 from lm.execution.estimate import Stopwatch, advice, seconds_per_cell, wall_seconds
 from lm.execution.factory import LOCAL, capacity, make_executor, prepare, threads
@@ -47,7 +47,7 @@ from lm.report.render import print_table
 from lm.report.run import describe_autotune
 from lm.report.status import duration
 from lm.report.write import pointer, update_report, write_summary
-from lm.stats.sequential import anytime_p, left_after, sequential
+from lm.stats.sequential import anytime_p, anytime_pairs_needed, left_after, sequential
 from lm.stats.tests import ALPHA, seeds_needed
 from lm.store.files import read_json, to_json, write_atomic
 from lm.store.formats import TUNED
@@ -289,8 +289,8 @@ def settled_arms(results: Records, looks: tuple[int, ...], confirmatory: list[st
     for arm in confirmatory:
         pairs = paired(results, arm, results.headline)
         differences = [x - y for x, y in pairs if math.isfinite(x - y)]
-        if first:
-            settled[arm] = anytime_p(differences) <= left_after(first, comparisons) / comparisons
+        if first.pairs:
+            settled[arm] = anytime_p(differences) <= left_after(*first) / comparisons
             continue
         look = sequential(differences, looks, looks[-1], ALPHA / comparisons)
         settled[arm] = look is not None and look.rejected
@@ -319,19 +319,19 @@ def with_added_seeds(
     cells = (cell for manifest in manifests for arm in manifest["arms"].values() for cell in arm["cells"].values())
     seeds = list(first["seeds"])
     if all(map(store.finished, cells)):
-        looks = [*map(len, first.get("earlier_looks", ())), len(seeds)]
-        look = next((size for size in looks if size >= FEWEST_LOOKED_AT), 0)
+        earlier = load(store.out / parts[0].name).first_look()
+        look = earlier if earlier.pairs or len(seeds) < FEWEST_LOOKED_AT else FirstLook(len(seeds), max(1, comparisons))
         unused = (seed for seed in itertools.count() if seed not in seeds)
         seeds += itertools.islice(unused, number)
-        left = left_after(look, comparisons)
-        needed = seeds_needed(max(1, comparisons), left)
+        left = left_after(*look)
+        needed = anytime_pairs_needed(left / max(1, comparisons)) if look.pairs else seeds_needed(max(1, comparisons))
         if comparisons and len(seeds) < needed and not underpowered:
             raise InputError(
-                f"--add-seeds {number}: the look at {look} seeds leaves {100 * left:z.2g} of 5 %, at which a "
+                f"--add-seeds {number}: the look at {look.pairs} seeds leaves {100 * left:z.2g} of 5 %, at which a "
                 f"difference takes {needed} seeds, found {len(seeds)}; add {needed - len(seeds) + number}, or go on "
                 "with --underpowered"
             )
-        print(f"after a look at {look} seeds, {100 * left:z.2g} of 5 % is left for all further ones", file=sys.stderr)
+        print(f"a look at {look.pairs} seeds leaves {100 * left:z.2g} of 5 % for all further ones", file=sys.stderr)
     else:
         print("the seeds asked for before are not all trained yet: none are added to them", file=sys.stderr)
     return {"init": seeds, "data": list(experiment.data_seeds)} if experiment.crossed else seeds

@@ -17,11 +17,12 @@ from lm.config.plain import is_text
 from lm.config.tree import InputError, differences, nearest, override, prefix_errors
 from lm.execution.machine import default_workers, threads_each
 from lm.execution.scheduler import Planned
+from lm.stats.tests import values_needed
 from lm.store.archive import REGISTRATION
 from lm.store.files import read_json, to_json, write_atomic
 from lm.store.formats import MANIFEST
 from lm.store.metrics import is_of_task, parse_average
-from lm.store.record import Manifest, Record
+from lm.store.record import EarlierLook, Manifest, Record
 from lm.store.redaction import redacted
 from lm.store.sources import canonical
 from lm.store.store import Store
@@ -315,23 +316,29 @@ def write_manifest(plan: Plan, store: Store, command: Sequence[str] = ()) -> Pat
     return path.parent
 
 
-def _earlier_looks(plan: Plan, previous: Manifest | None, store: Store) -> list[list[int]]:
+def _earlier_looks(plan: Plan, previous: Manifest | None, store: Store) -> list[EarlierLook]:
     """Return the sets of seeds whose results could be known before others were asked for, in the order of time.
 
-    A run that is taken up again with the same seeds has not looked, nor has one that goes on to those that the file
-    declared by then, or to a stage that was planned. Looks are forgotten where the baseline computes something else.
+    A run that is taken up again with the same seeds has not looked. Nor has one that goes on from so few that none of
+    their tests finds anything to those that the file declared by then, or to a stage that was planned. Looks are
+    forgotten where the baseline computes something else.
     """
-    experiment = plan.experiment
-    baseline = {planned.seed: planned.cell.id for planned in plan.by_arm[experiment.baseline]}
-    before = {} if previous is None else previous["arms"].get(experiment.baseline, {"cells": {}})["cells"]
-    if previous is None or any(baseline.get(int(seed), cell) != cell for seed, cell in before.items()):
+    if previous is None or previous["baseline"] not in previous["arms"]:
+        return []
+    seeds, before = plan.experiment.seeds, previous["arms"][previous["baseline"]]["cells"]
+    now = {(str(planned.seed), planned.cell.id) for planned in plan.cells}
+    if any((seed, cell) not in now for seed, cell in before.items() if int(seed) in seeds):
         return []
     looks = list(previous.get("earlier_looks", ()))
     look = sorted(int(seed) for seed, cell in before.items() if store.finished(cell))
-    planned_stage = experiment.inference.looks and previous["adaptive"]
-    planned = [{*previous["seeds"]}, {*previous.get("declared_seeds", ())}]
-    is_new = look and look not in looks and {*experiment.seeds} not in planned
-    return [*looks, look] if is_new and not planned_stage else looks
+    stages = plan.experiment.inference.looks
+    is_stage = stages and previous["adaptive"] == {"looks": list(stages), "maximum": stages[-1]}
+    is_declared = len(look) < values_needed() and {*previous.get("declared_seeds", ())} == {*seeds}
+    is_known = look in [entry["seeds"] for entry in looks] or {*previous["seeds"]} == {*seeds}
+    if not look or is_stage or is_declared or is_known:
+        return looks
+    comparisons = len(previous["confirmatory"]) * len({previous["metric"], *previous["secondary"]})
+    return [*looks, {"seeds": look, "comparisons": max(1, comparisons)}]
 
 
 MAX_VERSIONS_NAMED = 3  # versions of the code that a line names

@@ -21,7 +21,14 @@ from lm.analysis.texts import LOSS_OF, DocumentCache, generalises, noise_over_te
 from lm.analysis.tidy import status_of
 from lm.analysis.verdict_text import seed_ranges
 from lm.config.tree import InputError
-from lm.stats.sequential import anytime_interval, anytime_p, anytime_sign_p, left_after
+from lm.stats.sequential import (
+    anytime_interval,
+    anytime_p,
+    anytime_pairs_needed,
+    anytime_sign_p,
+    anytime_values_needed,
+    left_after,
+)
 from lm.stats.tests import (
     ALPHA,
     benjamini_hochberg,
@@ -79,7 +86,7 @@ def answer_claim(results: Records, claim: Claim, read: DocumentCache | None = No
         return Answer(claim, "not enough seeds", math.nan, math.nan, math.nan, 0, nothing)
     judged_s, post_hoc, written = _unseen(results, claim, found_s)
     noise, scope, reason = _of_text(results, claim, list(judged_s), {} if read is None else read)
-    look = results.first_look(judged_s)
+    look = results.first_look(judged_s).pairs
     decided = decide(claim, list(judged_s.values()), noise, look)
     has_lost = any(status_of(results, arm, seed) in LOST for arm in claim.arms for seed in results.manifest["seeds"])
     if claim.exact and has_lost and decided.verdict == "reproduced":
@@ -186,7 +193,8 @@ def _of_mean(claim: Claim, numbers: list[float], noise: TwoWay | None, look: int
     if p <= alpha:
         verdict = "reproduced" if (estimate < claim.margin) == (claim.relation == "less") else "not reproduced"
     elif smallest_p(seeds) > alpha:
-        verdict, note = "not enough seeds", f"{seeds_needed(1, alpha)} could decide"
+        needed = anytime_pairs_needed(alpha) if look else seeds_needed(1)
+        verdict, note = "not enough seeds", f"{needed} could decide"
     return Answer(claim, verdict, estimate, low, high, seeds, note, p)
 
 
@@ -205,7 +213,8 @@ def _of_median(claim: Claim, numbers: list[float], noise: TwoWay | None, look: i
     inside, beyond = max(above[0], below[1]), min(1.0, ends * min(below[0], above[1]))
     p, note = min(inside, beyond), ""
     verdict: Verdict = "inconclusive"
-    needed = values_needed(alpha if inside <= beyond else alpha / ends)
+    level = alpha if inside <= beyond else alpha / ends
+    needed = anytime_values_needed(level) if look else values_needed(level)
     if p <= alpha:
         verdict = "reproduced" if inside <= beyond else "not reproduced"
     elif len(numbers) < needed:

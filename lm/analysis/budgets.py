@@ -64,7 +64,7 @@ def over_budget(results: Records) -> dict[str, list[AtBudget]]:
                 of_arm.append(_measured(part, arm, percent))
             family.append(of_arm[-1].comparison)
             noises.append(noise_by_arm.get(arm))
-    judge_together(family, noises, results.first_look())
+    judge_together(family, noises, results.first_look().pairs)
     for arm, of_arm in by_arm.items():
         for at in of_arm:
             cover_choice(at.comparison, *regret_bounds(results, {arm: 1.0, results.arms[0]: -1.0}))

@@ -76,7 +76,9 @@ def compare(results: Records) -> pd.DataFrame:
                     on = f"on {row['pairs']} of {seeds} seeds" if row["pairs"] else ""
                     row["verdict"] += lost_runs_suffix(results, arm, on)
                 row["verdict"] += _caveats(results, arm)
+            whole = len(_statuses(results, arm)) == len(_statuses(results, base)) == seeds  # else more are to come
             row |= {"health": health[arm], "bold": row["significant"] and health[arm] == health[base] == HEALTHY}
+            row["bold"] = row["bold"] and whole
             if (noise := noises.get((arm, quantity))) is not None:
                 row |= {"se_seeds": noise.seeds, "se_text": noise.text, "se_both": noise.both}
                 row["detectable_floor"] = comparison.detectable_floor
@@ -134,13 +136,13 @@ def _judged(results: Records, noises: Mapping[tuple[str, str], TwoWay]) -> dict[
     noise_of = {key: noises[key] for key in judged if key in noises}
     for key, noise in noise_of.items():
         set_p_over_texts(judged[key], noise)
-    if adaptive and not look:
+    if adaptive and not look.pairs:
         confirm_in_stages(list(confirmatory.values()), adaptive)
     else:
-        confirm(list(confirmatory.values()), look)
-    explore(list(exploratory.values()), look)
+        confirm(list(confirmatory.values()), look.pairs, look.comparisons)
+    explore(list(exploratory.values()), look.pairs)
     for key, noise in noise_of.items():
-        alpha = left_after(look, len(confirmatory)) / len(confirmatory) if key in confirmatory else ALPHA
+        alpha = left_after(*look) / len(confirmatory) if key in confirmatory else ALPHA
         cover_texts(judged[key], noise, alpha)
         if not math.isnan(judged[key].detectable):
             judged[key].detectable = detectable_on_texts(len(judged[key].differences), noise, alpha)

@@ -5,7 +5,7 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import pandas as pd
@@ -29,6 +29,13 @@ from lm.store.validation import check_shape, is_number, validate_curve, validate
 
 FEWEST_LOOKED_AT = 3  # seeds from which on a look counts: by two hardly anything can be chosen
 HEADLINE = "nll"  # the quantity by which arms are judged where an experiment names no other
+
+
+class FirstLook(NamedTuple):
+    """Numbers of pairs and of comparisons of a first look at results; 0 for none."""
+
+    pairs: int = 0
+    comparisons: int = 1
 
 
 @dataclass(frozen=True)
@@ -89,19 +96,24 @@ class Records:
         pairs = {seed: (self.records[arm, seed], self.records[baseline, seed]) for seed in self.manifest["seeds"]}
         return {seed: (x, y) for seed, (x, y) in pairs.items() if x and y and x["status"] == y["status"] == "ok"}
 
-    def first_look(self, seeds: Iterable[int] | None = None) -> int:
-        """Return how many of these seeds, or of all, were looked at before others were asked for; 0 for none.
+    def first_look(self, seeds: Iterable[int] | None = None) -> FirstLook:
+        """Return how these seeds, or all, were judged before others were asked for, by a test of just these.
 
-        It is the first such look that counts, unless it was one at all of the seeds, or at too few to choose by.
+        Of several such looks, at seeds that no other had seen, the one at most seeds. A look at all of the seeds is
+        none, nor is one at too few to choose by.
         """
-        now = {*self.manifest["seeds"]}
+        now, found, earlier = {*self.manifest["seeds"]}, FirstLook(), list[set[int]]()
         judged = now if seeds is None else {*seeds}
-        for look in map(set, self.manifest.get("earlier_looks", ())):
+        for entry in self.manifest.get("earlier_looks", ()):
+            look = {*entry["seeds"]}
             if look == now:
                 break
-            if (common := look & judged) and len(common) >= FEWEST_LOOKED_AT:
-                return len(common if look <= now else look)
-        return 0
+            is_first = not any(len(look & other & judged) >= FEWEST_LOOKED_AT for other in earlier)
+            pairs = len(look & judged if look <= now else look)
+            if is_first and len(look & judged) >= FEWEST_LOOKED_AT and pairs > found.pairs:
+                found = FirstLook(pairs, entry["comparisons"])
+            earlier.append(look)
+        return found
 
     @functools.cached_property
     def health(self) -> dict[str, str]:

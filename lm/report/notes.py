@@ -11,7 +11,7 @@ import pandas as pd
 
 from lm.analysis.answers import Answer
 from lm.analysis.curve import last_validations
-from lm.analysis.results import Records, data_order_mismatches, one_tokenizer, provenance_differences
+from lm.analysis.results import FirstLook, Records, data_order_mismatches, one_tokenizer, provenance_differences
 from lm.analysis.texts import LOSS_OF, Texts, generalises, texts_by_quantity
 from lm.analysis.verdict_text import format_seeds as count_seeds
 from lm.analysis.verdict_text import list_seeds, seed_ranges
@@ -20,7 +20,7 @@ from lm.report.claims import STYLES
 from lm.report.run import describe_autotune, whereabouts
 from lm.report.sections import cost_notes, unlike_pairs
 from lm.report.tables import format_range, number, span
-from lm.stats.sequential import left_after
+from lm.stats.sequential import anytime_pairs_needed, left_after
 from lm.stats.tests import ALPHA, seeds_needed, smallest_p
 from lm.store.metrics import describe, is_of_task, parse_average
 from lm.store.record import ExperimentRegistration, evaluated_tokens
@@ -55,6 +55,7 @@ def notes(results: Records, table: pd.DataFrame, of_runs: bool = True) -> list[s
 # the terminal --------------------------------------------------------------------------------------------------------
 
 SEARCHED = ("lr_curve.json", "tune/tuned.json")  # files of an experiment whose arms had learning rates searched
+NO_LOOK = FirstLook()
 MOST_NOTES, LONGEST = 4, 80  # lines below the table in the terminal, and characters of one of them, at most
 
 
@@ -92,13 +93,16 @@ def _brief_test(results: Records) -> str:
         return "exploratory, to be confirmed"
     number = len(results.confirmatory) * len(results.judged)
     look = results.first_look()
-    alpha = left_after(look, number)
+    alpha = left_after(*look)
     level = f"{100 * alpha:z.3g} %" + (f" over {number} comparisons" if number > 1 else "")
     if results.manifest.get("adaptive"):
         return f"sequential test at {level}"
     if smallest_p(len(results.manifest["seeds"])) > alpha / number:
-        return f"too few for significance ({seeds_needed(number, alpha)} could)"
-    return f"anytime-valid test at the {level} left by a look at {look}" if look else f"sign-flip test at {level}"
+        needed = anytime_pairs_needed(alpha / number) if look.pairs else seeds_needed(number)
+        return f"too few for significance ({needed} could)"
+    if look.pairs:
+        return f"anytime-valid test at the {level} left by a look at {look.pairs}"
+    return f"sign-flip test at {level}"
 
 
 def _brief_warnings(results: Records) -> list[str]:
@@ -132,7 +136,7 @@ def _method(results: Records, table: pd.DataFrame) -> Iterator[str]:
         yield _confirmatory(results, f"seeds and {_sample(results)}" if over_text else "seeds")
     if results.exploratory:
         yield _exploratory(results, table)
-    if look := results.first_look():
+    if look := results.first_look().pairs:
         yield f"Seeds were added when results of {look} could be known; their tests used a part of 5 %.{SEE}"
     if len(results.judged) > 1:
         yield f"Judged: {', '.join(describe(name).label for name in results.judged)}. No other quantity has a verdict."
@@ -177,7 +181,7 @@ def _sample(results: Records) -> str:
 def _confirmatory(results: Records, scope: str) -> str:
     number = len(results.confirmatory) * len(results.judged)
     look = results.first_look()
-    if look == 0 and (adaptive := results.manifest.get("adaptive")):
+    if look.pairs == 0 and (adaptive := results.manifest.get("adaptive")):
         looks = ", ".join(map(str, adaptive["looks"]))
         return (
             f"Verdict: sequential sign-flip test at {share_of_alpha(number)}, with looks at {looks} of at most "
@@ -187,17 +191,18 @@ def _confirmatory(results: Records, scope: str) -> str:
     return describe_test(len(results.manifest["seeds"]), number, some, scope, look)
 
 
-def describe_test(seeds: int, number: int, some: str = "", scope: str = "seeds", look: int = 0) -> str:
+def describe_test(seeds: int, number: int, some: str = "", scope: str = "seeds", look: FirstLook = NO_LOOK) -> str:
     """Describe the test of `number` comparisons of `seeds` pairs after a first `look`, or why it reaches no verdict."""
-    least, alpha = smallest_p(seeds), left_after(look, number)
+    least, alpha = smallest_p(seeds), left_after(*look)
+    needed = anytime_pairs_needed(alpha / number) if look.pairs else seeds_needed(number)
     level, confidence = share_of_alpha(number, alpha), f"{100 * (1 - alpha):z.4g} %"
     if least > alpha / number:
         return (
-            f"{count_seeds(seeds)} cannot reach significance ({seeds_needed(number, alpha)} could): an exact sign-flip "
+            f"{count_seeds(seeds)} cannot reach significance ({needed} could): an exact sign-flip "
             f"test gives no p below {least:z.3g}, and {level} is needed."
         )
     together = f", and the CIs together at {confidence}" if number > 1 else ""
-    test = "anytime-valid test by bets on signs" if look else "exact sign-flip test"
+    test = "anytime-valid test by bets on signs" if look.pairs else "exact sign-flip test"
     return f"Verdict{some}: {test} at {level}, and {confidence} CI over {scope} excludes 0{together}.{SEE}"
 
 

@@ -70,7 +70,7 @@ def _unfit(results: Records, arm: str, pairs: int) -> str:
     reasons = [f"{side}: {results.health[side]}" for side in (arm, baseline) if results.health[side]]
     if pairs < seeds_needed(1):
         reasons.append(f"{pairs} seeds, and a verdict takes {seeds_needed(1)}")
-    if results.first_look():
+    if results.first_look().pairs:
         reasons.append("seeds were added after a look at the others")
     reasons += filter(None, [reason_not_comparable(results, arm, results.headline)])
     return "; ".join(reasons)

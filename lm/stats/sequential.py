@@ -10,6 +10,7 @@ that the first look could not use: all looks together err with at most alpha, wh
 """
 
 import functools
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -163,6 +164,16 @@ def _held(differences_nm: NDArray[np.float64]) -> NDArray[np.float64]:
     relative_nm = np.divide(differences_nm, scale_nm, out=np.zeros_like(differences_nm), where=scale_nm > 0)
     logs = [np.log(2 * scipy.special.expit(2 * bet * relative_nm)).sum(axis=0) for own in BETS for bet in (own, -own)]
     return np.exp(np.clip(scipy.special.logsumexp(logs, axis=0) - math.log(len(logs)), -700, 700))
+
+
+def anytime_pairs_needed(level: float) -> int:
+    """Return the number of equal differences with which `anytime_p` reaches a level."""
+    return next(n for n in itertools.count(2) if anytime_p([1.0] * n) <= level)
+
+
+def anytime_values_needed(level: float) -> int:
+    """Return the number of values, all beyond a bound, with which `anytime_sign_p` reaches a level."""
+    return next(n for n in itertools.count(1) if anytime_sign_p(n, n) <= level)
 
 
 def anytime_sign_p(beyond: int, values: int) -> float:

@@ -17,6 +17,7 @@ from lm.stats.power import detectable
 from lm.stats.sequential import (
     anytime_interval,
     anytime_p,
+    anytime_pairs_needed,
     anytime_sign_p,
     left_after,
     repeated_interval,
@@ -149,13 +150,14 @@ def _equivalence(family: Sequence[Comparison], look: int = 0) -> list[float]:
     ]
 
 
-def confirm(family: Sequence[Comparison], look: int = 0) -> None:
+def confirm(family: Sequence[Comparison], look: int = 0, compared: int | None = None) -> None:
     """Judge confirmatory comparisons: sign-flip tests with joint intervals, and tests of equivalence (Holm).
 
-    After a first `look` at so many pairs, by tests that hold at any time, at what this look left of alpha.
+    After a first `look` at so many pairs, by tests that hold at any time, at what this look left of alpha;
+    `compared` comparisons shared it then, as many as now unless it is said.
     """
     count, with_margin = len(family), sum(not math.isnan(comparison.margin) for comparison in family)
-    alpha, alpha_equivalent = left_after(look, count), left_after(look, with_margin, 1, True)
+    alpha, alpha_equivalent = left_after(look, compared or count), left_after(look, with_margin, 1, True)
     equivalence = tests.holm(_as_of_alpha(_equivalence(family, look), alpha_equivalent), with_margin)
     interval = anytime_interval if look else tests.sign_flip_interval
     _set_anytime_p(family, look)
@@ -168,6 +170,8 @@ def confirm(family: Sequence[Comparison], look: int = 0) -> None:
         comparison.interval = "repeated" if look else "joint"
         margin = None if math.isnan(comparison.margin) else comparison.margin
         comparison.verdict = verdict(comparison.mean, p, pairs, count, comparison.better, margin, p_equivalent, alpha)
+        if look and comparison.verdict.kind == "too few":
+            comparison.verdict = replace(comparison.verdict, needed=anytime_pairs_needed(alpha / count))
         if comparison.identical:
             comparison.verdict = Verdict("identical", pairs)
 
@@ -257,7 +261,8 @@ def explore(family: Sequence[Comparison], look: int = 0) -> None:
         elif of_seeds <= ALPHA:
             judged = replace(judged, kind="seeds only")
         elif smallest_p(pairs) > alpha:
-            judged = too_few(pairs, alpha=alpha)
+            needed = anytime_pairs_needed(alpha) if look else tests.seeds_needed(1)
+            judged = Verdict("too few", pairs, needed)
         comparison.verdict = replace(judged, exploratory=True)
 
 

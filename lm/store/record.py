@@ -207,6 +207,10 @@ class ArmRate(TypedDict):
     regret: NotRequired[float]
 
 
+EarlierLook = TypedDict("EarlierLook", {"seeds": list[int], "comparisons": int})
+"""Seeds whose results could be known before others were asked for, and how many comparisons shared the 5 % then."""
+
+
 class Manifest(TypedDict):
     """`experiment.json`: the input of a report beside the records."""
 
@@ -230,7 +234,7 @@ class Manifest(TypedDict):
     registered: NotRequired[dict[str, Registration]]
     seeds: list[int]
     declared_seeds: NotRequired[list[int]]  # of the file, where the command asked for fewer
-    earlier_looks: NotRequired[list[list[int]]]  # seeds whose results could be known before others were asked for
+    earlier_looks: NotRequired[list[EarlierLook]]
     generalise: NotRequired[str]
     registration: NotRequired[ExperimentRegistration]
     rates: NotRequired[dict[str, ArmRate]]

@@ -31,7 +31,8 @@ def looks_written(out: Path, *plans: Experiment) -> list[list[int]]:
     """What the manifest remembers after these plans, one after the other."""
     for experiment in plans:
         folder = write_manifest(make_plan(experiment), Store(out))
-    return json.loads((folder / "experiment.json").read_text()).get("earlier_looks", [])
+    looks = json.loads((folder / "experiment.json").read_text()).get("earlier_looks", [])
+    return [look["seeds"] for look in looks]
 
 
 @pytest.fixture
@@ -59,6 +60,17 @@ def test_going_on_to_the_declared_seeds_is_no_look(tmp_path: Path) -> None:
     assert looks_written(tmp_path, more) == [list(range(6))]
     again = load_experiment(write(tmp_path, seeds=8), {})  # a file that was changed after the look
     assert looks_written(tmp_path, declared, again) == [list(range(6)), list(range(7))]
+    five = load_experiment(write(tmp_path, seeds=9), {}, 5)  # of which a sign test can find something
+    assert looks_written(tmp_path / "b", five, load_experiment(write(tmp_path, seeds=9), {})) == [list(range(5))]
+
+
+@pytest.mark.usefixtures("trained")
+def test_stages_that_are_made_longer_and_another_baseline_are_looks(tmp_path: Path) -> None:
+    short, longer = (write(tmp_path / str(most), seeds={"min": 6, "max": most, "stages": 2}) for most in (8, 12))
+    assert looks_written(tmp_path, load_experiment(short, {}), load_experiment(longer, {})) == [list(range(8))]
+    other = write(tmp_path / "other", arms={"plain": {}, "slow": ARMS["slow"]}, baseline="plain", seeds=8)
+    renamed = load_experiment(other, {})
+    assert looks_written(tmp_path / "b", load_experiment(write(tmp_path / "six"), {}), renamed) == [list(range(6))]
 
 
 def test_seeds_that_were_not_trained_are_no_look(tmp_path: Path) -> None:
@@ -81,7 +93,7 @@ def test_seeds_are_added_to_those_of_the_results(tmp_path: Path, capsys: Capture
     assert experiment.name == folder.name
     assert with_added_seeds(experiment, 3, folder.parent) == list(range(9))
     remembering(folder, [[0, 1, 2, 3, 4, 5, 6, 7]])
-    with pytest.raises(InputError, match=r"the look at 8 seeds leaves 0.31 of 5 %.*takes 10 seeds, found 9; add 4, or"):
+    with pytest.raises(InputError, match=r"the look at 8 seeds leaves 0.31 of 5 %.*takes 11 seeds, found 9; add 5, or"):
         with_added_seeds(experiment, 3, folder.parent)
     remembering(folder, [])
     lost = next((folder.parent / "cells").glob("*slow*"))
@@ -101,8 +113,8 @@ def test_seeds_are_added_from_python_too(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def remembering(folder: Path, looks: list[list[int]]) -> Path:
-    path = folder / "experiment.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "earlier_looks": looks}))
+    path, described = folder / "experiment.json", [{"seeds": seeds, "comparisons": 1} for seeds in looks]
+    path.write_text(json.dumps({**json.loads(path.read_text()), "earlier_looks": described}))
     return folder
 
 
@@ -114,18 +126,19 @@ def test_a_verdict_after_a_look_takes_a_smaller_p(tmp_path: Path) -> None:
     assert answer_claim(after, claim).verdict == "not enough seeds"
     before, now = (compare(results).query("arm == 'better' and metric == 'nll'").iloc[0] for results in (alone, after))
     assert (before.verdict, before.p_adjusted) == ("better", 2 / 64)
-    assert now.verdict == "6 seeds cannot reach significance (10 could)"
+    assert now.verdict == "6 seeds cannot reach significance (11 could)"
     assert now.p_adjusted > 0.5
 
 
 def test_only_looks_at_the_seeds_that_are_judged_count(tmp_path: Path) -> None:
     folder = make_experiment(tmp_path, {"base": BASE, "better": BETTER})
     results = load(remembering(folder, [[5, 9], [7, 8, 9], [0, 1, 2, 3], list(range(5))]))
-    assert results.first_look() == 4
-    assert results.first_look([4, 5]) == 0  # too few to choose by
-    assert results.first_look([2, 3, 4, 5]) == 3
-    assert load(remembering(folder, [[3, 4, 5, 8]])).first_look() == 4  # of which three are judged again
-    assert load(remembering(folder, [list(range(6)), [0, 1, 2, 3]])).first_look() == 0  # all were judged first
+    assert results.first_look() == (4, 1)
+    assert results.first_look([4, 5]) == (0, 1)  # too few to choose by
+    assert results.first_look([2, 3, 4, 5]) == (3, 1)
+    assert load(remembering(folder, [[3, 4, 5, 8]])).first_look() == (4, 1)  # of which three are judged again
+    assert load(remembering(folder, [[0, 1, 2], [2, 3, 4, 5, 6], [0, 1, 2, 3]])).first_look() == (5, 1)  # the dearest
+    assert load(remembering(folder, [list(range(6)), [0, 1, 2, 3]])).first_look() == (0, 1)  # all were judged first
 
 
 def test_wrong_requests_are_one_line(tmp_path: Path, capsys: Capture) -> None:
@@ -152,8 +165,8 @@ def test_seeds_are_trained_added_and_paid_for(tmp_path: Path, capsys: Capture) -
     assert main(["ablate", str(spec), "--out", str(out), "--add-seeds", "4"]) == 0
     manifest = json.loads((out / spec.stem / "experiment.json").read_text())
     assert manifest["seeds"] == list(range(10))
-    assert manifest["earlier_looks"] == [list(range(6))]
+    assert [look["seeds"] for look in manifest["earlier_looks"]] == [list(range(6))]
     assert "--add-seeds" not in manifest["command"]
     assert "Seeds were added when results of 6 could be known" in (out / spec.stem / "table.md").read_text()
     assert main(["ablate", *manifest["command"][1:], "--out", str(out)]) == 0
-    assert json.loads((out / spec.stem / "experiment.json").read_text())["earlier_looks"] == [list(range(6))]
+    assert json.loads((out / spec.stem / "experiment.json").read_text())["earlier_looks"] == manifest["earlier_looks"]

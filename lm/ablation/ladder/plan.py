@@ -56,6 +56,7 @@ def expand_rungs(
                 design=replace(experiment.design, arms=experiment.arms if "optim.lr" in ladder.settings else arms),
                 seeds=spec.seeds,
                 ladder=None,
+                declared_seeds=(),
             )
             top = top or autotune(rung)
             chosen = {} if top.autotuned is None else top.autotuned["chosen"]
