@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
+from lm.analysis.results import FEWEST_LOOKED_AT
 from lm.stats.tests import ALPHA, sign_flip_p
 from lm.stats.verdicts import DIRECTIONS, Comparison, confirm
 from statistics_audit.finding import Array, Finding, Noise
@@ -50,12 +51,13 @@ def _differences(random: np.random.Generator, noise: Noise) -> Array:
 
 def _last_look(differences: Array, first: int) -> Comparison:
     """The comparison with which someone ends who adds seeds until a difference is found."""
-    seeds, looks = first, 0
-    while True:
+    seeds, first_look = first, 0
+    for place in range(LOOKS):
         sample = differences[:seeds].tolist()
         comparison = Comparison(sample, p=sign_flip_p(sample))
-        confirm([comparison], first if looks else 0)
-        looks += 1
-        if comparison.verdict.kind in DIRECTIONS or looks == LOOKS:
-            return comparison
+        confirm([comparison], first_look)
+        if comparison.verdict.kind in DIRECTIONS or place == LOOKS - 1:
+            break
+        first_look = first_look or seeds * (seeds >= FEWEST_LOOKED_AT)
         seeds += 2 if comparison.p <= NEAR else 4
+    return comparison
