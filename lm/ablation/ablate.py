@@ -298,15 +298,15 @@ def settled_arms(results: Records, looks: tuple[int, ...], confirmatory: list[st
 
 
 def with_added_seeds(
-    experiment: Experiment, number: int, out: Path, underpowered: bool = False, given: Any = None
+    experiment: Experiment, number: int, out: Path, underpowered: bool = False, other_seeds: Any = None
 ) -> Any:
     """Return the seeds of an experiment's results and `number` more; those alone while any of their cells is missing.
 
     Raises:
-        InputError: without such results, with other seeds `given` beside it, or where so many seeds can find nothing
+        InputError: without such results, with `other_seeds` beside it, or where so many seeds can find nothing
             with the error that looks leave.
     """
-    if given is not None:
+    if other_seeds is not None:
         raise InputError("--add-seeds: adds to the seeds of the results; expected no --seeds beside it")
     store, parts, comparisons = Store(out), expand_corpora(experiment), experiment.inference.comparisons
     if experiment.ladder is not None or experiment.inference.looks or number < 1:

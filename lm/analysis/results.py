@@ -102,7 +102,7 @@ class Records:
         Of several such looks, at seeds that no other had seen, the one at most seeds. A look at all of the seeds is
         none, nor is one at too few to choose by.
         """
-        now, found, earlier = {*self.manifest["seeds"]}, FirstLook(), list[set[int]]()
+        now, first, earlier = {*self.manifest["seeds"]}, FirstLook(), list[set[int]]()
         judged = now if seeds is None else {*seeds}
         for entry in self.manifest.get("earlier_looks", ()):
             look = {*entry["seeds"]}
@@ -110,10 +110,10 @@ class Records:
                 break
             is_first = not any(len(look & other & judged) >= FEWEST_LOOKED_AT for other in earlier)
             pairs = len(look & judged if look <= now else look)
-            if is_first and len(look & judged) >= FEWEST_LOOKED_AT and pairs > found.pairs:
-                found = FirstLook(pairs, entry["comparisons"])
+            if is_first and len(look & judged) >= FEWEST_LOOKED_AT and pairs > first.pairs:
+                first = FirstLook(pairs, entry["comparisons"])
             earlier.append(look)
-        return found
+        return first
 
     @functools.cached_property
     def health(self) -> dict[str, str]:

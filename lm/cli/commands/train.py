@@ -59,8 +59,8 @@ def ablate(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     from lm.ablation.ablate import ablate as run_experiment
 
     if options.add_seeds is not None:
-        more, given = options.add_seeds, options.seeds
-        seeds = with_added_seeds(experiment, more, options.out, options.underpowered, given)
+        added, out = options.add_seeds, options.out
+        seeds = with_added_seeds(experiment, added, out, options.underpowered, options.seeds)
         experiment = load_experiment(options.spec, overrides, seeds, options.tier)
         command = (*_without_option(command, "--add-seeds"), "--seeds", json.dumps(seeds, separators=(",", ":")))
     flags = (options.retry_failed, options.underpowered)
