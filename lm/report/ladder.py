@@ -308,7 +308,7 @@ def size_length_section(results: LadderResults) -> Section:
     if apart is None:
         return Section(title)
     columns = ("arm", "alpha [95 % CI]", "beta [95 % CI]", "gain in compute", "gain in data", "gain in parameters")
-    rows, notes, top = list[list[str]](), list[str](), results.manifest["rungs"][-1]["name"]
+    rows, notes, top = list[list[str]](), list[str](), results.manifest["rungs"][results.dearest]["name"]
     for name in results.names:
         law, of_top = apart.laws[name], apart.gains.get((name, top))
         exponents = ["-", "-"]
