@@ -278,7 +278,7 @@ def damaged(tree: Any, damages: list[tuple[int, str, Any]]) -> Any:
         if what == "drop":
             del node[key]
         elif what == "key" and isinstance(node, dict):
-            node[str(value)[:20]] = value
+            node[str(value)[:20]] = copy.deepcopy(value)
         elif what == "path" and isinstance(node[key], dict):  # a change where files have such changes
             node[key][PATHS[number % len(PATHS)]] = copy.deepcopy(value)
         else:
