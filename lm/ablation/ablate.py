@@ -48,7 +48,7 @@ from lm.report.run import describe_autotune
 from lm.report.status import duration
 from lm.report.write import pointer, update_report, write_summary
 from lm.stats.sequential import anytime_p, anytime_pairs_needed, left_after, sequential
-from lm.stats.tests import ALPHA, seeds_needed
+from lm.stats.tests import ALPHA
 from lm.store.files import read_json, to_json, write_atomic
 from lm.store.formats import TUNED
 from lm.store.store import Store
@@ -323,8 +323,10 @@ def with_added_seeds(
         look = earlier if earlier.pairs or len(seeds) < FEWEST_LOOKED_AT else FirstLook(len(seeds), max(1, comparisons))
         unused = (seed for seed in itertools.count() if seed not in seeds)
         seeds += itertools.islice(unused, number)
+        if not look.pairs:
+            return _with_orders(experiment, seeds)
         left = left_after(*look)
-        needed = anytime_pairs_needed(left / max(1, comparisons)) if look.pairs else seeds_needed(max(1, comparisons))
+        needed = anytime_pairs_needed(left / max(1, comparisons))
         if comparisons and len(seeds) < needed and not underpowered:
             raise InputError(
                 f"--add-seeds {number}: the look at {look.pairs} seeds leaves {100 * left:z.2g} of 5 %, at which a "
@@ -334,6 +336,11 @@ def with_added_seeds(
         print(f"a look at {look.pairs} seeds leaves {100 * left:z.2g} of 5 % for all further ones", file=sys.stderr)
     else:
         print("the seeds asked for before are not all trained yet: none are added to them", file=sys.stderr)
+    return _with_orders(experiment, seeds)
+
+
+def _with_orders(experiment: Experiment, seeds: list[int]) -> Any:
+    """Return seeds as the file has them: with the orders of the data that each is crossed with, if any."""
     return {"init": seeds, "data": list(experiment.data_seeds)} if experiment.crossed else seeds
 
 

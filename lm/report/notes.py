@@ -95,7 +95,7 @@ def _brief_test(results: Records) -> str:
     look = results.first_look()
     alpha = left_after(*look)
     level = f"{100 * alpha:z.3g} %" + (f" over {number} comparisons" if number > 1 else "")
-    if results.manifest.get("adaptive"):
+    if results.manifest.get("adaptive") and not look.pairs:
         return f"sequential test at {level}"
     if smallest_p(len(results.manifest["seeds"])) > alpha / number:
         needed = anytime_pairs_needed(alpha / number) if look.pairs else seeds_needed(number)

@@ -2,6 +2,7 @@
 
 import functools
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,15 +13,17 @@ from records import BASE, BETTER, MIXED
 
 import lm
 from lm.ablation import ablate as module
-from lm.ablation.ablate import with_added_seeds
+from lm.ablation.ablate import settled_arms, with_added_seeds
 from lm.ablation.experiment import Experiment, load_experiment
 from lm.ablation.plan import make_plan, write_manifest
 from lm.analysis.answers import answer_claim
 from lm.analysis.claims import Claim
 from lm.analysis.compare import compare
-from lm.analysis.results import load
+from lm.analysis.results import Records, load
 from lm.cli import main
 from lm.config.tree import InputError
+from lm.report.notes import brief_notes, notes
+from lm.report.pooled import pooled_section
 from lm.store.store import Store
 
 ARMS = {"base": {}, "slow": {"optim.lr": 1.0e-5}}
@@ -139,6 +142,54 @@ def test_only_looks_at_the_seeds_that_are_judged_count(tmp_path: Path) -> None:
     assert load(remembering(folder, [[3, 4, 5, 8]])).first_look() == (4, 1)  # of which three are judged again
     assert load(remembering(folder, [[0, 1, 2], [2, 3, 4, 5, 6], [0, 1, 2, 3]])).first_look() == (5, 1)  # the dearest
     assert load(remembering(folder, [list(range(6)), [0, 1, 2, 3]])).first_look() == (0, 1)  # all were judged first
+
+
+def test_two_seeds_are_too_few_to_look_at(tmp_path: Path, capsys: Capture) -> None:
+    folder = make_experiment(tmp_path, {"base": BASE[:2], "slow": BETTER[:2]})
+    experiment = load_experiment(write(tmp_path / "spec", name=folder.name), {})
+    assert with_added_seeds(experiment, 2, folder.parent) == list(range(4))
+    assert capsys.readouterr().err == ""
+
+
+def test_initial_values_are_added_to_orders_as_they_were(tmp_path: Path) -> None:
+    folder = make_experiment(tmp_path, {"base": BASE, "slow": BETTER})
+    spec = write(tmp_path / "spec", name=folder.name, seeds={"init": 6, "data": [3, 4]})
+    added = with_added_seeds(load_experiment(spec, {}), 3, folder.parent)
+    assert added == {"init": list(range(9)), "data": [3, 4]}
+
+
+def test_reports_say_what_a_look_left(tmp_path: Path) -> None:
+    cells = {arm: [*values, *values] for arm, values in {"base": BASE, "better": BETTER}.items()}
+    folder = make_experiment(tmp_path, cells)
+    table = compare(alone := load(folder))
+    assert not any("could be known" in line for line in notes(alone, table))
+    results = load(remembering(folder, [list(range(6))]))
+    text = " ".join(notes(results, compare(results)))
+    assert "anytime-valid test by bets on signs at 1.88 %, and 98.12 % CI" in text
+    assert "Seeds were added when results of 6 could be known" in text
+    assert "anytime-valid test at the 1.88 % left by a look at 6" in brief_notes(results, compare(results))[0]
+    section = pooled_section([(results, compare(results)), (replace_name(alone, "other"), table)])
+    assert section is not None
+    assert any("added after a look" in line for line in section.notes)
+
+
+def replace_name(results: Records, name: str) -> Records:
+    return replace(results, manifest={**results.manifest, "name": name})
+
+
+def test_stages_after_a_look_end_by_the_same_test(tmp_path: Path) -> None:
+    cells = {arm: [*values, *values] for arm, values in {"base": BASE, "better": BETTER, "mixed": MIXED}.items()}
+    folder, arms = make_experiment(tmp_path, cells), ["better", "mixed"]
+    assert settled_arms(load(remembering(folder, [list(range(6))])), (8, 12), arms) == {"better": True, "mixed": False}
+    assert settled_arms(load(remembering(folder, [list(range(11))])), (8, 12), arms) == dict.fromkeys(arms, False)
+
+
+def test_nothing_is_bold_while_cells_are_missing(tmp_path: Path) -> None:
+    whole = {"base": [*BASE, 2.1], "better": [*BETTER, 1.8]}
+    for place, (cells, bold) in enumerate(((whole, True), ({**whole, "better": [*BETTER, None]}, False))):
+        table = compare(load(make_experiment(tmp_path / str(place), cells)))
+        row = table.query("arm == 'better' and metric == 'nll'").iloc[0]
+        assert (row.significant, row.bold) == (True, bold)
 
 
 def test_wrong_requests_are_one_line(tmp_path: Path, capsys: Capture) -> None:
