@@ -4,6 +4,7 @@ import functools
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conftest import make_experiment
@@ -115,8 +116,8 @@ def test_seeds_are_added_from_python_too(tmp_path: Path, monkeypatch: pytest.Mon
         lm.ablate(spec, out=folder.parent, add_seeds=2, seeds=9)
 
 
-def remembering(folder: Path, looks: list[list[int]]) -> Path:
-    path, described = folder / "experiment.json", [{"seeds": seeds, "comparisons": 1} for seeds in looks]
+def remembering(folder: Path, looks: list[list[int]], comparisons: int = 1) -> Path:
+    path, described = folder / "experiment.json", [{"seeds": seeds, "comparisons": comparisons} for seeds in looks]
     path.write_text(json.dumps({**json.loads(path.read_text()), "earlier_looks": described}))
     return folder
 
@@ -133,6 +134,28 @@ def test_a_verdict_after_a_look_takes_a_smaller_p(tmp_path: Path) -> None:
     assert now.p_adjusted > 0.5
 
 
+def nll_of(results: Records, arm: str) -> Any:
+    return compare(results).query("arm == @arm and metric == 'nll'").iloc[0]
+
+
+def test_a_look_is_paid_for_by_exploratory_arms_and_the_family_of_then(tmp_path: Path) -> None:
+    cells = {arm: [*values, *values] for arm, values in {"base": BASE, "better": BETTER, "other": BETTER}.items()}
+    folder = make_experiment(tmp_path, cells, confirmatory=["better"])
+    before, after = load(folder), load(remembering(folder, [list(range(8))]))
+    assert nll_of(after, "other").q > 2 * nll_of(before, "other").q
+    many = load(remembering(folder, [list(range(8))], comparisons=10))  # of which none could find anything at 8 seeds
+    assert nll_of(after, "better").p_adjusted == pytest.approx(16 * nll_of(many, "better").p_adjusted)
+
+
+def test_a_claim_pays_for_looks_at_the_seeds_that_judge_it(tmp_path: Path) -> None:
+    cells = {arm: [*values, *values] for arm, values in {"base": BASE, "better": BETTER}.items()}
+    folder = make_experiment(tmp_path, cells)
+    results = load(remembering(folder, [list(range(6))]))
+    claim = Claim("x", "nll", "less", {"better": 1.0, "base": -1.0})
+    assert "after a look at 6 seeds" in answer_claim(results, claim).note
+    assert "look" not in answer_claim(results, replace(claim, seen=list(range(6)))).note
+
+
 def test_only_looks_at_the_seeds_that_are_judged_count(tmp_path: Path) -> None:
     folder = make_experiment(tmp_path, {"base": BASE, "better": BETTER})
     results = load(remembering(folder, [[5, 9], [7, 8, 9], [0, 1, 2, 3], list(range(5))]))
@@ -140,6 +163,7 @@ def test_only_looks_at_the_seeds_that_are_judged_count(tmp_path: Path) -> None:
     assert results.first_look([4, 5]) == (0, 1)  # too few to choose by
     assert results.first_look([2, 3, 4, 5]) == (3, 1)
     assert load(remembering(folder, [[3, 4, 5, 8]])).first_look() == (4, 1)  # of which three are judged again
+    assert load(remembering(folder, [[2, 3, 4, 5, 6, 7], [0, 1, 2]])).first_look() == (6, 1)
     assert load(remembering(folder, [[0, 1, 2], [2, 3, 4, 5, 6], [0, 1, 2, 3]])).first_look() == (5, 1)  # the dearest
     assert load(remembering(folder, [list(range(6)), [0, 1, 2, 3]])).first_look() == (0, 1)  # all were judged first
 

@@ -154,6 +154,16 @@ def test_a_share_that_was_not_trained_yet_takes_its_part_of_the_five_percent(bud
     assert verdict_over_budget(of_arm) == "better from 100 % of the training on"
 
 
+def test_all_shares_pay_for_a_look_before_seeds_were_added(budgeted: Callable[..., Path]) -> None:
+    cells = {"base": BASE, "rms": WINS}
+    folder = budgeted({25: cells, 100: cells}, (25,))
+    path = folder / "experiment.json"
+    look = {"seeds": [0, 1, 2, 3, 4, 5], "comparisons": 1}
+    path.write_text(json.dumps({**json.loads(path.read_text()), "earlier_looks": [look]}))
+    (of_arm,) = over_budget(load(folder)).values()
+    assert {at.comparison.interval for at in of_arm} == {"repeated"}
+
+
 def test_an_arm_that_a_share_lacks_has_a_column_for_it_all_the_same(budgeted: Callable[..., Path]) -> None:
     old, new = {"base": BASE, "rms": WINS}, {"base": BASE, "rms": WINS, "new": BASE}
     results = load(budgeted({25: old, 100: new}, (25,)))
