@@ -209,7 +209,7 @@ def test_stages_after_a_look_end_by_the_same_test(tmp_path: Path) -> None:
 
 
 def test_nothing_is_bold_while_cells_are_missing(tmp_path: Path) -> None:
-    whole = {"base": [*BASE, 2.1], "better": [*BETTER, 1.8]}
+    whole: dict[str, list[float | None]] = {"base": [*BASE, 2.1], "better": [*BETTER, 1.8]}
     for place, (cells, bold) in enumerate(((whole, True), ({**whole, "better": [*BETTER, None]}, False))):
         table = compare(load(make_experiment(tmp_path / str(place), cells)))
         row = table.query("arm == 'better' and metric == 'nll'").iloc[0]
