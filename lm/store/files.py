@@ -79,7 +79,7 @@ def _staging(path: Path) -> Iterator[tuple[Path, Callable[[], None]]]:
     try:
         yield path.parent if lease is None else lease.staging_dir(path.parent), check
     except OSError as error:  # of a copy, the second file is the one being written
-        if isinstance(error, FileNotFoundError):
+        if isinstance(error, FileNotFoundError | FileExistsError):  # a successor removed the folder, or did meanwhile
             check()
         raise with_path(error, error.filename2 or path) from error
 

@@ -258,7 +258,9 @@ def test_a_lease_removed_while_acquired_has_no_holder(tmp_path: Path, monkeypatc
     got(tmp_path / "x").release()
 
 
-@pytest.mark.parametrize("moment", ["before the file is there", "before the look", "between look and move"])
+@pytest.mark.parametrize(
+    "moment", ["while its folder is made", "before the file is there", "before the look", "between look and move"]
+)
 def test_a_writer_that_stalled_before_its_rename_commits_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
@@ -290,7 +292,17 @@ def test_a_writer_that_stalled_before_its_rename_commits_nothing(
         succeeded()
         return locks.process_signature()
 
-    if moment == "before the file is there":
+    def sleep_and_look(path: Path) -> bool:
+        if path.name.startswith(leases.STAGING_PREFIX):
+            monkeypatch.setattr(Path, "is_dir", is_dir)
+            succeeded()
+        return is_dir(path)
+
+    is_dir = Path.is_dir
+    if moment == "while its folder is made":
+        write_atomic(work / "file", "first")
+        monkeypatch.setattr(Path, "is_dir", sleep_and_look)
+    elif moment == "before the file is there":
         monkeypatch.setattr(files, "process_signature", sleep_and_name)
     else:
         monkeypatch.setattr(first, "check", look_and_sleep)
