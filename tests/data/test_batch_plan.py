@@ -112,7 +112,13 @@ def test_wrong_schedules_are_refused(changes: dict[str, Any], words: str) -> Non
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("changes", [GROWING, WARMUP, {**GROWING, "trainer.accumulate_grad_batches": 2}])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        *(pytest.param(changes, marks=pytest.mark.extra) for changes in (GROWING, WARMUP)),
+        {**GROWING, "trainer.accumulate_grad_batches": 2},
+    ],
+)
 def test_a_run_counts_its_tokens_and_resumes_to_the_bit(tmp_path: Path, changes: dict[str, Any]) -> None:
     changes = {**changes, "trainer.log_every_n_steps": 1, "trainer.val_check_interval": 100}
     count = 12 * changes.get("trainer.accumulate_grad_batches", 1)

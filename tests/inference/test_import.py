@@ -188,6 +188,7 @@ def test_an_arm_starts_from_it(out: Path, tmp_path: Path, monkeypatch: Patch) ->
     assert run.record["metrics"]["nll"] == pytest.approx(expected, abs=1e-5)
 
 
+@pytest.mark.extra
 @pytest.mark.slow
 def test_checkpoints_by_step_are_a_curve(tmp_path: Path) -> None:
     """The last is the run's model."""

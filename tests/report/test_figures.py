@@ -365,6 +365,7 @@ def test_attention_of_the_first_of_many_arms_is_drawn(experiment: MakeExperiment
     assert [panel.title.split("\n")[0] for panel in chart.panels] == 2 * [f"arm{n:02}" for n in range(MOST_MAPS)]
 
 
+@pytest.mark.extra
 @pytest.mark.slow
 def test_the_backend_of_a_notebook_stays_as_it_is() -> None:
     code = "import matplotlib; matplotlib.use('svg'); import lm.report.write; print(matplotlib.get_backend())"

@@ -131,6 +131,7 @@ def test_two_sizes_have_no_law_and_say_why(tmp_path: Path) -> None:
     assert worth_table(two).gain_data.isna().all()
 
 
+@pytest.mark.extra
 @pytest.mark.slow
 def test_loss_beyond_all_data_is_said_so(tmp_path: Path) -> None:
     below = load_ladder(make_lengths(tmp_path, change=lambda arm, place, loss: loss - 0.45 * (arm == "arm")))
@@ -146,6 +147,7 @@ def test_infinite_gain_has_words_and_a_lower_bound() -> None:
     assert gain(Gain(log, "floor")) == "below the law's floor, at least 3.00"
 
 
+@pytest.mark.extra
 @pytest.mark.slow
 def test_lost_runs_of_a_length_are_told(tmp_path: Path) -> None:
     found = load_ladder(

@@ -99,6 +99,7 @@ def test_a_test_at_twice_the_level_is_caught(monkeypatch: pytest.MonkeyPatch) ->
     assert audits_row("false claims, normal noise, 3 arms,", found).verdict == "NOT OK"
 
 
+@pytest.mark.extra
 @pytest.mark.slow
 def test_looking_often_without_paying_for_it_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
@@ -131,6 +132,7 @@ def test_students_test_of_equivalence_is_caught(monkeypatch: pytest.MonkeyPatch)
     assert audits_row("false equivalence, skewed downwards noise, 10", found).verdict == "NOT OK"
 
 
+@pytest.mark.extra
 @pytest.mark.slow
 def test_unadjusted_joint_intervals_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     def alone(family: list[Comparison]) -> None:
@@ -216,6 +218,7 @@ def test_an_arm_against_itself_keeps_the_error_rate(experiment: Any) -> None:
     assert 0.02 < found.found <= 0.06
 
 
+@pytest.mark.extra
 @pytest.mark.slow
 def test_intervals_over_seeds_alone_overclaim_on_text() -> None:
     alone, both = (one.events / one.trials for one in list(audit_texts(np.random.default_rng(0), 60))[-2:])
@@ -223,12 +226,14 @@ def test_intervals_over_seeds_alone_overclaim_on_text() -> None:
     assert both < 0.12
 
 
+@pytest.mark.extra
 @pytest.mark.slow
 def test_claims_over_seeds_and_text_keep_their_promises() -> None:
     found = [*audit_text_claims(np.random.default_rng(0), 60), *audit_text_power(np.random.default_rng(0), 60)]
     assert [one.name for one in found if one.verdict == "NOT OK"] == []
 
 
+@pytest.mark.extra
 @pytest.mark.slow
 def test_q_over_seeds_alone_overclaims_on_text() -> None:
     rows = list(audit_discoveries(np.random.default_rng(0), 150))

@@ -18,6 +18,7 @@ def verdicts(findings: list[Finding]) -> set[str]:
     return {finding.verdict for finding in findings}
 
 
+@pytest.mark.extra
 @pytest.mark.slow
 def test_false_claims_are_rare_and_another_experiment_is_covered() -> None:
     findings = list(audit_experiments(np.random.default_rng(1), 200, NORMAL))
@@ -25,6 +26,7 @@ def test_false_claims_are_rare_and_another_experiment_is_covered() -> None:
     assert verdicts(findings) == {"ok"}
 
 
+@pytest.mark.extra
 @pytest.mark.slow
 def test_intervals_of_half_the_length_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     def shortened(differences: Array) -> OverExperiments:

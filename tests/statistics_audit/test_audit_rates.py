@@ -26,6 +26,7 @@ def test_a_rate_that_was_lost_bounds_nothing() -> None:
     assert regrets({"arm": curve_of(alone), "lost": curve_of(alone * np.nan)}) == {"arm": 0, "lost": 0}
 
 
+@pytest.mark.extra
 @pytest.mark.slow
 def test_a_choice_that_is_taken_as_certain_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     normal = {"normal": NOISES["normal"]}

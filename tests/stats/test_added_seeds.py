@@ -65,8 +65,14 @@ def within(rows: list[list[float]], look: int) -> bool:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("judge", [confirmed, explored, equivalent, less, within])
-@pytest.mark.parametrize(("arms", "looks"), [(1, (4, 6, 7, 8)), (1, (6, 8)), (2, (6, 7))])
+@pytest.mark.parametrize(
+    "judge",
+    [confirmed, *(pytest.param(judge, marks=pytest.mark.extra) for judge in (explored, equivalent, less, within))],
+)
+@pytest.mark.parametrize(
+    ("arms", "looks"),
+    [(1, (4, 6, 7, 8)), *(pytest.param(*of, marks=pytest.mark.extra) for of in ((1, (6, 8)), (2, (6, 7))))],
+)
 def test_all_looks_together_err_with_at_most_alpha(judge: Judge, arms: int, looks: tuple[int, ...]) -> None:
     """Whoever looks after every pair may stop at any."""
     assert claims(judge, arms, looks) <= ALPHA + (0.01 if arms > 1 else 0)  # signs of the second arm are random ones

@@ -159,6 +159,7 @@ def test_noisy_law_lies_within_its_intervals() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.extra
 def test_intervals_cover_exponents_and_gains() -> None:
     """Of 24 ladders; at a coverage of 95 % fewer than 20 are right once in 150 times."""
     counts = np.zeros(4, dtype=int)

@@ -13,6 +13,7 @@ import torch
 import yaml
 from helpers import RUN
 
+from lm.cli import main
 from lm.store.documents import KEPT, Documents, read_documents
 
 pytestmark = pytest.mark.slow
@@ -24,19 +25,28 @@ Run = tuple[dict[str, Any], list[str], dict[str, torch.Tensor], dict[str, Docume
 @pytest.fixture(scope="module")
 def of_one(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """The run of one process, which all others are held against."""
-    return fit(tmp_path_factory.mktemp("one") / "out")
+    folder = tmp_path_factory.mktemp("one") / "out"
+    assert main(command(folder)) == 0
+    return result(folder)
 
 
-def fit(folder: Path, *more: str) -> Run:
-    """Record, learning curve, weights and losses by document of one run of the command line."""
+def command(folder: Path, *more: str) -> list[str]:
     config = folder.parent / "run.yaml"
     config.parent.mkdir(exist_ok=True)
     config.write_text(yaml.safe_dump(RUN))
-    done = subprocess.run(
-        [sys.executable, "-m", "lm", "fit", str(config), "--out", str(folder), *more],
-        capture_output=True, text=True, timeout=300,
-    )  # fmt: skip
+    return ["fit", str(config), "--out", str(folder), *more]
+
+
+def fit(folder: Path, *more: str) -> Run:
+    """The result of a process of its own, and of those that it starts."""
+    words = [sys.executable, "-m", "lm", *command(folder, *more)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
+    return result(folder)
+
+
+def result(folder: Path) -> Run:
+    """Record, learning curve, weights and losses by document of one run of the command line."""
     (path,) = folder.glob("cells/[0-9a-f]*/record.json")
     record, checkpoint = json.loads(path.read_text()), torch.load(path.with_name("last.ckpt"), weights_only=True)
     return (

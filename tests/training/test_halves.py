@@ -95,7 +95,11 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Record:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("error", "start"), [(torch.OutOfMemoryError("CUDA out of memory."), 0), (RuntimeError(CPU), 7), (MemoryError(), 3)]
+    ("error", "start"),
+    [
+        (torch.OutOfMemoryError("CUDA out of memory."), 0),
+        *(pytest.param(*of, marks=pytest.mark.extra) for of in ((RuntimeError(CPU), 7), (MemoryError(), 3))),
+    ],
 )
 def test_a_cell_out_of_memory_is_trained_in_halves(
     tmp_path: Path, whole: Record, monkeypatch: Patch, error: Exception, start: int
