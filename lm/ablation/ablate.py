@@ -185,7 +185,8 @@ def find_rates(plan: Plan, store: Store, options: RunOptions, plan_only: bool = 
             print_line(
                 f"Every arm is trained at {count} rates with {len(bracket.seeds)} seeds each, and at up to "
                 f"{bracket.at_most} while the best of an arm is the lowest or the highest; then at the shared rate, "
-                f"and once more at its own best, with {len(experiment.seeds)} seeds each."
+                f"and once more at its own best, with {len(experiment.seeds)} seeds each. "
+                "`tune: none` leaves all at the shared rate."
             )
             return 0
         more = _open_ends(experiment, rates, store)[: bracket.at_most - (high - low + 1)]

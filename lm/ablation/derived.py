@@ -12,6 +12,7 @@ from typing import Any
 
 from lm.ablation.experiment import Experiment
 from lm.ablation.plan import Plan
+from lm.ablation.sections import RATE
 from lm.analysis.budgets import budget_ending
 from lm.analysis.effects import ENDING, order_name
 from lm.analysis.rates import RateCurve, rate_curve, regrets
@@ -24,8 +25,6 @@ from lm.store.files import read_json, to_json, write_atomic
 from lm.store.formats import RATES
 from lm.store.record import ArmRate
 from lm.store.store import Store
-
-RATE = "optim.lr"
 
 
 def arm_at_rate(arm: str, rate: float) -> str:

@@ -1,7 +1,7 @@
 """An experiment's file: its keys, and how it is read: arms or a design, seeds, how differences are judged, claims."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Required, TypedDict
@@ -9,6 +9,8 @@ from typing import Annotated, Any, Required, TypedDict
 from lm.ablation.design import MAX_ARMS, Design, DesignNode, read_design
 from lm.ablation.sections import (
     BRACKET,
+    NO_SEARCH,
+    RATE,
     Bracket,
     CrossedSeeds,
     CurveNode,
@@ -48,6 +50,7 @@ from lm.store.metrics import (
     OF_TASK,
     ON_CORPUS,
     VALIDATION_METRICS,
+    describe,
     is_at_length,
     is_of_task,
     nearest_metric,
@@ -140,8 +143,9 @@ class ExperimentFile(TypedDict, total=False):
         Also(enum=list(EQUAL_KINDS), default="steps"),
     ]
     tune: Annotated[
-        Annotated[str, Also(pattern=f"^{BRACKET}$")] | TuningNode | RatesTuningNode,
-        "A search for every arm, with the same budget; `rates` for a learning rate of its own, at which it is judged.",
+        Annotated[str, Also(pattern=f"^({BRACKET}|{NO_SEARCH})$")] | TuningNode | RatesTuningNode,
+        "A search for every arm, with the same budget; `rates` for a learning rate of its own, at which it is judged: "
+        "the default where claims are tested; `none` for the rate of the file.",
     ]
     lr_curve: Annotated[CurveNode, "Learning rates that every arm is trained over before each is compared at its best."]
     tiers: Annotated[dict[str, Tier] | None, "The same experiment at other sizes, run with --tier."]
@@ -254,10 +258,12 @@ def load_experiment(
         read_claim(claim, list(design.arms), design.baseline, f"{path}: claims[{index}]")
         for index, claim in enumerate(tree.get("claims", []))
     ]
-    if "tune" in tree and "lr_curve" in tree:
+    if tree.get("tune", NO_SEARCH) != NO_SEARCH and "lr_curve" in tree:
         raise InputError(f"{path}: tune and lr_curve both choose a rate for each arm; expected one of them")
     ladder = read_ladder(tree, plan.seeds, inference.metric, settings, str(path), same_seeds=seeds is not None)
-    tuning, bracket = _read_tuning(tree, inference.metric, plan.seeds, path)
+    tuning, bracket = _read_tuning(
+        {"tune": _default_tuning(tree, design, claims, inference.metric), **tree}, inference.metric, plan.seeds, path
+    )
     return Experiment(
         name=name,
         title=tree.get("title") or path.stem,
@@ -291,9 +297,16 @@ def _read_corpora(tree: Tree, settings: Mapping[str, Any], path: Path) -> dict[s
     return {text: {**changes, **settings} for text, changes in corpora.items()}
 
 
+def _default_tuning(tree: Tree, design: Design, claims: Sequence[Claim], metric: str) -> str:
+    """Return what `tune` is where a file does not say: rates, where a claim could be one of a rate that fits an arm."""
+    is_tested = any(not claim.exact and claim.kind != "identity" for claim in claims)
+    has_rates = "lr_curve" in tree or "ladder" in tree or any(RATE in changes for changes in design.arms.values())
+    return BRACKET if is_tested and not has_rates and describe(metric).better is not None else NO_SEARCH
+
+
 def _read_tuning(tree: Tree, metric: str, seeds: list[int], path: Path) -> tuple[Tuning | None, Bracket | None]:
     """Return what `tune` asks for: a search of every arm, or learning rates. Raises InputError."""
-    if "tune" not in tree:
+    if tree["tune"] == NO_SEARCH:
         return None, None
     where = f"{path}: tune"
     if (bracket := read_bracket(tree["tune"], metric, seeds, where)) is not None:

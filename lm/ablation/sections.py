@@ -112,6 +112,8 @@ def read_grid(curve: Mapping[str, Any], metric: str, confirmation: Sequence[int]
 # learning rates around each arm's own ---------------------------------------------------------------------------------
 
 BRACKET = "rates"  # what `tune` is for a learning rate of each arm's own
+RATE = "optim.lr"  # where a configuration has it
+NO_SEARCH = "none"  # what `tune` is where every arm has the rate of the file
 BRACKET_SEEDS = [1000, 1001]  # seeds of the rates, where the experiment names none
 FACTOR, MOST_RATES = 2.0, 7
 
@@ -158,7 +160,8 @@ def read_bracket(node: Any, metric: str, confirmation: Sequence[int], path: str)
     if isinstance(node, Mapping) and BRACKET not in node:
         return None
     if not isinstance(node, Mapping) and node != BRACKET:
-        raise InputError(f"{path}: expected {BRACKET}, or a mapping of it or of space and trials, found {shown(node)}")
+        expected = f"{BRACKET}, {NO_SEARCH}, or a mapping of {BRACKET} or of space and trials"
+        raise InputError(f"{path}: expected {expected}, found {shown(node)}")
     options = read_section({} if node == BRACKET else node[BRACKET], BracketNode, f"{path}.{BRACKET}")
     seeds = _read_selection_seeds(options, metric, confirmation, path)
     if len(seeds) < 2:

@@ -35,7 +35,7 @@ CLAIM = {"claim": "rms is better", "arm": "rms", "kind": "ours", "metric": "nll"
 @pytest.mark.parametrize(
     ("tune", "words"),
     [
-        ("rats", "tune: expected rates, or a mapping of it or of space and trials, found 'rats'"),
+        ("rats", "tune: expected rates, none, or a mapping of rates or of space and trials, found 'rats'"),
         (3, "tune: expected rates"),
         ({"rates": {"factor": 1}}, "tune.rates.factor: expected a number above 1"),
         ({"rates": {"at_most": 2}}, "tune.rates.at_most: expected a whole number from 3"),
@@ -50,6 +50,33 @@ CLAIM = {"claim": "rms is better", "arm": "rms", "kind": "ours", "metric": "nll"
 def test_a_wrong_search_for_rates_is_one_line(tmp_path: Path, tune: Any, words: str) -> None:
     with refusal(words):
         load_experiment(write_experiment(tmp_path, tune=tune), {})
+
+
+@pytest.mark.parametrize(
+    ("changes", "searched"),
+    [
+        ({}, False),
+        ({"claims": [CLAIM]}, True),
+        ({"claims": [CLAIM], "tune": "none"}, False),
+        ({"claims": [{**CLAIM, "kind": "identity"}]}, False),
+        ({"claims": [{**CLAIM, "exact": True}]}, False),
+        ({"claims": [{**CLAIM, "exact": True}, {**CLAIM, "claim": "tested"}]}, True),
+        ({"claims": [CLAIM], "lr_curve": {"rates": [0.005, 0.01, 0.02]}}, False),
+        ({"claims": [CLAIM], "arms": {"layer": {}, "rms": {"optim.lr": 0.02}}}, False),
+        ({"claims": [CLAIM], "tune": {"space": {"optim.lr": {"low": 0.001, "high": 0.1}}, "trials": 3}}, False),
+    ],
+)
+def test_experiments_with_tested_claims_search_rates_by_themselves(
+    tmp_path: Path, changes: dict[str, Any], searched: bool
+) -> None:
+    assert (load_experiment(write_experiment(tmp_path, **changes), {}).bracket is not None) == searched
+
+
+def test_no_search_goes_with_a_curve(tmp_path: Path) -> None:
+    curve = {"rates": [0.005, 0.01, 0.02]}
+    assert load_experiment(write_experiment(tmp_path, tune="none", lr_curve=curve), {}).grid is not None
+    with refusal("tune and lr_curve both choose a rate"):
+        load_experiment(write_experiment(tmp_path, tune="rates", lr_curve=curve), {})
 
 
 @pytest.fixture

@@ -17,12 +17,13 @@ from lm.report.notes import notes
 from lm.store.store import Store
 
 CLAIM = {"claim": "rms is better", "kind": "ours", "relation": "less", "arm": "rms", "metric": "nll"}
+ASKED: dict[str, Any] = {"claims": [CLAIM], "tune": "none"}
 ARMS: dict[str, dict[str, Any]] = {"layer": {}, "rms": {"model.norm": "RMSNorm"}}
 
 
 def changes_after(folder: Path, **changes: Any) -> list[str]:
     """Return what a manifest says has changed, once the experiment's file has."""
-    plan = make_plan(load_experiment(write_experiment(folder, **{"claims": [CLAIM], **changes}), {}))
+    plan = make_plan(load_experiment(write_experiment(folder, **{**ASKED, **changes}), {}))
     manifest = json.loads((write_manifest(plan, Store(folder / "out")) / "experiment.json").read_text())
     parts: list[str] = manifest["registration"]["changes"]
     return parts
@@ -31,7 +32,7 @@ def changes_after(folder: Path, **changes: Any) -> list[str]:
 @pytest.fixture
 def registered(tmp_path: Path) -> Path:
     """Register the small experiment; return the folder of its file."""
-    path = write_experiment(tmp_path, claims=[CLAIM])
+    path = write_experiment(tmp_path, **ASKED)
     assert main(["register", str(path), "--out", str(tmp_path / "out")]) == 0
     return tmp_path
 
