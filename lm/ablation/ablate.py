@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from lm.ablation.derived import (
-    RATE,
     RatesByArm,
     at_best_rates,
     at_shared_rate,
@@ -35,6 +34,7 @@ from lm.ablation.plan import (
     with_autotuned_settings,
     write_manifest,
 )
+from lm.ablation.sections import RATE
 from lm.ablation.stored_plan import plan_experiment
 from lm.analysis.results import FEWEST_LOOKED_AT, FirstLook, Records, load, paired, read_manifest
 from lm.config.tree import InputError, override, prefix_errors
