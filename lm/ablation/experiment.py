@@ -258,12 +258,9 @@ def load_experiment(
         read_claim(claim, list(design.arms), design.baseline, f"{path}: claims[{index}]")
         for index, claim in enumerate(tree.get("claims", []))
     ]
-    if tree.get("tune", NO_SEARCH) != NO_SEARCH and "lr_curve" in tree:
-        raise InputError(f"{path}: tune and lr_curve both choose a rate for each arm; expected one of them")
     ladder = read_ladder(tree, plan.seeds, inference.metric, settings, str(path), same_seeds=seeds is not None)
-    tuning, bracket = _read_tuning(
-        {"tune": _default_tuning(tree, design, claims, inference.metric), **tree}, inference.metric, plan.seeds, path
-    )
+    tree = {"tune": _default_tuning(tree, design, claims, inference.metric), **tree}
+    tuning, bracket = _read_tuning(tree, inference.metric, plan.seeds, path)
     return Experiment(
         name=name,
         title=tree.get("title") or path.stem,
@@ -308,6 +305,8 @@ def _read_tuning(tree: Tree, metric: str, seeds: list[int], path: Path) -> tuple
     """Return what `tune` asks for: a search of every arm, or learning rates. Raises InputError."""
     if tree["tune"] == NO_SEARCH:
         return None, None
+    if "lr_curve" in tree:
+        raise InputError(f"{path}: tune and lr_curve both choose a rate for each arm; expected one of them")
     where = f"{path}: tune"
     if (bracket := read_bracket(tree["tune"], metric, seeds, where)) is not None:
         return None, bracket
