@@ -74,6 +74,7 @@ def test_the_overview_has_the_answer_of_each_report_with_a_link_to_it(found: Pag
     }
 
 
+@pytest.mark.extra
 @pytest.mark.slow
 def test_ladders_and_searches_are_parts_of_it_too(
     hostile: MakeExperiment, search: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -149,6 +149,7 @@ def even(name: str) -> dict[str, dict[str, Any]]:
     return {name: {"low": 0.0, "high": 1.0, "log": False, "step": None, "int": False}}
 
 
+@pytest.mark.extra
 @pytest.mark.slow
 def test_shares_are_those_of_a_sum_whose_variance_is_known() -> None:
     line = np.linspace(0, 1, 15)

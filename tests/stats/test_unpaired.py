@@ -139,6 +139,7 @@ def test_verdicts_match_joint_intervals_excluding_zero() -> None:
             assert one.interval == "joint"
 
 
+@pytest.mark.extra
 @pytest.mark.slow
 def test_detectable_unpaired_effects_have_80_percent_power() -> None:
     n, m, random = 6, 5, np.random.default_rng(5)

@@ -139,6 +139,7 @@ def test_a_cell_too_large_for_halves_fails_with_the_error(
     assert (HALVED in actual["flags"]) is (batch_size > 1)
 
 
+@pytest.mark.extra
 @pytest.mark.slow
 def test_the_stack_of_a_hang_is_logged_and_recorded(tmp_path: Path) -> None:
     cell, store = check(RUN), Store(tmp_path)

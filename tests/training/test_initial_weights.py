@@ -51,6 +51,7 @@ def test_training_goes_on_from_the_weights_of_a_run(tmp_path: Path, source: Path
         torch.testing.assert_close(value, model.state_dict()[name], rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.extra
 def test_a_resumed_run_starts_once(tmp_path: Path, source: Path) -> None:
     changes = {**from_run(source), "trainer.max_steps": 12, "trainer.val_check_interval": 100}
     _, whole, _ = train_cell(tmp_path / "whole", changes)

@@ -303,6 +303,7 @@ def test_a_logger_holds_the_rows_and_changes_no_number(tmp_path: Path) -> None:
     assert cell.id in (tmp_path / "logged" / "logs" / "csv" / NAME / "hparams.yaml").read_text()
 
 
+@pytest.mark.extra
 @pytest.mark.slow
 def test_a_resumed_run_logs_no_row_twice(tmp_path: Path) -> None:
     cell, _ = interrupted(tmp_path, "csv")

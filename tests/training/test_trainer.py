@@ -308,6 +308,7 @@ def test_a_full_disk_is_no_result(tmp_path: Path, monkeypatch: Patch, place: str
     assert history(tmp_path / "full", cell) == history(tmp_path / "whole", cell)
 
 
+@pytest.mark.extra
 def test_an_error_after_a_lost_lease_is_no_failure(tmp_path: Path) -> None:
     cell, whole = run(tmp_path / "whole")
     store = Store(tmp_path / "removed")
@@ -357,6 +358,7 @@ def test_a_damaged_checkpoint_costs_only_time(tmp_path: Path, capsys: Capture) -
     assert not store.record(cell.id)["provenance"]["resumed"]
 
 
+@pytest.mark.extra
 def test_a_damaged_outcome_costs_only_time(tmp_path: Path, monkeypatch: Patch, capsys: Capture) -> None:
     cell, whole = run(tmp_path / "whole")
     store = Store(tmp_path / "cut")
