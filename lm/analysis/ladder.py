@@ -224,11 +224,11 @@ def _size_length(manifest: LadderManifest, rungs: Sequence[Records]) -> SizeLeng
         if not points:
             laws[arm] = "no rung has a pair"
             continue
-        sizes = [
+        of_base, of_arm = (
             [(float(rung["sizes"][name]["parameters"]), float(rung["sizes"][name]["tokens"])) for rung, _ in points]
             for name in (base, arm)
-        ]
-        draws = SizeLengthDraws([point for _, point in points], *sizes)
+        )
+        draws = SizeLengthDraws([point for _, point in points], of_base, of_arm)
         if names not in of_baseline:
             of_baseline[names] = draws.fit("base")
         fitted = of_baseline[names]

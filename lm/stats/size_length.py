@@ -16,7 +16,7 @@ import numpy as np
 import scipy
 from numpy.typing import ArrayLike
 
-from lm.stats.compute_gain import Beyond, Gain, LadderDraws, ScalePoint, misfit
+from lm.stats.compute_gain import DRAWS, Beyond, Gain, LadderDraws, ScalePoint, misfit
 from lm.stats.scaling import Array, interval
 from lm.stats.trend import Estimate
 
@@ -201,11 +201,13 @@ Size = tuple[float, float]  # parameters and tokens of a run
 class SizeLengthDraws:
     """An arm and the baseline over sizes and lengths, each point with the `Size` of either."""
 
-    def __init__(self, points: Sequence[ScalePoint], base: Sequence[Size], arm: Sequence[Size]) -> None:
-        """Take at least one point. Raises ValueError unless each has both sizes."""
+    def __init__(
+        self, points: Sequence[ScalePoint], base: Sequence[Size], arm: Sequence[Size], draws: int = DRAWS
+    ) -> None:
+        """Take at least one point, and the draws of the bootstrap. Raises ValueError unless each has both sizes."""
         if not len(points) == len(base) == len(arm):
             raise ValueError(f"{len(points)} points, with sizes of {len(base)} and {len(arm)}")
-        self.ladder, self.base, self.arm = LadderDraws(points), base, arm
+        self.ladder, self.base, self.arm = LadderDraws(points, draws), base, arm
         self.sources, self.of = self.ladder.sources(len(points)), list(map(int, self.ladder.of_k))
 
     def fit(self, of: Literal["base", "arm"]) -> FittedLaw | str:

@@ -28,6 +28,7 @@ from statistics_audit.budgets import CORRELATIONS, audit_budget_power, audit_bud
 from statistics_audit.experiments import audit_experiments
 from statistics_audit.finding import Array, Finding, Noise
 from statistics_audit.ladder import audit_ladders
+from statistics_audit.lengths import audit_lengths
 from statistics_audit.looks import audit_added_seeds
 from statistics_audit.rates import audit_rates
 from statistics_audit.texts import audit_discoveries, audit_text_claims, audit_text_power, audit_texts
@@ -89,6 +90,7 @@ def audit(full: bool = False) -> list[Finding]:
             for one in rows(np.random.default_rng(0), size.intervals)
         ),
         *audit_ladders(np.random.default_rng(0), size.ladders, size.draws),
+        *audit_lengths(np.random.default_rng(0), size.ladders, size.draws),
         *audit_unpaired(np.random.default_rng(0), size.sequences, NOISES),
         *audit_experiments(np.random.default_rng(0), size.bootstraps, paired_noises()),
         *audit_rates(np.random.default_rng(0), size.bootstraps, NOISES),
