@@ -138,6 +138,7 @@ def test_rates_are_added_for_all_arms_until_each_best_is_between_two(tmp_path: P
     assert manifest["axes"]["optim.lr"] == "nuisance"
 
 
+@pytest.mark.extra
 @pytest.mark.slow
 @pytest.mark.usefixtures("undrawn")
 def test_a_best_rate_in_the_middle_takes_three(tmp_path: Path, trained: dict[str, float]) -> None:
@@ -159,7 +160,9 @@ def test_rates_are_those_of_the_cells_that_the_file_asks_for_now(tmp_path: Path,
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("undrawn")
-@pytest.mark.parametrize(("best", "end"), [(SHARED / 1000, "lowest"), (SHARED * 1000, "highest")])
+@pytest.mark.parametrize(
+    ("best", "end"), [(SHARED / 1000, "lowest"), pytest.param(SHARED * 1000, "highest", marks=pytest.mark.extra)]
+)
 def test_an_arm_whose_best_stays_at_an_end_is_not_judged(
     tmp_path: Path, trained: dict[str, float], best: float, end: str
 ) -> None:

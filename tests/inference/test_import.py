@@ -132,6 +132,7 @@ def test_the_record_says_what_was_imported_and_what_was_measured(out: Path) -> N
     assert record["metrics"]["nll"] == pytest.approx(losses / tokens, abs=1e-6)
 
 
+@pytest.mark.extra
 @pytest.mark.slow
 def test_commands_of_finished_runs_work_on_it(out: Path, capsys: Capture, undrawn: None) -> None:
     at = ["--out", str(out)]

@@ -107,6 +107,7 @@ def test_the_page_the_tables_and_the_terminal_say_the_same(whole: LadderResults)
     assert "It holds under the law alone" in forecast_section(whole).notes[0]
 
 
+@pytest.mark.extra
 @pytest.mark.slow
 @pytest.mark.usefixtures("undrawn")
 def test_the_answer_is_of_the_largest_rung_with_enough_seeds(tmp_path: Path, whole: LadderResults) -> None:

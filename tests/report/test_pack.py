@@ -312,6 +312,7 @@ def test_cells_that_another_process_trains_and_other_experiments_are_left(folder
     assert tree(other) == {"demo/experiment.json": b"{}"}
 
 
+@pytest.mark.extra
 @pytest.mark.slow
 def test_a_search_goes_into_a_pack_with_its_cells(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "out" / "search"

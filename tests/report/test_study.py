@@ -287,6 +287,7 @@ def test_the_report_holds_the_best_the_counts_and_the_limits(tmp_path: Path, mon
     assert csv["kind.Rope.base"].isna().sum() == 6
 
 
+@pytest.mark.extra
 @pytest.mark.slow
 def test_few_trials_have_no_importances_and_none_no_table(tmp_path: Path) -> None:
     page, _ = report(write(tmp_path, drawn(9)))

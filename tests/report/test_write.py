@@ -77,6 +77,7 @@ def test_all_figures_are_written_where_requested(experiment: Callable[..., Path]
     assert "![differences](differences.png)" in (folder / "table.md").read_text()
 
 
+@pytest.mark.extra
 @pytest.mark.slow
 @pytest.mark.usefixtures("undrawn")
 def test_files_are_written_again_only_if_they_or_the_cells_changed(

@@ -22,6 +22,7 @@ def without_compiler(*_: Any, **__: Any) -> Any:
     raise RuntimeError("No working C++ compiler found\nin several lines")
 
 
+@pytest.mark.extra
 @pytest.mark.slow
 def test_without_a_compiler_the_cell_is_trained_uncompiled(tmp_path: Path, monkeypatch: Patch) -> None:
     plain = trained(tmp_path)

@@ -161,6 +161,7 @@ def test_the_record_is_complete(tmp_path: Path) -> None:
     assert not Store(tmp_path).work(cell.id).exists()
 
 
+@pytest.mark.extra
 def test_accumulating_two_batches_is_training_on_their_union(tmp_path: Path) -> None:
     whole = {"trainer.val_check_interval": 100, "data.evaluation_batch_size": 8}
     halves = {**whole, "data.batch_size": 4, "trainer.accumulate_grad_batches": 2}
