@@ -102,7 +102,6 @@ def test_a_folder_whose_files_changed_is_streamed_again(folder: Path, kind: Toke
     assert after.fingerprint != before.fingerprint
 
 
-@pytest.mark.extra
 def test_a_killed_stream_goes_on_where_it_was(folder: Path, monkeypatch: Patch) -> None:
     for owner, name, value in ((streaming, "BATCH", 2000), (shards, "SHARD_TOKENS", 4000), (cache, "KEPT_BYTES", 1)):
         monkeypatch.setattr(owner, name, value)

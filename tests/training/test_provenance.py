@@ -77,7 +77,6 @@ def test_the_source_hash_covers_the_packages_that_compute(tmp_path: Path) -> Non
     assert write("model/a.py", "x = 1\n") == hashes[2], "nothing but what the files hold"
 
 
-@pytest.mark.extra
 @pytest.mark.slow
 def test_source_covers_every_room_that_a_process_which_trains_imports() -> None:
     """All but those that keep records, hold processes, or judge what was recorded."""

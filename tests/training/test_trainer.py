@@ -309,7 +309,6 @@ def test_a_full_disk_is_no_result(tmp_path: Path, monkeypatch: Patch, place: str
     assert history(tmp_path / "full", cell) == history(tmp_path / "whole", cell)
 
 
-@pytest.mark.extra
 def test_an_error_after_a_lost_lease_is_no_failure(tmp_path: Path) -> None:
     cell, whole = run(tmp_path / "whole")
     store = Store(tmp_path / "removed")
