@@ -201,6 +201,14 @@ class Data(LightningDataModule, ABC):
         assert self.trainer is not None
         return self.evaluation_batches("validation", *rank_and_world_size(self.trainer))
 
+    def on_before_batch_transfer(self, batch: Batch, dataloader_idx: int) -> Batch:
+        """Pin the memory of a batch for CUDA, which otherwise fetches it only after all that it was asked before."""
+        if self.trainer is None or self.trainer.strategy.root_device.type != "cuda":
+            return batch
+        return Batch(
+            tuple(x_bt.pin_memory() for x_bt in batch.inputs), batch.targets_bt.pin_memory(), batch.rows_b.pin_memory()
+        )
+
 
 def rank_and_world_size(trainer: Any) -> tuple[int, int]:
     """Return this process's number, from 0, among those that divide the rows of each batch, and their count.

@@ -29,7 +29,7 @@ from lm.store.side_files import WAYS_FILE, measure_once
 from lm.training.adapter import quiet, to_device
 from lm.training.cell import check
 from lm.training.identified import AUTO, Cell, auto_settings_requested, seedless
-from lm.training.module import compile_blocks
+from lm.training.module import compile_in_place
 from lm.training.optim import tables
 from lm.training.provenance import cpuinfo, device_name, processor
 from lm.training.recorder import Recorder
@@ -226,7 +226,7 @@ class _Timing:
                 if settings == self._choices()[0]:
                     raise
                 return None
-        elif compile_blocks(model, "auto", step) is not None:
+        elif compile_in_place(model, "auto", step) is not None:
             return None
         self.compiled_in[repr(settings)] = time.perf_counter() - start
         return step

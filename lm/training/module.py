@@ -60,6 +60,7 @@ class LanguageModel(LightningModule):
         self.model, self.optim, self.seed_value = model, optim, seed
         self.vocabulary, self.compiled, self.halved = len(bytes_per_token), compiled, halved
         self.compile_seconds = 0.0
+        self.loss_of_logits = optim.objective.loss
         self.notes: list[str] = []  # settings that could not be carried out, for the record
         self.clusters = clusters
         count = 0 if clusters is None else clusters.count
@@ -91,7 +92,7 @@ class LanguageModel(LightningModule):
         self.validation.process_group = data_group(self.trainer)
 
     def on_fit_start(self) -> None:
-        """Compile the model's blocks, if that is configured, before any step is timed."""
+        """Compile the model or its blocks, if that is configured, before any step is timed."""
         if self.compiled is None:
             return
         start, trainer = time.perf_counter(), self.trainer
@@ -114,7 +115,11 @@ class LanguageModel(LightningModule):
                 torch.autograd.grad(self.loss(to_device(trainer, batch)), parameters, allow_unused=True)
 
         beat()
-        reason = compile_blocks(self.model, self.compiled, warm_up)
+        if is_compiled_whole(self.model):  # the loss too, over as many logits as the targets are
+            self.loss_of_logits = torch.compile(self.optim.objective.loss, dynamic=False)
+        reason = compile_in_place(self.model, self.compiled, warm_up)
+        if reason is not None:
+            self.loss_of_logits = self.optim.objective.loss
         beat()
         self.compile_seconds = time.perf_counter() - start
         self.notes += [] if reason is None else [reason]
@@ -174,7 +179,7 @@ class LanguageModel(LightningModule):
         many = len(targets_n) * self.vocabulary >= max_logits(targets_n.device) and has_full_parameters(self.trainer)
         if many and (factors := self.model.hidden_and_weight(*batch.inputs)) is not None:
             return of_product(self.model, self.optim.objective, factors[0].flatten(0, 1), factors[1], targets_n)
-        return self.optim.objective.loss(self.model(*batch.inputs).flatten(0, 1), targets_n)
+        return self.loss_of_logits(self.model(*batch.inputs).flatten(0, 1), targets_n)
 
     def switch_weights(self, training: bool) -> None:
         """Put the weights for training or for evaluation in place, where an optimiser has both."""
@@ -309,8 +314,18 @@ def deferred_backward(run: Callable[[Tensor], None], device: torch.device) -> Te
 _in_memory = ""  # key of the code that this process holds; code for other keys would count against the compiler's limit
 
 
-def compile_blocks(model: Model, key: str, warm_up: Callable[[], object]) -> str | None:
-    """Compile the blocks of a model, in place; layers and later cells of the same shape share the code.
+def is_compiled_whole(model: Model) -> bool:
+    """Return True for a model on CUDA whose layers leave nothing behind but their output: its code is one.
+
+    There kernels between layers cost a sixth of a step. A processor gains little, and waits longer for the compiler.
+    """
+    leaves_more = any(hasattr(part, "extra_losses") or isinstance(part, Experts) for part in model.modules())
+    on_cuda = next(model.parameters()).device.type == "cuda"
+    return isinstance(model, Decoder) and on_cuda and model.keeps_activations and not leaves_more
+
+
+def compile_in_place(model: Model, key: str, warm_up: Callable[[], object]) -> str | None:
+    """Compile a model whole or by blocks; layers and later cells of the same shape share the code.
 
     Cells of equal `key` share code, which `warm_up` makes by a step that changes nothing. Blocks that cannot be
     compiled stay: the same numbers up to rounding, at another cost. Returns the reason, in one line; None without.
@@ -319,17 +334,18 @@ def compile_blocks(model: Model, key: str, warm_up: Callable[[], object]) -> str
     if not isinstance(model, Decoder):
         return f"not compiled: {type(model).__name__} sees batches of many shapes, each of which would take a minute"
     blocks = [module for module in model.modules() if isinstance(module, Block)]
+    parts: list[nn.Module] = [model] if is_compiled_whole(model) else [*blocks]
     if _in_memory != key:
         torch.compiler.reset()
         _in_memory = key
-    for block in blocks:
-        block.compile(dynamic=False)  # which leaves the names of its parameters alone
+    for part in parts:
+        part.compile(dynamic=False)  # which leaves the names of its parameters alone
     try:
         with torch._dynamo.config.patch(recompile_limit=max(8, 2 * len(blocks))):  # layers that differ have code each
             warm_up()
     except Exception as error:  # whatever a compiler, a user's part or a missing header may raise
-        for block in blocks:
-            uncompile(block)
+        for part in parts:
+            uncompile(part)
         _in_memory = ""
         first = (str(error).strip() or "no reason given").splitlines()[0]
         return clipped(f"not compiled: {type(error).__name__}: {first}", 300)
@@ -338,7 +354,7 @@ def compile_blocks(model: Model, key: str, warm_up: Callable[[], object]) -> str
 
 def uncompiled(model: nn.Module) -> AbstractContextManager[object]:
     """Run no compiled code within a block: hooks are called, and batches may have any shape."""
-    compiled = any(isinstance(module, Block) and runs_compiled(module) for module in model.modules())
+    compiled = any(map(runs_compiled, model.modules()))
     return torch.compiler.set_stance("force_eager") if compiled else contextlib.nullcontext()
 
 

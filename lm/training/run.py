@@ -35,7 +35,7 @@ class Trainer(lightning.pytorch.Trainer):
         log_every_n_steps: optimiser steps between rows of the learning curve.
         strategy: how devices share a cell, such as ddp, fsdp2 or tensor_parallel.
         attention: implementation of attention (`lm.model.attention_impl.AttentionImpl`); equal up to rounding.
-        compile: whether training steps run compiled code for the model's blocks.
+        compile: whether training steps run compiled code.
         checkpoint_activations: whether layers compute activations again in the backward pass, which takes less memory.
         callbacks: Lightning's or a user's own, for training alone; see `lm.training.callbacks`.
         ema: `{decay: D}` or `{half_life: STEPS}` of an average of the weights, which is evaluated as `nll_ema`.

@@ -9,7 +9,8 @@ import torch
 from helpers import Patch
 from small_runs import train_cell
 
-from lm.training.module import compile_blocks, preserve_buffers_and_rng
+from lm.training import module
+from lm.training.module import compile_in_place, preserve_buffers_and_rng
 
 SHORT = {"trainer.max_steps": 6, "trainer.val_check_interval": 3, "trainer.log_every_n_steps": 1}
 
@@ -43,7 +44,7 @@ def test_an_encoder_decoder_is_not_compiled() -> None:
 
     model = EncoderDecoder.__new__(EncoderDecoder)
     torch.nn.Module.__init__(model)
-    assert "sees batches of many shapes" in str(compile_blocks(model, "", lambda: None))
+    assert "sees batches of many shapes" in str(compile_in_place(model, "", lambda: None))
 
 
 def test_buffers_and_random_state_are_restored() -> None:
@@ -60,7 +61,11 @@ def test_buffers_and_random_state_are_restored() -> None:
 
 @pytest.mark.slow
 @pytest.mark.extra
-def test_compiled_blocks_train_to_the_numbers_of_those_as_written(tmp_path: Path) -> None:
+@pytest.mark.parametrize("whole", [False, True])
+def test_compiled_code_trains_to_the_numbers_of_what_is_written(
+    tmp_path: Path, monkeypatch: Patch, whole: bool
+) -> None:
+    monkeypatch.setattr(module, "is_compiled_whole", lambda _: whole)  # as on CUDA
     plain, other = trained(tmp_path), trained(tmp_path, compile=True)
     assert other["flags"] == []
     assert other["cost"]["compile_seconds"] > 0
