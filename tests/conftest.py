@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from messages import CheckMessage, Message, Refused, read_messages, write_message
+from messages import CheckMessage, Message, Refused, RefusedCommand, read_messages, write_message
 from records import MakeExperiment, make_manifest, record
 
+from lm.cli import main
 from lm.config.tree import InputError
 from lm.store.files import to_json, write_atomic
 from lm.store.formats import MANIFEST
@@ -201,13 +202,28 @@ def check_message(request: pytest.FixtureRequest, tmp_path: Path) -> CheckMessag
 
 @pytest.fixture
 def refused(check_message: CheckMessage) -> Refused:
-    """Expect an InputError with the one line of messages.golden.json."""
+    """Expect an error with the one line of messages.golden.json."""
 
     @contextlib.contextmanager
-    def refusal() -> Iterator[None]:
-        with pytest.raises(InputError) as caught:
+    def refusal(kind: type[Exception] = InputError) -> Iterator[None]:
+        with pytest.raises(kind) as caught:
             yield
         assert "\n" not in str(caught.value)
         check_message(str(caught.value))
 
     return refusal
+
+
+@pytest.fixture
+def refused_command(check_message: CheckMessage, capsys: pytest.CaptureFixture[str]) -> RefusedCommand:
+    """Expect exit code 2 and the one line of messages.golden.json on standard error."""
+
+    def expect(arguments: Sequence[object], run: Callable[[list[str]], int] = main) -> None:
+        capsys.readouterr()
+        assert run([*map(str, arguments)]) == 2
+        shown = capsys.readouterr()
+        assert shown.out == ""
+        (line,) = shown.err.strip().splitlines()
+        check_message(line)
+
+    return expect
