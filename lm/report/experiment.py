@@ -45,7 +45,7 @@ class ExperimentReport(Report):
     first: Section | None = None
 
     kind = ("experiment", "experiments")
-    usual = 4
+    usual = 3
 
     @classmethod
     def load(cls, folder: Path) -> "ExperimentReport":

@@ -271,7 +271,7 @@ def test_report_needs_no_torch_and_gives_the_same_table(base: Path, capsys: Capt
     said = capsys.readouterr().out
     assert "too few for significance (6 could)" in said
     table = (base / "out/spec/table.md").read_text()
-    for name in ("table.md", "table.csv", "learning_curve.png", "reliability.svg", "differences.png"):
+    for name in ("table.md", "table.csv", "learning_curve.png", "difference_curve.svg", "differences.png"):
         (base / "out/spec" / name).unlink()
     (base / "torch").mkdir()
     (base / "torch/__init__.py").write_text("raise ImportError('no torch here')")

@@ -479,7 +479,7 @@ def test_files_hold_the_analysis_and_the_figures_that_the_page_shows(experiment:
     found = pd.read_csv(folder / "table.csv")
     pd.testing.assert_frame_equal(found, compare(load(folder)), check_exact=True, check_dtype=False)
     shown = re.findall(r"!\[[^]]*\]\(([^)]*)\)", files["table.md"].decode())
-    assert shown == ["differences.png", "difference_curve.png", "learning_curve.png", "reliability.png"]
+    assert shown == ["differences.png", "difference_curve.png", "learning_curve.png"]
     assert set(shown) <= files.keys()
 
 

@@ -69,11 +69,11 @@ def test_a_curve_that_was_written_anew_is_read_anew(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("undrawn")
 def test_all_figures_are_written_where_requested(experiment: Callable[..., Path]) -> None:
     folder = experiment({"base": [2.0, 2.1], "arm": [1.9, 1.8]})
-    usual = {"differences.png", "difference_curve.png", "learning_curve.png", "reliability.png"}
+    usual = {"differences.png", "difference_curve.png", "learning_curve.png"}
     assert main(["report", str(folder)]) == 0
     assert {path.name for path in folder.glob("*.png")} == usual
     assert main(["report", str(folder), "--figures", "all"]) == 0
-    assert {path.name for path in folder.glob("*.png")} == usual | {"costs.png", "gradient_norm.png"}
+    assert {path.name for path in folder.glob("*.png")} == usual | {"reliability.png", "costs.png", "gradient_norm.png"}
     assert "![differences](differences.png)" in (folder / "table.md").read_text()
 
 

@@ -110,7 +110,7 @@ COMMANDS = {
         option("folders", "an experiment's name, folder or pack; several share one report", Path, "folder", nargs="+"),
         option("--out", "folder of the report (default: the experiment's, or beside its pack)", Path, "DIR"),
         option("--format", "md (with the usual figures), html, latex, csv, pdf, svg; several with commas", None, "F"),
-        option("--figures", "four figures, or every one that has data", choices=("usual", "all"), default="usual"),
+        option("--figures", "three figures, or every one that has data", choices=("usual", "all"), default="usual"),
         option("--columns", "the quantities of the table, such as nll,ece", None, "Q"),
         flag("--all", "print every table and note, not the first table alone"),
     ),

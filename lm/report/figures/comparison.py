@@ -178,7 +178,7 @@ def reliability(inputs: FigureInputs) -> Chart | None:
 
 
 FIGURES = (
-    Figure("lr_curve", 20, lr_curve),
+    Figure("lr_curve", 6, lr_curve),
     Figure("tuning", 50, tuning),
     Figure("reliability", 60, reliability),
     Figure("costs", 64, costs),

@@ -215,7 +215,7 @@ def loss_by_position(inputs: FigureInputs) -> Chart | None:
 
 
 FIGURES = (
-    Figure("nll_by_length", 30, nll_by_length),
+    Figure("nll_by_length", 7, nll_by_length),
     Figure("loss_by_position", 69, loss_by_position),
     Figure("gradient_norm_over_depth", 40, gradient_norm_over_depth),
     Figure("gradient_norm_by_layer", 65, gradient_norm_by_layer),
