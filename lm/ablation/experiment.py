@@ -296,7 +296,7 @@ def _read_corpora(tree: Tree, settings: Mapping[str, Any], path: Path) -> dict[s
 
 def _default_tuning(tree: Tree, design: Design, claims: Sequence[Claim], metric: str) -> str:
     """Return what `tune` is where a file does not say: rates, where a claim could be one of a rate that fits an arm."""
-    is_tested = any(not claim.exact and claim.kind != "identity" for claim in claims)
+    is_tested = any(not (claim.exact or claim.kind == "identity" or claim.before_training) for claim in claims)
     has_rates = "lr_curve" in tree or any(RATE in changes for changes in design.arms.values())
     return BRACKET if is_tested and not has_rates and describe(metric).better is not None else NO_SEARCH
 

@@ -41,7 +41,7 @@ class ClaimNode(TypedDict, total=False):
     metric: Required[
         Annotated[
             str,
-            "A quantity, one at a length such as nll@512, a path into the records such as initial/entropy/0/mean, or "
+            "A quantity, one at a length such as nll@512, a path into the records such as initial/entropy/0/1, or "
             "two of these with ' - ' or ' / ' between them; 'log ' before it takes the logarithm. 'steps ahead' counts "
             "the last steps for which arm stays ahead of against in validation loss.",
         ]
@@ -95,6 +95,11 @@ class Claim:
         """The arms it speaks of."""
         return list(self.over or self.contrast)
 
+    @property
+    def before_training(self) -> bool:
+        """True if it is about initial models alone."""
+        return all(part.startswith("initial/") for part in _parts(self.metric))
+
     def at(self, tier: str) -> bool:
         """Return whether the claim is made at this size."""
         return self.tier in ("", tier)
@@ -145,14 +150,19 @@ def _metric(text: str, path: str) -> str:
     """Read a metric whose parts are quantities, quantities at a length, or paths into a part of a record."""
     if text == STEPS_AHEAD:
         return text
-    for part in re.split(r" - | / ", text.removeprefix("log ")):
-        name, start = part.strip(), part.strip().partition("/")[0]
+    for name in _parts(text):
+        start = name.partition("/")[0]
         listed = name in METRICS or name.startswith(ON_CORPUS) or is_at_length(name) or is_of_task(name)
         if not (listed or ("/" in name and start in SECTIONS)):
             raise InputError(f"{path}: no quantity {name!r}.{nearest_metric(name, [*METRICS, *SECTIONS])}")
         if not listed and (reason := path_error(name)):
             raise InputError(f"{path}: {reason}")
     return text
+
+
+def _parts(metric: str) -> list[str]:
+    """Return the quantities of which a metric is made."""
+    return [part.strip() for part in re.split(r" - | / ", metric.removeprefix("log "))]
 
 
 def _weights(weights: Mapping[str, float], arms: Sequence[str], path: str) -> dict[str, float]:

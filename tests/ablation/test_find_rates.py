@@ -61,6 +61,8 @@ def test_a_wrong_search_for_rates_is_one_line(tmp_path: Path, tune: Any, words: 
         ({"claims": [{**CLAIM, "kind": "identity"}]}, False),
         ({"claims": [{**CLAIM, "exact": True}]}, False),
         ({"claims": [{**CLAIM, "exact": True}, {**CLAIM, "claim": "tested"}]}, True),
+        ({"claims": [{**CLAIM, "metric": "log initial/entropy/0/1"}]}, False),
+        ({"claims": [{**CLAIM, "metric": "initial/entropy/0/1 / final/entropy/0/1"}]}, True),
         ({"claims": [CLAIM], "metric": "gradient_norm"}, False),
         ({"claims": [CLAIM], "lr_curve": {"rates": [0.005, 0.01, 0.02]}}, False),
         ({"claims": [CLAIM], "arms": {"layer": {}, "rms": {"optim.lr": 0.02}}}, False),
