@@ -113,6 +113,8 @@ def check(tree: Tree) -> Cell:
             model = run.model(facts.vocabulary, data.context)
         config["trainer"]["init_from"] = resolve_source(source, facts, model)
     _check_settings(config["trainer"])
+    if "limit_val_batches" not in tree["trainer"]:
+        config["trainer"]["limit_val_batches"] = validated_batches(config["trainer"])
     key = canonical({**config["trainer"], "callbacks": None})
     if key not in _processes_of:
         with blame("trainer"), quiet():  # Lightning checks accelerator, strategy and precision against this machine
@@ -136,6 +138,12 @@ def check(tree: Tree) -> Cell:
     _model_sizes(config, facts, run, data)
     _try_optim(run, config)
     return Cell(config, facts, identity(config, facts))
+
+
+def validated_batches(trainer: Tree) -> int:
+    """Return the batches of each validation on the way where a file names none: a tenth of those trained before it."""
+    every = trainer["val_check_interval"] or trainer["max_steps"] * trainer["accumulate_grad_batches"]
+    return max(1, int(every) // 10)
 
 
 def checked_unread(tree: Tree) -> Tree:

@@ -60,7 +60,7 @@ class LanguageModel(LightningModule):
         self.model, self.optim, self.seed_value = model, optim, seed
         self.vocabulary, self.compiled, self.halved = len(bytes_per_token), compiled, halved
         self.compile_seconds = 0.0
-        self.loss_of_logits = optim.objective.loss
+        self.compiled_loss: Callable[[Tensor, Tensor], Tensor] | None = None
         self.notes: list[str] = []  # settings that could not be carried out, for the record
         self.clusters = clusters
         count = 0 if clusters is None else clusters.count
@@ -116,13 +116,13 @@ class LanguageModel(LightningModule):
 
         beat()
         if is_compiled_whole(self.model):  # the loss too, over as many logits as the targets are
-            self.loss_of_logits = torch.compile(self.optim.objective.loss, dynamic=False)
+            self.compiled_loss = torch.compile(self.optim.objective.loss, dynamic=False)
         reason = compile_in_place(self.model, self.compiled, warm_up)
-        if reason is not None:
-            self.loss_of_logits = self.optim.objective.loss
         beat()
         self.compile_seconds = time.perf_counter() - start
-        self.notes += [] if reason is None else [reason]
+        if reason is not None:
+            self.compiled_loss = None
+            self.notes.append(reason)
 
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
         """Seed dropout by the number of the batch."""
@@ -179,7 +179,8 @@ class LanguageModel(LightningModule):
         many = len(targets_n) * self.vocabulary >= max_logits(targets_n.device) and has_full_parameters(self.trainer)
         if many and (factors := self.model.hidden_and_weight(*batch.inputs)) is not None:
             return of_product(self.model, self.optim.objective, factors[0].flatten(0, 1), factors[1], targets_n)
-        return self.loss_of_logits(self.model(*batch.inputs).flatten(0, 1), targets_n)
+        loss = self.compiled_loss or self.optim.objective.loss
+        return loss(self.model(*batch.inputs).flatten(0, 1), targets_n)
 
     def switch_weights(self, training: bool) -> None:
         """Put the weights for training or for evaluation in place, where an optimiser has both."""

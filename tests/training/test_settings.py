@@ -122,3 +122,22 @@ def test_no_variable_of_the_environment_changes_a_run(tmp_path: Path, monkeypatc
     actual = trainer(tmp_path)
     assert (actual.max_steps, actual.accumulate_grad_batches) == (12, 1)
     assert [type(callback) for callback in actual.callbacks] == [Recorder]
+
+
+@pytest.mark.parametrize(
+    ("changes", "batches"),
+    [
+        ({"val_check_interval": 50}, 5),
+        ({"val_check_interval": 9}, 1),
+        ({"val_check_interval": None, "max_steps": 200, "accumulate_grad_batches": 2}, 40),
+        ({"val_check_interval": 50, "limit_val_batches": 7}, 7),
+        ({"val_check_interval": 50, "limit_val_batches": None}, None),
+    ],
+)
+def test_validations_read_a_tenth_of_what_is_trained(changes: dict[str, Any], batches: int | None) -> None:
+    tree = override(RUN, {f"trainer.{name}": value for name, value in changes.items()})
+    if "limit_val_batches" not in changes:
+        del tree["trainer"]["limit_val_batches"]
+    settings = check(tree).config["trainer"]
+    assert settings["limit_val_batches"] == batches
+    assert check(check(tree).config).config["trainer"] == settings, "a resolved configuration stays what it is"
