@@ -113,8 +113,7 @@ def check(tree: Tree) -> Cell:
             model = run.model(facts.vocabulary, data.context)
         config["trainer"]["init_from"] = resolve_source(source, facts, model)
     _check_settings(config["trainer"])
-    if "limit_val_batches" not in tree["trainer"]:
-        config["trainer"]["limit_val_batches"] = validated_batches(config["trainer"])
+    _limit_validations(tree, config)
     key = canonical({**config["trainer"], "callbacks": None})
     if key not in _processes_of:
         with blame("trainer"), quiet():  # Lightning checks accelerator, strategy and precision against this machine
@@ -140,18 +139,13 @@ def check(tree: Tree) -> Cell:
     return Cell(config, facts, identity(config, facts))
 
 
-def validated_batches(trainer: Tree) -> int:
-    """Return the batches of each validation on the way where a file names none: a tenth of those trained before it."""
-    every = trainer["val_check_interval"] or trainer["max_steps"] * trainer["accumulate_grad_batches"]
-    return max(1, int(every) // 10)
-
-
 def checked_unread(tree: Tree) -> Tree:
     """Resolve a configuration and build its parts, without its text or this machine's devices. Raises InputError."""
     config = resolve(tree, RunConfig)
     build_callbacks(resolve_callbacks(tree["trainer"].get("callbacks")))
     run: RunConfig = build(config, RunConfig)
     _check_settings(config["trainer"])
+    _limit_validations(tree, config)
     with blame("model"), torch.device("meta"):
         _checked_model(run, 256, build_data(run).context)  # the vocabulary of bytes, as the text is not read
     _try_optim(run, config)
@@ -202,6 +196,14 @@ def _check_settings(settings: Tree) -> None:
         hint = "" if isinstance(interval, int | float) else "; by the clock, two machines would validate at other steps"
         expected = "expected a number of batches from 1"
         raise InputError(f"trainer.val_check_interval: {expected}, found {shown(interval)}{hint}")
+
+
+def _limit_validations(tree: Tree, config: Tree) -> None:
+    """Let validations read a tenth of the batches trained since the one before, where a file does not give a number."""
+    if "limit_val_batches" not in tree["trainer"]:
+        trainer = config["trainer"]
+        every = trainer["val_check_interval"] or trainer["max_steps"] * trainer["accumulate_grad_batches"]
+        trainer["limit_val_batches"] = max(1, every // 10)
 
 
 _processes_of: dict[str, Processes] = {}  # by the trainer's settings; those that arms have in common are checked once
