@@ -177,6 +177,12 @@ def refused(
         assert word in shown.err
 
 
+def cells_line(said: str) -> str:
+    """What a command says of the number of cells, without how long they take and on what."""
+    (line,) = [line for line in said.splitlines() if " cells: " in line]
+    return line.partition(";")[0].partition(" with ")[0]
+
+
 class Listed(Corpus):
     """Documents from a list."""
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from conftest import ROOT
+from helpers import cells_line
 from messages import CheckMessage
 
 import lm.training.train
@@ -29,12 +30,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
     monkeypatch.setattr(lm.training.train, "train", refused)
     return Path("results/old")
-
-
-def cells_line(said: str) -> str:
-    """What a command says of the number of cells, without how long they take and on what."""
-    (line,) = [line for line in said.splitlines() if " cells: " in line]
-    return line.partition(";")[0].partition(" with ")[0]
 
 
 def contents(folder: Path) -> dict[str, bytes]:
