@@ -1,5 +1,6 @@
 """Small models and small runs that several tests build."""
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -180,7 +181,7 @@ def refused(
 def cells_line(said: str) -> str:
     """What a command says of the number of cells, without how long they take and on what."""
     (line,) = [line for line in said.splitlines() if " cells: " in line]
-    return line.partition(";")[0].partition(" with ")[0]
+    return re.sub(r" with \d+ at a time", "", line.partition(";")[0])
 
 
 class Listed(Corpus):

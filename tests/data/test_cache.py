@@ -162,12 +162,12 @@ def test_entry_damaged_during_run_is_os_error(tmp_path: Path, check_message: Che
     with pytest.raises(OSError, match=re.escape(facts.folder)) as caught:
         Tokens(facts)
     assert (caught.value.errno, caught.value.filename) == (errno.EIO, facts.folder)
-    check_message(caught.value.strerror.partition(": ")[0])  # behind it, what Python says
+    check_message(str(caught.value.strerror).partition(": ")[0])  # behind it, what Python says
     two = prepare_pairs(pairs(tmp_path), Characters())
     (Path(two.folder) / "bytes.npy").unlink()
     with pytest.raises(OSError, match=re.escape(two.folder)) as caught:
         PairTokens(two)
-    check_message(caught.value.strerror)
+    check_message(str(caught.value.strerror))
 
 
 def test_an_entry_is_sound_only_for_its_own_text() -> None:
