@@ -1,5 +1,6 @@
 """Small models and small runs that several tests build."""
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -175,6 +176,12 @@ def refused(
     assert len(shown.err) < longest
     for word in words:
         assert word in shown.err
+
+
+def cells_line(said: str) -> str:
+    """What a command says of the number of cells, without how long they take and on what."""
+    (line,) = [line for line in said.splitlines() if " cells: " in line]
+    return re.sub(r" with \d+ at a time", "", line.partition(";")[0])
 
 
 class Listed(Corpus):

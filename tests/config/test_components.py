@@ -14,7 +14,7 @@ import pytest
 import torch
 import yaml
 from helpers import RUN
-from messages import Refused
+from messages import CheckMessage, Refused
 from torch import nn
 
 import lm
@@ -104,27 +104,27 @@ class Halved(Schedule):
 
 
 @pytest.mark.parametrize("path", ["model.position", "model.position.class_path"])
-def test_wrong_names_are_answered_with_choices(path: str) -> None:
-    assert refusal({path: "Rpoe"}) == (
-        "model.position: no Position called 'Rpoe'. Did you mean Rope? Choose from "
-        f"{', '.join(choices(Position))}, or give the dotted path of your own class"
-    )
+def test_wrong_names_are_answered_with_choices(refused: Refused, path: str) -> None:
+    with refused():
+        build(resolved({path: "Rpoe"}), RunConfig)
 
 
 @pytest.mark.parametrize(
-    ("path", "beginning"),
+    "path",
     [
-        ("model.positon", "model.positon: Decoder has no setting 'positon'. Did you mean position? It takes "),
-        ("data.seed", "data.seed: the order of batches has its seed beside that of the run, as data_seed"),
-        ("modle.width", "modle: RunConfig has no setting 'modle'. Did you mean model? It takes data, model, optim, "),
-        ("model.position.bse", "model.position.bse: Rope has no setting 'bse'. Did you mean base? It takes base"),
-        ("optim.optimizer.beta", "optim.optimizer.beta: AdamW has no setting 'beta'. Did you mean betas? It takes "),
-        ("trainer.max_stesp", "trainer.max_stesp: Trainer has no setting 'max_stesp'. Did you mean max_steps? "),
-        ("data.tokenizer.size", "data.tokenizer.size: Characters has no setting 'size'. It takes no settings"),
+        "model.positon",
+        "data.seed",
+        "modle.width",
+        "model.position.bse",
+        "optim.optimizer.beta",
+        "trainer.max_stesp",
+        "data.tokenizer.size",
     ],
 )
-def test_wrong_keys_are_answered_with_the_nearest(path: str, beginning: str) -> None:
-    assert refusal({path: 1}).startswith(beginning)
+def test_wrong_keys_are_answered_with_the_nearest(check_message: CheckMessage, path: str) -> None:
+    message = refusal({path: 1})
+    of_library = path.startswith(("optim.optimizer", "trainer"))
+    check_message(message.partition(" It takes ")[0] if of_library else message)
 
 
 @pytest.mark.parametrize(
@@ -159,31 +159,30 @@ def test_wrong_values_are_refused_in_one_line(refused: Refused, changes: dict[st
 
 
 @pytest.mark.parametrize("path", ["seed", "optim.lr", "model.position", "data.corpus", "trainer"])
-def test_a_setting_without_a_default_is_asked_for(path: str) -> None:
+def test_a_setting_without_a_default_is_asked_for(refused: Refused, path: str) -> None:
     tree = override(BASE, {})
     above, _, name = path.rpartition(".")
     section = at(tree, above) if above else tree
     del (section["init_args"] if "class_path" in section else section)[name]
-    with pytest.raises(InputError) as caught:
+    with refused():
         resolve(tree, RunConfig)
-    assert str(caught.value).startswith(f"{path}: ")
-    assert "needs this setting: " in str(caught.value)
 
 
-@pytest.mark.parametrize("value", [3, ["Rope"], {"base": 3}, None])
-def test_components_without_class_name_are_answered_with_choices(value: object) -> None:
-    assert refusal({"model.position": value}).endswith(f"found {value!r}. Choose from {', '.join(choices(Position))}")
+@pytest.mark.parametrize("value", [3, ["Rope"], {"base": 3}, None], ids=str)
+def test_components_without_class_name_are_answered_with_choices(refused: Refused, value: object) -> None:
+    with refused():
+        build(resolved({"model.position": value}), RunConfig)
 
 
-def test_a_constructor_of_a_users_own_refuses_in_one_line(brought: str, tmp_path: Path) -> None:
+def test_a_constructor_of_a_users_own_refuses_in_one_line(brought: str, check_message: CheckMessage) -> None:
     change = {"optim.schedule": {"class_path": f"{brought}.Halved", "init_args": {"every": 0}}}
-    assert refusal(change) == f"optim.schedule: every=0 must be at least 1 ({tmp_path / brought}.py:34)"
+    check_message(refusal(change).replace(brought, "own"))
 
 
-def test_options_with_a_common_prefix_are_told_apart(brought: str) -> None:
+def test_options_with_a_common_prefix_are_told_apart(brought: str, refused: Refused) -> None:
     options = {"scale": 1.0, "scale_residual": "x"}
-    message = refusal({"model.position": {"class_path": f"{brought}.Scaled", "init_args": options}})
-    assert message == "model.position.scale_residual: expected a whole number, found 'x'"
+    with refused():
+        build(resolved({"model.position": {"class_path": f"{brought}.Scaled", "init_args": options}}), RunConfig)
 
 
 # finding
@@ -220,7 +219,7 @@ NEW = {
 
 @pytest.mark.extra
 @pytest.mark.slow
-def test_classes_in_new_files_are_found(tmp_path: Path) -> None:
+def test_classes_in_new_files_are_found(tmp_path: Path, check_message: CheckMessage) -> None:
     folder = tmp_path / "lm"
     shutil.copytree(Path(lm.__file__).parent, folder)  # with what is compiled of it
     for name, content in NEW.items():
@@ -243,8 +242,9 @@ def test_classes_in_new_files_are_found(tmp_path: Path) -> None:
     chosen = ["--model.mlp", "Cubed", "--data.corpus.class_path", "MyText", "--optim.optimizer", "SlowSGD"]
     assert lm_command("count", "run.yaml", *chosen)[0] == 0
     (folder / "model" / "broken.py").write_text("\nunknown\n")
-    message = "cannot import 'lm.model.broken': NameError: name 'unknown' is not defined (lm/model/broken.py:2)"
-    assert lm_command("count", "run.yaml") == (2, "", f"lm: {message}\n")
+    code, out, said = lm_command("count", "run.yaml")
+    assert (code, out) == (2, "")
+    check_message(said)
 
 
 def test_choices_are_the_concrete_public_subclasses_of_the_package() -> None:
@@ -278,10 +278,8 @@ def test_parameters_typed_as_classes_are_components(hint: Any, slot: Slot | None
     assert slot_of(hint) == slot
 
 
-def test_a_type_is_described_in_words() -> None:
-    assert describe(int | None) == "a whole number or null"
-    assert describe(list[str]) == "a list (items, each text)"
-    assert describe(tuple[float, float]) == "a list (2 items, each a number)"
+def test_a_type_is_described_in_words(check_message: CheckMessage) -> None:
+    check_message([describe(hint) for hint in (int | None, list[str], tuple[float, float])])
 
 
 # filling in
@@ -304,7 +302,7 @@ def test_numbers_are_converted_to_the_declared_type() -> None:
     assert run_id(resolved({"model.position": "Rope"})) == run_id(resolved({"model.position.base": 10000}))
 
 
-def test_an_option_added_later_is_named_where_it_is_set_alone() -> None:
+def test_an_option_added_later_is_named_only_where_set() -> None:
     class Older(nn.Module):
         def __init__(self, size: int = 1) -> None:
             super().__init__()

@@ -1,11 +1,13 @@
 """Every component and every setting refuses numbers outside its domain, before anything is trained."""
 
 import os
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 from helpers import MODEL, RUN, ModelRoot
+from messages import CheckMessage, Refused
 
 from lm.config.choices import choices, slots
 from lm.config.components import build, plain_options, resolve
@@ -22,66 +24,87 @@ from lm.training.run import RunConfig
 
 SHAPE = Shape(vocabulary=11, context=12, width=16, heads=2, layers=2)
 
-RUNS: list[tuple[dict[str, Any], list[str]]] = [
-    ({"seed": 2**64}, ["seed", "64 bits"]),
-    ({"seed": "3"}, ["seed", "expected a whole number", "'3'"]),
-    ({"trainer.gradient_clip_val": -1}, ["trainer.gradient_clip_val", "0 or more", "-1"]),
-    ({"trainer.accumulate_grad_batches": 0}, ["trainer.accumulate_grad_batches", "1 or more"]),
-    ({"trainer.accumulate_grad_batches": None}, ["trainer.accumulate_grad_batches", "a whole number", "null"]),
-    ({"trainer.log_every_n_steps": None}, ["trainer.log_every_n_steps", "a whole number", "null"]),
-    ({"trainer.accumulate_grad_batches": 10**9}, ["trainer.accumulate_grad_batches", "10,000 at most"]),
-    ({"trainer.val_check_interval": 0}, ["trainer.val_check_interval", "from 1", "found 0"]),
-    ({"trainer.val_check_interval": 0.5}, ["trainer.val_check_interval", "a number of batches from 1, found 0.5"]),
-    ({"trainer.val_check_interval": 1.5}, ["trainer.val_check_interval", "1.5"]),
-    ({"trainer.log_every_n_steps": 0}, ["trainer.log_every_n_steps", "1 or more"]),
-    ({"trainer.devices": 99999999999}, ["trainer.devices", "1,024 at most"]),
-    ({"trainer.limit_val_batches": -1}, ["trainer.limit_val_batches", "0 or more"]),
-    ({"evaluate": {"lengths": [0], "tokens": 64}}, ["evaluate", "lengths=[0]", "at least 1 token"]),
-    ({"evaluate": {"lengths": [8], "tokens": 7}}, ["evaluate", "tokens=7", "the longest of lengths=[8]"]),
-    ({"evaluate": {"lengths": [10**5], "tokens": 10**6}}, ["evaluate.lengths", "the validation split has"]),
-    ({"optim.schedule.warmup": 13}, ["warmup=13", "12 steps", "trainer.max_steps"]),
-    ({"optim.schedule.warmup": 2.5}, ["optim.schedule", "warmup=2.5", "a share of them between 0 and 1"]),
-    ({"optim.schedule.warmup": "5%"}, ["optim.schedule.warmup", "expected a whole number or a number", "5%"]),
-    ({"optim.schedule": {"class_path": "InverseSquareRoot"}}, ["warmup=4000", "12 steps"]),
-    ({"optim.schedule": {"class_path": "Constant", "init_args": {"warmup": 99}}}, ["warmup=99"]),
-    ({"optim.lr": "inf"}, ["optim.lr", "expected a number", "'inf'"]),
-    ({"optim.optimizer.betas": [0.9, 1.0]}, ["optim", "beta"]),
-    ({"optim.optimizer.eps": -1.0}, ["optim", "psilon"]),
-    ({"optim.optimizer": {"class_path": "SGD", "init_args": {"dampening": -2.0}}}, ["optim", "dampening=-2.0"]),
-    ({"optim.optimizer": {"class_path": "RMSprop", "init_args": {"alpha": 1.5}}}, ["optim", "alpha=1.5"]),
-    ({"optim.optimizer": {"class_path": "ASGD", "init_args": {"lambd": -1.0}}}, ["optim", "lambd=-1.0"]),
-    ({"optim.optimizer": {"class_path": "MuonAdamW", "init_args": {"betas": [2.0, 0.9]}}}, ["optim", "beta1=2.0"]),
-    ({"optim.optimizer": {"class_path": "MuonAdamW", "init_args": {"ns_steps": 0}}}, ["optim", "ns_steps=0"]),
-    ({"optim.optimizer": {"class_path": "AdamW", "init_args": {"differentiable": True}}}, ["optim"]),
-    ({"model.attention.window": 17}, ["model", "window=17", "the context, 16 tokens"]),
-    ({"model.layers": 100_000}, ["model", "layers=100000", "1,000 at most"]),
-    ({"model.width": 10**6, "model.heads": 1}, ["model", "parameters", "1e+12 at most"]),
-    ({"model.mlp.expansion": 1e12}, ["model", "expansion=1000000000000.0"]),
-    ({"data.batch_size": 10**9}, ["data", "batch_size=1000000000", "trainer.accumulate_grad_batches"]),
-    ({"data.context": 1, "data.batch_size": 10**7}, ["data.batch_size", "100 times"]),
-    ({"data.tokenizer": {"class_path": "BPE", "init_args": {"size": 10**7}}}, ["data.tokenizer.size", "10000000"]),
-    ({"model.dropout": None}, ["model.dropout: expected a number, found null"]),
-    ({"model.initializer": {"class_path": "Normal", "init_args": {"std": None}}}, ["initializer.std: ", "found null"]),
-    ({"model.position": ".."}, ["no Position called '..'"]),
-    ({"model.position": "../../x"}, ["no Position called '../../x'"]),
-    ({"model.position": "exits.Thing"}, ["model.position", "cannot import 'exits.Thing'", "SystemExit"]),
-    ({"model.position": "fails.Thing"}, ["model.position", "cannot import 'fails.Thing'", "KeyError"]),
-    ({"trainer.strategy": {"class_path": "exits.Thing"}}, ["trainer"]),
+RUNS: list[dict[str, Any]] = [
+    {"seed": 2**64},
+    {"seed": "3"},
+    {"trainer.gradient_clip_val": -1},
+    {"trainer.accumulate_grad_batches": 0},
+    {"trainer.accumulate_grad_batches": None},
+    {"trainer.log_every_n_steps": None},
+    {"trainer.accumulate_grad_batches": 10**9},
+    {"trainer.val_check_interval": 0},
+    {"trainer.val_check_interval": 0.5},
+    {"trainer.val_check_interval": 1.5},
+    {"trainer.log_every_n_steps": 0},
+    {"trainer.devices": 99999999999},
+    {"trainer.limit_val_batches": -1},
+    {"evaluate": {"lengths": [0], "tokens": 64}},
+    {"evaluate": {"lengths": [8], "tokens": 7}},
+    {"optim.schedule.warmup": 13},
+    {"optim.schedule.warmup": 2.5},
+    {"optim.schedule.warmup": "5%"},
+    {"optim.schedule": {"class_path": "InverseSquareRoot"}},
+    {"optim.schedule": {"class_path": "Constant", "init_args": {"warmup": 99}}},
+    {"optim.lr": "inf"},
+    {"optim.optimizer": {"class_path": "SGD", "init_args": {"dampening": -2.0}}},
+    {"optim.optimizer": {"class_path": "RMSprop", "init_args": {"alpha": 1.5}}},
+    {"optim.optimizer": {"class_path": "ASGD", "init_args": {"lambd": -1.0}}},
+    {"optim.optimizer": {"class_path": "MuonAdamW", "init_args": {"betas": [2.0, 0.9]}}},
+    {"optim.optimizer": {"class_path": "MuonAdamW", "init_args": {"ns_steps": 0}}},
+    {"model.attention.window": 17},
+    {"model.layers": 100_000},
+    {"model.width": 10**6, "model.heads": 1},
+    {"model.mlp.expansion": 1e12},
+    {"data.batch_size": 10**9},
+    {"model.dropout": None},
+    {"model.initializer": {"class_path": "Normal", "init_args": {"std": None}}},
+    {"model.position": ".."},
+    {"model.position": "../../x"},
+    {"model.position": "exits.Thing"},
+    {"model.position": "fails.Thing"},
+    {"trainer.strategy": {"class_path": "exits.Thing"}},
 ]
 MODULES = {"exits": "raise SystemExit(0)", "fails": "raise KeyError('no')"}
 
 
-@pytest.mark.parametrize(("changes", "words"), RUNS, ids=lambda value: str(value)[:70])
+@pytest.mark.parametrize("changes", RUNS, ids=lambda changes: str(changes)[:70])
 def test_a_run_that_could_not_be_trained_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], words: list[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: Refused, changes: dict[str, Any]
 ) -> None:
     for name, code in MODULES.items():
         (tmp_path / f"{name}.py").write_text(f"{code}\n")
     monkeypatch.syspath_prepend(str(tmp_path))
+    with refused():
+        check(override(RUN, changes))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"optim.optimizer.betas": [0.9, 1.0]},
+        {"optim.optimizer.eps": -1.0},
+        {"optim.optimizer": {"class_path": "AdamW", "init_args": {"differentiable": True}}},
+    ],
+)
+def test_what_torch_refuses_names_the_optimizer(changes: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match=r"^optim: "):
+        check(override(RUN, changes))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"evaluate": {"lengths": [10**5], "tokens": 10**6}},
+        {"data.context": 1, "data.batch_size": 10**7},
+        {"data.tokenizer": {"class_path": "BPE", "init_args": {"size": 10**7}}},
+    ],
+    ids=["lengths", "batch", "vocabulary"],
+)
+def test_sizes_beyond_the_text_are_refused(check_message: CheckMessage, changes: dict[str, Any]) -> None:
     with pytest.raises(InputError) as caught:
         check(override(RUN, changes))
-    for word in words:
-        assert word in str(caught.value)
+    assert "\n" not in str(caught.value)
+    check_message(re.sub(r"\d+", "N", str(caught.value)))  # the text is that of this version of Python
 
 
 HEADS: dict[str, list[Any]] = {
@@ -129,7 +152,7 @@ WRONG = [
 def test_parts_refuse_numbers_outside_their_domain(kind: str, name: str, option: str, value: Any) -> None:
     tree = override({"model": MODEL}, {f"model.{kind}": {"class_path": name, "init_args": {option: value}}})
     make = build(resolve(tree, ModelRoot), ModelRoot).model
-    with pytest.raises(ValueError, match=rf"{option}="):
+    with pytest.raises(ValueError, match=f"{option}="):
         make(11, 12)
 
 
@@ -144,7 +167,7 @@ INITIALIZERS: dict[str, tuple[str, ...]] = {
 @pytest.mark.parametrize("value", [0.0, -0.1])
 def test_an_initialisation_that_draws_nothing_is_refused(name: str, option: str, value: float) -> None:
     node = {"class_path": name, "init_args": {option: value}}
-    with pytest.raises(InputError, match=rf"initializer: {option}={value} must be .*above 0"):
+    with pytest.raises(InputError, match=f"initializer: {option}={value} "):
         check(override(RUN, {"model.initializer": node}))
 
 
@@ -162,44 +185,44 @@ def test_every_number_of_every_part_has_a_case() -> None:
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 @pytest.mark.parametrize(("kind", "name", "option"), [("norm", "RMSNorm", "eps"), ("block", "ScaledResidual", "alpha")])
 def test_a_constructor_takes_no_number_that_is_none(kind: str, name: str, option: str, value: float) -> None:
-    with pytest.raises(InputError, match=option):
+    with pytest.raises(InputError, match=rf"{kind}\.{option}: "):
         resolve(override(RUN, {f"model.{kind}": {"class_path": name, "init_args": {option: value}}}), RunConfig)
 
 
-def test_sources_of_text_fit_into_memory() -> None:
-    with pytest.raises(ValueError, match="size=1000000000000 must be from 1"):
+def test_sources_of_text_fit_into_memory(refused: Refused) -> None:
+    with refused(ValueError):
         MarkovText(size=10**12)
-    with pytest.raises(ValueError, match="depth=1000000000 must be from 1"):
+    with refused(ValueError):
         BracketText(depth=10**9)
 
 
 @pytest.mark.parametrize("shares", [(0.9, 0.2, -0.1), (1.0, 0.0, 0.0), (float("nan"), 0.5, 0.5), (0.5, 0.5, 0.5)])
-def test_shares_of_a_text_add_to_one(shares: tuple[float, float, float]) -> None:
-    with pytest.raises(ValueError, match="three shares"):
+def test_shares_of_a_text_add_to_one(shares: tuple[float, float, float], refused: Refused) -> None:
+    with refused(ValueError):
         TextData(0, MarkovText(size=100), BPE(300), 4, 2, split=shares)
 
 
 @pytest.mark.parametrize("kind", [BPE, Unigram, WordPiece])
-def test_a_vocabulary_is_bounded_by_the_text(kind: Any) -> None:
-    with pytest.raises(InputError, match=r"data\.tokenizer\.size: 10000000 tokens are more than the training text can"):
+def test_a_vocabulary_is_bounded_by_the_text(kind: Any, refused: Refused) -> None:
+    with refused():
         kind(10**7).train(["a short text"])
 
 
 @pytest.mark.parametrize("kind", [BPE, Unigram])
-def test_endless_words_are_refused_by_quadratic_tokenizers(kind: Any) -> None:
-    with pytest.raises(InputError, match="a word of 30000 characters"):
+def test_endless_words_are_refused_by_quadratic_tokenizers(kind: Any, refused: Refused) -> None:
+    with refused():
         kind(300).train(["abc" * 10_000])
 
 
-def test_a_pipe_is_no_text(tmp_path: Path) -> None:
+def test_a_pipe_is_no_text(tmp_path: Path, refused: Refused) -> None:
     os.mkfifo(tmp_path / "pipe.txt")
     corpus = {"class_path": "LocalText", "init_args": {"path": str(tmp_path / "pipe.txt")}}
-    with pytest.raises(InputError, match="no file matches"):
+    with refused():
         check(override(RUN, {"data.corpus": corpus}))
 
 
-def test_a_deep_line_of_json_is_refused(tmp_path: Path) -> None:
+def test_a_deep_line_of_json_is_refused(tmp_path: Path, refused: Refused) -> None:
     (tmp_path / "deep.jsonl").write_text("[" * 100_000 + "\n")
     corpus = {"class_path": "LocalText", "init_args": {"path": str(tmp_path / "deep.jsonl")}}
-    with pytest.raises(InputError, match=r"deep\.jsonl:1 is not a JSON object"):
+    with refused():
         check(override(RUN, {"data.corpus": corpus}))

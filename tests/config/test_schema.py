@@ -10,7 +10,8 @@ from typing import Annotated, Any, TypedDict
 
 import fuzz
 import pytest
-from helpers import RUN, refused
+from helpers import RUN
+from messages import CheckMessage, RefusedCommand
 
 from lm.ablation.experiment import load_experiment
 from lm.cli import main
@@ -97,11 +98,13 @@ def test_what_the_command_writes_accepts_every_shipped_file(tmp_path: Path) -> N
         jsonschema.Draft202012Validator(written[kind]).validate(load_yaml(path))
 
 
-def test_the_command_prints_the_kind_it_is_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_prints_the_kind_it_is_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], refused_command: RefusedCommand
+) -> None:
     assert main(["schema", "sweep"]) == 0
     assert json.loads(capsys.readouterr().out)["title"] == "lm: sweep"
     (tmp_path / "file").touch()
-    refused(capsys, ["schema", "--write", tmp_path / "file"], "--write")
+    refused_command(["schema", "--write", tmp_path / "file"])
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -220,11 +223,11 @@ def test_mistakes_in_an_arm_are_found(problems: Problems) -> None:
         assert problems("experiment", changed("experiment", {"arms.b": {path: value}})) != [], path
 
 
-def test_options_have_description_and_default() -> None:
+def test_options_have_description_and_default(check_message: CheckMessage) -> None:
     nodes = schema("configuration")["$defs"]
     stretch = nodes["Position.RopeYarn"]["properties"]["stretch"]
     assert stretch["default"] == 2.0
     assert stretch["description"]
-    assert nodes["Optimizer.AdamW"]["properties"]["weight_decay"]["description"] == "Weight decay coefficient."
-    assert nodes["Trainer"]["properties"]["max_steps"]["description"] == "Optimiser steps."
+    told = [("Optimizer.AdamW", "weight_decay"), ("Trainer", "max_steps")]
+    check_message([nodes[name]["properties"][option]["description"] for name, option in told])
     assert "heads" in nodes["Model.Decoder"]["required"]

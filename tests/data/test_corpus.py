@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from helpers import Listed, Patch
+from messages import CheckMessage, Refused
 
 from lm.config.tree import InputError
 from lm.data.corpus import SPLITS, LocalText, StdlibText, expand_user, fingerprint, split_documents
@@ -27,6 +28,11 @@ def documents(path: str | list[str], **options: Any) -> list[str]:
 def written(path: Path, content: str | bytes) -> str:
     path.write_bytes(content.encode() if isinstance(content, str) else content)
     return str(path)
+
+
+def ours(message: str) -> str:
+    """What of a message stands before what a library says, in brackets."""
+    return message.partition(" (")[0]
 
 
 def refusal(path: str | list[str], **options: Any) -> str:
@@ -95,9 +101,9 @@ def test_the_fingerprint_tells_texts_boundaries_and_splits_apart() -> None:
     assert fingerprint(splits[0]) == fingerprint(json.loads(json.dumps(splits[0])))
 
 
-def test_empty_documents_are_dropped_and_empty_corpus_is_refused() -> None:
+def test_empty_documents_are_dropped_and_empty_corpus_is_refused(refused: Refused) -> None:
     assert Listed(["", "a", "", "b"]).splits((0.5, 0.5, 0))["train"] == ["a"]
-    with pytest.raises(InputError, match=r"^data.corpus: Listed holds no text$"):
+    with refused():
         Listed(["", ""]).splits((0.9, 0.05, 0.05))
 
 
@@ -148,13 +154,15 @@ def test_a_missing_text_never_becomes_a_word(tmp_path: Path, kind: str) -> None:
 
 
 @pytest.mark.parametrize("values", [[b"caf\xc3\xa9"], [[1, 2]], [3]], ids=["bytes", "lists", "numbers"])
-def test_a_column_of_anything_but_text_is_refused(tmp_path: Path, values: list[Any], monkeypatch: Patch) -> None:
+def test_a_column_of_anything_but_text_is_refused(
+    tmp_path: Path, values: list[Any], monkeypatch: Patch, check_message: CheckMessage
+) -> None:
     pd.DataFrame({"text": values}).to_parquet(tmp_path / "a.parquet")
-    kind = type(values[0]).__name__
-    assert f"'text' of {tmp_path / 'a.parquet'} holds {kind} values" in refusal(str(tmp_path / "a.parquet"))
+    check_message(refusal(str(tmp_path / "a.parquet")))
     hub(monkeypatch, datasets.DatasetDict({"train": datasets.Dataset.from_dict({"text": values})}))
-    with pytest.raises(InputError, match=f"'text' of some/text holds {kind} values; expected a column of text"):
+    with pytest.raises(InputError) as caught:
         list(HubText("some/text").documents())
+    check_message(str(caught.value))
 
 
 def test_paragraphs_end_at_empty_lines_of_either_kind(tmp_path: Path) -> None:
@@ -180,12 +188,14 @@ def test_a_gzipped_parquet_file_reads_as_the_plain_one(tmp_path: Path) -> None:
     assert documents(path) == ["a", "b"]
 
 
-def test_glob_with_no_or_too_many_matches_is_one_line(tmp_path: Path, monkeypatch: Patch) -> None:
-    assert "a" in refusal(f"{tmp_path}/a\0*.txt")
+def test_glob_with_no_or_too_many_matches_is_one_line(
+    tmp_path: Path, monkeypatch: Patch, check_message: CheckMessage
+) -> None:
+    check_message(refusal(f"{tmp_path}/a\0*.txt"))
     for n in range(3):
         written(tmp_path / f"{n}.txt", TEXT)
     monkeypatch.setattr("lm.data.corpus.MAX_FILES", 2)
-    assert "matches over 2 paths; name fewer" in refusal(f"{tmp_path}/*.txt")
+    check_message(refusal(f"{tmp_path}/*.txt"))
 
 
 def test_home_folder_of_unknown_user_is_plain_name() -> None:
@@ -206,38 +216,34 @@ def test_a_path_that_looks_like_a_glob_names_its_file(tmp_path: Path) -> None:
     assert documents(written(tmp_path / "part[1].txt", TEXT)) == [TEXT]
 
 
-def test_a_missing_file_is_answered_with_the_nearest_one(tmp_path: Path, monkeypatch: Patch) -> None:
+def test_a_missing_file_is_answered_with_the_nearest_one(
+    tmp_path: Path, monkeypatch: Patch, check_message: CheckMessage
+) -> None:
     written(tmp_path / "input.txt", TEXT)
     monkeypatch.chdir(tmp_path)
-    assert refusal("inptu.txt") == "data.corpus.path: no file matches 'inptu.txt'. Did you mean input.txt?"
-    assert refusal(str(tmp_path / "no" / "such" / "*.txt")).startswith("data.corpus.path: no file matches")
+    check_message([refusal("inptu.txt"), refusal(str(tmp_path / "no" / "such" / "*.txt"))])
 
 
-def test_a_wrong_field_is_answered_with_the_fields_there_are(tmp_path: Path) -> None:
+def test_a_wrong_field_is_answered_with_the_fields_there_are(tmp_path: Path, check_message: CheckMessage) -> None:
     path = written(tmp_path / "a.jsonl", '{"text": "a"}\n{"body": "b", "id": 1}\n')
-    message = (
-        f"data.corpus.field: {path}:2 is not a JSON object with a field 'boddy', it has body, id. Did you mean body?"
-    )
-    assert refusal(path, field="text").startswith(
-        f"data.corpus.field: {path}:2 is not a JSON object with a field 'text'"
-    )
+    check_message(refusal(path, field="text"))
     path = written(tmp_path / "a.jsonl", '{"boddy": "a"}\n{"body": "b", "id": 1}\n')
-    assert refusal(path, field="boddy") == message
+    check_message(refusal(path, field="boddy"))
     pd.DataFrame({"body": ["a"], "id": [1]}).to_parquet(tmp_path / "a.parquet")
-    path = str(tmp_path / "a.parquet")
-    message = f"data.corpus.field: {path} has no column 'boddy'. Did you mean body? It has body, id"
-    assert refusal(path, field="boddy") == message
+    check_message(refusal(str(tmp_path / "a.parquet"), field="boddy"))
 
 
 @pytest.mark.parametrize("line", ["[1]", '"text"', "{", "3"])
-def test_a_line_without_a_json_object_is_refused_by_number(tmp_path: Path, line: str) -> None:
+def test_a_line_without_a_json_object_is_refused_by_number(
+    tmp_path: Path, line: str, check_message: CheckMessage
+) -> None:
     path = written(tmp_path / "a.jsonl", '{"text": "a"}\n' + line + "\n")
-    assert refusal(path) == f"data.corpus.field: {path}:2 is not a JSON object with a field 'text'"
+    check_message(refusal(path))
 
 
-def test_text_that_is_not_utf8_is_refused_with_the_byte(tmp_path: Path) -> None:
+def test_text_that_is_not_utf8_is_refused_with_the_byte(tmp_path: Path, check_message: CheckMessage) -> None:
     path = written(tmp_path / "a.txt", b"abc\xff")
-    assert refusal(path) == f"data.corpus.path: {path} is not UTF-8 text (byte 3)"
+    check_message(refusal(path))
 
 
 WHOLE = gzip.compress(b"hello world " * 500)
@@ -248,28 +254,28 @@ WHOLE = gzip.compress(b"hello world " * 500)
     [b"plain", WHOLE[:-20], WHOLE[:10] + b"\xff\xff" + WHOLE[12:], WHOLE[:-8] + bytes(8)],
     ids=["not gzip", "cut short", "damaged", "wrong checksum"],
 )
-def test_a_damaged_gzip_file_is_refused(tmp_path: Path, content: bytes) -> None:
+def test_a_damaged_gzip_file_is_refused(tmp_path: Path, content: bytes, check_message: CheckMessage) -> None:
     path = written(tmp_path / "a.txt.gz", content)
-    assert refusal(path).startswith(f"data.corpus.path: {path} cannot be read (")
+    check_message(ours(refusal(path)))
 
 
-def test_a_file_that_is_no_parquet_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_is_no_parquet_is_refused(tmp_path: Path, check_message: CheckMessage) -> None:
     path = written(tmp_path / "a.parquet", "plain")
-    assert refusal(path).startswith(f"data.corpus.path: {path} is not a readable parquet file (")
+    check_message(ours(refusal(path)))
 
 
-def test_an_encrypted_archive_is_refused(tmp_path: Path) -> None:
+def test_an_encrypted_archive_is_refused(tmp_path: Path, check_message: CheckMessage) -> None:
     with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
         archive.writestr("a.txt", TEXT)
     content = bytearray((tmp_path / "a.zip").read_bytes())
     for start in (6, content.index(b"PK\x01\x02") + 8):  # the flag of encryption, in both headers
         content[start] |= 1
     (tmp_path / "a.zip").write_bytes(content)
-    assert "cannot be read (" in refusal(str(tmp_path / "a.zip"))
+    check_message(ours(refusal(str(tmp_path / "a.zip"))))
 
 
-def test_an_empty_file_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="LocalText holds no text"):
+def test_an_empty_file_is_refused(tmp_path: Path, refused: Refused) -> None:
+    with refused():
         LocalText(written(tmp_path / "a.txt", "")).splits((0.9, 0.05, 0.05))
 
 
@@ -285,9 +291,9 @@ def test_more_of_the_standard_library_begins_with_the_same_text() -> None:
     assert long[: len(short) - 1] == short[:-1]
 
 
-@pytest.mark.parametrize("options", [{"size": 0}, {"longest": -1}])
-def test_sizes_below_one_character_are_refused(options: dict[str, int]) -> None:
-    with pytest.raises(ValueError, match="must be at least 1 character"):
+@pytest.mark.parametrize("options", [{"size": 0}, {"longest": -1}], ids=str)
+def test_sizes_below_one_character_are_refused(options: dict[str, int], refused: Refused) -> None:
+    with refused(ValueError):
         StdlibText(**options)
 
 
@@ -304,17 +310,16 @@ def hub(monkeypatch: Patch, answer: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "error", [ConnectionError("no route\nto host"), datasets.exceptions.DatasetNotFoundError("no such"), OSError()]
+    "error",
+    [ConnectionError("no route\nto host"), datasets.exceptions.DatasetNotFoundError("no such"), OSError()],
+    ids=lambda error: type(error).__name__,
 )
-def test_without_the_hub_one_line_says_what_to_use_instead(monkeypatch: Patch, error: Exception) -> None:
+def test_without_the_hub_one_line_says_what_to_use_instead(
+    monkeypatch: Patch, refused: Refused, error: Exception
+) -> None:
     hub(monkeypatch, error)
-    with pytest.raises(InputError) as caught:
+    with refused():
         HubText("some/text").splits((0.9, 0.05, 0.05))
-    message = str(caught.value)
-    assert message.startswith("data.corpus: HubText cannot load 'some/text' (")
-    assert "StdlibText" in message
-    assert "LocalText" in message
-    assert "\n" not in message
 
 
 def rows(*texts: str | None) -> datasets.Dataset:
@@ -332,9 +337,7 @@ def test_a_dataset_without_splits_is_split_here(monkeypatch: Patch) -> None:
     assert HubText("some/text").splits((0.3, 0.3, 0.4)) == {"train": ["aa"], "validation": ["bb"], "test": ["cc"]}
 
 
-def test_a_wrong_hub_field_is_answered_with_the_columns(monkeypatch: Patch) -> None:
+def test_a_wrong_hub_field_is_answered_with_the_columns(monkeypatch: Patch, refused: Refused) -> None:
     hub(monkeypatch, datasets.DatasetDict({"train": rows("a")}))
-    with pytest.raises(InputError) as caught:
+    with refused():
         list(HubText("some/text", field="txt").documents())
-    message = "data.corpus.field: 'some/text' (train) has no column 'txt'. Did you mean text? It has text"
-    assert str(caught.value) == message

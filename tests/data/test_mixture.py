@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 import torch
 from helpers import RUN
+from messages import Refused
 from small_runs import train_cell
 from tokenizers import Tokenizer as Trained
 
 from lm.ablation.experiment import _check_quantity
 from lm.analysis.claims import _metric
-from lm.config.tree import InputError, override
+from lm.config.tree import override
 from lm.data.batch import nll_by_corpus
 from lm.data.mixture import Mixture, prepare
 from lm.data.order import MIXED, mixed_rows
@@ -39,7 +40,7 @@ def nodes(tmp_path: Path) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-def test_each_corpus_has_its_share_of_every_stretch_in_an_order_of_its_own() -> None:
+def test_each_corpus_has_its_share_of_every_stretch() -> None:
     rows = [50, 40, 3]
     drawn = mixed_rows(5, 0, 20 * MIXED, WEIGHTS, rows)
     assert np.array_equal(drawn, mixed_rows(5, 0, 20 * MIXED, WEIGHTS, rows))
@@ -110,7 +111,7 @@ def test_evaluation_draws_from_each_corpus_and_tells_their_clusters_apart(nodes:
     assert nll_by_corpus(clusters, losses, tokens) == {"nll_on_upper": 2.0, "nll_on_lower": 5.0}
 
 
-def test_parts_share_their_entries_and_weights_are_part_of_the_text(nodes: dict[str, Any]) -> None:
+def test_corpora_share_entries_and_weights_belong_to_the_text(nodes: dict[str, Any]) -> None:
     found = [prepare(Mixture(nodes, weights), Bytes(), SHARES) for weights in (None, {"upper": 1.0, "lower": 1.0})]
     assert len({facts.fingerprint for facts in found}) == 2
     alone = prepare(Mixture(nodes).corpora["upper"], Bytes(), SHARES)
@@ -120,27 +121,25 @@ def test_parts_share_their_entries_and_weights_are_part_of_the_text(nodes: dict[
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    "options",
     [
-        ({"weights": {"upper": 1.0}}, r"weights=.* must be numbers above 0 for upper, lower"),
-        ({"weights": {"upper": 1.0, "lower": 0.0}}, "must be numbers above 0"),
-        ({"corpora": {}}, "must be 2 to 8 names"),
-        ({"corpora": {"a b": "StdlibText", "c": "StdlibText"}}, "names of letters and digits"),
-        (
-            {"corpora": {"a": "StdlibTxt", "b": "StdlibText"}},
-            r"data.corpus.corpora.a.corpus: .* Did you mean StdlibText",
-        ),
+        {"weights": {"upper": 1.0}},
+        {"weights": {"upper": 1.0, "lower": 0.0}},
+        {"corpora": {}},
+        {"corpora": {"a b": "StdlibText", "c": "StdlibText"}},
+        {"corpora": {"a": "StdlibTxt", "b": "StdlibText"}},
     ],
+    ids=str,
 )
-def test_wrong_mixtures_are_refused(nodes: dict[str, Any], options: dict[str, Any], message: str) -> None:
-    with pytest.raises((ValueError, InputError), match=message):
+def test_wrong_mixtures_are_refused(nodes: dict[str, Any], refused: Refused, options: dict[str, Any]) -> None:
+    with refused(Exception):
         Mixture(**{"corpora": nodes, **options})
 
 
-def test_the_nll_of_a_corpus_is_a_quantity_of_experiments_and_claims() -> None:
+def test_the_nll_of_a_corpus_is_a_quantity(refused: Refused) -> None:
     _check_quantity("nll_on_upper", "metric")
     assert _metric("nll_on_upper - nll", "claim") == "nll_on_upper - nll"
-    with pytest.raises(InputError, match="no quantity 'nll_in_upper'"):
+    with refused():
         _check_quantity("nll_in_upper", "metric")
 
 

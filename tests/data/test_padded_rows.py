@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers import Listed, known
+from messages import Refused
 
-from lm.config.tree import InputError
 from lm.data import IGNORED
 from lm.data.text import PaddedRows
 from lm.data.tokenizer import BPE, Bytes
@@ -57,30 +57,30 @@ def test_evaluation_may_use_the_training_rows() -> None:
         assert [row.tolist() for row in rows] == table[split][:, :-1].tolist()
 
 
-def test_batches_are_shared_among_devices() -> None:
+def test_batches_are_shared_among_devices(refused: Refused) -> None:
     found = begun()
     whole, *parts = (list(found.training_batches(0, 4, *which)) for which in ((0, 1), (0, 2), (1, 2)))
     for batch, *shares in zip(whole, *parts, strict=True):
         assert sorted(batch.rows_b.tolist()) == sorted(row for part in shares for row in part.rows_b.tolist())
-    with pytest.raises(InputError, match=r"data.batch_size: 2 rows cannot be shared evenly among 3 devices"):
+    with refused():
         found.check_devices(3)
     found.check_devices(2)
 
 
 @pytest.mark.parametrize("name", ["context", "rows", "batch_size"])
-def test_sizes_below_one_are_refused(name: str) -> None:
+def test_sizes_below_one_are_refused(name: str, refused: Refused) -> None:
     size: dict[str, Any] = {name: 0}
-    with pytest.raises(ValueError, match=f"{name}=0 must be at least 1"):
+    with refused(ValueError):
         data(**size)
 
 
 def test_a_table_larger_than_memory_is_refused_before_reading() -> None:
-    with pytest.raises(ValueError, match="rows=1000000000 of context=5 make a table of over"):
+    with pytest.raises(ValueError, match="rows=1000000000 of context=5 "):
         data(rows=10**9)
 
 
-def test_too_few_documents_or_no_end_token_is_one_line() -> None:
-    with pytest.raises(InputError, match=r"data\.rows: expected 30 training rows and one or more for validation"):
+def test_too_few_documents_or_no_end_token_is_one_line(refused: Refused) -> None:
+    with refused():
         begun(rows=30)
-    with pytest.raises(InputError, match=r"data\.tokenizer: rows are padded with .*, which this tokenizer"):
+    with refused():
         begun(tokenizer=Bytes())

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 from helpers import known
+from messages import Refused
 
-from lm.config.tree import InputError
 from lm.data import IGNORED
 from lm.data.batch import Batch
 from lm.data.order import update_order_hash
@@ -106,13 +106,13 @@ def order_of(batches: list[Batch]) -> str:
     return digest
 
 
-def test_processes_share_the_rows_of_each_batch(tmp_path: Path) -> None:
+def test_processes_share_the_rows_of_each_batch(tmp_path: Path, refused: Refused) -> None:
     found = data(tmp_path)
     found.check_devices(2)
     parts = zip(*(found.training_batches(0, 20, rank, 2) for rank in (0, 1)), strict=True)
     for whole, shares in zip(found.training_batches(0, 20), parts, strict=True):
         assert torch.equal(torch.cat([part.rows_b for part in shares]), whole.rows_b)
-    with pytest.raises(InputError, match="cannot be shared among 1000 devices"):
+    with refused():
         found.check_devices(1000)
 
 
@@ -182,29 +182,30 @@ def test_a_line_is_cut_at_line_feeds_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    "change",
     [
-        ({"train_target": "eins\n"}, "200 lines and .*train_target 1; line i of one must belong"),
-        ({"train_source": "\n" * 200}, "of 0 train pairs none fits"),
+        {"train_target": "eins\n"},
+        {"train_source": "\n" * 200},
     ],
+    ids=["fewer lines", "empty lines"],
 )
-def test_files_that_do_not_fit_are_refused(tmp_path: Path, change: dict[str, str], message: str) -> None:
-    with pytest.raises(InputError, match=message):
+def test_files_that_do_not_fit_are_refused(tmp_path: Path, change: dict[str, str], refused: Refused) -> None:
+    with refused():
         PairData(3, files(tmp_path, **change), Bytes(), context=64, batch_tokens=256).setup("fit")
 
 
-def test_a_missing_file_is_answered_with_the_nearest(tmp_path: Path) -> None:
+def test_a_missing_file_is_answered_with_the_nearest(tmp_path: Path, refused: Refused) -> None:
     files(tmp_path)
     names = [str(tmp_path / name) for name in ("train_sauce", "train_target", "validation_source", "validation_target")]
-    with pytest.raises(InputError, match=r"data\.corpus\.train_source: .* Did you mean .*train_source"):
+    with refused():
         LocalPairs(*names).lines("train")
     (tmp_path / "latin").write_bytes(b"\xff\n")
-    with pytest.raises(InputError, match="not UTF-8 text"):
+    with refused():
         LocalPairs(str(tmp_path / "latin"), *names[1:]).lines("train")
 
 
-def test_settings_that_cannot_be_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="belong together"):
+def test_settings_that_cannot_be_are_refused(tmp_path: Path, refused: Refused) -> None:
+    with refused(ValueError):
         LocalPairs("a", "b", "c", "d", "e")
-    with pytest.raises(ValueError, match="batch_tokens=100 must hold one pair"):
+    with refused(ValueError):
         PairData(0, files(tmp_path), Bytes(), context=64, batch_tokens=100)

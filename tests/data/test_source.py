@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from messages import Refused
 from scipy.special import digamma, entr
 
 from lm.data.corpus import SPLITS, Corpus, LocalText
@@ -261,9 +262,10 @@ def test_validation_is_fresh_text() -> None:
         (BracketText, {"seed": -1}),
     ],
 )
-def test_a_wrong_setting_is_named_with_its_value(kind: type[Source], settings: dict[str, Any]) -> None:
-    ((name, value),) = settings.items()
-    with pytest.raises(ValueError, match=rf"^{name}={value} must be "):
+def test_a_wrong_setting_is_named_with_its_value(
+    kind: type[Source], settings: dict[str, Any], refused: Refused
+) -> None:
+    with refused(ValueError):
         kind(**settings)
 
 

@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow
 import pytest
 from helpers import Patch
+from messages import CheckMessage
 
 from lm.config.tree import InputError
 from lm.data import cache, encoding, shards, splits, text_files
@@ -64,7 +65,7 @@ def joined(parts: Iterator[Part]) -> Splits:
 
 
 @pytest.mark.parametrize("alphabet", ["abc\n", "a\n\r\v\f\x1c\x85é\u2028 🙂"], ids=["lines", "every kind of line end"])
-def test_a_text_in_pieces_has_the_splits_and_the_fingerprint_of_the_whole(alphabet: str) -> None:
+def test_text_in_pieces_has_splits_and_fingerprint_of_the_whole(alphabet: str) -> None:
     for seed in range(500):
         draw = random.Random(seed)
         texts = ["".join(draw.choices(alphabet, k=draw.randint(0, 30))) for _ in range(draw.choice([1, 1, 2, 3, 8]))]
@@ -72,7 +73,7 @@ def test_a_text_in_pieces_has_the_splits_and_the_fingerprint_of_the_whole(alphab
         corpus = Pieced(texts, seed)
         text = SplitText(corpus, fractions)
         if not any(texts):
-            with pytest.raises(InputError, match="holds no text"):
+            with pytest.raises(InputError):
                 text.facts()
             continue
         expected = corpus.splits(fractions)
@@ -133,11 +134,12 @@ def test_compressed_files_and_files_in_archives_read_as_plain_ones(tmp_path: Pat
         assert list(LocalText(str(tmp_path / name)).documents()) == [*three, *three, "plain"]
 
 
-def test_a_damaged_archive_is_one_line(tmp_path: Path) -> None:
+def test_a_damaged_archive_is_one_line(tmp_path: Path, check_message: CheckMessage) -> None:
     for name in ("a.zip", "a.tar", "a.txt.xz", "a.txt.zst", "a.txt.bz2"):
         (tmp_path / name).write_bytes(b"nothing of the kind")
-        with pytest.raises(InputError, match=rf"^data.corpus.path: .*{name} cannot be read"):
+        with pytest.raises(InputError) as caught:
             list(LocalText(str(tmp_path / name)).documents())
+        check_message(str(caught.value).partition(" (")[0])  # behind it, what the library says
 
 
 TEXT = "The cat's 12 hats,\nand  more\n\n\tof them!\n" * 40 + "x" * 300 + " y\r\nz " * 50
@@ -210,7 +212,7 @@ def test_a_killed_build_is_taken_up_where_it_was(tmp_path: Path, monkeypatch: Pa
         assert np.array_equal(ids[17:2345:3], expected[name][17:2345:3])
 
 
-def test_a_known_text_is_not_read_again_until_its_files_change(tmp_path: Path, monkeypatch: Patch) -> None:
+def test_known_text_is_not_read_again_until_files_change(tmp_path: Path, monkeypatch: Patch) -> None:
     monkeypatch.setattr(splits, "YOUNG", 0)
     path = tmp_path / "a.txt"
     path.write_text("one\ntwo\nthree\nfour\n")
@@ -236,7 +238,7 @@ def test_a_file_that_has_just_been_written_is_read_again(tmp_path: Path) -> None
     assert len(found) == 3
 
 
-def test_verify_finds_what_has_changed(tmp_path: Path, monkeypatch: Patch) -> None:
+def test_verify_finds_what_has_changed(tmp_path: Path, monkeypatch: Patch, check_message: CheckMessage) -> None:
     monkeypatch.setattr(splits, "YOUNG", 0)
     path = tmp_path / "a.txt"
     path.write_text("one\ntwo\nthree\nfour\n")
@@ -249,5 +251,4 @@ def test_verify_finds_what_has_changed(tmp_path: Path, monkeypatch: Patch) -> No
     path.write_text("one\ntwo\nthree\nfive\n")
     problems = {str(place): problem for place, _, problem in verify() if problem}
     assert problems.keys() == {str(path), facts.folder}
-    assert problems[str(path)] == "has changed since it was read"
-    assert problems[facts.folder].startswith("train.npy is not what was written")
+    check_message([problems[str(path)], problems[facts.folder]])

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from messages import Refused
 
-from lm.config.tree import InputError
 from lm.data.batch import Batch
 from lm.data.corpus import LocalText
 from lm.data.order import batch_rows
@@ -143,14 +143,10 @@ def test_the_loader_starts_where_the_trainer_stands(data: TextData) -> None:
     assert same(list(data.val_dataloader()), list(data.evaluation_batches("validation", 1, 2)))
 
 
-def test_split_shorter_than_block_is_refused_with_numbers(corpus: LocalText) -> None:
+def test_split_shorter_than_block_is_refused_with_numbers(corpus: LocalText, refused: Refused) -> None:
     data = TextData(0, corpus, Characters(), context=130, batch_size=1, split=(0.6, 0.2, 0.2))
-    with pytest.raises(InputError) as caught:
+    with refused():
         data.prepare_data()
-    assert str(caught.value).startswith(
-        "data: the validation split has 130 tokens, and one block needs context + 1 = 131 "
-        "(tokens in all: train 385, validation 130, test 125). "
-    )
 
 
 def test_a_split_of_exactly_one_block_is_enough(corpus: LocalText) -> None:
@@ -166,16 +162,19 @@ def test_a_test_split_not_asked_for_may_be_empty(corpus: LocalText) -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"),
+    "settings",
     [
-        ({"context": 0}, "context=0 must be at least 1"),
-        ({"batch_size": -1}, "batch_size=-1 must be at least 1"),
-        ({"evaluation_batch_size": 0}, "evaluation_batch_size=0 must be at least 1"),
-        ({"split": (0.9, 0.2, 0.1)}, r"split=\[0\.9, 0\.2, 0\.1\] must be three shares that add to 1"),
-        ({"split": (1.0, 0.0, 0.0)}, "must be three shares"),
-        ({"split": (1.1, 0.1, -0.2)}, "must be three shares"),
+        {"context": 0},
+        {"batch_size": -1},
+        {"evaluation_batch_size": 0},
+        {"split": (0.9, 0.2, 0.1)},
+        {"split": (1.0, 0.0, 0.0)},
+        {"split": (1.1, 0.1, -0.2)},
     ],
+    ids=str,
 )
-def test_sizes_and_shares_that_cannot_be_are_refused(corpus: LocalText, settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
+def test_sizes_and_shares_that_cannot_be_are_refused(
+    corpus: LocalText, refused: Refused, settings: dict[str, Any]
+) -> None:
+    with refused(ValueError):
         prepared(corpus, **settings)

@@ -8,8 +8,11 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as parquet_files
 import pytest
 from helpers import Patch
+from messages import CheckMessage, Refused
 
 from lm.config.tree import InputError
 from lm.data import cache, shards, text, token_files
@@ -83,7 +86,7 @@ def parquet(folder: Path, added: int = 0) -> str:
 
 
 def texts(folder: Path) -> str:
-    pd.DataFrame({"input_ids": ["a", "b"]}).to_parquet(folder / "a.parquet")
+    parquet_files.write_table(pa.table({"input_ids": ["a", "b"]}), folder / "a.parquet")
     return "a.parquet"
 
 
@@ -101,9 +104,7 @@ def joined(tokens: Tokens) -> np.ndarray:
 
 
 @pytest.mark.parametrize("kind", FORMATS)
-def test_ids_are_those_of_the_files_and_splits_end_with_documents(
-    tmp_path: Path, tokenizer: Pretrained, kind: str
-) -> None:
+def test_ids_are_of_the_files_and_splits_end_with_documents(tmp_path: Path, tokenizer: Pretrained, kind: str) -> None:
     path = tmp_path / FORMATS[kind](tmp_path)
     for named in ("auto", kind):
         facts = prepare(TokenFiles(str(path), kind=named), tokenizer, SHARES)  # type: ignore[arg-type]
@@ -196,20 +197,17 @@ def test_lists_of_parquet_are_taken_up_after_a_kill(tmp_path: Path, tokenizer: P
     assert commits == [1024, 2048, -1, 2048, 2400, 2400]
 
 
-WRONG: dict[str, tuple[Callable[[Path], dict[str, Any]], str]] = {
-    "other bytes": (lambda folder: {"path": nanogpt(folder), "kind": "modded_nanogpt"}, "is no modded_nanogpt file"),
-    "cut": (lambda folder: {"path": cut(folder / modded(folder).replace("*", "1"))}, "bytes, not .* ids of <u2"),
-    "no index": (lambda folder: {"path": nanogpt(folder), "kind": "megatron"}, "is no megatron file of token ids"),
-    "wide ids": (
-        lambda folder: {"path": even(folder), "dtype": "uint32"},
-        "hold token .*, and the tokenizer has 257",
-    ),
-    "compressed": (lambda folder: {"path": changed(folder, compression="zstd")}, "is compressed by zstd"),
-    "floats": (lambda folder: {"path": changed(folder, data_format=["no_header_tensor:1"])}, "is no litdata file"),
-    "no column": (lambda folder: {"path": parquet(folder), "field": "ids"}, "has no column 'ids'"),
-    "no lists": (lambda folder: {"path": texts(folder)}, "holds .*string; expected lists of whole numbers"),
-    "large ids": (lambda folder: {"path": parquet(folder, 2**16)}, "hold token 65.*, and the tokenizer has 257"),
-    "nothing": (lambda folder: {"path": "none.bin"}, "no file matches"),
+WRONG: dict[str, Callable[[Path], dict[str, Any]]] = {
+    "other bytes": lambda folder: {"path": nanogpt(folder), "kind": "modded_nanogpt"},
+    "cut": lambda folder: {"path": cut(folder / modded(folder).replace("*", "1"))},
+    "no index": lambda folder: {"path": nanogpt(folder), "kind": "megatron"},
+    "wide ids": lambda folder: {"path": even(folder), "dtype": "uint32"},
+    "compressed": lambda folder: {"path": changed(folder, compression="zstd")},
+    "floats": lambda folder: {"path": changed(folder, data_format=["no_header_tensor:1"])},
+    "no column": lambda folder: {"path": parquet(folder), "field": "ids"},
+    "no lists": lambda folder: {"path": texts(folder)},
+    "large ids": lambda folder: {"path": parquet(folder, 2**16)},
+    "nothing": lambda folder: {"path": f"{nanogpt(folder)}x"},
 }
 
 
@@ -231,21 +229,19 @@ def changed(folder: Path, **config: Any) -> str:
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_files_of_another_kind_are_one_line(tmp_path: Path, tokenizer: Pretrained, case: str) -> None:
-    make, message = WRONG[case]
-    options = make(tmp_path)
-    with pytest.raises(InputError, match=message) as caught:
+def test_files_of_another_kind_are_one_line(tmp_path: Path, tokenizer: Pretrained, refused: Refused, case: str) -> None:
+    options = WRONG[case](tmp_path)
+    with refused():
         prepare(TokenFiles(**{**options, "path": str(tmp_path / options["path"])}), tokenizer, SHARES)
-    assert "\n" not in str(caught.value)
 
 
-def test_another_tokenizer_is_refused(tmp_path: Path) -> None:
+def test_another_tokenizer_is_refused(tmp_path: Path, refused: Refused) -> None:
     corpus = TokenFiles(str(tmp_path / nanogpt(tmp_path)))
-    with pytest.raises(InputError, match="token 256, and the tokenizer has 256; name the tokenizer that made them"):
+    with refused():
         prepare(corpus, Bytes(), SHARES)
-    with pytest.raises(InputError, match=r"data.tokenizer: BPE learns from text"):
+    with refused():
         prepare(corpus, BPE(300), SHARES)
-    with pytest.raises(InputError, match="holds tokens and no text"):
+    with refused():
         list(corpus.documents())
 
 
@@ -258,7 +254,9 @@ def test_an_index_beside_its_file_is_read_once(tmp_path: Path, tokenizer: Pretra
     assert sum(found[0].tokens.values()) == len(FLAT)
 
 
-def test_ids_that_lie_elsewhere_are_looked_at_again_where_files_change(tmp_path: Path, tokenizer: Pretrained) -> None:
+def test_ids_elsewhere_are_checked_again_when_files_change(
+    tmp_path: Path, tokenizer: Pretrained, check_message: CheckMessage
+) -> None:
     corpus = TokenFiles(str(tmp_path / nanogpt(tmp_path)))
     facts = prepare(corpus, tokenizer, SHARES)
     assert is_usable(facts)
@@ -266,7 +264,7 @@ def test_ids_that_lie_elsewhere_are_looked_at_again_where_files_change(tmp_path:
     assert not is_usable(facts), "a finished run would be measured on other text"
     (folder, _, damage) = next(entry for entry in cache.verify() if entry[0] == Path(facts.folder))
     assert damage is not None, folder
-    assert "another file now" in damage
+    check_message(damage)
     assert prepare(corpus, tokenizer, SHARES).fingerprint != facts.fingerprint
 
 
@@ -284,7 +282,7 @@ def test_a_mixture_follows_a_file_that_was_moved(tmp_path: Path, tokenizer: Pret
     assert len(Tokens(after).split["train"]) == after.tokens["train"]
 
 
-def test_a_source_with_splits_of_its_own_needs_no_test_split(tmp_path: Path, tokenizer: Pretrained) -> None:
+def test_a_source_with_its_own_splits_needs_no_test_split(tmp_path: Path, tokenizer: Pretrained) -> None:
     path = str(tmp_path / nanogpt(tmp_path))
     made = TextData(0, TokenFiles(path, path), tokenizer, 8, 4, (0.9, 0.05, 0.05))
     made.setup()
@@ -306,7 +304,10 @@ def test_rows_of_several_files_are_those_of_one(tmp_path: Path, tokenizer: Pretr
         assert np.array_equal(table, tables[1][name])
 
 
-def test_a_file_that_is_no_parquet_is_one_line(tmp_path: Path, tokenizer: Pretrained) -> None:
+def test_a_file_that_is_no_parquet_is_one_line(
+    tmp_path: Path, tokenizer: Pretrained, check_message: CheckMessage
+) -> None:
     (tmp_path / "a.parquet").write_text("version https://git-lfs.github.com/spec/v1")
-    with pytest.raises(InputError, match=r"a\.parquet is not a readable parquet file"):
+    with pytest.raises(InputError) as caught:
         prepare(TokenFiles(str(tmp_path / "a.parquet")), tokenizer, SHARES)
+    check_message(str(caught.value).partition(" (")[0])  # behind it, what the library says

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers import Listed, known
+from messages import CheckMessage, Refused
 from tokenizers import Tokenizer as Trained
 from tokenizers import decoders, models, normalizers
 
@@ -171,17 +172,18 @@ def test_gpt2_decodes_to_the_text_and_counts_its_bytes(gpt2: Trained) -> None:
     assert bytes_per_token(gpt2)[ids].sum() == len(TEXT.encode())
 
 
-def test_gpt2_without_its_files_is_refused(tmp_path: Path) -> None:
+def test_gpt2_without_its_files_is_refused(tmp_path: Path, refused: Refused) -> None:
     path = tmp_path / "x.json"
     path.write_text("{}")
-    with pytest.raises(ValueError, match=r"merges='nowhere' is no file; expected GPT-2's encoder\.json and vocab\.bpe"):
+    with refused(ValueError):
         GPT2(str(path), "nowhere")
 
 
-def test_files_that_are_no_vocabulary_are_refused(tmp_path: Path) -> None:
+def test_files_that_are_no_vocabulary_are_refused(tmp_path: Path, check_message: CheckMessage) -> None:
     (tmp_path / "a").write_text("no json")
-    with pytest.raises(InputError, match="are not a BPE vocabulary"):
+    with pytest.raises(InputError) as caught:
         GPT2(str(tmp_path / "a"), str(tmp_path / "a")).train([])
+    check_message(str(caught.value).split(": ")[:2])  # behind it, what the library says
 
 
 def test_unigram_starts_from_the_bytes_and_learns_what_is_frequent() -> None:
@@ -242,11 +244,11 @@ def test_overlong_word_is_cut_without_loss() -> None:
     assert bytes_per_token(tokenizer)[ids].sum() == len(text)
 
 
-def test_wordpiece_smaller_than_the_bytes_is_refused() -> None:
-    with pytest.raises(InputError, match=r"data\.tokenizer\.size: the bytes .* need \d+ tokens, more than 9"):
+def test_wordpiece_smaller_than_the_bytes_is_refused(refused: Refused) -> None:
+    with refused():
         WordPiece(9).train([TEXT])
     for kind, least in ((WordPiece, 3), (BPE, 257), (Unigram, 258)):
-        with pytest.raises(ValueError, match=f"size={least - 1} must be at least {least}"):
+        with refused(ValueError):
             kind(least - 1)
 
 
@@ -354,7 +356,7 @@ def test_a_pretrained_tokenizer_is_read_from_its_file_or_folder(tmp_path: Path) 
         assert "".join(stream.add(token) for token in ids.tolist()) == text
 
 
-def test_text_is_prepared_with_a_pretrained_tokenizer_known_by_its_hash(tmp_path: Path, cache: Path) -> None:
+def test_a_pretrained_tokenizer_is_known_by_its_hash(tmp_path: Path, cache: Path) -> None:
     texts = [f"hello {i}\n" for i in range(30)]
     folder = llama_like(tmp_path / "llama")
     facts = prepare(Listed(texts), Pretrained(str(folder)), (0.6, 0.2, 0.2))
@@ -366,12 +368,16 @@ def test_text_is_prepared_with_a_pretrained_tokenizer_known_by_its_hash(tmp_path
     assert prepare(Listed(texts), Pretrained(str(folder)), (0.6, 0.2, 0.2)).tokenizer != facts.tokenizer
 
 
-def test_a_tokenizer_that_cannot_be_loaded_is_one_line(tmp_path: Path) -> None:
+def test_a_tokenizer_that_cannot_be_loaded_is_one_line(
+    tmp_path: Path, refused: Refused, check_message: CheckMessage
+) -> None:
     (tmp_path / "a.json").write_text("{}")
     for path in (tmp_path / "a.json", tmp_path, tmp_path / "none"):
-        with pytest.raises(InputError, match=r"^data.tokenizer.path: .* cannot be loaded \(.*\); expected a tokenizer"):
+        with pytest.raises(InputError) as caught:
             Pretrained(str(path)).train(())
-    with pytest.raises(InputError, match="has no token '<end>'"):
+        assert "\n" not in str(caught.value)
+        check_message([str(caught.value).partition(" (")[0], str(caught.value).rpartition("); ")[2]])
+    with refused():
         Pretrained(str(llama_like(tmp_path / "llama")), end="<end>").train(())
 
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 import stand_in
+from messages import Refused
 from records import blank
 from stand_in import STEPS, StandIn
 
-from lm.config.tree import InputError
 from lm.execution.executor import Executor, Job, Message
 from lm.execution.factory import make_executor
 from lm.store.store import Store
@@ -163,7 +163,7 @@ def test_a_cell_locked_elsewhere_ends_at_once(engine: Make, store: Store) -> Non
     with store.lock(FIRST):
         ended = trained(executor, StandIn(FIRST))
         assert (ended[1], ended[4]) == ("held", None)
-        assert str(executor.held(FIRST)).startswith(f"process {os.getpid()} on host ")
+        assert str(os.getpid()) in str(executor.held(FIRST))
         assert not store.work(FIRST).exists()
     assert executor.held(FIRST) is None
     assert trained(executor, StandIn(FIRST))[1] == "recorded"
@@ -198,7 +198,7 @@ def test_a_recorded_cell_is_not_trained_again(engine: Make, store: Store) -> Non
     assert heard.end(job)[4] == store.record(FIRST)
 
 
-def test_a_closed_executor_leaves_cells_that_resume_and_failures_that_stay(engine: Make, store: Store) -> None:
+def test_a_closed_executor_leaves_resumable_cells_and_old_failures(engine: Make, store: Store) -> None:
     store.finish(FIRST, {**blank(FIRST, "failed"), "error": "before"})
     with engine() as executor:
         heard, first = Heard(executor, None), hand_over(executor, StandIn(FIRST, {5: "validate"}), again=True)
@@ -210,6 +210,6 @@ def test_a_closed_executor_leaves_cells_that_resume_and_failures_that_stay(engin
     assert (record["status"], record["steps"]) == ("ok", STEPS)
 
 
-def test_an_unknown_executor_is_answered_with_the_choices(store: Store) -> None:
-    with pytest.raises(InputError, match=r"no executor 'lcoal'. Did you mean local\? Choose from local, ray, slurm"):
+def test_an_unknown_executor_is_answered_with_the_choices(store: Store, refused: Refused) -> None:
+    with refused():
         make_executor("lcoal", store, 1)

@@ -5,7 +5,8 @@ import shutil
 from pathlib import Path
 
 import pytest
-from helpers import Capture, Patch, refusal, refused
+from helpers import Patch
+from messages import Refused, RefusedCommand
 
 from lm.config.tree import InputError
 from lm.execution.executor import Executor
@@ -39,30 +40,30 @@ def test_executor_texts_are_parsed(installed: None, text: str, name: str, option
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    "text",
     [
-        ("slrum", "--executor: no executor 'slrum'. Did you mean slurm? Choose from local, ray, slurm"),
-        ("", "--executor: no executor ''. Choose from local, ray, slurm"),
-        ("local:threads=2", "--executor local: no option 'threads'. It takes none"),
-        ("slurm:partitoin=x", "no option 'partitoin'. Did you mean partition? Choose from partition, account"),
-        ("slurm:partition", "partition: expected partition=VALUE, as sbatch takes it"),
-        ("slurm:time=1,time=2", "time is given twice"),
-        ("slurm:time=soon", "time: expected minutes, H:M:S or D-H:M:S, found 'soon'"),
-        ("slurm:time=0", "time: expected more than nothing"),
-        ("slurm:cpus=0", "cpus: expected a whole number from 1, found '0'"),
-        ("slurm:cpus=\u0662", "cpus: expected a whole number from 1, found '\u0662'"),
-        ("slurm:mem=much", "mem: expected a number with its unit, such as 8GB, found 'much'"),
-        ("slurm:executor=pbs", "executor: expected slurm or local, found 'pbs'"),
-        ("slurm:partition=a b", "partition: expected as sbatch takes it, found 'a b'"),
-        ("slurm:account=a\n#SBATCH --uid=0", "account: expected as sbatch takes it"),
-        ("ray://head", "expected ray://HOST:PORT, as in ray://head.example:10001"),
-        ("ray:address=head", "address: expected HOST:PORT or auto, found 'head'"),
-        ("ray:memory=10", "memory: expected 80 MB or more, found 10"),
-        ("ray:memory=100,address=auto", "memory is of a cluster started for the purpose"),
+        "slrum",
+        "",
+        "local:threads=2",
+        "slurm:partitoin=x",
+        "slurm:partition",
+        "slurm:time=1,time=2",
+        "slurm:time=soon",
+        "slurm:time=0",
+        "slurm:cpus=0",
+        "slurm:cpus=\u0662",
+        "slurm:mem=much",
+        "slurm:executor=pbs",
+        "slurm:partition=a b",
+        "slurm:account=a\n#SBATCH --uid=0",
+        "ray://head",
+        "ray:address=head",
+        "ray:memory=10",
+        "ray:memory=100,address=auto",
     ],
 )
-def test_wrong_executor_texts_are_answered_in_one_line(installed: None, text: str, said: str) -> None:
-    with refusal(said):
+def test_wrong_executor_texts_are_answered_in_one_line(installed: None, refused: Refused, text: str) -> None:
+    with refused():
         parse_executor(text)
 
 
@@ -81,51 +82,48 @@ def test_times_are_parsed_as_sbatch_parses_them(text: str, expected: int) -> Non
 
 
 @pytest.mark.parametrize("name", ["ray", "slurm"])
-def test_a_missing_package_is_named_with_its_pip_command(name: str, monkeypatch: Patch) -> None:
+def test_a_missing_package_is_named_with_its_pip_command(name: str, monkeypatch: Patch, refused: Refused) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     monkeypatch.setattr(shutil, "which", lambda name: name)
-    package = ExecutorSpec(name).executor.package
-    with pytest.raises(InputError, match=rf"needs {package}: pip install 'lm-ablations\[{name}\]'"):
+    with refused():
         parse_executor(name)
 
 
-def test_grpc_is_needed_for_ray_addresses_from_outside_alone(monkeypatch: Patch) -> None:
+def test_grpc_is_needed_for_ray_addresses_from_outside_alone(monkeypatch: Patch, refused: Refused) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "grpc" else name)
     assert parse_executor("ray:address=head:6379").options == {"address": "head:6379"}
     for text in ("ray://head:10001", "ray:address=ray://head:10001"):
-        with pytest.raises(InputError, match=r"--executor ray needs grpc: pip install 'lm-ablations\[ray\]'"):
+        with refused():
             parse_executor(text)
 
 
-def test_slurm_needs_sbatch_on_this_machine(monkeypatch: Patch) -> None:
+def test_slurm_needs_sbatch_on_this_machine(monkeypatch: Patch, refused: Refused) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)
     monkeypatch.setattr(shutil, "which", lambda name: None)
-    with pytest.raises(InputError, match="no sbatch on this machine"):
+    with refused():
         parse_executor("slurm")
     assert parse_executor("slurm:executor=local").options == {"executor": "local"}
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    "arguments",
     [
-        (["ablate", "quickstart", "--executor", "rya"], "--executor: no executor 'rya'. Did you mean ray? Choose from"),
-        (["sweep", "learning_rate", "--executor", "rya"], "--executor: no executor 'rya'. Did you mean ray?"),
-        (["ablate", "quickstart", "--executor", "ray://127.0.0.1:1"], "ray: ray://127.0.0.1:1 cannot be reached ("),
-        (
-            ["ablate", "quickstart", "--executor", "ray", "--logger", "csv"],
-            "--logger: what is logged on a node of a Ray",
-        ),
+        ["ablate", "quickstart", "--executor", "rya"],
+        ["sweep", "learning_rate", "--executor", "rya"],
+        ["ablate", "quickstart", "--executor", "ray://127.0.0.1:1"],
+        ["ablate", "quickstart", "--executor", "ray", "--logger", "csv"],
     ],
+    ids=" ".join,
 )
 def test_an_unusable_executor_ends_the_command_before_any_write(
-    installed: None, arguments: list[str], words: str, tmp_path: Path, capsys: Capture
+    installed: None, arguments: list[str], tmp_path: Path, refused_command: RefusedCommand
 ) -> None:
-    refused(capsys, [*arguments, "--out", tmp_path / "out"], words)
+    refused_command([*arguments, "--out", tmp_path / "out"])
     assert not (tmp_path / "out").exists()
 
 
-def test_loggers_are_refused_with_ray(installed: None) -> None:
-    with pytest.raises(InputError, match=r"^loggers: what is logged .* stays there; expected another executor$"):
+def test_loggers_are_refused_with_ray(installed: None, refused: Refused) -> None:
+    with refused():
         usable("ray", ["csv"], "executor", "loggers")
 
 
@@ -141,9 +139,9 @@ def test_a_cell_has_one_thread_per_core_of_its_job(installed: None, monkeypatch:
     assert threads("slurm", 1) == threads("ray://head:1", 1) == 3
 
 
-def test_slurm_queues_all_cells_but_a_search_needs_workers(installed: None) -> None:
+def test_slurm_queues_all_cells_but_a_search_needs_workers(installed: None, refused: Refused) -> None:
     assert capacity("local", 12) is None
     assert capacity("slurm", 12) == 12
     assert capacity("slurm", 5000) == 1000
-    with pytest.raises(InputError, match="a search needs --workers N"):
+    with refused():
         capacity("slurm", 12, search=True)

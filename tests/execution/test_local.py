@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 import stand_in
 from helpers import Patch
+from messages import Refused
 from records import blank
 from stand_in import STEPS, StandIn
 
-from lm.config.tree import InputError
 from lm.execution import local
 from lm.execution.executor import ATTEMPTS, Message
 from lm.execution.fork_server import MAX_FORKSERVER_RESTARTS
@@ -143,12 +143,12 @@ def test_a_fork_server_that_ends_during_a_start_is_replaced(
     assert whole(store, FIRST)
 
 
-def test_fork_servers_that_all_end_are_an_input_error(store: Store, monkeypatch: Patch) -> None:
+def test_fork_servers_that_all_end_are_an_input_error(store: Store, monkeypatch: Patch, refused: Refused) -> None:
     def start(self: Any) -> None:
         raise EOFError
 
     monkeypatch.setattr(multiprocessing.context.ForkServerProcess, "start", start)
-    with pytest.raises(InputError, match=f"ended {MAX_FORKSERVER_RESTARTS} times"):
+    with refused():
         trained(store, Told(), StandIn(FIRST))
 
 
@@ -255,7 +255,7 @@ def ended(executor: Local) -> list[tuple[LocalJob, Message]]:
     return messages
 
 
-def test_a_process_that_ignores_sigterm_is_killed_as_the_executor_closes(store: Store, monkeypatch: Patch) -> None:
+def test_a_process_that_ignores_sigterm_is_killed_on_close(store: Store, monkeypatch: Patch) -> None:
     monkeypatch.setattr(local, "GRACE_SECONDS", 0.05)
     with Local(store, 1) as executor:
         cell: Any = StandIn(FIRST, {3: "deaf", 5: "validate"})

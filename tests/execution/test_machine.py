@@ -39,7 +39,7 @@ def test_threads_come_from_the_environment_or_the_cores(
     assert threads_each(workers) == expected
 
 
-def test_devices_are_counted_without_torch_where_linux_has_no_file_of_one(tmp_path: Path, monkeypatch: Patch) -> None:
+def test_devices_without_files_in_linux_are_counted_without_torch(tmp_path: Path, monkeypatch: Patch) -> None:
     monkeypatch.setattr("torch.cuda.device_count", lambda: 3)
     monkeypatch.setattr(machine, "DEVICES", tmp_path)
     assert accelerators() == 3, "torch is imported already"

@@ -132,9 +132,7 @@ def node(light: None, monkeypatch: Patch) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("answer", "outcome"), [(True, "recorded"), (False, "pruned")])
-def test_an_actor_sends_files_and_takes_answers_of_one_cell_after_the_other(
-    node: None, answer: bool, outcome: str
-) -> None:
+def test_an_actor_trains_one_cell_after_the_other(node: None, answer: bool, outcome: str) -> None:
     trainer = CellTrainer()
     for cell in ("a" * 16, "b" * 16):
         assert trainer.start(order(StandIn(cell, {5: "validate"})), bytes) == ([], {})

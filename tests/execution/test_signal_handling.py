@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 from helpers import Patch
 from interrupting import Leaving, listening, press_unheard
+from messages import CheckMessage
 
 from lm.execution.signal_handling import cause, ended_by_signals, raise_if_interrupted
 
@@ -20,7 +21,7 @@ def heard() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("at_rest")
-def test_a_swallowed_interrupt_is_raised_where_one_looks_and_forgotten_with_the_block() -> None:
+def test_a_swallowed_interrupt_is_raised_once_and_then_forgotten() -> None:
     with ended_by_signals():
         press_unheard()
         with pytest.raises(KeyboardInterrupt):
@@ -53,12 +54,12 @@ def test_another_thread_leaves_all_as_it_is() -> None:
 
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
 def test_another_signal_is_raised_as_an_interrupt_and_named_once(
-    name: str, at_rest: dict[signal.Signals, signal.Handlers]
+    name: str, at_rest: dict[signal.Signals, signal.Handlers], check_message: CheckMessage
 ) -> None:
     number = signal.Signals[name]
     with pytest.raises(KeyboardInterrupt), ended_by_signals():
         signal.raise_signal(number)
-    assert (cause(), cause()) == (f"ended by {name}", "interrupted")
+    check_message([cause(), cause()])
     assert {one: signal.getsignal(one) for one in at_rest} == at_rest
 
 
@@ -69,7 +70,7 @@ def test_sigterm_ends_a_command_that_ignores_ctrl_c() -> None:
         signal.raise_signal(signal.SIGINT)
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGTERM)
-    assert cause() == "ended by SIGTERM"
+    assert "SIGTERM" in cause()
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 

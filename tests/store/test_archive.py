@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from messages import Refused
+from messages import CheckMessage, Refused
 
 from lm.config.tree import InputError
 from lm.store import archive
@@ -90,13 +90,12 @@ MANIFEST = ["demo/experiment.json", 0]
         "demo/a\0b",
         "demo/" + "a" * 300,
     ],
+    ids=lambda name: name[:30],
 )
-def test_a_path_that_leads_elsewhere_is_refused(tmp_path: Path, name: str) -> None:
+def test_a_path_that_leads_elsewhere_is_refused(tmp_path: Path, name: str, refused: Refused) -> None:
     members = {"manifests": [MANIFEST, [name, 0]]}
     path = made(tmp_path / "x.lmpack", members, {"manifests.xz": lzma.compress(b"")})
-    with pytest.raises(
-        InputError, match=r"x\.lmpack: .*(no pack holds such a file|lies in a file|cannot name a file|a name of 300)"
-    ):
+    with refused():
         read_archive(path)
 
 
@@ -144,47 +143,51 @@ def test_members_that_contradict_their_index_are_refused(
         whole(path)
 
 
-def test_members_and_index_must_agree(tmp_path: Path) -> None:
+def test_members_and_index_must_agree(tmp_path: Path, refused: Refused) -> None:
     members = {"manifests": [MANIFEST]}
-    with pytest.raises(InputError, match=r"holds evil\.py, manifests\.xz, pack\.json, which its index does not list"):
+    with refused():
         read_archive(made(tmp_path / "a", members, {"manifests.xz": b"", "evil.py": b""}))
-    with pytest.raises(InputError, match=r"holds pack\.json, which its index does not list"):
+    with refused():
         read_archive(made(tmp_path / "b", members, {}))
 
 
 @pytest.mark.filterwarnings("ignore:Duplicate name")
-def test_zip_features_beyond_packs_are_refused(tmp_path: Path) -> None:
+def test_zip_features_beyond_packs_are_refused(tmp_path: Path, refused: Refused, check_message: CheckMessage) -> None:
     path = tmp_path / "x.lmpack"
     for way in (zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA):
         with zipfile.ZipFile(path, "w", way) as parts:
             parts.writestr("manifests.xz", bytes(10_000))
             parts.writestr(INDEX, "{}")
-        with pytest.raises(InputError, match="is stored as no pack stores it"):
+        with refused():
             read_archive(path)
     with zipfile.ZipFile(path, "w") as parts:
         parts.writestr(INDEX, "{}")
         parts.writestr(INDEX, "{}")
-    with pytest.raises(InputError, match="pack"):
+    with refused():
         read_archive(path)
-    for index, words in (("[" * 10**5, "too deeply"), ("{", "no pack"), ("3", "pack format None"), ("\xff", "pack")):
+    for index in ("[" * 10**5, "{", "3", "\xff"):
         with zipfile.ZipFile(path, "w") as parts:
             parts.writestr(INDEX, index.encode("latin-1"))
-        with pytest.raises(InputError, match=words):
+        with pytest.raises(InputError) as caught:
             read_archive(path)
-    with pytest.raises(InputError, match="pack format 2, expected 1 to 1; a newer version wrote it"):
+        assert "\n" not in str(caught.value)
+        check_message(str(caught.value).split(": ")[:2])  # behind it, what Python says
+    with refused():
         read_archive(made(path, {}, {}, format=2))
     with zipfile.ZipFile(path, "w") as parts:
         parts.writestr("a.txt", "")
-    with pytest.raises(InputError, match=r"holds no pack\.json"):
+    with refused():
         read_archive(path)
 
 
-def test_oversized_indexes_are_refused_unread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_oversized_indexes_are_refused_unread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: Refused
+) -> None:
     monkeypatch.setattr(archive, "LARGEST_INDEX", 1000)
     path = tmp_path / "x.lmpack"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as parts:
         parts.writestr(INDEX, " " * 10_000)
-    with pytest.raises(InputError, match=r"pack\.json is larger than 1,000 bytes"):
+    with refused():
         read_archive(path)
 
 
@@ -238,7 +241,7 @@ def check(manifests: list[str], *others: str) -> None:
     check_index({"format": 1, "name": "demo", "members": sized}, Path("x"))
 
 
-def test_each_kind_of_folder_has_files_of_its_own() -> None:
+def test_each_kind_of_folder_has_files_of_its_own(refused: Refused) -> None:
     cell = ("documents.npz", "test_documents.npz", "log.txt", "bleu_test.json", "translation_test.txt")
     others = [f"cells/a/{inside}" for inside in (*cell, "code/module.own.parts.py", "code/changes.diff")]
     check(["demo/study.json", "demo/study.journal"], *others)
@@ -246,13 +249,13 @@ def test_each_kind_of_folder_has_files_of_its_own() -> None:
     made_of = ["demo.tuned/experiment.json", "demo.lr_curve/experiment.json", "demo.orders/experiment.json"]
     check(["demo/experiment.json", "demo/seconds.json", *tuned, *made_of])
     check(["demo/ladder.json", "demo.s1/experiment.json", "demo.s1/lr_curve.json", "demo.s1.tuned/experiment.json"])
-    with pytest.raises(InputError, match=r"demo/experiment\.json: no pack .* expected in demo: ladder\.json"):
+    with refused():
         check(["demo/ladder.json", "demo/experiment.json"])
 
 
-def test_what_cannot_be_read_is_not_written(tmp_path: Path) -> None:
+def test_what_cannot_be_read_is_not_written(tmp_path: Path, refused: Refused) -> None:
     for files in ({"demo/experiment.json": ("manifests", tmp_path)}, {"../a": ("manifests", tmp_path / "x")}):
         (tmp_path / "x").write_text("")
-        with pytest.raises(InputError, match=r"cannot be read|cannot name a file"):
+        with refused():
             write_archive(tmp_path / "new.lmpack", "demo", files)
         assert not (tmp_path / "new.lmpack").exists()

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 import references
+from messages import CheckMessage, Refused
 from records import MakeExperiment, record
 from rich.console import Console
 
 from lm.analysis.compare import compare
 from lm.analysis.results import load
 from lm.cli import main
-from lm.config.tree import InputError
 from lm.inference.finished import FinishedRun
 from lm.report.notes import notes
 from lm.report.write import write_report
@@ -70,47 +70,50 @@ def edit(folder: Path, path: str, value: Any, seal: str) -> None:
     file.write_text(with_checksum(content) if seal == "matching" else json.dumps(content))
 
 
-def assert_left_out(folder: Path, words: str) -> None:
+def assert_left_out(folder: Path, check_message: CheckMessage) -> None:
     results = load(folder)
     table = compare(results)
     (row,) = table[(table.arm == "arm") & (table.metric == "nll")].itertuples()
-    assert re.search(words, results.corrupt_records["arm", 1])
     assert results.harmed
     assert (row.n, row.damaged, row.mean) == (2, 1, pytest.approx((1.7 + 1.68) / 2, rel=1e-12))
-    (line,) = [line for line in notes(results, table) if line.startswith("Warning: arm seed 1 is damaged")]
-    assert "cells/arm-1/record.json" in line
+    (line,) = [line for line in notes(results, table) if "cells/arm-1/record.json" in line]
+    check_message([re.sub(r"(\.\d{4})\d+", r"\1", text) for text in (results.corrupt_records["arm", 1], line)])
 
 
 EDITS = [
-    ("metrics/nll", -1.0, "metrics/nll: expected 0 to 7e[+]38, found -1"),
-    ("metrics/nll", 1e300, "metrics/nll: expected 0 to 7e[+]38, found 1e[+]300"),
-    ("metrics/nll", 1.85 + 1e-4, r"metrics/perplexity: expected the exponential of an NLL of 1\.8501"),
-    ("metrics/test_nll", 1.95 + 1e-4, r"metrics/test_nll: expected 1\.9\d+, the mean of test_documents\.npz"),
-    ("metrics/accuracy", 1.7, r"metrics/accuracy: expected 0 to 1, found 1\.7"),
-    ("metrics/ece", -1, "metrics/ece: expected 0 to 1, found -1"),
-    ("metrics/perplexity", 6.3, r"metrics/perplexity: expected the exponential of an NLL of 1\.85"),
-    ("cost/parameters", -5, "cost/parameters: expected 0 or more, found -5"),
-    ("steps", 31, r"steps: expected 30 at most, trainer\.max_steps of its configuration, found 31"),
-    ("diverged", {"step": 3}, "diverged: expected nothing beside status ok"),
-    ("error", "loss not finite", "error: expected nothing beside status ok, found 'loss not finite'"),
+    ("metrics/nll", -1.0),
+    ("metrics/nll", 1e300),
+    ("metrics/nll", 1.85 + 1e-4),
+    ("metrics/test_nll", 1.95 + 1e-4),
+    ("metrics/accuracy", 1.7),
+    ("metrics/ece", -1),
+    ("metrics/perplexity", 6.3),
+    ("cost/parameters", -5),
+    ("steps", 31),
+    ("diverged", {"step": 3}),
+    ("error", "loss not finite"),
 ]
 
 
-@pytest.mark.parametrize(("path", "value", "words"), EDITS, ids=lambda found: str(found)[:24])
-def test_a_record_that_disagrees_with_itself_enters_no_number(folder: Path, path: str, value: Any, words: str) -> None:
+@pytest.mark.parametrize(("path", "value"), EDITS, ids=lambda found: str(found)[:24])
+def test_a_record_that_disagrees_with_itself_enters_no_number(
+    folder: Path, check_message: CheckMessage, path: str, value: Any
+) -> None:
     edit(folder, path, value, "none" if path == "steps" else "matching")
-    assert_left_out(folder, words)
+    assert_left_out(folder, check_message)
 
 
 @pytest.mark.parametrize(
     ("path", "value"),
     [("final/residual_norm", [1.0, 3.5]), ("cost/tokens", 5001), ("flags", ["a"]), ("status", "failed")],
 )
-def test_what_only_the_checksum_can_tell_is_called_edited(folder: Path, path: str, value: Any) -> None:
+def test_what_only_the_checksum_can_tell_is_called_edited(
+    folder: Path, refused: Refused, check_message: CheckMessage, path: str, value: Any
+) -> None:
     edit(folder, path, value, "stale")
-    with pytest.raises(DamagedError, match="was edited by hand: its content does not match its checksum"):
+    with refused(DamagedError):
         Store(folder.parent).record("arm-1")
-    assert_left_out(folder, "was edited by hand")
+    assert_left_out(folder, check_message)
     edit(folder, path, value, "matching")
     assert Store(folder.parent).record("arm-1")
 
@@ -141,7 +144,7 @@ def test_written_records_match_their_checksum(tmp_path: Path) -> None:
     assert validate_checksum(json.loads(file.read_text())) == ""
 
 
-def test_records_hold_the_hash_of_their_checkpoint(tmp_path: Path) -> None:
+def test_records_hold_the_hash_of_their_checkpoint(tmp_path: Path, refused: Refused) -> None:
     store = Store(tmp_path)
     for cell, content in (("a", b"weights"), ("b", None)):
         store.work(cell).mkdir(parents=True)
@@ -154,7 +157,7 @@ def test_records_hold_the_hash_of_their_checkpoint(tmp_path: Path) -> None:
     assert FinishedRun(checkpoint.parent, found, {}).checkpoint == checkpoint
     checkpoint.write_bytes(b"weightz")
     assert validate_checkpoint(store.record("b"), checkpoint) == "", "an older version kept none"
-    with pytest.raises(InputError, match=r"last\.ckpt: is not the checkpoint that training wrote: its hash differs"):
+    with refused():
         _ = FinishedRun(checkpoint.parent, found, {}).checkpoint
 
 
@@ -163,7 +166,7 @@ def test_records_hold_the_hash_of_their_checkpoint(tmp_path: Path) -> None:
 @pytest.mark.parametrize("quantity", KEPT)
 @pytest.mark.parametrize("how", ["changed", "missing"])
 def test_damaged_losses_by_document_are_named(
-    folder: Path, quantity: str, how: str, capsys: pytest.CaptureFixture[str]
+    folder: Path, quantity: str, how: str, check_message: CheckMessage
 ) -> None:
     path = Store(folder.parent).documents("arm-1", quantity)
     if how == "missing":
@@ -173,9 +176,9 @@ def test_damaged_losses_by_document_are_named(
     results = load(folder)
     assert list(results.corrupt_documents) == [("arm-1", quantity)]
     assert results.records["arm", 1] is not None
-    (line,) = [line for line in notes(results, compare(results)) if line.startswith("Warning: the losses by document")]
-    assert "of arm seed 1 are damaged" in line
-    assert f"cells/arm-1/{path.name}: {'cannot be read' if how == 'missing' else 'is not what training wrote'}" in line
+    lines = [line for line in notes(results, compare(results)) if f"cells/arm-1/{path.name}" in line]
+    assert lines
+    check_message(lines)
     assert main(["report", str(folder)]) == 1
 
 

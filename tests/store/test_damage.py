@@ -2,20 +2,18 @@
 
 import json
 import math
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import references
-from messages import Refused
+from messages import CheckMessage, Refused
 from records import MakeExperiment, record
 
 from lm.analysis.compare import compare
 from lm.analysis.pace import steps_to_baseline_loss
 from lm.analysis.results import Records, curves, load
-from lm.config.tree import InputError
 from lm.report.figures.catalogue import FigureInputs
 from lm.report.figures.training import learning_curve
 from lm.report.notes import notes
@@ -116,22 +114,26 @@ def test_a_damaged_record_is_named(tmp_path: Path, refused: Refused, path: str, 
 
 
 @pytest.mark.parametrize(
-    ("content", "words"),
+    "content",
     [
-        (json.dumps({**changed("metrics/nll", "2.0"), "id": "arm-1"}), "metrics/nll: expected a number, found '2.0'"),
-        *((text, "not valid JSON") for text in ("", "{", '{"format": 1, "status": "o', "[" * 10**5, "\xff")),
-        *((text, "expected a mapping with its format") for text in ("null", "[1]", '"text"')),
+        json.dumps({**changed("metrics/nll", "2.0"), "id": "arm-1"}),
+        *("", "{", '{"format": 1, "status": "o', "[" * 10**5, "\xff"),
+        *("null", "[1]", '"text"'),
     ],
-    ids=lambda value: value[:20],
+    ids=["text", "empty", "brace", "cut", "deep", "no text", "null", "list", "string"],
 )
-def test_a_damaged_or_truncated_record_enters_nothing(experiment: MakeExperiment, content: str, words: str) -> None:
+def test_a_damaged_or_truncated_record_enters_nothing(
+    experiment: MakeExperiment, check_message: CheckMessage, content: str
+) -> None:
     folder = experiment(CELLS)
     (Store(folder.parent).directory("arm-1") / "record.json").write_bytes(content.encode("latin-1"))
-    assert_left_out(load(folder), "cells/arm-1/record.json", words)
+    assert_left_out(load(folder), "cells/arm-1/record.json", check_message)
 
 
 @pytest.mark.parametrize("other", ["base-1", "other-0", "arm-0"])
-def test_swapped_records_are_excluded_by_their_ids(experiment: MakeExperiment, other: str) -> None:
+def test_swapped_records_are_excluded_by_their_ids(
+    experiment: MakeExperiment, check_message: CheckMessage, other: str
+) -> None:
     folder = experiment(CELLS)
     files = [Store(folder.parent).directory(cell) / "record.json" for cell in ("arm-1", other)]
     first, second = [file.read_bytes() for file in files]
@@ -140,10 +142,8 @@ def test_swapped_records_are_excluded_by_their_ids(experiment: MakeExperiment, o
     results = load(folder)
     table = compare(results)
     lines = [line for line in notes(results, table) if line.startswith("Warning: ")]
-    words = f"id: is of another cell, '{other}', expected arm-1, the name of its folder"
-    assert results.corrupt_records["arm", 1] == words
+    check_message([results.corrupt_records["arm", 1], *lines])
     assert [path in " ".join(lines) for path in ("cells/arm-1/record.json", f"cells/{other}/record.json")] == [True] * 2
-    assert not any("other batches" in line for line in lines)
     assert results.records["arm", 1] is None
     arm, seed = other.split("-")
     assert results.records[arm, int(seed)] is None
@@ -151,16 +151,14 @@ def test_swapped_records_are_excluded_by_their_ids(experiment: MakeExperiment, o
     assert mean == pytest.approx({"arm": 1.68}.get(arm, (1.7 + 1.68) / 2), rel=1e-12)
 
 
-def assert_left_out(results: Records, path: str, words: str) -> None:
+def assert_left_out(results: Records, path: str, check_message: CheckMessage) -> None:
     table = compare(results)
     (row,) = table[(table.arm == "arm") & (table.metric == "nll")].itertuples()
     assert (row.n, row.damaged, row.missing, row.failed, row.pairs) == (2, 1, 0, 0, 2)
     assert row.mean == pytest.approx((1.7 + 1.68) / 2, rel=1e-12)
     assert "1 damaged" in row.verdict
-    (line,) = [line for line in notes(results, table) if "damaged" in line]
-    assert re.search(words, line)
-    assert line.startswith("Warning: arm seed 1 is damaged and not in any mean: ")
-    assert path in line
+    (line,) = [line for line in notes(results, table) if path in line]
+    check_message(line.split(": ")[:4])  # behind it, what Python says of what is no JSON
     assert ["arm", "2, 1 damaged"] in [row[:2] for row in main_table(results, table).rows]
 
 
@@ -174,30 +172,30 @@ def rows(*kept: int) -> str:
 
 
 @pytest.mark.parametrize(
-    ("content", "words"),
+    "content",
     [
-        (CURVE[:-1], "ends in the middle of row 6"),
-        (CURVE[:-4], "ends in the middle of row 6"),
-        (rows(1, 2, 3), "ends at step 8, and its record says 18"),
-        (rows(), "expected a column of steps and rows of numbers"),
-        ("", "ends in the middle of row 1"),
-        (CURVE.replace("4.1", "4,1"), "row 3 has 4 of 3 columns"),
-        (CURVE.replace("4.1", "4.l"), "row 3, validation_nll: expected a number, found '4.l'"),
-        (CURVE.replace("8,4.0", "eight,4.0"), "row 3, step: expected a number, found 'eight'"),
-        (CURVE.replace("step", "stop"), "expected a column of steps"),
+        CURVE[:-1],
+        CURVE[:-4],
+        rows(1, 2, 3),
+        rows(),
+        "",
+        CURVE.replace("4.1", "4,1"),
+        CURVE.replace("4.1", "4.l"),
+        CURVE.replace("8,4.0", "eight,4.0"),
+        CURVE.replace("step", "stop"),
     ],
+    ids=["end", "row", "rows", "head", "empty", "comma", "letter", "word", "column"],
 )
-def test_a_damaged_curve_is_detected_with_and_without_its_checksum(content: str, words: str) -> None:
+def test_a_damaged_curve_is_detected_with_and_without_its_checksum(check_message: CheckMessage, content: str) -> None:
     assert validate_curve_text(CURVE, RUN) == ""
-    assert words in validate_curve_text(content, RUN)
+    check_message(validate_curve_text(content, RUN))
     assert validate_curve_text(content, {**RUN, "curve": curve_checksum(CURVE)})
 
 
-def test_a_checksum_detects_any_change_of_a_curve() -> None:
+def test_a_checksum_detects_any_change_of_a_curve(check_message: CheckMessage) -> None:
     record = {**RUN, "curve": curve_checksum(CURVE)}
     assert validate_curve_text(CURVE, record) == ""
-    assert validate_curve_text(rows(1, 2), record) == "has 2 rows, expected 6"
-    assert "hash differs" in validate_curve_text(CURVE.replace("4.1", "4.2"), record)
+    check_message([validate_curve_text(text, record) for text in (rows(1, 2), CURVE.replace("4.1", "4.2"))])
 
 
 def broken(folder: Path, cell: str, seal: bool) -> Path:
@@ -213,7 +211,9 @@ def broken(folder: Path, cell: str, seal: bool) -> Path:
 
 
 @pytest.mark.parametrize("seal", [True, False])
-def test_results_of_a_damaged_curve_are_withheld(experiment: MakeExperiment, seal: bool) -> None:
+def test_results_of_a_damaged_curve_are_withheld(
+    experiment: MakeExperiment, check_message: CheckMessage, seal: bool
+) -> None:
     folder = experiment(CELLS)
     path = broken(folder, "arm-2", seal)
     results = load(folder)
@@ -229,19 +229,21 @@ def test_results_of_a_damaged_curve_are_withheld(experiment: MakeExperiment, sea
     assert chart is not None
     labels = [series.label for panel in chart.panels[:1] for series in panel.series]  # type: ignore[union-attr]
     assert labels == ["base (n=3)", "other (n=3)"]
-    (line,) = [line for line in notes(results, table) if line.startswith("Warning")]
-    assert line.startswith("Warning: the learning curve of arm seed 2 is damaged")
-    assert f"cells/{path.parent.name}/history.csv" in line
+    (line,) = [line for line in notes(results, table) if f"cells/{path.parent.name}/history.csv" in line]
+    check_message(line)
     assert table[(table.arm == "arm") & (table.metric == "nll")].n.item() == 3, "the record is as good as it was"
 
 
-def test_a_missing_curve_is_damage_unless_all_are_missing(experiment: MakeExperiment) -> None:
+def test_a_missing_curve_is_damage_unless_all_are_missing(
+    experiment: MakeExperiment, check_message: CheckMessage
+) -> None:
     folder = experiment(CELLS)
     for seed in range(3):
         Store(folder.parent).history(f"other-{seed}").unlink()
     Store(folder.parent).history("arm-1").unlink()
     results = load(folder)
-    assert results.corrupt_curves == {"arm-1": "is missing"}
+    assert list(results.corrupt_curves) == ["arm-1"]
+    check_message(results.corrupt_curves["arm-1"])
     assert [one.arm for one in steps_to_baseline_loss(results)] == []
 
 
@@ -252,6 +254,6 @@ def test_a_curve_that_is_no_text_is_reported(experiment: MakeExperiment, content
     assert list(load(folder).corrupt_curves) == ["arm-1"]
 
 
-def test_a_margin_of_zero_is_damage(experiment: Callable[..., Path]) -> None:
-    with pytest.raises(InputError, match=r"experiment\.json: margin\.nll: expected a number above zero, found 0"):
+def test_a_margin_of_zero_is_damage(experiment: Callable[..., Path], refused: Refused) -> None:
+    with refused():
         load(experiment({"a": [2.0], "b": [1.9]}, margin={"nll": 0}))

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from messages import Refused
 
-from lm.config.tree import InputError
 from lm.store.documents import described, packed, read_documents
 
 NLL, TOKENS = np.array([1.5, 0.0, 1e5 / 3]), np.array([3, 0, 70_000])
@@ -30,17 +30,17 @@ def test_documents_are_read_back_in_eight_bytes_each(tmp_path: Path) -> None:
     assert packed(NLL, TOKENS) == packed(NLL.copy(), TOKENS.copy())
 
 
-def test_a_damaged_a_missing_and_a_newer_file_are_refused(tmp_path: Path) -> None:
+def test_a_damaged_a_missing_and_a_newer_file_are_refused(tmp_path: Path, refused: Refused) -> None:
     good = packed(NLL, TOKENS)
     path, record = kept(tmp_path, good)
     path.write_bytes(good[:-1] + b"\1")
-    with pytest.raises(InputError, match="its hash differs"):
+    with refused():
         read_documents(path, record)
-    with pytest.raises(InputError, match="cannot be read"):
+    with refused():
         read_documents(tmp_path / "none.npz", record)
     stream = io.BytesIO()
     np.savez(stream, format=99, nll=NLL, tokens=TOKENS)
-    with pytest.raises(InputError, match="newer version"):
+    with refused():
         read_documents(*kept(tmp_path, stream.getvalue()))
 
 
@@ -49,23 +49,23 @@ class Harmful:
         return print, ("run",)
 
 
-def test_pickles_and_oversized_files_are_refused(tmp_path: Path) -> None:
+def test_pickles_and_oversized_files_are_refused(tmp_path: Path, refused: Refused) -> None:
     stream = io.BytesIO()
     np.savez(stream, format=1, nll=np.array([Harmful()], dtype=object), tokens=TOKENS)
-    with pytest.raises(InputError, match="damaged"):
+    with refused():
         read_documents(*kept(tmp_path, stream.getvalue()))
-    with pytest.raises(InputError, match="damaged"):
+    with refused():
         read_documents(*kept(tmp_path, pickle.dumps({})))
     stream = io.BytesIO()
     with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as parts:
         parts.writestr("nll.npy", bytes(2**21))
-    with pytest.raises(InputError, match="holds more than"):
+    with refused():
         read_documents(*kept(tmp_path, stream.getvalue()))
-    with pytest.raises(InputError, match="is larger than"):
+    with refused():
         read_documents(*kept(tmp_path, bytes(2**21)))
 
 
 @pytest.mark.parametrize(("nll", "tokens"), [(NLL[:2], TOKENS), (NLL, -TOKENS), (np.array([1.0, np.nan, 1.0]), TOKENS)])
-def test_numbers_that_are_no_losses_are_refused(tmp_path: Path, nll: Any, tokens: Any) -> None:
-    with pytest.raises(InputError, match="is damaged"):
+def test_numbers_that_are_no_losses_are_refused(tmp_path: Path, nll: Any, tokens: Any, refused: Refused) -> None:
+    with refused():
         read_documents(*kept(tmp_path, packed(nll, tokens)))

@@ -9,13 +9,13 @@ from typing import Any, cast
 import pytest
 import references
 from helpers import RUN
+from messages import Refused
 from records import MakeExperiment
 from rich.console import Console
 
 from lm.analysis.comparability import provenance_of
 from lm.analysis.compare import compare
 from lm.analysis.results import load
-from lm.config.tree import InputError
 from lm.execution.estimate import Stopwatch
 from lm.report.write import write_report
 from lm.store.formats import MANIFEST, RECORD, Format
@@ -81,11 +81,10 @@ def test_every_manifest_of_the_references_is_read() -> None:
         assert MANIFEST.read(json.loads(text), Path(name))["format"] == MANIFEST.version
 
 
-@pytest.mark.parametrize("found", [0, 3, "1", None, True, 1.5])
-def test_another_version_is_one_line(found: Any) -> None:
-    with pytest.raises(InputError, match=r"^a\.json: thing format .*, expected 1 to 2") as caught:
+@pytest.mark.parametrize("found", [0, 3, "1", None, True, 1.5], ids=repr)
+def test_another_version_is_one_line(refused: Refused, found: Any) -> None:
+    with refused():
         Format("thing", 2, {1: dict}).read({"format": found}, Path("a.json"))
-    assert ("newer version" in str(caught.value)) == (found == 3)
 
 
 def test_versions_are_taken_step_by_step() -> None:
@@ -113,9 +112,8 @@ def test_step_times_from_before_they_had_a_format_are_read(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     "content", ["[]", '{"format": 1}', '{"format": 1, "seconds": []}', '{"cell": "x"}', '{"cell": 0}']
 )
-def test_damaged_step_times_are_one_line(tmp_path: Path, content: str) -> None:
+def test_damaged_step_times_are_one_line(tmp_path: Path, refused: Refused, content: str) -> None:
     path = tmp_path / "seconds.json"
     path.write_text(content)
-    with pytest.raises(InputError, match=r"seconds\.json: .*damaged") as caught:
+    with refused():
         Stopwatch(path)(check(RUN))
-    assert "\n" not in str(caught.value)

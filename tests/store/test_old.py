@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 from conftest import ROOT
+from helpers import cells_line
+from messages import CheckMessage
 
 import lm.training.train
 from lm.analysis.results import load
@@ -72,26 +74,32 @@ def test_its_report_is_written_over_the_old_one(folder: Path, capsys: pytest.Cap
     }, "cells stay as they were"
 
 
-def test_nothing_of_it_is_trained_again(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_nothing_of_it_is_trained_again(
+    folder: Path, capsys: pytest.CaptureFixture[str], check_message: CheckMessage
+) -> None:
     before = contents(folder.parent)
     assert main(["ablate", "old.yaml", "--out", "results", "--plan"]) == 0
-    assert "4 cells: 4 done, 0 to train" in capsys.readouterr().out
+    check_message(cells_line(capsys.readouterr().out))
     assert contents(folder.parent) == before
 
 
-def test_a_seed_more_is_all_that_would_be_trained(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_seed_more_is_all_that_would_be_trained(
+    folder: Path, capsys: pytest.CaptureFixture[str], check_message: CheckMessage
+) -> None:
     assert main(["ablate", "old.yaml", "--out", "results", "--seeds", "3", "--plan"]) == 0
-    assert "6 cells: 4 done, 2 to train" in capsys.readouterr().out
+    check_message(cells_line(capsys.readouterr().out))
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("undrawn")
-def test_the_same_command_reports_the_old_cells(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_same_command_reports_the_old_cells(
+    folder: Path, capsys: pytest.CaptureFixture[str], check_message: CheckMessage
+) -> None:
     for name in ("table.md", "table.csv"):
         (folder / name).unlink()
     before = {name for name in contents(folder.parent) if "/cells/" in name}
     assert main(["ablate", "old.yaml", "--out", "results", "--underpowered"]) == 0
-    assert "4 cells: 4 done, 0 to train" in capsys.readouterr().err
+    check_message(cells_line(capsys.readouterr().err))
     assert "| relu | 2 | 1.9154 ± 0.0042 |" in (folder / "table.md").read_text()
     assert json.loads((folder / "experiment.json").read_text())["format"] == MANIFEST.version
     assert {name for name in contents(folder.parent) if "/cells/" in name and "/.leases/" not in name} == before

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from messages import CheckMessage, Refused
 from records import blank
 
 from lm.config.tree import InputError
@@ -44,14 +45,14 @@ def test_atomic_writes_leave_only_the_file(tmp_path: Path) -> None:
     assert os.listdir(tmp_path / "a") == ["b.txt"]
 
 
-@pytest.mark.parametrize(("text", "message"), [(None, "cannot be read"), ("{", "not valid JSON"), ("\x00", "JSON")])
-def test_unreadable_json_is_refused_by_name(tmp_path: Path, text: str | None, message: str) -> None:
+@pytest.mark.parametrize("text", [None, "{", "\x00"])
+def test_unreadable_json_is_refused_by_name(tmp_path: Path, check_message: CheckMessage, text: str | None) -> None:
     path = tmp_path / "x.json"
     if text is not None:
         path.write_text(text)
-    with pytest.raises(InputError, match=message) as caught:
+    with pytest.raises(InputError) as caught:
         read_json(path)
-    assert str(caught.value).startswith(f"{path}: ")
+    check_message(str(caught.value).split(": ")[:2])  # behind it, what Python says
 
 
 def test_a_cell_is_finished_only_once_it_has_been_renamed(store: Store) -> None:
@@ -200,13 +201,13 @@ def test_recovering_leaves_a_cell_to_who_holds_it(store: Store) -> None:
     assert store.finished(CELL)
 
 
-def test_a_cell_is_claimed_only_if_it_is_free(store: Store) -> None:
+def test_a_cell_is_claimed_only_if_it_is_free(store: Store, check_message: CheckMessage) -> None:
     with store.lock(CELL), store.claim(CELL) as ours:
         assert not ours
-        assert f"process {os.getpid()} on host " in store.holder(CELL)
+        assert str(os.getpid()) in store.holder(CELL)
     with store.claim(CELL) as ours:
         assert ours
-    assert store.holder(CELL) == "a process that left no name"
+    check_message(store.holder(CELL))
 
 
 def test_cells_are_pending_until_recorded_or_after_failure(store: Store) -> None:
@@ -258,9 +259,9 @@ def test_completing_a_completed_cell_removes_nothing(store: Store, monkeypatch: 
     assert os.listdir(store.cells) == [CELL]
 
 
-def test_a_record_of_another_version_is_refused(store: Store) -> None:
+def test_a_record_of_another_version_is_refused(store: Store, refused: Refused) -> None:
     write_atomic(store.directory(CELL) / "record.json", json.dumps({"format": RECORD.version + 1}))
-    with pytest.raises(InputError, match=f"expected 1 to {RECORD.version}; a newer version wrote it"):
+    with refused():
         store.record(CELL)
 
 
@@ -310,7 +311,7 @@ def test_what_json_cannot_hold_is_missing() -> None:
     assert finite({"a": [1.0, math.nan, {"b": math.inf}], "c": "x"}) == {"a": [1.0, None, {"b": None}], "c": "x"}
 
 
-def test_numbers_are_metrics_and_other_values_reported() -> None:
+def test_numbers_are_metrics_and_other_values_reported(check_message: CheckMessage) -> None:
     measured = {
         "nll": 1.5,
         "evaluated_tokens": 7,
@@ -322,5 +323,5 @@ def test_numbers_are_metrics_and_other_values_reported() -> None:
     }
     kept, strange = metrics_of(measured)
     assert kept == {"nll": 1.5, "mine": 3, "lost": math.inf}
-    assert strange == ["odd: not kept, expected a number, found True", "text: not kept, expected a number, found 'x'"]
+    check_message(strange)
     assert metrics_of({}) == ({}, [])
