@@ -29,6 +29,10 @@ CASES = {
         ("step", "a training step: bare loop, lm fit and other implementations, fp32 and bf16"),
         ("parts", "norms, positions, attention, MLPs and calibration, forward and backward"),
         ("losses", "ways to compute the loss, at vocabularies of 8,192 and 32,768: time and memory"),
+        (
+            "by_size",
+            "seconds and memory of a step over width, depth, context and vocabulary, beside other implementations",
+        ),
         ("text", "preparing text beside numpy, encode_batch_fast, nanoGPT's way and datasets.map: MB/s and memory"),
         ("generation", "tokens with and without a cache of keys and values"),
         ("start", "lm --help, and lm fit until its first step, beside importing torch"),

@@ -17,6 +17,14 @@ def of_step(name: str, way: str, threads: int, checkout: str | None) -> float:
     return peak()
 
 
+def of_size(point: dict[str, int], changes: dict[str, Any], way: str, threads: int) -> float:
+    """MiB: the peak of a process that trains a model of a size in a way."""
+    from benchmarks.by_size import memory_here
+
+    memory_here(point, changes, way, threads)
+    return peak()
+
+
 def of_part(group: str, way: str, sizes: list[int], threads: int) -> float:
     """MiB that one pass through a part adds."""
     from benchmarks.parts import memory_here
@@ -40,6 +48,7 @@ def of_text(what: str, *arguments: Any) -> float:
 
 KINDS: dict[str, Callable[..., float]] = {
     "step": of_step,
+    "size": of_size,
     "part": of_part,
     "metric": of_metric,
     "text": of_text,

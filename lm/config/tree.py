@@ -49,8 +49,8 @@ def prefix_errors(prefix: str) -> Iterator[None]:
 
 
 def nearest(word: object, choices: Sequence[str]) -> str:
-    """Return ` Did you mean X?` for the closest of `choices`, or an empty string."""
-    lowered = {choice.lower(): choice for choice in reversed(choices)}
+    """Return ` Did you mean X?` for the closest of `choices` that is not the word itself, or an empty string."""
+    lowered = {choice.lower(): choice for choice in reversed(choices) if choice != word}
     close = difflib.get_close_matches(str(word).lower(), list(lowered), n=1, cutoff=0.6)
     return f" Did you mean {lowered[close[0]]}?" if close else ""
 

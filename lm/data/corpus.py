@@ -163,6 +163,8 @@ def files_of(patterns: str | list[str], name: str, folders: bool = False) -> lis
         if len(globbed) > MAX_FILES:
             raise InputError(f"{name}: {shown(str(literal))} matches over {MAX_FILES:,} paths; name fewer")
         matches = [literal] if exists(literal) else [path for path in sorted(map(Path, globbed)) if exists(path)]
+        if not matches and os.path.lexists(literal):
+            raise InputError(f"{name}: {shown(pattern)} is not a plain file")
         if not matches:
             folder = Path(pattern).parent
             siblings = [str(p) for p in folder.iterdir()] if os.path.isdir(folder) else []

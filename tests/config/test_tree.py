@@ -35,6 +35,7 @@ def test_a_value_on_the_command_line_is_read_as_yaml() -> None:
 def test_the_nearest_choice_is_found_whatever_its_case(check_message: CheckMessage) -> None:
     check_message(nearest("alibi", ["Rope", "Alibi"]))
     assert nearest("zzzzzz", ["Rope", "Alibi"]) == ""
+    assert nearest("Rope", ["Rope"]) == "", "the word itself helps nobody"
 
 
 TREE: dict[str, Any] = {

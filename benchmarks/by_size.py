@@ -1,0 +1,146 @@
+"""Seconds and memory of a training step over width, depth, context and vocabulary, beside other implementations.
+
+One of the four grows at a time from a model of 4 layers of width 128 on 2,048 tokens a step. The growth of a time is the
+exponent between neighbours: 1 where twice the size takes twice as long.
+"""
+
+import functools
+import math
+import tempfile
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.asked import Asked
+from benchmarks.gpu import write_vocabulary
+from benchmarks.loops import bare, fitted
+from benchmarks.memory import in_child
+from benchmarks.peers import Contender, contenders, tried
+from benchmarks.ratios import Way, alternate
+from benchmarks.rows import Row, row, rows_of
+from benchmarks.sizes import Size
+from lm.config.tree import Tree
+from lm.inference.autotune import threads_of
+from lm.model.flops import flops_per_token
+
+OURS = "lm fit"
+PEERS = ("x-transformers", "litgpt")
+STEPS = 4
+TOKENS = 2048
+"""Of a step, unless a row is longer."""
+
+LIMIT = 4096.0
+"""MiB that training on rows of 8,192 tokens at width 384 may take."""
+
+LONG = {"data.corpus.size": 500_000, "data.corpus.longest": 50_000}
+"""Text with documents as long as the longest rows."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """A model of one size on the way, as numbers that a process of its own can be given."""
+
+    width: int = 128
+    layers: int = 4
+    context: int = 256
+    vocabulary: int = 512
+
+    def size(self, changes: Tree) -> Size:
+        """The size, with rows for TOKENS tokens."""
+        rows, heads = max(1, TOKENS // self.context), max(1, self.width // 32)
+        parts = {**LONG, **changes}
+        return Size("by size", self.layers, self.width, heads, self.context, rows, STEPS, rounds=2, parts=parts)
+
+
+AXES = {
+    "width": (128, 256, 512, 1024),
+    "layers": (4, 8, 16, 32),
+    "context": (256, 1024, 4096, 8192),
+    "vocabulary": (512, 8192, 32_768, 131_072),
+}
+LONGEST = Point(width=384, layers=6, context=8192)
+SAVING: Tree = {"trainer.checkpoint_activations": True}
+
+
+def by_size(asked: Asked) -> list[Row]:
+    """Rows of every size on the four ways, and the memory of long rows."""
+    found: list[Row] = []
+    with threads_of(asked.threads):
+        for axis, values in AXES.items():
+            previous: list[Row] = []
+            for value in values[:2] if asked.quick else values:
+                point = replace(Point(width=32, layers=1) if asked.quick else Point(), **{axis: value})
+                rows = _of_point(f"{axis} {value:,}", point, asked)
+                for one, before in zip(rows, previous, strict=False):
+                    _compare(one, before, value / values[values.index(value) - 1])
+                previous = rows
+                found += rows
+    if not asked.quick:
+        held = {name: _memory(LONGEST, changes, OURS, asked) for name, changes in (("kept", {}), ("again", SAVING))}
+        shape = f"{LONGEST.layers} layers of width {LONGEST.width}, a row of {LONGEST.context:,} tokens: peak MiB"
+        found.append(row(shape, "activations kept", held["kept"], "MiB"))
+        over = "" if held["again"] <= LIMIT else f"over the {LIMIT:,.0f} MiB that it may take"
+        found.append(row(shape, "trainer.checkpoint_activations", held["again"], "MiB", note=over))
+    return found
+
+
+def _of_point(group: str, point: Point, asked: Asked) -> list[Row]:
+    """Rows of our training and of the peers at one size."""
+    with tempfile.TemporaryDirectory() as folder:
+        size = point.size(_tokenizer(point, Path(folder)))
+        cell = size.cell()
+        ways: dict[str, Way] = {OURS: functools.partial(fitted, cell, asked.threads)}
+        absent: dict[str, str] = {}
+        for name in PEERS:
+            peer = contenders(None)[name]
+            why = peer if isinstance(peer, str) else tried(peer, size, cell.facts.vocabulary)
+            if isinstance(peer, Contender) and not why:
+                ways[name] = functools.partial(bare, peer, size, cell)
+            else:
+                absent[name] = why
+        taken = alternate(ways, size.rounds)
+        opened = cell.open()
+        flops = flops_per_token(opened.model(), opened.data.context).total * size.tokens
+    more: dict[str, dict[str, float | None]] = {
+        name: {"gflop": flops / 1e9, "growth": None, "growth_of_flops": None} for name in ways
+    }
+    for name in ways:
+        more[name]["peak_mib"] = None if asked.quick else _memory(point, {}, name, asked)
+    rows = rows_of(group, taken, OURS, more=more)
+    return rows + [row(group, name, None, to=OURS, note=why) for name, why in absent.items()]
+
+
+def _compare(one: Row, before: Row, factor: float) -> None:
+    """Note the exponents between two neighbours whose sizes are a factor apart."""
+    if one["value"] is None or before["value"] is None:
+        return
+    flops, flops_before = one["more"]["gflop"], before["more"]["gflop"]
+    assert flops is not None
+    assert flops_before is not None
+    one["more"]["growth"] = math.log(one["value"] / before["value"]) / math.log(factor)
+    one["more"]["growth_of_flops"] = math.log(flops / flops_before) / math.log(factor)
+
+
+def _tokenizer(point: Point, folder: Path) -> Tree:
+    return {"data.tokenizer": write_vocabulary(folder, point.vocabulary)}
+
+
+def _memory(point: Point, changes: Tree, way: str, asked: Asked) -> float:
+    """MiB: the peak of a process that trains a few steps in a way."""
+    return in_child("size", vars(point), changes, way, asked.threads)
+
+
+def memory_here(point: dict[str, int], changes: dict[str, Any], way: str, threads: int) -> None:
+    """Train a few steps in a way, in the process that is measured."""
+    torch.set_num_threads(threads)
+    at = Point(**point)
+    with tempfile.TemporaryDirectory() as folder:
+        size = at.size({**_tokenizer(at, Path(folder)), **changes})
+        if way == OURS:
+            fitted(size.cell(), threads)
+            return
+        peer = contenders(None)[way]
+        assert isinstance(peer, Contender), peer
+        bare(peer, size, size.cell())
