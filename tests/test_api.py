@@ -103,7 +103,7 @@ def test_tables_are_those_of_the_report(experiment: MakeExperiment) -> None:
     assert set(results.curves.arm) == {"base", "arm"}
 
 
-def test_a_pack_is_read_for_as_long_as_its_results_are_held() -> None:
+def test_a_pack_stays_readable_while_its_results_are_held() -> None:
     results = lm.load(ROOT / "results" / "reference" / "quickstart.lmpack")
     assert not results.curves.empty
     assert isinstance(results, lm.Results)
@@ -141,14 +141,14 @@ def test_figures_are_those_of_the_report_and_unknown_to_pyplot(experiment: MakeE
         lm.figure(results, "nll_by_length")
 
 
-def test_an_experiment_in_the_folder_of_results_is_called_by_its_name(experiment: MakeExperiment) -> None:
+def test_experiments_in_the_results_folder_are_called_by_name(experiment: MakeExperiment) -> None:
     out = experiment({"base": BASE, "arm": BETTER}).parent
     assert lm.load("demo", out=out).arms == ["base", "arm"]
     with pytest.raises(lm.InputError, match=r"dmeo: no such folder. Did you mean .*demo\?"):
         lm.load("dmeo", out=out)
 
 
-def test_a_ladder_is_the_tables_of_its_rungs_and_what_its_arms_are_worth(tmp_path: Path) -> None:
+def test_a_ladder_has_its_rungs_tables_and_its_arms_worth(tmp_path: Path) -> None:
     ladder = lm.load(make_ladder(tmp_path, seeds=(3, 2)))
     assert isinstance(ladder, lm.Ladder)
     assert (ladder.name, ladder.arms, list(ladder.rungs)) == ("climb", ["base", "arm"], ["s", "m"])
@@ -173,7 +173,7 @@ def test_a_ladder_has_its_figure_and_says_where_others_are(tmp_path: Path) -> No
         lm.figure(ladder, "learning_curve")
 
 
-def test_settings_that_a_program_worked_out_are_as_a_file_has_them() -> None:
+def test_settings_from_a_program_equal_those_from_a_file() -> None:
     given = {
         "a": np.float64(0.5),
         "b": [np.int64(3), (True, None)],
@@ -245,7 +245,7 @@ def test_what_cannot_be_done_is_an_error_of_one_line(
 
 
 @pytest.mark.parametrize(("spec", "way"), [("quickstart", "ablate"), ("ladder_swiglu", "run_ladder")])
-def test_an_experiment_is_carried_out_in_its_way_by_the_executor_that_is_asked_for(
+def test_the_chosen_executor_carries_out_each_kind_of_experiment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spec: str, way: str
 ) -> None:
     done: list[tuple[str, str, str]] = []
@@ -267,7 +267,7 @@ def test_a_call_leaves_the_places_of_modules_as_they_were(tmp_path: Path) -> Non
     assert sys.path == before
 
 
-def test_a_module_of_the_same_name_in_another_folder_is_not_taken_for_this_one(tmp_path: Path) -> None:
+def test_modules_of_one_name_in_two_folders_are_distinguished(tmp_path: Path) -> None:
     for name, base in (("first", "RMSNorm"), ("second", "LayerNorm")):
         (tmp_path / name).mkdir()
         (tmp_path / name / "twofold.py").write_text(f"from lm.model.norm import {base}\n\n\nclass Mine({base}): ...\n")
@@ -289,7 +289,7 @@ def test_a_run_is_called_as_on_the_command_line(experiment: MakeExperiment) -> N
 
 
 @pytest.mark.slow
-def test_a_run_is_trained_once_and_its_model_is_what_was_measured(tmp_path: Path) -> None:
+def test_runs_are_trained_once_and_keep_the_measured_model(tmp_path: Path) -> None:
     first = lm.fit(CONFIG, out=tmp_path, progress=False, loggers="csv", **SHORT)
     assert list((tmp_path / "logs" / "csv" / "char_tiny").rglob("*.csv"))
     assert first.record["status"] == "ok"

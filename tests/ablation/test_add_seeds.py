@@ -138,7 +138,7 @@ def nll_of(results: Records, arm: str) -> Any:
     return compare(results).query("arm == @arm and metric == 'nll'").iloc[0]
 
 
-def test_a_look_is_paid_for_by_exploratory_arms_and_the_family_of_then(tmp_path: Path) -> None:
+def test_exploratory_arms_and_the_earlier_family_pay_for_looks(tmp_path: Path) -> None:
     cells = {arm: [*values, *values] for arm, values in {"base": BASE, "better": BETTER, "other": BETTER}.items()}
     folder = make_experiment(tmp_path, cells, confirmatory=["better"])
     before, after = load(folder), load(remembering(folder, [list(range(8))]))
@@ -147,7 +147,7 @@ def test_a_look_is_paid_for_by_exploratory_arms_and_the_family_of_then(tmp_path:
     assert nll_of(after, "better").p_adjusted == pytest.approx(16 * nll_of(many, "better").p_adjusted)
 
 
-def test_a_claim_pays_for_looks_at_the_seeds_that_judge_it(tmp_path: Path) -> None:
+def test_claims_pay_for_looks_at_the_judging_seeds(tmp_path: Path) -> None:
     cells = {arm: [*values, *values] for arm, values in {"base": BASE, "better": BETTER}.items()}
     folder = make_experiment(tmp_path, cells)
     results = load(remembering(folder, [list(range(6))]))

@@ -43,7 +43,7 @@ def test_wrong_budgets_are_one_line(tmp_path: Path, changes: dict[str, Any], wor
         load_experiment(write_experiment(tmp_path, **changes), {})
 
 
-def test_a_budget_is_the_experiment_with_fewer_steps_in_all_arms(tmp_path: Path) -> None:
+def test_a_budget_gives_all_arms_fewer_steps(tmp_path: Path) -> None:
     arms = {"layer": {}, "longer": {"trainer.max_steps": 20, "trainer.val_check_interval": 10}}
     experiment = load_experiment(write_experiment(tmp_path, budgets=BUDGETS, arms=arms), {})
     quarter, half = map(make_plan, expand_budgets(experiment))
@@ -82,7 +82,7 @@ def test_a_verdict_names_the_budget_from_which_it_holds(kinds: tuple[Any, ...], 
     assert verdict_over_budget(of_arm) == words
 
 
-def test_an_arm_that_was_not_fit_has_no_verdict_at_a_budget() -> None:
+def test_an_unfit_arm_has_no_verdict_at_a_budget() -> None:
     of_arm = [AtBudget(25, comparison("better"), "rms unhealthy"), AtBudget(100, comparison("better"), "")]
     assert verdict_over_budget(of_arm) == "better from 100 % of the training on"
 
@@ -142,7 +142,7 @@ BASE = [2.0 + 0.01 * seed for seed in range(8)]
 WINS = [loss - 0.1 - 0.003 * seed for seed, loss in enumerate(BASE)]
 
 
-def test_a_share_that_was_not_trained_yet_takes_its_part_of_the_five_percent(budgeted: Callable[..., Path]) -> None:
+def test_untrained_shares_use_their_part_of_the_five_percent(budgeted: Callable[..., Path]) -> None:
     """Else a report in the middle of the training would test at more than its share, and the last one again."""
     cells = {"base": BASE, "rms": WINS}
     (of_arm,) = over_budget(load(budgeted({25: cells, 100: cells}, (25, 50)))).values()
@@ -164,7 +164,7 @@ def test_all_shares_pay_for_a_look_before_seeds_were_added(budgeted: Callable[..
     assert {at.comparison.interval for at in of_arm} == {"repeated"}
 
 
-def test_an_arm_that_a_share_lacks_has_a_column_for_it_all_the_same(budgeted: Callable[..., Path]) -> None:
+def test_arms_that_a_share_lacks_still_have_its_column(budgeted: Callable[..., Path]) -> None:
     old, new = {"base": BASE, "rms": WINS}, {"base": BASE, "rms": WINS, "new": BASE}
     results = load(budgeted({25: old, 100: new}, (25,)))
     section = budget_section(results, over_budget(results))

@@ -74,7 +74,7 @@ def test_a_wrong_grid_search_or_order_is_one_line(tmp_path: Path, section: str, 
 CHAIN = {"data.corpus": {"class_path": "MarkovText", "init_args": {"size": 40_000}}}
 
 
-def test_each_text_is_an_experiment_whose_arms_and_seeds_are_the_same(tmp_path: Path) -> None:
+def test_each_text_is_an_experiment_of_equal_arms_and_seeds(tmp_path: Path) -> None:
     path = write_experiment(tmp_path, corpora={"same": {}, "chain": CHAIN})
     same, chain = map(make_plan, expand_corpora(load_experiment(path, {"optim.lr": 0.5})))
     assert [plan.experiment.name for plan in (same, chain)] == ["small.same", "small.chain"]
@@ -86,13 +86,13 @@ def test_each_text_is_an_experiment_whose_arms_and_seeds_are_the_same(tmp_path: 
         assert planned.cell.config["optim"]["lr"] == 0.5
 
 
-def test_a_setting_of_the_command_is_above_those_of_a_text(tmp_path: Path) -> None:
+def test_settings_of_the_command_override_those_of_a_text(tmp_path: Path) -> None:
     path = write_experiment(tmp_path, corpora={"same": {}, "faster": {"optim.lr": 0.25}})
     trees = [part.tree for part in expand_corpora(load_experiment(path, {"optim.lr": 0.5}))]
     assert [tree["optim"]["lr"] for tree in trees] == [0.5, 0.5]
 
 
-def test_what_is_wrong_with_the_last_text_is_found_before_the_first_is_trained(tmp_path: Path, capsys: Capture) -> None:
+def test_mistakes_in_the_last_text_are_found_before_training(tmp_path: Path, capsys: Capture) -> None:
     path = write_experiment(tmp_path, corpora={"one": {}, "two": {"data.corpus": "MarkovTex"}})
     refused(capsys, ["ablate", str(path), "--out", str(tmp_path / "out")], "corpora.two: ", "Did you mean MarkovText?")
     assert not (tmp_path / "out" / "cells").exists()
@@ -268,7 +268,7 @@ def test_every_arm_is_crossed_if_seeds_say_so(tmp_path: Path) -> None:
 CLAIM = {"claim": "rms is better", "kind": "ours", "relation": "less", "arm": "rms", "metric": "nll"}
 
 
-def test_claims_are_about_the_seeds_of_the_file_also_if_these_are_crossed(tmp_path: Path) -> None:
+def test_claims_are_about_the_files_seeds_even_if_crossed(tmp_path: Path) -> None:
     path = write_experiment(tmp_path, seeds={"init": 6, "data": 2}, claims=[CLAIM])
     for given in (None, 8, {"init": 7, "data": 3}):
         (claim,) = load_experiment(path, {}, given).claims
@@ -365,7 +365,7 @@ def test_a_grid_has_no_more_trials_than_points(tmp_path: Path) -> None:
     assert known(tuning).trials == 2
 
 
-def test_a_search_trains_as_long_as_the_arm_it_is_for(tmp_path: Path) -> None:
+def test_a_search_trains_as_long_as_its_arm(tmp_path: Path) -> None:
     arms = {"layer": {}, "deep": {"model.layers": 4}}
     path = write_experiment(tmp_path, arms=arms, tune={"space": SPACE, "trials": 3}, equal="flops")
     plan = make_plan(load_experiment(path, {}))

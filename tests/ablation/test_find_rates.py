@@ -125,7 +125,7 @@ def steps(folder: Path) -> list[float]:
 @pytest.mark.extra
 @pytest.mark.slow
 @pytest.mark.usefixtures("undrawn")
-def test_rates_are_added_for_all_arms_until_each_best_is_between_two(tmp_path: Path, trained: dict[str, float]) -> None:
+def test_rates_are_added_until_each_best_is_between_two(tmp_path: Path, trained: dict[str, float]) -> None:
     trained |= {"layer": SHARED * 2, "rms": SHARED / 4}
     plan = found(tmp_path)
     assert steps(tmp_path) == [1 / 8, 1 / 4, 1 / 2, 1, 2, 4]
@@ -151,7 +151,7 @@ def test_a_best_rate_in_the_middle_takes_three(tmp_path: Path, trained: dict[str
 
 @pytest.mark.slow
 @pytest.mark.extra
-def test_rates_are_those_of_the_cells_that_the_file_asks_for_now(tmp_path: Path, trained: dict[str, float]) -> None:
+def test_rates_come_from_the_cells_the_file_now_names(tmp_path: Path, trained: dict[str, float]) -> None:
     assert rates_of(found(tmp_path))["rms"]["best"] == SHARED
     trained["rms"] = SHARED * 2
     found(tmp_path, name="other", common={"model.layers": 1})
@@ -164,7 +164,7 @@ def test_rates_are_those_of_the_cells_that_the_file_asks_for_now(tmp_path: Path,
 @pytest.mark.parametrize(
     ("best", "end"), [(SHARED / 1000, "lowest"), pytest.param(SHARED * 1000, "highest", marks=pytest.mark.extra)]
 )
-def test_an_arm_whose_best_stays_at_an_end_is_not_judged(
+def test_arms_whose_best_rate_stays_outermost_are_not_judged(
     tmp_path: Path, trained: dict[str, float], best: float, end: str
 ) -> None:
     trained["rms"] = best
@@ -198,7 +198,7 @@ def test_a_baseline_without_a_best_rate_withholds_all_verdicts(tmp_path: Path, t
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("undrawn")
-def test_the_verdict_is_at_own_rates_with_the_shared_one_beside(tmp_path: Path, trained: dict[str, float]) -> None:
+def test_verdicts_use_own_rates_with_the_shared_one_beside(tmp_path: Path, trained: dict[str, float]) -> None:
     trained["rms"] = SHARED * 4
     found(tmp_path, claims=[CLAIM])
     report = ExperimentReport.load(tmp_path / "out" / "small")
@@ -222,7 +222,7 @@ def test_the_verdict_is_at_own_rates_with_the_shared_one_beside(tmp_path: Path, 
 @pytest.mark.parametrize(
     ("noise", "verdict", "answer"), [(0.01, "better", "reproduced"), (0.4, UNSURE, "inconclusive")]
 )
-def test_rates_that_few_seeds_cannot_rank_withhold_what_hangs_on_them(
+def test_rates_few_seeds_cannot_rank_withhold_dependent_verdicts(
     tmp_path: Path, trained: dict[str, float], noise: float, verdict: str, answer: str
 ) -> None:
     trained["noise"] = noise
@@ -274,7 +274,7 @@ def test_the_plan_says_what_is_searched_and_writes_nothing(tmp_path: Path, capsy
 @pytest.mark.slow
 @pytest.mark.extra
 @pytest.mark.usefixtures("undrawn")
-def test_arms_at_rates_of_their_own_are_trained_packed_and_not_repeated(tmp_path: Path, capsys: Capture) -> None:
+def test_arms_at_own_rates_are_trained_and_packed_once(tmp_path: Path, capsys: Capture) -> None:
     out = tmp_path / "out"
     path = write_experiment(tmp_path, tune={"rates": {"at_most": 4, "seeds": [50, 51]}}, seeds=[0, 1])
     command = ["ablate", str(path), "--out", str(out), "--workers", "2", "--underpowered"]

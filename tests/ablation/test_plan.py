@@ -484,7 +484,7 @@ def test_warmup_as_a_share_is_the_cell_with_those_steps() -> None:
 """Steps of warm-up of each base, from before it was written as a share; cells of its experiments have them."""
 
 
-def test_cells_share_a_device_by_the_flops_of_the_largest_arm(tmp_path: Path, monkeypatch: Patch) -> None:
+def test_the_largest_arms_flops_decide_how_cells_share_devices(tmp_path: Path, monkeypatch: Patch) -> None:
     plan, store = make_plan(load_experiment(write_experiment(tmp_path), {})), Store(tmp_path / "out")
     work = remaining_work(plan, store, False)
     monkeypatch.setattr("lm.execution.machine.cores", lambda: 16)

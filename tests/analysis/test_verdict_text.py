@@ -20,9 +20,7 @@ from lm.analysis.verdict_text import brief_verdict, display_verdict
         ("higher", "parameters", "higher"),
     ],
 )
-def test_a_verdict_begins_with_better_or_worse_where_the_quantity_has_a_direction(
-    verdict: str, metric: str, text: str
-) -> None:
+def test_verdicts_on_directed_quantities_begin_with_better_or_worse(verdict: str, metric: str, text: str) -> None:
     assert display_verdict(verdict, metric) == text
 
 

@@ -177,7 +177,7 @@ def test_streamed_text_is_whole_characters_of_the_decoded_text(kind: Tokenizer) 
         assert "".join(map(stream.add, ids)) + stream.end() == trained.decode(ids)
 
 
-def test_what_is_no_character_is_marked_and_special_tokens_are_silent() -> None:
+def test_broken_characters_are_marked_and_special_tokens_are_silent() -> None:
     trained = Bytes().train([])
     first, second = trained.encode("é").ids
     stream = TextStream(trained)

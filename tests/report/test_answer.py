@@ -143,7 +143,7 @@ def test_a_quantity_without_a_better_direction_is_higher_or_lower(experiment: Ma
     assert answer(results, compare(results)).startswith("better is higher than base by 104")
 
 
-def test_of_many_arms_the_certain_ones_are_chosen_in_their_order(experiment: MakeExperiment) -> None:
+def test_certain_arms_among_many_are_chosen_in_order(experiment: MakeExperiment) -> None:
     results = load(experiment({arm: ARMS[arm] for arm in ("base", "unsure", "worse", "best")}))
     rows = compared(compare(results), "nll")
     assert [row.arm for row in most_certain(rows, 2)] == ["best", "worse"]

@@ -329,9 +329,7 @@ def test_a_browser_reloads_the_report_after_a_finished_cell(experiment: MakeExpe
     assert all(url.startswith((server.address, "data:", "blob:")) for url in urls)
 
 
-def test_a_running_cell_is_drawn_as_far_as_it_has_come(
-    experiment: MakeExperiment, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_running_cell_is_drawn_up_to_now(experiment: MakeExperiment, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = experiment(CELLS)
     store, board = Store(folder.parent), Board(folder)
     store.work("better-2").mkdir()

@@ -66,7 +66,7 @@ def at(line: Line2D) -> float:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("undrawn")
-def test_arms_are_sorted_by_difference_and_those_without_one_come_last(chart: Chart) -> None:
+def test_arms_are_sorted_by_difference_with_unknown_ones_last(chart: Chart) -> None:
     panel = forest(chart)
     assert panel.names == ROWS
     expected = [np.mean(np.subtract(values, BASE)) for values in (BETTER, MIXED, WORSE)]
@@ -84,7 +84,7 @@ def test_more_is_better_where_a_quantity_says_so(chart: Chart) -> None:
     assert forest(chart).x.label == "validation NLL (nats/token), difference to base\nleft is better"
 
 
-def test_verdict_interval_and_health_stand_beside_each_row_and_lines_at_margins_and_zero(chart: Chart) -> None:
+def test_rows_show_verdict_interval_and_health_beside_reference_lines(chart: Chart) -> None:
     (axes,) = draw(chart).axes
     beside = texts(axes)
     assert beside[0].startswith("better\n-0.2650 [")
@@ -115,7 +115,7 @@ def test_an_unhealthy_arm_says_so_and_is_not_filled(experiment: MakeExperiment) 
     assert (texts["brief"], texts["fill"]) == ("better: -0.2650, unhealthy", "currentColor")
 
 
-def test_the_page_has_a_brief_text_for_narrow_charts_and_says_healthy_nowhere(chart: Chart) -> None:
+def test_narrow_charts_have_brief_text_and_never_say_healthy(chart: Chart) -> None:
     sets = vega.draw(chart, chart.panels[0])[1]
     rows = sets["texts"]
     assert {row["x"] for row in sets["margins"]} == {-0.2, 0.2}
@@ -231,7 +231,7 @@ def test_the_difference_over_training_has_the_band_of_the_arm(over_training: Cha
     assert high > max(0.0, *(float(np.max(lead.high)) for lead in of_arms.values()))
 
 
-def test_a_picture_has_a_panel_for_each_arm_and_the_losses_last(over_training: Chart) -> None:
+def test_pictures_have_a_panel_per_arm_and_losses_last(over_training: Chart) -> None:
     figure = draw(over_training)
     titles = [axes.get_title().split("\n") for axes in figure.axes]
     assert [title[0] for title in titles] == ["worse", "mixed", "better", "Losses"]

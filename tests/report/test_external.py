@@ -58,7 +58,7 @@ def test_the_terminal_shows_results_and_what_is_unchecked(
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("undrawn")
-def test_seeds_that_match_are_paired_and_others_said_not_to_be(tmp_path: Path, capsys: Said) -> None:
+def test_matching_seeds_are_paired_and_others_reported_unpaired(tmp_path: Path, capsys: Said) -> None:
     path = table(tmp_path, {"plain": BASE, "new": NEW}, shift=3)
     assert main(["compare", str(path), "--baseline", "plain", "--metric", "loss"]) == 0
     text = said(capsys)

@@ -149,7 +149,7 @@ def test_four_figures_are_written_unless_all_are_requested(experiment: MakeExper
     assert list(render_all(charts(full_inputs(experiment, lambda *_: None)), 4)) == [*first, "reliability"]
 
 
-def test_curves_are_means_over_successful_seeds_with_a_band_of_a_standard_deviation(experiment: MakeExperiment) -> None:
+def test_curves_are_means_of_successful_seeds_with_deviation_bands(experiment: MakeExperiment) -> None:
     (axes,) = picture(folder := experiment(CELLS), "learning_curve").axes
     found = lines(axes)
     assert list(found) == ["base (n=3)", "arm (n=2)"]

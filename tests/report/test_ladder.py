@@ -254,7 +254,7 @@ def test_the_figure_is_drawn_of_all_that_there_is(whole: LadderResults) -> None:
     assert len(right.get_yticks()) >= 3
 
 
-def test_the_page_of_html_runs_only_hashed_scripts_and_fetches_nothing(tmp_path: Path) -> None:
+def test_html_pages_run_only_hashed_scripts_and_fetch_nothing(tmp_path: Path) -> None:
     found = made(tmp_path, title=IMAGE, notes=SCRIPT)
     page = page_of(LadderReport(found).body())
     Page(page).require_safe()

@@ -63,7 +63,7 @@ def test_an_attribute_that_ends_like_an_id_is_left_alone() -> None:
     assert nested(one, "e1-") == ('<td data-v=" id=" title="x href=&quot;#a&quot;"><input hidden id="e1-a"></td>')
 
 
-def test_the_overview_has_the_answer_of_each_report_with_a_link_to_it(found: Page) -> None:
+def test_the_overview_has_each_reports_answer_with_a_link(found: Page) -> None:
     text = found.text
     overview = text[text.index('<section id="overview"') :].partition("</section>")[0]
     links = re.findall(r'<li><a href="#(.*?)">(.*?)</a><p>(.*?)</p>', overview)

@@ -84,7 +84,7 @@ def test_sensitivity_is_the_mean_over_log_rates_less_the_best() -> None:
     assert math.isnan(sensitivity_of([1, 10, 100], [2.0, math.nan, 1.0], 5.0))
 
 
-def test_rates_with_lost_runs_are_never_best_and_there_may_be_none(over_rates: Callable[..., Path]) -> None:
+def test_rates_with_lost_runs_are_never_best(over_rates: Callable[..., Path]) -> None:
     folder = over_rates({**GRID, "base.lr0.1": ["diverged", 0.1], "arm.lr0.1": ["failed", 0.1]})
     base, arm = found(folder).curves.values()
     assert (base.best, arm.best, base.edge, arm.edge) == (1, 1, "", "")

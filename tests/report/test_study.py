@@ -136,7 +136,7 @@ def test_the_edge_of_a_range_is_five_percent(value: Any, described: dict[str, An
     assert edge(value, described) == expected
 
 
-def test_the_best_and_a_front_at_an_edge_are_warned_of(tmp_path: Path) -> None:
+def test_a_best_or_front_at_an_edge_is_warned_of(tmp_path: Path) -> None:
     trials = [trial(0, [1.0], lr=0.0999, width=48, kind="Alibi"), trial(1, [2.0], lr=0.01, width=16, kind="Alibi")]
     (line,) = warnings_of(load_study(write(tmp_path, trials)))
     assert line.startswith("lr: the best trial lies at the high end of its range, 0.1:")
@@ -232,7 +232,7 @@ def test_what_there_is_nothing_to_draw_for_is_left_out(tmp_path: Path) -> None:
     assert history(both) is None, "no trial of a front is the best so far"
 
 
-def test_the_running_best_follows_the_direction_and_a_wide_front_is_logarithmic(tmp_path: Path) -> None:
+def test_running_bests_follow_the_direction_and_wide_fronts_are_logarithmic(tmp_path: Path) -> None:
     trials = [trial(n, [value], lr=0.01, width=16, kind="Alibi") for n, value in enumerate([0.3, 0.5, 0.2, 0.6])]
     for way, expected in (("lower", [0.3, 0.3, 0.2, 0.2]), ("higher", [0.3, 0.5, 0.5, 0.6])):
         figure = picture(load_study(write(tmp_path / way, trials, objectives={"accuracy": way})), "history")

@@ -414,7 +414,7 @@ def test_all_tables_are_printed_on_request(experiment: MakeExperiment) -> None:
     assert "Mean ± sd over seeds." in text
 
 
-def test_a_training_problem_marks_its_arm_and_is_named_once_below(
+def test_training_problems_mark_arms_and_are_named_once_below(
     experiment: MakeExperiment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ill = {"base": "", "better": "no layer ever woke; b", "mixed": "no layer ever woke; b", "other": "another fault"}
@@ -473,7 +473,7 @@ def test_a_report_made_again_is_the_same_byte_for_byte(experiment: MakeExperimen
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("undrawn")
-def test_files_hold_the_analysis_and_the_figures_that_the_page_shows(experiment: MakeExperiment) -> None:
+def test_files_hold_the_pages_analysis_and_figures(experiment: MakeExperiment) -> None:
     folder = experiment({"base": BASE, "better": BETTER, "mixed": [2.1, "diverged", 1.95, None, "failed", 1.9]})
     files = written(folder)
     found = pd.read_csv(folder / "table.csv")

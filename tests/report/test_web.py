@@ -90,7 +90,7 @@ def test_a_number_leads_to_its_cells_and_commands(found: Page) -> None:
     assert report["trace"][1] == f"lm trace demo '{IMAGE}'"
 
 
-def test_a_page_begins_with_the_verdict_and_its_contents_name_each_section_that_folds(found: Page) -> None:
+def test_pages_begin_with_the_verdict_and_list_folding_sections(found: Page) -> None:
     sections = [one["id"] for one in found.of("section")]
     assert sections[:2] == ["verdict", "table"]
     assert set(FOR_MAIL) <= set(sections)
@@ -375,7 +375,7 @@ def test_points_that_a_logarithmic_axis_lacks_are_left_out() -> None:
 
 @pytest.mark.extra
 @pytest.mark.slow
-def test_the_page_names_the_library_by_its_hash_and_takes_less_than_a_megabyte(library: str) -> None:
+def test_pages_name_the_library_by_hash_below_a_megabyte(library: str) -> None:
     with open_results(LARGEST) as results:
         found = Page(made(results.folder))
     found.require_safe()

@@ -266,7 +266,7 @@ def test_a_trial_that_kills_every_process_is_given_up(tmp_path: Path) -> None:
     assert [(t.state, t.user_attrs["reason"]) for t in done] == [(TrialState.FAIL, "left unfinished by 4 processes")]
 
 
-def test_a_torn_last_line_of_a_journal_is_cut_off_by_the_next(tmp_path: Path) -> None:
+def test_writing_a_journal_cuts_its_torn_last_line_off(tmp_path: Path) -> None:
     carry_out(tmp_path, World(), spec(trials=2))
     path = tmp_path / "s/study.journal"
     whole = path.read_bytes()
