@@ -25,7 +25,6 @@ from lm.analysis.results import (
     provenance_differences,
     value,
 )
-from lm.config.tree import InputError
 from lm.stats.power import detectable
 from lm.stats.sequential import repeated_interval, sequential, stage_alpha
 from lm.stats.tests import ALPHA, effect_size, equivalence_p, sign_flip_interval, sign_flip_p, t_interval
@@ -562,11 +561,9 @@ def test_a_folder_without_an_experiment_is_refused(tmp_path: Path, refused: Refu
         load(tmp_path)
 
 
-def test_an_experiment_of_another_version_is_refused(experiment: MakeExperiment) -> None:
+def test_an_experiment_of_another_version_is_refused(experiment: MakeExperiment, refused: Refused) -> None:
     folder = experiment({"base": BASE}, format=MANIFEST.version + 1)
-    with pytest.raises(
-        InputError, match=f"format {MANIFEST.version + 1}, expected 1 to {MANIFEST.version}; a newer version wrote it"
-    ):
+    with refused():
         load(folder)
 
 
@@ -606,9 +603,9 @@ def test_a_manifest_that_was_changed_by_hand_is_refused(
         load(folder)
 
 
-def test_a_manifest_with_a_seed_twice_is_refused(experiment: MakeExperiment) -> None:
+def test_a_manifest_with_a_seed_twice_is_refused(experiment: MakeExperiment, refused: Refused) -> None:
     folder = experiment({"base": BASE[:2], "better": BETTER[:2]})
     path = folder / "experiment.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "seeds": [0, 0, 1]}))
-    with pytest.raises(InputError, match=r"seeds: is damaged, found \[0, 0, 1\]"):
+    with refused():
         load(folder)

@@ -136,13 +136,13 @@ def test_what_cannot_be_compared_is_one_line(text: str, asked: Request, refused:
         runs_of(tmp_path, text, asked)
 
 
-def test_what_holds_no_runs_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="holds no runs; expected a table"):
+def test_what_holds_no_runs_is_one_line(tmp_path: Path, refused: Refused) -> None:
+    with refused():
         read(tmp_path)
-    with pytest.raises(InputError, match=r"cannot be read \(No such file"):
+    with refused():
         read(tmp_path / "none")
     (tmp_path / "x").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(InputError, match="is not UTF-8 text"):
+    with refused():
         read(tmp_path / "x")
 
 

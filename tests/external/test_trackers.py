@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,10 +9,10 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
+from messages import Refused
 
 from lm.analysis.external.runs import CompareRequest, Runs, gather
 from lm.analysis.external.trackers import USUAL, read
-from lm.config.tree import InputError
 
 ASKED = CompareRequest("plain", ("loss",))
 
@@ -72,10 +71,10 @@ def check(runs: Runs, seeds: int = 2) -> None:
 
 
 @pytest.mark.parametrize("place", ["", "run-1", "run-1/run-1.wandb"])
-def test_files_of_wandb_are_answered_with_how_to_export_them(place: str, tmp_path: Path) -> None:
+def test_files_of_wandb_are_answered_with_how_to_export_them(place: str, tmp_path: Path, refused: Refused) -> None:
     (tmp_path / "run-1").mkdir()
     (tmp_path / "run-1" / "run-1.wandb").write_bytes(b":W&B\x01\x00\x00")
-    with pytest.raises(InputError, match="is W&B's own file or folder, which is not read; export the table of runs"):
+    with refused():
         read(tmp_path / place)
 
 
@@ -129,7 +128,9 @@ class Page(list[SimpleNamespace]):
     token: str | None
 
 
-def test_a_folder_of_mlflow_is_read_by_its_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_of_mlflow_is_read_by_its_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: Refused
+) -> None:
     store_of_mlflow(tmp_path / "mlruns")
     mlflow = Mlflow((tmp_path / "mlruns").as_uri())
     monkeypatch.setattr("importlib.util.find_spec", lambda name: name)
@@ -142,7 +143,7 @@ def test_a_folder_of_mlflow_is_read_by_its_package(tmp_path: Path, monkeypatch: 
         assert runs.notes == ["1 deleted run is left out"]
     assert runs.source.rows[0]["experiment"] == "demo"
     (tmp_path / "mlruns" / "1").rename(tmp_path / "mlruns" / "2")
-    with pytest.raises(InputError, match="mlruns: MLflow cannot read it: no such experiment"):
+    with refused():
         read(tmp_path / "mlruns")
 
 
@@ -196,32 +197,32 @@ def test_the_name_of_a_run_says_its_arm_and_seed(name: str, arm: str, seed: str)
 
 @pytest.mark.parametrize("name", ["events.out.tfevents.1.here", "meta.yaml"])
 def test_without_its_package_a_line_says_which_extra_has_it(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: Refused
 ) -> None:
     (tmp_path / "base" / "0").mkdir(parents=True)
     (tmp_path / "base" / "0" / name).write_bytes(b"")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(InputError, match=r"is not installed; pip install 'lm-ablations\[track\]'"):
+    with refused():
         read(tmp_path)
 
 
 @pytest.mark.slow
 @pytest.mark.extra
-def test_events_that_tensorboard_has_just_written_are_read(tmp_path: Path) -> None:
+def test_events_that_tensorboard_has_just_written_are_read(tmp_path: Path, refused: Refused) -> None:
     pytest.importorskip("tensorboard")
     made("torch.utils.tensorboard", tmp_path)
     check(gather(read(tmp_path / "out"), ASKED))
     check(gather(read(tmp_path / "out", "{arm}_{seed}"), ASKED))
-    with pytest.raises(InputError, match=re.escape("does not say its arm and its seed; expected x{arm}{seed}")):
+    with refused():
         read(tmp_path / "out", "x{arm}{seed}")
-    with pytest.raises(InputError, match=re.escape("--runs-called {arm}: expected {arm} and {seed}")):
+    with refused():
         read(tmp_path / "out", "{arm}")
 
 
-def test_a_folder_of_two_trackers_is_not_guessed_at(tmp_path: Path) -> None:
+def test_a_folder_of_two_trackers_is_not_guessed_at(tmp_path: Path, refused: Refused) -> None:
     (tmp_path / "run-plain0.wandb").write_bytes(b":W&B")
     store_of_mlflow(tmp_path / "mlruns")
-    with pytest.raises(InputError, match="holds runs of W&B and MLflow; give the folder of one of them"):
+    with refused():
         read(tmp_path)
 
 

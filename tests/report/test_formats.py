@@ -11,6 +11,7 @@ from xml.etree import ElementTree
 import pandas as pd
 import pytest
 from matplotlib.figure import Figure
+from messages import Refused
 from records import BASE, BETTER, MakeExperiment
 from rich.console import Console
 
@@ -18,7 +19,6 @@ from lm.analysis.compare import compare
 from lm.analysis.results import load, value
 from lm.analysis.tidy import CELLS, cells, curves
 from lm.cli import main
-from lm.config.tree import InputError
 from lm.report.figures.differences import differences
 from lm.report.pack import open_results
 from lm.report.paper_table import STAR, paper_table
@@ -87,10 +87,12 @@ def test_columns_are_those_asked_for_in_their_order(experiment: MakeExperiment) 
     assert all("±" in row[2] for row in one.rows)
 
 
-@pytest.mark.parametrize(("names", "said"), [(("nnl",), "Did you mean nll?"), (("nll", "nll"), "is there twice")])
-def test_a_column_that_cannot_be_is_refused(experiment: MakeExperiment, names: tuple[str, ...], said: str) -> None:
+@pytest.mark.parametrize("names", [("nnl",), ("nll", "nll")])
+def test_a_column_that_cannot_be_is_refused(
+    experiment: MakeExperiment, names: tuple[str, ...], refused: Refused
+) -> None:
     folder = experiment({"base": BASE, "arm": BETTER})
-    with pytest.raises(InputError, match=re.escape(said)):
+    with refused():
         sheet_of(folder, names)
 
 

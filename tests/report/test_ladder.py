@@ -21,7 +21,6 @@ from lm.analysis.ladder import LadderResults, load_ladder, read_ladder
 from lm.analysis.results import load
 from lm.cli import main
 from lm.cli.options import experiment_folder
-from lm.config.tree import InputError
 from lm.report.figures.picture import draw
 from lm.report.figures.static_pages import ladder_chart
 from lm.report.ladder import (
@@ -323,16 +322,16 @@ def test_a_number_of_a_rung_is_traced(
             assert said in capsys.readouterr().err
 
 
-def test_rungs_elsewhere_are_not_read_and_ladders_told_from_experiments(tmp_path: Path) -> None:
+def test_rungs_elsewhere_are_not_read_and_ladders_told_from_experiments(tmp_path: Path, refused: Refused) -> None:
     folder = make_ladder(tmp_path / "out", seeds=(1, 1))
     rung = folder.with_name("climb.s")
-    with pytest.raises(InputError, match=r"is a ladder; name a rung of it, a folder beside it such as climb\.RUNG"):
+    with refused():
         load(folder)
-    with pytest.raises(InputError, match=r"holds no ladder\.json"):
+    with refused():
         read_ladder(rung)
     rung.rename(tmp_path / "elsewhere")
     rung.symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(InputError, match=r"climb\.s: is a link that leads out of"):
+    with refused():
         load_ladder(folder)
 
 

@@ -10,13 +10,13 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
+from messages import Refused
 from records import MakeExperiment
 from rich.console import Console
 
 import lm
 from lm.analysis.rates import rate_curve, regret_bounds, sensitivity_difference, sensitivity_of
 from lm.analysis.results import Records, load
-from lm.config.tree import InputError
 from lm.report.tuning import DESCRIBED, RATE_COLUMNS, Rates, rates_of, rates_section
 from lm.report.write import write_report
 from lm.store.files import to_json, write_atomic
@@ -158,8 +158,8 @@ def test_lost_runs_are_crosses_and_the_best_rates_stars(over_rates: Callable[...
     "arms",
     [{}, {"base": {}}, {"base": 3, "arm": 4}, [], None, {arm: {"names": {}, "shared": 1} for arm in ("base", "arm")}],
 )
-def test_a_damaged_description_is_one_line(over_rates: Callable[..., Path], arms: Any) -> None:
+def test_a_damaged_description_is_one_line(over_rates: Callable[..., Path], arms: Any, refused: Refused) -> None:
     folder = over_rates()
     write_atomic(folder / DESCRIBED, to_json(RATES.stamped({"experiment": "demo.lr_curve", "arms": arms})))
-    with pytest.raises(InputError, match=r"lr_curve\.json: is damaged .*run `lm ablate` again"):
+    with refused():
         rates_of(load(folder), folder)
