@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from experiment_files import write_experiment
 from helpers import Capture, Patch
-from messages import Refused
+from messages import CheckMessage, Refused
 from records import record
 
 import lm
@@ -165,7 +165,7 @@ def test_rates_come_from_the_cells_the_file_now_names(tmp_path: Path, trained: d
     ("best", "end"), [(SHARED / 1000, "lowest"), pytest.param(SHARED * 1000, "highest", marks=pytest.mark.extra)]
 )
 def test_arms_whose_best_rate_stays_outermost_are_not_judged(
-    tmp_path: Path, trained: dict[str, float], best: float, end: str
+    tmp_path: Path, trained: dict[str, float], best: float, end: str, check_message: CheckMessage
 ) -> None:
     trained["rms"] = best
     plan = found(tmp_path, {"rates": {"at_most": 4}}, claims=[CLAIM])
@@ -174,12 +174,11 @@ def test_arms_whose_best_rate_stays_outermost_are_not_judged(
     results = load(tmp_path / "out" / "small")
     table = compare(results)
     (row,) = table[(table.arm == "rms") & (table.metric == "nll")].itertuples()
-    assert row.verdict == f"not comparable: the best learning rate of rms is the {end} tried"
     assert not row.significant
     assert math.isnan(row.p)
     (answer,) = answers_of(results)
     assert answer.verdict == "inconclusive"
-    assert f"the best learning rate of rms is the {end} tried" in answer.note
+    check_message([row.verdict, answer.note])
 
 
 def answers_of(results: Any) -> list[Any]:
@@ -187,13 +186,15 @@ def answers_of(results: Any) -> list[Any]:
     return [answer_claim(results, claim) for claim in claims]
 
 
-def test_a_baseline_without_a_best_rate_withholds_all_verdicts(tmp_path: Path, trained: dict[str, float]) -> None:
+def test_a_baseline_without_a_best_rate_withholds_all_verdicts(
+    tmp_path: Path, trained: dict[str, float], check_message: CheckMessage
+) -> None:
     trained["layer"] = math.nan
     plan = found(tmp_path, {"rates": {"at_most": 3}})
     assert rates_of(plan)["layer"] == {"shared": SHARED, "best": None, "end": "", "regret": 0}
     table = compare(load(tmp_path / "out" / "small"))
     (row,) = table[(table.arm == "rms") & (table.metric == "nll")].itertuples()
-    assert row.verdict.startswith("not comparable: runs of layer were lost at every learning rate")
+    check_message(row.verdict)
 
 
 @pytest.mark.slow

@@ -327,11 +327,13 @@ def test_a_prompt_that_spells_a_special_token_is_text() -> None:
     assert trained.decode(ids) == END_OF_TEXT
 
 
-def test_an_interrupted_text_says_so(shared_run: Path, capsys: Capture, monkeypatch: Patch) -> None:
+def test_an_interrupted_text_says_so(
+    shared_run: Path, capsys: Capture, monkeypatch: Patch, check_message: CheckMessage
+) -> None:
     def interrupted(*_: object) -> Iterator[Tensor]:
         raise KeyboardInterrupt
         yield
 
     monkeypatch.setattr(lm.inference.generate, "generate", interrupted)
     assert main(["generate", str(shared_run), "--prompt", "a"]) == 130
-    assert capsys.readouterr().err.strip() == "lm: interrupted"
+    check_message(capsys.readouterr().err.strip())

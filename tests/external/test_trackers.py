@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ from messages import Refused
 
 from lm.analysis.external.runs import CompareRequest, Runs, gather
 from lm.analysis.external.trackers import USUAL, read
+from lm.config.tree import InputError
 
 ASKED = CompareRequest("plain", ("loss",))
 
@@ -208,14 +210,14 @@ def test_without_its_package_a_line_says_which_extra_has_it(
 
 @pytest.mark.slow
 @pytest.mark.extra
-def test_events_that_tensorboard_has_just_written_are_read(tmp_path: Path, refused: Refused) -> None:
+def test_events_that_tensorboard_has_just_written_are_read(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
     made("torch.utils.tensorboard", tmp_path)
     check(gather(read(tmp_path / "out"), ASKED))
     check(gather(read(tmp_path / "out", "{arm}_{seed}"), ASKED))
-    with refused():
+    with pytest.raises(InputError, match=re.escape("does not say its arm and its seed; expected x{arm}{seed}")):
         read(tmp_path / "out", "x{arm}{seed}")
-    with refused():
+    with pytest.raises(InputError, match=re.escape("--runs-called {arm}: expected {arm} and {seed}")):
         read(tmp_path / "out", "{arm}")
 
 

@@ -18,9 +18,10 @@ from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import pytest
+from helpers import refused
+from messages import RefusedCommand
 from records import IMAGE, SCRIPT, MakeExperiment, record
 
-from lm.cli import main
 from lm.report.web import board as boards
 from lm.report.web.board import Board, curve, optuna_commands
 from lm.report.web.serve import Server
@@ -98,23 +99,19 @@ def test_a_search_has_its_page_and_its_command(experiment: MakeExperiment) -> No
     assert "There is no report yet: " in board.report("my search")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["nowhere"], "no such folder"),
-        (["out", "--port", "70000"], "--port: expected 0 to 65535, found 70000"),
-        (["out", "--host", "256.1.1.1", "--port", "0"], "cannot listen on 256.1.1.1"),
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("arguments", [["nowhere"], ["out", "--port", "70000"]], ids=" ".join)
 def test_what_cannot_be_served_is_one_line(
-    arguments: list[str], words: str, experiment: MakeExperiment, monkeypatch: pytest.MonkeyPatch, capsys: Said
+    arguments: list[str], experiment: MakeExperiment, monkeypatch: pytest.MonkeyPatch, refused_command: RefusedCommand
 ) -> None:
     monkeypatch.chdir(experiment(CELLS).parent.parent)
-    assert main(["dashboard", *arguments]) == 2
-    said = capsys.readouterr()
-    assert (said.out, said.err.count("\n")) == ("", 1)
-    assert words in said.err
+    refused_command(["dashboard", *arguments])
+
+
+def test_an_address_that_is_none_is_one_line(
+    experiment: MakeExperiment, monkeypatch: pytest.MonkeyPatch, capsys: Said
+) -> None:
+    monkeypatch.chdir(experiment(CELLS).parent.parent)
+    refused(capsys, ["dashboard", "out", "--host", "256.1.1.1", "--port", "0"], "256.1.1.1")
 
 
 @contextlib.contextmanager

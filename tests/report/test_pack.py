@@ -15,7 +15,7 @@ import pytest
 import references
 from conftest import ROOT
 from ladders import NAMES, make_ladder
-from messages import Refused
+from messages import CheckMessage, Refused, RefusedCommand
 from records import MakeExperiment
 
 import lm
@@ -156,7 +156,9 @@ def test_a_ladder_is_packed_and_unpacked_with_its_rungs(tmp_path: Path, refused:
         pack(folder)
 
 
-def test_numbers_are_traced_to_a_pack(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_numbers_are_traced_to_a_pack(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], refused_command: RefusedCommand
+) -> None:
     assert main(["trace", str(folder), "arm", "nll"]) == 0
     of_folder = capsys.readouterr().out
     file = moved(pack(folder)[0].path, tmp_path / "colleague")
@@ -166,8 +168,7 @@ def test_numbers_are_traced_to_a_pack(folder: Path, tmp_path: Path, capsys: pyte
     lines = text.splitlines()
     assert f"  lm unpack {file} --out unpacked" in lines
     assert "  lm fit unpacked/cells/arm-0/config.yaml --out again" in lines
-    assert main(["trace", str(file), "amr", "nll"]) == 2
-    assert capsys.readouterr().err == f"lm: {file}/demo: no arm 'amr'. Did you mean arm? It has base, arm\n"
+    refused_command(["trace", file, "amr", "nll"])
 
 
 def test_a_folder_with_only_a_report_names_its_pack(folder: Path, tmp_path: Path) -> None:
@@ -196,25 +197,18 @@ def test_damage_is_named_by_its_path_in_the_pack(folder: Path, tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("content", "words"),
-    [
-        (b"", "no pack"),
-        (b"PK\3\4 and so on", "no pack"),
-        (None, "no such folder"),
-        (b"PK\5\6" + bytes(18), "pack.json"),
-    ],
+    "content",
+    [b"", b"PK\3\4 and so on", None, b"PK\5\6" + bytes(18)],
+    ids=["empty", "broken", "missing", "without a list"],
 )
 def test_what_is_no_pack_is_refused_in_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: bytes | None, words: str
+    tmp_path: Path, content: bytes | None, refused_command: RefusedCommand
 ) -> None:
     file = tmp_path / "x.lmpack"
     if content is not None:
         file.write_bytes(content)
     for arguments in (["report"], ["trace", "a", "nll"], ["unpack", "--out", str(tmp_path / "out")]):
-        assert main([arguments[0], str(file), *arguments[1:]]) == 2
-        (line,) = capsys.readouterr().err.splitlines()
-        assert line.startswith(f"lm: {file}: ")
-        assert words in line
+        refused_command([arguments[0], file, *arguments[1:]])
     assert {path.name for path in tmp_path.iterdir()} <= {"x.lmpack"}
 
 
@@ -234,14 +228,12 @@ def test_files_without_the_pack_suffix_and_other_folders_are_refused(
         assert is_experiment_or_search(place.folder)
 
 
-def test_a_pack_is_not_replaced_by_one_that_holds_less(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_pack_is_not_replaced_by_one_that_holds_less(folder: Path, refused_command: RefusedCommand) -> None:
     file = pack(folder)[0].path
     before = file.read_bytes()
     Store(folder.parent).history("arm-0").unlink()
     Store(folder.parent).history("arm-1").unlink()
-    assert main(["pack", str(folder)]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert f"{file}: holds cells/arm-0/history.csv and 1 more, which {folder} lacks" in line
+    refused_command(["pack", folder])
     assert file.read_bytes() == before
     file.unlink()
     assert main(["pack", str(folder)]) == 0
@@ -268,7 +260,7 @@ def test_what_is_unpacked_is_what_was_packed(folder: Path, tmp_path: Path) -> No
 
 
 def test_a_cell_that_is_there_with_another_record_is_kept(
-    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], check_message: CheckMessage
 ) -> None:
     file, out = pack(folder)[0].path, tmp_path / "new"
     mine = out / "cells" / "arm-0"
@@ -277,9 +269,7 @@ def test_a_cell_that_is_there_with_another_record_is_kept(
     (mine / "last.ckpt").write_bytes(b"my weights")
     assert main(["unpack", str(file), "--out", str(out)]) == 1
     assert tree(mine) == {"record.json": b"{}", "last.ckpt": b"my weights"}
-    said = capsys.readouterr().err
-    assert "6 cells added, 0 already present" in said
-    assert "lm: left out, as they are there with another record, and kept: arm-0\n" in said
+    check_message(capsys.readouterr().err.splitlines())
     assert (out / "cells" / "arm-1" / "record.json").is_file()
 
 
