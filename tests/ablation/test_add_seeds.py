@@ -193,7 +193,7 @@ def test_reports_say_what_a_look_left(tmp_path: Path, check_message: CheckMessag
     check_message(brief_notes(results, compare(results))[0])
     section = pooled_section([(results, compare(results)), (replace_name(alone, "other"), table)])
     assert section is not None
-    check_message(section.notes)
+    check_message([*section.notes])
 
 
 def replace_name(results: Records, name: str) -> Records:

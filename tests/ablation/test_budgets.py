@@ -178,7 +178,7 @@ def test_arms_that_a_share_lacks_still_have_its_column(
     assert [row[0] for row in section.rows] == ["rms", "new"]
     assert {len(row) for row in section.rows} == {len(section.columns)}
     assert section.rows[1][1] == TableCell("-", False)
-    check_message(section.notes)
+    check_message([*section.notes])
 
 
 def test_without_any_share_nothing_is_said(budgeted: Callable[..., Path]) -> None:

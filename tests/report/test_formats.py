@@ -68,7 +68,7 @@ def test_few_seeds_are_never_bold_and_a_footnote_says_so(
     one = sheet_of(experiment({"base": BASE[:4], "arm": BETTER[:4], "other": BETTER[:4]}))
     assert marked(one, "arm") == marked(one, "other") == "a"
     assert not any(map(is_bold, one.rows))
-    check_message(one.footnotes)
+    check_message([*one.footnotes])
     assert "textbf" not in latex([one])
 
 

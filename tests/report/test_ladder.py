@@ -230,7 +230,7 @@ def test_learning_rates_that_change_from_rung_to_rung_are_said(tmp_path: Path, c
 
 def test_no_law_without_three_rungs_or_a_falling_loss(tmp_path: Path, check_message: CheckMessage) -> None:
     two = made(tmp_path, seeds=(6, 6))
-    check_message(rung_section(two).notes)
+    check_message([*rung_section(two).notes])
     assert worth_section(two).rows[0][4] == "-"
     risen = made(tmp_path / "up", lambda arm, place, seed: 2.0 + place + usual(arm, 0, seed))
     assert "does not fall with compute" in rung_section(risen).notes[0]
@@ -384,7 +384,7 @@ def test_each_arm_is_a_row_with_gains_by_rung(
     assert short[:2] == long[:2] == ["climb", "arm, base"]
     assert [float(cell) for cell in long[2:6]] == pytest.approx([1.3] * 4, abs=0.1)
     assert short[5] == "-"
-    check_message(long[6:])
+    check_message([*long[6:]])
     assert short[8] == "-", "three rungs forecast nothing"
     lines = list(csv.DictReader(io.StringIO(csv_worth([whole]))))
     assert [(line["ladder"], line["rung"], line["arm"]) for line in lines[:3]] == [

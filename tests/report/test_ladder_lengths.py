@@ -149,7 +149,7 @@ def test_lost_runs_of_a_length_are_told(tmp_path: Path, check_message: CheckMess
     found = load_ladder(
         make_lengths(tmp_path, change=lambda arm, at, loss: "diverged" if (arm, at) == ("arm", 4) else loss)
     )
-    check_message(worth_section(found).rows[4][2:])
+    check_message([*worth_section(found).rows[4][2:]])
     assert found.apart is not None
     assert ("arm", "m.x10") not in found.apart.gains
     assert ("arm", "l.x20") in found.apart.gains

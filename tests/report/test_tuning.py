@@ -69,10 +69,10 @@ def test_each_arm_is_compared_with_shared_and_with_tuned_settings(
     assert found is not None
     base, arm = tuning_section(results, *found).rows
     assert (base[0], base[1], base[3]) == ("base", base[4], "baseline")
-    check_message(base[-2:])
+    check_message([*base[-2:]])
     assert arm[1:4] == arm[4:7], "the twin's cells are the experiment's own"
     assert arm[3] == "better"
-    check_message(arm[-2:])
+    check_message([*arm[-2:]])
 
 
 def test_notes_name_the_budget_and_warnings_by_arm(tuned: Callable[..., Path], check_message: CheckMessage) -> None:
