@@ -16,6 +16,7 @@ from conftest import ROOT
 from ladders import make_ladder
 from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
+from messages import Refused
 
 import lm
 from lm.api.training import to_plain
@@ -103,7 +104,7 @@ def test_tables_are_those_of_the_report(experiment: MakeExperiment) -> None:
     assert set(results.curves.arm) == {"base", "arm"}
 
 
-def test_a_pack_is_read_for_as_long_as_its_results_are_held() -> None:
+def test_a_pack_stays_readable_while_its_results_are_held() -> None:
     results = lm.load(ROOT / "results" / "reference" / "quickstart.lmpack")
     assert not results.curves.empty
     assert isinstance(results, lm.Results)
@@ -128,27 +129,27 @@ def test_a_rung_keeps_the_pack_of_its_ladder() -> None:
 
 
 @pytest.mark.slow
-def test_figures_are_those_of_the_report_and_unknown_to_pyplot(experiment: MakeExperiment) -> None:
+def test_figures_are_those_of_the_report_and_unknown_to_pyplot(experiment: MakeExperiment, refused: Refused) -> None:
     results = lm.load(experiment({"base": BASE, "arm": BETTER}))
     for name in ("learning_curve", "gradient_norm", "reliability"):
         figure = lm.figure(results, name)
         assert isinstance(figure, Figure)
         figure.savefig(io.BytesIO(), format="svg")
     assert plt.get_fignums() == []
-    with pytest.raises(ValueError, match=r"no figure 'reliabilty'. Did you mean reliability\? Choose from .*"):
+    with refused(ValueError):
         lm.figure(results, "reliabilty")
-    with pytest.raises(ValueError, match="nll_by_length: no run of demo left anything to draw it from"):
+    with refused(ValueError):
         lm.figure(results, "nll_by_length")
 
 
-def test_an_experiment_in_the_folder_of_results_is_called_by_its_name(experiment: MakeExperiment) -> None:
+def test_experiments_in_the_results_folder_are_called_by_name(experiment: MakeExperiment, refused: Refused) -> None:
     out = experiment({"base": BASE, "arm": BETTER}).parent
     assert lm.load("demo", out=out).arms == ["base", "arm"]
-    with pytest.raises(lm.InputError, match=r"dmeo: no such folder. Did you mean .*demo\?"):
+    with refused():
         lm.load("dmeo", out=out)
 
 
-def test_a_ladder_is_the_tables_of_its_rungs_and_what_its_arms_are_worth(tmp_path: Path) -> None:
+def test_a_ladder_has_its_rungs_tables_and_its_arms_worth(tmp_path: Path) -> None:
     ladder = lm.load(make_ladder(tmp_path, seeds=(3, 2)))
     assert isinstance(ladder, lm.Ladder)
     assert (ladder.name, ladder.arms, list(ladder.rungs)) == ("climb", ["base", "arm"], ["s", "m"])
@@ -164,16 +165,14 @@ def test_a_ladder_is_the_tables_of_its_rungs_and_what_its_arms_are_worth(tmp_pat
     assert len(repr(ladder).splitlines()) == 4
 
 
-def test_a_ladder_has_its_figure_and_says_where_others_are(tmp_path: Path) -> None:
+def test_a_ladder_has_its_figure_and_says_where_others_are(tmp_path: Path, refused: Refused) -> None:
     ladder = lm.load(make_ladder(tmp_path, seeds=(2, 2)))
     assert len(lm.figure(ladder, "ladder").axes) == 2
-    with pytest.raises(
-        ValueError, match=r"Choose from ladder; a rung has others, as in lm.figure\(results.rungs\['s'\]"
-    ):
+    with refused(ValueError):
         lm.figure(ladder, "learning_curve")
 
 
-def test_settings_that_a_program_worked_out_are_as_a_file_has_them() -> None:
+def test_settings_from_a_program_equal_those_from_a_file() -> None:
     given = {
         "a": np.float64(0.5),
         "b": [np.int64(3), (True, None)],
@@ -186,66 +185,64 @@ def test_settings_that_a_program_worked_out_are_as_a_file_has_them() -> None:
     assert (type(plain["a"]), type(plain["b"][0]), to_plain(range(2))) == (float, int, [0, 1])
 
 
-QUICKSTART: dict[str, dict[str, Any]] = {
-    "cannot": {"seeds": 2},
-    "use seeds=[0, 1, 2]": {"seed": 1},
-    "workers: expected 1 or more, 1024 at most, found 0": {"workers": 0},
-    "loggers: no logger 'csw'. Did you mean csv?": {"loggers": "csw"},
-    "with trusted_only=True no other code": {"trusted_only": True, **OWN},
-    "executor: no executor 'rya'. Did you mean ray?": {"executor": "rya"},
-    "executor: no executor 3. Choose from local": {"executor": ODD},
-    "executor local: no option 'n'. It takes none": {"executor": "local:n=2"},
-    "hang_minutes: expected a number from 0, 0 for": {"hang_minutes": -1},
-    "seeds: expected a number of seeds": {"seeds": "some"},
-    "tier: '../G' cannot name a file": {"tier": "../G"},
-    "name: 'x' is for a mapping": {"name": "x"},
-}
-CHAR_TINY: dict[str, dict[str, Any]] = {
-    "Did you mean lr?": WRONG,
-    "checkpoint_seconds: expected a number from 0": {"checkpoint_seconds": -1},
-    "Did you mean wandb?": {"loggers": ["csv", "wandbb"]},
-    "loggers: expected the name of a logger, or a list of names": {"loggers": ODD},
-    "patience: early stopping would end a run by what it sees": {"patience": 3},
-    "with trusted_only=True no other code is run": {"trusted_only": True, **OWN},
-}
-CALLS: list[tuple[Callable[..., object], object, dict[str, Any], str]] = [
-    *((lm.ablate, "quickstart", options, words) for words, options in QUICKSTART.items()),
-    *((lm.fit, "char_tiny", options, words) for words, options in CHAR_TINY.items()),
-    (lm.ablate, "quickstrat", {}, "Did you mean quickstart?"),
-    (lm.ablate, ODD, {}, "spec: expected a YAML file, the name of a shipped one or a mapping"),
-    (lm.ablate, {"arms": {}}, {}, "ablation: base is missing: The configuration"),
-    (lm.ablate, {"basse": "char_tiny"}, {}, "ablation: no key 'basse'. Did"),
+QUICKSTART: list[dict[str, Any]] = [
+    {"seeds": 2},
+    {"seed": 1},
+    {"workers": 0},
+    {"loggers": "csw"},
+    {"trusted_only": True, **OWN},
+    {"executor": "rya"},
+    {"executor": ODD},
+    {"executor": "local:n=2"},
+    {"hang_minutes": -1},
+    {"seeds": "some"},
+    {"tier": "../G"},
+    {"name": "x"},
+]
+CHAR_TINY: list[dict[str, Any]] = [
+    WRONG,
+    {"checkpoint_seconds": -1},
+    {"loggers": ["csv", "wandbb"]},
+    {"loggers": ODD},
+    {"patience": 3},
+    {"trusted_only": True, **OWN},
+]
+CALLS: list[tuple[Callable[..., object], object, dict[str, Any]]] = [
+    *((lm.ablate, "quickstart", options) for options in QUICKSTART),
+    *((lm.fit, "char_tiny", options) for options in CHAR_TINY),
+    (lm.ablate, "quickstrat", {}),
+    (lm.ablate, ODD, {}),
+    (lm.ablate, {"arms": {}}, {}),
+    (lm.ablate, {"basse": "char_tiny"}, {}),
     (
         lm.ablate,
         {"base": "char_tiny", "seeds": 6, "arms": {"a": {}}, "baseline": "a", "corpora": {"one": {}, "two": {}}},
         {},
-        "corpora: has several texts (one, two); `lm ablate` trains on all",
     ),
-    (lm.ablate, {}, {"name": "../x"}, "name: '../x' cannot name a file"),
-    (lm.fit, "nothing.yaml", {}, "cannot be read (No such file or directory)"),
-    (lm.fit, "char_tinny", {}, "Did you mean char_tiny?"),
-    (lm.fit, {"base": "char_tinny"}, {}, "Did you mean char_tiny?"),
-    (lm.fit, {"base": "char_tiny", "optim": {"lrr": 1}}, {}, "Did you mean lr?"),
-    (lm.fit, ODD, {}, "config: expected a YAML file, a name or a mapping, found 3"),
-    (lm.load, "dmeo", {}, "no such folder"),
-    (lm.load_model, "abc", {}, "no finished run"),
-    (lm.generate, "abc", {"prompt": "def"}, "no finished run"),
-    (lm.generate, "abc", {"prompt": "def", "greedy": True, "top_k": 3}, "greedy takes the likeliest token"),
+    (lm.ablate, {}, {"name": "../x"}),
+    (lm.fit, "nothing.yaml", {}),
+    (lm.fit, "char_tinny", {}),
+    (lm.fit, {"base": "char_tinny"}, {}),
+    (lm.fit, {"base": "char_tiny", "optim": {"lrr": 1}}, {}),
+    (lm.fit, ODD, {}),
+    (lm.load, "dmeo", {}),
+    (lm.load_model, "abc", {}),
+    (lm.generate, "abc", {"prompt": "def"}),
+    (lm.generate, "abc", {"prompt": "def", "greedy": True, "top_k": 3}),
 ]
 
 
-@pytest.mark.parametrize(("call", "argument", "options", "words"), CALLS)
+@pytest.mark.parametrize(("call", "argument", "options"), CALLS)
 def test_what_cannot_be_done_is_an_error_of_one_line(
-    call: Callable[..., object], argument: object, options: dict[str, Any], words: str, tmp_path: Path
+    call: Callable[..., object], argument: object, options: dict[str, Any], tmp_path: Path, refused: Refused
 ) -> None:
-    with pytest.raises(lm.InputError, match=re.escape(words)) as caught:
+    with refused():
         call(argument, out=tmp_path, **options)
-    assert "\n" not in str(caught.value)
     assert not (tmp_path / "cells").exists()
 
 
 @pytest.mark.parametrize(("spec", "way"), [("quickstart", "ablate"), ("ladder_swiglu", "run_ladder")])
-def test_an_experiment_is_carried_out_in_its_way_by_the_executor_that_is_asked_for(
+def test_the_chosen_executor_carries_out_each_kind_of_experiment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spec: str, way: str
 ) -> None:
     done: list[tuple[str, str, str]] = []
@@ -258,38 +255,35 @@ def test_an_experiment_is_carried_out_in_its_way_by_the_executor_that_is_asked_f
     assert done == [(way, spec, "slurm:executor=local")]
 
 
-def test_a_call_leaves_the_places_of_modules_as_they_were(tmp_path: Path) -> None:
+def test_a_call_leaves_the_places_of_modules_as_they_were(tmp_path: Path, refused: Refused) -> None:
     before = list(sys.path)
     (tmp_path / "placed.py").write_text("from lm.model.norm import RMSNorm\n\n\nclass Mine(RMSNorm): ...\n")
     (tmp_path / "run.yaml").write_text("base: char_tiny\nmodel.norm: placed.Mine\noptim.lrr: 1\n")
-    with pytest.raises(lm.InputError, match=r"Did you mean lr\?"):
+    with refused():
         lm.fit(tmp_path / "run.yaml", out=tmp_path)
     assert sys.path == before
 
 
-def test_a_module_of_the_same_name_in_another_folder_is_not_taken_for_this_one(tmp_path: Path) -> None:
+def test_modules_of_one_name_in_two_folders_are_distinguished(tmp_path: Path, refused: Refused) -> None:
     for name, base in (("first", "RMSNorm"), ("second", "LayerNorm")):
         (tmp_path / name).mkdir()
         (tmp_path / name / "twofold.py").write_text(f"from lm.model.norm import {base}\n\n\nclass Mine({base}): ...\n")
         (tmp_path / name / "run.yaml").write_text("base: char_tiny\nmodel.norm: twofold.Mine\noptim.lrr: 1\n")
-    for name, words in (
-        ("first", r"Did you mean lr\?"),
-        ("second", "'twofold' was imported from .*first/twofold.py before"),
-    ):
-        with pytest.raises(lm.InputError, match=words):
+    for name in ("first", "second"):
+        with refused():
             lm.fit(tmp_path / name / "run.yaml", out=tmp_path)
 
 
-def test_a_run_is_called_as_on_the_command_line(experiment: MakeExperiment) -> None:
+def test_a_run_is_called_as_on_the_command_line(experiment: MakeExperiment, refused: Refused) -> None:
     folder = experiment({"base": BASE, "arm": BETTER})
-    with pytest.raises(lm.InputError, match="demo/arm/9: no such folder, and no such run"):
+    with refused():
         lm.load_model("demo/arm/9", out=folder.parent)
-    with pytest.raises(lm.InputError, match=r"cannot be read|no such file"):  # found; invented cells have no model
+    with refused():  # found; invented cells have no model
         lm.load_model("demo/arm/1", out=folder.parent)
 
 
 @pytest.mark.slow
-def test_a_run_is_trained_once_and_its_model_is_what_was_measured(tmp_path: Path) -> None:
+def test_runs_are_trained_once_and_keep_the_measured_model(tmp_path: Path) -> None:
     first = lm.fit(CONFIG, out=tmp_path, progress=False, loggers="csv", **SHORT)
     assert list((tmp_path / "logs" / "csv" / "char_tiny").rglob("*.csv"))
     assert first.record["status"] == "ok"

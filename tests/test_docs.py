@@ -94,7 +94,7 @@ FILE = re.compile(r"(?<![\w/.])((?:lm|tests)/[\w/]*(?:\.py|/))(?:::([\w.]+))?")
 
 
 @pytest.mark.parametrize("page", sorted(ROOT.glob("docs/*.md")), ids=lambda path: path.name)
-def test_every_file_and_name_of_the_code_that_a_page_speaks_of_is_there(page: Path) -> None:
+def test_every_file_and_name_that_pages_mention_exists(page: Path) -> None:
     for file, name in FILE.findall(page.read_text(encoding="utf-8")):
         assert (ROOT / file).exists(), f"{page.name}: {file}"
         if name:
@@ -197,7 +197,7 @@ def test_every_page_is_in_the_index() -> None:
     assert {path.name for path in ROOT.glob("docs/*.md")} - {"README.md"} <= linked
 
 
-def test_the_seeds_that_a_verdict_needs_are_those_of_the_page() -> None:
+def test_the_page_names_the_seeds_that_verdicts_need() -> None:
     said = (ROOT / "docs" / "verdicts.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| (\d+)(?:(?:,| to) (\d+))? \| (\d+) \|$", said, re.MULTILINE)
     assert len(rows) == 4

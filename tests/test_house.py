@@ -111,7 +111,7 @@ def test_only_the_executor_of_this_machine_knows_of_processes() -> None:
         assert imports(path) & PROCESSES <= allowed.get(name, set()), name
 
 
-def test_what_is_of_an_extra_is_imported_by_its_own_files_alone() -> None:
+def test_packages_of_extras_are_imported_by_their_own_files_alone() -> None:
     of = {"ray": {"on_ray"}, "submitit": {"on_slurm"}}
     for name, path in MODULES.items():
         named = {str(node.module) for node in nodes(path) if isinstance(node, ast.ImportFrom)}

@@ -21,7 +21,7 @@ def code(path: Path) -> list[dict[str, Any]]:
 
 
 @notebooks
-def test_a_notebook_is_committed_as_it_was_run_from_top_to_bottom(path: Path) -> None:
+def test_notebooks_are_committed_as_run_from_top_to_bottom(path: Path) -> None:
     assert [cell["execution_count"] for cell in code(path)] == list(range(1, len(code(path)) + 1))
     outputs = [output for cell in code(path) for output in cell["outputs"]]
     assert not [output for output in outputs if output["output_type"] == "error" or output.get("name") == "stderr"]

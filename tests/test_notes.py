@@ -69,7 +69,7 @@ SETTINGS = ["", "_half", "_twice", "_long", "_normal", "_normal_quarter"]
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("undrawn")
-def test_the_answer_of_the_quickstart_has_one_sign_at_all_settings(committed: Committed) -> None:
+def test_the_quickstarts_answer_has_one_sign_at_all_settings(committed: Committed) -> None:
     results = committed("quickstart_settings")
 
     def by_seed(arm: str, other: str) -> list[list[float]]:
@@ -117,7 +117,7 @@ def test_the_lead_of_untied_embeddings_shrinks_all_along(committed: Committed) -
 
 
 @pytest.mark.slow
-def test_post_norm_without_warm_up_ends_at_the_frequencies_of_characters(committed: Committed) -> None:
+def test_post_norm_without_warm_up_ends_at_character_frequencies(committed: Committed) -> None:
     """3.1146 nats are the loss of a unigram model of this text."""
     results = committed("norm_placement")
     ends = [value(record, "nll") for record in results.of("post_norm_no_warmup")]

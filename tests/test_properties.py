@@ -304,7 +304,7 @@ def tried(strategy: st.SearchStrategy[Any], check: Callable[[Any], None], cases:
 @pytest.mark.slow
 @pytest.mark.timeout(0)
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_is_made_up_is_refused_in_a_line_or_makes_sense(
+def test_invented_inputs_are_refused_in_one_line_or_work(
     kind: str, place: Path, record_property: Callable[[str, object], None]
 ) -> None:
     prepare(place)

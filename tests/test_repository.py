@@ -39,7 +39,7 @@ def test_every_file_speaks_of_the_same_version() -> None:
     assert f"\n## [{__version__}] - " in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
 
 
-def test_the_workflow_runs_what_ci_runs_on_a_python_that_is_supported() -> None:
+def test_the_workflow_runs_the_checks_on_a_supported_python() -> None:
     flow = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text(encoding="utf-8"))
     steps = flow["jobs"]["test"]["steps"]
     assert any(step.get("run") == "bash .ci/run" for step in steps)
@@ -54,7 +54,7 @@ def test_hooks_call_the_tools_of_the_project() -> None:
     assert wanted <= {re.split(r"[<>=[]", one)[0] for one in project()["project"]["optional-dependencies"]["dev"]}
 
 
-def test_every_part_of_all_there_is_to_check_is_told_of() -> None:
+def test_every_part_of_the_whole_check_is_described() -> None:
     script = (ROOT / ".ci" / "all").read_text(encoding="utf-8")
     (parts,) = re.findall(r"^all=\((.*)\)$", script, re.MULTILINE)
     for part in parts.split():
@@ -106,7 +106,7 @@ AUDITS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("ends", AUDITS)
-def test_the_check_of_advisories_tells_advisories_from_having_nobody_to_ask(ends: str, tmp_path: Path) -> None:
+def test_the_advisory_check_tells_findings_from_an_unreachable_service(ends: str, tmp_path: Path) -> None:
     code, said, left = AUDITS[ends]
     fake = tmp_path / "pip-audit"
     fake.write_text(

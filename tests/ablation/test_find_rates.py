@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 from experiment_files import write_experiment
-from helpers import Capture, Patch, refusal
+from helpers import Capture, Patch
+from messages import CheckMessage, Refused
 from records import record
 
 import lm
@@ -21,7 +22,6 @@ from lm.analysis.answers import answer_claim
 from lm.analysis.compare import compare
 from lm.analysis.results import load
 from lm.cli import main
-from lm.config.tree import InputError
 from lm.report.experiment import ExperimentReport
 from lm.report.tables import AT_ONE_RATE
 from lm.report.write import page_of
@@ -33,22 +33,22 @@ CLAIM = {"claim": "rms is better", "arm": "rms", "kind": "ours", "metric": "nll"
 
 
 @pytest.mark.parametrize(
-    ("tune", "words"),
+    "tune",
     [
-        ("rats", "tune: expected rates, none, or a mapping of rates or of space and trials, found 'rats'"),
-        (3, "tune: expected rates"),
-        ({"rates": {"factor": 1}}, "tune.rates.factor: expected a number above 1"),
-        ({"rates": {"at_most": 2}}, "tune.rates.at_most: expected a whole number from 3"),
-        ({"rates": {"seeds": [4, 99]}}, "[4] confirm the winner"),
-        ({"rates": {"seeds": [99]}}, "tune.rates.seeds: expected 2 seeds or more"),
-        ({"rates": {"most": 3}}, "no key 'most'"),
-        ({"rates": 3}, "tune.rates: expected a mapping"),
-        ({"rates": {}, "trials": 3}, "tune: no key 'rates'. It takes space, trials"),
-        ({}, "tune: space is missing"),
+        "rats",
+        3,
+        {"rates": {"factor": 1}},
+        {"rates": {"at_most": 2}},
+        {"rates": {"seeds": [4, 99]}},
+        {"rates": {"seeds": [99]}},
+        {"rates": {"most": 3}},
+        {"rates": 3},
+        {"rates": {}, "trials": 3},
+        {},
     ],
 )
-def test_a_wrong_search_for_rates_is_one_line(tmp_path: Path, tune: Any, words: str) -> None:
-    with refusal(words):
+def test_a_wrong_search_for_rates_is_one_line(tmp_path: Path, tune: Any, refused: Refused) -> None:
+    with refused():
         load_experiment(write_experiment(tmp_path, tune=tune), {})
 
 
@@ -75,10 +75,10 @@ def test_experiments_with_tested_claims_search_rates_by_themselves(
     assert (load_experiment(write_experiment(tmp_path, **changes), {}).bracket is not None) == searched
 
 
-def test_no_search_goes_with_a_curve(tmp_path: Path) -> None:
+def test_no_search_goes_with_a_curve(tmp_path: Path, refused: Refused) -> None:
     curve = {"rates": [0.005, 0.01, 0.02]}
     assert load_experiment(write_experiment(tmp_path, tune="none", lr_curve=curve), {}).grid is not None
-    with refusal("tune and lr_curve both choose a rate"):
+    with refused():
         load_experiment(write_experiment(tmp_path, tune="rates", lr_curve=curve), {})
 
 
@@ -127,7 +127,7 @@ def steps(folder: Path) -> list[float]:
 @pytest.mark.extra
 @pytest.mark.slow
 @pytest.mark.usefixtures("undrawn")
-def test_rates_are_added_for_all_arms_until_each_best_is_between_two(tmp_path: Path, trained: dict[str, float]) -> None:
+def test_rates_are_added_until_each_best_is_between_two(tmp_path: Path, trained: dict[str, float]) -> None:
     trained |= {"layer": SHARED * 2, "rms": SHARED / 4}
     plan = found(tmp_path)
     assert steps(tmp_path) == [1 / 8, 1 / 4, 1 / 2, 1, 2, 4]
@@ -153,7 +153,7 @@ def test_a_best_rate_in_the_middle_takes_three(tmp_path: Path, trained: dict[str
 
 @pytest.mark.slow
 @pytest.mark.extra
-def test_rates_are_those_of_the_cells_that_the_file_asks_for_now(tmp_path: Path, trained: dict[str, float]) -> None:
+def test_rates_come_from_the_cells_the_file_now_names(tmp_path: Path, trained: dict[str, float]) -> None:
     assert rates_of(found(tmp_path))["rms"]["best"] == SHARED
     trained["rms"] = SHARED * 2
     found(tmp_path, name="other", common={"model.layers": 1})
@@ -166,8 +166,8 @@ def test_rates_are_those_of_the_cells_that_the_file_asks_for_now(tmp_path: Path,
 @pytest.mark.parametrize(
     ("best", "end"), [(SHARED / 1000, "lowest"), pytest.param(SHARED * 1000, "highest", marks=pytest.mark.extra)]
 )
-def test_an_arm_whose_best_stays_at_an_end_is_not_judged(
-    tmp_path: Path, trained: dict[str, float], best: float, end: str
+def test_arms_whose_best_rate_stays_outermost_are_not_judged(
+    tmp_path: Path, trained: dict[str, float], best: float, end: str, check_message: CheckMessage
 ) -> None:
     trained["rms"] = best
     plan = found(tmp_path, {"rates": {"at_most": 4}}, claims=[CLAIM])
@@ -176,12 +176,11 @@ def test_an_arm_whose_best_stays_at_an_end_is_not_judged(
     results = load(tmp_path / "out" / "small")
     table = compare(results)
     (row,) = table[(table.arm == "rms") & (table.metric == "nll")].itertuples()
-    assert row.verdict == f"not comparable: the best learning rate of rms is the {end} tried"
     assert not row.significant
     assert math.isnan(row.p)
     (answer,) = answers_of(results)
     assert answer.verdict == "inconclusive"
-    assert f"the best learning rate of rms is the {end} tried" in answer.note
+    check_message([row.verdict, answer.note])
 
 
 def answers_of(results: Any) -> list[Any]:
@@ -189,18 +188,20 @@ def answers_of(results: Any) -> list[Any]:
     return [answer_claim(results, claim) for claim in claims]
 
 
-def test_a_baseline_without_a_best_rate_withholds_all_verdicts(tmp_path: Path, trained: dict[str, float]) -> None:
+def test_a_baseline_without_a_best_rate_withholds_all_verdicts(
+    tmp_path: Path, trained: dict[str, float], check_message: CheckMessage
+) -> None:
     trained["layer"] = math.nan
     plan = found(tmp_path, {"rates": {"at_most": 3}})
     assert rates_of(plan)["layer"] == {"shared": SHARED, "best": None, "end": "", "regret": 0}
     table = compare(load(tmp_path / "out" / "small"))
     (row,) = table[(table.arm == "rms") & (table.metric == "nll")].itertuples()
-    assert row.verdict.startswith("not comparable: runs of layer were lost at every learning rate")
+    check_message(row.verdict)
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("undrawn")
-def test_the_verdict_is_at_own_rates_with_the_shared_one_beside(tmp_path: Path, trained: dict[str, float]) -> None:
+def test_verdicts_use_own_rates_with_the_shared_one_beside(tmp_path: Path, trained: dict[str, float]) -> None:
     trained["rms"] = SHARED * 4
     found(tmp_path, claims=[CLAIM])
     report = ExperimentReport.load(tmp_path / "out" / "small")
@@ -224,7 +225,7 @@ def test_the_verdict_is_at_own_rates_with_the_shared_one_beside(tmp_path: Path, 
 @pytest.mark.parametrize(
     ("noise", "verdict", "answer"), [(0.01, "better", "reproduced"), (0.4, UNSURE, "inconclusive")]
 )
-def test_rates_that_few_seeds_cannot_rank_withhold_what_hangs_on_them(
+def test_rates_few_seeds_cannot_rank_withhold_dependent_verdicts(
     tmp_path: Path, trained: dict[str, float], noise: float, verdict: str, answer: str
 ) -> None:
     trained["noise"] = noise
@@ -276,7 +277,7 @@ def test_the_plan_says_what_is_searched_and_writes_nothing(tmp_path: Path, capsy
 @pytest.mark.slow
 @pytest.mark.extra
 @pytest.mark.usefixtures("undrawn")
-def test_arms_at_rates_of_their_own_are_trained_packed_and_not_repeated(tmp_path: Path, capsys: Capture) -> None:
+def test_arms_at_own_rates_are_trained_and_packed_once(tmp_path: Path, capsys: Capture) -> None:
     out = tmp_path / "out"
     path = write_experiment(tmp_path, tune={"rates": {"at_most": 4, "seeds": [50, 51]}}, seeds=[0, 1])
     command = ["ablate", str(path), "--out", str(out), "--workers", "2", "--underpowered"]
@@ -294,7 +295,9 @@ def test_arms_at_rates_of_their_own_are_trained_packed_and_not_repeated(tmp_path
     assert "## Learning rates" in page
 
 
-def test_an_interrupted_search_says_that_the_same_call_goes_on(tmp_path: Path, monkeypatch: Patch) -> None:
+def test_an_interrupted_search_says_that_the_same_call_goes_on(
+    tmp_path: Path, monkeypatch: Patch, refused: Refused
+) -> None:
     monkeypatch.setattr(ablate, "ablate", lambda *_: 1)
-    with pytest.raises(InputError, match="small: interrupted during the search for learning rates"):
+    with refused():
         lm.ablate(write_experiment(tmp_path, tune="rates"), out=tmp_path / "out")

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import yaml
 from experiment_files import write_experiment
-from helpers import Capture, Patch, known, refusal, refused
+from helpers import Capture, Patch, known
+from messages import Refused, RefusedCommand
 from records import record
 
 import lm
@@ -28,7 +29,7 @@ from lm.ablation.ladder.run_ladder import run_ladder
 from lm.ablation.plan import Plan, make_plan, write_manifest
 from lm.cli import main
 from lm.config.reading import shipped_files
-from lm.config.tree import InputError, override
+from lm.config.tree import override
 from lm.store.files import write_atomic
 from lm.store.leases import LostError
 from lm.store.store import Store
@@ -85,7 +86,7 @@ def test_a_rung_may_give_arms_rates_of_its_own(tmp_path: Path) -> None:
     assert all(one.arms == plain for one in given)
 
 
-def test_auto_is_decided_on_the_top_rung_for_all(tmp_path: Path) -> None:
+def test_auto_is_decided_on_the_top_rung_for_all(tmp_path: Path, refused: Refused) -> None:
     autotuned: list[str] = []
 
     def autotune(rung: Experiment) -> Experiment:
@@ -101,7 +102,7 @@ def test_auto_is_decided_on_the_top_rung_for_all(tmp_path: Path) -> None:
     assert all(rung.autotuned == expanded[-1].autotuned for rung in expanded)
     rungs = {**RUNGS, "m": {"common": {"model.width": 16, "trainer.attention": "auto"}}}
     path = write(tmp_path, {**LADDER, "rungs": rungs})
-    with pytest.raises(InputError, match=r"rung m: trainer.attention: auto is decided on the top rung"):
+    with refused():
         expand_rungs(load_experiment(path, {}))
 
 
@@ -177,82 +178,63 @@ def test_plan_shows_every_size_and_length(tmp_path: Path, capsys: Capture, monke
 
 
 @pytest.mark.parametrize(
-    ("ladder", "changes", "words"),
+    ("ladder", "changes"),
     [
-        ([], {}, "ladder: expected a mapping of rungs"),
-        ({"rungs": {"s": {}}}, {}, "rungs: expected a mapping of at least 2 and of at most 20, found 1"),
-        ({"rungs": {"s": {"model.width": 8}, "m": {}}}, {}, "changes to the base stand under common"),
-        ({"rungs": {"s": {"common": {"seed": 1}}, "m": {}}}, {}, "seeds belong to the experiment"),
-        ({"rungs": {"../s": {}, "m": {}}}, {}, "cannot name a file"),
-        ({"rungs": RUNGS, "tokens": 0}, {}, "ladder.tokens: expected a number above 0 and below 1e+15, found 0"),
-        ({"rungs": RUNGS, "tokens": 1e30}, {}, "ladder.tokens: expected a number above 0 and below 1e+15, found 1e+30"),
-        ({"rungs": {"s": {"rates": {"rms": 0}}, "m": {}}}, {}, "rungs.s.rates.rms: expected a number above 0, found 0"),
-        ({"rungs": RUNGS, "tokens": 9, "tokens_per_parameter": 1}, {}, "found both"),
-        ({"rungs": {"s": {"common": {"trainer.max_steps": 3}}, "m": {}}, "tokens": 9}, {}, "follows from tokens"),
-        ({"rungs": RUNGS, "tokens_per_parameter": "ten"}, {}, "expected a number above 0 and below 1e+15 or a list"),
-        (
-            {"rungs": RUNGS, "tokens_per_parameter": ["ten", 20]},
-            {},
-            "tokens_per_parameter[0]: expected a number above 0",
-        ),
-        ({"rungs": RUNGS, "tokens_per_parameter": []}, {}, "expected a list of at least 2 and of at most 10, found 0"),
-        (
-            {"rungs": RUNGS, "tokens_per_parameter": [10]},
-            {},
-            "expected a list of at least 2 and of at most 10, found 1",
-        ),
-        ({"rungs": RUNGS, "tokens_per_parameter": [-5, 10]}, {}, "expected a number above 0 and below 1e+15, found -5"),
-        (
-            {"rungs": RUNGS, "tokens_per_parameter": [10, 5]},
-            {},
-            "rungs.s: tokens_per_parameter: expected rising numbers",
-        ),
-        ({"rungs": RUNGS, "tokens_per_parameter": [5, 5]}, {}, "expected rising numbers, found [5.0, 5.0]"),
-        ({"rungs": RUNGS, "tokens_per_parameter": [1, 5, 5.0000001]}, {}, "expected numbers that differ, found"),
-        (
-            {"rungs": {"s": {"tokens_per_parameter": [1, 2]}, "s.x2": {}}, "tokens_per_parameter": 1},
-            {},
-            "s.x2 is another",
-        ),
-        ({"rungs": {"s": {"tokens_per_parameter": [1, 2]}, "m": {}}}, {}, "rungs.m: expected tokens_per_parameter, as"),
-        ({"rungs": RUNGS, "warmup": 1.5}, {}, "warmup: expected a number from 0 and below 1, found 1.5"),
-        ({"rungs": RUNGS, "margin": {"gain": 0.9}}, {}, "margin.gain: expected a number above 1, found 0.9"),
-        ({"rungs": {"s": {"seeds": {"min": 3, "max": 6}}, "m": {}}}, {}, "rungs.s.seeds: expected a number of seeds"),
-        (LADDER, {"tiers": {"G": {}}}, "tiers: does not go with a ladder"),
-        (LADDER, {"tune": {"space": {}, "trials": 3}}, "tune: "),
-        (LADDER, {"seeds": {"min": 6, "max": 8}}, "a ladder has no stages"),
-        (LADDER, {"metric": "accuracy"}, "a ladder follows a loss that falls with compute"),
+        ([], {}),
+        ({"rungs": {"s": {}}}, {}),
+        ({"rungs": {"s": {"model.width": 8}, "m": {}}}, {}),
+        ({"rungs": {"s": {"common": {"seed": 1}}, "m": {}}}, {}),
+        ({"rungs": {"../s": {}, "m": {}}}, {}),
+        ({"rungs": RUNGS, "tokens": 0}, {}),
+        ({"rungs": RUNGS, "tokens": 1e30}, {}),
+        ({"rungs": {"s": {"rates": {"rms": 0}}, "m": {}}}, {}),
+        ({"rungs": RUNGS, "tokens": 9, "tokens_per_parameter": 1}, {}),
+        ({"rungs": {"s": {"common": {"trainer.max_steps": 3}}, "m": {}}, "tokens": 9}, {}),
+        ({"rungs": RUNGS, "tokens_per_parameter": "ten"}, {}),
+        ({"rungs": RUNGS, "tokens_per_parameter": ["ten", 20]}, {}),
+        ({"rungs": RUNGS, "tokens_per_parameter": []}, {}),
+        ({"rungs": RUNGS, "tokens_per_parameter": [10]}, {}),
+        ({"rungs": RUNGS, "tokens_per_parameter": [-5, 10]}, {}),
+        ({"rungs": RUNGS, "tokens_per_parameter": [10, 5]}, {}),
+        ({"rungs": RUNGS, "tokens_per_parameter": [5, 5]}, {}),
+        ({"rungs": RUNGS, "tokens_per_parameter": [1, 5, 5.0000001]}, {}),
+        ({"rungs": {"s": {"tokens_per_parameter": [1, 2]}, "s.x2": {}}, "tokens_per_parameter": 1}, {}),
+        ({"rungs": {"s": {"tokens_per_parameter": [1, 2]}, "m": {}}}, {}),
+        ({"rungs": RUNGS, "warmup": 1.5}, {}),
+        ({"rungs": RUNGS, "margin": {"gain": 0.9}}, {}),
+        ({"rungs": {"s": {"seeds": {"min": 3, "max": 6}}, "m": {}}}, {}),
+        (LADDER, {"tiers": {"G": {}}}),
+        (LADDER, {"tune": {"space": {}, "trials": 3}}),
+        (LADDER, {"seeds": {"min": 6, "max": 8}}),
+        (LADDER, {"metric": "accuracy"}),
     ],
 )
-def test_a_wrong_ladder_is_one_line(tmp_path: Path, ladder: Any, changes: dict[str, Any], words: str) -> None:
+def test_a_wrong_ladder_is_one_line(tmp_path: Path, ladder: Any, changes: dict[str, Any], refused: Refused) -> None:
     path = write(tmp_path, **changes)
     tree = {**yaml.safe_load(path.read_text()), "ladder": ladder}
     path.write_text(yaml.safe_dump(tree, sort_keys=False))
-    with refusal(words):
+    with refused():
         load_experiment(path, {})
 
 
 @pytest.mark.parametrize(
-    ("rungs", "words"),
+    "rungs",
     [
-        ({"m": RUNGS["m"], "s": RUNGS["s"]}, "expected from the least compute to the most, found s with"),
-        ({"s": RUNGS["s"], "m": {"common": {"model.widht": 3}}}, "rung m: "),
-        ({"s": {**RUNGS["s"], "seeds": 1}, "m": RUNGS["m"]}, "rung s has 1 seed, too few for an interval"),
-        (
-            {"s": {**RUNGS["s"], "rates": {"rsm": 0.1}}, "m": RUNGS["m"]},
-            "rung s: rates: no arm 'rsm'. Did you mean rms?",
-        ),
+        {"m": RUNGS["m"], "s": RUNGS["s"]},
+        {"s": RUNGS["s"], "m": {"common": {"model.widht": 3}}},
+        {"s": {**RUNGS["s"], "seeds": 1}, "m": RUNGS["m"]},
+        {"s": {**RUNGS["s"], "rates": {"rsm": 0.1}}, "m": RUNGS["m"]},
     ],
 )
-def test_plan_refuses_a_ladder_that_cannot_run(tmp_path: Path, capsys: Capture, rungs: Any, words: str) -> None:
+def test_plan_refuses_a_ladder_that_cannot_run(tmp_path: Path, rungs: Any, refused_command: RefusedCommand) -> None:
     path = write(tmp_path, {**LADDER, "rungs": rungs})
-    refused(capsys, ["ablate", path, "--plan", "--out", tmp_path / "out"], words)
+    refused_command(["ablate", path, "--plan", "--out", tmp_path / "out"])
 
 
-def test_lengths_of_one_size_must_grow_in_compute(tmp_path: Path, capsys: Capture) -> None:
+def test_lengths_of_one_size_must_grow_in_compute(tmp_path: Path, refused_command: RefusedCommand) -> None:
     command = ["ablate", write(tmp_path, LENGTHS), "--plan", "--out", tmp_path / "out", "--set", "trainer.max_steps=8"]
-    refused(capsys, command, "expected from the least compute to the most, found s.x0.2 with")
-    refused(capsys, ["ablate", write(tmp_path, {**SHORT, "tokens_per_parameter": []}), "--plan"], "found 0")
+    refused_command(command)
+    refused_command(["ablate", write(tmp_path, {**SHORT, "tokens_per_parameter": []}), "--plan"])
 
 
 def test_the_shipped_ladders_share_the_cells_of_their_baseline() -> None:
@@ -270,7 +252,9 @@ def test_the_shipped_ladders_share_the_cells_of_their_baseline() -> None:
     assert list(seen) == ["s50k", "s120k", "s200k", "s450k", "s800k"]
 
 
-def test_ladders_are_planned_together_and_a_bad_one_is_named(tmp_path: Path, capsys: Capture) -> None:
+def test_ladders_are_planned_together_and_a_bad_one_is_named(
+    tmp_path: Path, capsys: Capture, refused_command: RefusedCommand
+) -> None:
     ladder = {**SHORT, "tokens_per_parameter": 0.1}
     first = write(tmp_path, ladder, seeds=2)
     tree = yaml.safe_load(first.read_text())
@@ -283,11 +267,9 @@ def test_ladders_are_planned_together_and_a_bad_one_is_named(tmp_path: Path, cap
     assert lines[0].startswith("small: 2 rungs, 8 of 8 cells to train, ")
     assert lines[1].startswith("swiglu: 2 rungs, 4 of 8 cells to train and 4 listed above, ")
     assert lines[2].startswith("about ")
-    assert main([*command, "smal"]) == 2
-    assert "smal: no experiment with a ladder in" in capsys.readouterr().err
+    refused_command([*command, "smal"])
     (tmp_path / "swiglu.yaml").write_text(yaml.safe_dump({**tree, "arms": {"layer": {"model.norm": "None"}}}))
-    assert main(command) == 2
-    assert "swiglu: cannot be run: " in capsys.readouterr().err
+    refused_command(command)
 
 
 def test_cell_of_two_rungs_is_timed_in_the_first(tmp_path: Path, capsys: Capture, monkeypatch: Patch) -> None:

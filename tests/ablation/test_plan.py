@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 import yaml
 from experiment_files import write_experiment
-from helpers import RUN, Capture, Patch, refusal
+from helpers import RUN, Capture, Patch
+from messages import CheckMessage, Refused
 from records import blank
 
 from lm.ablation.ablate import RunOptions, num_workers
@@ -70,34 +71,34 @@ def test_settings_reach_every_arm_and_seeds_can_be_replaced(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    "changes",
     [
-        ({"basline": "post"}, "no key 'basline'. Did you mean baseline?"),
-        ({"baseline": "posst"}, "no arm 'posst'. Did you mean post? Choose from post, pre, rms"),
-        ({"baseline": None}, "baseline is missing"),
-        ({"base": "bse.yaml"}, "cannot be read"),
-        ({"seeds": []}, "expected a number of seeds (6 for 0 to 5), a list"),
-        ({"seeds": [1, 1]}, "given twice"),
-        ({"seeds": [0.5]}, "found [0.5]"),
-        ({"seeds": True}, "found True"),
-        ({"arms": ["post"]}, "expected a mapping"),
-        ({"arms": {"post": {}, "../up": {}}}, "'../up' cannot name a file"),
-        ({"arms": {"post": {"seed": 3}}}, "seeds belong to the experiment"),
-        ({"arms": {"post": {"model.blok": "PreNorm"}}}, "arm post: model.blok: ... Did you mean block?"),
-        ({"arms": {"post": {"model.block": "PreNrom"}}}, "arm post: model.block: ... Did you mean PreNorm?"),
-        ({"arms": {"post": {"model.norm": {"class_path": "RMSNorm", "eps": 1}}}}, "move 'eps' under init_args"),
-        ({"common": 0}, "small.yaml: common: expected a mapping, found 0"),
-        ({"margin": 0}, "small.yaml: margin: expected a number above 0, found 0"),
-        ({"metric": "nll@\u0665\u0661\u0662"}, "metric: no quantity"),
-        ({"arms": {"post": {"model.norm": {"class_path": "RMSNorm", "init_args": 0}}}}, "found 0"),
-        ({"arms": {"post": {"model.heads": 3}}}, "arm post: model: heads=3 must divide width=16"),
+        {"basline": "post"},
+        {"baseline": "posst"},
+        {"baseline": None},
+        {"base": "bse.yaml"},
+        {"seeds": []},
+        {"seeds": [1, 1]},
+        {"seeds": [0.5]},
+        {"seeds": True},
+        {"arms": ["post"]},
+        {"arms": {"post": {}, "../up": {}}},
+        {"arms": {"post": {"seed": 3}}},
+        {"arms": {"post": {"model.blok": "PreNorm"}}},
+        {"arms": {"post": {"model.block": "PreNrom"}}},
+        {"arms": {"post": {"model.norm": {"class_path": "RMSNorm", "eps": 1}}}},
+        {"common": 0},
+        {"margin": 0},
+        {"metric": "nll@\u0665\u0661\u0662"},
+        {"arms": {"post": {"model.norm": {"class_path": "RMSNorm", "init_args": 0}}}},
+        {"arms": {"post": {"model.heads": 3}}},
     ],
 )
 def test_a_wrong_experiment_is_answered_before_anything_is_trained(
-    tmp_path: Path, changes: dict[str, Any], words: str
+    tmp_path: Path, changes: dict[str, Any], refused: Refused
 ) -> None:
     path = write(tmp_path, **changes)
-    with refusal(*words.split(" ... ")):
+    with refused():
         make_plan(load_experiment(path, {}))
 
 
@@ -170,37 +171,32 @@ def planned(path: Path, capsys: Capture, monkeypatch: Patch, *more: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("changes", "seeds", "words"),
+    ("changes", "seeds"),
     [
-        (
-            {},
-            "3",
-            "! 3 seeds cannot reach a verdict: the smallest possible p is 0.25; a significant difference takes 7 seeds",
-        ),
-        (
-            {},
-            "1",
-            "! 1 seed cannot reach a verdict: the smallest possible p is 1; a significant difference takes 7 seeds",
-        ),
-        (
-            {"secondary": ["ece"]},
-            "7",
-            "! 7 seeds cannot reach a verdict: the smallest possible p is 0.0156; a significant difference takes 8",
-        ),
-        ({"confirmatory": False}, "5", "a significant difference takes 6 seeds"),
-        ({}, "7", ""),
-        ({"confirmatory": False}, "6", ""),
-        ({"arms": {"post": {}}}, "2", ""),
+        ({}, "3"),
+        ({}, "1"),
+        ({"secondary": ["ece"]}, "7"),
+        ({"confirmatory": False}, "5"),
+        ({}, "7"),
+        ({"confirmatory": False}, "6"),
+        ({"arms": {"post": {}}}, "2"),
     ],
 )
 def test_a_plan_says_where_its_seeds_bear_out_no_verdict(
-    tmp_path: Path, capsys: Capture, monkeypatch: Patch, changes: dict[str, Any], seeds: str, words: str
+    tmp_path: Path,
+    capsys: Capture,
+    monkeypatch: Patch,
+    changes: dict[str, Any],
+    seeds: str,
+    check_message: CheckMessage,
 ) -> None:
     said = planned(write(tmp_path, **changes), capsys, monkeypatch, "--seeds", seeds)
-    assert words in said if words else "verdict" not in said
+    check_message([line for line in said.splitlines() if line.startswith("! ")])
 
 
-def test_arm_with_the_cells_of_the_baseline_is_named(tmp_path: Path, capsys: Capture, monkeypatch: Patch) -> None:
+def test_arm_with_the_cells_of_the_baseline_is_named(
+    tmp_path: Path, capsys: Capture, monkeypatch: Patch, check_message: CheckMessage
+) -> None:
     arms = {
         "base": {},
         "empty": None,
@@ -209,14 +205,9 @@ def test_arm_with_the_cells_of_the_baseline_is_named(tmp_path: Path, capsys: Cap
         "other": {"model.block": "PostNorm"},
     }
     path = write(tmp_path, arms=arms, baseline="base")
-    lines = [
-        "arm empty trains the same cells as the baseline base: it changes nothing",
-        "arm same trains the same cells as the baseline base: it sets model.block, model.norm to what is there already",
-        "arm silent trains the same cells as the baseline base: what it changes, trainer.log_every_n_steps, is no part "
-        "of what is computed",
-    ]
     said = planned(path, capsys, monkeypatch, "--seeds", "8").splitlines()
-    assert [line for line in said if line.startswith("! ")] == [f"! {line}" for line in lines]
+    lines = [line.removeprefix("! ") for line in said if line.startswith("! ")]
+    check_message(lines)
 
     def stop(*_: object) -> None:
         raise InputError("nothing is trained here")
@@ -228,7 +219,7 @@ def test_arm_with_the_cells_of_the_baseline_is_named(tmp_path: Path, capsys: Cap
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("undrawn")
-def test_reused_cells_of_other_code_are_reported(tmp_path: Path) -> None:
+def test_reused_cells_of_other_code_are_reported(tmp_path: Path, check_message: CheckMessage) -> None:
     plan, store = make_plan(load_experiment(write(tmp_path), {})), Store(tmp_path / "out")
     clean, changed = GitState(commit="c" * 40, dirty=False), GitState(commit="c" * 40, dirty=True)
     origins: list[dict[str, Any]] = [
@@ -243,14 +234,8 @@ def test_reused_cells_of_other_code_are_reported(tmp_path: Path) -> None:
         store.work(planned.cell.id).mkdir(parents=True)
         store.finish(planned.cell.id, record)
     work = remaining_work(plan, store)
-    (line,) = work.reused()
-    versions = "commit cccccccccccc, commit cccccccccccc with changes, lm 0.1"
-    assert line == (
-        f"3 finished cells were trained by other code: {versions}; they are used without training again. To train all "
-        "cells by this code, give another --out"
-    )
-    one = replace(work, missing=plan.cells[:3])
-    assert one.reused()[0].startswith("1 finished cell was trained by other code: lm 0.1; it is used")
+    check_message(work.reused())
+    check_message(replace(work, missing=plan.cells[:3]).reused())
     assert replace(work, missing=plan.cells[1:]).reused() == []
 
 
@@ -352,14 +337,18 @@ def test_seeds_mean_the_same_in_files_and_options(
 @pytest.mark.parametrize(
     "given", ["0", "6,,7", ",", "5-0", "0-", "-3", "a", "[a]", "0-5-9", "1.5", "true", "null", "{}x"]
 )
-def test_what_gives_no_seeds_is_answered_with_the_grammar(tmp_path: Path, given: str) -> None:
-    with pytest.raises(InputError, match=r"a number of seeds \(6 for 0 to 5\).*0,1,2.*a range \(0-5\), found"):
+def test_what_gives_no_seeds_is_answered_with_the_grammar(tmp_path: Path, given: str, refused: Refused) -> None:
+    with refused():
         read_seeds(parse_value(given), "--seeds")
 
 
-@pytest.mark.parametrize("given", ["0-99999999999999999999", "0-500,600-1200", "1001", "1," * 1001])
-def test_too_many_seeds_are_refused_before_they_are_counted_out(given: str) -> None:
-    with pytest.raises(InputError, match=r"--seeds: expected 1000 seeds at most, found [0-9]+"):
+@pytest.mark.parametrize(
+    "given",
+    ["0-99999999999999999999", "0-500,600-1200", "1001", "1," * 1001],
+    ids=["range", "ranges", "number", "list"],
+)
+def test_too_many_seeds_are_refused_before_they_are_counted_out(given: str, refused: Refused) -> None:
+    with refused():
         read_seeds(parse_value(given), "--seeds")
 
 
@@ -388,37 +377,29 @@ def test_the_headline_metric_is_the_nll_unless_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("metric", "words"),
-    [
-        ("bits_per_bite", "Did you mean bits_per_byte? Choose from nll, "),
-        ("nlll", "Did you mean nll?"),
-        ("loss", "Did you mean nll?"),
-    ],
+    "metric",
+    ["bits_per_bite", "nlll", "loss"],
 )
-def test_a_metric_that_is_not_measured_is_refused(tmp_path: Path, metric: object, words: str) -> None:
-    with refusal(f"metric: no quantity {str(metric)!r}.", words):
+def test_a_metric_that_is_not_measured_is_refused(tmp_path: Path, metric: object, refused: Refused) -> None:
+    with refused():
         load_experiment(write(tmp_path, metric=metric), {})
 
 
 @pytest.mark.parametrize(
-    ("common", "words"),
-    [
-        (
-            {"trainer.strategy": "ddp_fork", "trainer.devices": 2},
-            "trainer.strategy: 'ddp_fork' forks .* use 'ddp' here",
-        ),
-        ({"trainer.strategy": "ddp", "trainer.num_nodes": 2}, "trainer.num_nodes: 2 machines .* `lm fit` alone"),
-    ],
+    "common",
+    [{"trainer.strategy": "ddp_fork", "trainer.devices": 2}, {"trainer.strategy": "ddp", "trainer.num_nodes": 2}],
 )
-def test_strategies_that_would_wait_forever_are_refused(tmp_path: Path, common: dict[str, Any], words: str) -> None:
-    with pytest.raises(InputError, match=f"arm post: {words}"):
+def test_strategies_that_would_wait_forever_are_refused(
+    tmp_path: Path, common: dict[str, Any], refused: Refused
+) -> None:
+    with refused():
         make_plan(load_experiment(write(tmp_path, common=common), {}))
 
 
-def test_headline_at_a_length_not_evaluated_is_refused(tmp_path: Path) -> None:
+def test_headline_at_a_length_not_evaluated_is_refused(tmp_path: Path, refused: Refused) -> None:
     common = {"evaluate": {"lengths": [8, 32]}}
     make_plan(load_experiment(write(tmp_path, metric="nll@32", common=common), {}))
-    with pytest.raises(InputError, match=r"nll@64: evaluate.lengths does not hold 64, it has \[8, 32\]"):
+    with refused():
         make_plan(load_experiment(write(tmp_path, metric="nll@64", common=common), {}))
 
 
@@ -484,7 +465,7 @@ def test_warmup_as_a_share_is_the_cell_with_those_steps() -> None:
 """Steps of warm-up of each base, from before it was written as a share; cells of its experiments have them."""
 
 
-def test_cells_share_a_device_by_the_flops_of_the_largest_arm(tmp_path: Path, monkeypatch: Patch) -> None:
+def test_the_largest_arms_flops_decide_how_cells_share_devices(tmp_path: Path, monkeypatch: Patch) -> None:
     plan, store = make_plan(load_experiment(write_experiment(tmp_path), {})), Store(tmp_path / "out")
     work = remaining_work(plan, store, False)
     monkeypatch.setattr("lm.execution.machine.cores", lambda: 16)

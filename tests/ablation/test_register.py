@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 from experiment_files import write_experiment
-from helpers import Capture, refused
+from helpers import Capture
+from messages import RefusedCommand
 
 from lm.ablation.experiment import load_experiment
 from lm.ablation.plan import make_plan, write_manifest
@@ -69,17 +70,17 @@ def test_a_report_says_when_it_was_registered(registered: Path) -> None:
     assert line.endswith("before any of its runs finished; changed since: seeds.")
 
 
-def test_it_is_written_once_and_by_the_command_alone(registered: Path, capsys: Capture) -> None:
+def test_it_is_written_once_and_by_the_command_alone(registered: Path, refused_command: RefusedCommand) -> None:
     path, out = registered / "out" / "small" / "registration.json", ["--out", str(registered / "out")]
     before = path.read_bytes()
-    refused(capsys, ["register", str(registered / "small.yaml"), *out], "is a registration already")
+    refused_command(["register", str(registered / "small.yaml"), *out])
     assert path.read_bytes() == before
     path.write_text(json.dumps({**json.loads(before), "registered": "2020-01-01T00:00:00+00:00"}))
-    refused(capsys, ["ablate", str(registered / "small.yaml"), *out], "is not what `lm register` wrote")
+    refused_command(["ablate", str(registered / "small.yaml"), *out])
 
 
-def test_a_missing_experiment_leaves_nothing(tmp_path: Path, capsys: Capture) -> None:
-    refused(capsys, ["register", str(tmp_path / "none.yaml"), "--out", str(tmp_path / "out")], "none.yaml")
+def test_a_missing_experiment_leaves_nothing(tmp_path: Path, refused_command: RefusedCommand) -> None:
+    refused_command(["register", str(tmp_path / "none.yaml"), "--out", str(tmp_path / "out")])
     assert not (tmp_path / "out").exists()
 
 

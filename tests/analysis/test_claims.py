@@ -105,10 +105,11 @@ def test_a_slope_is_that_of_logarithms(three: Records) -> None:
     ],
 )
 def test_a_range_a_slope_and_an_equivalence_need_five_seeds(
-    experiment: MakeExperiment, claim: Claim, seeds: int
+    experiment: MakeExperiment, claim: Claim, seeds: int, check_message: CheckMessage
 ) -> None:
     found = answer_claim(load(experiment({"base": BASE[:seeds], "better": BETTER[:seeds]})), claim)
-    assert (found.verdict, found.note) == ("not enough seeds", "5 could decide")
+    assert found.verdict == "not enough seeds"
+    check_message(found.note)
     assert (found.low, found.high) == (-math.inf, math.inf)
     enough = answer_claim(load(experiment({"base": BASE[:5], "better": BETTER[:5]})), claim)
     assert enough.verdict == ("not reproduced" if claim.high == 0 else "reproduced")
@@ -122,20 +123,22 @@ def test_to_be_beyond_one_of_two_ends_takes_six_seeds(experiment: MakeExperiment
     assert (six.verdict, six.p) == ("not reproduced", 2 / 2**6)
 
 
-def test_exact_claims_need_two_seeds_and_one_refutes(experiment: MakeExperiment) -> None:
+def test_exact_claims_need_two_seeds_and_one_refutes(experiment: MakeExperiment, check_message: CheckMessage) -> None:
     one, two = (load(experiment({"base": BASE[:n], "better": BETTER[:n]})) for n in (1, 2))
     claim = against_base("better", "less", exact=True)
     alone = answer_claim(one, claim)
-    assert (alone.verdict, alone.note) == ("not enough seeds", "2 could decide")
+    assert alone.verdict == "not enough seeds"
+    check_message(alone.note)
     assert answer_claim(two, claim).verdict == "reproduced"
     assert math.isnan(answer_claim(two, claim).p)
     assert answer_claim(one, against_base("better", "greater", exact=True)).verdict == "not reproduced"
 
 
-def test_exact_claims_are_not_reproduced_on_survivors(experiment: MakeExperiment) -> None:
+def test_exact_claims_are_not_reproduced_on_survivors(experiment: MakeExperiment, check_message: CheckMessage) -> None:
     results = load(experiment({"base": BASE, "better": [*BETTER[:2], *["diverged"] * 4]}))
     found = answer_claim(results, against_base("better", "less", exact=True))
-    assert (found.verdict, found.note) == ("inconclusive", "better diverged on 4 of 6 seeds; 2 of 6 seeds enter")
+    assert found.verdict == "inconclusive"
+    check_message(found.note)
     assert answer_claim(results, against_base("better", "greater", exact=True)).verdict == "not reproduced"
 
 
@@ -150,14 +153,15 @@ def test_skewed_noise_keeps_the_error_rate_of_range_claims(n: int, upwards: bool
         assert said.count(wrong) <= stats.binom.isf(1e-6, 600, ALPHA)
 
 
-def test_diverged_arms_are_said_and_leave_the_seed_out(experiment: MakeExperiment) -> None:
+def test_diverged_arms_are_said_and_leave_the_seed_out(experiment: MakeExperiment, check_message: CheckMessage) -> None:
     found = answer_claim(
         load(experiment({"base": BASE, "bad": ["diverged", *BETTER[1:]]})), against_base("bad", "less")
     )
     assert (found.seeds, found.verdict) == (5, "not enough seeds")
-    assert found.note == "bad diverged on 1 of 6 seeds; 5 of 6 seeds enter; 6 could decide"
+    check_message(found.note)
     gone = answer_claim(load(experiment({"base": BASE, "bad": ["diverged"] * 6})), against_base("bad", "less"))
-    assert (gone.verdict, gone.note) == ("not enough seeds", "no seed on which all arms were measured")
+    assert gone.verdict == "not enough seeds"
+    check_message(gone.note)
     assert math.isnan(gone.estimate)
 
 
@@ -189,13 +193,13 @@ def test_kinds_are_counted_apart_and_with_what_the_correction_leaves(check_messa
     check_message(list(tally(many)))
 
 
-def test_rows_show_corrected_p_and_unbounded_intervals() -> None:
+def test_rows_show_corrected_p_and_unbounded_intervals(check_message: CheckMessage) -> None:
     (one,) = adjust_p([given("ours", 0.25, "not enough seeds")])
     assert row(one)[0] == "ours"
     assert row(one)[5:8] == ["0.25", "0.25", "0.25"]
     endless = Answer(one.claim, "not enough seeds", 0.1, -math.inf, math.inf, 3, "6 could decide", 0.25)
     assert row(endless)[3] == "0.1 [-∞, ∞]"
-    assert row(endless)[8] == "not enough seeds (6 could decide)"
+    check_message(row(endless)[8])
 
 
 def test_a_manifest_from_before_the_kinds_is_of_none(experiment: MakeExperiment) -> None:
@@ -294,15 +298,15 @@ def test_expectations_read_as_they_were_claimed() -> None:
     assert isinstance(Answer(Claim("x", "nll", "range"), "inconclusive", 0, 0, 0, 0).note, str)
 
 
-def test_claims_on_text_values_are_not_measured(three: Records) -> None:
+def test_claims_on_text_values_are_not_measured(three: Records, check_message: CheckMessage) -> None:
     found = answer_claim(three, Claim("x", "data/tokenizer", "range", {"base": 1.0}, low=0.0))
     assert (found.verdict, found.seeds) == ("not enough seeds", 0)
-    assert found.note == "no seed on which all arms were measured"
+    check_message(found.note)
 
 
-def test_damaged_cells_enter_no_claim_and_are_named(experiment: MakeExperiment) -> None:
+def test_damaged_cells_enter_no_claim_and_are_named(experiment: MakeExperiment, check_message: CheckMessage) -> None:
     folder = experiment({"base": BASE, "better": BETTER})
     (folder.parent / "cells" / "better-2" / "record.json").write_text("{")
     found = answer_claim(load(folder), against_base("better", "less"))
     assert found.seeds == 5
-    assert "better damaged on 1 of 6 seeds; 5 of 6 seeds enter" in found.note
+    check_message(found.note)

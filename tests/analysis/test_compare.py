@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from messages import Refused
+from messages import CheckMessage, Refused
 from records import BASE, BETTER, MIXED, MakeExperiment, blank
 from scipy import stats
 
@@ -25,7 +25,6 @@ from lm.analysis.results import (
     provenance_differences,
     value,
 )
-from lm.config.tree import InputError
 from lm.stats.power import detectable
 from lm.stats.sequential import repeated_interval, sequential, stage_alpha
 from lm.stats.tests import ALPHA, effect_size, equivalence_p, sign_flip_interval, sign_flip_p, t_interval
@@ -146,9 +145,11 @@ def test_only_declared_quantities_have_a_verdict(experiment: MakeExperiment) -> 
     assert row(two, "better", "ece").verdict == "-"
 
 
-def test_unjudged_quantities_stay_a_dash_with_lost_seeds(experiment: MakeExperiment) -> None:
+def test_unjudged_quantities_stay_a_dash_with_lost_seeds(
+    experiment: MakeExperiment, check_message: CheckMessage
+) -> None:
     table = compare(load(experiment({"base": BASE, "better": [*BETTER[:5], "diverged"]})))
-    assert row(table, "better").verdict.endswith("(on 5 of 6 seeds; 1 diverged)")
+    check_message(row(table, "better").verdict)
     assert row(table, "better", "accuracy").verdict == "-"
 
 
@@ -283,12 +284,12 @@ def test_the_confirmatory_are_corrected_without_the_others(experiment: MakeExper
     assert not table[table.family == "exploratory"].significant.any()
 
 
-def test_an_exploratory_arm_is_lower_and_not_better(experiment: MakeExperiment) -> None:
+def test_an_exploratory_arm_is_lower_and_not_better(experiment: MakeExperiment, check_message: CheckMessage) -> None:
     table = compare(load(experiment({"base": BASE, "better": BETTER}, confirmatory=[], secondary=["accuracy"])))
     assert row(table, "better").verdict == "exploratory: lower, q = 0.031"
     assert row(table, "better", "accuracy").verdict == "exploratory: higher, q = 0.031"
     table = compare(load(experiment({"base": BASE[:3], "better": BETTER[:3]}, confirmatory=[])))
-    assert row(table, "better").verdict == "exploratory: 3 seeds cannot tell (6 could)"
+    check_message(row(table, "better").verdict)
     assert not table.verdict.str.contains("better|worse").any()
 
 
@@ -320,7 +321,9 @@ def test_an_arm_that_is_lost_keeps_its_share_of_alpha(experiment: MakeExperiment
     assert found.p_equivalent == 3 * equivalence_p(by_hand, 9.0)
 
 
-def test_seeds_in_stages_are_judged_by_the_sequential_test(experiment: MakeExperiment) -> None:
+def test_seeds_in_stages_are_judged_by_the_sequential_test(
+    experiment: MakeExperiment, check_message: CheckMessage
+) -> None:
     adaptive = {"looks": [6, 8], "maximum": 8}
     base, better = [*BASE, 2.0, 2.1], [*BETTER, 1.75, 1.8]
     table = compare(load(experiment({"base": base, "better": better}, adaptive=adaptive)))
@@ -328,7 +331,7 @@ def test_seeds_in_stages_are_judged_by_the_sequential_test(experiment: MakeExper
     assert look is not None
     assert (found.p, found.level) == (look.p, look.level)
     assert found.significant == look.rejected
-    assert found.verdict == f"better (found at {look.rejected_at} of at most 8 seeds)"
+    check_message(found.verdict)
     assert (found.low, found.high) == repeated_interval(differences(better, base), [6, 8], 8)
     assert found.interval == "repeated"
     assert math.isnan(found.p_adjusted)
@@ -362,25 +365,23 @@ def test_staged_equivalence_tests_at_the_level_of_the_look(experiment: MakeExper
         assert (row(table, "near").p_equivalent <= stage_alpha(8, looks, 8)) == said.startswith("equivalent")
 
 
-def test_staged_verdicts_name_too_few_seeds(experiment: MakeExperiment) -> None:
+def test_staged_verdicts_name_too_few_seeds(experiment: MakeExperiment, check_message: CheckMessage) -> None:
     cells = {"base": BASE[:4], "better": BETTER[:4], "near": BASE[:4]}
     table = compare(load(experiment(cells, adaptive={"looks": [4], "maximum": 4}, margin={"nll": 9.0})))
-    assert row(table, "better").verdict == "4 seeds cannot reach significance (7 could)"
+    check_message(row(table, "better").verdict)
 
 
 @pytest.mark.parametrize(
-    ("trained", "said"),
-    [
-        (3, "too early: first look at 6 seeds (on 3 of 8 seeds)"),
-        (7, "undecided after 6 of at most 8 seeds (on 6 of 8 seeds)"),
-        (8, "inconclusive"),
-    ],
+    "trained",
+    [3, 7, 8],
 )
-def test_a_sequential_test_is_silent_until_it_may_speak(experiment: MakeExperiment, trained: int, said: str) -> None:
+def test_a_sequential_test_is_silent_until_it_may_speak(
+    experiment: MakeExperiment, trained: int, check_message: CheckMessage
+) -> None:
     left: list[Any] = [None] * (8 - trained)
     base, mixed = [*BASE, 2.0, 2.1][:trained], [*MIXED, 2.1, 2.05][:trained]
     cells = {"base": base + left, "mixed": mixed + left}
-    assert row(compare(load(experiment(cells, adaptive={"looks": [6, 8], "maximum": 8}))), "mixed").verdict == said
+    check_message(row(compare(load(experiment(cells, adaptive={"looks": [6, 8], "maximum": 8}))), "mixed").verdict)
 
 
 def test_staged_tests_stop_before_a_missing_cell(experiment: MakeExperiment) -> None:
@@ -398,10 +399,10 @@ def test_pairs_beyond_the_last_look_enter_nothing(experiment: MakeExperiment) ->
         assert getattr(found[8], name) == getattr(found[6], name)
 
 
-def test_a_difference_has_the_direction_of_its_look(experiment: MakeExperiment) -> None:
+def test_a_difference_has_the_direction_of_its_look(experiment: MakeExperiment, check_message: CheckMessage) -> None:
     cells = {"base": [*BASE, 2.0, 2.1, 2.2], "turned": [*BETTER, 1.9, 9.0, 9.0]}
     found = row(compare(load(experiment(cells, adaptive={"looks": [7, 9], "maximum": 9}))), "turned")
-    assert found.verdict == "better (found at 7 of at most 9 seeds)"
+    check_message(found.verdict)
     assert found.difference > 0
 
 
@@ -413,16 +414,18 @@ def test_identical_arms_in_stages_are_called_so(experiment: MakeExperiment) -> N
 # what stands in the way of a verdict
 
 
-def test_an_arm_that_diverged_is_never_better_without_saying_so(experiment: MakeExperiment) -> None:
+def test_an_arm_that_diverged_is_never_better_without_saying_so(
+    experiment: MakeExperiment, check_message: CheckMessage
+) -> None:
     base, better = [*BASE, 2.0, 2.05], [*BETTER, 1.7, 1.75]
     found = row(compare(load(experiment({"base": base, "better": [*better[:7], "diverged"]}))), "better")
-    assert found.verdict == "better (on 7 of 8 seeds; 1 diverged)"
+    check_message(found.verdict)
     expected = stats.binomtest(1, 8).proportion_ci(0.95, method="exact")
     assert (found.lost_rate, found.lost_low, found.lost_high) == (1 / 8, expected.low, expected.high)
     found = row(
         compare(load(experiment({"base": ["failed", *base[1:]], "better": [*better[:7], "diverged"]}))), "better"
     )
-    assert found.verdict == "better (on 6 of 8 seeds; 1 diverged; baseline: 1 failed)"
+    check_message(found.verdict)
 
 
 def test_per_token_verdicts_are_withheld_where_tokenizers_differ(experiment: MakeExperiment) -> None:
@@ -440,7 +443,9 @@ def test_per_token_verdicts_are_withheld_where_tokenizers_differ(experiment: Mak
 
 
 @pytest.mark.parametrize(("name", "place"), [("commit", "git"), ("torch version", "packages"), ("device", "")])
-def test_confounded_provenance_withholds_the_verdict(experiment: MakeExperiment, name: str, place: str) -> None:
+def test_confounded_provenance_withholds_the_verdict(
+    experiment: MakeExperiment, name: str, place: str, check_message: CheckMessage
+) -> None:
     def change(only: set[int]) -> Callable[[str, int, dict[str, Any]], None]:
         def altered(arm: str, seed: int, record: dict[str, Any]) -> None:
             if arm == "better" and seed in only:
@@ -450,7 +455,7 @@ def test_confounded_provenance_withholds_the_verdict(experiment: MakeExperiment,
         return altered
 
     table = compare(load(experiment({"base": BASE, "better": BETTER}, change(set(range(6))))))
-    assert row(table, "better").verdict == f"not comparable: {name} differs on every seed"
+    check_message(row(table, "better").verdict)
     assert not table.significant.any()
     table = compare(load(experiment({"base": BASE, "better": BETTER}, change(set(range(5))))))
     beside = "" if name == "device" else f" (cells differ among themselves in {name})"
@@ -458,7 +463,9 @@ def test_confounded_provenance_withholds_the_verdict(experiment: MakeExperiment,
 
 
 @pytest.mark.parametrize("dirty", [False, True])
-def test_code_is_its_source_where_all_records_have_it(experiment: MakeExperiment, dirty: bool) -> None:
+def test_code_is_its_source_where_all_records_have_it(
+    experiment: MakeExperiment, dirty: bool, check_message: CheckMessage
+) -> None:
     """A commit may have changed a page of the docs, and a checkout with changes may have been edited in between."""
 
     def change(source: dict[str, str], commit: str) -> Callable[[str, int, dict[str, Any]], None]:
@@ -473,18 +480,20 @@ def test_code_is_its_source_where_all_records_have_it(experiment: MakeExperiment
         return str(row(compare(results), "better").verdict)
 
     assert verdict({"base": "s", "better": "s"}, "d") == "better"
-    assert verdict({"base": "s", "better": "t"}, "c") == "not comparable: source of lm differs on every seed"
+    check_message(verdict({"base": "s", "better": "t"}, "c"))
     assert verdict({"better": "t"}, "c") == "better", "the baseline is older, and knows its commit alone"
-    assert verdict({"better": "t"}, "d") == "not comparable: commit differs on every seed"
+    check_message(verdict({"better": "t"}, "d"))
 
 
-def test_a_circumstance_that_the_arm_is_about_withholds_nothing(experiment: MakeExperiment) -> None:
+def test_a_circumstance_that_the_arm_is_about_withholds_nothing(
+    experiment: MakeExperiment, check_message: CheckMessage
+) -> None:
     def change(arm: str, seed: int, record: dict[str, Any]) -> None:
         record["provenance"]["precision"] = {"base": "32-true", "better": "bf16-mixed"}[arm]
 
     folder = experiment({"base": BASE, "better": BETTER}, change)
     results = load(folder)
-    assert row(compare(results), "better").verdict == "not comparable: precision differs on every seed"
+    check_message(row(compare(results), "better").verdict)
     results.manifest["arms"]["better"]["changes"] = {"trainer.precision": ("32-true", "bf16-mixed")}
     assert row(compare(results), "better").verdict == "better"
 
@@ -497,19 +506,17 @@ def test_a_circumstance_that_the_arm_is_about_withholds_nothing(experiment: Make
     [("pairing", "order", "another"), ("pairing", "batches", 11), ("data", "fingerprint", "g")],
 )
 def test_a_cell_that_saw_other_batches_is_reported(
-    experiment: MakeExperiment, section: str, key: str, changed: object
+    experiment: MakeExperiment, section: str, key: str, changed: object, check_message: CheckMessage
 ) -> None:
     def change(arm: str, seed: int, record: dict[str, Any]) -> None:
         if (arm, seed) == ("arm", 2):
             record[section][key] = changed
 
     assert data_order_mismatches(load(experiment({"base": BASE, "arm": MIXED}))) == []
-    assert data_order_mismatches(load(experiment({"base": BASE, "arm": MIXED}, change))) == [
-        "arm seed 2 saw other batches than the baseline"
-    ]
+    check_message(data_order_mismatches(load(experiment({"base": BASE, "arm": MIXED}, change))))
 
 
-def test_arms_with_other_tokenizers_are_not_paired(experiment: MakeExperiment) -> None:
+def test_arms_with_other_tokenizers_are_not_paired(experiment: MakeExperiment, check_message: CheckMessage) -> None:
     def change(arm: str, seed: int, record: dict[str, Any]) -> None:
         if arm != "base":
             record["data"]["tokenizer"] = arm
@@ -519,10 +526,7 @@ def test_arms_with_other_tokenizers_are_not_paired(experiment: MakeExperiment) -
     results = load(
         experiment({"base": [2.0, 2.1, 1.9], "bytes": [1.0, 1.1, "failed"], "same": [1.0, None, 1.2]}, change)
     )
-    assert data_order_mismatches(results) == [
-        "bytes seeds 0, 1 saw other batches than the baseline",
-        "same seeds 0, 2 saw other batches than the baseline",
-    ]
+    check_message(data_order_mismatches(results))
     assert not one_tokenizer(results)
     assert one_tokenizer(load(experiment({"base": BASE, "arm": [1.0, None, "failed"]})))
 
@@ -562,11 +566,9 @@ def test_a_folder_without_an_experiment_is_refused(tmp_path: Path, refused: Refu
         load(tmp_path)
 
 
-def test_an_experiment_of_another_version_is_refused(experiment: MakeExperiment) -> None:
+def test_an_experiment_of_another_version_is_refused(experiment: MakeExperiment, refused: Refused) -> None:
     folder = experiment({"base": BASE}, format=MANIFEST.version + 1)
-    with pytest.raises(
-        InputError, match=f"format {MANIFEST.version + 1}, expected 1 to {MANIFEST.version}; a newer version wrote it"
-    ):
+    with refused():
         load(folder)
 
 
@@ -606,9 +608,9 @@ def test_a_manifest_that_was_changed_by_hand_is_refused(
         load(folder)
 
 
-def test_a_manifest_with_a_seed_twice_is_refused(experiment: MakeExperiment) -> None:
+def test_a_manifest_with_a_seed_twice_is_refused(experiment: MakeExperiment, refused: Refused) -> None:
     folder = experiment({"base": BASE[:2], "better": BETTER[:2]})
     path = folder / "experiment.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "seeds": [0, 0, 1]}))
-    with pytest.raises(InputError, match=r"seeds: is damaged, found \[0, 0, 1\]"):
+    with refused():
         load(folder)

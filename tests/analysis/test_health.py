@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import yaml
+from messages import CheckMessage
 from records import BASE, BETTER, MakeExperiment, blank, inside
 
 from lm.analysis import health
@@ -153,10 +154,10 @@ def test_clipping_matters_to_optimisers_that_see_gradient_scale(
     assert faults(changed(put("metrics", "clipped_share", 0.49)), None, lambda: configuration) == []
 
 
-def test_declarations_of_user_optimisers_come_from_the_record() -> None:
+def test_declarations_of_user_optimisers_come_from_the_record(check_message: CheckMessage) -> None:
     own = lambda: configured("my_parts.Lion")  # noqa: E731
     assert faults(changed(both(CLIPPED, put("ignores_gradient_scale", True))), None, own) == []
-    assert faults(changed(both(CLIPPED, put("ignores_gradient_scale", False))), None, own) == ["most steps are clipped"]
+    check_message(faults(changed(both(CLIPPED, put("ignores_gradient_scale", False))), None, own))
 
 
 def test_the_configuration_is_read_only_where_most_steps_are_clipped() -> None:
@@ -262,10 +263,10 @@ def test_arms_without_a_finished_run_are_not_healthy(
     }
 
 
-def test_nothing_is_bold_beside_a_lost_baseline(experiment: MakeExperiment) -> None:
+def test_nothing_is_bold_beside_a_lost_baseline(experiment: MakeExperiment, check_message: CheckMessage) -> None:
     results = load(experiment({"base": ["diverged"] * 6, "arm": BETTER}))
     table = compare(results)
-    assert [row[1] for row in more_metrics(results, table).rows] == ["no run ended well", "healthy"]
+    check_message([row[1] for row in more_metrics(results, table).rows])
     assert not any(map(is_bold, main_table(results, table).rows))
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from helpers import Capture, Patch
+from messages import CheckMessage
 
 from lm.cli import main
 from lm.cli.commands import doctor
@@ -61,16 +62,9 @@ def test_the_report_is_printed_as_json(sound: Path, capsys: Capture) -> None:
     assert "cores" in dict(report["devices"])["processor"]
 
 
-@pytest.mark.parametrize(
-    ("asked", "words"),
-    [
-        ("no-such-package>=1", "no-such-package: is not installed; pip install '.' fixes it"),
-        ("numpy>=999", "is installed, expected >=999"),
-        ("tokenizers", "tokenizers: cannot be imported (ImportError: half of it"),
-    ],
-)
+@pytest.mark.parametrize("asked", ["no-such-package>=1", "numpy>=999", "tokenizers"])
 def test_a_missing_or_broken_package_is_one_problem(
-    sound: Path, monkeypatch: Patch, capsys: Capture, asked: str, words: str
+    sound: Path, monkeypatch: Patch, capsys: Capture, asked: str, check_message: CheckMessage
 ) -> None:
     monkeypatch.setattr(doctor, "requirements", lambda: {CORE: [asked]})
 
@@ -81,19 +75,19 @@ def test_a_missing_or_broken_package_is_one_problem(
         monkeypatch.setattr(doctor, "import_module", half)
     assert main(["doctor"]) == 1
     said = capsys.readouterr()
-    assert said.err.startswith("lm: ")
-    assert said.err.count("\n") == 1
-    assert words in said.err
-    assert said.out.endswith("1 problem, listed below\n")
+    check_message(said.err.replace(metadata.version("numpy"), "VERSION"))
+    check_message(said.out.splitlines()[-1])
 
 
-def test_a_folder_that_cannot_be_written_is_a_problem(sound: Path, monkeypatch: Patch, capsys: Capture) -> None:
+def test_a_folder_that_cannot_be_written_is_a_problem(
+    sound: Path, monkeypatch: Patch, capsys: Capture, check_message: CheckMessage
+) -> None:
     (sound / "file").write_text("")
     assert main(["doctor", "--out", "file"]) == 1
-    assert "the results folder file: file is no folder; expected a folder; give another" in capsys.readouterr().err
+    check_message(capsys.readouterr().err)
     monkeypatch.setenv("LM_CACHE", str(sound / "file" / "cache"))
     assert main(["doctor"]) == 1
-    assert capsys.readouterr().err.endswith("set LM_CACHE to another folder\n")
+    check_message(capsys.readouterr().err)
 
 
 def test_choices_of_auto_are_shown_unless_their_file_is_damaged(sound: Path, capsys: Capture) -> None:

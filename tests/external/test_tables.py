@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from messages import Refused
+from messages import CheckMessage, Refused
 
 from lm.analysis.external.runs import CompareRequest as Request
 from lm.analysis.external.runs import Runs, gather
@@ -100,10 +100,10 @@ def test_lost_runs_are_kept_and_enter_no_mean(cells: dict[str, str], status: str
     assert (runs.value("new", 0, "loss") == 1.0) == (status == "ok")
 
 
-def test_a_column_of_states_that_is_not_understood_is_told(tmp_path: Path) -> None:
+def test_a_column_of_states_that_is_not_understood_is_told(tmp_path: Path, check_message: CheckMessage) -> None:
     runs = runs_of(tmp_path, "arm,seed,loss,status\nplain,0,2,ok\nnew,0,1,odd\n")
     assert runs.runs["new", 0].status == "ok"
-    assert runs.notes == ["the column status is not read, for it says odd; runs with a number count as ended well"]
+    check_message(runs.notes)
 
 
 @pytest.mark.parametrize(
@@ -136,13 +136,13 @@ def test_what_cannot_be_compared_is_one_line(text: str, asked: Request, refused:
         runs_of(tmp_path, text, asked)
 
 
-def test_what_holds_no_runs_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="holds no runs; expected a table"):
+def test_what_holds_no_runs_is_one_line(tmp_path: Path, refused: Refused) -> None:
+    with refused():
         read(tmp_path)
-    with pytest.raises(InputError, match=r"cannot be read \(No such file"):
+    with refused():
         read(tmp_path / "none")
     (tmp_path / "x").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(InputError, match="is not UTF-8 text"):
+    with refused():
         read(tmp_path / "x")
 
 

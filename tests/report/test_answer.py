@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from messages import CheckMessage
 from records import MakeExperiment
 
 from lm.analysis.compare import compare
@@ -60,50 +61,42 @@ def test_what_is_certain_is_said_with_its_size(experiment: MakeExperiment, arms:
 
 
 @pytest.mark.parametrize(
-    ("arms", "manifest", "sentence"),
+    ("arms", "manifest"),
     [
-        ("better", {"confirmatory": []}, f"{SURE}, exploratory."),
-        ("better best", {"confirmatory": ["better"]}, f"{SURE}; also better, exploratory: best."),
-        ("unsure", {"confirmatory": []}, f"{NOTHING}[-0.552, 0.777] nats/token, 8 seeds, exploratory: inconclusive."),
-        ("level", {"margin": {"nll": 0.05}}, "level and base are equal within 0.05, 8 seeds."),
-        (
-            "better",
-            {"seeds": 3},
-            "Nothing is certain: in the mean better is better than base by 0.200 nats/token: "
-            "3 seeds cannot reach significance.",
-        ),
+        ("better", {"confirmatory": []}),
+        ("better best", {"confirmatory": ["better"]}),
+        ("unsure", {"confirmatory": []}),
+        ("level", {"margin": {"nll": 0.05}}),
+        ("better", {"seeds": 3}),
     ],
     ids=["explored", "confirmed first", "explored mean", "equal", "few seeds"],
 )
 def test_what_limits_an_answer_is_said(
-    experiment: MakeExperiment, arms: str, manifest: dict[str, Any], sentence: str
+    experiment: MakeExperiment, arms: str, manifest: dict[str, Any], check_message: CheckMessage
 ) -> None:
-    assert answered(experiment, *arms.split(), **manifest) == sentence
+    check_message(answered(experiment, *arms.split(), **manifest))
 
 
-def test_of_many_arms_of_a_kind_the_last_are_counted(experiment: MakeExperiment) -> None:
+def test_of_many_arms_of_a_kind_the_last_are_counted(experiment: MakeExperiment, check_message: CheckMessage) -> None:
     names = ["better", *(f"better_{number}" for number in range(4))]
     results = load(experiment({"base": ARMS["base"]} | dict.fromkeys(names, ARMS["better"]), confirmatory=[]))
-    assert answer(results, compare(results)) == (
-        "better, better_0, better_1 and 2 more are better than base, by 0.200 nats/token, 8 seeds, exploratory; their "
-        "order among themselves is not tested."
-    )
+    check_message(answer(results, compare(results)))
 
 
-def test_arms_that_did_the_same_are_identical(experiment: MakeExperiment) -> None:
+def test_arms_that_did_the_same_are_identical(experiment: MakeExperiment, check_message: CheckMessage) -> None:
     results = load(experiment({"base": ARMS["base"], "same": ARMS["base"], "better": ARMS["better"]}))
     table = compare(results)
     assert answer(results, table) == f"{SURE.replace('190', '188').replace('210', '213')}; identical: same."
-    assert answer(results, table[table.arm != "better"]) == "same and base are identical, 8 seeds."
+    check_message(answer(results, table[table.arm != "better"]))
     assert [directed(row) == "" for row in compared(table, "nll")] == [False, True]
 
 
-def test_every_clause_marks_what_is_exploratory(experiment: MakeExperiment) -> None:
+def test_every_clause_marks_what_is_exploratory(experiment: MakeExperiment, check_message: CheckMessage) -> None:
     arms = ("better", "worse", "level")
     found = answered(experiment, *arms, confirmatory=["better"], margin={"nll": 0.05})
-    assert found == f"{SURE}; worse, exploratory: worse; equal within 0.05, exploratory: level."
+    check_message(found)
     mixed = answered(experiment, "level", "unsure", confirmatory=["unsure"], margin={"nll": 0.05})
-    assert mixed == "level and base are equal within 0.05, exploratory, 8 seeds; not certain: unsure."
+    check_message(mixed)
 
 
 def test_the_answer_tells_runs_that_were_lost(experiment: MakeExperiment) -> None:
@@ -120,30 +113,29 @@ def test_arms_that_lost_runs_count_their_own_pairs(experiment: MakeExperiment) -
     assert "by 0.200 to 0.300 nats/token, 7 to 8 seeds" in answer(results, compare(results))
 
 
-def test_a_verdict_of_an_unhealthy_arm_is_not_certain(experiment: MakeExperiment) -> None:
+def test_a_verdict_of_an_unhealthy_arm_is_not_certain(experiment: MakeExperiment, check_message: CheckMessage) -> None:
     results = load(experiment({arm: ARMS[arm] for arm in ("base", "better")}))
     table = compare(results)
     ill = table.verdict.where(table.verdict != "better", "better (better unhealthy: a layer never trained)")
-    assert answer(results, table.assign(verdict=ill)) == (
-        "Nothing is certain: in the mean better is better than base by 0.200 [0.190, 0.210] nats/token, 8 seeds: "
-        "unhealthy."
-    )
+    check_message(answer(results, table.assign(verdict=ill)))
     table = compare(load(experiment({arm: ARMS[arm] for arm in ("base", "level")}, margin={"nll": 0.05})))
     ill = table.verdict.where(
         table.verdict != "equivalent within 0.05", "equivalent within 0.05 (level unhealthy: flat)"
     )
-    assert answer(results, table.assign(verdict=ill)).endswith(", 8 seeds: equal within 0.05, unhealthy.")
+    check_message(answer(results, table.assign(verdict=ill)))
 
 
-def test_a_quantity_without_a_better_direction_is_higher_or_lower(experiment: MakeExperiment) -> None:
+def test_a_quantity_without_a_better_direction_is_higher_or_lower(
+    experiment: MakeExperiment, check_message: CheckMessage
+) -> None:
     def sized(arm: str, seed: int, record: dict[str, Any]) -> None:
         record["metrics"]["parameters"] = 1000.0 + (seed + 100) * (arm != "base")
 
     results = load(experiment({arm: ARMS[arm] for arm in ("base", "better")}, sized, metric="parameters"))
-    assert answer(results, compare(results)).startswith("better is higher than base by 104")
+    check_message(answer(results, compare(results)))
 
 
-def test_of_many_arms_the_certain_ones_are_chosen_in_their_order(experiment: MakeExperiment) -> None:
+def test_certain_arms_among_many_are_chosen_in_order(experiment: MakeExperiment) -> None:
     results = load(experiment({arm: ARMS[arm] for arm in ("base", "unsure", "worse", "best")}))
     rows = compared(compare(results), "nll")
     assert [row.arm for row in most_certain(rows, 2)] == ["best", "worse"]

@@ -18,9 +18,10 @@ from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import pytest
+from helpers import refused
+from messages import CheckMessage, RefusedCommand
 from records import IMAGE, SCRIPT, MakeExperiment, record
 
-from lm.cli import main
 from lm.report.web import board as boards
 from lm.report.web.board import Board, curve, optuna_commands
 from lm.report.web.serve import Server
@@ -98,23 +99,19 @@ def test_a_search_has_its_page_and_its_command(experiment: MakeExperiment) -> No
     assert "There is no report yet: " in board.report("my search")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["nowhere"], "no such folder"),
-        (["out", "--port", "70000"], "--port: expected 0 to 65535, found 70000"),
-        (["out", "--host", "256.1.1.1", "--port", "0"], "cannot listen on 256.1.1.1"),
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("arguments", [["nowhere"], ["out", "--port", "70000"]], ids=" ".join)
 def test_what_cannot_be_served_is_one_line(
-    arguments: list[str], words: str, experiment: MakeExperiment, monkeypatch: pytest.MonkeyPatch, capsys: Said
+    arguments: list[str], experiment: MakeExperiment, monkeypatch: pytest.MonkeyPatch, refused_command: RefusedCommand
 ) -> None:
     monkeypatch.chdir(experiment(CELLS).parent.parent)
-    assert main(["dashboard", *arguments]) == 2
-    said = capsys.readouterr()
-    assert (said.out, said.err.count("\n")) == ("", 1)
-    assert words in said.err
+    refused_command(["dashboard", *arguments])
+
+
+def test_an_address_that_is_none_is_one_line(
+    experiment: MakeExperiment, monkeypatch: pytest.MonkeyPatch, capsys: Said
+) -> None:
+    monkeypatch.chdir(experiment(CELLS).parent.parent)
+    refused(capsys, ["dashboard", "out", "--host", "256.1.1.1", "--port", "0"], "256.1.1.1")
 
 
 @contextlib.contextmanager
@@ -252,7 +249,7 @@ def test_elsewhere_a_token_is_asked_for(experiment: MakeExperiment) -> None:
 
 @pytest.mark.slow
 def test_malformed_requests_and_faults_are_one_line(
-    experiment: MakeExperiment, monkeypatch: pytest.MonkeyPatch, capsys: Said
+    experiment: MakeExperiment, monkeypatch: pytest.MonkeyPatch, capsys: Said, check_message: CheckMessage
 ) -> None:
     with serving(experiment(CELLS).parent) as server:
         connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
@@ -266,7 +263,7 @@ def test_malformed_requests_and_faults_are_one_line(
         monkeypatch.setattr(server.board, "_made", broken)
         status, _, text = asked(server, "/report?experiment=demo")
         assert (status, text) == (500, "cannot be shown: ValueError: no page\n")
-    assert capsys.readouterr().err == "lm: dashboard: ValueError: no page\n"
+    check_message(capsys.readouterr().err)
 
 
 def listen() -> None:
@@ -276,10 +273,12 @@ def listen() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("number", "code", "line"),
-    [(signal.SIGINT, 0, "lm: dashboard ended"), (signal.SIGTERM, 130, "lm: ended by SIGTERM")],
+    ("number", "code"),
+    [(signal.SIGINT, 0), (signal.SIGTERM, 130)],
 )
-def test_a_signal_ends_it_with_one_line(experiment: MakeExperiment, number: int, code: int, line: str) -> None:
+def test_a_signal_ends_it_with_one_line(
+    experiment: MakeExperiment, number: int, code: int, check_message: CheckMessage
+) -> None:
     folder = experiment(CELLS)
     environment = {**os.environ, "PYTHONPATH": str(Path(boards.__file__).parents[3])}
     command = [sys.executable, "-m", "lm", "dashboard", str(folder), "--port", "0"]
@@ -294,7 +293,7 @@ def test_a_signal_ends_it_with_one_line(experiment: MakeExperiment, number: int,
         process.send_signal(number)
         _, errors = process.communicate(timeout=60)
     assert process.returncode == code
-    assert errors.strip() == line
+    check_message(errors.strip())
 
 
 @pytest.mark.slow
@@ -329,9 +328,7 @@ def test_a_browser_reloads_the_report_after_a_finished_cell(experiment: MakeExpe
     assert all(url.startswith((server.address, "data:", "blob:")) for url in urls)
 
 
-def test_a_running_cell_is_drawn_as_far_as_it_has_come(
-    experiment: MakeExperiment, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_running_cell_is_drawn_up_to_now(experiment: MakeExperiment, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = experiment(CELLS)
     store, board = Store(folder.parent), Board(folder)
     store.work("better-2").mkdir()

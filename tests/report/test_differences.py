@@ -12,6 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.collections import LineCollection
 from matplotlib.lines import Line2D
+from messages import CheckMessage
 from records import BASE, BETTER, MIXED, MakeExperiment, inside
 
 import lm
@@ -66,7 +67,7 @@ def at(line: Line2D) -> float:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("undrawn")
-def test_arms_are_sorted_by_difference_and_those_without_one_come_last(chart: Chart) -> None:
+def test_arms_are_sorted_by_difference_with_unknown_ones_last(chart: Chart) -> None:
     panel = forest(chart)
     assert panel.names == ROWS
     expected = [np.mean(np.subtract(values, BASE)) for values in (BETTER, MIXED, WORSE)]
@@ -77,21 +78,23 @@ def test_arms_are_sorted_by_difference_and_those_without_one_come_last(chart: Ch
     assert heights == [4, 3, 2], "the best is at the top"
 
 
-def test_more_is_better_where_a_quantity_says_so(chart: Chart) -> None:
+def test_more_is_better_where_a_quantity_says_so(chart: Chart, check_message: CheckMessage) -> None:
     of_accuracy = next(panel for panel in chart.panels if isinstance(panel, Forest) and "accuracy" in panel.option)
     assert of_accuracy.names == ROWS
-    assert of_accuracy.x.label.endswith("\nright is better")
-    assert forest(chart).x.label == "validation NLL (nats/token), difference to base\nleft is better"
+    check_message(of_accuracy.x.label)
+    check_message(forest(chart).x.label)
 
 
-def test_verdict_interval_and_health_stand_beside_each_row_and_lines_at_margins_and_zero(chart: Chart) -> None:
+def test_rows_show_verdict_interval_and_health_beside_reference_lines(
+    chart: Chart, check_message: CheckMessage
+) -> None:
     (axes,) = draw(chart).axes
     beside = texts(axes)
     assert beside[0].startswith("better\n-0.2650 [")
     assert beside[0].endswith("healthy")
     assert beside[1].startswith("equivalent within 0.2\n+0.0083 [")
     assert beside[2].startswith("worse\n+0.3250 [")
-    assert beside[3] == "no pair to compare\nno run yet"
+    check_message(beside[3])
     segments = [lines for lines in axes.collections if isinstance(lines, LineCollection)]
     assert {float(segment[0][0]) for lines in segments for segment in lines.get_segments()} == {-0.2, 0.2}
     assert [at(line) for line in axes.get_lines() if np.array_equal(line.get_ydata(), [0, 1])] == [0.0]
@@ -115,7 +118,7 @@ def test_an_unhealthy_arm_says_so_and_is_not_filled(experiment: MakeExperiment) 
     assert (texts["brief"], texts["fill"]) == ("better: -0.2650, unhealthy", "currentColor")
 
 
-def test_the_page_has_a_brief_text_for_narrow_charts_and_says_healthy_nowhere(chart: Chart) -> None:
+def test_narrow_charts_have_brief_text_and_never_say_healthy(chart: Chart) -> None:
     sets = vega.draw(chart, chart.panels[0])[1]
     rows = sets["texts"]
     assert {row["x"] for row in sets["margins"]} == {-0.2, 0.2}
@@ -231,12 +234,12 @@ def test_the_difference_over_training_has_the_band_of_the_arm(over_training: Cha
     assert high > max(0.0, *(float(np.max(lead.high)) for lead in of_arms.values()))
 
 
-def test_a_picture_has_a_panel_for_each_arm_and_the_losses_last(over_training: Chart) -> None:
+def test_pictures_have_a_panel_per_arm_and_losses_last(over_training: Chart, check_message: CheckMessage) -> None:
     figure = draw(over_training)
     titles = [axes.get_title().split("\n") for axes in figure.axes]
     assert [title[0] for title in titles] == ["worse", "mixed", "better", "Losses"]
-    assert titles[0][1:] == ["behind from step 10 on", "its band from 10 on"]
-    assert [axes.get_ylabel() for axes in figure.axes] == ["difference to base", "", "", "validation NLL (nats/token)"]
+    check_message(titles[0][1:])
+    check_message([axes.get_ylabel() for axes in figure.axes])
     spec, _ = vega.draw(over_training, over_training.panels[0])
     assert len(over_training.panels) == 2, "the page has all arms in one panel"
     assert spec["layer"][1]["mark"]["clip"]

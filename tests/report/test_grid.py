@@ -54,7 +54,7 @@ def test_the_widest_column_shrinks_first_to_its_longest_word() -> None:
     assert sum(widths(["a", "b"], [["x" * 50, "y" * 50]], 30)) == 30
 
 
-def test_an_interval_stays_on_a_line_while_names_and_words_can_give_way() -> None:
+def test_intervals_stay_on_one_line_while_names_may_wrap() -> None:
     interval, mean = "-0.0277 [-0.0337, -0.0217]", "1.4708 ± 0.0060"
     rows = [["a_long_name_of_an_arm", "9", mean, interval, "better (exploratory, q=.006)"]]
     lines = printed(80, ["arm", "n", "validation NLL", "difference [95 % CI]", "verdict"], rows).splitlines()
@@ -64,7 +64,7 @@ def test_an_interval_stays_on_a_line_while_names_and_words_can_give_way() -> Non
     assert "[-0.0337, -0.0217]" in narrow
 
 
-def test_a_row_fits_where_it_has_a_line_though_its_heading_wraps() -> None:
+def test_one_line_rows_fit_though_their_heading_wraps() -> None:
     columns, rows = ["arm", "n", "a heading that may wrap", "verdict"], [["x" * 9, "9", "1.5", "y" * 20]]
     assert fits(columns, rows, 50)
     assert not fits(columns, rows, 49)

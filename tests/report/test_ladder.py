@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from ladders import COMPUTE, loss, make_ladder, usual
-from messages import Refused
+from messages import CheckMessage, Refused, RefusedCommand
 from pages import Page
 from records import IMAGE, SCRIPT
 from rich.console import Console
@@ -21,7 +21,6 @@ from lm.analysis.ladder import LadderResults, load_ladder, read_ladder
 from lm.analysis.results import load
 from lm.cli import main
 from lm.cli.options import experiment_folder
-from lm.config.tree import InputError
 from lm.report.figures.picture import draw
 from lm.report.figures.static_pages import ladder_chart
 from lm.report.ladder import (
@@ -110,7 +109,9 @@ def test_the_page_the_tables_and_the_terminal_say_the_same(whole: LadderResults)
 @pytest.mark.extra
 @pytest.mark.slow
 @pytest.mark.usefixtures("undrawn")
-def test_the_answer_is_of_the_largest_rung_with_enough_seeds(tmp_path: Path, whole: LadderResults) -> None:
+def test_the_answer_is_of_the_largest_rung_with_enough_seeds(
+    tmp_path: Path, whole: LadderResults, check_message: CheckMessage
+) -> None:
     size = r"arm is better than base by 0\.\d+ \[0\.\d+, 0\.\d+\] nats/token, 6 seeds"
     trend = r"\. (With more compute the difference \w+|No trend over compute is certain)\."
     assert re.fullmatch(f"At xl, the largest rung: {size}{trend}", ladder_answer(whole))
@@ -120,10 +121,8 @@ def test_the_answer_is_of_the_largest_rung_with_enough_seeds(tmp_path: Path, who
     rate = "; learning rate not bracketed: arm"
     unsure = ladder_answer(made(tmp_path / "rate", bracketed={"xl": ["base"]}))
     assert re.fullmatch(f"At xl, the largest rung: {size}{rate}{trend}", unsure)
-    assert unsure.endswith("No trend over compute is certain.")
-    assert ladder_answer(made(tmp_path / "none", seeds=(3, 3, 3, 3))).startswith(
-        "At xl, the largest rung: Nothing is certain: in the mean arm is better than base by 0."
-    )
+    check_message(unsure)
+    check_message(ladder_answer(made(tmp_path / "none", seeds=(3, 3, 3, 3))))
 
 
 def test_few_seeds_yield_nothing_bold(tmp_path: Path) -> None:
@@ -137,7 +136,9 @@ def test_few_seeds_yield_nothing_bold(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("undrawn")
-def test_unbracketed_rates_withhold_verdicts_on_trends(tmp_path: Path, whole: LadderResults) -> None:
+def test_unbracketed_rates_withhold_verdicts_on_trends(
+    tmp_path: Path, whole: LadderResults, check_message: CheckMessage
+) -> None:
     found = made(tmp_path, bracketed={"l": ["base"], "xl": []})
     rows = worth_section(found).rows
     assert [row[4].endswith(", rate not bracketed") for row in rows] == [False, False, True, True]
@@ -155,18 +156,18 @@ def test_unbracketed_rates_withhold_verdicts_on_trends(tmp_path: Path, whole: La
         del rung["rates"]
     (tmp_path / "climb" / "ladder.json").write_text(json.dumps(manifest))
     old = trend_section(load_ladder(tmp_path / "climb"))
-    assert old.rows[0][3].startswith("no verdict: no curve of rates brackets")
+    check_message(old.rows[0][3])
 
 
-def test_of_an_arm_that_is_only_explored_nothing_is_claimed(tmp_path: Path) -> None:
+def test_of_an_arm_that_is_only_explored_nothing_is_claimed(tmp_path: Path, check_message: CheckMessage) -> None:
     found = made(tmp_path, of_rungs={"confirmatory": []})
     rows = trend_section(found).rows
     bold = list(map(is_bold, rows))
-    assert rows[1][3] == "holds within a factor of 1.2 (exploratory)"
+    check_message(rows[1][3])
     assert not any(bold)
 
 
-def test_unhealthy_rungs_are_named_beside_the_trend(tmp_path: Path) -> None:
+def test_unhealthy_rungs_are_named_beside_the_trend(tmp_path: Path, check_message: CheckMessage) -> None:
     def ill(arm: str, place: int, seed: int, stored: Any) -> None:
         stored["steps"] = 100
         if arm == "arm" and place == 1:
@@ -179,10 +180,10 @@ def test_unhealthy_rungs_are_named_beside_the_trend(tmp_path: Path) -> None:
     assert not any(bold)
     assert "most steps are clipped" in worth_section(found).rows[1][5]
     assert [is_bold(row) for row in worth_section(found).rows] == [True, False, True, True]
-    assert ladder_answer(found).endswith("With more compute the difference holds, unhealthy on m.")
+    check_message(ladder_answer(found))
 
 
-def test_lost_cells_leave_what_is_there_and_are_told(tmp_path: Path) -> None:
+def test_lost_cells_leave_what_is_there_and_are_told(tmp_path: Path, check_message: CheckMessage) -> None:
     def lost(arm: str, place: int, seed: int) -> float | str | None:
         if place == 3 and (arm == "arm" or seed > 2):
             return None
@@ -191,11 +192,11 @@ def test_lost_cells_leave_what_is_there_and_are_told(tmp_path: Path) -> None:
     found = made(tmp_path, lost)
     rows = worth_section(found).rows
     assert [row[2] for row in rows] == ["6", "5", "6", "0"]
-    assert rows[3][5] == "no pair to compare"
+    check_message(rows[3][5])
     apart = load_ladder(
         make_ladder(tmp_path / "apart", lambda arm, at, seed: "diverged" if at == 3 else lost(arm, at, seed))
     )
-    assert worth_section(apart).rows[3][5] == "no pair to compare (6 diverged; baseline: 6 diverged)"
+    check_message(worth_section(apart).rows[3][5])
     assert "rung m, rung xl" in " ".join(worth_section(found).notes)
     assert found.arms[0].scaling is not None
     assert found.arms[0].scaling.forecast is None
@@ -204,16 +205,16 @@ def test_lost_cells_leave_what_is_there_and_are_told(tmp_path: Path) -> None:
     assert "No law: 0 rungs" in markdown(nothing)
 
 
-def test_a_rung_of_lost_runs_withholds_the_trend(tmp_path: Path) -> None:
+def test_a_rung_of_lost_runs_withholds_the_trend(tmp_path: Path, check_message: CheckMessage) -> None:
     found = made(tmp_path, lambda arm, at, seed: "diverged" if (arm, at) == ("arm", 2) else usual(arm, at, seed))
     reason = "rung l: no pair to compare (6 diverged)"
     assert [row[3] for row in trend_section(found).rows] == [reason, reason]
-    assert ladder_answer(found).endswith("No trend over compute is certain.")
+    check_message(ladder_answer(found))
     untrained = made(tmp_path / "part", lambda arm, at, seed: None if (arm, at) == ("arm", 2) else usual(arm, at, seed))
     assert found.arms[0].bold == untrained.arms[0].bold == (False, False)
 
 
-def test_learning_rates_that_change_from_rung_to_rung_are_said(tmp_path: Path) -> None:
+def test_learning_rates_that_change_from_rung_to_rung_are_said(tmp_path: Path, check_message: CheckMessage) -> None:
     def at(rates: dict[tuple[str, int], float]) -> list[str]:
         out = tmp_path / str(len(rates))
         folder = make_ladder(out, seeds=(6, 6, 6))
@@ -224,26 +225,22 @@ def test_learning_rates_that_change_from_rung_to_rung_are_said(tmp_path: Path) -
 
     same = {("base", place): 0.016 for place in range(3)}
     assert at(same) == []
-    assert at({**same, ("arm", 0): 0.032, ("arm", 2): 0.008}) == [
-        "Learning rates, from rung to rung: base 0.016, 0.016, 0.016; arm 0.032, -, 0.008."
-    ]
+    check_message(at({**same, ("arm", 0): 0.032, ("arm", 2): 0.008}))
 
 
-def test_no_law_without_three_rungs_or_a_falling_loss(tmp_path: Path) -> None:
+def test_no_law_without_three_rungs_or_a_falling_loss(tmp_path: Path, check_message: CheckMessage) -> None:
     two = made(tmp_path, seeds=(6, 6))
-    assert rung_section(two).notes == [
-        "No law: 2 rungs with runs of base, and a law of three parameters takes 3. Gains in compute need one."
-    ]
+    check_message([*rung_section(two).notes])
     assert worth_section(two).rows[0][4] == "-"
     risen = made(tmp_path / "up", lambda arm, place, seed: 2.0 + place + usual(arm, 0, seed))
     assert "does not fall with compute" in rung_section(risen).notes[0]
     assert draw(ladder_chart(risen))
 
 
-def test_extrapolated_gains_are_marked() -> None:
+def test_extrapolated_gains_are_marked(check_message: CheckMessage) -> None:
     log = Estimate(math.log(2), math.log(1.5), math.inf)
-    assert gain(Gain(log, "above")) == "2.00 [1.50, ∞] (above the top rung)"
-    assert gain(Gain(Estimate(math.inf, math.log(3), math.inf), "floor")) == "below the law's floor, at least 3.00"
+    check_message(gain(Gain(log, "above")))
+    check_message(gain(Gain(Estimate(math.inf, math.log(3), math.inf), "floor")))
 
 
 def test_the_figure_is_drawn_of_all_that_there_is(whole: LadderResults) -> None:
@@ -254,7 +251,7 @@ def test_the_figure_is_drawn_of_all_that_there_is(whole: LadderResults) -> None:
     assert len(right.get_yticks()) >= 3
 
 
-def test_the_page_of_html_runs_only_hashed_scripts_and_fetches_nothing(tmp_path: Path) -> None:
+def test_html_pages_run_only_hashed_scripts_and_fetch_nothing(tmp_path: Path) -> None:
     found = made(tmp_path, title=IMAGE, notes=SCRIPT)
     page = page_of(LadderReport(found).body())
     Page(page).require_safe()
@@ -266,7 +263,9 @@ def test_the_page_of_html_runs_only_hashed_scripts_and_fetches_nothing(tmp_path:
 
 @pytest.mark.extra
 @pytest.mark.slow
-def test_the_report_is_written_again_from_the_records(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_report_is_written_again_from_the_records(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], refused_command: RefusedCommand
+) -> None:
     folder = make_ladder(tmp_path)
     write_report(folder, Console(quiet=True))
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
@@ -276,8 +275,7 @@ def test_the_report_is_written_again_from_the_records(tmp_path: Path, capsys: py
     Store(tmp_path).directory("xl-arm-0").joinpath("record.json").unlink()
     assert main(["report", str(folder)]) == 0
     assert (folder / "table.csv").read_bytes() != before["table.csv"]
-    assert main(["report", str(folder), "--format", "csv"]) == 2
-    assert "is a ladder" in capsys.readouterr().err
+    refused_command(["report", folder, "--format", "csv"])
 
 
 @pytest.mark.parametrize(
@@ -307,7 +305,7 @@ def test_a_damaged_ladder_is_one_line(tmp_path: Path, refused: Refused, change: 
 
 
 def test_a_number_of_a_rung_is_traced(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], refused_command: RefusedCommand
 ) -> None:
     folder = make_ladder(tmp_path / "results", seeds=(1, 1, 1, 1))
     monkeypatch.chdir(tmp_path)
@@ -318,25 +316,24 @@ def test_a_number_of_a_rung_is_traced(
         capsys.readouterr()
         assert main(["trace", given, "xl.arm"]) == 0
         assert "of arm in A climb, rung xl" in capsys.readouterr().out
-        for words, said in ((["xk.arm"], "found 'xk.arm'."), ([], "RUNG.ARM after it. Its rungs")):
-            assert main(["trace", given, *words]) == 2
-            assert said in capsys.readouterr().err
+        for words in (["xk.arm"], []):
+            refused_command(["trace", given, *words])
 
 
-def test_rungs_elsewhere_are_not_read_and_ladders_told_from_experiments(tmp_path: Path) -> None:
+def test_rungs_elsewhere_are_not_read_and_ladders_told_from_experiments(tmp_path: Path, refused: Refused) -> None:
     folder = make_ladder(tmp_path / "out", seeds=(1, 1))
     rung = folder.with_name("climb.s")
-    with pytest.raises(InputError, match=r"is a ladder; name a rung of it, a folder beside it such as climb\.RUNG"):
+    with refused():
         load(folder)
-    with pytest.raises(InputError, match=r"holds no ladder\.json"):
+    with refused():
         read_ladder(rung)
     rung.rename(tmp_path / "elsewhere")
     rung.symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(InputError, match=r"climb\.s: is a link that leads out of"):
+    with refused():
         load_ladder(folder)
 
 
-def test_differences_cover_text_where_documents_are_kept(tmp_path: Path) -> None:
+def test_differences_cover_text_where_documents_are_kept(tmp_path: Path, check_message: CheckMessage) -> None:
     random, tokens_d = np.random.default_rng(0), np.full(30, 40)
     of_text_d = 0.2 * random.normal(size=30)
     of_text_d -= of_text_d.mean()
@@ -364,7 +361,7 @@ def test_differences_cover_text_where_documents_are_kept(tmp_path: Path) -> None
         assert low < alone[0]
         assert alone[1] < high
         assert (found.low, found.high) == pytest.approx((low, high), rel=1e-3)
-    assert [at.verdict for at in arm.at] == ["better", "inconclusive: found over seeds, not over texts"]
+    check_message([at.verdict for at in arm.at])
     said = " ".join(worth_section(kept).notes)
     assert "(seeds alone: arm on s)" in said
     assert "those of gains and trends other seeds alone." in said
@@ -375,7 +372,9 @@ def test_differences_cover_text_where_documents_are_kept(tmp_path: Path) -> None
 # several in one table
 
 
-def test_each_arm_is_a_row_with_gains_by_rung(tmp_path: Path, whole: LadderResults) -> None:
+def test_each_arm_is_a_row_with_gains_by_rung(
+    tmp_path: Path, whole: LadderResults, check_message: CheckMessage
+) -> None:
     section = overview_section([made(tmp_path, seeds=(6, 6, 6)), whole], "Worth")
     assert section.columns == [
         *("ladder", "arm, against", "s", "m", "l", "xl"),
@@ -385,7 +384,7 @@ def test_each_arm_is_a_row_with_gains_by_rung(tmp_path: Path, whole: LadderResul
     assert short[:2] == long[:2] == ["climb", "arm, base"]
     assert [float(cell) for cell in long[2:6]] == pytest.approx([1.3] * 4, abs=0.1)
     assert short[5] == "-"
-    assert long[6:] == ["holds within a factor of 1.2", "holds within 0.02", "holds it"]
+    check_message([*long[6:]])
     assert short[8] == "-", "three rungs forecast nothing"
     lines = list(csv.DictReader(io.StringIO(csv_worth([whole]))))
     assert [(line["ladder"], line["rung"], line["arm"]) for line in lines[:3]] == [
@@ -393,9 +392,9 @@ def test_each_arm_is_a_row_with_gains_by_rung(tmp_path: Path, whole: LadderResul
     ]  # fmt: skip
 
 
-def test_what_an_arm_has_not_is_said(tmp_path: Path) -> None:
+def test_what_an_arm_has_not_is_said(tmp_path: Path, check_message: CheckMessage) -> None:
     lost = made(tmp_path / "lost", lambda arm, at, seed: usual(arm, at, seed) if arm == "base" else None)
     (row,) = overview_section([lost]).rows
     assert row[2:] == ["-"] * 4 + ["no pair to compare"] * 2 + ["-"]
     floor = made(tmp_path / "floor", lambda arm, at, seed: usual(arm, at, seed) - (arm == "arm"))
-    assert overview_section([floor]).rows[0][5] == "below the law's floor"
+    check_message(overview_section([floor]).rows[0][5])

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers import refusal
 from ladders import DATA_GAIN, make_ladder, make_lengths
+from messages import CheckMessage, Refused
 from pages import Page
 
 import lm
@@ -81,24 +81,20 @@ def test_table_has_length_and_three_gains_by_rung(grid: LadderResults) -> None:
     assert rows[0]["gain_data"] == ""
 
 
-def test_trends_stay_within_one_length_or_size(grid: LadderResults, partial: LadderResults) -> None:
+def test_trends_stay_within_one_length_or_size(
+    grid: LadderResults, partial: LadderResults, check_message: CheckMessage
+) -> None:
     lines = [(line.along, line.at, len(line.rungs)) for line in partial.lines]
     ratios = [("size", f"{ratio} tokens a parameter", count) for ratio, count in ((10, 3), (20, 2), (40, 1))]
     assert lines == [*ratios, ("length", "s", 3), ("length", "m", 2)]
     assert grid.lines[0].at == "20 tokens a parameter"
     rows = trend_section(partial).rows
-    assert [row[1] for row in rows] == [
-        "difference, along size at 10 tokens a parameter",
-        "gain, a factor, along size at 10 tokens a parameter",
-        "difference, along size at 20 tokens a parameter",
-        "difference, along length of s",
-        "difference, along length of m",
-    ]
+    check_message([row[1] for row in rows])
     assert all("(exploratory)" in row[3] for row in rows[2:])
     assert [is_bold(row) for row in rows] == [True] * 2 + [False] * 3
     table = trend_table(partial)
     assert table["along"].tolist() == ["size"] * 4 + ["length"] * 2
-    assert ladder_answer(partial).startswith("At l, the largest rung: arm is better than base by ")
+    check_message(ladder_answer(partial))
     assert "With more compute at 10 tokens a parameter the difference" in ladder_answer(partial)
     law = {row[0]: row[-1] for row in rung_section(partial).rows}
     assert [name for name in law if law[name] != "-"] == ["s", "m", "l"]
@@ -123,37 +119,37 @@ def test_trend_of_one_length_is_that_of_its_ladder(tmp_path: Path, partial: Ladd
     assert rung_section(partial).notes[0] == f"{law} at 10 tokens a parameter."
 
 
-def test_two_sizes_have_no_law_and_say_why(tmp_path: Path) -> None:
+def test_two_sizes_have_no_law_and_say_why(tmp_path: Path, check_message: CheckMessage) -> None:
     two = load_ladder(make_lengths(tmp_path, {"s": (5, 10), "m": (5, 10)}))
     section = size_length_section(two)
     assert [row[1:] for row in section.rows] == [["-"] * 5] * 2
-    assert section.notes[0] == "No law of base: 2 sizes and 4 lengths, expected 3 of each."
+    check_message(section.notes[0])
     assert worth_table(two).gain_data.isna().all()
 
 
 @pytest.mark.extra
 @pytest.mark.slow
-def test_loss_beyond_all_data_is_said_so(tmp_path: Path) -> None:
+def test_loss_beyond_all_data_is_said_so(tmp_path: Path, check_message: CheckMessage) -> None:
     below = load_ladder(make_lengths(tmp_path, change=lambda arm, place, loss: loss - 0.45 * (arm == "arm")))
     row = size_length_section(below).rows[1]
-    assert row[4].startswith("beyond any amount of data")
-    assert row[5].startswith("beyond any size")
+    check_message(row[4])
+    check_message(row[5])
     assert worth_table(below).gain_data.tolist()[-1] == math.inf
 
 
-def test_infinite_gain_has_words_and_a_lower_bound() -> None:
+def test_infinite_gain_has_words_and_a_lower_bound(check_message: CheckMessage) -> None:
     log = Estimate(math.inf, math.log(3), math.inf)
-    assert gain(Gain(log, "floor"), "beyond any size") == "beyond any size, at least 3.00"
-    assert gain(Gain(log, "floor")) == "below the law's floor, at least 3.00"
+    check_message(gain(Gain(log, "floor"), "beyond any size"))
+    check_message(gain(Gain(log, "floor")))
 
 
 @pytest.mark.extra
 @pytest.mark.slow
-def test_lost_runs_of_a_length_are_told(tmp_path: Path) -> None:
+def test_lost_runs_of_a_length_are_told(tmp_path: Path, check_message: CheckMessage) -> None:
     found = load_ladder(
         make_lengths(tmp_path, change=lambda arm, at, loss: "diverged" if (arm, at) == ("arm", 4) else loss)
     )
-    assert worth_section(found).rows[4][2:] == ["0", "-", "-", "no pair to compare (6 diverged)"]
+    check_message([*worth_section(found).rows[4][2:]])
     assert found.apart is not None
     assert ("arm", "m.x10") not in found.apart.gains
     assert ("arm", "l.x20") in found.apart.gains
@@ -198,12 +194,12 @@ def test_ladder_of_lengths_is_packed_and_loaded(tmp_path: Path, capsys: pytest.C
         lambda rungs: rungs[1]["sizes"]["arm"].update(tokens=0),
     ],
 )
-def test_damaged_lengths_are_one_line(tmp_path: Path, change: Any) -> None:
+def test_damaged_lengths_are_one_line(tmp_path: Path, change: Any, refused: Refused) -> None:
     folder = make_lengths(tmp_path, {"s": (5, 10), "m": (5, 10)}, seeds=1)
     content = json.loads((folder / "ladder.json").read_text())
     change(content["rungs"])
     (folder / "ladder.json").write_text(json.dumps(content))
-    with refusal("ladder.json: is damaged, "):
+    with refused():
         load_ladder(folder)
 
 

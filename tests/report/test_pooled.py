@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from conftest import make_experiment
 from helpers import Capture
+from messages import CheckMessage
 
 from lm.analysis.compare import compare
 from lm.analysis.results import load, value
@@ -40,7 +41,7 @@ def make(folder: Path, name: str, effect: float, arm: str = "better", seeds: int
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("undrawn")
-def test_a_report_of_several_has_a_row_for_each_shared_arm(tmp_path: Path, capsys: Capture) -> None:
+def test_pooled_reports_have_a_row_for_each_shared_arm(tmp_path: Path, capsys: Capture) -> None:
     folders = [make(tmp_path, name, effect) for name, effect in (("prose", -0.3), ("code", -0.32), ("drama", -0.28))]
     lonely = make(tmp_path, "other", -0.3, arm="lonely")
     out = tmp_path / "report"
@@ -79,18 +80,18 @@ def judged(folder: Path, **third: Any) -> tuple[bool, str, list[str]]:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("undrawn")
-def test_few_seeds_or_unhealthy_runs_in_one_of_three_are_never_bold(tmp_path: Path) -> None:
+def test_few_seeds_or_unhealthy_runs_anywhere_are_never_bold(tmp_path: Path, check_message: CheckMessage) -> None:
     assert judged(tmp_path / "sound") == (True, "better in such settings", [])
     assert judged(tmp_path / "odd", effect=0.9) == (False, "open", [])
     assert judged(tmp_path / "few", seeds=3) == (False, "-", ["! better in drama: 3 seeds, and a verdict takes 6."])
     is_bold, verdict, (problem,) = judged(tmp_path / "sick", sick=True)
     assert (is_bold, verdict) == (False, "-")
-    assert problem.startswith("! better in drama: better: attention of layer 1 of 1 collapses")
+    check_message(problem)
 
 
 @pytest.mark.slow
 @pytest.mark.extra
-def test_seeds_say_next_to_nothing_of_the_same_seeds_at_another_size(tmp_path: Path) -> None:
+def test_differences_by_seed_barely_correlate_between_sizes(tmp_path: Path) -> None:
     """As the summary supposes: correlations of differences by seed, over all committed studies at two sizes."""
     correlations = []
     for larger in sorted(REFERENCE.glob("*.s120k.lmpack")):
@@ -121,7 +122,7 @@ def test_one_experiment_twice_is_no_second_one(tmp_path: Path) -> None:
     assert pooled_section([(results, compare(results))] * 2) is None
 
 
-def test_the_error_is_that_of_the_plain_interval_where_no_other_is_known(tmp_path: Path) -> None:
+def test_the_plain_intervals_error_serves_where_none_is_known(tmp_path: Path) -> None:
     table = compare(load(make(tmp_path, "prose", -0.3)))
     row = next(table[(table.metric == "nll") & (table.arm == "better")].itertuples())
     assert standard_error(row) == pytest.approx(statistics.stdev(NOISE) / 6**0.5, rel=1e-6)

@@ -10,13 +10,13 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
+from messages import CheckMessage, Refused
 from records import MakeExperiment
 from rich.console import Console
 
 import lm
 from lm.analysis.rates import rate_curve, regret_bounds, sensitivity_difference, sensitivity_of
 from lm.analysis.results import Records, load
-from lm.config.tree import InputError
 from lm.report.tuning import DESCRIBED, RATE_COLUMNS, Rates, rates_of, rates_section
 from lm.report.write import write_report
 from lm.store.files import to_json, write_atomic
@@ -84,7 +84,7 @@ def test_sensitivity_is_the_mean_over_log_rates_less_the_best() -> None:
     assert math.isnan(sensitivity_of([1, 10, 100], [2.0, math.nan, 1.0], 5.0))
 
 
-def test_rates_with_lost_runs_are_never_best_and_there_may_be_none(over_rates: Callable[..., Path]) -> None:
+def test_rates_with_lost_runs_are_never_best(over_rates: Callable[..., Path]) -> None:
     folder = over_rates({**GRID, "base.lr0.1": ["diverged", 0.1], "arm.lr0.1": ["failed", 0.1]})
     base, arm = found(folder).curves.values()
     assert (base.best, arm.best, base.edge, arm.edge) == (1, 1, "", "")
@@ -113,14 +113,14 @@ def test_the_best_rate_maximises_higher_is_better_metrics(over_rates: Callable[.
     assert rate_curve(grid, {rate: f"arm.lr{rate}" for rate in (0.001, 0.01, 0.1)}).best == 0
 
 
-def test_best_rates_at_the_grid_edge_are_marked(over_rates: Callable[..., Path]) -> None:
+def test_best_rates_at_the_grid_edge_are_marked(over_rates: Callable[..., Path], check_message: CheckMessage) -> None:
     folder = over_rates()
     results, rates = load(folder), found(folder)
     base, arm = (dict(zip(RATE_COLUMNS, row, strict=True)) for row in rates_section(results, rates).rows)
     assert base["best rate"] == "0.01"
     assert "grid" not in base["verdict"]
     assert arm["best rate"] == "0.1"
-    assert arm["verdict"].endswith("(its rate at the high end of the grid)")
+    check_message(arm["verdict"])
     told = rates_section(results, rates).notes
     assert "arm: the best rate is the highest of the grid: widen it, or the best may be missed." in told
     assert "base: runs that diverged or failed: 1 at 0.1." in told
@@ -158,8 +158,8 @@ def test_lost_runs_are_crosses_and_the_best_rates_stars(over_rates: Callable[...
     "arms",
     [{}, {"base": {}}, {"base": 3, "arm": 4}, [], None, {arm: {"names": {}, "shared": 1} for arm in ("base", "arm")}],
 )
-def test_a_damaged_description_is_one_line(over_rates: Callable[..., Path], arms: Any) -> None:
+def test_a_damaged_description_is_one_line(over_rates: Callable[..., Path], arms: Any, refused: Refused) -> None:
     folder = over_rates()
     write_atomic(folder / DESCRIBED, to_json(RATES.stamped({"experiment": "demo.lr_curve", "arms": arms})))
-    with pytest.raises(InputError, match=r"lr_curve\.json: is damaged .*run `lm ablate` again"):
+    with refused():
         rates_of(load(folder), folder)

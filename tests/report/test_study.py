@@ -11,12 +11,12 @@ import optuna
 import pandas as pd
 import pytest
 from matplotlib.figure import Figure
+from messages import CheckMessage, Refused
 from pages import Page
 from rich.console import Console
 from searches import LR, make_search, trial
 
 from lm.cli import main
-from lm.config.tree import InputError
 from lm.report import study as studies
 from lm.report.figures.picture import draw, render_all
 from lm.report.figures.searches import FIGURES, history, parallel_coordinates, pareto
@@ -81,19 +81,19 @@ def test_the_best_are_those_that_optuna_finds(tmp_path: Path, ways: list[str]) -
     assert study.best.number.iloc[0] in expected
 
 
-def test_only_complete_trials_are_ranked(tmp_path: Path) -> None:
+def test_only_complete_trials_are_ranked(tmp_path: Path, check_message: CheckMessage) -> None:
     others = [trial(1, None, "pruned", lr=0.01), trial(2, None, "failed", lr=0.01), trial(3, None, "open")]
     study = load_study(write(tmp_path, [trial(0, [2.0], lr=0.02, width=32, kind="Alibi"), *others]))
     assert study.best.number.tolist() == [0]
     lines = notes(study)
-    assert lines[0] == "4 of 40 trials: 1 complete, 1 pruned, 1 failed, 1 open."
-    assert lines[1].startswith("Failed: trial 2: no luck.")
+    check_message(lines[0])
+    check_message(lines[1])
 
 
-def test_a_study_of_another_version_or_none_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"study\.json"):
+def test_a_study_of_another_version_or_none_is_refused(tmp_path: Path, refused: Refused) -> None:
+    with refused():
         load_study(tmp_path)
-    with pytest.raises(InputError, match="a newer version wrote it"):
+    with refused():
         load_study(write(tmp_path, [], format=SEARCH.version + 1))
 
 
@@ -136,13 +136,13 @@ def test_the_edge_of_a_range_is_five_percent(value: Any, described: dict[str, An
     assert edge(value, described) == expected
 
 
-def test_the_best_and_a_front_at_an_edge_are_warned_of(tmp_path: Path) -> None:
+def test_a_best_or_front_at_an_edge_is_warned_of(tmp_path: Path, check_message: CheckMessage) -> None:
     trials = [trial(0, [1.0], lr=0.0999, width=48, kind="Alibi"), trial(1, [2.0], lr=0.01, width=16, kind="Alibi")]
     (line,) = warnings_of(load_study(write(tmp_path, trials)))
-    assert line.startswith("lr: the best trial lies at the high end of its range, 0.1:")
+    check_message(line)
     trials = [trial(n, [n, -n], lr=0.01, width=width, kind="Alibi") for n, width in enumerate([16, 16, 48])]
     found = warnings_of(load_study(write(tmp_path, trials, objectives={"nll": "lower", "ece": "lower"})))
-    assert [line.split(":")[1] for line in found] == [" 2 of 3 on the front lie at the low end of its range, 16"]
+    check_message([line.split(":")[1] for line in found])
 
 
 def even(name: str) -> dict[str, dict[str, Any]]:
@@ -232,7 +232,7 @@ def test_what_there_is_nothing_to_draw_for_is_left_out(tmp_path: Path) -> None:
     assert history(both) is None, "no trial of a front is the best so far"
 
 
-def test_the_running_best_follows_the_direction_and_a_wide_front_is_logarithmic(tmp_path: Path) -> None:
+def test_running_bests_follow_the_direction_and_wide_fronts_are_logarithmic(tmp_path: Path) -> None:
     trials = [trial(n, [value], lr=0.01, width=16, kind="Alibi") for n, value in enumerate([0.3, 0.5, 0.2, 0.6])]
     for way, expected in (("lower", [0.3, 0.3, 0.2, 0.2]), ("higher", [0.3, 0.5, 0.5, 0.6])):
         figure = picture(load_study(write(tmp_path / way, trials, objectives={"accuracy": way})), "history")

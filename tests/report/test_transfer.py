@@ -3,7 +3,8 @@
 import csv
 from pathlib import Path
 
-from helpers import Capture, refused
+from helpers import Capture
+from messages import CheckMessage, RefusedCommand
 
 from lm.cli import main
 from lm.report.transfer import SettingAnswer, group_by_question, summary_section
@@ -67,7 +68,9 @@ def test_rungs_are_settings(tmp_path: Path, capsys: Capture) -> None:
     assert row.count(" → ") == 3
 
 
-def test_a_missing_folder_is_one_line(tmp_path: Path, capsys: Capture) -> None:
-    refused(capsys, ["transfer", str(tmp_path / "none")], "no such folder")
+def test_a_missing_folder_is_one_line(
+    tmp_path: Path, capsys: Capture, refused_command: RefusedCommand, check_message: CheckMessage
+) -> None:
+    refused_command(["transfer", tmp_path / "none"])
     assert main(["transfer", "--out", str(tmp_path)]) == 0
-    assert "No question" in capsys.readouterr().out
+    check_message(capsys.readouterr().out)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from messages import Refused
+from messages import CheckMessage, Refused
 from records import MakeExperiment
 from rich.console import Console
 from searches import LR, make_search, trial
@@ -61,33 +61,35 @@ def tuned(experiment: MakeExperiment) -> Callable[..., Path]:
     return make
 
 
-def test_each_arm_is_compared_with_shared_and_with_tuned_settings(tuned: Callable[..., Path]) -> None:
+def test_each_arm_is_compared_with_shared_and_with_tuned_settings(
+    tuned: Callable[..., Path], check_message: CheckMessage
+) -> None:
     results = load(folder := tuned())
     found = tuning_of(results, folder)
     assert found is not None
     base, arm = tuning_section(results, *found).rows
     assert (base[0], base[1], base[3]) == ("base", base[4], "baseline")
-    assert base[-2:] == ["1 pruned, 1 failed", "none: the shared ones"]
+    check_message([*base[-2:]])
     assert arm[1:4] == arm[4:7], "the twin's cells are the experiment's own"
     assert arm[3] == "better"
-    assert arm[-2:] == ["3 complete, 1 pruned, 1 failed", "optim.lr = 0.0123, model.position = Rope"]
+    check_message([*arm[-2:]])
 
 
-def test_notes_name_the_budget_and_warnings_by_arm(tuned: Callable[..., Path]) -> None:
+def test_notes_name_the_budget_and_warnings_by_arm(tuned: Callable[..., Path], check_message: CheckMessage) -> None:
     found = tuning_of(load(folder := tuned(searched={**SEARCHED, "arm": [(1e-4, 1.0), (0.01, 2.0)]})), folder)
     assert found is not None
     budget, *warnings = tuning_section(load(folder), *found).notes
-    assert budget.startswith("Every arm had the same budget: 5 trials on seed 70 by tpe, pruner none.")
+    check_message(budget)
     assert any(line.startswith("arm: ") and "optim.lr" in line for line in warnings), "its best lies at an edge"
 
 
-def test_winners_at_the_edge_of_a_search_are_marked(tuned: Callable[..., Path]) -> None:
+def test_winners_at_the_edge_of_a_search_are_marked(tuned: Callable[..., Path], check_message: CheckMessage) -> None:
     folder = tuned(searched={**SEARCHED, "base": [(1e-4, 1.0), (0.01, 2.0)]})
     found = tuning_of(results := load(folder), folder)
     assert found is not None
     base, arm = tuning_section(results, *found).rows
-    assert base[6] == "baseline (base at the low end of optim.lr)"
-    assert arm[6] == "better (base at the low end of optim.lr)"
+    check_message(base[6])
+    check_message(arm[6])
     assert (base[3], arm[3]) == ("baseline", "better"), "at shared settings nothing was searched"
     (folder / FOLDER / "tuned.json").rename(folder / "elsewhere.json")
     assert tuning_of(results, folder) is None

@@ -80,7 +80,7 @@ def test_all_figures_are_written_where_requested(experiment: Callable[..., Path]
 @pytest.mark.extra
 @pytest.mark.slow
 @pytest.mark.usefixtures("undrawn")
-def test_files_are_written_again_only_if_they_or_the_cells_changed(
+def test_only_changed_files_or_cells_are_written_again(
     experiment: MakeExperiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LM_CACHE", str(tmp_path / "cache"))

@@ -11,6 +11,7 @@ import optuna
 import pytest
 import sqlalchemy
 from helpers import Patch
+from messages import CheckMessage, Refused
 from optuna.exceptions import StorageInternalError
 from optuna.trial import TrialState
 from search_world import GRID, SETTINGS, World, carry_out, cells_of_nothing, searching, spec
@@ -246,22 +247,21 @@ def test_a_storage_that_fails_at_any_write_loses_no_trial(
 
 
 @pytest.mark.parametrize("words", storage.DAMAGED)
-def test_a_damaged_database_is_reported_without_waiting(monkeypatch: Patch, words: str) -> None:
+def test_a_damaged_database_is_reported_without_waiting(monkeypatch: Patch, words: str, refused: Refused) -> None:
     def broken() -> None:
         raise StorageInternalError("An exception is raised during the commit.") from ValueError(words)
 
     waits: list[float] = []
     monkeypatch.setattr("time.sleep", waits.append)
     monkeypatch.setattr(storage, "WAIT_SECONDS", 0.0)
-    with pytest.raises(InputError) as caught:
+    with refused():
         storage.RetryingStorage("sqlite:////x/study.db", print)(broken)
-    assert (
-        str(caught.value) == f"storage: sqlite:////x/study.db: is damaged: {words}; move it away to start a new study"
-    )
     assert waits == []
 
 
-def test_an_unreachable_storage_ends_with_one_line_and_resumes(tmp_path: Path, monkeypatch: Patch) -> None:
+def test_an_unreachable_storage_ends_with_one_line_and_resumes(
+    tmp_path: Path, monkeypatch: Patch, refused: Refused, check_message: CheckMessage
+) -> None:
     monkeypatch.setattr(storage, "TRY_SECONDS", 0.0)
     monkeypatch.setattr(storage, "WAIT_SECONDS", 0.05)
     one = spec(trials=3)
@@ -272,11 +272,9 @@ def test_an_unreachable_storage_ends_with_one_line_and_resumes(tmp_path: Path, m
         assert planned is not None
         flaky = Flaky(broken, optuna.storages.JournalStorage, ["get_all_trials"])
         flaky.left = itertools.repeat("before")
-        with pytest.raises(InputError, match=r"study\.journal: did not answer .*the same command resumes") as error:
+        with refused():
             source.pop()
-        assert "\n" not in str(error.value)
-    assert len(told) == 1
-    assert told[0].startswith("waiting up to")
+    check_message(told)
     assert len(carry_out(tmp_path, World(), one)) == 3
 
 

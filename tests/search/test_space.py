@@ -8,10 +8,11 @@ from typing import Any
 import optuna
 import pytest
 import yaml
-from helpers import RUN, refusal
+from helpers import RUN
+from messages import Refused
 
 from lm.config.components import resolve
-from lm.config.tree import InputError, override
+from lm.config.tree import override
 from lm.search.space import read_space
 from lm.search.spec import load_sweep
 from lm.search.sweep import check_space
@@ -107,65 +108,56 @@ def test_choices_may_be_nodes_with_options_lists_and_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("space", "words"),
+    "space",
     [
-        ([], ["space", "mapping of dotted paths"]),
-        ({}, ["space", "mapping of dotted paths"]),
-        ({"optim.lr": 3}, ["space.optim.lr", "low, high", "found 3"]),
-        ({"optim.lr": {"lo": 1, "high": 2}}, ["space.optim.lr", "no key 'lo'", "Did you mean low?"]),
-        ({"optim.lr": {"low": 1}}, ["space.optim.lr", "high is missing"]),
-        ({"optim.lr": {"low": 2, "high": 1}}, ["low=2 must be below high=1"]),
-        ({"optim.lr": {"low": "a", "high": 1}}, ["space.optim.lr.low", "expected a number", "'a'"]),
-        ({"optim.lr": {"low": True, "high": 2}}, ["space.optim.lr.low", "expected a number"]),
-        ({"optim.lr": {"low": 0, "high": float("inf")}}, ["space.optim.lr.high", "expected a number"]),
-        ({"optim.lr": {"low": 0, "high": 1, "log": True}}, ["log needs low above 0"]),
-        ({"optim.lr": {"low": 1, "high": 2, "log": "yes"}}, ["space.optim.lr.log", "true or false"]),
-        ({"optim.lr": {"low": 1, "high": 2.5, "int": True}}, ["int needs whole numbers"]),
-        ({"optim.lr": {"low": 1, "high": 3, "log": True, "step": 1}}, ["log and step"]),
-        ({"optim.lr": {"low": 0, "high": 1, "step": 0.3}}, ["whole number of steps", "0.3"]),
-        ({"optim.lr": {"low": 0, "high": 1, "step": -1}}, ["whole number of steps"]),
-        ({"optim.lr": {"low": -1e27, "high": 0.5, "step": 0.1}}, ["step=0.1 is too small for -1e+27 to 0.5"]),
-        ({"optim.lr": {"choices": []}}, ["space.optim.lr.choices", "a list"]),
-        ({"optim.lr": {"choices": [1, 1]}}, ["1 is given twice"]),
-        ({"optim.lr": {"choices": [1], "low": 2}}, ["choices stand alone", "low"]),
-        ({"seed": {"choices": [1, 2]}}, ["space.seed", "seeds"]),
-        ({"model.position": {"choices": [{"class_path": "Rope", "init_arg": {}}]}}, ["Did you mean init_args?"]),
-        ({"model.position": {"choices": [{"class_path": "Rope", "init_args": 0}]}}, ["expected a mapping, found 0"]),
-        ({"optim.lr": {"low": "\u0661", "high": 2}}, ["expected a number, found '\u0661'"]),
-        (
-            {"model.position": {"choices": [{"class_path": "Rope", "space": {"base": {"low": 1}}}]}},
-            ["space.model.position.choices.Rope.space.base", "high is missing"],
-        ),
-        (
-            {"model.position": {"choices": ["Rope"]}, "model.position.base": {"low": 1, "high": 2}},
-            ["space.model.position.base", "inside model.position"],
-        ),
+        [],
+        {},
+        {"optim.lr": 3},
+        {"optim.lr": {"lo": 1, "high": 2}},
+        {"optim.lr": {"low": 1}},
+        {"optim.lr": {"low": 2, "high": 1}},
+        {"optim.lr": {"low": "a", "high": 1}},
+        {"optim.lr": {"low": True, "high": 2}},
+        {"optim.lr": {"low": 0, "high": float("inf")}},
+        {"optim.lr": {"low": 0, "high": 1, "log": True}},
+        {"optim.lr": {"low": 1, "high": 2, "log": "yes"}},
+        {"optim.lr": {"low": 1, "high": 2.5, "int": True}},
+        {"optim.lr": {"low": 1, "high": 3, "log": True, "step": 1}},
+        {"optim.lr": {"low": 0, "high": 1, "step": 0.3}},
+        {"optim.lr": {"low": 0, "high": 1, "step": -1}},
+        {"optim.lr": {"low": -1e27, "high": 0.5, "step": 0.1}},
+        {"optim.lr": {"choices": []}},
+        {"optim.lr": {"choices": [1, 1]}},
+        {"optim.lr": {"choices": [1], "low": 2}},
+        {"seed": {"choices": [1, 2]}},
+        {"model.position": {"choices": [{"class_path": "Rope", "init_arg": {}}]}},
+        {"model.position": {"choices": [{"class_path": "Rope", "init_args": 0}]}},
+        {"optim.lr": {"low": "\u0661", "high": 2}},
+        {"model.position": {"choices": [{"class_path": "Rope", "space": {"base": {"low": 1}}}]}},
+        {"model.position": {"choices": ["Rope"]}, "model.position.base": {"low": 1, "high": 2}},
     ],
 )
-def test_a_wrong_space_is_answered_with_where_and_what(space: Any, words: list[str]) -> None:
-    with refusal(*words):
+def test_a_wrong_space_is_answered_with_where_and_what(space: Any, refused: Refused) -> None:
+    with refused():
         read_space(space, "space")
 
 
-def test_an_endless_range_is_no_grid() -> None:
-    with pytest.raises(InputError, match=r"space\.optim\.lr: a grid needs"):
+def test_an_endless_range_is_no_grid(refused: Refused) -> None:
+    with refused():
         read_space({"optim.lr": {"low": 0, "high": 1}}, "space").grid()
 
 
 @pytest.mark.parametrize(
-    ("space", "words"),
+    "space",
     [
-        ({"optim.lrr": {"low": 1, "high": 2}}, ["optim.lrr", "Did you mean lr?"]),
-        ({"model.layers": {"low": 1, "high": 8}}, ["model.layers", "whole number", "int: true"]),
-        ({"model.position": {"choices": ["Alibi", "Rpoe"]}}, ["model.position", "Did you mean Rope?"]),
-        (
-            {"model.position": {"choices": [{"class_path": "Rope", "space": {"bas": {"low": 1, "high": 2}}}]}},
-            ["model.position.bas", "Did you mean base?"],
-        ),
+        {"optim.lrr": {"low": 1, "high": 2}},
+        {"model.layers": {"low": 1, "high": 8}},
+        {"model.position": {"choices": ["Alibi", "Rpoe"]}},
+        {"model.position": {"choices": [{"class_path": "Rope", "space": {"bas": {"low": 1, "high": 2}}}]}},
     ],
 )
-def test_misspelt_paths_and_names_are_found_before_anything_is_trained(space: Any, words: list[str]) -> None:
-    with refusal(*words):
+def test_misspelt_paths_and_names_are_found_before_anything_is_trained(space: Any, refused: Refused) -> None:
+    with refused():
         check_space(read_space(space, "space"), RUN)
 
 
@@ -204,39 +196,39 @@ def test_a_grid_has_one_trial_per_point(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    "changes",
     [
-        ({"spaces": {}}, ["no key 'spaces'", "Did you mean space?"]),
-        ({"space": None}, ["space is missing"]),
-        ({"base": "bse.yaml"}, ["bse.yaml", "Did you mean", "base.yaml"]),
-        ({"trials": 0}, ["trials", "from 1", "found 0"]),
-        ({"trials": None}, ["trials", "found None"]),
-        ({"seeds": [1, 1]}, ["seeds", "twice"]),
-        ({"objectives": {"nl": "lower"}}, ["objectives", "Did you mean nll?"]),
-        ({"objectives": {"nll": "down"}}, ["objectives.nll", "lower or higher", "'down'"]),
-        ({"objectives": {"parameters": None}}, ["objectives.parameters", "lower or higher"]),
-        ({"sampler": "tpee"}, ["sampler", "Did you mean tpe?"]),
-        ({"sampler": {"name": "tpe", "n_startup": 3}}, ["sampler", "Did you mean n_startup_trials?"]),
-        ({"sampler": {"name": "tpe", "seed": -1}}, ["sampler.seed", "-1"]),
-        ({"sampler": {"seed": 1}}, ["sampler", "{name, ...}"]),
-        ({"sampler": "grid"}, ["space.optim.lr", "a grid needs"]),
-        ({"pruner": "medain"}, ["pruner", "Did you mean median?"]),
-        ({"pruner": {"name": "median", "seed": 1}}, ["pruner", "no option 'seed'"]),
-        ({"pruner": "median", "objectives": {"perplexity": "lower"}}, ["pruner", "perplexity", "nll"]),
-        ({"pruner": "median", "objectives": {"nll": None, "accuracy": None}}, ["pruner", "one objective"]),
-        ({"sampler": "cmaes", "objectives": {"nll": None, "accuracy": None}}, ["cmaes", "one objective"]),
+        {"spaces": {}},
+        {"space": None},
+        {"base": "bse.yaml"},
+        {"trials": 0},
+        {"trials": None},
+        {"seeds": [1, 1]},
+        {"objectives": {"nl": "lower"}},
+        {"objectives": {"nll": "down"}},
+        {"objectives": {"parameters": None}},
+        {"sampler": "tpee"},
+        {"sampler": {"name": "tpe", "n_startup": 3}},
+        {"sampler": {"name": "tpe", "seed": -1}},
+        {"sampler": {"seed": 1}},
+        {"sampler": "grid"},
+        {"pruner": "medain"},
+        {"pruner": {"name": "median", "seed": 1}},
+        {"pruner": "median", "objectives": {"perplexity": "lower"}},
+        {"pruner": "median", "objectives": {"nll": None, "accuracy": None}},
+        {"sampler": "cmaes", "objectives": {"nll": None, "accuracy": None}},
     ],
 )
 def test_a_wrong_sweep_is_answered_with_the_nearest_right_one(
-    tmp_path: Path, changes: dict[str, Any], words: list[str]
+    tmp_path: Path, changes: dict[str, Any], refused: Refused
 ) -> None:
-    with refusal(*words):
+    with refused():
         load_sweep(write(tmp_path, **changes), {})
 
 
 @pytest.mark.parametrize("key", ["optim.lr", "optim"])
-def test_what_is_searched_cannot_be_set(tmp_path: Path, key: str) -> None:
-    with pytest.raises(InputError, match="is searched"):
+def test_what_is_searched_cannot_be_set(tmp_path: Path, key: str, refused: Refused) -> None:
+    with refused():
         load_sweep(write(tmp_path), {key: 1})
 
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import optuna
 import pytest
-from helpers import Patch, known, refusal
+from helpers import Patch, known
+from messages import Refused
 from optuna.trial import TrialState
 from records import blank
 from search_world import GRID, LINE, MIXED, SETTINGS, World, carry_out, cells_of_nothing, searching, spec, well
@@ -193,8 +194,8 @@ def test_the_first_seed_decides_for_all(tmp_path: Path) -> None:
     assert len(world.trained) == 2 * (len(done) - len(pruned))
 
 
-def test_a_pruner_without_validations_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"pruner: .*trainer\.val_check_interval"):
+def test_a_pruner_without_validations_is_refused(tmp_path: Path, refused: Refused) -> None:
+    with refused():
         studies.pruner(spec(pruner=Method("median")), {**SETTINGS, "val_check_interval": None})
 
 
@@ -266,7 +267,7 @@ def test_a_trial_that_kills_every_process_is_given_up(tmp_path: Path) -> None:
     assert [(t.state, t.user_attrs["reason"]) for t in done] == [(TrialState.FAIL, "left unfinished by 4 processes")]
 
 
-def test_a_torn_last_line_of_a_journal_is_cut_off_by_the_next(tmp_path: Path) -> None:
+def test_writing_a_journal_cuts_its_torn_last_line_off(tmp_path: Path) -> None:
     carry_out(tmp_path, World(), spec(trials=2))
     path = tmp_path / "s/study.journal"
     whole = path.read_bytes()
@@ -320,17 +321,17 @@ def test_a_damaged_journal_is_reported_with_its_file(tmp_path: Path, number: int
 
 
 @pytest.mark.parametrize(
-    ("change", "word"),
+    "change",
     [
-        ({"space": read_space({**LINE, "x": {"low": -4.0, "high": 5.0}}, "space")}, r"space\.x\.high: 4\.0 -> 5\.0"),
-        ({"objectives": {"accuracy": "higher"}}, "objectives"),
-        ({"seeds": [1]}, "seeds"),
-        ({"tree": {"z": 1}}, r"base\.z: None -> 1"),
+        {"space": read_space({**LINE, "x": {"low": -4.0, "high": 5.0}}, "space")},
+        {"objectives": {"accuracy": "higher"}},
+        {"seeds": [1]},
+        {"tree": {"z": 1}},
     ],
 )
-def test_a_study_of_another_search_is_not_taken_up(tmp_path: Path, change: dict[str, Any], word: str) -> None:
+def test_a_study_of_another_search_is_not_taken_up(tmp_path: Path, change: dict[str, Any], refused: Refused) -> None:
     carry_out(tmp_path, World(), spec())
-    with pytest.raises(InputError, match=word):
+    with refused():
         carry_out(tmp_path, World(), spec(**{"space": LINE, **change}))
 
 
@@ -353,17 +354,17 @@ def test_a_study_lies_in_a_database_where_one_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("storage", "words"),
-    [("sqlit:///a.db", "Did you mean sqlite?"), ("sqlite:////nowhere/at/all.db", "cannot be opened")],
+    "storage",
+    ["sqlit:///a.db", "sqlite:////nowhere/at/all.db"],
 )
-def test_a_wrong_storage_is_answered_in_one_line(tmp_path: Path, storage: str, words: str) -> None:
-    with refusal(words):
+def test_a_wrong_storage_is_answered_in_one_line(tmp_path: Path, storage: str, refused: Refused) -> None:
+    with refused():
         carry_out(tmp_path, World(), spec(storage=storage))
 
 
-def test_a_missing_package_is_named(tmp_path: Path, monkeypatch: Patch) -> None:
+def test_a_missing_package_is_named(tmp_path: Path, monkeypatch: Patch, refused: Refused) -> None:
     monkeypatch.setitem(__import__("sys").modules, "cmaes", None)
-    with pytest.raises(InputError, match="sampler cmaes: needs the package cmaes"):
+    with refused():
         carry_out(tmp_path, World(), spec(sampler=Method("cmaes")))
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from messages import RefusedCommand
 from rich.console import Console
 from scipy import stats
 from scipy.optimize import brentq
@@ -258,8 +259,7 @@ def test_the_exit_code_reports_broken_promises(
 
 
 def test_cells_with_too_few_seeds_cannot_be_audited(
-    experiment: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+    experiment: Callable[..., Path], refused_command: RefusedCommand
 ) -> None:
     folder = experiment({"base": [2.0, 2.1], "arm": [1.9, 1.8]})
-    assert main(["--cells", str(folder)]) == 2
-    assert "no arm has 12 finished seeds" in capsys.readouterr().err
+    refused_command(["--cells", folder], main)

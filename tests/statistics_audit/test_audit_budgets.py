@@ -116,7 +116,7 @@ def test_differences_that_are_tested_one_by_one_are_caught(
     assert {findings[name].verdict for name in (CLAIMS, COVER)} == {"NOT OK"}
 
 
-def test_a_correction_over_arms_that_leaves_out_the_shares_is_caught(
+def test_corrections_over_arms_that_omit_shares_are_caught(
     rows: Callable[..., dict[str, Finding]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def by_share(family: Sequence[Comparison], look: int) -> None:

@@ -91,7 +91,7 @@ def test_bets_hold_on_average_what_was_held() -> None:
         assert _held(sizes_n[:n, None] * signs_nm).mean() == pytest.approx(1, abs=1e-12)
 
 
-def test_bets_on_signs_beyond_a_bound_hold_on_average_what_was_held() -> None:
+def test_bets_on_signs_beyond_bounds_keep_their_average() -> None:
     for n in (1, 5, 12):
         expected = sum(comb(n, k) / 2**n / anytime_sign_p(k, n) for k in range(n + 1) if anytime_sign_p(k, n) < 1)
         assert expected <= 1

@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from messages import Refused
 from scipy import optimize, stats
 
 from lm.stats.compute_gain import LadderDraws, ScalePoint, fit_scaling, misfit
@@ -83,10 +84,10 @@ def test_the_unit_of_compute_is_of_no_matter(unit: float) -> None:
     assert float(other.loss(1e16 * unit)) == pytest.approx(float(one.loss(1e16)), rel=1e-6)
 
 
-def test_what_has_no_law_has_none() -> None:
-    with pytest.raises(ValueError, match="2 rungs, expected 3 or more"):
+def test_what_has_no_law_has_none(refused: Refused) -> None:
+    with refused(ValueError):
         fit([1.0, 2.0], [2.0, 1.0])
-    with pytest.raises(ValueError, match="above zero"):
+    with refused(ValueError):
         fit([1.0, 2.0, 3.0], [2.0, 1.0, -1.0])
     assert not fit(COMPUTE, [1.0, 1.1, 1.2, 1.3]).falls
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
+from messages import Refused
 from scipy import stats
 from statsmodels.stats.multitest import multipletests
 from statsmodels.stats.proportion import proportion_confint
@@ -278,8 +279,8 @@ def test_skewed_noise_makes_nothing_equivalent_that_is_not(n: int, upwards: bool
 
 
 @pytest.mark.parametrize("margin", [0.0, -0.1, math.nan])
-def test_a_margin_is_above_zero(margin: float) -> None:
-    with pytest.raises(ValueError, match="above zero"):
+def test_a_margin_is_above_zero(margin: float, refused: Refused) -> None:
+    with refused(ValueError):
         equivalence_p([0.1, 0.2], margin)
 
 

@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from messages import Refused
 from scipy import stats
 from statistics_audit.texts import drawn
 from statsmodels.regression.linear_model import OLS
@@ -59,7 +60,7 @@ def test_errors_are_unbiased_and_count_shared_noise_once() -> None:
     assert np.mean(errors) == pytest.approx(truth, rel=0.1)
 
 
-def test_empty_documents_and_absent_noise_are_handled() -> None:
+def test_empty_documents_and_absent_noise_are_handled(refused: Refused) -> None:
     sums, tokens = drawn(np.random.default_rng(2), 0.75)
     padded = two_way(np.hstack([sums, np.zeros((len(sums), 3))]), np.append(tokens, [0, 0, 0]))
     assert padded == two_way(sums, tokens)
@@ -69,7 +70,7 @@ def test_empty_documents_and_absent_noise_are_handled() -> None:
     even = two_way(np.arange(5.0)[:, None] * tokens, tokens)
     assert even.both == pytest.approx(even.seeds)
     assert even.freedom == pytest.approx(4)
-    with pytest.raises(ValueError, match="at least 2 x 2"):
+    with refused(ValueError):
         two_way(sums[:1], tokens)
 
 

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import Capture, Patch, refused
+from helpers import Capture, Patch
+from messages import RefusedCommand
 
 from lm.model.position import alibi_slopes
 from worked_examples import attention, judge, optimisation, positions, softmax, training
@@ -231,8 +232,8 @@ def test_a_figure_that_is_off_is_exit_code_1(monkeypatch: Patch, capsys: Capture
     assert shown.err == ""
 
 
-def test_an_unknown_id_is_one_line_with_the_nearest(capsys: Capture) -> None:
-    refused(capsys, ["ce-batch", "aliby-slopes"], "'aliby-slopes'", "Did you mean alibi-slopes?", run=main)
+def test_an_unknown_id_is_one_line_with_the_nearest(refused_command: RefusedCommand) -> None:
+    refused_command(["ce-batch", "aliby-slopes"], main)
 
 
 def test_a_finding_of_a_failed_row_has_no_numbers() -> None:
