@@ -116,7 +116,7 @@ def stream_text(
     """
     run = FinishedRun.at(folder)
     kinds: Any = Decoder, AdaptedModel
-    model: Model = run.model(kinds, "a {} turns one text into another; use lm translate")
+    model: Model = run.model(kinds, "model {} turns one text into another; use lm translate")
     tokenizer = load_tokenizer(run)
     ids = prompt_ids(tokenizer, prompt)
     steps = steps_for(model, len(ids), tokens)

@@ -1,5 +1,6 @@
 """`lm sweep` end to end: processes, pruning, kills, and the report."""
 
+import functools
 import json
 import signal
 import subprocess
@@ -11,9 +12,9 @@ from typing import Any
 
 import optuna
 import pytest
-import yaml
-from helpers import RUN, Capture, Patch, known
+from helpers import Capture, Patch, known
 from optuna.storages.journal import JournalFileBackend
+from searches import write_sweep
 from undrawn import UNDRAWN
 
 from lm.analysis.runs import find_one
@@ -34,12 +35,7 @@ SPACE: dict[str, Any] = {
 }
 
 
-def write(folder: Path, name: str = "small", **changes: Any) -> Path:
-    (folder / "base.yaml").write_text(yaml.safe_dump({**RUN, "trainer": {**RUN["trainer"], "max_steps": 24}}))
-    path = folder / f"{name}.yaml"
-    tree = {"base": "base.yaml", "space": SPACE, "trials": 8, **changes}
-    path.write_text(yaml.safe_dump(tree, sort_keys=False))
-    return path
+write = functools.partial(write_sweep, trainer={"max_steps": 24}, space=SPACE, trials=8)
 
 
 def command(spec: Path, out: Path, *more: str) -> list[str]:

@@ -7,9 +7,9 @@ from typing import Any
 
 import optuna
 import pytest
-import yaml
 from helpers import RUN
 from messages import Refused
+from searches import write_sweep
 
 from lm.config.components import resolve
 from lm.config.tree import override
@@ -164,17 +164,8 @@ def test_misspelt_paths_and_names_are_found_before_anything_is_trained(space: An
 # sweep files ---------------------------------------------------------------------------------------------------------
 
 
-def write(folder: Path, **changes: Any) -> Path:
-    """A sweep file over the tests' small base, with keys replaced (None: left out)."""
-    (folder / "base.yaml").write_text(yaml.safe_dump(RUN))
-    tree = {"base": "base.yaml", "space": {"optim.lr": {"low": 0.1, "high": 1.0}}, "trials": 3, **changes}
-    path = folder / "small.yaml"
-    path.write_text(yaml.safe_dump({key: value for key, value in tree.items() if value is not None}, sort_keys=False))
-    return path
-
-
 def test_a_sweep_file_is_read_with_its_defaults(tmp_path: Path) -> None:
-    spec = load_sweep(write(tmp_path, common={"trainer.max_steps": 9}), {"model.layers": 1})
+    spec = load_sweep(write_sweep(tmp_path, common={"trainer.max_steps": 9}), {"model.layers": 1})
     assert (spec.name, spec.title, spec.trials, spec.seeds) == ("small", "small", 3, [0])
     assert spec.objectives == {"nll": "lower"}
     assert (spec.sampler.name, spec.sampler.seed, spec.pruner.name) == ("tpe", 0, "none")
@@ -184,12 +175,12 @@ def test_a_sweep_file_is_read_with_its_defaults(tmp_path: Path) -> None:
 
 def test_directions_are_the_quantities_own_unless_given(tmp_path: Path) -> None:
     objectives = {"nll": None, "accuracy": None, "parameters": "lower"}
-    spec = load_sweep(write(tmp_path, objectives=objectives), {})
+    spec = load_sweep(write_sweep(tmp_path, objectives=objectives), {})
     assert spec.objectives == {"nll": "lower", "accuracy": "higher", "parameters": "lower"}
 
 
 def test_a_grid_has_one_trial_per_point(tmp_path: Path) -> None:
-    path = write(tmp_path, space=GRID, sampler="grid", trials=None)
+    path = write_sweep(tmp_path, space=GRID, sampler="grid", trials=None)
     assert load_sweep(path, {}).trials == 30
     assert load_sweep(path, {}, trials=99).trials == 30
     assert load_sweep(path, {}, trials=4).trials == 4
@@ -223,13 +214,13 @@ def test_a_wrong_sweep_is_answered_with_the_nearest_right_one(
     tmp_path: Path, changes: dict[str, Any], refused: Refused
 ) -> None:
     with refused():
-        load_sweep(write(tmp_path, **changes), {})
+        load_sweep(write_sweep(tmp_path, **changes), {})
 
 
 @pytest.mark.parametrize("key", ["optim.lr", "optim"])
 def test_what_is_searched_cannot_be_set(tmp_path: Path, key: str, refused: Refused) -> None:
     with refused():
-        load_sweep(write(tmp_path), {key: 1})
+        load_sweep(write_sweep(tmp_path), {key: 1})
 
 
 @pytest.mark.parametrize("path", sorted(Path(__file__).parents[2].glob("sweeps/*.yaml")), ids=lambda path: path.stem)

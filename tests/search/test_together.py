@@ -11,10 +11,9 @@ from typing import Any
 
 import optuna
 import pytest
-import yaml
-from helpers import RUN
 from optuna.trial import FrozenTrial, TrialState
 from postgres import PASSWORD, Postgres, serving
+from searches import write_sweep
 from undrawn import UNDRAWN
 
 from lm.search.spec import load_sweep
@@ -67,12 +66,8 @@ class Sweep:
 
 
 def write(folder: Path, storage: str, trials: int) -> Path:
-    base = {**RUN, "trainer": {**RUN["trainer"], "max_steps": 24}}
-    (folder / "base.yaml").write_text(yaml.safe_dump(base))
-    spec = folder / "small.yaml"
-    tree = {"base": "base.yaml", "space": SPACE, "trials": trials, "sampler": "random", "storage": storage}
-    spec.write_text(yaml.safe_dump(tree, sort_keys=False))
-    return spec
+    changes = {"space": SPACE, "trials": trials, "sampler": "random", "storage": storage}
+    return write_sweep(folder, trainer={"max_steps": 24}, **changes)
 
 
 def trials_of(spec: Path) -> list[FrozenTrial]:
