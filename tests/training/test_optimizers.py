@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import RUN, decoder, refusal
+from helpers import RUN, decoder
+from messages import Refused
 from small_runs import train_cell
 from torch import Tensor, nn
 
@@ -160,8 +161,8 @@ def test_a_cautious_step_moves_no_entry_against_its_gradient() -> None:
 
 
 @needs_package
-def test_cautious_updates_of_schedule_free_weights_are_refused() -> None:
-    with refusal("optim", "ScheduleFreeAdamW holds weights of its own"):
+def test_cautious_updates_of_schedule_free_weights_are_refused(refused: Refused) -> None:
+    with refused():
         check(override(RUN, optim_of("ScheduleFreeAdamW", **{"optim.cautious": True})))
 
 
