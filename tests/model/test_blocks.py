@@ -1,18 +1,19 @@
 """Compositions of attention and MLP in a layer, against formulas; test_parity.py has those of published models."""
 
+import re
 from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from helpers import RUN, VOCABULARY, decoder, example, known, noisy, tokens
-from messages import Refused
+from messages import CheckMessage
 from parity import CONTEXT, SIZES, configured, sample
 from parity import VOCABULARY as TOKENS
 from torch import Tensor, nn
 
 from lm.config.components import blame
-from lm.config.tree import Tree, override
+from lm.config.tree import InputError, Tree, override
 from lm.data.batch import Batch
 from lm.metrics.probe import probe
 from lm.model.attention import Mask
@@ -88,10 +89,11 @@ def test_measurements_and_caches_work_with_any_layout(layout: Any) -> None:
 
 
 @torch.no_grad()
-def test_an_encoder_decoder_takes_a_layout_with_cross_attention_alone(refused: Refused) -> None:
+def test_an_encoder_decoder_takes_a_layout_with_cross_attention_alone(check_message: CheckMessage) -> None:
     changes = {**SIZES, "class_path": "EncoderDecoder"}
-    with refused(), blame("model"):
+    with pytest.raises(InputError) as caught, blame("model"):
         configured({**changes, "block": "ParallelResidual"})
+    check_message(re.sub(r" \(\S+:\d+\)$", "", str(caught.value)))  # without the line that made it
     model = configured({**changes, "block": f"{__name__}.CrossLayout"})
     source_bs, hidden_bs = sample(), torch.zeros(2, CONTEXT, dtype=torch.bool)
     logits = model(sample(seed=2), source_bs, hidden_bs)
