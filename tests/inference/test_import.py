@@ -8,7 +8,7 @@ import pytest
 import torch
 import yaml
 from helpers import Capture, Patch, known
-from messages import Refused, RefusedCommand
+from messages import CheckMessage, Refused, RefusedCommand
 from parity import TOLERANCE, exactly, randomized, sample
 from published import described, logits
 
@@ -16,7 +16,7 @@ import lm
 from lm.analysis.curve import curve_table
 from lm.cli import main
 from lm.config.components import build
-from lm.config.tree import Tree, override
+from lm.config.tree import InputError, Tree, override
 from lm.data.tokenizer import BPE, SPECIALS, Pretrained, special_ids
 from lm.inference.conversion import ModelOnly
 from lm.inference.families import FAMILIES
@@ -235,7 +235,7 @@ def test_a_model_of_pairs_translates_as_transformers_does(tmp_path: Path) -> Non
 # refusals ------------------------------------------------------------------------------------------------------------
 
 
-def test_what_is_no_checkpoint_is_a_line(tmp_path: Path, refused_command: RefusedCommand) -> None:
+def test_what_is_no_checkpoint_is_a_line(tmp_path: Path, capsys: Capture, refused_command: RefusedCommand) -> None:
     results = tmp_path / "results"
     base = ["import", tmp_path / "m", "--out", results]
     refused_command(base)
@@ -249,7 +249,9 @@ def test_what_is_no_checkpoint_is_a_line(tmp_path: Path, refused_command: Refuse
     (tmp_path / "m" / "model.safetensors").rename(tmp_path / "m" / "pytorch_model.bin")
     refused_command(base)
     (tmp_path / "m" / "model.safetensors").write_bytes(b"no tensors")
-    refused_command(base)
+    assert main([*map(str, base)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()  # with the reason in the words of safetensors
+    assert "model.safetensors: " in line
     (tmp_path / "m" / "config.json").write_text("[1]")
     refused_command(base)
     assert not (results / "cells").exists()
@@ -271,7 +273,7 @@ def test_weights_of_another_shape_are_named(tmp_path: Path, refused: Refused) ->
         import_run(tmp_path / "m", tmp_path / "results", DATA)
 
 
-def test_a_vocabulary_is_filled_up_and_never_cut(tmp_path: Path, refused: Refused) -> None:
+def test_a_vocabulary_is_filled_up_and_never_cut(tmp_path: Path, check_message: CheckMessage) -> None:
     saved(tmp_path / "m", "gpt2")
     checkpoint = Checkpoint.at(tmp_path / "m")
     ours = read_tokenizer(checkpoint)
@@ -280,8 +282,9 @@ def test_a_vocabulary_is_filled_up_and_never_cut(tmp_path: Path, refused: Refuse
     ours.encode_special_tokens = True
     assert ours.encode(text).ids == tokenizer()(text)["input_ids"]
     size = len(tokenizer())
-    with refused():
+    with pytest.raises(InputError) as caught:
         read_tokenizer(Checkpoint(checkpoint.folder, checkpoint.config, checkpoint.model, 64, size - 1))
+    check_message(str(caught.value).replace(str(size), "SIZE").replace(str(size - 1), "SIZE - 1"))
 
 
 def test_a_name_is_that_of_one_run(out: Path, tmp_path: Path, refused: Refused) -> None:
