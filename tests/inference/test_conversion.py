@@ -171,7 +171,7 @@ def fields(name: str) -> list[Tree]:
 @pytest.mark.extra
 @pytest.mark.slow
 @pytest.mark.parametrize("name", REPRESENTATIVE)
-def test_a_checkpoint_with_a_changed_field_is_read_right_or_refused(name: str) -> None:
+def test_a_checkpoint_with_a_changed_field_is_right_or_refused(name: str) -> None:
     """Small random checkpoints, each with one field changed, read from what `transformers` writes."""
     taken = 0
     for change in fields(name):
