@@ -6,6 +6,7 @@ import gc
 import itertools
 import json
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -186,13 +187,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture
 def check_message(request: pytest.FixtureRequest, tmp_path: Path) -> CheckMessage:
-    """Compare messages with those of messages.golden.json, the test's folder written as TMP."""
+    """Compare messages with those of messages.golden.json, folders of tests written as TMP and hashes as HASH."""
     counter = itertools.count(1)
 
     def check(message: Message) -> None:
         number = next(counter)
         name = request.node.nodeid.removeprefix("tests/") + (f" {number}" if number > 1 else "")
-        portable = json.loads(json.dumps(message).replace(str(tmp_path), "TMP"))
+        text = re.sub(rf"{re.escape(str(tmp_path.parent))}/\w+", "TMP", json.dumps(message))
+        portable = json.loads(re.sub(r"\b[0-9a-f]{64}\b", "HASH", text))
         if request.config.getoption("--write-messages"):
             write_message(name, portable)
         assert portable == read_messages().get(name)

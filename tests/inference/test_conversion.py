@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import refusal
+from messages import Refused
 from parity import CONTEXT, TOLERANCE, VOCABULARY, built, exactly, pair, parameters, randomized
 from published import context_of, described, logits, shipped
 
@@ -28,7 +28,7 @@ REPRESENTATIVE = [
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_a_model_in_small_is_of_its_family_and_reads_back(name: str) -> None:
+def test_a_small_model_is_of_its_family_and_reads_back(name: str) -> None:
     model, context = shipped(name), context_of(name)
     assert differences(name, model, context) == []
     written = write_config(name, settings_of(model, context), VOCABULARY)
@@ -92,7 +92,7 @@ def changes(name: str) -> Iterator[Tree]:
 @pytest.mark.slow
 @pytest.mark.extra
 @pytest.mark.parametrize("name", REPRESENTATIVE)
-def test_what_a_family_takes_it_computes_and_the_rest_is_refused(name: str) -> None:
+def test_what_a_family_takes_it_computes(name: str) -> None:
     """Every single change to the configuration of each family."""
     taken = 0
     for change in changes(name):
@@ -171,7 +171,7 @@ def fields(name: str) -> list[Tree]:
 @pytest.mark.extra
 @pytest.mark.slow
 @pytest.mark.parametrize("name", REPRESENTATIVE)
-def test_a_checkpoint_with_any_other_value_of_a_field_is_read_right_or_refused(name: str) -> None:
+def test_a_checkpoint_with_a_changed_field_is_right_or_refused(name: str) -> None:
     """Small random checkpoints, each with one field changed, read from what `transformers` writes."""
     taken = 0
     for change in fields(name):
@@ -227,30 +227,28 @@ def test_older_names_of_fields_are_read() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    "change",
     [
-        ({"model_type": "lama"}, ("model_type", "'lama'", "Did you mean llama?")),
-        ({"hidden_act": "gelu"}, ("hidden_act: found 'gelu', expected 'silu' in a llama model",)),
-        ({"hidden_size": None}, ("hidden_size",)),
-        ({"hidden_size": "wide"}, ("model.width", "'wide'")),
-        (
-            {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0}},
-            ("rope_type: expected one of default", "'dynamic'"),
-        ),
-        ({"num_key_value_heads": [1]}, ("key_value_heads", "[1]")),
+        {"model_type": "lama"},
+        {"hidden_act": "gelu"},
+        {"hidden_size": None},
+        {"hidden_size": "wide"},
+        {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0}},
+        {"num_key_value_heads": [1]},
     ],
+    ids=str,
 )
-def test_what_no_part_of_ours_expresses_is_refused(change: Tree, words: tuple[str, ...]) -> None:
+def test_what_no_part_of_ours_expresses_is_refused(change: Tree, refused: Refused) -> None:
     config = {**write_config("llama", settings_of(shipped("llama"), 64), 9), **change}
     config = {key: value for key, value in config.items() if value is not None}
-    with refusal(*words):
+    with refused():
         read_config(config, "DIR/config.json")
 
 
-def test_tensors_of_another_model_are_refused() -> None:
-    with refusal("model.layers.0.self_attn.rotary_scale", "no such tensor"):
+def test_tensors_of_another_model_are_refused(refused: Refused) -> None:
+    with refused():
         to_ours({"model.layers.0.self_attn.rotary_scale": torch.zeros(2)}, FAMILIES["llama"], 2, 2)
-    with refusal("final_logits_bias", "expected zeros"):
+    with refused():
         to_ours({"final_logits_bias": torch.ones(1, 2)}, FAMILIES["bart"], 2, 2)
     kept = to_ours({"h.0.attn.bias": torch.ones(1, 1, 2, 2), "wte.weight": torch.ones(2, 2)}, FAMILIES["gpt2"], 2, 2)
     assert kept.keys() == {"embedding.tokens.weight"}

@@ -1,17 +1,19 @@
 """Compositions of attention and MLP in a layer, against formulas; test_parity.py has those of published models."""
 
+import re
 from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
-from helpers import RUN, VOCABULARY, decoder, example, known, noisy, refusal, tokens
+from helpers import RUN, VOCABULARY, decoder, example, known, noisy, tokens
+from messages import CheckMessage
 from parity import CONTEXT, SIZES, configured, sample
 from parity import VOCABULARY as TOKENS
 from torch import Tensor, nn
 
 from lm.config.components import blame
-from lm.config.tree import Tree, override
+from lm.config.tree import InputError, Tree, override
 from lm.data.batch import Batch
 from lm.metrics.probe import probe
 from lm.model.attention import Mask
@@ -87,10 +89,11 @@ def test_measurements_and_caches_work_with_any_layout(layout: Any) -> None:
 
 
 @torch.no_grad()
-def test_an_encoder_decoder_takes_a_layout_with_cross_attention_alone() -> None:
+def test_an_encoder_decoder_takes_a_layout_with_cross_attention_alone(check_message: CheckMessage) -> None:
     changes = {**SIZES, "class_path": "EncoderDecoder"}
-    with refusal("ParallelResidual takes no cross-attention", "such as PreNorm"), blame("model"):
+    with pytest.raises(InputError) as caught, blame("model"):
         configured({**changes, "block": "ParallelResidual"})
+    check_message(re.sub(r" \(\S+:\d+\)$", "", str(caught.value)))  # without the line that made it
     model = configured({**changes, "block": f"{__name__}.CrossLayout"})
     source_bs, hidden_bs = sample(), torch.zeros(2, CONTEXT, dtype=torch.bool)
     logits = model(sample(seed=2), source_bs, hidden_bs)
@@ -106,7 +109,7 @@ def test_deep_norm_scales_initial_weights_but_not_queries_and_keys() -> None:
         torch.testing.assert_close(model.get_parameter(name), factor * weight, rtol=1e-6, atol=0)
 
 
-def test_stochastic_depth_drops_rows_with_a_rate_that_grows_with_depth() -> None:
+def test_stochastic_depth_drops_more_rows_in_deeper_layers() -> None:
     rows, x = 20_000, example(1, 1, 16)
     for layer, rate in ((None, 0.4), (0, 0.2), (1, 0.4)):
         layout = StochasticDepth(replace(SHAPE, layer=layer), LayerNorm, 0.0, rate=0.4).double()
@@ -146,7 +149,7 @@ def test_hyper_connections_begin_as_a_pre_norm_layer() -> None:
 
 @pytest.mark.parametrize("layers", [2, 5])
 @torch.no_grad()
-def test_skips_add_the_output_of_a_layer_to_the_input_of_its_mirror(layers: int) -> None:
+def test_skips_add_the_output_of_a_layer_to_its_mirror(layers: int) -> None:
     model, plain = (decoder({"layers": layers, **change}).double().eval() for change in ({"skips": True}, {}))
     gains = known(model.skip_gains)
     assert torch.equal(gains, torch.ones(layers // 2))

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from helpers import CONTEXT, VOCABULARY, blocks, decoder, example, noisy, tokens
+from messages import Refused
 from torch import Tensor, nn
 
 from lm.config.choices import choices
@@ -115,8 +116,8 @@ def test_a_norm_is_its_formula_and_starts_without_a_gain(
     torch.testing.assert_close(*gradients, **EXACT)
 
 
-def test_a_gain_of_one_plus_weight_needs_a_gain() -> None:
-    with pytest.raises(ValueError, match="unit_offset=True needs a gain"):
+def test_a_gain_of_one_plus_weight_needs_a_gain(refused: Refused) -> None:
+    with refused(ValueError):
         RMSNorm(SHAPE, gain=False, unit_offset=True)
 
 
@@ -201,9 +202,11 @@ def test_fan_in_keeps_the_variance_of_inputs() -> None:
     assert entering.std().item() == pytest.approx(1, rel=0.05)
 
 
-@pytest.mark.parametrize("options", [{"gain": 0.0}, {"gain": math.inf}, {"position": -1.0}, {"query_key": 0.0}])
-def test_a_size_that_draws_nothing_usable_is_refused(options: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=f"{next(iter(options))}=.* above 0"):
+@pytest.mark.parametrize(
+    "options", [{"gain": 0.0}, {"gain": math.inf}, {"position": -1.0}, {"query_key": 0.0}], ids=str
+)
+def test_a_size_that_draws_nothing_usable_is_refused(options: dict[str, Any], refused: Refused) -> None:
+    with refused(ValueError):
         FanIn(**options)
 
 
@@ -282,10 +285,7 @@ def test_dropout_zeroes_share_and_rescales_in_training_only() -> None:
     assert torch.equal(model.eval().dropout(x), x)
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [({"heads": 3}, "heads=3 must divide width=16"), ({"layers": 0}, "layers=0"), ({"dropout": 1.0}, "dropout=1.0")],
-)
-def test_impossible_sizes_are_refused_with_the_reason(changes: dict[str, float], words: str) -> None:
-    with pytest.raises(ValueError, match=words):
+@pytest.mark.parametrize("changes", [{"heads": 3}, {"layers": 0}, {"dropout": 1.0}], ids=str)
+def test_impossible_sizes_are_refused_with_the_reason(changes: dict[str, float], refused: Refused) -> None:
+    with refused(ValueError):
         decoder(changes)

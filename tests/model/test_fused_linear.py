@@ -65,7 +65,7 @@ def test_zero_units_for_tensor_cores_change_nothing(kind: str, bias: bool, monke
     assert sizes[-1] == layer.down.in_features, "who watches the layer sees the zeros"
 
 
-def test_a_shard_of_the_hidden_units_is_not_taken_for_padded() -> None:
+def test_a_shard_of_hidden_units_is_not_taken_for_padded() -> None:
     """Under tensor parallelism a layer has a part of the inputs that `in_features` says."""
     layer = mlp.SwiGLU(Shape(width=10, heads=2, layers=1, vocabulary=9, context=8)).double()
     x = example(1, 8, 10)

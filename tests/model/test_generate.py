@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import pytest
 import torch
 from helpers import CONTEXT, VOCABULARY, decoder, tokens
+from messages import Refused
 from scipy.stats import chisquare
 from torch import Tensor, nn
 
@@ -78,20 +79,21 @@ def test_extreme_temperatures_are_the_likeliest_token_or_all_alike(temperature: 
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    "options",
     [
-        ({"temperature": 0.0}, "temperature=0.0 must be a number above 0"),
-        ({"temperature": -1.0}, "temperature=-1.0"),
-        ({"temperature": math.inf}, "temperature=inf"),
-        ({"temperature": math.nan}, "temperature=nan"),
-        ({"top_k": 0}, "top_k=0 must be at least 1"),
-        ({"top_p": 0.0}, r"top_p=0.0 must lie in \(0, 1\]"),
-        ({"top_p": 1.1}, "top_p=1.1"),
-        ({"top_p": math.nan}, "top_p=nan"),
+        {"temperature": 0.0},
+        {"temperature": -1.0},
+        {"temperature": math.inf},
+        {"temperature": math.nan},
+        {"top_k": 0},
+        {"top_p": 0.0},
+        {"top_p": 1.1},
+        {"top_p": math.nan},
     ],
+    ids=str,
 )
-def test_a_setting_without_meaning_is_refused(options: dict[str, float], words: str) -> None:
-    with pytest.raises(ValueError, match=words):
+def test_a_setting_without_meaning_is_refused(options: dict[str, float], refused: Refused) -> None:
+    with refused(ValueError):
         Sample(random(), **options)  # type: ignore[arg-type]
 
 
@@ -196,10 +198,10 @@ def test_stopped_rows_stay_stopped_until_generation_ends() -> None:
     assert len(list(generate(never, tokens(batch=1, time=2), 3, greedy))) == 3
 
 
-def test_unusable_prompt_is_refused_before_first_token() -> None:
-    with pytest.raises(ValueError, match="at least one token"):
+def test_unusable_prompt_is_refused_before_first_token(refused: Refused) -> None:
+    with refused(ValueError):
         generate(decoder().eval(), torch.zeros(2, 0, dtype=torch.long), 3, greedy)
-    with pytest.raises(ValueError, match=r"model.eval\(\)"):
+    with refused(ValueError):
         generate(decoder().train(), tokens(), 3, greedy)
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import CONTEXT, MODEL, RUN, attentions, decoder, refusal, tokens
+from helpers import CONTEXT, MODEL, RUN, attentions, decoder, tokens
 from messages import Refused
 from parity import HEADS, SIZES, WIDTH, exactly, loaded, randomized, sample
 from parity import VOCABULARY as TOKENS
@@ -73,7 +73,7 @@ def test_alternating_windows_and_rotations_are_those_of_smollm3() -> None:
     assert expected.std() > 0.5
 
 
-def test_each_layer_has_its_parts_and_the_model_keeps_its_own() -> None:
+def test_layers_and_the_model_each_have_their_own_parts() -> None:
     model = decoder(MIXED)
     positions = [type(block.position) for block in model.blocks]
     assert positions == [NoPosition, type(None), Alibi, type(None)]
@@ -158,7 +158,7 @@ def test_differences_name_the_layers_that_share_one() -> None:
     )
 
 
-def test_changes_of_the_number_and_of_the_pattern_replace_each_other() -> None:
+def test_a_changed_number_of_layers_replaces_the_one_before() -> None:
     pattern = {"repeat": 2, "pattern": [{"attention.window": 3}, {}]}
     for changes, count in (({"layers.repeat": 3}, 6), ({"layers.count": 3}, 3), ({"layers": 5}, 5)):
         layers = resolved({"layers": pattern, **changes})["model"]["init_args"]["layers"]
@@ -186,16 +186,19 @@ def test_a_wrong_layer_is_refused_in_one_line(name: str, refused: Refused) -> No
         resolved(WRONG[name])
 
 
-def test_a_wrong_class_is_named_by_its_layer_and_an_encoder_has_equal_layers() -> None:
-    with refusal("model.layers.1.mlp: no FeedForward called 'SwiGLUU'. Did you mean SwiGLU?"):
+def test_a_wrong_class_is_named_by_its_layer(refused: Refused) -> None:
+    with refused():
         resolved({"layers.-1.mlp": "SwiGLUU"})
-    with refusal("model.layers: expected a whole number, found {'count': 2"):
+
+
+def test_layers_of_an_encoder_decoder_are_equal(refused: Refused) -> None:
+    with refused():
         check(override(RUN, {"model": {**MODEL, "class_path": "EncoderDecoder"}, "model.layers.0.mlp": "SwiGLU"}))
 
 
-def test_a_part_that_no_layer_uses_cannot_be_changed() -> None:
+def test_a_part_that_no_layer_uses_cannot_be_changed(refused: Refused) -> None:
     config = resolved({"layers.0.mlp": "SwiGLU"})
-    with refusal("model.mlp: no layer uses it", "model.layers.0.mlp"):
+    with refused():
         check(override(config, {"model.mlp": "ReLU"}))
     changed = check(override(config, {"model.layers.1.mlp": "ReLU"})).config["model"]["init_args"]
     assert [layer["mlp"]["class_path"] for layer in changed["layers"]] == ["SwiGLU", "ReLU"]

@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 import torch
 from helpers import RUN
+from messages import Refused
 from torch import Tensor, nn
 
 from lm.config.components import build, resolve
-from lm.config.tree import InputError, Tree, override
+from lm.config.tree import Tree, override
 from lm.model.attention import SoftmaxAttention
 from lm.model.initializers import FanIn, Normal, Xavier
 from lm.model.mlp import MLP
@@ -209,7 +210,7 @@ def test_own_matrix_is_scaled_unless_in_table_parameters() -> None:
     assert rates[id(layer.gate)] == rates[id(layer.up.weight)] == 0.0025
 
 
-def test_experts_scale_with_the_width_and_a_function_of_distance_does_not() -> None:
+def test_experts_scale_with_width_but_functions_of_distance_do_not() -> None:
     parts: dict[str, Any] = {"model.mlp": "Experts", "model.position": "Fire"}
     plain, scaled = (made({**parts, "model.parametrization": one}) for one in (None, MUP))
     assert torch.equal(stepped(*plain, 3), stepped(*scaled, 3))
@@ -242,18 +243,18 @@ def test_cells_of_the_standard_parametrisation_keep_their_ids() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "expected"),
+    "changes",
     [
-        ({"optim.optimizer": "SGD"}, "optim: optimizer=SGD has no known rates for another width"),
-        ({"model.heads": 3, "model.width": 24}, "base_width=16 must be a multiple of the 3 heads"),
-        ({"model.parametrization.base_width": 0}, "base_width=0 must"),
-        ({"model.parametrization.base_heads": 0}, "base_heads=0 must"),
+        {"optim.optimizer": "SGD"},
+        {"model.heads": 3, "model.width": 24},
+        {"model.parametrization.base_width": 0},
+        {"model.parametrization.base_heads": 0},
     ],
+    ids=str,
 )
-def test_what_has_no_scaling_is_refused_in_a_line(changes: dict[str, Any], expected: str) -> None:
-    with pytest.raises(InputError, match=expected) as found:
+def test_what_has_no_scaling_is_refused_in_a_line(changes: dict[str, Any], refused: Refused) -> None:
+    with refused():
         check(override(RECIPE, {"model.parametrization": MUP, **changes}))
-    assert "\n" not in str(found.value)
 
 
 def test_standard_scales_nothing() -> None:

@@ -162,7 +162,7 @@ def test_parity_is_not_an_accident_of_small_numbers() -> None:
     assert min(both.difference()) > 1e4 * TOLERANCE
 
 
-def test_a_loss_in_chunks_does_not_lose_the_offset_of_the_output() -> None:
+def test_a_loss_in_chunks_keeps_the_offset_of_the_output() -> None:
     """Where the output layer has an offset, logits are no mere product of hidden states and a matrix."""
     assert configured(SIZES).hidden_and_weight(sample()) is not None
     assert configured({**SIZES, "embedding.output_bias": True}).hidden_and_weight(sample()) is None

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 import torch
+from messages import Refused
 from parity import CONTEXT, HEADS, LAYERS, VOCABULARY, WIDTH, exactly, randomized
 from torch import Tensor, nn
 
@@ -100,12 +101,12 @@ def test_kerple_penalises_distance_for_any_value() -> None:
     assert (position.bias(1, 50).diff(dim=-1) > 0).all()
 
 
-def test_an_offset_leaves_the_first_rows_of_the_table_alone() -> None:
+def test_an_offset_leaves_the_first_rows_of_the_table_alone(refused: Refused) -> None:
     shape, x_btd = Shape(VOCABULARY, CONTEXT, WIDTH, HEADS, LAYERS), torch.zeros(1, CONTEXT, WIDTH)
     position = Learned(shape, offset=2)
     assert torch.equal(position.embed(x_btd)[0], position.table.weight[2:])
     assert torch.equal(position.embed(x_btd[:, :3], 4)[0], position.table.weight[6:9])
-    with pytest.raises(ValueError, match=f"longer than the {CONTEXT} learned positions"):
+    with refused(ValueError):
         position.embed(x_btd, 1)
 
 

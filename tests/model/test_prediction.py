@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import CONTEXT, MODEL, RUN, VOCABULARY, Patch, blocks, decoder, noisy, refusal, tokens
+from helpers import CONTEXT, MODEL, RUN, VOCABULARY, Patch, blocks, decoder, noisy, tokens
+from messages import Refused
 from small_runs import train_cell
 from torch import Tensor
 from torch.nn.functional import cross_entropy, rms_norm
 
-from lm.config.tree import InputError, override
+from lm.config.tree import override
 from lm.data.batch import Batch
 from lm.model.attention import Mask
 from lm.model.flops import flops_per_row
@@ -69,7 +70,7 @@ def losses_by_hand(model: Decoder, kind: str, tokens_bt: Tensor, targets_bt: Ten
 @pytest.mark.parametrize("chunked", [False, True])
 @pytest.mark.parametrize("softcap", [None, 2.0])
 @pytest.mark.parametrize(("kind", "each"), [("ParallelHeads", 0.7), ("SequentialHeads", 0.35)])
-def test_losses_and_gradients_are_those_of_the_layers_called_one_by_one(
+def test_losses_and_gradients_are_those_of_layers_called_separately(
     kind: str, each: float, softcap: float | None, chunked: bool, monkeypatch: Patch
 ) -> None:
     monkeypatch.setattr("lm.training.module.max_logits", lambda device: 0 if chunked else 2**24)
@@ -125,31 +126,27 @@ def test_parameters_and_flops_of_heads_are_counted() -> None:
         assert after.attention == before.attention * 4 / 2
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"heads": 0}, "heads=0 must be from 1 to 15"),
-        ({"heads": 16}, "heads=16 must be from 1 to 15"),
-        ({"weight": -1.0}, "weight=-1.0 must be a finite number, 0 or more"),
-    ],
-)
-def test_options_beyond_their_domain_are_refused(changes: dict[str, Any], words: str) -> None:
-    with refusal("model", words):
+@pytest.mark.parametrize("changes", [{"heads": 0}, {"heads": 16}, {"weight": -1.0}], ids=str)
+def test_options_beyond_their_domain_are_refused(changes: dict[str, Any], refused: Refused) -> None:
+    with refused():
         check(override(RUN, {"model.prediction": {"class_path": "ParallelHeads", "init_args": changes}}))
 
 
-def test_heads_leave_the_id_of_a_model_without_and_need_whole_weights() -> None:
+def test_a_model_without_heads_keeps_its_id() -> None:
     assert check(override(RUN, {"model.prediction": None})).id == check(RUN).id
     assert "prediction" not in check(RUN).config["model"]["init_args"]
+
+
+def test_heads_need_whole_weights(refused: Refused) -> None:
     changes = {"model.prediction": "ParallelHeads", "trainer.devices": 2, "trainer.strategy": "fsdp2"}
-    with refusal("trainer.strategy", "model.prediction needs all weights in each process"):
+    with refused():
         check(override(RUN, changes))
 
 
-def test_the_plan_knows_the_losses_of_heads() -> None:
+def test_the_plan_knows_the_losses_of_heads(refused: Refused) -> None:
     heads = {"model.prediction": "ParallelHeads"}
     check(override(RUN, {**heads, "optim.objective.extra": {"token_2": 0.5}}))
-    with pytest.raises(InputError, match=r"objective\.extra\.token_9: no part has this loss; expected token_2"):
+    with refused():
         check(override(RUN, {**heads, "optim.objective.extra": {"token_9": 0.5}}))
 
 

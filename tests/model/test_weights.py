@@ -2,13 +2,13 @@
 
 from pathlib import Path
 
-import pytest
 import torch
+from messages import Refused
 
 from lm.model.transformer import load_weights
 
 
-def test_a_changed_byte_is_not_taken_for_a_weight(tmp_path: Path) -> None:
+def test_a_changed_byte_is_not_taken_for_a_weight(tmp_path: Path, refused: Refused) -> None:
     path, whole = tmp_path / "last.ckpt", torch.arange(64, dtype=torch.float64)
     torch.save({"state_dict": {"model.a": whole, "other": whole}}, path)
     assert torch.equal(load_weights(path)["a"], whole)
@@ -16,5 +16,5 @@ def test_a_changed_byte_is_not_taken_for_a_weight(tmp_path: Path) -> None:
     at = content.index(whole[9:11].numpy().tobytes())
     path.write_bytes(content[:at] + b"\1" + content[at + 1 :])
     assert not torch.equal(torch.load(path)["state_dict"]["model.a"], whole), "torch notices nothing"
-    with pytest.raises(ValueError, match="is damaged: its bytes are not those that were written"):
+    with refused(ValueError):
         load_weights(path)

@@ -6,10 +6,11 @@ from typing import Any
 import pytest
 import torch
 from helpers import RUN, decoder, known
+from messages import Refused
 from small_runs import curve, train_cell
 
 from lm.config.components import build
-from lm.config.tree import InputError, override
+from lm.config.tree import override
 from lm.data.text import TextData
 from lm.model.transformer import build_and_initialize
 from lm.store.metrics import describe
@@ -20,7 +21,7 @@ from lm.training.run import RunConfig
 EMA = {"trainer.ema": {"decay": 0.6}}
 
 
-def test_the_average_is_a_sum_with_weights_that_add_up_to_one() -> None:
+def test_weights_of_the_average_add_up_to_one() -> None:
     model, average, history = decoder().double(), WeightAverage(0.7), list[torch.Tensor]()
     parameter = model.embedding.tokens.weight
     for step in range(6):
@@ -49,19 +50,11 @@ def test_a_half_life_is_the_steps_to_half_the_weight() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"decay": 1.0}, "decay=1.0 must give a decay between 0 and 1"),
-        ({"half_life": 0.0}, "half_life=0.0 must be a number of steps above 0"),
-        ({"rate": 0.9}, "expected one of {decay: 0.999}"),
-        ({"decay": 0.9, "half_life": 3}, "expected one of"),
-        ({}, "expected one of"),
-    ],
+    "options", [{"decay": 1.0}, {"half_life": 0.0}, {"rate": 0.9}, {"decay": 0.9, "half_life": 3}, {}], ids=str
 )
-def test_other_options_are_refused(options: dict[str, float], words: str) -> None:
-    with pytest.raises(InputError) as caught:
+def test_other_options_are_refused(options: dict[str, float], refused: Refused) -> None:
+    with refused():
         check(override(RUN, {"trainer.ema": options}))
-    assert words in str(caught.value)
 
 
 def test_an_average_changes_the_id_and_none_does_not() -> None:

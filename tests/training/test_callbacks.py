@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from helpers import RUN, Patch, known
+from messages import CheckMessage, Refused
 from small_runs import own_module, resume_cell, train_cell
 
 from lm.config.fingerprint import code_of
@@ -86,43 +87,45 @@ def test_a_harmless_callback_is_no_part_of_the_identity(own: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("entry", "words"),
+    "entry",
     [
-        ("EarlyStopping", r"EarlyStopping would end a run by what it sees. .* not be paired; expected trainer.max"),
-        ({"class_path": "lightning.pytorch.callbacks.EarlyStopping", "init_args": {"monitor": "x"}}, "not be paired"),
-        ("Timer", "would not be paired"),
-        ("lightning.pytorch.callbacks.ModelCheckpoint", "would keep checkpoints beside those"),
-        ("OWN.Refuses", r"number=1 is never right \(.*py:"),
-        ("OWN.Nothing", "cannot import"),
-        ("Spiral", "expected the dotted path of a callback, such as my_parts.Mine, found 'Spiral'"),
-        ("os.path.join", "'os.path.join' is no subclass of lightning.pytorch.Callback"),
-        ("lm.training.recorder.Recorder", "Recorder is how every run is carried out"),
-        ({"init_args": {}}, "expected a dotted path or {class_path, init_args, harmless}"),
-        ({"class_path": "OWN.Looks", "harmles": True}, r"\.harmles: a callback has class_path, init_args"),
-        ({"class_path": "OWN.Looks", "harmless": "yes"}, r"\.harmless: expected true or false, found 'yes'"),
-        ({"class_path": "OWN.Shrinks", "init_args": {"bye": 1}}, "Shrinks has no setting 'bye'. Did you mean by?"),
-        ({"class_path": "OWN.Shrinks", "init_args": {"by": "x"}}, r"\.by: expected a number, found 'x'"),
+        "EarlyStopping",
+        {"class_path": "lightning.pytorch.callbacks.EarlyStopping", "init_args": {"monitor": "x"}},
+        "Timer",
+        "lightning.pytorch.callbacks.ModelCheckpoint",
+        "OWN.Refuses",
+        "OWN.Nothing",
+        "Spiral",
+        "os.path.join",
+        "lm.training.recorder.Recorder",
+        {"init_args": {}},
+        {"class_path": "OWN.Looks", "harmles": True},
+        {"class_path": "OWN.Looks", "harmless": "yes"},
+        {"class_path": "OWN.Shrinks", "init_args": {"bye": 1}},
+        {"class_path": "OWN.Shrinks", "init_args": {"by": "x"}},
     ],
     ids=str,
 )
-def test_an_unusable_callback_is_one_line_with_the_reason(entry: Any, words: str, own: str) -> None:
+def test_an_unusable_callback_is_one_line_with_the_reason(entry: Any, own: str, check_message: CheckMessage) -> None:
     if isinstance(entry, str):
         entry = entry.replace("OWN", own)
     elif "class_path" in entry:
         entry = {**entry, "class_path": entry["class_path"].replace("OWN", own)}
-    with pytest.raises(InputError, match=rf"trainer\.callbacks\[1\].*{words}") as caught:
+    with pytest.raises(InputError) as caught:
         checked(f"{own}.Looks", entry)
     assert "\n" not in str(caught.value)
+    check_message(str(caught.value).replace(own, "own"))
 
 
-def test_a_callback_is_given_once(own: str) -> None:
-    with pytest.raises(InputError, match=r"trainer.callbacks\[1\]: .*Looks is given twice"):
+def test_a_callback_is_given_once(own: str, check_message: CheckMessage) -> None:
+    with pytest.raises(InputError) as caught:
         checked(f"{own}.Looks", f"{own}.Looks")
+    check_message(str(caught.value).replace(own, "own"))
 
 
-@pytest.mark.parametrize("entry", [3, "x", [3], {"class_path": "a.B"}])
-def test_callbacks_are_a_list(entry: Any) -> None:
-    with pytest.raises(InputError, match=r"callbacks: expected a list \(items, each a mapping or text\)"):
+@pytest.mark.parametrize("entry", [3, "x", [3], {"class_path": "a.B"}], ids=str)
+def test_callbacks_are_a_list(entry: Any, refused: Refused) -> None:
+    with refused():
         check(override(RUN, {"trainer.callbacks": entry}))
 
 
@@ -137,15 +140,15 @@ def test_every_lightning_callback_is_refused_or_accepted() -> None:
 
 
 @pytest.mark.parametrize("key", [*(f"trainer.{name}" for name in REASONS), "early_stopping", "patience"])
-def test_settings_of_early_stopping_are_refused_with_the_reason(key: str) -> None:
-    with pytest.raises(InputError, match=f"{key}: early stopping would end a run by what it sees"):
+def test_settings_of_early_stopping_are_refused_with_the_reason(key: str, refused: Refused) -> None:
+    with refused():
         check(override(RUN, {key: 3}))
 
 
-def test_misplaced_loggers_and_callbacks_name_the_right_place() -> None:
-    with pytest.raises(InputError, match=r"trainer.logger: loggers are given to the command, as in lm fit"):
+def test_misplaced_loggers_and_callbacks_name_the_right_place(refused: Refused) -> None:
+    with refused():
         check(override(RUN, {"trainer.logger": True}))
-    with pytest.raises(InputError, match=r"callbacks: callbacks belong to the trainer: trainer.callbacks"):
+    with refused():
         check(override(RUN, {"callbacks": []}))
 
 
@@ -166,10 +169,10 @@ def test_a_resumed_run_restores_the_state_of_its_callback(own: str, tmp_path: Pa
 
 
 @pytest.mark.slow
-def test_a_run_that_a_callback_ends_fails(own: str, tmp_path: Path) -> None:
+def test_a_run_that_a_callback_ends_fails(own: str, tmp_path: Path, check_message: CheckMessage) -> None:
     _, record, folder = train_cell(tmp_path, {"trainer.callbacks": [f"{own}.Ends"]})
     assert record["status"] == "failed"
-    assert "a callback set trainer.should_stop, and would end a run by what it sees" in known(record["error"])
+    check_message(known(record["error"]))
     assert not (folder / "history.csv").exists()
 
 

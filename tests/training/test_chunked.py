@@ -47,7 +47,7 @@ def test_value_and_gradients_are_those_of_the_plain_loss(parts: None, a: float, 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
-def test_a_cuda_device_gives_the_value_and_gradients_of_the_cpu(parts: None) -> None:
+def test_cuda_gives_the_value_and_gradients_of_the_cpu(parts: None) -> None:
     x_nd, weight_vd, targets_n = problem()
     wanted = torch.autograd.grad(chunked_cross_entropy(x_nd, weight_vd, targets_n, 0.1, 0.01), (x_nd, weight_vd))
     x_nd, weight_vd = (x.detach().cuda().requires_grad_() for x in (x_nd, weight_vd))

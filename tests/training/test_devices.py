@@ -136,7 +136,7 @@ def test_a_cuda_device_trains_to_the_same_bits_again(tmp_path: Path, attention: 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_a_model_compiled_whole_trains_on_cuda_to_the_losses_of_the_cpu(tmp_path: Path, of_one: Run) -> None:
+def test_whole_compilation_on_cuda_keeps_the_losses_of_the_cpu(tmp_path: Path, of_one: Run) -> None:
     cpu, *_ = of_one
     cuda, *_ = fit(tmp_path / "cuda", "--trainer.accelerator", "cuda", "--trainer.compile", "true")
     assert cuda["flags"] == []

@@ -1,19 +1,20 @@
 """What is measured of a finished model, against plain loops over the same tokens; and `lm evaluate`."""
 
 import math
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import helpers
 import numpy as np
 import pytest
 import tokenizers
 import torch
 import yaml
 from helpers import RUN, Capture, Patch, known
+from messages import CheckMessage, Refused, RefusedCommand
 from records import blank
 from scipy.optimize import minimize_scalar
 from small_runs import silent, train_cell
@@ -23,7 +24,7 @@ from torch.nn.functional import cross_entropy
 from lm.ablation.ablate import measure_missing_lengths
 from lm.cli import main
 from lm.config.components import build
-from lm.config.tree import InputError, Tree, load_yaml, override
+from lm.config.tree import Tree, load_yaml, override
 from lm.data import IGNORED
 from lm.data.batch import Batch
 from lm.data.tokenizer import UNKNOWN
@@ -233,20 +234,15 @@ def test_how_many_rows_at_once_changes_nothing(trained: TrainedCell, monkeypatch
         assert one[length]["sliding_nll"] == pytest.approx(at["sliding_nll"], rel=1e-12)
 
 
-def test_learned_positions_fail_only_beyond_the_trained_length(tmp_path: Path) -> None:
+def test_learned_positions_fail_only_beyond_the_trained_length(tmp_path: Path, check_message: CheckMessage) -> None:
     cell, folder = finished_run(tmp_path, {"model.position": "Learned"})
     found = TrainedCell(cell, folder / "last.ckpt").lengths([4, 16], "validation", 32)
     assert list(found["16"]) == ["error"]
-    assert "16" in found["16"]["error"]
+    check_message(found["16"]["error"])
     record = good()
     add(record, "lengths", found)
     assert record["status"] == "ok"
     assert set(record["metrics"]) == {"nll", "nll@4", "perplexity@4", "sliding_nll@4"}
-
-
-def test_a_text_shorter_than_the_length_is_refused(trained: TrainedCell) -> None:
-    with pytest.raises(InputError, match=r"5000 tokens of context and one to predict, found \d+ in validation"):
-        trained.lengths([5000], "validation", 5000)
 
 
 # records -------------------------------------------------------------------------------------------------------------
@@ -313,7 +309,7 @@ TRANSLATOR = {"class_path": "EncoderDecoder", "init_args": RUN["model"]["init_ar
 
 
 @pytest.mark.parametrize("share", [0.2, 0.0])
-def test_rows_with_a_test_split_have_its_evaluation(tmp_path: Path, share: float) -> None:
+def test_rows_with_a_test_split_have_its_evaluation(tmp_path: Path, share: float, refused: Refused) -> None:
     cell, folder = finished_run(tmp_path, {"data": rows(share), "data.corpus.size": 20000, "data.context": 12})
     found = dict(evaluations(cell, folder / "last.ckpt"))
     assert list(found) == (["test"] if share else [])
@@ -327,10 +323,10 @@ def test_rows_with_a_test_split_have_its_evaluation(tmp_path: Path, share: float
             logits = torch.cat([model(*batch.inputs).flatten(0, 1) for batch in batches])
         targets = torch.cat([batch.targets_bt.flatten() for batch in batches])
         assert found["test"]["nll"] == pytest.approx(cross_entropy(logits, targets).item(), rel=1e-12)
-        with pytest.raises(InputError, match="PaddedRows has rows of its own"):
+        with refused():
             trained.lengths([4], "validation", 32)
     else:
-        with pytest.raises(InputError, match="test split holds no text"):
+        with refused():
             remeasure(folder, Request())
 
 
@@ -434,7 +430,9 @@ def test_another_text_is_cut_by_the_runs_own_tokenizer(tmp_path: Path, tokenizer
     assert found["text"]["data"]["corpus"] == corpus | {"init_args": {**corpus["init_args"], "field": "text"}}  # type: ignore[dict-item]
 
 
-def test_the_text_is_prepared_again_where_the_cache_was_emptied(tmp_path: Path, monkeypatch: Patch) -> None:
+def test_the_text_is_prepared_again_where_the_cache_was_emptied(
+    tmp_path: Path, monkeypatch: Patch, refused: Refused
+) -> None:
     cell, folder = finished_run(tmp_path)
     monkeypatch.setenv("LM_CACHE", str(tmp_path / "elsewhere"))
     again = cell_of(FinishedRun.at(folder))
@@ -443,7 +441,7 @@ def test_the_text_is_prepared_again_where_the_cache_was_emptied(tmp_path: Path, 
     monkeypatch.setenv("LM_CACHE", str(tmp_path / "third"))
     tree = load_yaml(folder / "config.yaml")
     (folder / "config.yaml").write_text(yaml.safe_dump(override(tree, {"data.corpus.size": 30000})))
-    with pytest.raises(InputError, match="its text is no longer in the cache"):
+    with refused():
         remeasure(folder, Request())
 
 
@@ -458,7 +456,9 @@ def test_lengths_asked_for_later_are_measured_without_training(tmp_path: Path) -
     assert record_in(folder)["evaluations"]["lengths"] == expected
 
 
-def test_an_ablation_measures_the_lengths_its_cells_lack(tmp_path: Path, capsys: Capture) -> None:
+def test_an_ablation_measures_the_lengths_its_cells_lack(
+    tmp_path: Path, capsys: Capture, check_message: CheckMessage
+) -> None:
     wanted = {"evaluate": {"lengths": [4, 8], "tokens": 64}}
     cells, folders = [], []
     for changes in ({}, {"seed": 1}, {"seed": 2}):
@@ -471,11 +471,7 @@ def test_an_ablation_measures_the_lengths_its_cells_lack(tmp_path: Path, capsys:
     plan: Any = SimpleNamespace(distinct=[Planned("arm", seed, cell) for seed, cell in enumerate(cells)])
     capsys.readouterr()
     measure_missing_lengths(plan, store)
-    first, second, third = capsys.readouterr().err.splitlines()
-    assert first == "arm seed 0: measuring [4, 8] tokens of context"
-    assert second == "arm seed 1: measuring [4, 8] tokens of context"
-    assert "arm seed 1: not measured" in third
-    assert "was not kept" in third
+    check_message(capsys.readouterr().err.splitlines())
     assert [sorted(record_in(folder).get("evaluations", {}).get("lengths", {})) for folder in folders] == [
         ["4", "8"],
         [],
@@ -483,48 +479,61 @@ def test_an_ablation_measures_the_lengths_its_cells_lack(tmp_path: Path, capsys:
     ]
 
 
-REFUSED: list[tuple[list[object], list[str]]] = [
-    (["--lengths", "four"], ["--lengths", "whole numbers", "'four'"]),
-    (["--lengths", "4,-1"], ["--lengths", "'4,-1'"]),
-    (["--lengths", "[4"], ["--lengths"]),
-    (["--lengths", "64", "--tokens", "32"], ["--tokens", "64 or more", "32"]),
-    (["--tokens", "0"], ["--tokens", "1 or more"]),
-    (["--lengths", "9000"], ["9000 tokens of context", "in validation"]),
-    (["--split", "tset"], ["--split", "'tset'", "'test'"]),
-    (["--optim.lr", "1"], ["settings of the data alone", "'optim.lr'"]),
-    (["--set", "model.width=8"], ["settings of the data alone", "'model.width'"]),
-    (["--seed", "1"], ["settings of the data alone", "'seed'"]),
-    (["--data.tokenizer", "Bytes"], ["data.tokenizer", "decided by the run"]),
-    (["--data.corpus.sise", "10"], ["data.corpus.sise", "Did you mean size?"]),
-    (["--data.corpus.size", "10"], ["data: the validation split has"]),
-    (["--data.split", "[0.5, 0.5, 0.0]"], ["--split test", "holds no text"]),
+REFUSED: list[list[object]] = [
+    ["--lengths", "four"],
+    ["--lengths", "4,-1"],
+    ["--lengths", "[4"],
+    ["--lengths", "64", "--tokens", "32"],
+    ["--tokens", "0"],
+    ["--optim.lr", "1"],
+    ["--set", "model.width=8"],
+    ["--seed", "1"],
+    ["--data.tokenizer", "Bytes"],
+    ["--data.corpus.sise", "10"],
+    ["--data.corpus.size", "10"],
+    ["--data.split", "[0.5, 0.5, 0.0]"],
 ]
 
 
-@pytest.mark.parametrize(("arguments", "words"), REFUSED, ids=[" ".join(map(str, a)) for a, _ in REFUSED])
+@pytest.mark.parametrize("arguments", REFUSED, ids=[" ".join(map(str, arguments)) for arguments in REFUSED])
 def test_what_cannot_be_measured_is_one_line(
-    shared_run: tuple[Cell, Path], capsys: Capture, arguments: list[object], words: list[str]
+    shared_run: tuple[Cell, Path], arguments: list[object], refused_command: RefusedCommand
 ) -> None:
-    refused(capsys, [shared_run[1], *arguments], *words)
+    refused_command(["evaluate", shared_run[1], *arguments])
 
 
-def refused(capsys: Capture, arguments: list[object], *words: str) -> None:
-    helpers.refused(capsys, ["evaluate", *arguments], *words)
+def refusal_of(capsys: Capture, *arguments: object) -> str:
+    """The one line of a refusal, numbers that hang on the interpreter's standard library written as N."""
+    capsys.readouterr()
+    assert main(["evaluate", *map(str, arguments)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    return re.sub(r"(NLL of|expected|found) [\d.]+", r"\1 N", line)
 
 
-def test_a_run_that_cannot_be_measured_is_one_line(tmp_path: Path, capsys: Capture) -> None:
+def test_a_text_shorter_than_the_length_is_refused(
+    shared_run: tuple[Cell, Path], capsys: Capture, check_message: CheckMessage
+) -> None:
+    check_message(refusal_of(capsys, shared_run[1], "--lengths", "9000"))
+
+
+def test_an_unknown_split_is_named(shared_run: tuple[Cell, Path], capsys: Capture) -> None:
+    """In the words of `argparse`, which differ between versions."""
+    assert re.search("--split.*'tset'.*test", refusal_of(capsys, shared_run[1], "--split", "tset"))
+
+
+def test_a_run_that_cannot_be_measured_is_one_line(tmp_path: Path, refused_command: RefusedCommand) -> None:
     _, folder = finished_run(tmp_path / "a")
     (folder / "last.ckpt").unlink()
-    refused(capsys, [folder], "last.ckpt", "was not kept")
+    refused_command(["evaluate", folder])
     (folder / "last.ckpt").write_bytes(b"no checkpoint")
-    refused(capsys, [folder], "last.ckpt")
+    refused_command(["evaluate", folder])
     _, diverged = finished_run(tmp_path / "b", outcome={**good(), "status": "diverged", "error": "loss not finite"})
-    refused(capsys, [diverged], "diverged", "loss not finite", "no model")
+    refused_command(["evaluate", diverged])
     _, failed = finished_run(tmp_path / "c", outcome=failure("RuntimeError: no"))
-    refused(capsys, [failed], "failed")
-    refused(capsys, ["abc", "--out", tmp_path / "a"], "abc: no finished run")
+    refused_command(["evaluate", failed])
+    refused_command(["evaluate", "abc", "--out", tmp_path / "a"])
     _, learned = finished_run(tmp_path / "d", {"model.position": "Learned"})
-    refused(capsys, [learned, "--data.context", 16], "data", "16")
+    refused_command(["evaluate", learned, "--data.context", 16])
 
 
 def stored(folder: Path, nll: float, hashed: bool) -> None:
@@ -536,7 +545,9 @@ def stored(folder: Path, nll: float, hashed: bool) -> None:
     Store(folder.parents[1]).rewrite(folder.name, record)
 
 
-def test_a_checkpoint_that_is_not_the_records_is_refused(tmp_path: Path, capsys: Capture) -> None:
+def test_a_checkpoint_that_is_not_the_records_is_refused(
+    tmp_path: Path, capsys: Capture, check_message: CheckMessage
+) -> None:
     _, folder = finished_run(tmp_path / "a")
     _, other = finished_run(tmp_path / "b", {"seed": 1})
     checkpoint, before = folder / "last.ckpt", (folder / "record.json").read_bytes()
@@ -545,28 +556,34 @@ def test_a_checkpoint_that_is_not_the_records_is_refused(tmp_path: Path, capsys:
     moved = {key: value + 0.3 for key, value in whole["state_dict"].items()}
     content = bytearray(checkpoint.read_bytes())
     content[len(content) // 2] ^= 1
+    lines = set()
     for state in (moved, {**whole["state_dict"], name: torch.full_like(tensor, math.nan)}, None, bytes(content)):
         if isinstance(state, dict):
             torch.save({"state_dict": state}, checkpoint)
         else:
             checkpoint.write_bytes(state or (other / "last.ckpt").read_bytes())
         for more in ([], ["--lengths", "4"], ["--data.split", "[0.5, 0.25, 0.25]"]):
-            refused(capsys, [folder, *more], "last.ckpt: is not the checkpoint that training wrote: its hash differs")
+            lines.add(refusal_of(capsys, folder, *more))
+    (line,) = lines
+    check_message(line)
     assert (folder / "record.json").read_bytes() == before
 
 
 @pytest.mark.parametrize("more", [["--split", "validation"], [], ["--lengths", "4", "--tokens", "64"]])
 def test_weights_without_a_hash_must_reproduce_their_loss(
-    tmp_path: Path, capsys: Capture, trained: TrainedCell, shared_run: tuple[Cell, Path], more: list[str]
+    tmp_path: Path,
+    capsys: Capture,
+    trained: TrainedCell,
+    shared_run: tuple[Cell, Path],
+    more: list[str],
+    check_message: CheckMessage,
 ) -> None:
     right = float(trained.split("validation")["nll"])
     folder = tmp_path / "cells" / shared_run[1].name
     shutil.copytree(shared_run[1], folder)
     stored(folder, right * 1.01, hashed=False)
     before = (folder / "record.json").read_bytes()
-    refused(
-        capsys, [folder, *more], "last.ckpt: gives a validation NLL of", "as in the record; these are other weights"
-    )
+    check_message(refusal_of(capsys, folder, *more))
     assert (folder / "record.json").read_bytes() == before
     stored(folder, right * 1.0001, hashed=False)
     assert main(["evaluate", str(folder), *more]) == 0
@@ -582,7 +599,7 @@ def test_a_loss_that_differs_from_the_record_is_reported(
     for wrong, lines in ((right * 1.01, 1), (right * 1.0001, 0)):
         stored(folder, wrong, hashed=True)
         assert main(["evaluate", str(folder), "--split", "validation"]) == 0
-        warnings = [line for line in capsys.readouterr().err.splitlines() if "gives a validation NLL of" in line]
+        warnings = [line for line in capsys.readouterr().err.splitlines() if "last.ckpt" in line]
         assert len(warnings) == lines
 
 
@@ -684,7 +701,7 @@ def test_documents_add_up_to_the_recorded_loss(tmp_path: Path, changes: dict[str
     assert "clusters" not in record["evaluations"]["test"]
 
 
-def test_rows_that_are_drawn_for_evaluation_are_part_of_the_id() -> None:
+def test_rows_drawn_for_evaluation_are_part_of_the_id() -> None:
     def cell(tokens: int) -> str:  # 8 rows of 1,000 tokens, of which most are padding
         return check(override(RUN, {"data": rows(0.2), "data.context": 1000, "evaluate": {"tokens": tokens}})).id
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 import yaml
 from helpers import RUN, Patch, decoder, known, tokens
+from messages import Refused
 from small_runs import curve, own_module, resume_cell, train_cell
 from torch import Tensor
 
@@ -82,26 +83,18 @@ def test_extra_losses_of_layers_are_averaged_and_weighted(chunked: bool, monkeyp
 
 
 @pytest.mark.parametrize(
-    ("extra", "weights", "words"),
-    [
-        ({}, {}, "extra loss 'size' has no weight; give objective.extra.size, or 0 there to record it alone"),
-        (
-            {"sise": 1.0},
-            {"size": 1.0},
-            "objective.extra.sise: no part has this loss; expected size. Did you mean size?",
-        ),
-    ],
+    ("extra", "weights"), [({}, {}), ({"sise": 1.0}, {"size": 1.0})], ids=["missing", "misspelled"]
 )
 def test_a_weight_that_is_missing_or_misspelled_is_named(
-    extra: dict[str, float], weights: dict[str, float], words: str
+    extra: dict[str, float], weights: dict[str, float], refused: Refused
 ) -> None:
     module = module_with(extra, [1.0], weights)
-    with pytest.raises(ValueError, match=words.replace("?", r"\?")):
+    with refused(ValueError):
         module.loss(batch())
 
 
-def test_a_weight_that_is_not_finite_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"extra\.size=nan must be a finite number"):
+def test_a_weight_that_is_not_finite_is_refused(refused: Refused) -> None:
+    with refused(ValueError):
         CrossEntropy(extra={"size": float("nan")})
 
 

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 from helpers import known
+from messages import Refused
 from torch import nn
 
 from lm.data import IGNORED
@@ -106,15 +107,16 @@ def test_the_z_loss_of_half_precision_is_summed_in_single() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    "options",
     [
-        ({"label_smoothing": 1.0}, r"label_smoothing=1\.0 must lie in \[0, 1\)"),
-        ({"label_smoothing": -0.1}, r"label_smoothing=-0\.1 must lie"),
-        ({"z_loss": -1e-4}, "z_loss=-0.0001 must be a finite number, 0 or more"),
-        ({"z_loss": math.nan}, "z_loss=nan must be a finite number"),
-        ({"z_loss": math.inf}, "z_loss=inf must be a finite number"),
+        {"label_smoothing": 1.0},
+        {"label_smoothing": -0.1},
+        {"z_loss": -1e-4},
+        {"z_loss": math.nan},
+        {"z_loss": math.inf},
     ],
+    ids=str,
 )
-def test_numbers_out_of_range_are_refused_by_name(options: dict[str, Any], words: str) -> None:
-    with pytest.raises(ValueError, match=words):
+def test_numbers_out_of_range_are_refused_by_name(options: dict[str, Any], refused: Refused) -> None:
+    with refused(ValueError):
         CrossEntropy(**options)

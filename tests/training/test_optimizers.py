@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import RUN, decoder, refusal
+from helpers import RUN, decoder
+from messages import Refused
 from small_runs import train_cell
 from torch import Tensor, nn
 
@@ -64,7 +65,7 @@ def test_lion_is_its_formula() -> None:
 
 
 @needs_package
-def test_schedule_free_adamw_trains_at_y_and_gives_the_average_x() -> None:
+def test_schedule_free_adamw_trains_y_and_gives_x() -> None:
     parameter = nn.Parameter(random(3, 4))
     z, x = parameter.detach().clone(), parameter.detach().clone()
     squares = torch.zeros_like(z)
@@ -87,7 +88,7 @@ def test_schedule_free_adamw_trains_at_y_and_gives_the_average_x() -> None:
 
 @needs_package
 @pytest.mark.parametrize("name", OPTIONS)
-def test_each_is_named_by_its_dotted_path_and_hashed_with_its_version(name: str) -> None:
+def test_each_has_its_dotted_path_and_ignores_the_gradient_scale(name: str) -> None:
     cell = check(override(RUN, optim_of(name)))
     assert cell.config["optim"]["optimizer"]["class_path"].startswith("pytorch_optimizer.")
     built = build(cell.config["optim"], Optim)
@@ -160,8 +161,8 @@ def test_a_cautious_step_moves_no_entry_against_its_gradient() -> None:
 
 
 @needs_package
-def test_cautious_updates_of_schedule_free_weights_are_refused() -> None:
-    with refusal("optim", "ScheduleFreeAdamW holds weights of its own"):
+def test_cautious_updates_of_schedule_free_weights_are_refused(refused: Refused) -> None:
+    with refused():
         check(override(RUN, optim_of("ScheduleFreeAdamW", **{"optim.cautious": True})))
 
 

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from helpers import RUN
+from helpers import RUN, known
+from messages import CheckMessage
 
 from lm.config.tree import Tree, override
 from lm.training.ranks import RankError, RankSupervisor, is_peer_failure, supervise_ranks
@@ -163,16 +164,15 @@ def made(folder: Path, *names: str) -> tuple[str, ...]:
 @pytest.mark.slow
 @pytest.mark.extra
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp2"])
-@pytest.mark.parametrize(
-    ("how", "words"),
-    [("dies", "RankError: rank 1 was killed by SIGKILL"), ("raises", "RankError: rank 1: ValueError: a fault of rank")],
-)
-def test_a_rank_that_dies_fails_the_cell_with_its_error(tmp_path: Path, strategy: str, how: str, words: str) -> None:
+@pytest.mark.parametrize("how", ["dies", "raises"])
+def test_a_rank_that_dies_fails_the_cell_with_its_error(
+    tmp_path: Path, strategy: str, how: str, check_message: CheckMessage
+) -> None:
     place = Place(tmp_path, {"trainer.strategy": strategy})
     assert place.fit(f"1:3:{how}") == 1
     record = place.record()
     assert record["status"] == "failed"
-    assert record["error"].startswith(words)
+    check_message(record["error"])
     died = (tmp_path / "died-0").stat().st_mtime
     assert 0 <= record["provenance"]["finished"] - died < 60
     assert not list(place.out.glob("cells/.*.work"))
@@ -228,15 +228,16 @@ def test_an_error_of_the_first_process_is_raised_unchanged(tmp_path: Path) -> No
         raise ValueError("mine")
 
 
-def test_the_error_of_a_rank_replaces_the_lost_connection(tmp_path: Path) -> None:
+def test_the_error_of_a_rank_replaces_the_lost_connection(tmp_path: Path, check_message: CheckMessage) -> None:
     def says() -> None:
         (tmp_path / "ranks").mkdir()
         (tmp_path / "ranks" / "2.json").write_text("{")
         (tmp_path / "ranks" / "3.json").write_text('{"error": "ValueError: its own"}')
         raise RuntimeError("Connection closed by peer")
 
-    with pytest.raises(RankError, match="rank 3: ValueError: its own") as found, supervise_ranks(tmp_path, print):
+    with pytest.raises(RankError) as found, supervise_ranks(tmp_path, print):
         says()
+    check_message(str(found.value))
     assert "closed by peer" in str(found.value.__cause__)
 
 
@@ -257,19 +258,19 @@ with ranks.supervise_ranks(Path(sys.argv[1]), lambda error: Path(sys.argv[1], "e
 
 @pytest.mark.extra
 @pytest.mark.slow
-def test_a_first_process_that_hangs_gives_the_cell_up(tmp_path: Path) -> None:
+def test_a_first_process_that_hangs_gives_the_cell_up(tmp_path: Path, check_message: CheckMessage) -> None:
     start = time.monotonic()
     done = subprocess.run([sys.executable, "-c", HANGS, str(tmp_path)], capture_output=True, text=True, timeout=90)
     assert done.returncode == 1
     assert time.monotonic() - start < 80
-    assert (tmp_path / "error").read_text() == "RankError: rank 2 ended with exit code 3"
-    assert done.stderr.strip().endswith("rank 2 ended with exit code 3")
+    check_message(said := (tmp_path / "error").read_text())
+    assert done.stderr.strip().endswith(said.removeprefix("RankError: "))
     with contextlib.suppress(ProcessLookupError):
         os.kill(int(done.stdout), 0)
         assert Path(f"/proc/{int(done.stdout)}/stat").read_text().split()[2] == "Z", "the other one was ended too"
 
 
-def test_a_supervisor_reports_which_rank_died_and_how() -> None:
+def test_a_supervisor_reports_which_rank_died_and_how(check_message: CheckMessage) -> None:
     class Ended:
         def __init__(self, code: int | None) -> None:
             self.code = code
@@ -283,5 +284,5 @@ def test_a_supervisor_reports_which_rank_died_and_how() -> None:
         return watch.cause()
 
     assert cause(None, 0) is None
-    assert cause(None, 4) == "rank 2 ended with exit code 4"
-    assert cause(-9) == "rank 1 was killed by SIGKILL; the machine may have run out of memory"
+    for codes in ((None, 4), (-9,)):
+        check_message(known(cause(*codes)))

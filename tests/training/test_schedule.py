@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
+from messages import Refused
 from torch import nn
 from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, LRScheduler
 
@@ -116,38 +117,35 @@ def test_every_schedule_rises_in_warmup_to_one_and_never_again(schedule: Schedul
         assert factors[-1] == pytest.approx(vars(schedule)["final"], abs=1e-15)
 
 
-@pytest.mark.parametrize(
-    ("make", "words"),
-    [
-        (lambda: WarmupCosine(1, 1.5), r"final=1\.5 must lie in \[0, 1\]"),
-        (lambda: WarmupLinear(1, -0.1), r"final=-0\.1 must lie in \[0, 1\]"),
-        (lambda: WarmupStableDecay(1, 0.5, 2.0), r"final=2\.0 must lie in \[0, 1\]"),
-        (lambda: WarmupCosine(-1), "warmup=-1 must be 0 or more steps"),
-        (lambda: WarmupLinear(-1), "warmup=-1 must be 0 or more steps"),
-        (lambda: Constant(-1), "warmup=-1 must be 0 or more steps"),
-        (lambda: WarmupStableDecay(-1), "warmup=-1 must be 0 or more steps"),
-        (lambda: InverseSquareRoot(0), "warmup=0 must be 1 or more steps"),
-        (lambda: WarmupStableDecay(1, 0), "decay=0 must be a share between 0 and 1, or a whole number of steps"),
-        (lambda: WarmupStableDecay(1, 2.5), r"decay=2\.5 must be a share"),
-        (lambda: WarmupStableDecay(1, math.nan), "decay=nan must be a share"),
-        (lambda: WarmupStableDecay(1, math.inf), "decay=inf must be a share"),
-        (
-            lambda: WarmupStableDecay(50, 30).factor(1, 60),
-            "warmup=50 and a decay of 30 steps are more than the 60 steps of the run; .* trainer.max_steps",
-        ),
-    ],
-)
-def test_numbers_out_of_range_are_refused_by_name(make: Callable[[], object], words: str) -> None:
-    with pytest.raises(ValueError, match=words):
-        make()
+WRONG: dict[str, Callable[[], object]] = {
+    "final of a cosine": lambda: WarmupCosine(1, 1.5),
+    "final of a line": lambda: WarmupLinear(1, -0.1),
+    "final of a decay": lambda: WarmupStableDecay(1, 0.5, 2.0),
+    "warmup of a cosine": lambda: WarmupCosine(-1),
+    "warmup of a line": lambda: WarmupLinear(-1),
+    "warmup of a constant": lambda: Constant(-1),
+    "warmup of a decay": lambda: WarmupStableDecay(-1),
+    "warmup of a root": lambda: InverseSquareRoot(0),
+    "no decay": lambda: WarmupStableDecay(1, 0),
+    "decay of no whole steps": lambda: WarmupStableDecay(1, 2.5),
+    "decay nan": lambda: WarmupStableDecay(1, math.nan),
+    "decay inf": lambda: WarmupStableDecay(1, math.inf),
+    "longer than the run": lambda: WarmupStableDecay(50, 30).factor(1, 60),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_numbers_out_of_range_are_refused_by_name(name: str, refused: Refused) -> None:
+    with refused(ValueError):
+        WRONG[name]()
 
 
 @pytest.mark.parametrize("kind", [Constant, WarmupCosine, WarmupLinear, InverseSquareRoot, WarmupStableDecay])
-def test_a_warmup_below_one_is_a_share_of_the_steps(kind: type[Schedule]) -> None:
+def test_a_warmup_below_one_is_a_share_of_the_steps(kind: type[Schedule], refused: Refused) -> None:
     of_share, of_steps = kind(warmup=0.15), kind(warmup=3)  # type: ignore[call-arg]
     assert [of_share.factor(t, 20) for t in range(1, 21)] == [of_steps.factor(t, 20) for t in range(1, 21)]
     assert of_share.in_proportion == 0.15
-    with pytest.raises(ValueError, match=r"warmup=1.5 must be 0 or more steps, a whole number, or a share"):
+    with refused(ValueError):
         kind(warmup=1.5)  # type: ignore[call-arg]
 
 

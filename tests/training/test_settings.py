@@ -8,9 +8,10 @@ import lightning.pytorch
 import pytest
 from helpers import RUN, Patch
 from lightning.pytorch.callbacks import Timer
+from messages import Refused
 
 from lm.config.components import build, plain_options
-from lm.config.tree import InputError, override
+from lm.config.tree import override
 from lm.training.cell import check
 from lm.training.recorder import Recorder
 from lm.training.run import EXECUTION, UNSOUND, RunConfig, Trainer
@@ -47,23 +48,24 @@ def test_every_setting_of_lightning_has_a_declared_role() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "words"),
+    ("name", "value"),
     [
-        ("max_time", "00:00:00:30", "would end a cell by the speed of the machine; give max_steps"),
-        ("max_time", {"seconds": 30}, "give max_steps"),
-        ("limit_test_batches", 2, "has no effect"),
-        ("benchmark", True, "how fast this machine is"),
-        ("limit_predict_batches", 0.5, "has no effect"),
+        ("max_time", "00:00:00:30"),
+        ("max_time", {"seconds": 30}),
+        ("limit_test_batches", 2),
+        ("benchmark", True),
+        ("limit_predict_batches", 0.5),
     ],
+    ids=str,
 )
-def test_unsound_settings_are_refused_with_the_reason(name: str, value: Any, words: str) -> None:
-    with pytest.raises(InputError, match=f"trainer: {name}=.*{words}"):
+def test_unsound_settings_are_refused_with_the_reason(name: str, value: Any, refused: Refused) -> None:
+    with refused():
         check(override(RUN, {f"trainer.{name}": value}))
 
 
-@pytest.mark.parametrize("every", ["00:10:00", {"minutes": 10}])
-def test_validation_by_the_clock_is_refused_by_the_plan(every: Any) -> None:
-    with pytest.raises(InputError, match="val_check_interval: expected a number of batches"):
+@pytest.mark.parametrize("every", ["00:10:00", {"minutes": 10}], ids=str)
+def test_validation_by_the_clock_is_refused_by_the_plan(every: Any, refused: Refused) -> None:
+    with refused():
         check(override(RUN, {"trainer.val_check_interval": every}))
 
 
@@ -71,25 +73,23 @@ def test_a_refused_setting_that_is_off_keeps_the_identity() -> None:
     assert check(override(RUN, {"trainer.benchmark": False})).id == check(RUN).id
 
 
-def test_recomputed_activations_keep_the_identity_and_need_layers_without_state() -> None:
+def test_recomputed_activations_keep_the_identity_and_need_layers_without_state(refused: Refused) -> None:
     recomputed = {"trainer.checkpoint_activations": True}
     assert check(override(RUN, recomputed)).id == check(RUN).id
     for change in ({"model.mlp": "Experts"}, {"model.norm": "BatchNorm"}):
-        with pytest.raises(InputError, match=r"trainer: checkpoint_activations: .* changes its state"):
+        with refused():
             check(override(RUN, {**recomputed, **change}))
-    with pytest.raises(InputError, match="checkpoint_activations: no process holds all weights under strategy=fsdp2"):
+    with refused():
         check(override(RUN, {**recomputed, "trainer.devices": 2, "trainer.strategy": "fsdp2"}))
 
 
-def test_batch_norm_in_several_processes_is_refused_by_the_plan() -> None:
+def test_batch_norm_in_several_processes_is_refused_by_the_plan(refused: Refused) -> None:
     """Each would take its statistics from its own rows: one identity, and a number that hangs on the machine."""
     two = {"trainer.devices": 2, "trainer.strategy": "ddp"}
     check(override(RUN, two))
     check(override(RUN, {"model.norm": "BatchNorm"}))
     check(override(RUN, {**two, "model.norm": "BatchNorm", "trainer.sync_batchnorm": True}))
-    with pytest.raises(
-        InputError, match=r"trainer.devices: batch norm would see the rows of each of 2 processes alone"
-    ):
+    with refused():
         check(override(RUN, {**two, "model.norm": "BatchNorm"}))
 
 
@@ -100,11 +100,11 @@ def trainer(work: Path) -> Any:
     return run.trainer(recorder)
 
 
-def test_a_callback_of_an_installed_package_is_refused(tmp_path: Path, monkeypatch: Patch) -> None:
+def test_a_callback_of_an_installed_package_is_refused(tmp_path: Path, monkeypatch: Patch, refused: Refused) -> None:
     assert [type(callback) for callback in trainer(tmp_path).callbacks] == [Recorder]
     connector = "lightning.pytorch.trainer.connectors.callback_connector._load_external_callbacks"
     monkeypatch.setattr(connector, lambda group: [Timer(duration={"seconds": 1})])
-    with pytest.raises(ValueError, match="Timer: an installed package adds this to every run"):
+    with refused(ValueError):
         trainer(tmp_path)
 
 

@@ -12,10 +12,11 @@ import pytest
 import torch
 from helpers import RUN, decoder
 from lightning.pytorch.strategies import StrategyRegistry
+from messages import Refused
 from torch import nn
 from torch.optim import SGD, Adafactor, AdamW
 
-from lm.config.tree import InputError, override
+from lm.config.tree import override
 from lm.metrics.gradients import clip_by_norm, clip_by_value
 from lm.training.cell import check
 from lm.training.optim import MuonAdamW
@@ -38,37 +39,30 @@ def strategy(name: str, devices: int, num_nodes: int = 1) -> Any:
     return built
 
 
-def test_processes_divide_rows_under_fsdp2_and_layers_under_tensor_parallel() -> None:
+def test_processes_divide_rows_under_fsdp2_and_layers_under_tensor_parallel(refused: Refused) -> None:
     assert strategy("fsdp2", 4).sizes() == (4, 1)
     assert strategy("fsdp2", 4, num_nodes=2).sizes() == (8, 1)
     assert strategy("tensor_parallel", 4).sizes() == (1, 4)
-    with pytest.raises(InputError, match="layers among the devices of one machine; expected 1, or strategy fsdp2"):
+    with refused():
         strategy("tensor_parallel", 4, num_nodes=2).sizes()
 
 
 @pytest.mark.parametrize("name", ["deepspeed", "deepspeed_stage_3", "DeepSpeed"])
-def test_deepspeed_is_refused_in_one_line(name: str) -> None:
-    with pytest.raises(InputError, match=r"keeps weights, .* expected another, such as ddp or fsdp2") as caught:
+def test_deepspeed_is_refused_in_one_line(name: str, refused: Refused) -> None:
+    with refused():
         check_sharded({**SETTINGS, "strategy": name})
-    assert "\n" not in str(caught.value)
 
 
-def test_a_class_of_strategies_is_refused() -> None:
+def test_a_class_of_strategies_is_refused(refused: Refused) -> None:
     node = {"class_path": "lightning.pytorch.strategies.ModelParallelStrategy", "init_args": {}}
-    with pytest.raises(InputError, match=r"trainer\.strategy"):
+    with refused():
         check(override(RUN, {"trainer.strategy": node}))
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"strategy": "ddp_fork"}, "'ddp_fork' forks its processes, which works in `lm fit` alone"),
-        ({"num_nodes": 2}, "trainer.num_nodes: 2 machines train one cell in `lm fit` alone"),
-    ],
-)
-def test_strategies_that_fork_or_span_machines_are_refused(changes: dict[str, Any], words: str) -> None:
+@pytest.mark.parametrize("changes", [{"strategy": "ddp_fork"}, {"num_nodes": 2}], ids=str)
+def test_strategies_that_fork_or_span_machines_are_refused(changes: dict[str, Any], refused: Refused) -> None:
     check_strategy(SETTINGS)
-    with pytest.raises(InputError, match=words):
+    with refused():
         check_strategy({**SETTINGS, **changes})
 
 
@@ -78,19 +72,20 @@ SHARDED = {"trainer.strategy": "fsdp2", "trainer.devices": 2, "trainer.accelerat
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    "changes",
     [
-        ({"trainer.precision": "16-mixed"}, "fsdp2 does not support '16-mixed'; expected one of 32-true,"),
-        ({"trainer.sync_batchnorm": True}, "trainer.sync_batchnorm: strategy fsdp2 does not .* expected strategy ddp"),
-        ({"model.norm": "BatchNorm"}, "batch norm would see the rows of each of 2 processes alone"),
-        ({"model.block": "ReZero"}, r"fsdp2 shares out parameters by their rows, and blocks.0.\S+share is a single"),
-        ({"trainer.strategy": "fsdp"}, r"trainer.strategy: 'fsdp' flattens weights, .* such as ddp or fsdp2"),
-        ({"trainer.strategy": "fsdp_cpu_offload"}, "such as ddp or fsdp2"),
-        ({"trainer.strategy": "fsdp3"}, "such as ddp or fsdp2"),
+        {"trainer.precision": "16-mixed"},
+        {"trainer.sync_batchnorm": True},
+        {"model.norm": "BatchNorm"},
+        {"model.block": "ReZero"},
+        {"trainer.strategy": "fsdp"},
+        {"trainer.strategy": "fsdp_cpu_offload"},
+        {"trainer.strategy": "fsdp3"},
     ],
+    ids=str,
 )
-def test_settings_that_cannot_be_sharded_are_refused(changes: dict[str, Any], words: str) -> None:
-    with pytest.raises(InputError, match=words):
+def test_settings_that_cannot_be_sharded_are_refused(changes: dict[str, Any], refused: Refused) -> None:
+    with refused():
         check(override(RUN, {**SHARDED, **changes}))
 
 
@@ -146,30 +141,32 @@ def of(name: str, **options: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("changes", "among", "words"),
+    ("changes", "among"),
     [
-        ({}, 3, "3 processes cannot share out 2 heads of blocks.0.attention; expected a number that divides 2,"),
-        ({"attention": "MultiQuery"}, 2, "2 processes cannot share out 1 key-value heads of blocks.0.attention"),
-        ({"heads": 4, "attention": of("GroupedQuery", key_value_heads=2)}, 4, "cannot share out 2 key-value heads"),
-        ({"heads": 4, "mlp": of("GELU", expansion=0.6)}, 4, "cannot share out 10 hidden units of blocks.0.mlp"),
-        ({"mlp": of("GELU", dropout=0.1)}, 2, "blocks.0.mlp.dropout, which would be drawn"),
-        ({"attention": of("MultiHead", dropout=0.1)}, 2, "blocks.0.attention.dropout, which would be drawn"),
-        ({"attention": of("MultiHead", qk_norm=True)}, 2, "blocks.0.attention.query_norm.weight, which is learnt"),
-        ({"attention": of("MultiHead", sinks=True)}, 2, "blocks.0.attention.sinks, which is learnt"),
-        ({"attention": "LinearAttention"}, 2, r"blocks.0.attention \(LinearAttention\), which mixes positions"),
-        ({"mlp": "Experts"}, 2, "Experts.*, which sends each token to experts of its own"),
-        ({"position": "T5Bias"}, 2, "position T5Bias, which has a bias that is learnt from all heads"),
+        ({}, 3),
+        ({"attention": "MultiQuery"}, 2),
+        ({"heads": 4, "attention": of("GroupedQuery", key_value_heads=2)}, 4),
+        ({"heads": 4, "mlp": of("GELU", expansion=0.6)}, 4),
+        ({"mlp": of("GELU", dropout=0.1)}, 2),
+        ({"attention": of("MultiHead", dropout=0.1)}, 2),
+        ({"attention": of("MultiHead", qk_norm=True)}, 2),
+        ({"attention": of("MultiHead", sinks=True)}, 2),
+        ({"attention": "LinearAttention"}, 2),
+        ({"mlp": "Experts"}, 2),
+        ({"position": "T5Bias"}, 2),
     ],
-)
-def test_parts_that_cannot_be_split_are_named(changes: dict[str, Any], among: int, words: str) -> None:
-    with pytest.raises(InputError, match=words) as caught:
+    ids=[
+        "heads", "key-value heads", "groups", "hidden units", "dropout", "attention dropout", "qk_norm", "sinks",
+        "LinearAttention", "Experts", "T5Bias",
+    ],
+)  # fmt: skip
+def test_parts_that_cannot_be_split_are_named(changes: dict[str, Any], among: int, refused: Refused) -> None:
+    with refused():
         plan(decoder(changes), among)
-    assert "\n" not in str(caught.value)
-    assert str(caught.value).startswith("trainer.strategy: ")
 
 
 @pytest.mark.parametrize("part", ["position", "mlp", "output"])
-def test_subclasses_of_known_parts_are_refused(part: str) -> None:
+def test_subclasses_of_known_parts_are_refused(part: str, refused: Refused) -> None:
     model = decoder()
     if part == "position":
         model.position.__class__ = type("OwnWay", (type(model.position),), {"head_independent": False})
@@ -179,49 +176,50 @@ def test_subclasses_of_known_parts_are_refused(part: str) -> None:
     else:
         output: Any = model.blocks[0].attention.output  # type: ignore[union-attr]
         output.__class__ = type("OwnWay", (nn.Linear,), {"forward": lambda self, x: x})
-    with pytest.raises(InputError, match=r"OwnWay|blocks.0.attention.output, which is more than a linear map"):
+    with refused():
         plan(model, 2)
 
 
-def test_a_model_of_another_kind_is_refused() -> None:
+def test_a_model_of_another_kind_is_refused(refused: Refused) -> None:
     class Own(type(decoder())):  # type: ignore[misc]
         def forward(self, *inputs: Any) -> Any:
             return super().forward(*inputs)
 
     model = decoder()
     model.__class__ = Own
-    with pytest.raises(InputError, match="a model of class Own, which is not the decoder that it knows"):
+    with refused():
         plan(model, 2)
-    with pytest.raises(InputError, match="a model of class Linear"):
+    with refused():
         check_model(nn.Linear(2, 2), AdamW, Processes(1, 2, True))
 
 
-def test_optimisers_that_look_at_whole_matrices_are_refused() -> None:
+def test_optimisers_that_look_at_whole_matrices_are_refused(refused: Refused) -> None:
     check_optimizer(AdamW)
     check_optimizer(SGD)
     for optimizer in (MuonAdamW, Adafactor):
-        with pytest.raises(InputError, match=f"optim.optimizer: {optimizer.__name__} may look at whole matrices"):
+        with refused():
             check_optimizer(optimizer)
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    "changes",
     [
-        ({"trainer.devices": 4}, "4 processes cannot share out 2 heads of blocks.0.attention"),
-        ({"optim.optimizer.init_args.fused": True}, "optim.optimizer.fused: .* cannot be updated in one call"),
-        ({"optim.optimizer": "MuonAdamW"}, "optim.optimizer: MuonAdamW may look at whole matrices"),
-        ({"trainer.precision": "16-mixed"}, "trainer.precision: strategy tensor_parallel does not support '16-mixed'"),
+        {"trainer.devices": 4},
+        {"optim.optimizer.init_args.fused": True},
+        {"optim.optimizer": "MuonAdamW"},
+        {"trainer.precision": "16-mixed"},
     ],
+    ids=str,
 )
-def test_settings_that_would_fail_in_training_are_refused(changes: dict[str, Any], words: str) -> None:
-    with pytest.raises(InputError, match=words):
+def test_settings_that_would_fail_in_training_are_refused(changes: dict[str, Any], refused: Refused) -> None:
+    with refused():
         check(override(RUN, {**TWO, **changes}))
 
 
-def test_tensor_parallelism_does_not_divide_the_batch() -> None:
+def test_tensor_parallelism_does_not_divide_the_batch(refused: Refused) -> None:
     one_row = {"data.batch_size": 1}
     check(override(RUN, {**TWO, **one_row}))
-    with pytest.raises(InputError, match="devices"):
+    with refused():
         check(override(RUN, {**TWO, "trainer.strategy": "ddp", **one_row}))
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 from helpers import RUN, Capture, Patch, known, order_hash
+from messages import CheckMessage
 from small_runs import Killed, curve, kill_at, own_module, silent
 
 from lm.config.components import build
@@ -309,7 +310,7 @@ def test_a_full_disk_is_no_result(tmp_path: Path, monkeypatch: Patch, place: str
     assert history(tmp_path / "full", cell) == history(tmp_path / "whole", cell)
 
 
-def test_an_error_after_a_lost_lease_is_no_failure(tmp_path: Path) -> None:
+def test_an_error_after_a_lost_lease_is_no_failure(tmp_path: Path, check_message: CheckMessage) -> None:
     cell, whole = run(tmp_path / "whole")
     store = Store(tmp_path / "removed")
 
@@ -320,8 +321,9 @@ def test_an_error_after_a_lost_lease_is_no_failure(tmp_path: Path) -> None:
             shutil.rmtree(store.work(cell.id))  # as whoever takes the cell over next may
             raise FileNotFoundError(errno.ENOENT, "a file that another took away")
 
-    with pytest.raises(LostError, match="its lease was removed"):
+    with pytest.raises(LostError) as lost:
         train(cell, store, remove, ALWAYS)
+    check_message(str(lost.value).replace(cell.id[:8], "ID"))
     assert not store.finished(cell.id)
     train(cell, store, silent, ALWAYS)
     assert comparable(store.record(cell.id)) == comparable(whole)
@@ -343,7 +345,7 @@ def test_a_checkpoint_does_not_recreate_a_removed_folder(tmp_path: Path) -> None
     assert not any(tmp_path.iterdir())
 
 
-def test_a_damaged_checkpoint_costs_only_time(tmp_path: Path, capsys: Capture) -> None:
+def test_a_damaged_checkpoint_costs_only_time(tmp_path: Path, capsys: Capture, check_message: CheckMessage) -> None:
     cell, whole = run(tmp_path / "whole")
     store = Store(tmp_path / "cut")
 
@@ -353,13 +355,15 @@ def test_a_damaged_checkpoint_costs_only_time(tmp_path: Path, capsys: Capture) -
     checkpoint.write_bytes(checkpoint.read_bytes()[:-1000])
     capsys.readouterr()
     train(cell, store, silent, ALWAYS)
-    assert capsys.readouterr().err == f"{checkpoint}: damaged; the cell begins anew\n"
+    check_message(capsys.readouterr().err.splitlines())
     assert comparable(store.record(cell.id)) == comparable(whole)
     assert not store.record(cell.id)["provenance"]["resumed"]
 
 
 @pytest.mark.extra
-def test_a_damaged_outcome_costs_only_time(tmp_path: Path, monkeypatch: Patch, capsys: Capture) -> None:
+def test_a_damaged_outcome_costs_only_time(
+    tmp_path: Path, monkeypatch: Patch, capsys: Capture, check_message: CheckMessage
+) -> None:
     cell, whole = run(tmp_path / "whole")
     store = Store(tmp_path / "cut")
 
@@ -371,7 +375,7 @@ def test_a_damaged_outcome_costs_only_time(tmp_path: Path, monkeypatch: Patch, c
     outcome.write_text(outcome.read_text()[:100])
     capsys.readouterr()
     train(cell, store, silent, ALWAYS)
-    assert capsys.readouterr().err == f"{outcome}: damaged; the end of its training is done again\n"
+    check_message(capsys.readouterr().err.splitlines())
     assert comparable(store.record(cell.id)) == comparable(whole)
     assert store.record(cell.id)["provenance"]["resumed"]
 
@@ -399,7 +403,7 @@ def test_a_finished_cell_is_not_trained_again(tmp_path: Path, monkeypatch: Patch
     assert Store(tmp_path).record(cell.id) == first
 
 
-def test_a_loss_that_is_not_finite_means_diverged(tmp_path: Path) -> None:
+def test_a_loss_that_is_not_finite_means_diverged(tmp_path: Path, check_message: CheckMessage) -> None:
     # Adam's first step is as long as the rate: weights of 1e200 overflow when multiplied.
     cell, record = run(tmp_path, {"optim.lr": 1e200, "optim.schedule": "Constant", "trainer.log_every_n_steps": 5})
     assert record["status"] == "diverged"
@@ -408,7 +412,7 @@ def test_a_loss_that_is_not_finite_means_diverged(tmp_path: Path) -> None:
     assert diverged["last_finite"]["train_loss"] == pytest.approx(bare_loop(cell)[1][0], rel=1e-12)
     assert math.isfinite(diverged["last_finite"]["gradient_norm"])
     assert record["metrics"] == {}
-    assert "step 2" in known(record["error"])
+    check_message(known(record["error"]))
     json.dumps(record, allow_nan=False)
 
 
@@ -433,17 +437,15 @@ class Broken(OnceTrained):
 """
 
 
-@pytest.mark.parametrize(
-    ("cls", "error"),
-    [("Exits", "SystemExit: 0 (PLACE:14)"), ("Broken", "RuntimeError: out of luck with *** (PLACE:18)")],
-)
+@pytest.mark.parametrize("cls", ["Exits", "Broken"])
 def test_an_exception_is_a_record_that_keeps_no_secret(
-    tmp_path: Path, monkeypatch: Patch, cls: str, error: str
+    tmp_path: Path, monkeypatch: Patch, cls: str, check_message: CheckMessage
 ) -> None:
     monkeypatch.setenv("SOME_API_KEY", "0123456789abcdef")
     name = own_module(tmp_path, monkeypatch, OWN)
     cell, record = run(tmp_path / "out", {"model.mlp": f"{name}.{cls}"})
-    assert (record["status"], record["error"]) == ("failed", error.replace("PLACE", f"{tmp_path}/{name}.py"))
+    assert record["status"] == "failed"
+    check_message(known(record["error"]).replace(name, "own"))
     trace = known(record["traceback"])
     assert "Traceback" in trace
     files = [path for path in (tmp_path / "out").rglob("*") if path.is_file()]
@@ -501,7 +503,7 @@ def test_training_beats_the_best_that_single_characters_could_do(tmp_path: Path)
     assert known(record["metrics"]["nll"]) < entropy - 0.3
 
 
-def test_a_metric_that_no_table_knows_is_kept(tmp_path: Path, monkeypatch: Patch) -> None:
+def test_a_metric_that_no_table_knows_is_kept(tmp_path: Path, monkeypatch: Patch, check_message: CheckMessage) -> None:
     def more(statistics: TokenStatistics) -> dict[str, Any]:
         return {**compute(statistics), "my_metric": 1.25, "my_list": [1]}
 
@@ -510,7 +512,7 @@ def test_a_metric_that_no_table_knows_is_kept(tmp_path: Path, monkeypatch: Patch
     record = run(tmp_path)[1]
     assert record["status"] == "ok"
     assert record["metrics"]["my_metric"] == 1.25
-    assert "my_list: not kept, expected a number, found [1]" in record["flags"]
+    check_message([flag for flag in record["flags"] if flag.startswith("my_list")])
 
 
 def test_the_final_evaluation_reuses_the_last_validation(tmp_path: Path, monkeypatch: Patch) -> None:
