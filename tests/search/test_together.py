@@ -66,7 +66,7 @@ class Sweep:
 
 
 def write(folder: Path, storage: str, trials: int) -> Path:
-    changes = {"space": SPACE, "trials": trials, "sampler": "random", "storage": storage}
+    changes: dict[str, Any] = {"space": SPACE, "trials": trials, "sampler": "random", "storage": storage}
     return write_sweep(folder, trainer={"max_steps": 24}, **changes)
 
 
