@@ -13,12 +13,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from lm.config.plain import shown
+from lm.config.plain import clipped
 from lm.config.tree import InputError, nearest
 from lm.data.public import download_hint
 from lm.data.text_files import COMPRESSED, Document, Piece, read_pieces
 
 SPLITS = ("train", "validation", "test")
+LONGEST_PATH = 500  # characters that a message shows of it
 MAX_FILES = 100_000  # paths that a glob may match; more are a mistake, such as a whole file system
 
 Splits = dict[str, list[str]]
@@ -161,15 +162,16 @@ def files_of(patterns: str | list[str], name: str, folders: bool = False) -> lis
         with contextlib.suppress(OSError, ValueError, re.error):  # a NUL, or a name too long
             globbed = list(itertools.islice(glob.iglob(str(literal), recursive=True), MAX_FILES + 1))
         if len(globbed) > MAX_FILES:
-            raise InputError(f"{name}: {shown(str(literal))} matches over {MAX_FILES:,} paths; name fewer")
+            found = clipped(repr(str(literal)), LONGEST_PATH)
+            raise InputError(f"{name}: {found} matches over {MAX_FILES:,} paths; name fewer")
         matches = [literal] if exists(literal) else [path for path in sorted(map(Path, globbed)) if exists(path)]
         if not matches and os.path.lexists(literal):
-            raise InputError(f"{name}: {shown(pattern)} is not a plain file")
+            raise InputError(f"{name}: {clipped(repr(pattern), LONGEST_PATH)} is not a plain file")
         if not matches:
             folder = Path(pattern).parent
             siblings = [str(p) for p in folder.iterdir()] if os.path.isdir(folder) else []
             hint = download_hint(pattern) or nearest(pattern, siblings)
-            raise InputError(f"{name}: no file matches {shown(pattern)}.{hint}")
+            raise InputError(f"{name}: no file matches {clipped(repr(pattern), LONGEST_PATH)}.{hint}")
         paths.extend(matches)
     return list(dict.fromkeys(paths))
 

@@ -17,7 +17,7 @@ def test_growth_is_the_exponent_between_neighbours(value: float | None) -> None:
     assert found == ((None, None) if value is None else (pytest.approx(3), pytest.approx(2)))
 
 
-def test_every_size_has_as_many_tokens_and_heads_of_one_width() -> None:
+def test_sizes_have_as_many_tokens_and_heads_of_one_width() -> None:
     for axis, values in by_size.AXES.items():
         for value in values:
             size = replace(by_size.Point(), **{axis: value}).size({})

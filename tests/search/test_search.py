@@ -147,13 +147,8 @@ def test_a_killed_search_keeps_its_budget_when_run_again(tmp_path: Path, sweep: 
 def test_a_cell_of_another_search_is_not_trained_again(tmp_path: Path, sweep: Sweep) -> None:
     space = {"model.layers": {"choices": [1, 2]}}
     objectives = {"nll": "lower", "parameters": "lower"}
-    options: dict[str, Any] = {
-        "space": space,
-        "sampler": "grid",
-        "trials": 2,
-        "seeds": [0, 1],
-        "objectives": objectives,
-    }
+    options: dict[str, Any] = {"space": space, "sampler": "grid", "trials": 2, "seeds": [0, 1]}
+    options["objectives"] = objectives
     first = sweep(write(tmp_path, "first", **options), tmp_path / "out")
     assert first.returncode == 0, first.stderr
     cells = {path: path.stat().st_mtime_ns for path in (tmp_path / "out/cells").glob("*/*")}
