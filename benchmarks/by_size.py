@@ -1,7 +1,7 @@
 """Seconds and memory of a training step over width, depth, context and vocabulary, beside other implementations.
 
-One of the four grows at a time from a model of 4 layers of width 128 on 2,048 tokens a step. The growth of a time is the
-exponent between neighbours: 1 where twice the size takes twice as long.
+One of the four grows at a time from a model of 4 layers of width 128 on 2,048 tokens a step. The growth of a time is
+the exponent between neighbours: 1 where twice the size takes twice as long.
 """
 
 import functools

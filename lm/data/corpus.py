@@ -162,8 +162,8 @@ def files_of(patterns: str | list[str], name: str, folders: bool = False) -> lis
         with contextlib.suppress(OSError, ValueError, re.error):  # a NUL, or a name too long
             globbed = list(itertools.islice(glob.iglob(str(literal), recursive=True), MAX_FILES + 1))
         if len(globbed) > MAX_FILES:
-            found = clipped(repr(str(literal)), LONGEST_PATH)
-            raise InputError(f"{name}: {found} matches over {MAX_FILES:,} paths; name fewer")
+            path = clipped(repr(str(literal)), LONGEST_PATH)
+            raise InputError(f"{name}: {path} matches over {MAX_FILES:,} paths; name fewer")
         matches = [literal] if exists(literal) else [path for path in sorted(map(Path, globbed)) if exists(path)]
         if not matches and os.path.lexists(literal):
             raise InputError(f"{name}: {clipped(repr(pattern), LONGEST_PATH)} is not a plain file")
