@@ -179,7 +179,7 @@ def reliability(inputs: FigureInputs) -> Chart | None:
 
 FIGURES = (
     Figure("lr_curve", 6, lr_curve),
-    Figure("tuning", 50, tuning),
+    Figure("tuning", 9, tuning),
     Figure("reliability", 60, reliability),
     Figure("costs", 64, costs),
     Figure("settings", 66, settings),
