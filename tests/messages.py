@@ -1,5 +1,6 @@
 """Messages that users read, kept whole in one golden file; `pytest -n 0 --write-messages` keeps the new ones."""
 
+import functools
 import json
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -28,6 +29,7 @@ class RefusedCommand(Protocol):
 GOLDEN = Path(__file__).with_name("messages.golden.json")
 
 
+@functools.cache
 def read_messages() -> dict[str, Message]:
     """Read the golden messages by the test that compares them."""
     return dict(json.loads(GOLDEN.read_text(encoding="utf-8"))) if GOLDEN.exists() else {}
@@ -38,3 +40,4 @@ def write_message(name: str, message: Message) -> None:
     messages = {**read_messages(), name: message}
     text = json.dumps(dict(sorted(messages.items())), indent=1, ensure_ascii=False)
     GOLDEN.write_text(text + "\n", encoding="utf-8")
+    read_messages.cache_clear()
