@@ -69,13 +69,14 @@ def by_size(asked: Asked) -> list[Row]:
     found: list[Row] = []
     with threads_of(asked.threads):
         for axis, values in AXES.items():
-            previous: list[Row] = []
+            previous: dict[str, Row] = {}
             for value in values[:2] if asked.quick else values:
                 point = replace(Point(width=32, layers=1) if asked.quick else Point(), **{axis: value})
                 rows = _of_point(f"{axis} {value:,}", point, asked)
-                for one, before in zip(rows, previous, strict=False):
-                    _compare(one, before, value / values[values.index(value) - 1])
-                previous = rows
+                for one in rows:
+                    if one["way"] in previous:
+                        _compare(one, previous[one["way"]], value / values[values.index(value) - 1])
+                previous = {one["way"]: one for one in rows}
                 found += rows
     if not asked.quick:
         held = {name: _memory(LONGEST, changes, OURS, asked) for name, changes in (("kept", {}), ("again", SAVING))}

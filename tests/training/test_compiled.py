@@ -2,16 +2,20 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from helpers import Patch, known
+from helpers import RUN, Patch, known
 from messages import CheckMessage
 from small_runs import train_cell
 
+from lm.config.tree import override
 from lm.training import module
+from lm.training.cell import check
 from lm.training.module import compile_in_place, preserve_buffers_and_rng
+from lm.training.recorder import Recorder
 
 SHORT = {"trainer.max_steps": 6, "trainer.val_check_interval": 3, "trainer.log_every_n_steps": 1}
 
@@ -48,6 +52,26 @@ def test_an_encoder_decoder_is_not_compiled(check_message: CheckMessage) -> None
     model = EncoderDecoder.__new__(EncoderDecoder)
     torch.nn.Module.__init__(model)
     check_message(known(compile_in_place(model, "", lambda: None)))
+
+
+@pytest.mark.parametrize(
+    ("changes", "whole"),
+    [
+        ({}, True),
+        ({"model.mlp": "Experts"}, False),
+        ({"model.prediction": "ParallelHeads"}, False),
+        ({"trainer.checkpoint_activations": True}, False),
+    ],
+)
+def test_models_that_leave_more_than_output_are_compiled_by_blocks(
+    monkeypatch: Patch, changes: dict[str, Any], whole: bool
+) -> None:
+    opened = check(override(RUN, changes)).open()
+    model = opened.run.trainer(Recorder(Path(), opened.data)).prepared(opened.model())
+    assert not module.is_compiled_whole(model), "on a processor"
+    on_cuda = SimpleNamespace(device=torch.device("cuda"))
+    monkeypatch.setattr(model, "parameters", lambda: iter([on_cuda]))
+    assert module.is_compiled_whole(model) == whole
 
 
 def test_buffers_and_random_state_are_restored() -> None:
