@@ -54,13 +54,18 @@ class Parser(argparse.ArgumentParser):
             name = next((argument for argument in unknown if argument.startswith("--")), unknown[0]).partition("=")[0]
             plain = name.lstrip("-").replace("-", "_")
             settings = _settings_by_name() if self.settable else {}
-            hint = "" if plain in settings else nearest(name, list(self._option_string_actions))
+            hint = "" if plain in settings else self._nearest_option(name)
             if plain == "resume":
                 hint = " The same command resumes what was interrupted"
             elif not hint and (close := difflib.get_close_matches(plain, settings, n=1, cutoff=0.8)):
                 hint = f" Did you mean {'--' * name.startswith('--')}{settings[close[0]]}?"
             self.error(f"unrecognized arguments: {' '.join(unknown)}{hint and '.' + hint}")
         return options, unknown
+
+    def _nearest_option(self, name: str) -> str:
+        """Return a hint of the closest option, without counting the dashes that all of them share."""
+        options = {option.lstrip("-"): option for option in self._option_string_actions}
+        return nearest(name.lstrip("-"), list(options)).replace("mean ", f"mean {'--' * name.startswith('--')}")
 
     def error(self, message: str) -> NoReturn:
         """Raise InputError with the message and the command whose help to read."""

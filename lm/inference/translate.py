@@ -101,6 +101,8 @@ def translate(
     else:
         lines, references = read_lines(str(source), "--input"), []
         split = path_name(f"{source.stem}.lines" if source.stem in SPLITS else source.stem, "--input")
+        if not lines:
+            raise InputError(f"--input {source}: it has no lines to translate")
     if not lines:
         raise InputError(f"{split}: no lines to translate; give --input, or a run with data.corpus.{split}_source")
     path = folder / f"translation_{split}.txt"

@@ -259,7 +259,8 @@ class Rope(Position):
         self.head_size, self.rotated = head_size, round(self.share * head_size)
         if self.rotated % 2 or not self.rotated:
             of = f"{self.rotated} of the " if self.share < 1 else ""
-            raise ValueError(f"Rope turns pairs: {of}head size {head_size} (by default width / heads) must be even")
+            default = "by default width / heads"
+            raise ValueError(f"Rope rotates pairs of features: {of}head size {head_size}, {default}, must be even")
         self.other_sizes: dict[int, Rope] = {}
         self.grow(time)
 

@@ -34,7 +34,9 @@ class Format:
         if not isinstance(written, int) or isinstance(written, bool) or not 1 <= written <= self.version:
             newer = isinstance(written, int) and written > self.version
             remedy = "a newer version wrote it: use that one" if newer else "it is damaged, or another kind of file"
-            raise InputError(f"{path}: {self.name} format {shown(written)}, expected 1 to {self.version}; {remedy}")
+            expected = f"1 to {self.version}" if self.version > 1 else "1"
+            found = "none" if written is None else shown(written)
+            raise InputError(f"{path}: expected {self.name} of format {expected}, found {found}; {remedy}")
         for version in range(written, self.version):
             content = {**self.steps[version](content), "format": version + 1}
         return dict(content)

@@ -268,8 +268,9 @@ def try_step(run: RunConfig, steps: int, model: Model, batch: Batch) -> None:
     with blame("optim.objective"):
         loss = objective.loss(logits_nv, targets_n)
     score_predictions(model, objective, batch.targets_bt)
-    extras = take_extra_losses(model.modules(), objective.extra)
-    require_extra_losses(objective.extra, extras)
+    with blame("optim.objective"):
+        extras = take_extra_losses(model.modules(), objective.extra)
+        require_extra_losses(objective.extra, extras)
     with_extras(loss, extras).backward()
     with blame("optim"):
         optimizer, _ = run.optim.build(model.parameters(), steps, tables(model), model.map_rate)

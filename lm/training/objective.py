@@ -107,8 +107,7 @@ def take_extra_losses(modules: Iterable[nn.Module], weights: Mapping[str, float]
             vars(module)["extra_losses"] = {}
     defaults |= weights
     if missing := [name for name in values if name not in defaults]:
-        remedy = f"give objective.extra.{missing[0]}, or 0 there to record it alone"
-        raise ValueError(f"optim: the model's extra loss {missing[0]!r} has no weight; {remedy}")
+        raise ValueError(f"extra.{missing[0]}: the model has this loss; give its weight, or 0 to record it alone")
     return {name: (torch.stack(losses).mean(), defaults[name]) for name, losses in sorted(values.items())}
 
 
@@ -117,9 +116,7 @@ def require_extra_losses(weights: Mapping[str, float], present: Mapping[str, obj
     for name in weights:
         if name not in present:
             listed = f"expected {', '.join(present)}" if present else "it has none"
-            raise ValueError(
-                f"optim: objective.extra.{name}: no part has this loss; {listed}.{nearest(name, [*present])}"
-            )
+            raise ValueError(f"extra.{name}: no part of the model has this loss; {listed}.{nearest(name, [*present])}")
 
 
 def chunked_cross_entropy(
