@@ -23,3 +23,10 @@ def test_sizes_have_as_many_tokens_and_heads_of_one_width() -> None:
             size = replace(by_size.Point(), **{axis: value}).size({})
             assert size.tokens == max(by_size.TOKENS, size.context)
             assert size.width // size.heads == 32
+
+
+def test_the_longest_rows_fit_into_every_split() -> None:
+    size = by_size.LONGEST.size({})
+    built = size.cell().open()
+    assert size.context == max(by_size.AXES["context"])
+    assert next(iter(built.data.training_batches(0, 1))).inputs[0].shape == (1, size.context)
