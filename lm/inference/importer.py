@@ -226,7 +226,7 @@ def _measure(cell: Cell, work: Path, checkpoints: dict[int, Checkpoint]) -> dict
         if len(checkpoints) > 1:
             with blame(str(checkpoint.folder)):
                 trained.model.load_state_dict(tied(checkpoint.weights(), checkpoint.model, checkpoint.folder)[0])
-        measured = trained.statistics(trained.passes("validation")(), "validation", clusters=clusters)
+        (measured,) = trained.statistics(trained.passes("validation")(), "validation", clusters=clusters)
         inside = probe(trained.model, to_device(trained.trainer, batch))
         values = {f"validation_{name}": measured[name] for name in VALIDATION_METRICS if name in measured}
         rows[step] = {**values, **inside.headline()}

@@ -30,7 +30,8 @@ from lm.training.run import SINGLE_PROCESS, RunConfig, evaluation_of
 
 FREQUENT = 10  # number of the most frequent tokens, whose class-wise calibration is measured
 TOKENS_AT_ONCE = 8192
-CACHED_LOGITS_MAX_BYTES = 2**28  # size up to which the logits of a split are cached; larger ones are computed again
+CACHED_LOGITS_MAX_BYTES = 2**28  # size up to which the logits of a split are cached
+CACHED_HIDDEN_MAX_BYTES = 2**30  # the same of the states that they are computed from, where the logits are larger
 SCALED = ("nll", "ece", "ece_floor", "brier")  # metrics that are reported again after temperature scaling
 
 
@@ -78,47 +79,91 @@ class TrainedCell:
         return measure_tasks(self, nodes, limit)
 
     def passes(self, split: str) -> Callable[[], Iterable[tuple[Tensor, Tensor]]]:
-        """Return a function that iterates over a split, again at each call; small logits are cached."""
+        """Return a function that iterates over a split, again at each call.
+
+        Small logits are cached; larger ones are computed from cached hidden states, or where those are too large, by
+        the whole model again.
+        """
         batches = self.data.evaluation_batches(split)
         first = self.logits(next(iter(batches)))[0]
-        if first.nbytes * len(batches) > CACHED_LOGITS_MAX_BYTES:
-            return lambda: map(self.logits, batches)
-        computed = [self.logits(batch) for batch in batches]
-        return lambda: computed
+        if first.nbytes * len(batches) <= CACHED_LOGITS_MAX_BYTES:
+            computed = [self.logits(batch) for batch in batches]
+            return lambda: computed
+        if (states := self._hidden_states(batches)) is not None:
+            return lambda: itertools.starmap(self._logits_of_hidden, states)
+        return lambda: map(self.logits, batches)
+
+    def _hidden_states(self, batches: Sequence[Batch]) -> list[tuple[Tensor, Tensor, Tensor]] | None:
+        """Return hidden states (b, t, d), output weight (v, d) and targets (b, t) of batches; None if too large."""
+        states = []
+        for batch in batches:
+            moved = to_device(self.trainer, batch)
+            with self.computing():
+                factors = self.model.hidden_and_weight(*moved.inputs)
+            if factors is None or factors[0].nbytes * len(batches) > CACHED_HIDDEN_MAX_BYTES:
+                return None
+            states.append((*factors, moved.targets_bt))
+        return states
+
+    def _logits_of_hidden(self, x_btd: Tensor, weight_vd: Tensor, targets_bt: Tensor) -> tuple[Tensor, Tensor]:
+        """Return logits (n, v) and targets (n,) of hidden states, the same numbers as those of the whole model."""
+        cap = self.model.logit_softcap
+        with self.computing():
+            logits_btv = torch.nn.functional.linear(x_btd, weight_vd)
+            if cap is not None:
+                logits_btv = cap * (logits_btv / cap).tanh()
+        return logits_btv.flatten(0, 1), targets_bt.flatten()
 
     def statistics(
-        self, pairs: Iterable[Any], split: str, temperature: float = 1.0, clusters: Clusters | None = None
-    ) -> Any:
-        """Compute the metrics of logits divided by a temperature, and the sums over each cluster."""
-        frequent, count = self.data.frequent(split, FREQUENT), 0 if clusters is None else clusters.count
-        measured = TokenStatistics(self.data.bytes_per_token(), classes=frequent, clusters=count)
-        measured.to(self.device)
-        measured.distributed_available_fn = lambda: False  # only the first of the training processes is here
+        self,
+        pairs: Iterable[Any],
+        split: str,
+        temperatures: Sequence[float] = (1.0,),
+        clusters: Clusters | None = None,
+    ) -> list[Any]:
+        """Compute the metrics of logits divided by each temperature; those of the first also summed by cluster."""
+        frequent, measured = self.data.frequent(split, FREQUENT), []
+        for place in range(len(temperatures)):
+            count = 0 if clusters is None or place else clusters.count
+            one = TokenStatistics(self.data.bytes_per_token(), classes=frequent, clusters=count)
+            one.to(self.device)
+            one.distributed_available_fn = lambda: False  # only the first of the training processes is here
+            measured.append(one)
         batches = itertools.repeat(None) if clusters is None else iter(self.data.evaluation_batches(split))
         for (logits_nv, targets_n), batch in zip(pairs, batches, strict=False):
             cluster_n = None
             if clusters is not None and batch is not None:
                 cluster_n = clusters.of(batch.rows_b).expand_as(batch.targets_bt).flatten().to(self.device)
-            measured.update(scale_logits(logits_nv, temperature), targets_n, cluster_n)
-        return measured.compute()
+            for one, temperature in zip(measured, temperatures, strict=True):
+                one.update(scale_logits(logits_nv, temperature), targets_n, cluster_n)
+                cluster_n = None
+        return [one.compute() for one in measured]
 
     def split(self, split: str, by_document: bool = False) -> dict[str, Any]:
         """Evaluate a split, any but validation also at the temperature fitted there, perhaps with sums by document."""
         if not len(self.data.evaluation_batches(split)):
             raise InputError(f"--split {split}: this run's {split} split holds no text")
         if split == "validation":
-            return {**self.statistics(self.passes(split)(), split), "scaled": None}
+            return {**self.statistics(self.passes(split)(), split)[0], "scaled": None}
         fitting = self.passes("validation")
         temperature = fit_temperature(fitting)
-        fits = [self.statistics(fitting(), "validation", t)["nll"] for t in (1.0, temperature)]
+        fits = [one["nll"] for one in self.statistics(fitting(), "validation", (1.0, temperature))]
         del fitting  # its logits take as much memory as those that follow
-        passes = self.passes(split)
         clusters = self.data.clusters(split) if by_document else None
-        unscaled = self.statistics(passes(), split, clusters=clusters)
+        changed = 0
+
+        def counted() -> Iterator[tuple[Tensor, Tensor]]:
+            nonlocal changed
+            for batch in self.data.evaluation_batches(split):
+                logits_nv, targets_n = self.logits(batch)
+                scaled_nv = scale_logits(logits_nv, temperature)
+                changed += int((logits_nv.argmax(-1) != scaled_nv.argmax(-1)).sum())
+                del scaled_nv
+                yield logits_nv, targets_n
+
+        unscaled, after_scaling = self.statistics(counted(), split, (1.0, temperature), clusters)
         if "clusters" in unscaled:
             unscaled["clusters"] = (clusters, *unscaled["clusters"])
-        after_scaling = self.statistics(passes(), split, temperature)
-        changed = sum(int((x.argmax(-1) != scale_logits(x, temperature).argmax(-1)).sum()) for x, _ in passes())
         scaled = {"temperature": temperature, "fitted_on": "validation", "validation_nll": fits}
         scaled |= {"argmax_changed": changed, **{name: after_scaling[name] for name in (*SCALED, "reliability")}}
         return {**unscaled, "scaled": scaled}

@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -32,7 +32,7 @@ from lm.execution.scheduler import Planned
 from lm.inference.finished import FinishedRun
 from lm.inference.remeasure import Request, cell_of, measure_lengths, remeasure
 from lm.metrics.tokens import TokenStatistics, fit_temperature
-from lm.model.transformer import build_and_initialize
+from lm.model.transformer import Decoder, build_and_initialize
 from lm.store.documents import read_documents
 from lm.store.metrics import METRICS, describe
 from lm.store.record import Record
@@ -141,10 +141,25 @@ def plain_ece(logits_nv: Tensor, targets_n: Tensor) -> float:
 
 
 @pytest.mark.slow
-def test_logits_too_large_to_keep_are_computed_again(trained: TrainedCell, monkeypatch: Patch) -> None:
+@pytest.mark.parametrize("softcap", [None, 2.0])
+@pytest.mark.parametrize("hidden", [2**30, 0])
+def test_logits_too_large_to_keep_are_computed_again(
+    trained: TrainedCell, monkeypatch: Patch, hidden: int, softcap: float | None
+) -> None:
+    monkeypatch.setattr(trained.model.embedding, "softcap", softcap)
+    monkeypatch.setattr(trained.model, "logit_softcap", softcap)
     kept = trained.split("test")
     monkeypatch.setattr("lm.training.evaluate.CACHED_LOGITS_MAX_BYTES", 0)
+    monkeypatch.setattr("lm.training.evaluate.CACHED_HIDDEN_MAX_BYTES", hidden)
+    calls: list[None] = []
+    counting = cast(Decoder, trained.model).blocks[0].register_forward_hook(lambda *_: calls.append(None))
     assert trained.split("test") == kept
+    counting.remove()
+    validation, test = (len(trained.data.evaluation_batches(name)) for name in ("validation", "test"))
+    if hidden:  # every batch passes the model once, and the first to see how large its logits are
+        assert len(calls) == 1 + validation + test
+    else:
+        assert len(calls) > 3 * validation + test
 
 
 def test_the_temperature_of_a_bfloat16_run_changes_no_best_guess(trained: TrainedCell, monkeypatch: Any) -> None:
