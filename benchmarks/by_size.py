@@ -27,7 +27,7 @@ from lm.model.flops import flops_per_token
 
 OURS = "lm fit"
 PEERS = ("x-transformers", "litgpt")
-STEPS = 4
+STEPS = 3
 TOKENS = 2048
 """Of a step, unless a row is longer."""
 
@@ -50,7 +50,7 @@ class Point:
     def size(self, changes: Tree) -> Size:
         """The size, with rows for TOKENS tokens."""
         rows, heads = max(1, TOKENS // self.context), max(1, self.width // 32)
-        parts = {**LONG, **changes}
+        parts = {**LONG, "evaluate.tokens": 2 * max(TOKENS, self.context), **changes}
         return Size("by size", self.layers, self.width, heads, self.context, rows, STEPS, rounds=2, parts=parts)
 
 
