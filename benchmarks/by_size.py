@@ -4,6 +4,7 @@ One of the four grows at a time from a model of 4 layers of width 128 on 2,048 t
 the exponent between neighbours: 1 where twice the size takes twice as long.
 """
 
+import copy
 import functools
 import math
 import tempfile
@@ -75,7 +76,9 @@ def by_size(asked: Asked) -> list[Row]:
                 point = replace(Point(width=32, layers=1) if asked.quick else Point(), **{axis: value})
                 if point not in measured:
                     measured[point] = _of_point(point, asked)
-                rows = [{**one, "group": f"{axis} {value:,}", "more": {**one["more"]}} for one in measured[point]]
+                rows = copy.deepcopy(measured[point])
+                for one in rows:
+                    one["group"] = f"{axis} {value:,}"
                 for one in rows:
                     if one["way"] in previous:
                         _compare(one, previous[one["way"]], value / values[values.index(value) - 1])

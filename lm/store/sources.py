@@ -39,6 +39,7 @@ EQUIVALENT: tuple[frozenset[str], ...] = (
             "b1c99dd08a55f2ee61732d68c23256b4fee961e3317acc1a4cd8de6ba71e3514",  # compiled whole on CUDA
             "006050ae2325652b5075319df8818974784656db17802dd534a90c801268fa66",  # validations of a tenth by default
             "dd88614b80bcd0c8ee51a4a2a4531db771596a66fc242666d02afa8ff49c64c2",  # hidden states kept for evaluation
+            "61fd79d6014bb3d30f2fe6246b16c2bbb2dd831c68cde907e635765096059ef4",  # types of that
         }
     ),
 )

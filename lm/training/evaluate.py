@@ -17,7 +17,7 @@ from torch import Tensor
 from lm.config.components import blame, build
 from lm.config.tree import InputError, Tree
 from lm.data import IGNORED
-from lm.data.batch import Batch, Clusters, Data, tensor
+from lm.data.batch import Batch, Batches, Clusters, Data, tensor
 from lm.data.text import TextData
 from lm.metrics.tokens import TokenStatistics, fit_temperature, perplexity, scale_logits
 from lm.model.transformer import load_weights
@@ -93,7 +93,7 @@ class TrainedCell:
             return lambda: itertools.starmap(self._logits_of_hidden, states)
         return lambda: map(self.logits, batches)
 
-    def _hidden_states(self, batches: Sequence[Batch]) -> list[tuple[Tensor, Tensor, Tensor]] | None:
+    def _hidden_states(self, batches: Batches) -> list[tuple[Tensor, Tensor, Tensor]] | None:
         """Return hidden states (b, t, d), output weight (v, d) and targets (b, t) of batches; None if too large."""
         states = []
         for batch in batches:
