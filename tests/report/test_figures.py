@@ -26,7 +26,7 @@ from lm.report.experiment import ExperimentReport
 from lm.report.figures.catalogue import FigureInputs, charts, figures
 from lm.report.figures.chart import Panel
 from lm.report.figures.comparison import settings
-from lm.report.figures.inside import MOST_MAPS, attention_entropy, log_edges
+from lm.report.figures.inside import MOMENTS, MOST_MAPS, attention_entropy, log_edges
 from lm.report.figures.picture import DOTS_PER_INCH, draw, render, render_all
 from lm.store.files import write_atomic
 
@@ -241,13 +241,11 @@ def test_gradient_norms_by_layer_are_means_over_seeds(experiment: MakeExperiment
         experiment({"base": [2.0, 2.4], "arm": [1.0, "diverged"]}, looked_inside), "gradient_norm_by_layer"
     )
     titles = [axes.get_title() for axes in figure.axes]
-    assert titles == [
-        f"{kind}, {when}" for when in ("at initialisation", "at the end") for kind in ("query", "mlp out")
-    ]
+    assert titles == [f"{kind}, {when}" for when in MOMENTS.values() for kind in ("query", "mlp out")]
     by_kind = {axes.get_title(): lines(axes) for axes in figure.axes}
     handles = [text.get_text() for text in figure.legends[0].get_texts()]
     assert handles == ["base", "arm"], "a head has one norm, and no layers"
-    for when, scale in (("at initialisation", 0.1), ("at the end", 0.01)):
+    for when, scale in ((MOMENTS["initial"], 0.1), (MOMENTS["final"], 0.01)):
         query, mlp = by_kind[f"query, {when}"], by_kind[f"mlp out, {when}"]
         np.testing.assert_array_equal(query["base"][0], [1, 2])
         np.testing.assert_allclose(query["base"][1], 1.5 * scale * np.array([1, 2]), rtol=1e-12)
@@ -295,7 +293,7 @@ def test_attention_entropy_is_a_map_an_arm_and_moment(experiment: MakeExperiment
     figure = picture(experiment({"base": [2.0, 2.4], "arm": [1.0, "diverged"]}, looked_inside), "attention_entropy")
     maps = {axes.get_title(): axes.images[0] for axes in figure.axes if axes.images}
     base, arm, *ends = [np.asarray(axes.images[0].get_array()) for axes in figure.axes if axes.images]
-    assert list(maps) == [f"{arm}\n{when}" for when in ("at initialisation", "at the end") for arm in ("base", "arm")]
+    assert list(maps) == [f"{arm}\n{when}" for when in MOMENTS.values() for arm in ("base", "arm")]
     np.testing.assert_allclose(base, (np.add.outer(range(2), range(2)) + 0.5) / 10, rtol=1e-12)
     np.testing.assert_allclose(arm, np.add.outer(range(3), range(2)) / 10, rtol=1e-12)
     np.testing.assert_allclose(ends[0], base / 2, rtol=1e-12)

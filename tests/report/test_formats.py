@@ -23,6 +23,7 @@ from lm.report.figures.differences import differences
 from lm.report.pack import open_results
 from lm.report.paper_table import STAR, paper_table
 from lm.report.render import Section, emphasis, escape_latex, is_bold, latex, markdown_section
+from lm.report.tables import AT_ONE_RATE
 from lm.report.write import FORMATS, ReportRequest, load_report, report_files, write_report
 
 HOSTILE = r"50 % of #1 & 2_3 {a}~^\x $y$ <i> -- `b` [e] | é ł č 中 🙂"
@@ -56,10 +57,12 @@ def test_significant_differences_are_bold_with_a_star(experiment: MakeExperiment
     assert "nats/token" in text
 
 
-def test_a_paper_has_what_arms_come_to_at_one_rate() -> None:
+def test_a_paper_has_what_arms_come_to_at_one_rate(check_message: CheckMessage) -> None:
     with open_results(Path("results/reference/quickstart_rates.lmpack")) as place:
-        text = latex([sheet_of(place.folder)])
-    assert re.search(r"At one shared rate, validation NLL .*: swiglu \$-\$0\.\d{4}, better\.", text)
+        one = sheet_of(place.folder)
+    (note,) = [line for line in one.notes if line.startswith(AT_ONE_RATE.capitalize())]
+    check_message(re.sub(r"\d\.\d{4}", "N", note))
+    assert escape_latex(note) in latex([one])
 
 
 def test_few_seeds_are_never_bold_and_a_footnote_says_so(
@@ -72,14 +75,14 @@ def test_few_seeds_are_never_bold_and_a_footnote_says_so(
     assert "textbf" not in latex([one])
 
 
-def test_unhealthy_arms_have_a_footnote_and_no_bold(experiment: MakeExperiment) -> None:
+def test_unhealthy_arms_have_a_footnote_and_no_bold(experiment: MakeExperiment, check_message: CheckMessage) -> None:
     one = sheet_of(experiment({"base": BASE, "arm": BETTER}, mostly_clipped))
     assert marked(one, "arm") == f"{STAR}a"
     assert not any(map(is_bold, one.rows))
-    assert any(line.startswith("a better (arm unhealthy") for line in one.footnotes)
+    check_message([*one.footnotes])
     alone = sheet_of(experiment({"base": BASE, "arm": BETTER}, mostly_clipped), ("clipped_share",))
     assert [marked(alone, arm, "arm") for arm in ("base", "arm")] == ["", "a"]
-    assert alone.footnotes[0].startswith("a unhealthy: ")
+    check_message([*alone.footnotes])
 
 
 def test_columns_are_those_asked_for_in_their_order(experiment: MakeExperiment) -> None:

@@ -24,6 +24,8 @@ from lm.cli.options import experiment_folder
 from lm.report.figures.picture import draw
 from lm.report.figures.static_pages import ladder_chart
 from lm.report.ladder import (
+    NOT_BRACKETED,
+    TWO_INTERVALS,
     LadderReport,
     csv_worth,
     forecast_section,
@@ -66,7 +68,7 @@ def printed(found: LadderResults, width: int) -> str:
     return stream.getvalue()
 
 
-def test_a_ladder_reports_gains_trends_and_forecasts(whole: LadderResults) -> None:
+def test_a_ladder_reports_gains_trends_and_forecasts(whole: LadderResults, check_message: CheckMessage) -> None:
     found = whole
     (arm,) = found.arms
     assert arm.scaling is not None
@@ -83,11 +85,11 @@ def test_a_ladder_reports_gains_trends_and_forecasts(whole: LadderResults) -> No
     assert [row[3] for row in forecast_section(found).rows] == ["holds it"] * 3
     assert found.law is not None
     assert float(found.law.law.loss(COMPUTE[1])) == pytest.approx(loss(COMPUTE[1]), rel=0.01)
-    assert "which seeds' noise explains" in rung_section(found).notes[1]
-    assert "CIs cover other seeds, not other text." in worth_section(found).notes
+    check_message(re.sub(r"\d+(\.\d+)?", "N", rung_section(found).notes[1]))
+    check_message([*worth_section(found).notes])
 
 
-def test_the_page_the_tables_and_the_terminal_say_the_same(whole: LadderResults) -> None:
+def test_the_page_the_tables_and_the_terminal_say_the_same(whole: LadderResults, check_message: CheckMessage) -> None:
     files = {name: str(content) for name, content in LadderReport(whole).files().items()}
     assert set(files) == {"table.csv", "trends.csv", "table.md", "ladder.png", "ladder.svg"}
     for title in ("# A climb", "## With more compute", "## Forecast", "## Rungs", "## Figures"):
@@ -95,7 +97,8 @@ def test_the_page_the_tables_and_the_terminal_say_the_same(whole: LadderResults)
     assert "What it is about." in files["table.md"]
     assert max(map(len, printed(whole, 80).splitlines())) <= 80
     assert printed(whole, 400).splitlines()[0] == ladder_answer(whole)
-    assert "holds within a factor of 1.2" in " ".join(files["table.md"].split())
+    check_message(of_gain := trend_section(whole).rows[1][3])
+    assert f"{of_gain} |" in files["table.md"]
     rows = list(csv.DictReader(io.StringIO(files["table.csv"])))
     assert [row["rung"] for row in rows if row["arm"] == "arm"] == ["s", "m", "l", "xl"]
     (arm,) = whole.arms
@@ -103,7 +106,7 @@ def test_the_page_the_tables_and_the_terminal_say_the_same(whole: LadderResults)
     assert arm.scaling.gains is not None
     assert float(rows[1]["gain"]) == pytest.approx(math.exp(arm.scaling.gains[0].log.value))
     assert [row["of"] for row in csv.DictReader(io.StringIO(files["trends.csv"]))] == ["difference", "log gain"]
-    assert "It holds under the law alone" in forecast_section(whole).notes[0]
+    check_message(forecast_section(whole).notes[0])
 
 
 @pytest.mark.extra
@@ -112,26 +115,19 @@ def test_the_page_the_tables_and_the_terminal_say_the_same(whole: LadderResults)
 def test_the_answer_is_of_the_largest_rung_with_enough_seeds(
     tmp_path: Path, whole: LadderResults, check_message: CheckMessage
 ) -> None:
-    size = r"arm is better than base by 0\.\d+ \[0\.\d+, 0\.\d+\] nats/token, 6 seeds"
-    trend = r"\. (With more compute the difference \w+|No trend over compute is certain)\."
-    assert re.fullmatch(f"At xl, the largest rung: {size}{trend}", ladder_answer(whole))
-    last = r"; in the mean of the largest, xl, arm is better by 0\.\d+( \[.*\])?"
-    few = ladder_answer(made(tmp_path / "few", seeds=(6, 6, 6, 3)))
-    assert re.fullmatch(f"At l, the largest rung with a verdict: {size}{last}{trend}", few)
-    rate = "; learning rate not bracketed: arm"
-    unsure = ladder_answer(made(tmp_path / "rate", bracketed={"xl": ["base"]}))
-    assert re.fullmatch(f"At xl, the largest rung: {size}{rate}{trend}", unsure)
-    check_message(unsure)
+    check_message(ladder_answer(whole))
+    check_message(ladder_answer(made(tmp_path / "few", seeds=(6, 6, 6, 3))))
+    check_message(ladder_answer(made(tmp_path / "rate", bracketed={"xl": ["base"]})))
     check_message(ladder_answer(made(tmp_path / "none", seeds=(3, 3, 3, 3))))
 
 
-def test_few_seeds_yield_nothing_bold(tmp_path: Path) -> None:
+def test_few_seeds_yield_nothing_bold(tmp_path: Path, check_message: CheckMessage) -> None:
     found = made(tmp_path, seeds=(6, 6, 5, 3))
     assert found.arms[0].bold == (False, False)
     assert "**" not in "".join(line for line in markdown(found).splitlines() if "| arm |" in line and "xl" in line)
-    assert "l has 5, xl has 3" in markdown(found)
+    check_message([note for note in trend_section(found).notes if "xl" in note])
     two = made(tmp_path / "two", seeds=(6, 6, 6, 2))
-    assert "too few seeds" in trend_section(two).rows[1][3]
+    check_message(trend_section(two).rows[1][3])
 
 
 @pytest.mark.slow
@@ -141,16 +137,15 @@ def test_unbracketed_rates_withhold_verdicts_on_trends(
 ) -> None:
     found = made(tmp_path, bracketed={"l": ["base"], "xl": []})
     rows = worth_section(found).rows
-    assert [row[4].endswith(", rate not bracketed") for row in rows] == [False, False, True, True]
+    assert [row[4].endswith(NOT_BRACKETED) for row in rows] == [False, False, True, True]
     trends = trend_section(found).rows
     bold = list(map(is_bold, trends))
-    reason = "no verdict: no curve of rates brackets that of arm on l, xl or of base on xl"
-    assert [row[3] for row in trends] == [reason, reason]
+    (reason,) = {row[3] for row in trends}
+    check_message(reason)
     assert bold == [False, False]
     assert set(trend_table(found)["says"]) == {reason}
     assert worth_table(found).query("arm == 'arm'").rate_bracketed.tolist() == [True, True, False, False]
-    assert "65 of 100 show a trend" in " ".join(worth_section(found).notes)
-    assert "65 of 100 show a trend" not in " ".join(worth_section(whole).notes)
+    check_message([note for note in worth_section(found).notes if note not in worth_section(whole).notes])
     manifest = json.loads((tmp_path / "climb" / "ladder.json").read_text())
     for rung in manifest["rungs"]:  # of an older version, which knew of no curve
         del rung["rates"]
@@ -176,9 +171,9 @@ def test_unhealthy_rungs_are_named_beside_the_trend(tmp_path: Path, check_messag
     found = made(tmp_path, change=ill)
     rows = trend_section(found).rows
     bold = list(map(is_bold, rows))
-    assert all("(unhealthy on m: see there)" in row[3] for row in rows)
+    check_message([row[3] for row in rows])
     assert not any(bold)
-    assert "most steps are clipped" in worth_section(found).rows[1][5]
+    check_message(worth_section(found).rows[1][5])
     assert [is_bold(row) for row in worth_section(found).rows] == [True, False, True, True]
     check_message(ladder_answer(found))
 
@@ -197,12 +192,12 @@ def test_lost_cells_leave_what_is_there_and_are_told(tmp_path: Path, check_messa
         make_ladder(tmp_path / "apart", lambda arm, at, seed: "diverged" if at == 3 else lost(arm, at, seed))
     )
     check_message(worth_section(apart).rows[3][5])
-    assert "rung m, rung xl" in " ".join(worth_section(found).notes)
+    check_message([note for note in worth_section(found).notes if "xl" in note])
     assert found.arms[0].scaling is not None
     assert found.arms[0].scaling.forecast is None
-    assert "No forecast" in markdown(found)
+    check_message([*forecast_section(found).notes])
     nothing = made(tmp_path / "none", lambda *_: None)
-    assert "No law: 0 rungs" in markdown(nothing)
+    check_message([*rung_section(nothing).notes])
 
 
 def test_a_rung_of_lost_runs_withholds_the_trend(tmp_path: Path, check_message: CheckMessage) -> None:
@@ -233,7 +228,7 @@ def test_no_law_without_three_rungs_or_a_falling_loss(tmp_path: Path, check_mess
     check_message([*rung_section(two).notes])
     assert worth_section(two).rows[0][4] == "-"
     risen = made(tmp_path / "up", lambda arm, place, seed: 2.0 + place + usual(arm, 0, seed))
-    assert "does not fall with compute" in rung_section(risen).notes[0]
+    check_message(rung_section(risen).notes[0])
     assert draw(ladder_chart(risen))
 
 
@@ -258,7 +253,7 @@ def test_html_pages_run_only_hashed_scripts_and_fetch_nothing(tmp_path: Path) ->
     assert f'<p class="answer">{ladder_answer(found)}</p>' in page
     assert page.count("<strong>") == sum(is_bold(row) for section in ladder_sections(found) for row in section.rows)
     assert "<li>xl: climb.xl</li>" in page
-    assert "this table has Student's on each rung" in page.replace("&#x27;", "'")
+    assert TWO_INTERVALS in page.replace("&#x27;", "'")
 
 
 @pytest.mark.extra
@@ -271,7 +266,7 @@ def test_the_report_is_written_again_from_the_records(
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
     assert main(["report", str(folder)]) == 0
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
-    assert "With more compute" in capsys.readouterr().out
+    assert trend_section(load_ladder(folder)).title in capsys.readouterr().out
     Store(tmp_path).directory("xl-arm-0").joinpath("record.json").unlink()
     assert main(["report", str(folder)]) == 0
     assert (folder / "table.csv").read_bytes() != before["table.csv"]
@@ -305,7 +300,11 @@ def test_a_damaged_ladder_is_one_line(tmp_path: Path, refused: Refused, change: 
 
 
 def test_a_number_of_a_rung_is_traced(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], refused_command: RefusedCommand
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    refused_command: RefusedCommand,
+    check_message: CheckMessage,
 ) -> None:
     folder = make_ladder(tmp_path / "results", seeds=(1, 1, 1, 1))
     monkeypatch.chdir(tmp_path)
@@ -315,7 +314,7 @@ def test_a_number_of_a_rung_is_traced(
     for given in ("climb", str(folder), f"{folder}.lmpack"):
         capsys.readouterr()
         assert main(["trace", given, "xl.arm"]) == 0
-        assert "of arm in A climb, rung xl" in capsys.readouterr().out
+        check_message(capsys.readouterr().out.splitlines()[0])
         for words in (["xk.arm"], []):
             refused_command(["trace", given, *words])
 
@@ -362,9 +361,7 @@ def test_differences_cover_text_where_documents_are_kept(tmp_path: Path, check_m
         assert alone[1] < high
         assert (found.low, found.high) == pytest.approx((low, high), rel=1e-3)
     check_message([at.verdict for at in arm.at])
-    said = " ".join(worth_section(kept).notes)
-    assert "(seeds alone: arm on s)" in said
-    assert "those of gains and trends other seeds alone." in said
+    check_message([note for note in worth_section(kept).notes if "arm on s" in note])
     rows = worth_table(kept)
     assert rows[rows.arm == "arm"].over.tolist() == ["seeds", "seeds and text"]
 
@@ -395,6 +392,7 @@ def test_each_arm_is_a_row_with_gains_by_rung(
 def test_what_an_arm_has_not_is_said(tmp_path: Path, check_message: CheckMessage) -> None:
     lost = made(tmp_path / "lost", lambda arm, at, seed: usual(arm, at, seed) if arm == "base" else None)
     (row,) = overview_section([lost]).rows
-    assert row[2:] == ["-"] * 4 + ["no pair to compare"] * 2 + ["-"]
+    assert [*row[2:6], row[8]] == ["-"] * 5
+    check_message([*row[6:8]])
     floor = made(tmp_path / "floor", lambda arm, at, seed: usual(arm, at, seed) - (arm == "arm"))
     check_message(overview_section([floor]).rows[0][5])

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -110,14 +111,18 @@ def test_a_thin_pack_gives_the_same_table_with_shorter_curves(folder: Path, tmp_
 @pytest.mark.extra
 @pytest.mark.slow
 def test_a_pack_and_its_folder_give_equal_reports(
-    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    folder: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    check_message: CheckMessage,
 ) -> None:
     (tmp_path / "temporary").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
     assert main(["report", str(folder)]) == 0
     assert main(["pack", str(folder)]) == 0
     said = capsys.readouterr()
-    assert "demo.lmpack: 7 of 8 cells, 6 curves, " in said.err
+    check_message(re.findall(r"(.*demo\.lmpack.*), [\d,]+ bytes", said.err))
     file = moved(folder.parent / "demo.lmpack", tmp_path / "colleague")
     for arguments, place in (([], file.with_name("demo")), (["--out", str(tmp_path / "there")], tmp_path / "there")):
         assert main(["report", str(file), *arguments]) == 0
@@ -164,7 +169,7 @@ def test_numbers_are_traced_to_a_pack(
     file = moved(pack(folder)[0].path, tmp_path / "colleague")
     assert main(["trace", str(file), "arm", "nll"]) == 0
     text = capsys.readouterr().out
-    assert text.split("each made again")[0] == of_folder.split("each made again")[0]
+    assert text.partition("\n  lm ")[0] == of_folder.partition("\n  lm ")[0], "the same but for the commands"
     lines = text.splitlines()
     assert f"  lm unpack {file} --out unpacked" in lines
     assert "  lm fit unpacked/cells/arm-0/config.yaml --out again" in lines
@@ -184,7 +189,7 @@ def test_a_folder_with_only_a_report_names_its_pack(folder: Path, tmp_path: Path
 
 
 @pytest.mark.slow
-def test_damage_is_named_by_its_path_in_the_pack(folder: Path, tmp_path: Path) -> None:
+def test_damage_is_named_by_its_path_in_the_pack(folder: Path, tmp_path: Path, check_message: CheckMessage) -> None:
     store = Store(folder.parent)
     (store.directory("arm-1") / "record.json").write_text("{")
     store.history("base-0").write_text("step\n1\n")
@@ -192,8 +197,8 @@ def test_damage_is_named_by_its_path_in_the_pack(folder: Path, tmp_path: Path) -
     assert "cells/arm-1/log.txt" in read_archive(file).files
     assert main(["report", str(file)]) == 1
     page = (tmp_path / "colleague" / "demo" / "table.md").read_text()
-    assert "arm seed 1 is damaged and not in any mean: cells/arm-1/record.json: not valid JSON" in page
-    assert "cells/base-0/history.csv: has 1 rows, expected 3" in page
+    damages = [line for line in page.splitlines() if re.search("cells/(arm-1|base-0)/", line)]
+    check_message([line.partition(": Expecting")[0] for line in damages])  # what follows is Python's
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,7 @@ def test_intervals_are_over_experiments() -> None:
     assert row[3] == "50/50"
 
 
-def test_packs_of_two_sizes_make_a_table(tmp_path: Path, capsys: Capture) -> None:
+def test_packs_of_two_sizes_make_a_table(tmp_path: Path, capsys: Capture, check_message: CheckMessage) -> None:
     names = ("dyt", "dyt.s120k")
     packs = [str(REFERENCE / f"{name}.lmpack") for name in (*names, "char_tiny")]
     assert main(["transfer", *packs, "--to", str(tmp_path / "transfer.md")]) == 0
@@ -59,7 +59,9 @@ def test_packs_of_two_sizes_make_a_table(tmp_path: Path, capsys: Capture) -> Non
     assert answers == " → ".join(expected)
     assert "not reproduced" in next(row[2] for row in rows if row[1].startswith("DyT and RMSNorm"))
     assert "char" not in (tmp_path / "transfer.md").read_text()
-    assert "Answers by setting" in capsys.readouterr().out
+    title = (tmp_path / "transfer.md").read_text().partition("\n")[0].removeprefix("# ")
+    check_message(title)
+    assert title in capsys.readouterr().out
 
 
 def test_rungs_are_settings(tmp_path: Path, capsys: Capture) -> None:
