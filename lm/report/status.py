@@ -124,7 +124,7 @@ def status_parts(index: RunIndex) -> tuple[list[str], list[list[str]], list[str]
     left = every["training"] + every["interrupted"] + every["missing"] + all_to_come
     seconds, cells = seconds_left(index.runs, all_to_come), "1 cell" if left == 1 else f"{left} cells"
     if not left:
-        lines.append("nothing is left to train")
+        lines.append("nothing is left to train" + " of what can be read" * bool(index.unreadable))
     elif seconds is None:
         lines.append(f"{cells} left; no estimate before one is done or has reported two steps")
     else:

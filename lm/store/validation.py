@@ -304,7 +304,7 @@ def validate_curve_text(content: str, record: Mapping[str, Any]) -> Iterator[str
     """Return what is wrong with the content of a learning curve: against its checksum, which older records lack."""
     written, last, rows = record.get("curve"), record.get("steps"), max(0, content.count("\n") - 1)
     if written and rows != written.get("rows"):
-        yield f"has {rows} rows, expected {written.get('rows')}"
+        yield f"has {rows} row{'s' * (rows != 1)}, expected {written.get('rows')}"
     if written and curve_checksum(content) != written:
         yield "is not what training wrote: its hash differs from the record's"
     if not content.endswith("\n"):
