@@ -3,6 +3,7 @@
 import contextlib
 import multiprocessing.forkserver
 import os
+import re
 import signal
 import time
 from collections.abc import Callable
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 import stand_in
 from helpers import Patch
-from messages import Refused
+from messages import CheckMessage, Refused
 from records import blank
 from stand_in import STEPS, StandIn
 
@@ -173,20 +174,18 @@ def test_an_interrupt_leaves_no_process_behind(store: Store, orphaned: bool) -> 
         assert free
 
 
-def test_a_retried_failure_that_is_killed_once_resumes(store: Store) -> None:
+def test_a_retried_failure_that_is_killed_once_resumes(store: Store, check_message: CheckMessage) -> None:
     store.finish(FIRST, {**blank(FIRST, "failed"), "error": "before"})
     told = Told()
     assert trained(store, told, StandIn(FIRST, {5: "SIGKILL"}), again=True) == 0
-    assert [line for line in told.lines if "killed by SIGKILL" in line and "tried again from" in line]
+    check_message(told.lines)
     assert told.records[FIRST]["status"] == "ok"
     assert whole(store, FIRST)
 
 
-def test_a_stopped_process_is_reported_and_continues_after_sigcont(store: Store) -> None:
+def test_a_stopped_process_is_reported_and_continues_after_sigcont(store: Store, check_message: CheckMessage) -> None:
     class LetsGo(Told):
         def on_waiting(self, line: str) -> None:
-            if "waiting for the fork server" in line:  # on a busy machine
-                return
             super().on_waiting(line)
             with contextlib.suppress(ProcessLookupError):
                 os.kill(stopped[0], signal.SIGCONT)
@@ -199,12 +198,14 @@ def test_a_stopped_process_is_reported_and_continues_after_sigcont(store: Store)
 
     told = LetsGo(stop)
     assert trained(store, told, StandIn(FIRST)) == 0
-    assert any(f" s: process {stopped[0]} is stopped, SIGCONT lets it go on" in line for line in told.lines)
-    assert all(line.startswith("arm seed 0: no word for ") for line in told.lines)
+    (line,) = {re.sub(r"\d+ s:", "N s:", line) for line in told.lines}
+    check_message(line.replace(f"process {stopped[0]}", "process PID"))
     assert whole(store, FIRST)
 
 
-def test_a_killed_process_records_no_cell_it_lost(store: Store, monkeypatch: Patch) -> None:
+def test_a_killed_process_records_no_cell_it_lost(
+    store: Store, monkeypatch: Patch, check_message: CheckMessage
+) -> None:
     def lose(jobs: list[LocalJob]) -> None:
         other = replace(Holder.this("a" * 16), machine="another", host="elsewhere", pid=7)
         (store.cells / ".leases" / FIRST / "2").write_bytes(other.written())
@@ -215,36 +216,35 @@ def test_a_killed_process_records_no_cell_it_lost(store: Store, monkeypatch: Pat
     assert trained(store, told, StandIn(FIRST)) == 1
     assert told.records == {FIRST: None}
     assert not store.finished(FIRST)
-    assert told.lines[-1].startswith("arm seed 0: process killed by SIGKILL")
-    assert "the cell is left to process 7 on host elsewhere since " in told.lines[-1]
+    check_message(told.lines[-1].partition(" since ")[0])
 
 
-def hung(store: Store, *deeds: int) -> tuple[Told, Any]:
-    """What is told of a cell that hangs before some of its steps, and its record."""
+def hung(store: Store, *deeds: int) -> tuple[list[str], Any]:
+    """What is told of a cell that hangs before some of its steps, without process numbers, and its record."""
     told, cell = Told(), StandIn(FIRST, dict.fromkeys(deeds, "hang"))
     planned: list[Any] = [Planned("arm", 0, cell)]  # type: ignore[arg-type]
     with Local(store, 1) as told.executor:
         assert train_cells(planned, told.executor, told, stand_in.execution(hang_seconds=3.0)) == 0
-    return told, store.record(FIRST)
+    return [re.sub(r"process \d+", "process PID", line) for line in told.lines], store.record(FIRST)
 
 
-def test_a_cell_that_hangs_once_is_tried_again(store: Store, monkeypatch: Patch) -> None:
+def test_a_cell_that_hangs_once_is_tried_again(store: Store, monkeypatch: Patch, check_message: CheckMessage) -> None:
     monkeypatch.setattr(local, "STACK_SECONDS", 0.3)
-    told, record = hung(store, 5)
+    lines, record = hung(store, 5)
     assert (record["status"], record["cost"]["tries"]) == ("ok", 2)
-    assert [line for line in told.lines if "is ended, started once more" in line]
+    check_message(lines)
 
 
 @pytest.mark.extra
-def test_a_cell_that_hangs_twice_fails_with_its_stack(store: Store, monkeypatch: Patch) -> None:
+def test_a_cell_that_hangs_twice_fails_with_its_stack(
+    store: Store, monkeypatch: Patch, check_message: CheckMessage
+) -> None:
     monkeypatch.setattr(local, "STACK_SECONDS", 0.3)
-    told, record = hung(store, 5, 7)
+    lines, record = hung(store, 5, 7)
     assert record["status"] == "failed"
-    assert record["error"].startswith("reported nothing for 0.05 minutes and was ended; it was in File ")
-    assert "stand_in.py" in record["error"]
-    assert "in end, called from File " in record["error"]
+    check_message(re.sub(r'"[^"]*/(\w+\.py)", line \d+', r'"\1", line N', record["error"]))
     assert "most recent call first" in record["traceback"]
-    assert "is ended, given up" in told.lines[-1]
+    check_message(lines)
 
 
 def ended(executor: Local) -> list[tuple[LocalJob, Message]]:

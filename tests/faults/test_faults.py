@@ -47,20 +47,21 @@ def finish(place: Place, cell: str, seconds: float = 1.0, nll: float = 2.0) -> N
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    "changes",
     [
-        ({"cells": {"a": WHOLE.cells["a"]}}, "1 of 2 cells have no record"),
-        ({"cells": {**WHOLE.cells, "c": WHOLE.cells["a"]}}, "1 cells more than 2"),
-        ({"cells": {**WHOLE.cells, "b": ({"nll": 2.0000000000000004}, "step\n")}}, "1 cell measured something else: b"),
-        ({"cells": {**WHOLE.cells, "b": ({"nll": 2.0}, "step\n1\n")}}, "1 cell measured something else: b"),
-        ({"table": []}, "the table differs"),
-        ({"files": frozenset({"out/a", "tmp/1", "tmp/2", "tmp/3", "tmp/4"})}, "left behind: tmp/1, tmp/2, tmp/3 and 1"),
-        ({"files": frozenset()}, "not there: out/a"),
+        {"cells": {"a": WHOLE.cells["a"]}},
+        {"cells": {**WHOLE.cells, "c": WHOLE.cells["a"]}},
+        {"cells": {**WHOLE.cells, "b": ({"nll": 2.0000000000000004}, "step\n")}},
+        {"cells": {**WHOLE.cells, "b": ({"nll": 2.0}, "step\n1\n")}},
+        {"table": []},
+        {"files": frozenset({"out/a", "tmp/1", "tmp/2", "tmp/3", "tmp/4"})},
+        {"files": frozenset()},
     ],
+    ids=["a cell lost", "a cell more", "another NLL", "another curve", "another table", "files more", "a file lost"],
 )
-def test_what_differs_is_said(changes: dict[str, Any], words: str) -> None:
+def test_what_differs_is_said(changes: dict[str, Any], check_message: CheckMessage) -> None:
     (said,) = differences(replace(WHOLE, **changes), WHOLE)
-    assert said.startswith(words)
+    check_message(said)
 
 
 def test_times_hosts_and_numbers_of_leases_are_no_difference(tmp_path: Path) -> None:
@@ -155,11 +156,13 @@ def test_a_run_that_differs_is_kept_and_said(still: None, tmp_path: Path) -> Non
     assert (tmp_path / "1" / "out").is_dir()
 
 
-def test_an_impossible_fault_is_left_out_with_the_reason(still: None, tmp_path: Path, monkeypatch: Patch) -> None:
+def test_an_impossible_fault_is_left_out_with_the_reason(
+    still: None, tmp_path: Path, monkeypatch: Patch, check_message: CheckMessage
+) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     row = run.Chaos(tmp_path, 0, lambda line: None).row(FAULTS["full"], 1)
-    assert (row.came_to, row.note, row.runs) == (run.LEFT_OUT, "needs root, to mount a small disk", 0)
-    assert row.note == disks.no_mounting()
+    assert (row.came_to, row.note, row.runs) == (run.LEFT_OUT, disks.no_mounting(), 0)
+    check_message(row.note)
 
 
 def test_resumable_cells_have_a_checkpoint_and_no_outcome(place: Place) -> None:
@@ -172,12 +175,11 @@ def test_resumable_cells_have_a_checkpoint_and_no_outcome(place: Place) -> None:
     assert (kills.resumable(place), kills.moment(trial)) == (set(), FINISHING)
 
 
-def test_rows_are_shown_and_written(tmp_path: Path, capsys: Capture) -> None:
+def test_rows_are_shown_and_written(tmp_path: Path, capsys: Capture, check_message: CheckMessage) -> None:
     rows = [Row("kills", "x", run.SAME, 3, 1, 4, 61.0, {"worker, training": 1, "command, starting": 2})]
     rows.append(Row("node", "y", run.LEFT_OUT, note="needs the extra ray"))
     show(rows, Console(width=120))
-    said = capsys.readouterr().out
-    assert "kills: 2 x command, starting, 1 x worker, training\nnode: needs the extra ray\n" in said
+    check_message(capsys.readouterr().out.splitlines()[-2:])
     write(rows, {"kills": 3, "seed": 0}, tmp_path / "c.json")
     found = json.loads((tmp_path / "c.json").read_text())
     assert (found["format"], found["kills"], [row["fault"] for row in found["faults"]]) == (1, 3, ["kills", "node"])

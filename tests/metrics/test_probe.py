@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from helpers import CONTEXT, MODEL, VOCABULARY, attentions, blocks, decoder
+from messages import CheckMessage
 from scipy.stats import entropy
 from torch import Tensor
 
@@ -143,16 +144,13 @@ def test_looking_changes_nothing() -> None:
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
 
 
-def test_collapse_is_flagged_and_health_is_not() -> None:
+def test_collapse_is_flagged_and_health_is_not(check_message: CheckMessage) -> None:
     healthy = ProbeResult(entropy=[[0.5, 0.05]], largest_logit=[[3.0, 40.0]], first_share=[[0.1, 0.2]])
     assert healthy.flags() == []
     sharp = ProbeResult(
         entropy=[[0.5, 0.6], [0.02, 0.04]], largest_logit=[[3.0, 4.0], [2e4, 1.0]], first_share=[[0.1], [0.2]]
     )
-    assert sharp.flags() == [
-        "attention of layer 2 of 2 collapsed: entropy of every head at most 0.040 ln n, under 0.05",
-        "attention logit of layer 2 of 2 at 2e+04, over 1e+04",
-    ]
+    check_message(sharp.flags())
     assert ProbeResult(entropy=[[0.5]], largest_logit=[[math.nan]], first_share=[[0.0]]).flags() != []
 
 

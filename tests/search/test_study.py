@@ -9,7 +9,7 @@ from typing import Any
 import optuna
 import pytest
 from helpers import Patch, known
-from messages import Refused
+from messages import CheckMessage, Refused
 from optuna.trial import TrialState
 from records import blank
 from search_world import GRID, LINE, MIXED, SETTINGS, World, carry_out, cells_of_nothing, searching, spec, well
@@ -125,7 +125,7 @@ def test_a_grid_is_walked_once_through_kills_and_in_parallel(tmp_path: Path) -> 
 # what goes wrong -----------------------------------------------------------------------------------------------------
 
 
-def test_a_cell_that_fails_or_diverges_fails_its_trial(tmp_path: Path) -> None:
+def test_a_cell_that_fails_or_diverges_fails_its_trial(tmp_path: Path, check_message: CheckMessage) -> None:
     def answer(tree: Tree) -> Record:
         if tree["x"] == "diverges" and tree["seed"] == 1:
             return {**blank(status="diverged"), "error": "loss not finite at step 3"}
@@ -136,14 +136,11 @@ def test_a_cell_that_fails_or_diverges_fails_its_trial(tmp_path: Path) -> None:
     world = World(answer)
     choices = {"x": {"choices": ["fine", "diverges", "unmeasured", 101.0]}}
     done = carry_out(tmp_path, world, spec(choices, trials=4, seeds=[0, 1], sampler=Method("grid")))
-    reasons = {trial.params["x"]: (trial.state.name, trial.user_attrs.get("reason")) for trial in done}
-    assert reasons == {
-        "fine": ("COMPLETE", None),
-        "diverges": ("FAIL", "diverged, seed 1: loss not finite at step 3"),
-        "unmeasured": ("FAIL", "nll was not measured"),
-        "101.0": ("FAIL", "x: too large"),
-    }
-    assert ("s trial 3", "failed: x: too large", 2) in world.said
+    states = {trial.params["x"]: trial.state.name for trial in done}
+    assert states == {"fine": "COMPLETE", "diverges": "FAIL", "unmeasured": "FAIL", "101.0": "FAIL"}
+    reasons = {trial.params["x"]: trial.user_attrs["reason"] for trial in done if "reason" in trial.user_attrs}
+    check_message([f"{x}: {reason}" for x, reason in sorted(reasons.items())])
+    assert ("s trial 3", f"failed: {reasons['101.0']}", 2) in world.said
 
 
 def test_the_other_seeds_of_a_failed_trial_are_skipped(tmp_path: Path) -> None:
@@ -259,12 +256,13 @@ def test_an_interrupted_search_resumes_its_open_trials(tmp_path: Path) -> None:
     assert len(more) == 12
 
 
-def test_a_trial_that_kills_every_process_is_given_up(tmp_path: Path) -> None:
+def test_a_trial_that_kills_every_process_is_given_up(tmp_path: Path, check_message: CheckMessage) -> None:
     for _ in range(4):
         with searching(tmp_path, World(), spec(trials=1)) as source:
             assert source.pop() is not None
-    done = carry_out(tmp_path, World(), spec(trials=1))
-    assert [(t.state, t.user_attrs["reason"]) for t in done] == [(TrialState.FAIL, "left unfinished by 4 processes")]
+    (trial,) = carry_out(tmp_path, World(), spec(trials=1))
+    assert trial.state == TrialState.FAIL
+    check_message(trial.user_attrs["reason"])
 
 
 def test_writing_a_journal_cuts_its_torn_last_line_off(tmp_path: Path) -> None:

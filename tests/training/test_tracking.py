@@ -5,6 +5,7 @@ import importlib
 import importlib.util
 import json
 import random
+import re
 import struct
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 from helpers import Patch, known
-from messages import Refused, RefusedCommand
+from messages import CheckMessage, Refused, RefusedCommand
 from small_runs import Killed, kill_at, train_cell
 
 from lm.store.record import Record
@@ -149,12 +150,14 @@ def test_a_kill_while_logging_does_not_double_a_row(tmp_path: Path, opened: list
     assert [step for step, _ in opened[1].rows] == [3, 6]
 
 
-def test_a_failing_logger_is_dropped_with_one_line(tmp_path: Path, opened: list[Any]) -> None:
+def test_a_failing_logger_is_dropped_with_one_line(
+    tmp_path: Path, opened: list[Any], check_message: CheckMessage
+) -> None:
     lines: list[str] = []
     tracker = begun(tmp_path, "failing", "fake", say=lines.append)
     tracker.log_rows(ROWS)
     tracker.end("success")
-    assert lines == ["--logger failing: no route to host; the run goes on without it"]
+    check_message(lines)
     assert opened[1].rows == list(ROWS.items())
     assert (opened[0].ended, opened[1].ended) == ([], ["success"])
 
@@ -205,7 +208,9 @@ def test_another_attempt_in_the_process_continues_the_log(tmp_path: Path, opened
     assert [one.ended for one in opened] == [["interrupted"], ["interrupted"], ["success"], ["success"]]
 
 
-def test_loggers_and_messages_contain_no_secret(tmp_path: Path, monkeypatch: Patch) -> None:
+def test_loggers_and_messages_contain_no_secret(
+    tmp_path: Path, monkeypatch: Patch, check_message: CheckMessage
+) -> None:
     monkeypatch.setenv("WANDB_API_KEY", "0123456789abcdef")
     hyperparameters: list[Any] = []
 
@@ -224,7 +229,7 @@ def test_loggers_and_messages_contain_no_secret(tmp_path: Path, monkeypatch: Pat
         follow(recorder)
         recorder.on_row()
     assert hyperparameters == [{"seed": 0, "data": {"url": "https://me:***@host/a.txt", "api_key": "***"}}]
-    assert lines == ["--logger csv: https://me:***@host: key *** was refused; the run goes on without it"]
+    check_message(lines)
     assert config["data"] == {"url": "https://me:hunter2@host/a.txt", "api_key": "open sesame"}
 
 
@@ -397,7 +402,7 @@ def test_wandb_holds_the_rows_in_one_offline_run(tmp_path: Path, monkeypatch: Pa
 @pytest.mark.extra
 @pytest.mark.parametrize("name", ["wandb", "mlflow"])
 def test_a_run_continues_without_an_unreachable_server(
-    name: str, tmp_path: Path, monkeypatch: Patch, capsys: Any
+    name: str, tmp_path: Path, monkeypatch: Patch, capsys: Any, check_message: CheckMessage
 ) -> None:
     pytest.importorskip(name, reason=f"needs {name}, of the extra track")
     nowhere = "http://127.0.0.1:9"
@@ -409,5 +414,4 @@ def test_a_run_continues_without_an_unreachable_server(
     _, record = trained(tmp_path, name)
     assert record["status"] == "ok"
     (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("--logger")]
-    assert line.startswith(f"--logger {name}: ")
-    assert line.endswith("; the run goes on without it")
+    check_message(re.sub(": .*; ", ": REASON; ", line))  # in the words of the package
