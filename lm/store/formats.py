@@ -35,8 +35,8 @@ class Format:
             newer = isinstance(written, int) and written > self.version
             remedy = "a newer version wrote it: use that one" if newer else "it is damaged, or another kind of file"
             expected = f"1 to {self.version}" if self.version > 1 else "1"
-            version = "none" if written is None else shown(written)
-            raise InputError(f"{path}: expected {self.name} of format {expected}, found {version}; {remedy}")
+            as_written = "none" if written is None else shown(written)
+            raise InputError(f"{path}: expected {self.name} of format {expected}, found {as_written}; {remedy}")
         for version in range(written, self.version):
             content = {**self.steps[version](content), "format": version + 1}
         return dict(content)
