@@ -125,19 +125,19 @@ class TrainedCell:
         frequent, measured = self.data.frequent(split, FREQUENT), []
         for place in range(len(temperatures)):
             count = 0 if clusters is None or place else clusters.count
-            one = TokenStatistics(self.data.bytes_per_token(), classes=frequent, clusters=count)
-            one.to(self.device)
-            one.distributed_available_fn = lambda: False  # only the first of the training processes is here
-            measured.append(one)
+            metric = TokenStatistics(self.data.bytes_per_token(), classes=frequent, clusters=count)
+            metric.to(self.device)
+            metric.distributed_available_fn = lambda: False  # only the first of the training processes is here
+            measured.append(metric)
         batches = itertools.repeat(None) if clusters is None else iter(self.data.evaluation_batches(split))
         for (logits_nv, targets_n), batch in zip(pairs, batches, strict=False):
             cluster_n = None
             if clusters is not None and batch is not None:
                 cluster_n = clusters.of(batch.rows_b).expand_as(batch.targets_bt).flatten().to(self.device)
-            for one, temperature in zip(measured, temperatures, strict=True):
-                one.update(scale_logits(logits_nv, temperature), targets_n, cluster_n)
+            for metric, temperature in zip(measured, temperatures, strict=True):
+                metric.update(scale_logits(logits_nv, temperature), targets_n, cluster_n)
                 cluster_n = None
-        return [one.compute() for one in measured]
+        return [metric.compute() for metric in measured]
 
     def split(self, split: str, by_document: bool = False) -> dict[str, Any]:
         """Evaluate a split, any but validation also at the temperature fitted there, perhaps with sums by document."""
@@ -147,7 +147,7 @@ class TrainedCell:
             return {**self.statistics(self.passes(split)(), split)[0], "scaled": None}
         fitting = self.passes("validation")
         temperature = fit_temperature(fitting)
-        fits = [one["nll"] for one in self.statistics(fitting(), "validation", (1.0, temperature))]
+        fits = [statistics["nll"] for statistics in self.statistics(fitting(), "validation", (1.0, temperature))]
         del fitting  # its logits take as much memory as those that follow
         clusters = self.data.clusters(split) if by_document else None
         changed = 0
