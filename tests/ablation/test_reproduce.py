@@ -1,6 +1,7 @@
 """`lm reproduce` runs the experiments that carry claims, and answers each in one table."""
 
 import csv
+import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 from helpers import RUN, Capture, Patch
-from messages import Refused, RefusedCommand
+from messages import CheckMessage, Refused, RefusedCommand
 
 from lm.ablation.experiment import load_experiment
 from lm.ablation.reproduce import find_experiments
@@ -74,7 +75,9 @@ def test_the_projects_claims_are_counted_and_have_enough_seeds() -> None:
 @pytest.mark.extra
 @pytest.mark.slow
 @pytest.mark.usefixtures("undrawn")
-def test_claims_are_answered_and_what_cannot_run_is_told(tmp_path: Path, capsys: Capture, monkeypatch: Patch) -> None:
+def test_claims_are_answered_and_what_cannot_run_is_told(
+    tmp_path: Path, capsys: Capture, monkeypatch: Patch, check_message: CheckMessage
+) -> None:
     monkeypatch.chdir(tmp_path)
     more = {**FEWER, "claim": "RMSNorm has more parameters", "relation": "greater", "kind": "ours"}
     large = {**FEWER, "claim": "only of the large size", "tier": "G"}
@@ -83,24 +86,30 @@ def test_claims_are_answered_and_what_cannot_run_is_told(tmp_path: Path, capsys:
     write(tmp_path / "experiments", "textless", claims=[FEWER], common=common)
     assert main(["reproduce", "--workers", "1"]) == 0
     printed = " ".join(capsys.readouterr().out.split())
-    assert "identity: 1 claim: 1 reproduced." in printed
-    assert "ours: 1 claim: 1 not reproduced." in printed
-    assert "textless: cannot be run at tier C: arm layer: data.corpus.path: no file matches 'nowhere.txt'" in printed
     with (tmp_path / "results" / "reproduce.C" / "table.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert [(row["experiment"], row["kind"], row["verdict"]) for row in rows] == [
         ("sound", "identity", "reproduced"),
         ("sound", "ours", "not reproduced"),
     ]
-    page = (tmp_path / "results" / "reproduce.C" / "table.md").read_text()
-    assert "Made by `lm reproduce --workers 1`." in page
-    assert "only of the large size" not in page
+    page = (tmp_path / "results" / "reproduce.C" / "table.md").read_text().splitlines()
+    check_message(page)
+    assert all(line.removeprefix("- ") in printed for line in page if line.startswith("- "))
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("undrawn")
+def timeless(text: str) -> list[str]:
+    """The lines of a text, in which lengths of time are written as TIME."""
+    return [re.sub(r"\b(\d+ (h|min) )?\d+ (min|s)\b", "TIME", line) for line in text.splitlines()]
+
+
 def test_what_is_named_and_cannot_be_run_is_an_error(
-    tmp_path: Path, capsys: Capture, monkeypatch: Patch, refused_command: RefusedCommand
+    tmp_path: Path,
+    capsys: Capture,
+    monkeypatch: Patch,
+    refused_command: RefusedCommand,
+    check_message: CheckMessage,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     common = {"data.corpus": {"class_path": "LocalText", "init_args": {"path": "nowhere.txt"}}}
@@ -110,20 +119,18 @@ def test_what_is_named_and_cannot_be_run_is_an_error(
         assert not (tmp_path / "results").exists()
     write(tmp_path / "experiments", "sound", claims=[FEWER, {**FEWER, "tier": "G"}])
     assert main(["reproduce", "--plan"]) == 0
-    said = capsys.readouterr().out
-    assert "textless: cannot be run at tier C: arm layer" in said
-    assert "claims at tier C: 0 published, 0 ours, 1 identity; 1 over 1 experiments" in said
+    check_message(timeless(capsys.readouterr().out))
     refused_command(["reproduce", "sound", "textless"])
     write(tmp_path / "experiments", "wider", claims=[FEWER], seeds=[0, 1, 2])
     assert main(["reproduce", "sound", "wider", "--plan"]) == 0
-    assert "\nwider: 1 claim, 2 of 6 cells to train and 4 listed above, " in capsys.readouterr().out
+    check_message(timeless(capsys.readouterr().out))
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("undrawn")
 @pytest.mark.extra
 def test_some_seeds_come_first_and_the_others_train_later_alone(
-    tmp_path: Path, capsys: Capture, monkeypatch: Patch
+    tmp_path: Path, capsys: Capture, monkeypatch: Patch, check_message: CheckMessage
 ) -> None:
     monkeypatch.chdir(tmp_path)
     write(tmp_path / "experiments", "wide", claims=[FEWER], seeds=3)
@@ -134,7 +141,7 @@ def test_some_seeds_come_first_and_the_others_train_later_alone(
         with (tmp_path / "results" / "reproduce.C" / "table.csv").open() as file:
             assert [int(row["seeds"]) for row in csv.DictReader(file)] == seeds
     assert main(["reproduce", "--plan"]) == 0  # at the rate of the file nothing was trained
-    assert "narrow: 1 claim, 2 of 2 cells to train" in capsys.readouterr().out
+    check_message(timeless(capsys.readouterr().out))
 
 
 @pytest.mark.parametrize(
@@ -154,7 +161,9 @@ def answered(folder: Path, tier: str) -> list[str]:
 @pytest.mark.slow
 @pytest.mark.usefixtures("undrawn")
 @pytest.mark.extra
-def test_results_of_one_tier_never_stand_for_another(tmp_path: Path, capsys: Capture, monkeypatch: Patch) -> None:
+def test_results_of_one_tier_never_stand_for_another(
+    tmp_path: Path, capsys: Capture, monkeypatch: Patch, check_message: CheckMessage
+) -> None:
     monkeypatch.chdir(tmp_path)
     write(tmp_path / "experiments", "small", claims=[FEWER])
     large = {"G": {"seeds": 1}}
@@ -163,5 +172,5 @@ def test_results_of_one_tier_never_stand_for_another(tmp_path: Path, capsys: Cap
     assert answered(tmp_path, "C") == ["large", "small"]
     capsys.readouterr()
     assert main(["reproduce", "--tier", "G", "--workers", "1"]) == 0
-    assert "small: cannot be run at tier G: experiments/small.yaml: has no tier 'G'" in capsys.readouterr().out
+    check_message([line for line in capsys.readouterr().out.splitlines() if "small" in line])
     assert answered(tmp_path, "G") == ["large"]

@@ -271,25 +271,29 @@ def test_nothing_is_bold_beside_a_lost_baseline(experiment: MakeExperiment, chec
 
 
 @pytest.mark.parametrize("optimizer", ["SGD", "AdamW"])
-def test_the_configuration_of_a_cell_says_what_clipping_did(experiment: MakeExperiment, optimizer: str) -> None:
+def test_the_configuration_of_a_cell_says_what_clipping_did(
+    experiment: MakeExperiment, optimizer: str, check_message: CheckMessage
+) -> None:
     results = load(experiment({"base": BASE, "arm": BETTER}, break_arm("arm")))
     for seed in range(6):
         path = results.store.directory(f"arm-{seed}") / "config.yaml"
         path.write_text(yaml.safe_dump(configured(optimizer)))
-    assert results.health == {"base": "", "arm": "most steps are clipped" if optimizer == "SGD" else ""}
+    check_message([f"{arm}: {fault}" for arm, fault in results.health.items()])
 
 
 @pytest.mark.parametrize("exact", [False, True])
-def test_answers_to_claims_name_unhealthy_arms(experiment: MakeExperiment, exact: bool) -> None:
+def test_answers_to_claims_name_unhealthy_arms(
+    experiment: MakeExperiment, exact: bool, check_message: CheckMessage
+) -> None:
     results = load(experiment({"base": BASE, "arm": BETTER}, break_arm("base")))
     found = answer_claim(results, Claim("x", "nll", "less", {"arm": 1.0, "base": -1.0}, exact=exact))
     assert found.verdict == "reproduced"
-    assert found.note == ("" if exact else "base unhealthy: most steps are clipped")
+    check_message(found.note)
 
 
-def test_the_curve_of_a_run_is_looked_at(experiment: MakeExperiment) -> None:
+def test_the_curve_of_a_run_is_looked_at(experiment: MakeExperiment, check_message: CheckMessage) -> None:
     """The curves of the fixture fall by a tenth of a nat in every third of the run."""
     folder = experiment({"base": BASE, "arm": BETTER}, break_arm(""))
     path = load(folder).store.history("arm-0")
     path.write_text("step,train_loss,validation_nll\n10,3.0,\n200,,2.9\n400,,2.0\n")
-    assert set(compare(load(folder)).health) == {"healthy", "the loss is still falling at the end on 1 of 6 seeds"}
+    check_message(sorted(set(compare(load(folder)).health)))

@@ -10,8 +10,7 @@ from records import MakeExperiment
 from lm.analysis.answers import adjust_p, answer_claim
 from lm.analysis.claims import Claim, fingerprint, finite_claim, register, seen_seeds
 from lm.analysis.results import Records, load
-from lm.report.claims import answers, claims_section, tally
-from lm.report.render import markdown_section
+from lm.report.claims import POST_HOC, answers, claims_section, tally
 
 SEEDS = list(range(12))
 BASE = [2.0 + 0.01 * seed for seed in SEEDS]
@@ -45,7 +44,7 @@ def test_claims_with_few_unseen_seeds_are_post_hoc(experiment: MakeExperiment, c
     before = replace(given, post_hoc=False)
     lines = tally(adjust_p([given, before]))
     check_message([line.split(":")[0] for line in lines])
-    assert "published, post hoc" in "\n".join(markdown_section(claims_section([("demo", given)])))
+    assert claims_section([("demo", given)]).rows[0][0] == f"published, {POST_HOC}"
 
 
 def test_corrections_are_over_claims_written_equally_early(experiment: MakeExperiment) -> None:

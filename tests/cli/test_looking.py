@@ -1,6 +1,7 @@
 """`lm status`, `lm ls`, `lm diff`, and commands that take a run by its name."""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -35,12 +36,11 @@ def shown(capsys: Capture, *arguments: str) -> str:
     return capsys.readouterr().out
 
 
-def test_status_counts_done_failed_and_missing_cells(out: Path, capsys: Capture) -> None:
+def test_status_counts_done_failed_and_missing_cells(out: Path, capsys: Capture, check_message: CheckMessage) -> None:
     text = shown(capsys, "status", "out")
     rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in text.splitlines() if line.startswith("│")]
     assert rows == [["demo", "6", "3", "1", "0", "2"]]
-    assert "demo/better/1: failed: RuntimeError: no" in text
-    assert "2 cells left: about 6 s with 1 at a time" in text
+    check_message([line for line in text.splitlines() if line[:1].isalnum()])
     found = json.loads(shown(capsys, "status", "out/demo", "--json"))
     assert found["experiments"]["demo"]["failed"] == 1
     assert found["training"] == []
@@ -65,7 +65,9 @@ def test_a_name_that_stands_for_nothing_is_a_line(out: Path, command: str, refus
     refused_command(command.split())
 
 
-def test_status_names_who_trains_what_and_how_far_it_is(out: Path, capsys: Capture) -> None:
+def test_status_names_who_trains_what_and_how_far_it_is(
+    out: Path, capsys: Capture, check_message: CheckMessage
+) -> None:
     from lm.store.side_files import progress_saver
 
     store, said = Store(out), []
@@ -76,7 +78,8 @@ def test_status_names_who_trains_what_and_how_far_it_is(out: Path, capsys: Captu
         report(4, 1200, 4.4)  # so soon that it is only handed on
         text = shown(capsys, "status", "out")
     assert said == [(3, 1200, 4.5), (4, 1200, 4.4)]
-    assert "demo/better/2: step 3 of 1,200, training loss 4.5000; process " in text
+    (line,) = [line for line in text.splitlines() if line.startswith("demo/better/2")]
+    check_message(re.sub(r"\d+ on host .*", "HOLDER", line))
 
 
 def test_ls_lists_what_is_asked_for(out: Path, capsys: Capture) -> None:
@@ -134,13 +137,15 @@ def test_a_damaged_manifest_is_told_and_the_rest_is_shown(
     check_message(said.err)
 
 
-def test_diff_of_two_runs_shows_configuration_and_metrics(out: Path, capsys: Capture) -> None:
+def test_diff_of_two_runs_shows_configuration_and_metrics(
+    out: Path, capsys: Capture, check_message: CheckMessage
+) -> None:
     found = json.loads(shown(capsys, "diff", "demo/base/0", "demo/better/0", "--out", "out", "--json"))
     assert found["configuration"] == {"model.norm": ["LayerNorm", "RMSNorm"]}
     assert (found["text"], found["circumstances"]) == ({}, {})
     assert found["metrics"]["nll"] == [2.0, 1.8]
     text = shown(capsys, "diff", "demo/base/0", "demo/better/0", "--out", "out")
-    assert "text: no difference" in text
+    check_message([line for line in text.splitlines() if ": " in line])
     assert "-0.2" in text
     found = json.loads(shown(capsys, "diff", "demo/base", "demo/better", "--out", "out", "--json"))
     assert found["seeds"] == [2, 1]
@@ -159,13 +164,13 @@ def test_diff_of_code_and_text_is_told(out: Path, capsys: Capture) -> None:
     assert found["circumstances"] == {"commit": ["c", "d"], "code of mine.Norm": [None, "hash"]}
 
 
-def test_diff_of_two_files_shows_what_they_resolve_to(out: Path, capsys: Capture) -> None:
+def test_diff_of_two_files_shows_what_they_resolve_to(out: Path, capsys: Capture, check_message: CheckMessage) -> None:
     Path("a.yaml").write_text(yaml.safe_dump(RUN))
     Path("b.yaml").write_text(yaml.safe_dump(override(RUN, {"model.mlp": "SwiGLU"})))
     found = json.loads(shown(capsys, "diff", "a.yaml", "b.yaml", "--json"))["configuration"]
     assert found["model.mlp"] == ["GELU", "SwiGLU"]
     assert found["model.mlp.approximate"] == ["none", None]
-    assert "configuration: no difference" in shown(capsys, "diff", "a.yaml", "a.yaml")
+    check_message(shown(capsys, "diff", "a.yaml", "a.yaml"))
     absent = {"data.corpus": {"class_path": "LocalText", "init_args": {"path": "there.txt"}}}
     Path("b.yaml").write_text(yaml.safe_dump(override(RUN, {**absent, "trainer.accelerator": "tpu"})))
     assert "there.txt" in shown(capsys, "diff", "a.yaml", "b.yaml"), "needs no text and no devices"
@@ -189,6 +194,9 @@ def test_diff_refuses_a_file_that_could_not_be_trained(
 
 
 @pytest.mark.parametrize("called", [["demo/better/0"], ["better-0"], ["out/cells/better-0"], ["demo", "better"]])
-def test_trace_takes_a_run_or_an_experiment_by_name(out: Path, capsys: Capture, called: list[str]) -> None:
-    assert shown(capsys, "trace", *called, "nll", "--out", "out").startswith("validation NLL of better in")
-    assert shown(capsys, "trace", *called, "--out", "out").startswith("validation NLL of better in")
+def test_trace_takes_a_run_or_an_experiment_by_name(
+    out: Path, capsys: Capture, called: list[str], check_message: CheckMessage
+) -> None:
+    text = shown(capsys, "trace", *called, "nll", "--out", "out")
+    assert text == shown(capsys, "trace", *called, "--out", "out")
+    check_message(text.splitlines()[0])

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from messages import RefusedCommand
+from messages import CheckMessage, RefusedCommand
 from rich.console import Console
 from scipy import stats
 from scipy.optimize import brentq
@@ -193,7 +193,7 @@ def test_json_holds_all_of_every_finding() -> None:
     }
 
 
-def test_the_table_shows_findings_and_verdict_counts() -> None:
+def test_the_table_shows_findings_and_verdict_counts(check_message: CheckMessage) -> None:
     stream = io.StringIO()
     show_audit([GOOD, SHORT, BAD], Console(file=stream, width=160))
     text = stream.getvalue()
@@ -206,15 +206,14 @@ def test_the_table_shows_findings_and_verdict_counts() -> None:
             finding.verdict,
         ):
             assert part in line
-    assert "3 audits: 1 ok, 1 falls short, 1 NOT OK" in text
-    assert "no verdict rests on it" in text
+    check_message(text.splitlines()[-2:])
 
 
-def test_an_arm_against_itself_keeps_the_error_rate(experiment: Any) -> None:
+def test_an_arm_against_itself_keeps_the_error_rate(experiment: Any, check_message: CheckMessage) -> None:
     values = np.random.default_rng(1).lognormal(size=24).tolist()
     folder = experiment({"same": values, "few": values[:11]})
     (found,) = audit_cells(load(folder))
-    assert found.name == "claims, same against itself, 12 pairs of real cells"
+    check_message(found.name)
     assert found.verdict == "ok"
     assert 0.02 < found.found <= 0.06
 
