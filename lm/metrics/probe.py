@@ -25,6 +25,10 @@ from lm.model.position import Position
 
 # attention scores above this size precede divergence (Wortsman et al. 2023, https://arxiv.org/abs/2309.14322)
 MAX_LOGIT = 1e4
+SCORES_MAX = (
+    2**27
+)  # scores of attention up to which a layer is measured whole; of more, rows of SCORES_AT_ONCE at a time
+SCORES_AT_ONCE = 2**24
 
 
 @dataclass
@@ -176,14 +180,27 @@ def measure_attention_rows(
     if bias is not None:
         bias = bias.to(dtype)
         visible_bhqs = (bias > -math.inf).expand(*(1,) * (4 - bias.ndim), *bias.shape)
-    scores_bhqs = (attention.scale * q_bhqk @ k_bhsk.transpose(-1, -2)).masked_fill(~visible_bhqs, -math.inf)
-    weights_bhqs = attention_weights(q_bhqk, k_bhsk, attention.scale, bias, attention.softcap, attention.sinks)
-    visible_bhq = visible_bhqs.sum(-1).expand(weights_bhqs.shape[:3])
-    counted_bhq = (visible_bhq > 1).double()
-    entropy_bhq = torch.special.entr(weights_bhqs.double()).sum(-1) / visible_bhq.clamp(min=2).double().log()
+
+    def measure(rows: slice) -> tuple[Tensor, ...]:
+        """Return entropy over ln n, whether it counts, each head's largest score and the share of the first key."""
+        some_bhqk, added, seen_bhqs = q_bhqk[:, :, rows], bias, visible_bhqs
+        if seen_bhqs.shape[2] > 1:  # rows may all see the same keys
+            seen_bhqs = seen_bhqs[:, :, rows]
+            added = None if bias is None else bias[..., rows, :]
+        scores_bhqs = (attention.scale * some_bhqk @ k_bhsk.transpose(-1, -2)).masked_fill(~seen_bhqs, -math.inf)
+        weights_bhqs = attention_weights(some_bhqk, k_bhsk, attention.scale, added, attention.softcap, attention.sinks)
+        visible_bhq = seen_bhqs.sum(-1).expand(weights_bhqs.shape[:3])
+        entropy_bhq = torch.special.entr(weights_bhqs.double()).sum(-1) / visible_bhq.clamp(min=2).double().log()
+        return entropy_bhq, (visible_bhq > 1).double(), scores_bhqs.amax((0, 2, 3)), weights_bhqs[..., 0]
+
+    scores_of_row = q_bhqk.shape[0] * q_bhqk.shape[1] * keys
+    at_once = queries if scores_of_row * queries <= SCORES_MAX else max(1, SCORES_AT_ONCE // scores_of_row)
+    measured = zip(*(measure(slice(start, start + at_once)) for start in range(0, queries, at_once)), strict=True)
+    entropies, counted, largest, first = map(list, measured)
+    entropy_bhq, counted_bhq, first_bhq = torch.cat(entropies, 2), torch.cat(counted, 2), torch.cat(first, 2)
     count_h = counted_bhq.sum((0, 2)).clamp(min=1)
     return (
         (entropy_bhq * counted_bhq).sum((0, 2)) / count_h,
-        scores_bhqs.amax((0, 2, 3)),
-        (weights_bhqs[..., 0] * counted_bhq).sum((0, 2)) / count_h,
+        torch.stack(largest).amax(0),
+        (first_bhq * counted_bhq).sum((0, 2)) / count_h,
     )

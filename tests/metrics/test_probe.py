@@ -72,6 +72,33 @@ def test_variants_of_attention_are_measured_or_left_out(attention: str) -> None:
     assert np.shape(measured.entropy) == ((0,) if attention == "GatedLinear" else (2, 2))
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"position": "Rope", "attention.window": 3},
+        {"position": "Alibi", "attention.sinks": True},
+        {"position": "T5Bias", "attention.softcap": 2.0},
+        {"causal": False},
+    ],
+)
+def test_long_rows_are_measured_some_at_a_time(changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    model, given = decoder({**changes, "initializer": "Xavier"}).double(), batch()
+    whole, shapes = probe(model, given), list[int]()
+    weights = attention_impl.attention_weights
+
+    def noted(q_bhqk: Tensor, *arguments: Any) -> Tensor:
+        shapes.append(q_bhqk.shape[2])
+        return weights(q_bhqk, *arguments)
+
+    monkeypatch.setattr("lm.metrics.probe.attention_weights", noted)
+    monkeypatch.setattr("lm.metrics.probe.SCORES_MAX", 0)
+    monkeypatch.setattr("lm.metrics.probe.SCORES_AT_ONCE", 3 * 2 * CONTEXT * 3)  # three rows of two heads
+    parts = probe(model, given)
+    assert max(shapes) == 3
+    for name in ("entropy", "largest_logit", "first_share"):
+        assert np.allclose(getattr(parts, name), getattr(whole, name), rtol=1e-12), name
+
+
 @pytest.mark.parametrize("position", ["Rope", "Alibi", "Sinusoidal", "T5Bias"])
 def test_entropy_and_first_share_are_those_of_the_weights(position: str) -> None:
     model = decoder({"position": position, "initializer": "Xavier"}).double().eval()
