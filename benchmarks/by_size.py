@@ -85,11 +85,12 @@ def by_size(asked: Asked) -> list[Row]:
                 previous = {one["way"]: one for one in rows}
                 found += rows
     if not asked.quick:
-        held = {name: _memory(LONGEST, changes, OURS, asked) for name, changes in (("kept", {}), ("again", SAVING))}
         shape = f"{LONGEST.layers} layers of width {LONGEST.width}, a row of {LONGEST.context:,} tokens: peak MiB"
-        found.append(row(shape, "activations kept", held["kept"], "MiB"))
-        over = "" if held["again"] <= LIMIT else f"over the {LIMIT:,.0f} MiB that it may take"
-        found.append(row(shape, "trainer.checkpoint_activations", held["again"], "MiB", note=over))
+        for way, changes in (("activations kept", {}), ("trainer.checkpoint_activations", SAVING)):
+            held, note = _memory(LONGEST, changes, OURS, asked)
+            if changes and held is not None and held > LIMIT:
+                note = f"over the {LIMIT:,.0f} MiB that it may take"
+            found.append(row(shape, way, held, "MiB", note=note))
     return found
 
 
@@ -115,7 +116,7 @@ def _of_point(point: Point, asked: Asked) -> list[Row]:
         name: {"gflop": flops / 1e9, "growth": None, "growth_of_flops": None} for name in ways
     }
     for name in ways:
-        more[name]["peak_mib"] = None if asked.quick else _memory(point, {}, name, asked)
+        more[name]["peak_mib"] = None if asked.quick else _memory(point, {}, name, asked)[0]
     rows = rows_of(group, taken, OURS, more=more)
     return rows + [row(group, name, None, to=OURS, note=why) for name, why in absent.items()]
 
@@ -135,9 +136,12 @@ def _tokenizer(point: Point, folder: Path) -> Tree:
     return {"data.tokenizer": write_vocabulary(folder, point.vocabulary)}
 
 
-def _memory(point: Point, changes: Tree, way: str, asked: Asked) -> float:
-    """MiB: the peak of a process that trains a few steps in a way."""
-    return in_child("size", vars(point), changes, way, asked.threads)
+def _memory(point: Point, changes: Tree, way: str, asked: Asked) -> tuple[float | None, str]:
+    """MiB: the peak of a process that trains a few steps in a way; None with the reason where it did not end well."""
+    try:
+        return in_child("size", vars(point), changes, way, asked.threads), ""
+    except RuntimeError as error:
+        return None, str(error)
 
 
 def memory_here(point: dict[str, int], changes: dict[str, Any], way: str, threads: int) -> None:

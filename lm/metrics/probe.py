@@ -191,7 +191,7 @@ def measure_attention_rows(
         weights_bhqs = attention_weights(some_bhqk, k_bhsk, attention.scale, added, attention.softcap, attention.sinks)
         visible_bhq = seen_bhqs.sum(-1).expand(weights_bhqs.shape[:3])
         entropy_bhq = torch.special.entr(weights_bhqs.double()).sum(-1) / visible_bhq.clamp(min=2).double().log()
-        return entropy_bhq, (visible_bhq > 1).double(), scores_bhqs.amax((0, 2, 3)), weights_bhqs[..., 0]
+        return entropy_bhq, (visible_bhq > 1).double(), scores_bhqs.amax((0, 2, 3)), weights_bhqs[..., 0].double()
 
     scores_of_row = q_bhqk.shape[0] * q_bhqk.shape[1] * keys
     at_once = queries if scores_of_row * queries <= SCORES_MAX else max(1, SCORES_AT_ONCE // scores_of_row)

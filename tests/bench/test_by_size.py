@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from benchmarks import by_size
+from benchmarks.asked import Asked
 from benchmarks.rows import row
 
 
@@ -23,6 +24,14 @@ def test_sizes_have_as_many_tokens_and_heads_of_one_width() -> None:
             size = replace(by_size.Point(), **{axis: value}).size({})
             assert size.tokens == max(by_size.TOKENS, size.context)
             assert size.width // size.heads == 32
+
+
+def test_a_process_that_ran_out_of_memory_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def killed(*_: object) -> float:
+        raise RuntimeError("ended with code -9")
+
+    monkeypatch.setattr(by_size, "in_child", killed)
+    assert by_size._memory(by_size.LONGEST, {}, by_size.OURS, Asked()) == (None, "ended with code -9")
 
 
 def test_the_longest_rows_fit_into_every_split() -> None:
