@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from lm.config.plain import shown
-from lm.config.tree import InputError, nearest
+from lm.config.tree import InputError
 from lm.execution.machine import require_run_settings
 from lm.training.process import Execution
 
@@ -64,8 +64,9 @@ class Parser(argparse.ArgumentParser):
 
     def _nearest_option(self, name: str) -> str:
         """Return a hint of the closest option, without counting the dashes that all of them share."""
-        options = {option.lstrip("-"): option for option in self._option_string_actions}
-        return nearest(name.lstrip("-"), list(options)).replace("mean ", f"mean {'--' * name.startswith('--')}")
+        options = {option.lstrip("-"): option for option in self._option_string_actions if option != name}
+        close = difflib.get_close_matches(name.lstrip("-").lower(), options, n=1, cutoff=0.6)
+        return f" Did you mean {options[close[0]]}?" if close else ""
 
     def error(self, message: str) -> NoReturn:
         """Raise InputError with the message and the command whose help to read."""

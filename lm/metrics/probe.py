@@ -25,10 +25,8 @@ from lm.model.position import Position
 
 # attention scores above this size precede divergence (Wortsman et al. 2023, https://arxiv.org/abs/2309.14322)
 MAX_LOGIT = 1e4
-SCORES_MAX = (
-    2**27
-)  # scores of attention up to which a layer is measured whole; of more, rows of SCORES_AT_ONCE at a time
-SCORES_AT_ONCE = 2**24
+# scores up to which a layer of attention is measured whole; of more, as many rows at a time as have so many
+SCORES_MAX, SCORES_AT_ONCE = 2**27, 2**24
 
 
 @dataclass

@@ -37,9 +37,9 @@ EQUIVALENT: tuple[frozenset[str], ...] = (
             "c06e79604bb02652d7ce05b2afe8165089beef4ca03e6a6d8d9baa7b08626608",  # what a constructor lacks
             "9416c2ebb38b19786605390633a5ee93639218bc36e93fa4ef7d3cf77bda5af9",  # zeros for tensor cores
             "b1c99dd08a55f2ee61732d68c23256b4fee961e3317acc1a4cd8de6ba71e3514",  # compiled whole on CUDA
-            "006050ae2325652b5075319df8818974784656db17802dd534a90c801268fa66",  # validations of a tenth by default
-            "44aaf7132497c9ee666a9a326f31cb57df63e97664b6b393173a6637aa0909b8",  # hidden states kept for evaluation
-            "9299f12651d94f923a7ea47babbec599442f1e79057d5cbf4865da7be4b7fcd6",  # attention of long rows measured in parts
+            "40dd93c0bcb5d33e9e7fb22f8e19872da33d390a24d4e9c6d5cdbc56dad9bd06",  # validations of a tenth by default
+            "006050ae2325652b5075319df8818974784656db17802dd534a90c801268fa66",  # later heads by blocks on CUDA
+            "72f710cb14e6d6090f7a70487d345c577a3221b0334b8379eb20dddb43229f67",  # large logits, long rows in parts
         }
     ),
 )

@@ -89,6 +89,7 @@ class TrainedCell:
         if first.nbytes * len(batches) <= CACHED_LOGITS_MAX_BYTES:
             computed = [self.logits(batch) for batch in batches]
             return lambda: computed
+        del first
         if (states := self._hidden_states(batches)) is not None:
             return lambda: itertools.starmap(self._logits_of_hidden, states)
         return lambda: map(self.logits, batches)

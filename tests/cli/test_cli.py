@@ -150,6 +150,7 @@ def test_a_missing_gpu_is_one_line_with_a_remedy(
         ["fit", "run.yaml", "--max_steps", "3"],
         ["fit", "run.yaml", "other.yaml", "--max-steps=3"],
         ["fit", "run.yaml", "max_steps=3"],
+        ["fit", "run.yaml", "logger"],
         ["ablate", "spec.yaml", "--lr", "1e-3"],
         ["ablate", "spec.yaml", "--heads", "3"],
         ["fit", "run.yaml", "--accumulate_grad_batch", "2"],
