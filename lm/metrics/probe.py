@@ -181,10 +181,8 @@ def measure_attention_rows(
 
     def measure(rows: slice) -> tuple[Tensor, ...]:
         """Return entropy over ln n, whether it counts, each head's largest score and the share of the first key."""
-        some_bhqk, added, seen_bhqs = q_bhqk[:, :, rows], bias, visible_bhqs
-        if seen_bhqs.shape[2] > 1:  # rows may all see the same keys
-            seen_bhqs = seen_bhqs[:, :, rows]
-            added = None if bias is None else bias[..., rows, :]
+        some_bhqk, seen_bhqs = q_bhqk[:, :, rows], visible_bhqs[:, :, rows]
+        added = None if bias is None else bias[..., rows, :]
         scores_bhqs = (attention.scale * some_bhqk @ k_bhsk.transpose(-1, -2)).masked_fill(~seen_bhqs, -math.inf)
         weights_bhqs = attention_weights(some_bhqk, k_bhsk, attention.scale, added, attention.softcap, attention.sinks)
         visible_bhq = seen_bhqs.sum(-1).expand(weights_bhqs.shape[:3])

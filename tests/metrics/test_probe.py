@@ -34,6 +34,19 @@ def batch(rows: int = 3) -> Batch:
     return Batch((tokens_bt[:, :-1],), tokens_bt[:, 1:], torch.arange(rows))
 
 
+def translator() -> Any:
+    tree = override({"model": {**MODEL, "class_path": "EncoderDecoder"}}, {"model.initializer": "Xavier"})
+    return build_and_initialize(build(resolve(tree, Translator), Translator).model, VOCABULARY, CONTEXT, 0)
+
+
+def batch_of_pairs(hidden: int) -> Batch:
+    """Sources that are their targets, with the last `hidden` tokens of the first source hidden."""
+    tokens_bt = batch().inputs[0]
+    hidden_bt = torch.zeros(tokens_bt.shape, dtype=torch.bool)
+    hidden_bt[0, CONTEXT - hidden :] = True
+    return Batch((tokens_bt, tokens_bt, hidden_bt), *batch()[1:])
+
+
 def weights_of(model: Decoder, tokens_bt: Tensor) -> list[Tensor]:
     """Attention weights (b, h, q, s) of each layer, from the plain form."""
     found: list[Tensor] = []
@@ -79,10 +92,12 @@ def test_variants_of_attention_are_measured_or_left_out(attention: str) -> None:
         {"position": "Alibi", "attention.sinks": True},
         {"position": "T5Bias", "attention.softcap": 2.0},
         {"causal": False},
+        None,  # a translator, with a padded source
     ],
 )
-def test_long_rows_are_measured_some_at_a_time(changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    model, given = decoder({**changes, "initializer": "Xavier"}).double(), batch()
+def test_long_rows_are_measured_some_at_a_time(changes: dict[str, Any] | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = (translator() if changes is None else decoder({**changes, "initializer": "Xavier"})).double()
+    given = batch_of_pairs(2) if changes is None else batch()
     whole, shapes = probe(model, given), list[int]()
     weights = attention_impl.attention_weights
 
@@ -240,10 +255,7 @@ def test_blocks_that_add_next_to_nothing_have_no_share(arrangement: Any) -> None
 
 def test_block_share_counts_cross_attention() -> None:
     """A decoder's first block whose other sublayers give zero, before and after its cross-attention gives zero too."""
-    tree = override({"model": {**MODEL, "class_path": "EncoderDecoder"}}, {"model.initializer": "Xavier"})
-    model: Any = build_and_initialize(build(resolve(tree, Translator), Translator).model, VOCABULARY, CONTEXT, 0)
-    tokens_bt = batch().inputs[0]
-    pairs = Batch((tokens_bt, tokens_bt, torch.zeros(tokens_bt.shape, dtype=torch.bool)), *batch()[1:])
+    model, pairs = translator(), batch_of_pairs(0)
     first = model.decoder[0]
     for linear in (first.attention.output, first.mlp.down):
         for parameter in linear.parameters():
