@@ -49,10 +49,12 @@ test-all:  ## all there is to check, a line each: lint types fast slow extra fuz
 check: .venv/installed  ## the fast loop: lint, types beside the unit tests
 	@$(call checked,-n 2 -m "not slow")
 
-# lint, then types beside the tests that pytest's arguments choose
+# Lint, then types beside the tests that pytest's arguments choose. The first time one process compiles all modules, which
+# is a minute of work: processes that start together would each do it.
 define checked
 $(BIN)/ruff format --check . && $(BIN)/ruff check . || exit 1; \
 said=$$(mktemp); $(BIN)/mypy > $$said 2>&1 & types=$$!; \
+test -e .venv/compiled || { $(BIN)/pytest --collect-only > /dev/null && touch .venv/compiled; }; \
 $(BIN)/pytest $(1); tests=$$?; \
 wait $$types; types=$$?; cat $$said; rm -f $$said; test $$tests = 0 && test $$types = 0
 endef

@@ -7,29 +7,46 @@ from typing import Any
 
 from conftest import ROOT
 
-from lm.store.archive import CELLS, ENDING, read_archive
+from lm.store.archive import CELLS, ENDING, Archive, read_archive
 
 REFERENCE = ROOT / "results" / "reference"
 
 
+KINDS = {
+    "experiment.json": "manifests",
+    "study.json": "manifests",
+    "record.json": "records",
+    "config.yaml": "configurations",
+}
+
+
 @functools.cache
-def files() -> dict[str, str]:
-    """Records, configurations and manifests as text, by their paths as they are in a folder of results."""
-    found = {}
-    for pattern in (f"{CELLS}/*/record.json", f"{CELLS}/*/config.yaml", "*/experiment.json", "*/study.json"):
-        for path in REFERENCE.glob(pattern):
-            found[path.relative_to(REFERENCE).as_posix()] = path.read_text(encoding="utf-8")
-    for pack in sorted(REFERENCE.glob(f"*{ENDING}")):
-        contents = read_archive(pack).contents("manifests", "records", "configurations")
-        found.update({name: content.decode() for name, content in contents})
+def packs() -> list[Archive]:
+    """The committed packs, of which nothing but the index is read."""
+    return [read_archive(pack) for pack in sorted(REFERENCE.glob(f"*{ENDING}"))]
+
+
+def folders(name: str) -> list[str]:
+    """The experiments, searches or cells with a file of this name: what `named` has, without reading the files."""
+    paths = [*REFERENCE.glob(f"{CELLS}/*/{name}"), *REFERENCE.glob(f"*/{name}")]
+    paths += [Path(file) for pack in packs() for file in pack.files]
+    return sorted({path.parent.name for path in paths if path.name == name})
+
+
+@functools.cache
+def named(name: str) -> dict[str, str]:
+    """The text of every file of this name, by the experiment, the search or the cell that it lies in."""
+    found = {path.parent.name: path.read_text(encoding="utf-8") for path in REFERENCE.glob(f"*/{name}")}
+    found.update({path.parent.name: path.read_text(encoding="utf-8") for path in REFERENCE.glob(f"{CELLS}/*/{name}")})
+    for pack in packs():
+        contents = pack.contents(KINDS[name])
+        found.update(
+            {Path(path).parent.name: content.decode() for path, content in contents if Path(path).name == name}
+        )
     return dict(sorted(found.items()))
 
 
-def named(name: str) -> dict[str, str]:
-    """The text of every file of this name, by the experiment, the search or the cell that it lies in."""
-    return {Path(path).parent.name: text for path, text in files().items() if Path(path).name == name}
-
-
+@functools.cache
 def records() -> dict[str, dict[str, Any]]:
     """The records by the ids of their cells."""
     return {cell: json.loads(text) for cell, text in named("record.json").items()}

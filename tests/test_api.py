@@ -6,6 +6,7 @@ import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ import pandas as pd
 import pytest
 import torch
 from conftest import ROOT
-from helpers import cells_line
+from helpers import Patch, cells_line
 from ladders import make_ladder
 from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
@@ -22,6 +23,7 @@ from messages import CheckMessage, Refused
 import lm
 from lm.api.training import to_plain
 from lm.cli import main
+from lm.import_hooks import without_transformers
 from lm.store.store import Store
 
 MakeExperiment = Callable[..., Path]
@@ -340,3 +342,33 @@ def test_an_ablation_gives_the_results_that_it_wrote(
     capsys.readouterr()
     assert main([*command, "--plan"]) == 0
     check_message(cells_line(capsys.readouterr().out))
+
+
+def test_bertscore_finds_transformers_when_it_is_used(monkeypatch: Patch) -> None:
+    import transformers
+
+    def execute(module: ModuleType) -> None:
+        exec("from transformers import AutoTokenizer", module.__dict__)
+
+    module = ModuleType("bert")
+    with monkeypatch.context() as patch:
+        patch.delitem(sys.modules, "transformers")
+        without_transformers(execute, module)
+        assert "transformers" not in sys.modules
+    assert not hasattr(module.AutoTokenizer, "__wrapped__")
+    assert module.AutoTokenizer is not transformers.AutoTokenizer
+    assert module.AutoTokenizer.from_pretrained == transformers.AutoTokenizer.from_pretrained
+
+
+def test_bertscore_that_needs_more_of_transformers_is_imported_again(monkeypatch: Patch) -> None:
+    stand_ins: list[ModuleType | None] = []
+
+    def execute(module: ModuleType) -> None:
+        stand_ins.append(sys.modules.get("transformers"))
+        if stand_ins[-1] is not None:
+            exec("from transformers.utils import logging", module.__dict__)
+
+    monkeypatch.delitem(sys.modules, "transformers", raising=False)
+    monkeypatch.delitem(sys.modules, "transformers.utils", raising=False)
+    without_transformers(execute, ModuleType("bert"))
+    assert [stand_in is None for stand_in in stand_ins] == [False, True]

@@ -208,7 +208,8 @@ def check_index(index: PackManifest, path: Path) -> None:
     paths = {file for _, file, _ in files}
     if len(paths) < len(files):
         raise InputError(f"{path}: is damaged: a file is there twice")
-    patterns = {folder: _patterns(folder, name, paths) for folder in {file.split("/")[0] for file in paths}}
+    folders = {file.split("/")[0] for file in paths}
+    patterns = {folder: _patterns(folder, name, folders, paths) for folder in folders}
     for kind, file, size in files:
         folder, *parts = [path_name(part, f"{path}: a file's path") for part in file.split("/")]
         if any("/".join([folder, *parts[:depth]]) in paths for depth in range(len(parts))):
@@ -231,14 +232,14 @@ def check_index(index: PackManifest, path: Path) -> None:
         raise InputError(f"{path}: is damaged: {incomplete[0]} has no record")
 
 
-def _patterns(folder: str, name: str, paths: Collection[str]) -> dict[str, str]:
+def _patterns(folder: str, name: str, folders: Collection[str], paths: Collection[str]) -> dict[str, str]:
     """Return the patterns of files in a folder of a pack with their kinds; none if no pack has the folder."""
     is_ladder = f"{name}/{LADDER}" in paths
     if folder == CELLS:
         return {**OF_A_CELL, LOG: "others"}
     if folder == name and is_ladder:
         return {LADDER: "manifests"}
-    if any(folder == path.split("/")[0] + end for path in (name, *paths) for end in TWINS):
+    if any(folder == of + end for of in (name, *folders) for end in TWINS):
         return {EXPERIMENT: "manifests"}
     if folder == name or (is_ladder and folder.startswith(f"{name}.")):
         as_study = OF_A_STUDY if f"{folder}/{STUDY}" in paths else ()

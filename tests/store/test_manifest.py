@@ -17,13 +17,13 @@ from lm.store.record import Manifest, StudyManifest
 from lm.store.validation import check_shape
 
 
-@pytest.mark.parametrize("name", references.named("experiment.json"))
+@pytest.mark.parametrize("name", references.folders("experiment.json"))
 def test_the_manifests_of_this_repository_are_whole(name: str) -> None:
     found = json.loads(references.named("experiment.json")[name])
     check_shape(MANIFEST.read(found, Path(name)), Manifest, Path(name), "")
 
 
-@pytest.mark.parametrize("name", references.named("study.json"))
+@pytest.mark.parametrize("name", references.folders("study.json"))
 def test_the_studies_of_this_repository_are_whole(name: str, tmp_path: Path) -> None:
     text = references.named("study.json")[name]
     check_shape(SEARCH.read(json.loads(text), Path(name)), StudyManifest, Path(name), "")
