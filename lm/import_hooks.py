@@ -44,6 +44,8 @@ class _Deferred:
     """A class of `transformers`, which is imported when an attribute of it is asked for."""
 
     def __init__(self, name: str) -> None:
+        if name.startswith("__"):  # such as the path of a package, which the stand-in is none
+            raise AttributeError(name)
         self._name = name
 
     def __getattr__(self, attribute: str) -> Any:
