@@ -54,7 +54,7 @@ def machine_line(result: Result) -> str:
     has = " ".join(map(str, machine["flags"]))
     quick = "a quick look, whose figures mean nothing: " if result.get("quick") else ""
     return (
-        f"{quick}{machine.get('processor')}, {machine.get('cores')} cores, {machine.get('threads')} threads, "
+        f"{quick}{machine.get('processor')}, {machine.get('cores')} cores, threads: {machine.get('threads')}, "
         f"{machine.get('blas')}, {has or 'no vectors known'}; {packages}"
     )
 

@@ -392,7 +392,9 @@ def at_tier(tree: Tree, tier: str, path: Path, option: str = "--tier") -> Tree:
     if not tier:
         return tree
     if path_name(tier, option) not in tiers:
-        raise InputError(f"{path}: has no tier {tier!r}; {'it has ' + ', '.join(tiers) if tiers else 'it has none'}")
+        raise InputError(
+            f"{path}: has no tier {tier!r}; {'it has ' + ', '.join(tiers) if tiers else 'the file names no tiers'}"
+        )
     return {**tree, **tiers[tier], "common": tree.get("common", {}) | tiers[tier].get("common", {})}
 
 

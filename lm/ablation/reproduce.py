@@ -137,7 +137,8 @@ def _show(plans: list[tuple[str, Plan]], left_out: list[str], tier: str, store: 
     for line in left_out:
         print(line)
     counts = ", ".join(f"{kinds[kind]} {kind}" for kind in KINDS)
-    print(f"claims at tier {tier}: {counts}; {kinds.total()} over {len(plans)} experiments")
+    experiments = f"{len(plans)} experiment{'s' * (len(plans) != 1)}"
+    print(f"claims at tier {tier}: {counts}; {kinds.total()} in {experiments}")
     _show_total([plan for _, plan in plans], total, store, options)
 
 

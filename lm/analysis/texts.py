@@ -79,7 +79,7 @@ def noise_over_texts(
         raise InputError("cells were not evaluated on the same documents")
     if (held := int((tokens_d > 0).sum())) < MIN_DOCUMENTS:
         plural = f"{kind}es" if kind == "stretch" else f"{kind}s"
-        raise InputError(f"{held} {plural} are too few to tell, it takes {MIN_DOCUMENTS}")
+        raise InputError(f"{held} {plural}, and at least {MIN_DOCUMENTS} are needed")
     factor = 1.0
     if quantity != loss:
         factor = values[0][0] / values[0][1] if values[0][1] else 0.0

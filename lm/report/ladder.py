@@ -109,7 +109,7 @@ def ladder_answer(results: LadderResults) -> str:
     places = [place for place, name in enumerate(names) if name in judged]
     index = max(places, key=lambda place: computes[place], default=top)
     is_top = index == top
-    clauses = [answer(results.rungs[index], results.tables[index]).removesuffix(".")]
+    clauses = [answer(results.rungs[index], results.tables[index]).removesuffix(".").replace("Nothing", "nothing", 1)]
     if not is_top:
         rows = compared(results.tables[top], results.rungs[top].headline)
         means = [f"{row.arm} is {directed(row)}" for row in rows if directed(row)][:MOST_NAMES]
@@ -129,7 +129,7 @@ def ladder_answer(results: LadderResults) -> str:
     trend = (
         f"With more compute{at} the difference {'; '.join(named)}." if named else "No trend over compute is certain."
     )
-    return f"At {names[index]}, the largest rung{' with a verdict' * (not is_top)}: {'; '.join(clauses)}. {trend}"
+    return f"At {names[index]} (the largest rung{' with a verdict' * (not is_top)}) {'; '.join(clauses)}. {trend}"
 
 
 # tables --------------------------------------------------------------------------------------------------------------

@@ -67,7 +67,7 @@ def pooled_section(experiments: Sequence[tuple[Records, pd.DataFrame]]) -> Secti
 def _unfit(results: Records, arm: str, pairs: int) -> str:
     """Explain why no verdict may rest on an arm's difference; empty where one may."""
     baseline = results.manifest["baseline"]
-    reasons = [f"{side}: {results.health[side]}" for side in (arm, baseline) if results.health[side]]
+    reasons = [f"{results.health[side]} ({side})" for side in (arm, baseline) if results.health[side]]
     if pairs < seeds_needed(1):
         reasons.append(f"{pairs} seeds, and a verdict takes {seeds_needed(1)}")
     if results.first_look().pairs:

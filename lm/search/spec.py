@@ -144,7 +144,7 @@ def load_sweep(path: Path, settings: Mapping[str, Any], trials: int | None = Non
         raise InputError(f"{where}: expected a whole number from 1, found {shown(value)}")
     number = value if points is None else min(value, points)
     if number * len(spec.seeds) > MOST_CELLS:
-        raise InputError(f"{where}: {number} trials of {len(spec.seeds)} seeds, expected {MOST_CELLS:,} cells at most")
+        raise InputError(f"{where}: {number * len(spec.seeds):,} cells, expected {MOST_CELLS:,} at most")
     return replace(spec, trials=number)
 
 

@@ -161,8 +161,8 @@ def run_searches(
         spent, total = sum(search.spent for search in searches), sum(job.spec.trials for job in jobs)
         open_trials = sum(search.unfinished for search in searches)
         resumed = f", {open_trials} resumed" if open_trials else ""
-        done = f"{spent} done{resumed}, {max(0, total - spent)} to come"
-        print(f"{total} trials: {done} with {workers} cells at a time", file=sys.stderr)
+        left = f"{total - spent} to come with {workers} cells at a time" if total > spent else "none to come"
+        print(f"{total} trials: {spent} done{resumed}, {left}", file=sys.stderr)
         execution = replace(execution, threads=threads(executor, workers), prunable=True)
         with (
             Display(source.remaining(), workers, store) as display,

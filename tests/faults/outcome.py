@@ -5,7 +5,7 @@ import io
 import json
 import re
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -85,9 +85,9 @@ def differences(found: Outcome, whole: Outcome) -> list[str]:
     """List in words how a run differs from an undisturbed one."""
     said = []
     if lost := whole.cells.keys() - found.cells.keys():
-        said.append(f"{len(lost)} of {len(whole.cells)} cells have no record")
+        said.append(f"no record of {_counted(lost, 'cell')} of {len(whole.cells)}")
     if more := found.cells.keys() - whole.cells.keys():
-        said.append(f"{len(more)} cells more than {len(whole.cells)}")
+        said.append(f"{_counted(more, 'cell')} more than {len(whole.cells)}")
     if other := [cell for cell in found.cells.keys() & whole.cells.keys() if found.cells[cell] != whole.cells[cell]]:
         said.append(f"{_counted(other, 'cell')} measured something else: {_few(one[:8] for one in other)}")
     if found.table != whole.table:
@@ -99,7 +99,7 @@ def differences(found: Outcome, whole: Outcome) -> list[str]:
     return said
 
 
-def _counted(found: list[str], word: str) -> str:
+def _counted(found: Collection[str], word: str) -> str:
     return f"{len(found)} {word}{'s' * (len(found) != 1)}"
 
 
