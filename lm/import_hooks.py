@@ -1,4 +1,7 @@
-"""What `import lm` changes in how two other packages are imported, so that nothing is imported before it is used."""
+"""Two hooks that `import lm` installs, and that import neither package.
+
+`transformers` gets our models when it is imported. `torchmetrics` is imported without it, which would take seconds.
+"""
 
 import functools
 import importlib
@@ -16,7 +19,7 @@ _Execute = Callable[[ModuleType], None]
 
 
 class _Hook(importlib.abc.MetaPathFinder):
-    """Executes one module of another package in a way of its own; costs nothing before that module is imported."""
+    """Finder of one module; when that is imported, `around(execute, module)` runs in place of `execute(module)`."""
 
     def __init__(self, name: str, around: Callable[[_Execute, ModuleType], None]) -> None:
         self._name, self._around = name, around
@@ -27,7 +30,7 @@ class _Hook(importlib.abc.MetaPathFinder):
         """Return the module's own spec with our way to execute it; None for other modules."""
         if fullname != self._name:
             return None
-        sys.meta_path.remove(self)
+        sys.meta_path.remove(self)  # else the next line would come back here
         spec = importlib.util.find_spec(fullname)
         if spec is not None and spec.loader is not None:
             spec.loader.exec_module = functools.partial(self._around, spec.loader.exec_module)  # type: ignore[method-assign]
@@ -41,21 +44,21 @@ def _register_after(execute: _Execute, module: ModuleType) -> None:
 
 
 class _Deferred:
-    """A class of `transformers`, which is imported when an attribute of it is asked for."""
+    """Placeholder of a class of `transformers`: to read an attribute imports the package and returns the real one."""
 
     def __init__(self, name: str) -> None:
-        if name.startswith("__"):  # such as the path of a package, which the stand-in is none
+        if name.startswith("__"):  # such as __path__: the stand-in is a module, no package
             raise AttributeError(name)
         self._name = name
 
     def __getattr__(self, attribute: str) -> Any:
-        if attribute.startswith("__"):  # asked for by whoever looks through a module, not by a user of the class
+        if attribute.startswith("__"):  # asked for by tools that look through modules
             raise AttributeError(attribute)
         return getattr(getattr(importlib.import_module("transformers"), self._name), attribute)
 
 
 def without_transformers(execute: _Execute, module: ModuleType) -> None:
-    """Import BERTScore without the models it can load: `import torchmetrics` would take seconds for them."""
+    """Execute the module of BERTScore with a stand-in for `transformers`, unless that is imported already."""
     if "transformers" in sys.modules:
         execute(module)
         return
@@ -64,7 +67,7 @@ def without_transformers(execute: _Execute, module: ModuleType) -> None:
     sys.modules["transformers"] = stand_in
     try:
         execute(module)
-    except ImportError:  # a version that imports more of it than classes
+    except ImportError:  # of a torchmetrics that needs more of it than classes
         del sys.modules["transformers"]
         execute(module)
     finally:
@@ -73,7 +76,7 @@ def without_transformers(execute: _Execute, module: ModuleType) -> None:
 
 
 def install() -> None:
-    """Have our models registered when `transformers` is imported, and `torchmetrics` imported without it."""
+    """Install both hooks; `modeling_auto` of `transformers` holds the table that our models are added to."""
     sys.meta_path.insert(0, _Hook("torchmetrics.functional.text.bert", without_transformers))
     if "transformers.models.auto.modeling_auto" in sys.modules:
         importlib.import_module(_REGISTERED)

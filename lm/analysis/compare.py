@@ -46,7 +46,7 @@ def compare(results: Records) -> pd.DataFrame:
     """Build the table of comparisons: a row for each arm and quantity.
 
     Lost cells are counted and enter no mean. The judged quantities of all confirmatory arms are tested together, and
-    those of the exploratory ones; others have no verdict. It is withheld where arms differ in more than they declare.
+    those of the exploratory ones; others have no verdict. It is withheld where `reason_not_comparable` has a reason.
     """
     rows: list[dict[str, Any]] = []
     base, seeds, margins = results.arms[0], len(results.manifest["seeds"]), results.manifest.get("margin", {})

@@ -56,7 +56,7 @@ class Job:
     submitted: float = field(default_factory=time.monotonic)
     step: int = 0
     awaits_answer: bool = False
-    losses: int = 0
+    kills: int = 0
 
 
 class Executor(ABC):
@@ -200,9 +200,9 @@ class Executor(ABC):
 
     def _on_worker_lost(self, job: Any, cause: str) -> bool:
         """Handle the loss of the machine of a cell; return True if the cell must start again."""
-        job.losses += 1
+        job.kills += 1
         job.awaits_answer = False
-        if job.losses < ATTEMPTS:
+        if job.kills < ATTEMPTS:
             self._on_message(job, ("waiting", f"{cause}; tried again from its last checkpoint"))
             return True
         self._give_up(job, cause, job.submitted)

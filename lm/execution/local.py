@@ -171,7 +171,7 @@ class Local(Executor):
             elif attempt.silence.seconds_silent() > limit > 0 and not job.awaits_answer:
                 attempt.hung = time.monotonic()
                 attempt.send_signal(signal.SIGUSR1)  # asks it for its stack
-                what_next = "started once more" if job.losses + 1 < ATTEMPTS else "given up"
+                what_next = "started once more" if job.kills + 1 < ATTEMPTS else "given up"
                 line = f"no word for {limit / 60:z.3g} minutes: process {attempt.process.pid} is ended, {what_next}"
                 self._on_message(job, ("waiting", line))
             if (warning := attempt.silence.check()) is not None:
@@ -218,13 +218,13 @@ class Local(Executor):
             job.servers += 1
             outcome = None if job.servers < MAX_FORKSERVER_RESTARTS else Outcome.INTERRUPTED
         else:
-            job.losses += 1
+            job.kills += 1
             hint = "; the machine may have run out of memory" if code == -signal.SIGKILL else ""
             killed_by = "" if code > 0 else f"process killed by {signal.Signals(-code).name}{hint}"
             cause, trace = killed_by or f"process ended with exit code {code}", None
             if attempt.hung is not None:
                 cause, trace = describe_hang(self.store.work(cell.id) / STACK, job.execution.hang_seconds)
-            if code > 0 or job.losses >= ATTEMPTS:
+            if code > 0 or job.kills >= ATTEMPTS:
                 self._give_up(job, cause, attempt.started, trace)
                 return
             if attempt.hung is None:  # else it was said when the process was ended

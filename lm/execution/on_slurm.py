@@ -257,7 +257,7 @@ class Slurm(Executor):
                 return  # the training process may outlive the job
             self.failed = True
             if job.state == "PREEMPTED":  # no fault of the cell
-                job.losses -= 1
+                job.kills -= 1
             cause = f"SLURM job {job.job.job_id} ended as {job.state}; what it printed: {job.job.paths.stdout}"
             if self._on_worker_lost(job, cause):
                 job.job = None

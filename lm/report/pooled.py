@@ -15,6 +15,7 @@ from lm.report.tables import signed
 from lm.stats.meta import over_experiments
 from lm.stats.tests import seeds_needed
 from lm.stats.verdicts import direction
+from lm.store.archive import TWINS
 from lm.store.metrics import describe
 
 FEWEST = 3
@@ -40,10 +41,17 @@ class SharedArm:
 
 
 def pooled_section(experiments: Sequence[tuple[Records, pd.DataFrame]]) -> Section | None:
-    """Build the table of arms that experiments of different names compare with the same baseline, in one quantity."""
+    """Build the table of arms that experiments of different names compare with the same baseline, in one quantity.
+
+    An experiment made of another one here, such as NAME.shared of NAME, is none more: it has the same seeds and text.
+    """
     arms: dict[tuple[str, str, str], dict[str, SharedArm]] = {}
+    all_names = {results.manifest["name"] for results, _ in experiments}
+    twins = sorted(all_names & {name + end for name in all_names for end in TWINS})
     for results, table in experiments:
         name, baseline, quantity = results.manifest["name"], results.manifest["baseline"], results.headline
+        if name in twins:
+            continue
         for row in table[(table.metric == quantity) & table.difference.notna()].itertuples():
             if (error := standard_error(row)) > 0:
                 difference = SharedArm(name, float(row.difference), error, _unfit(results, str(row.arm), row.pairs))
@@ -61,7 +69,8 @@ def pooled_section(experiments: Sequence[tuple[Records, pd.DataFrame]]) -> Secti
     quantities = list(dict.fromkeys(quantity for *_, quantity in groups))
     title = "Over experiments" if len(quantities) > 1 else f"Over experiments: {describe(quantities[0]).label}"
     rows = [_row(*key, group, len(quantities) > 1) for key, group in groups.items()]
-    return Section(title, COLUMNS, rows, [f"Of {', '.join(names)}.", *NOTES, *problems])
+    left_out = [f"Not counted, as they repeat the text of others here: {', '.join(twins)}."] if twins else []
+    return Section(title, COLUMNS, rows, [f"n: experiments, of {', '.join(names)}.", *left_out, *NOTES, *problems])
 
 
 def _unfit(results: Records, arm: str, pairs: int) -> str:

@@ -86,7 +86,7 @@ def test_a_cell_that_loses_its_machine_twice_is_lost(far: Far, job: Job, check_m
 
 
 def test_a_lost_cell_held_by_another_process_gets_no_record(far: Far, job: Job, check_message: CheckMessage) -> None:
-    job.losses = 1
+    job.kills = 1
     with far.store.lock(FIRST):
         assert not far._on_worker_lost(job, "the node was lost")
     (_, waiting), (_, ended) = far.poll(0.0)

@@ -64,6 +64,15 @@ def test_pooled_reports_have_a_row_for_each_shared_arm(
     assert section.title in (out / "table.tex").read_text()
 
 
+def test_an_experiment_made_of_another_is_counted_once(tmp_path: Path, check_message: CheckMessage) -> None:
+    names = {"prose": -0.3, "prose.shared": -0.3, "prose.lr_curve": -0.3, "code": -0.32, "code.shared": -0.32}
+    results = [load(make(tmp_path, name, effect)) for name, effect in names.items()]
+    section = known(pooled_section([(one, compare(one)) for one in results]))
+    (row,) = section.rows
+    assert row[1] == "2"
+    check_message(list(section.notes[:2]))
+
+
 def test_two_experiments_are_never_bold(tmp_path: Path) -> None:
     results = [load(make(tmp_path, name, effect)) for name, effect in (("prose", -0.3), ("code", -0.3))]
     section = pooled_section([(one, compare(one)) for one in results])
