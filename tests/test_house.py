@@ -93,7 +93,7 @@ def test_no_two_files_import_each_other() -> None:
         left = {name: needed for name, needed in left.items() if name not in free}
 
 
-_OF_PROCESSES = "fork_server", "forkserver_preload", "local", "worker"
+_OF_PROCESSES = "fork_server", "forkserver_preload", "local", "nonzero_rank"
 PROCESSES = {f"lm.execution.{name}" for name in _OF_PROCESSES}
 """The executor of this machine, which alone knows of processes."""
 

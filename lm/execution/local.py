@@ -287,7 +287,7 @@ def train_one(
         os.environ["CUDA_VISIBLE_DEVICES"] = names[slot % len(names)]
     # Lightning starts the other processes of a multi-device cell with this process's command line.
     work = store.work(cell.id)
-    script = str(Path(__file__).with_name("worker.py"))
+    script = str(Path(__file__).with_name("nonzero_rank.py"))
     sys.argv = [script, str(work), json.dumps(asdict(execution)), json.dumps(sys.path)]
 
     def tell(*message: Any) -> None:

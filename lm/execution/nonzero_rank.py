@@ -1,4 +1,4 @@
-"""Script of the second and later processes of a multi-device cell: `worker.py WORK EXECUTION PATH`.
+"""Script of the second and later processes of a multi-device cell: `nonzero_rank.py WORK EXECUTION PATH`.
 
 PATH is where the first process looks for modules, a user's own among them.
 """
