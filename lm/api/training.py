@@ -193,7 +193,7 @@ def ablate(
     retry_failed: bool = False,
     underpowered: bool = False,
     checkpoint_seconds: float = Execution.checkpoint_seconds,
-    hang_minutes: float = 30.0,
+    hang_minutes: float = Execution.hang_seconds / 60,
     loggers: str | Sequence[str] = (),
     trusted_only: bool = False,
     **changes: Any,

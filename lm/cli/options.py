@@ -167,17 +167,17 @@ EXECUTOR = option(
     "E",
     default="local",
 )
-SECONDS = Execution.checkpoint_seconds
+SECONDS, MINUTES = Execution.checkpoint_seconds, Execution.hang_seconds / 60
 CHECKPOINTS = option(
     "--checkpoint-seconds", f"seconds between checkpoints (default: {SECONDS:zg})", float, "S", default=SECONDS
 )
 WORKERS = option("--workers", "cells trained at a time (default: one a device, or one a core)", int)
 HANG = option(
     "--hang-minutes",
-    "minutes without a heartbeat after which a cell's process is ended (default: 30; 0: never)",
+    f"minutes without a heartbeat after which a cell's process is ended (default: {MINUTES:zg}; 0: never)",
     float,
     "M",
-    default=30.0,
+    default=MINUTES,
 )
 TRAIN = (out_option("folder of cells and reports"), CHECKPOINTS, SET)  # options of every command that trains
 
@@ -218,7 +218,7 @@ def execution_of(options: argparse.Namespace) -> Execution:
     """Check the options of a command that trains, and return how they have each cell trained. Raises InputError."""
     from lm.training.loggers import parse_loggers
 
-    seconds, hang = options.checkpoint_seconds, getattr(options, "hang_minutes", Execution.hang_seconds / 60)
+    seconds, hang = options.checkpoint_seconds, getattr(options, "hang_minutes", MINUTES)
     workers = getattr(options, "workers", None)
     require_run_settings(options.out, seconds, workers, hang, lambda name: f"--{name.replace('_', '-')}")
     loggers = parse_loggers(getattr(options, "loggers", ()))
