@@ -148,7 +148,7 @@ def at_shared_rate(plan: Plan) -> Plan:
     """Return the plan of an experiment whose arms get rates of their own, before they do: `NAME.shared`."""
     experiment = plan.experiment
     name, title = f"{experiment.name}{SHARED}", f"{experiment.title} (at one shared learning rate)"
-    return replace(plan, experiment=replace(_alone(experiment), name=name, title=title))
+    return replace(plan, experiment=replace(_alone(experiment), name=name, title=title), registered=plan)
 
 
 def at_best_rates(experiment: Experiment, rates: dict[str, ArmRate]) -> Experiment:

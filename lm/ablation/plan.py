@@ -11,18 +11,18 @@ from typing import Any, cast
 
 from lm.ablation.experiment import Experiment
 from lm.ablation.registration import registration_of
-from lm.analysis.claims import Claim, finite_claim, register
+from lm.analysis.claims import Claim, fingerprint, finite_claim, register
 from lm.analysis.comparability import ABBREVIATED, commit_of
 from lm.config.plain import is_text
 from lm.config.tree import InputError, differences, nearest, override, prefix_errors
 from lm.execution.machine import default_workers, threads_each
 from lm.execution.scheduler import Planned
 from lm.stats.tests import values_needed
-from lm.store.archive import REGISTRATION
+from lm.store.archive import REGISTRATION, SHARED
 from lm.store.files import read_json, to_json, write_atomic
 from lm.store.formats import MANIFEST
 from lm.store.metrics import is_of_task, parse_average
-from lm.store.record import EarlierLook, Manifest, Record
+from lm.store.record import EarlierLook, Manifest, Record, Registration
 from lm.store.redaction import redacted
 from lm.store.sources import canonical
 from lm.store.store import Store
@@ -38,7 +38,7 @@ class Plan:
     experiment: Experiment
     cells: list[Planned]
     stored_sizes: Mapping[str, Sizes] = field(default_factory=dict)
-    registered: "Plan | None" = None  # as `lm register` plans it, where the rates of arms were chosen since
+    registered: "Plan | None" = None  # before rates were chosen: as `lm register` plans it, and with its claims
 
     @functools.cached_property
     def by_arm(self) -> dict[str, list[Planned]]:
@@ -268,12 +268,15 @@ def stored_command(command: Sequence[str]) -> list[str] | None:
 def write_manifest(plan: Plan, store: Store, command: Sequence[str] = ()) -> Path:
     """Write `experiment.json` for the report, with the arguments of `lm`; return the report's folder."""
     experiment, inference, path = plan.experiment, plan.experiment.inference, plan.manifest(store)
-    looks, declared, previous = inference.looks, experiment.declared_seeds, None
+    looks, declared = inference.looks, experiment.declared_seeds
     registration = registration_of(design_of(plan.registered or plan), path.with_name(REGISTRATION))
-    with contextlib.suppress(InputError):  # there is none, or it is damaged and will be replaced
-        content = MANIFEST.read(read_json(path), path)
-        check_shape(content, Manifest, path, "")
-        previous = cast(Manifest, content)
+    previous, elsewhere = _previous_manifest(path), dict[str, Registration]()
+    claims = (plan.registered or plan).experiment.claims
+    if plan.registered is not None and (shared := _previous_manifest(_shared_path(path))) is not None:
+        elsewhere.update(shared.get("registered", {}))
+    if registration is not None and not registration["finished"] and not registration["changes"]:
+        written: Registration = {"written": registration["registered"], "seen": []}
+        elsewhere.update({fingerprint(claim): written for claim in claims})
 
     def trained_seeds(claim: Claim) -> list[int]:
         """Return the seeds on which all arms of a claim have a finished cell."""
@@ -293,7 +296,7 @@ def write_manifest(plan: Plan, store: Store, command: Sequence[str] = ()) -> Pat
         "adaptive": {"looks": list(looks), "maximum": looks[-1]} if looks else None,
         "design": {"kind": experiment.design.kind, "aliases": experiment.design.aliases},
         "claims": [finite_claim(claim) for claim in experiment.claims],
-        "registered": register(experiment.claims, previous, trained_seeds),
+        "registered": register(claims, previous, trained_seeds, elsewhere),
         "seeds": experiment.seeds,
         **({"declared_seeds": list(declared)} if {*experiment.seeds} < {*declared} else {}),
         **({"earlier_looks": looks_before} if (looks_before := _earlier_looks(plan, previous, store)) else {}),
@@ -314,6 +317,19 @@ def write_manifest(plan: Plan, store: Store, command: Sequence[str] = ()) -> Pat
     }
     write_atomic(path, to_json(MANIFEST.stamped(manifest)))
     return path.parent
+
+
+def _previous_manifest(path: Path) -> Manifest | None:
+    with contextlib.suppress(InputError):  # there is none, or it is damaged and will be replaced
+        content = MANIFEST.read(read_json(path), path)
+        check_shape(content, Manifest, path, "")
+        return cast(Manifest, content)
+    return None
+
+
+def _shared_path(path: Path) -> Path:
+    """Return the manifest of the arms at one shared rate, which are trained before those at rates of their own."""
+    return path.parent.with_name(f"{path.parent.name}{SHARED}") / path.name
 
 
 def _earlier_looks(plan: Plan, previous: Manifest | None, store: Store) -> list[EarlierLook]:

@@ -216,15 +216,25 @@ def finite_claim(claim: Claim) -> dict[str, Any]:
 
 
 def register(
-    claims: Iterable[Claim], previous: Mapping[str, Any] | None, trained_seeds: Callable[[Claim], list[int]]
+    claims: Iterable[Claim],
+    previous: Mapping[str, Any] | None,
+    trained_seeds: Callable[[Claim], list[int]],
+    elsewhere: Mapping[str, Registration] | None = None,
 ) -> dict[str, Registration]:
-    """Return the registrations of claims by fingerprint, the `previous` ones first; the others have `trained_seeds`."""
+    """Return the registrations of claims by fingerprint, the earliest of the `previous` manifest and `elsewhere`.
+
+    Claims that neither has are registered now, with `trained_seeds`.
+    """
     registered: dict[str, Registration] = dict((previous or {}).get("registered") or {})
     if previous is not None and "registered" not in previous:  # of a version that registered none: when is not known
         for described in previous.get("claims") or []:
             undated = Claim(**described)
             undated = undated if undated.seeds else replace(undated, seeds=list(previous["seeds"]))
             registered[fingerprint(undated)] = {"written": None, "seen": []}
+    for key, registration in (elsewhere or {}).items():
+        before = registered.get(key)
+        if before is None or (before["written"] or "") > (registration["written"] or ""):
+            registered[key] = registration
     now = datetime.now(UTC).isoformat(timespec="seconds")
     for claim in claims:
         registered.setdefault(fingerprint(claim), {"written": now, "seen": trained_seeds(claim)})

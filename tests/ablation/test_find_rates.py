@@ -234,6 +234,9 @@ def test_rates_few_seeds_cannot_rank_withhold_dependent_verdicts(
     rates = rates_of(plan)
     assert {rate["best"] for rate in rates.values()} == {SHARED}
     check_message(row.verdict)
+    assert not answers_of(results)[0].post_hoc, (
+        "the claim was there before the cells that arms at the shared rate have too"
+    )
     assert row.significant == row.bold == (answer == "reproduced")
     (found_answer,) = answers_of(results)
     assert found_answer.verdict == answer
@@ -246,6 +249,25 @@ def test_rates_few_seeds_cannot_rank_withhold_dependent_verdicts(
         first, *_ = ExperimentReport.load(tmp_path / "out" / "small").sections()
         regrets = [note for note in first.notes if all(f" {arm} " in note for arm in rates)]
         check_message([re.sub(r"\d+\.\d+", "REGRET", note) for note in regrets])
+
+
+def test_a_claim_written_after_the_cells_is_post_hoc_at_own_rates(tmp_path: Path, trained: dict[str, float]) -> None:
+    found(tmp_path, claims=[CLAIM])
+    found(tmp_path, claims=[CLAIM, {**CLAIM, "claim": "by .1", "margin": -0.1}])
+    answers = answers_of(load(tmp_path / "out" / "small"))
+    assert [answer.post_hoc for answer in answers] == [False, True]
+
+
+def test_claims_of_a_registration_are_as_old_as_it_is(tmp_path: Path, trained: dict[str, float]) -> None:
+    plan = make_plan(load_experiment(write_experiment(tmp_path, tune="rates", claims=[CLAIM]), {}))
+    store = Store(tmp_path / "out")
+    write_registrations({plan.manifest(store).with_name("registration.json"): (design_of(plan), 0)})
+    ablate.train_missing(plan, store)  # type: ignore[call-arg]
+    found(tmp_path, claims=[CLAIM])
+    results = load(tmp_path / "out" / "small")
+    (registered,) = results.manifest["registered"].values()
+    assert dict(registered) == {"written": results.manifest["registration"]["registered"], "seen": []}
+    assert not answers_of(results)[0].post_hoc
 
 
 @pytest.mark.slow
