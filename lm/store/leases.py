@@ -129,7 +129,9 @@ def _create_exclusively(path: Path, content: bytes) -> bool:
         try:
             os.link(temporary, path)
         except FileExistsError:  # or the reply of a network file system to a link that was made is lost
-            return temporary.stat().st_nlink == 2
+            with contextlib.suppress(FileNotFoundError):  # the faster process has removed this one's temporary file
+                return temporary.stat().st_nlink == 2
+            return False
         except OSError:  # a file system without links
             with open(path, "xb") as file:
                 file.write(content)

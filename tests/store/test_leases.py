@@ -447,6 +447,24 @@ def test_a_link_whose_reply_was_lost_is_a_lease(tmp_path: Path, monkeypatch: pyt
     got(tmp_path / "x").release()
 
 
+def test_a_faster_process_that_cleans_up_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    link, won = os.link, list[Lease]()
+
+    def link_late(temporary: Path, path: Path) -> None:
+        monkeypatch.setattr(os, "link", link)
+        won.append(got(tmp_path / "x"))  # removes all temporary files
+        temporary.touch()
+        try:
+            link(temporary, path)
+        finally:
+            temporary.unlink()
+
+    monkeypatch.setattr(os, "link", link_late)
+    assert try_acquire(tmp_path / "x") is None
+    won[0].release()
+    got(tmp_path / "x").release()
+
+
 def test_release_if_expired_releases_nothing_else(tmp_path: Path, check_message: CheckMessage) -> None:
     clock = Clock()
     left(tmp_path / "x")
