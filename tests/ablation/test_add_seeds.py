@@ -27,6 +27,8 @@ from lm.report.notes import brief_notes, notes
 from lm.report.pooled import pooled_section
 from lm.store.store import Store
 
+pytestmark = pytest.mark.slow
+
 ARMS = {"base": {}, "slow": {"optim.lr": 1.0e-5}}
 write = functools.partial(write_experiment, baseline="base", arms=ARMS)
 

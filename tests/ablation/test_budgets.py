@@ -25,6 +25,8 @@ from lm.stats.tests import ALPHA, sign_flip_interval
 from lm.stats.verdicts import Comparison, Verdict
 from lm.store.store import Store
 
+pytestmark = pytest.mark.slow
+
 BUDGETS = [0.5, 0.25]
 
 

@@ -28,6 +28,8 @@ from lm.report.tables import AT_ONE_RATE
 from lm.report.write import page_of
 from lm.store.store import Store
 
+pytestmark = pytest.mark.slow
+
 SHARED = 0.01  # the learning rate of the tests' base
 CLAIM = {"claim": "rms is better", "arm": "rms", "kind": "ours", "metric": "nll", "relation": "less", "margin": 0}
 

@@ -36,6 +36,8 @@ from lm.store.leases import LostError
 from lm.store.store import Store
 from lm.training.cell import check, sizes
 
+pytestmark = pytest.mark.slow
+
 RUNGS = {name: {"common": {"model.width": width}} for name, width in (("s", 8), ("m", 16), ("l", 24), ("xl", 32))}
 LADDER: dict[str, Any] = {"tokens_per_parameter": 0.4, "warmup": 0.25, "rungs": RUNGS}
 

@@ -40,6 +40,7 @@ def row(table: pd.DataFrame, arm: str, metric: str = "loss") -> Any:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arms", "manifest"),
     [

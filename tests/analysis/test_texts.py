@@ -51,6 +51,7 @@ def row(folder: Path) -> Any:
     return found
 
 
+@pytest.mark.slow
 def test_large_text_noise_withdraws_the_verdict(
     by_document: Make, experiment: Make, check_message: CheckMessage
 ) -> None:

@@ -23,6 +23,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("pinned")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", sorted(PINNED))
 def test_numbers_move_with_a_version_alone(part: str, folder: Path) -> None:
     pinned = PINNED[part]

@@ -71,6 +71,7 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", DAMAGE)
 def test_a_damaged_entry_is_rebuilt_with_one_line(damage: str, capsys: Capture, check_message: CheckMessage) -> None:
     facts = prepare(Listed(TEXTS), BPE(300), FRACTIONS)

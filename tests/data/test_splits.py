@@ -173,6 +173,7 @@ def test_a_table_gives_the_ids_of_the_library(kind: Tokenizer) -> None:
         assert ids.tolist() == trained.encode(part, add_special_tokens=False).ids
 
 
+@pytest.mark.slow
 def test_a_killed_build_is_taken_up_where_it_was(tmp_path: Path, monkeypatch: Patch) -> None:
     (tmp_path / "a.txt").write_text("".join(f"line {i} of some\n" for i in range(4000)))
     corpus = LocalText(str(tmp_path / "a.txt"))

@@ -78,6 +78,7 @@ def test_the_cache_is_filled_once_and_read_after_that(monkeypatch: Patch) -> Non
     assert prepare(Listed(TEXTS), BPE(300), FRACTIONS) == first
 
 
+@pytest.mark.slow
 def test_text_split_and_tokenizer_have_cache_entries_each() -> None:
     found = [
         prepare(Listed(TEXTS), Bytes(), FRACTIONS),

@@ -59,6 +59,7 @@ def saved(folder: Path, name: str, seed: int = 0, dtype: torch.dtype = torch.flo
     return model
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FAMILIES)
 def test_a_checkpoint_of_every_family_is_read(name: str, tmp_path: Path) -> None:
     """As saved, in float64: logits agree."""

@@ -121,6 +121,7 @@ def test_the_answer_is_of_the_largest_rung_with_enough_seeds(
     check_message(ladder_answer(made(tmp_path / "none", seeds=(3, 3, 3, 3))))
 
 
+@pytest.mark.slow
 def test_few_seeds_yield_nothing_bold(tmp_path: Path, check_message: CheckMessage) -> None:
     found = made(tmp_path, seeds=(6, 6, 5, 3))
     assert found.arms[0].bold == (False, False)
@@ -200,6 +201,7 @@ def test_lost_cells_leave_what_is_there_and_are_told(tmp_path: Path, check_messa
     check_message([*rung_section(nothing).notes])
 
 
+@pytest.mark.slow
 def test_a_rung_of_lost_runs_withholds_the_trend(tmp_path: Path, check_message: CheckMessage) -> None:
     found = made(tmp_path, lambda arm, at, seed: "diverged" if (arm, at) == ("arm", 2) else usual(arm, at, seed))
     reason = "rung l: no pair to compare (6 diverged)"

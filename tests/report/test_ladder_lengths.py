@@ -36,6 +36,8 @@ from lm.report.web.page import page as page_of
 from lm.stats.compute_gain import Gain
 from lm.stats.trend import Estimate
 
+pytestmark = pytest.mark.slow
+
 PARTIAL = {"s": (10, 20, 40), "m": (10, 20), "l": (10,)}
 
 

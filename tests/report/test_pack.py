@@ -366,6 +366,7 @@ def test_the_numbers_that_the_pages_trace_are_there(capsys: pytest.CaptureFixtur
         assert "not there" not in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_every_cell_of_every_reference_is_there() -> None:
     records = references.records()
     for name, text in references.named("experiment.json").items():

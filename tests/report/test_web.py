@@ -351,6 +351,7 @@ PANELS: list[Panel | Heat | Forest] = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("panel", PANELS, ids=["lines", "shades", "heat", "forest"])
 def test_both_drawers_draw_every_kind_of_panel(panel: Panel | Heat | Forest) -> None:
     chart = Chart("", [panel], ["a", "b"], styles={"thin": "--"}, markers={"best": "*"})

@@ -209,6 +209,7 @@ def test_the_table_shows_findings_and_verdict_counts(check_message: CheckMessage
     check_message(text.splitlines()[-2:])
 
 
+@pytest.mark.slow
 def test_an_arm_against_itself_keeps_the_error_rate(experiment: Any, check_message: CheckMessage) -> None:
     values = np.random.default_rng(1).lognormal(size=24).tolist()
     folder = experiment({"same": values, "few": values[:11]})

@@ -30,6 +30,8 @@ from statistics_audit.budgets import (
 )
 from statistics_audit.finding import Finding
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def rows(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, Finding]]:

@@ -192,6 +192,7 @@ def test_records_copied_without_documents_are_not_damaged(folder: Path) -> None:
     assert not load(folder).harmed
 
 
+@pytest.mark.slow
 def test_a_sound_experiment_is_not_accused(folder: Path) -> None:
     results = load(folder)
     assert not results.harmed

@@ -372,6 +372,7 @@ class Actors:
         assert not any(thread.is_alive() for thread in threads)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seeds", [range(start, start + 15) for start in range(0, 60, 15)])
 def test_one_of_many_processes_acquires_an_expired_lease(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seeds: range

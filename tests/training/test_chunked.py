@@ -109,6 +109,7 @@ def test_under_autocast_the_error_is_that_of_the_plain_loss() -> None:
         assert (left - right).norm() < 1e-2 * right.norm()
 
 
+@pytest.mark.slow
 def test_float16_takes_small_slopes_with_the_scale_of_the_loss() -> None:
     """As a gradient scaler multiplies the loss: slopes of a mean over many tokens are below the smallest float16."""
     torch.manual_seed(0)

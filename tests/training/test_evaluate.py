@@ -323,6 +323,7 @@ def pairs(folder: Path, test: bool) -> Tree:
 TRANSLATOR = {"class_path": "EncoderDecoder", "init_args": RUN["model"]["init_args"] | {"position": "Sinusoidal"}}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("share", [0.2, 0.0])
 def test_rows_with_a_test_split_have_its_evaluation(tmp_path: Path, share: float, refused: Refused) -> None:
     cell, folder = finished_run(tmp_path, {"data": rows(share), "data.corpus.size": 20000, "data.context": 12})
@@ -407,6 +408,7 @@ def test_a_run_is_measured_again_and_its_record_keeps_it(tmp_path: Path, evaluat
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "tokenizer",
     ["Bytes", "BPE", *(pytest.param(name, marks=pytest.mark.slow) for name in ("Characters", "Unigram", "WordPiece"))],
@@ -584,6 +586,7 @@ def test_a_checkpoint_that_is_not_the_records_is_refused(
     assert (folder / "record.json").read_bytes() == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("more", [["--split", "validation"], [], ["--lengths", "4", "--tokens", "64"]])
 def test_weights_without_a_hash_must_reproduce_their_loss(
     tmp_path: Path,
