@@ -27,6 +27,7 @@ CASES = {
     name: Case(name, about)
     for name, about in (
         ("step", "a training step: bare loop, lm fit and other implementations, fp32 and bf16"),
+        ("roofline", "where a step spends its time: each operation's FLOPs and bytes beside what the machine can do"),
         ("parts", "norms, positions, attention, MLPs and calibration, forward and backward"),
         ("losses", "ways to compute the loss, at vocabularies of 8,192 and 32,768: time and memory"),
         (

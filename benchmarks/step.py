@@ -4,6 +4,7 @@ import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 
@@ -16,12 +17,14 @@ from benchmarks.rows import Row, row, rows_of
 from benchmarks.sizes import Size, named, sizes
 from lm.inference.autotune import threads_of
 from lm.metrics.cost import matmul_peak, utilisation
+from lm.model import fused_linear
 from lm.model.flops import flops_per_token
 from lm.training.identified import Cell
 
 BASELINE = "ours, bare loop, fp32"
 PRECISIONS = ("fp32", "bf16")
 SELDOM = "lm fit, fp32, matrices measured at step 1 only"
+FUSED = "our model with projections of one input as one product, bare loop, fp32"
 FITTED: dict[str, dict[str, Any]] = {
     "lm fit, fp32": {},
     "lm fit, bf16": {"trainer.precision": "bf16-mixed"},
@@ -83,6 +86,7 @@ def _ways(size: Size, checkout: Path | None, threads: int) -> tuple[dict[str, Wa
     ways: dict[str, Way] = {
         "ours, bare loop, fp32": functools.partial(bare, own, size, cell),
         "ours, bare loop, bf16": functools.partial(bare, own, size, cell, True),
+        FUSED: functools.partial(_fused, own, size, cell),
         SELDOM: functools.partial(fitted, _seldom(size), threads),
         **{name: functools.partial(fitted, size.cell(changes), threads) for name, changes in FITTED.items()},
     }
@@ -95,6 +99,12 @@ def _ways(size: Size, checkout: Path | None, threads: int) -> tuple[dict[str, Wa
         else:
             absent[name] = why
     return ways, absent
+
+
+def _fused(own: Contender, size: Size, cell: Cell) -> float:
+    """Seconds of a step if plain float32 gave up its order of summation, as autocast and compiled code do."""
+    with mock.patch.object(fused_linear, "should_fuse", return_value=True):
+        return bare(own, size, cell)
 
 
 def _seldom(size: Size) -> Cell:

@@ -363,7 +363,7 @@ def test_made_up_records_all_enter_the_report(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(0)
 def test_the_other_cases_run_at_their_smallest() -> None:
-    for name in ("losses", "text", "generation", "start", "cells", "scale"):
+    for name in ("roofline", "losses", "text", "generation", "start", "cells", "scale"):
         measured = CASES[name].measured(Asked(quick=True))
         assert measured["rows"], name
         assert all(one["value"] is not None for one in measured["rows"]), name
