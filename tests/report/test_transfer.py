@@ -46,18 +46,18 @@ def test_intervals_are_over_experiments() -> None:
 
 
 def test_packs_of_two_sizes_make_a_table(tmp_path: Path, capsys: Capture, check_message: CheckMessage) -> None:
-    names = ("dyt", "dyt.s120k")
+    names = ("parallel", "parallel.s120k")
     packs = [str(REFERENCE / f"{name}.lmpack") for name in (*names, "char_tiny")]
     assert main(["transfer", *packs, "--to", str(tmp_path / "transfer.md")]) == 0
     rows = [line.split(" | ") for line in (tmp_path / "transfer.md").read_text().splitlines() if line.startswith("| ")]
-    (answers,) = [row[2] for row in rows if row[1] == "dyt - rms_norm"]
+    (answers,) = [row[2] for row in rows if row[1] == "parallel - sequential"]
     expected = []
     for name in names:
         with (REFERENCE / name / "table.csv").open() as file:
-            (of_arm,) = [row for row in csv.DictReader(file) if (row["arm"], row["metric"]) == ("dyt", "nll")]
+            (of_arm,) = [row for row in csv.DictReader(file) if (row["arm"], row["metric"]) == ("parallel", "nll")]
         expected.append(f"{of_arm['verdict']} {float(of_arm['difference']):+.3f} ({of_arm['pairs']})")
     assert answers == " → ".join(expected)
-    assert "not reproduced" in next(row[2] for row in rows if row[1].startswith("DyT and RMSNorm"))
+    assert "not reproduced" in next(row[2] for row in rows if row[1].startswith("Parallel and sequential"))
     assert "char" not in (tmp_path / "transfer.md").read_text()
     title = (tmp_path / "transfer.md").read_text().partition("\n")[0].removeprefix("# ")
     check_message(title)
