@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from lm.config.plain import shown
 from lm.config.tree import InputError
+from lm.config.usual_names import suggest_option
 from lm.execution.machine import require_run_settings
 from lm.training.process import Execution
 
@@ -54,7 +55,8 @@ class Parser(argparse.ArgumentParser):
             name = next((argument for argument in unknown if argument.startswith("--")), unknown[0]).partition("=")[0]
             plain = name.lstrip("-").replace("-", "_")
             settings = _settings_by_name() if self.settable else {}
-            hint = "" if plain in settings else self._nearest_option(name)
+            usual = suggest_option(plain, self._option_string_actions, self.settable)
+            hint = "" if plain in settings else usual or self._nearest_option(name)
             if plain == "resume":
                 hint = " The same command resumes what was interrupted"
             elif not hint and (close := difflib.get_close_matches(plain, settings, n=1, cutoff=0.8)):

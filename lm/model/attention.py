@@ -295,7 +295,7 @@ def set_attention_impl(model: AnyModule, impl: AttentionImpl) -> AnyModule:
 
 
 class MultiHead(SoftmaxAttention):
-    """Attention whose query heads each have their own keys and values (Vaswani et al. 2017, equation 1)."""
+    """Multi-head attention: each query head has its own keys and values (Vaswani et al. 2017, equation 1)."""
 
     def count_key_value_heads(self, heads: int) -> int:
         """Return all heads."""
@@ -303,7 +303,7 @@ class MultiHead(SoftmaxAttention):
 
 
 class GroupedQuery(SoftmaxAttention):
-    """Attention whose query heads share keys and values in groups (Ainslie et al. 2023).
+    """Grouped-query attention (GQA): query heads share keys and values in groups (Ainslie et al. 2023).
 
     https://arxiv.org/abs/2305.13245
 
@@ -321,7 +321,7 @@ class GroupedQuery(SoftmaxAttention):
 
 
 class MultiQuery(SoftmaxAttention):
-    """Attention whose query heads all share one head of keys and values (Shazeer 2019).
+    """Multi-query attention (MQA): all query heads share one head of keys and values (Shazeer 2019).
 
     https://arxiv.org/abs/1911.02150
     """

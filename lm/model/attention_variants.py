@@ -62,7 +62,7 @@ class Differential(GroupedQuery):
 
 
 class Latent(MultiHead):
-    """Attention whose keys and values are linear maps of one small vector a token (DeepSeek-V2 2024).
+    """Multi-head latent attention (MLA): keys and values are maps of one small vector a token (DeepSeek-V2 2024).
 
     https://arxiv.org/abs/2405.04434, section 2.1. Keys and queries have `rope_size` more entries, which alone are
     rotated, and those of keys are the same for all heads. A cache holds the small vectors and the rotated entries.

@@ -56,7 +56,7 @@ class ResidualConnection(BlockLayout):
 
 
 class PostNorm(ResidualConnection):
-    """norm(x + f(x)): the original connection (Vaswani et al. 2017)."""
+    """norm(x + f(x)), post-LN: the original connection (Vaswani et al. 2017)."""
 
     def forward(self, x_btd: Tensor, sublayer: Sublayer) -> Tensor:
         """Add the sublayer's output and normalise the sum."""
@@ -69,7 +69,7 @@ class PostNorm(ResidualConnection):
 
 
 class PreNorm(ResidualConnection):
-    """x + f(norm(x)), with one more norm at the end (Xiong et al. 2020, https://arxiv.org/abs/2002.04745)."""
+    """x + f(norm(x)), pre-LN, with a last norm at the end (Xiong et al. 2020, https://arxiv.org/abs/2002.04745)."""
 
     def forward(self, x_btd: Tensor, sublayer: Sublayer) -> Tensor:
         """Add the output of the sublayer on the normalised input."""

@@ -18,7 +18,7 @@ MAX_EXPERTS = 4096  # above which a layer could not be trained
 
 
 class Experts(FeedForward):
-    """sum of p_e MLP_e(x) over the k likeliest experts e, p = softmax(router x) (Fedus et al. 2021).
+    """Mixture of experts: sum of p_e MLP_e(x) over the k likeliest e, p = softmax(router x) (Fedus et al. 2021).
 
     https://arxiv.org/abs/2101.03961. No expert has a capacity and no token is dropped. All that a token passes is as
     wide as `expert` by itself, so that an arm with that layer alone has equal FLOPs, but for the router. The extra

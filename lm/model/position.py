@@ -41,7 +41,7 @@ class Position(nn.Module, ABC):
 
 
 class NoPosition(Position):
-    """No encoding: a causal model still distinguishes positions by what it can see (Haviv et al. 2022)."""
+    """No encoding (NoPE): a causal model still distinguishes positions by what it can see (Haviv et al. 2022)."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()

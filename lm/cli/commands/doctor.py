@@ -166,7 +166,7 @@ def choices(out: Path) -> Lines:
     yield "workers", f"{workers} with {threads} thread{'s' * (threads != 1)} each: {per}; {why}", ""
     for precision, verdict in machine.format_ratios(machine.measure_products()):
         yield precision, verdict, ""
-    decisions = list(read_cached(out / WAYS_FILE, "decisions").values())[-NUM_DECISIONS:]
+    decisions = list(read_cached(out / WAYS_FILE)["decisions"].values())[-NUM_DECISIONS:]
     try:
         texts = [describe_autotune(decision).removeprefix("auto: ") for decision in decisions]
     except (AttributeError, KeyError, TypeError, ValueError):

@@ -1,0 +1,49 @@
+"""What papers and other programs call a setting, a class, a command or an option, and what it is called here."""
+
+import functools
+from collections.abc import Container, Sequence
+from pathlib import Path
+
+from lm.config.plain import parse_yaml
+from lm.config.tree import nearest
+
+FILE = Path(__file__).with_suffix(".yaml")
+
+
+def _plain(name: object) -> str:
+    """Return a name in lower case, without what joins its words."""
+    return str(name).lower().translate({ord(joint): None for joint in "_- ."})
+
+
+@functools.cache
+def usual_names(kind: str) -> dict[str, list[str]]:
+    """Return the usual names of settings, commands or options by ours, such as `model.mlp: Experts` of a class."""
+    return dict(parse_yaml(FILE.read_text(encoding="utf-8"))[kind])
+
+
+def _ours(kind: str, word: object) -> str:
+    """Return our name for a usual one, without regard to case and hyphens; empty for any other word."""
+    plain = _plain(word)
+    return next((name for name, usual in usual_names(kind).items() if plain in map(_plain, usual)), "")
+
+
+def suggest(word: object, choices: Sequence[str]) -> str:
+    """Return ` Did you mean X?` for what a usual name is called here, or else for the nearest choice; empty without."""
+    path, _, name = _ours("settings", word).partition(": ")
+    if name in choices:
+        return f" Did you mean {name}?"
+    return f" Did you mean {path}{name and ': '}{name}?" if path else nearest(word, choices)
+
+
+def suggest_command(word: str, choices: Sequence[str]) -> str:
+    """Return ` Did you mean X?` for a command that others call by this name, or else for the nearest one."""
+    name = _ours("commands", word)
+    return f" Did you mean {name}?" if name in choices else nearest(word, choices)
+
+
+def suggest_option(word: str, options: Container[str], settable: bool) -> str:
+    """Return ` Did you mean X?` for an option, or a setting on the command line, that others call by this name."""
+    name, path = _ours("options", word), _ours("settings", word).partition(": ")[0]
+    if name in options:
+        return f" Did you mean {name}?"
+    return f" Did you mean --{path}?" if path and settable else ""

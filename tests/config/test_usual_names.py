@@ -1,0 +1,86 @@
+"""Usual names of settings, commands and options: what they stand for exists, and a wrong one is answered with it."""
+
+import re
+from pathlib import Path
+
+import pytest
+from messages import RefusedCommand
+
+from lm.cli.commands import commands
+from lm.cli.entry import parsers
+from lm.config.components import catalogue
+from lm.config.usual_names import suggest, usual_names
+from lm.training.run import RunConfig
+
+GLOSSARY = Path(__file__).parents[2] / "docs" / "glossary.md"
+COMPONENTS = catalogue(RunConfig)
+SETTINGS = {f"{kind}.{option}" for kind, members in COMPONENTS.items() for m in members for option in m["options"]}
+KINDS = ("settings", "commands", "options")
+
+
+@pytest.mark.parametrize("path", usual_names("settings"))
+def test_each_usual_name_stands_for_what_exists(path: str) -> None:
+    place, _, name = path.partition(": ")
+    if name:
+        assert name in [member["name"] for member in COMPONENTS[place]]
+    else:
+        assert place in {*SETTINGS, *COMPONENTS, "seed"}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_usual_name_stands_for_two_things(kind: str) -> None:
+    every = [re.sub("[-_ .]", "", name.lower()) for names in usual_names(kind).values() for name in names]
+    assert [name for name in every if every.count(name) > 1] == []
+
+
+def test_usual_names_of_commands_and_options_stand_for_some() -> None:
+    accepted = {option for parser in parsers()[1].values() for option in parser._option_string_actions}
+    others = usual_names("commands")
+    assert others.keys() <= commands().keys()
+    assert not {name for names in others.values() for name in names} & commands().keys()
+    assert usual_names("options").keys() <= accepted
+
+
+def test_the_glossary_lists_every_usual_name() -> None:
+    rows = dict(re.findall(r"^\| `([^`]+)` \| (`.*`) \|$", GLOSSARY.read_text(encoding="utf-8"), re.MULTILINE))
+    listed = [
+        (f"lm {ours}" if kind == "commands" else ours, names)
+        for kind in KINDS
+        for ours, names in usual_names(kind).items()
+    ]
+    assert rows == {ours: ", ".join(f"`{name}`" for name in names) for ours, names in listed}
+
+
+@pytest.mark.parametrize("written", ["GQA", "gqa", "grouped-query attention", "Grouped_Query_Attention"])
+def test_case_and_hyphens_of_a_usual_name_make_no_difference(written: str) -> None:
+    assert suggest(written, ["GroupedQuery", "MultiQuery"]) == " Did you mean GroupedQuery?"
+    assert suggest(written, ["PreNorm"]) == " Did you mean model.attention: GroupedQuery?"
+
+
+def test_a_name_that_nobody_uses_has_the_nearest_choice() -> None:
+    assert suggest("Rpoe", ["Rope", "Alibi"]) == " Did you mean Rope?"
+    assert suggest("zzz", ["Rope", "Alibi"]) == ""
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["train", "char_tiny"],
+        ["help", "tune"],
+        ["count", "char_tiny", "model.attention=MLA"],
+        ["count", "char_tiny", "model.position=NoPE"],
+        ["count", "char_tiny", "model.mlp=MoE"],
+        ["count", "char_tiny", "model.d_model=64"],
+        ["count", "char_tiny", "data.block_size=64"],
+        ["count", "char_tiny", "optim.weight_decay=0.1"],
+        ["fit", "char_tiny", "--learning_rate", "1e-3"],
+        ["fit", "char_tiny", "--gradient-accumulation-steps", "2"],
+        ["ablate", "quickstart", "--dry-run"],
+        ["ablate", "quickstart", "--n_embd", "64"],
+        ["report", "quickstart", "--n_embd", "64"],
+        ["report", "quickstart", "--output_dir", "elsewhere"],
+    ],
+    ids=" ".join,
+)
+def test_a_usual_name_is_answered_with_ours(arguments: list[str], refused_command: RefusedCommand) -> None:
+    refused_command(arguments)
