@@ -14,8 +14,9 @@ from lm.cli import main
 from lm.config.choices import choices, slots
 from lm.config.components import build, resolve
 from lm.config.tree import InputError, Tree, override
-from lm.data.corpus import Corpus
+from lm.data.corpus import SPLITS, Corpus, Splits
 from lm.data.order import batch_rows, update_order_hash
+from lm.data.splits import SplitText
 from lm.model.attention import Mask, SoftmaxAttention
 from lm.model.attention_impl import attention_weights, causal_bias, repeat_kv
 from lm.model.block import Block
@@ -192,3 +193,21 @@ class Listed(Corpus):
 
     def documents(self) -> Iterator[str]:
         yield from self.texts
+
+
+def joined(text: SplitText) -> Splits:
+    """The documents of each split of a text that is read in pieces."""
+    documents: Splits = {name: [] for name in SPLITS}
+    document = ""
+    for name, part, last in text.parts():
+        document += part
+        if last:
+            documents[name].append(document)
+            document = ""
+    assert document == ""
+    return documents
+
+
+def splits_of(corpus: Corpus, fractions: Sequence[float]) -> Splits:
+    """The documents of each split of a corpus."""
+    return joined(SplitText(corpus, fractions))

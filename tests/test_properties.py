@@ -22,7 +22,7 @@ import pytest
 import torch
 import yaml
 from cases import SHARES, share
-from helpers import RUN
+from helpers import RUN, Listed, joined
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from records import record
@@ -33,7 +33,8 @@ from lm.analysis.results import load
 from lm.config.components import build, resolve
 from lm.config.plain import find_unusable
 from lm.config.tree import InputError, load_yaml, override, run_id
-from lm.data.corpus import LocalText, fingerprint, split_documents
+from lm.data.corpus import LocalText, fingerprint
+from lm.data.splits import SplitText
 from lm.data.tokenizer import Bytes, Characters
 from lm.inference.finished import FinishedRun
 from lm.model.transformer import Model
@@ -172,9 +173,10 @@ def a_text_loses_nothing_on_its_way(place: Path, drawn: tuple[bytes, str, str, s
     kept = [one for one in documents if one]
     if not kept:
         return
-    splits = split_documents(kept, (0.8, 0.1, 0.1))
+    text = SplitText(Listed(kept), (0.8, 0.1, 0.1))
+    splits = joined(text)
     assert "".join(itertools.chain.from_iterable(splits.values())) == "".join(kept)
-    assert fingerprint(splits) == fingerprint(split_documents(kept, (0.8, 0.1, 0.1)))
+    assert fingerprint(splits) == text.facts().fingerprint
     for tokenizer in (Characters().train(kept), Bytes().train(kept)):
         for one in kept[:3]:
             assert tokenizer.decode(tokenizer.encode(one).ids) == one
@@ -301,7 +303,6 @@ def tried(strategy: st.SearchStrategy[Any], check: Callable[[Any], None], cases:
 
 
 @pytest.mark.extra
-@pytest.mark.slow
 @pytest.mark.timeout(0)
 @pytest.mark.parametrize("kind", KINDS)
 def test_invented_inputs_are_refused_in_one_line_or_work(

@@ -34,20 +34,6 @@ def expand_user(path: str) -> Path:
         return Path(path)
 
 
-def split_documents(documents: Sequence[str], fractions: Sequence[float]) -> Splits:
-    """Split documents into train, validation and test by shares of all characters, in order, without cutting one."""
-    total = sum(map(len, documents))
-    bounds = list(itertools.accumulate(fraction * total for fraction in fractions))
-    splits: Splits = {name: [] for name in SPLITS}
-    position, current = 0, 0
-    for document in documents:
-        while current < len(SPLITS) - 1 and position >= bounds[current] - 1e-9:
-            current += 1
-        splits[SPLITS[current]].append(document)
-        position += len(document)
-    return splits
-
-
 def fingerprint(splits: Splits) -> str:
     """Compute the SHA-256 of all documents with their boundaries and splits."""
     digest = hashlib.sha256()
@@ -72,9 +58,8 @@ class Corpus(ABC):
 
     def split_pieces(self, fractions: Sequence[float]) -> Mapping[str, Iterable[Piece]] | None:
         """Return the pieces of each split of a source that has splits of its own; None where shares divide it."""
-        if type(self).splits is Corpus.splits:
-            return None
-        return {name: [(text, True) for text in texts] for name, texts in self.splits(fractions).items()}
+        own = self.splits(fractions)
+        return None if own is None else {name: [(text, True) for text in texts] for name, texts in own.items()}
 
     revision: str | None = None  # of a source that has several
 
@@ -89,18 +74,9 @@ class Corpus(ABC):
         """Return what changes whenever the text may, as JSON holds it; None for a text that is read at each start."""
         return None
 
-    def splits(self, fractions: Sequence[float]) -> Splits:
-        """Return train, validation and test documents; by default split by share of characters, in corpus order.
-
-        A text that is one document is cut at the ends of lines: else no split but the first would have any of it.
-        """
-        documents = [document for document in self.documents() if document]
-        if not documents:
-            raise InputError(f"data.corpus: {type(self).__name__} holds no text")
-        if len(documents) == 1:
-            lines = split_documents(documents[0].splitlines(keepends=True), fractions)
-            return {name: ["".join(part)] if part else [] for name, part in lines.items()}
-        return split_documents(documents, fractions)
+    def splits(self, fractions: Sequence[float]) -> Splits | None:
+        """Return train, validation and test documents of a source that has splits of its own; None where shares do."""
+        return None
 
     def entropy_rate(self) -> float | None:
         """Return the exact nats per character of the best predictor of a long text; None where unknown."""

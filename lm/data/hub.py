@@ -214,13 +214,6 @@ class HubText(Corpus):
             return None
         return {name: _Texts(loaded[name], self.field, self.path) for name in SPLITS if name in loaded}
 
-    def splits(self, fractions: Sequence[float]) -> dict[str, list[str]]:
-        """Return the dataset's own splits, or split it where it has no validation split."""
-        own = self.split_pieces(fractions)
-        if own is None:
-            return super().splits(fractions)
-        return {name: [text for text, _ in own.get(name, ()) if text] for name in SPLITS}
-
 
 class _Texts:
     """The texts of a loaded split as pieces, read anew at each pass."""

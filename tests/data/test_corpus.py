@@ -11,11 +11,11 @@ import datasets
 import numpy as np
 import pandas as pd
 import pytest
-from helpers import Listed, Patch
+from helpers import Listed, Patch, splits_of
 from messages import CheckMessage, Refused
 
 from lm.config.tree import InputError
-from lm.data.corpus import SPLITS, LocalText, StdlibText, expand_user, fingerprint, split_documents
+from lm.data.corpus import SPLITS, LocalText, StdlibText, expand_user, fingerprint
 from lm.data.hub import HubText
 
 TEXT = "first line\nsecond\n\nthird é\n"
@@ -51,7 +51,7 @@ def random_documents(count: int, seed: int) -> list[str]:
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_every_document_is_in_one_split_and_in_its_place(seed: int, fractions: Sequence[float]) -> None:
     texts = random_documents(60, seed)
-    splits = split_documents(texts, fractions)
+    splits = splits_of(Listed(texts), fractions)
     assert tuple(splits) == SPLITS
     assert [text for name in SPLITS for text in splits[name]] == texts
     assert bool(splits["test"]) == (fractions[2] > 0)
@@ -60,7 +60,7 @@ def test_every_document_is_in_one_split_and_in_its_place(seed: int, fractions: S
 @pytest.mark.parametrize("fractions", [(0.9, 0.05, 0.05), (0.5, 0.25, 0.25)])
 def test_a_split_ends_within_one_document_of_its_share(fractions: Sequence[float]) -> None:
     texts = random_documents(200, 5)
-    splits = split_documents(texts, fractions)
+    splits = splits_of(Listed(texts), fractions)
     total, longest = sum(map(len, texts)), max(map(len, texts))
     ends = np.cumsum([sum(map(len, splits[name])) for name in SPLITS]) - np.cumsum(fractions) * total
     assert (ends >= -1e-6).all()
@@ -68,20 +68,20 @@ def test_a_split_ends_within_one_document_of_its_share(fractions: Sequence[float
 
 
 def test_a_document_belongs_to_the_split_in_which_it_begins() -> None:
-    assert split_documents(["aaaa", "bb", "cc", "dd"], (0.5, 0.3, 0.2)) == {
+    assert splits_of(Listed(["aaaa", "bb", "cc", "dd"]), (0.5, 0.3, 0.2)) == {
         "train": ["aaaa", "bb"],
         "validation": ["cc"],
         "test": ["dd"],
     }
 
 
-def test_one_document_is_not_cut() -> None:
-    assert split_documents(["abc"], (0.9, 0.05, 0.05)) == {"train": ["abc"], "validation": [], "test": []}
+def test_one_line_is_not_cut() -> None:
+    assert splits_of(Listed(["abc"]), (0.9, 0.05, 0.05)) == {"train": ["abc"], "validation": [], "test": []}
 
 
 def test_a_single_file_is_split_at_the_ends_of_lines(tmp_path: Path) -> None:
     text = "".join(f"line {n}\n" for n in range(100))
-    splits = LocalText(written(tmp_path / "a.txt", text)).splits((0.8, 0.1, 0.1))
+    splits = splits_of(LocalText(written(tmp_path / "a.txt", text)), (0.8, 0.1, 0.1))
     assert [len(splits[name]) for name in SPLITS] == [1, 1, 1]
     assert "".join(splits[name][0] for name in SPLITS) == text
     assert all(splits[name][0].endswith("\n") for name in SPLITS)
@@ -102,9 +102,9 @@ def test_the_fingerprint_tells_texts_boundaries_and_splits_apart() -> None:
 
 
 def test_empty_documents_are_dropped_and_empty_corpus_is_refused(refused: Refused) -> None:
-    assert Listed(["", "a", "", "b"]).splits((0.5, 0.5, 0))["train"] == ["a"]
+    assert splits_of(Listed(["", "a", "", "b"]), (0.5, 0.5, 0))["train"] == ["a"]
     with refused():
-        Listed(["", ""]).splits((0.9, 0.05, 0.05))
+        splits_of(Listed(["", ""]), (0.9, 0.05, 0.05))
 
 
 def test_a_text_file_is_one_document(tmp_path: Path) -> None:
@@ -276,7 +276,7 @@ def test_an_encrypted_archive_is_refused(tmp_path: Path, check_message: CheckMes
 
 def test_an_empty_file_is_refused(tmp_path: Path, refused: Refused) -> None:
     with refused():
-        LocalText(written(tmp_path / "a.txt", "")).splits((0.9, 0.05, 0.05))
+        splits_of(LocalText(written(tmp_path / "a.txt", "")), (0.9, 0.05, 0.05))
 
 
 def test_stdlib_text_is_reproducible_and_within_size() -> None:
@@ -319,7 +319,7 @@ def test_without_the_hub_one_line_says_what_to_use_instead(
 ) -> None:
     hub(monkeypatch, error)
     with refused():
-        HubText("some/text").splits((0.9, 0.05, 0.05))
+        splits_of(HubText("some/text"), (0.9, 0.05, 0.05))
 
 
 def rows(*texts: str | None) -> datasets.Dataset:
@@ -329,12 +329,16 @@ def rows(*texts: str | None) -> datasets.Dataset:
 def test_the_splits_of_the_hub_are_kept(monkeypatch: Patch) -> None:
     found = {"test": rows("e"), "train": rows("a", "", None, "b"), "validation": rows("c"), "extra": rows("x")}
     hub(monkeypatch, datasets.DatasetDict(found))
-    assert HubText("some/text").splits((0.9, 0.05, 0.05)) == {"train": ["a", "b"], "validation": ["c"], "test": ["e"]}
+    assert splits_of(HubText("some/text"), (0.9, 0.05, 0.05)) == {
+        "train": ["a", "b"],
+        "validation": ["c"],
+        "test": ["e"],
+    }
 
 
 def test_a_dataset_without_splits_is_split_here(monkeypatch: Patch) -> None:
     hub(monkeypatch, datasets.DatasetDict({"train": rows("aa", "bb", "", "cc")}))
-    assert HubText("some/text").splits((0.3, 0.3, 0.4)) == {"train": ["aa"], "validation": ["bb"], "test": ["cc"]}
+    assert splits_of(HubText("some/text"), (0.3, 0.3, 0.4)) == {"train": ["aa"], "validation": ["bb"], "test": ["cc"]}
 
 
 def test_a_wrong_hub_field_is_answered_with_the_columns(monkeypatch: Patch, refused: Refused) -> None:

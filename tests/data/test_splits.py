@@ -10,13 +10,13 @@ import random
 import tarfile
 import time
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 import pyarrow
 import pytest
-from helpers import Patch
+from helpers import Patch, joined
 from messages import CheckMessage
 
 from lm.config.tree import InputError
@@ -24,7 +24,7 @@ from lm.data import cache, encoding, shards, splits, text_files
 from lm.data.cache import verify
 from lm.data.corpus import SPLITS, Corpus, LocalText, Splits, fingerprint
 from lm.data.encoding import Encoder, EncodingBatch, cut_safely
-from lm.data.splits import Part, SplitText, text_facts
+from lm.data.splits import SplitText, text_facts
 from lm.data.text_files import Piece
 from lm.data.tokenizer import BPE, END_OF_TEXT, Bytes, Characters, Tokenizer, WordPiece
 from lm.data.tokens import Tokens, prepare
@@ -52,16 +52,26 @@ class Pieced(Corpus):
             yield text, True
 
 
-def joined(parts: Iterator[Part]) -> Splits:
-    found: Splits = {name: [] for name in SPLITS}
-    text = ""
-    for name, part, last in parts:
-        text += part
-        if last:
-            found[name].append(text)
-            text = ""
-    assert text == ""
-    return found
+def split_documents(documents: Sequence[str], fractions: Sequence[float]) -> Splits:
+    """Splits by shares of all characters, in order, without cutting a document."""
+    bounds = np.cumsum(fractions) * sum(map(len, documents)) - 1e-9
+    splits: Splits = {name: [] for name in SPLITS}
+    position, current = 0, 0
+    for document in documents:
+        while current < len(SPLITS) - 1 and position >= bounds[current]:
+            current += 1
+        splits[SPLITS[current]].append(document)
+        position += len(document)
+    return splits
+
+
+def expected_splits(texts: Sequence[str], fractions: Sequence[float]) -> Splits:
+    """What a text in memory would be split into; one document alone is cut at the ends of lines."""
+    documents = [text for text in texts if text]
+    if len(documents) > 1:
+        return split_documents(documents, fractions)
+    lines = split_documents(documents[0].splitlines(keepends=True), fractions)
+    return {name: ["".join(part)] if part else [] for name, part in lines.items()}
 
 
 @pytest.mark.parametrize("alphabet", ["abc\n", "a\n\r\v\f\x1c\x85é\u2028 🙂"], ids=["lines", "every kind of line end"])
@@ -76,9 +86,9 @@ def test_text_in_pieces_has_splits_and_fingerprint_of_the_whole(alphabet: str) -
             with pytest.raises(InputError):
                 text.facts()
             continue
-        expected = corpus.splits(fractions)
+        expected = expected_splits(texts, fractions)
         facts = text.facts()
-        assert joined(text.parts()) == expected
+        assert joined(text) == expected
         assert facts.fingerprint == fingerprint(expected)
         assert facts.documents == {name: len(documents) for name, documents in expected.items()}
         assert facts.bytes == {name: len("".join(documents).encode()) for name, documents in expected.items()}

@@ -59,14 +59,12 @@ def read(corpus: HubText) -> dict[str, str]:
     return {name: decode(ids[:].tolist()) for name, ids in tokens.split.items()}
 
 
-@pytest.mark.slow
 @pytest.mark.extra
 def test_a_stream_holds_documents_by_the_hash_of_their_content(folder: Path) -> None:
     assert read(HubText(str(folder), streaming=True)) == expected(TEXTS)
     assert read(HubText(str(folder), streaming=True, data_dir="data/python")) == expected(TEXTS)
 
 
-@pytest.mark.slow
 @pytest.mark.extra
 def test_the_document_that_reaches_the_tokens_is_the_last(folder: Path) -> None:
     sizes = np.cumsum([len(text) for text in TEXTS])
@@ -75,7 +73,6 @@ def test_the_document_that_reaches_the_tokens_is_the_last(folder: Path) -> None:
     assert found == expected(TEXTS[:124])
 
 
-@pytest.mark.slow
 @pytest.mark.extra
 def test_a_tokenizer_learns_from_the_beginning_of_a_stream(folder: Path, monkeypatch: Patch) -> None:
     monkeypatch.setattr(streaming, "LEARNT_BYTES", 1)
@@ -92,7 +89,6 @@ def test_a_known_stream_is_not_read_again(folder: Path, monkeypatch: Patch) -> N
     assert prepare(HubText(str(folder), streaming=True), Bytes(), SHARES) == facts
 
 
-@pytest.mark.slow
 @pytest.mark.extra
 @pytest.mark.parametrize("kind", [Bytes(), pytest.param(BPE(300), marks=pytest.mark.extra)], ids=["bytes", "bpe"])
 def test_a_folder_whose_files_changed_is_streamed_again(folder: Path, kind: Tokenizer) -> None:
@@ -124,7 +120,6 @@ def test_a_killed_stream_goes_on_where_it_was(folder: Path, monkeypatch: Patch) 
     assert TEXTS.index(taken[0]) > 100, "what was written before the kill is not read again"
 
 
-@pytest.mark.slow
 @pytest.mark.extra
 def test_a_column_that_is_not_there_is_one_line(folder: Path, refused: Refused) -> None:
     with refused():
@@ -227,7 +222,6 @@ def server(folder: Path, monkeypatch: Patch) -> Iterator[type[Hub]]:
         served.shutdown()
 
 
-@pytest.mark.slow
 @pytest.mark.extra
 def test_a_hub_stream_stays_with_the_commit_first_read(server: type[Hub], monkeypatch: Patch) -> None:
     corpus = HubText("a/b", streaming=True)
@@ -240,7 +234,6 @@ def test_a_hub_stream_stays_with_the_commit_first_read(server: type[Hub], monkey
     assert later.revision == "c" * 40
 
 
-@pytest.mark.slow
 @pytest.mark.extra
 def test_a_lost_hub_is_one_line_and_loses_nothing_read(
     server: type[Hub], monkeypatch: Patch, check_message: CheckMessage

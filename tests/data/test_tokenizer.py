@@ -287,7 +287,6 @@ def test_asking_for_special_tokens_leaves_the_tokenizer_as_it_was() -> None:
 
 
 @pytest.mark.extra
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["Unigram", "WordPiece"])
 def test_a_second_process_gets_the_same_trained_tokenizer(name: str, tmp_path: Path) -> None:
     """Two trainings of these give two vocabularies, so a corpus and settings must be trained on once."""

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import Listed, Patch
+from helpers import Listed, Patch, splits_of
 from tokenizers import Tokenizer as Trained
 from tokenizers import models, normalizers, pre_tokenizers
 
@@ -36,7 +36,7 @@ def tokenizer_of(cache: Path) -> Trained:
 
 @pytest.mark.parametrize("kind", [Characters(), Bytes(), BPE(300)], ids=lambda kind: type(kind).__name__)
 def test_the_mapped_ids_decode_to_the_documents_of_each_split(cache: Path, kind: Tokenizer) -> None:
-    tokens, splits = Tokens(prepare(Listed(TEXTS), kind, FRACTIONS)), Listed(TEXTS).splits(FRACTIONS)
+    tokens, splits = Tokens(prepare(Listed(TEXTS), kind, FRACTIONS)), splits_of(Listed(TEXTS), FRACTIONS)
     decode = tokenizer_of(cache).decode
     end = END_OF_TEXT if isinstance(kind, BPE) else ""
     for name in SPLITS:
