@@ -16,6 +16,8 @@ from lm.stats.tests import ALPHA, t_interval
 from lm.store.metrics import describe
 from lm.store.record import Record
 
+NOISIER = 0.01  # level at which the noise of a rate stands out from that of all others
+
 
 @dataclass(frozen=True)
 class RateCurve:
@@ -56,26 +58,62 @@ def regrets(curves: Mapping[str, RateCurve], alpha: float = ALPHA) -> dict[str, 
 
     The seeds of a curve rank its rates with noise. A rate whose mean is little worse may be the better one in truth, by
     no more than t times the standard error of the two means minus what it is worse by. The variance is what neither
-    rate nor seed explains, pooled over the arms. A rate at which a run was lost is no rival.
+    rate nor seed explains, pooled over the arms without rates that are far noisier than the others: an arm that breaks
+    down on some seeds at a high rate says nothing about the noise near the best ones. Where such rates are left out,
+    the level is halved, and for the arm's choice against them the variance of all rates holds. A rate at which a run
+    was lost is no rival.
     """
+    ended = {arm: np.flatnonzero(np.isfinite(c.values_rs).all(axis=1)).tolist() for arm, c in curves.items()}
+    usual = _without_noisy(curves, ended)
+    widest = reach = _reach(*_unexplained(curves, ended), alpha)
+    if usual != ended:
+        reach = _reach(*_unexplained(curves, usual), alpha / 2)
+    bounds = dict.fromkeys(curves, 0.0)
+    for arm, curve in curves.items():
+        mean_r, root = curve.values_rs.mean(axis=1), math.sqrt(curve.values_rs.shape[1])
+        for rate in ended[arm]:
+            if curve.best is not None and rate != curve.best:
+                own = reach if {rate, curve.best} <= {*usual[arm]} else widest
+                bounds[arm] = max(bounds[arm], own / root - abs(mean_r[rate] - mean_r[curve.best]))
+    return bounds
+
+
+def _unexplained(curves: Mapping[str, RateCurve], rates: Mapping[str, Sequence[int]]) -> tuple[float, int]:
+    """Return the sum of squares that neither rate nor seed explains at these rates of each arm, and its degrees."""
     squares, degrees = 0.0, 0
-    for curve in curves.values():
-        ended_rs = curve.values_rs[np.isfinite(curve.values_rs).all(axis=1)]
-        rates, seeds = ended_rs.shape
-        if rates > 1:
-            by_rate, by_seed = ended_rs.mean(axis=1, keepdims=True), ended_rs.mean(axis=0, keepdims=True)
-            squares += float(((ended_rs - by_rate - by_seed + ended_rs.mean()) ** 2).sum())
-            degrees += (rates - 1) * (seeds - 1)
-    reach = math.sqrt(2 * squares / degrees) * float(stats.t.ppf(1 - alpha, degrees)) if degrees else 0.0
-    return {arm: _regret(curve, reach) for arm, curve in curves.items()}
+    for arm, curve in curves.items():
+        values_rs = curve.values_rs[list(rates[arm])]
+        if len(values_rs) > 1:
+            by_rate, by_seed = values_rs.mean(axis=1, keepdims=True), values_rs.mean(axis=0, keepdims=True)
+            squares += float(((values_rs - by_rate - by_seed + values_rs.mean()) ** 2).sum())
+            degrees += (values_rs.shape[0] - 1) * (values_rs.shape[1] - 1)
+    return squares, degrees
 
 
-def _regret(curve: RateCurve, reach: float) -> float:
-    """Return the bound of a curve for a `reach` of the difference of two rates on one seed."""
-    if curve.best is None:
-        return 0.0
-    gap_r = np.abs(np.delete(curve.values_rs, curve.best, axis=0).mean(axis=1) - curve.values_rs[curve.best].mean())
-    return max([0.0, *(reach / math.sqrt(curve.values_rs.shape[1]) - gap_r[np.isfinite(gap_r)])])
+def _reach(squares: float, degrees: int, alpha: float) -> float:
+    """Return how far the difference of two rates on one seed may be off, at a one-sided level."""
+    return math.sqrt(2 * squares / degrees) * float(stats.t.ppf(1 - alpha, degrees)) if degrees else 0.0
+
+
+def _without_noisy(curves: Mapping[str, RateCurve], ended: Mapping[str, list[int]]) -> Mapping[str, list[int]]:
+    """Leave out rates of far more noise, one by one: an F test of what each adds, the level shared by all of them.
+
+    Two rates of an arm stay.
+    """
+    squares, degrees = _unexplained(curves, ended)
+    others = [
+        {**ended, arm: [r for r in ended[arm] if r != rate]} for arm in ended for rate in ended[arm] if ended[arm][2:]
+    ]
+    if not others:
+        return ended
+    rest = min(others, key=lambda rates: _unexplained(curves, rates)[0])
+    rest_squares, rest_degrees = _unexplained(curves, rest)
+    added = degrees - rest_degrees
+    if not rest_squares or not added:
+        return ended
+    ratio = (squares - rest_squares) / added / (rest_squares / rest_degrees)
+    noisier = ratio > stats.f.ppf(1 - NOISIER / len(others), added, rest_degrees)
+    return _without_noisy(curves, rest) if noisier else ended
 
 
 def regret_bounds(results: Records, weights: Mapping[str, float]) -> tuple[float, float]:

@@ -21,11 +21,15 @@ CURVATURES = (0.25, 1.0, 2.0)
 SHIFTS = (0, 1)
 """Steps between the best rates of the two arms."""
 
+BREAKS_DOWN = 100.0
+"""Above its best rate an arm that breaks down is so much worse a step, and so much noisier."""
+
 
 def audit_rates(random: np.random.Generator, experiments: int, noises: Mapping[str, Noise]) -> Iterator[Finding]:
     """How often arms that are equal at their best rates are called different at those that were chosen.
 
-    Loss is a parabola over the rates. Experiments in which a choice stays at an end claim nothing.
+    Loss is a parabola over the rates, or has a wall: the second arm breaks down at rates above its best. Experiments in
+    which a choice stays at an end claim nothing.
 
     Args:
         random: of the simulation.
@@ -35,15 +39,20 @@ def audit_rates(random: np.random.Generator, experiments: int, noises: Mapping[s
     for name, noise in noises.items():
         for curvature in CURVATURES:
             for shift in SHIFTS:
-                claims = sum(_claims(random, noise, curvature, shift) for _ in range(experiments))
-                title = f"{name} noise, a step costs {curvature:z.3g}, best rates {shift} apart"
-                yield Finding(f"false claims at chosen rates, {title}", claims, experiments, 0.0, ALPHA)
+                for wall in (0.0, BREAKS_DOWN):
+                    claims = sum(_claims(random, noise, curvature, shift, wall) for _ in range(experiments))
+                    title = f"{name} noise, a step costs {curvature:z.3g}, best rates {shift} apart"
+                    title += ", one breaks down above" if wall else ""
+                    yield Finding(f"false claims at chosen rates, {title}", claims, experiments, 0.0, ALPHA)
 
 
-def _claims(random: np.random.Generator, noise: Noise, curvature: float, shift: int) -> bool:
+def _claims(random: np.random.Generator, noise: Noise, curvature: float, shift: int, wall: float) -> bool:
     steps_r = np.arange(-MOST, MOST + 1)
     truth_ar = curvature * (steps_r - np.array([[0], [shift]])) ** 2
-    searched_ars = truth_ar[:, :, None] + noise(random, (2, len(steps_r), SEARCHED))
+    beyond_ar = np.array([np.zeros_like(steps_r), np.maximum(steps_r - shift, 0)])
+    scale_ar = np.where(wall * beyond_ar > 0, wall, 1.0)
+    truth_ar = truth_ar + wall * beyond_ar
+    searched_ars = truth_ar[:, :, None] + scale_ar[:, :, None] * noise(random, (2, len(steps_r), SEARCHED))
     first, last = MOST - FEWEST // 2, MOST + FEWEST // 2
     while ends := {curve.edge for curve in _curves(searched_ars, first, last).values()} - {""}:
         if last - first + 1 == MOST:
@@ -51,7 +60,9 @@ def _claims(random: np.random.Generator, noise: Noise, curvature: float, shift: 
         first, last = first - ("low" in ends), last + ("high" in ends and "low" not in ends)
     curves = _curves(searched_ars, first, last)
     best = [first + curve.best for curve in curves.values() if curve.best is not None]
-    base_s, arm_s = (truth_r[place] + noise(random, (SEEDS,)) for truth_r, place in zip(truth_ar, best, strict=True))
+    base_s, arm_s = (
+        truth_ar[arm, place] + scale_ar[arm, place] * noise(random, (SEEDS,)) for arm, place in enumerate(best)
+    )
     return judged((arm_s - base_s).tolist(), regrets(curves)).verdict.kind in DIRECTIONS
 
 
