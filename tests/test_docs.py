@@ -19,7 +19,6 @@ from lm.ablation.design import DesignNode
 from lm.ablation.experiment import ExperimentFile, Tier
 from lm.ablation.sections import CurveNode, LadderNode, MarginNode, RatesNode, RungNode, Stages, TuningNode
 from lm.analysis.claims import ClaimNode
-from lm.analysis.results import load
 from lm.cli import main
 from lm.cli.commands import commands
 from lm.config.choices import find_class, slots
@@ -33,7 +32,8 @@ from lm.model.mlp import MLP
 from lm.model.norm import NoNorm
 from lm.model.position import NoPosition, Position
 from lm.model.shape import Shape
-from lm.report.figures.catalogue import FigureInputs, figures
+from lm.report.experiment import ExperimentReport
+from lm.report.figures.catalogue import figures
 from lm.report.figures.picture import draw
 from lm.report.pack import unpack
 from lm.search.space import ChoicesNode, ConditionalChoice, Distribution
@@ -245,7 +245,7 @@ def test_the_figure_of_the_page_draws_committed_results(tmp_path: Path) -> None:
     exec(compile(code, "share.py", "exec"), names)
     unpack(ROOT / "results/reference/quickstart.lmpack", tmp_path)
     (figure,) = names["FIGURES"]
-    chart = figure.make(FigureInputs(load(tmp_path / "quickstart")))
+    chart = figure.make(ExperimentReport.load(tmp_path / "quickstart").figure_inputs)
     assert [series.label for series in chart.panels[0].series] == ["gelu", "swiglu"]
     assert [len(series.y) for series in chart.panels[0].series] == [4, 4]
     assert len(draw(chart).axes[0].lines) >= 2

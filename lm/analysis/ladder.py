@@ -1,5 +1,6 @@
 """A ladder's results: its rungs' experiments, the baseline's law, and what each arm is worth with more compute."""
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -14,7 +15,7 @@ from lm.analysis.results import Records, load, value
 from lm.analysis.texts import LOSS_OF, generalises, texts
 from lm.config.plain import shown
 from lm.config.tree import InputError, path_name
-from lm.stats.compute_gain import LadderDraws, ScalePoint, ScalingFit, fit_scaling, misfit
+from lm.stats.compute_gain import Gain, LadderDraws, ScalePoint, ScalingFit, fit_scaling, misfit
 from lm.stats.scaling import MIN_RUNGS, Law, interval
 from lm.stats.size_length import AxisGains, FittedLaw, SizeLengthDraws
 from lm.stats.tests import ALPHA, seeds_needed
@@ -34,7 +35,7 @@ LEAST_MARGIN = {"difference": 0.0, "gain": 1.0}  # lower bound of a margin, by i
 
 @dataclass(frozen=True)
 class ArmAt:
-    """Verdict of an arm at a rung, its noise over seeds and text, and the sides whose rates are `not_bracketed`."""
+    """Results of an arm at a rung: verdict, noise over seeds and text, sides whose rates are `not_bracketed`, gain."""
 
     rung: str
     pairs: int
@@ -43,6 +44,8 @@ class ArmAt:
     bold: bool
     ill: str
     not_bracketed: list[str]
+    difference: Estimate = field(default_factory=Estimate)  # over seeds and text where both are known
+    gain: Gain | None = None  # None without a law
 
 
 @dataclass(frozen=True)
@@ -51,8 +54,7 @@ class ArmOf:
 
     name: str
     at: list[ArmAt]
-    # differences (over seeds and text where both are known), gains, trends; None where no rung has a pair
-    scaling: ScalingFit | None
+    scaling: ScalingFit | None  # trends, law and forecast, over seeds alone; None where no rung has a pair
     withheld: str  # why no trend may be called anything; empty where one may
     # whether trends of the difference and of the gain may be bold: enough seeds, all of them healthy
     bold: tuple[bool, bool]
@@ -116,6 +118,16 @@ class LadderResults:
         """The lines along size, which have each rung once, with their arms."""
         every = zip(self.lines, [self.arms, *self.others], strict=True)
         return [(line, arms) for line, arms in every if line.along != "length"]
+
+    @property
+    def every_arm(self) -> list[ArmOf]:
+        """The arms of all lines along size."""
+        return [arm for _, arms in self.by_ratio for arm in arms]
+
+    @functools.cached_property
+    def at_rung(self) -> dict[tuple[str, str], ArmAt]:
+        """What is known of each arm at each rung on which it has a pair, by names of rung and arm."""
+        return {(at.rung, arm.name): at for arm in self.every_arm for at in arm.at}
 
     @property
     def dearest(self) -> int:
@@ -285,7 +297,7 @@ def _arm(
     Confirmatory arms share the level; only the `main` line confirms anything.
     """
     confirmatory, explored = len(of_rungs[0][1].confirmatory), not main or arm in of_rungs[0][1].exploratory
-    points, at, reasons, differences = list[ScalePoint](), list[ArmAt](), list[str](), list[Estimate]()
+    points, at, reasons = list[ScalePoint](), list[ArmAt](), list[str]()
     lost_runs, health, unknown_rates = dict[str, str](), dict[str, str](), dict[str, list[str]]()
     for rung, results, table, noise in of_rungs:
         name, point = rung["name"], _point(manifest, rung, results, arm)
@@ -314,14 +326,14 @@ def _arm(
     margins = margin.get("difference", math.nan), math.log(margin["gain"]) if "gain" in margin else math.nan
     forecast = main and manifest["forecast"] and at[-1].rung == of_rungs[-1][0]["name"]
     scaling = fit_scaling(points, forecast, margins, ALPHA if explored else ALPHA / confirmatory)
-    for estimate, of_rung in zip(scaling.differences, at, strict=True):
+    gains: Sequence[Gain | None] = scaling.gains or [None] * len(at)
+    for place, (of_rung, estimate, gain) in enumerate(zip(at, scaling.differences, gains, strict=True)):
         low, high = estimate.low, estimate.high
         if of_rung.noise is not None:  # to hold the intervals over seeds and over seeds and text
             both = of_rung.noise.interval(estimate.value, ALPHA)
             low, high = min(low, both[0]), max(high, both[1])
-        differences.append(replace(estimate, low=low, high=high))
+        at[place] = replace(of_rung, difference=replace(estimate, low=low, high=high), gain=gain)
     sound = all(of_rung.pairs >= seeds_needed(confirmatory) and not of_rung.ill for of_rung in at)
     sound = sound and not (reasons or explored or lost_runs)
     called = [sound and trend.kind in ("grows", "holds", "fades") for trend in (scaling.of_difference, scaling.of_gain)]
-    scaling = replace(scaling, differences=differences)
     return ArmOf(arm, at, scaling, "; ".join(reasons), (called[0], called[1]), explored, lost_runs, health)

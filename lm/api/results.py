@@ -4,7 +4,7 @@ import contextlib
 import functools
 import os
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,9 +28,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from lm.analysis.ladder import LadderResults
-    from lm.report.figures.chart import Chart
-
-Draw = Callable[[], "Figure | None"]  # draws a figure, or returns None where there is nothing to draw
+    from lm.report.base import Report
 
 MOST_ROWS = 20  # that `repr` shows
 
@@ -269,35 +267,31 @@ def figure(results: Results | Ladder, name: str) -> "Figure":
     """
     import matplotlib
 
-    from lm.report.figures.picture import GRID_STYLE
+    from lm.report.figures.picture import GRID_STYLE, draw
 
-    figures, more = _figures(results)
+    figures, more = _report(results).figures(), ""
     if name not in figures:
+        if isinstance(results, Ladder):
+            rung = next(iter(results.rungs))
+            more = f"; a rung has others, as in lm.figure(results.rungs[{rung!r}], 'learning_curve')"
         raise ValueError(f"no figure {name!r}.{nearest(name, list(figures))} Choose from {', '.join(figures)}{more}")
     with matplotlib.rc_context(GRID_STYLE):
-        drawn = figures[name]()
-    if drawn is None:
-        raise ValueError(f"{name}: no run of {results.name} left anything to draw it from")
-    return drawn
+        chart = figures[name]()
+        if chart is None:
+            raise ValueError(f"{name}: no run of {results.name} left anything to draw it from")
+        return draw(chart)
 
 
-def _figures(results: Results | Ladder) -> tuple[dict[str, Draw], str]:
-    """Return functions that draw each figure, by name, and a hint on where other figures are."""
-    from lm.report.figures.picture import draw
-
+def _report(results: Results | Ladder) -> "Report":
+    """Return the report of results, without its claims."""
     if isinstance(results, Ladder):
-        from lm.report.figures.static_pages import NAME, ladder_chart
+        from lm.report.ladder import LadderReport
 
-        more = f"; a rung has others, as in lm.figure(results.rungs[{next(iter(results.rungs))!r}], 'learning_curve')"
-        return {NAME: lambda: draw(ladder_chart(results.records))}, more
-    from lm.report.figures.catalogue import FigureInputs, figures
+        return LadderReport(results.records)
+    from lm.report.experiment import ExperimentReport
     from lm.report.tuning import rates_of, tuning_of
 
-    folder = results.folder if results.folder.is_dir() else results.records.store.out / results.name  # of a pack
-    tuning = tuning_of(results.records, folder)
-    inputs = FigureInputs(results.records, studies=tuning[2] if tuning else {}, rates=rates_of(results.records, folder))
-
-    def drawer(make: "Callable[[FigureInputs], Chart | None]") -> Draw:
-        return lambda: None if (chart := make(inputs)) is None else draw(chart)
-
-    return {name: drawer(figure.make) for name, figure in figures().items()}, ""
+    records = results.records
+    folder = results.folder if results.folder.is_dir() else records.store.out / results.name  # of a pack
+    tuning, rates = tuning_of(records, folder), rates_of(records, folder)
+    return ExperimentReport(records, results.comparisons, [], tuning, rates)

@@ -24,8 +24,8 @@ from lm.execution.machine import (
 from lm.execution.scheduler import Planned
 from lm.store.answers import remember
 from lm.store.files import read_json
-from lm.store.formats import SECONDS
-from lm.store.side_files import measure_stored
+from lm.store.formats import SECONDS, Content
+from lm.store.side_files import measure_once
 from lm.store.store import Store
 from lm.store.validation import is_number
 from lm.training.identified import Cell
@@ -121,18 +121,19 @@ class Stopwatch:
     def __call__(self, cell: Cell) -> float:
         """Return the seconds of an optimiser step of a cell, timed once. Raises InputError for a damaged file."""
         batches = cell.config["trainer"]["accumulate_grad_batches"]
-        stamp = lambda seconds: SECONDS.stamped({"seconds": seconds})  # noqa: E731
         measure = lambda: step_seconds(cell, threads=1)[0] * batches  # noqa: E731
-        return float(measure_stored(self.path, self._read, stamp, cell.id, measure))
+        return float(measure_once(self.path, _read_seconds, "seconds", cell.id, measure))
 
-    def _read(self) -> dict[str, float]:
-        content = read_json(self.path) if self.path.is_file() else {}
-        if isinstance(content, dict) and "format" not in content:  # the oldest files hold the seconds alone
-            content = SECONDS.stamped({"seconds": content})
-        seconds = SECONDS.read(content, self.path).get("seconds")
-        if not isinstance(seconds, dict) or not all(is_number(value) and value > 0 for value in seconds.values()):
-            raise InputError(f"{self.path}: is damaged; delete it, and steps are timed anew")
-        return seconds
+
+def _read_seconds(path: Path) -> Content:
+    content = read_json(path) if path.is_file() else {}
+    if isinstance(content, dict) and "format" not in content:  # the oldest files hold the seconds alone
+        content = {"format": 1, "seconds": content}
+    content = SECONDS.read(content, path)
+    seconds = content.get("seconds")
+    if not isinstance(seconds, dict) or not all(is_number(value) and value > 0 for value in seconds.values()):
+        raise InputError(f"{path}: is damaged; delete it, and steps are timed anew")
+    return content
 
 
 def seconds_per_cell(

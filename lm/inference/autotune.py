@@ -25,7 +25,7 @@ from lm.model.attention_impl import BLOCK
 from lm.model.position import Position
 from lm.model.transformer import Model
 from lm.store.answers import remember
-from lm.store.side_files import WAYS_FILE, measure_once
+from lm.store.side_files import WAYS_FILE, measure_once, read_cached
 from lm.training.adapter import quiet, to_device
 from lm.training.cell import check
 from lm.training.identified import AUTO, Cell, auto_settings_requested, seedless
@@ -82,7 +82,7 @@ def replace_auto_settings(
     machine = [device_name(), processor(cpuinfo()), threads]
     sizes = [cell.config["model"], cell.config["optim"], cell.facts.vocabulary, batch_sizes(cell.config)]
     shape = [*machine, *sizes, trainer, count, shapes]
-    stored = measure_once(path, "decisions", question, lambda: remember("ways", shape, measure))
+    stored = measure_once(path, read_cached, "decisions", question, lambda: remember("ways", shape, measure))
     try:
         decision = Decision(**stored)
         chosen = {f"trainer.{name}": decision.chosen[name] for name in names}

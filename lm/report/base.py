@@ -1,7 +1,7 @@
 """A report of any kind: what it prints, the files that it writes, and its page."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import ClassVar
 
 import pandas as pd
@@ -41,8 +41,8 @@ class Report(ABC):
         """Return the sections of the page of Markdown, the first under the title of the report."""
 
     @abstractmethod
-    def charts(self) -> Iterator[tuple[str, Chart | None]]:
-        """Yield each figure with its name, those first that matter most; None for one without data."""
+    def figures(self) -> Mapping[str, Callable[[], Chart | None]]:
+        """Return functions that compute each figure, those first that matter most; None for one without data."""
 
     @abstractmethod
     def tables(self) -> dict[str, pd.DataFrame]:
@@ -51,6 +51,10 @@ class Report(ABC):
     @abstractmethod
     def body(self) -> Body:
         """Return the content of its page."""
+
+    def charts(self) -> Iterator[tuple[str, Chart | None]]:
+        """Yield each figure with its name, computed when it is reached; None for one without data."""
+        return ((name, make()) for name, make in self.figures().items())
 
     def show(self, console: Console, everything: bool = False) -> None:
         """Print the first table with a few lines of notes below it, or all tables with all their notes."""

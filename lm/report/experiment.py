@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from lm.analysis.results import Records, load
 from lm.report.answer import answer
 from lm.report.base import Report
 from lm.report.claims import answers, claims_section
-from lm.report.figures.catalogue import FigureInputs, charts
+from lm.report.figures import catalogue
 from lm.report.figures.chart import Chart
 from lm.report.notes import author_notes, axes, brief_notes, changes, grouped, notes
 from lm.report.render import Section, fits, html_section
@@ -75,13 +75,14 @@ class ExperimentReport(Report):
         return steps_to_baseline_loss(self.results)
 
     @property
-    def figure_inputs(self) -> FigureInputs:
+    def figure_inputs(self) -> catalogue.FigureInputs:
         """The data that its figures draw."""
-        return FigureInputs(self.results, self.table, self.tuning[2] if self.tuning else {}, self.rates)
+        return catalogue.FigureInputs(self.results, self.table, self.tuning[2] if self.tuning else {}, self.rates)
 
-    def charts(self) -> Iterator[tuple[str, Chart | None]]:
-        """Yield every figure of an experiment."""
-        return charts(self.figure_inputs)
+    def figures(self) -> dict[str, Callable[[], Chart | None]]:
+        """Return every figure of an experiment."""
+        inputs = self.figure_inputs
+        return {name: functools.partial(figure.make, inputs) for name, figure in catalogue.figures().items()}
 
     def tables(self) -> dict[str, pd.DataFrame]:
         """Return the comparisons of every quantity."""

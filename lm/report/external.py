@@ -4,7 +4,7 @@ import functools
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -159,10 +159,9 @@ class ExternalReport(Report):
         """Title of the report."""
         return f"{self.name}: {len(self.runs.arms)} arms, external runs"
 
-    def charts(self) -> Iterator[tuple[str, Chart | None]]:
-        """Yield the differences, and what each run measured."""
-        yield "differences", differences(self.runs, self.table)
-        yield "runs", every_run(self.runs)
+    def figures(self) -> dict[str, Callable[[], Chart | None]]:
+        """Return the differences, and what each run measured."""
+        return {"differences": lambda: differences(self.runs, self.table), "runs": lambda: every_run(self.runs)}
 
     def tables(self) -> dict[str, pd.DataFrame]:
         """Return the runs, and the comparisons."""

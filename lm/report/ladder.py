@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from lm.analysis.ladder import ArmAt, ArmOf, LadderResults, Line, load_ladder, losses
+from lm.analysis.ladder import ArmOf, LadderResults, Line, load_ladder, losses
 from lm.analysis.verdict_text import display_verdict
 from lm.report.answer import MOST_NAMES, answer, directed
 from lm.report.base import Report
@@ -81,29 +81,10 @@ def gain(estimate: Gain | None, floor: str = "below the law's floor") -> str:
     return factor(estimate.log) + BEYOND[estimate.beyond]
 
 
-def by_rung(arm: ArmOf) -> dict[str, tuple[ArmAt, Estimate, Gain | None]]:
-    """Return verdict, difference and gain of an arm at each rung on which it has a pair."""
-    if arm.scaling is None:
-        return {}
-    gains: Sequence[Gain | None] = arm.scaling.gains or [None] * len(arm.at)
-    return {of[0].rung: of for of in zip(arm.at, arm.scaling.differences, gains, strict=True)}
-
-
-def at_rungs(results: LadderResults, name: str) -> dict[str, tuple[ArmAt, Estimate, Gain | None]]:
-    """Return what `by_rung` gives of an arm over all rungs, each along size."""
-    arms = [arm for _, of_line in results.by_ratio for arm in of_line if arm.name == name]
-    return {rung: entry for arm in arms for rung, entry in by_rung(arm).items()}
-
-
-def every_arm(results: LadderResults) -> list[ArmOf]:
-    """Return the arms of all lines along size."""
-    return [arm for _, of_line in results.by_ratio for arm in of_line]
-
-
 def ladder_answer(results: LadderResults) -> str:
     """State what is certain on the largest rung that has a verdict, by how much, and the trends of the differences."""
     names, top = [rung["name"] for rung in results.manifest["rungs"]], results.dearest
-    judged = {at.rung for arm in every_arm(results) for at in arm.at if DECIDED.match(at.verdict)}
+    judged = {rung for (rung, _), at in results.at_rung.items() if DECIDED.match(at.verdict)}
     base = results.manifest["baseline"]
     computes = [rung["compute"][base] for rung in results.manifest["rungs"]]
     places = [place for place, name in enumerate(names) if name in judged]
@@ -114,9 +95,7 @@ def ladder_answer(results: LadderResults) -> str:
         rows = compared(results.tables[top], results.rungs[top].headline)
         means = [f"{row.arm} is {directed(row)}" for row in rows if directed(row)][:MOST_NAMES]
         clauses += [f"in the mean of the largest, {names[top]}, {', '.join(means)}"] if means else []
-    if unsure := [
-        arm.name for arm in every_arm(results) for at in arm.at if at.rung == names[index] and at.not_bracketed
-    ]:
+    if unsure := [arm for (rung, arm), at in results.at_rung.items() if rung == names[index] and at.not_bracketed]:
         clauses.append(f"learning rate not bracketed: {', '.join(unsure)}")
     trends: dict[str, list[str]] = {}
     for arm in results.arms:
@@ -138,17 +117,15 @@ def ladder_answer(results: LadderResults) -> str:
 def worth_section(results: LadderResults) -> Section:
     """Build the table of difference and gain of each arm at each rung, with notes on how to read it."""
     rows: list[list[str]] = []
-    by_arm = {arm.name: at_rungs(results, arm.name) for arm in results.arms}
     for rung in results.manifest["rungs"]:
         for arm in results.arms:
-            of_rung = by_arm[arm.name].get(rung["name"])
-            if of_rung is None:
-                nothing = f"no pair to compare{lost_at(results, arm.name, rung['name'])}"
-                rows.append([rung["name"], arm.name, "0", "-", "-", nothing])
+            at = results.at_rung.get((rung["name"], arm.name))
+            if at is None:
+                rows.append([rung["name"], arm.name, "0", "-", "-", no_pair_text(results, rung["name"], arm.name)])
                 continue
-            at, estimate, of_arm = of_rung
-            difference = TableCell(signed(estimate.value, estimate.low, estimate.high, digits(results)), at.bold)
-            text = gain(of_arm) + (NOT_BRACKETED if of_arm is not None and at.not_bracketed else "")
+            of = at.difference
+            difference = TableCell(signed(of.value, of.low, of.high, digits(results)), at.bold)
+            text = gain(at.gain) + (NOT_BRACKETED if at.gain is not None and at.not_bracketed else "")
             verdict = display_verdict(at.verdict, results.manifest["metric"])
             rows.append([rung["name"], arm.name, str(at.pairs), difference, text, verdict])
     columns = ["rung", "arm", "n", DIFFERENCE, "gain in compute [95 % CI]", "verdict"]
@@ -160,15 +137,13 @@ def worth_section(results: LadderResults) -> Section:
         f"Gain: the compute that {base} needs for the arm's loss, by its law, over the arm's own; above 1 the arm is "
         "worth more. Its CI covers the noise of law and seeds, not that another law might fit.",
     ]
-    if any(at.not_bracketed for arm in every_arm(results) for at in arm.at):
+    if any(at.not_bracketed for at in results.at_rung.values()):
         notes.append(
             f"Rate not bracketed: no learning-rate curve of that size has the rate of the arm, or of {base}, as its "
             "best with a worse one on each side. The gain may be the rate's, and no trend over such a rung has a "
             "verdict: in simulations 65 of 100 show a trend that is not there."
         )
-    kinds = {estimate.beyond for arm in every_arm(results) if arm.scaling for estimate in arm.scaling.gains or []} - {
-        ""
-    }
+    kinds = {at.gain.beyond for at in results.at_rung.values() if at.gain}
     if kinds & {"above", "below"}:
         notes.append("Above the top rung or below the first, the law is extrapolated.")
     if "floor" in kinds:
@@ -184,9 +159,10 @@ def worth_section(results: LadderResults) -> Section:
     return Section("Arms by rung", columns, rows, notes)
 
 
-def lost_at(results: LadderResults, arm: str, rung: str) -> str:
-    """Return the outcomes of an arm at a rung without a pair, in words."""
-    return "".join(entry.lost_runs.get(rung, "") for entry in every_arm(results) if entry.name == arm)
+def no_pair_text(results: LadderResults, rung: str, arm: str) -> str:
+    """State that an arm has no pair at a rung, and the outcomes of its runs."""
+    outcomes = (entry.lost_runs.get(rung, "") for entry in results.every_arm if entry.name == arm)
+    return "no pair to compare" + "".join(outcomes)
 
 
 def trend_section(results: LadderResults) -> Section:
@@ -335,7 +311,7 @@ def size_length_section(results: LadderResults) -> Section:
         f"Gains at {top}: what {base} needs for the arm's loss by its law, over what the arm has: compute at one ratio "
         "of tokens to parameters, tokens at the arm's parameters, parameters at the arm's tokens. CIs cover the seeds.",
     ]
-    if any(at.not_bracketed for arm in every_arm(results) for at in arm.at):
+    if any(at.not_bracketed for at in results.at_rung.values()):
         notes.append("Where a rate is not bracketed, what looks like size or length may be the learning rate.")
     return Section(title, columns, rows, notes)
 
@@ -369,7 +345,7 @@ def _rates(results: LadderResults) -> list[str]:
 
 
 def _over_text(results: LadderResults) -> list[str]:
-    pairs = [(f"{arm.name} on {at.rung}", at.noise is not None) for arm in every_arm(results) for at in arm.at]
+    pairs = [(f"{arm} on {rung}", at.noise is not None) for (rung, arm), at in results.at_rung.items()]
     seeds_only = ", ".join(name for name, over_text in pairs if not over_text)
     if not any(over_text for _, over_text in pairs):
         return ["CIs cover other seeds, not other text."]
@@ -402,7 +378,7 @@ def trend_notes(results: LadderResults) -> list[str]:
 
 def worth_table(results: LadderResults) -> pd.DataFrame:
     """Return a row for each rung and arm; gains are factors, compute is in FLOPs. The baseline has its loss alone."""
-    rows, by_arm = [], {arm.name: at_rungs(results, arm.name) for arm in results.arms}
+    rows = []
     for rung, rung_results in zip(results.manifest["rungs"], results.rungs, strict=True):
         for name in results.manifest["arms"]:
             values = losses(rung_results, name)
@@ -410,8 +386,9 @@ def worth_table(results: LadderResults) -> pd.DataFrame:
             mean, sd = finite.mean() if len(finite) else math.nan, finite.std(ddof=1) if len(finite) > 1 else math.nan
             row: dict[str, object] = {"rung": rung["name"], "arm": name, "metric": results.manifest["metric"]}
             row |= {"compute": rung["compute"][name], "n": len(finite), "mean": mean, "sd": sd}
-            at, difference, of_arm = by_arm.get(name, {}).get(rung["name"], (None, Estimate(), None))
-            row |= {"pairs": at.pairs if at else 0, **_columns("difference", difference)}
+            at = results.at_rung.get((rung["name"], name))
+            of_arm = at.gain if at else None
+            row |= {"pairs": at.pairs if at else 0, **_columns("difference", at.difference if at else Estimate())}
             row |= {"over": ("seeds" if at.noise is None else "seeds and text") if at else ""}
             row |= {**_columns("gain", factors(of_arm.log if of_arm else Estimate()))}
             row |= {"beyond": of_arm.beyond if of_arm else "", "rate_bracketed": not at.not_bracketed if at else ""}
@@ -475,9 +452,9 @@ class LadderReport(Report):
         """True if a record, a curve or losses by document of a rung were changed."""
         return any(rung.harmed for rung in self.results.rungs)
 
-    def charts(self) -> Iterator[tuple[str, Chart | None]]:
-        """Yield its figure."""
-        yield NAME, ladder_chart(self.results)
+    def figures(self) -> dict[str, Callable[[], Chart | None]]:
+        """Return its figure."""
+        return {NAME: lambda: ladder_chart(self.results)}
 
     def tables(self) -> dict[str, pd.DataFrame]:
         """Return the arms by rung, and the trends."""
@@ -490,7 +467,7 @@ class LadderReport(Report):
             f"Gain: the compute that {self.results.manifest['baseline']} needs for the arm's loss, over the arm's own."
         )
         notes = list(first.notes) if everything else [brief]
-        if not everything and any(at.not_bracketed for arm in every_arm(self.results) for at in arm.at):
+        if not everything and any(at.not_bracketed for at in self.results.at_rung.values()):
             notes.append("Rate not bracketed: the gain may be the learning rate's; trends have no verdict.")
         title, text = self.results.manifest["title"], ladder_answer(self.results)
         first = replace(first, title=title, text=text, notes=notes)
@@ -528,9 +505,9 @@ class LadderReport(Report):
         manifest, lines = self.results.manifest, []
         top = manifest["rungs"][-1]["name"]
         for arm in self.results.arms:
-            words = [f"no pair to compare{lost_at(self.results, arm.name, top)}"]
-            if of_top := at_rungs(self.results, arm.name).get(top):
-                at, of, _ = of_top
+            words = [no_pair_text(self.results, top, arm.name)]
+            if at := self.results.at_rung.get((top, arm.name)):
+                of = at.difference
                 size = signed(of.value, of.low, of.high, digits(self.results))
                 words = [display_verdict(at.verdict, manifest["metric"]), size, f"{at.pairs} pairs", at.ill]
             lines.append(f"{arm.name}: {', '.join(filter(None, words))}")
@@ -558,13 +535,14 @@ def overview_section(ladders: Sequence[LadderResults], title: str = "") -> Secti
         base = ladder.manifest["baseline"]
         forecasts = {row[0]: row[3] for row in forecast_section(ladder).rows}
         for arm in ladder.arms:
-            gains = {}
-            for at, _, of_arm in at_rungs(ladder, arm.name).values():
-                if of_arm is not None:  # none without a law
-                    floor = of_arm.beyond == "floor"
-                    text = "below the law's floor" if floor else times(factors(of_arm.log).value)
-                    gains[at.rung] = text + (UNSURE if at.not_bracketed else "")
-            cells = [gains.get(rung, "-") for rung in rungs]
+            cells = []
+            for rung in rungs:
+                at, text = ladder.at_rung.get((rung, arm.name)), "-"
+                if at is not None and at.gain is not None:  # none without a law
+                    floor = at.gain.beyond == "floor"
+                    text = "below the law's floor" if floor else times(factors(at.gain.log).value)
+                    text += UNSURE if at.not_bracketed else ""
+                cells.append(text)
             trends, forecast = trend_texts(arm)[::-1], forecasts.get(f"{arm.name} - {base}", "-")
             rows.append([ladder.manifest["name"], f"{arm.name}, {base}", *cells, *trends, forecast])
     columns = ["ladder", "arm, against", *rungs]

@@ -1,6 +1,7 @@
 """The report of a search, rebuilt from its study.json."""
 
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -46,9 +47,9 @@ class SearchReport(Report):
         """Name of the search."""
         return self.study.manifest["name"]
 
-    def charts(self) -> Iterator[tuple[str, Chart | None]]:
-        """Yield every figure of a search."""
-        return ((name, make(self.study)) for name, make in FIGURES.items())
+    def figures(self) -> dict[str, Callable[[], Chart | None]]:
+        """Return every figure of a search."""
+        return {name: functools.partial(make, self.study) for name, make in FIGURES.items()}
 
     def tables(self) -> dict[str, pd.DataFrame]:
         """Return the trials."""

@@ -4,7 +4,7 @@ import dataclasses
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,9 @@ def load_report(folder: Path) -> Report:
 
 
 PAGE, HTML = "md", "html"
+FORMATS = (PAGE, HTML, "latex", "csv", "pdf", "svg")  # a page includes table.csv and the default figures
+DEFAULT_FORMATS = (PAGE, "latex", "csv")  # default formats of a report of several experiments
+FOREST_PDF = "differences_one_column.pdf"  # the forest plot as wide as a column, which `figure.tex` includes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,7 +61,7 @@ def parse_request(formats: str | None, columns: str | None, several: bool, figur
         names = tuple(dict.fromkeys(name.strip() for name in formats.split(",")))
     for name in names:
         if name not in FORMATS:
-            choices = f"{nearest(name, list(FORMATS))} Choose from {', '.join(FORMATS)}"
+            choices = f"{nearest(name, FORMATS)} Choose from {', '.join(FORMATS)}"
             raise InputError(f"--format {name}: no such format.{choices}")
     quantities = None if columns is None else tuple(name.strip() for name in columns.split(","))
     return ReportRequest(names, quantities, figures == "all")
@@ -83,10 +86,15 @@ def report_files(reports: Sequence[Report], request: ReportRequest) -> Files:
     if twice := [name for name in names if names.count(name) > 1]:
         raise InputError(f"two experiments are called {twice[0]}; a report of several tells them apart by their names")
     tables = [paper_table(report.results, report.table, request.columns) for report in experiments]
-    files: Files = {}
-    for make in dict.fromkeys(FORMATS[name] for name in sorted(request.formats, key=lambda name: name == PAGE)):
-        files |= make(experiments, tables, request)  # of both kinds of figures the same
-    return files
+    files = _figures(experiments, request)
+    if HTML in request.formats:
+        files["report.html"] = page_of(reports)
+    if "latex" in request.formats:
+        files["table.tex"] = latex([*tables, *_pooled(reports)])
+    if "csv" in request.formats:
+        frames = [cells(report.results) for report in experiments]
+        files["cells.csv"] = as_csv(pd.concat(frames, ignore_index=True))
+    return files | (_md(experiments, tables, request) if PAGE in request.formats else {})
 
 
 def _md(reports: Sequence[ExperimentReport], tables: Sequence[Section], request: ReportRequest) -> Files:
@@ -124,11 +132,11 @@ def page_of(reports: Sequence[Report]) -> str:
     return overview(f"Report of {listed}", [report.body() for report in reports], drawing, joined([chart, summary]))
 
 
-def _figures(reports: Sequence[ExperimentReport], _: object, request: ReportRequest) -> Files:
+def _figures(reports: Sequence[ExperimentReport], request: ReportRequest) -> Files:
     """Return the figures for a paper; of several experiments, file names begin with the experiment."""
     kinds: list[Kind] = [kind for kind in METADATA if kind in request.formats]
     files: Files = {}
-    for report in reports:
+    for report in reports if kinds else ():
         manifest, prefix = report.results.manifest, f"{report.name}_" if len(reports) > 1 else ""
         figures = paper_figures(report.charts(), kinds)
         files |= {f"{prefix}{name}": content for name, content in figures.items()}
@@ -136,23 +144,6 @@ def _figures(reports: Sequence[ExperimentReport], _: object, request: ReportRequ
             caption = f"{manifest['title']} Paired differences to {manifest['baseline']}, 95 % intervals."
             files[f"{prefix}figure.tex"] = latex_figure(f"{prefix}{FOREST_PDF}", report.name, caption)
     return files
-
-
-FOREST_PDF = "differences_one_column.pdf"  # the forest plot as wide as a column, which `figure.tex` includes
-
-FORMATS: Mapping[str, Callable[[Sequence[ExperimentReport], Sequence[Section], ReportRequest], Files]] = {
-    PAGE: _md,
-    HTML: lambda reports, _tables, _request: {"report.html": page_of(reports)},
-    "latex": lambda reports, tables, _request: {"table.tex": latex([*tables, *_pooled(reports)])},
-    "csv": lambda reports, *_: {
-        "cells.csv": as_csv(pd.concat([cells(report.results) for report in reports], ignore_index=True))
-    },
-    "pdf": _figures,
-    "svg": _figures,
-}
-"""Functions that make the files of each format; the page includes table.csv and the default figures."""
-
-DEFAULT_FORMATS = (PAGE, "latex", "csv")  # default formats of a report of several experiments
 
 
 def publish(reports: Sequence[Report], files: Files, into: Path, console: Console, everything: bool = False) -> None:

@@ -164,12 +164,11 @@ def confirm(family: Sequence[Comparison], look: int = 0, compared: int | None = 
     intervals = [interval(each.differences, alpha / count) for each in family]
     set_joint(family, intervals, _as_of_alpha([each.p for each in family], alpha))
     for comparison, p_equivalent in zip(family, equivalence, strict=True):
-        p, pairs, comparison.p_equivalent = comparison.p_adjusted, len(comparison.differences), p_equivalent
+        pairs, comparison.p_equivalent = len(comparison.differences), p_equivalent
         if pairs > 1 and not look:
             comparison.detectable = detectable(pairs, float(np.std(comparison.differences, ddof=1)), ALPHA / count)
         comparison.interval = "repeated" if look else "joint"
-        margin = None if math.isnan(comparison.margin) else comparison.margin
-        comparison.verdict = verdict(comparison.mean, p, pairs, count, comparison.better, margin, p_equivalent, alpha)
+        comparison.verdict = verdict(comparison, count, alpha)
         if look and comparison.verdict.kind == "too few":
             comparison.verdict = replace(comparison.verdict, needed=anytime_pairs_needed(alpha / count))
         if comparison.identical:
@@ -271,37 +270,24 @@ def _larger(p_seeds: float, p_both: float) -> float:
     return p_seeds if math.isnan(p_both) else max(p_seeds, p_both)
 
 
-def verdict(
-    difference: float,
-    p_adjusted: float,
-    pairs: int,
-    comparisons: int,
-    better: Better,
-    margin: float | None = None,
-    p_equivalent: float = math.nan,
-    alpha: float = ALPHA,
-) -> Verdict:
-    """Judge a difference from its adjusted p and the p of equivalence within `margin`; `alpha` is what a look left.
+def verdict(comparison: Comparison, comparisons: int, alpha: float = ALPHA) -> Verdict:
+    """Judge one of so many comparisons by its adjusted p and its p of equivalence; `alpha` is what a look left.
 
     Each kind of claim is wrong anywhere in at most `ALPHA` of all experiments, as each p is adjusted over all
     comparisons. Neither is believed of fewer pairs than such a p takes.
     """
-    if pairs == 0 or math.isnan(difference):
+    pairs = len(comparison.differences)
+    if math.isnan(comparison.mean):
         return Verdict("no pair")
-    equivalent = margin is not None and p_equivalent <= ALPHA and pairs >= tests.values_needed()
-    within = margin if margin is not None and equivalent else math.nan
-    if p_adjusted <= ALPHA and smallest_p(pairs) <= ALPHA:
-        return Verdict(direction(difference, better), pairs, within=within)
+    equivalent = comparison.p_equivalent <= ALPHA and pairs >= tests.values_needed()
+    within = comparison.margin if equivalent else math.nan
+    if comparison.p_adjusted <= ALPHA and smallest_p(pairs) <= ALPHA:
+        return Verdict(direction(comparison.mean, comparison.better), pairs, within=within)
     if equivalent:
         return Verdict("equivalent", pairs, within=within)
     if smallest_p(pairs) > alpha / max(1, comparisons):
-        return too_few(pairs, comparisons, alpha)
+        return Verdict("too few", pairs, tests.seeds_needed(comparisons, alpha))
     return Verdict("inconclusive", pairs)
-
-
-def too_few(pairs: int, comparisons: int = 1, alpha: float = ALPHA) -> Verdict:
-    """Return the verdict "too few", with the number of seeds that could reach significance."""
-    return Verdict("too few", pairs, tests.seeds_needed(comparisons, alpha))
 
 
 def direction(difference: float, better: Better) -> Kind:

@@ -12,7 +12,7 @@ from typing_extensions import TypedDict
 from lm.config.keys import keys
 from lm.config.tree import InputError
 from lm.store.files import finite, read_json, to_json, write_atomic
-from lm.store.formats import PROGRESS, WAYS
+from lm.store.formats import PROGRESS, WAYS, Content
 from lm.store.locks import locked
 from lm.store.validation import errors_in
 
@@ -88,40 +88,27 @@ def read_progress(work: Path) -> ProgressFile | None:
 WAYS_FILE = "ways.json"
 
 
-def read_cached(path: Path, kind: str) -> dict[str, Any]:
-    """Return the measurements of one kind by question; raise InputError if the file is damaged."""
-    answers = _read_ways(path).get(kind, {})
-    if not isinstance(answers, dict):
-        raise InputError(f"{path}: {kind}: is damaged; delete it, and it is measured anew")
-    return answers
+def read_cached(path: Path) -> Content:
+    """Return the content of a file of choices of `auto`; raise InputError if it is damaged."""
+    content = WAYS.read(read_json(path), path) if path.is_file() else WAYS.stamped({})
+    if not isinstance(content.setdefault("decisions", {}), dict):
+        raise InputError(f"{path}: decisions: is damaged; delete it, and it is measured anew")
+    return content
 
 
-def _read_ways(path: Path) -> dict[str, Any]:
-    return WAYS.read(read_json(path), path) if path.is_file() else {}
-
-
-def measure_once(path: Path, kind: str, question: str, measure: Callable[[], Any]) -> Any:
-    """Return the stored answer to a question, or measure and store it; raise InputError for a damaged file.
+def measure_once(
+    path: Path, read: Callable[[Path], Content], key: str, question: str, measure: Callable[[], Any]
+) -> Any:
+    """Return the answer to a question under `key` of what `read` returns, or measure it and store it there.
 
     One process of a folder measures at a time: another would slow it down, and might get another answer.
     """
-    stamp = lambda answers: WAYS.stamped({**_read_ways(path), kind: answers})  # noqa: E731
-    return measure_stored(path, lambda: read_cached(path, kind), stamp, question, measure)
-
-
-def measure_stored(
-    path: Path,
-    read: Callable[[], dict[str, Any]],
-    stamp: Callable[[dict[str, Any]], dict[str, Any]],
-    question: str,
-    measure: Callable[[], Any],
-) -> Any:
-    """Return an answer of those that `read` returns, or measure it and write them all, stamped, under a lock."""
-    if question in (answers := read()):
+    if question in (answers := read(path)[key]):
         return answers[question]
     path.parent.mkdir(parents=True, exist_ok=True)
     with locked(path.with_suffix(".lock"), f"what another command measures for {path}"):
-        if question not in (answers := read()):
+        content = read(path)
+        if question not in (answers := content[key]):
             answers[question] = measure()
-            write_atomic(path, to_json(stamp(answers)))
+            write_atomic(path, to_json(content))
     return answers[question]

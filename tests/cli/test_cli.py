@@ -247,7 +247,6 @@ def test_output_that_nobody_reads_is_no_error(
     assert command != "report" or (folder / "table.md").is_file()
 
 
-@pytest.mark.slow
 @pytest.mark.extra
 def test_training_stopped_by_a_closed_pipe_fails(base: Path) -> None:
     write_spec(base)
@@ -293,7 +292,6 @@ def test_fit_saves_the_resolved_configuration_and_does_not_train_twice(base: Pat
 
 
 @pytest.mark.extra
-@pytest.mark.slow
 def test_report_needs_no_torch_and_gives_the_same_table(
     base: Path, capsys: Capture, check_message: CheckMessage
 ) -> None:

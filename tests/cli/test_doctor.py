@@ -16,7 +16,7 @@ from messages import CheckMessage
 from lm.cli import main
 from lm.cli.commands import doctor
 from lm.cli.commands.doctor import CORE, choices, devices, extras, folders, requirements
-from lm.store.side_files import WAYS_FILE, measure_once
+from lm.store.side_files import WAYS_FILE, measure_once, read_cached
 
 DECISION = {
     "chosen": {"precision": "bf16-mixed"},
@@ -92,7 +92,7 @@ def test_choices_of_auto_are_shown_unless_their_file_is_damaged(
     sound: Path, capsys: Capture, check_message: CheckMessage
 ) -> None:
     path = sound / "results" / WAYS_FILE
-    measure_once(path, "decisions", "a", lambda: DECISION)
+    measure_once(path, read_cached, "decisions", "a", lambda: DECISION)
     assert main(["doctor"]) == 0
     auto = capsys.readouterr().out.partition("\n  auto ")[2].partition("\n\n")[0]
     check_message(" ".join(auto.split()))

@@ -60,7 +60,6 @@ def tree(place: Path, *left_out: str) -> set[str]:
 
 
 @pytest.mark.extra
-@pytest.mark.slow
 @pytest.mark.timeout(0)
 @pytest.mark.parametrize("kind", fuzz.COMMANDS)
 def test_damaged_input_is_one_line(folder: Path, kind: str, record_property: Callable[[str, object], None]) -> None:
@@ -81,7 +80,6 @@ def test_damaged_input_is_one_line(folder: Path, kind: str, record_property: Cal
 
 
 @pytest.mark.extra
-@pytest.mark.slow
 def test_what_nothing_was_done_to_is_accepted(folder: Path) -> None:
     files = {name: fuzz.written(name, content) for name, content in fuzz.valid_files().items()}
     for kind, (arguments, _) in fuzz.COMMANDS.items():

@@ -84,7 +84,6 @@ def check_message(check_message: CheckMessage) -> CheckMessage:
 
 
 @pytest.mark.extra
-@pytest.mark.slow
 def test_a_trained_run_says_what_its_checkpoint_says(
     tmp_path: Path, generated: Generated, check_message: CheckMessage
 ) -> None:

@@ -90,7 +90,9 @@ def test_concurrent_measurements_take_turns_and_are_all_stored(tmp_path: Path) -
         return "slow"
 
     def ask(question: str, answer: str) -> None:
-        said.append(measure_once(path, "decisions", question, slow if answer == "slow" else lambda: answer))
+        said.append(
+            measure_once(path, read_cached, "decisions", question, slow if answer == "slow" else lambda: answer)
+        )
 
     first = threading.Thread(target=ask, args=("a", "slow"))
     first.start()
@@ -104,7 +106,7 @@ def test_concurrent_measurements_take_turns_and_are_all_stored(tmp_path: Path) -
     for thread in (first, *others):
         thread.join(30)
     assert sorted(said) == ["b", "slow", "slow"]
-    assert read_cached(path, "decisions") == {"a": "slow", "b": "b"}
+    assert read_cached(path)["decisions"] == {"a": "slow", "b": "b"}
 
 
 def test_stored_decision_is_used_again(tmp_path: Path, speeds: dict[str, float]) -> None:

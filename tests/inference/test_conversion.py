@@ -89,7 +89,6 @@ def changes(name: str) -> Iterator[Tree]:
         yield {"layers.0.attention.window": 4}
 
 
-@pytest.mark.slow
 @pytest.mark.extra
 @pytest.mark.parametrize("name", REPRESENTATIVE)
 def test_what_a_family_takes_it_computes(name: str) -> None:
@@ -169,7 +168,6 @@ def fields(name: str) -> list[Tree]:
 
 
 @pytest.mark.extra
-@pytest.mark.slow
 @pytest.mark.parametrize("name", REPRESENTATIVE)
 def test_a_checkpoint_with_a_changed_field_is_right_or_refused(name: str) -> None:
     """Small random checkpoints, each with one field changed, read from what `transformers` writes."""

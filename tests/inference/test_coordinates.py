@@ -56,7 +56,6 @@ def test_what_cannot_be_checked_is_one_line(tmp_path: Path, given: list[str], re
 
 
 @pytest.mark.extra
-@pytest.mark.slow
 def test_command_prints_a_table_and_writes_a_figure(tmp_path: Path, capsys: Capture) -> None:
     path = tmp_path / "base.yaml"
     path.write_text(yaml.safe_dump(RUN))

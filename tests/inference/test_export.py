@@ -300,7 +300,6 @@ def test_a_cell_of_an_experiment_is_described_with_its_verdict(
     check_message(list(_experiment(folder.parent, "demo", ["arm"])))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("first", ["import lm", "from transformers import AutoModelForCausalLM"])
 @pytest.mark.extra
 def test_import_lm_is_enough_before_transformers_and_after(first: str, tmp_path: Path) -> None:

@@ -135,7 +135,6 @@ def test_the_record_says_what_was_imported_and_what_was_measured(out: Path) -> N
 
 
 @pytest.mark.extra
-@pytest.mark.slow
 def test_commands_of_finished_runs_work_on_it(out: Path, capsys: Capture, undrawn: None) -> None:
     at = ["--out", str(out)]
     assert main(["evaluate", "imported/mine/0", "--lengths", "16,32", *at]) == 0
@@ -192,7 +191,6 @@ def test_an_arm_starts_from_it(out: Path, tmp_path: Path, monkeypatch: Patch) ->
 
 
 @pytest.mark.extra
-@pytest.mark.slow
 def test_checkpoints_by_step_are_a_curve(tmp_path: Path) -> None:
     """The last is the run's model."""
     for step in (0, 16, 4):

@@ -113,7 +113,6 @@ def run(shared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return cell
 
 
-@pytest.mark.slow
 @pytest.mark.extra
 def test_a_minute_of_training_beats_a_dictionary(run: Path, shared: Path, capsys: Capture) -> None:
     capsys.readouterr()
@@ -138,7 +137,6 @@ def test_a_minute_of_training_beats_a_dictionary(run: Path, shared: Path, capsys
     assert found["bleu"] > baseline > 10
 
 
-@pytest.mark.slow
 @pytest.mark.extra
 def test_lines_of_ones_own_are_translated_in_order(run: Path, tmp_path: Path) -> None:
     source = tmp_path / "mine.txt"

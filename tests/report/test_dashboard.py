@@ -223,7 +223,6 @@ def test_a_request_names_this_server_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.extra
-@pytest.mark.slow
 def test_three_hundred_slow_connections_keep_nobody_from_an_answer(experiment: MakeExperiment, capsys: Said) -> None:
     assert Server.request_queue_size >= SLOW, "else each that comes too early tries again seconds later"
     with serving(experiment(CELLS).parent) as server, contextlib.ExitStack() as stack:
@@ -298,7 +297,6 @@ def test_a_signal_ends_it_with_one_line(
     check_message(errors.strip())
 
 
-@pytest.mark.slow
 @pytest.mark.extra
 def test_a_browser_reloads_the_report_after_a_finished_cell(experiment: MakeExperiment) -> None:
     driver = pytest.importorskip("playwright.sync_api", reason="a browser is driven by playwright")

@@ -19,6 +19,7 @@ import lm
 from lm.analysis.compare import compare
 from lm.analysis.pace import leads
 from lm.analysis.results import Records, load
+from lm.report.experiment import ExperimentReport
 from lm.report.figures import vega
 from lm.report.figures.catalogue import FigureInputs
 from lm.report.figures.chart import Chart, Forest, Panel
@@ -36,7 +37,7 @@ ROWS = ["better", "mixed", "worse", "absent"]
 @pytest.fixture(scope="module")
 def chart(module_experiment: MakeExperiment) -> Chart:
     """The differences of arms of which one is better, one worse and one not trained, with a margin."""
-    chart = differences(FigureInputs(load(module_experiment(CELLS, margin={"nll": 0.2}))))
+    chart = differences(ExperimentReport.load(module_experiment(CELLS, margin={"nll": 0.2})).figure_inputs)
     assert chart is not None
     return chart
 
@@ -105,7 +106,7 @@ def test_an_unhealthy_arm_says_so_and_is_not_filled(experiment: MakeExperiment) 
         if arm == "better":
             record |= {"steps": 100, "final": inside({}, [[0.01, 0.01]])}
 
-    inputs = FigureInputs(load(experiment({"base": BASE, "better": BETTER}, change)))
+    inputs = ExperimentReport.load(experiment({"base": BASE, "better": BETTER}, change)).figure_inputs
     chart = differences(inputs)
     assert chart is not None
     (bar,) = forest(chart).bars
@@ -135,7 +136,9 @@ def test_a_quantity_without_a_direction_has_no_tone(experiment: MakeExperiment) 
     def change(arm: str, seed: int, record: dict[str, Any]) -> None:
         record["cost"]["parameters"] = 1000.0 + seed + (arm != "base")
 
-    inputs = FigureInputs(load(experiment({"base": BASE, "better": BETTER}, change, metric="parameters")))
+    inputs = ExperimentReport.load(
+        experiment({"base": BASE, "better": BETTER}, change, metric="parameters")
+    ).figure_inputs
     chart = differences(inputs)
     assert chart is not None
     (bar,) = forest(chart).bars
@@ -150,14 +153,16 @@ def test_names_of_arms_are_no_formulas(chart: Chart) -> None:
 
 
 def test_without_a_margin_the_key_names_none(experiment: MakeExperiment) -> None:
-    plain = differences(FigureInputs(load(experiment({"base": BASE, "better": BETTER}))))
+    plain = differences(ExperimentReport.load(experiment({"base": BASE, "better": BETTER})).figure_inputs)
     assert plain is not None
     assert "margin" not in plain.note
 
 
 def test_labels_of_small_differences_have_room(experiment: MakeExperiment) -> None:
     close = [loss + 0.005 + 0.001 * seed for seed, loss in enumerate(BASE)]
-    chart = differences(FigureInputs(load(experiment({"base": BASE, "close": close}, margin={"nll": 0.02}))))
+    chart = differences(
+        ExperimentReport.load(experiment({"base": BASE, "close": close}, margin={"nll": 0.02})).figure_inputs
+    )
     assert chart is not None
     figure = draw(chart)
     FigureCanvasAgg(figure).draw()
@@ -169,7 +174,7 @@ def test_labels_of_small_differences_have_room(experiment: MakeExperiment) -> No
 
 
 def test_ends_that_are_cut_off_have_arrowheads(experiment: MakeExperiment) -> None:
-    chart = differences(FigureInputs(load(experiment({"base": BASE[:3], "better": BETTER[:3]}))))
+    chart = differences(ExperimentReport.load(experiment({"base": BASE[:3], "better": BETTER[:3]})).figure_inputs)
     assert chart is not None
     (axes,) = draw(chart).axes
     markers = {str(line.get_marker()): at(line) for line in axes.get_lines()}
@@ -178,10 +183,9 @@ def test_ends_that_are_cut_off_have_arrowheads(experiment: MakeExperiment) -> No
 
 
 def test_rows_of_several_experiments_are_grouped(experiment: MakeExperiment) -> None:
-    inputs = FigureInputs(load(experiment(CELLS)))
-    other = FigureInputs(
-        dataclasses.replace(inputs.results, manifest={**inputs.results.manifest, "metric": "accuracy"})
-    )
+    inputs = ExperimentReport.load(experiment(CELLS)).figure_inputs
+    of_other = dataclasses.replace(inputs.results, manifest={**inputs.results.manifest, "metric": "accuracy"})
+    other = FigureInputs(of_other, compare(of_other))
     chart = differences_of_several([inputs, other, inputs, None])
     assert chart is not None
     of_nll, of_accuracy = (panel for panel in chart.panels if isinstance(panel, Forest))
@@ -194,7 +198,7 @@ def test_rows_of_several_experiments_are_grouped(experiment: MakeExperiment) -> 
 
 @pytest.mark.parametrize("cells", [{"base": BASE}, {"base": BASE, "lost": ["failed"] * 6}])
 def test_there_is_no_figure_without_a_pair(experiment: MakeExperiment, cells: dict[str, list[Any]]) -> None:
-    inputs = FigureInputs(load(experiment(cells)))
+    inputs = ExperimentReport.load(experiment(cells)).figure_inputs
     assert differences(inputs) is None
     assert differences_of_several([inputs]) is None
 
@@ -214,7 +218,7 @@ def results(module_experiment: MakeExperiment) -> Records:
 
 @pytest.fixture(scope="module")
 def over_training(results: Records) -> Chart:
-    chart = difference_curve(FigureInputs(results))
+    chart = difference_curve(FigureInputs(results, compare(results)))
     assert chart is not None
     return chart
 
@@ -246,7 +250,7 @@ def test_pictures_have_a_panel_per_arm_and_losses_last(over_training: Chart, che
 
 
 def test_a_single_seed_has_a_difference_without_a_band(experiment: MakeExperiment) -> None:
-    chart = difference_curve(FigureInputs(load(experiment({"base": [2.0], "arm": [1.9]}))))
+    chart = difference_curve(ExperimentReport.load(experiment({"base": [2.0], "arm": [1.9]})).figure_inputs)
     assert chart is not None
     (series,) = chart.panels[0].series  # type: ignore[union-attr]
     assert len(series.low) == 0

@@ -108,7 +108,6 @@ def test_the_folder_holds_tables_figures_and_a_page(tmp_path: Path, check_messag
 
 
 @pytest.mark.extra
-@pytest.mark.slow
 @pytest.mark.parametrize("shift", [0, 3])
 def test_figures_show_every_run_and_are_the_same_every_time(shift: int, tmp_path: Path) -> None:
     path = table(tmp_path, {"plain": BASE, "new": NEW, "odd": ODD}, shift)

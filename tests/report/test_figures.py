@@ -21,9 +21,10 @@ from messages import CheckMessage
 from PIL import Image
 from records import MakeExperiment, inside
 
+from lm.analysis.compare import compare
 from lm.analysis.results import load
 from lm.report.experiment import ExperimentReport
-from lm.report.figures.catalogue import FigureInputs, charts, figures
+from lm.report.figures.catalogue import FigureInputs, figures
 from lm.report.figures.chart import Panel
 from lm.report.figures.comparison import settings
 from lm.report.figures.inside import MOMENTS, MOST_MAPS, attention_entropy, log_edges
@@ -79,7 +80,7 @@ def everything(arm: str, seed: int, record: dict[str, Any]) -> None:
 
 def picture(folder: Path, name: str) -> Figure:
     """The picture of one figure of an experiment."""
-    chart = figures()[name].make(FigureInputs(load(folder)))
+    chart = ExperimentReport.load(folder).figures()[name]()
     assert chart is not None
     return draw(chart)
 
@@ -96,15 +97,15 @@ def lines(axes: Axes) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     }
 
 
-def full_inputs(experiment: MakeExperiment, change: Change) -> FigureInputs:
+def full_report(experiment: MakeExperiment, change: Change) -> ExperimentReport:
     """An experiment whose second arm has another depth."""
     results = load(experiment(CELLS, change))
     results.manifest["arms"]["arm"]["changes"] = {"model.layers": (2, 3)}
-    return FigureInputs(results)
+    return ExperimentReport(results, compare(results), [])
 
 
 def test_a_png_looks_as_it_was_drawn(experiment: MakeExperiment) -> None:
-    chart = dict(charts(FigureInputs(load(experiment(CELLS)))))["learning_curve"]
+    chart = ExperimentReport.load(experiment(CELLS)).figures()["learning_curve"]()
     assert chart is not None
     figure = draw(chart)
     written = Image.open(io.BytesIO(render(figure)["png"]))
@@ -118,9 +119,8 @@ def test_a_png_looks_as_it_was_drawn(experiment: MakeExperiment) -> None:
 
 
 @pytest.mark.extra
-@pytest.mark.slow
 def test_every_figure_is_rendered_as_png_and_svg(experiment: MakeExperiment) -> None:
-    rendered = render_all(charts(full_inputs(experiment, everything)))
+    rendered = render_all(full_report(experiment, everything).charts())
     assert set(rendered) == set(figures()) - {"lr_curve", "tuning", "settings", "gradients_by_step", "learning_rate"}
     assert all(files.keys() == {"png", "svg"} for files in rendered.values())
     for files in rendered.values():
@@ -139,15 +139,15 @@ INSIDE = {"gradient_norm_by_layer", "gradient_norm_over_depth", "residual_norm_b
     ids=["old", "inside", "lengths"],
 )
 def test_figures_without_data_are_left_out(experiment: MakeExperiment, change: Change, more: set[str]) -> None:
-    inputs = full_inputs(experiment, change)
-    assert {name for name, figure in figures().items() if figure.make(inputs) is not None} == ALWAYS | more
+    charts = full_report(experiment, change).charts()
+    assert {name for name, chart in charts if chart is not None} == ALWAYS | more
     assert plt.get_fignums() == [], "pyplot, which a notebook shares, knows of none"
 
 
 @pytest.mark.usefixtures("undrawn")
 def test_three_figures_are_written_unless_all_are_requested(experiment: MakeExperiment) -> None:
     written = [
-        list(render_all(charts(full_inputs(experiment, change)), ExperimentReport.usual))
+        list(render_all(full_report(experiment, change).charts(), ExperimentReport.usual))
         for change in (everything, lambda *_: None)
     ]
     assert written == [
@@ -216,7 +216,7 @@ def test_loss_over_a_setting_joins_arms_alike_in_all_else(experiment: MakeExperi
     }
     for arm, of_arm in changes.items():
         results.manifest["arms"][arm]["changes"] = of_arm
-    chart = settings(FigureInputs(results))
+    chart = settings(FigureInputs(results, compare(results)))
     assert chart is not None
     (panel,) = chart.panels
     assert isinstance(panel, Panel)
@@ -274,7 +274,7 @@ def test_slopes_are_fitted_among_arms_differing_in_depth_alone(
         if kind == "post":
             described["changes"]["model.block"] = ("PreNorm", "PostNorm")
     over_depth = figures()["gradient_norm_over_depth"].make
-    chart = over_depth(FigureInputs(results))
+    chart = over_depth(FigureInputs(results, compare(results)))
     assert chart is not None
     (axes,) = (figure := draw(chart)).axes
     assert (axes.get_xscale(), axes.get_yscale()) == ("log", "log")
@@ -286,7 +286,7 @@ def test_slopes_are_fitted_among_arms_differing_in_depth_alone(
     del results.manifest["arms"]["pre_4"], results.manifest["arms"]["pre_8"]
     for depth in (2, 4, 8):
         results.manifest["arms"][f"post_{depth}"]["changes"]["optim.lr"] = (1.0, 1.0 / depth)
-    assert over_depth(FigureInputs(results)) is None, "no two arms differ in depth alone"
+    assert over_depth(FigureInputs(results, compare(results))) is None, "no two arms differ in depth alone"
 
 
 def test_attention_entropy_is_a_map_an_arm_and_moment(experiment: MakeExperiment) -> None:
@@ -370,14 +370,13 @@ def test_attention_of_the_first_of_many_arms_is_drawn(experiment: MakeExperiment
     def looked(arm: str, seed: int, record: dict[str, Any]) -> None:
         record["initial"] = record["final"] = {"entropy": [[0.5, 0.4], [0.3, 0.2]]}
 
-    chart = attention_entropy(FigureInputs(load(experiment(arms, looked))))
+    chart = attention_entropy(ExperimentReport.load(experiment(arms, looked)).figure_inputs)
     assert chart is not None
     check_message(chart.note)
     assert [panel.title.split("\n")[0] for panel in chart.panels] == 2 * [f"arm{n:02}" for n in range(MOST_MAPS)]
 
 
 @pytest.mark.extra
-@pytest.mark.slow
 def test_the_backend_of_a_notebook_stays_as_it_is() -> None:
     code = "import matplotlib; matplotlib.use('svg'); import lm.report.write; print(matplotlib.get_backend())"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -19,7 +19,7 @@ from lm.analysis.compare import compare
 from lm.analysis.results import load, value
 from lm.analysis.tidy import CELLS, cells, curves
 from lm.cli import main
-from lm.report.figures.differences import differences
+from lm.report.figures.differences import FIGURES
 from lm.report.pack import open_results
 from lm.report.paper_table import STAR, paper_table
 from lm.report.render import Section, emphasis, escape_latex, is_bold, latex, markdown_section
@@ -142,7 +142,6 @@ def test_a_table_fits_one_column_unless_more_quantities_are_requested(experiment
     assert "{table*}" in latex([sheet_of(folder, ("nll", "ece"))])
 
 
-@pytest.mark.slow
 @pytest.mark.extra
 def test_latex_compiles(experiment: MakeExperiment, tmp_path: Path) -> None:
     if shutil.which("pdflatex") is None or subprocess.run(["kpsewhich", "threeparttable.sty"], check=False).returncode:
@@ -193,7 +192,6 @@ def test_curves_have_a_row_for_each_step(experiment: MakeExperiment) -> None:
     assert first.validation_nll.tolist() == pytest.approx([3.0, 2.5, 2 + 1 / 3])
 
 
-@pytest.mark.slow
 @pytest.mark.extra
 def test_paper_figures_have_the_column_width_and_real_text(experiment: MakeExperiment) -> None:
     files = report_files([load_report(experiment({"base": BASE, "arm": BETTER}))], ReportRequest(("pdf", "svg")))
@@ -280,7 +278,7 @@ def test_refused_arguments_write_nothing(
 @pytest.mark.slow
 @pytest.mark.usefixtures("undrawn")
 def test_latex_beside_pdf_includes_the_forest_plot(experiment: MakeExperiment, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lm.report.experiment.charts", lambda given: [("differences", differences(given))])
+    monkeypatch.setattr("lm.report.figures.catalogue.figures", lambda: {figure.name: figure for figure in FIGURES})
     folder = experiment({"base": BASE, "arm": BETTER})
     assert main(["report", str(folder), "--format", "latex,pdf"]) == 0
     text = (folder / "figure.tex").read_text(encoding="utf-8")

@@ -102,15 +102,13 @@ def test_the_page_the_tables_and_the_terminal_say_the_same(whole: LadderResults,
     rows = list(csv.DictReader(io.StringIO(files["table.csv"])))
     assert [row["rung"] for row in rows if row["arm"] == "arm"] == ["s", "m", "l", "xl"]
     (arm,) = whole.arms
-    assert arm.scaling is not None
-    assert arm.scaling.gains is not None
-    assert float(rows[1]["gain"]) == pytest.approx(math.exp(arm.scaling.gains[0].log.value))
+    assert arm.at[0].gain is not None
+    assert float(rows[1]["gain"]) == pytest.approx(math.exp(arm.at[0].gain.log.value))
     assert [row["of"] for row in csv.DictReader(io.StringIO(files["trends.csv"]))] == ["difference", "log gain"]
     check_message(forecast_section(whole).notes[0])
 
 
 @pytest.mark.extra
-@pytest.mark.slow
 @pytest.mark.usefixtures("undrawn")
 def test_the_answer_is_of_the_largest_rung_with_enough_seeds(
     tmp_path: Path, whole: LadderResults, check_message: CheckMessage
@@ -259,7 +257,6 @@ def test_html_pages_run_only_hashed_scripts_and_fetch_nothing(tmp_path: Path) ->
 
 
 @pytest.mark.extra
-@pytest.mark.slow
 def test_the_report_is_written_again_from_the_records(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], refused_command: RefusedCommand
 ) -> None:
@@ -348,8 +345,7 @@ def test_differences_cover_text_where_documents_are_kept(tmp_path: Path, check_m
 
     kept = made(tmp_path, seeds=(6, 6), change=keep)
     (arm,) = kept.arms
-    assert arm.scaling is not None
-    for place, found in enumerate(arm.scaling.differences):
+    for place, found in enumerate(at.difference for at in arm.at):
         pairs_s = [usual("arm", place, seed) - usual("base", place, seed) for seed in range(6)]
         seeds, text = np.var(pairs_s, ddof=1) / 6, np.var(of_text_d, ddof=1) / 30
         alone = stats.t.interval(0.95, 5, np.mean(pairs_s), np.sqrt(seeds))

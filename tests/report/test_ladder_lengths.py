@@ -129,7 +129,6 @@ def test_two_sizes_have_no_law_and_say_why(tmp_path: Path, check_message: CheckM
 
 
 @pytest.mark.extra
-@pytest.mark.slow
 def test_loss_beyond_all_data_is_said_so(tmp_path: Path, check_message: CheckMessage) -> None:
     below = load_ladder(make_lengths(tmp_path, change=lambda arm, place, loss: loss - 0.45 * (arm == "arm")))
     row = size_length_section(below).rows[1]
@@ -145,7 +144,6 @@ def test_infinite_gain_has_words_and_a_lower_bound(check_message: CheckMessage) 
 
 
 @pytest.mark.extra
-@pytest.mark.slow
 def test_lost_runs_of_a_length_are_told(tmp_path: Path, check_message: CheckMessage) -> None:
     found = load_ladder(
         make_lengths(tmp_path, change=lambda arm, at, loss: "diverged" if (arm, at) == ("arm", 4) else loss)

@@ -17,10 +17,11 @@ from matplotlib.transforms import Bbox
 from records import MakeExperiment, inside
 from searches import LR, make_search, trial
 
+from lm.analysis.compare import compare
 from lm.analysis.ladder import load_ladder
-from lm.analysis.results import Records, load
+from lm.analysis.results import load
+from lm.report.experiment import ExperimentReport
 from lm.report.figures import picture
-from lm.report.figures.catalogue import FigureInputs, charts
 from lm.report.figures.picture import draw
 from lm.report.figures.searches import importance_chart
 from lm.report.figures.static_pages import ladder_chart
@@ -58,15 +59,15 @@ def measured(arm: str, seed: int, record: dict[str, Any]) -> None:
     }  # fmt: skip
 
 
-def made_up(experiment: MakeExperiment, arms: int) -> Records:
-    """Results of arms that end at nearly the same loss, with curves, maps and a varied setting."""
+def made_up(experiment: MakeExperiment, arms: int) -> ExperimentReport:
+    """The report of arms that end at nearly the same loss, with curves, maps and a varied setting."""
     cells = {f"arm_{arm}": [2.0 + 0.01 * arm + 0.02 * seed for seed in range(SEEDS)] for arm in range(arms)}
     results = load(experiment(cells, measured, margin={"nll": 0.05}))
     for place, arm in enumerate(results.arms):
         results.manifest["arms"][arm]["changes"] = {"model.width": (32, 32 + 8 * place)} if place else {}
         for seed, record in enumerate(results.of(arm)):
             write_curve(results.store.history(record["id"]), place, seed)
-    return results
+    return ExperimentReport(results, compare(results), [])
 
 
 def write_curve(path: Path, place: int, seed: int) -> None:
@@ -113,18 +114,16 @@ def are_parallel(one: Text, box: Bbox, other: Text, other_box: Bbox) -> bool:
     return bool(abs((box.x1 - other_box.x1) * sine - (box.y1 - other_box.y1) * cosine) > height - TOUCH)
 
 
-@pytest.mark.slow
 @pytest.mark.extra
 @pytest.mark.parametrize("arms", [2, 7, 12])
 def test_texts_and_legends_cover_nothing(arms: int, experiment: MakeExperiment) -> None:
-    drawable = {name: chart for name, chart in charts(FigureInputs(made_up(experiment, arms))) if chart}
+    drawable = {name: chart for name, chart in made_up(experiment, arms).charts() if chart}
     assert len(drawable) >= 13
     covered = {name: covering for name, chart in drawable.items() if (covering := coverings(draw(chart)))}
     assert covered == {}
 
 
 @pytest.mark.extra
-@pytest.mark.slow
 @pytest.mark.parametrize("arms", [*(pytest.param(arms, marks=pytest.mark.extra) for arms in (2, 7)), 12])
 def test_texts_of_a_ladder_cover_nothing(arms: int, tmp_path: Path) -> None:
     names = ["base", *(f"arm_with_a_name_{number}" for number in range(1, arms))]
@@ -136,7 +135,6 @@ def test_texts_of_a_ladder_cover_nothing(arms: int, tmp_path: Path) -> None:
     assert coverings(draw(ladder_chart(results))) == []
 
 
-@pytest.mark.slow
 @pytest.mark.extra
 @pytest.mark.parametrize("parameters", [2, 7, 12])
 @pytest.mark.parametrize("objectives", [1, 2])
@@ -171,13 +169,12 @@ def made_up_search(folder: Path, parameters: int, objectives: int) -> SearchRepo
 
 
 @pytest.mark.extra
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "width", [pytest.param(name, marks=pytest.mark.extra) if name == "two_columns" else name for name in picture.WIDTHS]
 )
 def test_texts_and_legends_cover_nothing_on_paper(width: str, experiment: MakeExperiment) -> None:
     covered = {}
-    for name, chart in charts(FigureInputs(made_up(experiment, 7))):
+    for name, chart in made_up(experiment, 7).charts():
         with matplotlib.rc_context(picture._style(picture.FACES[width])):
             if chart and ((figure := draw(chart)).get_figwidth() <= picture.WIDEST or width == picture.TWO):
                 picture.fit(figure, picture.WIDTHS[width], picture.FACES[width])

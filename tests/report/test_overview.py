@@ -73,7 +73,6 @@ def test_the_overview_has_each_reports_answer_with_a_link(found: Page, check_mes
 
 
 @pytest.mark.extra
-@pytest.mark.slow
 def test_ladders_and_searches_are_parts_of_it_too(
     hostile: MakeExperiment,
     search: Path,

@@ -109,7 +109,6 @@ def test_a_thin_pack_gives_the_same_table_with_shorter_curves(folder: Path, tmp_
 
 
 @pytest.mark.extra
-@pytest.mark.slow
 def test_a_pack_and_its_folder_give_equal_reports(
     folder: Path,
     tmp_path: Path,
@@ -311,7 +310,6 @@ def test_cells_that_another_process_trains_and_other_experiments_are_left(
 
 
 @pytest.mark.extra
-@pytest.mark.slow
 def test_a_search_goes_into_a_pack_with_its_cells(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "out" / "search"
     folder.mkdir(parents=True)

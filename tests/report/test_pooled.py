@@ -104,7 +104,6 @@ def test_few_seeds_or_unhealthy_runs_anywhere_are_never_bold(tmp_path: Path, che
         check_message(problems)
 
 
-@pytest.mark.slow
 @pytest.mark.extra
 def test_differences_by_seed_barely_correlate_between_sizes(tmp_path: Path) -> None:
     """As the summary supposes: correlations of differences by seed, over all committed studies at two sizes."""

@@ -151,7 +151,6 @@ def even(name: str) -> dict[str, dict[str, Any]]:
 
 
 @pytest.mark.extra
-@pytest.mark.slow
 def test_shares_are_those_of_a_sum_whose_variance_is_known() -> None:
     line = np.linspace(0, 1, 15)
     frame = pd.DataFrame(itertools.product(line, line), columns=["a", "b"])
@@ -161,7 +160,6 @@ def test_shares_are_those_of_a_sum_whose_variance_is_known() -> None:
 
 
 @pytest.mark.extra
-@pytest.mark.slow
 def test_intervals_hold_the_estimate_and_are_the_same_every_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(studies, "RESAMPLES", 12)
     generator = np.random.default_rng(0)
@@ -291,7 +289,6 @@ def test_the_report_holds_the_best_the_counts_and_the_limits(tmp_path: Path, mon
 
 
 @pytest.mark.extra
-@pytest.mark.slow
 def test_few_trials_have_no_importances_and_none_no_table(tmp_path: Path, check_message: CheckMessage) -> None:
     page, _ = report(write(tmp_path, drawn(9)))
     importance = str(SearchReport.load(tmp_path).importance)

@@ -22,6 +22,7 @@ from rich.console import Console
 from lm.analysis.compare import compare
 from lm.analysis.results import load
 from lm.report import figures as figures_package
+from lm.report.experiment import ExperimentReport
 from lm.report.figures import picture, vega
 from lm.report.figures.catalogue import FigureInputs, figures
 from lm.report.figures.chart import Axis, Bar, Chart, Forest, Heat, Panel, Series
@@ -243,7 +244,7 @@ def test_a_thinned_curve_keeps_its_ends_and_its_peak() -> None:
 
 
 def test_curves_are_means_over_seeds(experiment: MakeExperiment) -> None:
-    chart = learning_curve(FigureInputs(load(experiment({"base": [2.0, 2.2], "arm": [1.9, None]}))))
+    chart = learning_curve(ExperimentReport.load(experiment({"base": [2.0, 2.2], "arm": [1.9, None]})).figure_inputs)
     assert chart is not None
     _, sets = vega.draw(chart, chart.panels[0])
     frame = pd.DataFrame(sets["set0"])
@@ -276,7 +277,7 @@ def test_a_heat_map_is_the_mean_over_seeds(experiment: MakeExperiment) -> None:
     for place, record in enumerate(results.of("base")):
         later = "3,8,1" if place == 0 else "3,,"
         results.store.history(record["id"]).write_text(f"{heads}\n1,{place + 1},1\n{later}\n")
-    chart = gradients_by_step(FigureInputs(results))
+    chart = gradients_by_step(FigureInputs(results, compare(results)))
     assert chart is not None
     (heat,) = chart.panels
     assert isinstance(heat, Heat)
@@ -298,7 +299,7 @@ def test_the_length_that_was_trained_with_is_marked(experiment: MakeExperiment, 
             )
     assert trained_lengths(results) == {8: "trained", 16: "trained"}
     page = Page(made(folder))
-    note = known(nll_by_length(FigureInputs(load(folder)))).note
+    note = known(nll_by_length(ExperimentReport.load(folder).figure_inputs)).note
     check_message(note)
     assert note in page.told()
     specs = json.dumps(page.json("specs"))
@@ -377,7 +378,6 @@ def test_points_that_a_logarithmic_axis_lacks_are_left_out() -> None:
 
 
 @pytest.mark.extra
-@pytest.mark.slow
 def test_pages_name_the_library_by_hash_below_a_megabyte(library: str) -> None:
     with open_results(LARGEST) as results:
         found = Page(made(results.folder))

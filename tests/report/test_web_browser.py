@@ -15,7 +15,7 @@ from lm.report.search import SearchReport
 from lm.report.study import load_study
 from lm.report.write import ReportRequest, load_report, report_files
 
-pytestmark = [pytest.mark.slow, pytest.mark.extra]
+pytestmark = pytest.mark.extra
 
 LARGEST = 15 * 2**20
 """Bytes of a page; that it opens in three seconds is printed, as it depends on what else the machine does."""

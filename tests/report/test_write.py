@@ -78,7 +78,6 @@ def test_all_figures_are_written_where_requested(experiment: Callable[..., Path]
 
 
 @pytest.mark.extra
-@pytest.mark.slow
 @pytest.mark.usefixtures("undrawn")
 def test_only_changed_files_or_cells_are_written_again(
     experiment: MakeExperiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -141,15 +141,15 @@ def audit_null(random: np.random.Generator, experiments: int) -> Iterator[Findin
         for arms, n in DESIGNS:
             sample = differences(random, arm, baseline, (experiments, arms, n))
             p = sign_flip_ps(sample.reshape(-1, n)).reshape(experiments, arms)
-            claims = sum(map(_claims, sample.mean(axis=2), p, [n] * experiments))
+            claims = sum(map(_claims, sample, p))
             title = f"false claims, {name} noise, {arms} arm{'s' * (arms > 1)}, {n} seeds"
             yield Finding(title, claims, experiments, 0.0, ALPHA, binding=arm is baseline)
 
 
-def _claims(means: Array, p: Array, n: int) -> bool:
-    adjusted = bonferroni(p.tolist())
-    said = {verdict(mean, one, n, len(adjusted), "lower").kind for mean, one in zip(means, adjusted, strict=True)}
-    return not said.isdisjoint({"better", "worse"})
+def _claims(sample: Array, p: Array) -> bool:
+    arms = zip(sample.tolist(), bonferroni(p.tolist()), strict=True)
+    family = [Comparison(pairs, "lower", p_adjusted=adjusted) for pairs, adjusted in arms]
+    return any(verdict(comparison, len(family)).kind in ("better", "worse") for comparison in family)
 
 
 def audit_sequential(random: np.random.Generator, experiments: int, maxima: tuple[int, ...]) -> Iterator[Finding]:

@@ -77,7 +77,6 @@ def findings() -> list[Finding]:
     return audit()
 
 
-@pytest.mark.slow
 @pytest.mark.extra
 def test_every_binding_promise_is_kept(findings: list[Finding]) -> None:
     assert [finding.name for finding in findings if finding.verdict == "NOT OK"] == []
@@ -87,7 +86,6 @@ def test_every_binding_promise_is_kept(findings: list[Finding]) -> None:
     assert json.loads(to_json(findings))["verified"]
 
 
-@pytest.mark.slow
 @pytest.mark.extra
 def test_what_the_method_cannot_do_is_said(findings: list[Finding]) -> None:
     for start in ("the BCa interval covers, normal noise, 6", "false claims, skewed against normal noise, 3 arms, 10"):
@@ -101,7 +99,6 @@ def test_a_test_at_twice_the_level_is_caught(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.extra
-@pytest.mark.slow
 def test_looking_often_without_paying_for_it_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         module, "sequential", lambda sample, planned, maximum, alpha: sequential(sample, planned, maximum, 0.1)
@@ -119,7 +116,6 @@ def test_overstated_power_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [row.verdict for row in rows] == ["NOT OK"] * 4
 
 
-@pytest.mark.slow
 @pytest.mark.extra
 def test_students_test_of_equivalence_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     def students(sample: list[float], margin: float) -> float:
@@ -134,7 +130,6 @@ def test_students_test_of_equivalence_is_caught(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.extra
-@pytest.mark.slow
 def test_unadjusted_joint_intervals_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     def alone(family: list[Comparison]) -> None:
         for one in family:
@@ -220,7 +215,6 @@ def test_an_arm_against_itself_keeps_the_error_rate(experiment: Any, check_messa
 
 
 @pytest.mark.extra
-@pytest.mark.slow
 def test_intervals_over_seeds_alone_overclaim_on_text() -> None:
     alone, both = (one.events / one.trials for one in list(audit_texts(np.random.default_rng(0), 60))[-2:])
     assert alone > 0.15
@@ -228,21 +222,18 @@ def test_intervals_over_seeds_alone_overclaim_on_text() -> None:
 
 
 @pytest.mark.extra
-@pytest.mark.slow
 def test_claims_over_seeds_and_text_keep_their_promises() -> None:
     found = [*audit_text_claims(np.random.default_rng(0), 60), *audit_text_power(np.random.default_rng(0), 60)]
     assert [one.name for one in found if one.verdict == "NOT OK"] == []
 
 
 @pytest.mark.extra
-@pytest.mark.slow
 def test_q_over_seeds_alone_overclaims_on_text() -> None:
     rows = list(audit_discoveries(np.random.default_rng(0), 150))
     assert [row.verdict for row in rows] == ["falls short", "ok"] * 2
     assert rows[2].found > 0.5 > 0.1 > rows[3].found
 
 
-@pytest.mark.slow
 @pytest.mark.extra
 def test_the_exit_code_reports_broken_promises(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

@@ -19,7 +19,6 @@ def verdicts(findings: list[Finding]) -> set[str]:
 
 
 @pytest.mark.extra
-@pytest.mark.slow
 def test_false_claims_are_rare_and_another_experiment_is_covered() -> None:
     findings = list(audit_experiments(np.random.default_rng(1), 200, NORMAL))
     assert len(findings) == 2 * len(NUMBERS) * len(TAUS)
@@ -27,7 +26,6 @@ def test_false_claims_are_rare_and_another_experiment_is_covered() -> None:
 
 
 @pytest.mark.extra
-@pytest.mark.slow
 def test_intervals_of_half_the_length_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     def shortened(differences: Array) -> OverExperiments:
         found = summarise(differences)

@@ -37,14 +37,12 @@ def test_every_row_is_reproducible_and_distinct(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.extra
-@pytest.mark.slow
 def test_intervals_cover_trends_err_and_forecasts_hold_as_they_promise() -> None:
     found = list(audit_ladders(np.random.default_rng(1), 120, draws=200))
     assert [one.name for one in found if one.binding and not one.ok] == []
 
 
 @pytest.mark.extra
-@pytest.mark.slow
 def test_percentiles_alone_would_be_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     def plain(value: float, draws: np.ndarray, *_: Any) -> tuple[float, float]:
         return quantiles(draws)
@@ -57,7 +55,6 @@ def test_percentiles_alone_would_be_caught(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.extra
-@pytest.mark.slow
 def test_one_fixed_rate_shows_spurious_trends() -> None:
     found = list(module._left_behind(np.random.default_rng(0), 60, 200))
     assert [one.verdict for one in found] == ["falls short"] * 2

@@ -37,7 +37,6 @@ def test_true_gains_reach_the_loss_of_more_tokens() -> None:
 
 
 @pytest.mark.extra
-@pytest.mark.slow
 def test_intervals_keep_their_promise_and_shorter_ones_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     found = list(audit_lengths(np.random.default_rng(1), 60, 200))
     assert [one.name for one in found if not one.ok] == []

@@ -11,7 +11,6 @@ NORMAL = {"normal": NOISES["normal"]}
 
 
 @pytest.mark.extra
-@pytest.mark.slow
 def test_looks_that_cost_nothing_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     assert {one.verdict for one in audit_added_seeds(np.random.default_rng(1), 150, NORMAL)} == {"ok"}
     monkeypatch.setattr("statistics_audit.looks.confirm", lambda family, looks: confirm(family))

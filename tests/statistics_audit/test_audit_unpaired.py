@@ -27,28 +27,24 @@ def test_arms_are_judged_as_those_of_a_comparison_are(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.extra
-@pytest.mark.slow
 def test_false_claims_are_rare_and_intervals_cover() -> None:
     findings = list(audit_unpaired(np.random.default_rng(1), 30, {"normal": NOISES["normal"]}))
     assert {each.verdict for each in findings} == {"ok"}
     assert [each.binding for each in findings] == [True] * 4 + [False] * 3
 
 
-@pytest.mark.slow
 @pytest.mark.extra
 def test_no_test_holds_for_skewed_noise_of_unequal_spreads() -> None:
     findings = list(audit_unpaired(np.random.default_rng(1), 200, {"skewed": NOISES["skewed"]}))
     assert [each.verdict for each in findings] == ["ok"] * 4 + ["falls short", "ok", "falls short"]
 
 
-@pytest.mark.slow
 @pytest.mark.extra
 def test_a_test_at_five_times_the_level_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("statistics_audit.unpaired.unpaired_p", lambda mine, base: unpaired_p(mine, base) / 5)
     assert {each.verdict for each in rows(220, "false claims")} == {"NOT OK"}
 
 
-@pytest.mark.slow
 @pytest.mark.extra
 def test_intervals_that_are_too_short_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     def alone(family: list[Unpaired]) -> None:

@@ -163,7 +163,6 @@ def test_noisy_law_lies_within_its_intervals() -> None:
     assert law.misses[1] > 0.01
 
 
-@pytest.mark.slow
 @pytest.mark.extra
 def test_intervals_cover_exponents_and_gains() -> None:
     """Of 24 ladders; at a coverage of 95 % fewer than 20 are right once in 150 times."""

@@ -34,7 +34,7 @@ from lm.stats.tests import (
     t_interval,
     values_needed,
 )
-from lm.stats.verdicts import Better, verdict
+from lm.stats.verdicts import Better, Comparison, verdict
 
 
 def normal(n: int, shift: float = 0.0, seed: int = 0) -> list[float]:
@@ -321,7 +321,8 @@ def test_huge_effects_keep_the_relative_width_of_large_ones() -> None:
 def test_no_verdict_claims_what_so_few_seeds_cannot_show(
     pairs: int, better: Better, check_message: CheckMessage
 ) -> None:
-    (said,) = {format_verdict(verdict(difference, 0.0, pairs, 1, better)) for difference in (-10.0, 0.0, 10.0)}
+    family = [Comparison([difference] * pairs, better, p_adjusted=0.0) for difference in (-10.0, 0.0, 10.0)]
+    (said,) = {format_verdict(verdict(comparison, 1)) for comparison in family}
     check_message(said)
 
 
@@ -342,7 +343,7 @@ def test_no_verdict_claims_what_so_few_seeds_cannot_show(
 def test_verdicts_name_the_direction_of_significant_differences(
     difference: float, p: float, better: Better, said: str
 ) -> None:
-    assert format_verdict(verdict(difference, p, 8, 1, better)) == said
+    assert format_verdict(verdict(Comparison([difference] * 8, better, p_adjusted=p), 1)) == said
 
 
 @pytest.mark.parametrize(
@@ -361,4 +362,5 @@ def test_verdicts_name_the_direction_of_significant_differences(
     ],
 )
 def test_a_difference_within_the_margin_is_said_to_be(p: float, p_equivalent: float, pairs: int, said: str) -> None:
-    assert format_verdict(verdict(-0.01, p, pairs, 1, "lower", 0.02, p_equivalent)) == said
+    comparison = Comparison([-0.01] * pairs, "lower", 0.02, p_adjusted=p, p_equivalent=p_equivalent)
+    assert format_verdict(verdict(comparison, 1)) == said

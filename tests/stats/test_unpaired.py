@@ -140,7 +140,6 @@ def test_verdicts_match_joint_intervals_excluding_zero() -> None:
 
 
 @pytest.mark.extra
-@pytest.mark.slow
 def test_detectable_unpaired_effects_have_80_percent_power() -> None:
     n, m, random = 6, 5, np.random.default_rng(5)
     spread_is_one = detectable_unpaired(n, m, 1.0)

@@ -134,7 +134,6 @@ def test_a_user_without_a_home_folder_names_the_cache(package: Path, monkeypatch
         answers.cache_folder()
 
 
-@pytest.mark.slow
 @pytest.mark.extra
 def test_components_are_listed_without_torch_the_second_time(tmp_path: Path, monkeypatch: Patch) -> None:
     monkeypatch.setenv("LM_CACHE", str(tmp_path))

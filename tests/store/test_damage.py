@@ -225,7 +225,7 @@ def test_results_of_a_damaged_curve_are_withheld(
     assert steps["other"] != "-"
     assert curves(results, "arm", "validation_nll").empty
     assert [row[0] for section in all_sections(results, []) for row in section.rows].count("arm") == 1, "costs"
-    chart = learning_curve(FigureInputs(results))
+    chart = learning_curve(FigureInputs(results, table))
     assert chart is not None
     labels = [series.label for panel in chart.panels[:1] for series in panel.series]  # type: ignore[union-attr]
     assert labels == ["base (n=3)", "other (n=3)"]

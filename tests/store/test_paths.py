@@ -25,7 +25,6 @@ def paths(node: Any, way: str) -> Iterator[tuple[str, Any]]:
 
 
 @pytest.mark.extra
-@pytest.mark.slow
 @pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize("cell", references.folders("record.json")[::480], ids=lambda cell: cell[:6])
 def test_paths_of_committed_records_lead_where_declared(cell: str) -> None:

@@ -6,7 +6,7 @@ A file of this package whose `FIGURES` is a tuple of figures adds them; nothing 
 import functools
 import importlib
 import pkgutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import pandas as pd
@@ -23,7 +23,7 @@ class FigureInputs:
     """The data of an experiment that its figures draw."""
 
     results: Records  # results of the experiment
-    compared: pd.DataFrame | None = None  # comparisons of its arms; None to compute them
+    compared: pd.DataFrame  # comparisons of its arms
     studies: Mapping[str, Study] = field(default_factory=dict)  # searches of its arms by arm, where they were tuned
     rates: Rates | None = None  # its learning-rate curves, where there are any
 
@@ -46,8 +46,3 @@ def figures() -> Mapping[str, Figure]:
     all_figures = [figure for of_file in declared if isinstance(of_file, tuple) for figure in of_file]
     by_rank = sorted(all_figures, key=lambda figure: figure.rank)
     return {figure.name: figure for figure in by_rank}
-
-
-def charts(inputs: FigureInputs) -> Iterator[tuple[str, Chart | None]]:
-    """Yield the data of every figure by name, None for one that has none."""
-    return ((name, figure.make(inputs)) for name, figure in figures().items())

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import pandas as pd
 
-from lm.analysis.compare import HEALTHY, NO_RUN, NONE_ENDED, compare
+from lm.analysis.compare import HEALTHY, NO_RUN, NONE_ENDED
 from lm.analysis.results import HEADLINE, value
 from lm.report.figures.catalogue import Figure, FigureInputs
 from lm.report.figures.chart import Axis, Bar, Chart, Forest, label
@@ -29,7 +29,7 @@ WIDTH, ROW = 7.2, 0.48  # width of a picture, and height of a row, in inches
 
 def differences(inputs: FigureInputs) -> Chart | None:
     """Return the paired differences of each arm, the best first, a panel a quantity, the headline first."""
-    results, table = inputs.results, _table(inputs)
+    results, table = inputs.results, inputs.compared
     names = dict.fromkeys((*results.judged, HEADLINE, *SUMMARY_METRICS))
     panels = [_panel(name, {"": inputs}, f"difference to {results.arms[0]}") for name in names if _has(table, name)]
     return _chart(panels)
@@ -43,13 +43,9 @@ def differences_of_several(experiments: Sequence[FigureInputs | None]) -> Chart 
             continue
         headline = inputs.results.headline
         heading = f"{number}. {inputs.results.manifest['name']}"  # names may be equal
-        if _has(_table(inputs), headline):
+        if _has(inputs.compared, headline):
             by_headline.setdefault(headline, {})[heading] = inputs
     return _chart([_panel(name, of_name, "difference to the baseline") for name, of_name in by_headline.items()])
-
-
-def _table(inputs: FigureInputs) -> pd.DataFrame:
-    return compare(inputs.results) if inputs.compared is None else inputs.compared
 
 
 def _has(table: pd.DataFrame, metric: str) -> bool:
@@ -72,7 +68,7 @@ def _panel(metric: str, by_heading: Mapping[str, FigureInputs], of: str) -> Fore
     better, bars, points, names = describe(metric).better, list[Bar](), list[Bar](), list[str]()
     for heading, inputs in by_heading.items():
         results, prefix = inputs.results, f"{heading}\n" if heading else ""
-        rows = compared(_table(inputs), metric)
+        rows = compared(inputs.compared, metric)
         verdicts = [EXPLORATORY_Q.sub(", exploratory", verdict_without_problems(results, row)) for row in rows]
         of_arms = [difference_bar(row, verdict) for row, verdict in zip(rows, verdicts, strict=True)]
         names += [heading] * bool(heading) + [prefix + bar.name for bar in of_arms]

@@ -73,15 +73,16 @@ def _loss(results: LadderResults, arm: str, index: int) -> list[Series]:
 
 def _gain(results: LadderResults, entry: ArmOf, labelled: str, index: int, aside: float) -> list[Series]:
     """Return gains with intervals, hollow where the law is extrapolated; distant ends are clipped."""
-    if entry.scaling is None or entry.scaling.gains is None:
+    gains = {at.rung: at.gain for at in entry.at if at.gain is not None}
+    if not gains:
         return []
     compute = {rung["name"]: rung["compute"][entry.name] for rung in results.manifest["rungs"]}
     points, x, y = [], [], []
-    for at, gain in zip(entry.at, entry.scaling.gains, strict=True):
+    for rung, gain in gains.items():
         if np.isfinite(gain.log.value):
             logs = np.clip([gain.log.value, gain.log.low, gain.log.high], *np.log([1 / LARGEST, LARGEST]))
             value, low, high = np.exp(logs).tolist()
-            x.append(compute[at.rung] * aside)
+            x.append(compute[rung] * aside)
             y.append(value)
             hollow = bool(gain.beyond)
             points.append(Series("", x[-1:], [value], [low], [high], index, "points", bars=True, hollow=hollow))
