@@ -69,6 +69,12 @@ def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lm.report.figures.picture.render", lambda _: {"png": b"", "svg": b""})
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """An `extra` test is slow too."""
+    if item.get_closest_marker("extra"):
+        item.add_marker("slow")
+
+
 @pytest.fixture(autouse=True)
 def _undrawn(request: pytest.FixtureRequest) -> None:
     """Pictures themselves are looked at by slow tests."""

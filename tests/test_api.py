@@ -326,7 +326,6 @@ def test_an_experiment_may_be_a_mapping(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 @pytest.mark.extra
-@pytest.mark.slow
 def test_an_ablation_gives_the_results_that_it_wrote(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], check_message: CheckMessage
 ) -> None:

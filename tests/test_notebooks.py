@@ -42,7 +42,6 @@ def test_a_notebook_leans_on_the_public_interface_alone(path: Path) -> None:
     assert not [line for line in lines if re.match(r"\s*(from|import) lm\.", line)]
 
 
-@pytest.mark.slow
 @pytest.mark.extra
 @notebooks
 def test_a_notebook_runs(path: Path) -> None:

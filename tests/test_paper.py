@@ -18,7 +18,6 @@ def test_the_text_has_no_decimal_number_of_its_own() -> None:
     assert re.findall(r"\d*[.]\d+(?!\d*(?:cm|\\linewidth))", body) == []
 
 
-@pytest.mark.slow
 @pytest.mark.extra
 def test_tables_figures_and_the_pdf_are_made_from_the_packs(tmp_path: Path) -> None:
     command = [sys.executable, str(PAPER / "make.py"), "--build", str(tmp_path), "--pdf", str(tmp_path / "made.pdf")]

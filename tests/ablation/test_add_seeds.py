@@ -46,7 +46,6 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Store, "finished", lambda store, cell: True)
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("trained")
 def test_a_manifest_remembers_the_looks_before_it(tmp_path: Path) -> None:
     spec = write(tmp_path, seeds=6)
@@ -225,7 +224,6 @@ def test_wrong_requests_are_one_line(tmp_path: Path, refused_command: RefusedCom
     refused_command(["ablate", staged, *out, "--add-seeds", "2"])
 
 
-@pytest.mark.slow
 @pytest.mark.extra
 @pytest.mark.usefixtures("undrawn")
 def test_seeds_are_trained_added_and_paid_for(tmp_path: Path, check_message: CheckMessage) -> None:

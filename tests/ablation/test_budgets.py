@@ -113,7 +113,6 @@ def trained(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Pa
 
 
 @pytest.mark.extra
-@pytest.mark.slow
 @pytest.mark.usefixtures("undrawn")
 def test_all_budgets_share_the_five_percent(trained: Callable[..., Path], check_message: CheckMessage) -> None:
     steps = RUN["trainer"]["max_steps"]
@@ -135,7 +134,6 @@ def test_all_budgets_share_the_five_percent(trained: Callable[..., Path], check_
 
 
 @pytest.mark.extra
-@pytest.mark.slow
 @pytest.mark.usefixtures("undrawn")
 def test_six_seeds_are_too_few_for_three_budgets(trained: Callable[..., Path]) -> None:
     steps = RUN["trainer"]["max_steps"]
@@ -195,7 +193,6 @@ def test_the_plan_shows_each_budget(tmp_path: Path, capsys: Capture, check_messa
     check_message([line.strip().partition(";")[0] for line in lines if "50 %" in line or "12 cells" in line])
 
 
-@pytest.mark.slow
 @pytest.mark.extra
 @pytest.mark.usefixtures("undrawn")
 def test_budgets_are_trained_packed_and_not_repeated(tmp_path: Path, capsys: Capture) -> None:

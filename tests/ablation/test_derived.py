@@ -95,7 +95,6 @@ def test_mistakes_in_the_last_text_are_found_before_training(tmp_path: Path, ref
     assert not (tmp_path / "out" / "cells").exists()
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("undrawn")
 @pytest.mark.extra
 def test_arms_are_trained_on_each_text_and_summarised(tmp_path: Path, capsys: Capture) -> None:
@@ -139,7 +138,6 @@ def test_grid_has_an_arm_for_each_arm_and_rate(tmp_path: Path) -> None:
 
 
 @pytest.mark.extra
-@pytest.mark.slow
 def test_the_plan_shows_the_cells_of_the_grid(tmp_path: Path, capsys: Capture) -> None:
     path = write_experiment(tmp_path, lr_curve={"rates": RATES, "seeds": [70]})
     assert main(["ablate", str(path), "--plan", "--workers", "1", "--out", str(tmp_path / "out")]) == 0
@@ -152,7 +150,6 @@ def test_the_plan_shows_the_cells_of_the_grid(tmp_path: Path, capsys: Capture) -
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("undrawn")
 @pytest.mark.extra
 def test_arms_are_trained_over_rates_and_compared_at_their_best(tmp_path: Path) -> None:
@@ -315,7 +312,6 @@ def test_too_few_cells_of_orders_are_reported(
 
 
 @pytest.mark.extra
-@pytest.mark.slow
 def test_orders_of_all_arms_are_trained_and_reported(tmp_path: Path) -> None:
     out = tmp_path / "out"
     path = write_experiment(tmp_path, seeds={"init": [0, 1], "data": [0, 1]})
@@ -376,7 +372,6 @@ def test_a_search_trains_as_long_as_its_arm(tmp_path: Path) -> None:
     assert steps["deep"] < steps["layer"]
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("undrawn")
 @pytest.mark.extra
 def test_every_arm_is_tuned_alike_and_confirmed_on_fresh_seeds(tmp_path: Path) -> None:

@@ -127,7 +127,6 @@ def steps(folder: Path) -> list[float]:
 
 
 @pytest.mark.extra
-@pytest.mark.slow
 @pytest.mark.usefixtures("undrawn")
 def test_rates_are_added_until_each_best_is_between_two(tmp_path: Path, trained: dict[str, float]) -> None:
     trained |= {"layer": SHARED * 2, "rms": SHARED / 4}
@@ -144,7 +143,6 @@ def test_rates_are_added_until_each_best_is_between_two(tmp_path: Path, trained:
 
 
 @pytest.mark.extra
-@pytest.mark.slow
 @pytest.mark.usefixtures("undrawn")
 def test_a_best_rate_in_the_middle_takes_three(tmp_path: Path, trained: dict[str, float]) -> None:
     plan = found(tmp_path, {"rates": {"factor": 4, "seeds": [50, 51]}})
@@ -153,7 +151,6 @@ def test_a_best_rate_in_the_middle_takes_three(tmp_path: Path, trained: dict[str
     assert set(trained) == set(plan.by_arm)
 
 
-@pytest.mark.slow
 @pytest.mark.extra
 def test_rates_come_from_the_cells_the_file_now_names(tmp_path: Path, trained: dict[str, float]) -> None:
     assert rates_of(found(tmp_path))["rms"]["best"] == SHARED
@@ -163,7 +160,6 @@ def test_rates_come_from_the_cells_the_file_now_names(tmp_path: Path, trained: d
     assert rates_of(again)["rms"]["best"] == SHARED * 2
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize(
     ("best", "end"), [(SHARED / 1000, "lowest"), pytest.param(SHARED * 1000, "highest", marks=pytest.mark.extra)]
@@ -201,7 +197,6 @@ def test_a_baseline_without_a_best_rate_withholds_all_verdicts(
     check_message(row.verdict)
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("undrawn")
 def test_verdicts_use_own_rates_with_the_shared_one_beside(tmp_path: Path, trained: dict[str, float]) -> None:
     trained["rms"] = SHARED * 4
@@ -272,7 +267,6 @@ def test_claims_of_a_registration_are_as_old_as_it_is(tmp_path: Path, trained: d
     assert not answers_of(results)[0].post_hoc
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("undrawn")
 def test_a_registration_freezes_the_search_and_not_its_outcome(tmp_path: Path, trained: dict[str, float]) -> None:
     trained["rms"] = SHARED * 2
@@ -299,7 +293,6 @@ def test_the_plan_says_what_is_searched_and_writes_nothing(
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.slow
 @pytest.mark.extra
 @pytest.mark.usefixtures("undrawn")
 def test_arms_at_own_rates_are_trained_and_packed_once(

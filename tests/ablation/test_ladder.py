@@ -303,7 +303,6 @@ def test_a_ladder_lives_as_long_as_its_own_file(tmp_path: Path, monkeypatch: Pat
     assert manifests == [tmp_path / "out" / "small" / "ladder.json"]
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("undrawn")
 @pytest.mark.extra
 def test_a_ladder_is_planned_carried_out_and_not_trained_twice(
@@ -340,7 +339,6 @@ def test_a_ladder_is_planned_carried_out_and_not_trained_twice(
     assert {path.name for path in Store(out).cells.iterdir()} == before
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("undrawn")
 @pytest.mark.extra
 def test_a_ladder_of_lengths_is_trained_packed_and_loaded(tmp_path: Path) -> None:

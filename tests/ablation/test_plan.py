@@ -280,7 +280,6 @@ def test_shared_cell_is_trained_once_and_its_record_read_once(
 
 
 @pytest.mark.extra
-@pytest.mark.slow
 def test_the_manifest_keeps_the_command_as_it_was_given(tmp_path: Path, monkeypatch: Patch) -> None:
     monkeypatch.chdir(tmp_path)
     write(tmp_path)
@@ -460,9 +459,6 @@ def test_warmup_as_a_share_is_the_cell_with_those_steps() -> None:
     longer = cells.check(override(RUN, {"optim.schedule.warmup": 0.25, "trainer.max_steps": 20}))
     assert longer.config["optim"]["schedule"]["init_args"]["warmup"] == 5
     assert cells.check(override(RUN, {"optim.schedule.warmup": 3.0})).id == of_steps.id
-
-
-"""Steps of warm-up of each base, from before it was written as a share; cells of its experiments have them."""
 
 
 def test_the_largest_arms_flops_decide_how_cells_share_devices(tmp_path: Path, monkeypatch: Patch) -> None:

@@ -53,7 +53,6 @@ def test_a_local_file_hides_the_shipped_one_of_its_name(tmp_path: Path, monkeypa
 
 
 @pytest.mark.extra
-@pytest.mark.slow
 @pytest.mark.parametrize("arguments", [["ablate", "quickstart", "--plan"], ["sweep", "learning_rate", "--plan"]])
 def test_a_command_takes_what_ships_by_name(
     tmp_path: Path, monkeypatch: Patch, capsys: Capture, arguments: list[str]
@@ -192,7 +191,6 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.extra
-@pytest.mark.slow
 def test_from_the_wheel_to_a_table_in_an_empty_folder(installed: Path, tmp_path: Path) -> None:
     where = done([installed / "python", "-c", "import lm; print(lm.__file__)"], tmp_path)
     assert Path(where.strip()).is_relative_to(installed.parent)
@@ -216,7 +214,6 @@ def test_from_the_wheel_to_a_table_in_an_empty_folder(installed: Path, tmp_path:
 
 
 @pytest.mark.extra
-@pytest.mark.slow
 def test_the_wheel_carries_every_experiment_base_and_sweep(installed: Path, tmp_path: Path) -> None:
     said = "from lm.config.reading import *; [print(k, name) for k in SHIPPED_FOLDERS for name in shipped_files(k)]"
     found = done([installed / "python", "-c", said], tmp_path).split()

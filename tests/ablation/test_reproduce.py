@@ -73,7 +73,6 @@ def test_the_projects_claims_are_counted_and_have_enough_seeds() -> None:
 
 
 @pytest.mark.extra
-@pytest.mark.slow
 @pytest.mark.usefixtures("undrawn")
 def test_claims_are_answered_and_what_cannot_run_is_told(
     tmp_path: Path, capsys: Capture, monkeypatch: Patch, check_message: CheckMessage
@@ -126,7 +125,6 @@ def test_what_is_named_and_cannot_be_run_is_an_error(
     check_message(timeless(capsys.readouterr().out))
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("undrawn")
 @pytest.mark.extra
 def test_some_seeds_come_first_and_the_others_train_later_alone(
@@ -158,7 +156,6 @@ def answered(folder: Path, tier: str) -> list[str]:
         return [row["experiment"] for row in csv.DictReader(file)]
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("undrawn")
 @pytest.mark.extra
 def test_results_of_one_tier_never_stand_for_another(

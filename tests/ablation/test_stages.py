@@ -56,7 +56,6 @@ def test_a_clear_difference_is_settled_and_none_is_not(experiment: MakeExperimen
 
 
 @pytest.mark.extra
-@pytest.mark.slow
 @pytest.mark.usefixtures("undrawn")
 def test_training_stops_where_the_difference_is_found(
     tmp_path: Path, capsys: Capture, check_message: CheckMessage

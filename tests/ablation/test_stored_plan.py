@@ -77,7 +77,6 @@ def test_a_finished_plan_is_restored_as_it_was(counted: list[str], text: Path, t
 
 
 @pytest.mark.extra
-@pytest.mark.slow
 @pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize("to_show", [False, True])
 def test_what_differs_or_is_missing_is_planned_anew(
@@ -144,7 +143,6 @@ def test_a_plan_to_show_follows_its_files(counted: list[str], text: Path, tmp_pa
     assert [is_planned(arms=own), is_planned(arms=own)] == [True, True], "a module may have changed"
 
 
-@pytest.mark.slow
 @pytest.mark.extra
 def test_missing_cells_are_planned_and_timed_without_torch(tmp_path: Path, monkeypatch: Patch) -> None:
     monkeypatch.setenv("LM_CACHE", str(tmp_path / "cache"))
@@ -167,7 +165,6 @@ def test_missing_cells_are_planned_and_timed_without_torch(tmp_path: Path, monke
     assert "torch" in plans("--set=model.layers=2")[1]
 
 
-@pytest.mark.slow
 @pytest.mark.extra
 def test_finished_experiments_are_planned_and_reported_without_torch(tmp_path: Path, monkeypatch: Patch) -> None:
     monkeypatch.setenv("LM_CACHE", str(tmp_path / "cache"))

@@ -189,7 +189,6 @@ def test_ties_and_rounding_do_not_part_verdict_and_interval(unit: float) -> None
 
 
 @pytest.mark.extra
-@pytest.mark.slow
 @pytest.mark.parametrize(("arms", "n"), [(1, 6), (3, 8), (7, 9)])
 @pytest.mark.parametrize("effects", [(0.0,), (0.0, 30.0)])
 def test_joint_intervals_cover_the_truth_together(arms: int, n: int, effects: tuple[float, ...]) -> None:

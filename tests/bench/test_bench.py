@@ -334,7 +334,6 @@ def test_cases_are_listed(capsys: Capture) -> None:
 
 
 @pytest.mark.extra
-@pytest.mark.slow
 @pytest.mark.timeout(0)
 def test_a_quick_run_writes_a_file_of_the_declared_shape(tmp_path: Path, capsys: Capture) -> None:
     out = tmp_path / "deep" / "b.json"
@@ -360,7 +359,6 @@ def test_made_up_records_all_enter_the_report(tmp_path: Path) -> None:
 
 
 @pytest.mark.extra
-@pytest.mark.slow
 @pytest.mark.timeout(0)
 def test_the_other_cases_run_at_their_smallest() -> None:
     for name in ("roofline", "losses", "text", "generation", "start", "cells", "scale"):

@@ -218,7 +218,6 @@ NEW = {
 
 
 @pytest.mark.extra
-@pytest.mark.slow
 def test_classes_in_new_files_are_found(tmp_path: Path, check_message: CheckMessage) -> None:
     folder = tmp_path / "lm"
     shutil.copytree(Path(lm.__file__).parent, folder)  # with what is compiled of it
@@ -353,7 +352,6 @@ def test_a_setting_passed_on_to_the_class_above_reaches_it() -> None:
     assert (trainer.keywords["gradient_clip_val"], trainer.keywords["max_steps"]) == (0.25, 77)
 
 
-@pytest.mark.slow
 @pytest.mark.extra
 def test_a_whole_number_stays_one_whatever_was_imported_first() -> None:
     code = (

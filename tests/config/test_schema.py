@@ -87,7 +87,6 @@ def test_alternatives_are_said_once() -> None:
 
 
 @pytest.mark.extra
-@pytest.mark.slow
 def test_what_the_command_writes_accepts_every_shipped_file(tmp_path: Path) -> None:
     """In a process of its own: other tests may have loaded more optimisers."""
     jsonschema = pytest.importorskip("jsonschema", reason="needs jsonschema, of the extra dev")

@@ -22,7 +22,7 @@ from undrawn import UNDRAWN
 
 from lm.execution.signal_handling import INTERRUPTED
 
-pytestmark = [pytest.mark.slow, pytest.mark.extra, pytest.mark.timeout(3000)]
+pytestmark = [pytest.mark.extra, pytest.mark.timeout(3000)]
 
 OWN = """
 import time

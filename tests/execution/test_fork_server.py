@@ -18,7 +18,6 @@ from lm.store.locks import process_status
 
 
 @pytest.mark.extra
-@pytest.mark.slow
 def test_the_server_sets_the_folder_of_compiled_code_before_torch(tmp_path: Path) -> None:
     """It also leaves Ctrl-C to the command."""
     code = """

@@ -181,7 +181,6 @@ class Losing:
         return [message[1] for _, message in self.executor.messages if message[0] == "ended"]
 
 
-@pytest.mark.slow
 @pytest.mark.extra
 def test_a_task_lost_before_it_begins_is_not_counted(store: Store, monkeypatch: Patch) -> None:
     losing = Losing(store, monkeypatch)
@@ -192,7 +191,6 @@ def test_a_task_lost_before_it_begins_is_not_counted(store: Store, monkeypatch: 
     assert losing.outcomes() == ["recorded"]
 
 
-@pytest.mark.slow
 @pytest.mark.extra
 def test_a_cell_whose_tasks_never_begin_is_lost(store: Store, monkeypatch: Patch) -> None:
     losing = Losing(store, monkeypatch)
@@ -202,7 +200,6 @@ def test_a_cell_whose_tasks_never_begin_is_lost(store: Store, monkeypatch: Patch
     assert losing.starts == losing.most
 
 
-@pytest.mark.slow
 @pytest.mark.extra
 def test_no_more_tasks_run_than_the_cluster_has_cores(
     light: None, small_ray: None, store: Store, monkeypatch: Patch

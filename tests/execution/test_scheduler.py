@@ -23,8 +23,6 @@ from lm.store.leases import LostError
 from lm.store.locks import Holder
 from lm.store.store import Store
 
-pytestmark = pytest.mark.slow
-
 FIRST, SECOND, THIRD, FOURTH = (letter * 16 for letter in "abcd")
 
 pytestmark = pytest.mark.usefixtures("light")

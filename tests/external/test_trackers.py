@@ -161,7 +161,6 @@ def test_an_export_of_mlflow_is_read(tmp_path: Path, check_message: CheckMessage
     assert [run.status for run in runs.runs.values()] == ["ok", "failed"]
 
 
-@pytest.mark.slow
 @pytest.mark.extra
 @pytest.mark.parametrize(("uri", "place"), [("sqlite:///mlflow.db", "mlflow.db"), ("out/mlruns", "out/mlruns")])
 def test_what_mlflow_has_just_written_is_read(uri: str, place: str, tmp_path: Path) -> None:
@@ -208,7 +207,6 @@ def test_without_its_package_a_line_says_which_extra_has_it(
         read(tmp_path)
 
 
-@pytest.mark.slow
 @pytest.mark.extra
 def test_events_that_tensorboard_has_just_written_are_read(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")

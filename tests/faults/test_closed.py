@@ -62,7 +62,6 @@ def content(folder: Path) -> dict[str, bytes]:
     return {str(path): path.read_bytes() if path.is_file() else b"" for path in folder.rglob("*")}
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("bound")
 @pytest.mark.extra
 @pytest.mark.parametrize(

@@ -210,7 +210,6 @@ def short(monkeypatch: Patch) -> Iterator[Path]:
 
 
 @pytest.mark.extra
-@pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_kills_and_a_torn_checkpoint_change_nothing(short: Path, capsys: Capture) -> None:
     out = short / "c.json"
@@ -223,7 +222,6 @@ def test_kills_and_a_torn_checkpoint_change_nothing(short: Path, capsys: Capture
 
 
 @pytest.mark.extra
-@pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_twenty_cells_that_are_resumed_are_those_never_stopped(short: Path, capsys: Capture) -> None:
     out = short / "c.json"

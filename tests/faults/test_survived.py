@@ -56,7 +56,6 @@ def test_a_run_that_is_disturbed_comes_to_the_same(short: Path, whole: Whole, na
 
 
 @pytest.mark.extra
-@pytest.mark.slow
 def test_an_unusable_temporary_folder_changes_nothing(short: Path, whole: Whole) -> None:
     place = Place(short / "run")
     place.ended(place.start({"TMPDIR": "/proc/none"}))

@@ -201,7 +201,6 @@ def test_bfloat16_norms_are_summed_in_float32() -> None:
 
 
 @pytest.mark.extra
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "sizes", [pytest.param([5, 5, 5, 5], marks=pytest.mark.extra), [2, 12, 3, 3]], ids=["equal", "unequal"]
 )

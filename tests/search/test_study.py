@@ -51,7 +51,6 @@ SLOW = (pytest.param(name, marks=pytest.mark.slow) for name in ("gp", "cmaes"))
 
 
 @pytest.mark.extra
-@pytest.mark.slow
 @pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize("name", ["tpe", *SLOW])
 def test_a_sampler_that_learns_gets_near_the_best(tmp_path: Path, name: str) -> None:

@@ -156,7 +156,6 @@ def test_misplaced_loggers_and_callbacks_name_the_right_place(refused: Refused) 
 
 
 @pytest.mark.extra
-@pytest.mark.slow
 def test_a_resumed_run_restores_the_state_of_its_callback(own: str, tmp_path: Path) -> None:
     changes = {"trainer.callbacks": [f"{own}.Shrinks"], "optim.optimizer": "SGD"}
     _, whole, folder = train_cell(tmp_path / "whole", changes)

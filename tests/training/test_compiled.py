@@ -29,7 +29,6 @@ def without_compiler(*_: Any, **__: Any) -> Any:
 
 
 @pytest.mark.extra
-@pytest.mark.slow
 def test_without_a_compiler_the_cell_is_trained_uncompiled(
     tmp_path: Path, monkeypatch: Patch, check_message: CheckMessage
 ) -> None:
@@ -86,7 +85,6 @@ def test_buffers_and_random_state_are_restored() -> None:
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 
-@pytest.mark.slow
 @pytest.mark.extra
 @pytest.mark.parametrize("whole", [False, True])
 def test_compiled_code_trains_to_the_numbers_of_what_is_written(

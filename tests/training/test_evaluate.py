@@ -380,7 +380,6 @@ def evaluated(capsys: Capture) -> Callable[..., str]:
 
 
 @pytest.mark.extra
-@pytest.mark.slow
 def test_a_run_is_measured_again_and_its_record_keeps_it(tmp_path: Path, evaluated: Callable[..., str]) -> None:
     cell, folder = finished_run(tmp_path)
     shown = evaluated(cell.id[:9], "--out", tmp_path, "--lengths", "4,8", "--tokens", 64)
@@ -633,7 +632,6 @@ def test_a_length_beyond_the_positions_is_shown_as_an_error(tmp_path: Path, eval
 # a model that can be known to be right --------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 @pytest.mark.extra
 def test_tripled_logits_of_a_markov_chain_are_miscalibrated(tmp_path: Path) -> None:
     cell, store = check(load_yaml(ROOT / "experiments" / "bases" / "markov.yaml")), Store(tmp_path)
@@ -661,7 +659,6 @@ def test_tripled_logits_of_a_markov_chain_are_miscalibrated(tmp_path: Path) -> N
 
 
 @pytest.mark.extra
-@pytest.mark.slow
 @pytest.mark.parametrize("precision", ["64-true", "bf16-mixed"])
 def test_a_trained_run_reproduces_its_evaluations(tmp_path: Path, precision: str) -> None:
     changes = {"trainer.precision": precision, "model.position": "Learned"}

@@ -120,7 +120,6 @@ def test_extra_losses_are_minimised_and_recorded(tmp_path: Path, changes: dict[s
 
 
 @pytest.mark.extra
-@pytest.mark.slow
 def test_accumulation_halves_and_resumption_change_nothing(
     tmp_path: Path, changes: dict[str, Any], monkeypatch: Patch
 ) -> None:
@@ -143,7 +142,6 @@ def test_accumulation_halves_and_resumption_change_nothing(
 
 
 @pytest.mark.extra
-@pytest.mark.slow
 def test_two_processes_record_the_extra_losses_of_one(
     tmp_path: Path, changes: dict[str, Any], monkeypatch: Patch
 ) -> None:
@@ -161,7 +159,6 @@ def test_two_processes_record_the_extra_losses_of_one(
         assert two["metrics"][name] == pytest.approx(one["metrics"][name], rel=1e-9), name
 
 
-@pytest.mark.slow
 @pytest.mark.extra
 def test_compiled_blocks_have_the_same_extra_losses(tmp_path: Path, changes: dict[str, Any]) -> None:
     (_, plain, _), (_, compiled, _) = (
@@ -189,7 +186,6 @@ def steps(folder: Path) -> list[Tensor]:
     return [value for name, value in state.items() if name.endswith("steps_e")]
 
 
-@pytest.mark.slow
 @pytest.mark.extra
 def test_accumulation_halves_processes_and_resumption_change_nothing(tmp_path: Path, monkeypatch: Patch) -> None:
     _, one, folder = train_cell(tmp_path / "one", WHOLE)
@@ -216,7 +212,6 @@ def test_accumulation_halves_processes_and_resumption_change_nothing(tmp_path: P
         assert all(torch.equal(*pair) for pair in zip(steps(folder), steps(other), strict=True))
 
 
-@pytest.mark.slow
 @pytest.mark.extra
 def test_a_compiled_decoder_leaves_experts_as_they_are(tmp_path: Path) -> None:
     plain, compiled = (

@@ -117,7 +117,6 @@ def test_a_cell_out_of_memory_is_trained_in_halves(
 
 
 @pytest.mark.extra
-@pytest.mark.slow
 def test_what_is_accumulated_over_several_batches_is_halved_too(tmp_path: Path, monkeypatch: Patch) -> None:
     changes = {"trainer.accumulate_grad_batches": 2}
     before = trained(tmp_path / "whole", changes)
@@ -140,7 +139,6 @@ def test_a_cell_too_large_for_halves_fails_with_the_error(
 
 
 @pytest.mark.extra
-@pytest.mark.slow
 def test_the_stack_of_a_hang_is_logged_and_recorded(tmp_path: Path) -> None:
     cell, store = check(RUN), Store(tmp_path)
     store.work(cell.id).mkdir(parents=True)

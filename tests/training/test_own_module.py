@@ -64,7 +64,6 @@ def test_a_constructor_that_takes_too_little_is_refused(own: str, refused: Refus
 
 
 @pytest.mark.extra
-@pytest.mark.slow
 def test_a_module_is_an_arm_beside_the_decoder(
     own: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], check_message: CheckMessage
 ) -> None:

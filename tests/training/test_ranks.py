@@ -83,7 +83,6 @@ def assert_same(place: Place, whole: Place) -> None:
     assert all(torch.equal(value, other_weights[name]) for name, value in weights.items())
 
 
-@pytest.mark.slow
 @pytest.mark.extra
 def test_a_sharded_run_resumed_after_a_kill_is_the_same(tmp_path: Path) -> None:
     """All of it: also the test split and other lengths, which are measured of the one file at the end."""
@@ -106,7 +105,6 @@ PLAIN = {
 """A decoder that tensor parallelism carries out, unlike the usual one in most of its parts."""
 
 
-@pytest.mark.slow
 @pytest.mark.extra
 def test_a_tensor_parallel_run_resumed_equals_one_process(tmp_path: Path) -> None:
     """Dropout draws the same numbers, as the processes read the same rows."""
@@ -139,7 +137,6 @@ def numbers_of(seen: Any, name: str = "") -> dict[str, float]:
     return {place: number for at, part in parts for place, number in numbers_of(part, f"{name}.{at}").items()}
 
 
-@pytest.mark.slow
 @pytest.mark.extra
 def test_one_process_resumes_a_sharded_run_of_two(tmp_path: Path) -> None:
     place, alone = (Place(tmp_path / name, {"trainer.strategy": "fsdp2"}) for name in made(tmp_path, "two", "one"))
@@ -161,7 +158,6 @@ def made(folder: Path, *names: str) -> tuple[str, ...]:
     return names
 
 
-@pytest.mark.slow
 @pytest.mark.extra
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp2"])
 @pytest.mark.parametrize("how", ["dies", "raises"])
@@ -178,7 +174,6 @@ def test_a_rank_that_dies_fails_the_cell_with_its_error(
     assert not list(place.out.glob("cells/.*.work"))
 
 
-@pytest.mark.slow
 @pytest.mark.extra
 def test_two_nodes_under_torchrun_train_one_cell(tmp_path: Path) -> None:
     """Two launchers, each with one process, that meet at a port of this machine."""
@@ -257,7 +252,6 @@ with ranks.supervise_ranks(Path(sys.argv[1]), lambda error: Path(sys.argv[1], "e
 
 
 @pytest.mark.extra
-@pytest.mark.slow
 def test_a_first_process_that_hangs_gives_the_cell_up(tmp_path: Path, check_message: CheckMessage) -> None:
     start = time.monotonic()
     done = subprocess.run([sys.executable, "-c", HANGS, str(tmp_path)], capture_output=True, text=True, timeout=90)

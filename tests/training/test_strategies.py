@@ -227,7 +227,6 @@ def test_tensor_parallelism_does_not_divide_the_batch(refused: Refused) -> None:
 
 
 @pytest.mark.extra
-@pytest.mark.slow
 def test_split_layers_compute_the_same_as_the_whole(tmp_path: Path) -> None:
     """Logits, gradients and what is seen inside, for every kind of part that fits; see tensor_world.py."""
     script = Path(__file__).parents[1] / "tensor_world.py"

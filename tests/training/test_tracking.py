@@ -306,7 +306,6 @@ def test_a_logger_holds_the_rows_and_changes_no_number(tmp_path: Path) -> None:
 
 
 @pytest.mark.extra
-@pytest.mark.slow
 def test_a_resumed_run_logs_no_row_twice(tmp_path: Path) -> None:
     cell, _ = interrupted(tmp_path, "csv")
     assert told_by_csv(tmp_path) == history(tmp_path, cell)
@@ -321,7 +320,6 @@ def test_a_run_continues_without_an_unopenable_logger(tmp_path: Path, capsys: An
     assert capsys.readouterr().err.count("--logger csv: ") == 1
 
 
-@pytest.mark.slow
 @pytest.mark.extra
 def test_tensorboard_holds_the_rows(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard", reason="needs tensorboard, of the extra track")
@@ -345,7 +343,6 @@ def test_tensorboard_holds_the_rows(tmp_path: Path) -> None:
     assert cell.id in (folder / "hparams.yaml").read_text()
 
 
-@pytest.mark.slow
 @pytest.mark.extra
 def test_mlflow_holds_the_rows_in_one_run(tmp_path: Path, monkeypatch: Patch) -> None:
     for package in ("mlflow", "sqlalchemy", "alembic"):
@@ -366,7 +363,6 @@ def test_mlflow_holds_the_rows_in_one_run(tmp_path: Path, monkeypatch: Patch) ->
     assert logged == history(tmp_path, cell)
 
 
-@pytest.mark.slow
 @pytest.mark.extra
 def test_wandb_holds_the_rows_in_one_offline_run(tmp_path: Path, monkeypatch: Patch) -> None:
     pytest.importorskip("wandb", reason="needs wandb, of the extra track")
@@ -398,7 +394,6 @@ def test_wandb_holds_the_rows_in_one_offline_run(tmp_path: Path, monkeypatch: Pa
     assert logged == history(tmp_path, cell)
 
 
-@pytest.mark.slow
 @pytest.mark.extra
 @pytest.mark.parametrize("name", ["wandb", "mlflow"])
 def test_a_run_continues_without_an_unreachable_server(
