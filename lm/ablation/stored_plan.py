@@ -19,8 +19,8 @@ from lm.data import corpus, splits, synthetic
 from lm.data.tokens import TextStats
 from lm.execution.machine import device_files
 from lm.execution.scheduler import Planned
-from lm.store.answers import cache_folder, forget, remember
 from lm.store.store import Store
+from lm.store.user_cache import cache_folder, forget, remember
 from lm.training.identified import Cell, Sizes
 
 KIND = "plan"

@@ -161,7 +161,7 @@ def _run(arguments: list[str], debug: bool) -> int:
     if options.command not in TRAINING:
         return run(options, settings)
     from lm.data.cache import keep_compiled_code
-    from lm.store.answers import running_version
+    from lm.store.user_cache import running_version
 
     running_version()  # before torch is imported
     keep_compiled_code()  # before torch is imported, which would choose a folder itself

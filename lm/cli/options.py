@@ -105,7 +105,7 @@ class Command:
 
 def _settings_by_name() -> dict[str, str]:
     """Return the shortest dotted setting of a shipped configuration by the name that it ends in."""
-    from lm.store.answers import remember
+    from lm.store.user_cache import remember
 
     def write() -> dict[str, str]:
         from lm.config.components import resolve

@@ -23,9 +23,9 @@ import tokenizers
 
 from lm.config.tree import InputError
 from lm.data.public import digest
-from lm.store.answers import cache_folder as cache_folder
 from lm.store.files import DISK_FULL, read_json, to_json, with_path, write_atomic
 from lm.store.locks import locked
+from lm.store.user_cache import cache_folder as cache_folder
 
 SUMS, FACTS = "sums.json", "facts.json"
 PROGRESS = "progress.json"  # how far an entry has been written, which another process takes up

@@ -20,8 +20,8 @@ from typing import IO, Any
 from lm.config.tree import InputError, nearest, run_id
 from lm.data.corpus import SPLITS, Corpus
 from lm.data.text_files import Piece, texts_of
-from lm.store.answers import cache_folder
 from lm.store.files import read_json, to_json, write_atomic
+from lm.store.user_cache import cache_folder
 
 ANSWER_SECONDS = 4.0  # seconds in which the Hugging Face hub answers, or counts as out of reach
 LOST_SECONDS = 3.5  # seconds without data or an answer after which a connection counts as lost

@@ -25,8 +25,8 @@ from lm.config.tree import InputError, run_id
 from lm.data.corpus import SPLITS, Corpus
 from lm.data.public import digest
 from lm.data.text_files import Piece
-from lm.store.answers import cache_folder
 from lm.store.files import read_json, to_json, write_atomic
+from lm.store.user_cache import cache_folder
 
 Part = tuple[str, str, bool]  # a split, some text of it, and whether a document ends there
 

@@ -22,11 +22,11 @@ from lm.execution.machine import (
     slower,
 )
 from lm.execution.scheduler import Planned
-from lm.store.answers import remember
 from lm.store.files import read_json
 from lm.store.formats import SECONDS, Content
 from lm.store.side_files import measure_once
 from lm.store.store import Store
+from lm.store.user_cache import remember
 from lm.store.validation import is_number
 from lm.training.identified import Cell
 from lm.training.provenance import ENVIRONMENT, cpuinfo, processor

@@ -24,8 +24,8 @@ from lm.model.attention import SoftmaxAttention
 from lm.model.attention_impl import BLOCK
 from lm.model.position import Position
 from lm.model.transformer import Model
-from lm.store.answers import remember
 from lm.store.side_files import WAYS_FILE, measure_once, read_cached
+from lm.store.user_cache import remember
 from lm.training.adapter import quiet, to_device
 from lm.training.cell import check
 from lm.training.identified import AUTO, Cell, auto_settings_requested, seedless

@@ -28,8 +28,8 @@ from lm.report.tables import as_csv
 from lm.report.web import gallery
 from lm.report.web.elements import joined, tag
 from lm.report.web.page import overview, page
-from lm.store.answers import forget, remember
 from lm.store.files import write_atomic
+from lm.store.user_cache import forget, remember
 
 
 def load_report(folder: Path) -> Report:

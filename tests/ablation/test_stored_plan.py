@@ -15,7 +15,7 @@ from lm.ablation.plan import Plan, make_plan
 from lm.ablation.stored_plan import plan_experiment
 from lm.config.tree import override
 from lm.execution.machine import device_files
-from lm.store import answers
+from lm.store import user_cache
 from lm.store.store import Store
 
 Patch = pytest.MonkeyPatch
@@ -44,8 +44,8 @@ def text(tmp_path: Path) -> Path:
 def counted(tmp_path: Path, monkeypatch: Patch) -> list[str]:
     """The names of experiments that were planned anew; the process counts as one without torch."""
     monkeypatch.setenv("LM_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(answers, "SLOW", ())
-    monkeypatch.setattr(answers, "_versions", [])
+    monkeypatch.setattr(user_cache, "SLOW", ())
+    monkeypatch.setattr(user_cache, "_versions", [])
     names: list[str] = []
 
     def count(experiment: Experiment, seconds: Any) -> Plan:
@@ -106,9 +106,9 @@ def test_what_differs_or_is_missing_is_planned_anew(
     assert is_planned(read(text)), "a setting may not do on other devices"
     monkeypatch.setattr(stored_plan, "device_files", lambda: ["nvidia0"])
     assert is_planned(read(text))
-    monkeypatch.setattr(answers, "code_version", lambda: "of other code")
+    monkeypatch.setattr(user_cache, "code_version", lambda: "of other code")
     assert is_planned(read(text))
-    for path in (answers.cache_folder() / "answers").iterdir():
+    for path in (user_cache.cache_folder() / "answers").iterdir():
         path.write_text("{")
     assert is_planned(read(text)), "a damaged answer"
 

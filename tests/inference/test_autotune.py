@@ -18,7 +18,7 @@ from lm.inference import autotune
 from lm.inference.autotune import replace_auto_settings
 from lm.model import attention_impl
 from lm.report.run import describe_autotune
-from lm.store import answers
+from lm.store import user_cache
 from lm.store.side_files import WAYS_FILE, measure_once, read_cached
 from lm.training.cell import check
 from lm.training.identified import auto_settings_requested
@@ -175,8 +175,8 @@ def test_other_results_folders_take_the_choice_from_the_cache(
     tmp_path: Path, speeds: dict[str, float], monkeypatch: Patch
 ) -> None:
     monkeypatch.setenv("LM_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(answers, "SLOW", ())
-    monkeypatch.setattr(answers, "_versions", [])
+    monkeypatch.setattr(user_cache, "SLOW", ())
+    monkeypatch.setattr(user_cache, "_versions", [])
     speeds |= {"plain": 0.5}
     first = chosen(tmp_path / "a")
     speeds.clear()

@@ -16,7 +16,7 @@ from lm.analysis.curve import curve_table
 from lm.analysis.pace import steps_to_baseline_loss
 from lm.cli import main
 from lm.report.write import update_report, write_report
-from lm.store import answers
+from lm.store import user_cache
 from lm.store.files import read_json, to_json, write_atomic
 
 
@@ -83,8 +83,8 @@ def test_only_changed_files_or_cells_are_written_again(
     experiment: MakeExperiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LM_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(answers, "SLOW", ())
-    monkeypatch.setattr(answers, "_versions", [])
+    monkeypatch.setattr(user_cache, "SLOW", ())
+    monkeypatch.setattr(user_cache, "_versions", [])
     monkeypatch.setattr("lm.report.figures.picture.render", lambda *_: {"png": b"a picture"})
     folder = experiment({"base": [2.0, 2.1, 1.9], "arm": [1.9, 1.8, 1.7]})
 

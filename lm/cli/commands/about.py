@@ -26,7 +26,7 @@ def print_help(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
 
 def list_components(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     """Print all components with their options."""
-    from lm.store.answers import remember
+    from lm.store.user_cache import remember
 
     def write() -> dict[str, str]:
         from lm.config.components import catalogue, catalogue_lines  # need the classes, whose import takes seconds

@@ -139,7 +139,7 @@ def devices() -> Lines:
 
 def folders(out: Path) -> Lines:
     """Report whether the folders of results and of the cache can be written to."""
-    from lm.store.answers import cache_folder
+    from lm.store.user_cache import cache_folder
 
     remedies = {"results": "give another folder with --out", "cache": "set LM_CACHE to another folder"}
     for name, path in (("results", out), ("cache", cache_folder())):

@@ -9,7 +9,7 @@ from lm.report.figures.chart import Chart
 from lm.report.figures.palette import dash
 from lm.report.figures.vega import Rows, colour, draw
 from lm.report.web.elements import Html, tag
-from lm.store.answers import remember
+from lm.store.user_cache import remember
 
 MISSING = "charts need vl-convert-python, which is not installed here: pip install vl-convert-python"
 

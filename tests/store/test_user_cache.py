@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from messages import Refused
 
-from lm.store import answers
+from lm.store import user_cache
 
 Patch = pytest.MonkeyPatch
 
@@ -18,9 +18,9 @@ Patch = pytest.MonkeyPatch
 def package(tmp_path: Path, monkeypatch: Patch) -> Path:
     """A package of one file, whose answers are kept in a folder of the test; nothing slow is imported."""
     monkeypatch.setenv("LM_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(answers, "PACKAGE", tmp_path / "package")
-    monkeypatch.setattr(answers, "SLOW", ())
-    monkeypatch.setattr(answers, "_versions", [])
+    monkeypatch.setattr(user_cache, "PACKAGE", tmp_path / "package")
+    monkeypatch.setattr(user_cache, "SLOW", ())
+    monkeypatch.setattr(user_cache, "_versions", [])
     (tmp_path / "package").mkdir()
     (tmp_path / "package" / "part.py").write_text("x = 1\n")
     return tmp_path / "package"
@@ -33,7 +33,7 @@ def numbers() -> Iterator[int]:
 
 def test_an_answer_is_computed_once_for_a_question(package: Path) -> None:
     calls = numbers()
-    asked = [answers.remember("kind", question, lambda: next(calls)) for question in (["a"], ["a"], ["b"], ["a"])]
+    asked = [user_cache.remember("kind", question, lambda: next(calls)) for question in (["a"], ["a"], ["b"], ["a"])]
     assert asked == [0, 0, 1, 0]
 
 
@@ -41,7 +41,7 @@ def test_other_code_and_other_versions_compute_anew(package: Path, monkeypatch: 
     calls = numbers()
 
     def ask() -> int:
-        return answers.remember("kind", None, lambda: next(calls))
+        return user_cache.remember("kind", None, lambda: next(calls))
 
     assert [ask(), ask()] == [0, 0]
     (package / "part.py").write_text("x = 2\n")
@@ -57,17 +57,17 @@ def test_other_code_and_other_versions_compute_anew(package: Path, monkeypatch: 
 @pytest.mark.parametrize("content", ["", "{", "[]", "{}", "null", "\0", '{"version": 1, "answer": 99}'])
 def test_a_damaged_answer_is_computed_anew(package: Path, content: str) -> None:
     calls = numbers()
-    assert answers.remember("kind", None, lambda: next(calls)) == 0
-    (path,) = answers.cache_folder().rglob("*.json")
+    assert user_cache.remember("kind", None, lambda: next(calls)) == 0
+    (path,) = user_cache.cache_folder().rglob("*.json")
     path.write_text(content)
-    assert [answers.remember("kind", None, lambda: next(calls)) for _ in range(2)] == [1, 1]
+    assert [user_cache.remember("kind", None, lambda: next(calls)) for _ in range(2)] == [1, 1]
 
 
 def test_an_edited_answer_is_computed_anew(package: Path) -> None:
-    answers.remember("kind", None, lambda: "first")
-    (path,) = answers.cache_folder().rglob("*.json")
+    user_cache.remember("kind", None, lambda: "first")
+    (path,) = user_cache.cache_folder().rglob("*.json")
     path.write_text(json.dumps({**json.loads(path.read_text()), "answer": "edited"}))
-    assert answers.remember("kind", None, lambda: "second") == "second"
+    assert user_cache.remember("kind", None, lambda: "second") == "second"
 
 
 def test_code_that_is_edited_while_it_computes_is_not_remembered(package: Path) -> None:
@@ -75,27 +75,27 @@ def test_code_that_is_edited_while_it_computes_is_not_remembered(package: Path) 
         (package / "part.py").write_text("x = 3\n")
         return "of the old code"
 
-    answers.remember("kind", None, edit)
-    assert answers.remember("kind", None, lambda: "of the new") == "of the new"
+    user_cache.remember("kind", None, edit)
+    assert user_cache.remember("kind", None, lambda: "of the new") == "of the new"
 
 
 def test_a_process_that_imported_the_code_before_computes(package: Path, monkeypatch: Patch) -> None:
-    monkeypatch.setattr(answers, "SLOW", ("json",))
+    monkeypatch.setattr(user_cache, "SLOW", ("json",))
     calls = numbers()
-    assert [answers.remember("kind", None, lambda: next(calls)) for _ in range(2)] == [0, 1]
-    assert answers.running_version() is None
-    assert not answers.cache_folder().exists()
+    assert [user_cache.remember("kind", None, lambda: next(calls)) for _ in range(2)] == [0, 1]
+    assert user_cache.running_version() is None
+    assert not user_cache.cache_folder().exists()
 
 
 def test_a_process_that_asked_before_it_imported_the_code_remembers(package: Path, monkeypatch: Patch) -> None:
     calls = numbers()
 
     def ask(question: str) -> int:
-        return answers.remember("kind", question, lambda: next(calls))
+        return user_cache.remember("kind", question, lambda: next(calls))
 
-    assert answers.running_version() == answers.code_version()
+    assert user_cache.running_version() == user_cache.code_version()
     assert ask("before") == 0
-    monkeypatch.setattr(answers, "SLOW", ("json",))
+    monkeypatch.setattr(user_cache, "SLOW", ("json",))
     assert [ask("after"), ask("after"), ask("before")] == [1, 1, 0]
     (package / "part.py").write_text("x = 4\n")
     assert [ask("after"), ask("after"), ask("before")] == [2, 3, 4], "the code that it imported is older"
@@ -106,20 +106,20 @@ def test_a_process_that_asked_before_it_imported_the_code_remembers(package: Pat
 def test_a_cache_that_cannot_be_used_is_left_alone(package: Path, tmp_path: Path, monkeypatch: Patch) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("LM_CACHE", str(tmp_path / "file" / "cache"))
-    assert answers.remember("kind", None, lambda: 5) == 5
+    assert user_cache.remember("kind", None, lambda: 5) == 5
 
 
 def test_files_of_editors_are_no_code(package: Path) -> None:
-    version = answers.code_version()
+    version = user_cache.code_version()
     (package / ".part.py.swp").write_text("")
     (package / ".#part.py").symlink_to("user@host.4711")
     (package / "gone.py").symlink_to("nowhere")
-    assert answers.code_version() == version
+    assert user_cache.code_version() == version
 
 
 def test_a_question_that_is_no_text_is_not_remembered(package: Path) -> None:
     calls = numbers()
-    assert [answers.remember("kind", "/results/\udcff", lambda: next(calls)) for _ in range(2)] == [0, 1]
+    assert [user_cache.remember("kind", "/results/\udcff", lambda: next(calls)) for _ in range(2)] == [0, 1]
 
 
 def test_a_user_without_a_home_folder_names_the_cache(package: Path, monkeypatch: Patch, refused: Refused) -> None:
@@ -128,10 +128,10 @@ def test_a_user_without_a_home_folder_names_the_cache(package: Path, monkeypatch
 
     monkeypatch.setattr(Path, "home", homeless)
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    assert answers.cache_folder().name == "cache"
+    assert user_cache.cache_folder().name == "cache"
     monkeypatch.delenv("LM_CACHE")
     with refused():
-        answers.cache_folder()
+        user_cache.cache_folder()
 
 
 @pytest.mark.extra

@@ -1,4 +1,4 @@
-"""Answers that take long to compute, kept as JSON in the cache folder for the code and versions that computed them.
+"""The cache folder of a user, and answers that take long to compute, kept there as JSON for the code and its versions.
 
 CACHE/answers/<kind>-<hash of the question>.json    version of the code, answer, and a checksum of both
 """
