@@ -178,12 +178,13 @@ def forest(rows: Sequence[tuple[str, Any]]) -> Figure:
 def published(paper: Paper, folder_of: Mapping[str, Path]) -> None:
     """Add the claims of all experiments of tier C: counts by experiment, and those that were not reproduced."""
     named: list[tuple[str, Answer]] = []
-    runs, sizes, own_rates = 0, list[float](), 0
+    runs, sizes, own_rates = 0, list[float](), set[str]()
     for name, folder in folder_of.items():
         if ("." not in name or name.startswith("components_texts.")) and (folder / "experiment.json").is_file():
             results = load(folder)
             given = answers(results)
-            own_rates += bool(given) and "rates" in results.manifest
+            if given and "rates" in results.manifest:
+                own_rates.add(name.partition(".")[0])
             named += [(name, answer) for answer in given]
             finished = [record for record in results.records.values() if record is not None] if given else []
             runs += len(finished)
@@ -202,7 +203,7 @@ def published(paper: Paper, folder_of: Mapping[str, Path]) -> None:
     paper.tables["claims"] = table(head, rows, "Xrrrrrrr")
     numbers = paper.numbers
     numbers["claimExperiments"], numbers["claimRuns"] = str(len(rows)), f"{runs:,}"
-    numbers["ownRates"] = str(own_rates)
+    numbers["ownRates"] = str(len(own_rates))
     numbers["medianModel"], numbers["largeModel"] = (f"{np.quantile(sizes, q) / 1e3:,.0f}" for q in (0.5, 0.9))
     numbers["largestModel"] = f"{max(sizes) / 1e6:.1f}"
     for label, kind in (("before", "published"), ("after", "published, post hoc")):

@@ -2,17 +2,19 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from scipy import stats
 
 from lm.analysis.compare import reason_not_comparable
+from lm.analysis.rates import regret_bounds
 from lm.analysis.results import Records
 from lm.report.render import Section, TableCell
 from lm.report.tables import signed
-from lm.stats.meta import over_experiments
+from lm.stats.meta import OverExperiments, over_experiments
 from lm.stats.tests import seeds_needed
 from lm.stats.verdicts import direction
 from lm.store.archive import TWINS
@@ -32,12 +34,14 @@ NOTES = (
 
 @dataclass(frozen=True)
 class SharedArm:
-    """The difference of an arm in one experiment, its standard error, and why no verdict may rest on it, or nothing."""
+    """The difference of an arm in one experiment."""
 
     experiment: str
     difference: float
-    error: float
-    unfit: str
+    error: float  # its standard error
+    unfit: str  # why no verdict may rest on it; empty where one may
+    lower: float  # by how much it may lie lower, and higher, had each side the best of its learning rates
+    higher: float
 
 
 def pooled_section(experiments: Sequence[tuple[Records, pd.DataFrame]]) -> Section | None:
@@ -54,8 +58,10 @@ def pooled_section(experiments: Sequence[tuple[Records, pd.DataFrame]]) -> Secti
             continue
         for row in table[(table.metric == quantity) & table.difference.notna()].itertuples():
             if (error := standard_error(row)) > 0:
-                difference = SharedArm(name, float(row.difference), error, _unfit(results, str(row.arm), row.pairs))
-                arms.setdefault((str(row.arm), baseline, quantity), {})[name] = difference
+                arm = str(row.arm)
+                of_choice = regret_bounds(results, {arm: 1.0, baseline: -1.0})
+                difference = SharedArm(name, float(row.difference), error, _unfit(results, arm, row.pairs), *of_choice)
+                arms.setdefault((arm, baseline, quantity), {})[name] = difference
     groups = {key: list(by_name.values()) for key, by_name in arms.items() if len(by_name) > 1}
     if not groups:
         return None
@@ -70,7 +76,10 @@ def pooled_section(experiments: Sequence[tuple[Records, pd.DataFrame]]) -> Secti
     title = "Over experiments" if len(quantities) > 1 else f"Over experiments: {describe(quantities[0]).label}"
     rows = [_row(*key, group, len(quantities) > 1) for key, group in groups.items()]
     left_out = [f"Not counted, as they repeat the text of others here: {', '.join(twins)}."] if twins else []
-    return Section(title, COLUMNS, rows, [f"n: experiments, of {', '.join(names)}.", *left_out, *NOTES, *problems])
+    chosen = any(shared.lower or shared.higher for group in groups.values() for shared in group)
+    of_rates = ["CIs and intervals hold what the choice of learning rates on few seeds leaves open."] if chosen else []
+    notes = [f"n: experiments, of {', '.join(names)}.", *left_out, *NOTES, *of_rates, *problems]
+    return Section(title, COLUMNS, rows, notes)
 
 
 def _unfit(results: Records, arm: str, pairs: int) -> str:
@@ -95,8 +104,18 @@ def standard_error(row: Any) -> float:
     return float((row.plain_high - row.plain_low) / 2 / stats.t.ppf(0.975, row.pairs - 1))
 
 
+def _summary(group: Sequence[SharedArm]) -> OverExperiments:
+    """Summarise the differences of an arm; intervals reach as far as the mean moves with what rates leave open."""
+    found = over_experiments([shared.difference for shared in group], [shared.error for shared in group])
+    weights = [1 / (shared.error**2 + found.tau**2) for shared in group]
+    lower = float(np.average([shared.lower for shared in group], weights=weights))
+    higher = float(np.average([shared.higher for shared in group], weights=weights))
+    low, high = found.low - lower, found.high + higher
+    return replace(found, low=low, high=high, next_low=found.next_low - lower, next_high=found.next_high + higher)
+
+
 def _row(arm: str, baseline: str, quantity: str, group: Sequence[SharedArm], is_named: bool) -> list[str]:
-    summary = over_experiments([shared.difference for shared in group], [shared.error for shared in group])
+    summary = _summary(group)
     digits = describe(quantity).digits
     sound = len(group) >= FEWEST and not any(shared.unfit for shared in group)
     text = signed(summary.mean, summary.low, summary.high, digits)

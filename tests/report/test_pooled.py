@@ -1,5 +1,6 @@
 """Arms that several experiments have in common are summarised over them."""
 
+import re
 import shutil
 import statistics
 from pathlib import Path
@@ -71,6 +72,19 @@ def test_an_experiment_made_of_another_is_counted_once(tmp_path: Path, check_mes
     (row,) = section.rows
     assert row[1] == "2"
     check_message(list(section.notes[:2]))
+
+
+def test_what_rates_leave_open_widens_the_mean(tmp_path: Path) -> None:
+    results = [load(make(tmp_path, name, -0.3)) for name in ("prose", "code", "drama")]
+    found = known(pooled_section([(one, compare(one)) for one in results]))
+    rate = {"shared": 0.1, "best": 0.1, "end": "", "rates": [0.1], "lost": 0}
+    for one in results:
+        manifest: dict[str, Any] = one.manifest  # type: ignore[assignment]
+        manifest["rates"] = {"base": {**rate, "regret": 0.02}, "better": {**rate, "regret": 0.01}}
+    widened = known(pooled_section([(one, compare(one)) for one in results]))
+    before, after = ([float(x) for x in re.findall(r"[-+][.0-9]+", str(one.rows[0][2]))] for one in (found, widened))
+    assert np.subtract(after, before) == pytest.approx([0, -0.01, 0.02], abs=1e-9)
+    assert {*widened.notes} > {*found.notes}
 
 
 def test_two_experiments_are_never_bold(tmp_path: Path) -> None:
