@@ -106,12 +106,13 @@ def standard_error(row: Any) -> float:
 
 def _summary(group: Sequence[SharedArm]) -> OverExperiments:
     """Summarise the differences of an arm; intervals reach as far as the mean moves with what rates leave open."""
-    found = over_experiments([shared.difference for shared in group], [shared.error for shared in group])
-    weights = [1 / (shared.error**2 + found.tau**2) for shared in group]
+    summary = over_experiments([shared.difference for shared in group], [shared.error for shared in group])
+    weights = [1 / (shared.error**2 + summary.tau**2) for shared in group]
     lower = float(np.average([shared.lower for shared in group], weights=weights))
     higher = float(np.average([shared.higher for shared in group], weights=weights))
-    low, high = found.low - lower, found.high + higher
-    return replace(found, low=low, high=high, next_low=found.next_low - lower, next_high=found.next_high + higher)
+    low, high = summary.low - lower, summary.high + higher
+    next_low, next_high = summary.next_low - lower, summary.next_high + higher
+    return replace(summary, low=low, high=high, next_low=next_low, next_high=next_high)
 
 
 def _row(arm: str, baseline: str, quantity: str, group: Sequence[SharedArm], is_named: bool) -> list[str]:
