@@ -126,7 +126,7 @@ class LadderResults:
 
     @functools.cached_property
     def at_rung(self) -> dict[tuple[str, str], ArmAt]:
-        """What is known of each arm at each rung on which it has a pair, by names of rung and arm."""
+        """Verdict, difference and gain of each arm at each rung on which it has a pair, by names of rung and arm."""
         return {(at.rung, arm.name): at for arm in self.every_arm for at in arm.at}
 
     @property

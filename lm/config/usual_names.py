@@ -1,4 +1,4 @@
-"""What papers and other programs call a setting, a class, a command or an option, and what it is called here."""
+"""Our names of settings, classes, commands and options for those that papers and other programs use."""
 
 import functools
 from collections.abc import Container, Sequence
