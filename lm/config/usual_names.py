@@ -1,6 +1,7 @@
 """Our names of settings, classes, commands and options for those that papers and other programs use."""
 
 import functools
+import re
 from collections.abc import Container, Sequence
 from pathlib import Path
 
@@ -17,7 +18,10 @@ def _plain(name: object) -> str:
 
 @functools.cache
 def usual_names(kind: str) -> dict[str, list[str]]:
-    """Return the usual names of settings, commands or options by ours, such as `model.mlp: Experts` of a class."""
+    """Return the usual names of settings, commands, options or keys by ours.
+
+    A class is written `model.mlp: Experts`, a setting that not every class has `model.mlp.experts of Experts`.
+    """
     return dict(parse_yaml(FILE.read_text(encoding="utf-8"))[kind])
 
 
@@ -29,10 +33,18 @@ def _ours(kind: str, word: object) -> str:
 
 def suggest(word: object, choices: Sequence[str]) -> str:
     """Return ` Did you mean X?` for what a usual name is called here, or else for the nearest choice; empty without."""
-    path, _, name = _ours("settings", word).partition(": ")
-    if name in choices:
-        return f" Did you mean {name}?"
-    return f" Did you mean {path}{name and ': '}{name}?" if path else nearest(word, choices)
+    meant = _ours("settings", word)
+    path, _, name = meant.partition(": ")
+    here = name or path.partition(" of ")[0].rpartition(".")[2]
+    if here in choices:
+        return f" Did you mean {here}?"
+    return f" Did you mean {meant}?" if meant else nearest(word, choices)
+
+
+def suggest_key(word: object, choices: Sequence[str]) -> str:
+    """Return ` Did you mean X?` for a key of a file that others call by this name, or else for the nearest one."""
+    name = _ours("keys", word)
+    return f" Did you mean {name}?" if name in choices else nearest(word, choices)
 
 
 def suggest_command(word: str, choices: Sequence[str]) -> str:
@@ -43,7 +55,7 @@ def suggest_command(word: str, choices: Sequence[str]) -> str:
 
 def suggest_option(word: str, options: Container[str], settable: bool) -> str:
     """Return ` Did you mean X?` for an option, or a setting on the command line, that others call by this name."""
-    name, path = _ours("options", word), _ours("settings", word).partition(": ")[0]
+    name, path = _ours("options", word), re.split(": | of ", _ours("settings", word))[0]
     if name in options:
         return f" Did you mean {name}?"
     return f" Did you mean --{path}?" if path and settable else ""

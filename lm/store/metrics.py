@@ -87,9 +87,25 @@ METRICS: dict[str, Metric] = {
 """Declared metrics in the order of the tables; a record may hold others, which tables list after these, as named."""
 
 ALIASES = {
-    **dict.fromkeys(("loss", "val_loss", "validation_loss", "eval_loss", "cross_entropy"), "nll"),
-    **{"test_loss": "test_nll", "training_loss": "train_loss", "ppl": "perplexity", "acc": "accuracy"},
-    **{"bpb": "bits_per_byte", "throughput": "tokens_per_second", "memory": "peak_memory", "params": "parameters"},
+    **dict.fromkeys(
+        (
+            "loss",
+            "val_loss",
+            "valid_loss",
+            "validation_loss",
+            "eval_loss",
+            "val/loss",
+            "eval/loss",
+            "ce",
+            "cross_entropy",
+        ),
+        "nll",
+    ),
+    **{"test_loss": "test_nll", "training_loss": "train_loss", "ppl": "perplexity", "val_ppl": "perplexity"},
+    **{"test_ppl": "test_perplexity", "acc": "accuracy", "val_acc": "accuracy", "bpb": "bits_per_byte"},
+    **{"expected_calibration_error": "ece", "gns": "noise_scale", "grad_norm": "gradient_norm"},
+    **{"throughput": "tokens_per_second", "tps": "tokens_per_second", "tokens/s": "tokens_per_second"},
+    **{"flops": "flops_per_token", "wall_time": "train_seconds", "memory": "peak_memory", "params": "parameters"},
 }
 """Other common names of metrics."""
 

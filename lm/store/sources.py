@@ -40,8 +40,7 @@ EQUIVALENT: tuple[frozenset[str], ...] = (
             "40dd93c0bcb5d33e9e7fb22f8e19872da33d390a24d4e9c6d5cdbc56dad9bd06",  # validations of a tenth by default
             "006050ae2325652b5075319df8818974784656db17802dd534a90c801268fa66",  # later heads by blocks on CUDA
             "0a8b6cc2abd02a09551919ca534b67c3ebfb09f7360c4559ec6d57d0d49cf5ed",  # large logits, long rows in parts
-            "90f8081960f65f1dfe3082a3dd9efce2640de5c35f92a79442c50bb9a366dffc",  # usual names, one way to split
-            "623ef539e59f87ad7136be05578f0e51d386126f9470dc38fc5c4c654fee2af3",  # the cache of a user
+            "b01ba23f043c7848a62022b80018d2b32009c38c604d00557edda93e308c4f81",  # usual names, one way to split
         }
     ),
 )

@@ -6,25 +6,31 @@ from pathlib import Path
 import pytest
 from messages import RefusedCommand
 
+from lm.ablation.experiment import ExperimentFile
 from lm.cli.commands import commands
 from lm.cli.entry import parsers
 from lm.config.components import catalogue
+from lm.config.keys import keys
 from lm.config.usual_names import suggest, usual_names
+from lm.search.space import ChoicesNode, Distribution
+from lm.search.spec import SweepFile
 from lm.training.run import RunConfig
 
 GLOSSARY = Path(__file__).parents[2] / "docs" / "glossary.md"
 COMPONENTS = catalogue(RunConfig)
 SETTINGS = {f"{kind}.{option}" for kind, members in COMPONENTS.items() for m in members for option in m["options"]}
-KINDS = ("settings", "commands", "options")
+OWNED = {(f"{kind}.{o}", m["name"]) for kind, members in COMPONENTS.items() for m in members for o in m["options"]}
+KINDS = ("settings", "commands", "options", "keys")
 
 
 @pytest.mark.parametrize("path", usual_names("settings"))
 def test_each_usual_name_stands_for_what_exists(path: str) -> None:
-    place, _, name = path.partition(": ")
+    place, _, name = path.partition(" of ")[0].partition(": ")
     if name:
         assert name in [member["name"] for member in COMPONENTS[place]]
     else:
-        assert place in {*SETTINGS, *COMPONENTS, "seed"}
+        owner = path.partition(" of ")[2] or None
+        assert (place, owner) in OWNED or (owner is None and place in {*SETTINGS, *COMPONENTS, "seed"})
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -39,6 +45,9 @@ def test_usual_names_of_commands_and_options_stand_for_some() -> None:
     assert others.keys() <= commands().keys()
     assert not {name for names in others.values() for name in names} & commands().keys()
     assert usual_names("options").keys() <= accepted
+    known = {key for node in (ExperimentFile, SweepFile, Distribution, ChoicesNode) for key in keys(node)}
+    assert usual_names("keys").keys() <= known
+    assert not {name for names in usual_names("keys").values() for name in names} & {*keys(ExperimentFile)}
 
 
 def test_the_glossary_lists_every_usual_name() -> None:
