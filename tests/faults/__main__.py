@@ -11,11 +11,11 @@ from program import make_parser, run_program
 from faults.faults import FAULTS, chosen
 from faults.place import require_linux
 from faults.rows import Row, console, show, write
-from faults.run import DIFFERS, chaos
+from faults.run import DIFFERS, inject
 from lm.config.tree import InputError, require_place
 
 HELP = "kill, stop, tear, fill and disconnect small runs, and compare what they come to with one left alone"
-EXAMPLES = ("make faults FAULTS=--list", 'make faults FAULTS="--kills 20 --faults kills,checkpoint --out chaos.json"')
+EXAMPLES = ("make faults FAULTS=--list", 'make faults FAULTS="--kills 20 --faults kills,checkpoint --out faults.json"')
 
 MOST_KILLS = 100_000
 
@@ -54,7 +54,7 @@ def _run(options: argparse.Namespace) -> int:
 
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # what was started is to be ended
     try:
-        rows = chaos(faults, options.kills, options.seed, write_rows)
+        rows = inject(faults, options.kills, options.seed, write_rows)
     finally:
         signal.signal(signal.SIGTERM, before)
     show(rows, console())

@@ -51,7 +51,7 @@ UNDONE = 1
 def full(trial: Trial) -> None:
     """Fills the disk of the results after the first checkpoint; the command says so and ends, and goes on with room."""
     place = trial.place
-    mount("mount", "-t", "tmpfs", "-o", f"size={SMALL_MIB}m", "lm-chaos", str(place.out))
+    mount("mount", "-t", "tmpfs", "-o", f"size={SMALL_MIB}m", "lm-faults", str(place.out))
     try:
         process = trial.begun()
         _fill(place)

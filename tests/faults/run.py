@@ -105,9 +105,9 @@ def disturbed(fault: Fault, trial: Trial, whole: Outcome) -> list[str]:
         place.close()
 
 
-def chaos(faults: Sequence[Fault], times: int, seed: int, each: Callable[[list[Row]], None]) -> list[Row]:
+def inject(faults: Sequence[Fault], times: int, seed: int, each: Callable[[list[Row]], None]) -> list[Row]:
     """A row for each fault; `each` is told all that there are so far. Folders of runs that differ are kept."""
-    folder = Path(tempfile.mkdtemp(prefix="lm-chaos-"))
+    folder = Path(tempfile.mkdtemp(prefix="lm-faults-"))
     at_work = Chaos(folder, seed, lambda line: print(line, file=sys.stderr, flush=True))
     rows: list[Row] = []
     try:
