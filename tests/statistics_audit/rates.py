@@ -22,7 +22,8 @@ SHIFTS = (0, 1)
 """Steps between the best rates of the two arms."""
 
 BREAKS_DOWN = 100.0
-"""Above its best rate an arm that breaks down is so much worse a step, and so much noisier."""
+"""Above its best rate an arm that breaks down is so much worse a step, and so much noisier. It is tried where rates are
+easy to rank, which errs most."""
 
 
 def audit_rates(random: np.random.Generator, experiments: int, noises: Mapping[str, Noise]) -> Iterator[Finding]:
@@ -39,7 +40,7 @@ def audit_rates(random: np.random.Generator, experiments: int, noises: Mapping[s
     for name, noise in noises.items():
         for curvature in CURVATURES:
             for shift in SHIFTS:
-                for wall in (0.0, BREAKS_DOWN):
+                for wall in (0.0, BREAKS_DOWN) if curvature == CURVATURES[-1] else (0.0,):
                     claims = sum(_claims(random, noise, curvature, shift, wall) for _ in range(experiments))
                     title = f"{name} noise, a step costs {curvature:z.3g}, best rates {shift} apart"
                     title += ", one breaks down above" if wall else ""
