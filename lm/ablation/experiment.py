@@ -41,6 +41,7 @@ from lm.config.reading import (
     resolve_file,
 )
 from lm.config.tree import InputError, Tree, load_yaml, override, path_name
+from lm.config.usual_names import suggest
 from lm.stats.tests import ALPHA, seeds_needed, smallest_p
 from lm.store.metrics import (
     AT_LENGTH,
@@ -53,7 +54,6 @@ from lm.store.metrics import (
     describe,
     is_at_length,
     is_of_task,
-    nearest_metric,
     parse_average,
 )
 from lm.store.record import ArmRate
@@ -454,7 +454,7 @@ def _check_quantity(name: str, path: str) -> None:
             raise InputError(f"{path}: no quantity {name!r}; {hint}")
     elif "@" not in name:
         if name not in METRICS and not name.startswith((EXTRA, ON_CORPUS)):
-            near = nearest_metric(name, list(METRICS))
+            near = suggest(name, list(METRICS), "metrics")
             raise InputError(f"{path}: no quantity {name!r}.{near} Choose from {', '.join(METRICS)}")
     elif not is_of_task(name) and (not is_at_length(name) or len(name.partition("@")[2]) > MAX_DIGITS):
         of_task = f"of a task {'@TASK, '.join(OF_TASK)}@TASK"

@@ -18,7 +18,8 @@ from lm.config.keys import Also, Name, Text
 from lm.config.nodes import one_of
 from lm.config.reading import Seeds, read_seeds
 from lm.config.tree import InputError
-from lm.store.metrics import METRICS, ON_CORPUS, is_at_length, is_of_task, nearest_metric
+from lm.config.usual_names import suggest
+from lm.store.metrics import METRICS, ON_CORPUS, is_at_length, is_of_task
 from lm.store.paths import SECTIONS, path_error
 from lm.store.record import Manifest, Record, Registration
 
@@ -154,7 +155,7 @@ def _metric(text: str, path: str) -> str:
         start = name.partition("/")[0]
         listed = name in METRICS or name.startswith(ON_CORPUS) or is_at_length(name) or is_of_task(name)
         if not (listed or ("/" in name and start in SECTIONS)):
-            raise InputError(f"{path}: no quantity {name!r}.{nearest_metric(name, [*METRICS, *SECTIONS])}")
+            raise InputError(f"{path}: no quantity {name!r}.{suggest(name, [*METRICS, *SECTIONS], 'metrics')}")
         if not listed and (reason := path_error(name)):
             raise InputError(f"{path}: {reason}")
     return text

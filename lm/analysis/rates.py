@@ -102,7 +102,10 @@ def _without_noisy(curves: Mapping[str, RateCurve], ended: Mapping[str, list[int
     """
     squares, degrees = _unexplained(curves, ended)
     others = [
-        {**ended, arm: [r for r in ended[arm] if r != rate]} for arm in ended for rate in ended[arm] if ended[arm][2:]
+        {**ended, arm: [r for r in ended[arm] if r != rate]}
+        for arm in ended
+        for rate in ended[arm]
+        if len(ended[arm]) > 2
     ]
     if not others:
         return ended

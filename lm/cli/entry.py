@@ -19,7 +19,7 @@ from lm.cli.commands import commands
 from lm.cli.options import Parser
 from lm.config.imported import current_folder_modules, trusted_only
 from lm.config.tree import InputError, parse_value
-from lm.config.usual_names import suggest_command
+from lm.config.usual_names import suggest
 from lm.execution.signal_handling import INTERRUPTED, cause, ended_by_signals
 from lm.store.files import DISK_ERRORS, PATH_ERRORS, explain_disk_error, temporary_folder
 from lm.store.leases import LostError
@@ -148,7 +148,7 @@ def _print_traceback(error: BaseException) -> None:
 def _run(arguments: list[str], debug: bool) -> int:
     name = next(iter(arguments), "")
     if name and not name.startswith("-") and name not in commands():
-        near = suggest_command(name, list(commands()))
+        near = suggest(name, list(commands()), "commands")
         raise InputError(f"no command {name!r}.{near} Choose from {', '.join(commands())}")
     others, settings = split_settings(arguments)
     options = parsers()[0].parse_args(others, argparse.Namespace(arguments=tuple(arguments), debug=debug))

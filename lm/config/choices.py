@@ -13,7 +13,7 @@ from typing import Any
 from lm.config.imported import import_all, import_object, require_trusted
 from lm.config.plain import shown
 from lm.config.tree import InputError, nearest
-from lm.config.usual_names import suggest
+from lm.config.usual_names import suggest_setting
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ def find_class(name: Any, base: type, path: str) -> type:
         if isinstance(cls, type) and issubclass(cls, accepted) and not inspect.isabstract(cls):
             return cls
         raise InputError(f"{path}: {name!r} is not a concrete subclass of {base.__module__}.{base.__name__}")
-    hint = f"{suggest(name, list(classes))} {listed}, or give the dotted path of your own class"
+    hint = f"{suggest_setting(name, list(classes))} {listed}, or give the dotted path of your own class"
     raise InputError(f"{path}: no {base.__name__} called {shown(name)}.{hint}")
 
 

@@ -37,7 +37,7 @@ from lm.config.imported import user_frame
 from lm.config.layers import expand_layers, merge_layers
 from lm.config.plain import find_unusable, shown
 from lm.config.tree import INHERITED, InputError, Tree, is_component, is_schedule, join, nearest
-from lm.config.usual_names import suggest
+from lm.config.usual_names import suggest_setting
 
 REQUIRED = object()
 WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text", dict: "a mapping", None: "null"}
@@ -152,7 +152,7 @@ def _resolve_arguments(cls: type, supplied: int, settings: Any, path: str, missi
         if (reason := getattr(cls, "REASONS", {}).get(key)) is not None:
             raise InputError(f"{join(path, str(key))}: {reason}")
         if key not in accepted:
-            hint = f"{suggest(key, accepted)} It takes {', '.join(accepted) or 'no settings'}"
+            hint = f"{suggest_setting(key, accepted)} It takes {', '.join(accepted) or 'no settings'}"
             raise InputError(f"{join(path, str(key))}: {cls.__name__} has no setting {key!r}.{hint}")
     defaults = parameters(cls)
     for name in accepted:

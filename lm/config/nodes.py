@@ -12,7 +12,7 @@ from typing import Annotated, Any
 from lm.config.keys import NUMBER, Also, keys, required
 from lm.config.plain import shown
 from lm.config.tree import InputError, nearest
-from lm.config.usual_names import suggest_key
+from lm.config.usual_names import suggest
 
 Words = Mapping[str, Any]  # of JSON Schema, beside a hint
 NAMES = {dict: "a mapping", list: "a list", bool: "true or false", int: "a whole number", float: "a number"}
@@ -39,7 +39,7 @@ def read_section(value: Any, node: type, path: str) -> dict[str, Any]:
     for key in value:
         if key not in names:
             hint = "; changes to the base stand under common" if "." in str(key) and "common" in names else ""
-            near = suggest_key(str(key), names)
+            near = suggest(str(key), names, "keys")
             raise InputError(f"{where}: no key {shown(key)}.{near} It takes {', '.join(names)}{hint}")
     for key, hint in _hints(node).items():
         words = _unwrapped(hint)[1]

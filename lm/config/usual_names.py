@@ -1,4 +1,4 @@
-"""Our names of settings, classes, commands and options for those that papers and other programs use."""
+"""Our names of settings, classes, metrics, commands, options and keys for those that papers and other programs use."""
 
 import functools
 import re
@@ -18,7 +18,7 @@ def _plain(name: object) -> str:
 
 @functools.cache
 def usual_names(kind: str) -> dict[str, list[str]]:
-    """Return the usual names of settings, commands, options or keys by ours.
+    """Return the usual names of settings, metrics, commands, options or keys by ours.
 
     A class is written `model.mlp: Experts`, a setting that not every class has `model.mlp.experts of Experts`.
     """
@@ -31,26 +31,20 @@ def _ours(kind: str, word: object) -> str:
     return next((name for name, usual in usual_names(kind).items() if plain in map(_plain, usual)), "")
 
 
-def suggest(word: object, choices: Sequence[str]) -> str:
-    """Return ` Did you mean X?` for what a usual name is called here, or else for the nearest choice; empty without."""
+def suggest(word: object, choices: Sequence[str], kind: str) -> str:
+    """Return ` Did you mean X?` for what others call by this name, or else for the nearest choice; empty without."""
+    name = _ours(kind, word)
+    return f" Did you mean {name}?" if name in choices else nearest(word, choices)
+
+
+def suggest_setting(word: object, choices: Sequence[str]) -> str:
+    """Return the same for a setting or a class; one that does not belong here is named with its path."""
     meant = _ours("settings", word)
     path, _, name = meant.partition(": ")
     here = name or path.partition(" of ")[0].rpartition(".")[2]
     if here in choices:
         return f" Did you mean {here}?"
     return f" Did you mean {meant}?" if meant else nearest(word, choices)
-
-
-def suggest_key(word: object, choices: Sequence[str]) -> str:
-    """Return ` Did you mean X?` for a key of a file that others call by this name, or else for the nearest one."""
-    name = _ours("keys", word)
-    return f" Did you mean {name}?" if name in choices else nearest(word, choices)
-
-
-def suggest_command(word: str, choices: Sequence[str]) -> str:
-    """Return ` Did you mean X?` for a command that others call by this name, or else for the nearest one."""
-    name = _ours("commands", word)
-    return f" Did you mean {name}?" if name in choices else nearest(word, choices)
 
 
 def suggest_option(word: str, options: Container[str], settable: bool) -> str:

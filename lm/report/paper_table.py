@@ -14,6 +14,7 @@ from lm.analysis.compare import HEALTHY, NO_RUN, NONE_ENDED
 from lm.analysis.results import Records, quantities
 from lm.analysis.verdict_text import display_verdict
 from lm.config.tree import InputError, path_name
+from lm.config.usual_names import suggest
 from lm.report.notes import notes
 from lm.report.render import Section, TableCell
 from lm.report.tables import (
@@ -27,7 +28,7 @@ from lm.report.tables import (
     several_intervals,
 )
 from lm.report.tuning import at_one_rate_words, rates_of
-from lm.store.metrics import describe, nearest_metric
+from lm.store.metrics import describe
 
 STAR = "*"
 STAR_FOOTNOTE = f"{STAR} Significant, by the test in the notes."
@@ -49,7 +50,7 @@ def check_columns(results: Records, columns: Sequence[str]) -> None:
     measured = quantities(results)
     for name in columns:
         if name not in measured:
-            choices = f"{nearest_metric(name, measured)} Choose from {', '.join(measured)}"
+            choices = f"{suggest(name, measured, 'metrics')} Choose from {', '.join(measured)}"
             raise InputError(f"--columns {name}: {results.manifest['name']} has no such quantity.{choices}")
         if list(columns).count(name) > 1:
             raise InputError(f"--columns {name}: is there twice; expected each quantity once")

@@ -12,9 +12,10 @@ from lm.analysis.comparability import commit_of
 from lm.analysis.results import load
 from lm.analysis.tidy import status_of
 from lm.config.tree import InputError, nearest
+from lm.config.usual_names import suggest
 from lm.report.render import print_table
 from lm.stats.tests import t_interval
-from lm.store.metrics import describe, nearest_metric
+from lm.store.metrics import describe
 
 UNPACKED = "unpacked"  # folder into which the commands unpack a pack
 
@@ -27,7 +28,7 @@ def trace(folder: Path, arm: str, metric: str, console: Console, pack: Path | No
     values = {key: math.nan if r is None else measured(r, metric) for key, r in results.records.items()}
     if all(math.isnan(value) for value in values.values()):
         names = sorted({name for r in results.records.values() if r for name in (*r["metrics"], *r["cost"])})
-        hint = f"{nearest_metric(metric, names)} They have {', '.join(names)}"
+        hint = f"{suggest(metric, names, 'metrics')} They have {', '.join(names)}"
         raise InputError(f"{folder}: no cell measured {metric!r}.{hint}")
     baseline = results.manifest["baseline"]
     say = lambda text: console.print(text, highlight=False, markup=False, soft_wrap=True)  # noqa: E731

@@ -12,8 +12,9 @@ from lm.config.nodes import read_section
 from lm.config.plain import shown
 from lm.config.reading import Seeds, read_base, read_seeds, report_name, require_kind, resolve_file
 from lm.config.tree import InputError, Tree, load_yaml, nearest, override
+from lm.config.usual_names import suggest
 from lm.search.space import Space, SpacePaths, read_space
-from lm.store.metrics import METRICS, VALIDATION_METRICS, nearest_metric
+from lm.store.metrics import METRICS, VALIDATION_METRICS
 
 # samplers and their options, beside `seed`; named as Optuna names them
 SAMPLERS: dict[str, tuple[str, ...]] = {
@@ -152,7 +153,7 @@ def _objectives(value: Mapping[str, str | None], where: str) -> dict[str, str]:
     objectives = {}
     for name, direction in value.items():
         if name not in METRICS:
-            choices = f"{nearest_metric(name, list(METRICS))} Choose from {', '.join(METRICS)}"
+            choices = f"{suggest(name, list(METRICS), 'metrics')} Choose from {', '.join(METRICS)}"
             raise InputError(f"{where}: no quantity {name!r}.{choices}")
         if (direction := direction or METRICS[name].better) is None:
             raise InputError(f"{where}.{name}: neither more nor less is better; expected lower or higher")

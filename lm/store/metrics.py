@@ -2,12 +2,11 @@
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from lm.config.plain import shown
-from lm.config.tree import nearest
 
 
 @dataclass(frozen=True)
@@ -85,36 +84,6 @@ METRICS: dict[str, Metric] = {
     "tokens": Metric("training tokens", "", None, 0, range=POSITIVE),
 }
 """Declared metrics in the order of the tables; a record may hold others, which tables list after these, as named."""
-
-ALIASES = {
-    **dict.fromkeys(
-        (
-            "loss",
-            "val_loss",
-            "valid_loss",
-            "validation_loss",
-            "eval_loss",
-            "val/loss",
-            "eval/loss",
-            "ce",
-            "cross_entropy",
-        ),
-        "nll",
-    ),
-    **{"test_loss": "test_nll", "training_loss": "train_loss", "ppl": "perplexity", "val_ppl": "perplexity"},
-    **{"test_ppl": "test_perplexity", "acc": "accuracy", "val_acc": "accuracy", "bpb": "bits_per_byte"},
-    **{"expected_calibration_error": "ece", "gns": "noise_scale", "grad_norm": "gradient_norm"},
-    **{"throughput": "tokens_per_second", "tps": "tokens_per_second", "tokens/s": "tokens_per_second"},
-    **{"flops": "flops_per_token", "wall_time": "train_seconds", "memory": "peak_memory", "params": "parameters"},
-}
-"""Other common names of metrics."""
-
-
-def nearest_metric(name: object, choices: Sequence[str]) -> str:
-    """Return ` Did you mean X?` for the metric with this alias if it is a choice, else for the nearest choice."""
-    own = ALIASES.get(str(name).lower().replace("-", "_").replace(" ", "_"))
-    return f" Did you mean {own}?" if own in choices else nearest(name, choices)
-
 
 SUMMARY_METRICS = tuple(name for name, metric in METRICS.items() if metric.in_summary_table)
 """Metrics of the first table beside the headline."""

@@ -11,16 +11,17 @@ from lm.cli.commands import commands
 from lm.cli.entry import parsers
 from lm.config.components import catalogue
 from lm.config.keys import keys
-from lm.config.usual_names import suggest, usual_names
+from lm.config.usual_names import suggest, suggest_setting, usual_names
 from lm.search.space import ChoicesNode, Distribution
 from lm.search.spec import SweepFile
+from lm.store.metrics import METRICS
 from lm.training.run import RunConfig
 
 GLOSSARY = Path(__file__).parents[2] / "docs" / "glossary.md"
 COMPONENTS = catalogue(RunConfig)
 SETTINGS = {f"{kind}.{option}" for kind, members in COMPONENTS.items() for m in members for option in m["options"]}
 OWNED = {(f"{kind}.{o}", m["name"]) for kind, members in COMPONENTS.items() for m in members for o in m["options"]}
-KINDS = ("settings", "commands", "options", "keys")
+KINDS = ("settings", "metrics", "commands", "options", "keys")
 
 
 @pytest.mark.parametrize("path", usual_names("settings"))
@@ -45,6 +46,7 @@ def test_usual_names_of_commands_and_options_stand_for_some() -> None:
     assert others.keys() <= commands().keys()
     assert not {name for names in others.values() for name in names} & commands().keys()
     assert usual_names("options").keys() <= accepted
+    assert usual_names("metrics").keys() <= METRICS.keys()
     known = {key for node in (ExperimentFile, SweepFile, Distribution, ChoicesNode) for key in keys(node)}
     assert usual_names("keys").keys() <= known
     assert not {name for names in usual_names("keys").values() for name in names} & {*keys(ExperimentFile)}
@@ -62,13 +64,13 @@ def test_the_glossary_lists_every_usual_name() -> None:
 
 @pytest.mark.parametrize("written", ["GQA", "gqa", "grouped-query attention", "Grouped_Query_Attention"])
 def test_case_and_hyphens_of_a_usual_name_make_no_difference(written: str) -> None:
-    assert suggest(written, ["GroupedQuery", "MultiQuery"]) == " Did you mean GroupedQuery?"
-    assert suggest(written, ["PreNorm"]) == " Did you mean model.attention: GroupedQuery?"
+    assert suggest_setting(written, ["GroupedQuery", "MultiQuery"]) == " Did you mean GroupedQuery?"
+    assert suggest_setting(written, ["PreNorm"]) == " Did you mean model.attention: GroupedQuery?"
 
 
 def test_a_name_that_nobody_uses_has_the_nearest_choice() -> None:
-    assert suggest("Rpoe", ["Rope", "Alibi"]) == " Did you mean Rope?"
-    assert suggest("zzz", ["Rope", "Alibi"]) == ""
+    assert suggest_setting("Rpoe", ["Rope", "Alibi"]) == " Did you mean Rope?"
+    assert suggest("zzz", ["Rope", "Alibi"], "keys") == ""
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from typing import Any
 from lm.cli.options import JSON, Command, option
 from lm.config.reading import SHIPPED_FOLDERS
 from lm.config.tree import InputError, require_place
-from lm.config.usual_names import suggest_command
+from lm.config.usual_names import suggest
 
 
 def print_help(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
@@ -18,7 +18,7 @@ def print_help(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
 
     top, inner = parsers()
     if options.about is not None and options.about not in inner:
-        near = suggest_command(options.about, list(inner))
+        near = suggest(options.about, list(inner), "commands")
         raise InputError(f"no command {options.about!r}.{near} Choose from {', '.join(inner)}")
     (top if options.about is None else inner[options.about]).print_help()
     return 0
