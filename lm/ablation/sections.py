@@ -239,6 +239,9 @@ class RungNode(TypedDict, total=False):
 
     common: Annotated[Changes, "Changes to the base that make this size, for every arm; after those of the experiment."]
     seeds: Annotated[Seeds | None, "Instead of the experiment's."]
+    seeds_by_length: Annotated[
+        list[Seeds] | None, "Seeds of each of several `tokens_per_parameter`, in their order, instead of `seeds`."
+    ]
     tokens: Annotated[Tokens, "Training tokens of this rung."]
     tokens_per_parameter: Annotated[
         Lengths, "Training tokens of this rung, for each parameter of its baseline; of a list it is trained at each."
@@ -330,18 +333,37 @@ def read_ladder(
     for name, rung in nodes.items():
         where = f"{path}.rungs.{path_name(name, f'{path}.rungs')}"
         spec, ratios = _read_rung(rung, tree, seeds, same_seeds, where)
+        seeds_of = _seeds_by_length(rung, max(1, len(ratios)), spec.seeds, same_seeds, where)
         if apart and not ratios:
             raise InputError(f"{where}: expected tokens_per_parameter, as some rung has a list of them")
         names = [name, *(f"{name}.x{ratio:zg}" for ratio in ratios[1:])]
         numbers: list[float | None] = [*ratios] if ratios else [None]
-        lengths = dict(zip(names, numbers, strict=True))
+        lengths = dict(zip(names, zip(numbers, seeds_of, strict=True), strict=True))
         if clash := sorted(lengths.keys() & rungs.keys()):
             raise InputError(f"{where}: {clash[0]} is another rung already; expected another name")
         if len(lengths) < len(ratios):
             raise InputError(f"{where}.tokens_per_parameter: expected numbers that differ, found {shown(ratios)}")
         size = name if apart else ""
-        rungs |= {key: replace(spec, tokens_per_parameter=ratio, size=size) for key, ratio in lengths.items()}
+        rungs |= {
+            key: replace(spec, tokens_per_parameter=ratio, seeds=seeds_here, size=size)
+            for key, (ratio, seeds_here) in lengths.items()
+        }
     return LadderSpec(rungs, tree.get("warmup"), tree["forecast"], tree.get("margin", {}), dict(settings))
+
+
+def _seeds_by_length(
+    rung: Mapping[str, Any], lengths: int, seeds: list[int], same_seeds: bool, path: str
+) -> list[list[int]]:
+    """Return the seeds of each length of a rung, whose own are `seeds`. Raises InputError."""
+    by_length = rung.get("seeds_by_length")
+    if by_length is None:
+        return [seeds] * lengths
+    if rung.get("seeds") is not None:
+        raise InputError(f"{path}: expected seeds or seeds_by_length, found both")
+    if len(by_length) != lengths:
+        expected = f"seeds of each length of tokens_per_parameter, {lengths}"
+        raise InputError(f"{path}.seeds_by_length: expected {expected}; found {len(by_length)}")
+    return [seeds if same_seeds else read_seeds(own, f"{path}.seeds_by_length") for own in by_length]
 
 
 def _read_lengths(section: Mapping[str, Any], path: str) -> dict[str, Any]:

@@ -143,6 +143,16 @@ def test_a_list_of_lengths_is_a_rung_each(tmp_path: Path) -> None:
     ]
 
 
+def test_each_length_may_have_seeds_of_its_own(tmp_path: Path) -> None:
+    ladder = {**LENGTHS, "rungs": {"s": {**RUNGS["s"], "seeds_by_length": [3, [7, 8], 1]}, "m": RUNGS["m"]}}
+    path = write(tmp_path, ladder, seeds=2)
+    rungs = known(load_experiment(path, {}).ladder).rungs
+    seeds = {"s": [0, 1, 2], "s.x0.2": [7, 8], "s.x0.4": [0], "m": [0, 1], "m.x0.2": [0, 1], "m.x0.4": [0, 1]}
+    assert {name: rung.seeds for name, rung in rungs.items()} == seeds
+    given = known(load_experiment(path, {}, seeds=[5]).ladder).rungs  # a command's go first
+    assert {tuple(rung.seeds) for rung in given.values()} == {(5,)}
+
+
 def test_lengths_share_the_cells_of_ladders_with_one(tmp_path: Path) -> None:
     several = plan_ladder(load_experiment(write(tmp_path, LENGTHS), {}), tmp_path, None)
     ids = {plan.experiment.name: [cell.cell.id for cell in plan.cells] for plan in several}
@@ -203,6 +213,9 @@ def test_plan_shows_every_size_and_length(
         ({"rungs": RUNGS, "tokens_per_parameter": [1, 5, 5.0000001]}, {}),
         ({"rungs": {"s": {"tokens_per_parameter": [1, 2]}, "s.x2": {}}, "tokens_per_parameter": 1}, {}),
         ({"rungs": {"s": {"tokens_per_parameter": [1, 2]}, "m": {}}}, {}),
+        ({"rungs": {"s": {"seeds_by_length": [6, 3]}, "m": {}}, "tokens_per_parameter": [1, 2, 4]}, {}),
+        ({"rungs": {"s": {"seeds_by_length": [6, 3], "seeds": 2}, "m": {}}, "tokens_per_parameter": [1, 2]}, {}),
+        ({"rungs": {"s": {"seeds_by_length": [6, 0]}, "m": {}}, "tokens_per_parameter": [1, 2]}, {}),
         ({"rungs": RUNGS, "warmup": 1.5}, {}),
         ({"rungs": RUNGS, "margin": {"gain": 0.9}}, {}),
         ({"rungs": {"s": {"seeds": {"min": 3, "max": 6}}, "m": {}}}, {}),
