@@ -20,6 +20,7 @@ from lm.ablation.derived import (
     expand_corpora,
     expand_orders,
     expand_rates,
+    expand_rivals,
     grid_rates,
     rates_around,
     with_winners,
@@ -111,9 +112,10 @@ def ablate(experiment: Experiment, options: RunOptions, plan_only: bool = False)
         plan, experiment = bracketed, bracketed.experiment
     further = _further_plans(experiment, store, options, plan_only)
     if plan_only:
+        rivals = _rivals(plan, store, options, plan_only)
         warnings = [*idle, *filter(None, [shortage(experiment)])]
         _show_plans(
-            filter(None, (rate_plan, plan, *further.values())), store, options, {plan.experiment.name: warnings}
+            filter(None, (rate_plan, plan, rivals, *further.values())), store, options, {plan.experiment.name: warnings}
         )
         return 0
     if tuning is not None and tune(plan, store, options):
@@ -124,6 +126,8 @@ def ablate(experiment: Experiment, options: RunOptions, plan_only: bool = False)
         if train_experiment(rate_plan, store, options)[1]:
             return 1
     folder, interrupted = train_experiment(plan, store, options)
+    if not interrupted and (rivals := _rivals(plan, store, options)) is not None:
+        further = {f"{len(rivals.by_arm)} rates that may be as good": rivals, **further}
     for title, part in further.items():
         if not interrupted:
             print(f"{title}, {len(part.experiment.seeds)} seeds each", file=sys.stderr)
@@ -163,6 +167,14 @@ def _further_plans(experiment: Experiment, store: Store, options: RunOptions, pl
     return plans
 
 
+def _rivals(plan: Plan, store: Store, options: RunOptions, plan_only: bool = False) -> Plan | None:
+    """Plan arms at the rates that may be as good as theirs, on the seeds that these have; None without any."""
+    untrained = {planned.seed for planned in plan.missing(store)}
+    seeds = plan.experiment.seeds if plan_only else [seed for seed in plan.experiment.seeds if seed not in untrained]
+    rivals = expand_rivals(plan.experiment, seeds)
+    return None if rivals is None else _plan(rivals, store, options, plan_only)
+
+
 def find_rates(plan: Plan, store: Store, options: RunOptions, plan_only: bool = False) -> Plan | int:
     """Find each arm's learning rate and train all at the shared one; return the plan with every arm at its own.
 
@@ -185,7 +197,7 @@ def find_rates(plan: Plan, store: Store, options: RunOptions, plan_only: bool = 
             print_line(
                 f"Every arm is trained at {count} rates with {len(bracket.seeds)} seeds each, and at up to "
                 f"{bracket.at_most} while the best of an arm is the lowest or the highest; then at the shared rate, "
-                f"and once more at its own best, with {len(experiment.seeds)} seeds each. "
+                f"at its own best, and at those that may be as good, with {len(experiment.seeds)} seeds each. "
                 "`tune: none` leaves all at the shared rate."
             )
             return 0

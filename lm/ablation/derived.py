@@ -15,22 +15,16 @@ from lm.ablation.plan import Plan
 from lm.ablation.sections import RATE
 from lm.analysis.budgets import budget_ending
 from lm.analysis.effects import ENDING, order_name
-from lm.analysis.rates import RateCurve, rate_curve, regrets
-from lm.analysis.results import load
+from lm.analysis.rates import RateCurve, misses, rate_curve
+from lm.analysis.results import arm_at_rate, load
 from lm.config.tree import InputError, Tree, override
 from lm.report.tuning import DESCRIBED
 from lm.stats.tests import ALPHA
-from lm.store.archive import CURVE, SHARED
+from lm.store.archive import CURVE, RIVALS, SHARED
 from lm.store.files import read_json, to_json, write_atomic
 from lm.store.formats import RATES
 from lm.store.record import ArmRate
 from lm.store.store import Store
-
-
-def arm_at_rate(arm: str, rate: float) -> str:
-    """Return the name that an arm at a learning rate has in the grid."""
-    return f"{arm}.lr{rate!r}"
-
 
 RatesByArm = Mapping[str, Sequence[float]]
 
@@ -159,6 +153,24 @@ def at_best_rates(experiment: Experiment, rates: dict[str, ArmRate]) -> Experime
     return replace(experiment, design=replace(experiment.design, arms=arms), inference=inference, rates=rates)
 
 
+def expand_rivals(experiment: Experiment, seeds: list[int]) -> Experiment | None:
+    """Return the arms of an experiment at the rates that may be as good as theirs, on its seeds; None without any."""
+    arms = {
+        arm_at_rate(arm, rival): {**experiment.arms[arm], RATE: rival}
+        for arm, rate in experiment.rates.items()
+        for rival in rate.get("rivals", ())
+    }
+    if not arms:
+        return None
+    title = f"{experiment.title} (at rates that may be as good)"
+    return replace(
+        _without_verdicts(experiment, arms, next(iter(arms))),
+        name=f"{experiment.name}{RIVALS}",
+        title=title,
+        seeds=seeds,
+    )
+
+
 def rates_around(plan: Plan, low: int, high: int) -> RatesByArm:
     """Return the rates of every arm from some steps below its own to some above."""
     bracket = plan.experiment.bracket
@@ -177,13 +189,14 @@ def best_rates(plan: Plan, rates: RatesByArm, store: Store) -> dict[str, ArmRate
     """Return the shared and the best learning rate of each arm of an experiment whose rates were trained."""
     ends = {"low": "lowest", "high": "highest"}
     curves = curves_of(plan.experiment, rates, store)
-    regret_of = regrets(curves, ALPHA / max(1, len(curves) - 1))
+    missed = misses(curves, ALPHA / max(1, len(curves) - 1))
     return {
         arm: ArmRate(
             shared=float(plan.first(arm).config["optim"]["lr"]),
             best=None if curve.best is None else curve.rates[curve.best],
             end=ends.get(curve.edge, ""),
-            regret=regret_of[arm],
+            regret=max(missed[arm].values(), default=0.0),
+            rivals=sorted(missed[arm]),
         )
         for arm, curve in curves.items()
     }

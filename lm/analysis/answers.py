@@ -7,7 +7,7 @@ document, Student's test over seeds and documents has to agree; the interval hol
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -15,7 +15,7 @@ import numpy as np
 
 from lm.analysis.claims import Claim, by_seed, seen_seeds
 from lm.analysis.compare import LOST
-from lm.analysis.rates import regret_bounds, without_best_rate
+from lm.analysis.rates import at_rivals, regret_bounds, without_best_rate
 from lm.analysis.results import Records
 from lm.analysis.texts import LOSS_OF, DocumentCache, generalises, noise_over_texts
 from lm.analysis.tidy import status_of
@@ -92,7 +92,12 @@ def answer_claim(results: Records, claim: Claim, read: DocumentCache | None = No
     if claim.exact and has_lost and decided.verdict == "reproduced":
         decided = replace(decided, verdict="inconclusive")
     if claim.metric == results.headline and not claim.exact:
-        decided = _over_choice(decided, *regret_bounds(results, claim.contrast))
+
+        def judge(of: Records) -> Answer:
+            """Judge the claim on the same seeds of other results."""
+            return decide(claim, [n for seed, n in by_seed(of, claim).items() if seed in judged_s], noise, look)
+
+        decided = _over_choice(decided, results, judge)
     unknown = without_best_rate(results, claim.arms)
     if unknown and decided.verdict in DECIDED:
         decided = replace(decided, verdict="inconclusive")
@@ -105,10 +110,17 @@ def answer_claim(results: Records, claim: Claim, read: DocumentCache | None = No
     return replace(decided, note=note, generalises_over=scope, not_over_text_because=reason, post_hoc=post_hoc)
 
 
-def _over_choice(answer: Answer, below: float, above: float) -> Answer:
-    """Widen the interval by what the choice of learning rates leaves open; without an answer where it then has none."""
-    low, high = answer.low - below, answer.high + above
+def _over_choice(answer: Answer, results: Records, judge: Callable[[Records], Answer]) -> Answer:
+    """Hold what the choice of learning rates leaves open; without an answer where there then is none.
+
+    The interval reaches to the ends that it has at rivals of the rates, and p is the largest at those that the answer
+    has to hold against.
+    """
     claim = answer.claim
+    lower, higher = ([judge(of) for of in end] for end in at_rivals(results, claim.contrast))
+    below, above = regret_bounds(results, claim.contrast, results.rivals)
+    low = min(other.low for other in [answer, *lower]) - below
+    high = max(other.high for other in [answer, *higher]) + above
     at_least, at_most = {"less": (-math.inf, claim.margin), "greater": (claim.margin, math.inf)}.get(
         claim.relation, _ends(claim)
     )
@@ -116,8 +128,11 @@ def _over_choice(answer: Answer, below: float, above: float) -> Answer:
         "reproduced": at_least <= low and high <= at_most,
         "not reproduced": high < at_least or low > at_most,
     }.get(answer.verdict, True)
-    if not (below or above) or holds:
-        return replace(answer, low=low, high=high)
+    if holds or (low, high) == (answer.low, answer.high):
+        from_above = (claim.relation == "less") == (answer.verdict == "reproduced")
+        against = lower + higher if claim.relation not in ("less", "greater") else higher if from_above else lower
+        p = max(answer.p, *(other.p for other in against)) if against and answer.verdict in DECIDED else answer.p
+        return replace(answer, low=low, high=high, p=p)
     note = "found at the chosen learning rates, which may not be the best"
     return replace(answer, low=low, high=high, verdict="inconclusive", note=note)
 

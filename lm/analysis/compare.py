@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from lm.analysis.comparability import mixed_provenance
-from lm.analysis.rates import regret_bounds, without_best_rate
+from lm.analysis.rates import choice_bounds, without_best_rate
 from lm.analysis.results import Records, paired, quantities, value
 from lm.analysis.texts import generalises, items_p, texts_by_quantity
 from lm.analysis.tidy import status_of
@@ -149,7 +149,8 @@ def _judged(results: Records, noises: Mapping[tuple[str, str], TwoWay]) -> dict[
             judged[key].detectable_floor = detectable_floor(noise, alpha)
     for (arm, quantity), comparison in judged.items():
         if quantity == results.headline:
-            cover_choice(comparison, *regret_bounds(results, {arm: 1.0, results.arms[0]: -1.0}))
+            alpha = ALPHA / len(confirmatory) if (arm, quantity) in confirmatory else ALPHA
+            cover_choice(comparison, *choice_bounds(results, {arm: 1.0, results.arms[0]: -1.0}, alpha))
     return judged
 
 

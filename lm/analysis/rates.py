@@ -3,16 +3,17 @@
 Legend: r rates, s seeds.
 """
 
+import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
 from lm.analysis.results import HEADLINE, Records, value
-from lm.stats.tests import ALPHA, t_interval
+from lm.stats.tests import ALPHA, sign_flip_interval, t_interval
 from lm.store.metrics import describe
 from lm.store.record import Record
 
@@ -53,8 +54,10 @@ def without_best_rate(results: Records, arms: Iterable[str]) -> str:
     return "; ".join(lines)
 
 
-def regrets(curves: Mapping[str, RateCurve], alpha: float = ALPHA) -> dict[str, float]:
-    """Bound by how much the best rate of each arm may miss the best of its rates, at a one-sided level.
+def misses(curves: Mapping[str, RateCurve], alpha: float = ALPHA) -> dict[str, dict[float, float]]:
+    """Bound by how much the best rate of each arm may be worse than its others, at a one-sided level.
+
+    Returns the bound for each rival, which is a rate that the seeds do not tell from the best.
 
     The seeds of a curve rank its rates with noise. A rate whose mean is little worse may be the better one in truth, by
     no more than t times the standard error of the two means minus what it is worse by. The variance is what neither
@@ -68,14 +71,15 @@ def regrets(curves: Mapping[str, RateCurve], alpha: float = ALPHA) -> dict[str, 
     widest = reach = _reach(*_unexplained(curves, ended), alpha)
     if usual != ended:
         reach = _reach(*_unexplained(curves, usual), alpha / 2)
-    bounds = dict.fromkeys(curves, 0.0)
+    missed: dict[str, dict[float, float]] = {arm: {} for arm in curves}
     for arm, curve in curves.items():
         mean_r, root = curve.values_rs.mean(axis=1), math.sqrt(curve.values_rs.shape[1])
         for rate in ended[arm]:
             if curve.best is not None and rate != curve.best:
                 own = reach if {rate, curve.best} <= {*usual[arm]} else widest
-                bounds[arm] = max(bounds[arm], own / root - abs(mean_r[rate] - mean_r[curve.best]))
-    return bounds
+                bound = own / root - float(abs(mean_r[rate] - mean_r[curve.best]))
+                missed[arm] |= {curve.rates[rate]: bound} if bound > 0 else {}
+    return missed
 
 
 def _unexplained(curves: Mapping[str, RateCurve], rates: Mapping[str, Sequence[int]]) -> tuple[float, int]:
@@ -119,15 +123,65 @@ def _without_noisy(curves: Mapping[str, RateCurve], ended: Mapping[str, list[int
     return _without_noisy(curves, rest) if noisier else ended
 
 
-def regret_bounds(results: Records, weights: Mapping[str, float]) -> tuple[float, float]:
-    """Return by how much a weighted sum of arms may lie lower, and higher, had each arm the best of its rates.
+def regret_bounds(results: Records, weights: Mapping[str, float], but: Collection[str] = ()) -> tuple[float, float]:
+    """Return by how much a weighted sum of arms may lie lower, and higher, had each arm `but` some its best rate.
 
     Both are 0 unless arms are compared at learning rates of their own.
     """
-    sign = 1 if describe(results.headline).better == "higher" else -1
-    regret_of = {arm: rate.get("regret", 0.0) for arm, rate in results.manifest.get("rates", {}).items()}
-    shifts = [sign * weight * regret_of.get(arm, 0.0) for arm, weight in weights.items()]
+    regret_of = {
+        arm: rate.get("regret", 0.0) for arm, rate in results.manifest.get("rates", {}).items() if arm not in but
+    }
+    shifts = [_improved(results, weight) * regret_of.get(arm, 0.0) for arm, weight in weights.items()]
     return -sum(min(0.0, shift) for shift in shifts), sum(max(0.0, shift) for shift in shifts)
+
+
+def _improved(results: Records, weight: float) -> float:
+    """Return how a sum changes where an arm of this weight in it improves by 1."""
+    return weight if describe(results.headline).better == "higher" else -weight
+
+
+def at_rivals(results: Records, weights: Mapping[str, float]) -> tuple[list[Records], list[Records]]:
+    """Return the results with arms at rivals of their rates: those that may lower a weighted sum of them, and raise it.
+
+    An arm's best rate is its own or a rival, so the sum at the best ones lies above the least of the first, and below
+    the greatest of the others, with the arms that it leaves alone at their own.
+    """
+    ends = []
+    for end in (-1, 1):
+        arms = [arm for arm, weight in weights.items() if _improved(results, weight) * end > 0]
+        choices = itertools.product(*([{}, *results.rivals.get(arm, ())] for arm in arms))
+        ends.append([_with_records(results, choice) for choice in choices if any(choice)])
+    return ends[0], ends[1]
+
+
+def _with_records(results: Records, others: Iterable[Mapping[tuple[str, int], Record]]) -> Records:
+    """Return the results with other records of some arms and seeds."""
+    return replace(results, records={**results.records, **dict(itertools.chain(*(of.items() for of in others)))})
+
+
+def choice_bounds(results: Records, weights: Mapping[str, float], alpha: float = ALPHA) -> tuple[float, float]:
+    """Return by how much the interval of a weighted sum of arms reaches further down, and up, as few seeds chose rates.
+
+    To the ends that it has at rivals trained on the same seeds; where none were, by what the choice may miss.
+    """
+
+    def ends(of: Records) -> tuple[float, float]:
+        """Return the interval of the headline's sum over seeds."""
+        sums = [sum(w * at(of, arm, seed) for arm, w in weights.items()) for seed in of.manifest["seeds"]]
+        finite = [number for number in sums if math.isfinite(number)]
+        interval = sign_flip_interval(finite, alpha)
+        return interval if math.isfinite(interval[0]) else t_interval(finite)
+
+    def at(of: Records, arm: str, seed: int) -> float:
+        """Return the headline of a cell; NaN for one that did not end well."""
+        record = of.records[arm, seed]
+        return math.nan if record is None else value(record, of.headline)
+
+    below, above = regret_bounds(results, weights, results.rivals)
+    (low, high), (lower, higher) = ends(results), at_rivals(results, weights)
+    further_down = max((low - ends(other)[0] for other in lower), default=0.0)
+    further_up = max((ends(other)[1] - high for other in higher), default=0.0)
+    return below + max(0.0, further_down), above + max(0.0, further_up)
 
 
 def rate_curve(grid: Records, names: Mapping[float, str]) -> RateCurve:

@@ -18,6 +18,7 @@ from lm.analysis.verdict_text import list_seeds
 from lm.config.plain import shown
 from lm.config.reading import MOST_SEEDS
 from lm.config.tree import InputError, load_yaml, nearest
+from lm.store.archive import RIVALS
 from lm.store.documents import kept_quantities
 from lm.store.files import read_json
 from lm.store.formats import MANIFEST
@@ -43,7 +44,8 @@ class Records:
     """An experiment's manifest and the records of its cells, None for a cell not trained yet or damaged.
 
     What is wrong is in `corrupt_records`, in `corrupt_curves` by the cell's id, and in `corrupt_documents` by the
-    cell's id and the quantity behind which losses by document stand.
+    cell's id and the quantity behind which losses by document stand. `rivals` of an arm are its records at each rate
+    that may be as good as its own, of arms of which all of those were trained on the same seeds.
     """
 
     manifest: Manifest
@@ -52,6 +54,7 @@ class Records:
     corrupt_records: dict[tuple[str, int], str] = field(default_factory=dict)
     corrupt_curves: dict[str, str] = field(default_factory=dict)
     corrupt_documents: dict[tuple[str, str], str] = field(default_factory=dict)
+    rivals: dict[str, list[dict[tuple[str, int], Record]]] = field(default_factory=dict)
 
     @property
     def harmed(self) -> bool:
@@ -216,7 +219,31 @@ def load(folder: Path) -> Records:
     for key, record in results.records.items():
         if record is not None and record["status"] == "ok" and record["id"] not in results.corrupt_curves:
             results.records[key] = with_averages(record, store.history(record["id"]), results.judged)
+    results.rivals.update(_rivals(results, folder.with_name(f"{folder.name}{RIVALS}")))
     return results
+
+
+def arm_at_rate(arm: str, rate: float) -> str:
+    """Return the name that an arm at a learning rate has in an experiment over rates."""
+    return f"{arm}.lr{rate!r}"
+
+
+def _rivals(results: Records, folder: Path) -> dict[str, list[dict[tuple[str, int], Record]]]:
+    """Return the `rivals` of results: those in a folder that ended well, where all of an arm were trained on its seeds.
+
+    A rate at which a run was lost is no rival. Raises InputError for results that this version does not read.
+    """
+    trained = {}
+    if (folder / "experiment.json").is_file():
+        grid = load(folder).records
+        cells = [cell for cell, record in results.records.items() if record is not None]
+        for arm, rate in results.manifest.get("rates", {}).items():
+            names = [arm_at_rate(arm, rival) for rival in rate.get("rivals", ())]
+            at_rates = [{(arm, seed): grid.get((name, seed)) for of, seed in cells if of == arm} for name in names]
+            found = [{cell: record for cell, record in of.items() if record is not None} for of in at_rates]
+            if found == at_rates:
+                trained[arm] = [of for of in found if all(record["status"] == "ok" for record in of.values())]
+    return trained
 
 
 def value(record: Record, quantity: str) -> float:

@@ -154,12 +154,21 @@ def _method(results: Records, table: pd.DataFrame) -> Iterator[str]:
 
 def _choice_of_rates(results: Records) -> Iterator[str]:
     """Say what the choice of learning rates on few seeds leaves open, if anything."""
-    rates = results.manifest.get("rates", {}).items()
-    missed = [f"{arm} by up to {regret:z.2g}" for arm, rate in rates if (regret := rate.get("regret", 0.0))]
+    rates, headline = results.manifest.get("rates", {}), describe(results.headline).label
+    rivals = [
+        f"{arm} {', '.join(f'{rate:z.3g}' for rate in rates[arm].get('rivals', ()))}" for arm in sorted(results.rivals)
+    ]
+    if rivals:
+        yield (
+            f"Learning rates: the seeds that chose them do not tell these from the best: {'; '.join(rivals)}. "
+            f"These were trained on the seeds of the table too: verdicts and CIs of {headline} hold for each."
+        )
+    open_arms = [(arm, rate.get("regret", 0.0)) for arm, rate in rates.items() if arm not in results.rivals]
+    missed = [f"{arm} by up to {regret:z.2g}" for arm, regret in open_arms if regret]
     if missed:
         yield (
             f"Learning rates: chosen on few seeds, which may miss the best of those tried: {', '.join(missed)} "
-            f"(at 5 %). CIs of {describe(results.headline).label} hold this too; more seeds of the rates make it less."
+            f"(at 5 %). CIs of {headline} hold this too; run `lm ablate` again to train what may be as good."
         )
 
 

@@ -171,10 +171,11 @@ def read_archive(path: Path) -> Archive:
 CELLS = "cells"
 EXPERIMENT, STUDY, LADDER = "experiment.json", "study.json", "ladder.json"
 JOURNAL, REGISTRATION = "study.journal", "registration.json"
-CURVE, SHARED = ".lr_curve", ".shared"  # of all learning rates, and of all arms at one
+# of all learning rates, of all arms at one, and of rates that may be as good as an arm's best
+CURVE, SHARED, RIVALS = ".lr_curve", ".shared", ".rivals"
 BUDGET = ".budget_"  # before the percents of training of a shorter experiment
 # ends of the names of experiments that were made of another
-TWINS = (".tuned", SHARED, CURVE, ".orders", *(f"{BUDGET}{percent}" for percent in range(1, 100)))
+TWINS = (".tuned", SHARED, CURVE, RIVALS, ".orders", *(f"{BUDGET}{percent}" for percent in range(1, 100)))
 
 OF_A_CELL = {
     "record.json": "records",

@@ -198,13 +198,15 @@ class ArmRate(TypedDict):
     """The learning rate of an arm: the shared one and its best, None where no rate ended well.
 
     `end` is `lowest` or `highest` where no lower or higher rate than the best was tried, else empty. `regret` bounds by
-    how much the best rate may miss the best one of those tried in the headline quantity, as few seeds chose it.
+    how much the best rate may miss the best one of those tried in the headline quantity, as few seeds chose it;
+    `rivals` are the rates that these seeds do not tell from the best.
     """
 
     shared: float
     best: float | None
     end: str
     regret: NotRequired[float]
+    rivals: NotRequired[list[float]]
 
 
 EarlierLook = TypedDict("EarlierLook", {"seeds": list[int], "comparisons": int})

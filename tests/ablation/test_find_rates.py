@@ -88,7 +88,8 @@ def test_no_search_goes_with_a_curve(tmp_path: Path, refused: Refused) -> None:
 def trained(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
     """The rate at which each arm is best; cells then end at once, the worse the farther theirs is; NaN: all diverge.
 
-    `noise`: of the seeds that rank the rates, which leaves their means.
+    `noise`: of the seeds that rank the rates, which leaves their means. `lead`: of layer at twice the rate on others;
+    where infinite these diverge.
     """
     best = {"layer": SHARED, "rms": SHARED}
 
@@ -98,7 +99,9 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
             arm = planned.arm.split(".lr")[0]
             far, bonus = math.log2(rate / best[arm]), (0.5 + 0.001 * seed) * (arm == "rms")
             apart = best.get("noise", 0) * (-1) ** (seed + round(math.log2(rate / SHARED))) if seed >= 1000 else 0
-            outcome = "diverged" if math.isnan(far) else 2 + 0.1 * far**2 - bonus + apart
+            lead = best.get("lead", 0.0) if arm == "layer" and rate == SHARED * 2 and seed < 1000 else 0.0
+            lost = math.isnan(far) or math.isinf(lead)
+            outcome = "diverged" if lost else 2 + 0.1 * far**2 - bonus + apart - lead
             store.finish(planned.cell.id, record(planned.cell.id, outcome, seed))
         return 0
 
@@ -133,8 +136,8 @@ def test_rates_are_added_until_each_best_is_between_two(tmp_path: Path, trained:
     plan = found(tmp_path)
     assert steps(tmp_path) == [1 / 8, 1 / 4, 1 / 2, 1, 2, 4]
     assert rates_of(plan) == {
-        "layer": {"shared": SHARED, "best": SHARED * 2, "end": "", "regret": 0},
-        "rms": {"shared": SHARED, "best": SHARED / 4, "end": "", "regret": 0},
+        "layer": {"shared": SHARED, "best": SHARED * 2, "end": "", "regret": 0, "rivals": []},
+        "rms": {"shared": SHARED, "best": SHARED / 4, "end": "", "regret": 0, "rivals": []},
     }
     for planned in plan.cells:
         assert planned.cell.config["optim"]["lr"] == rates_of(plan)[planned.arm]["best"]
@@ -191,7 +194,7 @@ def test_a_baseline_without_a_best_rate_withholds_all_verdicts(
 ) -> None:
     trained["layer"] = math.nan
     plan = found(tmp_path, {"rates": {"at_most": 3}})
-    assert rates_of(plan)["layer"] == {"shared": SHARED, "best": None, "end": "", "regret": 0}
+    assert rates_of(plan)["layer"] == {"shared": SHARED, "best": None, "end": "", "regret": 0, "rivals": []}
     table = compare(load(tmp_path / "out" / "small"))
     (row,) = table[(table.arm == "rms") & (table.metric == "nll")].itertuples()
     check_message(row.verdict)
@@ -246,6 +249,42 @@ def test_rates_few_seeds_cannot_rank_withhold_dependent_verdicts(
         first, *_ = ExperimentReport.load(tmp_path / "out" / "small").sections()
         regrets = [note for note in first.notes if all(f" {arm} " in note for arm in rates)]
         check_message([re.sub(r"\d+\.\d+", "REGRET", note) for note in regrets])
+
+
+@pytest.mark.usefixtures("undrawn")
+@pytest.mark.parametrize(("lead", "answer"), [(0.0, "reproduced"), (0.7, "inconclusive")])
+def test_rates_that_may_be_as_good_are_trained_and_a_verdict_holds_at_each(
+    tmp_path: Path, trained: dict[str, float], lead: float, answer: str, check_message: CheckMessage
+) -> None:
+    """`lead`: of the baseline at twice its rate, on the seeds of the table alone; the arm leads by .5 at one rate."""
+    trained |= {"noise": 0.4, "lead": lead}
+    experiment = load_experiment(write_experiment(tmp_path, tune="rates", claims=[CLAIM]), {})
+    assert ablate.ablate(experiment, RunOptions(tmp_path / "out", 1)) == 0
+    results = load(tmp_path / "out" / "small")
+    rivals = {arm: rate["rivals"] for arm, rate in results.manifest["rates"].items()}
+    assert rivals == {"layer": [SHARED / 2, SHARED * 2], "rms": [SHARED / 2, SHARED * 2]}
+    assert {arm: len(of) for arm, of in results.rivals.items()} == {"layer": 2, "rms": 2}
+    table = compare(results)
+    (row,) = table[(table.arm == "rms") & (table.metric == "nll")].itertuples()
+    assert row.significant == (answer == "reproduced")
+    assert row.low == pytest.approx(-0.5, abs=0.01), "an arm at a rival is .1 worse, which lowers nothing"
+    assert row.high == pytest.approx(-0.5 + max(0, lead - 0.1), abs=0.01)
+    (found_answer,) = answers_of(results)
+    assert found_answer.verdict == answer
+    assert (found_answer.low, found_answer.high) == pytest.approx((row.low, row.high), abs=1e-9)
+    first, *_ = ExperimentReport.load(tmp_path / "out" / "small").sections()
+    check_message([row.verdict, *(note for note in first.notes if "rates" in note)])
+    (tmp_path / "out" / "small.rivals" / "experiment.json").unlink()
+    assert load(tmp_path / "out" / "small").rivals == {}
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_a_rate_at_which_a_run_was_lost_is_no_rival(tmp_path: Path, trained: dict[str, float]) -> None:
+    trained |= {"noise": 0.4, "lead": math.inf}
+    experiment = load_experiment(write_experiment(tmp_path, tune="rates"), {})
+    assert ablate.ablate(experiment, RunOptions(tmp_path / "out", 1)) == 0
+    results = load(tmp_path / "out" / "small")
+    assert {arm: len(of) for arm, of in results.rivals.items()} == {"layer": 1, "rms": 2}
 
 
 def test_a_claim_written_after_the_cells_is_post_hoc_at_own_rates(tmp_path: Path, trained: dict[str, float]) -> None:

@@ -5,9 +5,8 @@ import pytest
 from scipy import stats
 from statsmodels.api import OLS
 
-from lm.analysis.rates import regrets
 from statistics_audit.audit import NOISES
-from statistics_audit.rates import audit_rates, curve_of
+from statistics_audit.rates import audit_rates, curve_of, regrets
 
 
 def test_the_bound_is_that_of_a_two_way_layout() -> None:
@@ -67,5 +66,5 @@ def test_a_rate_that_was_lost_bounds_nothing() -> None:
 def test_a_choice_that_is_taken_as_certain_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     normal = {"normal": NOISES["normal"]}
     assert {one.verdict for one in audit_rates(np.random.default_rng(1), 150, normal)} == {"ok"}
-    monkeypatch.setattr("statistics_audit.rates.regrets", lambda curves: dict.fromkeys(curves, 0.0))
+    monkeypatch.setattr("statistics_audit.rates.misses", lambda curves, alpha=0: {arm: {} for arm in curves})
     assert "NOT OK" in {one.verdict for one in audit_rates(np.random.default_rng(1), 400, normal)}
