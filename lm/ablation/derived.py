@@ -15,11 +15,10 @@ from lm.ablation.plan import Plan
 from lm.ablation.sections import RATE
 from lm.analysis.budgets import budget_ending
 from lm.analysis.effects import ENDING, order_name
-from lm.analysis.rates import RateCurve, misses, rate_curve
+from lm.analysis.rates import BEHIND, RateCurve, misses, rate_curve
 from lm.analysis.results import arm_at_rate, load
 from lm.config.tree import InputError, Tree, override
 from lm.report.tuning import DESCRIBED
-from lm.stats.tests import ALPHA
 from lm.store.archive import CURVE, RIVALS, SHARED
 from lm.store.files import read_json, to_json, write_atomic
 from lm.store.formats import RATES
@@ -189,7 +188,7 @@ def best_rates(plan: Plan, rates: RatesByArm, store: Store) -> dict[str, ArmRate
     """Return the shared and the best learning rate of each arm of an experiment whose rates were trained."""
     ends = {"low": "lowest", "high": "highest"}
     curves = curves_of(plan.experiment, rates, store)
-    missed = misses(curves, ALPHA / max(1, len(curves) - 1))
+    missed = misses(curves, BEHIND / max(1, len(curves) - 1))
     return {
         arm: ArmRate(
             shared=float(plan.first(arm).config["optim"]["lr"]),

@@ -18,6 +18,7 @@ from lm.store.metrics import describe
 from lm.store.record import Record
 
 NOISIER = 0.01  # level at which the noise of a rate stands out from that of all others
+BEHIND = ALPHA / 2  # one-sided level at which a rate is behind the best, shared by the arms
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ def without_best_rate(results: Records, arms: Iterable[str]) -> str:
     return "; ".join(lines)
 
 
-def misses(curves: Mapping[str, RateCurve], alpha: float = ALPHA) -> dict[str, dict[float, float]]:
+def misses(curves: Mapping[str, RateCurve], alpha: float = BEHIND) -> dict[str, dict[float, float]]:
     """Bound by how much the best rate of each arm may be worse than its others, at a one-sided level.
 
     Returns the bound for each rival, which is a rate that the seeds do not tell from the best.

@@ -167,8 +167,8 @@ def _choice_of_rates(results: Records) -> Iterator[str]:
     missed = [f"{arm} by up to {regret:z.2g}" for arm, regret in open_arms if regret]
     if missed:
         yield (
-            f"Learning rates: chosen on few seeds, which may miss the best of those tried: {', '.join(missed)} "
-            f"(at 5 %). CIs of {headline} hold this too; run `lm ablate` again to train what may be as good."
+            f"Learning rates: chosen on few seeds, which may miss the best of those tried: {', '.join(missed)}. "
+            f"CIs of {headline} hold this too; run `lm ablate` again to train what may be as good."
         )
 
 

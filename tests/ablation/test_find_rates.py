@@ -279,6 +279,27 @@ def test_rates_that_may_be_as_good_are_trained_and_a_verdict_holds_at_each(
 
 
 @pytest.mark.usefixtures("undrawn")
+@pytest.mark.parametrize("relation", ["less", "greater"])
+def test_p_is_the_largest_that_an_answer_has_to_hold_against(
+    tmp_path: Path, trained: dict[str, float], relation: str
+) -> None:
+    """On one of eight seeds a rival of the baseline is ahead of the arm, by less than the arm is on any other."""
+    trained["noise"] = 0.4
+    claim = {**CLAIM, "relation": relation}
+    experiment = load_experiment(write_experiment(tmp_path, tune="rates", claims=[claim], seeds=8), {})
+    assert ablate.ablate(experiment, RunOptions(tmp_path / "out", 1)) == 0
+    results = load(tmp_path / "out" / "small")
+    rival: Any = results.rivals["layer"][0]["layer", 3]
+    rival["metrics"]["nll"] = 1.49
+    for at_rival in results.rivals["rms"][0].values():
+        at_rival["metrics"]["nll"] -= 0.3  # is .2 better there, and may be so in truth
+    (answer,) = answers_of(results)
+    assert answer.low == pytest.approx(-0.7035, abs=0.004)
+    assert answer.verdict == ("reproduced" if relation == "less" else "not reproduced")
+    assert answer.p == pytest.approx(4 / 2**8)
+
+
+@pytest.mark.usefixtures("undrawn")
 def test_a_rate_at_which_a_run_was_lost_is_no_rival(tmp_path: Path, trained: dict[str, float]) -> None:
     trained |= {"noise": 0.4, "lead": math.inf}
     experiment = load_experiment(write_experiment(tmp_path, tune="rates"), {})

@@ -1,6 +1,7 @@
 """Loss over learning rates: sensitivity counted out by hand, the best rate, what is marked, what is drawn."""
 
 import io
+import itertools
 import json
 import math
 from collections.abc import Callable
@@ -15,10 +16,18 @@ from records import MakeExperiment
 from rich.console import Console
 
 import lm
-from lm.analysis.rates import rate_curve, regret_bounds, sensitivity_difference, sensitivity_of
+from lm.analysis.rates import (
+    at_rivals,
+    choice_bounds,
+    rate_curve,
+    regret_bounds,
+    sensitivity_difference,
+    sensitivity_of,
+)
 from lm.analysis.results import Records, load
 from lm.report.tuning import DESCRIBED, RATE_COLUMNS, Rates, rates_of, rates_section
 from lm.report.write import write_report
+from lm.stats.tests import sign_flip_interval
 from lm.store.files import to_json, write_atomic
 from lm.store.formats import RATES
 
@@ -44,6 +53,37 @@ def test_each_arm_at_its_best_rate_would_only_be_better(headline: str, bounds: t
     assert regret_bounds(results, {"arm": 1.0, "base": -1.0}) == bounds
     assert regret_bounds(results, {"arm": -2.0}) == ((0.0, 0.2) if headline == "nll" else (0.2, 0.0))
     assert regret_bounds(cast(Records, SimpleNamespace(manifest={}, headline=headline)), {"arm": 1.0}) == (0, 0)
+
+
+def cells(arm: str, numbers: list[float]) -> dict[tuple[str, int], Any]:
+    measured = [{"nll": number, "accuracy": number} for number in numbers]
+    return {(arm, seed): {"status": "ok", "metrics": metrics} for seed, metrics in enumerate(measured)}
+
+
+@pytest.mark.parametrize("headline", ["nll", "accuracy"])
+def test_an_interval_reaches_to_its_ends_at_all_rivals(headline: str) -> None:
+    """With arms at the rate or rival that is best for each, a sum lies within the ends over all of their pairs."""
+    draw, seeds = np.random.default_rng(0), 8
+    losses = {(arm, rate): draw.normal(size=seeds).tolist() for arm in ("arm", "base", "third") for rate in range(3)}
+    manifest: Any = {"seeds": list(range(seeds)), "metric": headline, "rates": {"third": {"regret": 0.3}}}
+    results = Records(manifest, {}, cast(Any, None))
+    for arm in ("arm", "base", "third"):
+        results.records.update(cells(arm, losses[arm, 0]))
+        if arm != "third":
+            results.rivals[arm] = [cells(arm, losses[arm, rate]) for rate in (1, 2)]
+    weights = {"arm": 2.0, "base": -1.0, "third": -1.0}
+    lowest, highest = at_rivals(results, weights)
+    assert (len(lowest), len(highest)) == (2, 2), "each end is reached by one of the arms alone"
+    ends = {}
+    for arm_rate, base_rate in itertools.product(range(3), repeat=2):
+        sums = 2 * np.array(losses["arm", arm_rate]) - np.array(losses["base", base_rate]) - losses["third", 0]
+        ends[arm_rate, base_rate] = sign_flip_interval(sums.tolist(), 0.05)
+    down, up = [(rate, 0) for rate in range(3)], [(0, rate) for rate in range(3)]
+    down, up = (down, up) if headline == "nll" else (up, down)
+    below = ends[0, 0][0] - min(ends[pair][0] for pair in down)
+    above = max(ends[pair][1] for pair in up) - ends[0, 0][1]
+    third = (0.0, 0.3) if headline == "nll" else (0.3, 0.0)
+    assert choice_bounds(results, weights) == pytest.approx((below + third[0], above + third[1]))
 
 
 @pytest.fixture

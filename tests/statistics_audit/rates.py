@@ -5,7 +5,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from lm.analysis.rates import RateCurve, choice_bounds, misses
+from lm.analysis.rates import BEHIND, RateCurve, choice_bounds, misses
 from lm.analysis.results import Records
 from lm.stats.tests import ALPHA, sign_flip_p
 from lm.stats.verdicts import DIRECTIONS, Comparison, confirm, cover_choice
@@ -103,7 +103,7 @@ def curve_of(values_rs: Array) -> RateCurve:
     return RateCurve(rates, values_rs, (0,) * len(rates), np.zeros(values_rs.shape[1]), True, np.inf)
 
 
-def regrets(curves: Mapping[str, RateCurve], alpha: float = ALPHA) -> dict[str, float]:
+def regrets(curves: Mapping[str, RateCurve], alpha: float = BEHIND) -> dict[str, float]:
     """By how much the choice of each arm may miss the best of its rates."""
     return {arm: max(bounds.values(), default=0.0) for arm, bounds in misses(curves, alpha).items()}
 

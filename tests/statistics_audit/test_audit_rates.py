@@ -13,7 +13,7 @@ def test_the_bound_is_that_of_a_two_way_layout() -> None:
     """Rates and seeds add up but for a rest of +-.1 or .2, whose variance over two degrees of freedom is .06."""
     rest = np.array([[0.1, -0.1], [-0.2, 0.2], [0.1, -0.1]])
     values_rs = np.array([[2.3], [2.0], [2.1]]) + np.array([[0.0, 0.5]]) + rest
-    found = regrets({"arm": curve_of(values_rs)})
+    found = regrets({"arm": curve_of(values_rs)}, 0.05)
     reach = stats.t.ppf(0.95, 2) * np.sqrt(0.06)  # of two means of two seeds each
     assert found["arm"] == pytest.approx(reach - 0.1)
     assert regrets({"arm": curve_of(values_rs - rest)})["arm"] == pytest.approx(0, abs=1e-9)
@@ -49,7 +49,7 @@ def test_the_noise_that_stands_out_is_that_of_an_f_test() -> None:
         every = OLS(noisy_rs.ravel(), design).fit()
         reach = float(stats.t.ppf(0.95, 4)) * np.sqrt(every.ssr / 4)
         gap = np.diff(np.sort(noisy_rs.mean(axis=1)))[0]
-        assert regrets({"arm": curve})["arm"] == pytest.approx(left_out["arm"] if stands_out else reach - gap)
+        assert regrets({"arm": curve}, 0.05)["arm"] == pytest.approx(left_out["arm"] if stands_out else reach - gap)
         assert left_out["arm"] > 0
         found.append(stands_out)
     assert {*found} == {True, False}
