@@ -241,7 +241,7 @@ def _rivals(results: Records, folder: Path) -> dict[str, list[dict[tuple[str, in
             names = [arm_at_rate(arm, rival) for rival in rate.get("rivals", ())]
             at_rates = [{(arm, seed): grid.get((name, seed)) for of, seed in cells if of == arm} for name in names]
             found = [{cell: record for cell, record in of.items() if record is not None} for of in at_rates]
-            if found == at_rates:
+            if names and found == at_rates:
                 trained[arm] = [of for of in found if all(record["status"] == "ok" for record in of.values())]
     return trained
 

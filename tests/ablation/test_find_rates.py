@@ -306,6 +306,10 @@ def test_a_rate_at_which_a_run_was_lost_is_no_rival(tmp_path: Path, trained: dic
     assert ablate.ablate(experiment, RunOptions(tmp_path / "out", 1)) == 0
     results = load(tmp_path / "out" / "small")
     assert {arm: len(of) for arm, of in results.rivals.items()} == {"layer": 1, "rms": 2}
+    manifest = json.loads((tmp_path / "out" / "small" / "experiment.json").read_text())
+    manifest["rates"]["rms"]["rivals"] = []
+    (tmp_path / "out" / "small" / "experiment.json").write_text(json.dumps(manifest))
+    assert {*load(tmp_path / "out" / "small").rivals} == {"layer"}
 
 
 def test_a_claim_written_after_the_cells_is_post_hoc_at_own_rates(tmp_path: Path, trained: dict[str, float]) -> None:
