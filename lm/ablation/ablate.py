@@ -112,7 +112,7 @@ def ablate(experiment: Experiment, options: RunOptions, plan_only: bool = False)
         plan, experiment = bracketed, bracketed.experiment
     further = _further_plans(experiment, store, options, plan_only)
     if plan_only:
-        rivals = _rivals(plan, store, options, plan_only)
+        rivals = _rivals(plan, experiment.seeds, store, options)
         warnings = [*idle, *filter(None, [shortage(experiment)])]
         _show_plans(
             filter(None, (rate_plan, plan, rivals, *further.values())), store, options, {plan.experiment.name: warnings}
@@ -125,9 +125,7 @@ def ablate(experiment: Experiment, options: RunOptions, plan_only: bool = False)
         print(f"{len(rate_plan.by_arm)} arms and rates, {seeds} seeds each", file=sys.stderr)
         if train_experiment(rate_plan, store, options)[1]:
             return 1
-    folder, interrupted = train_experiment(plan, store, options)
-    if not interrupted and (rivals := _rivals(plan, store, options)) is not None:
-        further = {f"{len(rivals.by_arm)} rates that may be as good": rivals, **further}
+    folder, interrupted = train_with_rivals(plan, store, options)
     for title, part in further.items():
         if not interrupted:
             print(f"{title}, {len(part.experiment.seeds)} seeds each", file=sys.stderr)
@@ -167,12 +165,24 @@ def _further_plans(experiment: Experiment, store: Store, options: RunOptions, pl
     return plans
 
 
-def _rivals(plan: Plan, store: Store, options: RunOptions, plan_only: bool = False) -> Plan | None:
-    """Plan arms at the rates that may be as good as theirs, on the seeds that these have; None without any."""
-    untrained = {planned.seed for planned in plan.missing(store)}
-    seeds = plan.experiment.seeds if plan_only else [seed for seed in plan.experiment.seeds if seed not in untrained]
-    rivals = expand_rivals(plan.experiment, seeds)
-    return None if rivals is None else _plan(rivals, store, options, plan_only)
+def _rivals(plan: Plan, seeds: list[int], store: Store, options: RunOptions) -> Plan | None:
+    """Plan arms with seeds at the rates that may be as good as theirs; None without any."""
+    rivals = expand_rivals(plan, seeds)
+    return None if rivals is None else _plan(rivals, store, options)
+
+
+def train_with_rivals(plan: Plan, store: Store, options: RunOptions) -> tuple[Path, int]:
+    """Train what is missing as `train_experiment` does, then its arms at the rates that may be as good as theirs."""
+    seeds = plan.experiment.seeds
+    if (rivals := _rivals(plan, seeds, store, options)) is not None:
+        write_manifest(rivals, store, options.command)  # those of other cells are no rivals of the ones to be trained
+    folder, interrupted = train_experiment(plan, store, options)
+    if rivals is not None and not interrupted:
+        untrained = {planned.seed for planned in plan.missing(store)}  # in stages, where fewer seeds were enough
+        rivals = _rivals(plan, [seed for seed in seeds if seed not in untrained], store, options) or rivals
+        print("the same at rates that may be as good as the best", file=sys.stderr)
+        interrupted = train_experiment(rivals, store, options)[1]
+    return folder, interrupted
 
 
 def find_rates(plan: Plan, store: Store, options: RunOptions, plan_only: bool = False) -> Plan | int:

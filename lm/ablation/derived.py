@@ -152,22 +152,22 @@ def at_best_rates(experiment: Experiment, rates: dict[str, ArmRate]) -> Experime
     return replace(experiment, design=replace(experiment.design, arms=arms), inference=inference, rates=rates)
 
 
-def expand_rivals(experiment: Experiment, seeds: list[int]) -> Experiment | None:
-    """Return the arms of an experiment at the rates that may be as good as theirs, on its seeds; None without any."""
-    arms = {
-        arm_at_rate(arm, rival): {**experiment.arms[arm], RATE: rival}
-        for arm, rate in experiment.rates.items()
-        for rival in rate.get("rivals", ())
-    }
+def expand_rivals(plan: Plan, seeds: list[int]) -> Experiment | None:
+    """Return the arms of an experiment at the rates that may be as good as theirs, as long as these; None without any.
+
+    An arm that is not judged, as its best rate or that of the baseline was not found, has none.
+    """
+    experiment, arms = plan.experiment, dict[str, dict[str, Any]]()
+    bracketed = {arm: rate for arm, rate in experiment.rates.items() if rate["best"] is not None and not rate["end"]}
+    for arm, rate in bracketed.items() if experiment.baseline in bracketed else ():
+        steps = {"trainer.max_steps": plan.first(arm).config["trainer"]["max_steps"]}
+        own = {**experiment.arms[arm], **(steps if experiment.inference.equal != "steps" else {})}
+        arms |= {arm_at_rate(arm, rival): {**own, RATE: rival} for rival in rate.get("rivals", ())}
     if not arms:
         return None
-    title = f"{experiment.title} (at rates that may be as good)"
-    return replace(
-        _without_verdicts(experiment, arms, next(iter(arms))),
-        name=f"{experiment.name}{RIVALS}",
-        title=title,
-        seeds=seeds,
-    )
+    alone = _without_verdicts(experiment, arms, next(iter(arms)))
+    name, title = f"{experiment.name}{RIVALS}", f"{experiment.title} (at rates that may be as good)"
+    return replace(alone, name=name, title=title, seeds=seeds, inference=replace(alone.inference, equal="steps"))
 
 
 def rates_around(plan: Plan, low: int, high: int) -> RatesByArm:

@@ -13,7 +13,7 @@ from typing import Any
 import pandas as pd
 from rich.console import Console
 
-from lm.ablation.ablate import RunOptions, find_rates, print_line, train_experiment, warn
+from lm.ablation.ablate import RunOptions, find_rates, print_line, train_with_rivals, warn
 from lm.ablation.derived import expand_corpora
 from lm.ablation.experiment import Experiment, load_experiment
 from lm.ablation.ladder.plan import merge_plans, plan_ladder
@@ -107,7 +107,7 @@ def reproduce(
                 interrupted += 1
                 continue
             plan = at_own_rates
-        folder, count = train_experiment(plan, store, options)
+        folder, count = train_with_rivals(plan, store, options)
         interrupted += count
         write_report(folder, Console(quiet=True))
         answered += [(name, answer) for answer in answers(load(folder), tier)]

@@ -7,7 +7,7 @@ document, Student's test over seeds and documents has to agree; the interval hol
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -85,7 +85,8 @@ def answer_claim(results: Records, claim: Claim, read: DocumentCache | None = No
         nothing = "no seed on which all arms were measured"
         return Answer(claim, "not enough seeds", math.nan, math.nan, math.nan, 0, nothing)
     judged_s, post_hoc, written = _unseen(results, claim, found_s)
-    noise, scope, reason = _of_text(results, claim, list(judged_s), {} if read is None else read)
+    cache = {} if read is None else read
+    noise, scope, reason = _of_text(results, claim, list(judged_s), cache)
     look = results.first_look(judged_s).pairs
     decided = decide(claim, list(judged_s.values()), noise, look)
     has_lost = any(status_of(results, arm, seed) in LOST for arm in claim.arms for seed in results.manifest["seeds"])
@@ -95,7 +96,8 @@ def answer_claim(results: Records, claim: Claim, read: DocumentCache | None = No
 
         def judge(of: Records) -> Answer:
             """Judge the claim on the same seeds of other results."""
-            return decide(claim, [n for seed, n in by_seed(of, claim).items() if seed in judged_s], noise, look)
+            numbers = [number for seed, number in by_seed(of, claim).items() if seed in judged_s]
+            return decide(claim, numbers, _of_text(of, claim, list(judged_s), cache)[0], look)
 
         decided = _over_choice(decided, results, judge)
     unknown = without_best_rate(results, claim.arms)
@@ -111,14 +113,17 @@ def answer_claim(results: Records, claim: Claim, read: DocumentCache | None = No
 
 
 def _over_choice(answer: Answer, results: Records, judge: Callable[[Records], Answer]) -> Answer:
-    """Hold what the choice of learning rates leaves open; without an answer where there then is none.
+    """Hold the answer at all learning rates that may be as good as those of its arms; without one where it does not.
 
-    The interval reaches to the ends that it has at rivals of the rates, and p is the largest at those that the answer
-    has to hold against.
+    The interval reaches to the ends that it has there, and p is the largest of those that the answer rests on. Where
+    the rates were not trained, the interval is widened by what the choice may miss.
     """
     claim = answer.claim
-    lower, higher = ([judge(of) for of in end] for end in at_rivals(results, claim.contrast))
-    below, above = regret_bounds(results, claim.contrast, results.rivals)
+    weights = _steepness(claim.over) if claim.over else claim.contrast
+    at_ends = at_rivals(results, weights)
+    bounds = regret_bounds(results, weights, () if at_ends is None else results.rivals)
+    below, above = (0.0, 0.0) if claim.over else bounds
+    lower, higher = ([judge(of) for of in end] for end in at_ends or ([], []))
     low = min(other.low for other in [answer, *lower]) - below
     high = max(other.high for other in [answer, *higher]) + above
     at_least, at_most = {"less": (-math.inf, claim.margin), "greater": (claim.margin, math.inf)}.get(
@@ -128,13 +133,21 @@ def _over_choice(answer: Answer, results: Records, judge: Callable[[Records], An
         "reproduced": at_least <= low and high <= at_most,
         "not reproduced": high < at_least or low > at_most,
     }.get(answer.verdict, True)
-    if holds or (low, high) == (answer.low, answer.high):
-        from_above = (claim.relation == "less") == (answer.verdict == "reproduced")
-        against = lower + higher if claim.relation not in ("less", "greater") else higher if from_above else lower
-        p = max(answer.p, *(other.p for other in against)) if against and answer.verdict in DECIDED else answer.p
-        return replace(answer, low=low, high=high, p=p)
+    from_above = (claim.relation == "less") == (answer.verdict == "reproduced")
+    against = lower + higher if claim.relation not in ("less", "greater") else higher if from_above else lower
+    if answer.verdict not in DECIDED:
+        return replace(answer, low=low, high=high)
+    if (holds or not (below or above)) and all(other.verdict == answer.verdict for other in against):
+        return replace(answer, low=low, high=high, p=max(other.p for other in [answer, *against]))
     note = "found at the chosen learning rates, which may not be the best"
     return replace(answer, low=low, high=high, verdict="inconclusive", note=note)
+
+
+def _steepness(over: Mapping[str, float]) -> dict[str, float]:
+    """Return how a slope over the logarithm of numbers changes with each arm, but for a factor."""
+    logs = {arm: math.log(number) for arm, number in over.items()}
+    middle = sum(logs.values()) / len(logs)
+    return {arm: at - middle for arm, at in logs.items()}
 
 
 def _unseen(results: Records, claim: Claim, by_seed: dict[int, float]) -> tuple[dict[int, float], bool, str]:

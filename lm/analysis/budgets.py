@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lm.analysis.compare import NO_RUN, noise_of_arms, reason_not_comparable
-from lm.analysis.rates import choice_bounds, regret_bounds
+from lm.analysis.rates import regret_bounds
 from lm.analysis.results import Records, load, paired
 from lm.config.tree import path_name
 from lm.stats.sequential import left_after
@@ -67,8 +67,7 @@ def over_budget(results: Records) -> dict[str, list[AtBudget]]:
     judge_together(family, noises, results.first_look().pairs)
     for arm, of_arm in by_arm.items():
         for at in of_arm:
-            bounds = choice_bounds if at.percent == 100 else regret_bounds  # rivals are trained in full alone
-            cover_choice(at.comparison, *bounds(results, {arm: 1.0, results.arms[0]: -1.0}))
+            cover_choice(at.comparison, *regret_bounds(results, {arm: 1.0, results.arms[0]: -1.0}))
     return by_arm
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from lm.analysis.comparability import mixed_provenance
-from lm.analysis.rates import choice_bounds, without_best_rate
+from lm.analysis.rates import regret_bounds, sides_at_rivals, without_best_rate
 from lm.analysis.results import Records, paired, quantities, value
 from lm.analysis.texts import generalises, items_p, texts_by_quantity
 from lm.analysis.tidy import status_of
@@ -18,7 +18,17 @@ from lm.analysis.verdict_text import format_verdict
 from lm.stats.sequential import left_after
 from lm.stats.tests import ALPHA, rate_interval
 from lm.stats.two_way import TwoWay, cover_texts, detectable_floor, detectable_on_texts, set_p_over_texts
-from lm.stats.verdicts import Comparison, Verdict, confirm, confirm_in_stages, cover_choice, explore, measure, plain
+from lm.stats.verdicts import (
+    Comparison,
+    Verdict,
+    confirm,
+    confirm_in_stages,
+    cover_choice,
+    explore,
+    hold_too,
+    measure,
+    plain,
+)
 from lm.store.metrics import describe, is_of_task
 from lm.store.record import Record
 
@@ -50,9 +60,8 @@ def compare(results: Records) -> pd.DataFrame:
     """
     rows: list[dict[str, Any]] = []
     base, seeds, margins = results.arms[0], len(results.manifest["seeds"]), results.manifest.get("margin", {})
-    texts = texts_by_quantity(results).items()
-    noises = {(arm, quantity): noise for quantity, of_arms in texts for arm, noise in of_arms.noise.items()}
-    judged = _judged(results, noises if generalises(results) else {})
+    noises = _noises(results)
+    judged = _judged_at_rivals(results, _judged(results, noises))
     health = {arm: health_text(results, arm) for arm in results.arms}
     for quantity in quantities(results):
         for arm in results.arms:
@@ -117,6 +126,26 @@ def _caveats(results: Records, arm: str) -> str:
     return f"{text} (cells differ among themselves in {', '.join(mixed)})" if mixed else text
 
 
+def _noises(results: Records) -> dict[tuple[str, str], TwoWay]:
+    """Return the noise over text of each arm and quantity where it is known."""
+    texts = texts_by_quantity(results).items()
+    return {(arm, quantity): noise for quantity, of_arms in texts for arm, noise in of_arms.noise.items()}
+
+
+def _judged_at_rivals(results: Records, judged: dict[tuple[str, str], Comparison]) -> dict[tuple[str, str], Comparison]:
+    """Hold what is `judged` of the headline at all learning rates that may be as good as those of arms and baseline."""
+    weights = {arm: {arm: 1.0, results.arms[0]: -1.0} for arm, quantity in judged if quantity == results.headline}
+    at_rivals, lower_is_better = sides_at_rivals(results), describe(results.headline).better != "higher"
+    for others, lower in zip(at_rivals, (lower_is_better, not lower_is_better), strict=True):
+        for other in others:
+            comparisons = _judged(other, _noises(other))
+            for arm in weights:
+                hold_too(judged[arm, results.headline], comparisons[arm, results.headline], lower)
+    for arm, of_arm in weights.items():
+        cover_choice(judged[arm, results.headline], *regret_bounds(results, of_arm, results.rivals))
+    return judged
+
+
 def _judged(results: Records, noises: Mapping[tuple[str, str], TwoWay]) -> dict[tuple[str, str], Comparison]:
     """Compare each arm with the baseline in each judged quantity, tested within its family."""
     adaptive, margins = results.manifest.get("adaptive"), results.manifest.get("margin", {})
@@ -133,7 +162,7 @@ def _judged(results: Records, noises: Mapping[tuple[str, str], TwoWay]) -> dict[
         for arms, looks in ((results.confirmatory, adaptive["looks"] if adaptive else ()), (results.exploratory, ()))
     )
     judged, look = confirmatory | exploratory, results.first_look()
-    noise_of = {key: noises[key] for key in judged if key in noises}
+    noise_of = {key: noises[key] for key in judged if key in noises and generalises(results)}
     for key, noise in noise_of.items():
         set_p_over_texts(judged[key], noise)
     if adaptive and not look.pairs:
@@ -147,10 +176,6 @@ def _judged(results: Records, noises: Mapping[tuple[str, str], TwoWay]) -> dict[
         if not math.isnan(judged[key].detectable):
             judged[key].detectable = detectable_on_texts(len(judged[key].differences), noise, alpha)
             judged[key].detectable_floor = detectable_floor(noise, alpha)
-    for (arm, quantity), comparison in judged.items():
-        if quantity == results.headline:
-            alpha = ALPHA / len(confirmatory) if (arm, quantity) in confirmatory else ALPHA
-            cover_choice(comparison, *choice_bounds(results, {arm: 1.0, results.arms[0]: -1.0}, alpha))
     return judged
 
 

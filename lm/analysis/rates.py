@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from lm.analysis.results import HEADLINE, Records, value
-from lm.stats.tests import ALPHA, sign_flip_interval, t_interval
+from lm.stats.tests import ALPHA, t_interval
 from lm.store.metrics import describe
 from lm.store.record import Record
 
+MOST_PAIRINGS = 256  # of rates of the arms of a weighted sum
 NOISIER = 0.01  # level at which the noise of a rate stands out from that of all others
 BEHIND = ALPHA / 2  # one-sided level at which a rate is behind the best, shared by the arms
 
@@ -141,48 +142,53 @@ def _improved(results: Records, weight: float) -> float:
     return weight if describe(results.headline).better == "higher" else -weight
 
 
-def at_rivals(results: Records, weights: Mapping[str, float]) -> tuple[list[Records], list[Records]]:
+def at_rivals(results: Records, weights: Mapping[str, float]) -> tuple[list[Records], list[Records]] | None:
     """Return the results with arms at rivals of their rates: those that may lower a weighted sum of them, and raise it.
 
-    An arm's best rate is its own or a rival, so the sum at the best ones lies above the least of the first, and below
-    the greatest of the others, with the arms that it leaves alone at their own.
+    With each arm at the best of its own rate and the rivals, the sum lies between the lowest of the first and the
+    highest of the others, or as it is. None where these are more than `MOST_PAIRINGS`.
     """
     ends = []
     for end in (-1, 1):
-        arms = [arm for arm, weight in weights.items() if _improved(results, weight) * end > 0]
-        choices = itertools.product(*([{}, *results.rivals.get(arm, ())] for arm in arms))
-        ends.append([_with_records(results, choice) for choice in choices if any(choice)])
+        sides = [results.rivals.get(arm, {}) for arm, w in weights.items() if _improved(results, w) * end > 0]
+        if math.prod(1 + len(rivals) for rivals in sides) > MOST_PAIRINGS:
+            return None
+        choices = itertools.product(*([{}, *rivals.values()] for rivals in sides))
+        ends.append([with_records(results, choice) for choice in choices if any(choice)])
     return ends[0], ends[1]
 
 
-def _with_records(results: Records, others: Iterable[Mapping[tuple[str, int], Record]]) -> Records:
+def sides_at_rivals(results: Records) -> tuple[list[Records], list[Records]]:
+    """Return the results with all arms at rivals of their rates, the n-th of each, and with the baseline at each."""
+    rivals = {arm: list(results.rivals.get(arm, {}).values()) for arm in results.arms}
+    of_baseline = rivals.pop(results.arms[0])
+    most = max(map(len, rivals.values()), default=0)
+    of_arms = [[of_arm[n] for of_arm in rivals.values() if n < len(of_arm)] for n in range(most)]
+    return [with_records(results, cells) for cells in of_arms], [with_records(results, [of]) for of in of_baseline]
+
+
+def with_records(results: Records, others: Iterable[Mapping[tuple[str, int], Record]]) -> Records:
     """Return the results with other records of some arms and seeds."""
     return replace(results, records={**results.records, **dict(itertools.chain(*(of.items() for of in others)))})
 
 
-def choice_bounds(results: Records, weights: Mapping[str, float], alpha: float = ALPHA) -> tuple[float, float]:
-    """Return by how much the interval of a weighted sum of arms reaches further down, and up, as few seeds chose rates.
+def choice_shifts(results: Records, weights: Mapping[str, float]) -> tuple[float, float]:
+    """Return by how much the mean of a weighted sum of arms may lie lower, and higher, had each arm its best rate.
 
-    To the ends that it has at rivals trained on the same seeds; where none were, by what the choice may miss.
+    By its means at rivals trained on the same seeds; where an arm has none of these, by what its choice may miss.
     """
 
-    def ends(of: Records) -> tuple[float, float]:
-        """Return the interval of the headline's sum over seeds."""
-        sums = [sum(w * at(of, arm, seed) for arm, w in weights.items()) for seed in of.manifest["seeds"]]
-        finite = [number for number in sums if math.isfinite(number)]
-        interval = sign_flip_interval(finite, alpha)
-        return interval if math.isfinite(interval[0]) else t_interval(finite)
+    def mean(of: Records) -> float:
+        """Return the mean over the seeds on which all arms ended well."""
+        cells = [[(w, of.records[arm, seed]) for arm, w in weights.items()] for seed in of.manifest["seeds"]]
+        sums = [sum(w * (math.nan if r is None else value(r, of.headline)) for w, r in of_seed) for of_seed in cells]
+        return float(np.nanmean(sums)) if np.isfinite(sums).any() else math.nan
 
-    def at(of: Records, arm: str, seed: int) -> float:
-        """Return the headline of a cell; NaN for one that did not end well."""
-        record = of.records[arm, seed]
-        return math.nan if record is None else value(record, of.headline)
-
+    if (ends := at_rivals(results, weights)) is None:
+        return regret_bounds(results, weights)
     below, above = regret_bounds(results, weights, results.rivals)
-    (low, high), (lower, higher) = ends(results), at_rivals(results, weights)
-    further_down = max((low - ends(other)[0] for other in lower), default=0.0)
-    further_up = max((ends(other)[1] - high for other in higher), default=0.0)
-    return below + max(0.0, further_down), above + max(0.0, further_up)
+    own, (lowest, highest) = mean(results), (list(map(mean, end)) for end in ends)
+    return below + own - min([own, *lowest]), above + max([own, *highest]) - own
 
 
 def rate_curve(grid: Records, names: Mapping[float, str]) -> RateCurve:

@@ -39,13 +39,17 @@ class FirstLook(NamedTuple):
     comparisons: int = 1
 
 
+Cells = dict[tuple[str, int], Record]
+"""Records by arm and seed."""
+
+
 @dataclass(frozen=True)
 class Records:
     """An experiment's manifest and the records of its cells, None for a cell not trained yet or damaged.
 
     What is wrong is in `corrupt_records`, in `corrupt_curves` by the cell's id, and in `corrupt_documents` by the
-    cell's id and the quantity behind which losses by document stand. `rivals` of an arm are its records at each rate
-    that may be as good as its own, of arms of which all of those were trained on the same seeds.
+    cell's id and the quantity behind which losses by document stand. `rivals` of an arm are its cells at each rate that
+    may be as good as its own, of arms of which all of those were trained on the same seeds.
     """
 
     manifest: Manifest
@@ -54,7 +58,7 @@ class Records:
     corrupt_records: dict[tuple[str, int], str] = field(default_factory=dict)
     corrupt_curves: dict[str, str] = field(default_factory=dict)
     corrupt_documents: dict[tuple[str, str], str] = field(default_factory=dict)
-    rivals: dict[str, list[dict[tuple[str, int], Record]]] = field(default_factory=dict)
+    rivals: dict[str, dict[float, Cells]] = field(default_factory=dict)
 
     @property
     def harmed(self) -> bool:
@@ -219,7 +223,8 @@ def load(folder: Path) -> Records:
     for key, record in results.records.items():
         if record is not None and record["status"] == "ok" and record["id"] not in results.corrupt_curves:
             results.records[key] = with_averages(record, store.history(record["id"]), results.judged)
-    results.rivals.update(_rivals(results, folder.with_name(f"{folder.name}{RIVALS}")))
+    whole = folder.resolve()
+    results.rivals.update(_rivals(results, whole.with_name(f"{whole.name}{RIVALS}")))
     return results
 
 
@@ -228,21 +233,26 @@ def arm_at_rate(arm: str, rate: float) -> str:
     return f"{arm}.lr{rate!r}"
 
 
-def _rivals(results: Records, folder: Path) -> dict[str, list[dict[tuple[str, int], Record]]]:
-    """Return the `rivals` of results: those in a folder that ended well, where all of an arm were trained on its seeds.
+def _rivals(results: Records, folder: Path) -> dict[str, dict[float, Cells]]:
+    """Return the `rivals` of results from a folder, of the arms of which all were trained; none where it is damaged.
 
-    A rate at which a run was lost is no rival. Raises InputError for results that this version does not read.
+    A rate at which a run diverged is no rival.
     """
+    rates = {arm: rate.get("rivals", []) for arm, rate in results.manifest.get("rates", {}).items()}
+    try:
+        grid = load(folder).records if any(rates.values()) and (folder / "experiment.json").is_file() else {}
+    except InputError:
+        return {}
     trained = {}
-    if (folder / "experiment.json").is_file():
-        grid = load(folder).records
-        cells = [cell for cell, record in results.records.items() if record is not None]
-        for arm, rate in results.manifest.get("rates", {}).items():
-            names = [arm_at_rate(arm, rival) for rival in rate.get("rivals", ())]
-            at_rates = [{(arm, seed): grid.get((name, seed)) for of, seed in cells if of == arm} for name in names]
-            found = [{cell: record for cell, record in of.items() if record is not None} for of in at_rates]
-            if names and found == at_rates:
-                trained[arm] = [of for of in found if all(record["status"] == "ok" for record in of.values())]
+    for arm, rivals in rates.items():
+        seeds = [seed for (of, seed), record in results.records.items() if of == arm and record is not None]
+        at_rates = {rate: {(arm, seed): grid.get((arm_at_rate(arm, rate), seed)) for seed in seeds} for rate in rivals}
+        statuses = {record["status"] if record else "missing" for of in at_rates.values() for record in of.values()}
+        if rivals and statuses <= {"ok", "diverged"}:
+            cells = {rate: {at: record for at, record in of.items() if record} for rate, of in at_rates.items()}
+            trained[arm] = {
+                rate: of for rate, of in cells.items() if all(record["status"] == "ok" for record in of.values())
+            }
     return trained
 
 

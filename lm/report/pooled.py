@@ -10,7 +10,7 @@ import pandas as pd
 from scipy import stats
 
 from lm.analysis.compare import reason_not_comparable
-from lm.analysis.rates import choice_bounds
+from lm.analysis.rates import choice_shifts
 from lm.analysis.results import Records
 from lm.report.render import Section, TableCell
 from lm.report.tables import signed
@@ -59,7 +59,7 @@ def pooled_section(experiments: Sequence[tuple[Records, pd.DataFrame]]) -> Secti
         for row in table[(table.metric == quantity) & table.difference.notna()].itertuples():
             if (error := standard_error(row)) > 0:
                 arm = str(row.arm)
-                of_choice = choice_bounds(results, {arm: 1.0, baseline: -1.0})
+                of_choice = choice_shifts(results, {arm: 1.0, baseline: -1.0})
                 difference = SharedArm(name, float(row.difference), error, _unfit(results, arm, row.pairs), *of_choice)
                 arms.setdefault((arm, baseline, quantity), {})[name] = difference
     groups = {key: list(by_name.values()) for key, by_name in arms.items() if len(by_name) > 1}

@@ -16,6 +16,7 @@ from records import record
 import lm
 from lm.ablation import ablate
 from lm.ablation.ablate import RunOptions, find_rates
+from lm.ablation.derived import expand_rivals
 from lm.ablation.experiment import load_experiment
 from lm.ablation.plan import Plan, design_of, make_plan
 from lm.ablation.registration import write_registrations
@@ -274,8 +275,73 @@ def test_rates_that_may_be_as_good_are_trained_and_a_verdict_holds_at_each(
     assert (found_answer.low, found_answer.high) == pytest.approx((row.low, row.high), abs=1e-9)
     first, *_ = ExperimentReport.load(tmp_path / "out" / "small").sections()
     check_message([row.verdict, *(note for note in first.notes if "rates" in note)])
-    (tmp_path / "out" / "small.rivals" / "experiment.json").unlink()
-    assert load(tmp_path / "out" / "small").rivals == {}
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_rivals_are_those_of_the_cells_of_the_table_and_whole(
+    tmp_path: Path, trained: dict[str, float], monkeypatch: Patch
+) -> None:
+    trained["noise"] = 0.4
+    experiment = load_experiment(write_experiment(tmp_path, tune="rates"), {})
+    options, folder = RunOptions(tmp_path / "out", 1), tmp_path / "out" / "small"
+    assert ablate.ablate(experiment, options) == 0
+    with monkeypatch.context() as inside:
+        inside.chdir(folder)
+        assert {*load(Path()).rivals} == {"layer", "rms"}
+    plan = make_plan(experiment)
+    at_own = find_rates(plan, Store(options.out), options)
+    assert isinstance(at_own, Plan)
+    rivals = expand_rivals(at_own, [3, 4])
+    assert rivals is not None
+    (cell,) = (p.cell.id for p in make_plan(rivals).cells if (p.arm, p.seed) == (f"rms.lr{SHARED * 2}", 3))
+    path = Store(options.out).directory(cell) / "record.json"
+    whole = path.read_text()
+    path.write_text("{")
+    assert {*load(folder).rivals} == {"layer"}, "of an arm of which a cell is damaged none is used"
+    path.write_text(json.dumps(record(cell, "failed", 3)))
+    assert {*load(folder).rivals} == {"layer"}, "what a run that failed would have come to is not known"
+    path.write_text(whole)
+    other = load_experiment(write_experiment(tmp_path, tune="rates", common={"model.layers": 1}), {})
+    train = ablate.train_missing
+    monkeypatch.setattr(
+        ablate, "train_missing", lambda part, *rest: 1 if part.experiment.name == "small" else train(part, *rest)
+    )
+    assert ablate.ablate(other, options) == 1
+    assert load(folder).rivals == {}, "those of cells that the file no longer names are none"
+    folder.with_name("small.rivals").joinpath("experiment.json").write_text("{")
+    assert load(folder).rivals == {}
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_a_rival_is_trained_for_as_long_as_its_arm(tmp_path: Path, trained: dict[str, float]) -> None:
+    trained["noise"] = 0.4
+    plan = found(tmp_path, equal="flops", arms={"layer": {}, "rms": {"model.layers": 3}})
+    rivals = expand_rivals(plan, plan.experiment.seeds)
+    assert rivals is not None
+    steps_of = {name: cell.cell.config["trainer"]["max_steps"] for name, (cell, *_) in make_plan(rivals).by_arm.items()}
+    own = {arm: plan.first(arm).config["trainer"]["max_steps"] for arm in plan.by_arm}
+    assert own["rms"] < own["layer"]
+    assert steps_of == {f"{arm}.lr{rate}": own[arm] for arm in own for rate in (SHARED / 2, SHARED * 2)}
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_arms_without_verdict_have_no_rivals(tmp_path: Path, trained: dict[str, float]) -> None:
+    trained |= {"noise": 0.4, "layer": SHARED * 1000}
+    plan = found(tmp_path, {"rates": {"at_most": 3}})
+    assert rates_of(plan)["rms"]["rivals"]
+    assert expand_rivals(plan, plan.experiment.seeds) is None
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_claims_reproduced_together_hold_at_rivals_too(
+    tmp_path: Path, trained: dict[str, float], monkeypatch: Patch
+) -> None:
+    trained["noise"] = 0.4
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "experiments").mkdir()
+    write_experiment(tmp_path / "experiments", tune="rates", claims=[CLAIM])
+    assert main(["reproduce", "small", "--workers", "1"]) == 0
+    assert {*load(tmp_path / "results" / "small").rivals} == {"layer", "rms"}
 
 
 @pytest.mark.usefixtures("undrawn")
@@ -289,10 +355,11 @@ def test_p_is_the_largest_that_an_answer_has_to_hold_against(
     experiment = load_experiment(write_experiment(tmp_path, tune="rates", claims=[claim], seeds=8), {})
     assert ablate.ablate(experiment, RunOptions(tmp_path / "out", 1)) == 0
     results = load(tmp_path / "out" / "small")
-    rival: Any = results.rivals["layer"][0]["layer", 3]
+    rival: Any = results.rivals["layer"][SHARED / 2]["layer", 3]
     rival["metrics"]["nll"] = 1.49
-    for at_rival in results.rivals["rms"][0].values():
-        at_rival["metrics"]["nll"] -= 0.3  # is .2 better there, and may be so in truth
+    of_arm: Any = results.rivals["rms"][SHARED / 2]
+    for cell in of_arm.values():
+        cell["metrics"]["nll"] -= 0.3  # is .2 better there, and may be so in truth
     (answer,) = answers_of(results)
     assert answer.low == pytest.approx(-0.7035, abs=0.004)
     assert answer.verdict == ("reproduced" if relation == "less" else "not reproduced")

@@ -1,15 +1,12 @@
 """Arms at learning rates of their own put to the test: the choice of a rate on few seeds must make no difference."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any, cast
 
 import numpy as np
 
-from lm.analysis.rates import BEHIND, RateCurve, choice_bounds, misses
-from lm.analysis.results import Records
+from lm.analysis.rates import BEHIND, RateCurve, misses
 from lm.stats.tests import ALPHA, sign_flip_p
-from lm.stats.verdicts import DIRECTIONS, Comparison, confirm, cover_choice
-from lm.store.store import Store
+from lm.stats.verdicts import DIRECTIONS, Comparison, confirm, cover_choice, hold_too
 from statistics_audit.finding import Array, Finding, Noise
 
 SEARCHED, SEEDS = 2, 8
@@ -73,24 +70,21 @@ def _claims(
         first, last = first - ("low" in ends), last + ("high" in ends and "low" not in ends)
     curves = _curves(searched_ars, first, last)
     confirmed_ars = truth_ar[:, :, None] + scale_ar[:, :, None] * noise(random, (2, len(steps_r), SEEDS))
-    best = [curve.best or 0 for curve in curves.values()]
+    best = [first + (curve.best or 0) for curve in curves.values()]
 
-    def cells(arm: str, place: int) -> dict[tuple[str, int], Any]:
-        """The records of an arm at a rate on the seeds that confirm."""
-        losses = enumerate(confirmed_ars[int(arm), place].tolist())
-        return {(arm, seed): {"status": "ok", "metrics": {"nll": loss}} for seed, loss in losses}
+    def compared(arm_place: int, base_place: int) -> Comparison:
+        """Arm "1" against baseline "0" at these rates, on the seeds that confirm."""
+        return judged((confirmed_ars[1, arm_place] - confirmed_ars[0, base_place]).tolist())
 
-    manifest: Any = {
-        "seeds": list(range(SEEDS)),
-        "rates": {a: {"regret": regret} for a, regret in regrets(curves).items()},
-    }
-    results = Records(manifest, {}, cast(Store, None))
-    for arm, curve in curves.items():
-        results.records.update(cells(arm, first + best[int(arm)]))
-        if not untrained:
-            results.rivals[arm] = [cells(arm, first + curve.rates.index(rate)) for rate in misses(curves)[arm]]
-    differences = (confirmed_ars[1, first + best[1]] - confirmed_ars[0, first + best[0]]).tolist()
-    return judged(differences, choice_bounds(results, {"1": 1.0, "0": -1.0})).verdict.kind in DIRECTIONS
+    comparison, (of_baseline, of_arm) = compared(best[1], best[0]), misses(curves).values()
+    if untrained:
+        cover_choice(comparison, max(of_arm.values(), default=0.0), max(of_baseline.values(), default=0.0))
+    else:
+        for rate in of_arm:
+            hold_too(comparison, compared(first + curves["1"].rates.index(rate), best[0]), True)
+        for rate in of_baseline:
+            hold_too(comparison, compared(best[1], first + curves["0"].rates.index(rate)), False)
+    return comparison.verdict.kind in DIRECTIONS
 
 
 def _curves(searched_ars: Array, first: int, last: int) -> dict[str, RateCurve]:
@@ -108,9 +102,8 @@ def regrets(curves: Mapping[str, RateCurve], alpha: float = BEHIND) -> dict[str,
     return {arm: max(bounds.values(), default=0.0) for arm, bounds in misses(curves, alpha).items()}
 
 
-def judged(differences: list[float], bounds: tuple[float, float]) -> Comparison:
-    """The comparison of arm "1" with baseline "0" as `compare` judges it."""
+def judged(differences: list[float]) -> Comparison:
+    """A comparison as `compare` judges it at the chosen rates."""
     comparison = Comparison(differences, "lower", p=sign_flip_p(differences))
     confirm([comparison])
-    cover_choice(comparison, *bounds)
     return comparison

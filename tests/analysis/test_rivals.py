@@ -1,0 +1,142 @@
+"""What is said of arms at learning rates of their own holds at every rate that may be as good, and only what does."""
+
+import copy
+import itertools
+import math
+import tempfile
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import make_experiment
+from records import BASE, BETTER
+
+from lm.analysis.answers import _steepness, answer_claim
+from lm.analysis.claims import Claim, by_seed
+from lm.analysis.compare import compare
+from lm.analysis.rates import with_records
+from lm.analysis.results import Cells, Records, load, value
+from lm.store.metrics import METRICS
+
+NEAR = [2.001, 2.099, 1.902, 2.049, 2.2, 1.949]
+
+
+@pytest.fixture(scope="module")
+def alone() -> Iterator[Records]:
+    """The results of three arms, which no test changes."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield load(make_experiment(Path(folder), {"base": BASE, "better": BETTER, "near": NEAR}))
+
+
+def at(results: Records, arm: str, losses: list[float]) -> Cells:
+    """The cells of an arm with other losses."""
+    cells: dict[tuple[str, int], Any] = {}
+    for seed, loss in zip(results.manifest["seeds"], losses, strict=True):
+        cells[arm, seed] = copy.deepcopy(results.records[arm, seed])
+        cells[arm, seed]["metrics"]["nll"] = loss
+    return cells
+
+
+Ends = tuple[list[Records], list[Records]]
+
+
+def with_rivals(results: Records, seed: int, noise: float, weights: dict[str, float]) -> tuple[Records, Ends]:
+    """The results with two random rivals for every arm, and alone as they are with each choice that may move a sum.
+
+    Losses: an arm at a better rate lowers the sum where its weight is positive. The first of each list is as it was.
+    """
+    draw, rivals = np.random.default_rng(seed), dict[str, dict[float, Cells]]()
+    for arm, losses in (("base", BASE), ("better", BETTER), ("near", NEAR)):
+        of_arm = [np.add(losses, draw.normal(0, noise) + draw.normal(0, noise / 3, len(losses))) for _ in range(2)]
+        rivals[arm] = {float(rate): at(results, arm, loss.tolist()) for rate, loss in enumerate(of_arm)}
+    ends = []
+    for sign in (1, -1):
+        sides = [[{}, *rivals[arm].values()] for arm, weight in weights.items() if weight * sign > 0]
+        ends.append([with_records(results, choice) for choice in itertools.product(*sides)])
+    return replace(results, rivals=rivals), (ends[0], ends[1])
+
+
+CLAIMS = [
+    Claim("x", "nll", "less", {"better": 1.0, "base": -1.0}),
+    Claim("x", "nll", "greater", {"base": 1.0, "better": -1.0}, margin=0.05),
+    Claim("x", "nll", "less", {"near": 2.0, "better": -1.0, "base": -1.0}, margin=0.25),
+    Claim("x", "nll", "greater", {"better": 1.0, "base": -1.0}),
+    Claim("x", "nll", "equivalent", {"near": 1.0, "base": -1.0}, margin=0.08),
+    Claim("x", "nll", "equivalent", {"better": 1.0, "base": -1.0}, margin=0.08),
+    Claim("x", "nll", "range", {"better": 1.0}, high=1.95),
+    Claim("x", "nll", "range", {"better": 1.0}, low=1.95),
+    Claim("x", "nll", "slope", {}, low=-math.inf, high=0.02, over={"base": 1.0, "better": 2.0, "near": 4.0}),
+]
+
+
+@pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: f"{claim.relation} {claim.margin:z.3g}")
+def test_an_answer_stands_where_it_does_at_every_choice_of_rates(alone: Records, claim: Claim) -> None:
+    own, decided = answer_claim(alone, claim), []
+    middle = float(np.mean(np.log([*claim.over.values()]))) if claim.over else 0.0
+    weights = claim.contrast or {arm: math.log(number) - middle for arm, number in claim.over.items()}
+    above = (claim.relation == "less") == (own.verdict == "reproduced")  # where a claim of a direction can fail
+    for seed in range(16):
+        results, ends = with_rivals(alone, seed, 0.03 if seed % 2 else 0.2, weights)
+        found, (down, up) = answer_claim(results, claim), ([answer_claim(one, claim) for one in end] for end in ends)
+        against = down + up if claim.relation not in ("less", "greater") else up if above else down
+        kept = {one.verdict for one in against} == {own.verdict}
+        if own.verdict != "inconclusive":
+            assert found.verdict == (own.verdict if kept else "inconclusive")
+            assert found.p == (max(one.p for one in against) if kept else own.p)
+        assert found.low == min(one.low for one in down)
+        assert found.high == max(one.high for one in up)
+        decided.append(kept)
+    assert own.verdict == "inconclusive" or {*decided} == {True, False}
+
+
+def row(results: Records, arm: str) -> Any:
+    table = compare(results)
+    (of_arm,) = table[(table.arm == arm) & (table.metric == "nll")].itertuples()
+    return of_arm
+
+
+@pytest.mark.parametrize("confirmatory", [["better"], []])
+@pytest.mark.parametrize("margin", [0.15, 0.4])
+def test_a_verdict_stands_where_it_does_at_every_rate(alone: Records, confirmatory: list[str], margin: float) -> None:
+    arms = {arm: alone.manifest["arms"][arm] for arm in ("base", "better")}
+    manifest: Any = {**alone.manifest, "arms": arms, "confirmatory": confirmatory, "margin": {"nll": margin}}
+    alone, decided = replace(alone, manifest=manifest), []
+    own, said = row(alone, "better"), "better" if confirmatory else "lower"
+    assert said in own.verdict
+    for seed in range(12):
+        results, ends = with_rivals(alone, seed, 0.1, {"better": 1.0, "base": -1.0})
+        found, (down, up) = row(results, "better"), ([row(one, "better") for one in end] for end in ends)
+        kept, within = all(said in one.verdict for one in up), all("within" in one.verdict for one in down + up)
+        assert (said in found.verdict, "within" in found.verdict) == (kept, within)
+        assert found.significant == (own.significant and kept)
+        assert (found.low, found.high) == (min(one.low for one in down), max(one.high for one in up))
+        p = "p_adjusted" if confirmatory else "q"
+        assert getattr(found, p) == max(getattr(one, p) for one in up)
+        decided.append((kept, within))
+    assert len({*decided}) >= 2
+
+
+def test_a_quantity_that_should_be_high_is_held_at_the_other_end(
+    alone: Records, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(METRICS, "nll", replace(METRICS["nll"], better="higher"))
+    for seed in range(6):
+        results, ends = with_rivals(alone, seed, 0.1, {"better": -1.0, "base": 1.0})
+        found, (down, up) = row(results, "better"), ([row(one, "better") for one in end] for end in ends)
+        assert found.low == pytest.approx(min(one.low for one in down), abs=1e-9)
+        assert found.high == pytest.approx(max(one.high for one in up), abs=1e-9)
+        assert ("worse" in found.verdict) == all("worse" in one.verdict for one in up)
+
+
+def test_a_slope_moves_with_each_arm_as_its_steepness_says(alone: Records) -> None:
+    over = {"base": 1.0, "better": 2.0, "near": 5.0}
+    claim = Claim("x", "nll", "slope", {}, high=0.0, over=over)
+    slope = np.mean([*by_seed(alone, claim).values()])
+    for arm, steepness in _steepness(over).items():
+        moved_cells = at(alone, arm, [1.01 * value(record, "nll") for record in alone.of(arm)])
+        moved = np.mean([*by_seed(with_records(alone, [moved_cells]), claim).values()])
+        logs = np.log([*over.values()])
+        assert moved - slope == pytest.approx(np.log(1.01) * steepness / ((logs - logs.mean()) ** 2).sum())
