@@ -94,8 +94,8 @@ def answer_claim(results: Records, claim: Claim, read: DocumentCache | None = No
         decided = replace(decided, verdict="inconclusive")
     if claim.metric == results.headline and not claim.exact:
 
-        def judge(of: Records) -> Answer:
-            """Judge the claim on the same seeds of other results."""
+        def judge(of: Records, claim: Claim) -> Answer:
+            """Judge a claim about the same number on the same seeds of other results."""
             numbers = [number for seed, number in by_seed(of, claim).items() if seed in judged_s]
             return decide(claim, numbers, _of_text(of, claim, list(judged_s), cache)[0], look)
 
@@ -112,32 +112,38 @@ def answer_claim(results: Records, claim: Claim, read: DocumentCache | None = No
     return replace(decided, note=note, generalises_over=scope, not_over_text_because=reason, post_hoc=post_hoc)
 
 
-def _over_choice(answer: Answer, results: Records, judge: Callable[[Records], Answer]) -> Answer:
+def _over_choice(answer: Answer, results: Records, judge: Callable[[Records, Claim], Answer]) -> Answer:
     """Hold the answer at all learning rates that may be as good as those of its arms; without one where it does not.
 
     The interval reaches to the ends that it has there, and p is the largest of those that the answer rests on. Where
     the rates were not trained, the interval is widened by what the choice may miss.
     """
     claim = answer.claim
-    weights = _steepness(claim.over) if claim.over else claim.contrast
-    at_ends = at_rivals(results, weights)
-    bounds = regret_bounds(results, weights, () if at_ends is None else results.rivals)
-    below, above = (0.0, 0.0) if claim.over else bounds
-    lower, higher = ([judge(of) for of in end] for end in at_ends or ([], []))
-    low = min(other.low for other in [answer, *lower]) - below
-    high = max(other.high for other in [answer, *higher]) + above
+    at_ends = at_rivals(results, _steepness(claim.over) if claim.over else claim.contrast)
+    below, above = regret_bounds(results, claim.contrast, () if at_ends is None else results.rivals)
+    lowest, highest = at_ends or ([], [])
+    low = min([answer.low, *(judge(of, claim).low for of in lowest)]) - below
+    high = max([answer.high, *(judge(of, claim).high for of in highest)]) + above
+    if answer.verdict not in DECIDED:
+        return replace(answer, low=low, high=high)
+    of_mean, is_reproduced = claim.relation in ("less", "greater"), answer.verdict == "reproduced"
     at_least, at_most = {"less": (-math.inf, claim.margin), "greater": (claim.margin, math.inf)}.get(
         claim.relation, _ends(claim)
     )
-    holds = {
-        "reproduced": at_least <= low and high <= at_most,
-        "not reproduced": high < at_least or low > at_most,
-    }.get(answer.verdict, True)
-    from_above = (claim.relation == "less") == (answer.verdict == "reproduced")
-    against = lower + higher if claim.relation not in ("less", "greater") else higher if from_above else lower
-    if answer.verdict not in DECIDED:
-        return replace(answer, low=low, high=high)
-    if (holds or not (below or above)) and all(other.verdict == answer.verdict for other in against):
+    holds = at_least <= low and high <= at_most if is_reproduced else high < at_least or low > at_most
+    if is_reproduced and not of_mean:  # between two ends, each of which can be crossed from one side alone
+        above_low = replace(claim, relation="range", low=at_least, high=math.inf, margin=0.0)
+        below_high = replace(above_low, low=-math.inf, high=at_most)
+        sides = (above_low, lowest), (below_high, highest)
+        against = [judge(of, end) for end, at in sides if any(map(math.isfinite, _ends(end))) for of in at]
+        agree = [other.verdict == "reproduced" for other in against]
+    else:
+        is_above = (claim.relation == "greater") == is_reproduced if of_mean else answer.estimate > at_most
+        against = [judge(of, claim) for of in (lowest if is_above else highest)]
+        agree = [
+            other.verdict == answer.verdict and (of_mean or (other.estimate > at_most) == is_above) for other in against
+        ]
+    if (holds or not (below or above)) and all(agree):
         return replace(answer, low=low, high=high, p=max(other.p for other in [answer, *against]))
     note = "found at the chosen learning rates, which may not be the best"
     return replace(answer, low=low, high=high, verdict="inconclusive", note=note)

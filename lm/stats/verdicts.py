@@ -117,7 +117,8 @@ def cover_choice(comparison: Comparison, below: float, above: float) -> None:
 def hold_too(comparison: Comparison, other: Comparison, lower: bool) -> None:
     """Reach as far down, or up, as another comparison that may be the true one, and withdraw what that does not show.
 
-    An intersection-union test: a claim stands where each of these comparisons, tested alone, makes it.
+    An intersection-union test: a claim stands where each of these comparisons, tested alone, makes it. Equivalence is
+    withdrawn only at the end in question, where neither its test nor the interval shows it.
     """
     if not comparison.differences:
         return
@@ -128,14 +129,13 @@ def hold_too(comparison: Comparison, other: Comparison, lower: bool) -> None:
     verdict, threatened = comparison.verdict, (comparison.mean > 0) == lower
     if verdict.kind in DIRECTIONS and threatened and other.verdict.kind != verdict.kind:
         comparison.significant, verdict = False, replace(verdict, kind="choice")
-    if verdict.kind == "equivalent" and other.verdict.kind != "equivalent":
-        verdict = replace(verdict, kind="inconclusive", within=math.nan)
-    if math.isnan(other.verdict.within):
-        verdict = replace(verdict, within=math.nan)
+    within = other.low > -comparison.margin if lower else other.high < comparison.margin
+    if not within and math.isnan(other.verdict.within):
+        kind = "inconclusive" if verdict.kind == "equivalent" else verdict.kind
+        verdict = replace(verdict, kind=kind, within=math.nan)
     comparison.verdict = verdict
     for name in ("p", "p_both", "p_adjusted", "q") if threatened else ():
         setattr(comparison, name, max(getattr(comparison, name), getattr(other, name)))
-    comparison.p_equivalent = max(comparison.p_equivalent, other.p_equivalent)
 
 
 def withdraw(comparison: Comparison, low: float, high: float, kind: Kind) -> None:
