@@ -1,7 +1,5 @@
 """The ratios of a run of the benchmarks as one figure: a dot for each median with its quartiles, on a log scale."""
 
-import io
-
 import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -9,12 +7,15 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from benchmarks.ratios import Spread
 from benchmarks.rows import Result, Row
+from lm.report.figures.picture import render_png
 
 SMALLEST, LARGEST = 1e-9, 1e9
 """Ratios beyond these are no measurements of anything, and nothing beside them could be told apart."""
 
 HEIGHT, HEAD = 0.17, 0.62
 """Inches of a row, and of a panel beside its rows."""
+
+DOTS_PER_INCH = 110
 
 
 def drawn(result: Result) -> bytes | None:
@@ -28,9 +29,7 @@ def drawn(result: Result) -> bytes | None:
         panels = figure.subplots(len(cases), 1, squeeze=False, height_ratios=sizes)[:, 0]
         for axes, (name, rows) in zip(panels, cases.items(), strict=True):
             _panel(axes, name, rows)
-    content = io.BytesIO()
-    figure.savefig(content, format="png", dpi=110)
-    return content.getvalue()
+    return render_png(figure, DOTS_PER_INCH)
 
 
 def compared(rows: list[Row]) -> list[Row]:

@@ -299,15 +299,20 @@ def render_all(charts: Iterable[tuple[str, Chart | None]], most: int | None = No
 
 def render(figure: Figure) -> dict[str, bytes]:
     """Render a figure as PNG and SVG, the same bytes each time; unlike `savefig` it computes the layout once."""
-    figure.set_dpi(DOTS_PER_INCH)
-    png, svg = io.BytesIO(), io.BytesIO()
-    canvas = FigureCanvasAgg(figure)
-    canvas.draw()
-    picture = Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB").quantize(256, dither=Image.Dither.NONE)
-    picture.save(png, "PNG", optimize=True, dpi=(DOTS_PER_INCH, DOTS_PER_INCH))  # 256 colours: a third of the bytes
+    png, svg = render_png(figure), io.BytesIO()
     figure.set_layout_engine("none")
     FigureCanvasSVG(figure).print_svg(svg, metadata={"Date": None})
-    return {"png": png.getvalue(), "svg": svg.getvalue()}
+    return {"png": png, "svg": svg.getvalue()}
+
+
+def render_png(figure: Figure, dots_per_inch: int = DOTS_PER_INCH) -> bytes:
+    """Render a figure as PNG with 256 colours, a third of the bytes of all; the same bytes each time."""
+    figure.set_dpi(dots_per_inch)
+    canvas, png = FigureCanvasAgg(figure), io.BytesIO()
+    canvas.draw()
+    picture = Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB").quantize(256, dither=Image.Dither.NONE)
+    picture.save(png, "PNG", optimize=True, dpi=(dots_per_inch, dots_per_inch))
+    return png.getvalue()
 
 
 # papers --------------------------------------------------------------------------------------------------------------
