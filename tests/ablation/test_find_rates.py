@@ -325,6 +325,22 @@ def test_a_rival_is_trained_for_as_long_as_its_arm(tmp_path: Path, trained: dict
 
 
 @pytest.mark.usefixtures("undrawn")
+def test_in_stages_rivals_have_the_seeds_that_were_enough(tmp_path: Path, trained: dict[str, float]) -> None:
+    trained["noise"] = 0.4
+    experiment = load_experiment(write_experiment(tmp_path, tune="rates", seeds={"min": 6, "max": 12}), {})
+    assert ablate.ablate(experiment, RunOptions(tmp_path / "out", 1)) == 0
+    results = load(tmp_path / "out" / "small")
+    (of_arm, *_) = results.rivals["rms"].values()
+    assert [seed for _, seed in of_arm] == [
+        seed for (arm, seed), cell in results.records.items() if arm == "rms" and cell
+    ]
+    assert len(of_arm) < 12
+    table = compare(results)
+    (row,) = table[(table.arm == "rms") & (table.metric == "nll")].itertuples()
+    assert row.verdict.startswith("better")
+
+
+@pytest.mark.usefixtures("undrawn")
 def test_arms_without_verdict_have_no_rivals(tmp_path: Path, trained: dict[str, float]) -> None:
     trained |= {"noise": 0.4, "layer": SHARED * 1000}
     plan = found(tmp_path, {"rates": {"at_most": 3}})
