@@ -530,6 +530,8 @@ def overview_section(ladders: Sequence[LadderResults], title: str = "") -> Secti
     """Build the table of ladders: a row an arm, its gain at each rung, as the longest orders them, and its trends."""
     longest_first = sorted(ladders, key=lambda ladder: -len(ladder.rungs))
     rungs = list(dict.fromkeys(rung["name"] for ladder in longest_first for rung in ladder.manifest["rungs"]))
+    along_law = {rung for ladder in ladders for (rung, _), at in ladder.at_rung.items() if at.gain is not None}
+    rungs = [rung for rung in rungs if rung in along_law] or rungs  # other lengths of a size have no gain
     rows: list[list[str]] = []
     for ladder in ladders:
         base = ladder.manifest["baseline"]

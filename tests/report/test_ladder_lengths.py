@@ -161,12 +161,15 @@ def test_figure_has_every_length(grid: LadderResults) -> None:
     assert len(right.containers) == 9
 
 
-def test_ladders_with_and_without_lengths_share_one_table(tmp_path: Path, grid: LadderResults) -> None:
+def test_ladders_with_and_without_lengths_share_one_table(
+    tmp_path: Path, grid: LadderResults, partial: LadderResults
+) -> None:
     plain = load_ladder(make_ladder(tmp_path, seeds=(6, 6, 6)))
     section = overview_section([plain, grid])
     assert section.columns[2:11] == ["s", "s.x10", "s.x20", "m", "m.x10", "m.x20", "l", "l.x10", "l.x20"]
     assert section.rows[0][3] == "-"
     assert "-" not in section.rows[1][2:11]
+    assert overview_section([partial]).columns[2:5] == ["s", "m", "l"], "other lengths are on no law, and have no gain"
 
 
 def test_ladder_of_lengths_is_packed_and_loaded(
