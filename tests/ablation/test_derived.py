@@ -13,11 +13,11 @@ from helpers import RUN, Capture, known
 from messages import CheckMessage, Refused, RefusedCommand
 
 from lm.ablation.ablate import _searches
-from lm.ablation.derived import arm_at_rate, expand_corpora, expand_orders, expand_rates, grid_rates, with_winners
+from lm.ablation.derived import expand_corpora, expand_orders, expand_rates, grid_rates, with_winners
 from lm.ablation.experiment import load_experiment
 from lm.ablation.plan import make_plan
 from lm.analysis.effects import orders
-from lm.analysis.results import load
+from lm.analysis.results import arm_at_rate, load
 from lm.cli import main
 from lm.config.tree import override
 from lm.report.figures.comparison import envelope

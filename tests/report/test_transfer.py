@@ -67,7 +67,7 @@ def test_packs_of_two_sizes_make_a_table(tmp_path: Path, capsys: Capture, check_
 def test_rungs_are_settings(tmp_path: Path, capsys: Capture) -> None:
     assert main(["transfer", str(REFERENCE / "ladder_tying.lmpack"), "--to", str(tmp_path / "transfer.md")]) == 0
     (row,) = [line for line in (tmp_path / "transfer.md").read_text().splitlines() if "untied - tied" in line]
-    assert row.count(" → ") == 3
+    assert row.count(" → ") == 7  # four sizes, two of them at three lengths
 
 
 def test_a_missing_folder_is_one_line(
