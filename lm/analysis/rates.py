@@ -59,7 +59,8 @@ def without_best_rate(results: Records, arms: Iterable[str]) -> str:
 def misses(curves: Mapping[str, RateCurve], alpha: float = BEHIND) -> dict[str, dict[float, float]]:
     """Bound by how much the best rate of each arm may be worse than its others, at a one-sided level.
 
-    Returns the bound for each rival, which is a rate that the seeds do not tell from the best.
+    Returns the bound for each rival, which is a rate that the seeds do not tell from the best: a subset selection, as
+    in Gupta 1965 (Technometrics 7:225), at the level of one pair of rates.
 
     The seeds of a curve rank its rates with noise. A rate whose mean is little worse may be the better one in truth, by
     no more than t times the standard error of the two means minus what it is worse by. The variance is what neither

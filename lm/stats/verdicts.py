@@ -117,8 +117,9 @@ def cover_choice(comparison: Comparison, below: float, above: float) -> None:
 def hold_too(comparison: Comparison, other: Comparison, lower: bool) -> None:
     """Reach as far down, or up, as another comparison that may be the true one, and withdraw what that does not show.
 
-    An intersection-union test: a claim stands where each of these comparisons, tested alone, makes it. Equivalence is
-    withdrawn only at the end in question, where neither its test nor the interval shows it.
+    An intersection-union test (Berger 1982, Technometrics 24:295): a claim stands where each of these comparisons makes
+    it, tested alone. Equivalence is withdrawn only at the end in question, where neither its test nor the interval
+    shows it.
     """
     if not comparison.differences:
         return
