@@ -22,16 +22,18 @@ from lm.ablation.plan import Plan, idle_arms, make_plan, with_autotuned_settings
 from lm.analysis.answers import Answer, adjust_p
 from lm.analysis.claims import KINDS
 from lm.analysis.ladder import load_ladder
-from lm.analysis.results import load
+from lm.analysis.results import load, read_manifest
 from lm.config.reading import files_by_name
 from lm.config.tree import InputError, load_yaml, nearest, path_name, prefix_errors
 from lm.execution.estimate import advice, reduced_in, seconds_per_cell, wall_seconds
 from lm.execution.machine import default_workers, threads_each
-from lm.report.claims import answers, claims_section, show_claims
+from lm.report.claims import claims_section, show_claims
 from lm.report.ladder import csv_worth, overview_section
+from lm.report.pack import open_results
 from lm.report.render import markdown_section, print_section
 from lm.report.status import duration
 from lm.report.tables import as_csv
+from lm.report.tuning import claims_of, rates_of
 from lm.report.write import write_report
 from lm.store.files import write_atomic
 from lm.store.store import Store
@@ -110,20 +112,55 @@ def reproduce(
         folder, count = train_with_rivals(plan, store, options)
         interrupted += count
         write_report(folder, Console(quiet=True))
-        answered += [(name, answer) for answer in answers(load(folder), tier)]
-    names, judged = [name for name, _ in answered], adjust_p([answer for _, answer in answered])
-    answered = list(zip(names, judged, strict=True))
-    folder = options.out / f"reproduce.{tier}"
-    _write(folder, tier, options.command, answered, left_out)
-    if answered:
-        show_claims(answered, Console(), f"Claims, tier {tier}")
-    for line in left_out:
-        print_line(line)
+        answered += _answers(name, folder, tier)
     trained = sum(map(store.finished, missing))
     clock = duration(time.monotonic() - start)
+    _show_answers(answered, left_out, tier, options)
     print(f"{trained} cell{'s' * (trained != 1)} trained, {clock} by the clock", file=sys.stderr)
-    print(f"table: {folder / 'table.md'}", file=sys.stderr)
     return 1 if interrupted or not answered else 0
+
+
+def answer_trained(folders: Sequence[Path], tier: str, options: RunOptions) -> int:
+    """Answer the claims of finished experiments, folders or packs, and train nothing; return 0.
+
+    Those without claims and those of another tier are left out. Raises InputError where that leaves none, and for what
+    is no experiment.
+    """
+    answered, without, elsewhere = list[tuple[str, Answer]](), list[str](), list[str]()
+    for source in folders:
+        with open_results(source) as opened:
+            manifest = read_manifest(opened.folder) if (opened.folder / "experiment.json").is_file() else None
+            if manifest is None or not manifest.get("claims"):
+                without.append(opened.folder.name)
+            elif (manifest.get("tier") or "C") != tier:
+                elsewhere.append(opened.folder.name)
+            else:
+                answered += _answers(opened.folder.name, opened.folder, tier)
+    left_out = [f"without claims: {', '.join(without)}"] * bool(without)
+    left_out += [f"of another tier than {tier}: {', '.join(elsewhere)}"] * bool(elsewhere)
+    if not answered:
+        raise InputError(f"nothing to answer: {'; '.join(left_out)}")
+    _show_answers(answered, left_out, tier, options)
+    return 0
+
+
+def _answers(name: str, folder: Path, tier: str) -> list[tuple[str, Answer]]:
+    results = load(folder)
+    return [(name, answer) for answer in claims_of(results, rates_of(results, folder), tier)]
+
+
+def _show_answers(
+    answered: Sequence[tuple[str, Answer]], left_out: Sequence[str], tier: str, options: RunOptions
+) -> None:
+    """Write and print the answers of all experiments, with p corrected over all."""
+    names, judged = [name for name, _ in answered], adjust_p([answer for _, answer in answered])
+    named_answers, folder = list(zip(names, judged, strict=True)), options.out / f"reproduce.{tier}"
+    _write(folder, tier, options.command, named_answers, left_out)
+    if named_answers:
+        show_claims(named_answers, Console(), f"Claims, tier {tier}")
+    for line in left_out:
+        print_line(line)
+    print(f"table: {folder / 'table.md'}", file=sys.stderr)
 
 
 def _show(plans: list[tuple[str, Plan]], left_out: list[str], tier: str, store: Store, options: RunOptions) -> None:
@@ -176,7 +213,9 @@ def _write(
     for name, answer in answered:
         of_claim = {column: getattr(answer.claim, column) for column in ("kind", "claim", "source", "metric")}
         row = {"experiment": name, **of_claim, "expected": answer.claim.expected()}
-        rows.append({**row, **{column: getattr(answer, column) for column in of_answer}})
+        beside = answer.at_one_rate
+        at_one_rate = {"verdict_at_one_rate": beside.verdict, "estimate_at_one_rate": beside.estimate} if beside else {}
+        rows.append({**row, **{column: getattr(answer, column) for column in of_answer}, **at_one_rate})
     write_atomic(folder / "table.csv", as_csv(pd.DataFrame(rows).rename(columns={"generalises_over": "over"})))
 
 

@@ -60,7 +60,8 @@ class Answer:
 
     `p` is that of the verdict's test, or of the one that came nearer to a verdict; NaN for a claim about every seed.
     `p_holm` and `q` adjust it over the claims of the same kind and registration. `post_hoc` is true if the claim was
-    written when results of its seeds could be known.
+    written when results of its seeds could be known. `at_one_rate` is the answer with all arms at one shared learning
+    rate, where this one is at rates of their own.
     """
 
     claim: Claim
@@ -76,6 +77,7 @@ class Answer:
     generalises_over: Scope = ""
     not_over_text_because: str = ""
     post_hoc: bool = False
+    at_one_rate: "Answer | None" = None
 
 
 def answer_claim(results: Records, claim: Claim, read: DocumentCache | None = None) -> Answer:

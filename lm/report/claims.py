@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 from rich.console import Console
 
@@ -10,9 +11,12 @@ from lm.analysis.claims import KINDS, Claim
 from lm.analysis.results import Records
 from lm.analysis.texts import DocumentCache
 from lm.report.render import Section, TableCell, print_section
+from lm.report.tables import AT_ONE_RATE
 from lm.stats.tests import ALPHA, smallest_p
 
-COLUMNS = ("kind", "claim", "expected", "estimate [interval]", "seeds", "p", "q", "p (Holm)", "verdict", "source")
+COLUMNS = (
+    "kind", "claim", "expected", "estimate [interval]", "seeds", "p", "q", "p (Holm)", "verdict", AT_ONE_RATE, "source",
+)  # fmt: skip
 STYLES = {"reproduced": "green", "not reproduced": "red", "inconclusive": "yellow", "not enough seeds": "yellow"}
 
 NARROW, LEFT_OUT = 100, ("seeds", "q", "p (Holm)")
@@ -21,8 +25,16 @@ NARROW, LEFT_OUT = 100, ("seeds", "q", "p (Holm)")
 POST_HOC = "post hoc"  # label of claims that were written when results of their seeds could be known
 
 
-def answers(results: Records, tier: str = "") -> list[Answer]:
-    """Judge the experiment's claims of a size tier, with p corrected over these."""
+def answers(results: Records, tier: str = "", at_one_rate: Records | None = None) -> list[Answer]:
+    """Judge the experiment's claims of a size tier, with p corrected over these.
+
+    Each answer has beside it what its claim comes to `at_one_rate`, where results of that are given.
+    """
+    if at_one_rate is not None:
+        written = {key: results.manifest.get(key, []) for key in ("claims", "registered")}
+        twin = replace(at_one_rate, manifest={**at_one_rate.manifest, **written})
+        beside = {answer.claim.claim: answer for answer in answers(twin, tier)}
+        return [replace(answer, at_one_rate=beside.get(answer.claim.claim)) for answer in answers(results, tier)]
     claims = [Claim(**described) for described in results.manifest.get("claims", [])]
     tier = tier or results.manifest.get("tier") or "C"
     read: DocumentCache = {}
@@ -39,7 +51,9 @@ def row(answer: Answer) -> list[str]:
     interval = "" if answer.low == answer.high else f" [{low}, {high}]"
     over = f" over {answer.generalises_over}" if answer.generalises_over else ""
     estimate = "-" if math.isnan(answer.estimate) else f"{answer.estimate:z.4g}{interval}{over}"
-    return [kind_of(answer), claim.claim, expected, estimate, str(answer.seeds), *p, verdict, claim.source]
+    beside = answer.at_one_rate
+    at_one_rate = f"{beside.verdict}, {beside.estimate:z.4g}" if beside and math.isfinite(beside.estimate) else "-"
+    return [kind_of(answer), claim.claim, expected, estimate, str(answer.seeds), *p, verdict, at_one_rate, claim.source]
 
 
 def claims_section(
@@ -47,11 +61,13 @@ def claims_section(
 ) -> Section:
     """Build the table of answers with tally and notes; `several` adds the experiment, and some columns need `width`."""
     left_out = () if width is None else ("source", *(LEFT_OUT if width < NARROW else ()))
+    answers = [answer for _, answer in named_answers]
+    if not any(answer.at_one_rate for answer in answers):
+        left_out += (AT_ONE_RATE,)
     shown = [index for index, column in enumerate(COLUMNS) if column not in left_out]
     columns = [*["experiment"] * several, *(COLUMNS[index] for index in shown)]
     named_cells = ((name, row(answer)) for name, answer in named_answers)
     rows = [[*[name] * several, *(cells[index] for index in shown)] for name, cells in named_cells]
-    answers = [answer for _, answer in named_answers]
     return Section(title, columns, rows, [*tally(answers), *claim_notes(answers)])
 
 

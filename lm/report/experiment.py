@@ -14,14 +14,23 @@ from lm.analysis.pace import StepsToBaselineLoss, steps_to_baseline_loss
 from lm.analysis.results import Records, load
 from lm.report.answer import answer
 from lm.report.base import Report
-from lm.report.claims import answers, claims_section
+from lm.report.claims import claims_section
 from lm.report.figures import catalogue
 from lm.report.figures.chart import Chart
 from lm.report.notes import author_notes, axes, brief_notes, changes, grouped, notes
 from lm.report.render import Section, fits, html_section
 from lm.report.sections import all_sections, made_under
 from lm.report.tables import UNHEALTHY, details, main_table, more_metrics
-from lm.report.tuning import Rates, Tuning, at_one_rate_words, rates_of, rates_section, tuning_of, tuning_section
+from lm.report.tuning import (
+    Rates,
+    Tuning,
+    at_one_rate_words,
+    claims_of,
+    rates_of,
+    rates_section,
+    tuning_of,
+    tuning_section,
+)
 from lm.report.web import parts
 from lm.report.web.comparison import behind, comparison
 from lm.report.web.elements import joined, listed, tag
@@ -51,8 +60,9 @@ class ExperimentReport(Report):
     def load(cls, folder: Path) -> "ExperimentReport":
         """Load and compare an experiment. Raises InputError where there is none that this version reads."""
         results = load(folder)
-        claims = [(results.manifest["name"], answer) for answer in answers(results)]
-        return cls(results, compare(results), claims, tuning_of(results, folder), rates_of(results, folder))
+        rates = rates_of(results, folder)
+        claims = [(results.manifest["name"], answer) for answer in claims_of(results, rates)]
+        return cls(results, compare(results), claims, tuning_of(results, folder), rates)
 
     @property
     def name(self) -> str:

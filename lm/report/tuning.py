@@ -5,12 +5,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from lm.analysis.answers import Answer
 from lm.analysis.compare import compare
 from lm.analysis.rates import RateCurve, rate_curve, sensitivity_difference
 from lm.analysis.results import Records, load
 from lm.analysis.verdict_text import display_verdict, list_seeds
 from lm.config.plain import shown
 from lm.config.tree import InputError
+from lm.report.claims import answers
 from lm.report.render import Section
 from lm.report.study import Study, edge, load_study, warnings_of
 from lm.report.tables import DIFFERENCE, difference, format_mean, mean_and_sd, signed
@@ -129,6 +131,11 @@ def rates_of(results: Records, folder: Path) -> Rates | None:
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise InputError(f"{path}: is damaged ({type(error).__name__}); run `lm ablate` again") from None
     return Rates(shared, curves, grid, load(twin))
+
+
+def claims_of(results: Records, rates: Rates | None, tier: str = "") -> list[Answer]:
+    """Judge the claims, with what each comes to at one shared learning rate where arms have rates of their own."""
+    return answers(results, tier, rates.twin if rates and "rates" in results.manifest else None)
 
 
 def rates_section(results: Records, rates: Rates) -> Section:

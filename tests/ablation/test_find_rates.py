@@ -1,5 +1,6 @@
 """Learning rates of arms: searched around the shared one until the best lies between two others, then judged there."""
 
+import csv
 import json
 import math
 import re
@@ -220,6 +221,25 @@ def test_verdicts_use_own_rates_with_the_shared_one_beside(tmp_path: Path, train
     assert f">{AT_ONE_RATE}<" in page_of([report])
     (answer,) = answers_of(report.results)
     assert (answer.verdict, answer.estimate) == ("reproduced", pytest.approx(-0.5025))
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_a_claim_has_its_answer_at_the_shared_rate_beside(
+    tmp_path: Path, trained: dict[str, float], monkeypatch: Patch
+) -> None:
+    trained["rms"] = SHARED * 4
+    much = {**CLAIM, "claim": "rms is better by .2", "margin": -0.2}
+    found(tmp_path, claims=[CLAIM, much])
+    report = ExperimentReport.load(tmp_path / "out" / "small")
+    (section,) = [section for section in report.sections() if section.title == "Claims"]
+    column = section.columns.index(AT_ONE_RATE)
+    assert [str(row[column]) for row in section.rows] == ["reproduced, -0.1025", "not reproduced, -0.1025"]
+    assert [str(row[column - 1]) for row in section.rows] == ["reproduced", "reproduced"]
+    assert main(["reproduce", str(tmp_path / "out" / "small"), "--out", str(tmp_path / "all")]) == 0
+    with (tmp_path / "all" / "reproduce.C" / "table.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [row["verdict_at_one_rate"] for row in rows] == ["reproduced", "not reproduced"]
+    assert [float(row["estimate_at_one_rate"]) for row in rows] == pytest.approx([-0.1025, -0.1025])
 
 
 @pytest.mark.usefixtures("undrawn")

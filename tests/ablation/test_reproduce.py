@@ -96,8 +96,27 @@ def test_claims_are_answered_and_what_cannot_run_is_told(
     assert all(line.removeprefix("- ") in printed for line in page if line.startswith("- "))
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("undrawn")
+def test_packs_are_answered_and_nothing_is_trained(
+    tmp_path: Path,
+    capsys: Capture,
+    monkeypatch: Patch,
+    refused_command: RefusedCommand,
+    check_message: CheckMessage,
+) -> None:
+    monkeypatch.chdir(EXPERIMENTS.parent)
+    packs = [f"results/reference/{name}.lmpack" for name in ("grouped_query", "quickstart", "dyt.s120k")]
+    assert main(["reproduce", *packs, "--out", str(tmp_path)]) == 0
+    with (tmp_path / "reproduce.C" / "table.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["experiment"], row["verdict"]) for row in rows] == [("grouped_query", "reproduced")] * 4
+    assert "verdict_at_one_rate" not in rows[0], "all at one rate"
+    assert [path.name for path in tmp_path.iterdir()] == ["reproduce.C"]
+    check_message([line.strip() for line in capsys.readouterr().out.splitlines() if "without" in line or "tier" in line])
+    for beside in (["glu"], ["--plan"], ["--first-seeds", "6"], ["--tier", "L"], ["--set", "trainer.max_steps=3"]):
+        refused_command(["reproduce", packs[0], *beside])
+    refused_command(["reproduce", *packs[1:]])
+
+
 def timeless(text: str) -> list[str]:
     """The lines of a text, in which lengths of time are written as TIME."""
     return [re.sub(r"\b(\d+ (h|min) )?\d+ (min|s)\b", "TIME", line) for line in text.splitlines()]

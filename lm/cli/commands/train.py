@@ -119,20 +119,36 @@ def reproduce(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     from lm.ablation.ablate import RunOptions
     from lm.ablation.reproduce import ReproductionScope, find_experiments, reproduce_ladders
     from lm.ablation.reproduce import reproduce as run_experiments
+    from lm.store.archive import ENDING
 
     _refuse_seeds(overrides, "an experiment has several; use --first-seeds")
     if options.tier == "L" and options.first_seeds:
         raise InputError("--tier L: a rung has seeds of its own; expected no --first-seeds")
+    run_options = RunOptions(options.out, options.workers, False, True, options.arguments, execution)
+    if packs := [name for name in options.names if name.endswith(ENDING) or "/" in name]:
+        return _answer_packs(packs, options, overrides, run_options)
     folder = options.experiments
     examples = list(shipped_files("experiment").values())
     if folder == Path("experiments") and not folder.is_dir() and examples:
         folder = examples[0].parent
     files = find_experiments(folder, options.names, "ladder" if options.tier == "L" else "claims")
-    run_options = RunOptions(options.out, options.workers, False, True, options.arguments, execution)
     if options.tier == "L":
         return reproduce_ladders(files, overrides, run_options, options.plan)
     portion = ReproductionScope(options.tier, overrides, options.first_seeds)
     return run_experiments(files, portion, run_options, options.plan, bool(options.names))
+
+
+def _answer_packs(
+    packs: Sequence[str], options: argparse.Namespace, overrides: dict[str, Any], run_options: Any
+) -> int:
+    """Print the answers of packs and folders, which are trained. Raises InputError beside what asks for training."""
+    from lm.ablation.reproduce import answer_trained
+
+    asked = {"--tier L": options.tier == "L", "--first-seeds": options.first_seeds, "--plan": options.plan}
+    asked |= {"settings": overrides, "names of experiments": len(packs) < len(options.names)}
+    if refused := next((name for name, given in asked.items() if given), ""):
+        raise InputError(f"{packs[0]}: holds results, so nothing is trained; expected no {refused} beside it")
+    return answer_trained([Path(pack) for pack in packs], options.tier, run_options)
 
 
 def _without_option(arguments: Sequence[str], name: str) -> list[str]:
@@ -208,9 +224,15 @@ COMMANDS = {
     ),
     "reproduce": Command(
         "run the experiments that have claims, or all ladders, and print one table of all",
-        ("lm reproduce glu --workers 2", "lm reproduce --first-seeds 6 --plan"),
+        (
+            "lm reproduce glu --workers 2",
+            "lm reproduce --first-seeds 6 --plan",
+            "lm reproduce results/reference/*.lmpack",
+        ),
         reproduce,
-        option("names", "experiments, such as glu (default: all)", None, "NAME", nargs="*"),
+        option(
+            "names", "experiments, such as glu (default: all), or packs, to answer untrained", None, "NAME", nargs="*"
+        ),
         option("--tier", "C: claims on a CPU, G: on a GPU, L: ladders (default: C)", choices="CGL", default="C"),
         option("--experiments", "their folder (default: that, or the shipped ones)", Path, default=Path("experiments")),
         *TRAIN,
