@@ -51,9 +51,14 @@ def row(answer: Answer) -> list[str]:
     interval = "" if answer.low == answer.high else f" [{low}, {high}]"
     over = f" over {answer.generalises_over}" if answer.generalises_over else ""
     estimate = "-" if math.isnan(answer.estimate) else f"{answer.estimate:z.4g}{interval}{over}"
-    beside = answer.at_one_rate
-    at_one_rate = f"{beside.verdict}, {beside.estimate:z.4g}" if beside and math.isfinite(beside.estimate) else "-"
-    return [kind_of(answer), claim.claim, expected, estimate, str(answer.seeds), *p, verdict, at_one_rate, claim.source]
+    beside = _in_words(answer.at_one_rate) if answer.at_one_rate else "-"
+    return [kind_of(answer), claim.claim, expected, estimate, str(answer.seeds), *p, verdict, beside, claim.source]
+
+
+def _in_words(answer: Answer) -> str:
+    """Format an answer for a column: verdict, estimate, and whether an arm was not fit to be compared."""
+    estimate = f", {answer.estimate:z.4g}" if math.isfinite(answer.estimate) else ""
+    return f"{answer.verdict}{estimate}{' (unhealthy)' if ' unhealthy: ' in answer.note else ''}"
 
 
 def claims_section(

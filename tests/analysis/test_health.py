@@ -3,6 +3,7 @@
 import copy
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
@@ -18,8 +19,9 @@ from lm.analysis.claims import Claim
 from lm.analysis.compare import compare
 from lm.analysis.health import faults, last_tenth
 from lm.analysis.results import load
+from lm.report.claims import COLUMNS, row
 from lm.report.render import is_bold
-from lm.report.tables import main_table, more_metrics
+from lm.report.tables import AT_ONE_RATE, main_table, more_metrics
 from lm.store.record import Record
 
 Change = Callable[[dict[str, Any]], None]
@@ -289,6 +291,8 @@ def test_answers_to_claims_name_unhealthy_arms(
     found = answer_claim(results, Claim("x", "nll", "less", {"arm": 1.0, "base": -1.0}, exact=exact))
     assert found.verdict == "reproduced"
     check_message(found.note)
+    beside = row(replace(found, at_one_rate=found))[COLUMNS.index(AT_ONE_RATE)]
+    assert str(beside) == f"reproduced, {found.estimate:.4g}{'' if exact else ' (unhealthy)'}"
 
 
 def test_the_curve_of_a_run_is_looked_at(experiment: MakeExperiment, check_message: CheckMessage) -> None:
