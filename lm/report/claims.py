@@ -1,6 +1,7 @@
 """Answers to an experiment's claims as a section of a report."""
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -31,8 +32,10 @@ def answers(results: Records, tier: str = "", at_one_rate: Records | None = None
     Each answer has beside it what its claim comes to `at_one_rate`, where results of that are given.
     """
     if at_one_rate is not None:
-        written = {key: results.manifest.get(key, []) for key in ("claims", "registered")}
-        twin = replace(at_one_rate, manifest={**at_one_rate.manifest, **written})
+        manifest = at_one_rate.manifest.copy()
+        manifest["claims"] = results.manifest.get("claims", [])
+        manifest["registered"] = results.manifest.get("registered", {})
+        twin = replace(at_one_rate, manifest=manifest)
         beside = {answer.claim.claim: answer for answer in answers(twin, tier)}
         return [replace(answer, at_one_rate=beside.get(answer.claim.claim)) for answer in answers(results, tier)]
     claims = [Claim(**described) for described in results.manifest.get("claims", [])]
@@ -74,6 +77,27 @@ def claims_section(
     named_cells = ((name, row(answer)) for name, answer in named_answers)
     rows = [[*[name] * several, *(cells[index] for index in shown)] for name, cells in named_cells]
     return Section(title, columns, rows, [*tally(answers), *claim_notes(answers)])
+
+
+def common_claims_section(named_answers: Sequence[tuple[str, Answer]]) -> Section | None:
+    """Build the table of claims that several experiments make, such as on several texts; None without any."""
+    by_claim: dict[tuple[str, str], dict[str, Answer]] = {}
+    for name, answer in named_answers:
+        by_claim.setdefault((answer.claim.claim, answer.claim.expected()), {})[name] = answer
+    common = {key: by_name for key, by_name in by_claim.items() if len(by_name) > 1}
+    if not common:
+        return None
+    names = list(dict.fromkeys(name for by_name in common.values() for name in by_name))
+    wholes = {name.rpartition(".")[0] for name in names}  # of one experiment on several texts, that experiment's
+    headings = [name.rpartition(".")[2] for name in names] if len(wholes) == 1 else names
+    rows = []
+    for (claim, expected), by_name in common.items():
+        counts = Counter[str](answer.verdict for answer in by_name.values())
+        in_all = ", ".join(f"{counts[verdict]} {verdict}" for verdict in STYLES if counts[verdict])
+        cells = [_in_words(by_name[name]) if name in by_name else "-" for name in names]
+        rows.append([claim, expected, *cells, in_all])
+    note = "Each answer is that of its experiment, at 5 % by itself; none is of all together."
+    return Section("Claims in common", ["claim", "expected", *headings, "in all"], rows, [note])
 
 
 def show_claims(named_answers: Sequence[tuple[str, Answer]], console: Console, title: str = "Claims") -> None:

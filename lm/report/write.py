@@ -16,6 +16,7 @@ from lm.analysis.ladder import FILE
 from lm.analysis.tidy import cells
 from lm.config.tree import InputError, nearest
 from lm.report.base import Files, Report
+from lm.report.claims import common_claims_section
 from lm.report.experiment import ExperimentReport
 from lm.report.figures.differences import differences_of_several
 from lm.report.figures.picture import METADATA, Kind, paper_figures
@@ -108,14 +109,15 @@ def _md(reports: Sequence[ExperimentReport], tables: Sequence[Section], request:
 
 
 def _pooled(reports: Sequence[Report]) -> list[Section]:
-    """Return the summary of arms that several experiments have in common, if there are any."""
+    """Return the summaries of arms and of claims that several experiments have in common, if there are any."""
     experiments = [report for report in reports if isinstance(report, ExperimentReport)]
     if len(experiments) < 2:
         return []
     from lm.report.pooled import pooled_section  # takes a second to import
 
-    section = pooled_section([(report.results, report.table) for report in experiments])
-    return [] if section is None else [section]
+    of_arms = pooled_section([(report.results, report.table) for report in experiments])
+    of_claims = common_claims_section([named for report in experiments for named in report.claims])
+    return [section for section in (of_arms, of_claims) if section is not None]
 
 
 def page_of(reports: Sequence[Report]) -> str:

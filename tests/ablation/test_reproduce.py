@@ -111,7 +111,9 @@ def test_packs_are_answered_and_nothing_is_trained(
     assert [(row["experiment"], row["verdict"]) for row in rows] == [("grouped_query", "reproduced")] * 4
     assert "verdict_at_one_rate" not in rows[0], "all at one rate"
     assert [path.name for path in tmp_path.iterdir()] == ["reproduce.C"]
-    check_message([line.strip() for line in capsys.readouterr().out.splitlines() if "without" in line or "tier" in line])
+    check_message(
+        [line.strip() for line in capsys.readouterr().out.splitlines() if "without" in line or "tier" in line]
+    )
     for beside in (["glu"], ["--plan"], ["--first-seeds", "6"], ["--tier", "L"], ["--set", "trainer.max_steps=3"]):
         refused_command(["reproduce", packs[0], *beside])
     refused_command(["reproduce", *packs[1:]])

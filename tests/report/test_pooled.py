@@ -1,8 +1,10 @@
 """Arms that several experiments have in common are summarised over them."""
 
+import json
 import re
 import shutil
 import statistics
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +14,12 @@ from conftest import make_experiment
 from helpers import Capture, known
 from messages import CheckMessage
 
+from lm.analysis.answers import Answer
+from lm.analysis.claims import Claim
 from lm.analysis.compare import compare
 from lm.analysis.results import load, value
 from lm.cli import main
+from lm.report.claims import common_claims_section
 from lm.report.pack import open_results
 from lm.report.pooled import pooled_section, standard_error
 from lm.report.render import emphasis
@@ -23,6 +28,9 @@ from lm.stats.meta import over_experiments
 REFERENCE = Path(__file__).resolve().parents[2] / "results" / "reference"
 BASE = [2.0, 2.1, 1.9, 2.05, 2.02, 1.97]
 NOISE = [0.01, -0.012, 0.004, 0.0, -0.006, 0.009]
+
+
+CLAIM = {"claim": "it is better", "metric": "nll", "relation": "less", "contrast": {"better": 1.0, "base": -1.0}}
 
 
 def make(folder: Path, name: str, effect: float, arm: str = "better", seeds: int = 6, sick: bool = False) -> Path:
@@ -34,8 +42,9 @@ def make(folder: Path, name: str, effect: float, arm: str = "better", seeds: int
             record.update(steps=100, final={"entropy": [[0.01, 0.01]]})
 
     made = make_experiment(folder / name, {"base": BASE[:seeds], arm: outcomes[:seeds]}, change)
-    text = (made / "experiment.json").read_text().replace('"demo"', f'"{name}"')
-    (made / "experiment.json").write_text(text)
+    manifest = json.loads((made / "experiment.json").read_text())
+    manifest |= {"name": name, "claims": [CLAIM] if arm == "better" else []}
+    (made / "experiment.json").write_text(json.dumps(manifest))
     shutil.move(made, made.with_name(name))
     return made.with_name(name)
 
@@ -63,6 +72,22 @@ def test_pooled_reports_have_a_row_for_each_shared_arm(
     assert section.title in capsys.readouterr().out
     assert section.title in (out / "report.html").read_text()
     assert section.title in (out / "table.tex").read_text()
+    (claim,) = [line for line in (out / "table.md").read_text().splitlines() if line.startswith("| it is better |")]
+    of_each = [f"reproduced, {row.difference:.4g}" for row in rows]
+    assert claim == f"| it is better | &lt; 0 | {' | '.join(of_each)} | 3 reproduced |"
+
+
+def test_claims_that_experiments_share_stand_side_by_side(check_message: CheckMessage) -> None:
+    claim, other = (Claim(words, "nll", "less", {"a": 1.0, "b": -1.0}) for words in ("it is better", "alone"))
+    yes, no = Answer(claim, "reproduced", -0.1, -0.2, 0.0, 6), Answer(claim, "inconclusive", -0.1, -0.2, 0.0, 6)
+    answered = [("t.code", yes), ("t.prose", no), ("t.drama", yes)]
+    section = known(common_claims_section([*answered, ("t.code", replace(yes, claim=other))]))
+    check_message([section.title, *section.columns, *section.notes])
+    assert [list(map(str, row)) for row in section.rows] == [
+        ["it is better", "< 0", *(f"{one.verdict}, -0.1" for _, one in answered), "2 reproduced, 1 inconclusive"]
+    ]
+    assert known(common_claims_section([("x", yes), ("t.code", no)])).columns[2:4] == ["x", "t.code"]
+    assert common_claims_section(answered[:1]) is None
 
 
 def test_an_experiment_made_of_another_is_counted_once(tmp_path: Path, check_message: CheckMessage) -> None:

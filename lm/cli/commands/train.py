@@ -144,9 +144,9 @@ def _answer_packs(
     """Print the answers of packs and folders, which are trained. Raises InputError beside what asks for training."""
     from lm.ablation.reproduce import answer_trained
 
-    asked = {"--tier L": options.tier == "L", "--first-seeds": options.first_seeds, "--plan": options.plan}
-    asked |= {"settings": overrides, "names of experiments": len(packs) < len(options.names)}
-    if refused := next((name for name, given in asked.items() if given), ""):
+    refusals = {"--tier L": options.tier == "L", "--first-seeds": options.first_seeds, "--plan": options.plan}
+    refusals |= {"settings": overrides, "names of experiments": len(packs) < len(options.names)}
+    if refused := next((name for name, given in refusals.items() if given), ""):
         raise InputError(f"{packs[0]}: holds results, so nothing is trained; expected no {refused} beside it")
     return answer_trained([Path(pack) for pack in packs], options.tier, run_options)
 
