@@ -38,7 +38,7 @@ from lm.ablation.plan import (
 from lm.ablation.sections import RATE
 from lm.ablation.stored_plan import plan_experiment
 from lm.analysis.results import FEWEST_LOOKED_AT, FirstLook, Records, load, paired, read_manifest
-from lm.config.tree import InputError, override, prefix_errors
+from lm.config.tree import InputError, changes_in_words, override, prefix_errors
 from lm.execution.estimate import Stopwatch, advice, seconds_per_cell, wall_seconds
 from lm.execution.factory import LOCAL, capacity, make_executor, prepare, threads
 from lm.execution.machine import accelerators, default_workers
@@ -503,7 +503,7 @@ def show_plan(
         rows.append([arm, *costs, "\n".join(f"{status}: {', '.join(listed)}" for status, listed in seeds.items())])
     print_table(experiment.title, COLUMNS, rows, Console())
     for arm in experiment.arms:
-        changes = [f"{path}: {before} -> {after}" for path, (before, after) in plan.changes[arm].items()]
+        changes = changes_in_words(plan.changes[arm])
         same = "the baseline" if arm == experiment.baseline else "no difference from the baseline"
         print_line(f"{arm}: {'; '.join(changes) or same}")
     if revision := plan.first(experiment.baseline).facts.revision:

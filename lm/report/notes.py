@@ -15,7 +15,7 @@ from lm.analysis.results import FirstLook, Records, data_order_mismatches, one_t
 from lm.analysis.texts import LOSS_OF, Texts, generalises, texts_by_quantity
 from lm.analysis.verdict_text import format_seeds as count_seeds
 from lm.analysis.verdict_text import list_seeds, seed_ranges
-from lm.config.tree import path_name
+from lm.config.tree import changes_in_words, path_name
 from lm.report.claims import STYLES
 from lm.report.run import describe_autotune, whereabouts
 from lm.report.sections import cost_notes, unlike_pairs
@@ -411,8 +411,7 @@ def changes(results: Records) -> list[str]:
     """List the resolved differences of each arm from the baseline, a line each."""
     lines = []
     for arm in results.arms[1:]:
-        of_arm = results.manifest["arms"][arm]["changes"]
-        parts = [f"{path}: {before} -> {after}" for path, (before, after) in of_arm.items()]
+        parts = changes_in_words(results.manifest["arms"][arm]["changes"])
         lines.append(f"{arm}: {'; '.join(parts) or 'nothing'}")
     return lines
 
@@ -432,8 +431,16 @@ def author_notes(manifest: Mapping[str, Any]) -> str:
 
 
 def axes(results: Records) -> list[str]:
-    """Describe in one line the kind of each path on which arms differ; empty where none is declared."""
-    kind_by_path = results.manifest.get("axes") or {}
+    """Describe in one line the kind of each path on which arms differ; a part stands for its own settings.
+
+    Empty where none is declared.
+    """
+    of_all = results.manifest.get("axes") or {}
+    kind_by_path = {
+        path: kind
+        for path, kind in of_all.items()
+        if not any(path.startswith(f"{part}.") and of_all[part] == kind for part in of_all)
+    }
     if not kind_by_path:
         return []
     kinds = [kind for kind in ("scientific", "nuisance", "fixed") if kind in kind_by_path.values()]

@@ -11,7 +11,7 @@ from lm.analysis.claims import measured
 from lm.analysis.comparability import commit_of
 from lm.analysis.results import load
 from lm.analysis.tidy import status_of
-from lm.config.tree import InputError, nearest
+from lm.config.tree import InputError, changes_in_words, nearest
 from lm.config.usual_names import suggest
 from lm.report.render import print_table
 from lm.stats.tests import t_interval
@@ -49,8 +49,8 @@ def trace(folder: Path, arm: str, metric: str, console: Console, pack: Path | No
         say(f"difference to {baseline}, paired: {mean:+z.6g}{interval}, n = {len(pairs)}")
     changes = results.manifest["arms"][arm]["changes"]
     say("differs from the baseline in: " + ("nothing" if not changes else ""))
-    for path, (before, after) in changes.items():
-        say(f"  {path}: {before} -> {after}")
+    for line in changes_in_words(changes):
+        say(f"  {line}")
     say("each made again, in a folder of its own, by:")
     if pack is not None:
         say(f"  {shlex.join(['lm', 'unpack', str(pack), '--out', UNPACKED])}")
