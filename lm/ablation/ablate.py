@@ -37,8 +37,9 @@ from lm.ablation.plan import (
 )
 from lm.ablation.sections import RATE
 from lm.ablation.stored_plan import plan_experiment
+from lm.analysis.comparability import changes_in_words
 from lm.analysis.results import FEWEST_LOOKED_AT, FirstLook, Records, load, paired, read_manifest
-from lm.config.tree import InputError, changes_in_words, override, prefix_errors
+from lm.config.tree import InputError, override, prefix_errors
 from lm.execution.estimate import Stopwatch, advice, seconds_per_cell, wall_seconds
 from lm.execution.factory import LOCAL, capacity, make_executor, prepare, threads
 from lm.execution.machine import accelerators, default_workers

@@ -8,7 +8,7 @@ from typing import Any
 from lm.config.plain import shown
 from lm.config.tree import Tree, differences
 from lm.store.record import GitState, Record
-from lm.store.sources import canonical
+from lm.store.sources import canonical, source_of
 from lm.store.validation import is_number
 
 ABBREVIATED = 12  # digits of a commit or a hash that are shown
@@ -28,7 +28,7 @@ def provenance_of(record: Record) -> dict[str, str]:
     code, packages = origin.get("code") or {}, origin["packages"]
     fields = {
         COMMIT: str(origin["git"]["commit"]) + (" with changes" if origin["git"]["dirty"] else ""),
-        SOURCE: origin.get("source"),
+        SOURCE: source_of(origin),
         **{name: origin.get(name) for name in ("device", "precision", "threads")},
         **{OWN_CODE + name: component["known_by"] for name, component in code.items()},
         **{f"{package} version": version for package, version in packages.items()},
@@ -101,6 +101,26 @@ def format_provenance(record: Record) -> str:
 Pairs = dict[str, tuple[Any, Any]]  # values of both sides by name, None for nothing
 
 TEXT = ("fingerprint", "tokenizer", "vocabulary", "documents", "tokens", "bytes")  # fields compared
+
+
+def changes_in_words(changes: Mapping[str, Sequence[Any]]) -> list[str]:
+    """Format changes by dotted path, before and after, a line each; settings of a part stand behind its new class.
+
+    `model.mlp: GELU -> Experts (active 2, experts 8, without approximate)`.
+    """
+    classes = [path for path, values in changes.items() if all(isinstance(value, str) for value in values)]
+    lines, settings = dict[str, str](), dict[str, list[str]]()
+    for path, (before, after) in changes.items():
+        parent = next((part for part in classes if path.startswith(f"{part}.")), None)
+        if parent is None:
+            lines[path] = f"{path}: {before} -> {after}"
+        else:
+            name = path.removeprefix(f"{parent}.")
+            change = f"without {name}" if after is None else f"{name} {after}" if before is None else ""
+            settings.setdefault(parent, []).append(change or f"{name} {before} -> {after}")
+    for path, of_class in settings.items():
+        lines[path] += f" ({', '.join(sorted(of_class, key=lambda words: words.startswith('without ')))})"
+    return list(lines.values())
 
 
 @dataclass(frozen=True)

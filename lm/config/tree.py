@@ -292,26 +292,6 @@ def differences(left: Mapping[str, Any], right: Mapping[str, Any]) -> dict[str, 
     return changed
 
 
-def changes_in_words(changes: Mapping[str, Sequence[Any]]) -> list[str]:
-    """Format changes, as `differences` returns them, a line each; settings of a part stand behind its changed class.
-
-    `model.mlp: GELU -> Experts (active 2, experts 8, without approximate)`.
-    """
-    classes = [path for path, values in changes.items() if all(isinstance(value, str) for value in values)]
-    lines, settings = dict[str, str](), dict[str, list[str]]()
-    for path, (before, after) in changes.items():
-        parent = next((part for part in classes if path.startswith(f"{part}.")), None)
-        if parent is None:
-            lines[path] = f"{path}: {before} -> {after}"
-        else:
-            name = path.removeprefix(f"{parent}.")
-            change = f"without {name}" if after is None else f"{name} {after}" if before is None else ""
-            settings.setdefault(parent, []).append(change or f"{name} {before} -> {after}")
-    for path, of_class in settings.items():
-        lines[path] += f" ({', '.join(sorted(of_class, key=lambda words: words.startswith('without ')))})"
-    return list(lines.values())
-
-
 def _spread_layers(flat: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
     """Return plain values with those of a part in each layer if either configuration has layers that differ in it."""
     spread = dict(flat)

@@ -10,12 +10,13 @@ import numpy as np
 import pandas as pd
 
 from lm.analysis.answers import Answer
+from lm.analysis.comparability import changes_in_words
 from lm.analysis.curve import last_validations
 from lm.analysis.results import FirstLook, Records, data_order_mismatches, one_tokenizer, provenance_differences
 from lm.analysis.texts import LOSS_OF, Texts, generalises, texts_by_quantity
 from lm.analysis.verdict_text import format_seeds as count_seeds
 from lm.analysis.verdict_text import list_seeds, seed_ranges
-from lm.config.tree import changes_in_words, path_name
+from lm.config.tree import path_name
 from lm.report.claims import STYLES
 from lm.report.run import describe_autotune, whereabouts
 from lm.report.sections import cost_notes, unlike_pairs

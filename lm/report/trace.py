@@ -8,10 +8,10 @@ from pathlib import Path
 from rich.console import Console
 
 from lm.analysis.claims import measured
-from lm.analysis.comparability import commit_of
+from lm.analysis.comparability import changes_in_words, commit_of
 from lm.analysis.results import load
 from lm.analysis.tidy import status_of
-from lm.config.tree import InputError, changes_in_words, nearest
+from lm.config.tree import InputError, nearest
 from lm.config.usual_names import suggest
 from lm.report.render import print_table
 from lm.stats.tests import t_interval

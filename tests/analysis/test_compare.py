@@ -14,6 +14,7 @@ from messages import CheckMessage, Refused
 from records import BASE, BETTER, MIXED, MakeExperiment, blank
 from scipy import stats
 
+from lm.analysis.comparability import changes_in_words
 from lm.analysis.compare import WITHHELD, compare
 from lm.analysis.results import (
     Records,
@@ -621,3 +622,31 @@ def test_a_manifest_with_a_seed_twice_is_refused(experiment: MakeExperiment, ref
     path.write_text(json.dumps({**json.loads(path.read_text()), "seeds": [0, 0, 1]}))
     with refused():
         load(folder)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"optim.lr": [0.1, 0.2], "seed": [0, None]}, ["optim.lr: 0.1 -> 0.2", "seed: 0 -> None"]),
+        ({"model.attention.scale": ["1/sqrt(d_k)", "none"]}, ["model.attention.scale: 1/sqrt(d_k) -> none"]),
+        (
+            {
+                "model.layers.1,3.mlp": ["GELU", "Experts"],
+                "model.layers.1,3.mlp.active": [None, 2],
+                "model.layers.1,3.mlp.approximate": ["none", None],
+                "model.layers.1,3.mlp.hidden": [4, 2.5],
+                "model.mlps": [1, 2],
+            },
+            [
+                "model.layers.1,3.mlp: GELU -> Experts (active 2, hidden 4 -> 2.5, without approximate)",
+                "model.mlps: 1 -> 2",
+            ],
+        ),
+        (
+            {"model": ["Decoder", "Mine"], "model.norm": ["LayerNorm", "RMSNorm"], "model.norm.bias": [True, None]},
+            ["model: Decoder -> Mine (norm LayerNorm -> RMSNorm, without norm.bias)"],
+        ),
+    ],
+)
+def test_settings_of_a_part_stand_behind_its_class(changes: dict[str, Any], words: list[str]) -> None:
+    assert changes_in_words(changes) == words

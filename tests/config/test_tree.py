@@ -10,7 +10,6 @@ from messages import CheckMessage, Refused
 
 from lm.config.tree import (
     canonical,
-    changes_in_words,
     differences,
     flatten,
     load_yaml,
@@ -148,31 +147,3 @@ def test_differences_are_the_paths_whose_values_differ() -> None:
         "model.position.base": (500, None),
         "optim.lr": (1, 2),
     }
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"optim.lr": [0.1, 0.2], "seed": [0, None]}, ["optim.lr: 0.1 -> 0.2", "seed: 0 -> None"]),
-        ({"model.attention.scale": ["1/sqrt(d_k)", "none"]}, ["model.attention.scale: 1/sqrt(d_k) -> none"]),
-        (
-            {
-                "model.layers.1,3.mlp": ["GELU", "Experts"],
-                "model.layers.1,3.mlp.active": [None, 2],
-                "model.layers.1,3.mlp.approximate": ["none", None],
-                "model.layers.1,3.mlp.hidden": [4, 2.5],
-                "model.mlps": [1, 2],
-            },
-            [
-                "model.layers.1,3.mlp: GELU -> Experts (active 2, hidden 4 -> 2.5, without approximate)",
-                "model.mlps: 1 -> 2",
-            ],
-        ),
-        (
-            {"model": ["Decoder", "Mine"], "model.norm": ["LayerNorm", "RMSNorm"], "model.norm.bias": [True, None]},
-            ["model: Decoder -> Mine (norm LayerNorm -> RMSNorm, without norm.bias)"],
-        ),
-    ],
-)
-def test_settings_of_a_part_stand_behind_its_class(changes: dict[str, Any], words: list[str]) -> None:
-    assert changes_in_words(changes) == words

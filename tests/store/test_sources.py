@@ -9,7 +9,7 @@ import pytest
 from lm.report.pack import unpack
 from lm.store import sources
 from lm.store.files import read_json
-from lm.store.sources import canonical, hash_sources, read_sources
+from lm.store.sources import OF_COMMITS, canonical, hash_sources, read_sources, source_of
 from lm.training.provenance import source_hash
 
 REFERENCE = Path(__file__).resolve().parents[2] / "results" / "reference"
@@ -111,6 +111,15 @@ def test_sources_known_to_compute_the_same_have_one_label(monkeypatch: pytest.Mo
     assert canonical("a") == canonical("b")
     assert canonical("c") == canonical("d") != canonical("a")
     assert canonical("e") == "e"
+
+
+def test_a_record_without_a_source_has_that_of_its_clean_commit() -> None:
+    for commit, label in OF_COMMITS.items():
+        assert canonical(label) == canonical(source_hash())
+        assert source_of({"git": {"commit": commit, "dirty": False}}) == label
+        assert source_of({"git": {"commit": commit, "dirty": True}}) is None
+        assert source_of({"git": {"commit": commit, "dirty": False}, "source": "own"}) == "own"
+    assert source_of({"git": {"commit": None, "dirty": False}, "source": None}) is None
 
 
 def test_sources_are_compared_without_torch() -> None:
