@@ -15,7 +15,7 @@ import numpy as np
 
 from lm.analysis.claims import Claim, by_seed, seen_seeds
 from lm.analysis.compare import LOST
-from lm.analysis.rates import at_rivals, regret_bounds, without_best_rate
+from lm.analysis.rates import at_all_rivals, at_rivals, regret_bounds, without_best_rate
 from lm.analysis.results import Records
 from lm.analysis.texts import LOSS_OF, DocumentCache, generalises, noise_over_texts
 from lm.analysis.tidy import status_of
@@ -94,7 +94,7 @@ def answer_claim(results: Records, claim: Claim, read: DocumentCache | None = No
     has_lost = any(status_of(results, arm, seed) in LOST for arm in claim.arms for seed in results.manifest["seeds"])
     if claim.exact and has_lost and decided.verdict == "reproduced":
         decided = replace(decided, verdict="inconclusive")
-    if claim.metric == results.headline and not claim.exact:
+    if not claim.exact:
 
         def judge(of: Records, claim: Claim) -> Answer:
             """Judge a claim about the same number on the same seeds of other results."""
@@ -120,10 +120,13 @@ def _over_choice(answer: Answer, results: Records, judge: Callable[[Records, Cla
     The interval reaches to the ends that it has there, and p is the largest of those that the answer rests on. Where
     the rates were not trained, the interval is widened by what the choice may miss.
     """
-    claim = answer.claim
-    at_ends = at_rivals(results, _steepness(claim.over) if claim.over else claim.contrast)
-    below, above = regret_bounds(results, claim.contrast, () if at_ends is None else results.rivals)
-    lowest, highest = at_ends or ([], [])
+    claim, below, above = answer.claim, 0.0, 0.0
+    if claim.metric == results.headline:
+        at_ends = at_rivals(results, _steepness(claim.over) if claim.over else claim.contrast)
+        below, above = regret_bounds(results, claim.contrast, () if at_ends is None else results.rivals)
+        lowest, highest = at_ends or ([], [])
+    else:  # rates are chosen by the headline: which of them raises another quantity is not known
+        lowest = highest = at_all_rivals(results, claim.arms)
     low = min([answer.low, *(judge(of, claim).low for of in lowest)]) - below
     high = max([answer.high, *(judge(of, claim).high for of in highest)]) + above
     if answer.verdict not in DECIDED:

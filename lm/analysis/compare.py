@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from lm.analysis.comparability import mixed_provenance
-from lm.analysis.rates import regret_bounds, sides_at_rivals, without_best_rate
+from lm.analysis.rates import both_sides_at_rivals, regret_bounds, sides_at_rivals, without_best_rate
 from lm.analysis.results import Records, paired, quantities, value
 from lm.analysis.texts import generalises, items_p, texts_by_quantity
 from lm.analysis.tidy import status_of
@@ -133,7 +133,11 @@ def _noises(results: Records) -> dict[tuple[str, str], TwoWay]:
 
 
 def _judged_at_rivals(results: Records, judged: dict[tuple[str, str], Comparison]) -> dict[tuple[str, str], Comparison]:
-    """Hold what is `judged` of the headline at all learning rates that may be as good as those of arms and baseline."""
+    """Hold what is `judged` at all learning rates that may be as good as those of arms and baseline.
+
+    Rates are chosen by the headline: an arm's can only lower its loss, the baseline's that of the baseline. Of other
+    quantities neither is known, so that both sides are tried together too.
+    """
     weights = {arm: {arm: 1.0, results.arms[0]: -1.0} for arm, quantity in judged if quantity == results.headline}
     at_rivals, lower_is_better = sides_at_rivals(results), describe(results.headline).better != "higher"
     for others, lower in zip(at_rivals, (lower_is_better, not lower_is_better), strict=True):
@@ -141,6 +145,12 @@ def _judged_at_rivals(results: Records, judged: dict[tuple[str, str], Comparison
             comparisons = _judged(other, _noises(other))
             for arm in weights:
                 hold_too(judged[arm, results.headline], comparisons[arm, results.headline], lower)
+    beside = {key: comparison for key, comparison in judged.items() if key[1] != results.headline}
+    for other in both_sides_at_rivals(results) if beside else ():
+        comparisons = _judged(other, _noises(other))
+        for key, comparison in beside.items():
+            for lower in (True, False):
+                hold_too(comparison, comparisons[key], lower)
     for arm, of_arm in weights.items():
         cover_choice(judged[arm, results.headline], *regret_bounds(results, of_arm, results.rivals))
     return judged

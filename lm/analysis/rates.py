@@ -159,6 +159,14 @@ def at_rivals(results: Records, weights: Mapping[str, float]) -> tuple[list[Reco
     return ends[0], ends[1]
 
 
+def at_all_rivals(results: Records, arms: Iterable[str]) -> list[Records]:
+    """Return the results with arms at rivals of their rates, each pairing but the own rates; none of too many."""
+    sides = [[{}, *results.rivals.get(arm, {}).values()] for arm in arms]
+    if math.prod(map(len, sides)) > MOST_PAIRINGS:
+        return []
+    return [with_records(results, choice) for choice in itertools.product(*sides) if any(choice)]
+
+
 def sides_at_rivals(results: Records) -> tuple[list[Records], list[Records]]:
     """Return the results with all arms at rivals of their rates, the n-th of each, and with the baseline at each."""
     rivals = {arm: list(results.rivals.get(arm, {}).values()) for arm in results.arms}
@@ -166,6 +174,13 @@ def sides_at_rivals(results: Records) -> tuple[list[Records], list[Records]]:
     most = max(map(len, rivals.values()), default=0)
     of_arms = [[of_arm[n] for of_arm in rivals.values() if n < len(of_arm)] for n in range(most)]
     return [with_records(results, cells) for cells in of_arms], [with_records(results, [of]) for of in of_baseline]
+
+
+def both_sides_at_rivals(results: Records) -> list[Records]:
+    """Return the results with the arms, the baseline or both at rivals of their rates."""
+    of_arms, of_baseline = sides_at_rivals(results)
+    cells = results.rivals.get(results.arms[0], {}).values()
+    return [*of_arms, *of_baseline, *(with_records(of, [at_rival]) for of in of_arms for at_rival in cells)]
 
 
 def with_records(results: Records, others: Iterable[Mapping[tuple[str, int], Record]]) -> Records:

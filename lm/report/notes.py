@@ -156,11 +156,12 @@ def _method(results: Records, table: pd.DataFrame) -> Iterator[str]:
 def _choice_of_rates(results: Records) -> Iterator[str]:
     """Say what the choice of learning rates on few seeds leaves open, if anything."""
     rates, headline = results.manifest.get("rates", {}), describe(results.headline).label
+    judged = ", ".join(describe(quantity).label for quantity in results.judged)
     of_arms = {arm: of for arm, of in results.rivals.items() if of}
     if rivals := [f"{arm} {', '.join(f'{rate:z.3g}' for rate in of)}" for arm, of in sorted(of_arms.items())]:
         yield (
             f"Learning rates: the seeds that chose them do not tell these from the best: {'; '.join(rivals)}. "
-            f"These were trained on the seeds of the table too: verdicts and CIs of {headline} hold at each."
+            f"These were trained on the seeds of the table too: verdicts, claims and CIs of {judged} hold at each."
         )
     open_arms = [(arm, rate.get("regret", 0.0)) for arm, rate in rates.items() if arm not in results.rivals]
     missed = [f"{arm} by up to {regret:z.2g}" for arm, regret in open_arms if regret]

@@ -22,21 +22,22 @@ from lm.analysis.results import Cells, Records, load, value
 from lm.store.metrics import METRICS
 
 NEAR = [2.001, 2.099, 1.902, 2.049, 2.2, 1.949]
+LOSSES = {"base": BASE, "better": BETTER, "near": NEAR}
 
 
 @pytest.fixture(scope="module")
 def alone() -> Iterator[Records]:
     """The results of three arms, which no test changes."""
     with tempfile.TemporaryDirectory() as folder:
-        yield load(make_experiment(Path(folder), {"base": BASE, "better": BETTER, "near": NEAR}))
+        yield load(make_experiment(Path(folder), LOSSES))
 
 
-def at(results: Records, arm: str, losses: list[float]) -> Cells:
-    """The cells of an arm with other losses."""
+def at(results: Records, arm: str, losses: list[float], quantity: str = "nll") -> Cells:
+    """The cells of an arm with other losses, or with another quantity."""
     cells: dict[tuple[str, int], Any] = {}
     for seed, loss in zip(results.manifest["seeds"], losses, strict=True):
         cells[arm, seed] = copy.deepcopy(results.records[arm, seed])
-        cells[arm, seed]["metrics"]["nll"] = loss
+        cells[arm, seed]["metrics"][quantity] = loss
     return cells
 
 
@@ -49,7 +50,7 @@ def with_rivals(results: Records, seed: int, noise: float, weights: dict[str, fl
     Losses: an arm at a better rate lowers the sum where its weight is positive. The first of each list is as it was.
     """
     draw, rivals = np.random.default_rng(seed), dict[str, dict[float, Cells]]()
-    for arm, losses in (("base", BASE), ("better", BETTER), ("near", NEAR)):
+    for arm, losses in LOSSES.items():
         of_arm = [np.add(losses, draw.normal(0, noise) + draw.normal(0, noise / 3, len(losses))) for _ in range(2)]
         rivals[arm] = {float(rate): at(results, arm, loss.tolist()) for rate, loss in enumerate(of_arm)}
     ends = []
@@ -104,9 +105,9 @@ def test_an_answer_stands_where_it_does_at_every_choice_of_rates(alone: Records,
     assert own.verdict == "inconclusive" or {*decided} == {True, len(against) < 2}
 
 
-def row(results: Records, arm: str) -> Any:
+def row(results: Records, arm: str, quantity: str = "nll") -> Any:
     table = compare(results)
-    (of_arm,) = table[(table.arm == arm) & (table.metric == "nll")].itertuples()
+    (of_arm,) = table[(table.arm == arm) & (table.metric == quantity)].itertuples()
     return of_arm
 
 
@@ -154,3 +155,54 @@ def test_a_slope_moves_with_each_arm_as_its_steepness_says(alone: Records) -> No
         moved = np.mean([*by_seed(with_records(alone, [moved_cells]), claim).values()])
         logs = np.log([*over.values()])
         assert moved - slope == pytest.approx(np.log(1.01) * steepness / ((logs - logs.mean()) ** 2).sum())
+
+
+ELSEWHERE = "nll@64"  # measured beside the headline, and not of what rates are chosen by
+
+
+def elsewhere(alone: Records, seed: int, noise: float) -> tuple[Records, list[Records]]:
+    """The results with another quantity, as large as the loss, and rivals; and alone at each choice of rates."""
+    draw = np.random.default_rng(seed)
+    results = with_records(alone, [at(alone, arm, losses, ELSEWHERE) for arm, losses in LOSSES.items()])
+    rivals: dict[str, dict[float, Cells]] = {}
+    for count, (arm, losses) in enumerate(LOSSES.items(), 1):
+        moved = [np.add(losses, draw.normal(0, noise) + draw.normal(0, noise / 3, 6)).tolist() for _ in range(count)]
+        rivals[arm] = {float(rate): at(results, arm, loss, ELSEWHERE) for rate, loss in enumerate(moved)}
+    choices = itertools.product(*([{}, *of.values()] for of in rivals.values()))
+    return replace(results, rivals=rivals), [with_records(results, choice) for choice in choices]
+
+
+@pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: f"{claim.relation} {claim.margin:z.3g}")
+def test_an_answer_about_another_quantity_stands_at_every_choice_of_rates(alone: Records, claim: Claim) -> None:
+    claim, decided = replace(claim, metric=ELSEWHERE), set[bool]()
+    own = answer_claim(with_records(alone, [at(alone, arm, loss, ELSEWHERE) for arm, loss in LOSSES.items()]), claim)
+    low, high = (-claim.margin, claim.margin) if claim.relation == "equivalent" else (claim.low, claim.high)
+    for seed in range(16):
+        results, choices = elsewhere(alone, seed, 0.01 if seed % 2 else 0.5)
+        found, at_each = answer_claim(results, claim), [answer_claim(one, claim) for one in choices]
+        beyond = {one.estimate > high for one in at_each} if own.verdict == "not reproduced" else set[bool]()
+        kept = {one.verdict for one in at_each} == {own.verdict} and len(beyond) < 2
+        if own.verdict != "inconclusive":
+            assert found.verdict == (own.verdict if kept else "inconclusive")
+        assert (found.low, found.high) == (min(one.low for one in at_each), max(one.high for one in at_each))
+        decided.add(kept)
+    assert low < high
+    assert own.verdict == "inconclusive" or decided == {True, False}
+
+
+def test_a_quantity_judged_beside_the_headline_is_held_at_rates_of_both_sides(alone: Records) -> None:
+    arms = {arm: alone.manifest["arms"][arm] for arm in ("base", "better")}
+    manifest: Any = {**alone.manifest, "arms": arms, "confirmatory": [], "secondary": [ELSEWHERE]}
+    decided = []
+    for seed in range(12):
+        results, choices = elsewhere(replace(alone, manifest=manifest), seed, 0.1)
+        of_base = dict.fromkeys(id(one.records["base", 0]) for one in choices)
+        found = row(results, "better", ELSEWHERE)
+        at_each = [row(one, "better", ELSEWHERE) for one in choices]
+        assert len(of_base) == 1 + len(results.rivals["base"])
+        assert (found.low, found.high) == (min(one.low for one in at_each), max(one.high for one in at_each))
+        kept = all("lower" in one.verdict for one in at_each)
+        assert ("lower" in found.verdict) == kept
+        assert found.q == max(one.q for one in at_each)
+        decided.append(kept)
+    assert {*decided} == {True, False}
