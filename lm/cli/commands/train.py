@@ -146,7 +146,7 @@ def _answer_packs(
 
     refusals = {"--tier L": options.tier == "L", "--first-seeds": options.first_seeds, "--plan": options.plan}
     refusals |= {"settings": overrides, "names of experiments": len(packs) < len(options.names)}
-    if refused := next((name for name, given in refusals.items() if given), ""):
+    if refused := next((name for name, is_asked in refusals.items() if is_asked), ""):
         raise InputError(f"{packs[0]}: holds results, so nothing is trained; expected no {refused} beside it")
     return answer_trained([Path(pack) for pack in packs], options.tier, run_options)
 
