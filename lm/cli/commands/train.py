@@ -225,7 +225,6 @@ COMMANDS = {
     "reproduce": Command(
         "run the experiments that have claims, or all ladders, and print one table of all",
         (
-            "lm reproduce glu --workers 2",
             "lm reproduce --first-seeds 6 --plan",
             "lm reproduce results/reference/*.lmpack",
         ),
