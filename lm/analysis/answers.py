@@ -51,6 +51,7 @@ Verdict = Literal["reproduced", "not reproduced", "inconclusive", "not enough se
 MIN_SEEDS_OF_EXACT_CLAIMS = 2
 
 DECIDED = ("reproduced", "not reproduced")
+NOT_HELD = "found at the chosen learning rates, which may not be the best"
 Scope = Literal["", "seeds", "seeds and text"]  # population that an answer holds of; empty without test or losses
 
 
@@ -126,7 +127,10 @@ def _over_choice(answer: Answer, results: Records, judge: Callable[[Records, Cla
         below, above = regret_bounds(results, claim.contrast, () if at_ends is None else results.rivals)
         lowest, highest = at_ends or ([], [])
     else:  # rates are chosen by the headline: which of them raises another quantity is not known
-        lowest = highest = at_all_rivals(results, claim.arms)
+        pairings = at_all_rivals(results, claim.arms)
+        if pairings is None:
+            return replace(answer, verdict="inconclusive", note=NOT_HELD) if answer.verdict in DECIDED else answer
+        lowest = highest = pairings
     low = min([answer.low, *(judge(of, claim).low for of in lowest)]) - below
     high = max([answer.high, *(judge(of, claim).high for of in highest)]) + above
     if answer.verdict not in DECIDED:
@@ -150,8 +154,7 @@ def _over_choice(answer: Answer, results: Records, judge: Callable[[Records, Cla
         ]
     if (holds or not (below or above)) and all(agree):
         return replace(answer, low=low, high=high, p=max(other.p for other in [answer, *against]))
-    note = "found at the chosen learning rates, which may not be the best"
-    return replace(answer, low=low, high=high, verdict="inconclusive", note=note)
+    return replace(answer, low=low, high=high, verdict="inconclusive", note=NOT_HELD)
 
 
 def _steepness(over: Mapping[str, float]) -> dict[str, float]:

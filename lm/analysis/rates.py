@@ -159,11 +159,11 @@ def at_rivals(results: Records, weights: Mapping[str, float]) -> tuple[list[Reco
     return ends[0], ends[1]
 
 
-def at_all_rivals(results: Records, arms: Iterable[str]) -> list[Records]:
-    """Return the results with arms at rivals of their rates, each pairing but the own rates; none of too many."""
+def at_all_rivals(results: Records, arms: Iterable[str]) -> list[Records] | None:
+    """Return the results with arms at rivals of their rates, each pairing but the own rates; None for too many."""
     sides = [[{}, *results.rivals.get(arm, {}).values()] for arm in arms]
     if math.prod(map(len, sides)) > MOST_PAIRINGS:
-        return []
+        return None
     return [with_records(results, choice) for choice in itertools.product(*sides) if any(choice)]
 
 

@@ -14,7 +14,7 @@ import pytest
 from conftest import make_experiment
 from records import BASE, BETTER
 
-from lm.analysis.answers import _steepness, answer_claim
+from lm.analysis.answers import NOT_HELD, _steepness, answer_claim
 from lm.analysis.claims import Claim, by_seed
 from lm.analysis.compare import compare
 from lm.analysis.rates import with_records
@@ -188,6 +188,17 @@ def test_an_answer_about_another_quantity_stands_at_every_choice_of_rates(alone:
         decided.add(kept)
     assert low < high
     assert own.verdict == "inconclusive" or decided == {True, False}
+
+
+def test_a_claim_with_more_pairings_than_are_tried_is_inconclusive(alone: Records) -> None:
+    results, _ = elsewhere(alone, 0, 0.0)
+    claim = Claim("x", ELSEWHERE, "less", {"better": 1.0, "base": -1.0})
+    assert answer_claim(results, claim).verdict == "reproduced"
+    rivals = {arm: dict.fromkeys(map(float, range(16)), next(iter(of.values()))) for arm, of in results.rivals.items()}
+    found = answer_claim(replace(results, rivals=rivals), claim)
+    assert (found.verdict, found.note) == ("inconclusive", NOT_HELD)
+    undecided = replace(claim, contrast={"near": 1.0, "base": -1.0})
+    assert answer_claim(replace(results, rivals=rivals), undecided).note != NOT_HELD
 
 
 def test_a_quantity_judged_beside_the_headline_is_held_at_rates_of_both_sides(alone: Records) -> None:
