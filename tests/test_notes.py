@@ -1,6 +1,7 @@
 """What notes and pages say of a course of training, or of a ratio, is what the committed runs show."""
 
 import functools
+import json
 import math
 import re
 import statistics
@@ -163,3 +164,26 @@ def test_a_recipe_that_clips_most_steps_under_adamw_is_healthy(committed: Commit
     assert results.health == {"nanogpt": ""}
     paragraphs = (ROOT / "docs/reproduced.md").read_text(encoding="utf-8").split("\n\n")
     assert [part for part in paragraphs if "`nanogpt_char`" in part and "AdamW" in part]
+
+
+def test_the_table_of_all_answers_is_that_of_the_packs() -> None:
+    table = pd.read_csv(REFERENCE / "claims" / "table.csv")
+    golden = json.loads((ROOT / "tests" / "golden.json").read_text(encoding="utf-8"))["claims"]
+    found = {(row.experiment, row.claim): (row.verdict, row.seeds, row.post_hoc) for row in table.itertuples()}
+    of_packs = {
+        (name, claim): (verdict, seeds, post_hoc)
+        for name, answers in golden.items()
+        for claim, verdict, seeds, post_hoc, *_ in answers
+        if not name.endswith(".s120k")
+    }
+    assert found == of_packs
+
+
+def test_what_own_rates_change_is_counted_in_the_table_of_all_answers() -> None:
+    table = pd.read_csv(REFERENCE / "claims" / "table.csv")
+    judged = table[table.verdict_at_one_rate.notna() & (table.kind != "identity")]
+    verdicts = ("reproduced", "not reproduced", "inconclusive")
+    for before in verdicts:
+        counts = [int(((judged.verdict_at_one_rate == before) & (judged.verdict == after)).sum()) for after in verdicts]
+        assert f"| {before} | {' | '.join(map(str, counts))} |" in page("docs/reproduced.md")
+    assert f"These are the {len(judged)} answers at own rates" in page("docs/reproduced.md")

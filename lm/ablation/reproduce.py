@@ -115,13 +115,13 @@ def reproduce(
         answered += _answers(name, folder, tier)
     trained = sum(map(store.finished, missing))
     clock = duration(time.monotonic() - start)
-    _show_answers(answered, left_out, tier, options)
+    _show_answers(answered, left_out, tier, options.command, options.out / f"reproduce.{tier}")
     print(f"{trained} cell{'s' * (trained != 1)} trained, {clock} by the clock", file=sys.stderr)
     return 1 if interrupted or not answered else 0
 
 
 def answer_trained(folders: Sequence[Path], tier: str, options: RunOptions) -> int:
-    """Answer the claims of finished experiments, folders or packs, and train nothing; return 0.
+    """Answer the claims of finished experiments, folders or packs, in OUT/claims.TIER and train nothing; return 0.
 
     Those without claims and those of another tier are left out. Raises InputError where that leaves none, and for what
     is no experiment.
@@ -140,7 +140,7 @@ def answer_trained(folders: Sequence[Path], tier: str, options: RunOptions) -> i
     left_out += [f"of another tier than {tier}: {', '.join(elsewhere)}"] * bool(elsewhere)
     if not answered:
         raise InputError(f"nothing to answer: {'; '.join(left_out)}")
-    _show_answers(answered, left_out, tier, options)
+    _show_answers(answered, left_out, tier, options.command, options.out / f"claims.{tier}")
     return 0
 
 
@@ -150,12 +150,12 @@ def _answers(name: str, folder: Path, tier: str) -> list[tuple[str, Answer]]:
 
 
 def _show_answers(
-    answered: Sequence[tuple[str, Answer]], left_out: Sequence[str], tier: str, options: RunOptions
+    answered: Sequence[tuple[str, Answer]], left_out: Sequence[str], tier: str, command: Sequence[str], folder: Path
 ) -> None:
-    """Write and print the answers of all experiments, with p corrected over all."""
+    """Write the answers of all experiments into a folder and print them, with p corrected over all."""
     names, judged = [name for name, _ in answered], adjust_p([answer for _, answer in answered])
-    named_answers, folder = list(zip(names, judged, strict=True)), options.out / f"reproduce.{tier}"
-    _write(folder, tier, options.command, named_answers, left_out)
+    named_answers = list(zip(names, judged, strict=True))
+    _write(folder, tier, command, named_answers, left_out)
     if named_answers:
         show_claims(named_answers, Console(), f"Claims, tier {tier}")
     for line in left_out:

@@ -91,7 +91,7 @@ def report_files(reports: Sequence[Report], request: ReportRequest) -> Files:
     if HTML in request.formats:
         files["report.html"] = page_of(reports)
     if "latex" in request.formats:
-        files["table.tex"] = latex([*tables, *_pooled(reports)])
+        files["table.tex"] = latex([*tables, *_in_common(reports)])
     if "csv" in request.formats:
         frames = [cells(report.results) for report in experiments]
         files["cells.csv"] = as_csv(pd.concat(frames, ignore_index=True))
@@ -104,11 +104,11 @@ def _md(reports: Sequence[ExperimentReport], tables: Sequence[Section], request:
         return report.files(request.every_figure)
     pairs = zip(reports, tables, strict=True)
     sections = [dataclasses.replace(table, notes=notes(report.results, report.table)) for report, table in pairs]
-    sections += _pooled(reports)
+    sections += _in_common(reports)
     return {"table.md": markdown_page([Section(f"Report of {len(reports)} experiments"), *sections])}
 
 
-def _pooled(reports: Sequence[Report]) -> list[Section]:
+def _in_common(reports: Sequence[Report]) -> list[Section]:
     """Return the summaries of arms and of claims that several experiments have in common, if there are any."""
     experiments = [report for report in reports if isinstance(report, ExperimentReport)]
     if len(experiments) < 2:
@@ -130,7 +130,7 @@ def page_of(reports: Sequence[Report]) -> str:
     inputs = [report.figure_inputs if isinstance(report, ExperimentReport) else None for report in reports]
     drawing = gallery.Charts()
     chart = drawing.add(gallery.FIRST, differences_of_several(inputs))
-    summary = joined(tag("section", [tag("h3", part.title), html_section(part)]) for part in _pooled(reports))
+    summary = joined(tag("section", [tag("h3", part.title), html_section(part)]) for part in _in_common(reports))
     return overview(f"Report of {listed}", [report.body() for report in reports], drawing, joined([chart, summary]))
 
 
@@ -153,7 +153,7 @@ def publish(reports: Sequence[Report], files: Files, into: Path, console: Consol
     try:
         for report in reports:
             report.show(console, everything)
-        for section in _pooled(reports):
+        for section in _in_common(reports):
             console.print()
             print_section(section, console)
     finally:  # also if standard output is closed early
@@ -176,7 +176,7 @@ def write_summary(folders: Sequence[Path], into: Path, console: Console) -> None
     """Write the report of several folders and print what they have in common. Raises InputError."""
     reports = [load_report(folder) for folder in folders]
     publish([], report_files(reports, ReportRequest()), into, console)
-    for section in _pooled(reports):
+    for section in _in_common(reports):
         console.print()
         print_section(section, console)
 

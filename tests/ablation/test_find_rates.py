@@ -236,7 +236,7 @@ def test_a_claim_has_its_answer_at_the_shared_rate_beside(
     assert [str(row[column]) for row in section.rows] == ["reproduced, -0.1025", "not reproduced, -0.1025"]
     assert [str(row[column - 1]) for row in section.rows] == ["reproduced", "reproduced"]
     assert main(["reproduce", str(tmp_path / "out" / "small"), "--out", str(tmp_path / "all")]) == 0
-    with (tmp_path / "all" / "reproduce.C" / "table.csv").open() as file:
+    with (tmp_path / "all" / "claims.C" / "table.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert [row["verdict_at_one_rate"] for row in rows] == ["reproduced", "not reproduced"]
     assert [float(row["estimate_at_one_rate"]) for row in rows] == pytest.approx([-0.1025, -0.1025])

@@ -106,11 +106,11 @@ def test_packs_are_answered_and_nothing_is_trained(
     monkeypatch.chdir(EXPERIMENTS.parent)
     packs = [f"results/reference/{name}.lmpack" for name in ("grouped_query", "quickstart", "dyt.s120k")]
     assert main(["reproduce", *packs, "--out", str(tmp_path)]) == 0
-    with (tmp_path / "reproduce.C" / "table.csv").open() as file:
+    with (tmp_path / "claims.C" / "table.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert [(row["experiment"], row["verdict"]) for row in rows] == [("grouped_query", "reproduced")] * 4
     assert "verdict_at_one_rate" not in rows[0], "all at one rate"
-    assert [path.name for path in tmp_path.iterdir()] == ["reproduce.C"]
+    assert [path.name for path in tmp_path.iterdir()] == ["claims.C"]
     check_message(
         [line.strip() for line in capsys.readouterr().out.splitlines() if "without" in line or "tier" in line]
     )
