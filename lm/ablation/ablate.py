@@ -101,9 +101,9 @@ def ablate(experiment: Experiment, options: RunOptions, plan_only: bool = False)
     rate_plan = None
     if experiment.grid is not None:
         rate_plan = _plan(expand_rates(experiment, grid_rates(experiment)), store, options, plan_only)
-    idle, tuned = list(idle_arms(plan).values()), tuning is not None or rate_plan is not None
+    warnings, tuned = _warnings(plan), tuning is not None or rate_plan is not None
     if not plan_only:
-        warn(idle)
+        warn(idle_arms(plan).values())
         if (tuned or experiment.bracket) and not options.underpowered:
             check_power(experiment)
     if experiment.bracket is not None:
@@ -114,7 +114,6 @@ def ablate(experiment: Experiment, options: RunOptions, plan_only: bool = False)
     further = _further_plans(experiment, store, options, plan_only)
     if plan_only:
         rivals = _rivals(plan, experiment.seeds, store, options)
-        warnings = [*idle, *filter(None, [shortage(experiment)])]
         _show_plans(
             filter(None, (rate_plan, plan, rivals, *further.values())), store, options, {plan.experiment.name: warnings}
         )
@@ -204,7 +203,7 @@ def find_rates(plan: Plan, store: Store, options: RunOptions, plan_only: bool = 
             if train_experiment(over_rates, store, options)[1]:
                 return 1
         elif not is_trained:
-            _show_plans([over_rates, shared], store, options)
+            _show_plans([over_rates, shared], store, options, {shared.experiment.name: _warnings(plan)})
             print_line(
                 f"Every arm is trained at {count} rates with {len(bracket.seeds)} seeds each, and at up to "
                 f"{bracket.at_most} while the best of an arm is the lowest or the highest; then at the shared rate, "
@@ -232,6 +231,11 @@ def _open_ends(experiment: Experiment, rates: RatesByArm, store: Store) -> list[
     """Return the ends, `low` and `high`, at which an arm has its best rate; low where none of its rates ended well."""
     ends = {"low" if curve.best is None else curve.edge for curve in curves_of(experiment, rates, store).values()}
     return sorted(ends - {""}, reverse=True)
+
+
+def _warnings(plan: Plan) -> list[str]:
+    """Return what a plan warns of: arms that may change nothing, seeds that cannot reach a verdict."""
+    return [*idle_arms(plan).values(), *filter(None, [shortage(plan.experiment)])]
 
 
 def _show_plans(

@@ -460,6 +460,14 @@ def test_the_plan_says_what_is_searched_and_writes_nothing(
     assert not (tmp_path / "out").exists()
 
 
+def test_the_plan_of_searched_rates_says_that_seeds_are_too_few(
+    tmp_path: Path, capsys: Capture, check_message: CheckMessage
+) -> None:
+    path = write_experiment(tmp_path, tune="rates", seeds=5)
+    assert main(["ablate", str(path), "--plan", "--workers", "1", "--out", str(tmp_path / "out")]) == 0
+    check_message([line for line in capsys.readouterr().out.splitlines() if line.startswith("!")])
+
+
 @pytest.mark.extra
 @pytest.mark.usefixtures("undrawn")
 def test_arms_at_own_rates_are_trained_and_packed_once(

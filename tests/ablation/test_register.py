@@ -92,3 +92,9 @@ def test_a_registration_without_searched_rates_says_so(
         path = write_experiment(tmp_path, name=str(tune), tune=tune)
         assert main(["register", str(path), "--out", str(tmp_path / "out")]) == 0
         check_message(capsys.readouterr().err.splitlines())
+
+
+def test_a_registration_of_too_few_seeds_says_so(tmp_path: Path, capsys: Capture, check_message: CheckMessage) -> None:
+    path = write_experiment(tmp_path, tune="rates", seeds=5)
+    assert main(["register", str(path), "--out", str(tmp_path / "out")]) == 0
+    check_message(capsys.readouterr().err.splitlines()[1:])

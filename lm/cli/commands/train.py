@@ -76,9 +76,10 @@ def register(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     """Write down what an experiment asks and how, of a ladder for each rung, of several texts for each."""
     _refuse_seeds(overrides, "an experiment has several; use --seeds 0,1,2")
     require_place(options.out, "--out", folder=True)
-    from lm.ablation.experiment import load_experiment
+    from lm.ablation.experiment import load_experiment, shortage
 
     experiment = load_experiment(options.spec, overrides, options.seeds, options.tier)
+    from lm.ablation.ablate import warn
     from lm.ablation.derived import expand_corpora
     from lm.ablation.ladder.plan import expand_rungs
     from lm.ablation.plan import design_of, make_plan
@@ -96,6 +97,7 @@ def register(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
         print(f"registered: {path}", file=sys.stderr)
     if not (experiment.bracket or experiment.tuning or experiment.grid or experiment.ladder):
         print("no learning rate is searched: `tune: rates` would judge every arm at its own", file=sys.stderr)
+    warn(dict.fromkeys(filter(None, map(shortage, parts))))
     return 0
 
 
