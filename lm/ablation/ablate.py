@@ -10,15 +10,20 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
+from lm.ablation.before_training import (
+    TUNING_FOLDER,
+    check_before_training,
+    parts_beside,
+    searches_of,
+    warnings_of,
+)
 from lm.ablation.derived import (
     RatesByArm,
     at_best_rates,
     at_shared_rate,
     best_rates,
     curves_of,
-    expand_budgets,
     expand_corpora,
-    expand_orders,
     expand_rates,
     expand_rivals,
     grid_rates,
@@ -26,7 +31,7 @@ from lm.ablation.derived import (
     with_winners,
     write_rates,
 )
-from lm.ablation.experiment import Experiment, check_power, shortage
+from lm.ablation.experiment import Experiment, check_power
 from lm.ablation.plan import (
     Plan,
     RemainingWork,
@@ -39,7 +44,7 @@ from lm.ablation.sections import RATE
 from lm.ablation.stored_plan import plan_experiment
 from lm.analysis.comparability import changes_in_words
 from lm.analysis.results import FEWEST_LOOKED_AT, FirstLook, Records, load, paired, read_manifest
-from lm.config.tree import InputError, override, prefix_errors
+from lm.config.tree import InputError, prefix_errors
 from lm.execution.estimate import Stopwatch, advice, seconds_per_cell, wall_seconds
 from lm.execution.factory import LOCAL, capacity, make_executor, prepare, threads
 from lm.execution.machine import accelerators, default_workers
@@ -58,10 +63,7 @@ from lm.training.identified import auto_settings_requested
 from lm.training.process import Execution
 
 if TYPE_CHECKING:
-    from lm.search.sweep import SearchJob
-
-TUNING_FOLDER = "tune"
-MAX_TRIALS = 10_000
+    pass
 
 TOLERANCE = 0.01  # share of the baseline's cost by which an arm may differ without declaring it
 
@@ -86,37 +88,34 @@ def ablate(experiment: Experiment, options: RunOptions, plan_only: bool = False)
     assert experiment.ladder is None
     if experiment.corpora:
         return _ablate_on_each_corpus(experiment, options, plan_only)
-    store = Store(options.out)
-    if (tuning := experiment.tuning) is not None and tuning.trials > MAX_TRIALS:
-        raise InputError(f"tune.trials: expected at most {MAX_TRIALS}, found {tuning.trials}")
+    store, tuning = Store(options.out), experiment.tuning
     if auto_settings_requested(experiment.tree) and not (plan_only or options.underpowered):
         check_power(experiment)  # before anything is measured
     experiment = with_autotuned_settings(experiment, options.out, options.workers)
     plan = _plan(experiment, store, options, plan_only)
-    if tuning is not None:
-        from lm.search.sweep import check_search  # takes seconds
-
-        for job in _searches(experiment, plan, options.out):
-            check_search(job.spec, job.folder)
+    check_before_training(plan, store)
     rate_plan = None
     if experiment.grid is not None:
         rate_plan = _plan(expand_rates(experiment, grid_rates(experiment)), store, options, plan_only)
-    warnings, tuned = _warnings(plan), tuning is not None or rate_plan is not None
+    warnings, tuned = warnings_of(plan), tuning is not None or rate_plan is not None
     if not plan_only:
         warn(idle_arms(plan).values())
         if (tuned or experiment.bracket) and not options.underpowered:
             check_power(experiment)
+    shared = None
     if experiment.bracket is not None:
-        bracketed = find_rates(plan, store, options, plan_only)
+        beside = _further_plans(experiment, store, options, to_show=True)  # refused now, not after rates were searched
+        bracketed = find_rates(plan, store, options, plan_only, beside.values())
         if isinstance(bracketed, int):
             return bracketed
-        plan, experiment = bracketed, bracketed.experiment
+        shared, plan, experiment = at_shared_rate(plan), bracketed, bracketed.experiment
     further = _further_plans(experiment, store, options, plan_only)
     if plan_only:
         rivals = _rivals(plan, experiment.seeds, store, options)
-        _show_plans(
-            filter(None, (rate_plan, plan, rivals, *further.values())), store, options, {plan.experiment.name: warnings}
-        )
+        if shared is not None and not shared.missing(store):
+            shared = None
+        plans = filter(None, (rate_plan, shared, plan, rivals, *further.values()))
+        _show_plans(plans, store, options, {plan.experiment.name: warnings})
         return 0
     if tuning is not None and tune(plan, store, options):
         return 1
@@ -152,16 +151,12 @@ def _train_winners(plan: Plan, store: Store, options: RunOptions) -> int:
     return interrupted
 
 
-def _further_plans(experiment: Experiment, store: Store, options: RunOptions, plan_only: bool) -> dict[str, Plan]:
-    """Return the plans of what is trained beside an experiment by titles: orders of the data, smaller budgets."""
+def _further_plans(experiment: Experiment, store: Store, options: RunOptions, to_show: bool) -> dict[str, Plan]:
+    """Return the plans of what is trained beside an experiment by titles."""
     plans = {}
-    if experiment.data_seeds:
-        which = "every arm" if experiment.crossed else "the baseline"
-        title = f"{which} in {len(experiment.data_seeds)} orders"
-        plans[title] = _plan(expand_orders(experiment), store, options, plan_only)
-    for percent, part in zip(experiment.budgets, expand_budgets(experiment), strict=True):
-        with prefix_errors(f"budgets: {percent} %"):
-            plans[f"every arm with {percent} % of the training"] = _plan(part, store, options, plan_only)
+    for title, part in parts_beside(experiment).items():
+        with prefix_errors(title):
+            plans[title] = _plan(part, store, options, to_show)
     return plans
 
 
@@ -185,11 +180,14 @@ def train_with_rivals(plan: Plan, store: Store, options: RunOptions) -> tuple[Pa
     return folder, interrupted
 
 
-def find_rates(plan: Plan, store: Store, options: RunOptions, plan_only: bool = False) -> Plan | int:
+def find_rates(
+    plan: Plan, store: Store, options: RunOptions, plan_only: bool = False, beside: Iterable[Plan] = ()
+) -> Plan | int:
     """Find each arm's learning rate and train all at the shared one; return the plan with every arm at its own.
 
     Rates are added below and above for all arms, until the best of each arm lies between two others or their number is
-    the largest. Returns an exit status where cells were interrupted, or where only a plan is asked and rates are open.
+    the largest. Returns an exit status where cells were interrupted, or where only a plan is asked and rates are open;
+    it is shown with those of what is trained beside the experiment.
     """
     experiment, low, high = plan.experiment, -1, 1
     bracket, shared = experiment.bracket, at_shared_rate(plan)
@@ -203,7 +201,7 @@ def find_rates(plan: Plan, store: Store, options: RunOptions, plan_only: bool = 
             if train_experiment(over_rates, store, options)[1]:
                 return 1
         elif not is_trained:
-            _show_plans([over_rates, shared], store, options, {shared.experiment.name: _warnings(plan)})
+            _show_plans([over_rates, shared, *beside], store, options, {shared.experiment.name: warnings_of(plan)})
             print_line(
                 f"Every arm is trained at {count} rates with {len(bracket.seeds)} seeds each, and at up to "
                 f"{bracket.at_most} while the best of an arm is the lowest or the highest; then at the shared rate, "
@@ -233,11 +231,6 @@ def _open_ends(experiment: Experiment, rates: RatesByArm, store: Store) -> list[
     return sorted(ends - {""}, reverse=True)
 
 
-def _warnings(plan: Plan) -> list[str]:
-    """Return what a plan warns of: arms that may change nothing, seeds that cannot reach a verdict."""
-    return [*idle_arms(plan).values(), *filter(None, [shortage(plan.experiment)])]
-
-
 def _show_plans(
     plans: Iterable[Plan], store: Store, options: RunOptions, warnings: Mapping[str, Sequence[str]] | None = None
 ) -> None:
@@ -252,7 +245,9 @@ def _ablate_on_each_corpus(experiment: Experiment, options: RunOptions, plan_onl
     parts, store = expand_corpora(experiment), Store(options.out)
     for part in parts:  # what is wrong with the last text is found before the first is trained
         with prefix_errors(f"corpora.{part.name.removeprefix(experiment.name)[1:]}"):
-            _plan(with_autotuned_settings(part, options.out, options.workers), store, options, plan_only)
+            part = with_autotuned_settings(part, options.out, options.workers)
+            check_before_training(_plan(part, store, options, plan_only), store)
+            _further_plans(part, store, options, to_show=True)
     for number, part in enumerate(parts, 1):
         print(f"({number}/{len(parts)}) {part.name}", file=sys.stderr)
         if code := ablate(part, options, plan_only):
@@ -439,28 +434,13 @@ def measure_missing_lengths(plan: Plan, store: Store) -> None:
 # tuning --------------------------------------------------------------------------------------------------------------
 
 
-def _searches(experiment: Experiment, plan: Plan, out: Path) -> "list[SearchJob]":
-    """Return the search of every arm, with the same budget."""
-    from lm.search.sweep import SearchJob
-
-    tuning, folder = experiment.tuning, out / experiment.name / TUNING_FOLDER
-    assert tuning is not None
-    jobs = []
-    for arm, changes in experiment.arms.items():
-        if experiment.inference.equal != "steps":  # a search trains for as long as the arm it is for
-            changes = {**changes, "trainer.max_steps": plan.first(arm).config["trainer"]["max_steps"]}
-        spec = tuning.spec(arm, f"{experiment.title}: {arm}", override(experiment.tree, changes))
-        jobs.append(SearchJob(spec, folder / arm, f"{arm} ", f"{experiment.name}.tune/{arm}.trial_"))
-    return jobs
-
-
 def tune(plan: Plan, store: Store, options: RunOptions) -> int:
     """Run the search of every arm and write `tuned.json` with the winners; return the number of interrupted cells."""
     from lm.search.sweep import best_changes, run_searches
 
     experiment, tuning = plan.experiment, plan.experiment.tuning
     assert tuning is not None
-    jobs = _searches(experiment, plan, store.out)
+    jobs = searches_of(experiment, plan, store.out)
     print(f"tuning {len(jobs)} arms, {tuning.trials} trials each", file=sys.stderr)
     cells = len(jobs) * tuning.trials
     workers = options.workers or capacity(options.executor, cells, search=True) or default_workers(cells)

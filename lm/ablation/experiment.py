@@ -463,7 +463,19 @@ def _check_quantity(name: str, path: str) -> None:
 
 def shortage(experiment: Experiment) -> str:
     """Return why the seeds cannot reach a verdict, and how many can; an empty string where they can."""
-    seeds, judged = len(experiment.seeds), experiment.inference.comparisons or min(1, len(experiment.arms) - 1)
+    judged = experiment.inference.comparisons or min(1, len(experiment.arms) - 1)
+    return too_few(len(experiment.seeds), judged)
+
+
+def shortage_over_budget(experiment: Experiment) -> str:
+    """Return the same for the table over the budget, which judges every arm after each share of the training."""
+    further = len(experiment.budgets)
+    reason = too_few(len(experiment.seeds), (len(experiment.arms) - 1) * (1 + further)) if further else ""
+    return f"over the budget {reason}" if reason else ""
+
+
+def too_few(seeds: int, judged: int) -> str:
+    """Return why so many seeds cannot reach a verdict on as many comparisons; empty where they can, or for none."""
     if not judged or smallest_p(seeds) <= ALPHA / judged:
         return ""
     return (

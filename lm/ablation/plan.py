@@ -21,7 +21,7 @@ from lm.stats.tests import values_needed
 from lm.store.archive import REGISTRATION, SHARED
 from lm.store.files import read_json, to_json, write_atomic
 from lm.store.formats import MANIFEST
-from lm.store.metrics import is_of_task, parse_average
+from lm.store.metrics import ON_CORPUS, is_of_task, parse_average
 from lm.store.record import EarlierLook, Manifest, Record, Registration
 from lm.store.redaction import redacted
 from lm.store.sources import canonical
@@ -164,29 +164,44 @@ def _check_arm(experiment: Experiment, name: str, changes: dict[str, Any]) -> Ce
 
     with prefix_errors(f"arm {name}"):
         cell = check(override(experiment.tree, {**changes, "seed": experiment.seeds[0]}))
-        settings, evaluated = cell.config["trainer"], cell.config.get("evaluate") or {}
-        lengths, of_tasks = (
-            evaluated.get("lengths", []),
-            [q for x in evaluated.get("tasks") or () for q in x["quantities"]],
-        )
-        check_strategy(settings)
+        check_strategy(cell.config["trainer"])
         for metric in (experiment.inference.metric, *experiment.inference.secondary):
-            base, at, length = metric.partition("@")
-            if is_of_task(metric):
-                if f"{base.partition('.')[0]}@{length}" not in of_tasks:
-                    has = f"evaluate.tasks measures {', '.join(of_tasks) or 'none'}"
-                    raise InputError(f"metric: {metric}: {has}.{nearest(metric, of_tasks)}")
-            elif at and int(length) not in lengths:
-                hint = f"{metric}: evaluate.lengths does not hold {length}, it has {lengths or 'none'}"
-                raise InputError(f"metric: {hint}")
-            if (mean := parse_average(metric)) is not None:
-                batches = settings["max_steps"] * settings["accumulate_grad_batches"]
-                every = settings["val_check_interval"]
-                count = batches // (every or batches) if settings["limit_val_batches"] else 0
-                if mean[1] > count:
-                    hint = "see trainer.val_check_interval"
-                    raise InputError(f"metric: {metric}: training has {count} validations; {hint}")
+            if reason := _unmeasured(cell, metric):
+                raise InputError(f"metric: {metric}: {reason}")
+        for claim in experiment.claims:
+            parts = claim.quantities if name in claim.arms and claim.at(experiment.tier or "C") else []
+            if reason := next(filter(None, (_unmeasured(cell, part) for part in parts)), ""):
+                raise InputError(f"claims: {claim.claim!r}: {claim.metric}: {reason}")
         return cell
+
+
+def _unmeasured(cell: Cell, metric: str) -> str:
+    """Return why runs of a cell do not measure a quantity; empty where they do, or where only a run can tell."""
+    trainer, evaluated = cell.config["trainer"], cell.config.get("evaluate") or {}
+    mean, (base, at, length) = parse_average(metric), metric.partition("@")
+    quantity = mean[0] if mean else base
+    if is_of_task(metric):
+        of_tasks = [measured for task in evaluated.get("tasks") or () for measured in task["quantities"]]
+        if f"{base.partition('.')[0]}@{length}" not in of_tasks:
+            return f"evaluate.tasks measures {', '.join(of_tasks) or 'none'}.{nearest(metric, of_tasks)}"
+    elif at and int(length) not in (lengths := evaluated.get("lengths", [])):
+        return f"evaluate.lengths does not hold {length}, it has {lengths or 'none'}"
+    if quantity == "nll_ema" and not trainer.get("ema"):
+        return "takes averaged weights, trainer.ema"
+    if quantity == "excess_nll" and cell.open().data.entropy_per_token() is None:
+        return "takes a text of known entropy, read by characters or bytes (see lm list Corpus)"
+    if quantity.startswith(ON_CORPUS):
+        corpora = cell.config["data"]["init_args"].get("corpus", {}).get("init_args", {}).get("corpora", {})
+        if (corpus := quantity.removeprefix(ON_CORPUS)) not in corpora:
+            listed = f"mixes {', '.join(corpora)}" if corpora else "is no mixture"
+            return f"data.corpus {listed}.{nearest(corpus, [*corpora])}"
+    if mean is not None:
+        batches = trainer["max_steps"] * trainer["accumulate_grad_batches"]
+        every = trainer["val_check_interval"]
+        count = batches // (every or batches) if trainer["limit_val_batches"] else 0
+        if mean[1] > count:
+            return f"training has {count} validations; see trainer.val_check_interval"
+    return ""
 
 
 def equal_steps(

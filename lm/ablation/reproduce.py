@@ -13,11 +13,18 @@ from typing import Any
 import pandas as pd
 from rich.console import Console
 
-from lm.ablation.ablate import RunOptions, find_rates, print_line, train_with_rivals, warn
-from lm.ablation.derived import expand_corpora
-from lm.ablation.experiment import Experiment, load_experiment
+from lm.ablation.ablate import (
+    RunOptions,
+    find_rates,
+    print_line,
+    train_with_rivals,
+    warn,
+)
+from lm.ablation.before_training import check_before_training
+from lm.ablation.derived import expand_corpora, expand_rates, rates_around
+from lm.ablation.experiment import Experiment, load_experiment, too_few
 from lm.ablation.ladder.plan import merge_plans, plan_ladder
-from lm.ablation.ladder.run_ladder import run_ladder
+from lm.ablation.ladder.run_ladder import idle_everywhere, run_ladder
 from lm.ablation.plan import Plan, idle_arms, make_plan, with_autotuned_settings
 from lm.analysis.answers import Answer, adjust_p
 from lm.analysis.claims import KINDS
@@ -90,7 +97,10 @@ def reproduce(
         try:
             experiment = scope.read(path)
             parts = [with_autotuned_settings(p, options.out, options.workers) for p in expand_corpora(experiment)]
-            plans += [(path.stem + part.name.removeprefix(experiment.name), make_plan(part)) for part in parts]
+            of_parts = list(map(make_plan, parts))
+            for plan in of_parts:
+                check_before_training(plan, store)
+            plans += [(path.stem + plan.experiment.name.removeprefix(experiment.name), plan) for plan in of_parts]
         except InputError as error:
             left_out.append(f"{path.stem}: cannot be run at tier {tier}: {error}")
     if left_out and (named or not plans):
@@ -167,10 +177,20 @@ def _show(plans: list[tuple[str, Plan]], left_out: list[str], tier: str, store: 
     total, kinds, counted = 0.0, Counter[str](), set[str]()
     for name, plan in plans:
         cells, wall = _describe_missing(plan, store, options.workers, counted)
+        if plan.experiment.bracket is not None:
+            of_rates = make_plan(expand_rates(plan.experiment, rates_around(plan, -1, 1)))
+            for_rates, more = _describe_missing(of_rates, store, options.workers, counted)
+            cells, wall = f"{cells}, before them {for_rates} at three rates", wall + more
         total += wall
         claims = [claim.kind for claim in plan.experiment.claims if claim.at(tier)]
         kinds.update(claims)
         print(f"{name}: {len(claims)} claim{'s' * (len(claims) != 1)}, {cells}, {duration(wall)}")
+        tested = any(not claim.exact for claim in plan.experiment.claims if claim.at(tier))
+        for line in filter(None, (*idle_arms(plan).values(), too_few(len(plan.experiment.seeds), int(tested)))):
+            print(f"! {line}")
+    if searched := sum(plan.experiment.bracket is not None for _, plan in plans):
+        of = f"{searched} experiments search" if searched > 1 else "1 experiment searches"
+        print(f"{of} learning rates: further ones, arms at their own and at those that may be as good come on top")
     for line in left_out:
         print(line)
     counts = ", ".join(f"{kinds[kind]} {kind}" for kind in KINDS)
@@ -226,20 +246,27 @@ def reproduce_ladders(
     files: Sequence[Path], settings: Mapping[str, Any], options: RunOptions, plan_only: bool = False
 ) -> int:
     """Run each ladder and write one table over all; return 0, or 1 if interrupted. Raises InputError before."""
-    experiments, plans = [], []
+    experiments, plans, store = [], list[Plan](), Store(options.out)
+    idle = dict[str, list[str]]()
     for path in files:
         with prefix_errors(f"{path.stem}: cannot be run"):
             experiments.append(load_experiment(path, settings))
     for experiment in experiments:
         with prefix_errors(f"{experiment.name}: cannot be run"):
-            plans.append(merge_plans(experiment, plan_ladder(experiment, options.out, options.workers)))
+            of_rungs = plan_ladder(experiment, options.out, options.workers)
+            for plan in of_rungs:
+                check_before_training(plan, store)
+            plans.append(merge_plans(experiment, of_rungs))
+            idle[experiment.name] = idle_everywhere(of_rungs)
     if plan_only:
-        store, counted, total = Store(options.out), set[str](), 0.0
+        counted, total = set[str](), 0.0
         for plan in plans:
             cells, wall = _describe_missing(plan, store, options.workers, counted)
             total += wall
             assert plan.experiment.ladder is not None
             print(f"{plan.experiment.name}: {len(plan.experiment.ladder.rungs)} rungs, {cells}, {duration(wall)}")
+            for line in idle[plan.experiment.name]:
+                print(f"! {line}")
         _show_total(plans, total, store, options)
         return 0
     exit_code, folders = 0, list[Path]()

@@ -53,7 +53,8 @@ def plan_experiment(
     """
     inference, plans = experiment.inference, list[Plan]()
     arms = [[arm, list(changes.items())] for arm, changes in experiment.arms.items()]
-    judged = [inference.metric, inference.secondary, inference.equal]
+    claimed = [[claim.metric, claim.arms] for claim in experiment.claims if claim.at(experiment.tier or "C")]
+    judged = [inference.metric, inference.secondary, inference.equal, claimed]
     devices = [device_files(), os.environ.get("CUDA_VISIBLE_DEVICES")]
     question = [str(cache_folder()), devices, experiment.tree, arms, experiment.baseline, experiment.seeds, judged]
 

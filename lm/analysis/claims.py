@@ -97,6 +97,11 @@ class Claim:
         return list(self.over or self.contrast)
 
     @property
+    def quantities(self) -> list[str]:
+        """The quantities that its metric is made of, without paths into a record."""
+        return [part for part in _parts(self.metric) if "/" not in part and part != STEPS_AHEAD]
+
+    @property
     def before_training(self) -> bool:
         """True if it is about initial models alone."""
         return all(part.startswith("initial/") for part in _parts(self.metric))

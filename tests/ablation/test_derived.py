@@ -12,7 +12,7 @@ from experiment_files import write_experiment
 from helpers import RUN, Capture, known
 from messages import CheckMessage, Refused, RefusedCommand
 
-from lm.ablation.ablate import _searches
+from lm.ablation.before_training import searches_of
 from lm.ablation.derived import expand_corpora, expand_orders, expand_rates, grid_rates, with_winners
 from lm.ablation.experiment import load_experiment
 from lm.ablation.plan import make_plan
@@ -367,7 +367,9 @@ def test_a_search_trains_as_long_as_its_arm(tmp_path: Path) -> None:
     arms = {"layer": {}, "deep": {"model.layers": 4}}
     path = write_experiment(tmp_path, arms=arms, tune={"space": SPACE, "trials": 3}, equal="flops")
     plan = make_plan(load_experiment(path, {}))
-    steps = {job.spec.name: job.spec.tree["trainer"]["max_steps"] for job in _searches(plan.experiment, plan, tmp_path)}
+    steps = {
+        job.spec.name: job.spec.tree["trainer"]["max_steps"] for job in searches_of(plan.experiment, plan, tmp_path)
+    }
     assert steps == {arm: plan.first(arm).config["trainer"]["max_steps"] for arm in arms}
     assert steps["deep"] < steps["layer"]
 

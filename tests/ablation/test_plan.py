@@ -402,6 +402,31 @@ def test_headline_at_a_length_not_evaluated_is_refused(tmp_path: Path, refused: 
         make_plan(load_experiment(write(tmp_path, metric="nll@64", common=common), {}))
 
 
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"metric": "nll_ema"},
+        {"secondary": ["nll_ema~2"]},
+        {"metric": "excess_nll"},
+        {"metric": "nll_on_prose"},
+        {"claims": [{"claim": "a", "kind": "ours", "relation": "less", "arm": "pre", "metric": "nll@64"}]},
+        {"claims": [{"claim": "a", "kind": "ours", "relation": "less", "arm": "pre", "metric": "nll_ema - nll"}]},
+        {"claims": [{"claim": "a", "kind": "ours", "relation": "less", "arm": "pre", "metric": "acc@hellaswag"}]},
+    ],
+    ids=["averaged weights", "mean of those", "entropy", "corpus", "length", "part", "task"],
+)
+def test_what_no_run_measures_is_refused_before_any_is_trained(
+    tmp_path: Path, asked: dict[str, Any], refused: Refused
+) -> None:
+    with refused():
+        make_plan(load_experiment(write(tmp_path, tune="none", **asked), {}))
+
+
+def test_a_claim_at_another_size_needs_no_measurement_here(tmp_path: Path) -> None:
+    claim = {"claim": "a", "kind": "ours", "relation": "less", "arm": "pre", "metric": "nll@64", "tier": "G"}
+    assert make_plan(load_experiment(write(tmp_path, claims=[claim]), {})).cells
+
+
 TIERED = [
     (path, tier)
     for path in shipped_files("experiment").values()

@@ -78,6 +78,7 @@ def test_it_is_written_once_and_by_the_command_alone(registered: Path, refused_c
     assert path.read_bytes() == before
     path.write_text(json.dumps({**json.loads(before), "registered": "2020-01-01T00:00:00+00:00"}))
     refused_command(["ablate", str(registered / "small.yaml"), *out])
+    refused_command(["ablate", str(registered / "small.yaml"), "--plan", *out])
 
 
 def test_a_missing_experiment_leaves_nothing(tmp_path: Path, refused_command: RefusedCommand) -> None:
@@ -94,7 +95,55 @@ def test_a_registration_without_searched_rates_says_so(
         check_message(capsys.readouterr().err.splitlines())
 
 
-def test_a_registration_of_too_few_seeds_says_so(tmp_path: Path, capsys: Capture, check_message: CheckMessage) -> None:
-    path = write_experiment(tmp_path, tune="rates", seeds=5)
+DECAY = {"class_path": "WarmupStableDecay", "init_args": {"warmup": 1, "decay": 6}}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"tune": {"rates": {}}, "budgets": [0.25], "common": {"optim.schedule": DECAY}},
+        {"tune": {"space": {"model.width": {"choices": [16, 17]}}, "trials": 2}},
+        {"tune": {"space": {"trainer.max_steps": {"choices": [3, 4]}}, "trials": 2}, "equal": "flops"},
+        {"tune": {"space": {"optim.lr": {"choices": [0.1]}}, "trials": 20000}},
+        {"ladder": {"rungs": {"a": {"seeds": [1]}, "b": {"common": {"trainer.max_steps": 20}}}}},
+    ],
+    ids=["budgets", "search", "equal", "trials", "ladder"],
+)
+def test_neither_plan_nor_registration_takes_what_training_refuses(
+    tmp_path: Path, changes: dict[str, Any], refused_command: RefusedCommand
+) -> None:
+    arguments = [write_experiment(tmp_path, **changes), "--out", tmp_path / "out"]
+    for command in (["register"], ["ablate", "--plan"], ["ablate"]):
+        refused_command([*command, *arguments])
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("file", ["study.json", "ladder.json"])
+def test_a_folder_with_the_report_of_something_else_is_refused(
+    tmp_path: Path, file: str, refused_command: RefusedCommand
+) -> None:
+    (tmp_path / "out" / "small").mkdir(parents=True)
+    (tmp_path / "out" / "small" / file).write_text("{}")
+    for command in (["register"], ["ablate", "--plan"], ["ablate"]):
+        refused_command([*command, write_experiment(tmp_path), "--out", tmp_path / "out"])
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"seeds": 5},
+        {"arms": {**ARMS, "same": {"model.norm": "LayerNorm"}}},
+        {"budgets": [0.25, 0.5]},
+    ],
+    ids=["seeds", "idle", "budgets"],
+)
+def test_a_registration_warns_as_the_plan_does(
+    tmp_path: Path, changes: dict[str, Any], capsys: Capture, check_message: CheckMessage
+) -> None:
+    path = write_experiment(tmp_path, tune="rates", **changes)
     assert main(["register", str(path), "--out", str(tmp_path / "out")]) == 0
-    check_message(capsys.readouterr().err.splitlines()[1:])
+    told = capsys.readouterr().err.splitlines()[1:]
+    check_message(told)
+    assert main(["ablate", str(path), "--plan", "--out", str(tmp_path / "out")]) == 0
+    planned = " ".join(capsys.readouterr().out.split())
+    assert all(line.replace("warning:", "!") in planned for line in told)

@@ -7,6 +7,7 @@ import numpy as np
 from rich.console import Console
 
 from lm.ablation.ablate import RunOptions, print_estimate, print_line, train_missing, warn
+from lm.ablation.before_training import check_before_training
 from lm.ablation.experiment import Experiment, shortage
 from lm.ablation.ladder.plan import describe_rung, merge_plans, plan_ladder, write_ladder_manifest
 from lm.ablation.plan import Plan, RemainingWork, idle_arms, remaining_work
@@ -37,17 +38,17 @@ def run_ladder(
     """
     assert experiment.ladder is not None
     store = Store(options.out)
-    for name, rung in experiment.ladder.rungs.items():
-        if len(rung.seeds) < MIN_SEEDS and not options.underpowered:
-            hint = f"too few for an interval; give {MIN_SEEDS} or more (6 for a verdict), or go on with --underpowered"
-            raise InputError(f"{experiment.name}: rung {name} has {len(rung.seeds)} seed, {hint}")
+    if not options.underpowered:
+        check_seeds(experiment)
     plans = plan_ladder(experiment, options.out, options.workers)
+    for plan in plans:
+        check_before_training(plan, store)
     merged = merge_plans(experiment, plans)
     if plan_only:
         work = remaining_work(merged, store, options.retry_failed)
         show_ladder_plan(experiment, plans, work, store, options.workers or default_workers(len(work.missing)))
         return 0
-    warn(_idle_everywhere(plans))
+    warn(idle_everywhere(plans))
     folder = write_ladder_manifest(experiment, plans, store, options.command)
     interrupted = train_missing(merged, store, options, folder / FILE)
     for plan in plans:
@@ -57,7 +58,16 @@ def run_ladder(
     return 1 if interrupted or report.damaged else 0
 
 
-def _idle_everywhere(plans: Sequence[Plan]) -> list[str]:
+def check_seeds(experiment: Experiment) -> None:
+    """Refuse a rung of too few seeds for an interval. Raises InputError."""
+    assert experiment.ladder is not None
+    for name, rung in experiment.ladder.rungs.items():
+        if len(rung.seeds) < MIN_SEEDS:
+            hint = f"too few for an interval; give {MIN_SEEDS} or more (6 for a verdict), or go on with --underpowered"
+            raise InputError(f"{experiment.name}: rung {name} has {len(rung.seeds)} seed, {hint}")
+
+
+def idle_everywhere(plans: Sequence[Plan]) -> list[str]:
     """Return a line for each arm that trains the cells of the baseline in every rung."""
     lines_by_rung = [idle_arms(plan) for plan in plans]
     return [line for arm, line in lines_by_rung[0].items() if all(arm in lines for lines in lines_by_rung)]
@@ -88,7 +98,7 @@ def show_ladder_plan(
         if line := shortage(plan.experiment):
             short.setdefault(line, []).append(name)
     shortages = [f"rung{'s' * (len(names) > 1)} {', '.join(names)}: {line}" for line, names in short.items()]
-    for line in (*_idle_everywhere(plans), *shortages):
+    for line in (*idle_everywhere(plans), *shortages):
         print_line(f"! {line}")
     if (autotuned := plans[0].experiment.autotuned) is not None:
         print_line(describe_autotune(autotuned))

@@ -1,6 +1,7 @@
 """`lm fit`, `lm ablate`, `lm sweep` and `lm reproduce`: commands that train; `lm register`, which comes before."""
 
 import argparse
+import itertools
 import json
 import sys
 from collections.abc import Sequence
@@ -21,7 +22,7 @@ from lm.cli.options import (
     out_option,
 )
 from lm.config.reading import load_config, shipped_files
-from lm.config.tree import InputError, override, parse_value, require_place
+from lm.config.tree import InputError, override, parse_value, prefix_errors, require_place
 
 
 def _refuse_seeds(settings: dict[str, Any], remedy: str) -> None:
@@ -76,28 +77,38 @@ def register(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     """Write down what an experiment asks and how, of a ladder for each rung, of several texts for each."""
     _refuse_seeds(overrides, "an experiment has several; use --seeds 0,1,2")
     require_place(options.out, "--out", folder=True)
-    from lm.ablation.experiment import load_experiment, shortage
+    from lm.ablation.experiment import load_experiment
 
     experiment = load_experiment(options.spec, overrides, options.seeds, options.tier)
     from lm.ablation.ablate import warn
+    from lm.ablation.before_training import check_before_training, parts_beside, warnings_of
     from lm.ablation.derived import expand_corpora
-    from lm.ablation.ladder.plan import expand_rungs
+    from lm.ablation.ladder.plan import expand_rungs, plan_ladder
+    from lm.ablation.ladder.run_ladder import check_seeds, idle_everywhere
     from lm.ablation.plan import design_of, make_plan
     from lm.ablation.registration import write_registrations
     from lm.store.archive import REGISTRATION
     from lm.store.store import Store
 
     parts = expand_rungs(experiment) if experiment.ladder else expand_corpora(experiment)
-    store, designs = Store(options.out), {}
-    for plan in map(make_plan, parts):
+    store, designs, plans = Store(options.out), {}, list(map(make_plan, parts))
+    for plan in plans:
+        check_before_training(plan, store)
+        for title, part in parts_beside(plan.experiment).items():
+            with prefix_errors(title):
+                make_plan(part)
         finished = len(plan.distinct) - len(plan.missing(store))
         designs[plan.manifest(store).with_name(REGISTRATION)] = design_of(plan), finished
+    if experiment.ladder:
+        check_seeds(experiment)
+        plan_ladder(experiment, options.out, None)
     write_registrations(designs)
     for path in designs:
         print(f"registered: {path}", file=sys.stderr)
     if not (experiment.bracket or experiment.tuning or experiment.grid or experiment.ladder):
         print("no learning rate is searched: `tune: rates` would judge every arm at its own", file=sys.stderr)
-    warn(dict.fromkeys(filter(None, map(shortage, parts))))
+    of_parts = idle_everywhere(plans) if experiment.ladder else itertools.chain(*map(warnings_of, plans))
+    warn(dict.fromkeys(of_parts))
     return 0
 
 

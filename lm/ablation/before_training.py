@@ -1,0 +1,75 @@
+"""What is refused, or warned of, before an experiment is trained: by its plan, its registration and its training."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lm.ablation.derived import expand_budgets, expand_orders
+from lm.ablation.experiment import Experiment, shortage, shortage_over_budget
+from lm.ablation.plan import Plan, design_of, idle_arms
+from lm.ablation.registration import registration_of
+from lm.config.tree import InputError, override
+from lm.store.archive import REGISTRATION
+from lm.store.store import Store
+
+if TYPE_CHECKING:
+    from lm.search.sweep import SearchJob
+
+TUNING_FOLDER = "tune"
+MAX_TRIALS = 10_000
+STEPS = "trainer.max_steps"
+OTHERS = {"study.json": "a search", "ladder.json": "a ladder"}  # reports that are shown in an experiment's place
+
+
+def check_before_training(plan: Plan, store: Store) -> None:
+    """Refuse what training would refuse when it has begun, or report wrongly. Raises InputError.
+
+    That is a folder with the report of something else, a damaged registration, a search that cannot be carried out.
+    """
+    experiment, folder = plan.experiment, plan.manifest(store).parent
+    for file, kind in OTHERS.items():
+        if (folder / file).exists():
+            hint = "name the experiment's file otherwise, or another --out"
+            raise InputError(f"{folder}: holds the report of {kind}; {hint}")
+    registration_of(design_of(plan), folder / REGISTRATION)
+    if (tuning := experiment.tuning) is None:
+        return
+    if tuning.trials > MAX_TRIALS:
+        raise InputError(f"tune.trials: expected at most {MAX_TRIALS}, found {tuning.trials}")
+    if experiment.inference.equal != "steps" and STEPS in [of.path for of in tuning.space.dimensions]:
+        raise InputError(f"tune.space: {STEPS} is set by equal: {experiment.inference.equal}; leave one of them out")
+    from lm.search.sweep import check_search  # takes seconds
+
+    for job in searches_of(experiment, plan, store.out):
+        check_search(job.spec, job.folder)
+
+
+def warnings_of(plan: Plan) -> list[str]:
+    """Return what a plan warns of: arms that may change nothing, seeds that cannot reach a verdict."""
+    of_seeds = shortage(plan.experiment) or shortage_over_budget(plan.experiment)
+    return [*idle_arms(plan).values(), *filter(None, [of_seeds])]
+
+
+def parts_beside(experiment: Experiment) -> dict[str, Experiment]:
+    """Return what is trained beside an experiment by titles: orders of the data, smaller budgets."""
+    parts = {}
+    if experiment.data_seeds:
+        which = "every arm" if experiment.crossed else "the baseline"
+        parts[f"{which} in {len(experiment.data_seeds)} orders"] = expand_orders(experiment)
+    for percent, part in zip(experiment.budgets, expand_budgets(experiment), strict=True):
+        parts[f"every arm with {percent} % of the training"] = part
+    return parts
+
+
+def searches_of(experiment: Experiment, plan: Plan, out: Path) -> "list[SearchJob]":
+    """Return the search of every arm, with the same budget."""
+    from lm.search.sweep import SearchJob
+
+    tuning, folder = experiment.tuning, out / experiment.name / TUNING_FOLDER
+    assert tuning is not None
+    jobs = []
+    for arm, changes in experiment.arms.items():
+        if experiment.inference.equal != "steps":  # a search trains for as long as the arm it is for
+            changes = {**changes, STEPS: plan.first(arm).config["trainer"]["max_steps"]}
+        spec = tuning.spec(arm, f"{experiment.title}: {arm}", override(experiment.tree, changes))
+        jobs.append(SearchJob(spec, folder / arm, f"{arm} ", f"{experiment.name}.tune/{arm}.trial_"))
+    return jobs
