@@ -118,8 +118,9 @@ def answer_claim(results: Records, claim: Claim, read: DocumentCache | None = No
 def _over_choice(answer: Answer, results: Records, judge: Callable[[Records, Claim], Answer]) -> Answer:
     """Hold the answer at all learning rates that may be as good as those of its arms; without one where it does not.
 
-    The interval reaches to the ends that it has there, and p is the largest of those that the answer rests on. Where
-    the rates were not trained, the interval is widened by what the choice may miss.
+    The interval reaches to the ends that it has there, and p is the largest of those that the answer rests on, 1 for
+    one that lies on the other side. Where the rates were not trained, the interval is widened by what the choice may
+    miss, and p is 1 where the answer does not hold then.
     """
     claim, below, above = answer.claim, 0.0, 0.0
     if claim.metric == results.headline:
@@ -129,32 +130,46 @@ def _over_choice(answer: Answer, results: Records, judge: Callable[[Records, Cla
     else:  # rates are chosen by the headline: which of them raises another quantity is not known
         pairings = at_all_rivals(results, claim.arms)
         if pairings is None:
-            return replace(answer, verdict="inconclusive", note=NOT_HELD) if answer.verdict in DECIDED else answer
+            return _withdrawn(answer) if answer.verdict in DECIDED else answer
         lowest = highest = pairings
     low = min([answer.low, *(judge(of, claim).low for of in lowest)]) - below
     high = max([answer.high, *(judge(of, claim).high for of in highest)]) + above
     if answer.verdict not in DECIDED:
         return replace(answer, low=low, high=high)
     of_mean, is_reproduced = claim.relation in ("less", "greater"), answer.verdict == "reproduced"
-    at_least, at_most = {"less": (-math.inf, claim.margin), "greater": (claim.margin, math.inf)}.get(
-        claim.relation, _ends(claim)
-    )
-    holds = at_least <= low and high <= at_most if is_reproduced else high < at_least or low > at_most
+    at_least, at_most = _claimed(claim)
     if is_reproduced and not of_mean:  # between two ends, each of which can be crossed from one side alone
         above_low = replace(claim, relation="range", low=at_least, high=math.inf, margin=0.0)
         below_high = replace(above_low, low=-math.inf, high=at_most)
         sides = (above_low, lowest), (below_high, highest)
         against = [judge(of, end) for end, at in sides if any(map(math.isfinite, _ends(end))) for of in at]
-        agree = [other.verdict == "reproduced" for other in against]
+        beside = [_ends(other.claim)[0] <= other.estimate <= _ends(other.claim)[1] for other in against]
     else:
         is_above = (claim.relation == "greater") == is_reproduced if of_mean else answer.estimate > at_most
+        end = claim.margin if of_mean else at_most if is_above else at_least
         against = [judge(of, claim) for of in (lowest if is_above else highest)]
-        agree = [
-            other.verdict == answer.verdict and (of_mean or (other.estimate > at_most) == is_above) for other in against
-        ]
-    if (holds or not (below or above)) and all(agree):
-        return replace(answer, low=low, high=high, p=max(other.p for other in [answer, *against]))
-    return replace(answer, low=low, high=high, verdict="inconclusive", note=NOT_HELD)
+        beside = [other.estimate > end if is_above else other.estimate < end for other in against]
+    agree = [same and other.verdict == answer.verdict for other, same in zip(against, beside, strict=True)]
+    p = max([answer.p, *(other.p if same else 1.0 for other, same in zip(against, beside, strict=True))])
+    if (stands(answer, low, high) or not (below or above)) and all(agree):
+        return replace(answer, low=low, high=high, p=p)
+    return replace(_withdrawn(answer), low=low, high=high, p=1.0 if all(agree) else p)
+
+
+def _withdrawn(answer: Answer) -> Answer:
+    """Return an answer that is found at the chosen learning rates alone, where no test covers the others."""
+    return replace(answer, verdict="inconclusive", note=NOT_HELD, p=1.0)
+
+
+def stands(answer: Answer, low: float, high: float) -> bool:
+    """Return whether an interval from low to high shows what a decided answer says."""
+    at_least, at_most = _claimed(answer.claim)
+    return at_least <= low and high <= at_most if answer.verdict == "reproduced" else high < at_least or low > at_most
+
+
+def _claimed(claim: Claim) -> tuple[float, float]:
+    """Return the ends between which a claim has its number."""
+    return {"less": (-math.inf, claim.margin), "greater": (claim.margin, math.inf)}.get(claim.relation, _ends(claim))
 
 
 def _steepness(over: Mapping[str, float]) -> dict[str, float]:
